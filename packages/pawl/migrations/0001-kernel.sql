@@ -1,0 +1,160 @@
+-- Kernel: the clock, fence numbers, workers and their leases, once keys, alerts and evidence of refused writes.
+
+create function pawl.now() returns timestamptz
+language sql volatile parallel safe
+return clock_timestamp();
+comment on function pawl.now() is
+  'Database time. Every lease, due time and deadline is decided by this clock; tests replace the function to move it.';
+
+-- One number per claim, for everything that is claimed. CACHE 1: a number given later is always larger.
+create sequence pawl.fence as bigint cache 1;
+
+create table pawl.installation (
+  tenant text collate "C" not null default '',
+  id uuid not null default gen_random_uuid(),
+  created_at timestamptz not null default pawl.now(),
+  primary key (tenant)
+);
+comment on table pawl.installation is 'One row. Its id makes idempotency keys unique beyond this database.';
+insert into pawl.installation default values;
+
+create sequence pawl.worker_id as integer;
+
+create table pawl.worker (
+  tenant text collate "C" not null default '',
+  id integer not null default nextval('pawl.worker_id'),
+  name text not null,
+  host text not null,
+  pid integer not null,
+  release text not null,
+  queues text[] not null,
+  kinds text[] not null,
+  concurrency integer not null,
+  locks boolean not null,
+  started_at timestamptz not null default pawl.now(),
+  seen_at timestamptz not null default pawl.now(),
+  lease_until timestamptz not null,
+  closed_at timestamptz,
+  close_reason text,
+  primary key (tenant, id),
+  constraint closed_has_reason check ((closed_at is null) = (close_reason is null))
+) with (fillfactor = 50);
+comment on table pawl.worker is
+  'One row per incarnation of a worker process. lease_until is the end of the lease of everything that it holds; a closed '
+  'incarnation never opens again.';
+comment on column pawl.worker.locks is 'Whether it holds the session advisory lock (pawl, id), which shows that its process lives.';
+
+create table pawl.once (
+  tenant text collate "C" not null default '',
+  namespace text collate "C" not null,
+  key text collate "C" not null,
+  result jsonb,
+  created_at timestamptz not null default pawl.now(),
+  expires_at timestamptz,
+  primary key (tenant, namespace, key),
+  constraint key_length check (length(namespace) between 1 and 200 and length(key) between 1 and 500)
+);
+create index once_expiry on pawl.once (expires_at) where expires_at is not null;
+comment on table pawl.once is 'A key written in the transaction of its effect: whoever finds it there knows that the effect happened.';
+
+create table pawl.alert (
+  tenant text collate "C" not null default '',
+  id bigint generated always as identity,
+  code text not null,
+  subject text not null,
+  message text not null,
+  count bigint not null default 1,
+  first_at timestamptz not null default pawl.now(),
+  last_at timestamptz not null default pawl.now(),
+  resolved_at timestamptz,
+  primary key (tenant, id)
+);
+create unique index alert_open on pawl.alert (tenant, code, subject) where resolved_at is null;
+comment on table pawl.alert is 'What a person should look at. One open alert per code and subject; repeats raise its count.';
+
+create table pawl.refusal (
+  tenant text collate "C" not null default '',
+  id bigint generated always as identity,
+  at timestamptz not null default pawl.now(),
+  what text not null,
+  subject text not null,
+  fence bigint not null,
+  holder integer,
+  detail text,
+  primary key (tenant, id)
+);
+comment on table pawl.refusal is 'Evidence of writes that were refused because their fence was not the current one. Kept to the newest 10,000.';
+
+-- What a fenced write raises when its fence is no longer the current one; the transaction around it cannot commit.
+create function pawl.raise_lease_lost(p_what text, p_id bigint, p_fence bigint) returns void
+language plpgsql as $$
+begin
+  raise exception using
+    errcode = 'PW001',
+    message = format('%s %s: the fence %s is not the current one, so another holder may have it', p_what, p_id, p_fence),
+    hint = 'Do not retry this write. Whoever holds it now goes forward from what is committed.';
+end
+$$;
+
+create function pawl.raise_alert(p_tenant text, p_code text, p_subject text, p_message text, p_count bigint default 1) returns void
+language sql as $$
+  insert into pawl.alert as a (tenant, code, subject, message, count)
+  values (p_tenant, p_code, left(p_subject, 500), left(p_message, 2000), p_count)
+  on conflict (tenant, code, subject) where resolved_at is null
+  do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message
+$$;
+
+-- In a caller's transaction the level may be raised, never lowered: it is their commit too.
+create function pawl.set_durability(p_level text, p_may_lower boolean default false) returns void
+language plpgsql as $$
+declare
+  v_current text := current_setting('synchronous_commit');
+begin
+  if p_level = 'replicated' then
+    if v_current <> 'remote_apply' then
+      perform set_config('synchronous_commit', 'remote_apply', true);
+    end if;
+  elsif p_level = 'durable' then
+    if v_current in ('off', 'local', 'remote_write') then
+      perform set_config('synchronous_commit', 'on', true);
+    end if;
+  elsif p_level = 'relaxed' then
+    if p_may_lower then
+      perform set_config('synchronous_commit', 'off', true);
+    end if;
+  else
+    raise exception using errcode = '22023', message = format('unknown durability %L', p_level),
+      hint = 'Use relaxed, durable or replicated.';
+  end if;
+end
+$$;
+
+-- Partitions by day. Each is made standalone and attached, which blocks no writer; the first and the last are open-ended, so no
+-- insert ever depends on maintenance having run or on the clock. p_days days from p_from get a partition of their own.
+create function pawl.add_day_partitions(p_table text, p_from date, p_days integer) returns void
+language plpgsql as $$
+declare
+  v_day date;
+  v_first text := p_table || '_first';
+  v_last text := p_table || '_last';
+begin
+  if to_regclass(format('pawl.%I', v_first)) is null then
+    execute format('create table pawl.%I (like pawl.%I including defaults including constraints)', v_first, p_table);
+    execute format('alter table pawl.%I attach partition pawl.%I for values from (minvalue) to (%L)',
+      p_table, v_first, p_from::timestamp at time zone 'UTC');
+  end if;
+  for v_day in select p_from + n from generate_series(0, p_days - 1) n loop
+    if to_regclass(format('pawl.%I', p_table || '_' || to_char(v_day, 'YYYYMMDD'))) is null then
+      execute format('create table pawl.%I (like pawl.%I including defaults including constraints)',
+        p_table || '_' || to_char(v_day, 'YYYYMMDD'), p_table);
+      execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (%L)',
+        p_table, p_table || '_' || to_char(v_day, 'YYYYMMDD'), v_day::timestamp at time zone 'UTC', (v_day + 1)::timestamp at time zone 'UTC');
+    end if;
+  end loop;
+  if to_regclass(format('pawl.%I', v_last)) is null then
+    execute format('create table pawl.%I (like pawl.%I including defaults including constraints)', v_last, p_table);
+    execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (maxvalue)',
+      p_table, v_last, (p_from + p_days)::timestamp at time zone 'UTC');
+  end if;
+end
+$$;

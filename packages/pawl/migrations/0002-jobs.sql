@@ -1,0 +1,218 @@
+-- Jobs: a narrow table of live jobs, the history of finished ones, recorded attempts, and who sleeps on which queue.
+
+create sequence pawl.job_serial as bigint cache 1;
+
+-- Milliseconds of database time, then 21 bits of a sequence: ids sort by time, so the day of a job follows from its id.
+create function pawl.next_job_id() returns bigint
+language sql volatile
+return ((extract(epoch from pawl.now()) * 1000)::bigint << 21) | (nextval('pawl.job_serial') & 2097151);
+
+create table pawl.job (
+  id bigint not null default pawl.next_job_id(),
+  fence bigint not null default 0,
+  due timestamptz not null,
+  run_at timestamptz not null,
+  run_until timestamptz,
+  created_at timestamptz not null default pawl.now(),
+  claimed_at timestamptz,
+  progress_at timestamptz,
+  holder integer,
+  revision integer not null default 1,
+  attempt integer not null default 0,
+  max_attempts integer,
+  crashes smallint not null default 0,
+  max_crashes smallint,
+  priority smallint not null default 0,
+  payload_version smallint not null default 1,
+  suspect boolean not null default false,
+  tenant text collate "C" not null default '',
+  queue text collate "C" not null,
+  kind text collate "C" not null,
+  state text collate "C" not null,
+  lane text collate "C",
+  unique_key text collate "C",
+  limit_key text collate "C",
+  payload jsonb not null,
+  headers jsonb,
+  progress jsonb,
+  last_error text,
+  primary key (tenant, id),
+  constraint state_known check (state in ('scheduled', 'ready', 'running', 'dead')),
+  constraint running_is_held check ((state = 'running') = (holder is not null)),
+  constraint running_has_end check ((state = 'running') = (run_until is not null)),
+  constraint suspect_is_not_dead check (not suspect or state <> 'dead'),
+  constraint attempt_counts check (attempt >= 0)
+) with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+comment on table pawl.job is
+  'Live jobs. Done and cancelled ones are deleted and written to pawl.job_history in the same statement; dead ones stay until '
+  'they are retried or cancelled.';
+comment on column pawl.job.due is 'The one sort key of the claim: run_at less a minute per point of priority, so waiting ages a job.';
+comment on column pawl.job.suspect is 'Its process died while it may have run: it is claimed alone, by a process that runs nothing else.';
+comment on column pawl.job.holder is 'The incarnation (pawl.worker.id) that holds it; the lease ends when that row says so.';
+
+create index job_ready on pawl.job (queue, due, id) where state = 'ready' and not suspect;
+create index job_suspect on pawl.job (queue, due, id) where state = 'ready' and suspect;
+create index job_scheduled on pawl.job (run_at, id) where state = 'scheduled';
+create index job_held on pawl.job (holder) where state = 'running';
+create index job_dead on pawl.job (tenant, kind, id) where state = 'dead';
+create unique index job_unique on pawl.job (tenant, kind, unique_key) where unique_key is not null;
+
+create table pawl.job_history (
+  id bigint not null,
+  fence bigint not null,
+  created_at timestamptz not null,
+  finished_at timestamptz not null,
+  ran_ms integer,
+  holder integer,
+  attempt integer not null,
+  crashes smallint not null,
+  priority smallint not null,
+  payload_version smallint not null,
+  tenant text collate "C" not null,
+  queue text collate "C" not null,
+  kind text collate "C" not null,
+  outcome text collate "C" not null,
+  lane text collate "C",
+  unique_key text collate "C",
+  payload jsonb not null,
+  headers jsonb,
+  result jsonb,
+  progress jsonb,
+  reason text,
+  constraint outcome_known check (outcome in ('done', 'cancelled'))
+) partition by range (finished_at);
+create index job_history_id on pawl.job_history (tenant, id);
+comment on table pawl.job_history is 'Finished jobs, by the day they finished. A look-up by id starts at the day that the id carries.';
+
+create table pawl.job_attempt (
+  job_id bigint not null,
+  fence bigint not null,
+  ended_at timestamptz not null,
+  ran_ms integer,
+  holder integer,
+  attempt integer not null,
+  tenant text collate "C" not null,
+  kind text collate "C" not null,
+  outcome text collate "C" not null,
+  error text,
+  constraint outcome_known check (outcome in ('failed', 'timed out', 'crashed', 'snoozed', 'interrupted', 'invalid'))
+) partition by range (ended_at);
+create index job_attempt_job on pawl.job_attempt (tenant, job_id);
+comment on table pawl.job_attempt is 'Attempts that did not finish their job. The one that did is the history row itself.';
+
+select pawl.add_day_partitions('job_history', (pawl.now() at time zone 'UTC')::date, 7);
+select pawl.add_day_partitions('job_attempt', (pawl.now() at time zone 'UTC')::date, 7);
+
+create table pawl.sleeper (
+  tenant text collate "C" not null default '',
+  queue text collate "C" not null,
+  worker integer not null,
+  since timestamptz not null default pawl.now(),
+  primary key (tenant, queue, worker)
+);
+comment on table pawl.sleeper is 'Workers that wait for a notification on a queue. An enqueue notifies only while there is one.';
+
+-- Wakes sleepers of a queue. The caller inserted first, so its transaction has an id that a worker going to sleep waits for. Above
+-- READ COMMITTED the flag could be as old as the caller's snapshot, so such callers always notify.
+create function pawl.wake(p_queue text) returns void
+language plpgsql as $$
+begin
+  if current_setting('transaction_isolation') <> 'read committed'
+    or exists (select from pawl.sleeper s where s.tenant = '' and s.queue = p_queue)
+  then
+    perform pg_notify('pawl_wake', p_queue);
+  end if;
+end
+$$;
+
+create function pawl.enqueue_many(
+  p_tenant text,
+  p_queue text,
+  p_kind text,
+  p_payloads jsonb,
+  p_payload_version integer default 1,
+  p_run_at timestamptz default null,
+  p_delay_ms bigint default null,
+  p_priority integer default 0,
+  p_max_attempts integer default null,
+  p_max_crashes integer default null,
+  p_headers jsonb default null,
+  p_wake boolean default true
+) returns setof bigint
+language plpgsql as $$
+declare
+  v_now timestamptz := pawl.now();
+  v_run_at timestamptz := coalesce(p_run_at, v_now) + coalesce(p_delay_ms, 0) * interval '1 millisecond';
+begin
+  -- Checked here and not by constraints of the table, which every claim would pay for again.
+  if length(p_tenant) > 100 or length(p_queue) not between 1 and 100 or length(p_kind) not between 1 and 200 then
+    raise exception using errcode = '22023', message = 'a name is empty or too long',
+      hint = 'tenant: up to 100 characters, queue: 1 to 100, kind: 1 to 200';
+  end if;
+  if p_max_attempts not between 1 and 1000000 or p_priority not between -100 and 100 then
+    raise exception using errcode = '22023', message = 'max_attempts must be from 1 to 1000000 and priority from -100 to 100';
+  end if;
+  if pg_column_size(p_payloads) > 16777216 and exists (select from jsonb_array_elements(p_payloads) e where pg_column_size(e.value) > 16777216) then
+    raise exception using errcode = '22023', message = 'a payload is larger than 16 MB', hint = 'Store it elsewhere and pass a reference.';
+  end if;
+  return query
+    insert into pawl.job (tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority, max_attempts, max_crashes, headers)
+    select p_tenant, p_queue, p_kind, case when v_run_at > v_now then 'scheduled' else 'ready' end, e.value, p_payload_version,
+      v_run_at - p_priority * interval '1 minute', v_run_at, v_now, p_priority, p_max_attempts, p_max_crashes, p_headers
+    from jsonb_array_elements(p_payloads) e(value)
+    returning pawl.job.id;
+  if p_wake and v_run_at <= v_now then
+    perform pawl.wake(p_queue);
+  end if;
+end
+$$;
+
+-- Enqueue from plain SQL, a trigger, or any language: select pawl.enqueue('email', '{"to": "a@b.c"}');
+create function pawl.enqueue(
+  kind text,
+  payload jsonb default '{}',
+  queue text default 'default',
+  run_at timestamptz default null,
+  delay interval default null,
+  priority integer default 0,
+  max_attempts integer default null,
+  tenant text default '',
+  headers jsonb default null,
+  wake boolean default true
+) returns bigint
+language sql as $$
+  select pawl.enqueue_many(enqueue.tenant, enqueue.queue, enqueue.kind, jsonb_build_array(enqueue.payload), 1, enqueue.run_at,
+    (extract(epoch from enqueue.delay) * 1000)::bigint, enqueue.priority, enqueue.max_attempts, null, enqueue.headers, enqueue.wake)
+$$;
+
+-- Holds the job for the caller's transaction: until it ends nobody can take the job over. Raises PW001 when it is lost already.
+create function pawl.guard_job(p_tenant text, p_id bigint, p_fence bigint) returns void
+language plpgsql as $$
+begin
+  perform from pawl.job j where j.tenant = p_tenant and j.id = p_id and j.fence = p_fence for no key update;
+  if not found then
+    perform pawl.raise_lease_lost('job', p_id, p_fence);
+  end if;
+end
+$$;
+
+-- Settles one job as done inside the caller's transaction. Raises PW001 when the fence is not the current one.
+create function pawl.complete_job(p_tenant text, p_id bigint, p_fence bigint, p_result jsonb default null, p_ran_ms integer default null) returns void
+language plpgsql as $$
+begin
+  with gone as (
+    delete from pawl.job j
+    where j.tenant = p_tenant and j.id = p_id and j.fence = p_fence
+    returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
+      j.lane, j.unique_key, j.payload, j.headers, j.progress
+  )
+  insert into pawl.job_history (id, fence, created_at, finished_at, ran_ms, holder, attempt, crashes, priority, payload_version, tenant,
+    queue, kind, outcome, lane, unique_key, payload, headers, progress, result)
+  select g.id, g.fence, g.created_at, pawl.now(), p_ran_ms, g.holder, g.attempt, g.crashes, g.priority, g.payload_version, g.tenant,
+    g.queue, g.kind, 'done', g.lane, g.unique_key, g.payload, g.headers, g.progress, p_result
+  from gone g;
+  if not found then
+    perform pawl.raise_lease_lost('job', p_id, p_fence);
+  end if;
+end
+$$;

@@ -1,0 +1,86 @@
+// The one place that says what a database error means. Everything that retries asks here.
+
+import { isPawlError } from '../errors.ts'
+
+export type ErrorClass =
+  /** Our own whole transaction may run again: nothing of it was applied. */
+  | 'transient'
+  /** The connection broke. If a commit was under way nobody knows whether it happened. */
+  | 'connection'
+  /** A prepared statement is gone or its plan is stale: prepare anew and run again. */
+  | 'replan'
+  /** The server cannot write now (disk full, read-only primary): wait longer, tell someone, go on by itself. */
+  | 'unwritable'
+  /** The fence was not the current one. */
+  | 'fenced'
+  /** The statement or its data is wrong; trying again gives the same answer. */
+  | 'permanent'
+  /** It did not come from the database. */
+  | 'foreign'
+
+const byState: Readonly<Record<string, ErrorClass>> = {
+  '0A000': 'replan', // "cached plan must not change result type"
+  '25006': 'unwritable', // read-only transaction: the primary became a standby
+  '25P03': 'connection', // idle in transaction session timeout
+  '25P04': 'connection', // transaction timeout
+  '26000': 'replan', // prepared statement does not exist
+  '40001': 'transient',
+  '40003': 'connection', // statement completion unknown
+  '40P01': 'transient',
+  '42P05': 'replan', // prepared statement exists already
+  '53100': 'unwritable', // disk full
+  '53200': 'transient', // out of memory
+  '53300': 'connection', // too many connections
+  '53400': 'unwritable',
+  '55P03': 'transient', // lock not available
+  '57014': 'transient', // statement timeout or cancel
+  '57P01': 'connection',
+  '57P02': 'connection',
+  '57P03': 'connection', // starting up or shutting down
+  '57P05': 'connection', // idle session timeout
+  PW001: 'fenced',
+}
+
+const connectionCodes = new Set(['ECONNREFUSED', 'ECONNRESET', 'EPIPE', 'ETIMEDOUT', 'ENOTFOUND', 'EHOSTUNREACH', 'ENETUNREACH', 'EAI_AGAIN'])
+
+// node-postgres reports these without any code.
+const connectionMessages =
+  /connection terminated|connection ended|client was closed|not queryable|timeout exceeded when trying to connect|query read timeout|connection is closed|socket hang up|terminating connection|client has encountered a connection error|cannot use a pool after calling end/i
+
+export function sqlState(error: unknown): string | undefined {
+  const code = (error as { code?: unknown } | null)?.code
+  return typeof code === 'string' && /^[0-9A-Z]{5}$/.test(code) ? code : undefined
+}
+
+export function classify(error: unknown): ErrorClass {
+  if (isPawlError(error)) return classifyPawl(error.code)
+  const state = sqlState(error)
+  if (state !== undefined) {
+    // 0A000 is also the code of features that do not exist; only the cached-plan message asks for a new plan.
+    if (state === '0A000' && !/cached plan/.test(String((error as Error).message))) return 'permanent'
+    return byState[state] ?? (state.startsWith('08') ? 'connection' : 'permanent')
+  }
+  const code = (error as { code?: unknown } | null)?.code
+  if (typeof code === 'string' && connectionCodes.has(code)) return 'connection'
+  if (error instanceof Error && connectionMessages.test(error.message)) return 'connection'
+  return 'foreign'
+}
+
+function classifyPawl(code: string): ErrorClass {
+  if (code === 'PAWL_LEASE_LOST') return 'fenced'
+  if (code === 'PAWL_UNAVAILABLE') return 'connection'
+  if (code === 'PAWL_ROLLED_BACK') return 'transient'
+  return 'foreign'
+}
+
+/** Whether our own whole transaction may be run again as it is. */
+export function isRetryable(error: unknown): boolean {
+  const kind = classify(error)
+  return kind === 'transient' || kind === 'connection' || kind === 'replan' || kind === 'unwritable'
+}
+
+/** What the `conflicts` counter counts. */
+export function isConflict(error: unknown): boolean {
+  const state = sqlState(error)
+  return state === '40001' || state === '40P01' || state === '55P03'
+}

@@ -1,0 +1,198 @@
+// The driver seam: the only module that imports pg. It makes the engine's own connections (pipelined, each for one purpose, reconnecting)
+// and the pools for handlers and callers, all with client-side timeouts and keepalive, because a half-open connection gives no error.
+
+import pg from 'pg'
+import type { Durability } from '../config.ts'
+import { PawlError } from '../errors.ts'
+import { classify } from './classify.ts'
+import { bind, type Parameter, type Statement } from './statement.ts'
+
+export type Pooler = 'none' | 'transaction'
+
+export interface DatabaseOptions {
+  readonly url: string
+  /** 'transaction' behind pgbouncer in transaction mode: unnamed statements, no session state, polling instead of LISTEN. */
+  readonly pooler: Pooler
+  readonly connectTimeoutMs: number
+  /** A query without an answer for so long means a dead connection. */
+  readonly queryTimeoutMs: number
+  readonly applicationName: string
+}
+
+// Session settings of the engine's own connections. The planner switches keep every statement on its index even when the statistics were
+// taken on an empty table; the rest undoes what a role or database may have set.
+const engineSettings = [
+  'synchronous_commit=on',
+  'default_transaction_isolation=read\\ committed',
+  'enable_seqscan=off',
+  'enable_hashjoin=off',
+  'enable_mergejoin=off',
+  'jit=off',
+  'lock_timeout=5000',
+  'statement_timeout=60000',
+  'idle_in_transaction_session_timeout=0',
+  'idle_session_timeout=0',
+  'plan_cache_mode=force_generic_plan',
+  'TimeZone=UTC',
+  'DateStyle=ISO',
+]
+
+function clientConfig(options: DatabaseOptions, purpose: string, settings: readonly string[]): pg.ClientConfig {
+  return {
+    connectionString: options.url,
+    application_name: `${options.applicationName} ${purpose}`,
+    connectionTimeoutMillis: options.connectTimeoutMs,
+    query_timeout: options.queryTimeoutMs,
+    keepAlive: true,
+    keepAliveInitialDelayMillis: 10_000,
+    pipeline: true,
+    ...(options.pooler === 'none' && settings.length > 0 ? { options: settings.map((setting) => `-c ${setting}`).join(' ') } : {}),
+  }
+}
+
+const openClients = new Set<pg.Client>()
+
+/** For fault injection in tests: cuts every connection of this process as a network would. */
+export function resetConnections(): number {
+  const cut = [...openClients]
+  for (const client of cut) socketOf(client)?.destroy()
+  return cut.length
+}
+
+function socketOf(client: pg.Client): { destroy(): void; setNoDelay?(on: boolean): void } | undefined {
+  return (client as unknown as { connection?: { stream?: { destroy(): void } } }).connection?.stream
+}
+
+/** An engine connection. It connects on first use and again after a failure; what was in flight when it broke is rejected. */
+export class Connection {
+  readonly #options: DatabaseOptions
+  readonly #purpose: string
+  readonly #settings: readonly string[]
+  readonly #durability: Durability | undefined
+  #client: pg.Client | undefined
+  #connecting: Promise<pg.Client> | undefined
+  #isClosed = false
+
+  constructor(
+    options: DatabaseOptions,
+    purpose: string,
+    extra: { settings?: readonly string[]; durability?: Durability } = {},
+  ) {
+    this.#options = options
+    this.#purpose = purpose
+    this.#settings = [...engineSettings, ...durabilitySettings(extra.durability), ...(extra.settings ?? [])]
+    // Behind a pooler there is no session to set it in, so each statement brings its own.
+    this.#durability = options.pooler === 'none' || extra.durability === 'durable' ? undefined : extra.durability
+  }
+
+  /** Runs one statement, a transaction of its own, and gives its rows. */
+  async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
+    const client = this.#client ?? (await this.#connect())
+    const query = { text: statement.text, values: bind(statement, values) as unknown[] }
+    if (this.#durability !== undefined) return runWith<Row>(client, query, this.#durability)
+    const result = await client.query(this.#options.pooler === 'none' ? { ...query, name: statement.name } : query)
+    return result.rows as Row[]
+  }
+
+  async query<Row>(text: string, values: readonly unknown[] = []): Promise<Row[]> {
+    const client = this.#client ?? (await this.#connect())
+    const result = await client.query(text, values.length > 0 ? [...values] : undefined)
+    return result.rows as Row[]
+  }
+
+  /** The connected client, for what needs a session: LISTEN and the liveness lock. */
+  async client(): Promise<pg.Client> {
+    return this.#client ?? (await this.#connect())
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    const client = this.#client ?? (await this.#connecting?.catch(() => undefined))
+    this.#client = undefined
+    await client?.end().catch(() => undefined)
+  }
+
+  #connect(): Promise<pg.Client> {
+    if (this.#isClosed) return Promise.reject(new PawlError('PAWL_STOPPED', `The ${this.#purpose} connection is closed.`))
+    this.#connecting ??= this.#open().finally(() => {
+      this.#connecting = undefined
+    })
+    return this.#connecting
+  }
+
+  async #open(): Promise<pg.Client> {
+    const client = new pg.Client(clientConfig(this.#options, this.#purpose, this.#settings))
+    // pg emits 'error' on a broken idle connection, sometimes twice; without a listener that would end the process.
+    client.on('error', () => this.#drop(client))
+    client.on('end', () => this.#drop(client))
+    try {
+      await client.connect()
+    } catch (error) {
+      openClients.delete(client)
+      client.end().catch(() => undefined)
+      throw unavailable(error)
+    }
+    openClients.add(client)
+    if (this.#isClosed) {
+      await client.end().catch(() => undefined)
+      throw new PawlError('PAWL_STOPPED', `The ${this.#purpose} connection is closed.`)
+    }
+    this.#client = client
+    return client
+  }
+
+  #drop(client: pg.Client): void {
+    openClients.delete(client)
+    if (this.#client === client) this.#client = undefined
+  }
+}
+
+function durabilitySettings(durability: Durability | undefined): string[] {
+  if (durability === 'relaxed') return ['synchronous_commit=off']
+  return durability === 'replicated' ? ['synchronous_commit=remote_apply'] : []
+}
+
+async function runWith<Row>(client: pg.Client, query: { text: string; values: unknown[] }, durability: Durability): Promise<Row[]> {
+  const [begun, level, result, committed] = await Promise.allSettled([
+    client.query('begin'),
+    client.query('select pawl.set_durability($1::text, true)', [durability]),
+    client.query(query),
+    client.query('commit'),
+  ])
+  for (const step of [begun, level, result, committed]) if (step.status === 'rejected') throw step.reason
+  return (result as PromiseFulfilledResult<pg.QueryResult>).value.rows as Row[]
+}
+
+/** What cannot be reached is said in one sentence, with the driver's error as its cause. */
+export function unavailable(error: unknown): unknown {
+  if (classify(error) !== 'connection') return error
+  const message = error instanceof Error ? error.message || String((error as { code?: string }).code) : String(error)
+  return new PawlError(
+    'PAWL_UNAVAILABLE',
+    `The database cannot be reached (${message}). Check that it runs and that the URL, user and password are right.`,
+    { cause: error },
+  )
+}
+
+export type PoolClient = pg.PoolClient
+export type QueryResult = pg.QueryResult
+
+/** A pool for handlers or callers. It has pipelined clients too, so that begin travels with the first statement. */
+export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number): pg.Pool {
+  const pool = new pg.Pool({
+    ...clientConfig(options, purpose, ['jit=off']),
+    max: connectionsMax,
+    idleTimeoutMillis: 30_000,
+    allowExitOnIdle: true,
+  })
+  pool.on('connect', (client) => {
+    openClients.add(client as unknown as pg.Client)
+  })
+  pool.on('remove', (client) => {
+    openClients.delete(client as unknown as pg.Client)
+  })
+  pool.on('error', () => undefined)
+  return pool
+}
+
+export type Pool = pg.Pool

@@ -1,0 +1,88 @@
+// LISTEN on a connection of its own. Notifications are hints: after every reconnect the listener asks for a catch-up, and a heartbeat on
+// the same session notices a connection that died without a word. The session also carries the worker's liveness lock.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Connection, type DatabaseOptions } from './driver.ts'
+
+export interface ListenOptions {
+  readonly database: DatabaseOptions
+  readonly channels: readonly string[]
+  readonly onNotify: (channel: string, payload: string) => void
+  /** Called after each (re)connect: what was notified meanwhile is gone, so look for yourself. */
+  readonly onConnect: () => void
+  /** Runs on the session before it listens; takes the liveness lock. */
+  readonly onSession?: (query: (text: string, values: unknown[]) => Promise<unknown>) => Promise<void>
+  readonly heartbeatMs: number
+  readonly backoffMs: (error: unknown, failed: number) => number
+  readonly onError?: (error: unknown) => void
+}
+
+export class Listener {
+  readonly #options: ListenOptions
+  #connection: Connection | undefined
+  #running: Promise<void> | undefined
+  #stop = new AbortController()
+  #lostConnection: (() => void) | undefined
+
+  constructor(options: ListenOptions) {
+    this.#options = options
+  }
+
+  start(): void {
+    this.#running ??= this.#loop()
+  }
+
+  async stop(): Promise<void> {
+    this.#stop.abort()
+    this.#lostConnection?.()
+    await this.#connection?.close()
+    await this.#running
+  }
+
+  /** Drops the session and makes a new one: a new incarnation needs another liveness lock. */
+  async renew(): Promise<void> {
+    this.#lostConnection?.()
+  }
+
+  async #loop(): Promise<void> {
+    const { signal } = this.#stop
+    for (let failed = 0; !signal.aborted; ) {
+      try {
+        await this.#session()
+        failed = 0
+      } catch (error) {
+        if (signal.aborted) return
+        this.#options.onError?.(error)
+        failed++
+        await sleep(this.#options.backoffMs(error, failed), undefined, { signal }).catch(() => undefined)
+      }
+    }
+  }
+
+  /** One connected session, until it is lost. */
+  async #session(): Promise<void> {
+    const { database, channels, onNotify, onConnect, onSession, heartbeatMs } = this.#options
+    const connection = new Connection({ ...database, queryTimeoutMs: Math.min(database.queryTimeoutMs, heartbeatMs) }, 'listen')
+    this.#connection = connection
+    const lost = new Promise<void>((resolve) => {
+      this.#lostConnection = resolve
+    })
+    let heartbeat: NodeJS.Timeout | undefined
+    try {
+      const client = await connection.client()
+      client.on('notification', (message) => onNotify(message.channel, message.payload ?? ''))
+      client.on('error', () => this.#lostConnection?.())
+      client.on('end', () => this.#lostConnection?.())
+      await onSession?.((text, values) => client.query(text, values))
+      for (const channel of channels) await client.query(`listen ${channel}`)
+      onConnect()
+      heartbeat = setInterval(() => {
+        client.query('select 1').catch(() => this.#lostConnection?.())
+      }, heartbeatMs)
+      await lost
+    } finally {
+      clearInterval(heartbeat)
+      await connection.close()
+    }
+  }
+}

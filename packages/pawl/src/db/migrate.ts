@@ -1,0 +1,179 @@
+// Pawl's own migrations: numbered SQL files, forward only, each applied once. One migrator works at a time; the others poll for the lock
+// instead of waiting in it, because a waiting statement holds a snapshot and would block `create index concurrently`.
+
+import { createHash } from 'node:crypto'
+import { readdirSync, readFileSync } from 'node:fs'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { PawlError } from '../errors.ts'
+import { sqlState } from './classify.ts'
+import { Connection, type DatabaseOptions } from './driver.ts'
+
+export interface Migration {
+  readonly name: string
+  readonly sql: string
+  readonly checksum: string
+  /** false for steps such as `create index concurrently`; they begin with the line `-- pawl: no transaction` and are repeatable. */
+  readonly isTransactional: boolean
+}
+
+export interface MigrateReport {
+  readonly applied: readonly string[]
+  readonly alreadyThere: readonly string[]
+}
+
+const lockClass = 0x7061776d // "pawm"
+const ledger = `create schema if not exists pawl;
+create table if not exists pawl.migration (
+  name text primary key,
+  checksum text not null,
+  applied_at timestamptz not null default clock_timestamp()
+)`
+
+export function readMigrations(folder: URL = new URL('../../migrations/', import.meta.url)): Migration[] {
+  return readdirSync(folder)
+    .filter((file) => file.endsWith('.sql'))
+    .sort()
+    .map((file) => {
+      const sql = readFileSync(new URL(file, folder), 'utf8')
+      return {
+        name: file.replace(/\.sql$/, ''),
+        sql,
+        checksum: createHash('sha256').update(sql).digest('hex'),
+        isTransactional: !/^-- pawl: no transaction$/m.test(sql),
+      }
+    })
+}
+
+/** Everything as one script, for a role with DDL rights or a tool such as Flyway. */
+export function exportSql(migrations: readonly Migration[] = readMigrations(), applied: ReadonlySet<string> = new Set()): string {
+  const steps = migrations.filter((migration) => !applied.has(migration.name)).map((migration) => {
+    const record = `insert into pawl.migration (name, checksum) values ('${migration.name}', '${migration.checksum}');`
+    return migration.isTransactional
+      ? `-- ${migration.name}\nbegin;\n${migration.sql.trim()}\n${record}\ncommit;\n`
+      : `-- ${migration.name}: run outside a transaction\n${migration.sql.trim()}\n${record}\n`
+  })
+  return `${ledger};\n\n${steps.join('\n')}`
+}
+
+export async function migrate(
+  database: DatabaseOptions,
+  options: { migrations?: readonly Migration[]; lockTimeoutMs?: number; onStep?: (name: string) => void } = {},
+): Promise<MigrateReport> {
+  const { migrations = readMigrations(), lockTimeoutMs = 5000, onStep } = options
+  const lock = new Connection(database, 'migrate lock')
+  const work = new Connection(database, 'migrate')
+  try {
+    await takeLock(lock)
+    const applied = await readLedger(work, migrations)
+    const missing = migrations.filter((migration) => !applied.has(migration.name))
+    for (const migration of missing) {
+      onStep?.(migration.name)
+      await applyWithPatience(work, migration, lockTimeoutMs)
+    }
+    return { applied: missing.map((migration) => migration.name), alreadyThere: [...applied.keys()] }
+  } catch (error) {
+    throw sqlState(error) === '42501' ? noRights(error, migrations) : error
+  } finally {
+    await lock.query('rollback').catch(() => undefined)
+    await Promise.all([lock.close(), work.close()])
+  }
+}
+
+async function takeLock(lock: Connection): Promise<void> {
+  for (;;) {
+    await lock.query('begin')
+    const [row] = await lock.query<{ got: boolean }>('select pg_try_advisory_xact_lock($1::integer, 0) as got', [lockClass])
+    if (row?.got) {
+      // The lock lives as long as this transaction; an idle timeout of the role must not end it during a long step.
+      await lock.query('set local idle_in_transaction_session_timeout = 0')
+      return
+    }
+    await lock.query('rollback')
+    await sleep(100)
+  }
+}
+
+/** The applied migrations with their checksums; refuses a ledger that does not belong to these files. */
+async function readLedger(work: Connection, migrations: readonly Migration[]): Promise<Map<string, string>> {
+  const [row] = await work.query<{ there: boolean }>("select to_regclass('pawl.migration') is not null as there")
+  if (!row?.there) {
+    await work.query(ledger)
+    return new Map()
+  }
+  const rows = await work.query<{ name: string; checksum: string }>('select name, checksum from pawl.migration order by name')
+  for (const { name, checksum } of rows) {
+    const ours = migrations.find((migration) => migration.name === name)
+    if (ours !== undefined && ours.checksum !== checksum) {
+      throw new PawlError('PAWL_SCHEMA_DRIFT', `Migration ${name} was applied from another text than this release has. Run 'pawl doctor' to see what differs; restore the released file and do not edit it.`)
+    }
+  }
+  return new Map(rows.map(({ name, checksum }) => [name, checksum]))
+}
+
+// A step waits at most lockTimeoutMs for a lock, so that it never queues in front of everyone else's work; then it tries again.
+async function applyWithPatience(work: Connection, migration: Migration, lockTimeoutMs: number): Promise<void> {
+  for (let tried = 1; ; tried++) {
+    try {
+      return await apply(work, migration, lockTimeoutMs)
+    } catch (error) {
+      if (sqlState(error) !== '55P03' || tried >= 10) throw error
+      await sleep(200 * tried)
+    }
+  }
+}
+
+async function apply(work: Connection, migration: Migration, lockTimeoutMs: number): Promise<void> {
+  const record = `insert into pawl.migration (name, checksum) values ('${migration.name}', '${migration.checksum}')`
+  if (migration.isTransactional) {
+    try {
+      await work.query(`begin; set local lock_timeout = ${lockTimeoutMs}; set local statement_timeout = 0;\n${migration.sql}\n;${record}; commit`)
+    } catch (error) {
+      await work.query('rollback').catch(() => undefined)
+      throw error
+    }
+    return
+  }
+  await dropInvalidIndexes(work)
+  await work.query(`set lock_timeout = ${lockTimeoutMs}`)
+  for (const step of splitStatements(migration.sql)) await work.query(step)
+  await work.query('reset lock_timeout')
+  await work.query(record)
+}
+
+/** A `create index concurrently` that failed leaves an invalid index behind, which slows writes and helps nobody. */
+async function dropInvalidIndexes(work: Connection): Promise<void> {
+  const invalid = await work.query<{ name: string }>(
+    `select format('%I.%I', n.nspname, c.relname) as name
+     from pg_index i
+     join pg_class c on c.oid = i.indexrelid
+     join pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = 'pawl' and not i.indisvalid and c.relkind = 'i'`,
+  )
+  for (const { name } of invalid) await work.query(`drop index concurrently if exists ${name}`)
+}
+
+/** Splits at semicolons at the end of a line; steps without a transaction hold plain statements only. */
+function splitStatements(sql: string): string[] {
+  return sql
+    .replace(/^\s*--.*$/gm, '')
+    .split(/;\s*(?:\n|$)/)
+    .map((step) => step.trim())
+    .filter((step) => step.length > 0)
+}
+
+function noRights(cause: unknown, migrations: readonly Migration[]): PawlError {
+  return new PawlError(
+    'PAWL_SCHEMA_MISSING',
+    "This database role may not create Pawl's schema. Run the SQL in details.sql (or the output of 'pawl migrate --sql') with a role that may, then grant this role usage and DML on schema pawl.",
+    { cause, details: { sql: exportSql(migrations) } },
+  )
+}
+
+/** Which migrations are missing, or undefined when the schema is not there at all. */
+export async function pendingMigrations(connection: Connection, migrations: readonly Migration[] = readMigrations()): Promise<string[] | undefined> {
+  const [row] = await connection.query<{ there: boolean }>("select to_regclass('pawl.migration') is not null as there")
+  if (!row?.there) return undefined
+  const rows = await connection.query<{ name: string }>('select name from pawl.migration')
+  const applied = new Set(rows.map(({ name }) => name))
+  return migrations.filter((migration) => !applied.has(migration.name)).map((migration) => migration.name)
+}

@@ -1,0 +1,48 @@
+// SQL is kept as SQL: one statement a file, with :name parameters, so a file runs as pasted into psql. This loads such a file and gives
+// each name its number. The name of the prepared statement follows from its text, so two releases on one pooled connection never clash.
+
+import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+
+export interface Statement {
+  readonly file: string
+  readonly name: string
+  readonly text: string
+  readonly parameters: readonly string[]
+}
+
+export type Parameter = string | number | boolean | null
+
+/** `statement(import.meta.url, 'claim')` is sql/claim.sql beside the calling module. */
+export function statement(moduleUrl: string, file: string): Statement {
+  const source = readFileSync(new URL(`./sql/${file}.sql`, moduleUrl), 'utf8')
+  const parameters: string[] = []
+  const text = stripComments(source).replace(/(?<![:\w]):([a-z_]+)/g, (_match, name: string) => {
+    if (!parameters.includes(name)) parameters.push(name)
+    return `$${parameters.indexOf(name) + 1}`
+  })
+  const digest = createHash('sha256').update(text).digest('hex').slice(0, 12)
+  return { file, name: `pawl_${file.replaceAll('-', '_')}_${digest}`, text, parameters }
+}
+
+export function bind(statement: Statement, values: Readonly<Record<string, Parameter>>): Parameter[] {
+  return statement.parameters.map((name) => {
+    const value = values[name]
+    if (value === undefined) throw new Error(`${statement.file}.sql needs :${name}`)
+    return value
+  })
+}
+
+function stripComments(source: string): string {
+  return source.replace(/^\s*--.*$\n?/gm, '').trim()
+}
+
+/** A PostgreSQL array literal of numbers in text form: ids and fences. One text parameter costs far less than an array of them. */
+export function numbersLiteral(values: readonly (string | number | null)[]): string {
+  return `{${values.map((value) => value ?? 'null').join(',')}}`
+}
+
+/** A PostgreSQL array literal of any texts. */
+export function textsLiteral(values: readonly (string | null)[]): string {
+  return `{${values.map((value) => (value === null ? 'null' : `"${value.replace(/["\\]/g, '\\$&')}"`)).join(',')}}`
+}

@@ -1,0 +1,65 @@
+// One class of error, one table of codes. The table gives each code its HTTP status and CLI exit code, and docs/reference/errors.md
+// lists the same codes; a test compares the two. Callers switch on `code`, never on the message.
+
+export const errorTable = {
+  PAWL_CANCELLED: { status: 409, exit: 4, retryable: false },
+  PAWL_COMMIT_UNKNOWN: { status: 503, exit: 5, retryable: false },
+  PAWL_CONFIG: { status: 500, exit: 2, retryable: false },
+  PAWL_INVALID_PAYLOAD: { status: 422, exit: 1, retryable: false },
+  PAWL_KIND_DEFINED_TWICE: { status: 500, exit: 2, retryable: false },
+  PAWL_KIND_UNKNOWN: { status: 404, exit: 3, retryable: false },
+  PAWL_LEASE_LOST: { status: 409, exit: 4, retryable: false },
+  PAWL_NOT_FOUND: { status: 404, exit: 3, retryable: false },
+  PAWL_NO_STANDBY: { status: 503, exit: 5, retryable: false },
+  PAWL_REVISION_CONFLICT: { status: 409, exit: 4, retryable: false },
+  PAWL_ROLLED_BACK: { status: 500, exit: 1, retryable: true },
+  PAWL_SCHEMA_DRIFT: { status: 500, exit: 6, retryable: false },
+  PAWL_SCHEMA_MISSING: { status: 500, exit: 6, retryable: false },
+  PAWL_STOPPED: { status: 503, exit: 5, retryable: false },
+  PAWL_TIMED_OUT: { status: 504, exit: 7, retryable: true },
+  PAWL_TX_REQUIRED: { status: 500, exit: 1, retryable: false },
+  PAWL_TX_UNSUPPORTED: { status: 500, exit: 2, retryable: false },
+  PAWL_UNAVAILABLE: { status: 503, exit: 5, retryable: true },
+  PAWL_WRONG_STATE: { status: 409, exit: 4, retryable: false },
+} as const
+
+export type ErrorCode = keyof typeof errorTable
+
+export class PawlError extends Error {
+  override readonly name = 'PawlError'
+  readonly code: ErrorCode
+  readonly details: Readonly<Record<string, unknown>>
+
+  constructor(code: ErrorCode, message: string, options: { cause?: unknown; details?: Readonly<Record<string, unknown>> } = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause })
+    this.code = code
+    this.details = options.details ?? {}
+  }
+
+  get status(): number {
+    return errorTable[this.code].status
+  }
+
+  get exitCode(): number {
+    return errorTable[this.code].exit
+  }
+}
+
+export function isPawlError(error: unknown, code?: ErrorCode): error is PawlError {
+  return error instanceof PawlError && (code === undefined || error.code === code)
+}
+
+/** Thrown by a handler to say that trying again is of no use: the job is dead at once, with this as its error. */
+export class NonRetryable extends Error {
+  override readonly name = 'NonRetryable'
+}
+
+/** For logs and stored errors: the message and where it came from, without control characters, bounded. */
+export function describeError(error: unknown, charsMax = 4000): string {
+  const text = error instanceof Error ? (error.stack ?? `${error.name}: ${error.message}`) : String(error)
+  const cause = error instanceof Error && error.cause !== undefined ? `\ncaused by ${describeError(error.cause, 1000)}` : ''
+  return (text + cause)
+    .replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, ' ')
+    .toWellFormed()
+    .slice(0, charsMax)
+}

@@ -1,0 +1,11 @@
+// Everything that users import from 'pawl'.
+export { type Config, type Durability, defaults, type Logger, type PawlOptions, silentLogger } from './config.ts'
+export { type AnyTx, drizzleTx, type Tx, toTx } from './db/adapters.ts'
+export { classify, type ErrorClass } from './db/classify.ts'
+export { exportSql, type MigrateReport, migrate, readMigrations } from './db/migrate.ts'
+export { describeError, type ErrorCode, errorTable, isPawlError, NonRetryable, PawlError } from './errors.ts'
+export * from './jobs/index.ts'
+export type { Alert } from './kernel/alerts.ts'
+export { durationMs } from './kernel/clock.ts'
+export { createPawl, Pawl, type Tenant } from './pawl.ts'
+export { release } from './release.ts'

@@ -1,0 +1,140 @@
+// A job in this process: claimed, perhaps running, until its settle has answered.
+
+import { type AnyTx, toTx } from '../db/adapters.ts'
+import { classify } from '../db/classify.ts'
+import { PawlError } from '../errors.ts'
+import { durationMs, monotonicMs } from '../kernel/clock.ts'
+import type { DefinedKind } from './kinds.ts'
+import { Snooze } from './snooze.ts'
+import type { Job } from './types.ts'
+
+/** What claim.sql returns. */
+export interface ClaimedRow {
+  readonly tenant: string
+  readonly id: string
+  readonly fence: string
+  readonly queue: string
+  readonly kind: string
+  readonly payload: unknown
+  readonly payload_version: number
+  readonly attempt: number
+  readonly max_attempts: number | null
+  readonly crashes: number
+  readonly headers: Record<string, unknown> | null
+  readonly suspect: boolean
+  readonly due: string
+}
+
+export class HeldJob implements Job {
+  readonly row: ClaimedRow
+  readonly definition: DefinedKind
+  readonly installation: string
+  readonly worker: number
+  readonly claimedMs = monotonicMs()
+  payload: unknown
+  startedMs = 0
+  /** Set once the attempt has an end; what the handler does afterwards is late and counts for nothing. */
+  isEnded = false
+  completeCalled = false
+  isRefusalKept = false
+  /** Where it is written for the keeper thread while it runs. */
+  slot = -1
+  #controller: AbortController | undefined
+  #lost: PawlError | undefined
+
+  constructor(row: ClaimedRow, definition: DefinedKind, installation: string, worker: number) {
+    this.row = row
+    this.definition = definition
+    this.installation = installation
+    this.worker = worker
+    this.payload = row.payload
+  }
+
+  get id(): string {
+    return this.row.id
+  }
+  get tenant(): string {
+    return this.row.tenant
+  }
+  get queue(): string {
+    return this.row.queue
+  }
+  get kind(): string {
+    return this.row.kind
+  }
+  get attempt(): number {
+    return this.row.attempt
+  }
+  get crashes(): number {
+    return this.row.crashes
+  }
+  get fence(): string {
+    return this.row.fence
+  }
+  get headers(): Record<string, unknown> {
+    return this.row.headers ?? {}
+  }
+  get idempotencyKey(): string {
+    return `${this.installation}-${this.row.id}`
+  }
+
+  /** Made on first use: most handlers never look at it. */
+  get signal(): AbortSignal {
+    if (this.#controller === undefined) {
+      this.#controller = new AbortController()
+      if (this.#lost !== undefined) this.#controller.abort(this.#lost)
+    }
+    return this.#controller.signal
+  }
+
+  /** Why it is no longer this holder's, if so. */
+  get lost(): PawlError | undefined {
+    return this.#lost
+  }
+
+  lose(reason: PawlError): void {
+    if (this.#lost !== undefined) return
+    this.#lost = reason
+    this.#controller?.abort(reason)
+  }
+
+  ranMs(): number {
+    return Math.round(monotonicMs() - this.startedMs)
+  }
+
+  async guard(tx: AnyTx): Promise<void> {
+    await this.#fenced(tx, 'select pawl.guard_job($1::text, $2::bigint, $3::bigint)', [])
+  }
+
+  async complete(tx: AnyTx, result?: unknown): Promise<void> {
+    await this.#fenced(tx, 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)', [
+      result === undefined ? null : JSON.stringify(result),
+      this.ranMs(),
+    ])
+    this.completeCalled = true
+  }
+
+  snooze(delay: number | string): Snooze {
+    return new Snooze(durationMs(delay))
+  }
+
+  async #fenced(tx: AnyTx, text: string, values: readonly unknown[]): Promise<void> {
+    if (this.#lost !== undefined) throw this.#lost
+    try {
+      await toTx(tx).query(text, [this.row.tenant, this.row.id, this.row.fence, ...values])
+    } catch (error) {
+      if (classify(error) !== 'fenced') throw error
+      const lost = leaseLost(this.row, error)
+      this.lose(lost)
+      throw lost
+    }
+  }
+}
+
+export function leaseLost(row: { id: string; fence: string }, cause?: unknown): PawlError {
+  return new PawlError(
+    'PAWL_LEASE_LOST',
+    `Job ${row.id} is no longer held under fence ${row.fence}: it was cancelled, timed out or taken over. Its result is refused; stop working on it.`,
+    { cause, details: { id: row.id, fence: row.fence } },
+  )
+}

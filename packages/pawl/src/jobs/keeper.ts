@@ -1,0 +1,152 @@
+// The main thread's side of the keeper. The keeper is a worker thread with its own connection: it renews the lease of this incarnation,
+// takes over from dead ones, and watches whether this thread still turns. What it must know without asking is in shared memory.
+
+import { Worker as Thread, type WorkerOptions } from 'node:worker_threads'
+import type { DatabaseOptions } from '../db/driver.ts'
+import { threadClockNs } from '../kernel/clock.ts'
+import type { HeldJob } from './held.ts'
+
+export interface KeeperData {
+  readonly database: DatabaseOptions
+  readonly worker: number
+  readonly leaseMs: number
+  readonly beatMs: number
+  readonly maxAttempts: number
+  readonly maxCrashes: number
+  readonly exitWhenBlocked: boolean
+  readonly board: SharedArrayBuffer
+  /** Loaded by the thread first; tests install probes with it. */
+  readonly probeModule?: string
+}
+
+export interface SweptJob {
+  readonly tenant: string
+  readonly id: string
+  readonly kind: string
+  readonly state: string
+  readonly holder: number
+}
+
+export type KeeperMessage =
+  | { readonly type: 'ready' }
+  | { readonly type: 'lost'; readonly worker: number }
+  | { readonly type: 'closed'; readonly workers: readonly { readonly id: number; readonly reason: string }[] }
+  | { readonly type: 'rescued' | 'timed out'; readonly jobs: readonly SweptJob[] }
+  | { readonly type: 'blocked'; readonly blockedMs: number }
+  | { readonly type: 'trouble'; readonly message: string; readonly code: string | undefined }
+
+export type KeeperCommand = { readonly type: 'incarnation'; readonly worker: number } | { readonly type: 'stop' }
+
+/** Shared memory: [0] is the time of the main thread's last turn; then three cells a running job: id, fence, deadline (0: free). */
+export class Board {
+  readonly buffer: SharedArrayBuffer
+  readonly #cells: BigInt64Array
+  readonly #free: number[]
+
+  constructor(slots: number, buffer = new SharedArrayBuffer(8 * (1 + 3 * slots))) {
+    this.buffer = buffer
+    this.#cells = new BigInt64Array(buffer)
+    this.#free = Array.from({ length: (this.#cells.length - 1) / 3 }, (_, index) => index)
+  }
+
+  turn(): void {
+    Atomics.store(this.#cells, 0, threadClockNs())
+  }
+
+  lastTurnNs(): bigint {
+    return Atomics.load(this.#cells, 0)
+  }
+
+  enter(held: HeldJob): void {
+    const slot = this.#free.pop()
+    if (slot === undefined) return
+    held.slot = slot
+    const cell = 1 + slot * 3
+    this.#cells[cell] = BigInt(held.id)
+    this.#cells[cell + 1] = BigInt(held.fence)
+    Atomics.store(this.#cells, cell + 2, threadClockNs() + BigInt(held.definition.timeoutMs) * 1_000_000n)
+  }
+
+  leave(held: HeldJob): void {
+    if (held.slot < 0) return
+    Atomics.store(this.#cells, 1 + held.slot * 3 + 2, 0n)
+    this.#free.push(held.slot)
+    held.slot = -1
+  }
+
+  overdue(nowNs: bigint): { id: string; fence: string }[] {
+    const found: { id: string; fence: string }[] = []
+    for (let cell = 1; cell < this.#cells.length; cell += 3) {
+      const deadline = Atomics.load(this.#cells, cell + 2)
+      if (deadline !== 0n && deadline < nowNs) found.push({ id: String(this.#cells[cell]), fence: String(this.#cells[cell + 1]) })
+    }
+    return found
+  }
+}
+
+/** Set by `pawl/testing` before a worker starts. */
+export const keeperTesting: { probeModule: string | undefined } = { probeModule: undefined }
+
+/** In the repository the thread's module is TypeScript still, and a thread does not inherit the loader: it registers its own. */
+function newThread(options: WorkerOptions): Thread {
+  if (!import.meta.url.endsWith('.ts')) return new Thread(new URL('./keeper-thread.js', import.meta.url), options)
+  const loader = import.meta.resolve('tsx/esm/api')
+  const thread = new URL('./keeper-thread.ts', import.meta.url).href
+  return new Thread(`import('${loader}').then(({ register }) => { register(); return import('${thread}') })`, { ...options, eval: true })
+}
+
+export class Keeper {
+  readonly #data: Omit<KeeperData, 'board'>
+  readonly #board: Board
+  readonly #onMessage: (message: KeeperMessage) => void
+  readonly #onDeath: (error: Error) => void
+  #thread: Thread | undefined
+  #isStopping = false
+
+  constructor(data: Omit<KeeperData, 'board'>, board: Board, onMessage: (message: KeeperMessage) => void, onDeath: (error: Error) => void) {
+    this.#data = data
+    this.#board = board
+    this.#onMessage = onMessage
+    this.#onDeath = onDeath
+  }
+
+  async start(): Promise<void> {
+    const thread = newThread({
+      workerData: {
+        ...this.#data,
+        board: this.#board.buffer,
+        ...(keeperTesting.probeModule === undefined ? {} : { probeModule: keeperTesting.probeModule }),
+      } satisfies KeeperData,
+      name: 'pawl-keeper',
+    })
+    this.#thread = thread
+    await new Promise<void>((resolve, reject) => {
+      thread.on('message', (message: KeeperMessage) => {
+        if (message.type === 'ready') resolve()
+        else this.#onMessage(message)
+      })
+      thread.on('error', (error) => {
+        reject(error)
+        if (!this.#isStopping) this.#onDeath(error instanceof Error ? error : new Error(String(error)))
+      })
+      thread.on('exit', (code) => {
+        reject(new Error(`The keeper thread ended with code ${code}.`))
+      })
+    })
+    thread.unref()
+  }
+
+  incarnation(worker: number): void {
+    this.#thread?.postMessage({ type: 'incarnation', worker } satisfies KeeperCommand)
+  }
+
+  async stop(): Promise<void> {
+    this.#isStopping = true
+    const thread = this.#thread
+    if (thread === undefined) return
+    const ended = new Promise<void>((resolve) => thread.once('exit', () => resolve()))
+    thread.ref()
+    thread.postMessage({ type: 'stop' } satisfies KeeperCommand)
+    await ended
+  }
+}

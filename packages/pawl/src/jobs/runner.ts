@@ -1,0 +1,218 @@
+// Runs one attempt of one job: reads the payload, calls the handler, and says how the attempt ended. The two shapes differ only in who
+// commits: a `run` handler's job is settled with others afterwards, a `tx` handler's inside its own transaction.
+
+import { AsyncLocalStorage } from 'node:async_hooks'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Logger } from '../config.ts'
+import { classify, isConflict } from '../db/classify.ts'
+import type { Connection, Pool, PoolClient } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
+import { OwnTransaction } from '../db/transaction.ts'
+import { describeError, isPawlError, PawlError } from '../errors.ts'
+import { probe } from '../kernel/probe.ts'
+import { engineBackoffMs } from '../kernel/retry.ts'
+import { HeldJob, leaseLost } from './held.ts'
+import { readPayload, retryDelayMs } from './kinds.ts'
+import { type PayloadLimits, toJson } from './payload.ts'
+import type { Ending } from './settler.ts'
+import { Snooze } from './snooze.ts'
+import { Toucher } from './toucher.ts'
+import type { JobContext } from './types.ts'
+
+const settledStatement = statement(import.meta.url, 'settled')
+const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)'
+
+/** Inside a tx handler a call without its transaction would wait for the very pool that the handler occupies. */
+export const insideTx = new AsyncLocalStorage<HeldJob>()
+
+export interface RunnerOptions {
+  readonly pool: Pool
+  readonly engine: Connection
+  readonly logger: Logger
+  readonly limits: PayloadLimits
+  readonly touchMs: number
+  readonly onConflict: (error: unknown) => void
+  readonly onTouch: () => void
+  readonly onRefused: (held: HeldJob, what: string) => void
+}
+
+/** 'settled': its own transaction did it. 'late': it had an end before (timed out, lost). */
+export type RunEnd = Ending | 'settled' | 'late'
+
+export class Runner {
+  readonly options: RunnerOptions
+
+  constructor(options: RunnerOptions) {
+    this.options = options
+  }
+
+  async run(held: HeldJob): Promise<RunEnd> {
+    try {
+      const payload = readPayload(held.definition, held.row.payload, held.row.payload_version)
+      held.payload = payload instanceof Promise ? await payload : payload
+    } catch (error) {
+      return invalidEnd(held, error)
+    }
+    return held.definition.tx === undefined ? this.#runFree(held) : this.#runTx(held)
+  }
+
+  async #runFree(held: HeldJob): Promise<RunEnd> {
+    const context = new RunContext(held, this.options)
+    try {
+      if (probe.on) await probe.hit('jobs.run.before', held)
+      const result = await held.definition.run!(held as never, context)
+      if (probe.on) await probe.hit('jobs.run.after', held)
+      await context.flush()
+      if (held.isEnded) return 'late'
+      if (held.completeCalled) return await this.#checkCompleted(held, undefined)
+      return this.endOf(held, result)
+    } catch (error) {
+      await context.flush()
+      if (held.isEnded) return 'late'
+      return held.completeCalled ? this.#checkCompleted(held, error) : failedEnd(held, error)
+    }
+  }
+
+  /** The end that a handler's answer means. */
+  endOf(held: HeldJob, result: unknown): Ending {
+    if (result instanceof Snooze) return { held, result: null, failed: { outcome: 'snoozed', delayMs: Math.max(1, Math.round(result.delayMs)), error: null } }
+    if (result === undefined) return { held, result: null }
+    try {
+      return { held, result: toJson(result, `The result of '${held.kind}'`, this.options.limits) }
+    } catch (error) {
+      return failedEnd(held, error)
+    }
+  }
+
+  /** After job.complete(tx): only the history knows whether that transaction committed. */
+  async #checkCompleted(held: HeldJob, error: unknown): Promise<RunEnd> {
+    if (await this.isSettled(held)) return 'settled'
+    const reason = error ?? new Error('job.complete(tx) was called, but its transaction did not commit before the handler returned.')
+    return failedEnd(held, reason)
+  }
+
+  async isSettled(held: HeldJob): Promise<boolean> {
+    for (let tried = 1; ; tried++) {
+      try {
+        const rows = await this.options.engine.run(settledStatement, { tenant: held.tenant, id: held.id, fence: held.fence })
+        return rows.length > 0
+      } catch (error) {
+        this.options.onConflict(error)
+        if (tried >= 20) throw error
+        await sleep(engineBackoffMs(error, tried))
+      }
+    }
+  }
+
+  /** Our own whole transaction may run again within the attempt when the database says so: nothing of it was applied. */
+  async #runTx(held: HeldJob): Promise<RunEnd> {
+    for (let tried = 1; ; tried++) {
+      try {
+        return await this.#tryTx(held)
+      } catch (error) {
+        if (isConflict(error)) this.options.onConflict(error)
+        if (held.isEnded) return 'late'
+        const kind = classify(error)
+        if (kind === 'fenced') return this.#fencedEnd(held, error)
+        if (isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return this.#unknownEnd(held, error)
+        if (tried >= 4 || (kind !== 'transient' && kind !== 'connection' && kind !== 'replan')) return failedEnd(held, error)
+        await sleep(engineBackoffMs(error, tried))
+        if (held.isEnded) return 'late'
+      }
+    }
+  }
+
+  async #tryTx(held: HeldJob): Promise<RunEnd> {
+    const client = await this.options.pool.connect()
+    const tx = new OwnTransaction(client)
+    const context = new RunContext(held, this.options)
+    const abandon = () => destroy(client)
+    if (held.lost === undefined) held.signal.addEventListener('abort', abandon, { once: true })
+    try {
+      if (probe.on) await probe.hit('jobs.tx.begun', held)
+      const result = await insideTx.run(held, () => held.definition.tx!(held as never, tx, context))
+      if (probe.on) await probe.hit('jobs.tx.handled', held)
+      if (held.isEnded) throw leaseLost(held.row)
+      const end = this.endOf(held, result)
+      if (end.failed !== undefined) {
+        await tx.rollback()
+        return end
+      }
+      await context.flush()
+      if (probe.on) await probe.hit('jobs.tx.before_commit', held)
+      await tx.commitWith(completeSql, [held.tenant, held.id, held.fence, end.result, held.ranMs()])
+      if (probe.on) await probe.hit('jobs.tx.after_commit', held)
+      return 'settled'
+    } catch (error) {
+      await tx.rollback()
+      throw error
+    } finally {
+      held.signal.removeEventListener('abort', abandon)
+      tx.release()
+    }
+  }
+
+  /** The fence was refused. It may have been our own earlier commit whose answer was lost. */
+  async #fencedEnd(held: HeldJob, error: unknown): Promise<RunEnd> {
+    if (await this.isSettled(held)) return 'settled'
+    held.lose(leaseLost(held.row, error))
+    this.options.onRefused(held, 'complete')
+    return 'late'
+  }
+
+  /** Never run again blindly: a failed attempt is written under the fence, and only if that is refused the history is asked. */
+  async #unknownEnd(held: HeldJob, error: unknown): Promise<RunEnd> {
+    return (await this.isSettled(held)) ? 'settled' : failedEnd(held, error)
+  }
+}
+
+/** What a handler gets besides its job. */
+class RunContext implements JobContext {
+  readonly #held: HeldJob
+  readonly #options: RunnerOptions
+  #toucher: Toucher | undefined
+
+  constructor(held: HeldJob, options: RunnerOptions) {
+    this.#held = held
+    this.#options = options
+    this.touch = this.touch.bind(this)
+    this.log = this.log.bind(this)
+  }
+
+  get signal(): AbortSignal {
+    return this.#held.signal
+  }
+
+  touch(progress?: unknown): Promise<void> {
+    this.#toucher ??= new Toucher(this.#held, this.#options)
+    return this.#toucher.touch(progress)
+  }
+
+  log(message: string, fields: Readonly<Record<string, unknown>> = {}): void {
+    this.#options.logger.info({ job: this.#held.id, kind: this.#held.kind, attempt: this.#held.attempt, ...fields }, message)
+  }
+
+  async flush(): Promise<void> {
+    await this.#toucher?.flush()
+  }
+}
+
+export function failedEnd(held: HeldJob, error: unknown): Ending {
+  const delayMs = retryDelayMs(held.definition, held.row, error)
+  return { held, result: null, failed: { outcome: 'failed', delayMs, error: describeError(error) } }
+}
+
+function invalidEnd(held: HeldJob, error: unknown): Ending {
+  return { held, result: null, failed: { outcome: 'invalid', delayMs: undefined, error: describeError(error) } }
+}
+
+export function timedOutEnd(held: HeldJob): Ending {
+  const error = new PawlError('PAWL_TIMED_OUT', `It ran longer than its timeout of ${held.definition.timeoutMs} ms.`)
+  const delayMs = retryDelayMs(held.definition, held.row, error)
+  return { held, result: null, failed: { outcome: 'timed out', delayMs, error: error.message } }
+}
+
+/** A timed-out or lost tx handler may sit on locks for ever; without its connection the server rolls it back. */
+function destroy(client: PoolClient): void {
+  ;(client as unknown as { connection?: { stream?: { destroy(): void } } }).connection?.stream?.destroy()
+}

@@ -1,0 +1,178 @@
+// Writes the ends of attempts, in batches, each under its fence. A flush takes whatever has gathered when the last one answered, so
+// batches grow by themselves under load and a lone job is never delayed. A job counts as held until its flush has answered.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Durability, Logger } from '../config.ts'
+import { classify, isConflict, isRetryable } from '../db/classify.ts'
+import type { Connection } from '../db/driver.ts'
+import { numbersLiteral, type Parameter, statement, textsLiteral } from '../db/statement.ts'
+import { describeError } from '../errors.ts'
+import { probe } from '../kernel/probe.ts'
+import { engineBackoffMs } from '../kernel/retry.ts'
+import { Wakeup } from '../kernel/signal.ts'
+import type { HeldJob } from './held.ts'
+
+const settleStatement = statement(import.meta.url, 'settle')
+const unsettledStatement = statement(import.meta.url, 'unsettled')
+const failStatement = statement(import.meta.url, 'settle-failed')
+
+export type FailedOutcome = 'failed' | 'timed out' | 'snoozed' | 'released' | 'invalid'
+
+export interface Ending {
+  readonly held: HeldJob
+  /** JSON text of the result of a job that is done. */
+  readonly result: string | null
+  readonly failed?: { readonly outcome: FailedOutcome; readonly delayMs: number | undefined; readonly error: string | null }
+}
+
+export interface SettlerOptions {
+  readonly connectionFor: (durability: Durability | undefined) => Connection
+  readonly batchMax: number
+  readonly logger: Logger
+  readonly onSettled: (endings: readonly Ending[]) => void
+  readonly onRefused: (endings: readonly Ending[]) => void
+  readonly onTrouble: (error: unknown) => void
+}
+
+export class Settler {
+  readonly #options: SettlerOptions
+  #waiting: Ending[] = []
+  #inFlight: readonly Ending[] = []
+  #isStopped = false
+  readonly #more = new Wakeup()
+  readonly #drained = new Set<() => void>()
+  #running: Promise<void> | undefined
+
+  constructor(options: SettlerOptions) {
+    this.#options = options
+  }
+
+  get unsettled(): number {
+    return this.#waiting.length + this.#inFlight.length
+  }
+
+  ids(): string[] {
+    return [...this.#waiting, ...this.#inFlight].map((ending) => ending.held.id)
+  }
+
+  start(): void {
+    this.#running ??= this.#loop()
+  }
+
+  add(ending: Ending): void {
+    this.#waiting.push(ending)
+    this.#more.fire()
+  }
+
+  /** Resolves when everything added so far has been answered. */
+  async drained(): Promise<void> {
+    if (this.unsettled === 0) return
+    await new Promise<void>((resolve) => this.#drained.add(resolve))
+  }
+
+  async stop(): Promise<void> {
+    await this.drained()
+    this.#isStopped = true
+    this.#more.fire()
+    await this.#running
+  }
+
+  async #loop(): Promise<void> {
+    while (!this.#isStopped) {
+      if (this.#waiting.length === 0) {
+        for (const resolve of this.#drained) resolve()
+        this.#drained.clear()
+        await this.#more.wait()
+        continue
+      }
+      const batch = this.#waiting.splice(0, this.#options.batchMax)
+      this.#inFlight = batch
+      await this.#flush(batch)
+      this.#inFlight = []
+    }
+  }
+
+  async #flush(batch: readonly Ending[]): Promise<void> {
+    const groups = new Map<string, Ending[]>()
+    for (const ending of batch) {
+      const { durability, settleEach } = ending.held.definition
+      const key = settleEach ? `${ending.held.id}` : `${ending.failed ? 'failed' : 'done'} ${durability}`
+      const group = groups.get(key)
+      if (group === undefined) groups.set(key, [ending])
+      else group.push(ending)
+    }
+    await Promise.all([...groups.values()].map((group) => this.#settleSurely(group)))
+  }
+
+  /** Tries until the database has answered: an ending that is lost here would be run again. */
+  async #settleSurely(group: readonly Ending[]): Promise<void> {
+    for (let tried = 1; ; tried++) {
+      try {
+        const refused = await this.#settle(group)
+        if (refused.length < group.length) this.#options.onSettled(refused.length === 0 ? group : group.filter((ending) => !refused.includes(ending)))
+        if (refused.length > 0) this.#options.onRefused(refused)
+        return
+      } catch (error) {
+        this.#options.onTrouble(error)
+        // One locked or broken row must not hold up the others of its batch.
+        if (group.length > 1 && (isConflict(error) || !isRetryable(error))) {
+          for (const ending of group) await this.#settleSurely([ending])
+          return
+        }
+        if (!isRetryable(error)) return this.#giveUp(group[0]!, error)
+        await sleep(engineBackoffMs(error, tried))
+      }
+    }
+  }
+
+  /** Gives the refused ones. */
+  async #settle(group: readonly Ending[]): Promise<readonly Ending[]> {
+    const connection = this.#options.connectionFor(group[0]!.held.definition.durability)
+    return group[0]!.failed === undefined ? settleDone(connection, group) : settleFailed(connection, group)
+  }
+
+  /** The statement itself was refused: a bug, or a result that PostgreSQL cannot store. It is said, and the job's time limit ends it. */
+  #giveUp(ending: Ending, error: unknown): void {
+    const { held } = ending
+    this.#options.logger.error({ job: held.id, kind: held.kind, error: describeError(error) }, 'the end of a job could not be stored')
+    if (ending.failed === undefined && classify(error) === 'permanent') {
+      this.add({ held, result: null, failed: { outcome: 'failed', delayMs: undefined, error: `Its result could not be stored: ${describeError(error, 500)}` } })
+    }
+  }
+}
+
+async function settleDone(connection: Connection, group: readonly Ending[]): Promise<readonly Ending[]> {
+  if (probe.on) await probe.hit('jobs.settle.before', group)
+  const [row] = await connection.run<{ settled: number }>(settleStatement, {
+    ...identity(group),
+    results: group.every((ending) => ending.result === null) ? numbersLiteral(group.map(() => null)) : textsLiteral(group.map((ending) => ending.result)),
+    ran_ms: numbersLiteral(group.map((ending) => ending.held.ranMs())),
+  })
+  if (probe.on) await probe.hit('jobs.settle.after', group)
+  if (row?.settled === group.length) return []
+  const refused = await connection.run<{ id: string; tenant: string }>(unsettledStatement, identity(group))
+  return group.filter((ending) => refused.some((row) => row.id === ending.held.id && row.tenant === ending.held.tenant))
+}
+
+async function settleFailed(connection: Connection, group: readonly Ending[]): Promise<readonly Ending[]> {
+  if (probe.on) await probe.hit(group[0]!.failed!.outcome === 'released' ? 'jobs.release.before' : 'jobs.fail.before', group)
+  const accepted = await connection.run<{ id: string; tenant: string }>(failStatement, {
+    ...identity(group),
+    worker: group[0]!.held.worker,
+    outcomes: textsLiteral(group.map((ending) => ending.failed!.outcome)),
+    delays_ms: numbersLiteral(group.map((ending) => ending.failed!.delayMs ?? null)),
+    errors: textsLiteral(group.map((ending) => ending.failed!.error)),
+    ran_ms: numbersLiteral(group.map((ending) => (ending.held.startedMs === 0 ? null : ending.held.ranMs()))),
+  })
+  if (probe.on) await probe.hit('jobs.fail.after', group)
+  return group.filter((ending) => !accepted.some((row) => row.id === ending.held.id && row.tenant === ending.held.tenant))
+}
+
+function identity(group: readonly Ending[]): Record<'tenants' | 'ids' | 'fences', Parameter> {
+  return {
+    tenants: textsLiteral(group.map((ending) => ending.held.tenant)),
+    ids: numbersLiteral(group.map((ending) => ending.held.id)),
+    fences: numbersLiteral(group.map((ending) => ending.held.fence)),
+  }
+}
+

@@ -1,0 +1,70 @@
+// Sleeping without missing a wake-up. Enqueues notify only while somebody sleeps, so the flag is committed first; then everyone who may
+// have read it too early is waited for with quick polls; only after that a notification is relied on. The flag stays while the worker
+// is idle and goes when there is continuous work, so that busy queues never pay for notifications.
+
+import type { Connection } from '../db/driver.ts'
+import { textsLiteral } from '../db/statement.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import { probe } from '../kernel/probe.ts'
+import { sleepStatements } from '../kernel/sleepers.ts'
+
+/** After so many full turns without an empty claim the worker counts as busy. */
+const busyTurns = 3
+
+export class Sleep {
+  readonly #connection: Connection
+  readonly #queues: readonly string[]
+  readonly #canListen: boolean
+  readonly #pollMs: number
+  #isFlagged = false
+  #snapshot: string | undefined
+  #flaggedMs = 0
+  #turns = 0
+
+  constructor(connection: Connection, options: { queues: readonly string[]; canListen: boolean; pollMs: number }) {
+    this.#connection = connection
+    this.#queues = options.queues
+    this.#canListen = options.canListen
+    this.#pollMs = options.pollMs
+  }
+
+  /** Another incarnation starts without a flag; the old one's went with its closing. */
+  reset(): void {
+    this.#isFlagged = false
+    this.#snapshot = undefined
+    this.#turns = 0
+  }
+
+  /** Called after a claim that found something. Clears the flag once the work is continuous. */
+  async worked(worker: number, count: number): Promise<void> {
+    this.#turns += count >= 50 ? busyTurns : 1
+    if (!this.#isFlagged || this.#turns < busyTurns) return
+    this.#isFlagged = false
+    this.#snapshot = undefined
+    await this.#connection.run(sleepStatements.awake, { worker })
+  }
+
+  /** Called after an empty claim. Gives how long to wait before the next look; 0 means look again at once. */
+  async idle(worker: number): Promise<number> {
+    this.#turns = 0
+    if (!this.#canListen) return Math.min(this.#pollMs, 200)
+    if (!this.#isFlagged) {
+      await this.#connection.run(sleepStatements.sleep, { worker, queues: textsLiteral(this.#queues) })
+      if (probe.on) await probe.hit('jobs.sleep.flagged', worker)
+      const [row] = await this.#connection.run<{ snapshot: string }>(sleepStatements.snapshot)
+      this.#snapshot = row?.snapshot
+      this.#flaggedMs = monotonicMs()
+      this.#isFlagged = true
+      return 0
+    }
+    if (this.#snapshot === undefined) return this.#pollMs
+    const [row] = await this.#connection.run<{ open: number }>(sleepStatements.stillOpen, { snapshot: this.#snapshot })
+    if (row?.open === 0) {
+      this.#snapshot = undefined
+      return 0
+    }
+    // A stranger's transaction may stay open for hours; the polls thin out, and never below the ordinary one.
+    const ageMs = monotonicMs() - this.#flaggedMs
+    return Math.min(this.#pollMs, ageMs < 5000 ? 20 : ageMs < 60_000 ? 100 : 500)
+  }
+}

@@ -1,0 +1,8 @@
+/** What a handler returns to run again later without using up an attempt. Made by `job.snooze('5m')`. */
+export class Snooze {
+  readonly delayMs: number
+
+  constructor(delayMs: number) {
+    this.delayMs = delayMs
+  }
+}

@@ -1,0 +1,38 @@
+-- Removes what is past its keep: expired once keys, old evidence, long closed workers, resolved alerts. At most :limit of each.
+-- Locks: those rows, SKIP LOCKED.
+-- Plan: once_expiry and primary keys.
+-- One row: how many rows went.
+with expired as (
+  delete from pawl.once o
+  where o.ctid = any (array(
+    select k.ctid from pawl.once k where k.expires_at < (select pawl.now()) limit :limit::integer for update skip locked
+  ))
+  returning 1
+),
+evidence as (
+  delete from pawl.refusal r
+  where r.ctid = any (array(
+    select k.ctid from pawl.refusal k where k.tenant >= '' order by k.id desc offset 10000 limit :limit::integer
+  ))
+  returning 1
+),
+workers as (
+  delete from pawl.worker w
+  where w.ctid = any (array(
+    select k.ctid
+    from pawl.worker k
+    where k.closed_at < (select pawl.now()) - interval '7 days'
+      and not exists (select from pawl.job j where j.state = 'running' and j.holder = k.id)
+    limit :limit::integer
+    for update skip locked
+  ))
+  returning 1
+),
+alerts as (
+  delete from pawl.alert a
+  where a.ctid = any (array(
+    select k.ctid from pawl.alert k where k.resolved_at < (select pawl.now()) - interval '30 days' limit :limit::integer for update skip locked
+  ))
+  returning 1
+)
+select (select count(*) from expired) + (select count(*) from evidence) + (select count(*) from workers) + (select count(*) from alerts) as removed

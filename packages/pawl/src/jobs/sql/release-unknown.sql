@@ -1,0 +1,23 @@
+-- Gives back what this incarnation holds without knowing it: a claim whose answer was lost. No attempt is burnt.
+-- Locks: those job rows, SKIP LOCKED.
+-- Plan: job_held.
+-- Rows: the jobs given back.
+update pawl.job j
+set state = 'ready',
+  attempt = j.attempt - 1,
+  fence = nextval('pawl.fence'),
+  revision = j.revision + 1,
+  holder = null,
+  run_until = null,
+  claimed_at = null
+where j.ctid = any (array(
+    select k.ctid
+    from pawl.job k
+    where k.state = 'running'
+      and k.holder = :worker::integer
+      and k.id <> all (:known::bigint[])
+    order by k.id
+    for update skip locked
+  ))
+  and j.state = 'running'
+returning j.tenant, j.id

@@ -1,0 +1,51 @@
+-- Takes the jobs of closed incarnations away from them, at most :limit: each is a suspect now, or dead at its limit of crashes. What
+-- an orderly stopped worker left running is simply ready again.
+-- Locks: those job rows, SKIP LOCKED: one that a transaction guards is left for the next round.
+-- Plan: job_held, pawl.worker by primary key, then a TID scan.
+-- Rows: the jobs, with their new state.
+with lost as materialized (
+  select j.ctid, j.holder, j.fence, w.close_reason
+  from pawl.job j
+  join pawl.worker w on w.tenant = '' and w.id = j.holder
+  where j.state = 'running'
+    and w.closed_at is not null
+  order by j.id
+  limit :limit::integer
+  for update of j skip locked
+),
+changed as (
+  update pawl.job j
+  set state = case when l.close_reason <> 'stopped' and j.crashes + 1 >= coalesce(j.max_crashes, :max_crashes::integer) then 'dead' else 'ready' end,
+    attempt = j.attempt - case when l.close_reason = 'stopped' then 1 else 0 end,
+    crashes = j.crashes + case when l.close_reason = 'stopped' then 0 else 1 end,
+    suspect = l.close_reason <> 'stopped' and j.crashes + 1 < coalesce(j.max_crashes, :max_crashes::integer),
+    last_error = case when l.close_reason = 'stopped' then j.last_error else 'Its worker ' || l.holder || ' ended while it may have run (' || l.close_reason || ')' end,
+    fence = nextval('pawl.fence'),
+    revision = j.revision + 1,
+    holder = null,
+    run_until = null,
+    claimed_at = null
+  from lost l
+  where j.ctid = l.ctid
+    and j.state = 'running'
+    and j.fence = l.fence
+  returning j.tenant, j.id, j.queue, j.kind, j.state, j.attempt, j.crashes, j.last_error, l.holder, l.fence, l.close_reason
+),
+recorded as (
+  insert into pawl.job_attempt (job_id, fence, ended_at, holder, attempt, tenant, kind, outcome, error)
+  select o.id, o.fence, pawl.now(), o.holder, o.attempt, o.tenant, o.kind,
+    case when o.close_reason = 'stopped' then 'interrupted' else 'crashed' end, o.last_error
+  from changed o
+),
+alerted as (
+  insert into pawl.alert as a (tenant, code, subject, message, count)
+  select o.tenant, 'job.dead', o.kind, format('%s job(s) of kind %s are dead; the last is %s: %s', count(*), o.kind, max(o.id), max(o.last_error)), count(*)
+  from changed o
+  where o.state = 'dead'
+  group by o.tenant, o.kind
+  order by o.tenant, o.kind
+  on conflict (tenant, code, subject) where resolved_at is null
+  do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message
+)
+select o.tenant, o.id, o.kind, o.state, o.holder, o.crashes, pawl.wake(o.queue) is null as woke
+from changed o

@@ -1,0 +1,69 @@
+-- Ends a batch of attempts without finishing their jobs: each is retried later, snoozed, given back, or dead.
+-- Locks: the job rows, by primary key, as settle.sql. The new fence makes a second ending of the same attempt a refusal.
+-- Plan: job_pkey for each.
+-- Rows: every accepted job with its state, among them what this very fence ended before (the answer to that commit was lost). A job
+-- that is missing here was refused.
+with given as materialized (
+  select g.tenant, g.id, g.fence, g.outcome, g.delay_ms, g.error, g.ran_ms
+  from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[], :outcomes::text[], :delays_ms::bigint[], :errors::text[], :ran_ms::integer[])
+    as g(tenant, id, fence, outcome, delay_ms, error, ran_ms)
+),
+clock as materialized (
+  select pawl.now() as now
+),
+changed as (
+  update pawl.job j
+  set state = case when g.delay_ms is null then 'dead' when g.delay_ms > 0 then 'scheduled' else 'ready' end,
+    run_at = case when g.outcome = 'released' then j.run_at else c.now + coalesce(g.delay_ms, 0) * interval '1 millisecond' end,
+    due = case
+      when g.outcome = 'released' then j.due
+      else c.now + coalesce(g.delay_ms, 0) * interval '1 millisecond' - j.priority * interval '1 minute'
+    end,
+    attempt = j.attempt - case when g.outcome in ('snoozed', 'released') then 1 else 0 end,
+    suspect = j.suspect and g.outcome = 'released',
+    last_error = coalesce(g.error, j.last_error),
+    fence = nextval('pawl.fence'),
+    revision = j.revision + 1,
+    holder = null,
+    run_until = null,
+    claimed_at = null
+  from given g, clock c
+  where j.tenant = g.tenant
+    and j.id = g.id
+    and j.fence = g.fence
+  returning j.tenant, j.id, j.kind, j.queue, j.state, j.attempt, j.run_at, g.fence, g.outcome, g.error, g.ran_ms, c.now
+),
+recorded as (
+  insert into pawl.job_attempt (job_id, fence, ended_at, ran_ms, holder, attempt, tenant, kind, outcome, error)
+  select o.id, o.fence, o.now, o.ran_ms, :worker::integer, o.attempt, o.tenant, o.kind, o.outcome, o.error
+  from changed o
+  where o.outcome <> 'released'
+),
+alerted as (
+  insert into pawl.alert as a (tenant, code, subject, message, count)
+  select o.tenant, case when o.state = 'dead' then 'job.dead' else 'job.timed-out' end, o.kind,
+    format('%s job(s) of kind %s %s; the last is %s: %s', count(*), o.kind, case when o.state = 'dead' then 'are dead' else 'timed out' end, max(o.id),
+      left(coalesce(max(o.error), 'no error was recorded'), 1000)),
+    count(*)
+  from changed o
+  where o.state = 'dead'
+    or o.outcome = 'timed out'
+  group by o.tenant, o.kind, o.state = 'dead', case when o.state = 'dead' then 'job.dead' else 'job.timed-out' end,
+    case when o.state = 'dead' then 'are dead' else 'timed out' end
+  order by o.tenant, o.kind
+  on conflict (tenant, code, subject) where resolved_at is null
+  do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message
+)
+select o.tenant, o.id, o.fence, o.state, case when o.state = 'ready' then pawl.wake(o.queue) is null end as woke
+from changed o
+union all
+select g.tenant, g.id, g.fence, 'ended before', null
+from given g
+where exists (
+  select
+  from pawl.job_attempt a
+  where a.tenant = g.tenant
+    and a.job_id = g.id
+    and a.fence = g.fence
+    and a.ended_at >= to_timestamp((g.id >> 21) / 1000.0) - interval '2 days'
+)

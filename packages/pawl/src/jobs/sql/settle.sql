@@ -1,0 +1,27 @@
+-- Settles a batch of jobs as done: deletes each by (id, fence) and writes its history row.
+-- Locks: the job rows, by primary key. Two batches never hold the same fence, so they cannot wait for each other in a circle.
+-- Plan: job_pkey for each. The predicate names id and fence and nothing else: a test of the state would walk job_held instead.
+-- One row: how many. If that is fewer than were given, unsettled.sql tells which were refused.
+with given as materialized (
+  select g.tenant, g.id, g.fence, g.result, g.ran_ms
+  from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[], :results::jsonb[], :ran_ms::integer[])
+    as g(tenant, id, fence, result, ran_ms)
+),
+gone as (
+  delete from pawl.job j
+  using given g
+  where j.tenant = g.tenant
+    and j.id = g.id
+    and j.fence = g.fence
+  returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
+    j.lane, j.unique_key, j.payload, j.headers, j.progress, g.result, g.ran_ms
+),
+kept as (
+  insert into pawl.job_history (id, fence, created_at, finished_at, ran_ms, holder, attempt, crashes, priority, payload_version, tenant,
+    queue, kind, outcome, lane, unique_key, payload, headers, progress, result)
+  select o.id, o.fence, o.created_at, (select pawl.now()), o.ran_ms, o.holder, o.attempt, o.crashes, o.priority, o.payload_version,
+    o.tenant, o.queue, o.kind, 'done', o.lane, o.unique_key, o.payload, o.headers, o.progress, o.result
+  from gone o
+)
+select count(*)::integer as settled
+from gone

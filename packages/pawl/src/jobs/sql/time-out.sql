@@ -1,0 +1,55 @@
+-- Takes jobs away that ran past their time limit: those whose run_until has passed, and the given ones, which a keeper saw to be overdue
+-- while its own main thread was blocked. Counted as an attempt; retried with the default backoff, or dead.
+-- Locks: those job rows, SKIP LOCKED.
+-- Plan: job_held, then a TID scan.
+-- Rows: the jobs, with their new state.
+with clock as materialized (
+  select pawl.now() as now
+),
+overdue as materialized (
+  select j.ctid, j.fence, j.holder
+  from pawl.job j
+  where j.state = 'running'
+    and (
+      j.run_until < (select c.now from clock c)
+      or (j.holder = :worker::integer and (j.id, j.fence) in (select u.id, u.fence from unnest(:ids::bigint[], :fences::bigint[]) as u(id, fence)))
+    )
+  order by j.id
+  limit :limit::integer
+  for update skip locked
+),
+changed as (
+  update pawl.job j
+  set state = case when j.attempt - j.crashes >= coalesce(j.max_attempts, :max_attempts::integer) then 'dead' else 'scheduled' end,
+    run_at = c.now + least(3600, power(2, least(j.attempt, 16))) * random() * interval '1 second',
+    due = c.now - j.priority * interval '1 minute',
+    suspect = false,
+    last_error = 'It ran past its time limit',
+    fence = nextval('pawl.fence'),
+    revision = j.revision + 1,
+    holder = null,
+    run_until = null,
+    claimed_at = null
+  from overdue o, clock c
+  where j.ctid = o.ctid
+    and j.state = 'running'
+    and j.fence = o.fence
+  returning j.tenant, j.id, j.queue, j.kind, j.state, j.attempt, j.last_error, o.holder, o.fence
+),
+recorded as (
+  insert into pawl.job_attempt (job_id, fence, ended_at, holder, attempt, tenant, kind, outcome, error)
+  select o.id, o.fence, (select c.now from clock c), o.holder, o.attempt, o.tenant, o.kind, 'timed out', o.last_error
+  from changed o
+),
+alerted as (
+  insert into pawl.alert as a (tenant, code, subject, message, count)
+  select o.tenant, case when o.state = 'dead' then 'job.dead' else 'job.timed-out' end, o.kind,
+    format('%s job(s) of kind %s ran past their time limit; the last is %s', count(*), o.kind, max(o.id)), count(*)
+  from changed o
+  group by o.tenant, o.kind, o.state = 'dead'
+  order by o.tenant, o.kind
+  on conflict (tenant, code, subject) where resolved_at is null
+  do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message
+)
+select o.tenant, o.id, o.kind, o.state, o.holder, pg_notify('pawl_lost', o.holder::text) is null as told
+from changed o

@@ -1,0 +1,88 @@
+// Progress of one running job. At most one write per interval, the last value is always stored, and a lease is never pretended: touch
+// only reports. It rejects when the job is cancelled or lost, so that a long handler stops.
+
+import type { Connection } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import { probe } from '../kernel/probe.ts'
+import { type HeldJob, leaseLost } from './held.ts'
+import { type PayloadLimits, toJson } from './payload.ts'
+
+const touchStatement = statement(import.meta.url, 'touch')
+
+export interface ToucherOptions {
+  readonly engine: Connection
+  readonly limits: PayloadLimits
+  readonly touchMs: number
+  readonly onConflict: (error: unknown) => void
+  readonly onTouch: () => void
+}
+
+export class Toucher {
+  readonly #held: HeldJob
+  readonly #options: ToucherOptions
+  #pending: string | undefined
+  #lastWriteMs = Number.NEGATIVE_INFINITY
+  #timer: NodeJS.Timeout | undefined
+  #writing: Promise<void> | undefined
+
+  constructor(held: HeldJob, options: ToucherOptions) {
+    this.#held = held
+    this.#options = options
+  }
+
+  async touch(progress: unknown): Promise<void> {
+    if (this.#held.lost !== undefined) throw this.#held.lost
+    if (this.#held.isEnded) throw leaseLost(this.#held.row)
+    this.#pending = progress === undefined ? (this.#pending ?? 'null') : toJson(progress, 'The progress', this.#options.limits)
+    if (this.#writing !== undefined || this.#timer !== undefined) return
+    const waitMs = this.#lastWriteMs + this.#options.touchMs - monotonicMs()
+    if (waitMs <= 0) return this.#write()
+    this.#timer = setTimeout(() => {
+      this.#timer = undefined
+      this.#write().catch(() => undefined)
+    }, waitMs)
+  }
+
+  /** The handler has ended: what is still pending is stored now. Trouble here is the settle's to find. */
+  async flush(): Promise<void> {
+    clearTimeout(this.#timer)
+    this.#timer = undefined
+    await this.#writing?.catch(() => undefined)
+    if (this.#pending !== undefined && this.#held.lost === undefined) await this.#write().catch(() => undefined)
+  }
+
+  #write(): Promise<void> {
+    this.#writing ??= this.#store().finally(() => {
+      this.#writing = undefined
+    })
+    return this.#writing
+  }
+
+  async #store(): Promise<void> {
+    const progress = this.#pending
+    if (progress === undefined) return
+    this.#pending = undefined
+    this.#lastWriteMs = monotonicMs()
+    if (probe.on) await probe.hit('jobs.touch.before', this.#held)
+    try {
+      const [row] = await this.#options.engine.run<{ answer: 'stored' | 'busy' | 'lost' }>(touchStatement, {
+        tenant: this.#held.tenant,
+        id: this.#held.id,
+        fence: this.#held.fence,
+        progress,
+      })
+      this.#options.onTouch()
+      if (row?.answer === 'busy') this.#pending ??= progress
+      if (row?.answer !== 'lost') return
+    } catch (error) {
+      // A failed write of progress is no reason to fail the job; the next touch or the end stores it.
+      this.#options.onConflict(error)
+      this.#pending ??= progress
+      return
+    }
+    const lost = leaseLost(this.#held.row)
+    this.#held.lose(lost)
+    throw this.#held.lost ?? lost
+  }
+}

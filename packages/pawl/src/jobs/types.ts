@@ -1,0 +1,239 @@
+// Public types of jobs; no logic.
+
+import type { Durability } from '../config.ts'
+import type { AnyTx, Tx } from '../db/adapters.ts'
+import type { Backoff } from '../kernel/retry.ts'
+import type { Snooze } from './snooze.ts'
+
+/** The Standard Schema interface (zod, valibot, arktype and others), as far as jobs need it. */
+export interface StandardSchema<Output = unknown> {
+  readonly '~standard': {
+    readonly version: 1
+    readonly vendor: string
+    readonly validate: (value: unknown) => SchemaResult<Output> | Promise<SchemaResult<Output>>
+    readonly types?: { readonly input: unknown; readonly output: Output } | undefined
+  }
+}
+export type SchemaResult<Output> =
+  | { readonly value: Output; readonly issues?: undefined }
+  | { readonly issues: readonly { readonly message: string; readonly path?: readonly (PropertyKey | { readonly key: PropertyKey })[] | undefined }[] }
+
+export type PayloadOf<Schema> = Schema extends StandardSchema<infer Output> ? Output : unknown
+
+/** A running job as its handler sees it. */
+export interface Job<Payload = unknown> {
+  readonly id: string
+  readonly tenant: string
+  readonly queue: string
+  readonly kind: string
+  readonly payload: Payload
+  /** 1 for the first run. A crash counts here, and apart in `crashes`. */
+  readonly attempt: number
+  readonly crashes: number
+  /** Grows with every claim; every write of the result names it. */
+  readonly fence: string
+  /** The same for every attempt of this job, unique beyond this database: give it to the outside as the idempotency key. */
+  readonly idempotencyKey: string
+  readonly headers: Readonly<Record<string, unknown>>
+  /** Holds the job inside your own transaction: rejects with PAWL_LEASE_LOST if it is no longer yours, and nobody can take it until you commit. */
+  guard(tx: AnyTx): Promise<void>
+  /** Settles the job as done inside your own transaction, so that its effects and its completion commit together. */
+  complete(tx: AnyTx, result?: unknown): Promise<void>
+  /** Return it from the handler: runs again later, without using up an attempt. */
+  snooze(delay: number | string): Snooze
+}
+
+export interface JobContext {
+  /** Fires when the job is cancelled, timed out, taken over, or when the worker's grace is over. */
+  readonly signal: AbortSignal
+  /** Stores progress (at most once per interval; the last value is always stored). Rejects with a typed error when the job is cancelled or lost. */
+  touch(progress?: unknown): Promise<void>
+  log(message: string, fields?: Readonly<Record<string, unknown>>): void
+}
+
+export interface RetryPolicy {
+  /** How often it may fail before it is dead. Default 10. */
+  readonly attempts?: number
+  /** How often its process may die under it before it is dead. Default 3. */
+  readonly crashes?: number
+  readonly initialMs?: number
+  readonly factor?: number
+  readonly maxMs?: number
+  readonly jitter?: boolean
+  /** false: this error is of no use to retry. */
+  readonly when?: (error: unknown) => boolean
+}
+
+export interface KindOptions<Payload> {
+  readonly schema?: StandardSchema<Payload>
+  /** Raise it when the payload's shape changes; `upgrade` brings older ones up to date. */
+  readonly payloadVersion?: number
+  readonly upgrade?: (payload: unknown, version: number) => unknown
+  readonly queue?: string
+  /** How many of this kind one process runs at once. Default: the worker's concurrency. */
+  readonly concurrency?: number
+  /** How long one attempt may run. Default 15m. */
+  readonly timeout?: number | string
+  readonly retry?: RetryPolicy
+  readonly durability?: Durability
+  /** true: each job is settled when it ends and not with others. A smaller window for repeats of outside effects after a crash; slower. */
+  readonly settleEach?: boolean
+  /** Called in the process that noticed, after its last attempt failed or its process died once too often. A hint; the alert is durable. */
+  readonly onDead?: (job: DeadJob) => void | Promise<void>
+}
+
+export interface RunOptions<Payload> extends KindOptions<Payload> {
+  /** Effects anywhere, at least once. */
+  readonly run: (job: Job<Payload>, context: JobContext) => unknown
+  readonly tx?: undefined
+  readonly share?: undefined
+}
+
+export interface TxOptions<Payload> extends KindOptions<Payload> {
+  /** Effects through `tx`, completion and follow-up jobs in one fenced transaction: applied exactly once. */
+  readonly tx: (job: Job<Payload>, tx: Tx, context: JobContext) => unknown
+  /** Lets jobs that wait share one transaction, up to so many. Faster, and their locks and failures are coupled while they share. */
+  readonly share?: number
+  readonly run?: undefined
+}
+
+export type DefineOptions<Payload> = RunOptions<Payload> | TxOptions<Payload>
+
+export interface Kind<Payload = unknown> {
+  readonly name: string
+  readonly queue: string
+  readonly payload?: Payload
+}
+
+export interface EnqueueOptions {
+  /** Your own transaction: the job is there if and only if it commits. */
+  readonly tx?: AnyTx
+  readonly runAt?: Date
+  readonly delay?: number | string
+  /** -100 to 100; a point is worth a minute of waiting. */
+  readonly priority?: number
+  readonly maxAttempts?: number
+  readonly queue?: string
+  readonly headers?: Readonly<Record<string, unknown>>
+  readonly durability?: Durability
+  /** false: do not notify a sleeping worker. Needed before PREPARE TRANSACTION, which cannot notify. */
+  readonly wake?: boolean
+}
+
+export interface DeadJob {
+  readonly tenant: string
+  readonly id: string
+  readonly kind: string
+  readonly reason: string
+}
+
+export type JobState = 'scheduled' | 'ready' | 'running' | 'dead' | 'done' | 'cancelled'
+
+export interface JobRow {
+  readonly tenant: string
+  readonly id: string
+  readonly queue: string
+  readonly kind: string
+  readonly state: JobState
+  readonly revision: number | null
+  readonly priority: number
+  readonly attempt: number
+  readonly maxAttempts: number | null
+  readonly crashes: number
+  readonly suspect: boolean
+  readonly payload: unknown
+  readonly headers: unknown
+  readonly result: unknown
+  readonly progress: unknown
+  readonly lastError: string | null
+  readonly holder: number | null
+  readonly fence: string
+  readonly createdAt: Date
+  readonly runAt: Date | null
+  readonly claimedAt: Date | null
+  readonly finishedAt: Date | null
+  readonly ranMs: number | null
+}
+
+export interface AttemptRow {
+  readonly attempt: number
+  readonly outcome: 'done' | 'cancelled' | 'failed' | 'timed out' | 'crashed' | 'snoozed' | 'interrupted' | 'invalid'
+  readonly error: string | null
+  readonly holder: number | null
+  readonly fence: string
+  readonly endedAt: Date
+  readonly ranMs: number | null
+}
+
+export interface WorkerOptions {
+  /** Shown in lists; default: the host's name and the process id. */
+  readonly name?: string
+  /** Default: the queues of the kinds that are defined. */
+  readonly queues?: readonly string[]
+  /** Handlers at once in this process. Default 20. */
+  readonly concurrency?: number
+  /** The most jobs one claim takes. It adapts below this. Default 1000. */
+  readonly batchMax?: number
+  /** How long the lease of a hung process lasts. Default 30s. */
+  readonly lease?: number | string
+  readonly beatMs?: number
+  /** The safety net below notifications. Default 2s. */
+  readonly pollMs?: number
+  /** The longest a claimed job may wait in this process before it is given back. Default 10s. */
+  readonly bufferMs?: number
+  readonly touchMs?: number
+  /** Connections for tx handlers. Default: the concurrency. */
+  readonly handlerConnectionsMax?: number
+  /** End the process when a handler blocks it past its timeout; nothing else can stop synchronous code. */
+  readonly exitWhenBlocked?: boolean
+  /** Days that finished jobs stay. Default 14. */
+  readonly keepDays?: number
+}
+
+export interface StopOptions {
+  /** How long running handlers get. Default 30s. */
+  readonly grace?: number | string
+  /** Ends the grace early. */
+  readonly signal?: AbortSignal
+}
+
+export interface StopReport {
+  readonly finished: number
+  readonly released: number
+  /** Handlers that still run. They keep their lease until they answer or the process ends. */
+  readonly stillRunning: readonly string[]
+}
+
+export interface Metrics {
+  readonly claimed: number
+  readonly started: number
+  readonly done: number
+  readonly failed: number
+  readonly dead: number
+  readonly timedOut: number
+  readonly rescued: number
+  readonly released: number
+  readonly refused: number
+  readonly touches: number
+  readonly conflicts: number
+  readonly retries: number
+  readonly claims: number
+  readonly settles: number
+}
+
+export interface JobEvents {
+  'job.started': { tenant: string; id: string; kind: string; attempt: number }
+  'job.done': { tenant: string; id: string; kind: string; attempt: number; ranMs: number }
+  'job.failed': { tenant: string; id: string; kind: string; attempt: number; error: unknown; retryInMs: number | undefined }
+  'job.dead': DeadJob
+  'job.lost': { tenant: string; id: string; kind: string; reason: string }
+  'job.refused': { tenant: string; id: string; fence: string; what: string }
+  'worker.opened': { worker: number }
+  'worker.lost': { worker: number }
+  'worker.rescued': { worker: number; reason: string }
+  'worker.blocked': { blockedMs: number }
+  'worker.unwritable': { error: unknown }
+  'worker.idle': Record<string, never>
+}
+
+export type { Backoff }

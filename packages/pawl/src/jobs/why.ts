@@ -1,0 +1,65 @@
+// Why a job is not running. Each reason is one term of the claim's predicate, read from the same columns.
+
+import { type Parameter, type Statement, statement } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import type { JobState } from './types.ts'
+
+const whyStatement = statement(import.meta.url, 'why')
+
+export interface Why {
+  readonly id: string
+  readonly state: JobState
+  readonly reasons: readonly { readonly code: string; readonly text: string }[]
+}
+
+interface Row {
+  state: JobState
+  kind: string
+  queue: string
+  run_at: Date | null
+  attempt: number
+  crashes: number
+  suspect: boolean
+  last_error: string | null
+  finished_at: Date | null
+  holder: number | null
+  holder_name: string | null
+  holder_closed: string | null
+  is_queue_worked: boolean
+  is_kind_known: boolean
+  ahead: number
+}
+
+type Read = <Found>(query: Statement, values: Readonly<Record<string, Parameter>>) => Promise<Found[]>
+
+export async function explain(read: Read, tenant: string, id: string): Promise<Why> {
+  const [row] = await read<Row>(whyStatement, { tenant, id })
+  if (row === undefined) throw new PawlError('PAWL_NOT_FOUND', `There is no job ${id}.`, { details: { id } })
+  return { id, state: row.state, reasons: [...reasonsOf(row)].map(([code, text]) => ({ code, text })) }
+}
+
+function* reasonsOf(row: Row): Generator<[code: string, text: string]> {
+  if (row.state === 'done') yield ['done', `It finished at ${row.finished_at?.toISOString()}.`]
+  if (row.state === 'cancelled') yield ['cancelled', `It was cancelled at ${row.finished_at?.toISOString()}${row.last_error ? `: ${row.last_error}` : ''}.`]
+  if (row.state === 'dead') yield ['dead', `It is dead after ${row.attempt} attempt(s) and ${row.crashes} crash(es): ${firstLine(row.last_error)} Retry it with 'pawl jobs retry'.`]
+  if (row.state === 'scheduled') yield ['scheduled', `It waits for ${row.run_at?.toISOString()}${row.attempt > 0 ? `, after attempt ${row.attempt} failed: ${firstLine(row.last_error)}` : '.'}`]
+  if (row.state === 'running') yield* runningReasons(row)
+  if (row.state === 'ready') yield* readyReasons(row)
+}
+
+function* runningReasons(row: Row): Generator<[string, string]> {
+  if (row.holder_closed === null) yield ['running', `Worker ${row.holder} (${row.holder_name}) has it.`]
+  else yield ['rescue', `Worker ${row.holder} (${row.holder_name}) is gone (${row.holder_closed}); the next sweep takes the job over.`]
+}
+
+function* readyReasons(row: Row): Generator<[string, string]> {
+  if (!row.is_queue_worked) yield ['queue-not-worked', `No running worker works the queue '${row.queue}'. Start one.`]
+  else if (!row.is_kind_known) yield ['kind-unknown', `No running worker on '${row.queue}' defines the kind '${row.kind}'. Deploy one that does.`]
+  if (row.suspect) yield ['suspect', `Its process died while it may have run (${row.crashes} time(s)). It waits for a worker that runs nothing else meanwhile.`]
+  if (row.ahead > 0) yield ['behind', `${row.ahead >= 1000 ? 'At least 1000' : row.ahead} job(s) are ahead of it in '${row.queue}'.`]
+  if (row.is_queue_worked && row.is_kind_known && !row.suspect && row.ahead === 0) yield ['next', 'It is next; a worker takes it as soon as one has a free slot.']
+}
+
+function firstLine(text: string | null): string {
+  return (text ?? 'no error was recorded.').split('\n')[0]!
+}

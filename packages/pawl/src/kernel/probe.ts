@@ -1,0 +1,45 @@
+// Named points between two effects. In production a probe is one comparison; tests and torture/ install a handler that waits, throws, or
+// kills the process there. The names are the crash table of each capability's README.
+
+export const probeNames = [
+  'jobs.enqueue.sent',
+  'jobs.claim.before',
+  'jobs.claim.after',
+  'jobs.run.before',
+  'jobs.run.after',
+  'jobs.settle.before',
+  'jobs.settle.after',
+  'jobs.tx.begun',
+  'jobs.tx.handled',
+  'jobs.tx.before_commit',
+  'jobs.tx.after_commit',
+  'jobs.fail.before',
+  'jobs.fail.after',
+  'jobs.release.before',
+  'jobs.touch.before',
+  'jobs.sleep.flagged',
+  'jobs.incarnation.lost',
+  'keeper.beat.before',
+  'keeper.beat.after',
+  'keeper.rescue.closed',
+  'keeper.rescue.after',
+  'worker.opened',
+  'worker.closed',
+] as const
+
+export type ProbeName = (typeof probeNames)[number]
+export type ProbeHandler = (name: ProbeName, subject: unknown) => Promise<void> | void
+
+/** `probe.on` is tested before the call, so that a hot path pays nothing: `if (probe.on) await probe.hit('jobs.claim.after', rows)`. */
+export const probe = {
+  on: false,
+  handler: undefined as ProbeHandler | undefined,
+  hit(name: ProbeName, subject?: unknown): Promise<void> | void {
+    return this.handler?.(name, subject)
+  },
+}
+
+export function installProbe(handler: ProbeHandler | undefined): void {
+  probe.handler = handler
+  probe.on = handler !== undefined
+}

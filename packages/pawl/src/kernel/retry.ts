@@ -1,0 +1,44 @@
+// Backoff with full jitter, and the loop that runs our own whole transaction again when the database says it may.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import { classify, isRetryable } from '../db/classify.ts'
+
+export interface Backoff {
+  /** Delay before the first retry. */
+  readonly initialMs: number
+  readonly factor: number
+  readonly maxMs: number
+  /** true: anything from 0 to the computed delay (full jitter). false: exactly the computed delay. */
+  readonly jitter: boolean
+}
+
+/** The delay before retry number `retry` (1 is the first). */
+export function backoffMs(backoff: Backoff, retry: number, random: () => number = Math.random): number {
+  const full = Math.min(backoff.maxMs, backoff.initialMs * backoff.factor ** Math.min(retry - 1, 1000))
+  return Math.round(backoff.jitter ? full * random() : full)
+}
+
+const ours: Backoff = { initialMs: 20, factor: 2, maxMs: 2000, jitter: true }
+/** A server that cannot write is given more time: hammering it does not free its disk. */
+const unwritable: Backoff = { initialMs: 500, factor: 2, maxMs: 10_000, jitter: false }
+
+export function engineBackoffMs(error: unknown, retry: number): number {
+  return backoffMs(classify(error) === 'unwritable' ? unwritable : ours, retry)
+}
+
+/** Runs our own whole transaction until it succeeds, fails for good, or has been tried `triesMax` times. Never the caller's. */
+export async function retrying<T>(
+  work: () => Promise<T>,
+  options: { triesMax?: number; signal?: AbortSignal; onRetry?: (error: unknown) => void } = {},
+): Promise<T> {
+  const { triesMax = 5, signal, onRetry } = options
+  for (let tried = 1; ; tried++) {
+    try {
+      return await work()
+    } catch (error) {
+      if (tried >= triesMax || !isRetryable(error) || signal?.aborted) throw error
+      onRetry?.(error)
+      await sleep(engineBackoffMs(error, tried), undefined, signal ? { signal } : {})
+    }
+  }
+}

@@ -1,0 +1,174 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { rename, stat, symlink, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import pg from 'pg'
+import { afterAll, describe, expect, test } from 'vitest'
+import { accountForPostgres } from './account.ts'
+import { pidFilePath, readPidFile } from './pidfile.ts'
+import { isAlive } from './processes.ts'
+import { Launch } from './test-support/process.ts'
+import { query, Scratch, until } from './test-support/scratch.ts'
+
+const scratch = new Scratch()
+afterAll(() => scratch.clear())
+
+describe('a postmaster that runs already', () => {
+  test('is adopted when its parent was killed, data, pid and all; other settings and another port are only remarked upon', async () => {
+    const dir = await scratch.cluster()
+    const launch = new Launch({ dir, port: 0, settings: { work_mem: '5MB' } })
+    const orphan = await launch.running()
+    await query(orphan.url, 'create table kept as select 42 as answer')
+    await launch.kill()
+
+    const { server, notices } = await scratch.start({ dir, port: 1, settings: { work_mem: '6MB' } })
+    expect(server).toMatchObject({ how: 'adopted', pid: orphan.pid, port: orphan.port, url: orphan.url })
+    expect(await query(server.url, `select answer, current_setting('work_mem') as work_mem from kept`)).toEqual([
+      { answer: 42, work_mem: '5MB' },
+    ])
+    expect(notices).toEqual([
+      `PostgreSQL runs already, on port ${orphan.port} instead of 1.`,
+      'PostgreSQL runs already and keeps the settings it was started with; to apply work_mem, stop it and start again.',
+    ])
+    await server.stop()
+    expect(await isAlive(orphan.pid)).toBe(false)
+  })
+
+  test('is adopted when its parent was killed before it was ready', async () => {
+    const dir = await scratch.cluster()
+    const launch = new Launch({ dir, port: 0 })
+    const { pid } = await until('the postmaster has begun', () => readPidFile(join(dir, 'pgdata')))
+    await launch.kill()
+    const { server } = await scratch.start({ dir })
+    expect(server).toMatchObject({ how: 'adopted', pid })
+    await server.stop()
+  })
+
+  test('is adopted through a link to its data', async () => {
+    const [dir, disk] = [await scratch.cluster(), await scratch.dir()]
+    await rename(join(dir, 'pgdata'), join(disk, 'data'))
+    await symlink(join(disk, 'data'), join(dir, 'pgdata'))
+    const first = (await scratch.start({ dir })).server
+    const second = (await scratch.start({ dir })).server
+    expect([first.how, second.how, second.pid]).toEqual(['started', 'adopted', first.pid])
+    await second.stop()
+  })
+
+  test('is left alone when it does not accept our password', async () => {
+    const dir = await scratch.cluster()
+    const { server } = await scratch.start({ dir })
+    await writeFile(join(dir, 'password'), 'not this one')
+    await expect(scratch.start({ dir })).rejects.toMatchObject({ code: 'password_refused' })
+    expect(await query(server.url, 'select 1 as one')).toEqual([{ one: 1 }])
+    await server.stop()
+  })
+})
+
+describe('two starts at once on one directory', () => {
+  test('in two processes, on an empty directory: one starts, the other waits and shares it', async () => {
+    const dir = await scratch.dir()
+    const launches = [new Launch({ dir, port: 0 }), new Launch({ dir, port: 0 })]
+    const running = await Promise.all(launches.map((launch) => launch.running()))
+    expect(running.map(({ how }) => how).sort()).toEqual(['adopted', 'started'])
+    expect(new Set(running.map(({ pid, url }) => `${pid} ${url}`)).size).toBe(1)
+    expect(launches.flatMap(({ notices }) => notices)).toEqual([
+      expect.stringMatching(/^Process \d+ is starting the database in .*; waiting for it\.$/),
+    ])
+    await launches[0]!.stop()
+    await launches[1]!.kill()
+  })
+
+  test('in one process', async () => {
+    const dir = await scratch.cluster()
+    const started = await Promise.all([1, 2, 3].map(() => scratch.start({ dir })))
+    expect(started.map(({ server }) => server.how).sort()).toEqual(['adopted', 'adopted', 'started'])
+    expect(new Set(started.map(({ server }) => server.pid)).size).toBe(1)
+    await started[0]!.server.stop()
+  })
+
+  test('the one that waits takes over when the one that starts is killed', async () => {
+    const dir = await scratch.dir()
+    const first = new Launch({ dir, port: 0 })
+    await until('the first one has the lock', () =>
+      stat(join(dir, 'lock.1')).then(
+        () => true,
+        () => false,
+      ),
+    )
+    first.child.kill('SIGSTOP')
+    const second = new Launch({ dir, port: 0 })
+    await until('the second one waits', async () => second.notices.length > 0)
+    await first.kill()
+    expect((await second.running()).how).toBe('started')
+    await second.stop()
+  })
+})
+
+describe('a postmaster.pid that names no postmaster', () => {
+  test('of a postmaster that was killed: the data are recovered', async () => {
+    const dir = await scratch.cluster()
+    const killed = (await scratch.start({ dir })).server
+    await query(killed.url, 'create table kept as select 42 as answer')
+    process.kill(killed.pid, 'SIGKILL')
+    await until('the postmaster has ended', async () => !(await isAlive(killed.pid)))
+    expect((await readPidFile(killed.dataDir))?.pid).toBe(killed.pid)
+    const { server } = await scratch.start({ dir })
+    expect(server.how).toBe('started')
+    expect(await query(server.url, 'select answer from kept')).toEqual([{ answer: 42 }])
+    await server.stop()
+  })
+
+  test('whose pid now belongs to another program of the same account, which alone would keep PostgreSQL from starting', async () => {
+    const dir = await scratch.cluster()
+    const stranger = await spawnStranger()
+    await plantPidFile(dir, stranger.pid!)
+    const { server, notices } = await scratch.start({ dir })
+    expect(server.how).toBe('started')
+    expect(notices).toEqual([expect.stringMatching(new RegExp(`^Process ${stranger.pid} is not the PostgreSQL of `))])
+    await server.stop()
+    expect(stranger.exitCode).toBeNull()
+    stranger.kill()
+  })
+
+  test('whose pid now belongs to the postmaster of other data', async () => {
+    const [dir, otherDir] = [await scratch.cluster(), await scratch.cluster()]
+    const other = (await scratch.start({ dir: otherDir })).server
+    await plantPidFile(dir, other.pid, other.port)
+    const { server } = await scratch.start({ dir })
+    expect(server.how).toBe('started')
+    expect(await query(other.url, 'show data_directory')).toEqual([{ data_directory: other.dataDir }])
+    await Promise.all([server.stop(), other.stop()])
+  })
+
+  test('while a backend of the killed postmaster is still at work: the start waits until it has ended', async () => {
+    const dir = await scratch.cluster()
+    const killed = (await scratch.start({ dir })).server
+    const client = new pg.Client({ connectionString: killed.url })
+    client.on('error', () => {})
+    await client.connect()
+    const backend = Number((await client.query('select pg_backend_pid() as pid')).rows[0].pid)
+    // A busy loop does not notice that the postmaster is gone, as a sleep would.
+    const busy = `do $$ declare t timestamptz := clock_timestamp(); begin while clock_timestamp() < t + interval '1500 ms' loop end loop; end $$`
+    const query = client.query(busy).catch(() => 'cut off')
+    process.kill(killed.pid, 'SIGKILL')
+    await until('the postmaster has ended', async () => !(await isAlive(killed.pid)))
+    expect(await isAlive(backend)).toBe(true)
+    const { server } = await scratch.start({ dir })
+    expect(await isAlive(backend)).toBe(false)
+    await query
+    await client.end().catch(() => {})
+    await server.stop()
+  })
+})
+
+/** A program that runs as PostgreSQL's account does. */
+async function spawnStranger(): Promise<ChildProcess> {
+  const child = spawn('sleep', ['600'], { stdio: 'ignore', cwd: '/', ...(await accountForPostgres()) })
+  await once(child, 'spawn')
+  return child
+}
+
+async function plantPidFile(dir: string, pid: number, port = 15_999): Promise<void> {
+  const dataDir = join(dir, 'pgdata')
+  await writeFile(pidFilePath(dataDir), `${pid}\n${dataDir}\n1700000000\n${port}\n\n127.0.0.1\n\nready   \n`)
+}

@@ -1,0 +1,44 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { EmbeddedError } from './errors.ts'
+import { readPidFile } from './pidfile.ts'
+import { type ProbeTarget, probe } from './probe.ts'
+
+export type Answer = { readonly state: 'ours' } | { readonly state: 'gone' } | { readonly state: 'silent'; readonly why: string }
+
+const pollMs = 25
+/** Each probe of a busy server leaves a line in its log. */
+const busyPollMs = 250
+/** Replaying a long write-ahead log is not a fault: a server that says it is busy gets this long. */
+const busyMs = 10 * 60_000
+
+/** Probes until the server answers as ours, has gone, or has said nothing for `silenceMs`. */
+export async function untilAnswer(target: ProbeTarget, silenceMs: number, isGone: () => Promise<boolean>): Promise<Answer> {
+  const began = performance.now()
+  let heardAt = began
+  for (;;) {
+    if (await isGone()) return { state: 'gone' }
+    const result = await probe(target)
+    const now = performance.now()
+    if (result.state === 'ours') return result
+    if (result.state === 'busy') heardAt = now
+    if (result.state === 'password refused' && (await isListening(target)) && !(await isGone()))
+      throw passwordError(target, result.why)
+    const why = result.state === 'other' ? 'a server with other data answers' : result.why
+    if (now - heardAt > silenceMs || now - began > busyMs) return { state: 'silent', why }
+    await sleep(result.state === 'busy' ? busyPollMs : pollMs)
+  }
+}
+
+/** Whether our postmaster says that the port is its own. Before it does, the refusal may have come from a stranger on that port. */
+async function isListening({ dataDir, port }: ProbeTarget): Promise<boolean> {
+  const file = await readPidFile(dataDir)
+  return file !== undefined && file.port === port && file.text.includes('\nready')
+}
+
+function passwordError({ dataDir, port }: ProbeTarget, why: string): EmbeddedError {
+  return new EmbeddedError(
+    'password_refused',
+    `The PostgreSQL of ${dataDir} on port ${port} does not accept the password in our password file (${why}). ` +
+      'The file or the password of the role has been changed. Put the old file back, or move the directory away to begin with an empty database.',
+  )
+}

@@ -1,0 +1,253 @@
+import { once } from 'node:events'
+import { readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { type AddressInfo, createServer, type Server } from 'node:net'
+import { join } from 'node:path'
+import { afterAll, describe, expect, test } from 'vitest'
+import { startEmbedded } from './index.ts'
+import { isAlive, startOf } from './processes.ts'
+import { Launch } from './test-support/process.ts'
+import { query, Scratch, until } from './test-support/scratch.ts'
+
+const scratch = new Scratch()
+afterAll(() => scratch.clear())
+
+const signalsAndEnds = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'exit', 'beforeExit', 'uncaughtException'] as const
+
+describe('a first start in an empty directory', () => {
+  test('makes a guarded cluster with the promised settings, and a second start finds the data again', async () => {
+    const listeners = signalsAndEnds.map((name) => process.listenerCount(name))
+    const dir = join(await scratch.dir(), 'not', 'yet', 'there')
+    const { server } = await scratch.start({ dir, settings: { work_mem: '7MB' } })
+    const password = (await readFile(join(dir, 'password'), 'utf8')).trim()
+    expect(server).toMatchObject({ how: 'started', dir, dataDir: join(dir, 'pgdata') })
+    expect(server.url).toBe(`postgres://pawl:${password}@127.0.0.1:${server.port}/pawl`)
+
+    expect(await settingsOf(server.url)).toEqual({
+      listen_addresses: '127.0.0.1',
+      unix_socket_directories: '',
+      password_encryption: 'scram-sha-256',
+      data_checksums: 'on',
+      server_encoding: 'UTF8',
+      max_connections: '200',
+      wal_level: 'logical',
+      fsync: 'on',
+      work_mem: '7MB',
+    })
+    expect(
+      await query(server.url, `select datlocprovider as provider, datlocale as locale from pg_database where datname = 'pawl'`),
+    ).toEqual([{ provider: 'b', locale: 'C.UTF-8' }])
+    expect(await query(server.url, 'select distinct auth_method from pg_hba_file_rules')).toEqual([
+      { auth_method: 'scram-sha-256' },
+    ])
+    expect(await modesOf(dir, ['password', 'pgdata', 'postgres.log'])).toEqual(['600', '700', '600'])
+    await expect(query(server.url.replace(password, 'guess'), 'select 1')).rejects.toMatchObject({ code: '28P01' })
+
+    await query(server.url, 'create table kept as select 42 as answer')
+    await server.stop()
+    expect(await isAlive(server.pid)).toBe(false)
+    await server.stop()
+
+    const again = (await scratch.start({ dir, database: `it's "other"` })).server
+    expect(again.how).toBe('started')
+    expect(await query(again.url.replace(/[^/]*$/, 'pawl'), 'select answer from kept')).toEqual([{ answer: 42 }])
+    expect(await query(again.url, 'select current_database() as name')).toEqual([{ name: `it's "other"` }])
+    await again.stop()
+    expect(signalsAndEnds.map((name) => process.listenerCount(name))).toEqual(listeners)
+  })
+
+  test('an initdb that was killed half-way is begun anew, and its remains are removed', async () => {
+    const dir = await scratch.dir()
+    const launch = new Launch({ dir, port: 0 })
+    await until('initdb has begun', async () => (await readdir(dir)).some((name) => name.startsWith('pgdata.new-')))
+    await launch.kill()
+    expect(await readdir(dir)).not.toContain('pgdata')
+    const { server } = await scratch.start({ dir })
+    expect(server.how).toBe('started')
+    expect((await readdir(dir)).filter((name) => !name.startsWith('lock.')).sort()).toEqual([
+      'password',
+      'pgdata',
+      'postgres.log',
+    ])
+    await server.stop()
+  })
+
+  test('variables that are meant for another PostgreSQL, and a strict umask, change nothing', async () => {
+    const env = {
+      PGDATA: '/nowhere',
+      PGPORT: '1',
+      PGHOST: 'elsewhere',
+      PGSSLMODE: 'require',
+      PGUSER: 'eve',
+      LD_LIBRARY_PATH: '/nowhere',
+      LC_ALL: 'xx_YY',
+    }
+    const launch = new Launch({ dir: await scratch.dir(), port: 0, env, through: ['sh', '-c', 'umask 077; exec "$@"', 'sh'] })
+    expect((await launch.running()).how).toBe('started')
+    await launch.stop()
+  })
+})
+
+describe('the port', () => {
+  test('moves to the next free one when it is taken, and says so', async () => {
+    const dir = await scratch.cluster()
+    const blocker = await listen()
+    const taken = (blocker.address() as AddressInfo).port
+    const { server, notices } = await scratch.start({ dir, port: taken })
+    expect(server.port).toBeGreaterThan(taken)
+    expect(notices).toEqual([`Port ${taken} is taken; PostgreSQL uses ${server.port} instead.`])
+    await server.stop()
+    blocker.close()
+  })
+
+  test('is not fought over when two servers want the same one at once', async () => {
+    const dirs = await Promise.all([scratch.cluster(), scratch.cluster()])
+    const blocker = await listen()
+    const wanted = (blocker.address() as AddressInfo).port
+    blocker.close()
+    await once(blocker, 'close')
+    const servers = await Promise.all(dirs.map(async (dir) => (await scratch.start({ dir, port: wanted })).server))
+    expect(new Set(servers.map(({ port }) => port)).size).toBe(2)
+    for (const { url, dataDir } of servers) expect(await query(url, 'show data_directory')).toEqual([{ data_directory: dataDir }])
+    await Promise.all(servers.map((server) => server.stop()))
+  })
+})
+
+describe('what cannot work is refused with a reason and advice', () => {
+  test('data of another major release', async () => {
+    const dir = await scratch.cluster()
+    await writeFile(join(dir, 'pgdata', 'PG_VERSION'), '17\n')
+    const failure = startEmbedded({ dir, port: 0 })
+    await expect(failure).rejects.toMatchObject({ name: 'EmbeddedError', code: 'other_major' })
+    await expect(failure).rejects.toThrow(/made by PostgreSQL 17, .* brings PostgreSQL 18.*pg_dump/)
+    expect(await readFile(join(dir, 'pgdata', 'PG_VERSION'), 'utf8')).toBe('17\n')
+  })
+
+  test('a directory that holds something else', async () => {
+    const dir = await scratch.cluster()
+    await rm(join(dir, 'pgdata', 'PG_VERSION'))
+    await expect(startEmbedded({ dir, port: 0 })).rejects.toMatchObject({ code: 'not_a_data_directory' })
+  })
+
+  test('a setting that PostgreSQL does not know: its own words are in the message, and it does not stay', async () => {
+    const dir = await scratch.cluster()
+    const failure = startEmbedded({ dir, port: 0, settings: { no_such_setting: '1' } })
+    await expect(failure).rejects.toMatchObject({
+      code: 'start_failed',
+      message: expect.stringContaining('unrecognized configuration parameter "no_such_setting"'),
+    })
+    const { server } = await scratch.start({ dir })
+    await server.stop()
+  })
+
+  test('a lost password file', async () => {
+    const dir = await scratch.cluster()
+    await rm(join(dir, 'password'))
+    await expect(startEmbedded({ dir, port: 0 })).rejects.toMatchObject({ code: 'password_missing' })
+  })
+
+  test('a changed password file, without leaving a server behind', async () => {
+    const dir = await scratch.cluster()
+    await writeFile(join(dir, 'password'), 'not this one')
+    await expect(startEmbedded({ dir, port: 0 })).rejects.toMatchObject({ code: 'password_refused' })
+    await until('the server has ended', async () => !(await readdir(join(dir, 'pgdata'))).includes('postmaster.pid'))
+  })
+
+  test('a port that is no port, and settings that are ours', async () => {
+    const dir = await scratch.dir()
+    await expect(startEmbedded({ dir, port: 70_000 })).rejects.toMatchObject({ code: 'bad_option' })
+    await expect(startEmbedded({ dir, settings: { Listen_Addresses: '*' } })).rejects.toMatchObject({ code: 'bad_option' })
+    await expect(startEmbedded({ dir, settings: { 'a=b -c c': '*' } })).rejects.toMatchObject({ code: 'bad_option' })
+  })
+})
+
+describe('stopping', () => {
+  test("stop('immediate') ends it at once, and the next start recovers what was committed", async () => {
+    const dir = await scratch.cluster()
+    const { server } = await scratch.start({ dir })
+    await query(server.url, 'create table kept as select 42 as answer')
+    await server.stop('immediate')
+    expect(await isAlive(server.pid)).toBe(false)
+    const again = (await scratch.start({ dir })).server
+    expect(await query(again.url, 'select answer from kept')).toEqual([{ answer: 42 }])
+    await again.stop()
+  })
+
+  test('an old handle does not stop the server that came after its own', async () => {
+    const dir = await scratch.cluster()
+    const old = (await scratch.start({ dir })).server
+    await old.stop()
+    const { server } = await scratch.start({ dir })
+    await old.stop()
+    expect(await query(server.url, 'select 1 as one')).toEqual([{ one: 1 }])
+    await server.stop()
+  })
+
+  test('works when the directory has been deleted under the server', async () => {
+    const dir = await scratch.cluster()
+    const { server } = await scratch.start({ dir })
+    await rm(dir, { recursive: true })
+    await server.stop('immediate')
+    expect(await isAlive(server.pid)).toBe(false)
+  })
+
+  test('a start during a stop waits for the end and then starts', async () => {
+    const dir = await scratch.cluster()
+    const first = (await scratch.start({ dir })).server
+    const stopping = first.stop()
+    const { server } = await scratch.start({ dir })
+    await stopping
+    expect(server.how).toBe('started')
+    expect(server.pid).not.toBe(first.pid)
+    expect(await query(server.url, 'select 1 as one')).toEqual([{ one: 1 }])
+    await server.stop()
+  })
+})
+
+describe('the parent', () => {
+  test('Ctrl-C reaches the parent and not the database', async () => {
+    const launch = new Launch({ dir: await scratch.cluster(), port: 0, ownGroup: true })
+    const { pid, url } = await launch.running()
+    const started = await startOf(pid)
+    process.kill(-launch.child.pid!, 'SIGINT')
+    await launch.ended()
+    expect(await startOf(pid)).toBe(started)
+    expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }])
+  })
+
+  test('can end without stopping the server, which does not hold it back', async () => {
+    const launch = new Launch({ dir: await scratch.cluster(), port: 0, afterwards: 'leave' })
+    const { url } = await launch.running()
+    expect(await launch.ended()).toBe(0)
+    expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }])
+  })
+})
+
+async function settingsOf(url: string): Promise<Record<string, unknown>> {
+  const names = [
+    'listen_addresses',
+    'unix_socket_directories',
+    'password_encryption',
+    'data_checksums',
+    'server_encoding',
+    'max_connections',
+    'wal_level',
+    'fsync',
+    'work_mem',
+  ]
+  const rows = await query(
+    url,
+    `select name, current_setting(name) as value from pg_settings where name in ('${names.join("','")}')`,
+  )
+  return Object.fromEntries(rows.map(({ name, value }) => [name, value]))
+}
+
+async function modesOf(dir: string, names: readonly string[]): Promise<string[]> {
+  const found = await Promise.all(names.map((name) => stat(join(dir, name))))
+  return found.map(({ mode }) => (mode & 0o777).toString(8))
+}
+
+async function listen(): Promise<Server> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  return server
+}
