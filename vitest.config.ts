@@ -1,13 +1,20 @@
+import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vitest/config'
 
+const source = (path: string) => fileURLToPath(new URL(path, import.meta.url))
+
 export default defineConfig({
-  resolve: { conditions: ['source'] },
-  ssr: { resolve: { conditions: ['source'], externalConditions: ['source'] } },
+  // Tests run the sources, not a build.
+  resolve: {
+    alias: [
+      { find: /^pawl$/, replacement: source('packages/pawl/src/index.ts') },
+      { find: /^pawl\/testing$/, replacement: source('packages/pawl/src/testing/index.ts') },
+      { find: /^@pawl\/server\/embedded$/, replacement: source('packages/server/src/embedded/index.ts') },
+    ],
+  },
   test: {
     include: ['packages/*/src/**/*.test.ts', 'packages/*/test/**/*.test.ts', 'torture/**/*.test.ts', 'scripts/**/*.test.ts'],
-    // The lease keeper is a worker thread in TypeScript; it is loaded through tsx, which the fork's arguments pass on to it.
     pool: 'forks',
-    execArgv: ['--import', 'tsx', '--conditions=source'],
     globalSetup: ['packages/pawl/test/support/postgres-server.ts'],
     testTimeout: 60_000,
     hookTimeout: 60_000,

@@ -144,6 +144,7 @@ export class Keeper {
     this.#isStopping = true
     const thread = this.#thread
     if (thread === undefined) return
+    this.#thread = undefined
     const ended = new Promise<void>((resolve) => thread.once('exit', () => resolve()))
     thread.ref()
     thread.postMessage({ type: 'stop' } satisfies KeeperCommand)

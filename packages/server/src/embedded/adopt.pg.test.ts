@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { rename, stat, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import pg from 'pg'
-import { afterAll, describe, expect, test } from 'vitest'
+import { afterAll, describe, expect, onTestFinished, test } from 'vitest'
 import { accountForPostgres } from './account.ts'
 import { pidFilePath, readPidFile } from './pidfile.ts'
 import { isAlive } from './processes.ts'
@@ -127,7 +127,7 @@ describe('a postmaster.pid that names no postmaster', () => {
     expect(notices).toEqual([expect.stringMatching(new RegExp(`^Process ${stranger.pid} is not the PostgreSQL of `))])
     await server.stop()
     expect(stranger.exitCode).toBeNull()
-    stranger.kill()
+    expect(stranger.signalCode).toBeNull()
   })
 
   test('whose pid now belongs to the postmaster of other data', async () => {
@@ -164,6 +164,7 @@ describe('a postmaster.pid that names no postmaster', () => {
 /** A program that runs as PostgreSQL's account does. */
 async function spawnStranger(): Promise<ChildProcess> {
   const child = spawn('sleep', ['600'], { stdio: 'ignore', cwd: '/', ...(await accountForPostgres()) })
+  onTestFinished(() => void child.kill())
   await once(child, 'spawn')
   return child
 }

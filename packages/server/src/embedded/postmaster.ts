@@ -45,34 +45,34 @@ export async function startPostmaster(request: StartRequest): Promise<Running> {
 
 async function attempt(request: StartRequest, port: number): Promise<Attempt> {
   const { dir, dataDir, password } = request
-  const { child, logOffset } = await spawnPostmaster(request, port)
-  let ended = child.pid === undefined
-  let spawnError = ''
-  child.once('exit', () => {
-    ended = true
-  })
-  child.once('error', (error) => {
-    ended = true
-    spawnError = error.message
-  })
+  const { child, logOffset, spawnError } = await spawnPostmaster(request, port)
+  // Asked of the child rather than heard as an event: a postmaster that refuses may be gone before anybody listens.
+  const isGone = async (): Promise<boolean> => child.pid === undefined || child.exitCode !== null || child.signalCode !== null
   let answers = false
   try {
-    const answer = await untilAnswer({ port, password, dataDir }, startMs, async () => ended)
+    const answer = await untilAnswer({ port, password, dataDir }, startMs, isGone)
     const pid = (await readPidFile(dataDir))?.pid
     answers = answer.state === 'ours' && pid !== undefined
     if (answers && pid !== undefined) return { ok: true, running: { pid, port } }
-    const why = answer.state === 'silent' ? `It runs but does not answer: ${answer.why}` : spawnError
+    const why = answer.state === 'silent' ? `It runs but does not answer: ${answer.why}` : spawnError()
     return { ok: false, lastWords: `${await readLog(dir, logOffset)}\n${why}` }
   } finally {
     if (!answers) child.kill('SIGQUIT')
   }
 }
 
+interface Spawned {
+  readonly child: ChildProcess
+  readonly logOffset: number
+  /** Why it could not even be spawned; empty when it could. */
+  readonly spawnError: () => string
+}
+
 /**
  * Detached, so that it has a process group of its own: Ctrl-C in the terminal goes to the whole group of the parent, which wants to
  * drain first and still needs the database for that. Unreferenced, so that it does not keep the parent from ending.
  */
-async function spawnPostmaster(request: StartRequest, port: number): Promise<{ child: ChildProcess; logOffset: number }> {
+async function spawnPostmaster(request: StartRequest, port: number): Promise<Spawned> {
   const { dir, dataDir, settings, binaries, runAs } = request
   const log = await openLog(dir)
   try {
@@ -85,7 +85,11 @@ async function spawnPostmaster(request: StartRequest, port: number): Promise<{ c
       ...runAs,
     })
     child.unref()
-    return { child, logOffset: log.offset }
+    let spawnError = ''
+    child.once('error', (error) => {
+      spawnError = error.message
+    })
+    return { child, logOffset: log.offset, spawnError: () => spawnError }
   } catch (cause) {
     throw startError(request, String(cause))
   } finally {

@@ -1,10 +1,13 @@
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { type AddressInfo, createServer, type Server } from 'node:net'
 import { join } from 'node:path'
-import { afterAll, describe, expect, test } from 'vitest'
+import { afterAll, describe, expect, onTestFinished, test } from 'vitest'
+import { ensureBinaries } from './binaries.ts'
 import { startEmbedded } from './index.ts'
 import { isAlive, startOf } from './processes.ts'
+import { stopPostmaster } from './stop.ts'
 import { Launch } from './test-support/process.ts'
 import { query, Scratch, until } from './test-support/scratch.ts'
 
@@ -180,6 +183,20 @@ describe('stopping', () => {
     await old.stop()
     expect(await query(server.url, 'select 1 as one')).toEqual([{ one: 1 }])
     await server.stop()
+  })
+
+  test('never signals a younger process with the same pid', async () => {
+    const stranger = spawn('sleep', ['600'], { stdio: 'ignore' })
+    onTestFinished(() => void stranger.kill())
+    await once(stranger, 'spawn')
+    await stopPostmaster({
+      pid: stranger.pid!,
+      started: 'earlier',
+      dataDir: '/nowhere',
+      mode: 'fast',
+      binaries: await ensureBinaries(),
+    })
+    expect(await isAlive(stranger.pid!)).toBe(true)
   })
 
   test('works when the directory has been deleted under the server', async () => {

@@ -2,6 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { EventEmitter, once } from 'node:events'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
+import { onTestFinished } from 'vitest'
 import type { Account } from '../account.ts'
 import type { EmbeddedOptions } from '../index.ts'
 
@@ -50,6 +51,7 @@ export class Launch {
     const [program = process.execPath, ...args] = [...through, ...node]
     this.child = spawn(program, args, { stdio: 'pipe', detached: ownGroup, env: { ...process.env, ...env }, ...as })
     this.child.stderr?.setEncoding('utf8').on('data', (text: string) => (this.#stderr += text))
+    onTestFinished(() => void this.child.kill('SIGKILL'))
     // 'close' comes after the last of its output.
     this.#ended = once(this.child, 'close')
     createInterface({ input: this.child.stdout! }).on('line', (line) => this.#hear(line))

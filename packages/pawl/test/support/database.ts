@@ -1,0 +1,84 @@
+// A database of its own for each test file or test, cloned from the migrated template; and small things that tests wait with.
+
+import { randomBytes } from 'node:crypto'
+import { createPawl, type Pawl, type PawlOptions, silentLogger } from 'pawl'
+import pg from 'pg'
+import { inject } from 'vitest'
+
+export interface TestDatabase {
+  readonly url: string
+  readonly name: string
+  /** Plain connections of the test itself. */
+  readonly pool: pg.Pool
+  query<Row = Record<string, unknown>>(text: string, values?: unknown[]): Promise<Row[]>
+  /** A Pawl on this database, closed with it. */
+  pawl(options?: Partial<PawlOptions>): Pawl
+  drop(): Promise<void>
+}
+
+export async function createDatabase(options: { isEmpty?: boolean } = {}): Promise<TestDatabase> {
+  const serverUrl = inject('serverUrl')
+  const name = `t_${randomBytes(6).toString('hex')}`
+  const admin = (text: string) => onServer(serverUrl, text)
+  await admin(`create database ${name}${options.isEmpty ? '' : ' template pawl_template'}`)
+  const url = withDatabase(serverUrl, name)
+  const pool = new pg.Pool({ connectionString: url, max: 20 })
+  pool.on('error', () => undefined)
+  const pawls: Pawl[] = []
+  return {
+    url,
+    name,
+    pool,
+    async query<Row>(text: string, values: unknown[] = []) {
+      return (await pool.query(text, values)).rows as Row[]
+    },
+    pawl(more = {}) {
+      const pawl = createPawl({ databaseUrl: url, logger: silentLogger, ...more })
+      pawls.push(pawl)
+      return pawl
+    },
+    async drop() {
+      await Promise.all(pawls.map((pawl) => pawl.close()))
+      await pool.end()
+      await admin(`drop database if exists ${name} with (force)`)
+    },
+  }
+}
+
+async function onServer(serverUrl: string, text: string): Promise<void> {
+  const client = new pg.Client({ connectionString: withDatabase(serverUrl, 'postgres') })
+  await client.connect()
+  try {
+    await client.query(text)
+  } finally {
+    await client.end()
+  }
+}
+
+export function withDatabase(url: string, name: string): string {
+  const changed = new URL(url)
+  changed.pathname = `/${name}`
+  return changed.href
+}
+
+/** Waits until the condition holds; looks often, and fails with what it last saw. Tests wait for events, never for time. */
+export async function until<T>(what: string, look: () => Promise<T | undefined | false> | T | undefined | false, timeoutMs = 20_000): Promise<T> {
+  const deadline = performance.now() + timeoutMs
+  for (;;) {
+    const seen = await look()
+    if (seen !== undefined && seen !== false) return seen
+    if (performance.now() > deadline) throw new Error(`Waited ${timeoutMs} ms in vain until ${what}.`)
+    await new Promise((resolve) => setTimeout(resolve, 10))
+  }
+}
+
+/** A promise with its ends in hand. */
+export function deferred<T = void>(): { promise: Promise<T>; resolve: (value: T) => void; reject: (error: unknown) => void } {
+  let resolve!: (value: T) => void
+  let reject!: (error: unknown) => void
+  const promise = new Promise<T>((yes, no) => {
+    resolve = yes
+    reject = no
+  })
+  return { promise, resolve, reject }
+}

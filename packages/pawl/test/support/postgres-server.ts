@@ -1,0 +1,34 @@
+// One embedded PostgreSQL for the whole test run, and a migrated template that each test file's database is cloned from.
+
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { startEmbedded } from '@pawl/server/embedded'
+import { migrate } from 'pawl'
+import type { TestProject } from 'vitest/node'
+
+declare module 'vitest' {
+  export interface ProvidedContext {
+    /** Connection string of the server's own database; tests clone theirs from template database `pawl_template`. */
+    serverUrl: string
+    serverPid: number
+    serverDataDir: string
+  }
+}
+
+export default async function setup(project: TestProject): Promise<() => Promise<void>> {
+  const dir = await mkdtemp(join(tmpdir(), 'pawl-test-'))
+  const server = await startEmbedded({
+    dir,
+    database: 'pawl_template',
+    settings: { max_prepared_transactions: '20', shared_preload_libraries: 'pg_stat_statements', 'pg_stat_statements.track': 'all' },
+  })
+  await migrate({ url: server.url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 60_000, applicationName: 'pawl test' })
+  project.provide('serverUrl', server.url)
+  project.provide('serverPid', server.pid)
+  project.provide('serverDataDir', server.dataDir)
+  return async () => {
+    await server.stop('immediate')
+    await rm(dir, { recursive: true, force: true })
+  }
+}
