@@ -71,7 +71,8 @@ export function resolveConfig(options: PawlOptions): Config {
   }
   const filled = { ...defaults, ...withoutUndefined(options) }
   if (!durabilities.includes(filled.durability)) throw notOneOf('durability', filled.durability, durabilities)
-  if (filled.pooler !== 'none' && filled.pooler !== 'transaction') throw notOneOf('pooler', filled.pooler, ['none', 'transaction'])
+  if (filled.pooler !== 'none' && filled.pooler !== 'transaction')
+    throw notOneOf('pooler', filled.pooler, ['none', 'transaction'])
   const database: DatabaseOptions = {
     url: options.databaseUrl,
     pooler: filled.pooler,
@@ -115,7 +116,12 @@ export function withoutUndefined<T extends object>(value: T): T {
 export const silentLogger: Logger = { debug() {}, info() {}, warn() {}, error() {} }
 
 /** Warnings and errors go to stderr as one line of JSON each; whoever wants more passes a logger. */
-export const stderrLogger: Logger = { debug() {}, info() {}, warn: (fields, message) => line('warn', fields, message), error: (fields, message) => line('error', fields, message) }
+export const stderrLogger: Logger = {
+  debug() {},
+  info() {},
+  warn: (fields, message) => line('warn', fields, message),
+  error: (fields, message) => line('error', fields, message),
+}
 
 function line(level: string, fields: LogFields, message: string): void {
   process.stderr.write(`${JSON.stringify({ level, host: hostname(), pid: process.pid, message, ...fields })}\n`)

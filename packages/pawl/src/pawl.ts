@@ -26,7 +26,9 @@ export class Pawl implements Tenant {
 
   constructor(options: PawlOptions) {
     this.config = resolveConfig(options)
-    this.#events = new Events<JobEvents>((error) => this.config.logger.error({ error: String(error) }, 'an event listener failed'))
+    this.#events = new Events<JobEvents>((error) =>
+      this.config.logger.error({ error: String(error) }, 'an event listener failed'),
+    )
     this.#pool = createPool(this.config.database, 'caller', this.config.callerConnectionsMax)
     this.jobs = this.#jobs('')
   }
@@ -67,4 +69,3 @@ export class Pawl implements Tenant {
 export function createPawl(options: PawlOptions): Pawl {
   return new Pawl(options)
 }
-

@@ -22,7 +22,10 @@ export function toTx(tx: AnyTx): Tx {
   if (isFunction(given.raw) && given.client !== undefined) return knexTx(given)
   if (isFunction(given.query)) return queryTx(given)
   if (isFunction(given.execute)) {
-    throw new PawlError('PAWL_TX_UNSUPPORTED', "This looks like a Drizzle transaction. Pass { tx: drizzleTx(tx, sql) }, with drizzle's own `sql`.")
+    throw new PawlError(
+      'PAWL_TX_UNSUPPORTED',
+      "This looks like a Drizzle transaction. Pass { tx: drizzleTx(tx, sql) }, with drizzle's own `sql`.",
+    )
   }
   throw new PawlError(
     'PAWL_TX_UNSUPPORTED',

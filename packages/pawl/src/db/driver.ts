@@ -46,7 +46,9 @@ function clientConfig(options: DatabaseOptions, purpose: string, settings: reado
     keepAlive: true,
     keepAliveInitialDelayMillis: 10_000,
     pipeline: true,
-    ...(options.pooler === 'none' && settings.length > 0 ? { options: settings.map((setting) => `-c ${setting}`).join(' ') } : {}),
+    ...(options.pooler === 'none' && settings.length > 0
+      ? { options: settings.map((setting) => `-c ${setting}`).join(' ') }
+      : {}),
   }
 }
 
@@ -73,11 +75,7 @@ export class Connection {
   #connecting: Promise<pg.Client> | undefined
   #isClosed = false
 
-  constructor(
-    options: DatabaseOptions,
-    purpose: string,
-    extra: { settings?: readonly string[]; durability?: Durability } = {},
-  ) {
+  constructor(options: DatabaseOptions, purpose: string, extra: { settings?: readonly string[]; durability?: Durability } = {}) {
     this.#options = options
     this.#purpose = purpose
     this.#settings = [...engineSettings, ...durabilitySettings(extra.durability), ...(extra.settings ?? [])]
@@ -152,7 +150,11 @@ function durabilitySettings(durability: Durability | undefined): string[] {
   return durability === 'replicated' ? ['synchronous_commit=remote_apply'] : []
 }
 
-async function runWith<Row>(client: pg.Client, query: { text: string; values: unknown[] }, durability: Durability): Promise<Row[]> {
+async function runWith<Row>(
+  client: pg.Client,
+  query: { text: string; values: unknown[] },
+  durability: Durability,
+): Promise<Row[]> {
   const [begun, level, result, committed] = await Promise.allSettled([
     client.query('begin'),
     client.query('select pawl.set_durability($1::text, true)', [durability]),

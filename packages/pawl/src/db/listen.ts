@@ -40,7 +40,7 @@ export class Listener {
   }
 
   /** Drops the session and makes a new one: a new incarnation needs another liveness lock. */
-  async renew(): Promise<void> {
+  renew(): void {
     this.#lostConnection?.()
   }
 

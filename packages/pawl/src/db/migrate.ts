@@ -46,12 +46,14 @@ export function readMigrations(folder: URL = new URL('../../migrations/', import
 
 /** Everything as one script, for a role with DDL rights or a tool such as Flyway. */
 export function exportSql(migrations: readonly Migration[] = readMigrations(), applied: ReadonlySet<string> = new Set()): string {
-  const steps = migrations.filter((migration) => !applied.has(migration.name)).map((migration) => {
-    const record = `insert into pawl.migration (name, checksum) values ('${migration.name}', '${migration.checksum}');`
-    return migration.isTransactional
-      ? `-- ${migration.name}\nbegin;\n${migration.sql.trim()}\n${record}\ncommit;\n`
-      : `-- ${migration.name}: run outside a transaction\n${migration.sql.trim()}\n${record}\n`
-  })
+  const steps = migrations
+    .filter((migration) => !applied.has(migration.name))
+    .map((migration) => {
+      const record = `insert into pawl.migration (name, checksum) values ('${migration.name}', '${migration.checksum}');`
+      return migration.isTransactional
+        ? `-- ${migration.name}\nbegin;\n${migration.sql.trim()}\n${record}\ncommit;\n`
+        : `-- ${migration.name}: run outside a transaction\n${migration.sql.trim()}\n${record}\n`
+    })
   return `${ledger};\n\n${steps.join('\n')}`
 }
 
@@ -104,7 +106,10 @@ async function readLedger(work: Connection, migrations: readonly Migration[]): P
   for (const { name, checksum } of rows) {
     const ours = migrations.find((migration) => migration.name === name)
     if (ours !== undefined && ours.checksum !== checksum) {
-      throw new PawlError('PAWL_SCHEMA_DRIFT', `Migration ${name} was applied from another text than this release has. Run 'pawl doctor' to see what differs; restore the released file and do not edit it.`)
+      throw new PawlError(
+        'PAWL_SCHEMA_DRIFT',
+        `Migration ${name} was applied from another text than this release has. Run 'pawl doctor' to see what differs; restore the released file and do not edit it.`,
+      )
     }
   }
   return new Map(rows.map(({ name, checksum }) => [name, checksum]))
@@ -126,7 +131,9 @@ async function apply(work: Connection, migration: Migration, lockTimeoutMs: numb
   const record = `insert into pawl.migration (name, checksum) values ('${migration.name}', '${migration.checksum}')`
   if (migration.isTransactional) {
     try {
-      await work.query(`begin; set local lock_timeout = ${lockTimeoutMs}; set local statement_timeout = 0;\n${migration.sql}\n;${record}; commit`)
+      await work.query(
+        `begin; set local lock_timeout = ${lockTimeoutMs}; set local statement_timeout = 0;\n${migration.sql}\n;${record}; commit`,
+      )
     } catch (error) {
       await work.query('rollback').catch(() => undefined)
       throw error
@@ -170,7 +177,10 @@ function noRights(cause: unknown, migrations: readonly Migration[]): PawlError {
 }
 
 /** Which migrations are missing, or undefined when the schema is not there at all. */
-export async function pendingMigrations(connection: Connection, migrations: readonly Migration[] = readMigrations()): Promise<string[] | undefined> {
+export async function pendingMigrations(
+  connection: Connection,
+  migrations: readonly Migration[] = readMigrations(),
+): Promise<string[] | undefined> {
   const [row] = await connection.query<{ there: boolean }>("select to_regclass('pawl.migration') is not null as there")
   if (!row?.there) return undefined
   const rows = await connection.query<{ name: string }>('select name from pawl.migration')

@@ -14,7 +14,9 @@ export class OwnTransaction implements Tx {
 
   constructor(client: PoolClient, settings: readonly string[] = []) {
     this.#client = client
-    this.#begun = client.query(['begin isolation level read committed', ...settings.map((setting) => `set local ${setting}`)].join('; '))
+    this.#begun = client.query(
+      ['begin isolation level read committed', ...settings.map((setting) => `set local ${setting}`)].join('; '),
+    )
     this.#begun.catch((error: unknown) => {
       this.#broken = error
     })
@@ -31,7 +33,11 @@ export class OwnTransaction implements Tx {
   /** Sends the last statement and the commit together. Rejects unless the server said COMMIT. */
   async commitWith(text: string, values: readonly unknown[]): Promise<void> {
     this.#isOpen = false
-    const [, settled, committed] = await Promise.allSettled([this.#begun, this.#client.query(text, [...values]), this.#client.query('commit')])
+    const [, settled, committed] = await Promise.allSettled([
+      this.#begun,
+      this.#client.query(text, [...values]),
+      this.#client.query('commit'),
+    ])
     if (settled.status === 'rejected') throw this.#commitFailure(settled.reason, committed)
     if (committed.status === 'rejected') throw commitUnknown(committed.reason)
     assertCommitted(committed.value)
@@ -63,10 +69,17 @@ export class OwnTransaction implements Tx {
 
 export function assertCommitted(result: { command: string }): void {
   if (result.command === 'COMMIT') return
-  throw new PawlError('PAWL_ROLLED_BACK', 'The commit was answered with ROLLBACK: an earlier statement of the transaction had failed.')
+  throw new PawlError(
+    'PAWL_ROLLED_BACK',
+    'The commit was answered with ROLLBACK: an earlier statement of the transaction had failed.',
+  )
 }
 
 function commitUnknown(reason: unknown): unknown {
   if (classify(reason) !== 'connection') return reason
-  return new PawlError('PAWL_COMMIT_UNKNOWN', 'The connection broke during the commit, so whether it happened is not known yet.', { cause: reason })
+  return new PawlError(
+    'PAWL_COMMIT_UNKNOWN',
+    'The connection broke during the commit, so whether it happened is not known yet.',
+    { cause: reason },
+  )
 }

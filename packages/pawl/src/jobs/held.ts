@@ -39,6 +39,9 @@ export class HeldJob implements Job {
   isRefusalKept = false
   /** Where it is written for the keeper thread while it runs. */
   slot = -1
+  slotsTaken = 0
+  /** Called when the attempt was ended by somebody else than its handler. */
+  onGone: (() => void) | undefined
   #controller: AbortController | undefined
   #lost: PawlError | undefined
 

@@ -2,9 +2,9 @@
 // again when the database says that nothing was applied.
 
 import { assertKnown, type Config, durabilities, notOneOf, whole } from '../config.ts'
-import { toTx, type Tx } from '../db/adapters.ts'
+import { type Tx, toTx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
-import { Connection, type Pool, unavailable } from '../db/driver.ts'
+import { type Connection, type Pool, unavailable } from '../db/driver.ts'
 import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { durationMs } from '../kernel/clock.ts'
@@ -16,7 +16,18 @@ import { toJson } from './payload.ts'
 import { insideTx } from './runner.ts'
 import { assertStandby } from './start-checks.ts'
 import { isFinal } from './states.ts'
-import type { AttemptRow, DefineOptions, EnqueueOptions, JobEvents, JobRow, JobState, Kind, RunOptions, TxOptions, WorkerOptions } from './types.ts'
+import type {
+  AttemptRow,
+  DefineOptions,
+  EnqueueOptions,
+  JobEvents,
+  JobRow,
+  JobState,
+  Kind,
+  RunOptions,
+  TxOptions,
+  WorkerOptions,
+} from './types.ts'
 import { explain, type Why } from './why.ts'
 import { Worker } from './worker.ts'
 
@@ -50,7 +61,21 @@ export interface ListOptions {
   readonly before?: string
 }
 
-export type ListedJob = Pick<JobRow, 'tenant' | 'id' | 'queue' | 'kind' | 'state' | 'priority' | 'attempt' | 'crashes' | 'suspect' | 'lastError' | 'holder' | 'createdAt'> & {
+export type ListedJob = Pick<
+  JobRow,
+  | 'tenant'
+  | 'id'
+  | 'queue'
+  | 'kind'
+  | 'state'
+  | 'priority'
+  | 'attempt'
+  | 'crashes'
+  | 'suspect'
+  | 'lastError'
+  | 'holder'
+  | 'createdAt'
+> & {
   readonly runAt: Date | null
   readonly finishedAt: Date | null
 }
@@ -73,7 +98,8 @@ export class Jobs {
 
   /** Declares a kind and its handler. A worker of this process claims only kinds that are declared here. */
   define<Payload = unknown>(name: string, options: RunOptions<Payload> | TxOptions<Payload>): Kind<Payload> {
-    if (this.#core.kinds.has(name)) throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' is defined already. Define each kind once.`)
+    if (this.#core.kinds.has(name))
+      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' is defined already. Define each kind once.`)
     const kind = defineKind(name, options as unknown as DefineOptions<never>)
     this.#core.kinds.set(name, kind)
     return { name, queue: kind.queue }
@@ -86,7 +112,11 @@ export class Jobs {
   }
 
   /** Adds many jobs of one kind in one transaction: yours, or one of our own. */
-  async enqueueMany<Payload>(kind: Kind<Payload> | string, payloads: readonly Payload[], options: EnqueueOptions = {}): Promise<{ ids: string[] }> {
+  async enqueueMany<Payload>(
+    kind: Kind<Payload> | string,
+    payloads: readonly Payload[],
+    options: EnqueueOptions = {},
+  ): Promise<{ ids: string[] }> {
     assertKnown('enqueue', options, knownEnqueue)
     const name = typeof kind === 'string' ? kind : kind.name
     const definition = this.#core.kinds.get(name)
@@ -156,7 +186,12 @@ export class Jobs {
     const texts: string[] = []
     for (const payload of payloads) {
       const validated = definition?.schema === undefined ? payload : await validate(definition, payload)
-      texts.push(toJson(validated === undefined ? null : validated, `The payload of '${name}': payload`, { bytesMax: payloadBytesMax, depthMax: payloadDepthMax }))
+      texts.push(
+        toJson(validated === undefined ? null : validated, `The payload of '${name}': payload`, {
+          bytesMax: payloadBytesMax,
+          depthMax: payloadDepthMax,
+        }),
+      )
     }
     return texts
   }
@@ -186,11 +221,17 @@ export class Jobs {
     ]
   }
 
-  async #enqueueIn(tx: Tx, texts: readonly string[], values: (payloads: string) => unknown[], options: EnqueueOptions): Promise<{ ids: string[] }> {
+  async #enqueueIn(
+    tx: Tx,
+    texts: readonly string[],
+    values: (payloads: string) => unknown[],
+    options: EnqueueOptions,
+  ): Promise<{ ids: string[] }> {
     const level = options.durability ?? this.#core.config.durability
     // 'relaxed' would be a lowering, and 'durable' is what PostgreSQL does unless someone switched it off; both are left to the function.
     if (level !== 'relaxed' && (options.durability !== undefined || level === 'replicated')) {
-      if (level === 'replicated') await assertStandby({ query: async (text: string) => (await tx.query(text)).rows } as unknown as Connection)
+      if (level === 'replicated')
+        await assertStandby({ query: async (text: string) => (await tx.query(text)).rows } as unknown as Connection)
       await tx.query(durabilitySql, [level, false])
     }
     const ids: string[] = []
@@ -203,7 +244,11 @@ export class Jobs {
   }
 
   /** One statement is a transaction already; more of them, or another durability, get one around them. */
-  async #enqueueOwn(texts: readonly string[], values: (payloads: string) => unknown[], options: EnqueueOptions): Promise<string[]> {
+  async #enqueueOwn(
+    texts: readonly string[],
+    values: (payloads: string) => unknown[],
+    options: EnqueueOptions,
+  ): Promise<string[]> {
     if (texts.length === 0) return []
     const level = options.durability ?? this.#core.config.durability
     const isPlain = texts.length <= chunkRows && level === 'durable'
@@ -228,7 +273,8 @@ export class Jobs {
       const client = await this.#core.pool.connect()
       let isBroken = true
       try {
-        if (level === 'replicated') await assertStandby({ query: async (text: string) => (await client.query(text)).rows } as unknown as Connection)
+        if (level === 'replicated')
+          await assertStandby({ query: async (text: string) => (await client.query(text)).rows } as unknown as Connection)
         // Pipelined: every chunk is on its way while the first is still worked on. The commit's own word decides.
         const sent = [client.query('begin'), client.query(durabilitySql, [level, true])]
         for (const chunk of chunks(texts)) sent.push(client.query(enqueueSql, values(chunk)))
@@ -237,7 +283,9 @@ export class Jobs {
         const failed = answers.find((answer) => answer.status === 'rejected')
         isBroken = failed !== undefined && classify(failed.reason) === 'connection'
         if (failed !== undefined) throw failed.reason
-        const results = answers.map((answer) => (answer as PromiseFulfilledResult<{ rows: { id: string }[]; command: string }>).value)
+        const results = answers.map(
+          (answer) => (answer as PromiseFulfilledResult<{ rows: { id: string }[]; command: string }>).value,
+        )
         if (results.at(-1)!.command !== 'COMMIT') throw new PawlError('PAWL_ROLLED_BACK', 'The enqueue was rolled back.')
         return results.slice(2, -1).flatMap((result) => result.rows.map((row) => row.id))
       } finally {
@@ -265,7 +313,12 @@ export class Jobs {
     }
   }
 
-  async #write<Row>(verb: string, query: Statement, values: Readonly<Record<string, Parameter>>, options: ChangeOptions): Promise<Row[]> {
+  async #write<Row>(
+    verb: string,
+    query: Statement,
+    values: Readonly<Record<string, Parameter>>,
+    options: ChangeOptions,
+  ): Promise<Row[]> {
     if (options.tx !== undefined) return (await toTx(options.tx).query<Row>(query.text, bind(query, values))).rows
     this.#assertOutsideTx(verb)
     return this.#read<Row>(query, values)
@@ -276,11 +329,17 @@ export class Jobs {
     const job = await this.get(id)
     if (job === undefined) return new PawlError('PAWL_NOT_FOUND', `There is no job ${id}.`, { details: { id } })
     if (revision !== undefined && job.revision !== null && job.revision !== revision) {
-      return new PawlError('PAWL_REVISION_CONFLICT', `Job ${id} is at revision ${job.revision}, not ${revision}: somebody changed it. Read it again and decide anew.`, {
-        details: { id, expected: revision, actual: job.revision },
-      })
+      return new PawlError(
+        'PAWL_REVISION_CONFLICT',
+        `Job ${id} is at revision ${job.revision}, not ${revision}: somebody changed it. Read it again and decide anew.`,
+        {
+          details: { id, expected: revision, actual: job.revision },
+        },
+      )
     }
-    return new PawlError('PAWL_WRONG_STATE', `Job ${id} is ${job.state} and cannot be ${verb}.`, { details: { id, state: job.state } })
+    return new PawlError('PAWL_WRONG_STATE', `Job ${id} is ${job.state} and cannot be ${verb}.`, {
+      details: { id, state: job.state },
+    })
   }
 }
 
@@ -320,5 +379,7 @@ function jobId(id: string): string {
 }
 
 function camelCase(row: Record<string, unknown>): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(row).map(([name, value]) => [name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()), value]))
+  return Object.fromEntries(
+    Object.entries(row).map(([name, value]) => [name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()), value]),
+  )
 }

@@ -92,7 +92,10 @@ function newThread(options: WorkerOptions): Thread {
   if (!import.meta.url.endsWith('.ts')) return new Thread(new URL('./keeper-thread.js', import.meta.url), options)
   const loader = import.meta.resolve('tsx/esm/api')
   const thread = new URL('./keeper-thread.ts', import.meta.url).href
-  return new Thread(`import('${loader}').then(({ register }) => { register(); return import('${thread}') })`, { ...options, eval: true })
+  return new Thread(`import('${loader}').then(({ register }) => { register(); return import('${thread}') })`, {
+    ...options,
+    eval: true,
+  })
 }
 
 export class Keeper {
@@ -103,7 +106,12 @@ export class Keeper {
   #thread: Thread | undefined
   #isStopping = false
 
-  constructor(data: Omit<KeeperData, 'board'>, board: Board, onMessage: (message: KeeperMessage) => void, onDeath: (error: Error) => void) {
+  constructor(
+    data: Omit<KeeperData, 'board'>,
+    board: Board,
+    onMessage: (message: KeeperMessage) => void,
+    onDeath: (error: Error) => void,
+  ) {
     this.#data = data
     this.#board = board
     this.#onMessage = onMessage

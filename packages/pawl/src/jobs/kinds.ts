@@ -59,7 +59,8 @@ export function defineKind(name: string, options: DefineOptions<never>): Defined
   if ((options.run === undefined) === (options.tx === undefined)) {
     throw new PawlError('PAWL_CONFIG', `define('${name}') needs a handler: either run or tx, not both.`)
   }
-  if (options.durability !== undefined && !durabilities.includes(options.durability)) throw notOneOf('durability', options.durability, durabilities)
+  if (options.durability !== undefined && !durabilities.includes(options.durability))
+    throw notOneOf('durability', options.durability, durabilities)
   const retry = options.retry ?? {}
   return {
     name,
@@ -104,14 +105,22 @@ function unwrap(kind: DefinedKind, result: Awaited<ReturnType<StandardSchema['~s
 /** What an old payload has become: upgraded to the current shape, then validated. */
 export function readPayload(kind: DefinedKind, payload: unknown, version: number): unknown {
   if (version > kind.payloadVersion) {
-    throw invalid(`The payload of '${kind.name}'`, '', `has version ${version}, and this worker knows ${kind.payloadVersion}: deploy the newer release`)
+    throw invalid(
+      `The payload of '${kind.name}'`,
+      '',
+      `has version ${version}, and this worker knows ${kind.payloadVersion}: deploy the newer release`,
+    )
   }
   if (version === kind.payloadVersion || kind.upgrade === undefined) return validate(kind, payload)
   return validate(kind, kind.upgrade(payload, version))
 }
 
 /** The delay before the next attempt, or undefined when there is none: the error is final or the attempts are used up. */
-export function retryDelayMs(kind: DefinedKind, row: { attempt: number; crashes: number; max_attempts: number | null }, error: unknown): number | undefined {
+export function retryDelayMs(
+  kind: DefinedKind,
+  row: { attempt: number; crashes: number; max_attempts: number | null },
+  error: unknown,
+): number | undefined {
   const failures = Math.max(1, row.attempt - row.crashes)
   if (error instanceof NonRetryable || kind.when?.(error) === false) return undefined
   if (failures >= (row.max_attempts ?? kind.attempts)) return undefined

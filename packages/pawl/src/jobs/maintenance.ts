@@ -1,8 +1,9 @@
 // The slow chores of a worker: partitions for the days ahead, retention of the days behind, expired rows, and kinds that nobody defines.
 // Any number of workers may do them at once; each step takes short locks or none.
 
-import type { Connection } from '../db/driver.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { sqlState } from '../db/classify.ts'
+import { Connection, type DatabaseOptions } from '../db/driver.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 
 const pruneStatement = statement(import.meta.url, 'prune')
@@ -13,13 +14,46 @@ const oldPartitionsStatement = statement(import.meta.url, 'old-partitions')
 const tables = ['job_history', 'job_attempt'] as const
 const daysAhead = 7
 
-export interface MaintenanceReport {
-  readonly unknownKinds: readonly string[]
-  readonly dropped: readonly string[]
+const everyMs = 10_000
+/** Of the rounds, one in so many does the heavier chores: about every quarter of an hour. */
+const heavyRounds = 90
+
+export interface MaintenanceOptions {
+  readonly database: DatabaseOptions
+  readonly queues: readonly string[]
+  readonly keepDays: number
+  readonly signal: AbortSignal
+  readonly onTrouble: (error: unknown) => void
 }
 
-export async function lookForUnknownKinds(connection: Connection, queues: readonly string[], ageMs: number): Promise<readonly string[]> {
-  const rows = await connection.run<{ kind: string }>(unknownKindsStatement, { queues: textsLiteral(queues), depth: 1000, age_ms: ageMs })
+export async function maintain({ database, queues, keepDays, signal, onTrouble }: MaintenanceOptions): Promise<void> {
+  const connection = new Connection(database, 'maintenance')
+  for (let round = 0; !signal.aborted; round++) {
+    try {
+      await lookForUnknownKinds(connection, queues, everyMs)
+      if (round % heavyRounds === 1) {
+        await prune(connection)
+        await extendPartitions(connection)
+        await dropOldPartitions(connection, keepDays)
+      }
+    } catch (error) {
+      onTrouble(error)
+    }
+    await sleep(everyMs, undefined, { signal }).catch(() => undefined)
+  }
+  await connection.close()
+}
+
+export async function lookForUnknownKinds(
+  connection: Connection,
+  queues: readonly string[],
+  ageMs: number,
+): Promise<readonly string[]> {
+  const rows = await connection.run<{ kind: string }>(unknownKindsStatement, {
+    queues: textsLiteral(queues),
+    depth: 1000,
+    age_ms: ageMs,
+  })
   await connection.run(resolveKindsStatement)
   return rows.map(({ kind }) => kind)
 }
@@ -50,7 +84,9 @@ export async function extendPartitions(connection: Connection): Promise<void> {
 
 /** Removes days older than `keepDays`: detached without blocking writers, then dropped. */
 export async function dropOldPartitions(connection: Connection, keepDays: number): Promise<readonly string[]> {
-  const rows = await connection.run<{ parent: string; name: string; is_attached: boolean }>(oldPartitionsStatement, { keep_days: keepDays })
+  const rows = await connection.run<{ parent: string; name: string; is_attached: boolean }>(oldPartitionsStatement, {
+    keep_days: keepDays,
+  })
   const dropped: string[] = []
   for (const { parent, name, is_attached } of rows) {
     try {

@@ -53,5 +53,7 @@ function findTextFault(text: string, what: string, path: string): void {
 }
 
 export function invalid(what: string, path: string, reason: string): PawlError {
-  return new PawlError('PAWL_INVALID_PAYLOAD', `${what}${path.replace(/[\u0000-\u001f]/g, ' ').toWellFormed()} ${reason}.`, { details: { path, reason } })
+  return new PawlError('PAWL_INVALID_PAYLOAD', `${what}${path.replace(/[\u0000-\u001f]/g, ' ').toWellFormed()} ${reason}.`, {
+    details: { path, reason },
+  })
 }

@@ -11,7 +11,7 @@ import { OwnTransaction } from '../db/transaction.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
-import { HeldJob, leaseLost } from './held.ts'
+import { type HeldJob, leaseLost } from './held.ts'
 import { readPayload, retryDelayMs } from './kinds.ts'
 import { type PayloadLimits, toJson } from './payload.ts'
 import type { Ending } from './settler.ts'
@@ -75,7 +75,8 @@ export class Runner {
 
   /** The end that a handler's answer means. */
   endOf(held: HeldJob, result: unknown): Ending {
-    if (result instanceof Snooze) return { held, result: null, failed: { outcome: 'snoozed', delayMs: Math.max(1, Math.round(result.delayMs)), error: null } }
+    if (result instanceof Snooze)
+      return { held, result: null, failed: { outcome: 'snoozed', delayMs: Math.max(1, Math.round(result.delayMs)), error: null } }
     if (result === undefined) return { held, result: null }
     try {
       return { held, result: toJson(result, `The result of '${held.kind}'`, this.options.limits) }
@@ -87,7 +88,8 @@ export class Runner {
   /** After job.complete(tx): only the history knows whether that transaction committed. */
   async #checkCompleted(held: HeldJob, error: unknown): Promise<RunEnd> {
     if (await this.isSettled(held)) return 'settled'
-    const reason = error ?? new Error('job.complete(tx) was called, but its transaction did not commit before the handler returned.')
+    const reason =
+      error ?? new Error('job.complete(tx) was called, but its transaction did not commit before the handler returned.')
     return failedEnd(held, reason)
   }
 

@@ -109,7 +109,8 @@ export class Settler {
     for (let tried = 1; ; tried++) {
       try {
         const refused = await this.#settle(group)
-        if (refused.length < group.length) this.#options.onSettled(refused.length === 0 ? group : group.filter((ending) => !refused.includes(ending)))
+        if (refused.length < group.length)
+          this.#options.onSettled(refused.length === 0 ? group : group.filter((ending) => !refused.includes(ending)))
         if (refused.length > 0) this.#options.onRefused(refused)
         return
       } catch (error) {
@@ -134,9 +135,16 @@ export class Settler {
   /** The statement itself was refused: a bug, or a result that PostgreSQL cannot store. It is said, and the job's time limit ends it. */
   #giveUp(ending: Ending, error: unknown): void {
     const { held } = ending
-    this.#options.logger.error({ job: held.id, kind: held.kind, error: describeError(error) }, 'the end of a job could not be stored')
+    this.#options.logger.error(
+      { job: held.id, kind: held.kind, error: describeError(error) },
+      'the end of a job could not be stored',
+    )
     if (ending.failed === undefined && classify(error) === 'permanent') {
-      this.add({ held, result: null, failed: { outcome: 'failed', delayMs: undefined, error: `Its result could not be stored: ${describeError(error, 500)}` } })
+      this.add({
+        held,
+        result: null,
+        failed: { outcome: 'failed', delayMs: undefined, error: `Its result could not be stored: ${describeError(error, 500)}` },
+      })
     }
   }
 }
@@ -145,7 +153,9 @@ async function settleDone(connection: Connection, group: readonly Ending[]): Pro
   if (probe.on) await probe.hit('jobs.settle.before', group)
   const [row] = await connection.run<{ settled: number }>(settleStatement, {
     ...identity(group),
-    results: group.every((ending) => ending.result === null) ? numbersLiteral(group.map(() => null)) : textsLiteral(group.map((ending) => ending.result)),
+    results: group.every((ending) => ending.result === null)
+      ? numbersLiteral(group.map(() => null))
+      : textsLiteral(group.map((ending) => ending.result)),
     ran_ms: numbersLiteral(group.map((ending) => ending.held.ranMs())),
   })
   if (probe.on) await probe.hit('jobs.settle.after', group)
@@ -175,4 +185,3 @@ function identity(group: readonly Ending[]): Record<'tenants' | 'ids' | 'fences'
     fences: numbersLiteral(group.map((ending) => ending.held.fence)),
   }
 }
-

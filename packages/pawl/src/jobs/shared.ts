@@ -2,8 +2,8 @@
 // one after another with the settings reset in between, and the group is settled with the commit. Any trouble rolls everything back
 // and each job runs again alone, which is safe because its effects are in this database only.
 
+import { bind, numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
-import { numbersLiteral, statement, bind, textsLiteral } from '../db/statement.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
 import { type HeldJob, leaseLost } from './held.ts'

@@ -7,9 +7,13 @@ import { PawlError } from '../errors.ts'
 import type { DefinedKind } from './kinds.ts'
 
 /** Gives the installation's id. */
-export async function assertReady(engine: Connection, core: { config: Config; kinds: ReadonlyMap<string, DefinedKind> }): Promise<string> {
+export async function assertReady(
+  engine: Connection,
+  core: { config: Config; kinds: ReadonlyMap<string, DefinedKind> },
+): Promise<string> {
   await assertMigrated(engine)
-  const wantsReplica = core.config.durability === 'replicated' || [...core.kinds.values()].some((kind) => kind.durability === 'replicated')
+  const wantsReplica =
+    core.config.durability === 'replicated' || [...core.kinds.values()].some((kind) => kind.durability === 'replicated')
   if (wantsReplica) await assertStandby(engine)
   const [row] = await engine.query<{ id: string }>("select id::text as id from pawl.installation where tenant = ''")
   return row!.id
@@ -19,7 +23,10 @@ export async function assertMigrated(engine: Connection): Promise<void> {
   const pending = await pendingMigrations(engine)
   if (pending === undefined || pending.length > 0) {
     const missing = pending === undefined ? 'is not there' : `lacks ${pending.join(', ')}`
-    throw new PawlError('PAWL_SCHEMA_MISSING', `Pawl's schema ${missing}. Run 'pawl migrate', or call pawl.migrate() before you start a worker.`)
+    throw new PawlError(
+      'PAWL_SCHEMA_MISSING',
+      `Pawl's schema ${missing}. Run 'pawl migrate', or call pawl.migrate() before you start a worker.`,
+    )
   }
 }
 

@@ -16,7 +16,12 @@ export interface StandardSchema<Output = unknown> {
 }
 export type SchemaResult<Output> =
   | { readonly value: Output; readonly issues?: undefined }
-  | { readonly issues: readonly { readonly message: string; readonly path?: readonly (PropertyKey | { readonly key: PropertyKey })[] | undefined }[] }
+  | {
+      readonly issues: readonly {
+        readonly message: string
+        readonly path?: readonly (PropertyKey | { readonly key: PropertyKey })[] | undefined
+      }[]
+    }
 
 export type PayloadOf<Schema> = Schema extends StandardSchema<infer Output> ? Output : unknown
 

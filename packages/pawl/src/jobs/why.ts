@@ -40,24 +40,44 @@ export async function explain(read: Read, tenant: string, id: string): Promise<W
 
 function* reasonsOf(row: Row): Generator<[code: string, text: string]> {
   if (row.state === 'done') yield ['done', `It finished at ${row.finished_at?.toISOString()}.`]
-  if (row.state === 'cancelled') yield ['cancelled', `It was cancelled at ${row.finished_at?.toISOString()}${row.last_error ? `: ${row.last_error}` : ''}.`]
-  if (row.state === 'dead') yield ['dead', `It is dead after ${row.attempt} attempt(s) and ${row.crashes} crash(es): ${firstLine(row.last_error)} Retry it with 'pawl jobs retry'.`]
-  if (row.state === 'scheduled') yield ['scheduled', `It waits for ${row.run_at?.toISOString()}${row.attempt > 0 ? `, after attempt ${row.attempt} failed: ${firstLine(row.last_error)}` : '.'}`]
+  if (row.state === 'cancelled')
+    yield ['cancelled', `It was cancelled at ${row.finished_at?.toISOString()}${row.last_error ? `: ${row.last_error}` : ''}.`]
+  if (row.state === 'dead')
+    yield [
+      'dead',
+      `It is dead after ${row.attempt} attempt(s) and ${row.crashes} crash(es): ${firstLine(row.last_error)} Retry it with 'pawl jobs retry'.`,
+    ]
+  if (row.state === 'scheduled')
+    yield [
+      'scheduled',
+      `It waits for ${row.run_at?.toISOString()}${row.attempt > 0 ? `, after attempt ${row.attempt} failed: ${firstLine(row.last_error)}` : '.'}`,
+    ]
   if (row.state === 'running') yield* runningReasons(row)
   if (row.state === 'ready') yield* readyReasons(row)
 }
 
 function* runningReasons(row: Row): Generator<[string, string]> {
   if (row.holder_closed === null) yield ['running', `Worker ${row.holder} (${row.holder_name}) has it.`]
-  else yield ['rescue', `Worker ${row.holder} (${row.holder_name}) is gone (${row.holder_closed}); the next sweep takes the job over.`]
+  else
+    yield [
+      'rescue',
+      `Worker ${row.holder} (${row.holder_name}) is gone (${row.holder_closed}); the next sweep takes the job over.`,
+    ]
 }
 
 function* readyReasons(row: Row): Generator<[string, string]> {
   if (!row.is_queue_worked) yield ['queue-not-worked', `No running worker works the queue '${row.queue}'. Start one.`]
-  else if (!row.is_kind_known) yield ['kind-unknown', `No running worker on '${row.queue}' defines the kind '${row.kind}'. Deploy one that does.`]
-  if (row.suspect) yield ['suspect', `Its process died while it may have run (${row.crashes} time(s)). It waits for a worker that runs nothing else meanwhile.`]
-  if (row.ahead > 0) yield ['behind', `${row.ahead >= 1000 ? 'At least 1000' : row.ahead} job(s) are ahead of it in '${row.queue}'.`]
-  if (row.is_queue_worked && row.is_kind_known && !row.suspect && row.ahead === 0) yield ['next', 'It is next; a worker takes it as soon as one has a free slot.']
+  else if (!row.is_kind_known)
+    yield ['kind-unknown', `No running worker on '${row.queue}' defines the kind '${row.kind}'. Deploy one that does.`]
+  if (row.suspect)
+    yield [
+      'suspect',
+      `Its process died while it may have run (${row.crashes} time(s)). It waits for a worker that runs nothing else meanwhile.`,
+    ]
+  if (row.ahead > 0)
+    yield ['behind', `${row.ahead >= 1000 ? 'At least 1000' : row.ahead} job(s) are ahead of it in '${row.queue}'.`]
+  if (row.is_queue_worked && row.is_kind_known && !row.suspect && row.ahead === 0)
+    yield ['next', 'It is next; a worker takes it as soon as one has a free slot.']
 }
 
 function firstLine(text: string | null): string {

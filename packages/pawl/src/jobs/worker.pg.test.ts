@@ -23,31 +23,49 @@ test('an enqueued job runs once, and its outcome, attempt and result are in hist
 test('a tx handler writes its effects and its completion in one transaction', async () => {
   await db.query('create table effect (job_id bigint)')
   const pawl = db.pawl()
-  const kind = pawl.jobs.define('effect', { tx: async (job, tx) => void (await tx.query('insert into effect values ($1)', [job.id])) })
-  const { ids } = await pawl.jobs.enqueueMany(kind, Array.from({ length: 50 }, () => ({})))
+  const kind = pawl.jobs.define('effect', {
+    tx: async (job, tx) => void (await tx.query('insert into effect values ($1)', [job.id])),
+  })
+  const { ids } = await pawl.jobs.enqueueMany(
+    kind,
+    Array.from({ length: 50 }, () => ({})),
+  )
   const worker = pawl.jobs.worker()
   await worker.start()
   await worker.whenIdle()
   await worker.stop()
-  expect(await db.query('select count(*)::int as n, count(distinct job_id)::int as jobs from effect')).toEqual([{ n: ids.length, jobs: ids.length }])
+  expect(await db.query('select count(*)::int as n, count(distinct job_id)::int as jobs from effect')).toEqual([
+    { n: ids.length, jobs: ids.length },
+  ])
   expect(await db.query("select count(*)::int as n from pawl.job_history where outcome = 'done'")).toEqual([{ n: ids.length }])
 })
 
 test('jobs that share a transaction are each applied once', async () => {
   await db.query('create table effect (job_id bigint)')
   const pawl = db.pawl()
-  const kind = pawl.jobs.define('shared', { share: 20, tx: async (job, tx) => void (await tx.query('insert into effect values ($1)', [job.id])) })
-  await pawl.jobs.enqueueMany(kind, Array.from({ length: 200 }, () => ({})))
+  const kind = pawl.jobs.define('shared', {
+    share: 20,
+    tx: async (job, tx) => void (await tx.query('insert into effect values ($1)', [job.id])),
+  })
+  await pawl.jobs.enqueueMany(
+    kind,
+    Array.from({ length: 200 }, () => ({})),
+  )
   const worker = pawl.jobs.worker()
   await worker.start()
   await worker.whenIdle()
   await worker.stop()
-  expect(await db.query('select count(*)::int as n, count(distinct job_id)::int as jobs from effect')).toEqual([{ n: 200, jobs: 200 }])
+  expect(await db.query('select count(*)::int as n, count(distinct job_id)::int as jobs from effect')).toEqual([
+    { n: 200, jobs: 200 },
+  ])
 })
 
 test('a failing job is retried with its backoff, recorded attempt by attempt, and dead at its limit', async () => {
   const pawl = db.pawl()
-  const kind = pawl.jobs.define('fails', { retry: { attempts: 3, initialMs: 1, jitter: false }, run: () => Promise.reject(new Error('no')) })
+  const kind = pawl.jobs.define('fails', {
+    retry: { attempts: 3, initialMs: 1, jitter: false },
+    run: () => Promise.reject(new Error('no')),
+  })
   const { id } = await pawl.jobs.enqueue(kind, {})
   const worker = pawl.jobs.worker()
   const dead = new Promise<unknown>((resolve) => pawl.on('job.dead', resolve))

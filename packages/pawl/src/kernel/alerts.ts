@@ -15,9 +15,20 @@ export interface Alert {
 }
 
 export async function listAlerts(pool: Pool, tenant: string): Promise<Alert[]> {
-  const { rows } = await pool.query<{ code: string; subject: string; message: string; count: string; first_at: Date; last_at: Date }>(
-    listStatement.text,
-    bind(listStatement, { tenant, limit: 500 }) as unknown[],
-  )
-  return rows.map((row) => ({ code: row.code, subject: row.subject, message: row.message, count: Number(row.count), firstAt: row.first_at, lastAt: row.last_at }))
+  const { rows } = await pool.query<{
+    code: string
+    subject: string
+    message: string
+    count: string
+    first_at: Date
+    last_at: Date
+  }>(listStatement.text, bind(listStatement, { tenant, limit: 500 }) as unknown[])
+  return rows.map((row) => ({
+    code: row.code,
+    subject: row.subject,
+    message: row.message,
+    count: Number(row.count),
+    firstAt: row.first_at,
+    lastAt: row.last_at,
+  }))
 }

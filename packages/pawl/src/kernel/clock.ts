@@ -15,6 +15,7 @@ const units: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 
 export function durationMs(value: number | string): number {
   if (typeof value === 'number') return value
   const match = /^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)$/.exec(value.trim())
-  if (match === null) throw new RangeError(`'${value}' is not a duration. Use a number of milliseconds or one of 250ms, 5s, 15m, 2h, 7d.`)
+  if (match === null)
+    throw new RangeError(`'${value}' is not a duration. Use a number of milliseconds or one of 250ms, 5s, 15m, 2h, 7d.`)
   return Number(match[1]) * units[match[2]!]!
 }

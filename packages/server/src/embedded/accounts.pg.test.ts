@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process'
-import { chown, cp, mkdir, readFile, rename, rm, stat, symlink } from 'node:fs/promises'
+import { chown, cp, mkdir, readFile, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
@@ -112,6 +112,25 @@ describe.runIf(isRoot())('root', () => {
     expect(notices).toEqual([])
     await server.stop()
     await movesButIsNotShared(project, running.dataDir)
+  })
+
+  test('lets others pass through a directory of mode 0700, such as mkdtemp makes, if there is nothing else in it', async () => {
+    const dir = await scratch.dir(undefined, 0o700)
+    const { server, notices } = await scratch.start({ dir })
+    expect(server.dataDir).toBe(join(dir, 'pgdata'))
+    expect((await stat(dir)).mode & 0o777).toBe(0o711)
+    expect(notices).toEqual([])
+    await server.stop()
+  })
+
+  test('opens no directory that holds files of others', async () => {
+    const dir = await scratch.dir(undefined, 0o700)
+    await writeFile(join(dir, 'diary'), 'private')
+    const { server } = await scratch.start({ dir })
+    homesElsewhere.push(dirname(server.dataDir))
+    expect(server.dataDir).not.toContain(dir)
+    expect((await stat(dir)).mode & 0o777).toBe(0o700)
+    await server.stop()
   })
 
   test('runs binaries that the account can reach', async () => {

@@ -6,8 +6,8 @@ import { type ProbeTarget, probe } from './probe.ts'
 export type Answer = { readonly state: 'ours' } | { readonly state: 'gone' } | { readonly state: 'silent'; readonly why: string }
 
 const pollMs = 25
-/** Each probe of a busy server leaves a line in its log. */
-const busyPollMs = 250
+/** Each probe of a busy server leaves a line in its log, so they become rarer. */
+const maxBusyPollMs = 250
 /** Replaying a long write-ahead log is not a fault: a server that says it is busy gets this long. */
 const busyMs = 10 * 60_000
 
@@ -15,17 +15,19 @@ const busyMs = 10 * 60_000
 export async function untilAnswer(target: ProbeTarget, silenceMs: number, isGone: () => Promise<boolean>): Promise<Answer> {
   const began = performance.now()
   let heardAt = began
+  let pauseMs = pollMs
   for (;;) {
     if (await isGone()) return { state: 'gone' }
     const result = await probe(target)
     const now = performance.now()
     if (result.state === 'ours') return result
     if (result.state === 'busy') heardAt = now
+    pauseMs = result.state === 'busy' ? Math.min(pauseMs * 2, maxBusyPollMs) : pollMs
     if (result.state === 'password refused' && (await isListening(target)) && !(await isGone()))
       throw passwordError(target, result.why)
     const why = result.state === 'other' ? 'a server with other data answers' : result.why
     if (now - heardAt > silenceMs || now - began > busyMs) return { state: 'silent', why }
-    await sleep(result.state === 'busy' ? busyPollMs : pollMs)
+    await sleep(pauseMs)
   }
 }
 

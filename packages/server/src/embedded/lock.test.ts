@@ -87,7 +87,7 @@ test('the lock is freed when the work throws, and one small file is all that sta
 })
 
 async function holdElsewhere(path: string): Promise<ChildProcess> {
-  const code = `import { withLock } from '${new URL('./lock.ts', import.meta.url)}'
+  const code = `import { withLock } from '${new URL('./lock.ts', import.meta.url).href}'
     await withLock('${path}', { waitMs: 0 }, () => new Promise(() => { console.log('held'); setInterval(() => {}, 1000) }))`
   const child = spawn(process.execPath, ['--import', 'tsx', '--input-type=module', '--eval', code], {
     stdio: ['ignore', 'pipe', 'inherit'],

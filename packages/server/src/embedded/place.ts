@@ -35,12 +35,25 @@ export async function findDataDir(dir: string, runAs: Account | undefined, onNot
   // The postmaster is recognised by its working directory, which is the real path even if somebody put the data behind a link.
   const inside = await realpath(join(dir, 'pgdata')).catch(() => join(dir, 'pgdata'))
   if (runAs === undefined || (await canReach(runAs, dirname(inside)))) return inside
+  if (await openIfOnlyOurs(dir, runAs)) return inside
   await refuseUnreachable(inside, runAs)
   const home = await makeHomeElsewhere(dir, runAs, onNotice)
   await writeFile(`${pointer}.new`, `${join(home, 'pgdata')}\n`)
   await rename(`${pointer}.new`, pointer)
   onNotice(`The data are kept in ${home}, since PostgreSQL does not run as root and uid ${runAs.uid} cannot enter ${dir}.`)
   return join(home, 'pgdata')
+}
+
+/**
+ * A fresh temporary directory has mode 0700. If nothing is in it but what the launcher guards by modes of its own, others may be
+ * let through (not let in: without r they cannot list it), and the data can stay where they are wanted and looked for.
+ */
+async function openIfOnlyOurs(dir: string, runAs: Account): Promise<boolean> {
+  const { uid, mode } = await stat(dir)
+  const onlyOurs = (await readdir(dir)).every((name) => /^(lock\.|password|pgdata|postgres\.log)/.test(name))
+  if (uid !== 0 || !onlyOurs || !(await canReach(runAs, dirname(dir)))) return false
+  await chmod(dir, (mode & 0o777) | 0o011)
+  return canReach(runAs, dir)
 }
 
 const belongsTo = 'belongs-to'

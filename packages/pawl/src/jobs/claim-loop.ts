@@ -1,0 +1,212 @@
+// The worker's main loop: claim, hand over, wait. One claim is under way at a time, so after a lost answer it can give back whatever the
+// database thinks it holds. Suspects run alone: the process empties itself first.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Logger } from '../config.ts'
+import { isRetryable } from '../db/classify.ts'
+import { describeError } from '../errors.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import { engineBackoffMs } from '../kernel/retry.ts'
+import type { Wakeup } from '../kernel/signal.ts'
+import type { Counts } from './counts.ts'
+import type { Fetcher } from './fetcher.ts'
+import { type ClaimedRow, HeldJob } from './held.ts'
+import type { DefinedKind } from './kinds.ts'
+import type { Settler } from './settler.ts'
+import type { Sleep } from './sleep.ts'
+import type { Slots } from './slots.ts'
+
+/** Enough is fetched ahead for about so long at the present rate. */
+const prefetchMs = 500
+const reconcileEveryMs = 5000
+const suspectLookEveryMs = 1000
+/** While ready work waits, suspects get at least an eighth of the time: a slice like this after each look. */
+const suspectSliceMs = 250
+const drainPatienceMinMs = 2000
+const drainPatienceMaxMs = 15 * 60_000
+
+export interface ClaimLoopOptions {
+  readonly batchMax: number
+  readonly concurrency: number
+  readonly pollMs: number
+  readonly queues: readonly string[]
+  readonly kinds: ReadonlyMap<string, DefinedKind>
+  readonly changed: Wakeup
+  readonly counts: Counts
+  readonly fetcher: Fetcher
+  readonly logger: Logger
+  readonly settler: Settler
+  readonly sleep: Sleep
+  readonly slots: Slots
+  readonly signal: AbortSignal
+  readonly worker: () => number | undefined
+  readonly installation: () => string
+  readonly onIdle: () => void
+  readonly onTrouble: (error: unknown) => void
+}
+
+export class ClaimLoop {
+  readonly #options: ClaimLoopOptions
+  readonly #queues: string[]
+  readonly #kinds: readonly DefinedKind[]
+  #isDoubtful = false
+  #lastReconcileMs = monotonicMs()
+  #nextSuspectLookMs = 0
+  #drainPatienceMs = drainPatienceMinMs
+  #ratePerMs = 0
+  readonly #aborted: Promise<void>
+
+  constructor(options: ClaimLoopOptions) {
+    this.#options = options
+    this.#aborted = new Promise((resolve) => options.signal.addEventListener('abort', () => resolve(), { once: true }))
+    this.#queues = [...options.queues]
+    this.#kinds = [...options.kinds.values()]
+  }
+
+  /** Told at every tick how many jobs ended in how long. */
+  measured(ended: number, tookMs: number): void {
+    const rate = ended / Math.max(1, tookMs)
+    this.#ratePerMs = Math.max(rate, this.#ratePerMs * 0.7 + rate * 0.3)
+  }
+
+  lookForSuspects(): void {
+    this.#nextSuspectLookMs = 0
+    this.#options.changed.fire()
+  }
+
+  async run(): Promise<void> {
+    const { signal, logger, onTrouble } = this.#options
+    for (let failed = 0; !signal.aborted; ) {
+      try {
+        await this.#turn()
+        failed = 0
+      } catch (error) {
+        failed++
+        // The claim may have happened without an answer: what we hold and do not know is given back before the next one.
+        this.#isDoubtful = true
+        onTrouble(error)
+        if (!isRetryable(error)) logger.error({ error: describeError(error) }, 'claiming failed')
+        await sleep(engineBackoffMs(error, failed), undefined, { signal }).catch(() => undefined)
+      }
+    }
+  }
+
+  async #turn(): Promise<void> {
+    const { changed, pollMs, sleep } = this.#options
+    const worker = this.#options.worker()
+    if (worker === undefined) {
+      await changed.wait(pollMs)
+      return
+    }
+    await this.#reconcile(worker)
+    if (this.#held() > 0 && (await this.#suspectTurn(worker))) return
+    const room = this.#room()
+    if (room <= 0) {
+      await changed.wait(pollMs)
+      return
+    }
+    const found = await this.#claim(worker, room)
+    if (found > 0) return sleep.worked(worker, found)
+    if (this.#held() === 0 && (await this.#runSuspects(worker))) return
+    if (this.#held() === 0) this.#options.onIdle()
+    const waitMs = await sleep.idle(worker)
+    if (waitMs > 0) await changed.wait(waitMs)
+  }
+
+  #held(): number {
+    const { settler, slots } = this.#options
+    return slots.running + slots.buffered + settler.unsettled
+  }
+
+  /** Free slots, or what runs in about half a second at the present rate, less what waits here already. */
+  #room(): number {
+    const { batchMax, concurrency, slots } = this.#options
+    const target = Math.max(slots.free, Math.min(batchMax, Math.ceil(this.#ratePerMs * prefetchMs)))
+    if (slots.buffered > target / 2 && slots.buffered >= slots.free) return 0
+    return Math.min(target - slots.buffered, batchMax, 2 * Math.max(batchMax, concurrency) - this.#held())
+  }
+
+  async #claim(worker: number, room: number): Promise<number> {
+    const { counts, fetcher, signal, slots } = this.#options
+    const kinds = this.#kinds.filter((kind) => slots.hasRoom(kind))
+    if (kinds.length === 0) return 0
+    let found = 0
+    for (const queue of this.#queues) {
+      if (found >= room || signal.aborted) break
+      const rows = await fetcher.claim(worker, queue, kinds, room - found)
+      found += rows.length
+      counts.claimed += rows.length
+      slots.add(rows.map((row) => this.#hold(row, worker)))
+    }
+    // The next claim begins with another queue, so that none starves behind a full one.
+    this.#queues.push(this.#queues.shift()!)
+    return found
+  }
+
+  #hold(row: ClaimedRow, worker: number): HeldJob {
+    return new HeldJob(row, this.#options.kinds.get(row.kind)!, this.#options.installation(), worker)
+  }
+
+  async #reconcile(worker: number): Promise<void> {
+    const { counts, fetcher, settler, slots } = this.#options
+    const isDue = this.#held() > 0 && monotonicMs() - this.#lastReconcileMs > reconcileEveryMs
+    if (!this.#isDoubtful && !isDue) return
+    counts.released += await fetcher.releaseUnknown(worker, [...slots.ids(), ...settler.ids()])
+    this.#lastReconcileMs = monotonicMs()
+    this.#isDoubtful = false
+  }
+
+  // ---- suspects
+
+  /** While other work goes on: if a suspect waits, the process empties itself and runs suspects for a while. */
+  async #suspectTurn(worker: number): Promise<boolean> {
+    if (monotonicMs() < this.#nextSuspectLookMs) return false
+    this.#nextSuspectLookMs = monotonicMs() + suspectLookEveryMs
+    if (!(await this.#options.fetcher.areSuspectsWaiting(this.#queues, this.#kinds))) return false
+    if (!(await this.#drained(worker))) {
+      // A long job runs here. Others may be free sooner; this process is more patient each time, so a suspect is never stuck for good.
+      this.#drainPatienceMs = Math.min(drainPatienceMaxMs, this.#drainPatienceMs * 2)
+      this.#nextSuspectLookMs = monotonicMs() + this.#drainPatienceMs * (0.5 + Math.random())
+      return false
+    }
+    this.#drainPatienceMs = drainPatienceMinMs
+    await this.#runSuspects(worker)
+    this.#nextSuspectLookMs = monotonicMs() + suspectLookEveryMs
+    return true
+  }
+
+  async #drained(worker: number): Promise<boolean> {
+    const { changed, signal } = this.#options
+    const deadlineMs = monotonicMs() + this.#drainPatienceMs
+    while (this.#held() > 0 && monotonicMs() < deadlineMs) {
+      if (signal.aborted || this.#options.worker() !== worker) return false
+      await changed.wait(Math.max(1, deadlineMs - monotonicMs()))
+    }
+    return this.#held() === 0
+  }
+
+  /** One after another, alone, for a slice of time. Says whether there was one. */
+  async #runSuspects(worker: number): Promise<boolean> {
+    const { counts, settler, signal, slots } = this.#options
+    const untilMs = monotonicMs() + suspectSliceMs
+    let hasRun = false
+    while (!signal.aborted && monotonicMs() < untilMs) {
+      const row = await this.#claimSuspect(worker)
+      if (row === undefined) break
+      hasRun = true
+      counts.claimed++
+      await Promise.race([slots.runAlone(this.#hold(row, worker)), this.#aborted])
+      // Its end must be stored before the next one starts: otherwise that one's crash would count against this one.
+      await settler.drained()
+    }
+    return hasRun
+  }
+
+  async #claimSuspect(worker: number): Promise<ClaimedRow | undefined> {
+    for (const queue of this.#queues) {
+      const row = await this.#options.fetcher.claimSuspect(worker, queue, this.#kinds)
+      if (row !== undefined) return row
+    }
+    return undefined
+  }
+}

@@ -1,0 +1,204 @@
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { Connection, type DatabaseOptions } from '../db/driver.ts'
+import { bind, numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
+import type { Job } from '../jobs/types.ts'
+import { leaseStatements } from './lease.ts'
+
+// The kernel's promises are shown on the statements that carry them, those of the one claim engine.
+const jobsModule = new URL('../jobs/fetcher.ts', import.meta.url).href
+const claim = statement(jobsModule, 'claim')
+const settle = statement(jobsModule, 'settle')
+const settleFailed = statement(jobsModule, 'settle-failed')
+
+interface Claimed {
+  readonly id: string
+  readonly fence: string
+}
+
+let db: TestDatabase
+let connections: Connection[]
+beforeEach(async () => {
+  db = await createDatabase()
+  connections = []
+})
+afterEach(async () => {
+  await Promise.all(connections.map((connection) => connection.close()))
+  await db.drop()
+})
+
+function options(): DatabaseOptions {
+  return { url: db.url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 60_000, applicationName: 'pawl test' }
+}
+
+/** A connection and an incarnation of its own. */
+async function claimer(): Promise<{ connection: Connection; worker: number; claim: (limit: number) => Promise<Claimed[]> }> {
+  const connection = new Connection(options(), 'claim')
+  connections.push(connection)
+  const [row] = await connection.run<{ id: number }>(leaseStatements.open, {
+    name: 'one name for all',
+    host: 'host',
+    pid: 1,
+    release: '0',
+    queues: textsLiteral(['default']),
+    kinds: textsLiteral(['k']),
+    concurrency: 1,
+    locks: false,
+    lease_ms: 3_600_000,
+  })
+  const worker = row!.id
+  return { connection, worker, claim: (limit) => connection.run<Claimed>(claim, claimValues(worker, limit)) }
+}
+
+function claimValues(worker: number, limit: number) {
+  return {
+    worker,
+    queue: 'default',
+    limit,
+    kinds: textsLiteral(['k']),
+    timeouts_ms: numbersLiteral([900_000]),
+    after_due: '-infinity',
+    after_id: 0,
+  }
+}
+
+async function addJobs(count: number): Promise<void> {
+  await db.query(
+    "select count(*) from pawl.enqueue_many('', 'default', 'k', (select jsonb_agg(n) from generate_series(1, $1::integer) n))",
+    [count],
+  )
+}
+
+async function run<Row>(
+  client: { query(text: string, values: unknown[]): Promise<{ rows: unknown[] }> },
+  query: Statement,
+  values: Parameters<typeof bind>[1],
+) {
+  return (await client.query(query.text, bind(query, values) as unknown[])).rows as Row[]
+}
+
+function identity({ id, fence }: Claimed) {
+  return { tenants: textsLiteral(['']), ids: numbersLiteral([id]), fences: numbersLiteral([fence]) }
+}
+
+async function settleOne(connection: Connection, job: Claimed): Promise<number> {
+  const [row] = await connection.run<{ settled: number }>(settle, { ...identity(job), results: '{null}', ran_ms: '{1}' })
+  return row!.settled
+}
+
+test('[K1] two claimers race for one row, many times: one of them gets it', async () => {
+  const [one, other] = [await claimer(), await claimer()]
+  for (let round = 0; round < 200; round++) {
+    await addJobs(1)
+    const [mine, theirs] = await Promise.all(round % 2 ? [one.claim(1), other.claim(1)] : [other.claim(1), one.claim(1)])
+    expect(mine.length + theirs.length).toBe(1)
+  }
+})
+
+test('[K1] a claim that is not committed yet hides its row from others, and its rollback gives the row back', async () => {
+  const [one, other] = [await claimer(), await claimer()]
+  await addJobs(1)
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    expect(await run<Claimed>(client, claim, claimValues(one.worker, 1))).toHaveLength(1)
+    // It does not wait either: its answer is there while the other's transaction is open.
+    expect(await other.claim(1)).toEqual([])
+    await client.query('rollback')
+    expect(await other.claim(1)).toHaveLength(1)
+    expect(await one.claim(1)).toEqual([])
+  } finally {
+    client.release()
+  }
+})
+
+test('[K1] 16 claimers and 10,000 rows: every row is claimed once, and each claimer gets at least 1 % of them', async () => {
+  const rows = 10_000
+  await addJobs(rows)
+  const claimers = await Promise.all(Array.from({ length: 16 }, claimer))
+  const got = await Promise.all(
+    claimers.map(async (each) => {
+      const mine: Claimed[] = []
+      for (;;) {
+        const batch = await each.claim(20)
+        if (batch.length === 0) return mine
+        mine.push(...batch)
+      }
+    }),
+  )
+  const ids = got.flat().map((job) => job.id)
+  expect(ids).toHaveLength(rows)
+  expect(new Set(ids).size).toBe(rows)
+  expect(Math.min(...got.map((mine) => mine.length))).toBeGreaterThanOrEqual(rows / 100)
+  // The database agrees about who holds what, and no two claims were given the same number.
+  const held = await db.query<{ holder: number; n: number }>(
+    "select holder, count(*)::int as n from pawl.job where state = 'running' group by holder",
+  )
+  expect(new Map(held.map(({ holder, n }) => [holder, n]))).toEqual(
+    new Map(claimers.map(({ worker }, index) => [worker, got[index]!.length])),
+  )
+  expect(await db.query('select fence from pawl.job group by fence having count(distinct holder) > 1')).toEqual([])
+})
+
+test('[K3] the same incarnation claims its own ended row again: every write under the earlier fence is refused', async () => {
+  const { connection, worker, claim } = await claimer()
+  await addJobs(1)
+  const [earlier] = await claim(1)
+  const release = { ...identity(earlier!), worker, outcomes: '{released}', delays_ms: '{0}', errors: '{null}', ran_ms: '{null}' }
+  expect(await connection.run(settleFailed, release)).toHaveLength(1)
+  const [later] = await claim(1)
+  expect(later!.id).toBe(earlier!.id)
+  expect(BigInt(later!.fence)).toBeGreaterThan(BigInt(earlier!.fence))
+  const [before] = await db.query('select j.* from pawl.job j')
+
+  expect(await settleOne(connection, earlier!)).toBe(0)
+  expect(await connection.run(settleFailed, release)).toEqual([])
+  await expect(db.query("select pawl.guard_job('', $1, $2)", [earlier!.id, earlier!.fence])).rejects.toMatchObject({
+    code: 'PW001',
+  })
+  await expect(db.query("select pawl.complete_job('', $1, $2)", [earlier!.id, earlier!.fence])).rejects.toMatchObject({
+    code: 'PW001',
+  })
+  const touch = { tenant: '', id: earlier!.id, fence: earlier!.fence, progress: '1' }
+  expect(await connection.run(statement(jobsModule, 'touch'), touch)).toEqual([{ answer: 'lost' }])
+  expect(await db.query('select j.* from pawl.job j')).toEqual([before])
+
+  expect(await settleOne(connection, later!)).toBe(1)
+})
+
+test('[K3] a handler that outlived its time limit cannot complete the job that its own process runs again', async () => {
+  const pawl = db.pawl()
+  const runs: Job[] = []
+  const goOn = deferred()
+  pawl.jobs.define('twice', {
+    timeout: '300ms',
+    retry: { initialMs: 1, jitter: false },
+    run: async (job) => {
+      runs.push(job)
+      await goOn.promise
+      return `attempt ${job.attempt}`
+    },
+  })
+  const { id } = await pawl.jobs.enqueue('twice', {})
+  const worker = pawl.jobs.worker()
+  await worker.start()
+  await until('it runs a second time', () => runs.length === 2)
+  const client = await db.pool.connect()
+  try {
+    await expect(runs[0]!.guard(client)).rejects.toMatchObject({ code: expect.stringMatching(/PAWL_(LEASE_LOST|TIMED_OUT)/) })
+    await expect(runs[0]!.complete(client, 'stale')).rejects.toMatchObject({
+      code: expect.stringMatching(/PAWL_(LEASE_LOST|TIMED_OUT)/),
+    })
+    // The database refuses it as well, whatever the process remembers.
+    await expect(client.query("select pawl.complete_job('', $1, $2)", [id, runs[0]!.fence])).rejects.toMatchObject({
+      code: 'PW001',
+    })
+    await client.query("select pawl.complete_job('', $1, $2, to_jsonb('fresh'::text))", [id, runs.at(-1)!.fence])
+  } finally {
+    client.release()
+  }
+  goOn.resolve()
+  await worker.stop()
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', result: 'fresh' })
+  expect(await db.query('select count(*)::int as n from pawl.job_history')).toEqual([{ n: 1 }])
+})
