@@ -38,10 +38,8 @@ create table pawl.job (
   last_error text,
   primary key (tenant, id),
   constraint state_known check (state in ('scheduled', 'ready', 'running', 'dead')),
-  constraint running_is_held check ((state = 'running') = (holder is not null)),
-  constraint running_has_end check ((state = 'running') = (run_until is not null)),
-  constraint suspect_is_not_dead check (not suspect or state <> 'dead'),
-  constraint attempt_counts check (attempt >= 0)
+  constraint running_is_held check ((state = 'running') = (holder is not null) and (holder is null) = (run_until is null)),
+  constraint suspect_is_not_dead check (not suspect or state <> 'dead')
 ) with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 comment on table pawl.job is
   'Live jobs. Done and cancelled ones are deleted and written to pawl.job_history in the same statement; dead ones stay until '
@@ -81,7 +79,7 @@ create table pawl.job_history (
   reason text,
   constraint outcome_known check (outcome in ('done', 'cancelled'))
 ) partition by range (finished_at);
-create index job_history_id on pawl.job_history (tenant, id);
+create index job_history_id on pawl.job_history (id);
 comment on table pawl.job_history is 'Finished jobs, by the day they finished. A look-up by id starts at the day that the id carries.';
 
 create table pawl.job_attempt (
@@ -97,7 +95,7 @@ create table pawl.job_attempt (
   error text,
   constraint outcome_known check (outcome in ('failed', 'timed out', 'crashed', 'snoozed', 'interrupted', 'invalid'))
 ) partition by range (ended_at);
-create index job_attempt_job on pawl.job_attempt (tenant, job_id);
+create index job_attempt_job on pawl.job_attempt (job_id);
 comment on table pawl.job_attempt is 'Attempts that did not finish their job. The one that did is the history row itself.';
 
 select pawl.add_day_partitions('job_history', (pawl.now() at time zone 'UTC')::date, 7);
