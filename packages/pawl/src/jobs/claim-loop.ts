@@ -54,6 +54,8 @@ export class ClaimLoop {
   #nextSuspectLookMs = 0
   #drainPatienceMs = drainPatienceMinMs
   #ratePerMs = 0
+  /** The last claim that got all it asked for: more waits there. */
+  #lastFull: { readonly count: number; readonly atMs: number } | undefined
   readonly #aborted: Promise<void>
 
   constructor(options: ClaimLoopOptions) {
@@ -105,10 +107,12 @@ export class ClaimLoop {
       await changed.wait(pollMs)
       return
     }
+    // What ended while the claim was under way may have left follow-up jobs that it could not see: idle is only who was empty before.
+    const wasEmpty = this.#held() === 0
     const found = await this.#claim(worker, room)
     if (found > 0) return sleep.worked(worker, found)
     if (this.#held() === 0 && (await this.#runSuspects(worker))) return
-    if (this.#held() === 0) this.#options.onIdle()
+    if (wasEmpty && this.#held() === 0) this.#options.onIdle()
     const waitMs = await sleep.idle(worker)
     if (waitMs > 0) await changed.wait(waitMs)
   }
@@ -121,6 +125,10 @@ export class ClaimLoop {
   /** Free slots, or what runs in about half a second at the present rate, less what waits here already. */
   #room(): number {
     const { batchMax, concurrency, slots } = this.#options
+    // The whole last batch is through before the first tick could measure it: its own rate counts, so a burst is at full size at once.
+    if (this.#lastFull !== undefined && slots.buffered === 0 && slots.free > concurrency / 2) {
+      this.#ratePerMs = Math.max(this.#ratePerMs, this.#lastFull.count / Math.max(1, monotonicMs() - this.#lastFull.atMs))
+    }
     const target = Math.max(slots.free, Math.min(batchMax, Math.ceil(this.#ratePerMs * prefetchMs)))
     if (slots.buffered > target / 2 && slots.buffered >= slots.free) return 0
     return Math.min(target - slots.buffered, batchMax, 2 * Math.max(batchMax, concurrency) - this.#held())
@@ -136,6 +144,8 @@ export class ClaimLoop {
       const rows = await fetcher.claim(worker, queue, kinds, room - found)
       found += rows.length
       counts.claimed += rows.length
+      if (found >= room) this.#lastFull = { count: found, atMs: monotonicMs() }
+      else this.#lastFull = undefined
       slots.add(rows.map((row) => this.#hold(row, worker)))
     }
     // The next claim begins with another queue, so that none starves behind a full one.

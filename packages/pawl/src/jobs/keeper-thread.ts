@@ -118,7 +118,7 @@ async function everyBeat(work: () => Promise<void>, wakeup: Wakeup): Promise<voi
       failed++
       tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
     }
-    await wakeup.wait(failed === 0 ? data.beatMs : Math.max(50, engineBackoffMs(undefined, failed)))
+    await wakeup.wait(failed === 0 ? data.beatMs : Math.min(500, Math.max(50, engineBackoffMs(undefined, failed))))
   }
 }
 

@@ -1,5 +1,6 @@
 import { execFile } from 'node:child_process'
-import { chown, cp, mkdir, readFile, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
+import { chown, cp, mkdir, readFile, realpath, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
+import { homedir, tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
@@ -94,7 +95,8 @@ describe.runIf(isRoot())('root', () => {
   })
 
   test('in a project that the account cannot enter, package and all: the data are kept elsewhere and found again', async () => {
-    const project = await scratch.dir(undefined, 0o700)
+    // Not in the temporary directory, whose data go elsewhere still.
+    const project = await scratch.dir(undefined, 0o700, homedir())
     const dir = join(project, '.pawl')
     const script = await installInto(project)
     const launch = new Launch({ dir, port: 0, script, through: ['sh', '-c', 'umask 077; exec "$@"', 'sh'] })
@@ -123,14 +125,23 @@ describe.runIf(isRoot())('root', () => {
     await server.stop()
   })
 
-  test('opens no directory that holds files of others', async () => {
+  test('opens no directory that holds other files, and keeps the data of a temporary one no longer than it', async () => {
     const dir = await scratch.dir(undefined, 0o700)
     await writeFile(join(dir, 'diary'), 'private')
     const { server } = await scratch.start({ dir })
-    homesElsewhere.push(dirname(server.dataDir))
-    expect(server.dataDir).not.toContain(dir)
+    const home = dirname(server.dataDir)
+    homesElsewhere.push(home)
+    expect(dirname(home)).toBe(join(await realpath(tmpdir()), 'pawl-postgres-data'))
     expect((await stat(dir)).mode & 0o777).toBe(0o700)
     await server.stop()
+    await rm(dir, { recursive: true })
+
+    const other = await scratch.dir(undefined, 0o700)
+    await writeFile(join(other, 'diary'), 'private')
+    const next = (await scratch.start({ dir: other })).server
+    homesElsewhere.push(dirname(next.dataDir))
+    await expect(stat(home)).rejects.toMatchObject({ code: 'ENOENT' })
+    await next.stop()
   })
 
   test('runs binaries that the account can reach', async () => {

@@ -10,7 +10,6 @@ import {
   realpath,
   rename,
   rm,
-  stat,
   symlink,
   writeFile,
 } from 'node:fs/promises'
@@ -18,6 +17,7 @@ import { basename, dirname, join } from 'node:path'
 import { type Account, canReach } from './account.ts'
 import { codeOf } from './errors.ts'
 import { withLock } from './lock.ts'
+import { whyNotSafe } from './trust.ts'
 
 export interface CacheRequest {
   /** The package's `native` folder. It is only read: it may be read-only, or under a home that PostgreSQL's account cannot enter. */
@@ -78,19 +78,6 @@ async function ensureOwnFolder({ parent, reader }: CacheRequest): Promise<CacheR
   } catch (error) {
     return { ok: false, why: error instanceof Error ? error.message : String(error) }
   }
-}
-
-/** Whoever can rename things above our folder can put another one in its place, and have us run theirs. */
-async function whyNotSafe(dir: string, uid: number): Promise<string | undefined> {
-  const found = await stat(dir)
-  const othersWrite = (found.mode & 0o022) !== 0
-  const sticky = (found.mode & 0o1000) !== 0
-  // In a user namespace the real root shows as another number, the one that owns `/`.
-  const trusted = [0, uid, (await stat('/')).uid]
-  if (!trusted.includes(found.uid)) return `${dir} belongs to uid ${found.uid}`
-  if (othersWrite && !sticky) return `${dir} can be written to by others and has no sticky bit`
-  const parent = dirname(dir)
-  return parent === dir ? undefined : whyNotSafe(parent, uid)
 }
 
 /** Copies beside, then renames: a copy that was cut short never has the right name. */

@@ -1,10 +1,11 @@
-import { chown, mkdtemp, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { chown, mkdtemp, readdir, readFile, rename, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import type { Account } from './account.ts'
 import type { Binaries } from './binaries.ts'
 import { codeOf, EmbeddedError } from './errors.ts'
 import { lastLines } from './log.ts'
 import { superuser } from './probe.ts'
+import { removeTree } from './remove.ts'
 import { run } from './run.ts'
 
 /** Whether a cluster is there that these binaries can serve. Throws when there is one, or something else, that they cannot. */
@@ -53,7 +54,7 @@ export async function makeCluster(
     if (!result.ok) throw initdbError(dataDir, result.output, result.error)
     await rename(join(staging, 'pgdata'), dataDir)
   } finally {
-    await rm(staging, { recursive: true, force: true, maxRetries: 5 }).catch(() => {})
+    await removeTree(staging)
   }
 }
 
@@ -82,9 +83,7 @@ function stagingPrefix(dataDir: string): string {
 async function removeLeftovers(dataDir: string): Promise<void> {
   const prefix = basename(stagingPrefix(dataDir))
   const names = (await readdir(dirname(dataDir))).filter((name) => name.startsWith(prefix))
-  await Promise.all(
-    names.map((name) => rm(join(dirname(dataDir), name), { recursive: true, force: true, maxRetries: 5 }).catch(() => {})),
-  )
+  await Promise.all(names.map((name) => removeTree(join(dirname(dataDir), name))))
 }
 
 function initdbError(dataDir: string, output: string, cause: Error): EmbeddedError {

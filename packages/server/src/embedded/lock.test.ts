@@ -62,10 +62,13 @@ test('a pid that now belongs to a younger process holds nothing', async () => {
   expect(await withLock(path, { waitMs: 0 }, async () => 'mine')).toBe('mine')
 })
 
-test('a file that a power failure has emptied holds nothing', async () => {
-  const path = join(await scratch.dir(), 'lock')
+test('a file that a power failure has emptied holds nothing, and what it left is cleared away', async () => {
+  const dir = await scratch.dir()
+  const path = join(dir, 'lock')
   await writeFile(`${path}.3`, '')
+  await writeFile(`${path}.draft-of-a-killed-one`, '')
   expect(await withLock(path, { waitMs: 0 }, async () => 'mine')).toBe('mine')
+  expect(await readdir(dir)).toEqual(['lock.4'])
 })
 
 test('a lock that stays held is reported with the pid that holds it', async () => {

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { chmod, link, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { link, open, readdir, readFile, rename, rm } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { codeOf, EmbeddedError } from './errors.ts'
@@ -56,19 +56,21 @@ async function claim(path: string, number: number, me: string): Promise<boolean>
   try {
     await link(draft, file)
   } catch (error) {
-    if (codeOf(error) === 'EEXIST') return false
+    // ENOENT: a winner has cleared our draft away along with those of dead processes. Either way, try again.
+    if (codeOf(error) === 'EEXIST' || codeOf(error) === 'ENOENT') return false
     throw error
   } finally {
     await rm(draft, { force: true })
   }
   // Numbers below the highest are deleted by its holder, so a slow claimer can create one of those again. A higher one is then
   // already there, because it was created before the lower one was deleted: looking once, after the link, is enough.
-  const numbers = await numbersOf(path)
-  if (numbers.some((other) => other > number)) {
+  const endings = await endingsOf(path)
+  if (endings.some((ending) => Number(ending) > number)) {
     await rm(file, { force: true })
     return false
   }
-  await Promise.all(numbers.filter((other) => other < number).map((other) => rm(`${path}.${other}`, { force: true })))
+  const outdated = endings.filter((ending) => Number(ending) < number || ending.includes('draft-'))
+  await Promise.all(outdated.map((ending) => rm(`${path}.${ending}`, { force: true })))
   return true
 }
 
@@ -90,15 +92,15 @@ function parseHolder(text: string): { pid: number; started: unknown } | undefine
 }
 
 async function highest(path: string): Promise<number> {
-  return Math.max(0, ...(await numbersOf(path)))
+  const numbers = (await endingsOf(path)).map(Number).filter(Number.isInteger)
+  return Math.max(0, ...numbers)
 }
 
-async function numbersOf(path: string): Promise<number[]> {
+/** What follows `<path>.` in the names of the lock's files: a number, or the name of a draft, which makes no number. */
+async function endingsOf(path: string): Promise<string[]> {
   const prefix = `${basename(path)}.`
   const names = await readdir(dirname(path))
-  return names
-    .filter((name) => name.startsWith(prefix) && /^\d+$/.test(name.slice(prefix.length)))
-    .map((name) => Number(name.slice(prefix.length)))
+  return names.filter((name) => name.startsWith(prefix)).map((name) => name.slice(prefix.length))
 }
 
 /** Replaces a file's content in one step, so that no reader ever sees half of it. */
@@ -114,8 +116,14 @@ async function replace(file: string, content: string): Promise<void> {
 /** Readable by all, whatever the umask: root and a user may take turns in one directory, and there is no secret in it. */
 async function writeDraft(path: string, content: string): Promise<string> {
   const draft = `${path}.draft-${randomBytes(6).toString('hex')}`
-  await writeFile(draft, content, { flag: 'wx' })
-  await chmod(draft, 0o644)
+  const file = await open(draft, 'wx')
+  try {
+    // Through the open file, as its name may be cleared away at any time.
+    await file.writeFile(content)
+    await file.chmod(0o644)
+  } finally {
+    await file.close()
+  }
   return draft
 }
 

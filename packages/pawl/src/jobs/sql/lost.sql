@@ -1,7 +1,7 @@
 -- Tells which of the jobs that an incarnation works on are no longer its own: cancelled, timed out or taken over.
 -- Locks: none.
 -- Plan: job_pkey for each; job_history_id for the lost ones only.
--- Rows: the lost ones, with what became of them if they are finished.
+-- Rows: the lost ones, with what became of them if they finished under this very fence. Done by another holder is lost.
 with lost as materialized (
   select g.tenant, g.id, g.fence
   from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[]) as g(tenant, id, fence)
@@ -20,6 +20,7 @@ left join lateral (
   from pawl.job_history x
   where x.tenant = l.tenant
     and x.id = l.id
+    and x.fence = l.fence
     and x.finished_at >= to_timestamp((l.id >> 21) / 1000.0) - interval '2 days'
   limit 1
 ) h on true

@@ -7,7 +7,7 @@ with clock as materialized (
   select pawl.now() as now
 ),
 overdue as materialized (
-  select j.ctid, j.fence, j.holder
+  select j.ctid, j.fence, j.holder, least(3600, power(2, least(j.attempt, 16))) * random() * interval '1 second' as delay
   from pawl.job j
   where j.state = 'running'
     and (
@@ -21,8 +21,8 @@ overdue as materialized (
 changed as (
   update pawl.job j
   set state = case when j.attempt - j.crashes >= coalesce(j.max_attempts, :max_attempts::integer) then 'dead' else 'scheduled' end,
-    run_at = c.now + least(3600, power(2, least(j.attempt, 16))) * random() * interval '1 second',
-    due = c.now - j.priority * interval '1 minute',
+    run_at = c.now + o.delay,
+    due = c.now + o.delay - j.priority * interval '1 minute',
     suspect = false,
     last_error = 'It ran past its time limit',
     fence = nextval('pawl.fence'),

@@ -1,4 +1,6 @@
--- Closes incarnations whose process is gone: the lease ended, or the liveness lock is free and the last beat is older than a second.
+-- Closes incarnations whose process is gone: the lease ended, or the liveness lock is free and the last beat is older than a second. After
+-- a restart or failover of the server everyone's lock is free and everyone's beat is old; so the lock is believed only by a session
+-- that has itself been there for three seconds, in which the living have come back.
 -- Locks: their worker rows, SKIP LOCKED. The advisory lock is tried, never waited for: a waiter would hold back vacuum.
 -- Plan: the few rows of open workers.
 -- Rows: the closed incarnations and why.
@@ -16,7 +18,11 @@ gone as materialized (
   select s.tenant, s.id, case when s.is_ended then 'lease ended' else 'process died' end as reason
   from silent s
   where s.is_ended
-    or (s.locks and case when not s.is_ended then pg_try_advisory_xact_lock(:lock_class::integer, s.id) end)
+    or (
+      s.locks
+      and (select a.backend_start < clock_timestamp() - interval '3 seconds' from pg_stat_activity a where a.pid = pg_backend_pid())
+      and case when not s.is_ended then pg_try_advisory_xact_lock(:lock_class::integer, s.id) end
+    )
 ),
 closed as (
   update pawl.worker w

@@ -18,8 +18,8 @@ export class Scratch {
   #template: Promise<string> | undefined
 
   /** An empty directory, open to others to pass through unless a mode says otherwise. */
-  async dir(owner?: Account, mode = 0o755): Promise<string> {
-    const dir = await realpath(await mkdtemp(join(tmpdir(), 'pawl-embedded-test-')))
+  async dir(owner?: Account, mode = 0o755, parent = tmpdir()): Promise<string> {
+    const dir = await realpath(await mkdtemp(join(parent, 'pawl-embedded-test-')))
     this.#dirs.push(dir)
     await chmod(dir, mode)
     if (owner !== undefined) await chown(dir, owner.uid, owner.gid)

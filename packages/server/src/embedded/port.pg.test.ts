@@ -1,0 +1,51 @@
+import { once } from 'node:events'
+import { type AddressInfo, createServer, type Server } from 'node:net'
+import { afterAll, describe, expect, onTestFinished, test, vi } from 'vitest'
+import { freePort } from './port.ts'
+import { query, Scratch } from './test-support/scratch.ts'
+
+vi.mock('./port.ts', { spy: true })
+
+const scratch = new Scratch()
+afterAll(() => scratch.clear())
+
+describe('the port', () => {
+  test('moves to the next free one when it is taken, and says so', async () => {
+    const dir = await scratch.cluster()
+    const taken = portOf(await listen())
+    const { server, notices } = await scratch.start({ dir, port: taken })
+    expect(server.port).toBeGreaterThan(taken)
+    expect(notices).toEqual([`Port ${taken} is taken; PostgreSQL uses ${server.port} instead.`])
+    await server.stop()
+  })
+
+  test('moves on when somebody takes it between our look and that of PostgreSQL', async () => {
+    const dir = await scratch.cluster()
+    const taken = portOf(await listen())
+    vi.mocked(freePort).mockResolvedValueOnce(taken)
+    const { server, notices } = await scratch.start({ dir, port: taken })
+    expect(server.port).toBeGreaterThan(taken)
+    expect(notices).toEqual([`Port ${taken} is taken; PostgreSQL uses ${server.port} instead.`])
+    await server.stop()
+  })
+
+  test('is not fought over when two servers want the same one at once', async () => {
+    const dirs = await Promise.all([scratch.cluster(), scratch.cluster()])
+    const wanted = await freePort(0)
+    const servers = await Promise.all(dirs.map(async (dir) => (await scratch.start({ dir, port: wanted })).server))
+    expect(new Set(servers.map(({ port }) => port)).size).toBe(2)
+    for (const { url, dataDir } of servers) expect(await query(url, 'show data_directory')).toEqual([{ data_directory: dataDir }])
+    await Promise.all(servers.map((server) => server.stop()))
+  })
+})
+
+async function listen(): Promise<Server> {
+  const server = createServer().listen(0, '127.0.0.1')
+  onTestFinished(() => void server.close())
+  await once(server, 'listening')
+  return server
+}
+
+function portOf(server: Server): number {
+  return (server.address() as AddressInfo).port
+}
