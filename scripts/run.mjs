@@ -11,7 +11,9 @@ const [file, ...args] = process.argv.slice(2)
 
 const [major, minor] = process.versions.node.split('.').map(Number)
 if (major < 20 || (major === 20 && minor < 19)) {
-  console.error(`Pawl needs Node 20.19 or newer; this is ${process.versions.node}. Install a newer Node and run the command again.`)
+  console.error(
+    `Pawl needs Node 20.19 or newer; this is ${process.versions.node}. Install a newer Node and run the command again.`,
+  )
   process.exit(1)
 }
 
@@ -47,7 +49,10 @@ function isAbandoned(lock) {
 }
 
 export async function ensureInstalled(folder, name) {
-  const wanted = createHash('sha256').update(readFileSync(join(folder, 'package-lock.json'))).update(process.versions.modules).digest('hex')
+  const wanted = createHash('sha256')
+    .update(readFileSync(join(folder, 'package-lock.json')))
+    .update(process.versions.modules)
+    .digest('hex')
   const stamp = join(folder, 'node_modules', '.pawl-installed')
   const isInstalled = () => existsSync(stamp) && readFileSync(stamp, 'utf8') === wanted
   if (isInstalled()) return
@@ -60,7 +65,9 @@ export async function ensureInstalled(folder, name) {
       ? spawnSync(process.execPath, [npm, ...install], { cwd: folder, stdio: ['ignore', 2, 2] })
       : spawnSync('npm', install, { cwd: folder, stdio: ['ignore', 2, 2], shell: process.platform === 'win32' })
     if (done.status !== 0) {
-      console.error(`\n'npm ci' failed in ${folder}. See its message above; check that the package registry can be reached, then run the command again.`)
+      console.error(
+        `\n'npm ci' failed in ${folder}. See its message above; check that the package registry can be reached, then run the command again.`,
+      )
       process.exit(done.status ?? 1)
     }
     writeFileSync(stamp, wanted)
@@ -70,7 +77,10 @@ export async function ensureInstalled(folder, name) {
 await ensureInstalled(root, 'Pawl')
 if (file === 'bench/main.ts') await ensureInstalled(join(root, 'bench'), "the benchmark's peers")
 
-const child = spawn(process.execPath, ['--import', 'tsx', '--conditions=source', join(root, file), ...args], { cwd: root, stdio: 'inherit' })
+const child = spawn(process.execPath, ['--import', 'tsx', '--conditions=source', join(root, file), ...args], {
+  cwd: root,
+  stdio: 'inherit',
+})
 // Ctrl-C reaches the child by itself, from the terminal; a signal sent to this process alone is passed on.
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) {
   process.on(signal, () => {

@@ -51,11 +51,25 @@ export function drizzleTx(
 function rowsTx(run: (text: string, values: readonly unknown[]) => Promise<unknown>): Tx {
   return {
     async query<Row>(text: string, values: readonly unknown[] = []) {
-      const answer = await run(text, values)
+      const answer = await run(...asTexts(text, values))
       if (Array.isArray(answer)) return { rows: [...answer] as Row[] }
       return { rows: ((answer as { rows?: Row[] } | undefined)?.rows ?? []) as Row[] }
     },
   }
+}
+
+/**
+ * Every parameter travels as text and is cast by the server: told that a parameter is json, postgres.js would write our JSON text as JSON once
+ * more, and Prisma refuses a text where the server expects a number.
+ */
+function asTexts(text: string, values: readonly unknown[]): [text: string, values: readonly unknown[]] {
+  const isScalar = (value: unknown) =>
+    typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean' || value === null
+  const casts = text.replace(/\$(\d+)::(?!text\b)/g, (match, index: string) =>
+    isScalar(values[Number(index) - 1]) ? `$${index}::text::` : match,
+  )
+  if (casts === text) return [text, values]
+  return [casts, values.map((value) => (typeof value === 'number' || typeof value === 'boolean' ? String(value) : value))]
 }
 
 function queryTx(given: Shape): Tx {

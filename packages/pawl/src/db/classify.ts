@@ -54,11 +54,19 @@ const connectionCodes = new Set([
 
 // node-postgres reports these without any code.
 const connectionMessages =
-  /connection terminated|connection ended|client was closed|not queryable|timeout exceeded when trying to connect|query read timeout|connection is closed|socket hang up|terminating connection|client has encountered a connection error|cannot use a pool after calling end/i
+  /connection terminated|connection ended|client was closed|not queryable|timeout exceeded when trying to connect|timeout expired|query read timeout|connection is closed|socket hang up|terminating connection|client has encountered a connection error|cannot use a pool after calling end/i
 
-export function sqlState(error: unknown): string | undefined {
-  const code = (error as { code?: unknown } | null)?.code
-  return typeof code === 'string' && /^[0-9A-Z]{5}$/.test(code) ? code : undefined
+export function sqlState(error: unknown, depth = 3): string | undefined {
+  if (typeof error !== 'object' || error === null || depth === 0) return undefined
+  const { code, cause, driverError, meta } = error as { code?: unknown; cause?: unknown; driverError?: unknown; meta?: unknown }
+  if (isSqlState(code)) return code
+  // Drizzle keeps the driver's error as the cause, TypeORM as driverError, Prisma its code in meta.
+  return sqlState(cause, depth - 1) ?? sqlState(driverError, depth - 1) ?? sqlState(meta, depth - 1)
+}
+
+/** EPIPE has five letters too, and Prisma's own codes are P1000 and up; PostgreSQL's P class has a zero there. */
+function isSqlState(code: unknown): code is string {
+  return typeof code === 'string' && /^(?!P[1-9])[0-9A-Z]{5}$/.test(code) && !connectionCodes.has(code)
 }
 
 export function classify(error: unknown): ErrorClass {

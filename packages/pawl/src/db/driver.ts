@@ -61,8 +61,8 @@ export function resetConnections(): number {
   return cut.length
 }
 
-function socketOf(client: pg.Client): { destroy(): void; setNoDelay?(on: boolean): void } | undefined {
-  return (client as unknown as { connection?: { stream?: { destroy(): void } } }).connection?.stream
+function socketOf(client: pg.Client): { readonly destroyed: boolean; destroy(): void } | undefined {
+  return (client as unknown as { connection?: { stream?: { readonly destroyed: boolean; destroy(): void } } }).connection?.stream
 }
 
 /** An engine connection. It connects on first use and again after a failure; what was in flight when it broke is rejected. */
@@ -85,7 +85,7 @@ export class Connection {
 
   /** Runs one statement, a transaction of its own, and gives its rows. */
   async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
-    const client = this.#client ?? (await this.#connect())
+    const client = this.#live() ?? (await this.#connect())
     const query = { text: statement.text, values: bind(statement, values) as unknown[] }
     if (this.#durability !== undefined) return runWith<Row>(client, query, this.#durability)
     const result = await client.query(this.#options.pooler === 'none' ? { ...query, name: statement.name } : query)
@@ -93,21 +93,33 @@ export class Connection {
   }
 
   async query<Row>(text: string, values: readonly unknown[] = []): Promise<Row[]> {
-    const client = this.#client ?? (await this.#connect())
+    const client = this.#live() ?? (await this.#connect())
     const result = await client.query(text, values.length > 0 ? [...values] : undefined)
     return result.rows as Row[]
   }
 
   /** The connected client, for what needs a session: LISTEN and the liveness lock. */
   async client(): Promise<pg.Client> {
-    return this.#client ?? (await this.#connect())
+    return this.#live() ?? (await this.#connect())
   }
 
   async close(): Promise<void> {
     this.#isClosed = true
     const client = this.#client ?? (await this.#connecting?.catch(() => undefined))
     this.#client = undefined
-    await client?.end().catch(() => undefined)
+    if (client !== undefined) await this.#end(client)
+  }
+
+  /** A half-open connection never answers the goodbye; after the time that every other answer gets it is cut. */
+  async #end(client: pg.Client): Promise<void> {
+    const timer = setTimeout(() => socketOf(client)?.destroy(), this.#options.queryTimeoutMs)
+    await client.end().catch(() => undefined)
+    clearTimeout(timer)
+  }
+
+  /** A client whose query timed out is destroyed before pg says so; it must not get the next statement. */
+  #live(): pg.Client | undefined {
+    return this.#client !== undefined && socketOf(this.#client)?.destroyed ? undefined : this.#client
   }
 
   #connect(): Promise<pg.Client> {
@@ -189,6 +201,8 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
   })
   pool.on('connect', (client) => {
     openClients.add(client as unknown as pg.Client)
+    // The pool listens only while a client is idle. One that breaks between two queries of its user would end the process.
+    client.on('error', () => undefined)
   })
   pool.on('remove', (client) => {
     openClients.delete(client as unknown as pg.Client)

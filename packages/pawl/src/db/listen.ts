@@ -64,20 +64,23 @@ export class Listener {
     const { database, channels, onNotify, onConnect, onSession, heartbeatMs } = this.#options
     const connection = new Connection({ ...database, queryTimeoutMs: Math.min(database.queryTimeoutMs, heartbeatMs) }, 'listen')
     this.#connection = connection
+    // Each session has its own end: a late word from the last one's connection must not end this one.
+    let lose!: () => void
     const lost = new Promise<void>((resolve) => {
-      this.#lostConnection = resolve
+      lose = resolve
     })
+    this.#lostConnection = lose
     let heartbeat: NodeJS.Timeout | undefined
     try {
       const client = await connection.client()
       client.on('notification', (message) => onNotify(message.channel, message.payload ?? ''))
-      client.on('error', () => this.#lostConnection?.())
-      client.on('end', () => this.#lostConnection?.())
+      client.on('error', lose)
+      client.on('end', lose)
       await onSession?.((text, values) => client.query(text, values))
       for (const channel of channels) await client.query(`listen ${channel}`)
       onConnect()
       heartbeat = setInterval(() => {
-        client.query('select 1').catch(() => this.#lostConnection?.())
+        client.query('select 1').catch(lose)
       }, heartbeatMs)
       await lost
     } finally {

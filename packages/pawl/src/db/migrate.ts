@@ -22,6 +22,7 @@ export interface MigrateReport {
 }
 
 const lockClass = 0x7061776d // "pawm"
+const stepTimeoutMs = 24 * 3_600_000
 const ledger = `create schema if not exists pawl;
 create table if not exists pawl.migration (
   name text primary key,
@@ -63,10 +64,12 @@ export async function migrate(
 ): Promise<MigrateReport> {
   const { migrations = readMigrations(), lockTimeoutMs = 5000, onStep } = options
   const lock = new Connection(database, 'migrate lock')
-  const work = new Connection(database, 'migrate')
+  // A step may take long on a large table; the keepalive still notices a dead server.
+  const work = new Connection({ ...database, queryTimeoutMs: stepTimeoutMs }, 'migrate')
+  let applied = new Map<string, string>()
   try {
     await takeLock(lock)
-    const applied = await readLedger(work, migrations)
+    applied = await readLedger(work, migrations)
     const missing = migrations.filter((migration) => !applied.has(migration.name))
     for (const migration of missing) {
       onStep?.(migration.name)
@@ -74,7 +77,7 @@ export async function migrate(
     }
     return { applied: missing.map((migration) => migration.name), alreadyThere: [...applied.keys()] }
   } catch (error) {
-    throw sqlState(error) === '42501' ? noRights(error, migrations) : error
+    throw sqlState(error) === '42501' ? noRights(error, exportSql(migrations, new Set(applied.keys()))) : error
   } finally {
     await lock.query('rollback').catch(() => undefined)
     await Promise.all([lock.close(), work.close()])
@@ -141,10 +144,16 @@ async function apply(work: Connection, migration: Migration, lockTimeoutMs: numb
     return
   }
   await dropInvalidIndexes(work)
-  await work.query(`set lock_timeout = ${lockTimeoutMs}`)
-  for (const step of splitStatements(migration.sql)) await work.query(step)
-  await work.query('reset lock_timeout')
-  await work.query(record)
+  await work.query(`set lock_timeout = ${lockTimeoutMs}; set statement_timeout = 0`)
+  try {
+    for (const step of splitStatements(migration.sql)) await work.query(step)
+    await work.query(record)
+  } catch (error) {
+    await dropInvalidIndexes(work).catch(() => undefined)
+    throw error
+  } finally {
+    await work.query('reset lock_timeout; reset statement_timeout').catch(() => undefined)
+  }
 }
 
 /** A `create index concurrently` that failed leaves an invalid index behind, which slows writes and helps nobody. */
@@ -168,11 +177,11 @@ function splitStatements(sql: string): string[] {
     .filter((step) => step.length > 0)
 }
 
-function noRights(cause: unknown, migrations: readonly Migration[]): PawlError {
+function noRights(cause: unknown, sql: string): PawlError {
   return new PawlError(
     'PAWL_SCHEMA_MISSING',
     "This database role may not create Pawl's schema. Run the SQL in details.sql (or the output of 'pawl migrate --sql') with a role that may, then grant this role usage and DML on schema pawl.",
-    { cause, details: { sql: exportSql(migrations) } },
+    { cause, details: { sql } },
   )
 }
 

@@ -63,7 +63,7 @@ export class OwnTransaction implements Tx {
 
   // When the connection broke after both were sent, the commit may have happened although the last statement has no answer.
   #commitFailure(reason: unknown, committed: PromiseSettledResult<QueryResult>): unknown {
-    return classify(reason) === 'connection' && committed.status === 'rejected' ? commitUnknown(reason) : reason
+    return classify(reason) === 'connection' && committed.status === 'rejected' ? commitUnknown(committed.reason) : reason
   }
 }
 
@@ -76,10 +76,15 @@ export function assertCommitted(result: { command: string }): void {
 }
 
 function commitUnknown(reason: unknown): unknown {
-  if (classify(reason) !== 'connection') return reason
+  if (classify(reason) !== 'connection' || wasNeverSent(reason)) return reason
   return new PawlError(
     'PAWL_COMMIT_UNKNOWN',
     'The connection broke during the commit, so whether it happened is not known yet.',
     { cause: reason },
   )
+}
+
+/** The driver says this of a connection that was dead before: then the commit never left, and the transaction is surely not there. */
+function wasNeverSent(reason: unknown): boolean {
+  return reason instanceof Error && /not queryable/.test(reason.message)
 }

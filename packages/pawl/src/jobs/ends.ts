@@ -87,7 +87,7 @@ export class Ends {
   }
 
   refused(endings: readonly Ending[]): void {
-    for (const ending of endings) if (ending.failed?.outcome !== 'released') void this.#refusedOne(ending)
+    for (const ending of endings) void this.#refusedOne(ending)
   }
 
   /** A refused failure may follow a commit of ours whose answer was lost: then the job is done. */
@@ -95,7 +95,7 @@ export class Ends {
     if (failed !== undefined && (await this.#options.isSettled(held).catch(() => false)))
       return this.settled([{ held, result: null }])
     held.lose(leaseLost(held.row))
-    this.keepEvidence(held, 'settle')
+    this.keepEvidence(held, failed?.outcome === 'released' ? 'release' : 'settle')
   }
 
   keepEvidence(held: HeldJob, what: string): void {

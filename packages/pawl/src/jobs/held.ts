@@ -36,6 +36,8 @@ export class HeldJob implements Job {
   /** Set once the attempt has an end; what the handler does afterwards is late and counts for nothing. */
   isEnded = false
   completeCalled = false
+  /** Hears of writes in the handler's own transaction that the database refused. */
+  onRefused: ((what: string) => void) | undefined
   isRefusalKept = false
   /** Where it is written for the keeper thread while it runs. */
   slot = -1
@@ -106,14 +108,16 @@ export class HeldJob implements Job {
   }
 
   async guard(tx: AnyTx): Promise<void> {
-    await this.#fenced(tx, 'select pawl.guard_job($1::text, $2::bigint, $3::bigint)', [])
+    await this.#fenced(tx, 'guard', 'select pawl.guard_job($1::text, $2::bigint, $3::bigint)::text as held', [])
   }
 
   async complete(tx: AnyTx, result?: unknown): Promise<void> {
-    await this.#fenced(tx, 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)', [
-      result === undefined ? null : JSON.stringify(result),
-      this.ranMs(),
-    ])
+    await this.#fenced(
+      tx,
+      'complete',
+      'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)::text as done',
+      [result === undefined ? null : JSON.stringify(result), this.ranMs()],
+    )
     this.completeCalled = true
   }
 
@@ -121,7 +125,7 @@ export class HeldJob implements Job {
     return new Snooze(durationMs(delay))
   }
 
-  async #fenced(tx: AnyTx, text: string, values: readonly unknown[]): Promise<void> {
+  async #fenced(tx: AnyTx, what: string, text: string, values: readonly unknown[]): Promise<void> {
     if (this.#lost !== undefined) throw this.#lost
     try {
       await toTx(tx).query(text, [this.row.tenant, this.row.id, this.row.fence, ...values])
@@ -129,6 +133,7 @@ export class HeldJob implements Job {
       if (classify(error) !== 'fenced') throw error
       const lost = leaseLost(this.row, error)
       this.lose(lost)
+      this.onRefused?.(what)
       throw lost
     }
   }

@@ -40,7 +40,7 @@ const listFinishedStatement = statement(import.meta.url, 'list-finished')
 
 const enqueueSql = `select id::text as id from pawl.enqueue_many($1::text, $2::text, $3::text, $4::jsonb, $5::integer, $6::timestamptz, $7::bigint,
   $8::integer, $9::integer, $10::integer, $11::jsonb, $12::boolean) as id`
-const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)'
+const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text as level'
 
 const knownEnqueue = new Set(['tx', 'runAt', 'delay', 'priority', 'maxAttempts', 'queue', 'headers', 'durability', 'wake'])
 const chunkRows = 1000
@@ -321,7 +321,11 @@ export class Jobs {
   ): Promise<Row[]> {
     if (options.tx !== undefined) return (await toTx(options.tx).query<Row>(query.text, bind(query, values))).rows
     this.#assertOutsideTx(verb)
-    return this.#read<Row>(query, values)
+    try {
+      return await retryingDefinite(async () => (await this.#core.pool.query(query.text, bind(query, values) as unknown[])).rows as Row[])
+    } catch (error) {
+      throw unavailable(error)
+    }
   }
 
   /** Every zero-row update is an answer. */
@@ -357,14 +361,14 @@ function retryingDefinite<T>(work: () => Promise<T>): Promise<T> {
 
 function isBeforeSending(error: unknown): boolean {
   const text = `${(error as { code?: string }).code ?? ''} ${error instanceof Error ? error.message : ''}`
-  return /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|53300|57P03|timeout exceeded when trying to connect/.test(text)
+  return /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|53300|57P03|timeout exceeded when trying to connect|due to connection timeout/.test(text)
 }
 
 function commitUnknown(error: unknown): unknown {
   if (isBeforeSending(error)) return unavailable(error)
   return new PawlError(
     'PAWL_COMMIT_UNKNOWN',
-    'The connection broke while the jobs were being stored, so whether they are there is not known. Enqueue inside a transaction with a key of your own to be able to tell.',
+    'The connection broke before the answer came, so whether it was stored is not known. Look before you repeat it, or do it in a transaction of your own with a once key.',
     { cause: error },
   )
 }

@@ -26,6 +26,11 @@ export function toJson(value: unknown, what: string, limits: PayloadLimits): str
   return text
 }
 
+/** The same for what is read back: plain SQL may have stored it without asking us. */
+export function assertSafe(value: unknown, what: string, limits: PayloadLimits): void {
+  findFault(value, what, '', limits.depthMax)
+}
+
 function mayBeDeep(text: string, depthMax: number): boolean {
   let open = 0
   for (let index = 0; index < text.length && open <= depthMax; index++) {
@@ -53,7 +58,10 @@ function findTextFault(text: string, what: string, path: string): void {
 }
 
 export function invalid(what: string, path: string, reason: string): PawlError {
-  return new PawlError('PAWL_INVALID_PAYLOAD', `${what}${path.replace(/[\u0000-\u001f]/g, ' ').toWellFormed()} ${reason}.`, {
-    details: { path, reason },
-  })
+  // The message may end in a log or in last_error, so it is bounded and can be stored.
+  const where = path
+    .slice(0, 200)
+    .replace(/[\u0000-\u001f]/g, ' ')
+    .toWellFormed()
+  return new PawlError('PAWL_INVALID_PAYLOAD', `${what}${where} ${reason}.`, { details: { path: path.slice(0, 200), reason } })
 }

@@ -13,13 +13,15 @@ import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import { readPayload, retryDelayMs } from './kinds.ts'
-import { type PayloadLimits, toJson } from './payload.ts'
+import { assertSafe, type PayloadLimits, toJson } from './payload.ts'
 import type { Ending } from './settler.ts'
 import { Snooze } from './snooze.ts'
 import { Toucher } from './toucher.ts'
 import type { JobContext } from './types.ts'
 
 const settledStatement = statement(import.meta.url, 'settled')
+/** How long a job waits whose handler met a database that cannot write. */
+const unwritableDelayMs = 5000
 const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)'
 
 /** Inside a tx handler a call without its transaction would wait for the very pool that the handler occupies. */
@@ -47,7 +49,9 @@ export class Runner {
   }
 
   async run(held: HeldJob): Promise<RunEnd> {
+    held.onRefused = (what) => this.options.onRefused(held, what)
     try {
+      assertSafe(held.row.payload, `The payload of '${held.kind}': payload`, this.options.limits)
       const payload = readPayload(held.definition, held.row.payload, held.row.payload_version)
       held.payload = payload instanceof Promise ? await payload : payload
     } catch (error) {
@@ -67,6 +71,7 @@ export class Runner {
       if (held.completeCalled) return await this.#checkCompleted(held, undefined)
       return this.endOf(held, result)
     } catch (error) {
+      if (classify(error) === 'unwritable') this.options.onConflict(error)
       await context.flush()
       if (held.isEnded) return 'late'
       return held.completeCalled ? this.#checkCompleted(held, error) : failedEnd(held, error)
@@ -112,9 +117,9 @@ export class Runner {
       try {
         return await this.#tryTx(held)
       } catch (error) {
-        if (isConflict(error)) this.options.onConflict(error)
-        if (held.isEnded) return 'late'
         const kind = classify(error)
+        if (isConflict(error) || kind === 'unwritable') this.options.onConflict(error)
+        if (held.isEnded) return 'late'
         if (kind === 'fenced') return this.#fencedEnd(held, error)
         if (isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return this.#unknownEnd(held, error)
         if (tried >= 4 || (kind !== 'transient' && kind !== 'connection' && kind !== 'replan')) return failedEnd(held, error)
@@ -128,7 +133,10 @@ export class Runner {
     const client = await this.options.pool.connect()
     const tx = new OwnTransaction(client)
     const context = new RunContext(held, this.options)
-    const abandon = () => destroy(client)
+    // At the end of a stop's grace the job is still ours, and an answer counts: only a job that is gone takes its connection with it.
+    const abandon = () => {
+      if (held.lost?.code !== 'PAWL_STOPPED') destroy(client)
+    }
     if (held.lost === undefined) held.signal.addEventListener('abort', abandon, { once: true })
     try {
       if (probe.on) await probe.hit('jobs.tx.begun', held)
@@ -200,6 +208,9 @@ class RunContext implements JobContext {
 }
 
 export function failedEnd(held: HeldJob, error: unknown): Ending {
+  // A full disk or a read-only server is not the job's failure: it waits, without an attempt used up.
+  if (classify(error) === 'unwritable')
+    return { held, result: null, failed: { outcome: 'snoozed', delayMs: unwritableDelayMs, error: describeError(error) } }
   const delayMs = retryDelayMs(held.definition, held.row, error)
   return { held, result: null, failed: { outcome: 'failed', delayMs, error: describeError(error) } }
 }

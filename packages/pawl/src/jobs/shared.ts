@@ -8,6 +8,7 @@ import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import { readPayload } from './kinds.ts'
+import { assertSafe } from './payload.ts'
 import { insideTx, type Runner } from './runner.ts'
 import type { JobContext } from './types.ts'
 
@@ -60,6 +61,7 @@ async function lockGroup(tx: OwnTransaction, group: readonly HeldJob[]): Promise
 
 async function runOne(runner: Runner, tx: OwnTransaction, job: HeldJob): Promise<string | null> {
   job.startedMs = monotonicMs()
+  assertSafe(job.row.payload, `The payload of '${job.kind}': payload`, runner.options.limits)
   job.payload = await readPayload(job.definition, job.row.payload, job.row.payload_version)
   const context: JobContext = {
     get signal() {

@@ -16,6 +16,7 @@ export interface ToucherOptions {
   readonly touchMs: number
   readonly onConflict: (error: unknown) => void
   readonly onTouch: () => void
+  readonly onRefused: (held: HeldJob, what: string) => void
 }
 
 export class Toucher {
@@ -83,6 +84,7 @@ export class Toucher {
     }
     const lost = leaseLost(this.#held.row)
     this.#held.lose(lost)
+    this.#options.onRefused(this.#held, 'touch')
     throw this.#held.lost ?? lost
   }
 }

@@ -259,7 +259,7 @@ export class Worker {
       queues: textsLiteral(this.#options.queues),
       kinds: textsLiteral([...this.#core.kinds.keys()]),
       concurrency: this.#options.concurrency,
-      locks: this.#core.config.hasSession,
+      locks: false,
       lease_ms: this.#options.leaseMs,
     })
     this.#incarnation = row!.id
@@ -333,8 +333,10 @@ export class Worker {
       onConnect: () => this.#changed.fire(),
       // The lock tells others that this process lives. Tried, not waited for: an incarnation's number is nobody else's.
       onSession: async (query) => {
-        if (this.#incarnation !== undefined)
-          await query('select pg_try_advisory_lock($1::integer, $2::integer)', [livenessLockClass, this.#incarnation])
+        if (this.#incarnation === undefined) return
+        await query('select pg_try_advisory_lock($1::integer, $2::integer)', [livenessLockClass, this.#incarnation])
+        // Only from now on does a free lock mean a dead process: one that starts slowly must not be taken for dead before it has it.
+        await query("update pawl.worker set locks = true where tenant = '' and id = $1::integer", [this.#incarnation])
       },
       onError: (error) => this.#ends.trouble(error),
     })
@@ -347,8 +349,10 @@ export class Worker {
     const before = this.#counts.done + this.#counts.failed
     this.#stopAll.abort()
     this.#changed.fire()
+    // Closed before the loops are waited for, so that nothing starts after the call; and again for what a claim under way brought.
+    const waiting = this.#slots.close()
     await Promise.all(this.#loops)
-    const released = this.#slots.close()
+    const released = waiting + this.#slots.close()
     await this.#runningEnded(durationMs(options.grace ?? workerDefaults.graceMs), options.signal)
     const still = this.#slots.runningJobs()
     for (const held of still) held.lose(new PawlError('PAWL_STOPPED', 'The worker stops and its grace is over.'))
@@ -407,7 +411,8 @@ export class Worker {
   }
 
   #onEnd(held: HeldJob, end: RunEnd): void {
-    if (end === 'late') {
+    // Also late: a job that was lost while its runner still asked what became of its commit.
+    if (end === 'late' || (held.isEnded && end !== 'settled')) {
       if (held.lost !== undefined) this.#ends.keepEvidence(held, 'settle')
     } else if (!held.isEnded) {
       held.isEnded = true

@@ -1,6 +1,7 @@
 // The kinds that worker processes run. Every effect is a row of the table `effect`, which has no unique key: a ledger must not enforce
 // what it is there to show.
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Job, JobContext, Pawl, Tx } from 'pawl'
 import type pg from 'pg'
 import type { Said } from './protocol.ts'
@@ -8,6 +9,8 @@ import type { Said } from './protocol.ts'
 export interface WorkPayload {
   /** On these attempts the handler says `holding` and waits for the word `go`; for ever if it never comes. */
   readonly hold?: readonly number[]
+  /** Takes this long, without blocking anyone. */
+  readonly sleepMs?: number
   /** On these attempts it blocks the event loop for blockMs. */
   readonly block?: readonly number[]
   readonly blockMs?: number
@@ -27,8 +30,9 @@ export interface HandlerWorld {
 export const kindNames = ['guarded', 'tx', 'shared', 'completed', 'plain', 'follow', 'brief'] as const
 export type KindName = (typeof kindNames)[number]
 
-export const ledgerSql = 'create table effect (job_id bigint not null, kind text not null, attempt integer not null, pid integer not null)'
-const effectSql = 'insert into effect values ($1::bigint, $2::text, $3::integer, $4::integer)'
+export const ledgerSql = `create table effect (job_id bigint not null, kind text not null, attempt integer not null, pid integer not null,
+  at timestamptz not null default clock_timestamp())`
+const effectSql = 'insert into effect (job_id, kind, attempt, pid) values ($1::bigint, $2::text, $3::integer, $4::integer)'
 
 type Work = Job<WorkPayload>
 
@@ -44,7 +48,8 @@ export function defineKinds(pawl: Pawl, names: readonly KindName[], world: Handl
     completed: () => pawl.jobs.define<WorkPayload>('completed', { retry, run: (job, context) => completed(job, context, world) }),
     plain: () => pawl.jobs.define<WorkPayload>('plain', { retry, run: (job) => work(job, world) }),
     brief: () => pawl.jobs.define<WorkPayload>('brief', { retry, timeout: '700ms', run: (job) => work(job, world) }),
-    follow: () => pawl.jobs.define<{ parent: string }>('follow', { retry, tx: async (job, tx) => void (await writeEffect(tx, job)) }),
+    follow: () =>
+      pawl.jobs.define<{ parent: string }>('follow', { retry, tx: async (job, tx) => void (await writeEffect(tx, job)) }),
   }
   for (const name of names) definitions[name]()
   return { enqueue: async () => (await pawl.jobs.enqueue(names[0]!, {})).id }
@@ -80,6 +85,7 @@ async function work(job: Work, { say, go }: HandlerWorld): Promise<void> {
     say({ event: 'holding', id, kind, attempt })
     await go
   }
+  if (payload.sleepMs !== undefined) await sleep(payload.sleepMs)
   if (payload.block?.includes(attempt)) block(payload.blockMs!)
   if (payload.kill?.includes(attempt)) {
     process.kill(process.pid, 'SIGKILL')
@@ -95,7 +101,12 @@ function block(ms: number): void {
   while (performance.now() < end);
 }
 
-async function telling(job: Work, context: JobContext, world: HandlerWorld, transaction: (client: pg.PoolClient) => Promise<void>): Promise<void> {
+async function telling(
+  job: Work,
+  context: JobContext,
+  world: HandlerWorld,
+  transaction: (client: pg.PoolClient) => Promise<void>,
+): Promise<void> {
   const client = await world.effects.connect()
   try {
     await client.query('begin')

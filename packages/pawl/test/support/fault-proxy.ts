@@ -77,7 +77,8 @@ export class FaultProxy {
   /** New connections are accepted, at the same port as before. */
   async accept(): Promise<void> {
     if (this.#server !== undefined) return
-    const server = createServer((socket) => this.#open(socket))
+    // Half-open is allowed, because a dead route answers a FIN with nothing either.
+    const server = createServer({ allowHalfOpen: true }, (socket) => this.#open(socket))
     await new Promise<void>((resolve, reject) => {
       server.once('error', reject)
       server.listen(this.#port, '127.0.0.1', resolve)
@@ -174,6 +175,9 @@ class Link {
     upstream.on('data', (bytes) => this.#onServer(bytes as Buffer))
     client.on('error', () => undefined)
     upstream.on('error', () => undefined)
+    client.on('end', () => {
+      if (!this.#isSilent) upstream.end()
+    })
     client.on('close', () => this.#closed(upstream))
     // The server's last words travel on before the connection ends; a silent one ends for the server only.
     upstream.on('close', () => {

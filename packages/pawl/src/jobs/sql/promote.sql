@@ -1,6 +1,6 @@
 -- Makes scheduled jobs ready whose time has come, at most :limit of them.
 -- Locks: those job rows, SKIP LOCKED.
--- Plan: job_scheduled in order, then a TID scan.
+-- Plan: job_scheduled in order, then a TID scan. A second test of the state there would let the planner walk job_scheduled instead.
 -- One row: how many, and in how many milliseconds the next one is due (null: none is scheduled).
 with clock as materialized (
   select pawl.now() as now
@@ -18,7 +18,6 @@ moved as (
       limit :limit::integer
       for update skip locked
     ))
-    and j.state = 'scheduled'
   returning j.queue
 )
 select (select count(*)::integer from moved) as promoted,

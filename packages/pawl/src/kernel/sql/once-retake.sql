@@ -1,6 +1,6 @@
 -- Takes an expired once key anew. Of several that try, the first to commit has it; the others find it fresh.
 -- Locks: the key's row.
--- Plan: once_pkey.
+-- Plan: once_pkey. The coalesce keeps the planner off once_expiry, which knows nothing of the key.
 -- No row: somebody else took it, or it was removed.
 update pawl.once o
 set result = null,
@@ -9,5 +9,5 @@ set result = null,
 where o.tenant = :tenant::text
   and o.namespace = :namespace::text
   and o.key = :key::text
-  and o.expires_at <= pawl.now()
+  and coalesce(o.expires_at, 'infinity') <= pawl.now()
 returning 1 as taken

@@ -1,0 +1,74 @@
+// Keeps the results of a run: the file under results/ and the table of docs/benchmarks.md that is made from it.
+
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { cpus, release, totalmem } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { toMarkdown } from './markdown.ts'
+import type { Measure } from './measure.ts'
+
+const bench = dirname(dirname(fileURLToPath(import.meta.url)))
+const page = join(dirname(bench), 'docs', 'benchmarks.md')
+
+export interface Published {
+  readonly bench: string
+  readonly date: string
+  readonly rounds: number
+  readonly machine: { readonly cpu: string; readonly cores: number; readonly memoryGb: number; readonly system: string }
+  readonly releases: Readonly<Record<string, string>>
+  readonly measures: readonly Measure[]
+}
+
+/** Measures that this run left out (--only) keep what an earlier one found. */
+export function publish(
+  name: string,
+  fresh: readonly Measure[],
+  { rounds, servers }: { rounds: number; servers: Readonly<Record<string, string>> },
+): void {
+  const file = join(bench, 'results', `${name}.json`)
+  const kept = readEarlier(file).filter((earlier) => !fresh.some((measure) => measure.name === earlier.name))
+  const published: Published = {
+    bench: name,
+    date: new Date().toISOString().slice(0, 10),
+    rounds,
+    machine: {
+      cpu: cpus()[0]?.model.trim() ?? 'unknown',
+      cores: cpus().length,
+      memoryGb: Math.round(totalmem() / 2 ** 30),
+      system: `${process.platform} ${release()}`,
+    },
+    releases: { node: process.versions.node, ...servers, ...peerReleases() },
+    measures: [...kept, ...fresh],
+  }
+  mkdirSync(dirname(file), { recursive: true })
+  writeFileSync(file, `${JSON.stringify(published, null, 2)}\n`)
+  refresh(name, toMarkdown(published))
+}
+
+function readEarlier(file: string): readonly Measure[] {
+  try {
+    return (JSON.parse(readFileSync(file, 'utf8')) as Published).measures
+  } catch {
+    return []
+  }
+}
+
+function peerReleases(): Record<string, string> {
+  const { dependencies, optionalDependencies } = JSON.parse(readFileSync(join(bench, 'package.json'), 'utf8')) as Record<
+    string,
+    Record<string, string>
+  >
+  return Object.fromEntries(
+    Object.entries({ ...dependencies, ...optionalDependencies })
+      .filter(([name]) => !name.startsWith('node-'))
+      .sort(),
+  )
+}
+
+function refresh(name: string, table: string): void {
+  const [begin, end] = [`<!-- bench ${name}: written by npm run bench -- ${name} --write -->`, `<!-- bench ${name}: end -->`]
+  const text = readFileSync(page, 'utf8')
+  const [from, to] = [text.indexOf(begin), text.indexOf(end)]
+  if (from < 0 || to < from) throw new Error(`${page} has no place for the table: it needs the lines\n${begin}\n${end}`)
+  writeFileSync(page, `${text.slice(0, from + begin.length)}\n${table}\n${text.slice(to)}`)
+}

@@ -1,0 +1,99 @@
+import { Child, type System } from '../harness/child.ts'
+import { pause } from '../harness/clock.ts'
+import { type Context, setupOf, sized } from '../harness/context.ts'
+import { handlersPerProcess } from '../harness/drain.ts'
+import { measure } from '../harness/measure.ts'
+import type { Via } from '../harness/protocol.ts'
+import { interleave } from '../harness/rounds.ts'
+import { percentile } from '../harness/stats.ts'
+import * as systems from '../harness/systems.ts'
+import type { Group } from './group.ts'
+
+const pawlWithWorker: System = { ...systems.pawl, variant: 'with worker' }
+const contenders: readonly { name: string; enqueuer: System; via?: Via }[] = [
+  { name: 'pawl', enqueuer: pawlWithWorker },
+  { name: 'pawl enqueue-only process', enqueuer: systems.pawl },
+  { name: `pawl user's transaction`, enqueuer: systems.pawl, via: 'tx' },
+  { name: 'graphile plain', enqueuer: systems.graphile },
+  { name: 'BullMQ', enqueuer: systems.bullmq },
+]
+const variants = ['', ' enqueue-only process', ` user's transaction`] as const
+const ceilingMs = 15
+
+/** An idle system: from the call that enqueues, in one process, to the start of the handler in another. */
+export const pickUp: Group = {
+  name: 'pick-up',
+  measures: variants.flatMap((variant) => [`pick-up p50${variant}`, `pick-up p99${variant}`]),
+  async run(context) {
+    const results = await interleave(
+      context,
+      'pick-up',
+      contenders.map(({ name, enqueuer, via = 'plain' }) => ({
+        name,
+        unavailable: systems.whyNot(enqueuer, context.redis),
+        run: async () => {
+          const times = await pickUps(context, enqueuer, via)
+          return { p50: percentile(times, 50), p99: percentile(times, 99) }
+        },
+      })),
+    )
+    const common = { unit: 'ms', better: 'lower', results, peers: ['graphile plain', 'BullMQ'] } as const
+    return variants.flatMap((variant) => [
+      measure({
+        ...common,
+        name: `pick-up p50${variant}`,
+        metric: 'p50',
+        pawl: `pawl${variant}`,
+        bars: [{ atMost: 0.8, times: 'graphile plain' }],
+      }),
+      measure({
+        ...common,
+        name: `pick-up p99${variant}`,
+        metric: 'p99',
+        pawl: `pawl${variant}`,
+        bars: [
+          { atMost: ceilingMs, says: `<= ${ceilingMs} ms` },
+          { atMost: 1, times: 'graphile plain' },
+        ],
+        join: 'or',
+      }),
+    ])
+  },
+}
+
+function pickUps(context: Context, system: System, via: Via): Promise<number[]> {
+  const samples = sized(context, 200, 40)
+  return context.server.withDatabase(async (database) => {
+    const { variant: _, ...plain } = system
+    const worker = new Child(plain)
+    const enqueuer = new Child(system)
+    try {
+      for (const child of [worker, enqueuer]) await child.prepare(setupOf(context, database))
+      await worker.work({ handler: 'stamp', concurrency: handlersPerProcess }, Number.POSITIVE_INFINITY)
+      // The first ones warm both processes up; then the worker is given time to fall asleep before each.
+      const times: number[] = []
+      await pause(500)
+      for (let n = -10; n < samples; n++) {
+        await pause(10 + Math.random() * 10)
+        const time = await pickUpOnce(worker, enqueuer, n, via)
+        if (n >= 0) times.push(time)
+      }
+      return times
+    } finally {
+      await Promise.all([worker.stop(), enqueuer.stop()])
+    }
+  })
+}
+
+async function pickUpOnce(worker: Child, enqueuer: Child, n: number, via: Via): Promise<number> {
+  const picked = new Promise<number>((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Error('a job was not picked up within 30 s')), 30_000)
+    worker.onStamp = (stamp, at) => {
+      if (stamp !== n) return
+      clearTimeout(timer)
+      resolve(at)
+    }
+  })
+  const enqueuedAt = await enqueuer.enqueue(n, via)
+  return (await picked) - enqueuedAt
+}

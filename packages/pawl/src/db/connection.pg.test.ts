@@ -1,0 +1,159 @@
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { FaultProxy } from '../../test/support/fault-proxy.ts'
+import { Connection, createPool, type DatabaseOptions } from './driver.ts'
+import { Listener } from './listen.ts'
+
+let db: TestDatabase
+let proxy: FaultProxy
+beforeEach(async () => {
+  db = await createDatabase()
+  proxy = await FaultProxy.start(db.url)
+})
+afterEach(async () => {
+  await proxy.stop()
+  await db.drop()
+})
+
+const timeoutMs = 500
+/** Timers and a loaded machine; far below what the operating system would take to notice (minutes). */
+const slackMs = 5000
+
+function options(): DatabaseOptions {
+  return { url: proxy.url, pooler: 'none', connectTimeoutMs: timeoutMs, queryTimeoutMs: timeoutMs, applicationName: 'pawl' }
+}
+
+async function tookMs(work: () => Promise<unknown>): Promise<number> {
+  const startedMs = performance.now()
+  await work()
+  return performance.now() - startedMs
+}
+
+test('[K9] an engine connection that is half-open is noticed within the query timeout, and the next statement has a new one', async () => {
+  const connection = new Connection(options(), 'engine')
+  expect(await connection.query('select 1 as n')).toEqual([{ n: 1 }])
+  expect(proxy.blackhole(/engine/)).toBe(1)
+  const noticedMs = await tookMs(() => expect(connection.query('select 2')).rejects.toThrow(/timeout/i))
+  expect(noticedMs).toBeGreaterThanOrEqual(timeoutMs - 50)
+  expect(noticedMs).toBeLessThan(timeoutMs + slackMs)
+  expect(await connection.query('select 3 as n')).toEqual([{ n: 3 }])
+  await connection.close()
+})
+
+test('[K9] everything in flight on a half-open connection is told, not only the first', async () => {
+  const connection = new Connection(options(), 'engine')
+  await connection.query('select 1')
+  proxy.blackhole(/engine/)
+  const answers = await Promise.allSettled([
+    connection.query('select 2'),
+    connection.query('select 3'),
+    connection.query('select 4'),
+  ])
+  expect(answers.map((answer) => answer.status)).toEqual(['rejected', 'rejected', 'rejected'])
+  await connection.close()
+})
+
+test('[K9] a server that accepts and says nothing is noticed within the connect timeout', async () => {
+  proxy.blackhole()
+  const connection = new Connection(options(), 'engine')
+  const noticedMs = await tookMs(() => expect(connection.query('select 1')).rejects.toMatchObject({ code: 'PAWL_UNAVAILABLE' }))
+  expect(noticedMs).toBeLessThan(timeoutMs + slackMs)
+  proxy.restore()
+  expect(await connection.query('select 2 as n')).toEqual([{ n: 2 }])
+  await connection.close()
+})
+
+test('[K9] a pooled connection that is half-open is noticed and leaves the pool', async () => {
+  const pool = createPool(options(), 'caller', 1)
+  await pool.query('select 1')
+  proxy.blackhole(/caller/)
+  const noticedMs = await tookMs(() => expect(pool.query('select 2')).rejects.toThrow(/timeout/i))
+  expect(noticedMs).toBeLessThan(timeoutMs + slackMs)
+  expect((await pool.query('select 3 as n')).rows).toEqual([{ n: 3 }])
+  await pool.end()
+})
+
+test('[K9] closing a half-open connection that is idle does not wait for ever', async () => {
+  const connection = new Connection(options(), 'engine')
+  await connection.query('select 1')
+  proxy.blackhole()
+  expect(await tookMs(() => connection.close())).toBeLessThan(timeoutMs + slackMs)
+})
+
+/** A listener that finds jobs as a worker does: by a look after each (re)connect, and by notifications in between. */
+function listening(heartbeatMs: number) {
+  const seen: string[] = []
+  const listener = new Listener({
+    database: options(),
+    channels: ['pawl_wake'],
+    heartbeatMs,
+    backoffMs: () => 20,
+    onNotify: (_channel, payload) => seen.push(`notified ${payload}`),
+    onConnect: () => seen.push('looked'),
+  })
+  listener.start()
+  return { seen, listener, count: (what: string) => seen.filter((each) => each === what).length }
+}
+
+async function terminateListener(): Promise<number> {
+  return (
+    await db.query(
+      "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'pawl listen' and datname = current_database()",
+    )
+  ).length
+}
+
+test('[K9] a killed LISTEN connection reconnects, looks for what it missed, and hears again', async () => {
+  const { seen, listener, count } = listening(5000)
+  await until('it listens', () => count('looked') === 1)
+  expect(await terminateListener()).toBe(1)
+  await until('it looked again', () => count('looked') === 2)
+  await db.query("select pg_notify('pawl_wake', 'again')")
+  await until('it hears again', () => seen.includes('notified again'))
+  await listener.stop()
+})
+
+test('[K9] a LISTEN connection that died without a word is noticed by its heartbeat, reconnects and looks', async () => {
+  const { seen, listener, count } = listening(300)
+  await until('it listens', () => count('looked') === 1)
+  expect(proxy.blackhole(/listen/)).toBe(1)
+  await db.query("select pg_notify('pawl_wake', 'missed')")
+  const noticedMs = await tookMs(() => until('it looked again', () => count('looked') === 2))
+  expect(noticedMs).toBeLessThan(2 * 300 + slackMs)
+  expect(seen).not.toContain('notified missed')
+  await db.query("select pg_notify('pawl_wake', 'heard')")
+  await until('it hears again', () => seen.includes('notified heard'))
+  await listener.stop()
+})
+
+test('[K9] a listener keeps trying while the server refuses, and stops when it is told to', async () => {
+  const { listener, count } = listening(300)
+  await until('it listens', () => count('looked') === 1)
+  await proxy.refuse()
+  proxy.reset(/listen/)
+  await until('its connection is gone', () => proxy.names.length === 0)
+  await proxy.accept()
+  await until('it looked again', () => count('looked') === 2)
+  await proxy.refuse()
+  proxy.reset(/listen/)
+  expect(await tookMs(() => listener.stop())).toBeLessThan(slackMs)
+})
+
+test('[K9] a worker whose every connection fell silent goes on by itself, and runs what was enqueued meanwhile', async () => {
+  const direct = db.pawl()
+  const pawl = db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: timeoutMs, connectTimeoutMs: timeoutMs })
+  const ran: string[] = []
+  pawl.jobs.define('k', { run: async (job) => void ran.push(job.id) })
+  const worker = pawl.jobs.worker({ lease: '10s' })
+  await worker.start()
+  const { id: first } = await direct.jobs.enqueue('k', {})
+  await until('the first ran', () => ran.includes(first))
+  await until('it is done', async () => (await direct.jobs.get(first))?.state === 'done')
+  proxy.blackhole()
+  const { id: second } = await direct.jobs.enqueue('k', {})
+  proxy.restore()
+  await until('the second ran', () => ran.includes(second))
+  await until('it is done', async () => (await direct.jobs.get(second))?.state === 'done')
+  expect(ran).toEqual([first, second])
+  await worker.stop()
+})

@@ -1,0 +1,311 @@
+// Whether the installed schema is the one that this release was written for. The release's is in schema.json, read once from a freshly
+// migrated database; what differs is reported with the SQL that mends it, for a person to read and run.
+
+import { readFileSync } from 'node:fs'
+import { readMigrations } from './migrate.ts'
+import { statement } from './statement.ts'
+
+export interface ColumnShape {
+  readonly type: string
+  readonly collation: string | null
+  readonly isNotNull: boolean
+  readonly default: string | null
+  /** 'a': generated always as identity; 'd': by default. */
+  readonly identity: string | null
+}
+
+type Definitions = Readonly<Record<string, string>>
+
+export interface TableShape {
+  readonly partitionBy: string | null
+  readonly options: Definitions
+  readonly columns: Readonly<Record<string, ColumnShape>>
+  readonly constraints: Definitions
+  readonly indexes: Definitions
+  readonly triggers: Definitions
+}
+
+export interface SchemaShape {
+  readonly tables: Readonly<Record<string, TableShape>>
+  readonly functions: Definitions
+  readonly sequences: Definitions
+}
+
+export interface Drift {
+  /** Such as 'index job_ready' or 'column job.fence'. */
+  readonly what: string
+  /** null: this release has no such thing. */
+  readonly expected: string | null
+  /** null: it is not there. */
+  readonly actual: string | null
+  /** Statements separated by an empty line. Run each by itself: `create index concurrently` does not work inside a transaction. */
+  readonly fixSql: string
+}
+
+const schemaStatement = statement(import.meta.url, 'schema')
+
+export function releasedSchema(file: URL = new URL('../../schema.json', import.meta.url)): SchemaShape {
+  return JSON.parse(readFileSync(file, 'utf8')) as SchemaShape
+}
+
+/** A client or pool of pg, inside no transaction. */
+export interface SimpleClient {
+  query(text: string): Promise<unknown>
+}
+
+export async function readSchema(client: SimpleClient): Promise<SchemaShape> {
+  // One simple query, so that nothing else on the connection comes between; names are qualified unless search_path finds them.
+  const answers = await client.query(`begin read only; set local search_path to pg_catalog; ${schemaStatement.text}; commit`)
+  return (answers as { rows: { schema: SchemaShape }[] }[])[2]!.rows[0]!.schema
+}
+
+/** The text of schema.json. jsonb has sorted the names, so the same schema always gives the same text. */
+export function schemaText(schema: SchemaShape): string {
+  return `${JSON.stringify(schema, null, 2)}\n`
+}
+
+/** What differs, in the order in which it should be mended. Empty when there is nothing to do. */
+export async function findDrift(client: SimpleClient, expected: SchemaShape = releasedSchema()): Promise<Drift[]> {
+  const found = compareSchemas(expected, await readSchema(client))
+  // A newer release has more than this one knows of, and is meant to.
+  return (await isNewer(client)) ? found.filter((drift) => drift.expected !== null) : found
+}
+
+async function isNewer(client: SimpleClient): Promise<boolean> {
+  const rows = async <Row>(text: string) => ((await client.query(text)) as { rows: Row[] }).rows
+  const [ledger] = await rows<{ there: boolean }>("select to_regclass('pawl.migration') is not null as there")
+  if (!ledger?.there) return false
+  const known = new Set(readMigrations().map((migration) => migration.name))
+  return (await rows<{ name: string }>('select name from pawl.migration')).some(({ name }) => !known.has(name))
+}
+
+export function compareSchemas(expected: SchemaShape, actual: SchemaShape): Drift[] {
+  return [
+    ...compareNamed('sequence', expected.sequences, actual.sequences, createSequence, changeSequence),
+    ...compareNamed('function', expected.functions, actual.functions, createFunction, changeFunction),
+    ...Object.entries(expected.tables).flatMap(([name, table]) => compareTables(name, table, actual.tables[name])),
+  ]
+}
+
+function compareTables(name: string, expected: TableShape, actual: TableShape | undefined): Drift[] {
+  if (actual === undefined) {
+    return [
+      { what: `table ${name}`, expected: createTable(name, expected), actual: null, fixSql: createWholeTable(name, expected) },
+    ]
+  }
+  const table = `pawl.${quoted(name)}`
+  return [
+    ...compareOptions(name, expected, actual),
+    ...compareColumns(name, expected, actual),
+    ...compareParts(`constraint ${name}`, expected.constraints, actual.constraints, {
+      create: (part, definition) => addConstraint(table, part, definition),
+      drop: (part) => [`alter table ${table} drop constraint ${quoted(part)};`],
+    }),
+    ...compareParts('index', expected.indexes, actual.indexes, {
+      create: (_part, definition) => [createIndex(definition, expected.partitionBy !== null)],
+      drop: (part) => [`drop index ${expected.partitionBy === null ? 'concurrently ' : ''}pawl.${quoted(part)};`],
+    }),
+    ...compareParts(`trigger ${name}`, expected.triggers, actual.triggers, {
+      create: (_part, definition) => [`${definition};`],
+      drop: (part) => [`drop trigger ${quoted(part)} on ${table};`],
+    }),
+  ]
+}
+
+// ---- sequences and functions
+
+/** Others' functions and sequences in our schema do no harm, so only what is missing or different is told. */
+function compareNamed(
+  kind: string,
+  expected: Definitions,
+  actual: Definitions,
+  create: (name: string, definition: string) => string[],
+  change: (name: string, definition: string, was: string) => string[],
+): Drift[] {
+  return Object.entries(expected).flatMap(([name, definition]) => {
+    const was = actual[name]
+    if (was === definition) return []
+    const fix = was === undefined ? create(name, definition) : change(name, definition, was)
+    return [{ what: `${kind} ${name}`, expected: definition, actual: was ?? null, fixSql: statements(fix) }]
+  })
+}
+
+function createSequence(name: string, definition: string): string[] {
+  return [`create sequence pawl.${quoted(name)} ${definition};`]
+}
+
+function changeSequence(name: string, definition: string): string[] {
+  return [`alter sequence pawl.${quoted(name)} ${definition};`]
+}
+
+/** A function in SQL may name a table that is mended only after it. */
+function createFunction(_name: string, definition: string): string[] {
+  return ['set check_function_bodies = off;', `${definition};`]
+}
+
+/** `create or replace` keeps what depends on the function, but cannot change its face. */
+function changeFunction(name: string, definition: string, was: string): string[] {
+  const face = (text: string) =>
+    text
+      .slice(0, text.search(/^ ?(?:AS \$|RETURN |BEGIN ATOMIC)/m))
+      .replace(/^ (?:LANGUAGE|VOLATILE|STABLE|IMMUTABLE|PARALLEL|STRICT|SECURITY|SET|COST|ROWS).*$/gm, '')
+  const replace = createFunction(name, definition)
+  return face(definition) === face(was) ? replace : [`drop function ${name};`, ...replace]
+}
+
+// ---- tables
+
+function createTable(name: string, table: TableShape): string {
+  const columns = Object.entries(table.columns).map(([column, shape]) => `  ${columnSql(column, shape)}`)
+  const constraints = Object.entries(table.constraints).map(
+    ([constraint, definition]) => `  constraint ${quoted(constraint)} ${definition}`,
+  )
+  const partitioned = table.partitionBy === null ? '' : ` partition by ${table.partitionBy}`
+  const options = Object.entries(table.options).map(([option, value]) => `${option} = ${value}`)
+  const storage = options.length === 0 ? '' : ` with (${options.join(', ')})`
+  return `create table pawl.${quoted(name)} (\n${[...columns, ...constraints].join(',\n')}\n)${partitioned}${storage};`
+}
+
+function createWholeTable(name: string, table: TableShape): string {
+  // A new table has no writers to hold up.
+  const indexes = Object.values(table.indexes).map((definition) => `${definition.replace(' ON ONLY ', ' ON ')};`)
+  const partitions =
+    table.partitionBy === null ? [] : [`select pawl.add_day_partitions('${name}', (pawl.now() at time zone 'UTC')::date, 7);`]
+  const rows = name === 'installation' ? ['insert into pawl.installation default values;'] : []
+  return statements([
+    createTable(name, table),
+    ...indexes,
+    ...Object.values(table.triggers).map((definition) => `${definition};`),
+    ...partitions,
+    ...rows,
+  ])
+}
+
+/** Someone may have tuned an option; only one that is not set at all is told. */
+function compareOptions(name: string, expected: TableShape, actual: TableShape): Drift[] {
+  return Object.entries(expected.options)
+    .filter(([option]) => actual.options[option] === undefined)
+    .map(([option, value]) => ({
+      what: `option ${name}.${option}`,
+      expected: value,
+      actual: null,
+      fixSql: `alter table pawl.${quoted(name)} set (${option} = ${value});`,
+    }))
+}
+
+function compareColumns(name: string, expected: TableShape, actual: TableShape): Drift[] {
+  const table = `pawl.${quoted(name)}`
+  const names = new Set([...Object.keys(expected.columns), ...Object.keys(actual.columns)])
+  return [...names].flatMap((column) => {
+    const [wanted, was] = [expected.columns[column], actual.columns[column]]
+    const definitions = {
+      expected: wanted === undefined ? null : columnSql(column, wanted),
+      actual: was === undefined ? null : columnSql(column, was),
+    }
+    if (definitions.expected === definitions.actual) return []
+    const fix =
+      wanted === undefined
+        ? [`alter table ${table} drop column ${quoted(column)};`]
+        : was === undefined
+          ? [`alter table ${table} add column ${columnSql(column, wanted)};`]
+          : changeColumn(`alter table ${table} alter column ${quoted(column)}`, quoted(column), wanted, was)
+    return [{ what: `column ${name}.${column}`, ...definitions, fixSql: statements(fix) }]
+  })
+}
+
+function columnSql(name: string, shape: ColumnShape): string {
+  const parts = [quoted(name), typeSql(shape)]
+  if (shape.identity !== null) parts.push(identitySql(shape.identity))
+  if (shape.default !== null) parts.push(`default ${shape.default}`)
+  if (shape.isNotNull) parts.push('not null')
+  return parts.join(' ')
+}
+
+function typeSql(shape: ColumnShape): string {
+  return shape.collation === null ? shape.type : `${shape.type} collate ${quoted(shape.collation)}`
+}
+
+function identitySql(identity: string): string {
+  return `generated ${identity === 'a' ? 'always' : 'by default'} as identity`
+}
+
+function changeColumn(alter: string, name: string, wanted: ColumnShape, was: ColumnShape): string[] {
+  const fix: string[] = []
+  if (typeSql(wanted) !== typeSql(was)) fix.push(`${alter} type ${typeSql(wanted)} using ${name}::${wanted.type};`)
+  if (wanted.identity !== was.identity) {
+    if (was.identity !== null) fix.push(`${alter} drop identity;`)
+    if (wanted.identity !== null) fix.push(`${alter} add ${identitySql(wanted.identity)};`)
+  }
+  if (wanted.default !== was.default)
+    fix.push(wanted.default === null ? `${alter} drop default;` : `${alter} set default ${wanted.default};`)
+  if (wanted.isNotNull !== was.isNotNull) fix.push(`${alter} ${wanted.isNotNull ? 'set' : 'drop'} not null;`)
+  return fix
+}
+
+// ---- parts of tables: an extra one slows every write or refuses some, so it is told as well
+
+interface Mend {
+  readonly create: (name: string, definition: string) => string[]
+  readonly drop: (name: string) => string[]
+}
+
+function compareParts(kind: string, expected: Definitions, actual: Definitions, mend: Mend): Drift[] {
+  const names = new Set([...Object.keys(expected), ...Object.keys(actual)])
+  return [...names].flatMap((name) => {
+    const [wanted, was] = [expected[name], actual[name]]
+    if (wanted === was) return []
+    const fix = [...(was === undefined ? [] : mend.drop(name)), ...(wanted === undefined ? [] : mend.create(name, wanted))]
+    return [
+      {
+        what: kind.includes(' ') ? `${kind}.${name}` : `${kind} ${name}`,
+        expected: wanted ?? null,
+        actual: was ?? null,
+        fixSql: statements(fix),
+      },
+    ]
+  })
+}
+
+/** A check or foreign key is added without a scan, then verified under a lock that lets writers pass. */
+function addConstraint(table: string, name: string, definition: string): string[] {
+  if (!/^(?:CHECK|FOREIGN KEY)/.test(definition)) return [`alter table ${table} add constraint ${quoted(name)} ${definition};`]
+  return [
+    `alter table ${table} add constraint ${quoted(name)} ${definition} not valid;`,
+    `alter table ${table} validate constraint ${quoted(name)};`,
+  ]
+}
+
+function createIndex(definition: string, isPartitioned: boolean): string {
+  // A partitioned index cannot be built concurrently; its table's partitions are days, most of them quiet.
+  return `${isPartitioned ? definition.replace(' ON ONLY ', ' ON ') : definition.replace(/^CREATE (UNIQUE )?INDEX /, 'CREATE $1INDEX CONCURRENTLY ')};`
+}
+
+function quoted(name: string): string {
+  return /^[a-z_][a-z0-9_]*$/.test(name) && !reserved.has(name) ? name : `"${name.replaceAll('"', '""')}"`
+}
+
+/** Words that our tables might be tempted to use as names and that SQL keeps for itself. */
+const reserved = new Set([
+  'all',
+  'array',
+  'check',
+  'default',
+  'desc',
+  'end',
+  'from',
+  'group',
+  'limit',
+  'offset',
+  'order',
+  'references',
+  'select',
+  'table',
+  'to',
+  'user',
+  'when',
+  'where',
+])
+
+function statements(fix: readonly string[]): string {
+  return fix.join('\n\n')
+}

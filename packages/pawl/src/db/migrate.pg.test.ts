@@ -1,0 +1,244 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { fileURLToPath } from 'node:url'
+import { createPawl, silentLogger } from 'pawl'
+import pg from 'pg'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { findDrift, readSchema } from './drift.ts'
+import type { DatabaseOptions } from './driver.ts'
+import { exportSql, type MigrateReport, type Migration, migrate, readMigrations } from './migrate.ts'
+
+let db: TestDatabase
+beforeEach(async () => {
+  db = await createDatabase({ isEmpty: true })
+})
+afterEach(() => db.drop())
+
+const released = readMigrations().map((migration) => migration.name)
+
+function options(url = db.url): DatabaseOptions {
+  return { url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 60_000, applicationName: 'pawl test' }
+}
+
+/** The released migrations and one more. */
+function withStep(sql: string): Migration[] {
+  return [
+    ...readMigrations(),
+    { name: '9000-step', sql, checksum: 'x', isTransactional: !sql.startsWith('-- pawl: no transaction') },
+  ]
+}
+
+const ledger = async () =>
+  (await db.query<{ name: string }>('select name from pawl.migration order by name')).map(({ name }) => name)
+const invalidIndexes = () => db.query('select indexrelid::regclass::text as name from pg_index where not indisvalid')
+
+test('[K10] eight processes that start at once migrate once', { timeout: 180_000 }, async () => {
+  const root = fileURLToPath(new URL('../../../../', import.meta.url))
+  const script = fileURLToPath(new URL('../../test/support/migrate-process.ts', import.meta.url))
+  const processes = Array.from({ length: 8 }, () => {
+    const child = spawn(process.execPath, ['--import', 'tsx', '--conditions=source', script, db.url], {
+      cwd: root,
+      stdio: ['pipe', 'pipe', 'pipe'],
+    })
+    const said = { out: '', err: '' }
+    child.stdout.on('data', (bytes) => {
+      said.out += bytes
+    })
+    child.stderr.on('data', (bytes) => {
+      said.err += bytes
+    })
+    return { child, said, ended: once(child, 'close') }
+  })
+  try {
+    await until('all are ready', () => processes.every(({ said }) => said.out.startsWith('ready')), 120_000)
+    for (const { child } of processes) child.stdin.write('go\n')
+    await Promise.all(processes.map(({ ended }) => ended))
+    expect(processes.map(({ said }) => said.err).join('')).toBe('')
+    const reports = processes.map(({ said }) => JSON.parse(said.out.split('\n')[1]!) as MigrateReport)
+    expect(reports.filter(({ applied }) => applied.length > 0).map(({ applied }) => applied)).toEqual([released])
+    expect(reports.filter(({ alreadyThere }) => alreadyThere.length === released.length)).toHaveLength(7)
+  } finally {
+    for (const { child } of processes) child.kill('SIGKILL')
+  }
+  expect(await ledger()).toEqual(released)
+  expect(await findDrift(db.pool)).toEqual([])
+})
+
+test('[K10] a failed transactional step leaves the former state, and works once it is mended', async () => {
+  await migrate(options())
+  const before = await readSchema(db.pool)
+  const bad = withStep('create table pawl.half (n int); alter table pawl.job add column half int; select 1 / 0;')
+  await expect(migrate(options(), { migrations: bad })).rejects.toMatchObject({ code: '22012' })
+  expect(await readSchema(db.pool)).toEqual(before)
+  expect(await ledger()).toEqual(released)
+  const mended = withStep('create table pawl.half (n int); alter table pawl.job add column half int;')
+  expect(await migrate(options(), { migrations: mended })).toMatchObject({ applied: ['9000-step'] })
+  expect(await migrate(options(), { migrations: mended })).toMatchObject({ applied: [] })
+})
+
+test('[K10] a failed first migration leaves nothing half-made', async () => {
+  const [first, ...rest] = readMigrations()
+  const bad = [{ ...first!, sql: `${first!.sql}\nselect 1 / 0;` }, ...rest]
+  await expect(migrate(options(), { migrations: bad })).rejects.toMatchObject({ code: '22012' })
+  expect(await ledger()).toEqual([])
+  expect(Object.keys((await readSchema(db.pool)).tables)).toEqual(['migration'])
+  expect(await migrate(options())).toMatchObject({ applied: released })
+})
+
+const concurrently = `-- pawl: no transaction
+create unique index concurrently if not exists step_kind on pawl.job (tenant, kind);
+create index concurrently if not exists step_created on pawl.job (created_at);
+`
+
+test('[K10] a failed step without a transaction leaves no invalid index and can be repeated', async () => {
+  await migrate(options())
+  await db.query("select pawl.enqueue('same'), pawl.enqueue('same')")
+  await expect(migrate(options(), { migrations: withStep(concurrently) })).rejects.toMatchObject({ code: '23505' })
+  expect(await invalidIndexes()).toEqual([])
+  expect(await ledger()).toEqual(released)
+  await expect(migrate(options(), { migrations: withStep(concurrently) })).rejects.toMatchObject({ code: '23505' })
+  await db.query('delete from pawl.job')
+  expect(await migrate(options(), { migrations: withStep(concurrently) })).toMatchObject({ applied: ['9000-step'] })
+  expect(await invalidIndexes()).toEqual([])
+  expect(await db.query("select relname as name from pg_class where relkind = 'i' and relname like 'step%' order by 1")).toEqual([
+    { name: 'step_created' },
+    { name: 'step_kind' },
+  ])
+})
+
+test('[K10] an invalid index that a killed process left is built anew', async () => {
+  await migrate(options())
+  await db.query("select pawl.enqueue('same'), pawl.enqueue('same')")
+  await expect(db.query('create unique index concurrently step_kind on pawl.job (tenant, kind)')).rejects.toMatchObject({
+    code: '23505',
+  })
+  expect(await invalidIndexes()).toHaveLength(1)
+  await db.query('delete from pawl.job')
+  await migrate(options(), { migrations: withStep(concurrently) })
+  expect(await invalidIndexes()).toEqual([])
+  expect(await db.query("select indisunique from pg_index where indexrelid = 'pawl.step_kind'::regclass")).toEqual([
+    { indisunique: true },
+  ])
+})
+
+test('[K10] a step that cannot have its lock lets others pass, and has it once it is free', async () => {
+  await migrate(options())
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    await client.query('lock table pawl.job in row exclusive mode')
+    const begun = deferred()
+    const migrated = migrate(options(), {
+      migrations: withStep('alter table pawl.job add column step int;'),
+      lockTimeoutMs: 100,
+      onStep: () => begun.resolve(),
+    })
+    await begun.promise
+    await until('it waits for the lock', async () => {
+      const [row] = await db.query<{ n: number }>(
+        "select count(*)::int as n from pg_locks where not granted and relation = 'pawl.job'::regclass",
+      )
+      return row!.n > 0
+    })
+    await db.query("select pawl.enqueue('k')")
+    await client.query('commit')
+    expect(await migrated).toMatchObject({ applied: ['9000-step'] })
+  } finally {
+    client.release()
+  }
+})
+
+test.each(['', '-- pawl: no transaction\n'])(
+  '[K10] a step that takes longer than a query may is not cut off (%j)',
+  async (mark) => {
+    await migrate(options())
+    const impatient = { ...options(), queryTimeoutMs: 300 }
+    expect(await migrate(impatient, { migrations: withStep(`${mark}select pg_sleep(1);`) })).toMatchObject({
+      applied: ['9000-step'],
+    })
+  },
+)
+
+test('[K10] a migration that was edited after it was applied is refused', async () => {
+  await migrate(options())
+  const edited = readMigrations().map((migration, index) => (index === 0 ? { ...migration, checksum: 'another' } : migration))
+  await expect(migrate(options(), { migrations: edited })).rejects.toMatchObject({ code: 'PAWL_SCHEMA_DRIFT' })
+})
+
+/** A role that may connect and nothing else. Roles belong to the server, so its name is this database's. */
+async function limitedUrl(): Promise<{ role: string; url: string; end: () => Promise<void> }> {
+  const role = `role_${db.name}`
+  await db.query(`create role ${role} login password 'limited'`)
+  const url = new URL(db.url)
+  url.username = role
+  url.password = 'limited'
+  const end = async () => {
+    await db.query(`drop owned by ${role}`)
+    await db.query(`drop role ${role}`)
+  }
+  return { role, url: url.href, end }
+}
+
+/** As psql would: one statement after another, those of a step without a transaction by themselves. */
+async function runScript(sql: string): Promise<void> {
+  const client = new pg.Client({ connectionString: db.url })
+  await client.connect()
+  try {
+    for (const part of sql.split(/^(?=-- \d{4}-)/m)) {
+      if (!part.includes(': run outside a transaction')) await client.query(part)
+      else for (const one of part.split(/;\s*\n/)) if (one.trim() !== '') await client.query(one)
+    }
+  } finally {
+    await client.end()
+  }
+}
+
+test('[K10] a role without DDL rights gets the SQL to run; after that and a grant it works', async () => {
+  const { role, url, end } = await limitedUrl()
+  try {
+    const refused = await migrate(options(url)).then(
+      () => undefined,
+      (error: unknown) => error as { code: string; message: string; details: { sql: string } },
+    )
+    expect(refused).toMatchObject({ code: 'PAWL_SCHEMA_MISSING', message: expect.stringContaining('details.sql') })
+    await runScript(refused!.details.sql)
+    expect(await findDrift(db.pool)).toEqual([])
+    await db.query(`grant usage on schema pawl to ${role}; grant select, insert, update, delete on all tables in schema pawl to ${role};
+      grant usage on all sequences in schema pawl to ${role}`)
+    expect(await migrate(options(url))).toEqual({ applied: [], alreadyThere: released })
+    const pawl = createPawl({ databaseUrl: url, logger: silentLogger })
+    pawl.jobs.define('k', { run: async () => 'ran' })
+    const { id } = await pawl.jobs.enqueue('k', {})
+    const worker = pawl.jobs.worker()
+    await worker.start()
+    await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
+    await worker.stop()
+    await pawl.close()
+  } finally {
+    await end()
+  }
+})
+
+test('[K10] a role without DDL rights on an older schema gets only the steps that are missing', async () => {
+  await migrate(options())
+  const { role, url, end } = await limitedUrl()
+  try {
+    await db.query(`grant usage on schema pawl to ${role}; grant select on pawl.migration to ${role}`)
+    const refused = await migrate(options(url), { migrations: withStep('alter table pawl.job add column step int;') }).then(
+      () => undefined,
+      (error: unknown) => error as { code: string; details: { sql: string } },
+    )
+    expect(refused).toMatchObject({ code: 'PAWL_SCHEMA_MISSING' })
+    await runScript(refused!.details.sql)
+    expect(await ledger()).toEqual([...released, '9000-step'])
+  } finally {
+    await end()
+  }
+})
+
+test('[K10] the exported SQL makes the same schema, steps without a transaction included', async () => {
+  await runScript(exportSql(withStep(concurrently)))
+  expect(await ledger()).toEqual([...released, '9000-step'])
+  expect(await migrate(options(), { migrations: withStep(concurrently) })).toMatchObject({ applied: [] })
+})

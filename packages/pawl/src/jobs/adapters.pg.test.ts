@@ -1,0 +1,462 @@
+// One suite over every client library whose transaction Pawl can join: what is enqueued, completed or guarded in it commits and rolls
+// back with it.
+
+import { drizzle as drizzleNodePostgres } from 'drizzle-orm/node-postgres'
+import { drizzle as drizzlePostgresJs } from 'drizzle-orm/postgres-js'
+import { sql as drizzleSql } from 'drizzle-orm/sql'
+import createKnex from 'knex'
+import { Kysely, sql as kyselySql, PostgresDialect } from 'kysely'
+import { drizzleTx, type Job, type Pawl, toTx } from 'pawl'
+import pg from 'pg'
+import postgres from 'postgres'
+import { DataSource } from 'typeorm'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import type { Worker } from './worker.ts'
+
+interface Inside {
+  /** What goes into `{ tx }`. */
+  readonly tx: object
+  /** A statement by the library's own means, so that the effect is the user's and not ours. */
+  run(text: string): Promise<unknown>
+}
+
+interface Adapter {
+  /** Commits when the work resolves and rolls back when it rejects. */
+  transaction(work: (inside: Inside) => Promise<void>): Promise<void>
+  close(): Promise<unknown>
+}
+
+async function onClient(pool: pg.Pool, work: (client: pg.PoolClient) => Promise<void>): Promise<void> {
+  const client = await pool.connect()
+  try {
+    await client.query('begin')
+    await work(client)
+    await client.query('commit')
+  } catch (error) {
+    await client.query('rollback')
+    throw error
+  } finally {
+    client.release()
+  }
+}
+
+/** Prisma's interface over pg: the values spread out, the rows as the answer, and no column of type void, which Prisma cannot read. */
+function prismaLike(client: pg.PoolClient): object {
+  const voidType = 2278
+  return {
+    async $queryRawUnsafe(text: string, ...values: unknown[]) {
+      const { rows, fields } = await client.query(text, values)
+      if (fields.some((field) => field.dataTypeID === voidType)) throw new Error("Failed to deserialize column of type 'void'")
+      return rows
+    },
+  }
+}
+
+const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>>> = {
+  pg: async (url) => {
+    const pool = new pg.Pool({ connectionString: url })
+    return {
+      transaction: (work) => onClient(pool, (client) => work({ tx: client, run: (text) => client.query(text) })),
+      close: () => pool.end(),
+    }
+  },
+  'postgres.js': async (url) => {
+    const sql = postgres(url, { max: 4, onnotice: () => undefined })
+    return {
+      transaction: async (work) => void (await sql.begin((tx) => work({ tx, run: (text) => tx.unsafe(text) }))),
+      close: () => sql.end(),
+    }
+  },
+  Kysely: async (url) => {
+    const db = new Kysely<Record<never, never>>({
+      dialect: new PostgresDialect({ pool: new pg.Pool({ connectionString: url }) }),
+    })
+    return {
+      transaction: (work) => db.transaction().execute((tx) => work({ tx, run: (text) => kyselySql.raw(text).execute(tx) })),
+      close: () => db.destroy(),
+    }
+  },
+  'Drizzle on node-postgres': async (url) => {
+    const pool = new pg.Pool({ connectionString: url })
+    const db = drizzleNodePostgres(pool)
+    return {
+      transaction: (work) =>
+        db.transaction((tx) => work({ tx: drizzleTx(tx, drizzleSql), run: async (text) => tx.execute(drizzleSql.raw(text)) })),
+      close: () => pool.end(),
+    }
+  },
+  'Drizzle on postgres-js': async (url) => {
+    const sql = postgres(url, { max: 4, onnotice: () => undefined })
+    const db = drizzlePostgresJs(sql)
+    return {
+      transaction: (work) =>
+        db.transaction((tx) => work({ tx: drizzleTx(tx, drizzleSql), run: async (text) => tx.execute(drizzleSql.raw(text)) })),
+      close: () => sql.end(),
+    }
+  },
+  Knex: async (url) => {
+    const knex = createKnex({ client: 'pg', connection: url })
+    return {
+      transaction: (work) => knex.transaction((tx) => work({ tx, run: async (text) => tx.raw(text) })),
+      close: () => knex.destroy(),
+    }
+  },
+  'TypeORM, by its manager': async (url) => {
+    const source = await new DataSource({ type: 'postgres', url }).initialize()
+    return {
+      transaction: (work) => source.transaction((manager) => work({ tx: manager, run: (text) => manager.query(text) })),
+      close: () => source.destroy(),
+    }
+  },
+  'TypeORM, by a query runner': async (url) => {
+    const source = await new DataSource({ type: 'postgres', url }).initialize()
+    return {
+      transaction: async (work) => {
+        const runner = source.createQueryRunner()
+        await runner.startTransaction()
+        try {
+          await work({ tx: runner, run: (text) => runner.query(text) })
+          await runner.commitTransaction()
+        } catch (error) {
+          await runner.rollbackTransaction()
+          throw error
+        } finally {
+          await runner.release()
+        }
+      },
+      close: () => source.destroy(),
+    }
+  },
+  "Prisma's interface": async (url) => {
+    const pool = new pg.Pool({ connectionString: url })
+    return {
+      transaction: (work) => onClient(pool, (client) => work({ tx: prismaLike(client), run: (text) => client.query(text) })),
+      close: () => pool.end(),
+    }
+  },
+  'plain SQL': async (url) => {
+    const pool = new pg.Pool({ connectionString: url })
+    return {
+      transaction: (work) =>
+        onClient(pool, (client) =>
+          work({
+            tx: { query: (text: string, values: unknown[]) => client.query(text, values) },
+            run: (text) => client.query(text),
+          }),
+        ),
+      close: () => pool.end(),
+    }
+  },
+}
+
+// Question marks, dollars, quotes and backslashes: each library has its own placeholders, and none may see ours in a value.
+const awkward = {
+  text: `what? $1 $$ 'quoted' "double" \\ :name ?? \u{1f600}`,
+  list: [1, 2.5, null, true],
+  nested: { 'a?b': '$2' },
+}
+
+for (const [name, open] of Object.entries(adapters)) {
+  describe(name, () => {
+    let db: TestDatabase
+    let pawl: Pawl
+    let adapter: Adapter
+    let worker: Worker
+    const scripts = new Map<string, (job: Job) => Promise<unknown>>()
+
+    beforeAll(async () => {
+      db = await createDatabase()
+      await db.query('create table effect (name text not null, attempt integer not null)')
+      adapter = await open(db.url)
+      pawl = db.pawl()
+      pawl.jobs.define<{ script: string }>('scripted', {
+        retry: { attempts: 3, initialMs: 1, jitter: false },
+        run: (job) => scripts.get(job.payload.script)!(job),
+      })
+      worker = pawl.jobs.worker()
+      await worker.start()
+    })
+    afterAll(async () => {
+      await worker?.stop()
+      await adapter?.close()
+      await db?.drop()
+    })
+
+    const rolledBack = new Error('rolled back on purpose')
+
+    /** Runs one script as a job and gives its id. */
+    async function runScript(script: string, handler: (job: Job) => Promise<unknown>): Promise<string> {
+      scripts.set(script, handler)
+      const { id } = await pawl.jobs.enqueue('scripted', { script })
+      return id
+    }
+
+    async function waitFor(id: string, state: string) {
+      return until(`job ${id} is ${state}`, async () => {
+        const job = await pawl.jobs.get(id)
+        return job?.state === state && job
+      })
+    }
+
+    const effectsOf = (script: string) => db.query('select attempt from effect where name = $1 order by attempt', [script])
+    const followUpsOf = (script: string) =>
+      db.query("select from pawl.job where kind = 'follow-up' and payload->>'of' = $1", [script])
+
+    test('[J1] what is enqueued commits with the transaction', async () => {
+      let ids: string[] = []
+      await adapter.transaction(async ({ tx, run }) => {
+        const one = await pawl.jobs.enqueue('one', awkward, {
+          tx,
+          headers: { 'trace?': '$3' },
+          priority: 3,
+          maxAttempts: 7,
+          durability: 'durable',
+        })
+        const many = await pawl.jobs.enqueueMany('many', [{ n: 1 }, { n: 2 }], { tx, delay: '1h', queue: 'slow' })
+        await run("insert into effect values ('commits', 1)")
+        ids = [one.id, ...many.ids]
+        expect(await pawl.jobs.get(one.id)).toBeUndefined()
+      })
+      expect(new Set(ids).size).toBe(3)
+      const [one, first, second] = await Promise.all(ids.map((id) => pawl.jobs.get(id)))
+      expect(one).toMatchObject({
+        kind: 'one',
+        state: 'ready',
+        payload: awkward,
+        headers: { 'trace?': '$3' },
+        priority: 3,
+        maxAttempts: 7,
+      })
+      expect(first).toMatchObject({ kind: 'many', state: 'scheduled', queue: 'slow', payload: { n: 1 } })
+      expect(second).toMatchObject({ kind: 'many', state: 'scheduled', queue: 'slow', payload: { n: 2 } })
+    })
+
+    test('[J1] what is enqueued rolls back with the transaction', async () => {
+      const before = await db.query('select count(*) from pawl.job')
+      let id = ''
+      await expect(
+        adapter.transaction(async ({ tx, run }) => {
+          id = (await pawl.jobs.enqueue('one', awkward, { tx })).id
+          await pawl.jobs.enqueueMany(
+            'many',
+            Array.from({ length: 1500 }, (_, n) => ({ n })),
+            { tx },
+          )
+          await run("insert into effect values ('rolls back', 1)")
+          throw rolledBack
+        }),
+      ).rejects.toThrow(rolledBack)
+      expect(await pawl.jobs.get(id)).toBeUndefined()
+      expect(await db.query('select count(*) from pawl.job')).toEqual(before)
+      expect(await effectsOf('rolls back')).toEqual([])
+    })
+
+    test('[J1] cancelling and retrying join the transaction too', async () => {
+      const { ids } = await pawl.jobs.enqueueMany('parked', [{}, {}], { delay: '1h' })
+      const change = (isKept: boolean) =>
+        adapter.transaction(async ({ tx }) => {
+          expect(await pawl.jobs.cancel(ids[0]!, { tx, reason: 'why? $1' })).toEqual({ was: 'scheduled' })
+          await pawl.jobs.retry(ids[1]!, { tx, revision: 1 })
+          if (!isKept) throw rolledBack
+        })
+      await expect(change(false)).rejects.toThrow(rolledBack)
+      expect(await Promise.all(ids.map(async (id) => (await pawl.jobs.get(id))?.state))).toEqual(['scheduled', 'scheduled'])
+      await change(true)
+      expect(await Promise.all(ids.map(async (id) => (await pawl.jobs.get(id))?.state))).toEqual(['cancelled', 'ready'])
+    })
+
+    test('[J2] job.complete(tx): the effect, the completion and the follow-up job are all there', async () => {
+      const id = await runScript('all', async (job) => {
+        await adapter.transaction(async ({ tx, run }) => {
+          await run(`insert into effect values ('all', ${job.attempt})`)
+          await pawl.jobs.enqueue('follow-up', { of: 'all' }, { tx })
+          await job.complete(tx, { answer: awkward })
+        })
+        return 'a result that is not stored, because the transaction stored its own'
+      })
+      expect(await waitFor(id, 'done')).toMatchObject({ attempt: 1, result: { answer: awkward } })
+      expect(await effectsOf('all')).toEqual([{ attempt: 1 }])
+      expect(await followUpsOf('all')).toHaveLength(1)
+    })
+
+    test('[J2] job.complete(tx) in a transaction that rolled back leaves none of them, and the next attempt leaves each once', async () => {
+      const id = await runScript('none', async (job) => {
+        await adapter.transaction(async ({ tx, run }) => {
+          await run(`insert into effect values ('none', ${job.attempt})`)
+          await pawl.jobs.enqueue('follow-up', { of: 'none' }, { tx })
+          await job.complete(tx)
+          if (job.attempt === 1) throw rolledBack
+        })
+      })
+      expect(await waitFor(id, 'done')).toMatchObject({ attempt: 2 })
+      expect((await pawl.jobs.attempts(id)).map(({ outcome }) => outcome)).toEqual(['failed', 'done'])
+      expect(await effectsOf('none')).toEqual([{ attempt: 2 }])
+      expect(await followUpsOf('none')).toHaveLength(1)
+    })
+
+    test('[J2] a handler that returns although its completing transaction rolled back has failed', async () => {
+      const id = await runScript('swallowed', async (job) => {
+        await adapter
+          .transaction(async ({ tx, run }) => {
+            await run(`insert into effect values ('swallowed', ${job.attempt})`)
+            await job.complete(tx)
+            if (job.attempt === 1) throw rolledBack
+          })
+          .catch(() => undefined)
+        return 'not true'
+      })
+      expect(await waitFor(id, 'done')).toMatchObject({ attempt: 2, result: null })
+      const [first] = await pawl.jobs.attempts(id)
+      expect(first).toMatchObject({ outcome: 'failed', error: expect.stringContaining('its transaction did not commit') })
+      expect(await effectsOf('swallowed')).toEqual([{ attempt: 2 }])
+    })
+
+    test('[J2] a handler that throws after its completing transaction committed is done, once', async () => {
+      const id = await runScript('thrown', async (job) => {
+        await adapter.transaction(async ({ tx, run }) => {
+          await run(`insert into effect values ('thrown', ${job.attempt})`)
+          await job.complete(tx, 'stored')
+        })
+        throw new Error('after the commit')
+      })
+      expect(await waitFor(id, 'done')).toMatchObject({ attempt: 1, result: 'stored' })
+      await until('the worker has counted it', () => worker.metrics().running === 0 && worker.metrics().unsettled === 0)
+      expect((await pawl.jobs.attempts(id)).map(({ outcome }) => outcome)).toEqual(['done'])
+      expect(await effectsOf('thrown')).toEqual([{ attempt: 1 }])
+    })
+
+    test('[J2] job.guard(tx) lets the effect through while the job is held, and refuses it with a typed error when it is not', async () => {
+      const errors: unknown[] = []
+      const id = await runScript('guarded', async (job) => {
+        const write = () =>
+          adapter.transaction(async ({ tx, run }) => {
+            await job.guard(tx)
+            await run(`insert into effect values ('guarded', ${job.attempt})`)
+          })
+        await write()
+        if (job.attempt > 1) return
+        // Another claim: a new fence under which this handler is a zombie.
+        await db.query(
+          "update pawl.job set state = 'ready', holder = null, run_until = null, fence = nextval('pawl.fence') where id = $1",
+          [job.id],
+        )
+        await write().catch((error: unknown) => errors.push(error))
+      })
+      expect(await waitFor(id, 'done')).toMatchObject({ attempt: 2 })
+      await until('the zombie is refused', () => errors.length > 0)
+      expect(errors).toMatchObject([{ code: 'PAWL_LEASE_LOST', details: { id } }])
+      expect(await effectsOf('guarded')).toEqual([{ attempt: 1 }, { attempt: 2 }])
+    })
+
+    test('[J2] job.complete(tx) of a job that is no longer held takes the whole transaction back, with a typed error', async () => {
+      const errors: unknown[] = []
+      const id = await runScript('zombie', async (job) => {
+        if (job.attempt === 1) {
+          await db.query(
+            "update pawl.job set state = 'ready', holder = null, run_until = null, fence = nextval('pawl.fence') where id = $1",
+            [job.id],
+          )
+        }
+        await adapter
+          .transaction(async ({ tx, run }) => {
+            await run(`insert into effect values ('zombie', ${job.attempt})`)
+            await pawl.jobs.enqueue('follow-up', { of: 'zombie' }, { tx })
+            await job.complete(tx, job.attempt)
+          })
+          .catch((error: unknown) => {
+            errors.push(error)
+            throw error
+          })
+      })
+      expect(await waitFor(id, 'done')).toMatchObject({ attempt: 2, result: 2 })
+      await until('the zombie is refused', () => errors.length > 0)
+      expect(errors).toMatchObject([{ code: 'PAWL_LEASE_LOST' }])
+      expect(await effectsOf('zombie')).toEqual([{ attempt: 2 }])
+      expect(await followUpsOf('zombie')).toHaveLength(1)
+    })
+  })
+}
+
+describe('SQL alone', () => {
+  let db: TestDatabase
+  beforeAll(async () => {
+    db = await createDatabase()
+  })
+  afterAll(() => db.drop())
+
+  test('[J1] select pawl.enqueue(...) commits and rolls back with the transaction around it', async () => {
+    const client = await db.pool.connect()
+    try {
+      await client.query('begin')
+      await client.query(`select pawl.enqueue('email', '{"to": "a@b.c"}')`)
+      await client.query('savepoint half')
+      await client.query(`select pawl.enqueue('email', '{"to": "undone"}')`)
+      await client.query('rollback to half')
+      await client.query(
+        `select pawl.enqueue('later', delay => '1 hour', queue => 'slow', priority => 5, max_attempts => 2, tenant => 'acme')`,
+      )
+      await client.query('commit')
+      await client.query('begin')
+      await client.query(`select pawl.enqueue('email', '{"to": "never"}')`)
+      await client.query('rollback')
+    } finally {
+      client.release()
+    }
+    expect(
+      await db.query('select tenant, queue, kind, state, payload, priority, max_attempts from pawl.job order by id'),
+    ).toEqual([
+      { tenant: '', queue: 'default', kind: 'email', state: 'ready', payload: { to: 'a@b.c' }, priority: 0, max_attempts: null },
+      { tenant: 'acme', queue: 'slow', kind: 'later', state: 'scheduled', payload: {}, priority: 5, max_attempts: 2 },
+    ])
+  })
+
+  test('[J1] a trigger enqueues with the row that fired it', async () => {
+    await db.query('create table customer (id integer primary key)')
+    await db.query(`create function greet() returns trigger language plpgsql as $$
+      begin
+        perform pawl.enqueue('greet', jsonb_build_object('id', new.id));
+        return new;
+      end $$`)
+    await db.query('create trigger greet after insert on customer for each row execute function greet()')
+    await db.query('insert into customer values (1)')
+    await expect(db.query('insert into customer values (2), (1)')).rejects.toThrow(/duplicate key/)
+    expect(await db.query("select payload from pawl.job where kind = 'greet'")).toEqual([{ payload: { id: 1 } }])
+  })
+})
+
+test('a transaction of an unknown library is refused with what to pass instead', () => {
+  expect(() => toTx({})).toThrow(expect.objectContaining({ code: 'PAWL_TX_UNSUPPORTED' }))
+  expect(() => toTx({ execute: () => undefined })).toThrow(/drizzleTx\(tx, sql\)/)
+})
+
+// Prisma needs a generated client and, before release 7, an engine binary from its own server; neither is among our dependencies. Its
+// interface is covered above. Where the client is installed and generated this runs the real one.
+const prisma: { PrismaClient?: unknown } = await import('@prisma/client' as string).catch(() => ({}))
+test.skipIf(prisma.PrismaClient === undefined)(
+  '[J1] Prisma itself: skipped unless a generated @prisma/client is installed',
+  async () => {
+    const db = await createDatabase()
+    const Client = prisma.PrismaClient as new (
+      options: object,
+    ) => {
+      $transaction(work: (tx: object) => Promise<void>): Promise<void>
+      $disconnect(): Promise<void>
+    }
+    const client = new Client({ datasourceUrl: db.url })
+    try {
+      const pawl = db.pawl()
+      await client.$transaction(async (tx) => void (await pawl.jobs.enqueue('kept', awkward, { tx })))
+      await client
+        .$transaction(async (tx) => {
+          await pawl.jobs.enqueue('undone', awkward, { tx })
+          throw new Error('rolled back on purpose')
+        })
+        .catch(() => undefined)
+      expect(await db.query('select kind, payload from pawl.job')).toEqual([{ kind: 'kept', payload: awkward }])
+    } finally {
+      await client.$disconnect()
+      await db.drop()
+    }
+  },
+)

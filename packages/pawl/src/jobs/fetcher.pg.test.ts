@@ -1,0 +1,206 @@
+// Claims: in order, each row once, one fence a claim, behind the mark while more is waiting, and never past what lies before it for long.
+
+import fc from 'fast-check'
+import type { Pawl } from 'pawl'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { Connection } from '../db/driver.ts'
+import type { Parameter, Statement } from '../db/statement.ts'
+import { leaseStatements } from '../kernel/lease.ts'
+import { Fetcher } from './fetcher.ts'
+import { defineKind } from './kinds.ts'
+
+/** The real connection, which also remembers from where each claim started. */
+class WatchedConnection extends Connection {
+  readonly claimedFrom: Parameter[] = []
+  override run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
+    if (statement.file === 'claim') this.claimedFrom.push(values.after_due!)
+    return super.run<Row>(statement, values)
+  }
+}
+
+const kinds = [defineKind('work', { run: () => undefined })]
+
+let db: TestDatabase
+let pawl: Pawl
+let connection: WatchedConnection
+let fetcher: Fetcher
+let worker: number
+beforeEach(async () => {
+  db = await createDatabase()
+  pawl = db.pawl()
+  connection = new WatchedConnection(pawl.config.database, 'test')
+  fetcher = new Fetcher(connection, 10_000)
+  worker = await openWorker()
+})
+afterEach(async () => {
+  await connection.close()
+  await db.drop()
+})
+
+async function openWorker(): Promise<number> {
+  const [row] = await connection.run<{ id: number }>(leaseStatements.open, {
+    name: 'test',
+    host: 'test',
+    pid: 1,
+    release: 'test',
+    queues: '{default}',
+    kinds: '{work}',
+    concurrency: 1,
+    locks: false,
+    lease_ms: 60_000,
+  })
+  return row!.id
+}
+
+const claim = (limit: number) => fetcher.claim(worker, 'default', kinds, limit)
+const enqueue = (count: number, priority = 0) =>
+  pawl.jobs
+    .enqueueMany(
+      'work',
+      Array.from({ length: count }, () => ({})),
+      { priority },
+    )
+    .then(({ ids }) => ids)
+
+test('a claim takes the next jobs in order, with one new fence for all of them and a counted attempt', async () => {
+  const ids = await enqueue(10)
+  const first = await claim(4)
+  const second = await claim(4)
+  expect([...first, ...second].map(({ id }) => id)).toEqual(ids.slice(0, 8))
+  expect(new Set(first.map(({ fence }) => fence)).size).toBe(1)
+  expect(new Set(second.map(({ fence }) => fence)).size).toBe(1)
+  expect(BigInt(second[0]!.fence)).toBeGreaterThan(BigInt(first[0]!.fence))
+  expect(first.map(({ attempt }) => attempt)).toEqual([1, 1, 1, 1])
+  expect(fetcher.claims).toBe(2)
+})
+
+test('a full claim leaves a mark behind which the next one starts; a claim that found too little does not', async () => {
+  await enqueue(5)
+  await claim(2)
+  await claim(2)
+  expect(await claim(2)).toHaveLength(1)
+  expect(connection.claimedFrom[0]).toBe('-infinity')
+  expect(connection.claimedFrom[1]).not.toBe('-infinity')
+  expect(connection.claimedFrom[2]).not.toBe('-infinity')
+  await enqueue(1)
+  expect(await claim(2)).toHaveLength(1)
+  expect(connection.claimedFrom[3]).toBe('-infinity')
+})
+
+test('what lies before the mark is found at once when nothing lies behind it', async () => {
+  await enqueue(2)
+  await claim(2)
+  const [urgent] = await enqueue(1, 50)
+  expect((await claim(2)).map(({ id }) => id)).toEqual([urgent])
+  expect(connection.claimedFrom.slice(1)).toEqual([expect.not.stringMatching('-infinity'), '-infinity'])
+})
+
+test('what lies before the mark is found within about a second though more and more lies behind it', async () => {
+  await enqueue(1000)
+  await claim(10)
+  const [urgent] = await enqueue(1, 50)
+  const startedMs = performance.now()
+  let wasFound = false
+  while (!wasFound && performance.now() - startedMs < 20_000) {
+    const rows = await claim(10)
+    if (rows.length === 0) break
+    wasFound = rows.some(({ id }) => id === urgent)
+    await enqueue(10)
+  }
+  expect(wasFound).toBe(true)
+  expect(connection.claimedFrom.filter((from) => from === '-infinity').length).toBeGreaterThan(1)
+})
+
+test('two claimers share out a queue: each job once', async () => {
+  const ids = await enqueue(500)
+  const other = new Fetcher(connection, 10_000)
+  const otherWorker = await openWorker()
+  const taken: string[] = []
+  const drain = async (of: Fetcher, as: number, limit: number) => {
+    for (;;) {
+      const rows = await of.claim(as, 'default', kinds, limit)
+      if (rows.length === 0) return
+      taken.push(...rows.map(({ id }) => id))
+    }
+  }
+  await Promise.all([drain(fetcher, worker, 7), drain(other, otherWorker, 11)])
+  expect(taken).toHaveLength(ids.length)
+  expect(new Set(taken)).toEqual(new Set(ids))
+})
+
+test('any mixture of priorities and claim sizes is claimed once each, and by due time within what was there', async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(fc.integer({ min: -100, max: 100 }), { minLength: 1, maxLength: 30 }),
+      fc.integer({ min: 1, max: 12 }),
+      async (priorities, limit) => {
+        await db.query('truncate pawl.job')
+        const fresh = new Fetcher(connection, 10_000)
+        for (const priority of priorities) await enqueue(1, priority)
+        const wanted = await db.query<{ id: string }>('select id::text as id from pawl.job order by due, id')
+        const taken: string[] = []
+        for (;;) {
+          const rows = await fresh.claim(worker, 'default', kinds, limit)
+          if (rows.length === 0) break
+          taken.push(...rows.map(({ id }) => id))
+        }
+        expect(taken).toEqual(wanted.map(({ id }) => id))
+      },
+    ),
+    { numRuns: 15 },
+  )
+})
+
+test('other queues, other kinds, suspects, scheduled and locked jobs are left alone', async () => {
+  await pawl.jobs.enqueue('work', {}, { queue: 'other' })
+  await pawl.jobs.enqueue('another', {})
+  await pawl.jobs.enqueue('work', {}, { delay: '1h' })
+  const [suspect] = await enqueue(1)
+  await db.query('update pawl.job set suspect = true where id = $1', [suspect])
+  const [locked, free] = await enqueue(2)
+  const client = await db.pool.connect()
+  await client.query('begin')
+  await client.query('select from pawl.job where id = $1 for update', [locked])
+  expect((await claim(100)).map(({ id }) => id)).toEqual([free])
+  await client.query('rollback')
+  client.release()
+  expect((await claim(100)).map(({ id }) => id)).toEqual([locked])
+  expect(await fetcher.areSuspectsWaiting(['other'], kinds)).toBe(false)
+  expect(await fetcher.areSuspectsWaiting(['other', 'default'], kinds)).toBe(true)
+  expect(await fetcher.claimSuspect(worker, 'default', kinds)).toMatchObject({ id: suspect, suspect: true })
+  expect(await fetcher.claimSuspect(worker, 'default', kinds)).toBeUndefined()
+})
+
+test('a closed incarnation claims nothing', async () => {
+  await enqueue(3)
+  await connection.run(leaseStatements.close, { worker, reason: 'stopped' })
+  expect(await claim(10)).toEqual([])
+  expect(await fetcher.claimSuspect(worker, 'default', kinds)).toBeUndefined()
+})
+
+test('what this incarnation holds without knowing it is given back untouched, under a new fence', async () => {
+  await enqueue(5)
+  const rows = await claim(5)
+  const known = rows.slice(0, 2).map(({ id }) => id)
+  expect(await fetcher.releaseUnknown(worker, known)).toBe(3)
+  expect(await db.query('select state, attempt, count(*)::int as n from pawl.job group by 1, 2 order by 1')).toEqual([
+    { state: 'ready', attempt: 0, n: 3 },
+    { state: 'running', attempt: 1, n: 2 },
+  ])
+  const fresh = await claim(5)
+  expect(fresh.map(({ id }) => id)).toEqual(rows.slice(2).map(({ id }) => id))
+  expect(BigInt(fresh[0]!.fence)).toBeGreaterThan(BigInt(rows[0]!.fence))
+})
+
+test("the time limit of a claimed job is its kind's timeout plus the time it may wait in the buffer", async () => {
+  await pawl.jobs.enqueue('slow', {})
+  await enqueue(1)
+  await fetcher.claim(worker, 'default', [...kinds, defineKind('slow', { timeout: '1h', run: () => undefined })], 10)
+  expect(
+    await db.query('select kind, (extract(epoch from run_until - claimed_at) * 1000)::int as ms from pawl.job order by kind'),
+  ).toEqual([
+    { kind: 'slow', ms: 3_610_000 },
+    { kind: 'work', ms: 910_000 },
+  ])
+})

@@ -1,0 +1,124 @@
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { z } from 'zod'
+import { NonRetryable } from '../errors.ts'
+import { backoffMs } from '../kernel/retry.ts'
+import { defineKind, kindDefaults, readPayload, retryDelayMs, validate } from './kinds.ts'
+import type { DefineOptions } from './types.ts'
+
+const run = () => undefined
+const define = (options: Partial<DefineOptions<never>> = {}) => defineKind('work', { run, ...options } as DefineOptions<never>)
+const row = (attempt: number, more: { crashes?: number; max_attempts?: number } = {}) => ({
+  attempt,
+  crashes: 0,
+  max_attempts: null,
+  ...more,
+})
+
+test('a kind has defaults for everything but its handler', () => {
+  expect(define()).toMatchObject({
+    queue: 'default',
+    timeoutMs: 900_000,
+    attempts: 10,
+    crashes: 3,
+    payloadVersion: 1,
+    share: 1,
+    backoff: kindDefaults.backoff,
+  })
+})
+
+test('an unknown option names the nearest known one, and a wrong value its limits', () => {
+  const wrong = (options: object) => () => define(options as Partial<DefineOptions<never>>)
+  expect(wrong({ timout: '1m' })).toThrow(/no option 'timout'. Did you mean 'timeout'\?/)
+  expect(wrong({ retry: { attemps: 1 } })).toThrow(/Did you mean 'attempts'\?/)
+  expect(wrong({ retry: { attempts: 0 } })).toThrow(/retry.attempts must be a whole number from 1/)
+  expect(wrong({ timeout: 'soon' })).toThrow(/not a duration/)
+  expect(wrong({ durability: 'maybe' })).toThrow(/relaxed, durable, replicated/)
+  expect(wrong({ tx: run })).toThrow(/either run or tx, not both/)
+  expect(() => defineKind('work', {} as DefineOptions<never>)).toThrow(/needs a handler/)
+  expect(() => defineKind('', { run })).toThrow(/1 to 200 characters/)
+  expect(() => defineKind('x'.repeat(201), { run })).toThrow(/1 to 200 characters/)
+})
+
+test('[J15] without jitter the delays are 1, 2, 4, 8, 16 s and then up to the cap', () => {
+  const kind = define({ retry: { jitter: false, attempts: 100 } })
+  expect([1, 2, 3, 4, 5].map((attempt) => retryDelayMs(kind, row(attempt), new Error('no')))).toEqual([
+    1000, 2000, 4000, 8000, 16_000,
+  ])
+  expect(retryDelayMs(kind, row(99), new Error('no'))).toBe(3_600_000)
+})
+
+const backoffs = fc.record({
+  initialMs: fc.integer({ min: 1, max: 100_000 }),
+  factor: fc.double({ min: 1, max: 10, noNaN: true }),
+  maxMs: fc.integer({ min: 1, max: 10_000_000 }),
+})
+
+test('[J15] with jitter every delay lies between 0 and what it is without, at any retry; never above the cap', () => {
+  fc.assert(
+    fc.property(
+      backoffs,
+      fc.integer({ min: 1, max: 1_000_000 }),
+      fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true }),
+      (backoff, retry, random) => {
+        const exact = backoffMs({ ...backoff, jitter: false }, retry)
+        const jittered = backoffMs({ ...backoff, jitter: true }, retry, () => random)
+        expect(exact).toBe(Math.round(Math.min(backoff.maxMs, backoff.initialMs * backoff.factor ** (Math.min(retry, 1001) - 1))))
+        expect(jittered).toBeGreaterThanOrEqual(0)
+        expect(jittered).toBeLessThanOrEqual(exact)
+        expect(exact).toBeLessThanOrEqual(backoff.maxMs)
+        expect(Number.isInteger(jittered)).toBe(true)
+      },
+    ),
+  )
+})
+
+test('[J15] without jitter delays never shrink from one retry to the next', () => {
+  fc.assert(
+    fc.property(backoffs, fc.integer({ min: 1, max: 200 }), (backoff, retry) => {
+      const exact = { ...backoff, jitter: false }
+      expect(backoffMs(exact, retry + 1)).toBeGreaterThanOrEqual(backoffMs(exact, retry))
+    }),
+  )
+})
+
+test('[J15] there is no next attempt after the last, after NonRetryable, or when `when` says no; crashes are not failures', () => {
+  const kind = define({ retry: { attempts: 3, jitter: false, when: (error) => (error as Error).message !== 'final' } })
+  expect(retryDelayMs(kind, row(2), new Error('no'))).toBe(2000)
+  expect(retryDelayMs(kind, row(3), new Error('no'))).toBeUndefined()
+  expect(retryDelayMs(kind, row(1), new Error('final'))).toBeUndefined()
+  expect(retryDelayMs(kind, row(1), new NonRetryable('no'))).toBeUndefined()
+  expect(retryDelayMs(kind, row(1, { max_attempts: 1 }), new Error('no'))).toBeUndefined()
+  expect(retryDelayMs(kind, row(4, { crashes: 2 }), new Error('no'))).toBe(2000)
+  expect(retryDelayMs(kind, row(5, { crashes: 2 }), new Error('no'))).toBeUndefined()
+})
+
+test('[J15] a delay is never 0: that would mean ready at once, without a schedule', () => {
+  const kind = define({ retry: { initialMs: 0, jitter: false } })
+  expect(retryDelayMs(kind, row(1), new Error('no'))).toBe(1)
+})
+
+test('[J19] a schema failure names kind, path and reason, for any Standard Schema', async () => {
+  const schema = z.object({ a: z.array(z.object({ b: z.number() })) })
+  const kind = define({ schema: schema as never })
+  expect(() => validate(kind, { a: [{ b: 1 }, { b: 'x' }] })).toThrow(
+    /The payload of 'work' is not valid: payload\.a\.1\.b .*expected number/,
+  )
+  const byHand = (answer: unknown) =>
+    define({ schema: { '~standard': { version: 1, vendor: 'test', validate: () => answer } } as never })
+  expect(() => validate(byHand({ issues: [{ message: 'bad', path: [{ key: 'x' }, 0, Symbol('s')] }] }), {})).toThrow(
+    /payload\.x\.0\.Symbol\(s\) bad/,
+  )
+  expect(() => validate(byHand({ issues: [] }), {})).toThrow(/does not match its schema/)
+  await expect(validate(byHand(Promise.resolve({ issues: [{ message: 'bad' }] })), {})).rejects.toThrow(/bad/)
+  await expect(validate(byHand(Promise.resolve({ value: 'changed' })), {})).resolves.toBe('changed')
+})
+
+test('[J19] an older payload is upgraded from its own version, the current one is not, a newer one is refused', () => {
+  const kind = define({ payloadVersion: 3, upgrade: (payload: unknown, version: number) => ({ was: payload, version }) })
+  expect(readPayload(kind, 'old', 1)).toEqual({ was: 'old', version: 1 })
+  expect(readPayload(kind, 'old', 2)).toEqual({ was: 'old', version: 2 })
+  expect(readPayload(kind, 'now', 3)).toBe('now')
+  expect(() => readPayload(kind, 'next', 4)).toThrow(/has version 4, and this worker knows 3: deploy the newer release/)
+  expect(readPayload(define({ payloadVersion: 2 }), 'old', 1)).toBe('old')
+})

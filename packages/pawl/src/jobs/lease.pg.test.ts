@@ -1,0 +1,310 @@
+// A lease that ended and was taken over: whatever its former holder still writes is refused, with a typed error, counted, and kept.
+
+import { isPawlError, type Job, type JobContext, type Pawl, type PawlError } from 'pawl'
+import { endLease, installProbe, moveClock } from 'pawl/testing'
+import type pg from 'pg'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { Connection } from '../db/driver.ts'
+import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
+import { leaseStatements } from '../kernel/lease.ts'
+import { Fetcher } from './fetcher.ts'
+import { defineKind } from './kinds.ts'
+import type { Worker } from './worker.ts'
+
+const settleStatement = statement(import.meta.url, 'settle')
+// With a beat this slow the worker hears of nothing by itself: only the database can refuse.
+const deaf = { lease: '60s', beatMs: 20_000 } as const
+const quick = { lease: '2s', beatMs: 100 } as const
+
+let db: TestDatabase
+const workers: Worker[] = []
+beforeEach(async () => {
+  db = await createDatabase()
+})
+afterEach(async () => {
+  installProbe(undefined)
+  await Promise.all(workers.splice(0).map((worker) => worker.stop({ grace: 0 })))
+  await db.drop()
+})
+
+async function startWorker(pawl: Pawl, options: Parameters<Pawl['jobs']['worker']>[0]): Promise<Worker> {
+  const worker = pawl.jobs.worker(options)
+  workers.push(worker)
+  await worker.start()
+  return worker
+}
+
+/** A transaction of the test's own, committed only if the work does not throw. */
+async function inTransaction<T>(work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    const result = await work(client)
+    await client.query('commit')
+    return result
+  } catch (error) {
+    await client.query('rollback')
+    throw error
+  } finally {
+    client.release()
+  }
+}
+
+async function caught(work: () => Promise<unknown>): Promise<PawlError> {
+  try {
+    await work()
+  } catch (error) {
+    if (isPawlError(error)) return error
+    throw error
+  }
+  throw new Error('It was not refused.')
+}
+
+/** What another claim does to the row: a new fence. The holder is the same, and it does not matter: the fence is a number, not a name. */
+async function takeOver(id: string): Promise<void> {
+  await db.query("update pawl.job set fence = nextval('pawl.fence'), attempt = attempt + 1 where id = $1", [id])
+}
+
+async function refusals(): Promise<{ what: string; subject: string; fence: string; holder: number }[]> {
+  return db.query('select what, subject, fence::text as fence, holder from pawl.refusal order by id')
+}
+
+type Verb = (job: Job, context: JobContext) => Promise<unknown>
+const verbs: Readonly<Record<string, { act: Verb; what: string; isTyped: boolean }>> = {
+  'settle as done': { act: async () => 'late', what: 'job settle', isTyped: false },
+  'settle as failed': { act: () => Promise.reject(new Error('late')), what: 'job settle', isTyped: false },
+  snooze: { act: async (job) => job.snooze('1m'), what: 'job settle', isTyped: false },
+  touch: { act: (_job, context) => context.touch(), what: 'job touch', isTyped: true },
+  progress: { act: (_job, context) => context.touch({ percent: 50 }), what: 'job touch', isTyped: true },
+  guard: { act: (job) => inTransaction((client) => job.guard(client)), what: 'job guard', isTyped: true },
+  complete: { act: (job) => inTransaction((client) => job.complete(client, 'late')), what: 'job complete', isTyped: true },
+}
+
+for (const [name, { act, what, isTyped }] of Object.entries(verbs)) {
+  test(`[K2] ${name} after a take-over is refused, typed, counted and kept, and the signal fires`, async () => {
+    const pawl = db.pawl()
+    const started = deferred<Job>()
+    const go = deferred()
+    const ended = deferred<{ error: unknown; signal: AbortSignal }>()
+    pawl.jobs.define('work', {
+      run: async (job, context) => {
+        started.resolve(job)
+        await go.promise
+        let error: unknown
+        try {
+          return await act(job, context)
+        } catch (thrown) {
+          error = thrown
+          throw thrown
+        } finally {
+          ended.resolve({ error, signal: context.signal })
+        }
+      },
+    })
+    const worker = await startWorker(pawl, deaf)
+    const { id } = await pawl.jobs.enqueue('work', {})
+    const job = await started.promise
+    await takeOver(id)
+    const before = await db.query('select fence, state, progress, attempt, revision from pawl.job')
+    go.resolve()
+    const { error, signal } = await ended.promise
+    if (isTyped) {
+      expect(error).toMatchObject({ code: 'PAWL_LEASE_LOST', details: { id, fence: job.fence } })
+    }
+    // A settle has no caller to tell: the refusal reaches the signal, the counter and the evidence.
+    await until('the signal fires', () => signal.aborted)
+    expect(signal.reason).toMatchObject({ code: 'PAWL_LEASE_LOST' })
+    await until('the refusal is kept', async () => (await refusals()).some((row) => row.what === what))
+    expect(await refusals()).toContainEqual({ what, subject: id, fence: job.fence, holder: worker.id })
+    await until('each counted refusal is kept', async () => (await refusals()).length === worker.metrics().refused)
+    expect(worker.metrics()).toMatchObject({ done: 0, failed: 0, dead: 0 })
+    expect(await db.query('select fence, state, progress, attempt, revision from pawl.job')).toEqual(before)
+    expect(await db.query('select from pawl.job_history')).toHaveLength(0)
+    expect(await db.query('select from pawl.job_attempt')).toHaveLength(0)
+  })
+}
+
+test('[K2] a tx handler whose job was taken over leaves nothing, and its commit is refused and kept', async () => {
+  await db.query('create table effect (fence bigint)')
+  const pawl = db.pawl()
+  const started = deferred<Job>()
+  const go = deferred()
+  pawl.jobs.define('work', {
+    tx: async (job, tx) => {
+      await tx.query('insert into effect values ($1::bigint)', [job.fence])
+      started.resolve(job)
+      await go.promise
+    },
+  })
+  const worker = await startWorker(pawl, deaf)
+  const { id } = await pawl.jobs.enqueue('work', {})
+  const job = await started.promise
+  await takeOver(id)
+  go.resolve()
+  await until('the refusal is kept', async () => (await refusals()).length > 0)
+  expect(await refusals()).toEqual([{ what: 'job complete', subject: id, fence: job.fence, holder: worker.id }])
+  expect(worker.metrics()).toMatchObject({ refused: 1, done: 0, failed: 0 })
+  expect(await db.query('select from effect')).toHaveLength(0)
+  expect(await db.query('select from pawl.job_history')).toHaveLength(0)
+})
+
+test('[K2] giving back what was not started is refused after a take-over, counted and kept', async () => {
+  const pawl = db.pawl()
+  const go = deferred()
+  let ran = 0
+  pawl.jobs.define<{ n: number; waits: boolean }>('work', {
+    run: async (job) => {
+      ran++
+      if (job.payload.waits) await go.promise
+    },
+  })
+  const worker = await startWorker(pawl, { ...deaf, concurrency: 1 })
+  // The first hundred make the worker claim ahead; then one holds its only slot.
+  await pawl.jobs.enqueueMany(
+    'work',
+    Array.from({ length: 200 }, (_, n) => ({ n, waits: n === 100 })),
+  )
+  await until('the slot is held and others wait in the buffer', () => ran === 101 && worker.metrics().buffered > 0)
+  const [waiting] = await until('a waiting job', async () => {
+    const rows = await db.query<{ id: string; fence: string }>(
+      "select id::text as id, fence::text as fence from pawl.job where state = 'running' and (payload->>'n')::integer > 100 order by id desc limit 1",
+    )
+    return rows.length > 0 && rows
+  })
+  await takeOver(waiting!.id)
+  const stopped = worker.stop()
+  go.resolve()
+  await stopped
+  await until('the refusal is kept', async () => (await refusals()).length > 0)
+  expect(await refusals()).toEqual([
+    { what: 'job release', subject: waiting!.id, fence: waiting!.fence, holder: expect.any(Number) },
+  ])
+  expect(worker.metrics().refused).toBe(1)
+})
+
+test('[K2] a holder whose lease ended is told, and what it still does is refused while the next holder finishes the job', async () => {
+  await db.query('create table effect (attempt integer)')
+  const pawl = db.pawl()
+  const started = deferred<JobContext>()
+  const go = deferred()
+  const errors: PawlError[] = []
+  pawl.jobs.define('work', {
+    retry: { crashes: 3 },
+    run: async (job, context) => {
+      if (job.attempt === 1) {
+        started.resolve(context)
+        await go.promise
+        errors.push(await caught(() => context.touch({ n: 1 })))
+        errors.push(await caught(() => inTransaction((client) => job.guard(client))))
+        errors.push(
+          await caught(() =>
+            inTransaction(async (client) => {
+              await client.query('insert into effect values (1)')
+              await job.complete(client, 'first')
+            }),
+          ),
+        )
+      } else await db.query('insert into effect values ($1)', [job.attempt])
+      return job.attempt
+    },
+  })
+  const first = await startWorker(pawl, quick)
+  const { id } = await pawl.jobs.enqueue('work', {})
+  const { signal } = await started.promise
+  const incarnation = first.id!
+  const lost: number[] = []
+  pawl.on('worker.lost', ({ worker }) => lost.push(worker))
+  const second = await startWorker(pawl, { ...quick, name: 'second' })
+  await endLease(db.pool, incarnation)
+  await until('the next holder has done it', async () => (await pawl.jobs.get(id))?.state === 'done')
+  await until('the first is told', () => signal.aborted)
+  expect(signal.reason).toMatchObject({ code: 'PAWL_LEASE_LOST' })
+  expect(lost).toContain(incarnation)
+  go.resolve()
+  await until('the late end is refused', () => first.metrics().refused > 0)
+  expect(errors.map(({ code }) => code)).toEqual(['PAWL_LEASE_LOST', 'PAWL_LEASE_LOST', 'PAWL_LEASE_LOST'])
+  await until('the refusal is kept', async () =>
+    (await refusals()).some((row) => row.subject === id && row.holder === incarnation),
+  )
+  expect(await db.query('select attempt from effect')).toEqual([{ attempt: 2 }])
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', result: 2, attempt: 2, crashes: 1, holder: second.id })
+  expect(first.id).not.toBe(incarnation)
+})
+
+test('[K2] a lease that ended and was not taken: the settle succeeds, the renewal does not, and nothing is claimed under it', async () => {
+  const pawl = db.pawl()
+  const { ids } = await pawl.jobs.enqueueMany('work', [{}, {}])
+  const connection = new Connection(pawl.config.database, 'test')
+  try {
+    const worker = await openWorker(connection, 30_000)
+    const kinds = [defineKind('work', { run: () => undefined })]
+    const fetcher = new Fetcher(connection, 10_000)
+    const [row] = await fetcher.claim(worker, 'default', kinds, 1)
+    expect(await connection.run(leaseStatements.beat, { worker, lease_ms: 30_000 })).toHaveLength(1)
+    await moveClock(db.pool, 31_000)
+    expect(await connection.run(leaseStatements.beat, { worker, lease_ms: 30_000 })).toHaveLength(0)
+    expect(await fetcher.claim(worker, 'default', kinds, 1)).toHaveLength(0)
+    const settled = await connection.run(settleStatement, {
+      tenants: textsLiteral([row!.tenant]),
+      ids: numbersLiteral([row!.id]),
+      fences: numbersLiteral([row!.fence]),
+      results: textsLiteral(['"late"']),
+      ran_ms: numbersLiteral([31_000]),
+    })
+    expect(settled).toEqual([{ settled: 1 }])
+    expect(await pawl.jobs.get(ids[0]!)).toMatchObject({ state: 'done', result: 'late', attempt: 1 })
+    // Back in time it is still ended or renewable by its own row alone: a lease that had ended was not revived meanwhile.
+    await moveClock(db.pool, 60_000)
+    expect(await connection.run(leaseStatements.beat, { worker, lease_ms: 30_000 })).toHaveLength(0)
+  } finally {
+    await connection.close()
+  }
+})
+
+test('[K2] a running handler whose incarnation was closed before a rescue came still settles its job', async () => {
+  const pawl = db.pawl()
+  const started = deferred<AbortSignal>()
+  const go = deferred()
+  pawl.jobs.define('work', {
+    run: async (_job, { signal }) => {
+      started.resolve(signal)
+      await go.promise
+      return 'in time'
+    },
+  })
+  const worker = await startWorker(pawl, quick)
+  const { id } = await pawl.jobs.enqueue('work', {})
+  const signal = await started.promise
+  await inTransaction(async (client) => {
+    // A rescue skips what is locked, so as long as this transaction is open nobody can take the job.
+    await client.query('select from pawl.job where id = $1 for update', [id])
+    await endLease(db.pool, worker.id!)
+    await until('the worker is told', () => signal.aborted)
+    go.resolve()
+    await until('its settle waits for the row', async () => {
+      const rows = await db.query(
+        "select from pg_stat_activity where datname = current_database() and application_name like '% settle' and wait_event_type = 'Lock'",
+      )
+      return rows.length > 0
+    })
+  })
+  await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
+  expect(await pawl.jobs.get(id)).toMatchObject({ result: 'in time', attempt: 1, crashes: 0 })
+  expect(worker.metrics().refused).toBe(0)
+})
+
+async function openWorker(connection: Connection, leaseMs: number): Promise<number> {
+  const [row] = await connection.run<{ id: number }>(leaseStatements.open, {
+    name: 'test',
+    host: 'test',
+    pid: 1,
+    release: 'test',
+    queues: '{default}',
+    kinds: '{work}',
+    concurrency: 1,
+    locks: false,
+    lease_ms: leaseMs,
+  })
+  return row!.id
+}

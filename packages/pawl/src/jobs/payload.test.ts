@@ -1,0 +1,99 @@
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { isPawlError } from '../errors.ts'
+import { assertSafe, toJson } from './payload.ts'
+
+const limits = { bytesMax: 100_000, depthMax: 10 }
+const what = 'The payload'
+
+function pathOf(value: unknown): unknown {
+  try {
+    toJson(value, what, limits)
+  } catch (error) {
+    if (isPawlError(error, 'PAWL_INVALID_PAYLOAD')) return error.details.path
+    throw error
+  }
+  return 'it was let through'
+}
+
+function depthOf(value: unknown): number {
+  if (typeof value !== 'object' || value === null) return 0
+  return 1 + Math.max(0, ...Object.values(value).map(depthOf))
+}
+
+function texts(value: unknown): string[] {
+  if (typeof value === 'string') return [value]
+  if (typeof value !== 'object' || value === null) return []
+  return Object.entries(value).flatMap(([key, inner]) => [...(Array.isArray(value) ? [] : [key]), ...texts(inner)])
+}
+
+test('[J19] whatever is let through is a JSON text that PostgreSQL can store and that gives the same value back', () => {
+  // Any string: NUL, lone surrogates and __proto__ among them.
+  const anything = fc.jsonValue({ maxDepth: 14, stringUnit: 'binary' })
+  fc.assert(
+    fc.property(anything, (value) => {
+      const isFine =
+        depthOf(value) <= limits.depthMax &&
+        texts(value).every((text) => text.isWellFormed() && !text.includes('\u0000')) &&
+        !JSON.stringify(value).includes('"__proto__":') &&
+        Buffer.byteLength(JSON.stringify(value)) <= limits.bytesMax
+      const path = pathOf(value)
+      expect(path === 'it was let through').toBe(isFine)
+      if (isFine) expect(JSON.parse(toJson(value, what, limits))).toEqual(JSON.parse(JSON.stringify(value)))
+    }),
+    { numRuns: 150 },
+  )
+})
+
+test('[J19] a planted fault is found wherever it lies, and its path is named', () => {
+  const faults = fc.constantFrom('\u0000', 'a\u0000b', '\ud800', 'x\udfff')
+  const steps = fc.array(fc.oneof(fc.constantFrom('a', 'b c', 'é'), fc.integer({ min: 0, max: 3 })), { maxLength: 8 })
+  fc.assert(
+    fc.property(faults, steps, (fault, path) => {
+      const value = path.reduceRight<unknown>((inner, step) => {
+        if (typeof step === 'string') return { before: 'fine', [step]: inner }
+        return Array.from({ length: step + 1 }, (_, index) => (index === step ? inner : index))
+      }, fault)
+      expect(pathOf(value)).toBe(path.map((step) => (typeof step === 'string' ? `.${step}` : `[${step}]`)).join(''))
+    }),
+  )
+})
+
+test('[J19] the limits are exact: the last byte and the last level that fit are let through', () => {
+  const text = (bytes: number) => 'x'.repeat(bytes - 2)
+  expect(toJson(text(limits.bytesMax), what, limits)).toHaveLength(limits.bytesMax)
+  expect(() => toJson(text(limits.bytesMax + 1), what, limits)).toThrow(/larger than 100000 bytes/)
+  const nested = (depth: number) => JSON.parse('['.repeat(depth) + ']'.repeat(depth)) as unknown
+  expect(toJson(nested(10), what, limits)).toBe('[[[[[[[[[[]]]]]]]]]]')
+  expect(() => toJson(nested(11), what, limits)).toThrow(/nested too deeply/)
+  // Many brackets side by side, or inside a text, are not depth.
+  expect(
+    toJson(
+      Array.from({ length: 50 }, () => []),
+      what,
+      limits,
+    ),
+  ).toHaveLength(151)
+  expect(toJson('[[[[[[[[[[[[[[[', what, limits)).toHaveLength(17)
+})
+
+test('[J19] what is read back is held to the same rules', () => {
+  expect(() => assertSafe(JSON.parse('{"a": [{"__proto__": 1}]}'), what, limits)).toThrow(/\.a\[0\]\.__proto__ is a key/)
+  expect(() => assertSafe(JSON.parse('['.repeat(11) + ']'.repeat(11)), what, limits)).toThrow(/nested too deeply/)
+  expect(() => assertSafe({ a: [1, 'two', null, { b: true }] }, what, limits)).not.toThrow()
+})
+
+test('a message is one that can itself be stored', () => {
+  for (const value of [{ '\u0000': { '\ud800': '\u0000' } }, { ['k'.repeat(50_000)]: '\u0000' }]) {
+    const error = (() => {
+      try {
+        return toJson(value, what, limits)
+      } catch (thrown) {
+        return thrown
+      }
+    })()
+    expect((error as Error).message.isWellFormed()).toBe(true)
+    expect((error as Error).message).not.toContain('\u0000')
+    expect((error as Error).message.length).toBeLessThan(1000)
+  }
+})

@@ -1,0 +1,271 @@
+// What follows a failure: how long until the next attempt, when there is none, and who is told.
+
+import type { DeadJob, Pawl } from 'pawl'
+import { NonRetryable } from 'pawl'
+import { endLease, moveClock, runAll } from 'pawl/testing'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { Connection } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
+import type { Worker } from './worker.ts'
+
+const promoteStatement = statement(import.meta.url, 'promote')
+
+let db: TestDatabase
+let pawl: Pawl
+const workers: Worker[] = []
+beforeEach(async () => {
+  db = await createDatabase()
+  pawl = db.pawl()
+})
+afterEach(async () => {
+  await Promise.all(workers.splice(0).map((worker) => worker.stop({ grace: 0 })))
+  await db.drop()
+})
+
+async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.jobs.worker(options)
+  workers.push(worker)
+  await worker.start()
+  return worker
+}
+
+/** From the end of an attempt to the time of the next, both of which the database wrote by one clock reading. */
+async function lastDelayMs(id: string): Promise<number> {
+  const [row] = await db.query<{ ms: string }>(
+    `select extract(epoch from j.run_at - a.ended_at) * 1000 as ms
+     from pawl.job j
+     join pawl.job_attempt a on a.job_id = j.id
+     where j.id = $1
+     order by a.ended_at desc
+     limit 1`,
+    [id],
+  )
+  return Number(row?.ms)
+}
+
+async function delays(id: string, count: number): Promise<number[]> {
+  const found: number[] = []
+  for (let n = 1; n <= count; n++) {
+    await until(`attempt ${n} has failed`, async () => {
+      const job = await pawl.jobs.get(id)
+      return job?.state === 'scheduled' && job.attempt === n
+    })
+    found.push(await lastDelayMs(id))
+    await pawl.jobs.retry(id)
+  }
+  return found
+}
+
+test('[J15] without jitter the delays are exactly 1, 2, 4, 8 and 16 seconds', async () => {
+  pawl.jobs.define('fails', { retry: { jitter: false }, run: () => Promise.reject(new Error('no')) })
+  await startWorker()
+  const { id } = await pawl.jobs.enqueue('fails', {})
+  expect(await delays(id, 5)).toEqual([1000, 2000, 4000, 8000, 16_000])
+})
+
+test('[J15] a factor and a cap are kept to, also for tx handlers', async () => {
+  const retry = { jitter: false, initialMs: 100, factor: 3, maxMs: 1000 }
+  pawl.jobs.define('fails', { retry, tx: () => Promise.reject(new Error('no')) })
+  await startWorker()
+  const { id } = await pawl.jobs.enqueue('fails', {})
+  expect(await delays(id, 5)).toEqual([100, 300, 900, 1000, 1000])
+})
+
+test('[J15] with jitter each delay is within its bound, and they differ', async () => {
+  pawl.jobs.define('fails', { retry: { attempts: 2 }, run: () => Promise.reject(new Error('no')) })
+  const { ids } = await pawl.jobs.enqueueMany(
+    'fails',
+    Array.from({ length: 50 }, () => ({})),
+  )
+  const { retrying } = await runAll(pawl)
+  // Short delays may have passed already and made their job dead; the first failure of each is in the attempts.
+  expect(retrying).toHaveLength(ids.length)
+  for (const { inMs } of retrying) {
+    expect(inMs).toBeGreaterThanOrEqual(1)
+    expect(inMs).toBeLessThanOrEqual(1000)
+  }
+  expect(new Set(retrying.map(({ inMs }) => inMs)).size).toBeGreaterThan(10)
+})
+
+test('[J15] a retry becomes ready when its time has come by the database, and not before', async () => {
+  pawl.jobs.define('fails', { retry: { jitter: false, initialMs: 60_000 }, run: () => Promise.reject(new Error('no')) })
+  const { id } = await pawl.jobs.enqueue('fails', {})
+  await runAll(pawl)
+  const connection = new Connection(pawl.config.database, 'test')
+  try {
+    const promoted = async () => (await connection.run<{ promoted: number }>(promoteStatement, { limit: 1000 }))[0]!.promoted
+    await moveClock(db.pool, 30_000)
+    expect(await promoted()).toBe(0)
+    expect((await pawl.jobs.get(id))?.state).toBe('scheduled')
+    await moveClock(db.pool, 60_000)
+    expect(await promoted()).toBe(1)
+    expect((await pawl.jobs.get(id))?.state).toBe('ready')
+  } finally {
+    await connection.close()
+  }
+})
+
+test('[J15] NonRetryable and an error that `when` refuses are dead at once, with their error', async () => {
+  pawl.jobs.define('final', { run: () => Promise.reject(new NonRetryable('of no use')) })
+  pawl.jobs.define('final tx', { tx: () => Promise.reject(new NonRetryable('of no use')) })
+  pawl.jobs.define<{ status: number }>('when', {
+    retry: { when: (error) => (error as { status?: number }).status !== 404, initialMs: 3_600_000 },
+    run: (job) => Promise.reject(Object.assign(new Error(`status ${job.payload.status}`), { status: job.payload.status })),
+  })
+  const final = await pawl.jobs.enqueue('final', {})
+  const finalTx = await pawl.jobs.enqueue('final tx', {})
+  const gone = await pawl.jobs.enqueue('when', { status: 404 })
+  const busy = await pawl.jobs.enqueue('when', { status: 503 })
+  const report = await runAll(pawl)
+  expect(report.dead.map(({ id }) => id).sort()).toEqual([final.id, finalTx.id, gone.id].sort())
+  expect(report.retrying).toMatchObject([{ id: busy.id, attempt: 1 }])
+  for (const { id } of [final, finalTx]) {
+    expect(await pawl.jobs.get(id)).toMatchObject({
+      state: 'dead',
+      attempt: 1,
+      lastError: expect.stringContaining('NonRetryable: of no use'),
+    })
+  }
+  expect(await pawl.jobs.get(gone.id)).toMatchObject({
+    state: 'dead',
+    attempt: 1,
+    lastError: expect.stringContaining('status 404'),
+  })
+})
+
+test('[J15] snoozing burns no attempt, however often, and is recorded', async () => {
+  let runs = 0
+  pawl.jobs.define('sleepy', {
+    retry: { attempts: 1 },
+    run: async (job) => {
+      expect(job.attempt).toBe(1)
+      return ++runs <= 5 ? job.snooze('1ms') : 'awake'
+    },
+  })
+  pawl.jobs.define('sleepy tx', {
+    retry: { attempts: 1 },
+    tx: async (job, tx) => {
+      await tx.query('insert into effect values ($1)', [job.id])
+      const [{ n } = { n: 0 }] = (
+        await tx.query<{ n: number }>("select count(*)::int as n from pawl.job_attempt where kind = 'sleepy tx'")
+      ).rows
+      return n < 3 ? job.snooze(1) : 'awake'
+    },
+  })
+  await db.query('create table effect (job bigint)')
+  await startWorker()
+  const { id } = await pawl.jobs.enqueue('sleepy', {})
+  const inTx = await pawl.jobs.enqueue('sleepy tx', {})
+  await until(
+    'both are done',
+    async () => (await pawl.jobs.get(id))?.state === 'done' && (await pawl.jobs.get(inTx.id))?.state === 'done',
+  )
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 1, result: 'awake' })
+  expect(await pawl.jobs.get(inTx.id)).toMatchObject({ attempt: 1, result: 'awake' })
+  expect((await pawl.jobs.attempts(id)).map(({ outcome }) => outcome)).toEqual([
+    ...Array.from({ length: 5 }, () => 'snoozed'),
+    'done',
+  ])
+  // What a tx handler wrote before it snoozed is not there: it did not happen.
+  expect(await db.query('select from effect')).toHaveLength(1)
+})
+
+test('[J15] a snooze lasts as long as it says', async () => {
+  pawl.jobs.define('sleepy', { run: async (job) => job.snooze('90s') })
+  const { id } = await pawl.jobs.enqueue('sleepy', {})
+  await runAll(pawl)
+  expect(await lastDelayMs(id)).toBe(90_000)
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'scheduled', attempt: 0 })
+})
+
+test('[J15] when retries are exhausted the hook and the event are called once, and one alert counts the dead', async () => {
+  const hook: DeadJob[] = []
+  const events: DeadJob[] = []
+  pawl.jobs.define('fails', {
+    retry: { attempts: 3, initialMs: 1, jitter: false },
+    onDead: (job) => void hook.push(job),
+    run: () => Promise.reject(new Error('no')),
+  })
+  pawl.jobs.define('fails and its hook too', {
+    retry: { attempts: 1 },
+    onDead: () => Promise.reject(new Error('the hook fails')),
+    run: () => Promise.reject(new Error('no')),
+  })
+  pawl.on('job.dead', (job) => events.push(job))
+  await startWorker()
+  const { ids } = await pawl.jobs.enqueueMany('fails', [{}, {}])
+  const { id: third } = await pawl.jobs.enqueue('fails and its hook too', {})
+  await until('all are dead', () => events.length >= 3)
+  await until('the hook heard', () => hook.length >= 2)
+  expect(hook.map(({ id }) => id).sort()).toEqual([...ids].sort())
+  expect(hook[0]).toMatchObject({ tenant: '', kind: 'fails', reason: expect.stringContaining('Error: no') })
+  expect(events.map(({ id }) => id).sort()).toEqual([...ids, third].sort())
+  expect(await pawl.alerts()).toEqual(
+    expect.arrayContaining([expect.objectContaining({ code: 'job.dead', subject: 'fails', count: 2 })]),
+  )
+  for (const id of ids) expect(await pawl.jobs.attempts(id)).toHaveLength(3)
+  // One action resumes it, with all its attempts.
+  await pawl.jobs.retry(ids[0]!)
+  await until('it died again', () => events.length >= 4)
+  expect((await pawl.jobs.attempts(ids[0]!)).map(({ attempt }) => attempt)).toEqual([1, 2, 3, 1, 2, 3])
+})
+
+test('[J15] the enqueuer may allow fewer or more attempts than the kind', async () => {
+  pawl.jobs.define('fails', { retry: { attempts: 3, initialMs: 1, jitter: false }, run: () => Promise.reject(new Error('no')) })
+  const events: DeadJob[] = []
+  pawl.on('job.dead', (job) => events.push(job))
+  await startWorker()
+  const one = await pawl.jobs.enqueue('fails', {}, { maxAttempts: 1 })
+  const five = await pawl.jobs.enqueue('fails', {}, { maxAttempts: 5 })
+  await until('both are dead', () => events.length === 2)
+  expect(await pawl.jobs.attempts(one.id)).toHaveLength(1)
+  expect(await pawl.jobs.attempts(five.id)).toHaveLength(5)
+})
+
+test('[J15] a job that the rescuer discards calls the hook and the event in the process that noticed', async () => {
+  const hook = deferred<DeadJob>()
+  const event = deferred<DeadJob>()
+  const started = deferred()
+  const go = deferred()
+  let runs = 0
+  pawl.jobs.define('kills', {
+    retry: { crashes: 1, attempts: 10 },
+    onDead: (job) => hook.resolve(job),
+    run: async () => {
+      runs++
+      started.resolve()
+      await go.promise
+    },
+  })
+  pawl.on('job.dead', (job) => event.resolve(job))
+  const first = await startWorker({ lease: '2s', beatMs: 100 })
+  const { id } = await pawl.jobs.enqueue('kills', {})
+  await started.promise
+  await startWorker({ lease: '2s', beatMs: 100 })
+  await endLease(db.pool, first.id!)
+  expect(await hook.promise).toMatchObject({ id, kind: 'kills', reason: expect.stringContaining('worker') })
+  expect(await event.promise).toMatchObject({ id, kind: 'kills' })
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'dead', attempt: 1, crashes: 1 })
+  expect((await pawl.jobs.attempts(id)).map(({ outcome }) => outcome)).toEqual(['crashed'])
+  expect(await pawl.alerts()).toMatchObject([{ code: 'job.dead', subject: 'kills', count: 1 }])
+  go.resolve()
+  await until('the zombie was refused', () => first.metrics().refused === 1)
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'dead' })
+  expect(runs).toBe(1)
+})
+
+test('[J15] a job whose last attempt ran past its time limit calls the hook and the event', async () => {
+  const hook = deferred<DeadJob>()
+  pawl.jobs.define('hangs', {
+    timeout: '150ms',
+    retry: { attempts: 1 },
+    onDead: (job) => hook.resolve(job),
+    run: () => new Promise(() => undefined),
+  })
+  const worker = await startWorker()
+  const { id } = await pawl.jobs.enqueue('hangs', {})
+  expect(await hook.promise).toMatchObject({ id, reason: expect.stringContaining('timeout of 150 ms') })
+  expect(worker.metrics()).toMatchObject({ timedOut: 1, dead: 1 })
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'dead', attempt: 1 })
+})

@@ -1,0 +1,234 @@
+// stop(): what runs may finish, what has not started goes back untouched, and what outlives its grace keeps its lease until it answers.
+
+import type { JobContext, Pawl } from 'pawl'
+import { endLease } from 'pawl/testing'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import type { Worker } from './worker.ts'
+
+let db: TestDatabase
+let pawl: Pawl
+const workers: Worker[] = []
+beforeEach(async () => {
+  db = await createDatabase()
+  pawl = db.pawl()
+})
+afterEach(async () => {
+  await Promise.all(workers.splice(0).map((worker) => worker.stop({ grace: 0 })))
+  await db.drop()
+})
+
+async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.jobs.worker(options)
+  workers.push(worker)
+  await worker.start()
+  return worker
+}
+
+async function closeReason(worker: number): Promise<string | null | undefined> {
+  const [row] = await db.query<{ close_reason: string | null }>('select close_reason from pawl.worker where id = $1', [worker])
+  return row?.close_reason
+}
+
+test('[J13] workers stopped and started all along: no overlap, no double run, no attempt burnt', async () => {
+  const runs = new Map<string, number>()
+  const now = new Set<string>()
+  const overlaps: string[] = []
+  pawl.jobs.define('work', {
+    run: async (job) => {
+      if (now.has(job.id)) overlaps.push(job.id)
+      now.add(job.id)
+      runs.set(job.id, (runs.get(job.id) ?? 0) + 1)
+      await new Promise((resolve) => setTimeout(resolve, 3))
+      now.delete(job.id)
+    },
+  })
+  const { ids } = await pawl.jobs.enqueueMany(
+    'work',
+    Array.from({ length: 3000 }, () => ({})),
+  )
+  const steady = await startWorker({ concurrency: 3 })
+  let released = 0
+  for (let round = 0; round < 5; round++) {
+    const worker = await startWorker({ concurrency: 5 })
+    const target = Math.min(ids.length, runs.size + 200)
+    await until('it has worked for a while', () => runs.size >= target)
+    released += (await worker.stop()).released
+  }
+  await until('everything has run', () => runs.size === ids.length)
+  await steady.stop()
+  expect(overlaps).toEqual([])
+  expect(new Set(runs.values())).toEqual(new Set([1]))
+  expect(await db.query('select outcome, attempt, crashes, count(*)::int as n from pawl.job_history group by 1, 2, 3')).toEqual([
+    { outcome: 'done', attempt: 1, crashes: 0, n: ids.length },
+  ])
+  expect(await db.query('select from pawl.job_attempt')).toHaveLength(0)
+  // Otherwise nothing was ever given back and the test proves less than it says.
+  expect(released).toBeGreaterThan(0)
+})
+
+test('[J13] what had not started goes back without an attempt, nothing starts after the call, and what runs finishes', async () => {
+  const go = deferred()
+  const ran: number[] = []
+  pawl.jobs.define<{ n: number }>('work', {
+    run: async (job) => {
+      ran.push(job.payload.n)
+      if (job.payload.n === 100) await go.promise
+    },
+  })
+  await pawl.jobs.enqueueMany(
+    'work',
+    Array.from({ length: 300 }, (_, n) => ({ n })),
+  )
+  const worker = await startWorker({ concurrency: 1 })
+  await until('one holds the slot and others wait here', () => ran.length === 101 && worker.metrics().buffered > 0)
+  const stopped = worker.stop()
+  go.resolve()
+  const report = await stopped
+  expect(ran).toHaveLength(101)
+  expect(report.stillRunning).toEqual([])
+  expect(report.released).toBeGreaterThan(0)
+  expect(report.finished).toBeGreaterThanOrEqual(1)
+  expect(await db.query('select state, attempt, crashes, holder, count(*)::int as n from pawl.job group by 1, 2, 3, 4')).toEqual([
+    { state: 'ready', attempt: 0, crashes: 0, holder: null, n: 199 },
+  ])
+  expect(await db.query('select from pawl.job_attempt')).toHaveLength(0)
+  expect(await closeReason(1)).toBe('stopped')
+})
+
+for (const shape of ['run', 'tx'] as const) {
+  test(`[J13] a ${shape} handler that outlives its grace is told, keeps its lease past its length, and its answer counts`, async () => {
+    await db.query('create table effect (attempt integer)')
+    const started = deferred<JobContext>()
+    const go = deferred()
+    let runs = 0
+    const body = async (context: JobContext) => {
+      runs++
+      started.resolve(context)
+      await go.promise
+    }
+    if (shape === 'run') {
+      pawl.jobs.define('long', {
+        run: async (_job, context) => {
+          await body(context)
+          return 'answered'
+        },
+      })
+    } else {
+      pawl.jobs.define('long', {
+        tx: async (job, tx, context) => {
+          await tx.query('insert into effect values ($1)', [job.attempt])
+          await body(context)
+          return 'answered'
+        },
+      })
+    }
+    const leaseMs = 1500
+    const worker = await startWorker({ lease: leaseMs, beatMs: 100 })
+    const { id } = await pawl.jobs.enqueue('long', {})
+    const { signal } = await started.promise
+    const incarnation = worker.id!
+    // Another one stands by the whole time and would take what has no lease.
+    const other = await startWorker({ lease: leaseMs, beatMs: 100 })
+    const [{ lease_until: leaseUntil } = { lease_until: new Date(0) }] = await db.query<{ lease_until: Date }>(
+      'select lease_until from pawl.worker where id = $1',
+      [incarnation],
+    )
+    const report = await worker.stop({ grace: '100ms' })
+    expect(report).toMatchObject({ stillRunning: [id], released: 0 })
+    expect(signal.aborted).toBe(true)
+    expect(signal.reason).toMatchObject({ code: 'PAWL_STOPPED' })
+    await until('the lease was renewed past its length after the stop', async () => {
+      const rows = await db.query(
+        "select from pawl.worker where id = $1 and closed_at is null and lease_until > $2::timestamptz + interval '3 seconds'",
+        [incarnation, leaseUntil],
+      )
+      return rows.length > 0
+    })
+    expect(await pawl.jobs.get(id)).toMatchObject({ state: 'running', holder: incarnation, attempt: 1 })
+    expect(await closeReason(incarnation)).toBeNull()
+    go.resolve()
+    await until('its answer is stored', async () => (await pawl.jobs.get(id))?.state === 'done')
+    expect(await pawl.jobs.get(id)).toMatchObject({ result: 'answered', attempt: 1, crashes: 0, holder: incarnation })
+    await until('the worker has closed itself', async () => (await closeReason(incarnation)) === 'stopped')
+    expect(runs).toBe(1)
+    expect(other.metrics().started).toBe(0)
+    expect(await db.query('select attempt from effect')).toEqual(shape === 'tx' ? [{ attempt: 1 }] : [])
+  })
+}
+
+test('[J13] a signal ends the grace early', async () => {
+  const started = deferred<JobContext>()
+  const go = deferred()
+  pawl.jobs.define('long', {
+    run: async (_job, context) => {
+      started.resolve(context)
+      await go.promise
+    },
+  })
+  const worker = await startWorker()
+  const { id } = await pawl.jobs.enqueue('long', {})
+  const { signal } = await started.promise
+  const patience = new AbortController()
+  const stopped = worker.stop({ grace: '1h', signal: patience.signal })
+  expect(signal.aborted).toBe(false)
+  patience.abort()
+  expect(await stopped).toMatchObject({ stillRunning: [id] })
+  expect(signal.aborted).toBe(true)
+  go.resolve()
+  await until('its answer is stored', async () => (await pawl.jobs.get(id))?.state === 'done')
+})
+
+test('[J13] a handler that heeds the signal of a stop and fails is retried elsewhere', async () => {
+  const started = deferred()
+  pawl.jobs.define('heeds', {
+    retry: { initialMs: 1, jitter: false },
+    run: async (job, { signal }) => {
+      if (job.attempt > 1) return 'elsewhere'
+      started.resolve()
+      await until('the signal fires', () => signal.aborted)
+      throw signal.reason as Error
+    },
+  })
+  const worker = await startWorker()
+  const { id } = await pawl.jobs.enqueue('heeds', {})
+  await started.promise
+  await worker.stop({ grace: '50ms' })
+  await startWorker()
+  await until('it ran elsewhere', async () => (await pawl.jobs.get(id))?.state === 'done')
+  expect(await pawl.jobs.get(id)).toMatchObject({ result: 'elsewhere', attempt: 2, crashes: 0 })
+})
+
+test('[J13] a suspect that runs alone does not hold up the end of the grace', async () => {
+  const started = [deferred(), deferred()]
+  const go = deferred()
+  pawl.jobs.define('work', {
+    run: async (job) => {
+      started[job.attempt - 1]!.resolve()
+      await go.promise
+    },
+  })
+  const first = await startWorker({ lease: '2s', beatMs: 100 })
+  const { id } = await pawl.jobs.enqueue('work', {})
+  await started[0]!.promise
+  const second = await startWorker({ lease: '2s', beatMs: 100 })
+  await endLease(db.pool, first.id!)
+  await started[1]!.promise
+  expect(await second.stop({ grace: '100ms' })).toMatchObject({ stillRunning: [id] })
+  go.resolve()
+  await until('its answer is stored', async () => (await pawl.jobs.get(id))?.state === 'done')
+})
+
+test('[J13] stop() twice is one stop, and an idle worker stops at once', async () => {
+  pawl.jobs.define('work', { run: () => undefined })
+  const worker = await startWorker()
+  const reports = await Promise.all([worker.stop(), worker.stop({ grace: 0 })])
+  expect(reports[0]).toBe(reports[1])
+  expect(reports[0]).toEqual({ finished: 0, released: 0, stillRunning: [] })
+  await until('its connections are gone', async () => {
+    const rows = await db.query(
+      "select from pg_stat_activity where datname = current_database() and application_name like 'pawl %' and application_name <> 'pawl caller'",
+    )
+    return rows.length === 0
+  })
+})

@@ -1,0 +1,209 @@
+// Progress: many touches, few writes, the last one always stored, and a typed error once the job is somebody else's.
+
+import { setTimeout as pause } from 'node:timers/promises'
+import type { Job, JobContext, Pawl } from 'pawl'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import type { Worker } from './worker.ts'
+
+let db: TestDatabase
+let pawl: Pawl
+const workers: Worker[] = []
+beforeEach(async () => {
+  db = await createDatabase()
+  pawl = db.pawl()
+})
+afterEach(async () => {
+  await Promise.all(workers.splice(0).map((worker) => worker.stop({ grace: 0 })))
+  await db.drop()
+})
+
+async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0]): Promise<Worker> {
+  const worker = pawl.jobs.worker(options)
+  workers.push(worker)
+  await worker.start()
+  return worker
+}
+
+/** Every write of progress that the table saw, whoever counted it. */
+async function recordProgressWrites(): Promise<void> {
+  await db.query('create table progress_write (progress jsonb)')
+  await db.query(`create function record_progress() returns trigger language plpgsql as $$
+    begin
+      insert into progress_write values (new.progress);
+      return new;
+    end $$`)
+  await db.query(
+    'create trigger record_progress after update of progress on pawl.job for each row execute function record_progress()',
+  )
+}
+
+async function progressOf(id: string): Promise<unknown> {
+  const job = await pawl.jobs.get(id)
+  return { state: job?.state, progress: job?.progress }
+}
+
+test('[J6] a touch storm makes at most one write per interval, stores the last progress, and the lease never lapses', async () => {
+  await recordProgressWrites()
+  const leaseMs = 2000
+  const touchMs = 250
+  const stormMs = 2 * leaseMs
+  const storm = deferred<{ touches: number; tookMs: number }>()
+  pawl.jobs.define('storm', {
+    run: async (_job, { touch }) => {
+      const startedMs = performance.now()
+      let touches = 0
+      // About one a millisecond: a timer of its own tick, so that the loop turns as it would in a real handler.
+      while (performance.now() - startedMs < stormMs) {
+        for (let n = 0; n < 2; n++) await touch({ n: ++touches })
+        await pause(1)
+      }
+      storm.resolve({ touches, tookMs: performance.now() - startedMs })
+    },
+  })
+  const lost: number[] = []
+  pawl.on('worker.lost', ({ worker }) => lost.push(worker))
+  const worker = await startWorker({ lease: leaseMs, beatMs: 100, touchMs })
+  const { id } = await pawl.jobs.enqueue('storm', {})
+  const { touches, tookMs } = await storm.promise
+  const job = await until('it is done', async () => {
+    const found = await pawl.jobs.get(id)
+    return found?.state === 'done' && found
+  })
+  // One at the start, one per interval, one at the end.
+  const writesMax = Math.floor(tookMs / touchMs) + 2
+  const writes = await db.query<{ progress: { n: number } }>('select progress from progress_write')
+  expect(touches).toBeGreaterThan(stormMs / 10)
+  expect(writes.length).toBeGreaterThan(2)
+  expect(writes.length).toBeLessThanOrEqual(writesMax)
+  expect(worker.metrics().touches).toBe(writes.length)
+  expect(job).toMatchObject({ progress: { n: touches }, attempt: 1, crashes: 0 })
+  expect(await db.query('select progress from pawl.job_history')).toEqual([{ progress: { n: touches } }])
+  expect(lost).toEqual([])
+})
+
+test('[J6] the last progress is stored while the handler is quiet, not only with the next touch', async () => {
+  const quiet = deferred()
+  pawl.jobs.define('quiet', {
+    run: async (_job, { touch }) => {
+      for (let n = 1; n <= 50; n++) await touch({ n })
+      await quiet.promise
+    },
+  })
+  await startWorker({ touchMs: 100 })
+  const { id } = await pawl.jobs.enqueue('quiet', {})
+  await until('the last one is stored', async () => {
+    const job = await pawl.jobs.get(id)
+    return (job?.progress as { n?: number } | null)?.n === 50
+  })
+  expect(await progressOf(id)).toEqual({ state: 'running', progress: { n: 50 } })
+  quiet.resolve()
+})
+
+test('[J6] with a lease shorter than the interval the interval shrinks to a third of it', async () => {
+  const quiet = deferred()
+  pawl.jobs.define('short', {
+    run: async (_job, { touch }) => {
+      await touch('first')
+      await touch('second')
+      await quiet.promise
+    },
+  })
+  await startWorker({ lease: '3s', beatMs: 200, touchMs: 3_600_000 })
+  const { id } = await pawl.jobs.enqueue('short', {})
+  await until('the second is stored long before the hour is over', async () => (await pawl.jobs.get(id))?.progress === 'second')
+  expect(await progressOf(id)).toEqual({ state: 'running', progress: 'second' })
+  quiet.resolve()
+})
+
+test('[J6] the last progress of a tx handler and of a failed attempt is stored too', async () => {
+  pawl.jobs.define('tx', {
+    tx: async (_job, _tx, { touch }) => {
+      for (let n = 1; n <= 20; n++) await touch({ n })
+    },
+  })
+  pawl.jobs.define('fails', {
+    retry: { attempts: 1 },
+    run: async (_job, { touch }) => {
+      for (let n = 1; n <= 20; n++) await touch({ n })
+      throw new Error('no')
+    },
+  })
+  await startWorker({})
+  const { id } = await pawl.jobs.enqueue('tx', {})
+  const failing = await pawl.jobs.enqueue('fails', {})
+  await until(
+    'both have ended',
+    async () => (await pawl.jobs.get(id))?.state === 'done' && (await pawl.jobs.get(failing.id))?.state === 'dead',
+  )
+  expect(await progressOf(id)).toEqual({ state: 'done', progress: { n: 20 } })
+  expect(await progressOf(failing.id)).toEqual({ state: 'dead', progress: { n: 20 } })
+})
+
+async function held(): Promise<{ id: string; job: Job; context: JobContext; end: () => void }> {
+  const started = deferred<{ job: Job; context: JobContext }>()
+  const go = deferred()
+  pawl.jobs.define('held', {
+    run: async (job, context) => {
+      started.resolve({ job, context })
+      await go.promise
+    },
+  })
+  await startWorker({ lease: '60s', beatMs: 10_000 })
+  const { id } = await pawl.jobs.enqueue('held', {})
+  return { id, ...(await started.promise), end: go.resolve }
+}
+
+test('[J6] touch on a cancelled job rejects with a typed error', async () => {
+  const { id, context, end } = await held()
+  await context.touch(1)
+  await pawl.jobs.cancel(id, { reason: 'changed my mind' })
+  await until('the signal fires', () => context.signal.aborted)
+  await expect(context.touch(2)).rejects.toMatchObject({
+    code: 'PAWL_CANCELLED',
+    message: expect.stringContaining('changed my mind'),
+  })
+  expect(await progressOf(id)).toEqual({ state: 'cancelled', progress: 1 })
+  end()
+})
+
+test('[J6] touch on a lost job rejects with a typed error, before any news of the loss', async () => {
+  const { id, context, end } = await held()
+  await db.query("update pawl.job set fence = nextval('pawl.fence') where id = $1", [id])
+  expect(context.signal.aborted).toBe(false)
+  await expect(context.touch(1)).rejects.toMatchObject({ code: 'PAWL_LEASE_LOST' })
+  expect(context.signal.aborted).toBe(true)
+  await expect(context.touch(2)).rejects.toMatchObject({ code: 'PAWL_LEASE_LOST' })
+  expect(await progressOf(id)).toEqual({ state: 'running', progress: null })
+  end()
+})
+
+test('[J6] touch after a timeout rejects with a typed error', async () => {
+  const touched = deferred<unknown>()
+  pawl.jobs.define('slow', {
+    timeout: '200ms',
+    retry: { attempts: 1 },
+    run: async (_job, { signal, touch }) => {
+      await until('the signal fires', () => signal.aborted)
+      touched.resolve(await touch(1).catch((error: unknown) => error))
+    },
+  })
+  await startWorker({})
+  const { id } = await pawl.jobs.enqueue('slow', {})
+  expect(await touched.promise).toMatchObject({ code: 'PAWL_TIMED_OUT' })
+  await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
+  expect((await pawl.jobs.get(id))?.progress).toBeNull()
+})
+
+test('progress that cannot be stored is an error of the touch and not of the job', async () => {
+  pawl.jobs.define('odd', {
+    run: async (_job, { touch }) => {
+      const error = await touch({ big: 1n }).catch((thrown: unknown) => thrown)
+      return (error as { code: string }).code
+    },
+  })
+  await startWorker({})
+  const { id } = await pawl.jobs.enqueue('odd', {})
+  await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
+  expect((await pawl.jobs.get(id))?.result).toBe('PAWL_INVALID_PAYLOAD')
+})

@@ -1,0 +1,109 @@
+// Inside a tx handler a call without its transaction would wait for a connection while it occupies one. It is refused, naming the fix.
+
+import type { Pawl } from 'pawl'
+import { runAll } from 'pawl/testing'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+
+let db: TestDatabase
+let pawl: Pawl
+beforeEach(async () => {
+  db = await createDatabase()
+  // One connection for callers, two for handlers, eight handlers at once.
+  pawl = db.pawl({ callerConnectionsMax: 1 })
+})
+afterEach(() => db.drop())
+const crowded = { concurrency: 8, handlerConnectionsMax: 2 } as const
+
+test('[J25] enqueue without tx inside a tx handler is an error that names the fix; nothing hangs and nothing is half done', async () => {
+  await db.query('create table effect (job bigint)')
+  pawl.jobs.define('forgets', {
+    retry: { attempts: 1 },
+    tx: async (job, tx) => {
+      await tx.query('insert into effect values ($1)', [job.id])
+      await pawl.jobs.enqueue('follow-up', {})
+    },
+  })
+  const { ids } = await pawl.jobs.enqueueMany(
+    'forgets',
+    Array.from({ length: 16 }, () => ({})),
+  )
+  const report = await runAll(pawl, crowded)
+  expect(report.dead.map(({ id }) => id).sort()).toEqual([...ids].sort())
+  for (const { reason } of report.dead) {
+    expect(reason).toContain("enqueue was called inside the tx handler of 'forgets' without its transaction")
+    expect(reason).toContain('Pass { tx }')
+  }
+  expect(await db.query('select from effect')).toHaveLength(0)
+  expect(await db.query("select from pawl.job where kind = 'follow-up'")).toHaveLength(0)
+})
+
+test('[J25] the error reaches the handler as PAWL_TX_REQUIRED, from every verb that writes, behind timers and for other tenants too', async () => {
+  const codes: string[] = []
+  const { id: parked } = await pawl.jobs.enqueue('parked', {}, { delay: '1h' })
+  pawl.jobs.define('tries', {
+    tx: async () => {
+      await new Promise((resolve) => setTimeout(resolve, 5))
+      const attempts: (() => Promise<unknown>)[] = [
+        () => pawl.jobs.enqueue('x', {}),
+        () => pawl.jobs.enqueueMany('x', [{}, {}]),
+        () => pawl.for('acme').jobs.enqueue('x', {}),
+        () => pawl.jobs.cancel(parked),
+        () => pawl.jobs.retry(parked),
+      ]
+      for (const attempt of attempts)
+        codes.push(
+          await attempt().then(
+            () => 'went through',
+            (error: { code: string }) => error.code,
+          ),
+        )
+    },
+  })
+  await pawl.jobs.enqueue('tries', {})
+  expect((await runAll(pawl, crowded)).done).toHaveLength(1)
+  expect(codes).toEqual(Array.from({ length: 5 }, () => 'PAWL_TX_REQUIRED'))
+  expect(await pawl.jobs.get(parked)).toMatchObject({ state: 'scheduled', revision: 1 })
+})
+
+test('[J25] with its tx the same handlers all finish, more of them than connections, and their follow-up jobs run', async () => {
+  let followed = 0
+  pawl.jobs.define('passes', { tx: async (_job, tx) => void (await pawl.jobs.enqueue('follow-up', {}, { tx })) })
+  pawl.jobs.define('follow-up', {
+    run: async () => {
+      followed++
+    },
+  })
+  await pawl.jobs.enqueueMany(
+    'passes',
+    Array.from({ length: 16 }, () => ({})),
+  )
+  const report = await runAll(pawl, crowded)
+  expect(report.done).toHaveLength(32)
+  expect(followed).toBe(16)
+})
+
+test('[J25] a run handler holds no connection, so it may enqueue without tx at any concurrency', async () => {
+  pawl.jobs.define('free', { run: async () => void (await pawl.jobs.enqueue('follow-up', {})) })
+  await pawl.jobs.enqueueMany(
+    'free',
+    Array.from({ length: 16 }, () => ({})),
+  )
+  expect((await runAll(pawl, crowded)).done).toHaveLength(16)
+  expect(await db.query("select from pawl.job where kind = 'follow-up'")).toHaveLength(16)
+})
+
+test('[J25] handlers that share a transaction are refused in the same way', async () => {
+  pawl.jobs.define('shared', {
+    share: 5,
+    retry: { attempts: 1 },
+    tx: async () => void (await pawl.jobs.enqueue('follow-up', {})),
+  })
+  await pawl.jobs.enqueueMany(
+    'shared',
+    Array.from({ length: 10 }, () => ({})),
+  )
+  const report = await runAll(pawl, crowded)
+  expect(report.dead).toHaveLength(10)
+  expect(report.dead[0]?.reason).toContain('Pass { tx }')
+})

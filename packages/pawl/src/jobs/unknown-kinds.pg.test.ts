@@ -1,0 +1,114 @@
+// A worker claims only what it defines. What nobody defines waits, untouched, and is said.
+
+import type { Pawl } from 'pawl'
+import { moveClock, runAll } from 'pawl/testing'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { Connection } from '../db/driver.ts'
+import { lookForUnknownKinds } from './maintenance.ts'
+import type { Worker } from './worker.ts'
+
+let db: TestDatabase
+let pawl: Pawl
+let connection: Connection
+const workers: Worker[] = []
+beforeEach(async () => {
+  db = await createDatabase()
+  pawl = db.pawl()
+  connection = new Connection(pawl.config.database, 'test')
+})
+afterEach(async () => {
+  await Promise.all(workers.splice(0).map((worker) => worker.stop()))
+  await connection.close()
+  await db.drop()
+})
+
+async function startWorker(of: Pawl): Promise<Worker> {
+  const worker = of.jobs.worker()
+  workers.push(worker)
+  await worker.start()
+  return worker
+}
+
+test('[J26] a worker never claims a kind it does not define, even in front of its own; such jobs wait untouched', async () => {
+  const ran: string[] = []
+  pawl.jobs.define('known', { run: (job) => void ran.push(job.kind) })
+  const { ids } = await pawl.jobs.enqueueMany(
+    'unknown',
+    Array.from({ length: 50 }, () => ({})),
+    { priority: 10 },
+  )
+  await pawl.jobs.enqueueMany(
+    'known',
+    Array.from({ length: 50 }, () => ({})),
+  )
+  const report = await runAll(pawl)
+  expect(report.done).toHaveLength(50)
+  expect(new Set(ran)).toEqual(new Set(['known']))
+  expect(await db.query('select state, attempt, revision, fence, count(*)::int as n from pawl.job group by 1, 2, 3, 4')).toEqual([
+    { state: 'ready', attempt: 0, revision: 1, fence: '0', n: ids.length },
+  ])
+})
+
+test('[J26] a suspect of an unknown kind is not claimed either', async () => {
+  pawl.jobs.define('known', { run: () => undefined })
+  await pawl.jobs.enqueue('unknown', {})
+  await db.query("update pawl.job set suspect = true, crashes = 1, attempt = 1 where kind = 'unknown'")
+  await pawl.jobs.enqueue('known', {})
+  expect((await runAll(pawl)).done).toHaveLength(1)
+  expect(await db.query('select state, attempt from pawl.job')).toEqual([{ state: 'ready', attempt: 1 }])
+})
+
+test('[J26] a kind that is defined after its worker was made waits for the next worker', async () => {
+  pawl.jobs.define('known', { run: () => undefined })
+  const worker = await startWorker(pawl)
+  pawl.jobs.define('newer', { run: () => undefined })
+  const { id } = await pawl.jobs.enqueue('newer', {})
+  await pawl.jobs.enqueue('known', {})
+  await worker.whenIdle()
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'ready', attempt: 0 })
+  expect((await runAll(pawl)).done).toMatchObject([{ id }])
+})
+
+test('[J26] jobs of a kind that nobody defines raise one alert once they are old enough, and it resolves when somebody does', async () => {
+  pawl.jobs.define('known', { run: () => undefined })
+  const worker = await startWorker(pawl)
+  const { ids } = await pawl.jobs.enqueueMany('unknown', [{}, {}, {}])
+  await pawl.jobs.enqueue('scheduled and unknown', {}, { delay: '1h' })
+  expect(await lookForUnknownKinds(connection, ['default'], 60_000)).toEqual([])
+  expect(await pawl.alerts()).toEqual([])
+  await worker.stop()
+  await moveClock(db.pool, 61_000)
+  const other = db.pawl()
+  other.jobs.define('known', { run: () => undefined })
+  await startWorker(other)
+  expect(await lookForUnknownKinds(connection, ['default'], 60_000)).toEqual(['unknown'])
+  expect(await lookForUnknownKinds(connection, ['default'], 60_000)).toEqual(['unknown'])
+  expect(await pawl.alerts()).toMatchObject([
+    { code: 'kind.unknown', subject: 'unknown', count: 3, message: expect.stringContaining(`the oldest is ${ids[0]}`) },
+  ])
+  const deployed = db.pawl()
+  deployed.jobs.define('unknown', { run: () => undefined })
+  const report = await runAll(deployed)
+  expect(report.done).toHaveLength(3)
+  await startWorker(deployed)
+  await lookForUnknownKinds(connection, ['default'], 60_000)
+  expect(await pawl.alerts()).toEqual([])
+})
+
+test('[J26] why says that nobody works the queue, that nobody defines the kind, and when it is next', async () => {
+  const { id } = await pawl.jobs.enqueue('unknown', {})
+  const codes = async () => (await pawl.jobs.why(id)).reasons.map(({ code }) => code)
+  expect(await codes()).toEqual(['queue-not-worked'])
+  pawl.jobs.define('known', { run: () => undefined })
+  const worker = await startWorker(pawl)
+  expect((await pawl.jobs.why(id)).reasons).toMatchObject([
+    { code: 'kind-unknown', text: expect.stringContaining("defines the kind 'unknown'") },
+  ])
+  await worker.stop()
+  expect(await codes()).toEqual(['queue-not-worked'])
+  await db.query(
+    "insert into pawl.worker (name, host, pid, release, queues, kinds, concurrency, locks, lease_until) values ('x', 'x', 1, 'x', '{default}', '{unknown}', 1, false, pawl.now() + interval '1 minute')",
+  )
+  expect(await codes()).toEqual(['next'])
+})

@@ -1,0 +1,196 @@
+// Pick-up: a job is found when its transaction commits, however long that stayed open and whatever the worker did meanwhile. The poll is
+// set to an hour here, so only the notification or the watch over open transactions can find it.
+
+import type { Pawl } from 'pawl'
+import { installProbe } from 'pawl/testing'
+import type pg from 'pg'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import type { Worker } from './worker.ts'
+
+const noPollMs = 3_600_000
+const openMs = 2000
+
+let db: TestDatabase
+let pawl: Pawl
+let ran: string[]
+let busy: ReturnType<typeof deferred<void>>
+const workers: Worker[] = []
+const clients: pg.PoolClient[] = []
+beforeEach(async () => {
+  db = await createDatabase()
+  pawl = db.pawl()
+  ran = []
+  busy = deferred()
+  pawl.jobs.define<{ waits?: boolean }>('work', {
+    run: async (job) => {
+      ran.push(job.id)
+      if (job.payload.waits) await busy.promise
+    },
+  })
+})
+afterEach(async () => {
+  installProbe(undefined)
+  busy.resolve()
+  await Promise.all(workers.splice(0).map((worker) => worker.stop()))
+  for (const client of clients.splice(0)) client.release()
+  await db.drop()
+})
+
+async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.jobs.worker({ pollMs: noPollMs, ...options })
+  workers.push(worker)
+  await worker.start()
+  return worker
+}
+
+async function connect(): Promise<pg.PoolClient> {
+  const client = await db.pool.connect()
+  clients.push(client)
+  return client
+}
+
+/** Asleep: the flag is committed, and the worker listens. */
+async function asleep(worker: Worker): Promise<void> {
+  await until('it sleeps', async () => {
+    const [row] = await db.query<{ is_asleep: boolean }>(
+      `select exists (select from pawl.sleeper where worker = $1)
+         and exists (select from pg_stat_activity where datname = current_database() and application_name = 'pawl listen' and state = 'idle'
+           and query in ('listen pawl_lost', 'select 1')) as is_asleep`,
+      [worker.id],
+    )
+    return row?.is_asleep
+  })
+}
+
+/** The transaction stays open for two seconds of the database's own time, after its enqueue. */
+async function stayOpen(client: pg.PoolClient): Promise<void> {
+  await client.query('select pg_sleep($1)', [openMs / 1000])
+}
+
+for (const level of ['read committed', 'repeatable read', 'serializable'] as const) {
+  describe(level, () => {
+    test('[J23] a job enqueued while the worker sleeps is picked up when its transaction commits, two seconds later', async () => {
+      const worker = await startWorker()
+      await asleep(worker)
+      const client = await connect()
+      await client.query(`begin isolation level ${level}`)
+      const { id } = await pawl.jobs.enqueue('work', {}, { tx: client })
+      await stayOpen(client)
+      expect(ran).toEqual([])
+      await client.query('commit')
+      await until('it is picked up', () => ran.includes(id))
+    })
+
+    test('[J23] a job enqueued while the worker was busy, which went to sleep before the commit, is picked up', async () => {
+      await pawl.jobs.enqueue('work', { waits: true })
+      const worker = await startWorker({ concurrency: 1 })
+      await until('it is busy', () => ran.length === 1)
+      expect(await db.query('select from pawl.sleeper')).toHaveLength(0)
+      const client = await connect()
+      await client.query(`begin isolation level ${level}`)
+      const { id } = await pawl.jobs.enqueue('work', {}, { tx: client })
+      busy.resolve()
+      await asleep(worker)
+      await stayOpen(client)
+      expect(ran).toHaveLength(1)
+      await client.query('commit')
+      await until('it is picked up', () => ran.includes(id))
+    })
+
+    test('[J23] a snapshot that is older than the sleep flag does not hide it', async () => {
+      await pawl.jobs.enqueue('work', { waits: true })
+      const worker = await startWorker({ concurrency: 1 })
+      await until('it is busy', () => ran.length === 1)
+      const client = await connect()
+      await client.query(`begin isolation level ${level}`)
+      await client.query('select count(*) from pawl.sleeper')
+      busy.resolve()
+      await asleep(worker)
+      const { id } = await pawl.jobs.enqueue('work', {}, { tx: client })
+      await stayOpen(client)
+      await client.query('commit')
+      await until('it is picked up', () => ran.includes(id))
+    })
+  })
+}
+
+test('[J23] a job whose enqueue read the flag in the very moment before it was set is picked up', async () => {
+  const client = await connect()
+  const enqueued = deferred<string>()
+  installProbe(async (name) => {
+    // The flag is committed, the list of open transactions is not read yet: whoever enqueued until now may have seen no flag.
+    if (name !== 'jobs.sleep.flagged') return
+    installProbe(undefined)
+    await db.query('delete from pawl.sleeper')
+    await client.query('begin')
+    enqueued.resolve((await pawl.jobs.enqueue('work', {}, { tx: client })).id)
+    await db.query("insert into pawl.sleeper (queue, worker) select 'default', max(id) from pawl.worker")
+  })
+  await startWorker()
+  const id = await enqueued.promise
+  await stayOpen(client)
+  await client.query('commit')
+  await until('it is picked up', () => ran.includes(id))
+})
+
+test('[J23] an enqueue that rolled back wakes nobody into anything, and the next is still picked up', async () => {
+  const worker = await startWorker()
+  await asleep(worker)
+  const client = await connect()
+  await client.query('begin')
+  await pawl.jobs.enqueue('work', {}, { tx: client })
+  await client.query('rollback')
+  const { id } = await pawl.jobs.enqueue('work', {})
+  await until('the next is picked up', () => ran.includes(id))
+  expect(ran).toEqual([id])
+})
+
+test('[J23] jobs enqueued one by one, each after the worker fell asleep again, are each picked up', async () => {
+  const worker = await startWorker()
+  for (let n = 0; n < 20; n++) {
+    await asleep(worker)
+    const { id } = await pawl.jobs.enqueue('work', {})
+    await until(`number ${n} is picked up`, () => ran.includes(id))
+  }
+})
+
+test('[J23] a stranger who holds a transaction open does not delay the jobs of others', async () => {
+  const stranger = await connect()
+  await stranger.query('begin')
+  await stranger.query('create table strange (id integer)')
+  const worker = await startWorker()
+  await asleep(worker)
+  const { id } = await pawl.jobs.enqueue('work', {})
+  await until('it is picked up', () => ran.includes(id))
+  await stranger.query('rollback')
+})
+
+test('[J23] a prepared transaction can enqueue without a wake-up and is picked up by the poll', async () => {
+  const worker = await startWorker({ pollMs: 100 })
+  await asleep(worker)
+  const client = await connect()
+  await client.query('begin')
+  const { id } = await pawl.jobs.enqueue('work', {}, { tx: client, wake: false })
+  await client.query("prepare transaction 'pawl j23'")
+  expect(ran).toEqual([])
+  await client.query("commit prepared 'pawl j23'")
+  await until('it is picked up', () => ran.includes(id))
+})
+
+test('[J23] a prepared transaction by plain SQL, too; with the wake-up PostgreSQL refuses the prepare', async () => {
+  const worker = await startWorker({ pollMs: 100 })
+  await asleep(worker)
+  const client = await connect()
+  await client.query('begin')
+  await client.query("select pawl.enqueue('work', wake => false)")
+  await client.query("prepare transaction 'pawl j23 sql'")
+  await client.query("commit prepared 'pawl j23 sql'")
+  await until('it is picked up', () => ran.length === 1)
+  await asleep(worker)
+  await client.query('begin')
+  await client.query("select pawl.enqueue('work')")
+  await expect(client.query("prepare transaction 'pawl j23 refused'")).rejects.toThrow(
+    /cannot PREPARE a transaction that has executed LISTEN, UNLISTEN, or NOTIFY/,
+  )
+})

@@ -1,0 +1,177 @@
+import { moveClock } from 'pawl/testing'
+import type pg from 'pg'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { type OnceAnswer, type OnceKey, once } from './once.ts'
+
+let db: TestDatabase
+beforeEach(async () => {
+  db = await createDatabase()
+  await db.query('create table effect (n serial, who text)')
+})
+afterEach(() => db.drop())
+
+const payment: OnceKey = { namespace: 'payment', key: 'invoice 7' }
+
+async function inTransaction<T>(work: (client: pg.PoolClient) => Promise<T>): Promise<T> {
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    const result = await work(client)
+    await client.query('commit')
+    return result
+  } catch (error) {
+    await client.query('rollback')
+    throw error
+  } finally {
+    client.release()
+  }
+}
+
+/** Writes an effect and gives who wrote it. */
+function pay(who: string, key: OnceKey = payment): Promise<OnceAnswer<{ by: string }>> {
+  return inTransaction((client) =>
+    once(client, key, async () => {
+      await client.query('insert into effect (who) values ($1)', [who])
+      return { by: who }
+    }),
+  )
+}
+
+async function effects(): Promise<string[]> {
+  return (await db.query<{ who: string }>('select who from effect order by n')).map(({ who }) => who)
+}
+
+/** Until so many sessions of this database wait for a lock. */
+function waiting(count: number): Promise<unknown> {
+  return until(`${count} wait for a lock`, async () => {
+    const [row] = await db.query<{ n: number }>(
+      "select count(*)::int as n from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'",
+    )
+    return row!.n === count
+  })
+}
+
+test('the second caller gets the result of the first, and the effect is there once', async () => {
+  expect(await pay('first')).toEqual({ isFirst: true, result: { by: 'first' } })
+  expect(await pay('second')).toEqual({ isFirst: false, result: { by: 'first' } })
+  expect(await effects()).toEqual(['first'])
+})
+
+test('another tenant, namespace or key is another key', async () => {
+  await pay('one')
+  await pay('two', { ...payment, tenant: 'acme' })
+  await pay('three', { ...payment, namespace: 'refund' })
+  await pay('four', { ...payment, key: 'invoice 8' })
+  expect(await effects()).toEqual(['one', 'two', 'three', 'four'])
+})
+
+test('a key whose transaction rolled back is free', async () => {
+  await expect(
+    inTransaction((client) =>
+      once(client, payment, async () => {
+        await client.query("insert into effect (who) values ('gone')")
+        throw new Error('no')
+      }),
+    ),
+  ).rejects.toThrow('no')
+  expect(await pay('second')).toMatchObject({ isFirst: true })
+  expect(await effects()).toEqual(['second'])
+})
+
+test('concurrent callers wait for the one that runs, and get its result once it has committed', async () => {
+  const goOn = deferred()
+  const running = deferred()
+  const first = inTransaction((client) =>
+    once(client, payment, async () => {
+      running.resolve()
+      await goOn.promise
+      return { by: 'first' }
+    }),
+  )
+  await running.promise
+  const others = Array.from({ length: 5 }, (_, index) => pay(`other ${index}`))
+  await waiting(5)
+  goOn.resolve()
+  expect(await first).toEqual({ isFirst: true, result: { by: 'first' } })
+  for (const other of await Promise.all(others)) expect(other).toEqual({ isFirst: false, result: { by: 'first' } })
+  expect(await effects()).toEqual([])
+})
+
+test('when the one that runs rolls back, exactly one of those that waited runs in its place', async () => {
+  const goOn = deferred()
+  const running = deferred()
+  const first = inTransaction((client) =>
+    once(client, payment, async () => {
+      running.resolve()
+      await goOn.promise
+      throw new Error('rolled back')
+    }),
+  )
+  await running.promise
+  const others = Array.from({ length: 5 }, (_, index) => pay(`other ${index}`))
+  await waiting(5)
+  goOn.resolve()
+  await expect(first).rejects.toThrow('rolled back')
+  const answers = await Promise.all(others)
+  expect(answers.filter((answer) => answer.isFirst)).toHaveLength(1)
+  expect(await effects()).toEqual([answers[0]!.result.by])
+  for (const answer of answers) expect(answer.result).toEqual(answers[0]!.result)
+})
+
+test('an expired key is taken anew by exactly one of many, by the clock of the database', async () => {
+  const hour = { ...payment, ttl: '1h' }
+  await pay('first', hour)
+  await moveClock(db.pool, 59 * 60_000)
+  expect(await pay('early', hour)).toEqual({ isFirst: false, result: { by: 'first' } })
+  await moveClock(db.pool, 61 * 60_000)
+  const answers = await Promise.all(Array.from({ length: 12 }, (_, index) => pay(`late ${index}`, hour)))
+  expect(answers.filter((answer) => answer.isFirst)).toHaveLength(1)
+  expect(new Set(answers.map((answer) => answer.result.by)).size).toBe(1)
+  expect(await effects()).toEqual(['first', answers[0]!.result.by])
+})
+
+test('an expired key whose new run rolls back is free for the one that waited', async () => {
+  await pay('first', { ...payment, ttl: 1 })
+  await moveClock(db.pool, 60_000)
+  const goOn = deferred()
+  const running = deferred()
+  const second = inTransaction((client) =>
+    once(client, payment, async () => {
+      running.resolve()
+      await goOn.promise
+      throw new Error('rolled back')
+    }),
+  )
+  await running.promise
+  const third = pay('third')
+  await waiting(1)
+  goOn.resolve()
+  await expect(second).rejects.toThrow('rolled back')
+  expect(await third).toEqual({ isFirst: true, result: { by: 'third' } })
+})
+
+test('many rounds of a race on fresh keys: one effect a key', async () => {
+  for (let round = 0; round < 30; round++) {
+    const answers = await Promise.all(
+      Array.from({ length: 8 }, (_, index) => pay(`${round} ${index}`, { namespace: 'race', key: `${round}` })),
+    )
+    expect(answers.filter((answer) => answer.isFirst)).toHaveLength(1)
+  }
+  expect(await effects()).toHaveLength(30)
+})
+
+test('a result of nothing is remembered as null, and names that are too long are refused before anything is sent', async () => {
+  await inTransaction((client) => once(client, payment, () => undefined))
+  expect(await inTransaction((client) => once<unknown>(client, payment, () => 1))).toEqual({ isFirst: false, result: null })
+  const sent: string[] = []
+  const tx = {
+    query: async (text: string) => {
+      sent.push(text)
+      return { rows: [] }
+    },
+  }
+  await expect(once(tx, { namespace: '', key: 'k' }, () => 1)).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+  await expect(once(tx, { namespace: 'n', key: 'k'.repeat(501) }, () => 1)).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+  expect(sent).toEqual([])
+})

@@ -1,0 +1,77 @@
+// Once: a key written in the transaction of its effect. Whoever finds the key knows that the effect happened, and gets its result; so a
+// caller whose commit was never answered asks again with the same key and nothing is applied twice.
+
+import { type AnyTx, type Tx, toTx } from '../db/adapters.ts'
+import { bind, type Statement, statement } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { durationMs } from './clock.ts'
+
+const takeStatement = statement(import.meta.url, 'once-take')
+const readStatement = statement(import.meta.url, 'once-read')
+const retakeStatement = statement(import.meta.url, 'once-retake')
+const storeStatement = statement(import.meta.url, 'once-store')
+
+const resultCharsMax = 1_048_576
+
+export interface OnceKey {
+  readonly tenant?: string
+  /** What the key is a key of, such as 'payment'. 1 to 200 characters. */
+  readonly namespace: string
+  /** 1 to 500 characters. */
+  readonly key: string
+  /** How long it is remembered, by the database's clock. After that the work may run again. Default: for ever. */
+  readonly ttl?: number | string
+}
+
+export interface OnceAnswer<Result> {
+  /** true: the work ran in this transaction. false: it had run before, and this is what it gave then. */
+  readonly isFirst: boolean
+  readonly result: Result
+}
+
+/**
+ * Runs the work unless its key is there already, in your transaction. Callers with the same key wait for each other: one runs the work, the
+ * others get its stored result, or run it themselves if the first rolled back. If the work throws, roll back, and the key goes with it.
+ * The result is stored as JSON. Above READ COMMITTED a caller that had to wait gets 40001, as with any concurrent write.
+ */
+export async function once<Result>(tx: AnyTx, key: OnceKey, work: () => Promise<Result> | Result): Promise<OnceAnswer<Result>> {
+  const { tenant = '', namespace, ttl } = key
+  assertLength('namespace', namespace, 200)
+  assertLength('key', key.key, 500)
+  const name = { tenant, namespace, key: key.key }
+  const taking = { ...name, ttl_ms: ttl === undefined ? null : Math.round(durationMs(ttl)) }
+  const given = toTx(tx)
+  for (;;) {
+    if ((await run(given, takeStatement, taking)).length > 0) return runFirst(given, name, work)
+    const [found] = await run<{ result: string | null; is_expired: number }>(given, readStatement, name)
+    if (found === undefined) continue
+    if (Number(found.is_expired) === 0) return { isFirst: false, result: JSON.parse(found.result ?? 'null') as Result }
+    if ((await run(given, retakeStatement, taking)).length > 0) return runFirst(given, name, work)
+  }
+}
+
+async function runFirst<Result>(
+  tx: Tx,
+  name: Readonly<Record<'tenant' | 'namespace' | 'key', string>>,
+  work: () => Promise<Result> | Result,
+) {
+  const result = await work()
+  const text = JSON.stringify(result) ?? 'null'
+  if (text.length > resultCharsMax) {
+    throw new PawlError(
+      'PAWL_INVALID_PAYLOAD',
+      `The result under once key '${name.key}' has ${text.length} characters of JSON; the limit is ${resultCharsMax}.`,
+    )
+  }
+  await run(tx, storeStatement, { ...name, result: text })
+  return { isFirst: true, result }
+}
+
+async function run<Row>(tx: Tx, query: Statement, values: Parameters<typeof bind>[1]): Promise<Row[]> {
+  return (await tx.query<Row>(query.text, bind(query, values))).rows
+}
+
+function assertLength(what: string, text: string, charsMax: number): void {
+  if (typeof text === 'string' && text.length >= 1 && text.length <= charsMax) return
+  throw new PawlError('PAWL_CONFIG', `The ${what} of a once key has 1 to ${charsMax} characters.`)
+}

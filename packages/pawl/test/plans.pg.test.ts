@@ -1,0 +1,185 @@
+// Every statement of the engine, explained on seeded tables with the engine's own planner settings, as generic plans: what the header of a
+// file says about its plan is compared with the plan. A statement that is on its index only while the statistics are kind would be found
+// here, because the same statements are planned in several states of the tables.
+
+import { readdirSync, readFileSync } from 'node:fs'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Connection } from '../src/db/driver.ts'
+import { statement } from '../src/db/statement.ts'
+import { createDatabase, type TestDatabase } from './support/database.ts'
+
+interface SqlFile {
+  readonly name: string
+  readonly path: string
+  readonly source: string
+  readonly text: string
+}
+
+const source = new URL('../src/', import.meta.url)
+const files: readonly SqlFile[] = ['jobs', 'kernel'].flatMap((folder) =>
+  readdirSync(new URL(`${folder}/sql/`, source)).map((file) => {
+    const name = file.replace(/\.sql$/, '')
+    const text = statement(new URL(`${folder}/any.ts`, source).href, name).text
+    return { name, path: `${folder}/sql/${file}`, text, source: readFileSync(new URL(`${folder}/sql/${file}`, source), 'utf8') }
+  }),
+)
+
+/** Why a statement that changes a job names no fence in its `where`. Any other must. */
+const withoutFence: Readonly<Record<string, string>> = {
+  claim: 'takes rows that are ready, under their lock, and gives them a new fence',
+  'claim-suspect': 'takes a row that is ready, under its lock, and gives it a new fence',
+  promote: 'changes rows that are scheduled, under their lock; nobody holds them',
+  'release-unknown': 'gives back what its own incarnation holds, under the lock of the rows',
+  cancel: "is a person's decision; deleting the row is what refuses the holder's late write",
+  retry: 'changes only rows that are dead or scheduled; nobody holds them',
+}
+
+/** Why a statement may scan days of the history in full. */
+const mayScan: Readonly<Record<string, string>> = {
+  'list-finished':
+    'there is no index by time of finishing, which every settle would pay for; a page costs a scan of the days it reads',
+}
+
+describe.each(files)('$path', (file) => {
+  const header = file.source.slice(0, file.source.search(/^(?!--)/m))
+
+  test('begins with what it does, its locks, its plan and what its rows mean', () => {
+    expect(header).toMatch(
+      /^-- (?!Locks:|Plan:)[A-Z][^\n]+(\n-- [^\n]+)*\n-- Locks: [^\n]+(\n-- [^\n]+)*\n-- Plan: [^\n]+(\n-- [^\n]+)*\n-- (No row|One row|Rows?\b)[^\n]*(\n-- [^\n]+)*\n$/,
+    )
+  })
+
+  test('casts every parameter and selects no *', () => {
+    const body = file.source.slice(header.length)
+    expect(body.match(/(?<![:\w]):[a-z_]+\b(?!::)/g) ?? []).toEqual([])
+    expect(body).not.toMatch(/select \*|\.\*/)
+  })
+})
+
+const changesJobs = files.filter(({ text }) => /(?:update|delete from) pawl\.job\b/.test(text))
+
+test.each(changesJobs)('$path names the fence in the where of what it writes, or is listed with a reason', ({ name, source }) => {
+  const hasFence = /\b[a-z]\.fence = (?:[a-z]\.fence|:fence::bigint)/.test(source)
+  expect(hasFence).toBe(withoutFence[name] === undefined)
+})
+
+interface PlanNode {
+  readonly 'Node Type': string
+  readonly 'Relation Name'?: string
+  readonly 'Index Name'?: string
+  readonly Plans?: readonly PlanNode[]
+}
+
+const states: Readonly<Record<string, string>> = {
+  'statistics of empty tables': 'select 1',
+  'only ready jobs': `
+    insert into pawl.job (queue, kind, state, due, run_at, payload)
+      select 'q' || n % 3, 'k' || n % 5, 'ready', now(), now(), '1' from generate_series(1, 20000) n;
+    insert into pawl.job_history (id, fence, created_at, finished_at, attempt, crashes, priority, payload_version, tenant, queue, kind, outcome, payload)
+      select n, n, now(), now() + (n % 3) * interval '1 day', 1, 0, 0, 1, '', 'q', 'k', 'done', '1' from generate_series(1, 20000) n;
+    insert into pawl.job_attempt (job_id, fence, ended_at, attempt, tenant, kind, outcome)
+      select n, n, now() + (n % 3) * interval '1 day', 1, '', 'k', 'failed' from generate_series(1, 20000) n;
+    insert into pawl.once (namespace, key, expires_at) select 'n', n::text, now() + interval '1 day' from generate_series(1, 5000) n`,
+  'only running jobs':
+    "update pawl.job set state = 'running', holder = 1 + id % 4, run_until = now() + interval '1 hour', fence = 1",
+}
+
+let db: TestDatabase
+let connection: Connection
+/** Indexes of partitions, by the index of the table that they belong to. */
+let parentOf: Map<string, string>
+let indexNames: Set<string>
+
+beforeAll(async () => {
+  db = await createDatabase()
+  const options = {
+    url: db.url,
+    pooler: 'none',
+    connectTimeoutMs: 10_000,
+    queryTimeoutMs: 60_000,
+    applicationName: 'pawl test',
+  } as const
+  // With nothing but the catalogue in the search path, a relation that is not qualified is an error.
+  connection = new Connection(options, 'explain', { settings: ['search_path=pg_catalog'] })
+  parentOf = new Map(
+    (
+      await db.query<{ child: string; parent: string }>(
+        `select c.relname as child, p.relname as parent from pg_inherits i
+         join pg_class c on c.oid = i.inhrelid join pg_class p on p.oid = i.inhparent where p.relkind = 'I'`,
+      )
+    ).map(({ child, parent }) => [child, parent]),
+  )
+  indexNames = new Set(
+    (await db.query<{ name: string }>("select indexname as name from pg_indexes where schemaname = 'pawl'")).map(
+      ({ name }) => name,
+    ),
+  )
+})
+afterAll(async () => {
+  await connection.close()
+  await db.drop()
+})
+
+function* nodesOf(node: PlanNode): Generator<PlanNode> {
+  yield node
+  for (const child of node.Plans ?? []) yield* nodesOf(child)
+}
+
+async function explain(text: string): Promise<PlanNode[]> {
+  const [row] = await connection.query<{ 'QUERY PLAN': { Plan: PlanNode }[] }>(`explain (generic_plan, format json) ${text}`)
+  return [...nodesOf(row!['QUERY PLAN'][0]!.Plan)]
+}
+
+const usedIndexes = (nodes: readonly PlanNode[]) =>
+  new Set(
+    nodes.flatMap((node) => (node['Index Name'] === undefined ? [] : [parentOf.get(node['Index Name']) ?? node['Index Name']])),
+  )
+
+/** The index names and scans that the header promises, in the first sentence about its plan. */
+function promised(file: SqlFile): { indexes: string[]; isTid: boolean } {
+  const plan = /^-- Plan: ([^.]*)\./m.exec(file.source)![1]!
+  return {
+    indexes: [...new Set(plan.match(/\b[a-z_]+\b/g))].filter((word) => indexNames.has(word)),
+    isTid: /TID scan/.test(plan),
+  }
+}
+
+describe.each(Object.keys(states))('with %s', (state) => {
+  beforeAll(async () => {
+    await db.query(states[state]!)
+    await db.query('analyze')
+  })
+
+  test.each(files)('$path has the plan that its header promises', async (file) => {
+    const nodes = await explain(file.text)
+    const { indexes, isTid } = promised(file)
+    expect([...usedIndexes(nodes)]).toEqual(expect.arrayContaining(indexes))
+    if (isTid) expect(nodes.some((node) => node['Node Type'] === 'Tid Scan' && node['Relation Name'] === 'job')).toBe(true)
+  })
+
+  test.each(files.filter(({ name }) => mayScan[name] === undefined))(
+    '$path scans no table of jobs or of their history in full',
+    async (file) => {
+      const scanned = (await explain(file.text))
+        .filter((node) => node['Node Type'] === 'Seq Scan')
+        .map((node) => node['Relation Name'] ?? '')
+      expect(scanned.filter((relation) => /^job(_history.*|_attempt.*)?$/.test(relation))).toEqual([])
+    },
+  )
+
+  test.each(files.filter(({ name }) => name.startsWith('claim')))(
+    '$path sorts nothing: its index has the order',
+    async (file) => {
+      expect((await explain(file.text)).filter((node) => /Sort/.test(node['Node Type']))).toEqual([])
+    },
+  )
+})
+
+test('claim, settle and their relatives promise what they must', () => {
+  const plan = (name: string) => promised(files.find((file) => file.name === name)!)
+  expect(plan('claim')).toEqual({ indexes: ['job_ready'], isTid: true })
+  expect(plan('claim-suspect')).toEqual({ indexes: ['job_suspect'], isTid: true })
+  expect(plan('promote')).toEqual({ indexes: ['job_scheduled'], isTid: true })
+  for (const name of ['settle', 'settle-failed', 'lock-group', 'touch', 'cancel', 'retry', 'lost'])
+    expect(plan(name).indexes).toContain('job_pkey')
+})

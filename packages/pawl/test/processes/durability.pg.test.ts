@@ -1,0 +1,178 @@
+// What an acknowledged job survives, on servers of the test's own that are killed.
+
+import { createPawl, type Durability, type Pawl, silentLogger } from 'pawl'
+import { expect, onTestFinished, test } from 'vitest'
+import { createDatabase, until } from '../support/database.ts'
+import { killPostmaster, promote, query, startAgain, startOwnServer, startPair } from '../support/standby.ts'
+
+function openPawl(databaseUrl: string, durability: Durability): Pawl {
+  const pawl = createPawl({ databaseUrl, durability, logger: silentLogger, connectTimeoutMs: 2000, queryTimeoutMs: 5000 })
+  onTestFinished(() => pawl.close())
+  return pawl
+}
+
+/** Enqueues from several callers at once until the server is gone. Gives the ids that were acknowledged. */
+function enqueueUntilItBreaks(pawl: Pawl): { acknowledged: string[]; ended: Promise<unknown> } {
+  const acknowledged: string[] = []
+  const caller = async () => {
+    for (;;) {
+      try {
+        acknowledged.push((await pawl.jobs.enqueue('kept', { n: acknowledged.length })).id)
+      } catch {
+        return
+      }
+    }
+  }
+  return { acknowledged, ended: Promise.all(Array.from({ length: 6 }, caller)) }
+}
+
+async function lostOf(url: string, acknowledged: readonly string[]): Promise<string[]> {
+  const rows = await query<{ id: string }>(url, 'select id::text from pawl.job union all select id::text from pawl.job_history')
+  const there = rows.map(({ id }) => id)
+  expect(new Set(there).size).toBe(there.length)
+  return acknowledged.filter((id) => !there.includes(id))
+}
+
+// Background writes come so seldom here that only the commit itself makes a job safe.
+const lazy = { wal_writer_delay: '10s', wal_writer_flush_after: '1GB', checkpoint_timeout: '1h' }
+
+test.each(['durable', 'relaxed'] as const)(
+  '[J18] kill -9 of the server while jobs are enqueued with durability %s',
+  { timeout: 120_000 },
+  async (durability) => {
+    const server = await startOwnServer(lazy)
+    const pawl = openPawl(server.url, durability)
+    await pawl.migrate()
+    const { acknowledged, ended } = enqueueUntilItBreaks(pawl)
+    await until('300 jobs are acknowledged', () => acknowledged.length >= 300)
+    await killPostmaster(server)
+    await ended
+    const again = await startAgain(server, lazy)
+    const lost = await lostOf(again.url, acknowledged)
+    if (durability === 'durable') expect(lost).toEqual([])
+    // Relaxed may lose what was acknowledged last, and does here: so the check above can see a loss.
+    else expect(lost.length).toBeGreaterThan(0)
+  },
+)
+
+test('[J18] a settled job stays settled through kill -9 of the server, and the worker goes on by itself when it is back', {
+  timeout: 120_000,
+}, async () => {
+  const server = await startOwnServer(lazy)
+  await query(server.url, 'create table effect (job_id bigint)')
+  const pawl = openPawl(server.url, 'durable')
+  await pawl.migrate()
+  pawl.jobs.define('kept', { tx: async (job, tx) => void (await tx.query('insert into effect values ($1)', [job.id])) })
+  const done: string[] = []
+  pawl.on('job.done', ({ id }) => done.push(id))
+  const worker = pawl.jobs.worker({ concurrency: 4 })
+  await worker.start()
+  const { ids } = await pawl.jobs.enqueueMany(
+    'kept',
+    Array.from({ length: 3000 }, () => ({})),
+  )
+  await until('200 jobs are done', () => done.length >= 200)
+  await killPostmaster(server)
+  const before = [...done]
+  expect(before.length).toBeLessThan(ids.length)
+  const again = await startAgain(server, lazy)
+  const history = await query<{ id: string }>(again.url, "select id::text from pawl.job_history where outcome = 'done'")
+  const there = new Set(history.map(({ id }) => id))
+  expect(before.filter((id) => !there.has(id))).toEqual([])
+  await until(
+    'the rest is done',
+    async () => (await query<{ n: number }>(again.url, 'select count(*)::integer as n from pawl.job'))[0]!.n === 0,
+    60_000,
+  )
+  expect(await query(again.url, 'select count(*)::integer as n, count(distinct job_id)::integer as jobs from effect')).toEqual([
+    { n: 3000, jobs: 3000 },
+  ])
+  await worker.stop()
+})
+
+test('[J18] replicated survives the loss of the primary: nothing that was acknowledged is missing on the standby', {
+  timeout: 120_000,
+}, async () => {
+  const { primary, standby } = await startPair()
+  const pawl = openPawl(primary.url, 'replicated')
+  await pawl.migrate()
+  const { acknowledged, ended } = enqueueUntilItBreaks(pawl)
+  await until('300 jobs are acknowledged', () => acknowledged.length >= 300)
+  await killPostmaster(primary)
+  await ended
+  await promote(standby)
+  expect(await lostOf(standby.url, acknowledged)).toEqual([])
+  // The work goes on there.
+  const after = openPawl(standby.url, 'durable')
+  const ran: string[] = []
+  after.jobs.define('kept', { run: async (job) => void ran.push(job.id) })
+  const worker = after.jobs.worker()
+  await worker.start()
+  await until('every acknowledged job has run', () => acknowledged.every((id) => ran.includes(id)), 60_000)
+  await worker.stop()
+})
+
+test('[J18] replicated raises the commit of the caller to the standby, where there is one', { timeout: 120_000 }, async () => {
+  const { primary } = await startPair()
+  const pawl = openPawl(primary.url, 'durable')
+  await pawl.migrate()
+  const rows = await inTransaction(primary.url, 'on', (tx) => pawl.jobs.enqueue('kept', {}, { tx, durability: 'replicated' }))
+  expect(rows).toBe('remote_apply')
+  pawl.jobs.define('kept', { durability: 'replicated', run: async () => undefined })
+  const worker = pawl.jobs.worker()
+  await worker.start()
+  await until(
+    'the job is done',
+    async () => (await query<{ n: number }>(primary.url, 'select count(*)::integer as n from pawl.job_history'))[0]!.n === 1,
+  )
+  await worker.stop()
+})
+
+test('[J18] replicated is refused where no standby is configured: at start, at enqueue, and in a transaction', async () => {
+  const db = await createDatabase()
+  onTestFinished(() => db.drop())
+  const refused = { code: 'PAWL_NO_STANDBY' }
+  const all = db.pawl({ durability: 'replicated' })
+  all.jobs.define('kept', { run: async () => undefined })
+  await expect(all.jobs.worker().start()).rejects.toMatchObject(refused)
+  await expect(all.jobs.enqueue('kept', {})).rejects.toMatchObject(refused)
+  await expect(inTransaction(db.url, 'on', (tx) => all.jobs.enqueue('kept', {}, { tx }))).rejects.toMatchObject(refused)
+  const some = db.pawl()
+  some.jobs.define('kept', { durability: 'replicated', run: async () => undefined })
+  await expect(some.jobs.worker().start()).rejects.toMatchObject(refused)
+  await expect(some.jobs.enqueue('kept', {}, { durability: 'replicated' })).rejects.toMatchObject(refused)
+  expect(await db.query('select count(*)::integer as n from pawl.job')).toEqual([{ n: 0 }])
+  // A refused worker leaves no incarnation behind.
+  expect(await db.query('select count(*)::integer as n from pawl.worker where closed_at is null')).toEqual([{ n: 0 }])
+})
+
+test('[J18] relaxed never lowers the commit of the caller, and durable raises it', async () => {
+  const db = await createDatabase()
+  onTestFinished(() => db.drop())
+  const level = (before: string, durability: Durability) =>
+    inTransaction(db.url, before, (tx) => db.pawl({ durability }).jobs.enqueue('kept', {}, { tx, durability }))
+  for (const before of ['remote_apply', 'on', 'remote_write', 'local', 'off'])
+    expect([before, await level(before, 'relaxed')]).toEqual([before, before])
+  for (const before of ['remote_apply', 'on']) expect([before, await level(before, 'durable')]).toEqual([before, before])
+  for (const before of ['remote_write', 'local', 'off']) expect([before, await level(before, 'durable')]).toEqual([before, 'on'])
+  // A database-wide relaxed default must not reach a caller's transaction either.
+  expect(await inTransaction(db.url, 'on', (tx) => db.pawl({ durability: 'relaxed' }).jobs.enqueue('kept', {}, { tx }))).toBe(
+    'on',
+  )
+})
+
+/** The synchronous_commit of a transaction after this work was done in it. */
+async function inTransaction(url: string, before: string, work: (tx: object) => Promise<unknown>): Promise<string> {
+  const { default: pg } = await import('pg')
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  try {
+    await client.query(`begin; set local synchronous_commit = '${before}'`)
+    await work(client)
+    const { rows } = await client.query<{ level: string }>("select current_setting('synchronous_commit') as level")
+    await client.query('commit')
+    return rows[0]!.level
+  } finally {
+    await client.end()
+  }
+}

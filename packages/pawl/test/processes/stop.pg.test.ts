@@ -1,0 +1,91 @@
+// SIGSTOP of a worker process past its lease: a zombie that wakes when its job is somebody else's.
+
+import { expect, test } from 'vitest'
+import { until } from '../support/database.ts'
+import { createScene, effectsByJob, WorkerProcess, workHere } from '../support/worker-process.ts'
+import type { KindName } from './kinds.ts'
+
+const shapes = ['guarded', 'tx', 'completed'] as const
+const phases = ['still runs it', 'has done it'] as const
+
+test.each(shapes.flatMap((kind) => phases.map((phase) => ({ kind, phase }))))(
+  "[J4] a worker stopped past its lease is refused when it goes on with its '$kind' job and its successor $phase: one effect",
+  async ({ kind, phase }) => {
+    const db = await createScene()
+    const kinds: KindName[] = [kind, 'follow']
+    const zombie = await WorkerProcess.start({ url: db.url, kinds })
+    const { id } = await db.pawl().jobs.enqueue(kind, { hold: [1, 2] })
+    await zombie.hears('holding')
+    zombie.pause()
+    const successor = await workHere(db, kinds, { worker: { lease: '30s' } })
+    const { pawl } = successor
+    await until('the successor has the job', () => successor.said.some((said) => said.event === 'holding' && said.attempt === 2))
+    const finish = async () => {
+      successor.go()
+      await until('the successor has done the job', async () => (await pawl.jobs.get(id))!.state === 'done')
+    }
+    if (phase === 'has done it') await finish()
+    // What it hears first on waking is that it may write.
+    zombie.tell('go')
+    zombie.resume()
+    expect((await zombie.hears('job.refused')).map(({ detail }) => detail)).toMatchObject([{ id }])
+    // Its own transaction was told so, before it could commit.
+    if (kind !== 'tx')
+      expect(await zombie.hears('threw')).toEqual([{ event: 'threw', id, code: 'PAWL_LEASE_LOST', aborted: true }])
+    const evidence = () => db.query<{ holder: number }>('select holder from pawl.refusal where subject = $1', [id])
+    await until('the refusal is kept as evidence', async () => (await evidence()).length > 0)
+    if (phase === 'still runs it') {
+      expect(await pawl.jobs.get(id)).toMatchObject({ state: 'running', attempt: 2 })
+      expect((await effectsByJob(db)).size).toBe(0)
+      await finish()
+    }
+    await successor.stop()
+    const [crashed, ...others] = await db.pawl().jobs.attempts(id)
+    expect([crashed, ...others].map((attempt) => attempt?.outcome)).toEqual(['crashed', 'done'])
+    expect(await evidence()).toEqual([{ holder: crashed!.holder }])
+    expect((await effectsByJob(db)).get(id)).toEqual({ count: 1, attempts: [2], pids: [process.pid] })
+    // It starts anew by itself, and its next job is its own.
+    const next = await db.pawl().jobs.enqueue(kind, {})
+    await until('the woken worker does the next job', async () => (await db.pawl().jobs.get(next.id))!.state === 'done')
+    expect((await effectsByJob(db)).get(next.id)).toEqual({ count: 1, attempts: [1], pids: [zombie.pid] })
+    await zombie.stop()
+  },
+)
+
+test('[J4] a worker stopped between its complete(tx) and its commit still has its job: nobody takes it, and the commit stands', async () => {
+  const db = await createScene()
+  const pawl = db.pawl()
+  // The transaction is the test's own here: what a stopped process leaves is an open transaction that holds the job.
+  const client = await db.pool.connect()
+  const kind = pawl.jobs.define('held', {
+    run: async (job) => {
+      await client.query('begin')
+      await client.query("insert into effect (job_id, kind, attempt, pid) values ($1, 'held', $2, 0)", [job.id, job.attempt])
+      await job.complete(client)
+      return new Promise(() => undefined)
+    },
+  })
+  const { id } = await pawl.jobs.enqueue(kind, {})
+  const worker = pawl.jobs.worker({ lease: '1500ms', beatMs: 150, name: 'stopped' })
+  await worker.start()
+  await until('the job has been completed in an open transaction', async () => {
+    const [row] = await db.query<{ n: number }>(
+      "select count(*)::integer as n from pg_stat_activity where datname = current_database() and state = 'idle in transaction'",
+    )
+    return row!.n === 1
+  })
+  const [row] = await db.query<{ id: number }>(
+    "update pawl.worker set closed_at = pawl.now(), close_reason = 'lease ended' where name = 'stopped' returning id",
+  )
+  const successor = await workHere(db, ['plain'])
+  // Its sweep has run when a second dead worker, beside the first, has been closed and its job taken.
+  const other = await pawl.jobs.enqueue('plain', {})
+  await until('the successor works', async () => (await pawl.jobs.get(other.id))!.state === 'done')
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'running', holder: row!.id })
+  await client.query('commit')
+  client.release()
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', attempt: 1, crashes: 0 })
+  expect((await effectsByJob(db)).get(id)).toMatchObject({ count: 1 })
+  await successor.stop()
+  await worker.stop({ grace: 1 })
+})

@@ -1,0 +1,181 @@
+// A database that answers and cannot write: a read-only primary, and a full disk.
+
+import { execFile } from 'node:child_process'
+import { chmod, mkdtemp, rm, stat } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import pg from 'pg'
+import { expect, inject, onTestFinished, test } from 'vitest'
+import { type TestDatabase, until } from '../support/database.ts'
+import { createScene, effectsByJob, isFinished, type WorkerHere, workHere } from '../support/worker-process.ts'
+
+const run = promisify(execFile)
+const worker = { lease: '60s', concurrency: 4 }
+
+/** Statements that ended in this database, however they ended. */
+async function transactions(db: TestDatabase): Promise<number> {
+  const [row] = await db.query<{ n: number }>(
+    'select (xact_commit + xact_rollback)::integer as n from pg_stat_database where datname = current_database()',
+  )
+  return row!.n
+}
+
+/** Watches a worker until it has met the trouble several times, and checks that it did not hammer the server meanwhile. */
+async function expectCalm(db: TestDatabase, here: WorkerHere, troubles: unknown[]): Promise<void> {
+  await until('the worker meets the trouble', () => troubles.length > 0, 30_000)
+  const from = {
+    ms: performance.now(),
+    claims: here.worker.metrics().claims,
+    transactions: await transactions(db),
+    troubles: troubles.length,
+  }
+  await until('it has tried again, several times', () => troubles.length >= from.troubles + 3, 40_000)
+  const seconds = (performance.now() - from.ms) / 1000
+  // A busy loop would make thousands; the beats, the sweeps and each kind of retry make a few a second.
+  expect((here.worker.metrics().claims - from.claims) / seconds).toBeLessThan(5)
+  expect(((await transactions(db)) - from.transactions) / seconds).toBeLessThan(150)
+}
+
+test('[K15] a primary that becomes read-only burns no attempt and is not hammered; the work goes on by itself', {
+  timeout: 120_000,
+}, async () => {
+  const db = await createScene()
+  const here = await workHere(db, ['tx', 'guarded', 'plain', 'follow'], { worker })
+  const troubles: unknown[] = []
+  here.pawl.on('worker.unwritable', ({ error }) => troubles.push(error))
+  // In the middle of their work when it happens: one of each shape.
+  const held = [
+    await here.pawl.jobs.enqueue('tx', { hold: [1] }),
+    await here.pawl.jobs.enqueue('guarded', { hold: [1] }),
+    await here.pawl.jobs.enqueue('plain', { hold: [1] }),
+    await here.pawl.jobs.enqueue('plain', { hold: [1] }),
+  ]
+  await until('all slots are taken', () => here.said.filter(({ event }) => event === 'holding').length === 4)
+  const waiting = await here.pawl.jobs.enqueueMany(
+    'tx',
+    Array.from({ length: 20 }, () => ({})),
+  )
+  await setReadOnly(db, true)
+  here.go()
+  await expectCalm(db, here, troubles)
+  expect(troubles.map((error) => (error as { code?: string }).code)).toContain('25006')
+  expect(await db.query('select count(*)::integer as n from effect')).toEqual([{ n: 0 }])
+  await setReadOnly(db, false)
+  await until('everything is done', () => isFinished(db), 60_000)
+  await here.stop()
+  await expectNothingBurnt(db, [...held, ...waiting.ids.map((id) => ({ id }))].length)
+  const effects = await effectsByJob(db)
+  for (const id of [held[0]!.id, held[1]!.id, ...waiting.ids]) expect([id, effects.get(id)?.count]).toEqual([id, 1])
+  // A finished handler was not run again only because its end could not be stored.
+  expect(here.said.filter((said) => said.event === 'started' && said.kind === 'plain')).toHaveLength(2)
+})
+
+test('[K15] a full disk burns no attempt and is not hammered; the work goes on by itself when there is room', {
+  timeout: 120_000,
+}, async ({ skip }) => {
+  const small = await smallDisk()
+  if (typeof small !== 'string') return skip(small.missing)
+  const db = await createScene()
+  // Its jobs and their history live on the small disk.
+  const relations = await db.query<{ name: string }>(
+    "select c.oid::regclass::text as name from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = 'pawl' and c.relkind in ('r', 'i') and c.relname ~ '^job'",
+  )
+  for (const { name } of relations) {
+    const [row] = await db.query<{ kind: string }>('select relkind as kind from pg_class where oid = $1::regclass', [name])
+    await db.query(`alter ${row!.kind === 'i' ? 'index' : 'table'} ${name} set tablespace ${small}`)
+  }
+  const here = await workHere(db, ['tx', 'plain', 'follow'], { worker })
+  const troubles: unknown[] = []
+  here.pawl.on('worker.unwritable', ({ error }) => troubles.push(error))
+  const held = await here.pawl.jobs.enqueueMany(
+    'plain',
+    Array.from({ length: 4 }, () => ({ hold: [1] })),
+  )
+  await until('all slots are taken', () => here.said.filter(({ event }) => event === 'holding').length === 4)
+  const filling = 'x'.repeat(1500)
+  const waiting = await here.pawl.jobs.enqueueMany(
+    'plain',
+    Array.from({ length: 200 }, () => ({ filling })),
+  )
+  await fill(db, small)
+  here.go()
+  await expectCalm(db, here, troubles)
+  expect(troubles.map((error) => (error as { code?: string }).code)).toContain('53100')
+  await db.query('drop table filler')
+  await until('everything is done', () => isFinished(db), 60_000)
+  await here.stop()
+  const all = [...held.ids, ...waiting.ids]
+  await expectNothingBurnt(db, all.length)
+  expect(here.said.filter(({ event }) => event === 'started')).toHaveLength(all.length)
+})
+
+/** What a failover does to the old primary's clients: their sessions end, and the next ones cannot write. */
+async function setReadOnly(db: TestDatabase, isReadOnly: boolean): Promise<void> {
+  const client = new pg.Client({ connectionString: inject('serverUrl') })
+  await client.connect()
+  try {
+    await client.query(`alter database ${db.name} set default_transaction_read_only = ${isReadOnly ? 'on' : 'off'}`)
+    await client.query('select pg_terminate_backend(pid) from pg_stat_activity where datname = $1', [db.name])
+  } finally {
+    await client.end()
+  }
+  await until('the test has connections again', () =>
+    db.query('select 1').then(
+      () => true,
+      () => false,
+    ),
+  )
+}
+
+async function expectNothingBurnt(db: TestDatabase, jobs: number): Promise<void> {
+  const done = await db.query(
+    "select count(*)::integer as n, max(attempt) as attempt, max(crashes) as crashes from pawl.job_history where outcome = 'done' and kind <> 'follow'",
+  )
+  expect(done).toEqual([{ n: jobs, attempt: 1, crashes: 0 }])
+  expect(await db.query("select job_id, outcome, error from pawl.job_attempt where outcome <> 'snoozed'")).toEqual([])
+}
+
+/** A tablespace on a disk of 12 MB; only root can make such a disk. Removed after the database that uses it. */
+async function smallDisk(): Promise<string | { missing: string }> {
+  if (process.getuid?.() !== 0) return { missing: 'a small disk: mounting one needs root' }
+  const dir = await mkdtemp(join(tmpdir(), 'pawl-small-'))
+  const { uid, gid } = await stat(inject('serverDataDir'))
+  const name = `small_${process.pid}`
+  const onServer = async (text: string) => {
+    const client = new pg.Client({ connectionString: inject('serverUrl') })
+    await client.connect()
+    await client.query(text).finally(() => client.end())
+  }
+  try {
+    await chmod(dir, 0o755)
+    await run('mount', ['-t', 'tmpfs', '-o', `size=12m,uid=${uid},gid=${gid},mode=700`, 'pawl-small', dir])
+  } catch (error) {
+    await rm(dir, { recursive: true })
+    return { missing: `a small disk: ${String((error as Error).message).slice(0, 300)}` }
+  }
+  onTestFinished(async () => {
+    await onServer(`drop tablespace if exists ${name}`)
+    await run('umount', ['-l', dir])
+    await rm(dir, { recursive: true, force: true })
+  })
+  await onServer(`create tablespace ${name} location '${dir}'`)
+  return name
+}
+
+/** Takes what room is left, down to the last page. */
+async function fill(db: TestDatabase, tablespace: string): Promise<void> {
+  await db.query(`create table filler (text text) tablespace ${tablespace}`)
+  await db.query('alter table filler alter text set storage plain')
+  for (const rows of [500, 50, 5, 1]) {
+    for (let isFull = false; !isFull; ) {
+      isFull = await db.query("insert into filler select repeat('x', 7000) from generate_series(1, $1)", [rows]).then(
+        () => false,
+        (error: { code?: string }) => {
+          if (error.code !== '53100') throw error
+          return true
+        },
+      )
+    }
+  }
+}

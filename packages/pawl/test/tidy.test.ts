@@ -1,0 +1,144 @@
+// What keeps the sources tidy: which way imports point, what does not belong in the library, and how long files and functions are.
+
+import { readdirSync, readFileSync } from 'node:fs'
+import { posix } from 'node:path'
+import { probeNames } from 'pawl/testing'
+import { expect, test } from 'vitest'
+
+const folder = new URL('../src/', import.meta.url)
+const sources = readdirSync(folder, { recursive: true, encoding: 'utf8' })
+  .filter((file) => file.endsWith('.ts') && !file.endsWith('.test.ts'))
+  .map((file) => file.replaceAll('\\', '/'))
+  .sort()
+  .map((file) => ({ file, text: readFileSync(new URL(file, folder), 'utf8') }))
+
+interface Import {
+  readonly from: string
+  readonly to: string
+  readonly isType: boolean
+}
+
+const imports: readonly Import[] = sources.flatMap(({ file, text }) =>
+  [...text.matchAll(/^(?:import|export) (type )?[^'"();]*?from '([^']+)'/gm)].map(([, type, to]) => ({
+    from: file,
+    to: to!.startsWith('.') ? posix.join(posix.dirname(file), to!) : to!,
+    isType: type !== undefined,
+  })),
+)
+
+/** errors, config <- db <- kernel <- jobs <- pawl. A file may import from its own rank and below. */
+function rankOf(file: string): number {
+  const order = [/^(errors|config|release)\.ts$/, /^db\//, /^kernel\//, /^jobs\//, /^(pawl|index)\.ts$/, /^testing\//]
+  return order.findIndex((pattern) => pattern.test(file))
+}
+
+/** Type-only, so that nothing is loaded: the shape of an option belongs to who uses it. */
+const upward = ['config.ts -> db/driver.ts']
+
+test('every file has a place in the stack', () => {
+  expect(sources.filter(({ file }) => rankOf(file) < 0).map(({ file }) => file)).toEqual([])
+})
+
+test('imports point one way', () => {
+  const wrong = imports
+    .filter(({ to }) => to.endsWith('.ts'))
+    .filter(({ from, to }) => rankOf(to) > rankOf(from))
+    .filter(({ from, to, isType }) => !(isType && upward.includes(`${from} -> ${to}`)))
+  expect(wrong.map(({ from, to }) => `${from} -> ${to}`)).toEqual([])
+})
+
+test('only db/ imports the driver, and the library imports nothing else from outside', () => {
+  const outside = imports.filter(({ to }) => !to.endsWith('.ts') && !to.startsWith('node:'))
+  expect(outside.filter(({ from, to }) => to !== 'pg' || !from.startsWith('db/'))).toEqual([])
+  expect(outside.length).toBeGreaterThan(0)
+})
+
+test('what is for tests is not loaded by the library', () => {
+  expect(imports.filter(({ from, to }) => to.startsWith('testing/') && !from.startsWith('testing/'))).toEqual([])
+})
+
+/** The code without its comments. */
+const codeOf = (text: string) => text.replace(/\/\*[\s\S]*?\*\//g, '').replace(/^\s*\/\/.*$/gm, '')
+
+test.each([
+  ['console', /\bconsole\b/, 'a library says things through its logger'],
+  ['any', /[:<|&,(]\s*any\b(?!\s*\()|\bas any\b/, 'unknown, or the type'],
+  [
+    'Date.now',
+    /\bDate\.now\b|\bnew Date\(\)/,
+    'when something is due is decided by the database; durations are measured with monotonicMs()',
+  ],
+  ['process.env', /\bprocess\.env\b/, 'the environment is read by the server, not by the library'],
+])('the library uses no %s', (_what, pattern, reason) => {
+  expect(
+    sources.filter(({ text }) => pattern.test(codeOf(text))).map(({ file }) => file),
+    reason,
+  ).toEqual([])
+})
+
+test('nothing is left to do in comments', () => {
+  expect(sources.filter(({ text }) => /\b(?:TODO|FIXME|XXX|HACK)\b/.test(text)).map(({ file }) => file)).toEqual([])
+})
+
+test('no folder or file is named after nothing', () => {
+  expect(sources.filter(({ file }) => /(?:^|\/)(?:utils?|helpers?|common|managers?|misc)(?:\/|\.ts$)/.test(file))).toEqual([])
+})
+
+test('every probe is hit somewhere in the library', () => {
+  const text = sources
+    .filter(({ file }) => file !== 'kernel/probe.ts')
+    .map((source) => source.text)
+    .join('\n')
+  expect(probeNames.filter((name) => !text.includes(`'${name}'`))).toEqual([])
+})
+
+test('every probe that is hit has a name in the table', () => {
+  const hit = sources.flatMap(({ text }) => [...text.matchAll(/probe\.hit\('([^']+)'/g)].map(([, name]) => name!))
+  expect(hit.filter((name) => !(probeNames as readonly string[]).includes(name))).toEqual([])
+})
+
+const fileLinesMax = 400
+const functionLinesMax = 70
+
+/** Longer for now, with the reason. A file that has become short enough must leave this list. */
+const longFiles: Readonly<Record<string, string>> = {
+  'jobs/worker.ts': 'is being split into claim loop, ends and slots',
+}
+
+test(`no file is longer than ${fileLinesMax} lines`, () => {
+  const long = sources.filter(({ text }) => text.split('\n').length - 1 > fileLinesMax).map(({ file }) => file)
+  expect(long.filter((file) => longFiles[file] === undefined)).toEqual([])
+})
+
+/** Functions and methods by their first line, as the formatter writes them: the end is the first `}` at the same indent. */
+function functionsOf(text: string): { name: string; lines: number }[] {
+  const lines = text.split('\n')
+  const start = /^(\s*)(?:export )?(?:(?:static|async|private|get|set) )*(?:function\*? (\w+)|(#?\w+)(?=[(<]))/
+  return lines.flatMap((line, index) => {
+    const [, indent, named, method] = start.exec(line) ?? []
+    if (indent === undefined || /^\s*(?:if|for|while|switch|return|await|catch|super)\b/.test(line)) return []
+    const opens = lines
+      .slice(index, index + 12)
+      .findIndex((each) => each.endsWith('{') && (each === line || each.startsWith(`${indent})`)))
+    if (opens < 0 || (opens > 0 && !line.endsWith('('))) return []
+    const ends = lines.slice(index + opens + 1).findIndex((each) => each.startsWith(`${indent}}`))
+    return ends < 0 ? [] : [{ name: (named ?? method)!, lines: ends + opens + 2 }]
+  })
+}
+
+test('the measure of functions sees functions and methods', () => {
+  const names = sources.flatMap(({ text }) => functionsOf(text).map(({ name }) => name))
+  expect(names).toEqual(
+    expect.arrayContaining(['createPawl', 'resolveConfig', 'enqueueMany', '#connect', 'migrate', 'compareTables', 'constructor']),
+  )
+  expect(names.length).toBeGreaterThan(200)
+})
+
+test(`no function is longer than ${functionLinesMax} lines`, () => {
+  const long = sources.flatMap(({ file, text }) =>
+    functionsOf(text)
+      .filter(({ lines }) => lines > functionLinesMax)
+      .map(({ name }) => `${file}: ${name}`),
+  )
+  expect(long).toEqual([])
+})

@@ -1,0 +1,200 @@
+import { mkdtemp, readFile, rm, stat } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import pg from 'pg'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { root } from '../../../../scripts/phase.ts'
+import { createDatabase, until } from '../../../pawl/test/support/database.ts'
+import { startEmbedded } from '../embedded/index.ts'
+import { pawl as cli, pawlJson, RunningCli } from './test-support/cli.ts'
+
+const jobsModule = fileURLToPath(new URL('./test-support/jobs-module.mjs', import.meta.url))
+
+interface Ready {
+  readonly databaseUrl: string
+  readonly how: string
+  readonly pid: number
+  readonly port: number
+  readonly workerPids: readonly number[]
+}
+
+let dir: string
+beforeEach(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'pawl-dev-'))
+})
+afterEach(async () => {
+  // Whatever a failed test left running is adopted and stopped.
+  const server = await startEmbedded({ dir, port: 0 })
+  await server.stop('immediate')
+  await rm(dir, { recursive: true, force: true })
+})
+
+async function startDev(more: readonly string[] = ['--port', '0']): Promise<{ dev: RunningCli; ready: Ready }> {
+  const dev = new RunningCli(['dev', '--dir', dir, '-o', 'jsonl', ...more])
+  const ready = await dev.until('everything runs', () => dev.events().find(({ event }) => event === 'ready'))
+  return { dev, ready: ready as unknown as Ready }
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch {
+    return false
+  }
+}
+
+async function query<Row>(url: string, text: string): Promise<Row[]> {
+  const client = new pg.Client({ connectionString: url })
+  client.on('error', () => undefined)
+  await client.connect()
+  try {
+    return (await client.query(text)).rows as Row[]
+  } finally {
+    await client.end()
+  }
+}
+
+test('runs the demonstration, Ctrl-C drains and stops everything, and started again it has its data', async () => {
+  const { dev, ready } = await startDev()
+  expect(ready.how).toBe('started')
+  const ended = (kind: string, outcome: string) => () =>
+    dev.events().find((line) => line.kind === kind && line.outcome === outcome)
+  for (const kind of ['demo.greet', 'demo.transfer', 'demo.flaky', 'demo.remind'])
+    await dev.until(`${kind} was done`, ended(kind, 'done'))
+  expect(ended('demo.flaky', 'failed')()).toMatchObject({ attempt: 1, note: expect.stringContaining('again in 1s') })
+  expect(
+    await query(ready.databaseUrl, 'select sum(amount)::integer as sum, count(*) > 0 as some from pawl_demo.transfer'),
+  ).toEqual([{ sum: 0, some: true }])
+  // Other commands in the same folder find the database by themselves.
+  const done = await pawlJson<{ items: unknown[] }>(['jobs', 'list', '--state', 'done'], { env: { PAWL_DEV_DIR: dir } })
+  expect(done.items.length).toBeGreaterThan(0)
+  expect((await stat(join(dir, 'url'))).mode & 0o777).toBe(0o600)
+
+  dev.signal('SIGINT')
+  const { code, stderr } = await dev.ended()
+  expect(code).toBe(0)
+  expect(stderr).toMatch(/workers stopped: .*\nPostgreSQL stopped; the data stay in /)
+  for (const pid of [ready.pid, ...ready.workerPids]) expect(isAlive(pid)).toBe(false)
+  await expect(readFile(join(dir, 'url'))).rejects.toThrow()
+
+  const again = await startDev()
+  expect(again.ready.how).toBe('started')
+  const [row] = await query<{ count: number }>(
+    again.ready.databaseUrl,
+    "select count(*)::integer as count from pawl.job_history where outcome = 'done'",
+  )
+  expect(row!.count).toBeGreaterThanOrEqual(done.items.length)
+  again.dev.signal('SIGINT')
+  expect((await again.dev.ended()).code).toBe(0)
+})
+
+test('after kill -9 its workers stop, PostgreSQL is left, and the next start adopts it', async () => {
+  const { dev, ready } = await startDev()
+  dev.signal('SIGKILL')
+  await dev.ended()
+  await until('the workers have gone', () => ready.workerPids.every((pid) => !isAlive(pid)), 40_000)
+  expect(isAlive(ready.pid)).toBe(true)
+  const again = await startDev()
+  expect(again.ready).toMatchObject({ how: 'adopted', pid: ready.pid, port: ready.port })
+  await again.dev.until('a job was done', () => again.dev.events().find(({ outcome }) => outcome === 'done'))
+  again.dev.signal('SIGTERM')
+  expect((await again.dev.ended()).code).toBe(0)
+  expect(isAlive(ready.pid)).toBe(false)
+})
+
+test('after kill -9 of everything, PostgreSQL too, the next start recovers the data', async () => {
+  const { dev, ready } = await startDev()
+  await dev.until('a job was done', () => dev.events().find(({ outcome }) => outcome === 'done'))
+  for (const pid of [dev.child.pid!, ...ready.workerPids, ready.pid]) process.kill(pid, 'SIGKILL')
+  await dev.ended()
+  const again = await startDev()
+  expect(again.ready.how).toBe('started')
+  const [row] = await query<{ count: number }>(
+    again.ready.databaseUrl,
+    "select count(*)::integer as count from pawl.job_history where outcome = 'done'",
+  )
+  expect(row!.count).toBeGreaterThan(0)
+  again.dev.signal('SIGINT')
+  expect((await again.dev.ended()).code).toBe(0)
+})
+
+test('a worker that is killed is replaced, and its jobs go on', async () => {
+  const { dev, ready } = await startDev([jobsModule, '--port', '0'])
+  const { id } = await pawlJson<{ id: string }>(['jobs', 'add', 'slow'], { env: { PAWL_DEV_DIR: dir } })
+  const [holder] = await until('it runs', async () => {
+    const rows = await query<{ pid: number }>(
+      ready.databaseUrl,
+      "select w.pid from pawl.job j join pawl.worker w on w.id = j.holder where j.state = 'running'",
+    )
+    return rows.length > 0 && rows
+  })
+  expect(ready.workerPids).toContain(holder!.pid)
+  process.kill(holder!.pid, 'SIGKILL')
+  await dev.until('another was started', () => /worker \d runs again \(pid \d+\)/.test(dev.stderr))
+  await dev.until('the job was done', () => dev.events().find((line) => line.id === id && line.outcome === 'done'))
+  dev.signal('SIGINT')
+  expect((await dev.ended()).code).toBe(0)
+})
+
+test('two at once share the database, and the last one stops it', async () => {
+  const [first, second] = await Promise.all([startDev(), startDev()])
+  expect(first.ready.pid).toBe(second.ready.pid)
+  first.dev.signal('SIGINT')
+  expect((await first.dev.ended()).stderr).toContain('PostgreSQL keeps running: another pawl dev uses it')
+  expect(isAlive(second.ready.pid)).toBe(true)
+  second.dev.signal('SIGINT')
+  expect((await second.dev.ended()).code).toBe(0)
+  expect(isAlive(second.ready.pid)).toBe(false)
+})
+
+test('people see aligned lines: what runs where, the URL to paste, how to stop; a port that is taken is moved from', async () => {
+  const taken = createServer()
+  const port = await new Promise<number>((resolve) => {
+    taken.listen(0, '127.0.0.1', () => resolve((taken.address() as { port: number }).port))
+  })
+  try {
+    // As npm start does it: from the sources, through the script that installs what is missing.
+    const dev = new RunningCli(['dev', '--dir', dir, '--port', String(port)], {
+      through: ['scripts/run.mjs', 'packages/server/src/cli/main.ts'],
+      cwd: root,
+    })
+    await dev.until('a job was done', () => /demo\.greet .* done /.test(dev.stdout))
+    expect(dev.stdout).toMatch(/^database {2}PostgreSQL 18\.\d+ on 127\.0\.0\.1:\d+, started \(pid \d+\)$/m)
+    expect(dev.stdout).toMatch(/^psql {6}psql postgres:\/\/pawl:\S+@127\.0\.0\.1:\d+\/pawl$/m)
+    expect(dev.stdout).toMatch(/^stop {6}Ctrl-C$/m)
+    expect(dev.stdout).toMatch(new RegExp(`^note {6}.*${port}`, 'm'))
+    expect(dev.stdout).toMatch(/^\d\d:\d\d:\d\d\.\d{3} {2}demo\.greet +\d{19} +1 {2}done +\d+ {2}worker [12]$/m)
+    expect(dev.stdout).not.toContain('\u001b')
+    dev.signal('SIGINT')
+    expect((await dev.ended()).stdout).toContain('PostgreSQL stopped')
+  } finally {
+    taken.close()
+  }
+})
+
+test('with a database of yours it starts none, hides the password, and leaves the database running', async () => {
+  const db = await createDatabase({ isEmpty: true })
+  try {
+    const dev = new RunningCli(['dev', '--dir', dir, '--database-url', db.url])
+    await dev.until('a job was done', () => / done /.test(dev.stdout))
+    expect(dev.stdout).toContain('yours, from --database-url')
+    expect(dev.stdout).not.toContain(new URL(db.url).password)
+    dev.signal('SIGTERM')
+    const { code, stdout } = await dev.ended()
+    expect(code).toBe(0)
+    expect(stdout).toContain('the database is yours and keeps running')
+    expect(await db.query("select count(*) > 0 as some from pawl.job_history where outcome = 'done'")).toEqual([{ some: true }])
+  } finally {
+    await db.drop()
+  }
+})
+
+test('a module that cannot be loaded ends it with the reason, and nothing is left running', async () => {
+  const { code, stderr } = await cli(['dev', './not-there.js', '--dir', dir, '--port', '0'])
+  expect(code).not.toBe(0)
+  expect(stderr).toContain('There is no module ./not-there.js')
+  await expect(stat(join(dir, 'pgdata', 'postmaster.pid'))).rejects.toThrow()
+})

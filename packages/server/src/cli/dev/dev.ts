@@ -1,0 +1,212 @@
+// `pawl dev`: a database, the schema, two worker processes and something for them to do, in one command; Ctrl-C ends all of it.
+
+import { createPawl, durationMs, release, silentLogger } from 'pawl'
+import pg from 'pg'
+import { exitCodes } from '../failure.ts'
+import { type JobLine, jobLineHeader, jobLineText } from '../job-lines.ts'
+import { wholeNumber } from '../jobs.ts'
+import type { CommandAdder, Context } from '../program.ts'
+import { type StopRequests, stopRequests } from '../stop-signals.ts'
+import { clockTime, type Terminal } from '../terminal.ts'
+import { stopText } from '../worker.ts'
+import { demoQueue, demoSchemaSql, trickle } from './demo.ts'
+import { type DevDatabase, openDevDatabase } from './dev-database.ts'
+import { WorkerPool } from './worker-pool.ts'
+
+interface Flags {
+  readonly dir?: string
+  readonly port?: number
+  readonly workers: number
+  readonly demo: boolean
+  readonly grace: string
+}
+
+export function addDev(adder: CommandAdder): void {
+  const command = adder.add(undefined, 'dev', {
+    summary:
+      'Start PostgreSQL, bring its schema up to date and run workers: your modules, or demonstration jobs. Ctrl-C stops all of it.',
+    examples: ['pawl dev', 'pawl dev ./jobs.ts', 'pawl dev --no-demo --workers 0'],
+  })
+  command
+    .argument('[module...]', 'modules that export default (pawl) => { pawl.jobs.define(...) }')
+    .option('--dir <folder>', 'where the embedded database lives (or PAWL_DEV_DIR; default .pawl/dev)')
+    .option(
+      '--port <port>',
+      'port of the embedded database; the next free one if it is taken; 0: any (default 15432)',
+      wholeNumber(0, 65_535),
+    )
+    .option('--workers <count>', 'worker processes', wholeNumber(0, 64), 2)
+    .option('--no-demo', 'no demonstration jobs')
+    .option('--grace <duration>', 'how long running jobs may take to finish at the end', '10s')
+  adder.does<Flags>(command, dev)
+}
+
+async function dev(context: Context<Flags>, modules: string[]): Promise<number> {
+  const { terminal, flags, databaseUrl } = context
+  const graceMs = durationMs(flags.grace)
+  // From here on a signal is an answerable request, also while things are still starting.
+  const requests = stopRequests()
+  const story = new Story(terminal)
+  story.begin(`pawl ${release}: starting ...`)
+  const database = await openDevDatabase({ databaseUrl, dir: flags.dir, port: flags.port, onNotice: (line) => story.note(line) })
+  try {
+    return await runOn(database, { context, modules, graceMs, requests, story })
+  } finally {
+    story.tell(await database.stop())
+    requests.forget()
+  }
+}
+
+interface Run {
+  readonly context: Context<Flags>
+  readonly modules: readonly string[]
+  readonly graceMs: number
+  readonly requests: StopRequests
+  readonly story: Story
+}
+
+async function runOn(database: DevDatabase, { context, modules, graceMs, requests, story }: Run): Promise<number> {
+  const { flags } = context
+  const isDemo = modules.length === 0 && flags.demo
+  const count = modules.length === 0 && !isDemo ? 0 : flags.workers
+  const pawl = createPawl({
+    databaseUrl: database.url,
+    applicationName: 'pawl dev caller',
+    callerConnectionsMax: 2,
+    logger: silentLogger,
+  })
+  const workers = new WorkerPool(
+    { databaseUrl: database.url, modules, graceMs },
+    { onJob: (line, number) => story.job(line, number), onNotice: (text) => story.tell(text) },
+  )
+  try {
+    const { applied } = await pawl.migrate()
+    if (isDemo) await prepareDemo(database.url)
+    await workers.start(count)
+    story.ready(database, { applied, pids: workers.pids, isDemo, modules })
+    const end = new AbortController()
+    const trickling = isDemo && count > 0 ? trickle(pawl, end.signal, story.trouble) : Promise.resolve()
+    await requests.asked
+    return await stopAll({ workers, trickling, end, requests, story, count })
+  } finally {
+    await workers.stop()
+    await pawl.close()
+  }
+}
+
+async function stopAll(run: {
+  workers: WorkerPool
+  trickling: Promise<void>
+  end: AbortController
+  requests: StopRequests
+  story: Story
+  count: number
+}): Promise<number> {
+  const { workers, trickling, end, requests, story, count } = run
+  story.tell(count === 0 ? 'stopping' : 'stopping: running jobs finish first; Ctrl-C again gives them up', true)
+  end.abort()
+  void requests.insisted.then(() => workers.insist())
+  const report = await workers.stop()
+  await trickling
+  if (count > 0) story.tell(`workers ${stopText(report)}`)
+  return exitCodes.ok
+}
+
+async function prepareDemo(url: string): Promise<void> {
+  const client = new pg.Client({ connectionString: url, application_name: 'pawl dev caller' })
+  await client.connect()
+  try {
+    await client.query(demoSchemaSql)
+  } finally {
+    await client.end()
+  }
+}
+
+/** What `pawl dev` tells: for a person all on stdout, top to bottom; with -o jsonl only events there, and the rest on stderr. */
+class Story {
+  readonly #terminal: Terminal
+  readonly #notes: string[] = []
+  /** Workers may be quick: what they did before everything was said to run is told after that. */
+  readonly #early: (() => void)[] = []
+  #isReady = false
+  #isInTrouble = false
+
+  constructor(terminal: Terminal) {
+    this.#terminal = terminal
+  }
+
+  begin(text: string): void {
+    this.#terminal.say(text)
+  }
+
+  /** Something a person might want to know. Before everything runs they are kept for the aligned lines. */
+  note(text: string): void {
+    if (this.#isReady || this.#terminal.output !== 'table') this.tell(text)
+    else this.#notes.push(text)
+  }
+
+  ready(
+    database: DevDatabase,
+    run: { applied: readonly string[]; pids: readonly number[]; isDemo: boolean; modules: readonly string[] },
+  ): void {
+    const { applied, pids, isDemo, modules } = run
+    this.#isReady = true
+    const terminal = this.#terminal
+    if (terminal.output !== 'table') {
+      terminal.line(JSON.stringify({ event: 'ready', ...database.facts, applied, workerPids: pids }))
+      return this.#tellEarly()
+    }
+    terminal.line('')
+    terminal.pairs([
+      ...database.about,
+      ['schema', applied.length === 0 ? 'up to date' : `applied ${applied.join(', ')}`],
+      [
+        'workers',
+        pids.length === 0
+          ? 'none'
+          : `${pids.length} processes, pid ${pids.join(' and ')}${isDemo ? ' (try kill -9 on one)' : ''}`,
+      ],
+      ...(pids.length === 0
+        ? []
+        : [
+            [
+              'jobs',
+              isDemo ? `a demonstration in queue '${demoQueue}', its rows in table pawl_demo.transfer` : modules.join(', '),
+            ] as const,
+          ]),
+      ['look', 'pawl jobs list, pawl doctor: from another terminal in this folder (here: npm run pawl -- jobs list)'],
+      ...this.#notes.map((note) => ['note', note, 'yellow'] as const),
+      ['stop', 'Ctrl-C'],
+    ])
+    terminal.line('')
+    if (pids.length > 0) terminal.line(jobLineHeader(terminal))
+    this.#tellEarly()
+  }
+
+  #tellEarly(): void {
+    for (const tell of this.#early.splice(0)) tell()
+  }
+
+  job(line: JobLine, number: number): void {
+    if (!this.#isReady) {
+      this.#early.push(() => this.job(line, number))
+      return
+    }
+    this.#isInTrouble = false
+    if (this.#terminal.output === 'table') this.#terminal.line(jobLineText(this.#terminal, line, `worker ${number}`))
+    else this.#terminal.line(JSON.stringify({ event: 'job', worker: number, ...line }))
+  }
+
+  tell(text: string, isNewParagraph = false): void {
+    if (this.#terminal.output !== 'table') return this.#terminal.say(text)
+    if (isNewParagraph) this.#terminal.line('')
+    this.#terminal.line(`${this.#terminal.paint(clockTime(new Date()), 'dim')}  ${text}`)
+  }
+
+  /** Said once, until a job has gone through again. */
+  readonly trouble = (error: unknown): void => {
+    if (this.#isInTrouble) return
+    this.#isInTrouble = true
+    this.tell(`jobs cannot be added now, trying on: ${error instanceof Error ? error.message : String(error)}`)
+  }
+}

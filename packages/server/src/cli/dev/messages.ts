@@ -1,0 +1,24 @@
+// What `pawl dev` and its worker processes say to each other.
+
+import type { StopReport } from 'pawl'
+import type { JobLine } from '../job-lines.ts'
+
+export interface WorkerTask {
+  readonly number: number
+  readonly databaseUrl: string
+  /** The user's modules; none: the demonstration jobs. */
+  readonly modules: readonly string[]
+  readonly graceMs: number
+}
+
+export type ToWorker =
+  | { readonly type: 'start'; readonly task: WorkerTask }
+  | { readonly type: 'stop' }
+  | { readonly type: 'abandon' }
+
+export type FromWorker =
+  | { readonly type: 'started'; readonly worker: number; readonly kinds: readonly string[] }
+  | { readonly type: 'job'; readonly line: JobLine }
+  | { readonly type: 'notice'; readonly text: string }
+  | { readonly type: 'failed'; readonly message: string }
+  | { readonly type: 'stopped'; readonly report: StopReport }

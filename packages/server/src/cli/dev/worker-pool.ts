@@ -1,0 +1,121 @@
+// The worker processes of `pawl dev`: started, started again when they die, and told to stop.
+
+import { type ChildProcess, fork } from 'node:child_process'
+import { once } from 'node:events'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import type { StopReport } from 'pawl'
+import type { JobLine } from '../job-lines.ts'
+import type { FromWorker, ToWorker, WorkerTask } from './messages.ts'
+
+export interface PoolEvents {
+  readonly onJob: (line: JobLine, number: number) => void
+  readonly onNotice: (text: string) => void
+}
+
+const restartMs = 500
+const self = import.meta.url
+const module = fileURLToPath(new URL(self.endsWith('.ts') ? './worker-process.ts' : './worker-process.js', self))
+
+interface Member {
+  readonly number: number
+  child: ChildProcess
+  report: StopReport | undefined
+}
+
+export class WorkerPool {
+  readonly #members: Member[] = []
+  readonly #task: Omit<WorkerTask, 'number'>
+  readonly #events: PoolEvents
+  #isStopping = false
+
+  constructor(task: Omit<WorkerTask, 'number'>, events: PoolEvents) {
+    this.#task = task
+    this.#events = events
+  }
+
+  get pids(): number[] {
+    return this.#members.map(({ child }) => child.pid!)
+  }
+
+  /** Resolves when each has started; rejects with what one of them could not do. */
+  async start(count: number): Promise<void> {
+    const started = Array.from({ length: count }, async (_, index) => {
+      const child = forked()
+      const member: Member = { number: index + 1, child, report: undefined }
+      this.#members.push(member)
+      await this.#begin(member)
+    })
+    try {
+      await Promise.all(started)
+    } catch (error) {
+      await this.stop()
+      throw error
+    }
+  }
+
+  /** Lets running jobs finish. Call insist() to give them up. */
+  async stop(): Promise<StopReport> {
+    this.#isStopping = true
+    await Promise.all(
+      this.#members.map(async ({ child }) => {
+        if (child.exitCode !== null || child.signalCode !== null) return
+        const ended = once(child, 'exit')
+        send(child, { type: 'stop' })
+        await ended
+      }),
+    )
+    const reports = this.#members.flatMap(({ report }) => report ?? [])
+    return {
+      finished: reports.reduce((sum, { finished }) => sum + finished, 0),
+      released: reports.reduce((sum, { released }) => sum + released, 0),
+      stillRunning: reports.flatMap(({ stillRunning }) => stillRunning),
+    }
+  }
+
+  insist(): void {
+    for (const { child } of this.#members) send(child, { type: 'abandon' })
+  }
+
+  async #begin(member: Member): Promise<void> {
+    const { child, number } = member
+    await new Promise<void>((resolve, reject) => {
+      child.on('message', (message: FromWorker) => {
+        if (message.type === 'started') resolve()
+        else if (message.type === 'failed') reject(new Error(message.message))
+        else if (message.type === 'job') this.#events.onJob(message.line, number)
+        else if (message.type === 'notice') this.#events.onNotice(`worker ${number}: ${message.text}`)
+        else member.report = message.report
+      })
+      child.on('error', reject)
+      child.on('exit', (code, signal) => {
+        reject(new Error(`Worker ${number} ended before it had started (${signal ?? `exit code ${code}`}).`))
+        void this.#ended(member, code, signal)
+      })
+      send(child, { type: 'start', task: { ...this.#task, number } })
+    })
+  }
+
+  async #ended(member: Member, code: number | null, signal: NodeJS.Signals | null): Promise<void> {
+    if (this.#isStopping) return
+    this.#events.onNotice(
+      `worker ${member.number} (pid ${member.child.pid}) ended by ${signal ?? `exit code ${code}`}; another is started`,
+    )
+    await sleep(restartMs)
+    if (this.#isStopping) return
+    member.child = forked()
+    await this.#begin(member).then(
+      () => this.#events.onNotice(`worker ${member.number} runs again (pid ${member.child.pid})`),
+      (error: unknown) =>
+        this.#events.onNotice(`worker ${member.number}: ${error instanceof Error ? error.message : String(error)}`),
+    )
+  }
+}
+
+function forked(): ChildProcess {
+  return fork(module, [], { execArgv: process.execArgv, stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
+}
+
+function send(child: ChildProcess, message: ToWorker): void {
+  if (child.connected) child.send(message, () => undefined)
+}

@@ -1,0 +1,71 @@
+// A worker process of `pawl dev`. Its parent tells it when to stop, and it stops by itself when its parent is gone.
+
+import { createPawl, type Logger, type Worker } from 'pawl'
+import { watchJobs } from '../job-lines.ts'
+import { oneLine } from '../terminal.ts'
+import { defineFrom } from '../user-modules.ts'
+import { stopOrAbandon } from '../worker.ts'
+import { defineDemo } from './demo.ts'
+import type { FromWorker, ToWorker, WorkerTask } from './messages.ts'
+
+const tell = (message: FromWorker): void => {
+  if (process.connected) process.send?.(message)
+}
+
+let worker: Worker | undefined
+let insist!: () => void
+const insisted = new Promise<void>((resolve) => {
+  insist = resolve
+})
+let isStopping = false
+
+// Ctrl-C in a terminal reaches every process of the group, but it is the parent that decides.
+process.on('SIGINT', () => undefined)
+process.on('SIGTERM', () => void stop(30_000))
+process.on('disconnect', () => void stop(5000))
+process.on('message', (message: ToWorker) => {
+  if (message.type === 'start') start(message.task).catch(fail)
+  else if (message.type === 'abandon') insist()
+  else void stop(task?.graceMs ?? 30_000)
+})
+
+let task: WorkerTask | undefined
+
+async function start(given: WorkerTask): Promise<void> {
+  task = given
+  const pawl = createPawl({ databaseUrl: given.databaseUrl, applicationName: `pawl dev worker ${given.number}`, logger })
+  if (given.modules.length === 0) defineDemo(pawl)
+  else await defineFrom(pawl, given.modules)
+  watchJobs(pawl, true, (line) => tell({ type: 'job', line }))
+  worker = pawl.jobs.worker({ name: `dev-${given.number}`, exitWhenBlocked: true })
+  await worker.start()
+  tell({ type: 'started', worker: worker.id!, kinds: [] })
+}
+
+async function stop(graceMs: number): Promise<void> {
+  if (isStopping) return
+  isStopping = true
+  if (worker === undefined) process.exit(0)
+  const report = await stopOrAbandon(worker, graceMs, insisted)
+  tell({ type: 'stopped', report })
+  // What still runs has been given up; nothing but the end of its process stops it.
+  process.exit(0)
+}
+
+function fail(error: unknown): never {
+  tell({ type: 'failed', message: error instanceof Error ? error.message : String(error) })
+  process.exit(1)
+}
+
+const notice = (fields: Readonly<Record<string, unknown>>, message: string): void => {
+  if (/^job (is dead|failed)/.test(message)) return
+  if (message.startsWith('a worker is gone')) {
+    tell({ type: 'notice', text: `saw that a worker is gone (${String(fields.reason)}) and takes over what it held` })
+    return
+  }
+  const more = Object.entries(fields).map(
+    ([name, value]) => `${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`,
+  )
+  tell({ type: 'notice', text: oneLine(`${message} ${more.join(' ')}`) })
+}
+const logger: Logger = { debug() {}, info: notice, warn: notice, error: notice }

@@ -1,0 +1,163 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { moveClock } from 'pawl/testing'
+import { expect, onTestFinished, test } from 'vitest'
+import { createDatabase, type TestDatabase } from '../../../pawl/test/support/database.ts'
+import { debianProgram } from '../../../pawl/test/support/debian.ts'
+import { startEmbedded } from '../embedded/index.ts'
+import { checkNode } from './doctor/server-checks.ts'
+import { type CliOptions, pawl as cli } from './test-support/cli.ts'
+
+interface Diagnosis {
+  readonly faults: number
+  readonly checks: readonly { readonly check: string; readonly state: string; readonly what: string; readonly fix?: string }[]
+}
+
+async function healthy(options: { isEmpty?: boolean } = {}): Promise<TestDatabase> {
+  const db = await createDatabase(options)
+  onTestFinished(() => db.drop())
+  return db
+}
+
+/** The faults, each as "check: what -> fix"; the exit code must agree with them. */
+async function faults(url: string, more: readonly string[] = [], options: CliOptions = {}): Promise<string[]> {
+  const { code, stdout, stderr } = await cli(['doctor', '-o', 'json', '--database-url', url, ...more], options)
+  const { faults: count, checks } = JSON.parse(stdout || `{"error": ${JSON.stringify(stderr)}}`) as Diagnosis
+  const found = checks.filter(({ state }) => state === 'fault')
+  expect({ code, count }).toEqual({ code: found.length > 0 ? 6 : 0, count: found.length })
+  for (const { fix } of found) expect(fix).toBeTruthy()
+  return found.map(({ check, what, fix }) => `${check}: ${what} -> ${fix}`)
+}
+
+test('a healthy database has no faults, and people see one line for each check', async () => {
+  const db = await healthy()
+  expect(await faults(db.url)).toEqual([])
+  const { code, stdout, stderr } = await cli(['doctor', '--database-url', db.url])
+  expect(code).toBe(0)
+  expect(stdout).toMatch(/^ok +node +\d/)
+  expect(
+    stdout
+      .trim()
+      .split('\n')
+      .every((line) => line.startsWith('ok ')),
+  ).toBe(true)
+  expect(stderr).toContain('No faults.')
+  expect(stderr).not.toContain(new URL(db.url).password)
+})
+
+test('finds settings that risk committed work, on the server and on a database', async () => {
+  const dir = await mkdtemp(join(tmpdir(), 'pawl-doctor-'))
+  const server = await startEmbedded({ dir, port: 0, settings: { fsync: 'off', full_page_writes: 'off' } })
+  onTestFinished(async () => {
+    await server.stop('immediate')
+    await rm(dir, { recursive: true, force: true })
+  })
+  expect(await faults(server.url)).toEqual([
+    expect.stringMatching(/^fsync: off: .* -> start the server without -c fsync=off$/),
+    expect.stringMatching(/^full_page_writes: off: .* -> start the server without/),
+    expect.stringMatching(/^schema: .* -> pawl migrate$/),
+  ])
+  const db = await healthy()
+  await db.query(`alter database ${db.name} set synchronous_commit = off`)
+  expect(await faults(db.url)).toEqual([
+    expect.stringMatching(/^synchronous_commit: off: .* -> alter database <name> reset synchronous_commit/),
+  ])
+})
+
+test('finds a missing, an old and a changed schema', async () => {
+  expect(await faults((await healthy({ isEmpty: true })).url)).toEqual([
+    expect.stringMatching(/^schema: .* not in this database\. -> pawl migrate$/),
+  ])
+  const old = await healthy()
+  await old.query("delete from pawl.migration where name like '0002%'")
+  expect(await faults(old.url)).toEqual([expect.stringMatching(/^schema: It lacks 0002-jobs\. -> pawl migrate$/)])
+  const changed = await healthy()
+  await changed.query("update pawl.migration set checksum = 'other' where name like '0002%'")
+  expect(await faults(changed.url)).toContainEqual(expect.stringMatching(/^schema: 0002-jobs was applied from another text/))
+})
+
+test('finds what this role may not do, and prints the grants', async () => {
+  const db = await healthy()
+  const role = `reader_${db.name}`
+  await db.query(`create role ${role} login password 'reader'`)
+  onTestFinished(async () => {
+    await db.query(`drop owned by ${role}`)
+    await db.query(`drop role ${role}`)
+  })
+  const url = new URL(db.url)
+  url.username = role
+  url.password = 'reader'
+  expect(await faults(url.href)).toEqual([
+    expect.stringMatching(/^rights: The role reader_\w+ may not use the schema pawl\. -> grant usage on schema pawl/),
+  ])
+  await db.query(`grant usage on schema pawl to ${role}; grant select on all tables in schema pawl to ${role}`)
+  const [missing] = await faults(url.href)
+  expect(missing).toMatch(/^rights: The role lacks .*delete, insert, update on pawl\.job/)
+  // The fix is SQL that runs as it is printed, and mends it.
+  await db.query(missing!.split(' -> ')[1]!)
+  expect(await faults(url.href)).toEqual([
+    expect.stringMatching(/^rights: Workers of reader_\w+ cannot make or drop the days of the history/),
+  ])
+})
+
+test('finds a transaction that has been open for long', async () => {
+  const db = await healthy()
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    await client.query('select txid_current()')
+    const [found] = await faults(db.url, ['--long-transaction', '1ms'])
+    const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid')
+    expect(found).toContain(`select pg_terminate_backend(${rows[0]!.pid});`)
+    expect(await faults(db.url)).toEqual([])
+  } finally {
+    await client.query('rollback')
+    client.release()
+  }
+})
+
+test('finds a worker that is gone and the jobs that nobody runs', async () => {
+  const db = await healthy()
+  await db.query(`insert into pawl.worker (name, host, pid, release, queues, kinds, concurrency, locks, seen_at, lease_until)
+    values ('gone', 'elsewhere', 7, '0.1.0', '{default}', '{email}', 1, false, pawl.now() - interval '1 hour', pawl.now() - interval '59 minutes')`)
+  await db.query("select pawl.enqueue_many('', 'default', 'nobody', '[1, 2]', p_run_at => pawl.now() - interval '1 minute')")
+  expect(await faults(db.url)).toEqual([
+    expect.stringMatching(/^workers: Worker \d+ \(gone, pid 7 on elsewhere\) has been silent for 1h/),
+    expect.stringMatching(/^workers: No worker runs, and 2 job\(s\) wait\. -> start one/),
+    expect.stringMatching(/^kinds: 2 job\(s\) of kind nobody wait in queue default/),
+  ])
+})
+
+test('finds open alerts, of one tenant if asked', async () => {
+  const db = await healthy()
+  await db.query(
+    "select pawl.raise_alert('', 'job.dead', 'email', 'smtp is down'), pawl.raise_alert('acme', 'job.dead', 'report', 'no paper')",
+  )
+  expect(await faults(db.url)).toHaveLength(2)
+  expect(await faults(db.url, ['--tenant', 'acme'])).toEqual([
+    expect.stringMatching(
+      /^alerts: job\.dead report of tenant acme, 1 time\(s\).*no paper -> pawl jobs list --state dead --kind report/,
+    ),
+  ])
+})
+
+test('finds clocks that disagree', async (context) => {
+  const db = await healthy()
+  await moveClock(db.pool as never, 3_600_000)
+  expect(await faults(db.url)).toContainEqual(
+    expect.stringMatching(/^pawl\.now\(\): is 3600 s off .* -> create or replace function pawl\.now\(\)/),
+  )
+  const faketime = await debianProgram('faketime')
+  if (!faketime.ok) return context.skip(faketime.missing)
+  const env = { ...faketime.env, LD_PRELOAD: faketime.path, FAKETIME: '+5h', FAKETIME_DONT_FAKE_MONOTONIC: '1' }
+  expect(await faults((await healthy()).url, [], { env })).toEqual([
+    expect.stringMatching(/^clock: the database is 5h behind this process/),
+  ])
+})
+
+test('finds an old Node', () => {
+  expect(checkNode('20.18.3')).toMatchObject({ state: 'fault', fix: 'install Node 20.19 or newer' })
+  expect(checkNode('20.19.0')).toMatchObject({ state: 'ok' })
+  expect(checkNode('24.1.0')).toMatchObject({ state: 'ok' })
+})

@@ -1,0 +1,35 @@
+// What a check finds. A fault always comes with its fix: the SQL to run, the command to give, or what to change.
+
+import type pg from 'pg'
+
+export interface Finding {
+  readonly check: string
+  readonly state: 'ok' | 'fault' | 'skipped'
+  readonly what: string
+  readonly fix?: string
+}
+
+export interface Patient {
+  readonly url: string
+  readonly client: pg.Client
+  readonly tenant: string | undefined
+  readonly longTransactionMs: number
+}
+
+export type Check = (patient: Patient) => Promise<Finding[]>
+
+export function ok(check: string, what: string): Finding {
+  return { check, state: 'ok', what }
+}
+
+export function fault(check: string, what: string, fix: string): Finding {
+  return { check, state: 'fault', what, fix }
+}
+
+export function skipped(check: string, what: string): Finding {
+  return { check, state: 'skipped', what }
+}
+
+export async function rowsOf<Row>({ client }: Patient, text: string, values: unknown[] = []): Promise<Row[]> {
+  return (await client.query(text, values)).rows as Row[]
+}

@@ -1,0 +1,111 @@
+// Pawl's schema: whether it is there, of this release, unchanged, and whether this role may use it.
+
+import { readMigrations } from 'pawl'
+import { type Check, type Finding, fault, ok, type Patient, rowsOf } from './check.ts'
+
+/** Undefined when the schema cannot be looked into; then everything that follows is skipped. */
+export async function checkSchema(patient: Patient): Promise<{ findings: Finding[]; canLookInside: boolean }> {
+  const [row] = await rowsOf<{ there: boolean; usable: boolean; role: string }>(
+    patient,
+    `select exists (select from pg_namespace where nspname = 'pawl') as there, current_user as role,
+       exists (select from pg_namespace n where n.nspname = 'pawl' and has_schema_privilege(n.oid, 'usage')) as usable`,
+  )
+  const { there, usable, role } = row!
+  if (!there)
+    return { findings: [fault('schema', "Pawl's schema is not in this database.", 'pawl migrate')], canLookInside: false }
+  if (!usable)
+    return { findings: [fault('rights', `The role ${role} may not use the schema pawl.`, grantAll(role))], canLookInside: false }
+  const findings = await checkMigrations(patient)
+  return { findings, canLookInside: findings.every(({ state }) => state === 'ok') }
+}
+
+async function checkMigrations(patient: Patient): Promise<Finding[]> {
+  const ours = readMigrations()
+  const [ledger] = await rowsOf<{ there: boolean }>(
+    patient,
+    "select exists (select from pg_tables where schemaname = 'pawl' and tablename = 'migration') as there",
+  )
+  if (!ledger!.there) return [fault('schema', 'The schema pawl is there, but its list of migrations is not.', 'pawl migrate')]
+  const applied = new Map(
+    (await rowsOf<{ name: string; checksum: string }>(patient, 'select name, checksum from pawl.migration')).map(
+      ({ name, checksum }) => [name, checksum],
+    ),
+  )
+  const missing = ours.filter(({ name }) => !applied.has(name))
+  if (missing.length > 0) return [fault('schema', `It lacks ${missing.map(({ name }) => name).join(', ')}.`, 'pawl migrate')]
+  const changed = ours.filter(({ name, checksum }) => applied.get(name) !== checksum)
+  if (changed.length > 0) {
+    return [
+      fault(
+        'schema',
+        `${changed.map(({ name }) => name).join(', ')} was applied from another text than this release has.`,
+        'restore the released files of migrations/ and do not edit them; the drift below says what differs',
+      ),
+    ]
+  }
+  const newer = [...applied.keys()].filter((name) => !ours.some((migration) => migration.name === name))
+  return [
+    ok('schema', newer.length > 0 ? `newer than this release by ${newer.join(', ')}` : `${ours.length} migrations, up to date`),
+  ]
+}
+
+export const checkRights: Check = async (patient) => {
+  const rows = await rowsOf<{ what: string; fix: string }>(
+    patient,
+    `select format('%s on %s', string_agg(p, ', ' order by p), c.oid::regclass) as what,
+       format('grant %s on %s to %I;', string_agg(p, ', ' order by p), c.oid::regclass, current_user) as fix
+     from pg_class c
+     cross join unnest(array['select', 'insert', 'update', 'delete']) p
+     where c.relnamespace = 'pawl'::regnamespace
+       and c.relkind in ('r', 'p')
+       and not c.relispartition
+       and (p = 'select' or c.relname not in ('migration', 'installation'))
+       and not has_table_privilege(c.oid, p)
+     group by c.oid
+     union all
+     select format('usage on %s', c.oid::regclass), format('grant usage on sequence %s to %I;', c.oid::regclass, current_user)
+     from pg_class c
+     where c.relnamespace = 'pawl'::regnamespace
+       and case when c.relkind = 'S' then not has_sequence_privilege(c.oid, 'usage') else false end
+       and not exists (select from pg_depend d where d.objid = c.oid and d.deptype = 'i')
+     union all
+     select format('execute on %s', f.oid::regprocedure), format('grant execute on function %s to %I;', f.oid::regprocedure, current_user)
+     from pg_proc f
+     where f.pronamespace = 'pawl'::regnamespace
+       and not has_function_privilege(f.oid, 'execute')`,
+  )
+  if (rows.length > 0)
+    return [fault('rights', `The role lacks ${rows.map(({ what }) => what).join('; ')}.`, rows.map(({ fix }) => fix).join(' '))]
+  const [owner] = await rowsOf<{ owns: boolean; owner: string; role: string }>(
+    patient,
+    "select pg_has_role(relowner, 'usage') as owns, relowner::regrole::text as owner, current_user as role from pg_class where oid = 'pawl.job_history'::regclass",
+  )
+  if (owner?.owns) return [ok('rights', `${owner.role} may do all that workers do`)]
+  return [
+    fault(
+      'rights',
+      `Workers of ${owner!.role} cannot make or drop the days of the history, which ${owner!.owner} owns: old days stay for ever.`,
+      `grant ${owner!.owner} to ${owner!.role}; or run a worker as ${owner!.owner} now and then`,
+    ),
+  ]
+}
+
+function grantAll(role: string): string {
+  return `grant usage on schema pawl to ${role}; grant select, insert, update, delete on all tables in schema pawl to ${role}; grant usage on all sequences in schema pawl to ${role};`
+}
+
+/** A test that moved the clock and did not put it back would hold up or hasten everything. */
+export const checkPawlClock: Check = async (patient) => {
+  const [row] = await rowsOf<{ ms: number }>(
+    patient,
+    'select (extract(epoch from pawl.now() - clock_timestamp()) * 1000)::float8 as ms',
+  )
+  if (Math.abs(row!.ms) < 1000) return [ok('pawl.now()', 'is the clock of the database')]
+  return [
+    fault(
+      'pawl.now()',
+      `is ${Math.round(row!.ms / 1000)} s off the clock of the database: somebody replaced the function.`,
+      'create or replace function pawl.now() returns timestamptz language sql volatile parallel safe return clock_timestamp();',
+    ),
+  ]
+}

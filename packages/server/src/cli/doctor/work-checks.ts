@@ -1,0 +1,110 @@
+// The work itself: workers that are gone, alerts that wait for somebody, kinds that nobody runs.
+
+import { oneLine, shortDuration } from '../terminal.ts'
+import { type Check, fault, ok, rowsOf } from './check.ts'
+
+const listMax = 20
+/** What has just been added may not have been seen yet. */
+const patienceMs = 10_000
+
+export const checkWorkers: Check = async (patient) => {
+  const rows = await rowsOf<{
+    id: number
+    name: string
+    pid: number
+    host: string
+    is_dead: boolean
+    silent_ms: number
+    held: number
+  }>(
+    patient,
+    `select w.id, w.name, w.pid, w.host, w.lease_until < pawl.now() as is_dead, (extract(epoch from pawl.now() - w.seen_at) * 1000)::float8 as silent_ms,
+       (select count(*)::integer from (select from pawl.job j where j.state = 'running' and j.holder = w.id limit 10000) held) as held
+     from pawl.worker w
+     where w.closed_at is null
+     order by w.id
+     limit 1000`,
+  )
+  const dead = rows.filter(({ is_dead }) => is_dead)
+  const faults = dead
+    .slice(0, listMax)
+    .map(({ id, name, pid, host, silent_ms, held }) =>
+      fault(
+        'workers',
+        `Worker ${id} (${oneLine(name)}, pid ${pid} on ${oneLine(host)}) has been silent for ${shortDuration(silent_ms)}, its lease is over, and nobody took over its ${held} job(s).`,
+        'start a worker: pawl worker <module>; it takes them over within seconds',
+      ),
+    )
+  const alive = rows.length - dead.length
+  const [ready] = await rowsOf<{ count: number }>(
+    patient,
+    `select count(*)::integer as count
+     from (select from pawl.job j where j.state = 'ready' and j.run_at < pawl.now() - $1::float8 * interval '1 millisecond' limit 10000) waiting`,
+    [patienceMs],
+  )
+  if (alive === 0 && ready!.count > 0)
+    faults.push(
+      fault(
+        'workers',
+        `No worker runs, and ${ready!.count >= 10_000 ? 'at least ' : ''}${ready!.count} job(s) wait.`,
+        'start one: pawl worker <module>',
+      ),
+    )
+  return faults.length > 0 ? faults : [ok('workers', alive === 0 ? 'none runs, and no job waits' : `${alive} alive`)]
+}
+
+const fixes: Readonly<Record<string, (subject: string) => string>> = {
+  'job.dead': (kind) => `pawl jobs list --state dead --kind ${kind}; then pawl jobs retry <id>, or cancel`,
+}
+
+export const checkAlerts: Check = async (patient) => {
+  // Kinds that nobody runs have a check of their own, which looks at the jobs as they are now.
+  const rows = await rowsOf<{ tenant: string; code: string; subject: string; message: string; count: string; last_ms: number }>(
+    patient,
+    `select a.tenant, a.code, a.subject, a.message, a.count, (extract(epoch from pawl.now() - a.last_at) * 1000)::float8 as last_ms
+     from pawl.alert a
+     where a.resolved_at is null
+       and a.code <> 'kind.unknown'
+       and ($1::text is null or a.tenant = $1::text)
+     order by a.last_at desc
+     limit ${listMax}`,
+    [patient.tenant ?? null],
+  )
+  if (rows.length === 0) return [ok('alerts', 'none is open')]
+  return rows.map(({ tenant, code, subject, message, count, last_ms }) =>
+    fault(
+      'alerts',
+      `${code} ${oneLine(subject)}${tenant === '' ? '' : ` of tenant ${oneLine(tenant)}`}, ${count} time(s), last ${shortDuration(last_ms)} ago: ${oneLine(message.split('\n')[0]!)}`,
+      fixes[code]?.(oneLine(subject)) ?? 'see to its cause; docs/reference/alerts.md lists what each means',
+    ),
+  )
+}
+
+export const checkKinds: Check = async (patient) => {
+  const rows = await rowsOf<{ kind: string; queue: string; count: number; oldest: string }>(
+    patient,
+    `with waiting as (
+       select j.kind, j.queue, j.id
+       from pawl.job j
+       where j.state = 'ready'
+         and j.run_at < pawl.now() - $1::float8 * interval '1 millisecond'
+         and ($2::text is null or j.tenant = $2::text)
+       limit 100000
+     )
+     select w.kind, w.queue, count(*)::integer as count, min(w.id)::text as oldest
+     from waiting w
+     where not exists (select from pawl.worker o where o.closed_at is null and w.kind = any (o.kinds) and w.queue = any (o.queues))
+     group by w.kind, w.queue
+     order by count(*) desc
+     limit ${listMax}`,
+    [patienceMs, patient.tenant ?? null],
+  )
+  if (rows.length === 0) return [ok('kinds', 'every job that waits has a worker that runs its kind')]
+  return rows.map(({ kind, queue, count, oldest }) =>
+    fault(
+      'kinds',
+      `${count} job(s) of kind ${oneLine(kind)} wait in queue ${oneLine(queue)} (the oldest is ${oldest}), and no open worker runs them there.`,
+      'deploy a worker that defines the kind for that queue, or cancel them: pawl jobs cancel <id>',
+    ),
+  )
+}

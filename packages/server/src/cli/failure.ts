@@ -1,0 +1,150 @@
+// What went wrong, why, and what to do next: one shape for every error that a command can end with, and its exit code.
+
+import { describeError, type ErrorCode, isPawlError } from 'pawl'
+import { EmbeddedError } from '../embedded/index.ts'
+import type { Terminal } from './terminal.ts'
+
+export const exitCodes = {
+  ok: 0,
+  failed: 1,
+  usage: 2,
+  notFound: 3,
+  conflict: 4,
+  unavailable: 5,
+  faultsFound: 6,
+  interrupted: 130,
+} as const
+
+/** A mistake in how the command was called. */
+export class UsageError extends Error {
+  override readonly name = 'UsageError'
+  readonly next: string
+
+  constructor(message: string, next: string) {
+    super(message)
+    this.next = next
+  }
+}
+
+export interface Failure {
+  readonly code: string
+  readonly what: string
+  readonly next: string
+  readonly exit: number
+}
+
+const nextByCode: Partial<Record<ErrorCode, string>> = {
+  PAWL_COMMIT_UNKNOWN: 'pawl jobs list: see whether it is there before you try again',
+  PAWL_NOT_FOUND: "pawl jobs list, or 'pawl jobs list --state done' for finished ones; with --tenant if it belongs to one",
+  PAWL_REVISION_CONFLICT: 'pawl jobs get <id>, then decide anew with its revision',
+  PAWL_SCHEMA_DRIFT: 'pawl doctor',
+  PAWL_SCHEMA_MISSING: 'pawl migrate',
+  PAWL_UNAVAILABLE: "check the URL with 'psql <url>', or start a database with 'pawl dev'",
+  PAWL_WRONG_STATE: 'pawl jobs why <id>',
+}
+
+/** PostgreSQL's own refusals that a command can meet before Pawl has a say. */
+const byState: Readonly<
+  Record<
+    string,
+    { readonly what: (message: string) => string; readonly next: string; readonly exit: number; readonly code: string }
+  >
+> = {
+  '28000': {
+    code: 'PAWL_UNAVAILABLE',
+    exit: 5,
+    what: (message) => `The database refused the login: ${message}.`,
+    next: 'check user and password in the URL',
+  },
+  '28P01': {
+    code: 'PAWL_UNAVAILABLE',
+    exit: 5,
+    what: (message) => `The database refused the login: ${message}.`,
+    next: 'check user and password in the URL',
+  },
+  '3D000': {
+    code: 'PAWL_UNAVAILABLE',
+    exit: 5,
+    what: (message) => `There is no such database: ${message}.`,
+    next: 'createdb <name>, or correct the URL',
+  },
+  '42P01': {
+    code: 'PAWL_SCHEMA_MISSING',
+    exit: 6,
+    what: () => "Pawl's schema is not in this database, or is older than this release.",
+    next: 'pawl migrate',
+  },
+  '42703': {
+    code: 'PAWL_SCHEMA_MISSING',
+    exit: 6,
+    what: () => "Pawl's schema in this database is older than this release.",
+    next: 'pawl migrate',
+  },
+  '42883': {
+    code: 'PAWL_SCHEMA_MISSING',
+    exit: 6,
+    what: () => "Pawl's schema is not in this database, or is older than this release.",
+    next: 'pawl migrate',
+  },
+  '3F000': { code: 'PAWL_SCHEMA_MISSING', exit: 6, what: () => "Pawl's schema is not in this database.", next: 'pawl migrate' },
+  '42501': {
+    code: 'PAWL_NO_RIGHTS',
+    exit: 1,
+    what: (message) => `The database role may not do this: ${message}.`,
+    next: 'pawl doctor: it prints the grants that are missing',
+  },
+  '25006': {
+    code: 'PAWL_UNAVAILABLE',
+    exit: 5,
+    what: () => 'The database is read-only: this is a standby, or its disk is full.',
+    next: 'point the URL at the primary',
+  },
+}
+
+export function failureOf(error: unknown): Failure {
+  if (error instanceof UsageError) return { code: 'USAGE', what: error.message, next: error.next, exit: exitCodes.usage }
+  if (isPawlError(error))
+    return { code: error.code, what: error.message, next: nextByCode[error.code] ?? 'pawl doctor', exit: error.exitCode }
+  if (error instanceof EmbeddedError) {
+    return {
+      code: `EMBEDDED_${error.code.toUpperCase()}`,
+      what: error.message,
+      next: 'or use another database: pawl dev --database-url <url>',
+      exit: error.code === 'bad_option' ? exitCodes.usage : exitCodes.unavailable,
+    }
+  }
+  if (error instanceof RangeError)
+    return { code: 'USAGE', what: error.message, next: 'run the command with --help', exit: exitCodes.usage }
+  const state = byState[String((error as { code?: unknown } | null)?.code)]
+  if (state !== undefined)
+    return { code: state.code, what: state.what((error as Error).message), next: state.next, exit: state.exit }
+  return {
+    code: 'UNEXPECTED',
+    what: error instanceof Error ? error.message : String(error),
+    next: 'run it again with -v for the details',
+    exit: exitCodes.failed,
+  }
+}
+
+/** Prints the error for a person, or as one line of JSON where JSON was asked for, and gives the exit code. */
+export function reportFailure(terminal: Terminal, error: unknown): number {
+  const failure = failureOf(error)
+  if (terminal.output !== 'table') {
+    terminal.complain(JSON.stringify({ error: { ...failure, ...(terminal.isVerbose ? { stack: describeError(error) } : {}) } }))
+    return failure.exit
+  }
+  terminal.complain(
+    terminal
+      .alignedPairs(
+        [
+          ['error', failure.what, 'red'],
+          ['next', failure.next],
+          ['code', `${failure.code} (exit ${failure.exit})`],
+        ],
+        'stderr',
+      )
+      .join('\n'),
+  )
+  if (terminal.isVerbose) terminal.complain(`\n${describeError(error)}`)
+  return failure.exit
+}

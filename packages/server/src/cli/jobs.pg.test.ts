@@ -1,0 +1,261 @@
+import type { Pawl } from 'pawl'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase } from '../../../pawl/test/support/database.ts'
+import { pawl as cli, pawlJson } from './test-support/cli.ts'
+
+let db: TestDatabase
+let pawl: Pawl
+let on: string[]
+beforeAll(async () => {
+  db = await createDatabase()
+  pawl = db.pawl()
+  on = ['--database-url', db.url]
+})
+afterAll(() => db.drop())
+
+/** Runs jobs of one kind to their end in this process. */
+async function work(kind: string, run: () => unknown, options: object = {}): Promise<void> {
+  const own = db.pawl()
+  own.jobs.define(kind, { run, ...options })
+  const worker = own.jobs.worker()
+  await worker.start()
+  await worker.whenIdle()
+  await worker.stop()
+}
+
+test('add prints the id alone, and says on stderr that nobody will run it', async () => {
+  const { code, stdout, stderr } = await cli(['jobs', 'add', 'plain', '{"n": 1}', ...on])
+  expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringMatching(/^\d{19}\n$/) })
+  expect(stderr).toContain("No running worker works the queue 'default'")
+  expect(await pawl.jobs.get(stdout.trim())).toMatchObject({ kind: 'plain', payload: { n: 1 }, state: 'ready' })
+})
+
+test('add takes its payload from stdin, and delay, priority, queue and attempts from flags', async () => {
+  const { id } = await pawlJson<{ id: string }>(
+    ['jobs', 'add', 'flagged', '-', '--delay', '1h', '--priority', '-5', '--queue', 'slow', '--max-attempts', '3', ...on],
+    { input: '{"from": "stdin"}' },
+  )
+  expect(await pawl.jobs.get(id)).toMatchObject({
+    state: 'scheduled',
+    priority: -5,
+    queue: 'slow',
+    maxAttempts: 3,
+    payload: { from: 'stdin' },
+  })
+})
+
+test('list filters, gives pages in JSON, and shows a table to people', async () => {
+  const { ids } = await pawl.jobs.enqueueMany('listed', [1, 2, 3])
+  const first = await pawlJson<{ items: { id: string }[]; next: string }>([
+    'jobs',
+    'list',
+    '--kind',
+    'listed',
+    '--limit',
+    '2',
+    ...on,
+  ])
+  const second = await pawlJson<{ items: { id: string }[]; next: null }>([
+    'jobs',
+    'list',
+    '--kind',
+    'listed',
+    '--limit',
+    '2',
+    '--before',
+    first.next,
+    ...on,
+  ])
+  expect([...first.items, ...second.items].map(({ id }) => id)).toEqual(ids.toReversed())
+  expect(second.next).toBeNull()
+  const lines = await cli(['jobs', 'list', '--kind', 'listed', '-o', 'jsonl', ...on])
+  expect(
+    lines.stdout
+      .trim()
+      .split('\n')
+      .map((line) => (JSON.parse(line) as { id: string }).id),
+  ).toEqual(ids.toReversed())
+  const table = await cli(['jobs', 'list', '--kind', 'listed', ...on])
+  expect(table.stdout.split('\n')[0]).toMatch(/^id +kind +queue +state +attempt +created +runs +last error$/)
+  expect(table.stdout.split('\n')[1]).toMatch(new RegExp(`^${ids[2]} +listed +default +ready +0 `))
+})
+
+test('list of nothing prints nothing on stdout', async () => {
+  expect(await cli(['jobs', 'list', '--kind', 'nobody', '--state', 'dead', ...on])).toEqual({
+    code: 0,
+    stdout: '',
+    stderr: 'No dead jobs of kind nobody.\n',
+  })
+  expect(await pawlJson(['jobs', 'list', '--kind', 'nobody', ...on])).toEqual({ items: [], next: null })
+})
+
+test('get shows a job with its attempts, and control characters in it move no cursor', async () => {
+  const { id } = await pawl.jobs.enqueue('shown', { text: 'a\u001b[2Jb' }, { maxAttempts: 1 })
+  await work('shown', () => Promise.reject(new Error('red \u001b[31malert')))
+  const shown = await cli(['jobs', 'get', id, ...on])
+  expect(shown.stdout).toMatch(/^state +dead$/m)
+  expect(shown.stdout).toMatch(/1 +failed .*Error: red /)
+  expect(shown.stdout).not.toContain('\u001b')
+  expect(await pawlJson(['jobs', 'get', id, ...on])).toMatchObject({
+    id,
+    state: 'dead',
+    attempts: [{ attempt: 1, outcome: 'failed' }],
+  })
+})
+
+test('retry makes a dead job ready; again it is a conflict', async () => {
+  const { id } = await pawl.jobs.enqueue('dies', {}, { maxAttempts: 1 })
+  await work('dies', () => Promise.reject(new Error('no')))
+  expect(await pawlJson(['jobs', 'retry', id, ...on])).toMatchObject({ items: [{ id, state: 'ready' }] })
+  const again = await cli(['jobs', 'retry', id, ...on])
+  expect(again.code).toBe(4)
+  expect(again.stderr).toMatch(
+    /^error +Job \d+ is ready and cannot be retried\.\nnext +pawl jobs why <id>\ncode +PAWL_WRONG_STATE \(exit 4\)\n$/,
+  )
+})
+
+test('cancel tries every id; the first failure decides the exit code, and a stale revision is a conflict', async () => {
+  const { ids } = await pawl.jobs.enqueueMany('unwanted', [1, 2])
+  const { code, stdout, stderr } = await cli([
+    'jobs',
+    'cancel',
+    ids[0]!,
+    '1',
+    ids[1]!,
+    '--reason',
+    'not needed',
+    '-o',
+    'json',
+    ...on,
+  ])
+  expect(code).toBe(3)
+  expect(JSON.parse(stdout)).toEqual({ items: ids.map((id) => ({ id, state: 'cancelled', was: 'ready' })) })
+  expect(JSON.parse(stderr)).toMatchObject({ error: { code: 'PAWL_NOT_FOUND', exit: 3 } })
+  expect(await pawl.jobs.get(ids[0]!)).toMatchObject({ state: 'cancelled', lastError: 'not needed' })
+  const { id } = await pawl.jobs.enqueue('unwanted', 3)
+  expect((await cli(['jobs', 'cancel', id, '--revision', '99', ...on])).code).toBe(4)
+})
+
+test('why says what a job waits for', async () => {
+  const { id } = await pawl.jobs.enqueue('waits', {}, { delay: '1h' })
+  expect(await pawlJson(['jobs', 'why', id, ...on])).toMatchObject({ id, state: 'scheduled', reasons: [{ code: 'scheduled' }] })
+  expect((await cli(['jobs', 'why', id, ...on])).stdout).toMatch(/^state +scheduled\nwhy +It waits for /)
+})
+
+test('a tenant sees its own jobs and no others', async () => {
+  const { id } = await pawlJson<{ id: string }>(['jobs', 'add', 'theirs', '--tenant', 'acme', ...on])
+  expect((await cli(['jobs', 'get', id, ...on])).code).toBe(3)
+  expect((await cli(['jobs', 'get', id, '--tenant', 'other', ...on])).code).toBe(3)
+  expect(await pawlJson(['jobs', 'get', id, '--tenant', 'acme', ...on])).toMatchObject({ id, tenant: 'acme' })
+})
+
+describe('exit codes', () => {
+  test('2: what was typed is wrong, with a suggestion and nothing on stdout', async () => {
+    const cases: [string[], RegExp][] = [
+      [['jobs', 'lsit'], /Did you mean list/],
+      [['jobs', 'list', '--stat', 'dead'], /Did you mean --state/],
+      [['jobs', 'list', '--state', 'asleep', ...on], /Allowed choices are scheduled/],
+      [['jobs', 'list', '--limit', '0', ...on], /whole number from 1 to 500/],
+      [['jobs', 'add', 'x', '{', ...on], /not JSON/],
+      [['jobs', 'add', 'x', '--delay', 'soon', ...on], /'soon' is not a duration/],
+      [['jobs', 'list'], /No database was named/],
+      [['jobs', 'list', '--database-url', 'mysql://x'], /--database-url is not the URL of a PostgreSQL database/],
+    ]
+    const ends = await Promise.all(cases.map(([args]) => cli(args)))
+    for (const [index, { code, stdout, stderr }] of ends.entries()) {
+      expect({ code, stdout, args: cases[index]![0] }).toEqual({ code: 2, stdout: '', args: cases[index]![0] })
+      expect(stderr).toMatch(cases[index]![1])
+    }
+  })
+
+  test('3: there is no such job', async () => {
+    expect((await cli(['jobs', 'get', '12', ...on])).code).toBe(3)
+    expect((await cli(['jobs', 'why', 'abc', ...on])).code).toBe(3)
+  })
+
+  test('5: the database cannot be reached, refuses the login, or is not there; no stack unless -v', async () => {
+    const wrong = new URL(db.url)
+    wrong.password = 'wrong'
+    const missing = new URL(db.url)
+    missing.pathname = '/not_there'
+    for (const url of ['postgres://pawl@127.0.0.1:1/x', wrong.href, missing.href]) {
+      const { code, stdout, stderr } = await cli(['jobs', 'list', '--database-url', url])
+      expect({ code, stdout }).toEqual({ code: 5, stdout: '' })
+      expect(stderr).toMatch(/^error .*\nnext .*\ncode +PAWL_UNAVAILABLE \(exit 5\)\n$/)
+      expect(stderr).not.toContain('    at ')
+    }
+    expect((await cli(['jobs', 'list', '-v', '--database-url', wrong.href])).stderr).toContain('    at ')
+  })
+
+  test('6: the schema is not there', async () => {
+    const empty = await createDatabase({ isEmpty: true })
+    try {
+      const { code, stderr } = await cli(['jobs', 'list', '--database-url', empty.url])
+      expect(code).toBe(6)
+      expect(stderr).toMatch(/next +pawl migrate/)
+    } finally {
+      await empty.drop()
+    }
+  })
+})
+
+test('the database comes from the environment, the flag before PAWL_DATABASE_URL before DATABASE_URL', async () => {
+  const bad = 'postgres://pawl@127.0.0.1:1/x'
+  expect((await cli(['jobs', 'list'], { env: { DATABASE_URL: db.url } })).code).toBe(0)
+  expect((await cli(['jobs', 'list'], { env: { DATABASE_URL: bad, PAWL_DATABASE_URL: db.url } })).code).toBe(0)
+  expect((await cli(['jobs', 'list', ...on], { env: { PAWL_DATABASE_URL: bad } })).code).toBe(0)
+})
+
+test('every command prints a runnable example before anything else', async () => {
+  const commands = [
+    [],
+    ['dev'],
+    ['worker'],
+    ['migrate'],
+    ['doctor'],
+    ['version'],
+    ['jobs'],
+    ...['list', 'get', 'add', 'retry', 'cancel', 'why'].map((verb) => ['jobs', verb]),
+  ]
+  const helps = await Promise.all(commands.map((command) => cli([...command, '--help'])))
+  for (const [index, { code, stdout }] of helps.entries()) {
+    expect({ command: commands[index], code }).toEqual({ command: commands[index], code: 0 })
+    expect(stdout).toMatch(new RegExp(`^Examples?:\\n +\\$ (.*\\| )?pawl ${commands[index]!.join(' ')}`))
+  }
+})
+
+describe('on a terminal', () => {
+  test('there are colours, unless NO_COLOR or --no-color says no; elsewhere there are none', async () => {
+    await pawl.jobs.enqueue('painted', {}, { delay: '1h' })
+    const list = ['jobs', 'list', '--kind', 'painted', ...on]
+    expect((await cli(list, { typed: '' })).stdout).toContain('\u001b[36mscheduled')
+    expect((await cli([...list, '--no-color'], { typed: '' })).stdout).not.toContain('\u001b')
+    expect((await cli(list, { typed: '', env: { NO_COLOR: '1' } })).stdout).not.toContain('\u001b')
+    expect((await cli(list)).stdout).not.toContain('\u001b')
+  })
+
+  test('cancelling a running job is asked about; elsewhere and with -y it is not', async () => {
+    const own = db.pawl()
+    own.jobs.define('long', { run: (_job, { signal }) => new Promise((resolve) => signal.addEventListener('abort', resolve)) })
+    const worker = own.jobs.worker()
+    await worker.start()
+    try {
+      const start = async (): Promise<string> => {
+        const started = new Promise<string>((resolve) => own.on('job.started', ({ id }) => resolve(id)))
+        await own.jobs.enqueue('long', {})
+        return started
+      }
+      const asked = await start()
+      const no = await cli(['jobs', 'cancel', asked, ...on], { typed: 'n\n' })
+      expect(no.stdout).toContain('is running on worker')
+      expect(await own.jobs.get(asked)).toMatchObject({ state: 'running' })
+      await cli(['jobs', 'cancel', asked, ...on], { typed: 'y\n' })
+      expect(await own.jobs.get(asked)).toMatchObject({ state: 'cancelled' })
+      const unasked = await start()
+      expect((await cli(['jobs', 'cancel', unasked, ...on])).stderr).toBe('')
+      expect(await own.jobs.get(unasked)).toMatchObject({ state: 'cancelled' })
+    } finally {
+      await worker.stop()
+    }
+  })
+})

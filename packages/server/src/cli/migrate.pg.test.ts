@@ -1,0 +1,55 @@
+import { readMigrations } from 'pawl'
+import { expect, onTestFinished, test } from 'vitest'
+import { createDatabase, type TestDatabase } from '../../../pawl/test/support/database.ts'
+import { pawl as cli, pawlJson } from './test-support/cli.ts'
+
+const names = readMigrations().map(({ name }) => name)
+
+async function emptyDatabase(): Promise<TestDatabase> {
+  const db = await createDatabase({ isEmpty: true })
+  onTestFinished(() => db.drop())
+  return db
+}
+
+async function hasSchema(db: TestDatabase): Promise<boolean> {
+  return (await db.query("select from pg_namespace where nspname = 'pawl'")).length > 0
+}
+
+test('migrate applies what is missing and says so; again there is nothing to do', async () => {
+  const db = await emptyDatabase()
+  const on = ['--database-url', db.url]
+  expect(await pawlJson(['migrate', '--dry-run', ...on])).toEqual({ missing: names, applied: [] })
+  expect(await hasSchema(db)).toBe(false)
+  expect(await pawlJson(['migrate', ...on])).toEqual({ applied: names, alreadyThere: [] })
+  expect(await pawlJson(['migrate', ...on])).toEqual({ applied: [], alreadyThere: names })
+  expect(await pawlJson(['migrate', '--dry-run', ...on])).toEqual({ missing: [], applied: names })
+  const shown = await cli(['migrate', ...on])
+  expect(shown.stdout).toMatch(/^migration +state\n0001-kernel +was there\n/)
+  expect(shown.stderr).toBe('The schema was up to date.\n')
+})
+
+test('--sql needs no database, and what it prints makes one that this release accepts', async () => {
+  const { code, stdout } = await cli(['migrate', '--sql'])
+  expect(code).toBe(0)
+  const db = await emptyDatabase()
+  await db.query(stdout)
+  expect(await pawlJson(['migrate', '--dry-run', '--database-url', db.url])).toEqual({ missing: [], applied: names })
+  const nothing = await cli(['migrate', '--sql', '--database-url', db.url])
+  expect({ code: nothing.code, stdout: nothing.stdout }).toEqual({ code: 0, stdout: '' })
+})
+
+test('a role that may not create the schema is told so, with what to run', async () => {
+  const db = await emptyDatabase()
+  const role = `limited_${db.name}`
+  await db.query(`create role ${role} login password 'limited'`)
+  onTestFinished(async () => {
+    await db.query(`drop role if exists ${role}`)
+  })
+  const url = new URL(db.url)
+  url.username = role
+  url.password = 'limited'
+  const { code, stderr } = await cli(['migrate', '--database-url', url.href])
+  expect(code).toBe(6)
+  expect(stderr).toContain('pawl migrate --sql')
+  expect(await hasSchema(db)).toBe(false)
+})

@@ -1,0 +1,83 @@
+// `pawl migrate`: bring a database up to this release, or say what that would take.
+
+import { exportSql, type Pawl, readMigrations } from 'pawl'
+import pg from 'pg'
+import { findDatabase, requireDatabase, withoutPassword, withPawl } from './database.ts'
+import type { CommandAdder, Context } from './program.ts'
+
+interface Flags {
+  readonly sql?: boolean
+  readonly dryRun?: boolean
+}
+
+export function addMigrate(adder: CommandAdder): void {
+  const command = adder.add(undefined, 'migrate', {
+    summary: "Bring the database's schema up to this release. Any number of processes may do so at once.",
+    examples: ['pawl migrate', 'pawl migrate --dry-run', 'pawl migrate --sql > pawl.sql'],
+  })
+  command
+    .option('--sql', 'print the SQL instead of running it: all of it, or what is missing in the database that is named')
+    .option('--dry-run', 'say which steps are missing and change nothing')
+  adder.does<Flags>(command, async (context) => {
+    if (context.flags.sql) return printSql(context)
+    if (context.flags.dryRun) return printMissing(context)
+    return migrateNow(context)
+  })
+}
+
+async function printSql({ terminal, databaseUrl }: Context<Flags>): Promise<void> {
+  const found = await findDatabase(databaseUrl)
+  const applied = found === undefined ? new Set<string>() : await appliedSteps(found.url)
+  if (readMigrations().every(({ name }) => applied.has(name))) {
+    terminal.say(`Nothing is missing in ${withoutPassword(found!.url)}.`)
+    return
+  }
+  terminal.line(exportSql(readMigrations(), applied))
+}
+
+async function printMissing({ terminal, databaseUrl }: Context<Flags>): Promise<void> {
+  const { url } = await requireDatabase(databaseUrl)
+  const applied = await appliedSteps(url)
+  const steps = readMigrations().map(({ name }) => ({ name, state: applied.has(name) ? 'applied' : 'missing' }))
+  const missing = steps.filter(({ state }) => state === 'missing')
+  printSteps(terminal, steps, { missing: missing.map(({ name }) => name), applied: [...applied].sort() })
+  terminal.say(
+    missing.length === 0 ? 'The schema is up to date.' : `${missing.length} to apply; nothing was changed. Run 'pawl migrate'.`,
+  )
+}
+
+async function migrateNow({ terminal, databaseUrl }: Context<Flags>): Promise<void> {
+  const report = await withPawl({ databaseUrl, tenant: undefined }, (_handle, pawl: Pawl) =>
+    pawl.migrate({ onStep: (name) => terminal.say(`applying ${name} ...`) }),
+  )
+  const before = new Set(report.alreadyThere)
+  const steps = [...report.alreadyThere, ...report.applied]
+    .sort()
+    .map((name) => ({ name, state: before.has(name) ? 'was there' : 'applied' }))
+  printSteps(terminal, steps, report)
+  terminal.say(report.applied.length === 0 ? 'The schema was up to date.' : 'The schema is up to date.')
+}
+
+function printSteps(terminal: Context['terminal'], steps: readonly { name: string; state: string }[], json: object): void {
+  if (terminal.output !== 'table') return terminal.json(json)
+  terminal.table(
+    [
+      { title: 'migration', value: ({ name }) => name },
+      { title: 'state', value: ({ state }) => state, paint: ({ state }) => (state === 'missing' ? 'yellow' : 'green') },
+    ],
+    steps,
+  )
+}
+
+export async function appliedSteps(url: string): Promise<Set<string>> {
+  const client = new pg.Client({ connectionString: url, application_name: 'pawl cli', connectionTimeoutMillis: 5000 })
+  await client.connect()
+  try {
+    const { rows: there } = await client.query("select to_regclass('pawl.migration') is not null as there")
+    if (there[0]?.there !== true) return new Set()
+    const { rows } = await client.query<{ name: string }>('select name from pawl.migration')
+    return new Set(rows.map(({ name }) => name))
+  } finally {
+    await client.end()
+  }
+}

@@ -1,0 +1,120 @@
+// The tree of commands. Each command is a module of its own; here is what they share: flags, help, and how errors end the process.
+
+import { Command, CommanderError, Option } from 'commander'
+import { release } from 'pawl'
+import { addDev } from './dev/dev.ts'
+import { addDoctor } from './doctor/doctor.ts'
+import { exitCodes, reportFailure } from './failure.ts'
+import { addJobs } from './jobs.ts'
+import { addMigrate } from './migrate.ts'
+import { type Output, outputs, Terminal } from './terminal.ts'
+import { addVersion } from './version.ts'
+import { addWorker } from './worker.ts'
+
+/** The flags that every command has. */
+export interface GlobalFlags {
+  readonly output: Output
+  readonly json?: boolean
+  readonly databaseUrl?: string
+  readonly tenant?: string
+  readonly color: boolean
+  readonly quiet?: boolean
+  readonly verbose?: boolean
+}
+
+export interface Context<Flags = object> {
+  readonly terminal: Terminal
+  readonly flags: GlobalFlags & Flags
+  readonly databaseUrl: string | undefined
+  readonly tenant: string | undefined
+}
+
+/** Answers its exit code, or nothing when all went well. */
+export type Action<Flags> = (context: Context<Flags>, ...args: never[]) => Promise<number> | Promise<void>
+
+/** The exit code of the command line, once everything that it started has ended. */
+export async function run(argv: readonly string[]): Promise<number> {
+  let exit: number = exitCodes.ok
+  const program = buildProgram((code) => {
+    exit = code
+  })
+  if (argv.length <= 2) {
+    program.outputHelp()
+    return exit
+  }
+  try {
+    await program.parseAsync(argv)
+    return exit
+  } catch (error) {
+    if (!(error instanceof CommanderError)) throw error
+    return error.exitCode === 0 ? exitCodes.ok : exitCodes.usage
+  }
+}
+
+function buildProgram(onExit: (code: number) => void): Command {
+  const program = new Command('pawl')
+  program
+    .description('Jobs that move forward exactly once, on the PostgreSQL you already run.')
+    .version(`pawl ${release}`, '-V, --version', 'print the release')
+    .addOption(new Option('-o, --output <form>', 'form of the data on stdout').choices([...outputs]).default('table'))
+    .option('--json', 'the same as -o json')
+    .option('--database-url <url>', 'the database (or PAWL_DATABASE_URL, or DATABASE_URL)')
+    .option('--tenant <name>', 'work on the jobs of this tenant')
+    .option('--no-color', 'no colours (or NO_COLOR); there are none anyway unless it is a terminal')
+    .option('-q, --quiet', 'nothing on stderr but errors')
+    .option('-v, --verbose', 'errors with their stack')
+    .helpOption('-h, --help', 'print this')
+    .helpCommand(false)
+    .configureHelp({ showGlobalOptions: true, sortSubcommands: false })
+    .showHelpAfterError('(run it with --help for examples)')
+    .exitOverride()
+  program.addHelpText('before', exampleText(['pawl dev', 'pawl jobs list --state dead']))
+  const adder: CommandAdder = {
+    add: (parent, name, { summary, examples }) => {
+      const command = (parent ?? program)
+        .command(name)
+        .description(summary)
+        .summary(summary.split(/[.:]/)[0]!)
+        .copyInheritedSettings(program)
+        .helpCommand(false)
+      return command.addHelpText('before', exampleText(examples)).configureHelp({ showGlobalOptions: true })
+    },
+    does: (command, action) => {
+      command.action(async (...given: unknown[]) => {
+        // commander passes the arguments, then the command's own options, then the command.
+        const args = given.slice(0, -2)
+        onExit(await runAction(command.optsWithGlobals(), (context) => action(context as never, ...(args as never[]))))
+      })
+    },
+  }
+  addDev(adder)
+  addWorker(adder)
+  addMigrate(adder)
+  addDoctor(adder)
+  addJobs(adder)
+  addVersion(adder)
+  return program
+}
+
+export interface CommandAdder {
+  add(parent: Command | undefined, name: string, about: { summary: string; examples: readonly string[] }): Command
+  does<Flags = object>(command: Command, action: Action<Flags>): void
+}
+
+async function runAction(flags: GlobalFlags, action: (context: Context) => Promise<number> | Promise<void>): Promise<number> {
+  const terminal = new Terminal({
+    output: flags.json ? 'json' : flags.output,
+    isQuiet: flags.quiet ?? false,
+    isVerbose: flags.verbose ?? false,
+    mayColour: flags.color,
+  })
+  try {
+    return (await action({ terminal, flags, databaseUrl: flags.databaseUrl, tenant: flags.tenant })) ?? exitCodes.ok
+  } catch (error) {
+    return reportFailure(terminal, error)
+  }
+}
+
+function exampleText(examples: readonly string[]): string {
+  return `${examples.length === 1 ? 'Example' : 'Examples'}:\n${examples.map((example) => `  $ ${example}`).join('\n')}\n`
+}

@@ -1,0 +1,21 @@
+// Kinds for the tests of `pawl worker` and `pawl dev`.
+import { setTimeout as sleep } from 'node:timers/promises'
+
+export default (pawl) => {
+  pawl.jobs.define('quick', { run: () => 'done' })
+  pawl.jobs.define('broken', { retry: { attempts: 1 }, run: () => Promise.reject(new Error('it broke')) })
+  // Ends when it is told to by a row, whatever its signal says.
+  pawl.jobs.define('patient', {
+    run: async (job, { touch }) => {
+      await touch('started')
+      while (!job.payload.isOver) await sleep(20)
+    },
+  })
+  pawl.jobs.define('slow', {
+    run: async (_job, { touch }) => {
+      await touch('started')
+      await sleep(1500)
+      return 'finished'
+    },
+  })
+}

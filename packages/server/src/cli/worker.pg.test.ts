@@ -1,0 +1,91 @@
+import { writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import type { Pawl } from 'pawl'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase, until } from '../../../pawl/test/support/database.ts'
+import { pawl as cli, RunningCli } from './test-support/cli.ts'
+
+const jobsModule = fileURLToPath(new URL('./test-support/jobs-module.mjs', import.meta.url))
+
+let db: TestDatabase
+let pawl: Pawl
+beforeEach(async () => {
+  db = await createDatabase()
+  pawl = db.pawl()
+})
+afterEach(() => db.drop())
+
+async function startWorker(more: readonly string[] = []): Promise<RunningCli> {
+  const worker = new RunningCli(['worker', jobsModule, '--database-url', db.url, ...more])
+  await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
+  return worker
+}
+
+test('runs the jobs of a module, prints a line for each, and SIGTERM lets a running one finish', async () => {
+  const worker = await startWorker(['--each', '-o', 'jsonl'])
+  const { id: quick } = await pawl.jobs.enqueue('quick', {})
+  const { id: broken } = await pawl.jobs.enqueue('broken', {})
+  await worker.until('both ended', () => worker.events().length >= 2)
+  expect(worker.events()).toContainEqual(expect.objectContaining({ id: quick, kind: 'quick', attempt: 1, outcome: 'done' }))
+  expect(worker.events()).toContainEqual(
+    expect.objectContaining({ id: broken, kind: 'broken', outcome: 'dead', note: 'Error: it broke' }),
+  )
+  const { id: slow } = await pawl.jobs.enqueue('slow', {})
+  await until('it runs', async () => (await pawl.jobs.get(slow))?.state === 'running')
+  worker.signal('SIGTERM')
+  const { code, stderr } = await worker.ended()
+  expect(code).toBe(0)
+  expect(stderr).toContain('stopped: 1 finished, 0 given back')
+  expect(await pawl.jobs.get(slow)).toMatchObject({ state: 'done', result: 'finished', attempt: 1 })
+  expect(await db.query('select close_reason from pawl.worker')).toEqual([{ close_reason: 'stopped' }])
+})
+
+test('a second signal gives up what still runs: exit 130, and another worker takes the job with no crash counted', async () => {
+  const worker = await startWorker()
+  const { id } = await pawl.jobs.enqueue('patient', { isOver: false })
+  await until('it runs', async () => (await pawl.jobs.get(id))?.state === 'running')
+  worker.signal('SIGINT')
+  await worker.until('it stops', () => worker.stderr.includes('stopping'))
+  // Signals within a second of the first are the same Ctrl-C, passed on by npm or a shell; so it is sent until it is heard.
+  const again = setInterval(() => worker.signal('SIGINT'), 200)
+  const { code, stderr } = await worker.ended()
+  clearInterval(again)
+  expect(code).toBe(130)
+  expect(stderr).toContain(`1 given up while they ran: ${id}`)
+  await db.query(`update pawl.job set payload = '{"isOver": true}' where id = $1`, [id])
+  const other = await startWorker()
+  await until('the other has done it', async () => (await pawl.jobs.get(id))?.state === 'done')
+  expect(await pawl.jobs.get(id)).toMatchObject({ crashes: 0 })
+  other.signal('SIGTERM')
+  expect((await other.ended()).code).toBe(0)
+})
+
+test('loads TypeScript, and says what is wrong with a module that is missing or defines nothing', async () => {
+  const typed = join(tmpdir(), `pawl-kinds-${db.name}.mts`)
+  await writeFile(
+    typed,
+    'export const kinds = (pawl: { jobs: { define(name: string, options: object): void } }): void => pawl.jobs.define("typed", { run: () => 1 })\n',
+  )
+  const worker = new RunningCli(['worker', typed, '--database-url', db.url])
+  await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
+  const { id } = await pawl.jobs.enqueue('typed', {})
+  await until('it ran', async () => (await pawl.jobs.get(id))?.state === 'done')
+  worker.signal('SIGTERM')
+  expect((await worker.ended()).code).toBe(0)
+  const empty = join(tmpdir(), `pawl-empty-${db.name}.mjs`)
+  await writeFile(empty, 'export const number = 1\n')
+  const [missing, useless] = await Promise.all([
+    cli(['worker', './not-there.js', '--database-url', db.url]),
+    cli(['worker', empty, '--database-url', db.url]),
+  ])
+  expect(missing).toMatchObject({ code: 2, stderr: expect.stringContaining('There is no module ./not-there.js') })
+  expect(useless).toMatchObject({ code: 2, stderr: expect.stringContaining('export default (pawl) =>') })
+})
+
+test('without the schema it does not start: exit 6 and the command to run', async () => {
+  await db.query('drop schema pawl cascade')
+  const { code, stderr } = await cli(['worker', jobsModule, '--database-url', db.url])
+  expect({ code, stderr }).toEqual({ code: 6, stderr: expect.stringMatching(/next +pawl migrate/) })
+})

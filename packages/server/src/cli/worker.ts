@@ -1,0 +1,103 @@
+// `pawl worker <module...>`: a process that runs the kinds of the user's modules until it is told to stop.
+
+import { Option } from 'commander'
+import { createPawl, durationMs, type StopReport, type Worker, type WorkerOptions } from 'pawl'
+import { requireDatabase, withoutPassword } from './database.ts'
+import { exitCodes } from './failure.ts'
+import { type JobLine, jobLineText, watchJobs } from './job-lines.ts'
+import { wholeNumber } from './jobs.ts'
+import { personLogger } from './logger.ts'
+import type { CommandAdder, Context } from './program.ts'
+import { stopRequests } from './stop-signals.ts'
+import { defineFrom } from './user-modules.ts'
+
+interface Flags {
+  readonly concurrency?: number
+  readonly queue?: string[]
+  readonly name?: string
+  readonly grace: string
+  readonly each?: boolean
+  readonly pooler?: 'none' | 'transaction'
+  readonly directUrl?: string
+}
+
+export function addWorker(adder: CommandAdder): void {
+  const command = adder.add(undefined, 'worker', {
+    summary: 'Run the jobs that modules of yours define. SIGTERM or Ctrl-C lets running jobs finish; a second one does not wait.',
+    examples: ['pawl worker ./jobs.ts', 'pawl worker ./email.js ./reports.js --concurrency 50 --each'],
+  })
+  command
+    .argument('<module...>', 'modules that export default (pawl) => { pawl.jobs.define(...) }')
+    .option('--concurrency <count>', 'handlers at once in this process (default 20)', wholeNumber(1, 10_000))
+    .option('--queue <queue...>', 'work these queues only (default: those of the kinds)')
+    .option('--name <name>', "shown in lists (default: the host's name and the process id)")
+    .option('--grace <duration>', 'how long running jobs may take to finish when it is told to stop', '30s')
+    .option('--each', 'print a line for each job, not only for those that went wrong')
+    .addOption(
+      new Option('--pooler <mode>', "'transaction' behind pgbouncer in transaction mode")
+        .choices(['none', 'transaction'])
+        .env('PAWL_POOLER'),
+    )
+    .addOption(new Option('--direct-url <url>', 'the same database without the pooler').env('PAWL_DIRECT_URL'))
+  adder.does<Flags>(command, work)
+}
+
+async function work(context: Context<Flags>, modules: string[]): Promise<number> {
+  const { terminal, flags } = context
+  durationMs(flags.grace)
+  const { url } = await requireDatabase(context.databaseUrl)
+  const pawl = createPawl({
+    databaseUrl: url,
+    applicationName: 'pawl worker',
+    ...(flags.pooler ? { pooler: flags.pooler } : {}),
+    ...(flags.directUrl ? { directUrl: flags.directUrl } : {}),
+    // Where a machine reads, the library's own JSON lines on stderr are what it wants.
+    ...(terminal.output === 'table' ? { logger: personLogger(terminal) } : {}),
+  })
+  try {
+    await defineFrom(pawl, modules)
+    watchJobs(pawl, flags.each ?? false, (line) => tell(context, line))
+    const worker = pawl.jobs.worker(workerOptions(flags))
+    const requests = stopRequests()
+    await worker.start()
+    terminal.say(`worker ${worker.id} (pid ${process.pid}) works on ${withoutPassword(url)}; Ctrl-C stops it`)
+    await requests.asked
+    terminal.say(`stopping: running jobs have ${flags.grace} to finish; a second signal gives them up`)
+    const report = await stopOrAbandon(worker, flags.grace, requests.insisted)
+    terminal.say(stopText(report))
+    if (report.stillRunning.length === 0) return exitCodes.ok
+    // Nothing else ends a handler that does not answer, and its jobs have been given to others.
+    process.exit(exitCodes.interrupted)
+  } finally {
+    await pawl.close()
+  }
+}
+
+function workerOptions(flags: Flags): WorkerOptions {
+  return {
+    exitWhenBlocked: true,
+    ...(flags.concurrency ? { concurrency: flags.concurrency } : {}),
+    ...(flags.queue ? { queues: flags.queue } : {}),
+    ...(flags.name ? { name: flags.name } : {}),
+  }
+}
+
+function tell({ terminal }: Context<Flags>, line: JobLine): void {
+  if (terminal.output === 'table') terminal.line(jobLineText(terminal, line))
+  else terminal.line(JSON.stringify(line))
+}
+
+/** Stops with grace; when that is over, or somebody insists, the incarnation is given up so that others take its jobs at once. */
+export async function stopOrAbandon(worker: Worker, grace: string | number, insisted: Promise<unknown>): Promise<StopReport> {
+  const impatience = new AbortController()
+  void insisted.then(() => impatience.abort())
+  const report = await worker.stop({ grace, signal: impatience.signal })
+  if (report.stillRunning.length > 0) await worker.abandon()
+  return report
+}
+
+export function stopText({ finished, released, stillRunning }: StopReport): string {
+  const parts = [`${finished} finished`, `${released} given back`]
+  if (stillRunning.length > 0) parts.push(`${stillRunning.length} given up while they ran: ${stillRunning.join(', ')}`)
+  return `stopped: ${parts.join(', ')}`
+}

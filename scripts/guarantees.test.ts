@@ -1,0 +1,61 @@
+import { describe, expect, test } from 'vitest'
+import { type Guarantee, idsIn, idsInTree, judge, readGuarantees, titlesIn } from './guarantees.ts'
+
+const guarantees = readGuarantees()
+const sizes: Readonly<Record<string, number>> = { K: 15, J: 28, O: 15, P: 8, R: 12, D: 11, B: 9, S: 7 }
+
+describe('docs/guarantees.md', () => {
+  test('lists every id once', () => {
+    const wanted = Object.entries(sizes).flatMap(([letter, size]) =>
+      Array.from({ length: size }, (_, index) => `${letter}${index + 1}`),
+    )
+    expect(guarantees.map(({ id }) => id)).toEqual(wanted)
+  })
+
+  test('every promise of a built capability has a test that names it', () => {
+    const named = idsInTree()
+    expect(guarantees.filter(({ id, state }) => state === 'built' && !named.has(id)).map(({ id }) => id)).toEqual([])
+  })
+
+  test('no test names a promise that is not listed', () => {
+    const listed = new Set(guarantees.map(({ id }) => id))
+    expect([...idsInTree()].filter(([id]) => !listed.has(id)).map(([id, files]) => `${id} in ${[...files].join(', ')}`)).toEqual(
+      [],
+    )
+  })
+})
+
+describe('titles', () => {
+  test('are found in every form of call', () => {
+    // Put together here, so that this file does not itself name promises.
+    const id = (name: string) => `[${name}]`
+    const source = [
+      `test('${id('A1')} plain', () => {})`,
+      `test.each([1, 2])("${id('A2')} each %i", () => {})`,
+      `test.skipIf(isOld)(\n  \`${id('A3')} \${name} on another line\`, async () => {})`,
+      `it('${id('A4')} ${id('A5')} two, and a quote \\' in it', fn)`,
+      `describe.for(cases)('${id('A6')} suite', fn)`,
+      `// ${id('A7')} in a comment is no test`,
+    ].join('\n')
+    expect(titlesIn(source).flatMap(idsIn)).toEqual(['A1', 'A2', 'A3', 'A4', 'A5', 'A6'])
+  })
+})
+
+describe('verdicts', () => {
+  const promises: Guarantee[] = ['A1', 'A2', 'A3', 'A4'].map((id) => ({ id, state: 'built', text: id }))
+  const result = (title: string, state: 'passed' | 'failed' | 'skipped') => ({ file: 'f', title, state, ms: 1 })
+  const bracketed = (id: string, rest: string) => `[${id}] ${rest}`
+
+  test('one failed test fails the promise, a skipped one leaves it open, and no test at all is missing', () => {
+    const verdicts = judge(promises, [
+      result(bracketed('A1', 'first'), 'passed'),
+      result(bracketed('A1', 'second'), 'passed'),
+      result(bracketed('A2', 'first'), 'passed'),
+      result(bracketed('A2', 'second'), 'failed'),
+      result(bracketed('A2', 'third'), 'skipped'),
+      result(bracketed('A3', 'first'), 'passed'),
+      result(bracketed('A3', 'second'), 'skipped'),
+    ])
+    expect(Object.fromEntries(verdicts)).toEqual({ A1: 'pass', A2: 'fail', A3: 'skipped', A4: 'missing' })
+  })
+})

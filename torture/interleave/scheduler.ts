@@ -1,0 +1,142 @@
+// Every order of a few statements. Each program is a list of steps on a connection of its own, one statement a step; a schedule says whose
+// turn it is. A step that waits for a lock is left waiting and its program stands still until the lock is free, as PostgreSQL's own
+// isolation tester does it. The schedule string reproduces a run exactly.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import { sqlState } from '../../packages/pawl/src/db/classify.ts'
+import type { Connection } from '../../packages/pawl/src/db/driver.ts'
+
+export interface Step<State> {
+  readonly name: string
+  run(state: State, connection: Connection): Promise<unknown>
+}
+
+export interface Program<State> {
+  /** Its name in schedules. */
+  readonly letter: string
+  readonly steps: readonly Step<State>[]
+}
+
+export interface Trace {
+  /** Whose turn it was: 'AABTB'. */
+  readonly schedule: string
+  readonly errors: readonly { readonly step: string; readonly code: string; readonly message: string }[]
+  /** Steps that had to wait for a lock. */
+  readonly waited: readonly string[]
+  readonly deadlocks: number
+}
+
+/** All merges of programs of these lengths, each as the indexes of whose turn it is. */
+export function* merges(lengths: readonly number[]): Generator<number[]> {
+  const left = [...lengths]
+  const turns: number[] = []
+  const total = lengths.reduce((sum, length) => sum + length, 0)
+  function* extend(): Generator<number[]> {
+    if (turns.length === total) yield [...turns]
+    for (let index = 0; index < left.length; index++) {
+      if (left[index] === 0) continue
+      left[index]!--
+      turns.push(index)
+      yield* extend()
+      turns.pop()
+      left[index]!++
+    }
+  }
+  yield* extend()
+}
+
+export function countMerges(lengths: readonly number[]): number {
+  let count = 1
+  let placed = 0
+  for (const length of lengths) for (let n = 1; n <= length; n++) count = (count * ++placed) / n
+  return Math.round(count)
+}
+
+interface Player<State> {
+  readonly program: Program<State>
+  readonly connection: Connection
+  readonly pid: number
+  next: number
+  waiting: Promise<void> | undefined
+  isWaiting: boolean
+}
+
+export class Scheduler<State> {
+  readonly #players: Player<State>[]
+  readonly #monitor: Connection
+
+  private constructor(players: Player<State>[], monitor: Connection) {
+    this.#players = players
+    this.#monitor = monitor
+  }
+
+  static async open<State>(programs: readonly Program<State>[], connect: (purpose: string) => Connection): Promise<Scheduler<State>> {
+    const players = await Promise.all(
+      programs.map(async (program) => {
+        const connection = connect(`program ${program.letter}`)
+        const [row] = await connection.query<{ pid: number }>('select pg_backend_pid() as pid')
+        // A circle of waits shows at once, and not after the second that is the default.
+        await connection.query("set deadlock_timeout = '20ms'")
+        return { program, connection, pid: row!.pid, next: 0, waiting: undefined, isWaiting: false }
+      }),
+    )
+    return new Scheduler(players, connect('monitor'))
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([...this.#players.map((player) => player.connection.close()), this.#monitor.close()])
+  }
+
+  async play(turns: readonly number[], state: State): Promise<Trace> {
+    const errors: { step: string; code: string; message: string }[] = []
+    const waited: string[] = []
+    for (const player of this.#players) player.next = 0
+    const take = async (player: Player<State>) => {
+      const step = player.program.steps[player.next]
+      if (step === undefined) return
+      player.next++
+      const name = `${player.program.letter}${player.next} ${step.name}`
+      player.isWaiting = true
+      player.waiting = step
+        .run(state, player.connection)
+        .catch((error: unknown) => {
+          errors.push({ step: name, code: sqlState(error) ?? 'none', message: String(error) })
+        })
+        .then(() => {
+          player.isWaiting = false
+        })
+      if (await this.#isBlocked(player)) waited.push(name)
+    }
+    for (const turn of turns) {
+      const player = this.#players[turn]!
+      // It is still waiting for a lock: its turn comes when it has got it.
+      if (player.isWaiting) continue
+      await take(player)
+      await this.#settleWaiting()
+    }
+    // What stood still meanwhile goes on, one step at a time.
+    while (this.#players.some((player) => player.isWaiting || player.next < player.program.steps.length)) {
+      const free = this.#players.find((player) => !player.isWaiting && player.next < player.program.steps.length)
+      if (free !== undefined) await take(free)
+      else await Promise.race(this.#players.filter((player) => player.isWaiting).map((player) => player.waiting))
+      await this.#settleWaiting()
+    }
+    const schedule = turns.map((turn) => this.#players[turn]!.program.letter).join('')
+    return { schedule, errors, waited, deadlocks: errors.filter((error) => error.code === '40P01').length }
+  }
+
+  /** Whether the step waits for somebody's lock; false once it has ended. */
+  async #isBlocked(player: Player<State>): Promise<boolean> {
+    for (;;) {
+      await Promise.race([player.waiting, sleep(3)])
+      if (!player.isWaiting) return false
+      const [row] = await this.#monitor.query<{ blocked: boolean }>('select cardinality(pg_blocking_pids($1::integer)) > 0 as blocked', [player.pid])
+      if (row!.blocked && player.isWaiting) return true
+    }
+  }
+
+  /** After every step: whoever waited either goes on now, to its end, or is seen to wait still. */
+  async #settleWaiting(): Promise<void> {
+    for (const player of this.#players) if (player.isWaiting) await this.#isBlocked(player)
+  }
+}

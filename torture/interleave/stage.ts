@@ -1,0 +1,117 @@
+// The tables of one schedule: set up by one round trip, looked at by one. Product statements run through product connections.
+
+import { Connection } from '../../packages/pawl/src/db/driver.ts'
+import { type Parameter, type Statement, statement } from '../../packages/pawl/src/db/statement.ts'
+import { leaseStatements } from '../../packages/pawl/src/kernel/lease.ts'
+
+const jobsModule = new URL('../../packages/pawl/src/jobs/jobs.ts', import.meta.url).href
+const named = (file: string) => statement(jobsModule, file)
+
+export const productStatements = {
+  ...leaseStatements,
+  claim: named('claim'),
+  claimSuspect: named('claim-suspect'),
+  settle: named('settle'),
+  settleFailed: named('settle-failed'),
+  cancel: named('cancel'),
+  rescue: named('rescue'),
+} as const
+export type Statements = { readonly [Name in keyof typeof productStatements]: Statement }
+
+export const leaseMs = 4000
+/** The incarnations of every schedule. */
+export const worker = { a: 1, b: 2 } as const
+
+export const setupSql = `
+create table pawl.clock_shift (ms bigint not null);
+create or replace function pawl.now() returns timestamptz language sql volatile as
+  'select clock_timestamp() + coalesce((select sum(ms) from pawl.clock_shift), 0) * interval ''1 millisecond''';
+create table public.effect (job_id bigint not null, fence bigint not null, program text not null);
+`
+
+/** Two open incarnations and these jobs, ready. One round trip. */
+export function resetSql(jobs: number): string {
+  return `delete from pawl.clock_shift where true; delete from public.effect where true; delete from pawl.job where true;
+    delete from pawl.job_history where true; delete from pawl.job_attempt where true; delete from pawl.worker where true; delete from pawl.alert where true;
+    insert into pawl.worker (id, name, host, pid, release, queues, kinds, concurrency, locks, lease_until)
+      select id, 'w' || id, 'here', 1, 'test', '{}', '{}', 1, false, pawl.now() + interval '${leaseMs} milliseconds' * case id when ${worker.a} then 1 else 100 end
+      from unnest(array[${worker.a}, ${worker.b}]) id;
+    insert into pawl.job (id, queue, kind, state, payload, due, run_at)
+      select id, 'default', 'k', 'ready', '{}', pawl.now() - interval '1 minute', pawl.now() from generate_series(1, ${jobs}) id;`
+}
+
+export interface After {
+  readonly live: readonly { id: string; state: string; fence: string; holder: number | null }[]
+  readonly finished: readonly { id: string; outcome: string; fence: string }[]
+  readonly effects: readonly { job_id: string; fence: string; program: string }[]
+  readonly closed: readonly number[]
+}
+
+export const afterSql = `select
+  coalesce((select jsonb_agg(jsonb_build_object('id', id::text, 'state', state, 'fence', fence::text, 'holder', holder)) from pawl.job), '[]') as live,
+  coalesce((select jsonb_agg(jsonb_build_object('id', id::text, 'outcome', outcome, 'fence', fence::text)) from pawl.job_history), '[]') as finished,
+  coalesce((select jsonb_agg(jsonb_build_object('job_id', job_id::text, 'fence', fence::text, 'program', program)) from public.effect), '[]') as effects,
+  coalesce((select jsonb_agg(id) from pawl.worker where closed_at is not null), '[]') as closed`
+
+export function connector(url: string): (purpose: string) => Connection {
+  return (purpose) =>
+    new Connection({ url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 30_000, applicationName: 'interleave' }, purpose)
+}
+
+// ---- statements as the product calls them
+
+export interface Claimed {
+  readonly id: string
+  readonly fence: string
+}
+
+const kinds = { kinds: '{k}', timeouts_ms: '{900000}', queue: 'default' }
+
+/** An ordinary claim, and if it finds nothing one for a suspect. */
+export async function claimOne(connection: Connection, sql: Statements, who: number, limit = 1): Promise<Claimed[]> {
+  const rows = await connection.run<Claimed>(sql.claim, { worker: who, limit, after_due: '-infinity', after_id: '0', ...kinds })
+  return rows.length > 0 ? rows : connection.run<Claimed>(sql.claimSuspect, { worker: who, ...kinds })
+}
+
+export function settle(connection: Connection, sql: Statements, jobs: readonly Claimed[]): Promise<{ settled: number }[]> {
+  return connection.run(sql.settle, { ...identity(jobs), results: numbers(jobs.map(() => null)), ran_ms: numbers(jobs.map(() => 1)) })
+}
+
+export function settleFailed(connection: Connection, sql: Statements, jobs: readonly Claimed[], who: number): Promise<unknown[]> {
+  return connection.run(sql.settleFailed, {
+    ...identity(jobs),
+    worker: who,
+    outcomes: `{${jobs.map(() => 'failed').join(',')}}`,
+    delays_ms: numbers(jobs.map(() => 1000)),
+    errors: `{${jobs.map(() => 'planned').join(',')}}`,
+    ran_ms: numbers(jobs.map(() => 1)),
+  })
+}
+
+export function cancel(connection: Connection, sql: Statements, id: string): Promise<unknown[]> {
+  return connection.run(sql.cancel, { tenant: '', id, revision: null, reason: null })
+}
+
+export function closeDead(connection: Connection, sql: Statements): Promise<{ id: number }[]> {
+  return connection.run(sql.closeDead, { lock_class: 0x7061776c })
+}
+
+export function rescue(connection: Connection, sql: Statements): Promise<unknown[]> {
+  return connection.run(sql.rescue, { limit: 1000, max_crashes: 3 })
+}
+
+export function beat(connection: Connection, sql: Statements, who: number): Promise<unknown[]> {
+  return connection.run(sql.beat, { worker: who, lease_ms: leaseMs })
+}
+
+export function moveOn(connection: Connection, ms: number): Promise<unknown[]> {
+  return connection.query(`insert into pawl.clock_shift values (${ms})`)
+}
+
+function identity(jobs: readonly Claimed[]): Record<string, Parameter> {
+  return { tenants: `{${jobs.map(() => '""').join(',')}}`, ids: numbers(jobs.map((job) => job.id)), fences: numbers(jobs.map((job) => job.fence)) }
+}
+
+function numbers(values: readonly (string | number | null)[]): string {
+  return `{${values.map((value) => value ?? 'null').join(',')}}`
+}
