@@ -48,7 +48,8 @@ export async function jobs(options: Options): Promise<boolean> {
     )
     const context: Context = { server, redis, rounds: options.rounds, isQuick: options.isQuick, log }
     const measures = await runAll(context, chosen)
-    if (options.mayWrite) publish('jobs', measures, { rounds: options.rounds, servers })
+    if (options.mayWrite)
+      publish('jobs', measures, { rounds: options.rounds, servers, order: groups.flatMap((group) => group.measures) })
     process.stdout.write(`${options.isJson ? toJson('jobs', measures) : toTable(measures)}\n`)
     return measures.every(({ met }) => met)
   } finally {

@@ -2,7 +2,8 @@
 // out of date, then starts the file. It uses nothing but Node, because it runs before anything is installed.
 import { spawn, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { constants } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
@@ -11,15 +12,14 @@ const [file, ...args] = process.argv.slice(2)
 
 const [major, minor] = process.versions.node.split('.').map(Number)
 if (major < 20 || (major === 20 && minor < 19)) {
-  console.error(
-    `Pawl needs Node 20.19 or newer; this is ${process.versions.node}. Install a newer Node and run the command again.`,
-  )
+  console.error(`Pawl needs Node 20.19 or newer; this is ${process.versions.node}. Install a newer Node and run the command again.`)
   process.exit(1)
 }
 
 /** One process installs; others that start meanwhile wait for it. A lock left by a killed process is taken over. */
 async function withInstallLock(install) {
-  const lock = join(root, 'node_modules', '.pawl-install-lock')
+  // Not in node_modules, which `npm ci` empties.
+  const lock = join(root, '.pawl', 'install-lock')
   mkdirSync(dirname(lock), { recursive: true })
   for (;;) {
     try {
@@ -48,27 +48,51 @@ function isAbandoned(lock) {
   }
 }
 
-export async function ensureInstalled(folder, name) {
-  const wanted = createHash('sha256')
-    .update(readFileSync(join(folder, 'package-lock.json')))
-    .update(process.versions.modules)
-    .digest('hex')
+function readText(path) {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return ''
+  }
+}
+
+/** npm notes in node_modules what it has put there. Optional packages may be absent: those of other platforms always are. */
+function hasLockedPackages(folder, lockText) {
+  const installed = JSON.parse(readText(join(folder, 'node_modules', '.package-lock.json')) || '{}').packages
+  if (installed === undefined) return false
+  return Object.entries(JSON.parse(lockText).packages).every(([path, { version, link, optional }]) => {
+    if (!path.includes('node_modules/') || link) return true
+    return installed[path] === undefined ? optional === true : installed[path].version === version
+  })
+}
+
+function npm(folder, npmArgs, output) {
+  const path = process.env.npm_execpath
+  const options = { cwd: folder, stdio: ['ignore', output, output] }
+  const more = ['--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']
+  const done = path?.endsWith('.js')
+    ? spawnSync(process.execPath, [path, ...npmArgs, ...more], options)
+    : spawnSync('npm', [...npmArgs, ...more], { ...options, shell: process.platform === 'win32' })
+  return done.status === 0
+}
+
+async function ensureInstalled(folder, name) {
+  const lockText = readFileSync(join(folder, 'package-lock.json'), 'utf8')
+  const wanted = createHash('sha256').update(lockText).update(process.versions.modules).digest('hex')
   const stamp = join(folder, 'node_modules', '.pawl-installed')
-  const isInstalled = () => existsSync(stamp) && readFileSync(stamp, 'utf8') === wanted
+  const isInstalled = () => readText(stamp) === wanted
   if (isInstalled()) return
   await withInstallLock(() => {
     if (isInstalled()) return
-    console.error(`Installing the dependencies of ${name} (once) ...`)
-    const npm = process.env.npm_execpath
-    const install = ['ci', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']
-    const done = npm
-      ? spawnSync(process.execPath, [npm, ...install], { cwd: folder, stdio: ['ignore', 2, 2] })
-      : spawnSync('npm', install, { cwd: folder, stdio: ['ignore', 2, 2], shell: process.platform === 'win32' })
-    if (done.status !== 0) {
-      console.error(
-        `\n'npm ci' failed in ${folder}. See its message above; check that the package registry can be reached, then run the command again.`,
-      )
-      process.exit(done.status ?? 1)
+    if (!hasLockedPackages(folder, lockText)) {
+      console.error(`Installing the dependencies of ${name} (once, about a minute) ...`)
+      // `npm ci` refuses a lock file that lacks optional packages of other platforms, as one made behind a partial mirror of the registry
+      // does; `npm install` puts the same locked packages in place.
+      if (!npm(folder, ['ci'], 'ignore') && !npm(folder, ['install', '--no-save'], 2)) {
+        console.error(`\nThe dependencies could not be installed in ${folder}: see npm's message above.`)
+        console.error('Check that the package registry can be reached and that this folder can be written to, then run the command again.')
+        process.exit(1)
+      }
     }
     writeFileSync(stamp, wanted)
   })
@@ -87,4 +111,4 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) {
     if (!(signal === 'SIGINT' && process.stdin.isTTY)) child.kill(signal)
   })
 }
-child.on('exit', (code, signal) => process.exit(code ?? (signal ? 128 : 1)))
+child.on('exit', (code, signal) => process.exit(code ?? 128 + (constants.signals[signal] ?? 0)))

@@ -11,6 +11,7 @@ import { type EmbeddedServer, startEmbedded } from '@pawl/server/embedded'
 import { createPawl, migrate, type Pawl, silentLogger } from 'pawl'
 import type pg from 'pg'
 import { Connection } from '../packages/pawl/src/db/driver.ts'
+import { type BuiltChild, buildChild } from './build.ts'
 import { plantInDatabase, plantInRig } from './canaries/plant.ts'
 import { childEnvironment } from './child.ts'
 import { ControlServer, type Request } from './control.ts'
@@ -49,13 +50,15 @@ export class Rig {
   readonly admin: pg.Pool
   readonly #slots = new Map<string, Slot>()
   readonly #serverDir: string
+  readonly #built: BuiltChild
   #server: EmbeddedServer
   #control!: ControlServer
   #isHealed = false
   #restarting: Promise<void> | undefined
   #clock: Promise<void> = Promise.resolve()
 
-  private constructor(options: RigOptions, serverDir: string, server: EmbeddedServer) {
+  private constructor(options: RigOptions, serverDir: string, server: EmbeddedServer, built: BuiltChild) {
+    this.#built = built
     this.options = options
     this.#serverDir = serverDir
     this.#server = server
@@ -67,8 +70,11 @@ export class Rig {
 
   static async open(options: RigOptions): Promise<Rig> {
     const serverDir = mkdtempSync(join(tmpdir(), 'pawl-torture-'))
-    const server = await startEmbedded({ dir: join(serverDir, 'pg'), port: 0, database: 'torture', settings: serverSettings })
-    const rig = new Rig(options, serverDir, server)
+    const [server, built] = await Promise.all([
+      startEmbedded({ dir: join(serverDir, 'pg'), port: 0, database: 'torture', settings: serverSettings }),
+      buildChild(),
+    ])
+    const rig = new Rig(options, serverDir, server, built)
     openRigs.add(rig)
     await migrate({ url: server.url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 60_000, applicationName: 'torture' })
     await rig.admin.query(readFileSync(join(here, 'audit.sql'), 'utf8'))
@@ -127,7 +133,7 @@ export class Rig {
     const left = (faults: readonly PlannedFault[], of: string) => (this.#isHealed ? [] : faults.slice(fired(of)))
     slot.starts++
     const output = openSync(join(this.dir, `${name}.log`), 'a')
-    const child = spawn(process.execPath, ['--import', 'tsx', '--conditions=source', join(here, 'worker-child.ts')], {
+    const child = spawn(process.execPath, [this.#built.main], {
       cwd: root,
       stdio: ['ignore', output, output],
       env: {
@@ -329,6 +335,7 @@ export class Rig {
       slot.isWanted = false
       slot.child?.kill('SIGKILL')
     }
+    this.#built.remove()
     process.kill(this.#server.pid, 'SIGQUIT')
   }
 
@@ -339,6 +346,7 @@ export class Rig {
       slot.child?.kill('SIGKILL')
       await slot.proxy.close()
     }
+    this.#built.remove()
     await this.#control.close()
     await this.admin.end()
     await this.#server.stop('immediate').catch(() => undefined)

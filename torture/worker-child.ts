@@ -24,7 +24,7 @@ const log =
 const logger: Logger = { debug() {}, info() {}, warn: log('warn'), error: log('error') }
 
 plantInProcess(options.canary, slot)
-keeperTesting.probeModule = new URL('./keeper-probe.ts', import.meta.url).href
+keeperTesting.probeModule = new URL(import.meta.url.endsWith('.ts') ? './keeper-probe.ts' : './keeper-probe.js', import.meta.url).href
 // Without its supervisor nobody would ever end it.
 const control = new ControlClient(controlPort, () => process.kill(process.pid, 'SIGKILL'))
 const pool = hardyPool({ url, name: `${proc} own`, max: concurrency })

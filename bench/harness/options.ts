@@ -18,6 +18,7 @@ export function parseOptions(args: readonly string[]): Options {
     else throw new Error(`There is no option ${name}.\n${usage}`)
   }
   const isQuick = flags.has('--quick')
+  if (isQuick && flags.has('--write')) throw new Error('The results of --quick mean nothing, so --write does not keep them.')
   const rounds = Number(flags.get('--rounds') ?? (isQuick ? 1 : 5))
   if (!Number.isInteger(rounds) || rounds < 1) throw new Error(`--rounds must be a whole number from 1.\n${usage}`)
   const only = (flags.get('--only') ?? '').split(',').map((name) => name.trim())

@@ -23,7 +23,7 @@ export interface Published {
 export function publish(
   name: string,
   fresh: readonly Measure[],
-  { rounds, servers }: { rounds: number; servers: Readonly<Record<string, string>> },
+  { rounds, servers, order }: { rounds: number; servers: Readonly<Record<string, string>>; order: readonly string[] },
 ): void {
   const file = join(bench, 'results', `${name}.json`)
   const kept = readEarlier(file).filter((earlier) => !fresh.some((measure) => measure.name === earlier.name))
@@ -38,7 +38,7 @@ export function publish(
       system: `${process.platform} ${release()}`,
     },
     releases: { node: process.versions.node, ...servers, ...peerReleases() },
-    measures: [...kept, ...fresh],
+    measures: [...kept, ...fresh].sort((a, b) => order.indexOf(a.name) - order.indexOf(b.name)),
   }
   mkdirSync(dirname(file), { recursive: true })
   writeFileSync(file, `${JSON.stringify(published, null, 2)}\n`)

@@ -27,6 +27,8 @@ create table pawl.clock_shift (ms bigint not null);
 create or replace function pawl.now() returns timestamptz language sql volatile as
   'select clock_timestamp() + coalesce((select sum(ms) from pawl.clock_shift), 0) * interval ''1 millisecond''';
 create table public.effect (job_id bigint not null, fence bigint not null, program text not null);
+alter table pawl.job set (autovacuum_enabled = false);
+alter table pawl.worker set (autovacuum_enabled = false);
 `
 
 /** Two open incarnations and these jobs, ready. One round trip. */

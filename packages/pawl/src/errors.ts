@@ -7,7 +7,6 @@ export const errorTable = {
   PAWL_CONFIG: { status: 500, exit: 2, retryable: false },
   PAWL_INVALID_PAYLOAD: { status: 422, exit: 1, retryable: false },
   PAWL_KIND_DEFINED_TWICE: { status: 500, exit: 2, retryable: false },
-  PAWL_KIND_UNKNOWN: { status: 404, exit: 3, retryable: false },
   PAWL_LEASE_LOST: { status: 409, exit: 4, retryable: false },
   PAWL_NOT_FOUND: { status: 404, exit: 3, retryable: false },
   PAWL_NO_STANDBY: { status: 503, exit: 5, retryable: false },

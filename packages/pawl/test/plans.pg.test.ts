@@ -34,12 +34,6 @@ const withoutFence: Readonly<Record<string, string>> = {
   retry: 'changes only rows that are dead or scheduled; nobody holds them',
 }
 
-/** Why a statement may scan days of the history in full. */
-const mayScan: Readonly<Record<string, string>> = {
-  'list-finished':
-    'there is no index by time of finishing, which every settle would pay for; a page costs a scan of the days it reads',
-}
-
 describe.each(files)('$path', (file) => {
   const header = file.source.slice(0, file.source.search(/^(?!--)/m))
 
@@ -157,7 +151,7 @@ describe.each(Object.keys(states))('with %s', (state) => {
     if (isTid) expect(nodes.some((node) => node['Node Type'] === 'Tid Scan' && node['Relation Name'] === 'job')).toBe(true)
   })
 
-  test.each(files.filter(({ name }) => mayScan[name] === undefined))(
+  test.each(files)(
     '$path scans no table of jobs or of their history in full',
     async (file) => {
       const scanned = (await explain(file.text))

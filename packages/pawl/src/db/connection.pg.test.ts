@@ -80,6 +80,16 @@ test('[K9] closing a half-open connection that is idle does not wait for ever', 
   expect(await tookMs(() => connection.close())).toBeLessThan(timeoutMs + slackMs)
 })
 
+test('[K9] the server is asked to notice a client that went without a word', async () => {
+  const connection = new Connection(options(), 'engine')
+  const pool = createPool(options(), 'handler', 1)
+  const settings = "select current_setting('tcp_keepalives_idle') as idle, current_setting('tcp_keepalives_count') as count"
+  expect(await connection.query(settings)).toEqual([{ idle: '10', count: '3' }])
+  expect((await pool.query(settings)).rows).toEqual([{ idle: '10', count: '3' }])
+  await connection.close()
+  await pool.end()
+})
+
 /** A listener that finds jobs as a worker does: by a look after each (re)connect, and by notifications in between. */
 function listening(heartbeatMs: number) {
   const seen: string[] = []

@@ -19,6 +19,9 @@ export interface DatabaseOptions {
   readonly applicationName: string
 }
 
+// The server, too, must notice a client that went without a word, or its open transaction keeps a job's row locked for hours.
+const keepaliveSettings = ['tcp_keepalives_idle=10', 'tcp_keepalives_interval=5', 'tcp_keepalives_count=3']
+
 // Session settings of the engine's own connections. The planner switches keep every statement on its index even when the statistics were
 // taken on an empty table; the rest undoes what a role or database may have set.
 const engineSettings = [
@@ -46,8 +49,8 @@ function clientConfig(options: DatabaseOptions, purpose: string, settings: reado
     keepAlive: true,
     keepAliveInitialDelayMillis: 10_000,
     pipeline: true,
-    ...(options.pooler === 'none' && settings.length > 0
-      ? { options: settings.map((setting) => `-c ${setting}`).join(' ') }
+    ...(options.pooler === 'none'
+      ? { options: [...keepaliveSettings, ...settings].map((setting) => `-c ${setting}`).join(' ') }
       : {}),
   }
 }

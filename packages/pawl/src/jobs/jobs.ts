@@ -57,7 +57,7 @@ export interface ListOptions {
   readonly kind?: string
   readonly queue?: string
   readonly limit?: number
-  /** The id (live states) or time (finished ones) that ended the last page. */
+  /** The id that ended the last page. */
   readonly before?: string
 }
 
@@ -147,7 +147,7 @@ export class Jobs {
       state: state ?? null,
       kind,
       queue,
-      before: isFinished || before === null ? before : jobId(before),
+      before: before === null ? null : jobId(before),
       limit: whole('limit', limit, 1, 500),
     })
     return rows.map((row) => camelCase({ run_at: null, finished_at: null, ...row }) as unknown as ListedJob)

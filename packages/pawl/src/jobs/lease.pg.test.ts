@@ -15,7 +15,7 @@ import type { Worker } from './worker.ts'
 const settleStatement = statement(import.meta.url, 'settle')
 // With a beat this slow the worker hears of nothing by itself: only the database can refuse.
 const deaf = { lease: '60s', beatMs: 20_000 } as const
-const quick = { lease: '2s', beatMs: 100 } as const
+const quick = { lease: '10s', beatMs: 100 } as const
 
 let db: TestDatabase
 const workers: Worker[] = []

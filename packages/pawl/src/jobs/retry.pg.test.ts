@@ -239,10 +239,10 @@ test('[J15] a job that the rescuer discards calls the hook and the event in the 
     },
   })
   pawl.on('job.dead', (job) => event.resolve(job))
-  const first = await startWorker({ lease: '2s', beatMs: 100 })
+  const first = await startWorker({ lease: '10s', beatMs: 100 })
   const { id } = await pawl.jobs.enqueue('kills', {})
   await started.promise
-  await startWorker({ lease: '2s', beatMs: 100 })
+  await startWorker({ lease: '10s', beatMs: 100 })
   await endLease(db.pool, first.id!)
   expect(await hook.promise).toMatchObject({ id, kind: 'kills', reason: expect.stringContaining('worker') })
   expect(await event.promise).toMatchObject({ id, kind: 'kills' })

@@ -123,7 +123,7 @@ for (const shape of ['run', 'tx'] as const) {
         },
       })
     }
-    const leaseMs = 1500
+    const leaseMs = 3000
     const worker = await startWorker({ lease: leaseMs, beatMs: 100 })
     const { id } = await pawl.jobs.enqueue('long', {})
     const { signal } = await started.promise
@@ -208,10 +208,10 @@ test('[J13] a suspect that runs alone does not hold up the end of the grace', as
       await go.promise
     },
   })
-  const first = await startWorker({ lease: '2s', beatMs: 100 })
+  const first = await startWorker({ lease: '10s', beatMs: 100 })
   const { id } = await pawl.jobs.enqueue('work', {})
   await started[0]!.promise
-  const second = await startWorker({ lease: '2s', beatMs: 100 })
+  const second = await startWorker({ lease: '10s', beatMs: 100 })
   await endLease(db.pool, first.id!)
   await started[1]!.promise
   expect(await second.stop({ grace: '100ms' })).toMatchObject({ stillRunning: [id] })

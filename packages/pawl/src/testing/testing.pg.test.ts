@@ -66,7 +66,7 @@ test('endLease lets the next worker take over', async () => {
       return 'the first'
     },
   })
-  const [first, second] = [pawl.jobs.worker({ lease: '2s', beatMs: 100 }), pawl.jobs.worker({ lease: '2s', beatMs: 100 })]
+  const [first, second] = [pawl.jobs.worker({ lease: '10s', beatMs: 100 }), pawl.jobs.worker({ lease: '10s', beatMs: 100 })]
   await first.start()
   const { id } = await pawl.jobs.enqueue('work', {})
   await started.promise

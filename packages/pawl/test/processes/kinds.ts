@@ -9,6 +9,8 @@ import type { Said } from './protocol.ts'
 export interface WorkPayload {
   /** On these attempts the handler says `holding` and waits for the word `go`; for ever if it never comes. */
   readonly hold?: readonly number[]
+  /** The work is done inside the application's transaction, so that the fenced call follows it at once. */
+  readonly inside?: boolean
   /** Takes this long, without blocking anyone. */
   readonly sleepMs?: number
   /** On these attempts it blocks the event loop for blockMs. */
@@ -56,17 +58,19 @@ export function defineKinds(pawl: Pawl, names: readonly KindName[], world: Handl
 }
 
 async function guarded(job: Work, context: JobContext, world: HandlerWorld): Promise<void> {
-  await work(job, world)
+  if (!job.payload.inside) await work(job, world)
   await telling(job, context, world, async (client) => {
+    if (job.payload.inside) await work(job, world)
     await job.guard(client)
     await writeEffect(client, job)
   })
 }
 
 async function completed(job: Work, context: JobContext, world: HandlerWorld): Promise<void> {
-  await work(job, world)
+  if (!job.payload.inside) await work(job, world)
   await telling(job, context, world, async (client) => {
     await writeEffect(client, job)
+    if (job.payload.inside) await work(job, world)
     await job.complete(client)
   })
 }

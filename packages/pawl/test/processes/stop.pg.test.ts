@@ -9,12 +9,12 @@ const shapes = ['guarded', 'tx', 'completed'] as const
 const phases = ['still runs it', 'has done it'] as const
 
 test.each(shapes.flatMap((kind) => phases.map((phase) => ({ kind, phase }))))(
-  "[J4] a worker stopped past its lease is refused when it goes on with its '$kind' job and its successor $phase: one effect",
+  '[J4] a worker stopped past its lease is refused when it goes on with its job ($kind) and its successor $phase: one effect',
   async ({ kind, phase }) => {
     const db = await createScene()
     const kinds: KindName[] = [kind, 'follow']
     const zombie = await WorkerProcess.start({ url: db.url, kinds })
-    const { id } = await db.pawl().jobs.enqueue(kind, { hold: [1, 2] })
+    const { id } = await db.pawl().jobs.enqueue(kind, { hold: [1, 2], inside: true })
     await zombie.hears('holding')
     zombie.pause()
     const successor = await workHere(db, kinds, { worker: { lease: '30s' } })
@@ -25,7 +25,7 @@ test.each(shapes.flatMap((kind) => phases.map((phase) => ({ kind, phase }))))(
       await until('the successor has done the job', async () => (await pawl.jobs.get(id))!.state === 'done')
     }
     if (phase === 'has done it') await finish()
-    // What it hears first on waking is that it may write.
+    // What it hears first on waking is that it may write, before it could learn that it lost its lease: the database must refuse it.
     zombie.tell('go')
     zombie.resume()
     expect((await zombie.hears('job.refused')).map(({ detail }) => detail)).toMatchObject([{ id }])

@@ -69,7 +69,7 @@ function addList(adder: CommandAdder, parent: Parent): void {
     .option('--kind <kind>', 'only this kind')
     .option('--queue <queue>', 'only this queue')
     .option('--limit <count>', `how many, up to ${limitMax}`, wholeNumber(1, limitMax), 50)
-    .option('--before <id>', "go on after the last page: the 'next' that it gave (live jobs)")
+    .option('--before <id>', "go on after the last page: the 'next' that it gave")
   adder.does<ListFlags>(command, list)
 }
 
@@ -77,11 +77,6 @@ async function list(context: Context<ListFlags>): Promise<void> {
   const { terminal, flags } = context
   const { state, kind, queue, limit, before } = flags
   const isFinished = state !== undefined && finalStates.includes(state)
-  if (isFinished && before !== undefined)
-    throw new UsageError(
-      '--before goes through live jobs, and these are finished ones.',
-      `narrow it with --kind or --queue, or take up to --limit ${limitMax}`,
-    )
   const items = await open(context, ({ jobs }) =>
     jobs.list({
       limit,
@@ -91,7 +86,7 @@ async function list(context: Context<ListFlags>): Promise<void> {
       ...(before ? { before } : {}),
     }),
   )
-  const next = isFinished || items.length < limit ? null : items.at(-1)!.id
+  const next = items.length < limit ? null : items.at(-1)!.id
   if (terminal.output === 'jsonl') for (const item of items) terminal.json(item)
   else if (terminal.output === 'json') terminal.json({ items, next })
   else terminal.table(isFinished ? finishedColumns : liveColumns, items)
@@ -102,7 +97,6 @@ async function list(context: Context<ListFlags>): Promise<void> {
         : `No ${state} jobs${kind ? ` of kind ${kind}` : ''}.`,
     )
   else if (next !== null) terminal.say(`There may be more: --before ${next}`)
-  else if (items.length === limit) terminal.say(`There may be more: --limit ${limitMax}, --kind or --queue`)
 }
 
 const firstColumns: readonly Column<ListedJob>[] = [

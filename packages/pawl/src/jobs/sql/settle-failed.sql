@@ -1,12 +1,13 @@
 -- Ends a batch of attempts without finishing their jobs: each is retried later, snoozed, given back, or dead.
 -- Locks: the job rows, by primary key, as settle.sql. The new fence makes a second ending of the same attempt a refusal.
 -- Plan: job_pkey for each.
--- Rows: every accepted job with its state, among them what this very fence ended before (the answer to that commit was lost). A job
--- that is missing here was refused.
+-- Rows: every accepted job with its state, among them what this very fence ended so before (the answer to that commit was lost; a
+-- rescuer's record of the same fence says 'crashed'). A job that is missing here was refused.
 with given as materialized (
   select g.tenant, g.id, g.fence, g.outcome, g.delay_ms, g.error, g.ran_ms
   from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[], :outcomes::text[], :delays_ms::bigint[], :errors::text[], :ran_ms::integer[])
     as g(tenant, id, fence, outcome, delay_ms, error, ran_ms)
+  order by g.tenant, g.id
 ),
 clock as materialized (
   select pawl.now() as now
@@ -65,5 +66,6 @@ where exists (
   where a.tenant = g.tenant
     and a.job_id = g.id
     and a.fence = g.fence
+    and a.outcome = g.outcome
     and a.ended_at >= to_timestamp((g.id >> 21) / 1000.0) - interval '2 days'
 )

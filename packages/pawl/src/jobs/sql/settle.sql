@@ -1,11 +1,12 @@
 -- Settles a batch of jobs as done: deletes each by (id, fence) and writes its history row.
--- Locks: the job rows, by primary key. Two batches never hold the same fence, so they cannot wait for each other in a circle.
+-- Locks: the job rows, by id: a caller's transaction that cancels several jobs in that order cannot wait with us in a circle.
 -- Plan: job_pkey for each. The predicate names id and fence and nothing else: a test of the state would walk job_held instead.
 -- One row: how many. If that is fewer than were given, unsettled.sql tells which were refused.
 with given as materialized (
   select g.tenant, g.id, g.fence, g.result, g.ran_ms
   from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[], :results::jsonb[], :ran_ms::integer[])
     as g(tenant, id, fence, result, ran_ms)
+  order by g.tenant, g.id
 ),
 gone as (
   delete from pawl.job j

@@ -137,8 +137,9 @@ async function onTerminal(args: readonly string[], { env, typed = '' }: CliOptio
   onTestFinished(() => void child.kill('SIGKILL'))
   let stdout = ''
   child.stdout.setEncoding('utf8').on('data', (text: string) => {
+    const wasAsked = stdout.includes('[y/N]')
     stdout += text
-    if (typed !== '' && /\[y\/N\] $/.test(stdout)) child.stdin.write(typed)
+    if (!wasAsked && stdout.includes('[y/N]')) child.stdin.write(typed)
   })
   await once(child, 'close')
   return { code: child.exitCode, stdout, stderr: '' }
