@@ -1,6 +1,6 @@
 // Compiles a package to JavaScript as npm would publish it: dist beside its package.json, the SQL files beside the modules that read them.
 
-import { copyFileSync, cpSync, mkdirSync } from 'node:fs'
+import { copyFileSync, cpSync, mkdirSync, readFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import { type Ended, root, runNode } from './phase.ts'
 import { filesUnder } from './results.ts'
@@ -22,8 +22,9 @@ export async function compile(name: PackageName, target?: string): Promise<Ended
   for (const file of filesUnder(join(source, 'src')))
     if (file.endsWith('.sql')) copy(file, join(dist, relative(join(source, 'src'), file)))
   if (target !== undefined) {
-    copy(join(source, 'package.json'), join(target, 'package.json'))
-    if (name === 'pawl') cpSync(join(source, 'migrations'), join(target, 'migrations'), { recursive: true })
+    const { files = [] } = JSON.parse(readFileSync(join(source, 'package.json'), 'utf8')) as { files?: string[] }
+    for (const file of ['package.json', ...files.filter((path) => path !== 'dist')])
+      cpSync(join(source, file), join(target, file), { recursive: true })
   }
   return ended
 }

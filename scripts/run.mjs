@@ -12,7 +12,9 @@ const [file, ...args] = process.argv.slice(2)
 
 const [major, minor] = process.versions.node.split('.').map(Number)
 if (major < 20 || (major === 20 && minor < 19)) {
-  console.error(`Pawl needs Node 20.19 or newer; this is ${process.versions.node}. Install a newer Node and run the command again.`)
+  console.error(
+    `Pawl needs Node 20.19 or newer; this is ${process.versions.node}. Install a newer Node and run the command again.`,
+  )
   process.exit(1)
 }
 
@@ -90,7 +92,9 @@ async function ensureInstalled(folder, name) {
       // does; `npm install` puts the same locked packages in place.
       if (!npm(folder, ['ci'], 'ignore') && !npm(folder, ['install', '--no-save'], 2)) {
         console.error(`\nThe dependencies could not be installed in ${folder}: see npm's message above.`)
-        console.error('Check that the package registry can be reached and that this folder can be written to, then run the command again.')
+        console.error(
+          'Check that the package registry can be reached and that this folder can be written to, then run the command again.',
+        )
         process.exit(1)
       }
     }
@@ -110,5 +114,15 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) {
   process.on(signal, () => {
     if (!(signal === 'SIGINT' && process.stdin.isTTY)) child.kill(signal)
   })
+}
+// npm passes a signal on to the shell that it started us through, and a shell keeps it to itself: when npm or that shell has gone, it was
+// meant for us. A shell that a person typed the command into may go, as with nohup.
+if (process.env.npm_lifecycle_event !== undefined && process.platform !== 'win32') {
+  const parent = process.ppid
+  const watch = setInterval(() => {
+    if (process.ppid === parent) return
+    clearInterval(watch)
+    child.kill('SIGTERM')
+  }, 250)
 }
 child.on('exit', (code, signal) => process.exit(code ?? 128 + (constants.signals[signal] ?? 0)))

@@ -112,8 +112,9 @@ export class ClaimLoop {
     const found = await this.#claim(worker, room)
     if (found > 0) return sleep.worked(worker, found)
     if (this.#held() === 0 && (await this.#runSuspects(worker))) return
-    if (wasEmpty && this.#held() === 0) this.#options.onIdle()
-    const waitMs = await sleep.idle(worker)
+    const fullScanInMs = this.#options.fetcher.nextFullScanInMs
+    if (wasEmpty && this.#held() === 0 && fullScanInMs === undefined) this.#options.onIdle()
+    const waitMs = Math.min(await sleep.idle(worker), fullScanInMs ?? Number.POSITIVE_INFINITY)
     if (waitMs > 0) await changed.wait(waitMs)
   }
 

@@ -1,5 +1,6 @@
-// Claims: from which queue, and from where in its order. Under full load a claim starts behind the last one's end, because a stranger's
-// old snapshot may keep thousands of dead entries in front; at least once a second it looks from the beginning.
+// Claims: from which queue, and from where in its order. A stranger's old snapshot may keep thousands of dead entries in front of what is
+// ready. So under full load, and whenever a look from the beginning has shown to be dear, a claim starts behind the last one's end; at
+// least once a second it looks from the beginning.
 
 import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
@@ -16,27 +17,46 @@ const releaseUnknownStatement = statement(import.meta.url, 'release-unknown')
 const fullScanEveryMs = 1000
 const beginning = { due: '-infinity', id: '0' }
 
+/** A look from the beginning that takes longer than this, its rows aside, is dear. */
+const dearDefaultMs = 5
+const perRowMs = 0.1
+
 interface Mark {
-  due: string
-  id: string
-  fullScanMs: number
+  readonly due: string
+  readonly id: string
+  readonly fullScanMs: number
+  /** More was waiting behind it. */
+  readonly isFull: boolean
+  readonly isDear: boolean
+  /** The last look began behind the mark, and what lies before it waits for the next whole one. */
+  readonly isPartial: boolean
 }
 
 export class Fetcher {
   readonly #connection: Connection
   readonly #bufferMs: number
+  readonly #dearMs: number
   readonly #marks = new Map<string, Mark>()
   claims = 0
 
-  constructor(connection: Connection, bufferMs: number) {
+  constructor(connection: Connection, bufferMs: number, dearMs = dearDefaultMs) {
     this.#connection = connection
     this.#bufferMs = bufferMs
+    this.#dearMs = dearMs
+  }
+
+  /** Milliseconds until the next look from the beginning, where the last look was only behind a mark; undefined where it was whole. */
+  get nextFullScanInMs(): number | undefined {
+    const partial = [...this.#marks.values()].filter((mark) => mark.isPartial)
+    if (partial.length === 0) return undefined
+    return Math.max(1, Math.min(...partial.map((mark) => mark.fullScanMs)) + fullScanEveryMs - monotonicMs())
   }
 
   async claim(worker: number, queue: string, kinds: readonly DefinedKind[], limit: number): Promise<ClaimedRow[]> {
     const mark = this.#marks.get(queue)
     const nowMs = monotonicMs()
-    const from = mark !== undefined && nowMs - mark.fullScanMs < fullScanEveryMs ? mark : undefined
+    const from =
+      mark !== undefined && (mark.isFull || mark.isDear) && nowMs - mark.fullScanMs < fullScanEveryMs ? mark : undefined
     if (probe.on) await probe.hit('jobs.claim.before', { worker, queue, limit })
     this.claims++
     const rows = await this.#connection.run<ClaimedRow>(claimStatement, {
@@ -49,9 +69,20 @@ export class Fetcher {
     })
     if (probe.on) await probe.hit('jobs.claim.after', rows)
     rows.sort(byOrder)
-    this.#remember(queue, rows, limit, from === undefined ? nowMs : mark!.fullScanMs)
-    // Behind the mark there was too little: what lies before it is looked at now, not in a second.
-    if (from !== undefined && rows.length === 0) return this.claim(worker, queue, kinds, limit)
+    const last = rows.at(-1) ?? mark
+    if (last !== undefined) {
+      const isDear = from?.isDear ?? monotonicMs() - nowMs > this.#dearMs + rows.length * perRowMs
+      this.#marks.set(queue, {
+        due: last.due,
+        id: last.id,
+        fullScanMs: from?.fullScanMs ?? nowMs,
+        isFull: rows.length >= limit,
+        isDear,
+        isPartial: from !== undefined,
+      })
+    }
+    // Behind the mark there was nothing: what lies before it is looked at now, not in a second, unless that is dear.
+    if (from !== undefined && rows.length === 0 && !from.isDear) return this.claim(worker, queue, kinds, limit)
     return rows
   }
 
@@ -81,13 +112,6 @@ export class Fetcher {
       kinds: textsLiteral(kinds.map((kind) => kind.name)),
       timeouts_ms: numbersLiteral(kinds.map((kind) => kind.timeoutMs + this.#bufferMs)),
     }
-  }
-
-  /** Only a full claim leaves a mark: then more is waiting, and everything before its last row was taken or is locked. */
-  #remember(queue: string, rows: readonly ClaimedRow[], limit: number, fullScanMs: number): void {
-    const last = rows.at(-1)
-    if (last === undefined || rows.length < limit) this.#marks.delete(queue)
-    else this.#marks.set(queue, { due: last.due, id: last.id, fullScanMs })
   }
 }
 

@@ -322,7 +322,9 @@ export class Jobs {
     if (options.tx !== undefined) return (await toTx(options.tx).query<Row>(query.text, bind(query, values))).rows
     this.#assertOutsideTx(verb)
     try {
-      return await retryingDefinite(async () => (await this.#core.pool.query(query.text, bind(query, values) as unknown[])).rows as Row[])
+      return await retryingDefinite(
+        async () => (await this.#core.pool.query(query.text, bind(query, values) as unknown[])).rows as Row[],
+      )
     } catch (error) {
       throw unavailable(error)
     }
@@ -361,7 +363,9 @@ function retryingDefinite<T>(work: () => Promise<T>): Promise<T> {
 
 function isBeforeSending(error: unknown): boolean {
   const text = `${(error as { code?: string }).code ?? ''} ${error instanceof Error ? error.message : ''}`
-  return /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|53300|57P03|timeout exceeded when trying to connect|due to connection timeout/.test(text)
+  return /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|53300|57P03|timeout exceeded when trying to connect|due to connection timeout/.test(
+    text,
+  )
 }
 
 function commitUnknown(error: unknown): unknown {

@@ -8,7 +8,8 @@ import type { HeldJob } from './held.ts'
 
 export interface KeeperData {
   readonly database: DatabaseOptions
-  readonly worker: number
+  /** Undefined until there is an incarnation: it is told as a command then. */
+  readonly worker: number | undefined
   readonly leaseMs: number
   readonly beatMs: number
   readonly maxAttempts: number

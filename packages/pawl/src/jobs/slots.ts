@@ -11,6 +11,8 @@ import type { SharedEnd } from './shared.ts'
 
 export interface SlotsOptions {
   readonly concurrency: number
+  /** A tx handler needs a connection, so no more of them start than there are; waiting in the pool would run into its timeout. */
+  readonly txMax: number
   readonly bufferMs: number
   readonly board: Board
   readonly run: (held: HeldJob) => Promise<RunEnd>
@@ -31,6 +33,7 @@ export class Slots {
   readonly #byKind = new Map<DefinedKind, number>()
   /** A group that shares a transaction takes one slot. */
   #taken = 0
+  #takenTx = 0
   #isClosed = false
   #isAlone = false
   #finished = 0
@@ -159,6 +162,7 @@ export class Slots {
   }
 
   #hasSlot(kind: DefinedKind): boolean {
+    if (kind.tx !== undefined && this.#takenTx >= this.#options.txMax) return false
     return kind.concurrency >= this.#options.concurrency || (this.#byKind.get(kind) ?? 0) < kind.concurrency
   }
 
@@ -198,6 +202,7 @@ export class Slots {
     held.startedMs = monotonicMs()
     held.slotsTaken = slots
     this.#taken += slots
+    if (held.definition.tx !== undefined) this.#takenTx += slots
     this.#running.add(held)
     this.#byKind.set(held.definition, (this.#byKind.get(held.definition) ?? 0) + 1)
     this.#options.board.enter(held)
@@ -208,6 +213,7 @@ export class Slots {
     if (!this.#running.delete(held)) return
     this.#finished++
     this.#taken -= held.slotsTaken
+    if (held.definition.tx !== undefined) this.#takenTx -= held.slotsTaken
     this.#byKind.set(held.definition, (this.#byKind.get(held.definition) ?? 1) - 1)
     this.#options.board.leave(held)
   }

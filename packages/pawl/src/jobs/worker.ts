@@ -129,7 +129,9 @@ export class Worker {
     this.#isStarted = true
     try {
       this.#installation = await assertReady(this.#engine, this.#core)
-      await this.#startKeeper(await this.#openIncarnation())
+      // The lease begins when somebody is there to renew it: a thread may take longer to start than a short lease lasts.
+      await this.#startKeeper(undefined)
+      this.#keeper!.incarnation(await this.#openIncarnation())
     } catch (error) {
       await this.#closeConnections()
       throw error
@@ -208,6 +210,7 @@ export class Worker {
   #createSlots(): Slots {
     return new Slots({
       concurrency: this.#options.concurrency,
+      txMax: this.#options.handlerConnectionsMax,
       bufferMs: this.#options.bufferMs,
       board: this.#board,
       run: (held) => this.#run(held),
@@ -296,7 +299,7 @@ export class Worker {
     this.#isReopening = false
   }
 
-  async #startKeeper(worker: number): Promise<void> {
+  async #startKeeper(worker: number | undefined): Promise<void> {
     const { leaseMs, beatMs, exitWhenBlocked } = this.#options
     this.#keeper = new Keeper(
       {

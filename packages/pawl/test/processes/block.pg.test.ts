@@ -4,19 +4,17 @@ import { expect, test } from 'vitest'
 import { until } from '../support/database.ts'
 import { createScene, quick, WorkerProcess, workHere } from '../support/worker-process.ts'
 
-const leaseMs = 1500
-
 test('[J5] a handler that blocks the event loop for 3 leases keeps its lease: the job runs once', async () => {
   const db = await createScene()
   const blocked = await WorkerProcess.start({ url: db.url, kinds: ['plain'] })
-  const { id } = await db.pawl().jobs.enqueue('plain', { block: [1, 2], blockMs: 3 * leaseMs })
+  const { id } = await db.pawl().jobs.enqueue('plain', { block: [1, 2], blockMs: 3 * quick.lease })
   await blocked.hears('started')
   const { holder } = (await db.pawl().jobs.get(id))!
   // It would take the job over as soon as the lease ended.
   const rival = await workHere(db, ['plain'])
   await until('the job is done', async () => (await rival.pawl.jobs.get(id))!.state === 'done')
   expect(await rival.pawl.jobs.get(id)).toMatchObject({ attempt: 1, crashes: 0, holder })
-  expect((await rival.pawl.jobs.get(id))!.ranMs).toBeGreaterThanOrEqual(3 * leaseMs - 1)
+  expect((await rival.pawl.jobs.get(id))!.ranMs).toBeGreaterThanOrEqual(3 * quick.lease - 1)
   // That it blocked is said, and nothing was refused or lost.
   expect((await blocked.hears('worker.blocked'))[0]!.detail.blockedMs).toBeGreaterThanOrEqual(1000)
   expect([...blocked.heard('worker.lost'), ...blocked.heard('job.refused')]).toEqual([])

@@ -4,7 +4,7 @@ import { moveClock } from 'pawl/testing'
 import { expect, test } from 'vitest'
 import { until } from '../support/database.ts'
 import { debianProgram } from '../support/debian.ts'
-import { createScene, effectsByJob, isFinished, WorkerProcess, workHere } from '../support/worker-process.ts'
+import { calm, createScene, effectsByJob, isFinished, WorkerProcess, workHere } from '../support/worker-process.ts'
 
 const faketime = await debianProgram('faketime')
 const hourMs = 3_600_000
@@ -19,12 +19,12 @@ test.for([hourMs, -hourMs])('[K4] a worker whose clock is %i ms wrong changes no
     FAKETIME_DONT_FAKE_MONOTONIC: '1',
     DONT_FAKE_MONOTONIC: '1',
   }
-  const skewed = await WorkerProcess.start({ url: db.url, kinds: ['tx', 'guarded', 'follow'] }, { env })
+  const skewed = await WorkerProcess.start({ url: db.url, kinds: ['tx', 'guarded', 'follow'], worker: calm }, { env })
   const offMs = skewed.heard('ready')[0]!.wallMs - Date.now()
   // The premise: its clock is wrong indeed.
   expect(Math.abs(offMs - skewMs)).toBeLessThan(60_000)
   // A worker with the right clock beside it would take over from it if its lease looked ended, and the other way round.
-  const right = await workHere(db, ['tx', 'guarded', 'follow'])
+  const right = await workHere(db, ['tx', 'guarded', 'follow'], { worker: calm })
   const { pawl } = right
   const now = await pawl.jobs.enqueueMany(
     'tx',

@@ -2,7 +2,7 @@
 
 import { expect, test } from 'vitest'
 import { until } from '../support/database.ts'
-import { createScene, effectsByJob, isFinished, WorkerProcess, workHere } from '../support/worker-process.ts'
+import { createScene, effectsByJob, isFinished, quick, WorkerProcess, workHere } from '../support/worker-process.ts'
 import type { KindName } from './kinds.ts'
 
 const kinds: readonly KindName[] = ['tx', 'shared', 'completed', 'plain', 'follow']
@@ -30,7 +30,7 @@ test.each(points.flatMap((probe) => [1, 4].map((hit) => ({ probe, hit }))))(
     const victim = new WorkerProcess({
       url: db.url,
       kinds,
-      worker: { lease: '1500ms', beatMs: 150, concurrency: 4, batchMax: 8 },
+      worker: { ...quick, concurrency: 4, batchMax: 8 },
       killAt: { probe, hit },
     })
     expect(await victim.ended()).toBe('SIGKILL')

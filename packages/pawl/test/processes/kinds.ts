@@ -9,8 +9,8 @@ import type { Said } from './protocol.ts'
 export interface WorkPayload {
   /** On these attempts the handler says `holding` and waits for the word `go`; for ever if it never comes. */
   readonly hold?: readonly number[]
-  /** The work is done inside the application's transaction, so that the fenced call follows it at once. */
-  readonly inside?: boolean
+  /** When the work is done: before the application's transaction, inside it just before the fenced call, or after that and before the commit. */
+  readonly at?: 'before' | 'inside' | 'end'
   /** Takes this long, without blocking anyone. */
   readonly sleepMs?: number
   /** On these attempts it blocks the event loop for blockMs. */
@@ -58,21 +58,27 @@ export function defineKinds(pawl: Pawl, names: readonly KindName[], world: Handl
 }
 
 async function guarded(job: Work, context: JobContext, world: HandlerWorld): Promise<void> {
-  if (!job.payload.inside) await work(job, world)
+  await workAt('before', job, world)
   await telling(job, context, world, async (client) => {
-    if (job.payload.inside) await work(job, world)
+    await workAt('inside', job, world)
     await job.guard(client)
     await writeEffect(client, job)
+    await workAt('end', job, world)
   })
 }
 
 async function completed(job: Work, context: JobContext, world: HandlerWorld): Promise<void> {
-  if (!job.payload.inside) await work(job, world)
+  await workAt('before', job, world)
   await telling(job, context, world, async (client) => {
     await writeEffect(client, job)
-    if (job.payload.inside) await work(job, world)
+    await workAt('inside', job, world)
     await job.complete(client)
+    await workAt('end', job, world)
   })
+}
+
+async function workAt(at: NonNullable<WorkPayload['at']>, job: Work, world: HandlerWorld): Promise<void> {
+  if ((job.payload.at ?? 'before') === at) await work(job, world)
 }
 
 async function inTx(pawl: Pawl, job: Work, tx: Tx, world: HandlerWorld): Promise<void> {

@@ -2,11 +2,11 @@
 
 import { expect, test } from 'vitest'
 import { until } from '../support/database.ts'
-import { createScene, effectsByJob, isFinished, WorkerProcess, workHere } from '../support/worker-process.ts'
+import { calm, createScene, effectsByJob, isFinished, WorkerProcess, workHere } from '../support/worker-process.ts'
 
 test('[K12] a worker whose lock connection is terminated while it works loses no lease, and no job runs twice; no watcher holds back vacuum', async () => {
   const db = await createScene()
-  const options = { lease: '30s', beatMs: 100 }
+  const options = { ...calm, beatMs: 100 }
   const busy = await WorkerProcess.start({ url: db.url, kinds: ['guarded', 'follow'], worker: { ...options, concurrency: 5 } })
   // It watches, at every beat, for workers whose lock is free.
   const watcher = await workHere(db, ['plain'], { worker: options })

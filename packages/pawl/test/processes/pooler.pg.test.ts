@@ -6,7 +6,7 @@ import { describe, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, until } from '../support/database.ts'
 import { debianProgram } from '../support/debian.ts'
 import { startPgBouncer } from '../support/pgbouncer.ts'
-import { createScene, effectsByJob, isFinished, quick, WorkerProcess, workHere } from '../support/worker-process.ts'
+import { calm, createScene, effectsByJob, isFinished, quick, WorkerProcess, workHere } from '../support/worker-process.ts'
 
 const pgbouncer = await debianProgram('pgbouncer')
 const poolSize = 4
@@ -100,7 +100,7 @@ describe.each([{ direct: false }, { direct: true }])('with a direct connection b
     const { db, bouncer, pawl: options } = await createPooled(skip)
     const caller = db.pawl(options)
     // By its lock a death is noticed long before the lease ends; without a session of its own only by the lease.
-    const worker = direct ? { lease: '30s', beatMs: 200 } : quick
+    const worker = direct ? calm : quick
     const spec = { url: db.url, pawl: options, worker, effectsUrl: bouncer.url, kinds: ['tx', 'follow'] } as const
     const victim = await WorkerProcess.start(spec)
     const dead = await caller.jobs.enqueue('tx', { fail: [1] }, { maxAttempts: 1 })

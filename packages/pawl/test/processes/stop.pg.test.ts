@@ -14,7 +14,7 @@ test.each(shapes.flatMap((kind) => phases.map((phase) => ({ kind, phase }))))(
     const db = await createScene()
     const kinds: KindName[] = [kind, 'follow']
     const zombie = await WorkerProcess.start({ url: db.url, kinds })
-    const { id } = await db.pawl().jobs.enqueue(kind, { hold: [1, 2], inside: true })
+    const { id } = await db.pawl().jobs.enqueue(kind, { hold: [1, 2], at: 'inside' })
     await zombie.hears('holding')
     zombie.pause()
     const successor = await workHere(db, kinds, { worker: { lease: '30s' } })
@@ -54,38 +54,25 @@ test.each(shapes.flatMap((kind) => phases.map((phase) => ({ kind, phase }))))(
 
 test('[J4] a worker stopped between its complete(tx) and its commit still has its job: nobody takes it, and the commit stands', async () => {
   const db = await createScene()
-  const pawl = db.pawl()
-  // The transaction is the test's own here: what a stopped process leaves is an open transaction that holds the job.
-  const client = await db.pool.connect()
-  const kind = pawl.jobs.define('held', {
-    run: async (job) => {
-      await client.query('begin')
-      await client.query("insert into effect (job_id, kind, attempt, pid) values ($1, 'held', $2, 0)", [job.id, job.attempt])
-      await job.complete(client)
-      return new Promise(() => undefined)
-    },
-  })
-  const { id } = await pawl.jobs.enqueue(kind, {})
-  const worker = pawl.jobs.worker({ lease: '1500ms', beatMs: 150, name: 'stopped' })
-  await worker.start()
-  await until('the job has been completed in an open transaction', async () => {
-    const [row] = await db.query<{ n: number }>(
-      "select count(*)::integer as n from pg_stat_activity where datname = current_database() and state = 'idle in transaction'",
-    )
-    return row!.n === 1
-  })
-  const [row] = await db.query<{ id: number }>(
-    "update pawl.worker set closed_at = pawl.now(), close_reason = 'lease ended' where name = 'stopped' returning id",
-  )
-  const successor = await workHere(db, ['plain'])
-  // Its sweep has run when a second dead worker, beside the first, has been closed and its job taken.
-  const other = await pawl.jobs.enqueue('plain', {})
-  await until('the successor works', async () => (await pawl.jobs.get(other.id))!.state === 'done')
-  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'running', holder: row!.id })
-  await client.query('commit')
-  client.release()
-  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', attempt: 1, crashes: 0 })
-  expect((await effectsByJob(db)).get(id)).toMatchObject({ count: 1 })
+  const stopped = await WorkerProcess.start({ url: db.url, kinds: ['completed'] })
+  const { id } = await db.pawl().jobs.enqueue('completed', { hold: [1], at: 'end' })
+  await stopped.hears('holding')
+  const { holder } = (await db.pawl().jobs.get(id))!
+  stopped.pause()
+  const successor = await workHere(db, ['completed'], { worker: { lease: '30s', beatMs: 100 } })
+  const { pawl } = successor
+  const closed = () => db.query('select close_reason from pawl.worker where id = $1 and closed_at is not null', [holder])
+  await until('its lease has ended', async () => (await closed()).length === 1)
+  expect(await closed()).toEqual([{ close_reason: 'lease ended' }])
+  const other = await pawl.jobs.enqueue('completed', {})
+  await until('the successor works on', async () => (await pawl.jobs.get(other.id))!.state === 'done')
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'running', holder, attempt: 1 })
+  stopped.tell('go')
+  stopped.resume()
+  await until('its commit has come', async () => (await pawl.jobs.get(id))!.state === 'done')
   await successor.stop()
-  await worker.stop({ grace: 1 })
+  await stopped.stop()
+  expect(await db.pawl().jobs.attempts(id)).toMatchObject([{ attempt: 1, outcome: 'done', holder }])
+  expect((await effectsByJob(db)).get(id)).toEqual({ count: 1, attempts: [1], pids: [stopped.pid] })
+  expect(stopped.heard('job.refused')).toEqual([])
 })

@@ -8,6 +8,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest'
 import { root } from '../../../../scripts/phase.ts'
 import { createDatabase, until } from '../../../pawl/test/support/database.ts'
 import { startEmbedded } from '../embedded/index.ts'
+import { isAlive } from '../embedded/processes.ts'
 import { pawl as cli, pawlJson, RunningCli } from './test-support/cli.ts'
 
 const jobsModule = fileURLToPath(new URL('./test-support/jobs-module.mjs', import.meta.url))
@@ -35,15 +36,6 @@ async function startDev(more: readonly string[] = ['--port', '0']): Promise<{ de
   const dev = new RunningCli(['dev', '--dir', dir, '-o', 'jsonl', ...more])
   const ready = await dev.until('everything runs', () => dev.events().find(({ event }) => event === 'ready'))
   return { dev, ready: ready as unknown as Ready }
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0)
-    return true
-  } catch {
-    return false
-  }
 }
 
 async function query<Row>(url: string, text: string): Promise<Row[]> {
@@ -77,7 +69,7 @@ test('runs the demonstration, Ctrl-C drains and stops everything, and started ag
   const { code, stderr } = await dev.ended()
   expect(code).toBe(0)
   expect(stderr).toMatch(/workers stopped: .*\nPostgreSQL stopped; the data stay in /)
-  for (const pid of [ready.pid, ...ready.workerPids]) expect(isAlive(pid)).toBe(false)
+  for (const pid of [ready.pid, ...ready.workerPids]) expect(await isAlive(pid)).toBe(false)
   await expect(readFile(join(dir, 'url'))).rejects.toThrow()
 
   const again = await startDev()
@@ -95,14 +87,18 @@ test('after kill -9 its workers stop, PostgreSQL is left, and the next start ado
   const { dev, ready } = await startDev()
   dev.signal('SIGKILL')
   await dev.ended()
-  await until('the workers have gone', () => ready.workerPids.every((pid) => !isAlive(pid)), 40_000)
-  expect(isAlive(ready.pid)).toBe(true)
+  await until(
+    'the workers have gone',
+    async () => (await Promise.all(ready.workerPids.map(isAlive))).every((alive) => !alive),
+    40_000,
+  )
+  expect(await isAlive(ready.pid)).toBe(true)
   const again = await startDev()
   expect(again.ready).toMatchObject({ how: 'adopted', pid: ready.pid, port: ready.port })
   await again.dev.until('a job was done', () => again.dev.events().find(({ outcome }) => outcome === 'done'))
   again.dev.signal('SIGTERM')
   expect((await again.dev.ended()).code).toBe(0)
-  expect(isAlive(ready.pid)).toBe(false)
+  expect(await isAlive(ready.pid)).toBe(false)
 })
 
 test('after kill -9 of everything, PostgreSQL too, the next start recovers the data', async () => {
@@ -144,10 +140,10 @@ test('two at once share the database, and the last one stops it', async () => {
   expect(first.ready.pid).toBe(second.ready.pid)
   first.dev.signal('SIGINT')
   expect((await first.dev.ended()).stderr).toContain('PostgreSQL keeps running: another pawl dev uses it')
-  expect(isAlive(second.ready.pid)).toBe(true)
+  expect(await isAlive(second.ready.pid)).toBe(true)
   second.dev.signal('SIGINT')
   expect((await second.dev.ended()).code).toBe(0)
-  expect(isAlive(second.ready.pid)).toBe(false)
+  expect(await isAlive(second.ready.pid)).toBe(false)
 })
 
 test('people see aligned lines: what runs where, the URL to paste, how to stop; a port that is taken is moved from', async () => {

@@ -77,6 +77,16 @@ test('finds a missing, an old and a changed schema', async () => {
   expect(await faults(changed.url)).toContainEqual(expect.stringMatching(/^schema: 0002-jobs was applied from another text/))
 })
 
+test('finds what somebody changed in the schema, and its fix mends it', async () => {
+  const db = await healthy()
+  await db.query('drop index pawl.job_ready')
+  const [drift, ...rest] = await faults(db.url)
+  expect(rest).toEqual([])
+  expect(drift).toMatch(/^drift: index \S*job_ready is missing\. -> create index /i)
+  await db.query(drift!.split(' -> ')[1]!)
+  expect(await faults(db.url)).toEqual([])
+})
+
 test('finds what this role may not do, and prints the grants', async () => {
   const db = await healthy()
   const role = `reader_${db.name}`

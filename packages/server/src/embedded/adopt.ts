@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { untilAnswer } from './answer.ts'
 import { EmbeddedError } from './errors.ts'
 import { type PidFile, pidFilePath, readPidFile } from './pidfile.ts'
-import { isAlive, isPostmasterOf } from './processes.ts'
+import { isAlive, isPostmasterOf, isZombie } from './processes.ts'
 
 export interface Running {
   readonly pid: number
@@ -28,8 +28,11 @@ export async function adopt(request: AdoptRequest): Promise<Running | undefined>
   const { dataDir, password } = request
   for (;;) {
     const file = await readPidFile(dataDir)
-    // PostgreSQL itself recovers from the file of a dead postmaster, and while doing so makes sure that no backend of it is left.
-    if (file === undefined || !(await isAlive(file.pid))) return undefined
+    // PostgreSQL itself recovers from the file of a dead postmaster, and while doing so makes sure that no backend of it is left. But it
+    // takes a zombie for alive and would refuse to start.
+    if (file === undefined) return undefined
+    if (await isZombie(file.pid)) return removeStale(request, file)
+    if (!(await isAlive(file.pid))) return undefined
     const identity = await isPostmasterOf(file.pid, dataDir)
     if (identity === 'no') return removeStale(request, file)
     const isGone = async (): Promise<boolean> => (await readPidFile(dataDir))?.pid !== file.pid || !(await isAlive(file.pid))

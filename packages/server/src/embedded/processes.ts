@@ -25,6 +25,11 @@ export async function isAlive(pid: number): Promise<boolean> {
   return (await startOf(pid)) !== undefined
 }
 
+/** It has ended, but nobody has reaped it. PostgreSQL, which asks by signal zero, takes it for alive. */
+export async function isZombie(pid: number): Promise<boolean> {
+  return answersSignalZero(pid) && !(await isAlive(pid))
+}
+
 export type Identity = 'yes' | 'no' | 'unknown'
 
 /**
