@@ -115,14 +115,20 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) {
     if (!(signal === 'SIGINT' && process.stdin.isTTY)) child.kill(signal)
   })
 }
-// npm passes a signal on to the shell that it started us through, and a shell keeps it to itself: when npm or that shell has gone, it was
-// meant for us. A shell that a person typed the command into may go, as with nohup.
+// npm starts us through a shell, which keeps to itself what it is signalled: when npm or that shell has gone, it was meant for us. A shell
+// that a person typed the command into may go, as with nohup.
 if (process.env.npm_lifecycle_event !== undefined && process.platform !== 'win32') {
-  const parent = process.ppid
+  const family = parents()
   const watch = setInterval(() => {
-    if (process.ppid === parent) return
+    if (parents() === family) return
     clearInterval(watch)
     child.kill('SIGTERM')
   }, 250)
 }
+
+/** The pids of the shell and, where the system tells, of npm above it. */
+function parents() {
+  return `${process.ppid} ${/\) \S (\d+)/.exec(readText(`/proc/${process.ppid}/stat`))?.[1]}`
+}
+
 child.on('exit', (code, signal) => process.exit(code ?? 128 + (constants.signals[signal] ?? 0)))

@@ -60,10 +60,13 @@ function nothingLost(facts: Facts, find: Find): number {
     const text = `enqueue ${String(entry.batch)} (${String(entry.kind)}, ${String(entry.via)}) was answered ${entry.ph}`
     if (counts.some((count) => count > 1)) find(`${text}, and one of its jobs is there ${Math.max(...counts)} times`)
     const present = counts.filter((count) => count > 0).length
-    if (entry.ph === 'ok' && present < keys.length) find(`${text}, and ${keys.length - present} of its ${keys.length} jobs are lost`)
+    if (entry.ph === 'ok' && present < keys.length)
+      find(`${text}, and ${keys.length - present} of its ${keys.length} jobs are lost`)
     if (entry.ph === 'fail' && present > 0) find(`${text}, and ${present} of its jobs are there`)
-    if (entry.ph === 'info' && present > 0 && present < keys.length) find(`${text}, and half of it is there: ${present} of ${keys.length}`)
-    if (entry.via === 'own' && facts.produced.has(String(entry.batch)) !== present > 0) find(`${text}, and its own row and its jobs did not commit together`)
+    if (entry.ph === 'info' && present > 0 && present < keys.length)
+      find(`${text}, and half of it is there: ${present} of ${keys.length}`)
+    if (entry.via === 'own' && facts.produced.has(String(entry.batch)) !== present > 0)
+      find(`${text}, and its own row and its jobs did not commit together`)
   }
   for (const [key, jobs] of byKey) if (!asked.has(key)) find(`job ${jobs[0]!.id} was enqueued by nobody (key ${key})`)
   return ends.length
@@ -72,7 +75,8 @@ function nothingLost(facts: Facts, find: Find): number {
 function oneEndEach(facts: Facts, find: Find): number {
   const live = new Set(facts.live.map((job) => job.id))
   for (const [id, rows] of groupBy(facts.finished, (job) => job.id)) {
-    if (rows.length > 1) find(`job ${id} has ${rows.length} history rows: ${rows.map((row) => `${row.state} by fence ${row.fence}`).join(', ')}`)
+    if (rows.length > 1)
+      find(`job ${id} has ${rows.length} history rows: ${rows.map((row) => `${row.state} by fence ${row.fence}`).join(', ')}`)
     if (live.has(id)) find(`job ${id} is in history and still live`)
   }
   return facts.finished.length
@@ -81,7 +85,12 @@ function oneEndEach(facts: Facts, find: Find): number {
 function allAtRest(facts: Facts, find: Find): number {
   const stuck = facts.live.filter((job) => job.state !== 'dead')
   if (!facts.isDrained || stuck.length > 0) {
-    find(`${stuck.length} job(s) did not come to an end after healing: ${stuck.slice(0, 5).map((job) => `${job.id} (${job.kind}) is ${job.state}`).join(', ')}`)
+    find(
+      `${stuck.length} job(s) did not come to an end after healing: ${stuck
+        .slice(0, 5)
+        .map((job) => `${job.id} (${job.kind}) is ${job.state}`)
+        .join(', ')}`,
+    )
   }
   for (const slot of facts.notStopped) find(`worker ${slot} did not stop in order after healing`)
   return facts.finished.length + facts.live.length
@@ -95,7 +104,9 @@ function appliedOnce(facts: Facts, find: Find): number {
     const found = effects.get(job.id) ?? []
     const wanted = job.state === 'done' ? 1 : 0
     if (found.length !== wanted) {
-      find(`job ${job.id} (${job.kind}) is ${job.state} and has ${found.length} effect(s): ${found.map((effect) => `fence ${effect.fence} in ${effect.proc}`).join(', ')}`)
+      find(
+        `job ${job.id} (${job.kind}) is ${job.state} and has ${found.length} effect(s): ${found.map((effect) => `fence ${effect.fence} in ${effect.proc}`).join(', ')}`,
+      )
     }
   }
   const known = new Set(jobs.map((job) => job.id))
@@ -109,8 +120,12 @@ function oneTransaction(facts: Facts, find: Find): number {
     const job = done.get(effect.job)
     if (job === undefined) continue
     const removal = facts.byJob.get(effect.job)?.find((transition) => transition.to === null)
-    if (removal?.xid !== effect.xid) find(`job ${effect.job} (${effect.kind}): its effect is of transaction ${effect.xid}, its completion of ${removal?.xid}`)
-    if (job.fence !== effect.fence) find(`job ${effect.job} (${effect.kind}): its effect was made under fence ${effect.fence}, and it was done under ${job.fence}`)
+    if (removal?.xid !== effect.xid)
+      find(`job ${effect.job} (${effect.kind}): its effect is of transaction ${effect.xid}, its completion of ${removal?.xid}`)
+    if (job.fence !== effect.fence)
+      find(
+        `job ${effect.job} (${effect.kind}): its effect was made under fence ${effect.fence}, and it was done under ${job.fence}`,
+      )
   }
   return facts.effects.length
 }
@@ -121,12 +136,14 @@ function settledByHolder(facts: Facts, find: Find): number {
   for (const job of facts.finished) {
     if (job.state !== 'done') continue
     looked++
-    if (job.resultFence !== job.fence) find(`job ${job.id} (${job.kind}) was held under fence ${job.fence}, and the result of fence ${job.resultFence} was stored`)
+    if (job.resultFence !== job.fence)
+      find(`job ${job.id} (${job.kind}) was held under fence ${job.fence}, and the result of fence ${job.resultFence} was stored`)
     const removal = facts.byJob.get(job.id)?.find((transition) => transition.to === null)
     if (removal === undefined) continue
     const holder = removal.oldHolder === null ? 'nobody' : (facts.workerNames.get(removal.oldHolder) ?? '?')
     const actor = removal.actor.split(' ')[0]
-    if (removal.from !== 'running' || holder !== actor) find(`job ${job.id} (${job.kind}) was ${removal.from}, held by ${holder}, and ${actor} settled it`)
+    if (removal.from !== 'running' || holder !== actor)
+      find(`job ${job.id} (${job.kind}) was ${removal.from}, held by ${holder}, and ${actor} settled it`)
   }
   return looked
 }
@@ -135,11 +152,16 @@ function settledByHolder(facts: Facts, find: Find): number {
 function deliveredOutside(facts: Facts, find: Find): number {
   const byJob = groupBy(facts.deliveries, (delivery) => delivery.job)
   for (const job of facts.finished.filter((job) => isOutside(job.kind) && job.state === 'done')) {
-    if (!byJob.get(job.id)?.some((delivery) => delivery.fence === job.fence)) find(`job ${job.id} (${job.kind}) is done and its effect outside was never made under fence ${job.fence}`)
+    if (!byJob.get(job.id)?.some((delivery) => delivery.fence === job.fence))
+      find(`job ${job.id} (${job.kind}) is done and its effect outside was never made under fence ${job.fence}`)
   }
   const owners = new Map<string, string>()
   for (const [id, deliveries] of byJob) {
-    const claimed = new Set((facts.byJob.get(id) ?? []).filter((transition) => transition.to === 'running').map((transition) => String(transition.newFence)))
+    const claimed = new Set(
+      (facts.byJob.get(id) ?? [])
+        .filter((transition) => transition.to === 'running')
+        .map((transition) => String(transition.newFence)),
+    )
     for (const [fence, same] of groupBy(deliveries, (delivery) => delivery.fence)) {
       if (!claimed.has(fence)) find(`job ${id} was delivered under fence ${fence}, which no claim gave out`)
       if (same.length > 1) find(`job ${id} was delivered ${same.length} times under the one fence ${fence}`)
@@ -163,7 +185,9 @@ function fencesGrow(facts: Facts, find: Find): number {
       looked++
       const mustGrow = transition.to === 'running' || transition.from === 'running'
       if (mustGrow ? transition.newFence <= highest : transition.newFence < highest) {
-        find(`job ${id}: the fence went from ${highest} to ${transition.newFence} (${transition.from} -> ${transition.to} by ${transition.actor})`)
+        find(
+          `job ${id}: the fence went from ${highest} to ${transition.newFence} (${transition.from} -> ${transition.to} by ${transition.actor})`,
+        )
       }
       highest = transition.newFence
     }
@@ -174,10 +198,16 @@ function fencesGrow(facts: Facts, find: Find): number {
 /** Replays every change: a claim counts one attempt; what was given back or snoozed returns it; a failure or a crash keeps it. */
 function attemptsAddUp(facts: Facts, find: Find): number {
   const ended = groupBy(facts.attempts, (attempt) => `${attempt.job} ${attempt.fence}`)
-  const started = new Set(facts.entries.filter((entry) => entry.op === 'start').map((entry) => `${String(entry.job)} ${String(entry.fence)}`))
+  const started = new Set(
+    facts.entries.filter((entry) => entry.op === 'start').map((entry) => `${String(entry.job)} ${String(entry.fence)}`),
+  )
   for (const [key, rows] of ended) {
-    if (rows.length > 1) find(`attempt ${key} (job, fence) ended ${rows.length} times: ${rows.map((row) => row.outcome).join(', ')}`)
-    if (rows[0]!.outcome === 'failed' && !started.has(key)) find(`attempt ${key} (job, fence) of ${rows[0]!.kind} counts as failed, and its handler was never called: ${firstLine(rows[0]!.error)}`)
+    if (rows.length > 1)
+      find(`attempt ${key} (job, fence) ended ${rows.length} times: ${rows.map((row) => row.outcome).join(', ')}`)
+    if (rows[0]!.outcome === 'failed' && !started.has(key))
+      find(
+        `attempt ${key} (job, fence) of ${rows[0]!.kind} counts as failed, and its handler was never called: ${firstLine(rows[0]!.error)}`,
+      )
   }
   for (const transition of facts.transitions) {
     if (transition.from === null || transition.to === null) continue
@@ -187,8 +217,10 @@ function attemptsAddUp(facts: Facts, find: Find): number {
     if (!isLegal(from, to)) find(`${change} is not a legal change`)
     else if (to === 'running') {
       if (by !== 1 || oldCrashes !== newCrashes) find(`${change} counted ${by} attempts`)
-    } else if (from === 'running') attemptEnd(change, by, (newCrashes ?? 0) - (oldCrashes ?? 0), ended.get(`${job} ${transition.oldFence}`)?.[0], find)
-    else if (from === 'dead' ? newAttempt !== 0 || newCrashes !== 0 : by !== 0 || oldCrashes !== newCrashes) find(`${change} changed its attempts from ${oldAttempt} to ${newAttempt}`)
+    } else if (from === 'running')
+      attemptEnd(change, by, (newCrashes ?? 0) - (oldCrashes ?? 0), ended.get(`${job} ${transition.oldFence}`)?.[0], find)
+    else if (from === 'dead' ? newAttempt !== 0 || newCrashes !== 0 : by !== 0 || oldCrashes !== newCrashes)
+      find(`${change} changed its attempts from ${oldAttempt} to ${newAttempt}`)
   }
   return facts.transitions.length
 }
@@ -218,35 +250,52 @@ function deadForCause(facts: Facts, find: Find): number {
     const row = ended.get(`${death.job} ${death.oldFence}`)?.[0]
     const text = `job ${death.job} (${death.kind}) is dead after ${death.newAttempt} attempts and ${death.newCrashes} crashes, the last ${row?.outcome ?? 'not recorded'}`
     if (row === undefined) find(text)
-    else if (row.outcome === 'failed' && death.kind !== 'doomed') find(`${text}: its handler never failed by itself so often (${firstLine(row.error)})`)
+    else if (row.outcome === 'failed' && death.kind !== 'doomed')
+      find(`${text}: its handler never failed by itself so often (${firstLine(row.error)})`)
+    else if (row.outcome === 'crashed') {
+      // Of the crashes that count, the first may have been somebody else's; in each of the others it ran alone.
+      const own = facts.byJob
+        .get(death.job)!
+        .filter(
+          (claim) =>
+            claim.to === 'running' && claim.isSuspect && ended.get(`${claim.job} ${claim.newFence}`)?.[0]?.outcome === 'crashed',
+        ).length
+      if (own < (death.newCrashes ?? 0) - 1) find(`${text}: in only ${own} of them it was alone`)
+    }
   }
   return deaths.length
 }
 
-/** Whatever died once with its process is claimed alone from then on: only itself can be blamed for a second crash. */
+/**
+ * Whatever died once with its process is claimed alone from then on, until it has ended an attempt in order: only itself can be blamed
+ * for the next crash.
+ */
 function suspectsAlone(facts: Facts, find: Find): number {
   const held = heldIntervals(facts)
   const byHolder = groupBy(held, (interval) => String(interval.claim.newHolder))
+  const ended = groupBy(facts.attempts, (attempt) => `${attempt.job} ${attempt.fence}`)
   let looked = 0
-  for (const { claim } of held) {
-    if (!claim.isSuspect) continue
-    looked++
-    if ((claim.neighbours ?? 0) > 0) find(`job ${claim.job} (${claim.kind}) is a suspect and was claimed beside ${claim.neighbours} other(s) by ${claim.actor}`)
-  }
-  for (const [id, transitions] of facts.byJob) {
+  for (const [id, intervals] of groupBy(held, (interval) => interval.claim.job)) {
     let crashes = 0
-    for (const transition of transitions) {
-      if (transition.from === 'dead') crashes = 0
-      if (transition.from !== 'running' || (transition.newCrashes ?? 0) <= (transition.oldCrashes ?? 0) || transition.to === null) continue
+    for (const { claim, end } of intervals) {
+      if (claim.oldCrashes === 0) crashes = 0
+      if (claim.isSuspect && (claim.neighbours ?? 0) > 0)
+        find(`job ${id} (${claim.kind}) is a suspect and was claimed beside ${claim.neighbours} other(s) by ${claim.actor}`)
+      if (claim.isSuspect) looked++
+      if (end === undefined || end.to === null) continue
+      const outcome = ended.get(`${id} ${claim.newFence}`)?.[0]?.outcome
+      if (outcome !== 'crashed') {
+        if (outcome !== undefined && outcome !== 'interrupted') crashes = 0
+        continue
+      }
       crashes++
-      const mine = held.find((interval) => interval.claim.job === id && interval.end === transition)
-      if (crashes < 2 || mine === undefined) continue
-      looked++
-      const others = (byHolder.get(String(mine.claim.newHolder)) ?? []).filter(
-        (other) => other !== mine && other.claim.n < transition.n && (other.end?.n ?? Number.POSITIVE_INFINITY) > mine.claim.n,
+      const others = (byHolder.get(String(claim.newHolder)) ?? []).filter(
+        (other) => other.claim.job !== id && other.claim.n < end.n && (other.end?.n ?? Number.POSITIVE_INFINITY) > claim.n,
       )
-      if (others.length > 0) {
-        find(`job ${id} (${transition.kind}): its crash number ${crashes} was counted although its process held ${others.length} other job(s), among them ${others[0]!.claim.job} (${others[0]!.claim.kind})`)
+      if (crashes > 1 && others.length > 0) {
+        find(
+          `job ${id} (${claim.kind}): its crash number ${crashes} was counted although its process held ${others.length} other job(s), among them ${others[0]!.claim.job} (${others[0]!.claim.kind})`,
+        )
       }
     }
   }
@@ -276,7 +325,8 @@ function cancelRespected(facts: Facts, find: Find): number {
   for (const entry of accepted) {
     const id = String(entry.job)
     const job = finished.get(id)
-    if (job?.state !== 'cancelled') find(`job ${id}: its cancel was answered ok (it was ${String(entry.was)}), and it is ${job?.state ?? 'not finished'}`)
+    if (job?.state !== 'cancelled')
+      find(`job ${id}: its cancel was answered ok (it was ${String(entry.was)}), and it is ${job?.state ?? 'not finished'}`)
     if (effects.has(id)) find(`job ${id} was cancelled and has an effect all the same`)
   }
   return accepted.length
@@ -287,8 +337,14 @@ function leasesInDatabaseTime(facts: Facts, find: Find): number {
   for (const lease of kept) {
     const offMs = lease.seenAt - lease.pawlAt
     const lengthMs = lease.newUntil - lease.pawlAt
-    if (Math.abs(offMs) > clockToleranceMs) find(`worker ${lease.worker} (${lease.name}) was seen at a time ${Math.round(offMs / 1000)} s away from the clock of the database`)
-    if (Math.abs(lengthMs - facts.leaseMs) > clockToleranceMs) find(`worker ${lease.worker} (${lease.name}) has a lease of ${facts.leaseMs} ms, and its end was set ${lengthMs} ms ahead of the clock of the database`)
+    if (Math.abs(offMs) > clockToleranceMs)
+      find(
+        `worker ${lease.worker} (${lease.name}) was seen at a time ${Math.round(offMs / 1000)} s away from the clock of the database`,
+      )
+    if (Math.abs(lengthMs - facts.leaseMs) > clockToleranceMs)
+      find(
+        `worker ${lease.worker} (${lease.name}) has a lease of ${facts.leaseMs} ms, and its end was set ${lengthMs} ms ahead of the clock of the database`,
+      )
   }
   return kept.length
 }
@@ -299,7 +355,8 @@ function endedLeasesStayEnded(facts: Facts, find: Find): number {
     if (lease.oldUntil === null || lease.isClosed || lease.newUntil <= lease.oldUntil) continue
     const nearStep = facts.stepsAt.some((at) => Math.abs(at - lease.at) < 3000)
     const lateMs = lease.seenAt - lease.oldUntil
-    if (lateMs > endedToleranceMs && !nearStep) find(`worker ${lease.worker} (${lease.name}) renewed its lease ${lateMs} ms after it had ended`)
+    if (lateMs > endedToleranceMs && !nearStep)
+      find(`worker ${lease.worker} (${lease.name}) renewed its lease ${lateMs} ms after it had ended`)
   }
   return facts.leases.length
 }
@@ -307,7 +364,9 @@ function endedLeasesStayEnded(facts: Facts, find: Find): number {
 function claimsWaitForNobody(facts: Facts, find: Find): number {
   const waits = facts.entries.filter((entry) => entry.op === 'claim waits')
   for (const [application, entries] of groupBy(waits, (entry) => String(entry.application))) {
-    find(`the ${application} waited for a row that somebody else had locked (job ${String(entries[0]!.behind)}), seen ${entries.length} time(s)`)
+    find(
+      `the ${application} waited for a row that somebody else had locked (job ${String(entries[0]!.behind)}), seen ${entries.length} time(s)`,
+    )
   }
   return facts.transitions.filter((transition) => transition.to === 'running').length
 }

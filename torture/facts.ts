@@ -98,7 +98,9 @@ export async function readFacts(rig: Rig, end: { isDrained: boolean; notStopped:
       deliveries: readDeliveries(rig.dir),
       transitions,
       byJob: groupBy(transitions, (transition) => transition.job),
-      effects: (await rows('select job_id::text as job, fence::text as fence, kind, proc, xid from torture.effect')) as unknown as Effect[],
+      effects: (await rows(
+        'select job_id::text as job, fence::text as fence, kind, proc, xid from torture.effect',
+      )) as unknown as Effect[],
       finished: (await rows(
         `select id::text as id, kind, outcome as state, fence::text as fence, attempt, crashes, payload ->> 'key' as key,
            result ->> 'fence' as "resultFence", reason as "lastError" from pawl.job_history`,
@@ -107,10 +109,14 @@ export async function readFacts(rig: Rig, end: { isDrained: boolean; notStopped:
         `select id::text as id, kind, state, fence::text as fence, attempt, crashes, payload ->> 'key' as key,
            null as "resultFence", last_error as "lastError" from pawl.job`,
       )) as unknown as StoredJob[],
-      attempts: (await rows('select job_id::text as job, fence::text as fence, outcome, kind, error from pawl.job_attempt')) as unknown as EndedAttempt[],
+      attempts: (await rows(
+        'select job_id::text as job, fence::text as fence, outcome, kind, error from pawl.job_attempt',
+      )) as unknown as EndedAttempt[],
       leases: (await rows('select * from torture.lease order by n')).map(toLease),
       stepsAt: (await rows('select at from torture.step')).map((row) => ms(row.at)),
-      workerNames: new Map((await rows("select id, name from pawl.worker where tenant = ''")).map((row) => [Number(row.id), String(row.name)])),
+      workerNames: new Map(
+        (await rows("select id, name from pawl.worker where tenant = ''")).map((row) => [Number(row.id), String(row.name)]),
+      ),
       produced: new Set((await rows('select key from torture.produced')).map((row) => String(row.key))),
       refusals: Number((await rows('select count(*) as n from pawl.refusal'))[0]!.n),
       ...end,

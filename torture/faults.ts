@@ -41,7 +41,17 @@ export const faultMeanings: Readonly<Record<FaultKind, string>> = {
 
 /** Where each kind strikes in a storm. The crash matrix (matrix/) covers every probe with every kind that makes sense there. */
 export const stormProbes: Readonly<Record<FaultKind, readonly ProbeName[]>> = {
-  kill: ['jobs.claim.after', 'jobs.run.before', 'jobs.run.after', 'jobs.settle.before', 'jobs.settle.after', 'jobs.tx.begun', 'jobs.tx.before_commit', 'jobs.tx.after_commit', 'jobs.fail.after'],
+  kill: [
+    'jobs.claim.after',
+    'jobs.run.before',
+    'jobs.run.after',
+    'jobs.settle.before',
+    'jobs.settle.after',
+    'jobs.tx.begun',
+    'jobs.tx.before_commit',
+    'jobs.tx.after_commit',
+    'jobs.fail.after',
+  ],
   pause: ['jobs.settle.before', 'jobs.tx.before_commit', 'jobs.run.after'],
   reset: ['jobs.claim.before', 'jobs.settle.before', 'jobs.tx.begun', 'jobs.tx.before_commit', 'jobs.run.before'],
   terminate: ['jobs.claim.before', 'jobs.settle.before', 'jobs.tx.handled', 'jobs.run.before'],
@@ -54,7 +64,12 @@ export const stormProbes: Readonly<Record<FaultKind, readonly ProbeName[]>> = {
 }
 
 /** In the keeper's thread, which has its own connections. */
-export const keeperProbes: readonly ProbeName[] = ['keeper.beat.before', 'keeper.beat.after', 'keeper.rescue.closed', 'keeper.rescue.after']
+export const keeperProbes: readonly ProbeName[] = [
+  'keeper.beat.before',
+  'keeper.beat.after',
+  'keeper.rescue.closed',
+  'keeper.rescue.after',
+]
 export const keeperKinds: readonly FaultKind[] = ['kill', 'reset', 'sql-40001', 'commit-unknown']
 
 /** Which connection carries the commit that follows a probe, for commit-unknown. */

@@ -43,13 +43,10 @@ export function defineKinds(pawl: Pawl, around?: Surroundings): void {
     return around
   }
   const effect = (tx: Tx, job: Job<Payload>) =>
-    tx.query('insert into torture.effect (job_id, fence, attempt, kind, proc) values ($1::bigint, $2::bigint, $3::integer, $4::text, $5::text)', [
-      job.id,
-      job.fence,
-      job.attempt,
-      job.kind,
-      around!.history.proc,
-    ])
+    tx.query(
+      'insert into torture.effect (job_id, fence, attempt, kind, proc) values ($1::bigint, $2::bigint, $3::integer, $4::text, $5::text)',
+      [job.id, job.fence, job.attempt, job.kind, around!.history.proc],
+    )
   const takesMs = (job: Job<Payload>) => (job.attempt > 1 ? (job.payload.againMs ?? job.payload.ms ?? 0) : (job.payload.ms ?? 0))
   /** The fence that this handler was given: the stored result must carry the fence that settled it. */
   const answer = (job: Job<Payload>) => ({ fence: job.fence })

@@ -7,13 +7,17 @@ import { parseArgs } from 'node:util'
 import { canaries, canaryNamed } from './canaries/canaries.ts'
 import { runCanary, runScenario, scenarioNamed } from './directed/run.ts'
 import { scenarios } from './directed/scenarios.ts'
+import { cases } from './matrix/cases.ts'
+import { runMatrix } from './matrix/run.ts'
 import { makePlan, readPlan } from './plan.ts'
+import { stream } from './random.ts'
 import { type Report, summaryLines } from './report.ts'
 import { openRigs } from './rig.ts'
 import { runStorm } from './storm.ts'
 
 const usage = `npm run torture -- jobs [--seed N] [--seconds S] [--json] [--plan FILE] [--keep]
 npm run torture -- jobs --canary NAME [--seed N] [--seconds S] [--json]
+npm run torture -- matrix [PROBE] [--only KIND] [--sample N --seed N] [--json]
 npm run torture -- directed [SCENARIO] [--json]
 npm run torture -- --list-canaries`
 
@@ -26,6 +30,8 @@ const { values, positionals } = parseArgs({
     plan: { type: 'string' },
     canary: { type: 'string' },
     'list-canaries': { type: 'boolean', default: false },
+    only: { type: 'string' },
+    sample: { type: 'string' },
     keep: { type: 'boolean', default: false },
   },
 })
@@ -38,6 +44,7 @@ async function main(): Promise<number> {
     return 0
   }
   if (positionals[0] === 'jobs') return values.canary === undefined ? storm() : canary(values.canary)
+  if (positionals[0] === 'matrix') return matrix(positionals[1])
   if (positionals[0] === 'directed') return directed(positionals[1])
   console.error(usage)
   return 2
@@ -48,6 +55,20 @@ async function storm(): Promise<number> {
   const path = savePlan(plan)
   say(`seed ${plan.seed}, ${plan.seconds} s, lease ${plan.leaseMs} ms, beat ${plan.beatMs} ms, plan ${path}`)
   const { report, more, dir } = await runStorm(plan, { say, keep: values.keep })
+  print(report, more)
+  if (dir !== undefined) say(`histories: ${dir}`)
+  return report.violations.length > 0 || report.vacuous ? 1 : 0
+}
+
+/** Every probe with everything that can go wrong there; or the cases of one probe, one kind of fault, or a few drawn by the seed. */
+async function matrix(probe: string | undefined): Promise<number> {
+  const asked = cases.filter(
+    (each) => (probe === undefined || each.probe.startsWith(probe)) && (values.only === undefined || each.kind === values.only),
+  )
+  const chosen =
+    values.sample === undefined ? asked : stream(Number(values.seed), 'matrix').shuffled(asked).slice(0, Number(values.sample))
+  if (chosen.length === 0) throw new Error('No case of the matrix is called so.')
+  const { report, more, dir } = await runMatrix({ cases: chosen, seed: Number(values.seed), say, keep: values.keep })
   print(report, more)
   if (dir !== undefined) say(`histories: ${dir}`)
   return report.violations.length > 0 || report.vacuous ? 1 : 0
@@ -68,7 +89,12 @@ async function directed(name: string | undefined): Promise<number> {
 /** Exit 1: the planted bug was found. Exit 0: it survived, which is the failure here. */
 async function canary(name: string): Promise<number> {
   canaryNamed(name)
-  const { report, more, dir } = await runCanary(name, { seed: Number(values.seed), seconds: Number(values.seconds), say, keep: values.keep })
+  const { report, more, dir } = await runCanary(name, {
+    seed: Number(values.seed),
+    seconds: Number(values.seconds),
+    say,
+    keep: values.keep,
+  })
   print(report, more)
   if (dir !== undefined) say(`histories: ${dir}`)
   if (report.violations.length === 0) say(`The canary ${name} was not caught.`)

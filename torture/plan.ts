@@ -35,7 +35,10 @@ export function makePlan(seed: number, seconds: number): Plan {
   }
   for (const slot of workers) faults[`${slot} keeper`] = keeperFaults(seed, slot, seconds)
   const enqueues = stream(seed, 'enqueues')
-  const enqueuesUnknown = Array.from({ length: Math.max(1, Math.ceil(seconds / 4)) }, (_, index) => 2 + index * 8 + enqueues.whole(0, 4))
+  const enqueuesUnknown = Array.from(
+    { length: Math.max(1, Math.ceil(seconds / 4)) },
+    (_, index) => 2 + index * 8 + enqueues.whole(0, 4),
+  )
   return { torture: 'jobs', seed, seconds, workers, leaseMs: 2000, beatMs: 200, faults, enqueuesUnknown }
 }
 
@@ -54,7 +57,11 @@ function keeperFaults(seed: number, slot: string, seconds: number): PlannedFault
   return Array.from({ length: Math.ceil(seconds / 8) }, () => {
     const kind = random.pick(keeperKinds)
     const rare = kind !== 'commit-unknown' && random.chance(0.3)
-    const probe = rare ? random.pick(['keeper.rescue.closed', 'keeper.rescue.after'] as const) : kind === 'commit-unknown' ? 'keeper.beat.before' : random.pick(['keeper.beat.before', 'keeper.beat.after'] as const)
+    const probe = rare
+      ? random.pick(['keeper.rescue.closed', 'keeper.rescue.after'] as const)
+      : kind === 'commit-unknown'
+        ? 'keeper.beat.before'
+        : random.pick(['keeper.beat.before', 'keeper.beat.after'] as const)
     return { probe, hit: rare ? 1 : random.whole(10, 40), kind }
   })
 }

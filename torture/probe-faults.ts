@@ -27,7 +27,11 @@ export function installFaults({ slot, faults, history, control }: FaultSite): vo
   })
 }
 
-async function fire(fault: PlannedFault, probe: ProbeName, { slot, control }: Pick<FaultSite, 'slot' | 'control'>): Promise<void> {
+async function fire(
+  fault: PlannedFault,
+  probe: ProbeName,
+  { slot, control }: Pick<FaultSite, 'slot' | 'control'>,
+): Promise<void> {
   const { pid } = process
   switch (fault.kind) {
     case 'kill':

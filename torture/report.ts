@@ -60,8 +60,18 @@ export function summaryLines(report: Report, more: Readonly<Record<string, strin
     `${report.torture}: seed ${report.seed}, ${report.seconds} s, ${report.processes} processes, ${report.operations} operations`,
     `faults: ${list(report.faults)}`,
     `checked: ${list(report.checks)}`,
-    ...(Object.keys(more).length > 0 ? [Object.entries(more).map(([name, value]) => `${name}: ${value}`).join(', ')] : []),
+    ...(Object.keys(more).length > 0
+      ? [
+          Object.entries(more)
+            .map(([name, value]) => `${name}: ${value}`)
+            .join(', '),
+        ]
+      : []),
     ...report.violations.map(({ check, message }) => `VIOLATION of "${check}": ${message}`),
-    report.violations.length > 0 ? `${report.violations.length} violation(s)` : report.vacuous ? 'vacuous: this run proves nothing' : 'clean',
+    report.violations.length > 0
+      ? `${report.violations.length} violation(s)`
+      : report.vacuous
+        ? 'vacuous: this run proves nothing'
+        : 'clean',
   ]
 }

@@ -15,8 +15,8 @@ import { type BuiltChild, buildChild } from './build.ts'
 import { plantInDatabase, plantInRig } from './canaries/plant.ts'
 import { childEnvironment } from './child.ts'
 import { ControlServer, type Request } from './control.ts'
-import type { PlannedFault } from './faults.ts'
 import { FaultProxy } from './fault-proxy.ts'
+import type { PlannedFault } from './faults.ts'
 import { History, readHistory } from './history.ts'
 import { defineKinds } from './kinds.ts'
 import { hardyPool } from './pool.ts'
@@ -76,7 +76,13 @@ export class Rig {
     ])
     const rig = new Rig(options, serverDir, server, built)
     openRigs.add(rig)
-    await migrate({ url: server.url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 60_000, applicationName: 'torture' })
+    await migrate({
+      url: server.url,
+      pooler: 'none',
+      connectTimeoutMs: 10_000,
+      queryTimeoutMs: 60_000,
+      applicationName: 'torture',
+    })
     await rig.admin.query(readFileSync(join(here, 'audit.sql'), 'utf8'))
     await plantInDatabase(options.canary, (text) => rig.admin.query(text))
     plantInRig(options.canary)
@@ -109,12 +115,21 @@ export class Rig {
 
   /** An engine connection of the rig's own, for scenarios that play single statements. */
   connection(purpose: string): Connection {
-    return new Connection({ url: this.#server.url, pooler: 'none', connectTimeoutMs: 5000, queryTimeoutMs: 10_000, applicationName: 'rig' }, purpose)
+    return new Connection(
+      { url: this.#server.url, pooler: 'none', connectTimeoutMs: 5000, queryTimeoutMs: 10_000, applicationName: 'rig' },
+      purpose,
+    )
   }
 
   /** A Pawl of the rig's own, through a proxy, with the kinds of the storm. */
   pawl(proxy: FaultProxy, applicationName: string): Pawl {
-    const pawl = createPawl({ databaseUrl: this.urlThrough(proxy), applicationName, logger: silentLogger, connectTimeoutMs: 5000, queryTimeoutMs: 5000 })
+    const pawl = createPawl({
+      databaseUrl: this.urlThrough(proxy),
+      applicationName,
+      logger: silentLogger,
+      connectTimeoutMs: 5000,
+      queryTimeoutMs: 5000,
+    })
     defineKinds(pawl)
     return pawl
   }
@@ -179,6 +194,21 @@ export class Rig {
     return late
   }
 
+  /** Ends one worker for good; says whether it stopped in order. */
+  async stopWorker(name: string): Promise<boolean> {
+    const slot = this.#slots.get(name)!
+    slot.isWanted = false
+    slot.child?.kill('SIGTERM')
+    const isOrderly = await this.#ended(slot, 10_000)
+    if (!isOrderly) {
+      slot.child?.kill('SIGKILL')
+      await this.#ended(slot, 10_000)
+    }
+    await slot.proxy.close()
+    this.#slots.delete(name)
+    return isOrderly
+  }
+
   async #ended(slot: Slot, timeoutMs: number): Promise<boolean> {
     const deadline = performance.now() + timeoutMs
     while (slot.child !== undefined && performance.now() < deadline) await sleep(10)
@@ -195,7 +225,9 @@ export class Rig {
       case 'pause':
         return this.pause(slotName)
       case 'terminate':
-        await this.query("select pg_terminate_backend(pid) from pg_stat_activity where application_name like $1 || '.%'", [slotName])
+        await this.query("select pg_terminate_backend(pid) from pg_stat_activity where application_name like $1 || '.%'", [
+          slotName,
+        ])
         return
       case 'restart':
         return this.restartServer()
@@ -271,7 +303,9 @@ export class Rig {
   }
 
   async #unshiftClock(): Promise<void> {
-    const rows = await this.query<{ ms: string | null }>("select case when to_regclass('pawl.clock_shift') is null then '0' else 'ask' end as ms")
+    const rows = await this.query<{ ms: string | null }>(
+      "select case when to_regclass('pawl.clock_shift') is null then '0' else 'ask' end as ms",
+    )
     if (rows[0]?.ms === '0') return
     const [shift] = await this.query<{ ms: string }>('select coalesce(sum(ms), 0)::text as ms from pawl.clock_shift')
     if (Number(shift!.ms) !== 0) await this.stepClock(-Number(shift!.ms))

@@ -2,8 +2,8 @@
 // kind of fault has not happened yet; then everything heals, comes to rest and is checked.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { readHistory } from './history.ts'
 import { finish } from './finish.ts'
+import { readHistory } from './history.ts'
 import type { Plan } from './plan.ts'
 import { firedFaults, makeReport, type Report } from './report.ts'
 import { Rig } from './rig.ts'
@@ -16,7 +16,10 @@ export interface StormEnd {
   readonly dir: string | undefined
 }
 
-export async function runStorm(plan: Plan, options: { canary?: string | undefined; say: (line: string) => void; keep: boolean }): Promise<StormEnd> {
+export async function runStorm(
+  plan: Plan,
+  options: { canary?: string | undefined; say: (line: string) => void; keep: boolean },
+): Promise<StormEnd> {
   const { say } = options
   const rig = await Rig.open({ leaseMs: plan.leaseMs, beatMs: plan.beatMs, canary: options.canary, say })
   let keep = true
@@ -36,9 +39,26 @@ export async function runStorm(plan: Plan, options: { canary?: string | undefine
     const faults = firedFaults(facts, planned)
     const reclaims = facts.attempts.filter((attempt) => attempt.outcome === 'crashed').length
     const isVacuous = Object.values(faults).some((count) => count === 0) || reclaims === 0 || facts.refusals === 0
-    const report = makeReport({ torture: 'jobs', plan, processes: plan.workers.length, facts, faults, checks, violations, isVacuous })
+    const report = makeReport({
+      torture: 'jobs',
+      plan,
+      processes: plan.workers.length,
+      facts,
+      faults,
+      checks,
+      violations,
+      isVacuous,
+    })
     const done = facts.finished.filter((job) => job.state === 'done').length
-    const more = { jobs: facts.finished.length + facts.live.length, done, cancelled: facts.finished.length - done, dead: facts.live.length, reclaims, refused: facts.refusals, 'at rest after ms': restedMs }
+    const more = {
+      jobs: facts.finished.length + facts.live.length,
+      done,
+      cancelled: facts.finished.length - done,
+      dead: facts.live.length,
+      reclaims,
+      refused: facts.refusals,
+      'at rest after ms': restedMs,
+    }
     keep = options.keep || violations.length > 0 || isVacuous
     return { report, more, dir: keep ? rig.dir : undefined }
   } finally {
@@ -54,7 +74,11 @@ async function untilOver(rig: Rig, plan: Plan, planned: ReadonlySet<string>, say
     await sleep(200)
     const nowMs = performance.now() - began
     if (nowMs < plan.seconds * 1000 && nowMs - saidMs < 5000) continue
-    const fired = new Set(readHistory(rig.dir).filter((entry) => entry.op === 'fault').map((entry) => String(entry.kind)))
+    const fired = new Set(
+      readHistory(rig.dir)
+        .filter((entry) => entry.op === 'fault')
+        .map((entry) => String(entry.kind)),
+    )
     const missing = [...planned].filter((kind) => !fired.has(kind))
     if (nowMs - saidMs >= 5000) {
       saidMs = nowMs

@@ -24,7 +24,10 @@ const log =
 const logger: Logger = { debug() {}, info() {}, warn: log('warn'), error: log('error') }
 
 plantInProcess(options.canary, slot)
-keeperTesting.probeModule = new URL(import.meta.url.endsWith('.ts') ? './keeper-probe.ts' : './keeper-probe.js', import.meta.url).href
+keeperTesting.probeModule = new URL(
+  import.meta.url.endsWith('.ts') ? './keeper-probe.ts' : './keeper-probe.js',
+  import.meta.url,
+).href
 // Without its supervisor nobody would ever end it.
 const control = new ControlClient(controlPort, () => process.kill(process.pid, 'SIGKILL'))
 const pool = hardyPool({ url, name: `${proc} own`, max: concurrency })
@@ -38,7 +41,15 @@ pawl.on('worker.opened', ({ worker }) => history.write('opened', { worker }))
 /** The server may be down at this very moment; a process manager would start us again. */
 async function start() {
   for (;;) {
-    const worker = pawl.jobs.worker({ name: proc, lease: leaseMs, beatMs, concurrency, pollMs: 300, bufferMs: 3000, touchMs: 100 })
+    const worker = pawl.jobs.worker({
+      name: proc,
+      lease: leaseMs,
+      beatMs,
+      concurrency,
+      pollMs: 300,
+      bufferMs: 3000,
+      touchMs: 100,
+    })
     try {
       await worker.start()
       return worker
@@ -53,8 +64,8 @@ process.on('unhandledRejection', (error) => {
   log('error')({ error: error instanceof Error ? (error.stack ?? error.message) : String(error) }, 'unhandled rejection')
   process.exit(1)
 })
-const worker = await start()
 installFaults({ slot, faults: options.faults, history, control })
+const worker = await start()
 history.write('started', { pid: process.pid })
 
 process.on('SIGTERM', () => {

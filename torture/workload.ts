@@ -113,7 +113,8 @@ export class Workload {
   async enqueueOwn(key: string, kind: string, payloads: readonly Payload[], isRolledBack = false): Promise<void> {
     const keys = payloads.map((payload) => payload.key)
     this.#rig.history.write('enqueue', { ph: 'invoke', batch: key, kind, keys, via: 'own' })
-    const end = (ph: string, ids: readonly string[] = []) => this.#rig.history.write('enqueue', { ph, batch: key, kind, keys, ids, via: 'own' })
+    const end = (ph: string, ids: readonly string[] = []) =>
+      this.#rig.history.write('enqueue', { ph, batch: key, kind, keys, ids, via: 'own' })
     let client: pg.PoolClient | undefined
     let isCommitting = false
     try {
@@ -159,7 +160,8 @@ export class Workload {
 
   async #operate(): Promise<void> {
     if (this.#random.chance(0.5)) await this.#mend()
-    else if (this.#known.length > 0) await this.cancel(this.#known[this.#known.length - 1 - this.#random.whole(0, Math.min(11, this.#known.length - 1))]!)
+    else if (this.#known.length > 0)
+      await this.cancel(this.#known[this.#known.length - 1 - this.#random.whole(0, Math.min(11, this.#known.length - 1))]!)
   }
 
   async cancel(id: string): Promise<void> {
@@ -168,13 +170,19 @@ export class Workload {
       const { was } = await this.#pawl.jobs.cancel(id, { reason: 'torture' })
       this.#rig.history.write('cancel', { ph: 'ok', job: id, was })
     } catch (error) {
-      this.#rig.history.write('cancel', { ph: isPawlError(error, 'PAWL_WRONG_STATE') || isPawlError(error, 'PAWL_NOT_FOUND') ? 'fail' : 'info', job: id, error: String(error) })
+      this.#rig.history.write('cancel', {
+        ph: isPawlError(error, 'PAWL_WRONG_STATE') || isPawlError(error, 'PAWL_NOT_FOUND') ? 'fail' : 'info',
+        job: id,
+        error: String(error),
+      })
     }
   }
 
   /** Finds a job that is dead because it was not mended, mends it, and gives it its attempts back. */
   async #mend(): Promise<void> {
-    const [dead] = await this.#rig.query<{ id: string }>("select id::text as id from pawl.job where state = 'dead' and kind = 'doomed' order by id limit 1")
+    const [dead] = await this.#rig.query<{ id: string }>(
+      "select id::text as id from pawl.job where state = 'dead' and kind = 'doomed' order by id limit 1",
+    )
     if (dead === undefined || this.#random.chance(0.3)) return
     await this.#rig.query('insert into torture.mended values ($1::bigint)', [dead.id])
     this.#rig.history.write('retry', { ph: 'invoke', job: dead.id })
@@ -188,7 +196,9 @@ export class Workload {
 
   /** A stranger's transaction that has a ready job locked for a while and then thinks better of it. */
   async #leaveOpen(): Promise<void> {
-    const [ready] = await this.#rig.query<{ id: string }>("select id::text as id from pawl.job where state = 'ready' order by due desc limit 1")
+    const [ready] = await this.#rig.query<{ id: string }>(
+      "select id::text as id from pawl.job where state = 'ready' order by due desc limit 1",
+    )
     const until = performance.now() + 120
     if (ready !== undefined) await this.holdOpen(ready.id, () => performance.now() > until)
   }

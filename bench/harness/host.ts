@@ -4,7 +4,7 @@ import { now, pause } from './clock.ts'
 import type { Answer, Call, FromChild, Peer, Progress, Setup, Stamp, Started, Via, Work } from './protocol.ts'
 
 const [module, variant] = process.argv.slice(2)
-const progressMs = 10
+const progressMs = 20
 
 let handled = 0
 let firstAt = 0
@@ -48,8 +48,8 @@ const verbs: Record<string, (...args: never[]) => Promise<unknown>> = {
     expected = expect
     countsMemory = work.countsMemory ?? false
     isStamping = work.handler === 'stamp' || work.handler === 'hang'
-    // The last count is sent at once when all are handled; the others only show how far the processes are together.
-    setInterval(sendProgress, progressMs).unref()
+    // A process that has all the jobs tells when it has started the last one. Of several, each tells now and then how far it is.
+    if (expect < 0 || countsMemory) setInterval(sendProgress, progressMs).unref()
     await given('work')(work)
   },
   async waitEmpty() {
@@ -74,8 +74,7 @@ const verbs: Record<string, (...args: never[]) => Promise<unknown>> = {
   },
   async enqueue(n: number, via: Via) {
     const at = now()
-    await given('enqueue')(n, via)
-    return at
+    return (await given('enqueue')(n, via)) ?? at
   },
   metrics: async () => given('metrics')(),
   rss: async () => process.memoryUsage.rss(),

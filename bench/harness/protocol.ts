@@ -43,7 +43,8 @@ export interface Peer {
   remaining?(): Promise<number>
   /** Enqueues in calls of so many, one call after the other. Timed by the caller. */
   bulk?(count: number, callSize: number): Promise<void>
-  enqueue?(n: number, via: Via): Promise<void>
+  /** Gives the moment of the call that enqueues, if other statements came before it. */
+  enqueue?(n: number, via: Via): Promise<number | undefined>
   /** Its own counters. */
   metrics?(): Record<string, number>
   close?(): Promise<void>

@@ -43,7 +43,11 @@ export const stranger: Group = {
 function underSnapshot(context: Context, jobs: number, passing: number): Promise<number> {
   return context.server.withDatabase(async (database) => {
     const child = new Child(pawl)
-    await child.prepare(setupOf(context, database)).finally(() => child.stop())
+    try {
+      await child.prepare(setupOf(context, database))
+    } finally {
+      await child.stop()
+    }
     return withSnapshot(database, async () => {
       await drainOnce(context, pawl, database, { jobs: passing })
       return (await drainOnce(context, pawl, database, { jobs })).rate

@@ -50,6 +50,7 @@ export function open(started: Started): Peer {
     },
     async enqueue(n) {
       await agenda.now('bench', payloadOf(n))
+      return undefined
     },
     async close() {
       await agenda.stop()

@@ -66,6 +66,7 @@ export function open(started: Started): Peer {
     },
     async enqueue(n) {
       await queue.add('bench', payloadOf(n))
+      return undefined
     },
     async close() {
       await worker?.close(true)

@@ -61,6 +61,7 @@ export function open(started: Started): Peer {
     },
     async enqueue(n) {
       await client.enqueue({ workflowName: 'bench', queueName: 'bench' }, payloadOf(n))
+      return undefined
     },
     async close() {
       await dbos.shutdown()

@@ -96,6 +96,7 @@ export function open(started: Started, variant: string | undefined): Peer {
     },
     async enqueue(n) {
       await utils.addJob('bench', payloadOf(n))
+      return undefined
     },
     async close() {
       await runner?.stop()

@@ -2,6 +2,7 @@
 
 import { createPawl, type Kind, type Pawl, type Worker } from 'pawl'
 import pg from 'pg'
+import { now } from '../harness/clock.ts'
 import {
   effectTable,
   type Handler,
@@ -57,13 +58,15 @@ export function open(started: Started, variant: string | undefined): Peer {
     }
   }
 
-  async function enqueueInTransaction(n: number): Promise<void> {
+  async function enqueueInTransaction(n: number): Promise<number> {
     const client = await pool.connect()
     try {
       await client.query('begin')
       await client.query(insertEffect, [n])
+      const at = now()
       await pawl.jobs.enqueue(kind, payloadOf(n), { tx: client })
       await client.query('commit')
+      return at
     } finally {
       client.release()
     }
@@ -103,8 +106,9 @@ export function open(started: Started, variant: string | undefined): Peer {
       return rows[0]!.some ? 1 : 0
     },
     async enqueue(n: number, via: Via) {
-      if (via === 'tx') await enqueueInTransaction(n)
-      else await pawl.jobs.enqueue(kind, payloadOf(n))
+      if (via === 'tx') return enqueueInTransaction(n)
+      await pawl.jobs.enqueue(kind, payloadOf(n))
+      return undefined
     },
     metrics: () => ({ ...worker!.metrics() }),
     async close() {

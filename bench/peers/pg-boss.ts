@@ -66,6 +66,7 @@ export function open(started: Started): Peer {
     },
     async enqueue(n) {
       await boss.send(queue, payloadOf(n))
+      return undefined
     },
     async close() {
       await boss.stop({ graceful: false, close: true })

@@ -55,7 +55,13 @@ export const canaries: readonly Canary[] = [
     proves: 'Fences are seen to grow with every claim, also when one process takes its own job again.',
     caughtBy: 'fences grow',
     scenario: 'zombie',
-    statements: { claim: sameFence, 'claim-suspect': sameFence, rescue: sameFence, 'settle-failed': sameFence, 'release-unknown': sameFence },
+    statements: {
+      claim: sameFence,
+      'claim-suspect': sameFence,
+      rescue: sameFence,
+      'settle-failed': sameFence,
+      'release-unknown': sameFence,
+    },
   },
   {
     name: 'client-clock',
@@ -100,7 +106,7 @@ export const canaries: readonly Canary[] = [
   {
     name: 'attempt-burnt-for-bystanders',
     bug: 'Jobs whose process died are claimed in batches again, beside the one that killed it.',
-    proves: "A crash that is counted against a job that did not cause it is seen, before the job is dead.",
+    proves: 'A crash that is counted against a job that did not cause it is seen, before the job is dead.',
     caughtBy: 'suspects alone',
     scenario: 'poison',
     statements: { rescue: swap(/suspect = l\.close_reason[^\n]*/, 'suspect = false,') },

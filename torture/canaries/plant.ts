@@ -20,7 +20,11 @@ function rewriteStatements({ name, statements = {} }: Canary, slot: string): voi
   const run = Connection.prototype.run
   Connection.prototype.run = function (this: Connection, statement: Statement, values) {
     const rewrite = statements[statement.file]
-    return run.call(this, rewrite === undefined ? statement : { ...statement, name: '', text: rewrite(statement.text, slot) }, values) as never
+    return run.call(
+      this,
+      rewrite === undefined ? statement : { ...statement, name: '', text: rewrite(statement.text, slot) },
+      values,
+    ) as never
   }
   const settle = statements.settle
   if (name !== 'no-fence' || settle === undefined) return
@@ -45,10 +49,15 @@ function completeBeforeCommit(): void {
   }
 }
 
-export async function plantInDatabase(name: string | undefined, query: (text: string) => Promise<{ rows: Record<string, string>[] }>): Promise<void> {
+export async function plantInDatabase(
+  name: string | undefined,
+  query: (text: string) => Promise<{ rows: Record<string, string>[] }>,
+): Promise<void> {
   if (name === undefined) return
   for (const [fn, rewrite] of Object.entries(canaryNamed(name).functions ?? {})) {
-    const { rows } = await query(`select pg_get_functiondef(p.oid) as definition from pg_proc p where p.proname = '${fn}' and p.pronamespace = 'pawl'::regnamespace`)
+    const { rows } = await query(
+      `select pg_get_functiondef(p.oid) as definition from pg_proc p where p.proname = '${fn}' and p.pronamespace = 'pawl'::regnamespace`,
+    )
     await query(rewrite(rows[0]!.definition!))
   }
 }

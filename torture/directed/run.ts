@@ -23,7 +23,8 @@ const canaryRestMs = 7000
 
 export function scenarioNamed(name: string): Scenario {
   const scenario = scenarios.find((candidate) => candidate.name === name)
-  if (scenario === undefined) throw new Error(`There is no scenario '${name}'. There are: ${scenarios.map((each) => each.name).join(', ')}.`)
+  if (scenario === undefined)
+    throw new Error(`There is no scenario '${name}'. There are: ${scenarios.map((each) => each.name).join(', ')}.`)
   return scenario
 }
 
@@ -35,10 +36,21 @@ export async function runScenario(scenario: Scenario, options: DirectedOptions &
   try {
     const workload = await Workload.open(rig, plan)
     await scenario.play({ rig, workload })
-    const { facts, checks, violations, restedMs } = await finish(rig, { restMs: options.canary === undefined ? restMs : canaryRestMs })
+    const { facts, checks, violations, restedMs } = await finish(rig, {
+      restMs: options.canary === undefined ? restMs : canaryRestMs,
+    })
     await workload.close()
     const processes = new Set(facts.entries.map((entry) => entry.proc.split('.')[0])).size - 1
-    const report = makeReport({ torture: 'jobs', plan, processes, facts, faults: firedFaults(facts, []), checks, violations, isVacuous: false })
+    const report = makeReport({
+      torture: 'jobs',
+      plan,
+      processes,
+      facts,
+      faults: firedFaults(facts, []),
+      checks,
+      violations,
+      isVacuous: false,
+    })
     keep = options.keep || (violations.length > 0 && options.canary === undefined)
     return { report, more: { scenario: scenario.name, 'at rest after ms': restedMs }, dir: keep ? rig.dir : undefined }
   } finally {
@@ -53,7 +65,10 @@ export async function runCanary(name: string, options: DirectedOptions): Promise
   const directed = await runScenario(scenarioNamed(canary.scenario), { ...options, canary: name })
   const found = onlyBy(canary, directed)
   if (found.report.violations.length > 0) return found
-  return onlyBy(canary, await runStorm(makePlan(options.seed, options.seconds), { canary: name, say: options.say, keep: options.keep }))
+  return onlyBy(
+    canary,
+    await runStorm(makePlan(options.seed, options.seconds), { canary: name, say: options.say, keep: options.keep }),
+  )
 }
 
 /** What its own check found; that a planted bug also kept jobs from coming to rest in a short time proves nothing. */

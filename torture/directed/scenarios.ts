@@ -25,7 +25,8 @@ export const scenarios: readonly Scenario[] = [
     tells: 'Two workers do jobs of every shape; nothing goes wrong.',
     async play({ rig, workload }) {
       await Promise.all([rig.startWorker('w1'), rig.startWorker('w2')])
-      for (const kind of ['tx', 'complete', 'outside', 'shared']) await workload.enqueueOwn(kind, kind, keyed(kind, 15, { ms: 5 }))
+      for (const kind of ['tx', 'complete', 'outside', 'shared'])
+        await workload.enqueueOwn(kind, kind, keyed(kind, 15, { ms: 5 }))
       await rig.until(async () => (await count(rig, 'select count(*)::integer as n from pawl.job')) === 0, 8000)
       // Leases are renewed a few times, so that there is something to look at.
       await rig.until(async () => (await count(rig, 'select count(*)::integer as n from torture.lease')) >= 6, 5000)
@@ -40,7 +41,14 @@ export const scenarios: readonly Scenario[] = [
       await rig.startWorker('w1', { faults: [{ probe: 'jobs.settle.before', hit: 1, kind: 'pause' }] })
       await rig.until(() => wrote(rig, 'fault') > 0, patienceMs)
       await rig.startWorker('w2')
-      await rig.until(async () => (await count(rig, "select count(*)::integer as n from torture.transition where to_state = 'running' and old_crashes > 0")) > 0, patienceMs)
+      await rig.until(
+        async () =>
+          (await count(
+            rig,
+            "select count(*)::integer as n from torture.transition where to_state = 'running' and old_crashes > 0",
+          )) > 0,
+        patienceMs,
+      )
     },
   },
   {
@@ -53,7 +61,10 @@ export const scenarios: readonly Scenario[] = [
       await rig.until(async () => (await count(rig, 'select count(*)::integer as n from pawl.job')) === 0, patienceMs)
       await rig.pause('w1', true)
       const before = await count(rig, 'select coalesce(max(n), 0)::integer as n from torture.lease')
-      await rig.until(async () => (await count(rig, 'select coalesce(max(n), 0)::integer as n from torture.lease')) > before + 1, 5000)
+      await rig.until(
+        async () => (await count(rig, 'select coalesce(max(n), 0)::integer as n from torture.lease')) > before + 1,
+        5000,
+      )
     },
   },
   {
@@ -66,7 +77,10 @@ export const scenarios: readonly Scenario[] = [
       let isEnough = false
       const held = workload.holdOpen(first!.id, () => isEnough)
       await rig.startWorker('w1')
-      await rig.until(async () => wrote(rig, 'claim waits') > 0 || (await count(rig, 'select count(*)::integer as n from pawl.job')) === 1, patienceMs)
+      await rig.until(
+        async () => wrote(rig, 'claim waits') > 0 || (await count(rig, 'select count(*)::integer as n from pawl.job')) === 1,
+        patienceMs,
+      )
       isEnough = true
       await held
     },
@@ -118,7 +132,7 @@ export const scenarios: readonly Scenario[] = [
 /** The statements alone: a process that wakes up may happen to close itself before it renews. */
 async function renewTooLate(rig: Rig): Promise<void> {
   const connection = rig.connection('keeper')
-  const leaseMs = 200 // short; its length is not what is looked at
+  const leaseMs = 200
   const [opened] = await connection.run<{ id: number }>(leaseStatements.open, {
     name: 'rig',
     host: 'rig',
@@ -130,7 +144,11 @@ async function renewTooLate(rig: Rig): Promise<void> {
     locks: false,
     lease_ms: leaseMs,
   })
-  const isLate = async () => (await count(rig, `select count(*)::integer as n from pawl.worker where id = ${opened!.id} and lease_until < pawl.now() - interval '1 second'`)) === 1
+  const isLate = async () =>
+    (await count(
+      rig,
+      `select count(*)::integer as n from pawl.worker where id = ${opened!.id} and lease_until < pawl.now() - interval '1 second'`,
+    )) === 1
   await rig.until(isLate, patienceMs)
   await connection.run(leaseStatements.beat, { worker: opened!.id, lease_ms: rig.options.leaseMs })
   await connection.close()

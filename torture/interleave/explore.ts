@@ -1,7 +1,7 @@
 // Plays every order of a suite's programs and gathers the bad ones.
 
 import { countMerges, merges, Scheduler, type Trace } from './scheduler.ts'
-import { type After, afterSql, connector, resetSql, type Statements } from './stage.ts'
+import { type After, afterSql, connector, resetSql, type Statements, vacuumSql } from './stage.ts'
 import type { Suite } from './suites.ts'
 
 export interface Bad {
@@ -26,6 +26,9 @@ export interface ExploreOptions {
   readonly badMax?: number
 }
 
+/** Each schedule leaves dead rows, and a scan over thousands of them would be what takes the time. */
+const vacuumEvery = 200
+
 export async function explore<State>(suite: Suite<State>, options: ExploreOptions): Promise<Explored> {
   const { url, sql, stride = 1, badMax = 20 } = options
   const connect = connector(url)
@@ -40,6 +43,7 @@ export async function explore<State>(suite: Suite<State>, options: ExploreOption
   try {
     for (const turns of merges(programs.map((program) => program.steps.length))) {
       if (index++ % stride !== 0) continue
+      if (schedules % vacuumEvery === 0) for (const text of vacuumSql) await setup.query(text)
       await setup.query(resetSql(suite.jobs))
       const state = await suite.before(setup, sql)
       const trace: Trace = await scheduler.play(turns, state)

@@ -23,15 +23,21 @@ async function everyOrder<State>(suite: Suite<State>): Promise<Awaited<ReturnTyp
   return explored
 }
 
-test('[K11] two holders and one end of lease over claim, effect and completion: no order is bad', { timeout: testMs }, async () => {
+test('[K11] two holders and one end of lease over claim, effect and completion: no order is bad', {
+  timeout: testMs,
+}, async () => {
   await everyOrder(holdersInTransactions)
 })
 
-test('[K11] two holders, one end of lease and a second rescuer over claim and settle: no order is bad', { timeout: testMs }, async () => {
+test('[K11] two holders, one end of lease and a second rescuer over claim and settle: no order is bad', {
+  timeout: testMs,
+}, async () => {
   await everyOrder(holdersWithSettle)
 })
 
-test('[K11] renewal, cancel, rescue and settle of overlapping sets: no order is bad, none deadlocks', { timeout: testMs }, async () => {
+test('[K11] renewal, cancel, rescue and settle of overlapping sets: no order is bad, none deadlocks', {
+  timeout: testMs,
+}, async () => {
   const { waited } = await everyOrder(overlappingSets)
   // Orders in which somebody waits are the interesting ones: without them this would prove nothing.
   expect(waited).toBeGreaterThan(0)
@@ -45,7 +51,11 @@ test('[K11] the same orders without the fence have bad ones', { timeout: testMs 
   const { statements, functions } = canaryNamed('no-fence')
   const unfenced: Statements = {
     ...productStatements,
-    settle: { ...productStatements.settle, name: 'unfenced_settle', text: statements!.settle!(productStatements.settle.text, '') },
+    settle: {
+      ...productStatements.settle,
+      name: 'unfenced_settle',
+      text: statements!.settle!(productStatements.settle.text, ''),
+    },
   }
   const settled = await explore(holdersWithSettle, { url: db.url, sql: unfenced, badMax: 3 })
   expect(settled.bad.length).toBe(3)

@@ -77,7 +77,10 @@ export class Scheduler<State> {
     this.#monitor = monitor
   }
 
-  static async open<State>(programs: readonly Program<State>[], connect: (purpose: string) => Connection): Promise<Scheduler<State>> {
+  static async open<State>(
+    programs: readonly Program<State>[],
+    connect: (purpose: string) => Connection,
+  ): Promise<Scheduler<State>> {
     const players = await Promise.all(
       programs.map(async (program) => {
         const connection = connect(`program ${program.letter}`)
@@ -125,7 +128,7 @@ export class Scheduler<State> {
     while (this.#players.some((player) => player.isWaiting || player.next < player.program.steps.length)) {
       const free = this.#players.find((player) => !player.isWaiting && player.next < player.program.steps.length)
       if (free !== undefined) await take(free)
-      else await Promise.race(this.#players.filter((player) => player.isWaiting).map((player) => player.waiting))
+      else await Promise.race(this.#players.filter((player) => player.isWaiting).map((player) => Promise.resolve(player.waiting)))
       await this.#settleWaiting()
     }
     const schedule = turns.map((turn) => this.#players[turn]!.program.letter).join('')
@@ -138,10 +141,10 @@ export class Scheduler<State> {
       await soon(player.waiting, 3)
       if (!player.isWaiting) return false
       // By one of the others: a vacuum that is in the way for a moment is not part of the play.
-      const [row] = await this.#monitor.query<{ blocked: boolean }>('select pg_blocking_pids($1::integer) && $2::integer[] as blocked', [
-        player.pid,
-        this.#players.map((other) => other.pid),
-      ])
+      const [row] = await this.#monitor.query<{ blocked: boolean }>(
+        'select pg_blocking_pids($1::integer) && $2::integer[] as blocked',
+        [player.pid, this.#players.map((other) => other.pid)],
+      )
       if (row!.blocked && player.isWaiting) return true
     }
   }

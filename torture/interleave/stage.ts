@@ -22,6 +22,7 @@ export const leaseMs = 4000
 /** The incarnations of every schedule. */
 export const worker = { a: 1, b: 2 } as const
 
+/** A clock that a step can move, a ledger, and the reset as a function, whose plans are made once. */
 export const setupSql = `
 create table pawl.clock_shift (ms bigint not null);
 create or replace function pawl.now() returns timestamptz language sql volatile as
@@ -29,18 +30,51 @@ create or replace function pawl.now() returns timestamptz language sql volatile 
 create table public.effect (job_id bigint not null, fence bigint not null, program text not null);
 alter table pawl.job set (autovacuum_enabled = false);
 alter table pawl.worker set (autovacuum_enabled = false);
+do $$
+declare
+  v_name text;
+begin
+  -- Days that no schedule reaches only make each look-up dearer.
+  for v_name in
+    select c.relname from pg_class c
+    where c.relname ~ '^job_(history|attempt)_[0-9]{8}$' and to_date(right(c.relname, 8), 'YYYYMMDD') > current_date + 1
+  loop
+    execute format('drop table pawl.%I', v_name);
+  end loop;
+end
+$$;
+create function public.reset(p_jobs integer) returns void language plpgsql as $$
+begin
+  delete from pawl.clock_shift;
+  delete from public.effect;
+  delete from pawl.job;
+  delete from pawl.job_history;
+  delete from pawl.job_attempt;
+  delete from pawl.worker;
+  delete from pawl.alert;
+  insert into pawl.worker (id, name, host, pid, release, queues, kinds, concurrency, locks, lease_until)
+    select id, 'w' || id, 'here', 1, 'test', '{}', '{}', 1, false,
+      pawl.now() + interval '${leaseMs} milliseconds' * case id when ${worker.a} then 1 else 100 end
+    from unnest(array[${worker.a}, ${worker.b}]) id;
+  insert into pawl.job (id, queue, kind, state, payload, due, run_at)
+    select id, 'default', 'k', 'ready', '{}', pawl.now() - interval '1 minute', pawl.now() from generate_series(1, p_jobs) id;
+end
+$$;
 `
 
-/** Two open incarnations and these jobs, ready. One round trip. */
+/** Two open incarnations and these jobs, ready. */
 export function resetSql(jobs: number): string {
-  return `delete from pawl.clock_shift where true; delete from public.effect where true; delete from pawl.job where true;
-    delete from pawl.job_history where true; delete from pawl.job_attempt where true; delete from pawl.worker where true; delete from pawl.alert where true;
-    insert into pawl.worker (id, name, host, pid, release, queues, kinds, concurrency, locks, lease_until)
-      select id, 'w' || id, 'here', 1, 'test', '{}', '{}', 1, false, pawl.now() + interval '${leaseMs} milliseconds' * case id when ${worker.a} then 1 else 100 end
-      from unnest(array[${worker.a}, ${worker.b}]) id;
-    insert into pawl.job (id, queue, kind, state, payload, due, run_at)
-      select id, 'default', 'k', 'ready', '{}', pawl.now() - interval '1 minute', pawl.now() from generate_series(1, ${jobs}) id;`
+  return `select public.reset(${jobs})`
 }
+
+export const vacuumSql = [
+  'pawl.job',
+  'pawl.worker',
+  'pawl.clock_shift',
+  'pawl.job_history',
+  'pawl.job_attempt',
+  'public.effect',
+].map((table) => `vacuum ${table}`)
 
 export interface After {
   readonly live: readonly { id: string; state: string; fence: string; holder: number | null }[]
@@ -57,7 +91,14 @@ export const afterSql = `select
 
 export function connector(url: string): (purpose: string) => Connection {
   return (purpose) =>
-    new Connection({ url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 30_000, applicationName: 'interleave' }, purpose)
+    new Connection(
+      { url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 30_000, applicationName: 'interleave' },
+      purpose,
+      {
+        // What a crash of the server would leave is not the question here.
+        durability: 'relaxed',
+      },
+    )
 }
 
 // ---- statements as the product calls them
@@ -76,7 +117,11 @@ export async function claimOne(connection: Connection, sql: Statements, who: num
 }
 
 export function settle(connection: Connection, sql: Statements, jobs: readonly Claimed[]): Promise<{ settled: number }[]> {
-  return connection.run(sql.settle, { ...identity(jobs), results: numbers(jobs.map(() => null)), ran_ms: numbers(jobs.map(() => 1)) })
+  return connection.run(sql.settle, {
+    ...identity(jobs),
+    results: numbers(jobs.map(() => null)),
+    ran_ms: numbers(jobs.map(() => 1)),
+  })
 }
 
 export function settleFailed(connection: Connection, sql: Statements, jobs: readonly Claimed[], who: number): Promise<unknown[]> {
@@ -111,7 +156,11 @@ export function moveOn(connection: Connection, ms: number): Promise<unknown[]> {
 }
 
 function identity(jobs: readonly Claimed[]): Record<string, Parameter> {
-  return { tenants: `{${jobs.map(() => '""').join(',')}}`, ids: numbers(jobs.map((job) => job.id)), fences: numbers(jobs.map((job) => job.fence)) }
+  return {
+    tenants: `{${jobs.map(() => '""').join(',')}}`,
+    ids: numbers(jobs.map((job) => job.id)),
+    fences: numbers(jobs.map((job) => job.fence)),
+  }
 }
 
 function numbers(values: readonly (string | number | null)[]): string {

@@ -4,7 +4,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from '../config.ts'
-import { classify, isConflict } from '../db/classify.ts'
+import { classify, isConflict, isRetryable } from '../db/classify.ts'
 import type { Connection, Pool, PoolClient } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
@@ -114,8 +114,15 @@ export class Runner {
   /** Our own whole transaction may run again within the attempt when the database says so: nothing of it was applied. */
   async #runTx(held: HeldJob): Promise<RunEnd> {
     for (let tried = 1; ; tried++) {
+      let client: PoolClient
       try {
-        return await this.#tryTx(held)
+        client = await this.connect(() => !held.isEnded && held.lost === undefined)
+      } catch (error) {
+        if (held.isEnded) return 'late'
+        return tried === 1 && isRetryable(error) ? unstartedEnd(held) : failedEnd(held, error)
+      }
+      try {
+        return await this.#tryTx(held, client)
       } catch (error) {
         const kind = classify(error)
         if (isConflict(error) || kind === 'unwritable') this.options.onConflict(error)
@@ -129,8 +136,20 @@ export class Runner {
     }
   }
 
-  async #tryTx(held: HeldJob): Promise<RunEnd> {
-    const client = await this.options.pool.connect()
+  /** Who cannot even begin has not started: no attempt is burnt for a database that is away. It is waited for while the job is ours. */
+  async connect(isOurs: () => boolean): Promise<PoolClient> {
+    for (let tried = 1; ; tried++) {
+      try {
+        return await this.options.pool.connect()
+      } catch (error) {
+        this.options.onConflict(error)
+        if (!isRetryable(error) || !isOurs()) throw error
+        await sleep(engineBackoffMs(error, tried))
+      }
+    }
+  }
+
+  async #tryTx(held: HeldJob, client: PoolClient): Promise<RunEnd> {
     const tx = new OwnTransaction(client)
     const context = new RunContext(held, this.options)
     // At the end of a stop's grace the job is still ours, and an answer counts: only a job that is gone takes its connection with it.
@@ -213,6 +232,11 @@ export function failedEnd(held: HeldJob, error: unknown): Ending {
     return { held, result: null, failed: { outcome: 'snoozed', delayMs: unwritableDelayMs, error: describeError(error) } }
   const delayMs = retryDelayMs(held.definition, held.row, error)
   return { held, result: null, failed: { outcome: 'failed', delayMs, error: describeError(error) } }
+}
+
+/** It lost its lease, or its grace is over, before it could begin: given back, without an attempt. */
+function unstartedEnd(held: HeldJob): Ending {
+  return { held, result: null, failed: { outcome: 'released', delayMs: 0, error: null } }
 }
 
 function invalidEnd(held: HeldJob, error: unknown): Ending {

@@ -27,7 +27,10 @@ export interface SharedEnd {
 }
 
 export async function runShared(runner: Runner, group: readonly HeldJob[]): Promise<SharedEnd> {
-  const client = await runner.options.pool.connect()
+  const isOurs = () => group.some((held) => !held.isEnded && held.lost === undefined)
+  const client = await runner.connect(isOurs).catch(() => undefined)
+  // Alone, each finds out for itself how it ends without having begun.
+  if (client === undefined) return { settled: [], again: group, unstarted: [] }
   const tx = new OwnTransaction(client)
   const ran: { held: HeldJob; result: string | null }[] = []
   try {

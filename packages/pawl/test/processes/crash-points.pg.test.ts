@@ -45,7 +45,9 @@ test.each(points.flatMap((probe) => [1, 4].map((hit) => ({ probe, hit }))))(
     const [counts] = await db.query(
       "select count(*)::integer as done, count(distinct id)::integer as jobs, max(crashes)::integer as crashes from pawl.job_history where outcome = 'done' and kind <> 'follow'",
     )
-    expect(counts).toEqual({ done: 48, jobs: 48, crashes: 1 })
+    expect(counts).toMatchObject({ done: 48, jobs: 48 })
+    // How many were in flight besides is chance; that one death counts once is not.
+    expect(counts!.crashes).toBeLessThanOrEqual(1)
     expect(plain).toHaveLength(12)
 
     /** At this moment: a job has its one effect and its one follow-up if and only if it is done. */

@@ -64,6 +64,7 @@ describe.each([{ direct: false }, { direct: true }])('with a direct connection b
       pawl: options,
       effectsUrl: bouncer.url,
       kinds: ['tx', 'guarded', 'completed', 'plain', 'follow'],
+      worker: calm,
     })
     // A running job is cancelled: its signal comes with a poll, and its late effect is refused.
     const running = await caller.jobs.enqueue('guarded', { hold: [1] })

@@ -145,7 +145,11 @@ async function smallDisk(): Promise<string | { missing: string }> {
   const onServer = async (text: string) => {
     const client = new pg.Client({ connectionString: inject('serverUrl') })
     await client.connect()
-    await client.query(text).finally(() => client.end())
+    try {
+      await client.query(text)
+    } finally {
+      await client.end()
+    }
   }
   try {
     await chmod(dir, 0o755)

@@ -62,7 +62,11 @@ export function withDatabase(url: string, name: string): string {
 }
 
 /** Waits until the condition holds; looks often, and fails with what it last saw. Tests wait for events, never for time. */
-export async function until<T>(what: string, look: () => Promise<T | undefined | false> | T | undefined | false, timeoutMs = 20_000): Promise<T> {
+export async function until<T>(
+  what: string,
+  look: () => Promise<T | undefined | false> | T | undefined | false,
+  timeoutMs = 20_000,
+): Promise<T> {
   const deadline = performance.now() + timeoutMs
   for (;;) {
     const seen = await look()

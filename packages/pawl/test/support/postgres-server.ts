@@ -21,9 +21,19 @@ export default async function setup(project: TestProject): Promise<() => Promise
   const server = await startEmbedded({
     dir,
     database: 'pawl_template',
-    settings: { max_prepared_transactions: '20', shared_preload_libraries: 'pg_stat_statements', 'pg_stat_statements.track': 'all' },
+    settings: {
+      max_prepared_transactions: '20',
+      shared_preload_libraries: 'pg_stat_statements',
+      'pg_stat_statements.track': 'all',
+    },
   })
-  await migrate({ url: server.url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 60_000, applicationName: 'pawl test' })
+  await migrate({
+    url: server.url,
+    pooler: 'none',
+    connectTimeoutMs: 10_000,
+    queryTimeoutMs: 60_000,
+    applicationName: 'pawl test',
+  })
   project.provide('serverUrl', server.url)
   project.provide('serverPid', server.pid)
   project.provide('serverDataDir', server.dataDir)

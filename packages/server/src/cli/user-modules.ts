@@ -17,27 +17,35 @@ export async function defineFrom(pawl: Pawl, paths: readonly string[]): Promise<
 
 async function load(path: string): Promise<Record<string, unknown>> {
   const url = pathToFileURL(resolve(path)).href
+  // Before the first try: Node remembers that it could not load a module.
+  if (/\.[cm]?tsx?$/.test(path) && !loadsTypeScript) loadsTypeScript = await registerTsx()
   try {
-    return await import(url)
+    return (await import(url)) as Record<string, unknown>
   } catch (error) {
     const code = (error as { code?: unknown }).code
-    if (code === 'ERR_UNKNOWN_FILE_EXTENSION' && (await registerTsx())) return import(url)
     if (code === 'ERR_UNKNOWN_FILE_EXTENSION') {
       throw new UsageError(
         `This Node (${process.versions.node}) cannot load ${path} as it is.`,
         'npm install --save-dev tsx, or name the compiled .js file',
       )
     }
-    if (code === 'ERR_MODULE_NOT_FOUND' && (error as { url?: string }).url === url)
+    if (code === 'ERR_MODULE_NOT_FOUND' && (error as { url?: string }).url === url) {
       throw new UsageError(`There is no module ${path}.`, 'give the path of a file, such as ./jobs.ts')
+    }
     throw error
   }
 }
 
-/** TypeScript loads by itself in newer releases of Node; in older ones the project's own tsx does it. */
+/** This very module may be TypeScript; then whoever loaded it loads others too. Newer releases of Node do so by themselves. */
+let loadsTypeScript = import.meta.url.endsWith('.ts') || Boolean((process.features as { typescript?: string | false }).typescript)
+
+/** The tsx of the user's own project, if it has one. */
 async function registerTsx(): Promise<boolean> {
   try {
-    const api = createRequire(resolve('package.json')).resolve('tsx/esm/api')
+    // require() finds the CommonJS form; the ES module beside it is the one that can register its hooks.
+    const api = createRequire(resolve('package.json'))
+      .resolve('tsx/esm/api')
+      .replace(/\.cjs$/, '.mjs')
     const { register } = (await import(pathToFileURL(api).href)) as { register: () => unknown }
     register()
     return true
