@@ -16,7 +16,7 @@ interface Link {
 
 interface Trap {
   readonly purpose: string
-  readonly sprung: () => void
+  readonly end: (isSprung: boolean) => void
 }
 
 export class FaultProxy {
@@ -40,13 +40,13 @@ export class FaultProxy {
     return (this.#server.address() as { port: number }).port
   }
 
-  /** The next commit on a connection of this purpose happens, but its answer never arrives and the connection breaks. */
-  loseNextCommit(purpose: string): Promise<void> {
-    return new Promise((resolve) => this.#traps.push({ purpose, sprung: resolve }))
+  /** The next commit on a connection of this purpose happens, but its answer never arrives and the connection breaks. Says whether there was one. */
+  loseNextCommit(purpose: string): Promise<boolean> {
+    return new Promise((resolve) => this.#traps.push({ purpose, end: resolve }))
   }
 
   disarm(): void {
-    for (const trap of this.#traps.splice(0)) trap.sprung()
+    for (const trap of this.#traps.splice(0)) trap.end(false)
   }
 
   /** Cuts every connection as a network would. */
@@ -92,7 +92,7 @@ export class FaultProxy {
     const index = this.#traps.findIndex((trap) => link.application.endsWith(` ${trap.purpose}`))
     if (index < 0 || !carriesCommit(this.#traps[index]!.purpose, chunk)) return
     link.isSwallowing = true
-    this.#traps.splice(index, 1)[0]!.sprung()
+    this.#traps.splice(index, 1)[0]!.end(true)
   }
 
   /** The server has done it when it is idle again outside a transaction; only then the connection breaks. */

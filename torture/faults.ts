@@ -26,19 +26,6 @@ export interface PlannedFault {
   readonly ms?: number
 }
 
-export const faultMeanings: Readonly<Record<FaultKind, string>> = {
-  kill: 'kill -9 of the process at the probe',
-  pause: 'SIGSTOP at the probe until others have taken over, then SIGCONT',
-  reset: 'every connection of the process is cut',
-  terminate: 'pg_terminate_backend on every session of the process',
-  restart: 'kill -9 of the postmaster, then a start with crash recovery',
-  'commit-unknown': 'the next commit happens, its answer is swallowed and the connection is cut',
-  'sql-40001': 'the statement at the probe fails with a serialization error',
-  clock: 'the clock of the database steps forward or back',
-  block: 'the event loop of the process is blocked for longer than a lease',
-  drain: 'the process is told to stop in order and is started again',
-}
-
 /** Where each kind strikes in a storm. The crash matrix (matrix/) covers every probe with every kind that makes sense there. */
 export const stormProbes: Readonly<Record<FaultKind, readonly ProbeName[]>> = {
   kill: [
@@ -64,12 +51,6 @@ export const stormProbes: Readonly<Record<FaultKind, readonly ProbeName[]>> = {
 }
 
 /** In the keeper's thread, which has its own connections. */
-export const keeperProbes: readonly ProbeName[] = [
-  'keeper.beat.before',
-  'keeper.beat.after',
-  'keeper.rescue.closed',
-  'keeper.rescue.after',
-]
 export const keeperKinds: readonly FaultKind[] = ['kill', 'reset', 'sql-40001', 'commit-unknown']
 
 /** Which connection carries the commit that follows a probe, for commit-unknown. */

@@ -2,6 +2,7 @@
 
 import type { Violation } from './checker.ts'
 import type { Facts } from './facts.ts'
+import type { Entry } from './history.ts'
 import type { Plan } from './plan.ts'
 
 export interface Report {
@@ -43,10 +44,19 @@ export function makeReport(options: {
   }
 }
 
+/** Which fault this line tells of, if any. A trap for a commit counts when the commit came. */
+export function faultOf(entry: Entry): string | undefined {
+  if (entry.op === 'answer lost') return 'commit-unknown'
+  return entry.op === 'fault' && entry.kind !== 'commit-unknown' ? String(entry.kind) : undefined
+}
+
 /** Faults that happened, by kind. Every kind that was planned is named, so that a zero shows. */
 export function firedFaults(facts: Facts, planned: Iterable<string>): Record<string, number> {
   const fired: Record<string, number> = Object.fromEntries([...planned].map((kind) => [kind, 0]))
-  for (const entry of facts.entries) if (entry.op === 'fault') fired[String(entry.kind)] = (fired[String(entry.kind)] ?? 0) + 1
+  for (const entry of facts.entries) {
+    const kind = faultOf(entry)
+    if (kind !== undefined) fired[kind] = (fired[kind] ?? 0) + 1
+  }
   const poisoned = facts.entries.filter((entry) => entry.op === 'poison').length
   return poisoned > 0 ? { ...fired, poison: poisoned } : fired
 }

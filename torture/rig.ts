@@ -28,7 +28,6 @@ export interface RigOptions {
   readonly leaseMs: number
   readonly beatMs: number
   readonly canary?: string | undefined
-  readonly say: (line: string) => void
 }
 
 interface Slot {
@@ -233,7 +232,9 @@ export class Rig {
         return this.restartServer()
       case 'commit-unknown':
         // Armed now; it happens with the next commit, so nobody waits for it here.
-        void slot.proxy.loseNextCommit(request.purpose ?? 'engine')
+        void slot.proxy.loseNextCommit(request.purpose ?? 'engine').then((isLost) => {
+          if (isLost) this.history.write('answer lost', { slot: slotName, purpose: request.purpose })
+        })
         return
       case 'clock':
         return this.stepClock(request.ms ?? 0)

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { finish } from './finish.ts'
 import { readHistory } from './history.ts'
 import type { Plan } from './plan.ts'
-import { firedFaults, makeReport, type Report } from './report.ts'
+import { faultOf, firedFaults, makeReport, type Report } from './report.ts'
 import { Rig } from './rig.ts'
 import { Workload } from './workload.ts'
 
@@ -21,7 +21,7 @@ export async function runStorm(
   options: { canary?: string | undefined; say: (line: string) => void; keep: boolean },
 ): Promise<StormEnd> {
   const { say } = options
-  const rig = await Rig.open({ leaseMs: plan.leaseMs, beatMs: plan.beatMs, canary: options.canary, say })
+  const rig = await Rig.open({ leaseMs: plan.leaseMs, beatMs: plan.beatMs, canary: options.canary })
   let keep = true
   try {
     const workload = await Workload.open(rig, plan)
@@ -74,11 +74,7 @@ async function untilOver(rig: Rig, plan: Plan, planned: ReadonlySet<string>, say
     await sleep(200)
     const nowMs = performance.now() - began
     if (nowMs < plan.seconds * 1000 && nowMs - saidMs < 5000) continue
-    const fired = new Set(
-      readHistory(rig.dir)
-        .filter((entry) => entry.op === 'fault')
-        .map((entry) => String(entry.kind)),
-    )
+    const fired = new Set(readHistory(rig.dir).map(faultOf))
     const missing = [...planned].filter((kind) => !fired.has(kind))
     if (nowMs - saidMs >= 5000) {
       saidMs = nowMs

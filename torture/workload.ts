@@ -57,10 +57,6 @@ export class Workload {
     return this.#pawl
   }
 
-  get proxy(): FaultProxy {
-    return this.#proxy
-  }
-
   start(): void {
     this.#loops = [
       this.#every(produceEveryMs, () => this.#produce()),
@@ -138,13 +134,17 @@ export class Workload {
     }
   }
 
+  /** The next enqueue without a transaction is committed, and its answer never arrives. */
+  async loseNextAnswer(): Promise<void> {
+    if (await this.#proxy.loseNextCommit('caller')) this.#rig.history.write('answer lost', { slot: 'producer' })
+  }
+
   /** Without a transaction. A lost answer leaves it open whether the jobs are there, and Pawl says so. */
   async enqueuePlain(key: string, kind: string, payloads: readonly Payload[]): Promise<void> {
     const keys = payloads.map((payload) => payload.key)
     this.#rig.history.write('enqueue', { ph: 'invoke', batch: key, kind, keys, via: 'plain' })
     if (this.#plan.enqueuesUnknown.includes(this.#plain++)) {
-      this.#rig.history.write('fault', { slot: 'producer', kind: 'commit-unknown' })
-      void this.#proxy.loseNextCommit('caller')
+      void this.loseNextAnswer()
     }
     try {
       const { ids } = await this.#pawl.jobs.enqueueMany(kind, payloads)

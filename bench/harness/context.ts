@@ -1,4 +1,3 @@
-import type { System } from './child.ts'
 import type { Setup } from './protocol.ts'
 import type { Redis } from './redis.ts'
 import type { Database, Server } from './server.ts'
@@ -27,10 +26,4 @@ export function setupOf(context: Context, database: Database): Setup {
     redisPort: typeof context.redis === 'string' ? undefined : context.redis.port,
     connections: poolSize,
   }
-}
-
-export interface Contender {
-  /** The key of its value in the report. */
-  readonly name: string
-  readonly system: System
 }

@@ -31,7 +31,7 @@ export function scenarioNamed(name: string): Scenario {
 export async function runScenario(scenario: Scenario, options: DirectedOptions & { canary?: string }): Promise<StormEnd> {
   const plan = { ...makePlan(options.seed, options.seconds), enqueuesUnknown: [] }
   options.say(`${scenario.name}: ${scenario.tells}`)
-  const rig = await Rig.open({ leaseMs, beatMs: 150, canary: options.canary, say: options.say })
+  const rig = await Rig.open({ leaseMs, beatMs: 150, canary: options.canary })
   let keep = true
   try {
     const workload = await Workload.open(rig, plan)

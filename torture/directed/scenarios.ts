@@ -90,7 +90,7 @@ export const scenarios: readonly Scenario[] = [
     tells: 'An enqueue is committed, and its answer never arrives.',
     async play({ rig, workload }) {
       for (let batch = 0; batch < 3; batch++) {
-        void workload.proxy.loseNextCommit('caller')
+        void workload.loseNextAnswer()
         await workload.enqueuePlain(`lost ${batch}`, 'tx', keyed(`lost ${batch}`, 2))
       }
       await rig.startWorker('w1')

@@ -35,7 +35,7 @@ const shapes: readonly [kind: string, count: number, more: object][] = [
 export async function runMatrix(options: MatrixOptions): Promise<StormEnd> {
   const plan = { ...makePlan(options.seed, 1), enqueuesUnknown: [] }
   const began = performance.now()
-  const rig = await Rig.open({ leaseMs: 1500, beatMs: 150, say: options.say })
+  const rig = await Rig.open({ leaseMs: 1500, beatMs: 150 })
   let keep = true
   try {
     const workload = await Workload.open(rig, plan)
@@ -84,7 +84,10 @@ async function playCase(rig: Rig, workload: Workload, { probe, kind, provocation
   const slot = `m${index}`
   const fault = { probe, kind, hit: 1 }
   const isKeeper = probe.startsWith('keeper.')
-  const fired = () => readHistory(rig.dir, slot).some((entry) => entry.op === 'fault')
+  const fired = () =>
+    kind === 'commit-unknown'
+      ? readHistory(rig.dir, 'rig').some((entry) => entry.op === 'answer lost' && entry.slot === slot)
+      : readHistory(rig.dir, slot).some((entry) => entry.op === 'fault')
   const enqueue = async (round: number) => {
     for (const [shape, count, more] of shapes) {
       const key = `${index}/${round}/${shape}`

@@ -5,7 +5,7 @@ create sequence pawl.job_serial as bigint cache 1;
 -- Milliseconds of database time, then 21 bits of a sequence: ids sort by time, so the day of a job follows from its id.
 create function pawl.next_job_id() returns bigint
 language sql volatile
-return ((extract(epoch from pawl.now()) * 1000)::bigint << 21) | (nextval('pawl.job_serial') & 2097151);
+return ((date_part('epoch', pawl.now()) * 1000)::bigint << 21) | (nextval('pawl.job_serial') & 2097151);
 
 create table pawl.job (
   id bigint not null default pawl.next_job_id(),
@@ -141,6 +141,10 @@ language plpgsql as $$
 declare
   v_now timestamptz := pawl.now();
   v_run_at timestamptz := coalesce(p_run_at, v_now) + coalesce(p_delay_ms, 0) * interval '1 millisecond';
+  v_due timestamptz := v_run_at - p_priority * interval '1 minute';
+  v_state text := case when v_run_at > v_now then 'scheduled' else 'ready' end;
+  -- As pawl.next_job_id(), with the clock read once for all rows of the call.
+  v_id_time bigint := (date_part('epoch', v_now) * 1000)::bigint << 21;
 begin
   -- Checked here and not by constraints of the table, which every claim would pay for again.
   if length(p_tenant) > 100 or length(p_queue) not between 1 and 100 or length(p_kind) not between 1 and 200 then
@@ -154,9 +158,10 @@ begin
     raise exception using errcode = '22023', message = 'a payload is larger than 16 MB', hint = 'Store it elsewhere and pass a reference.';
   end if;
   return query
-    insert into pawl.job (tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority, max_attempts, max_crashes, headers)
-    select p_tenant, p_queue, p_kind, case when v_run_at > v_now then 'scheduled' else 'ready' end, e.value, p_payload_version,
-      v_run_at - p_priority * interval '1 minute', v_run_at, v_now, p_priority, p_max_attempts, p_max_crashes, p_headers
+    insert into pawl.job (id, tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority, max_attempts, max_crashes,
+      headers)
+    select v_id_time | (nextval('pawl.job_serial') & 2097151), p_tenant, p_queue, p_kind, v_state, e.value, p_payload_version, v_due, v_run_at, v_now,
+      p_priority, p_max_attempts, p_max_crashes, p_headers
     from jsonb_array_elements(p_payloads) e(value)
     returning pawl.job.id;
   if p_wake and v_run_at <= v_now then
@@ -183,9 +188,11 @@ language sql as $$
     (extract(epoch from enqueue.delay) * 1000)::bigint, enqueue.priority, enqueue.max_attempts, null, enqueue.headers, enqueue.wake)
 $$;
 
+-- Both functions keep to the primary key, whatever the table looked like when this session first planned them.
+
 -- Holds the job for the caller's transaction: until it ends nobody can take the job over. Raises PW001 when it is lost already.
 create function pawl.guard_job(p_tenant text, p_id bigint, p_fence bigint) returns void
-language plpgsql as $$
+language plpgsql set enable_seqscan = off as $$
 begin
   perform from pawl.job j where j.tenant = p_tenant and j.id = p_id and j.fence = p_fence for no key update;
   if not found then
@@ -196,7 +203,7 @@ $$;
 
 -- Settles one job as done inside the caller's transaction. Raises PW001 when the fence is not the current one.
 create function pawl.complete_job(p_tenant text, p_id bigint, p_fence bigint, p_result jsonb default null, p_ran_ms integer default null) returns void
-language plpgsql as $$
+language plpgsql set enable_seqscan = off as $$
 begin
   with gone as (
     delete from pawl.job j

@@ -180,6 +180,13 @@ async function runWith<Row>(
   return (result as PromiseFulfilledResult<pg.QueryResult>).value.rows as Row[]
 }
 
+/** Holds back what is written to this client until the given function is called, so that several statements leave in one packet. */
+export function cork(client: object): () => void {
+  const stream = (client as { connection?: { stream?: { cork?(): void; uncork?(): void } } }).connection?.stream
+  stream?.cork?.()
+  return () => stream?.uncork?.()
+}
+
 /** What cannot be reached is said in one sentence, with the driver's error as its cause. */
 export function unavailable(error: unknown): unknown {
   if (classify(error) !== 'connection') return error

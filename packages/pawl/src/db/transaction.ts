@@ -4,7 +4,7 @@
 import { PawlError } from '../errors.ts'
 import type { Tx } from './adapters.ts'
 import { classify } from './classify.ts'
-import type { PoolClient, QueryResult } from './driver.ts'
+import { cork, type PoolClient, type QueryResult } from './driver.ts'
 
 export class OwnTransaction implements Tx {
   readonly #client: PoolClient
@@ -12,11 +12,11 @@ export class OwnTransaction implements Tx {
   #isOpen = true
   #broken: unknown
 
-  constructor(client: PoolClient, settings: readonly string[] = []) {
+  constructor(client: PoolClient) {
     this.#client = client
-    this.#begun = client.query(
-      ['begin isolation level read committed', ...settings.map((setting) => `set local ${setting}`)].join('; '),
-    )
+    // What the handler sends at once leaves in the same packet.
+    process.nextTick(cork(client))
+    this.#begun = client.query('begin isolation level read committed')
     this.#begun.catch((error: unknown) => {
       this.#broken = error
     })
@@ -30,14 +30,17 @@ export class OwnTransaction implements Tx {
     return { rows: result.rows as Row[] }
   }
 
-  /** Sends the last statement and the commit together. Rejects unless the server said COMMIT. */
-  async commitWith(text: string, values: readonly unknown[]): Promise<void> {
+  /** Sends the last statement, prepared under a name if it has one, and the commit together. Rejects unless the server said COMMIT. */
+  async commitWith(text: string, values: readonly unknown[], name?: string): Promise<void> {
     this.#isOpen = false
-    const [, settled, committed] = await Promise.allSettled([
+    const uncork = cork(this.#client)
+    const answers = [
       this.#begun,
-      this.#client.query(text, [...values]),
+      this.#client.query({ text, values: [...values], ...(name === undefined ? {} : { name }) }),
       this.#client.query('commit'),
-    ])
+    ] as const
+    uncork()
+    const [, settled, committed] = await Promise.allSettled(answers)
     if (settled.status === 'rejected') throw this.#commitFailure(settled.reason, committed)
     if (committed.status === 'rejected') throw commitUnknown(committed.reason)
     assertCommitted(committed.value)

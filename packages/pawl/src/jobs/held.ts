@@ -44,6 +44,8 @@ export class HeldJob implements Job {
   slotsTaken = 0
   /** Called when the attempt was ended by somebody else than its handler. */
   onGone: (() => void) | undefined
+  /** Called when it is lost; cheaper than a listener on a signal that most handlers never use. */
+  onLost: (() => void) | undefined
   #controller: AbortController | undefined
   #lost: PawlError | undefined
 
@@ -101,6 +103,7 @@ export class HeldJob implements Job {
     if (this.#lost !== undefined) return
     this.#lost = reason
     this.#controller?.abort(reason)
+    this.onLost?.()
   }
 
   ranMs(): number {

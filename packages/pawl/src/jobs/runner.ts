@@ -29,6 +29,8 @@ export const insideTx = new AsyncLocalStorage<HeldJob>()
 
 export interface RunnerOptions {
   readonly pool: Pool
+  /** Whether statements may be prepared under a name: not behind a transaction pooler. */
+  readonly isNamed: boolean
   readonly engine: Connection
   readonly logger: Logger
   readonly limits: PayloadLimits
@@ -156,7 +158,7 @@ export class Runner {
     const abandon = () => {
       if (held.lost?.code !== 'PAWL_STOPPED') destroy(client)
     }
-    if (held.lost === undefined) held.signal.addEventListener('abort', abandon, { once: true })
+    held.onLost = abandon
     try {
       if (probe.on) await probe.hit('jobs.tx.begun', held)
       const result = await insideTx.run(held, () => held.definition.tx!(held as never, tx, context))
@@ -169,14 +171,18 @@ export class Runner {
       }
       await context.flush()
       if (probe.on) await probe.hit('jobs.tx.before_commit', held)
-      await tx.commitWith(completeSql, [held.tenant, held.id, held.fence, end.result, held.ranMs()])
+      await tx.commitWith(
+        completeSql,
+        [held.tenant, held.id, held.fence, end.result, held.ranMs()],
+        this.options.isNamed ? 'pawl_complete_job' : undefined,
+      )
       if (probe.on) await probe.hit('jobs.tx.after_commit', held)
       return 'settled'
     } catch (error) {
       await tx.rollback()
       throw error
     } finally {
-      held.signal.removeEventListener('abort', abandon)
+      held.onLost = undefined
       tx.release()
     }
   }

@@ -42,6 +42,7 @@ export async function runShared(runner: Runner, group: readonly HeldJob[]): Prom
       ran.push({ held: job, result: await runOne(runner, tx, job) })
     }
     if (probe.on) await probe.hit('jobs.tx.before_commit', group)
+    // Unnamed: planned for the table as it is now, since a handler's connection keeps its planner as the user set it.
     await tx.commitWith(settleStatement.text, settleValues(ran))
     if (probe.on) await probe.hit('jobs.tx.after_commit', group)
     const settled = ran.map((entry) => entry.held)

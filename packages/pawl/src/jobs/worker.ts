@@ -178,6 +178,7 @@ export class Worker {
     const { config } = this.#core
     return new Runner({
       pool: this.#pool,
+      isNamed: config.database.pooler === 'none',
       engine: this.#engine,
       logger: config.logger,
       limits: { bytesMax: config.payloadBytesMax, depthMax: config.payloadDepthMax },
