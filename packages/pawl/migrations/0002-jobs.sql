@@ -21,6 +21,7 @@ create table pawl.job (
   attempt integer not null default 0,
   max_attempts integer,
   crashes smallint not null default 0,
+  excused smallint not null default 0,
   max_crashes smallint,
   priority smallint not null default 0,
   payload_version smallint not null default 1,
@@ -46,6 +47,8 @@ comment on table pawl.job is
   'they are retried or cancelled.';
 comment on column pawl.job.due is 'The one sort key of the claim: run_at less a minute per point of priority, so waiting ages a job.';
 comment on column pawl.job.suspect is 'Its process died while it may have run: it is claimed alone, by a process that runs nothing else.';
+comment on column pawl.job.excused is
+  'Crashes before its last orderly end, which showed that it does not kill its process: only the later ones count to its limit.';
 comment on column pawl.job.holder is 'The incarnation (pawl.worker.id) that holds it; the lease ends when that row says so.';
 
 create index job_ready on pawl.job (queue, due, id) where state = 'ready' and not suspect;

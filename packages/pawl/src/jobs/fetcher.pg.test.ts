@@ -185,7 +185,7 @@ test('other queues, other kinds, suspects, scheduled and locked jobs are left al
   expect((await claim(100)).map(({ id }) => id)).toEqual([locked])
   expect(await fetcher.areSuspectsWaiting(['other'], kinds)).toBe(false)
   expect(await fetcher.areSuspectsWaiting(['other', 'default'], kinds)).toBe(true)
-  expect(await fetcher.claimSuspect(worker, 'default', kinds)).toMatchObject({ id: suspect, suspect: true })
+  expect(await fetcher.claimSuspect(worker, 'default', kinds)).toMatchObject({ id: suspect, queue: 'default' })
   expect(await fetcher.claimSuspect(worker, 'default', kinds)).toBeUndefined()
 })
 

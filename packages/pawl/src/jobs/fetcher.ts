@@ -68,6 +68,7 @@ export class Fetcher {
       ...this.#kindParameters(kinds),
     })
     if (probe.on) await probe.hit('jobs.claim.after', rows)
+    for (const row of rows) row.queue = queue
     rows.sort(byOrder)
     const last = rows.at(-1) ?? mark
     if (last !== undefined) {
@@ -90,6 +91,7 @@ export class Fetcher {
     if (probe.on) await probe.hit('jobs.claim.before', { worker, queue, limit: 1 })
     const [row] = await this.#connection.run<ClaimedRow>(claimSuspectStatement, { worker, queue, ...this.#kindParameters(kinds) })
     if (probe.on) await probe.hit('jobs.claim.after', row === undefined ? [] : [row])
+    if (row !== undefined) row.queue = queue
     return row
   }
 

@@ -8,12 +8,12 @@ import type { DefinedKind } from './kinds.ts'
 import { Snooze } from './snooze.ts'
 import type { Job } from './types.ts'
 
-/** What claim.sql returns. */
+/** What claim.sql returns, and the queue that it was asked for. */
 export interface ClaimedRow {
   readonly tenant: string
   readonly id: string
   readonly fence: string
-  readonly queue: string
+  queue: string
   readonly kind: string
   readonly payload: unknown
   readonly payload_version: number
@@ -21,7 +21,6 @@ export interface ClaimedRow {
   readonly max_attempts: number | null
   readonly crashes: number
   readonly headers: Record<string, unknown> | null
-  readonly suspect: boolean
   readonly due: string
 }
 
@@ -37,7 +36,7 @@ export class HeldJob implements Job {
   isEnded = false
   completeCalled = false
   /** Hears of writes in the handler's own transaction that the database refused. */
-  onRefused: ((what: string) => void) | undefined
+  onRefused: ((held: HeldJob, what: string) => void) | undefined
   isRefusalKept = false
   /** Where it is written for the keeper thread while it runs. */
   slot = -1
@@ -136,7 +135,7 @@ export class HeldJob implements Job {
       if (classify(error) !== 'fenced') throw error
       const lost = leaseLost(this.row, error)
       this.lose(lost)
-      this.onRefused?.(what)
+      this.onRefused?.(this, what)
       throw lost
     }
   }

@@ -28,7 +28,18 @@ export function toJson(value: unknown, what: string, limits: PayloadLimits): str
 
 /** The same for what is read back: plain SQL may have stored it without asking us. */
 export function assertSafe(value: unknown, what: string, limits: PayloadLimits): void {
-  findFault(value, what, '', limits.depthMax)
+  if (!isSafe(value, limits.depthMax)) findFault(value, what, '', limits.depthMax)
+}
+
+/** The quick look that every run of a job pays for; only a fault is worth finding out where. */
+function isSafe(value: unknown, depthLeft: number): boolean {
+  if (typeof value === 'string') return value.isWellFormed() && !value.includes('\u0000')
+  if (typeof value !== 'object' || value === null) return true
+  if (depthLeft === 0) return false
+  for (const key of Object.keys(value)) {
+    if (key === '__proto__' || !isSafe(key, 1) || !isSafe((value as Record<string, unknown>)[key], depthLeft - 1)) return false
+  }
+  return true
 }
 
 function mayBeDeep(text: string, depthMax: number): boolean {

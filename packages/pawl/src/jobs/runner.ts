@@ -50,12 +50,23 @@ export class Runner {
     this.options = options
   }
 
-  async run(held: HeldJob): Promise<RunEnd> {
-    held.onRefused = (what) => this.options.onRefused(held, what)
+  // Not async, and few awaits below: a job of no work costs little more than its promises.
+  run(held: HeldJob): Promise<RunEnd> {
+    held.onRefused = this.options.onRefused
     try {
-      assertSafe(held.row.payload, `The payload of '${held.kind}': payload`, this.options.limits)
+      assertSafe(held.row.payload, 'payload', this.options.limits)
       const payload = readPayload(held.definition, held.row.payload, held.row.payload_version)
-      held.payload = payload instanceof Promise ? await payload : payload
+      if (payload instanceof Promise) return this.#runAfter(held, payload)
+      held.payload = payload
+    } catch (error) {
+      return Promise.resolve(invalidEnd(held, error))
+    }
+    return held.definition.tx === undefined ? this.#runFree(held) : this.#runTx(held)
+  }
+
+  async #runAfter(held: HeldJob, payload: Promise<unknown>): Promise<RunEnd> {
+    try {
+      held.payload = await payload
     } catch (error) {
       return invalidEnd(held, error)
     }
@@ -68,7 +79,7 @@ export class Runner {
       if (probe.on) await probe.hit('jobs.run.before', held)
       const result = await held.definition.run!(held as never, context)
       if (probe.on) await probe.hit('jobs.run.after', held)
-      await context.flush()
+      if (context.isTouched) await context.flush()
       if (held.isEnded) return 'late'
       if (held.completeCalled) return await this.#checkCompleted(held, undefined)
       return this.endOf(held, result)
@@ -210,20 +221,31 @@ class RunContext implements JobContext {
   constructor(held: HeldJob, options: RunnerOptions) {
     this.#held = held
     this.#options = options
-    this.touch = this.touch.bind(this)
-    this.log = this.log.bind(this)
+  }
+
+  // Handlers take these apart, so each is given out bound; most take none.
+  get touch(): JobContext['touch'] {
+    return (progress) => this.#touch(progress)
+  }
+
+  get log(): JobContext['log'] {
+    return (message, fields) => this.#log(message, fields)
+  }
+
+  get isTouched(): boolean {
+    return this.#toucher !== undefined
   }
 
   get signal(): AbortSignal {
     return this.#held.signal
   }
 
-  touch(progress?: unknown): Promise<void> {
+  #touch(progress?: unknown): Promise<void> {
     this.#toucher ??= new Toucher(this.#held, this.#options)
     return this.#toucher.touch(progress)
   }
 
-  log(message: string, fields: Readonly<Record<string, unknown>> = {}): void {
+  #log(message: string, fields: Readonly<Record<string, unknown>> = {}): void {
     this.#options.logger.info({ job: this.#held.id, kind: this.#held.kind, attempt: this.#held.attempt, ...fields }, message)
   }
 

@@ -153,9 +153,9 @@ async function settleDone(connection: Connection, group: readonly Ending[]): Pro
   if (probe.on) await probe.hit('jobs.settle.before', group)
   const [row] = await connection.run<{ settled: number }>(settleStatement, {
     ...identity(group),
-    results: group.every((ending) => ending.result === null)
-      ? numbersLiteral(group.map(() => null))
-      : textsLiteral(group.map((ending) => ending.result)),
+    // An array that is too short is filled up with nulls: mostly there are no results and only the empty tenant.
+    results: group.every((ending) => ending.result === null) ? '{}' : textsLiteral(group.map((ending) => ending.result)),
+    ...(group.every((ending) => ending.held.tenant === '') ? { tenants: '{}' } : {}),
     ran_ms: numbersLiteral(group.map((ending) => ending.held.ranMs())),
   })
   if (probe.on) await probe.hit('jobs.settle.after', group)

@@ -1,7 +1,7 @@
 // What this process holds: jobs that wait in the buffer and jobs that run. It starts what it can, in order, within the limits of the
 // worker and of each kind, and frees a slot when a handler ends, times out, or loses its job.
 
-import { PawlError } from '../errors.ts'
+import { describeError, PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import type { Board } from './keeper.ts'
@@ -168,7 +168,13 @@ export class Slots {
 
   async #start(held: HeldJob): Promise<void> {
     this.#enter(held, 1)
-    const end = await this.#options.run(held)
+    let end: RunEnd
+    try {
+      end = await this.#options.run(held)
+    } catch (error) {
+      // Nothing should throw there; if it does, the attempt is failed rather than forgotten.
+      end = { held, result: null, failed: { outcome: 'failed', delayMs: 1000, error: describeError(error) } }
+    }
     this.#leave(held)
     this.#options.onEnd(held, end)
     this.#pump()

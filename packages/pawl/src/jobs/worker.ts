@@ -214,7 +214,7 @@ export class Worker {
       txMax: this.#options.handlerConnectionsMax,
       bufferMs: this.#options.bufferMs,
       board: this.#board,
-      run: (held) => this.#run(held),
+      run: (held) => this.#runner.run(held),
       runShared: (group) => runShared(this.#runner, group),
       onStart: (held) => this.#onStart(held),
       onEnd: (held, end) => this.#onEnd(held, end),
@@ -403,15 +403,6 @@ export class Worker {
     const { events } = this.#core
     if (events.has('job.started'))
       events.emit('job.started', { tenant: held.tenant, id: held.id, kind: held.kind, attempt: held.attempt })
-  }
-
-  async #run(held: HeldJob): Promise<RunEnd> {
-    try {
-      return await this.#runner.run(held)
-    } catch (error) {
-      // Nothing here should throw; if it does, the attempt is failed rather than forgotten.
-      return { held, result: null, failed: { outcome: 'failed', delayMs: 1000, error: describeError(error) } }
-    }
   }
 
   #onEnd(held: HeldJob, end: RunEnd): void {

@@ -15,10 +15,10 @@ with lost as materialized (
 ),
 changed as (
   update pawl.job j
-  set state = case when l.close_reason <> 'stopped' and j.crashes + 1 >= coalesce(j.max_crashes, :max_crashes::integer) then 'dead' else 'ready' end,
+  set state = case when l.close_reason <> 'stopped' and j.crashes + 1 - j.excused >= coalesce(j.max_crashes, :max_crashes::integer) then 'dead' else 'ready' end,
     attempt = j.attempt - case when l.close_reason = 'stopped' then 1 else 0 end,
     crashes = j.crashes + case when l.close_reason = 'stopped' then 0 else 1 end,
-    suspect = l.close_reason <> 'stopped' and j.crashes + 1 < coalesce(j.max_crashes, :max_crashes::integer),
+    suspect = l.close_reason <> 'stopped' and j.crashes + 1 - j.excused < coalesce(j.max_crashes, :max_crashes::integer),
     last_error = case when l.close_reason = 'stopped' then j.last_error else 'Its worker ' || l.holder || ' ended while it may have run (' || l.close_reason || ')' end,
     fence = nextval('pawl.fence'),
     revision = j.revision + 1,

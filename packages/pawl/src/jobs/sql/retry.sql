@@ -9,7 +9,8 @@ with changed as (
     due = pawl.now() - j.priority * interval '1 minute',
     attempt = case when j.state = 'dead' then 0 else j.attempt end,
     crashes = case when j.state = 'dead' then 0 else j.crashes end,
-    suspect = j.suspect or (j.state = 'dead' and j.crashes > 0),
+    excused = case when j.state = 'dead' then 0 else j.excused end,
+    suspect = j.suspect or (j.state = 'dead' and j.crashes > j.excused),
     fence = nextval('pawl.fence'),
     revision = j.revision + 1
   where j.tenant = :tenant::text

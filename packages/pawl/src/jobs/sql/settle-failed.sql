@@ -21,7 +21,9 @@ changed as (
       else c.now + coalesce(g.delay_ms, 0) * interval '1 millisecond' - j.priority * interval '1 minute'
     end,
     attempt = j.attempt - case when g.outcome in ('snoozed', 'released') then 1 else 0 end,
-    suspect = j.suspect and g.outcome = 'released',
+    -- Who failed in order does not kill its process; a snooze says nothing, and would let crash and snooze alternate for ever.
+    suspect = j.suspect and g.outcome in ('released', 'snoozed'),
+    excused = case when g.outcome in ('released', 'snoozed') then j.excused else j.crashes end,
     last_error = coalesce(g.error, j.last_error),
     fence = nextval('pawl.fence'),
     revision = j.revision + 1,

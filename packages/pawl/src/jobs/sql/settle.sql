@@ -3,7 +3,7 @@
 -- Plan: job_pkey for each. The predicate names id and fence and nothing else: a test of the state would walk job_held instead.
 -- One row: how many. If that is fewer than were given, unsettled.sql tells which were refused.
 with given as materialized (
-  select g.tenant, g.id, g.fence, g.result, g.ran_ms
+  select coalesce(g.tenant, '') as tenant, g.id, g.fence, g.result, g.ran_ms
   from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[], :results::jsonb[], :ran_ms::integer[])
     as g(tenant, id, fence, result, ran_ms)
   order by g.tenant, g.id

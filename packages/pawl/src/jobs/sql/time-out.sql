@@ -24,6 +24,7 @@ changed as (
     run_at = c.now + o.delay,
     due = c.now + o.delay - j.priority * interval '1 minute',
     suspect = false,
+    excused = j.crashes,
     last_error = 'It ran past its time limit',
     fence = nextval('pawl.fence'),
     revision = j.revision + 1,
