@@ -76,14 +76,13 @@ test.for([hourMs, -hourMs])('[K4] a worker whose clock is %i ms wrong changes no
 
 test('[K4] a step of the database clock by an hour either way, while work goes on, doubles no effect', async () => {
   const db = await createScene()
-  const kinds = ['tx', 'completed', 'follow'] as const
+  const kinds = ['tx', 'guarded', 'completed', 'follow'] as const
   // Ordinary leases: half a minute, so an hour ends every one of them.
   const workers = [await workHere(db, kinds, { worker: {} }), await workHere(db, kinds, { worker: {} })]
   const caller = db.pawl()
   const ids: string[] = []
-  // Only what commits with its completion is once: a guarded effect whose settle a second step overtakes is repeated, as after any crash there.
   const enqueue = async (hold: boolean) => {
-    for (const kind of ['tx', 'completed'] as const) {
+    for (const kind of hold ? (['tx', 'guarded', 'completed'] as const) : (['tx', 'completed'] as const)) {
       ids.push(
         ...(
           await caller.jobs.enqueueMany(
@@ -96,7 +95,7 @@ test('[K4] a step of the database clock by an hour either way, while work goes o
   }
   const holding = () => workers.flatMap(({ said }) => said.filter(({ event }) => event === 'holding')).length
   await enqueue(true)
-  await until('handlers are in the middle of their work', () => holding() === 8)
+  await until('handlers are in the middle of their work', () => holding() === 12)
   for (const shiftMs of [hourMs, -hourMs, 2 * hourMs]) {
     await moveClock(db.pool, shiftMs)
     await enqueue(false)
@@ -108,7 +107,17 @@ test('[K4] a step of the database clock by an hour either way, while work goes o
   await until('everything is done', () => isFinished(db), 40_000)
   for (const { stop } of workers) await stop()
   const effects = await effectsByJob(db)
-  expect(ids.filter((id) => effects.get(id)?.count !== 1)).toEqual([])
+  const guarded = new Set(ids.slice(4, 8))
+  expect(ids.filter((id) => !guarded.has(id) && effects.get(id)?.count !== 1)).toEqual([])
+  // A guarded effect commits before its settle. Each repeat must follow an attempt that was recorded as taken over after its guard had
+  // held; the first holder, overtaken before its guard, wrote nothing.
+  for (const id of guarded) {
+    const { attempts } = effects.get(id)!
+    const crashed = (await caller.jobs.attempts(id)).filter(({ outcome }) => outcome === 'crashed').map(({ attempt }) => attempt)
+    expect(attempts).not.toContain(1)
+    expect(new Set(attempts).size).toBe(attempts.length)
+    expect(crashed).toEqual(expect.arrayContaining(attempts.slice(0, -1)))
+  }
   // The step did end leases: otherwise nothing was tried.
   expect(
     (await db.query<{ n: number }>("select count(*)::integer as n from pawl.job_attempt where outcome = 'crashed'"))[0]!.n,
