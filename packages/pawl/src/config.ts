@@ -138,3 +138,8 @@ function distance(a: string, b: string): number {
   }
   return row[b.length]!
 }
+
+/** A claim that a server crash forgets would give its fence number out again, so claims are never less than durable. */
+export function atLeastDurable(durability: Durability): Durability {
+  return durability === 'relaxed' ? 'durable' : durability
+}

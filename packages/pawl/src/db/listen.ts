@@ -11,7 +11,7 @@ export interface ListenOptions {
   /** Called after each (re)connect: what was notified meanwhile is gone, so look for yourself. */
   readonly onConnect: () => void
   /** Runs on the session before it listens; takes the liveness lock. */
-  readonly onSession?: (query: (text: string, values: unknown[]) => Promise<unknown>) => Promise<void>
+  readonly onSession?: (query: (text: string, values: unknown[]) => Promise<{ rows: unknown[] }>) => Promise<void>
   readonly heartbeatMs: number
   readonly backoffMs: (error: unknown, failed: number) => number
   readonly onError?: (error: unknown) => void

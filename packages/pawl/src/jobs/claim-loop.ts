@@ -41,7 +41,9 @@ export interface ClaimLoopOptions {
   readonly signal: AbortSignal
   readonly worker: () => number | undefined
   readonly installation: () => string
-  readonly onIdle: () => void
+  /** Who waits for this worker to be idle. */
+  readonly idleWaiters: ReadonlySet<() => void>
+  readonly onIdle: (waiters: readonly (() => void)[]) => void
   readonly onTrouble: (error: unknown) => void
 }
 
@@ -109,11 +111,13 @@ export class ClaimLoop {
     }
     // What ended while the claim was under way may have left follow-up jobs that it could not see: idle is only who was empty before.
     const wasEmpty = this.#held() === 0
+    // Whoever begins to wait from here on may have enqueued what this claim cannot see: the next one answers.
+    const waiters = [...this.#options.idleWaiters]
     const found = await this.#claim(worker, room)
     if (found > 0) return sleep.worked(worker, found)
     if (this.#held() === 0 && (await this.#runSuspects(worker))) return
     const fullScanInMs = this.#options.fetcher.nextFullScanInMs
-    if (wasEmpty && this.#held() === 0 && fullScanInMs === undefined) this.#options.onIdle()
+    if (wasEmpty && this.#held() === 0 && fullScanInMs === undefined) this.#options.onIdle(waiters)
     const waitMs = Math.min(await sleep.idle(worker), fullScanInMs ?? Number.POSITIVE_INFINITY)
     if (waitMs > 0) await changed.wait(waitMs)
   }
@@ -208,7 +212,7 @@ export class ClaimLoop {
       counts.claimed++
       await Promise.race([slots.runAlone(this.#hold(row, worker)), this.#aborted])
       // Its end must be stored before the next one starts: otherwise that one's crash would count against this one.
-      await settler.drained()
+      await settler.drained(signal)
     }
     return hasRun
   }

@@ -4,7 +4,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability, Logger } from '../config.ts'
 import { classify, isConflict, isRetryable } from '../db/classify.ts'
-import type { Connection } from '../db/driver.ts'
+import { Connection, type DatabaseOptions } from '../db/driver.ts'
 import { numbersLiteral, type Parameter, statement, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
@@ -26,7 +26,9 @@ export interface Ending {
 }
 
 export interface SettlerOptions {
-  readonly connectionFor: (durability: Durability | undefined) => Connection
+  readonly database: DatabaseOptions
+  /** Of a kind that names none. */
+  readonly durability: Durability
   readonly batchMax: number
   readonly logger: Logger
   readonly onSettled: (endings: readonly Ending[]) => void
@@ -36,9 +38,10 @@ export interface SettlerOptions {
 
 export class Settler {
   readonly #options: SettlerOptions
+  readonly #connections = new Map<Durability, Connection>()
   #waiting: Ending[] = []
   #inFlight: readonly Ending[] = []
-  #isStopped = false
+  readonly #gaveUp = new AbortController()
   readonly #more = new Wakeup()
   readonly #drained = new Set<() => void>()
   #running: Promise<void> | undefined
@@ -64,21 +67,25 @@ export class Settler {
     this.#more.fire()
   }
 
-  /** Resolves when everything added so far has been answered. */
-  async drained(): Promise<void> {
-    if (this.unsettled === 0) return
-    await new Promise<void>((resolve) => this.#drained.add(resolve))
+  /** Resolves when everything added so far has been answered, or the signal aborts. */
+  async drained(signal?: AbortSignal): Promise<void> {
+    if (this.unsettled === 0 || signal?.aborted) return
+    await new Promise<void>((resolve) => {
+      this.#drained.add(resolve)
+      signal?.addEventListener('abort', () => resolve(), { once: true })
+    })
   }
 
+  /** Tries no more. What is not stored by now belongs to whoever takes over from this worker. */
   async stop(): Promise<void> {
-    await this.drained()
-    this.#isStopped = true
+    this.#gaveUp.abort()
     this.#more.fire()
     await this.#running
+    await Promise.all([...this.#connections.values()].map((connection) => connection.close()))
   }
 
   async #loop(): Promise<void> {
-    while (!this.#isStopped) {
+    while (!this.#gaveUp.signal.aborted) {
       if (this.#waiting.length === 0) {
         for (const resolve of this.#drained) resolve()
         this.#drained.clear()
@@ -106,7 +113,8 @@ export class Settler {
 
   /** Tries until the database has answered: an ending that is lost here would be run again. */
   async #settleSurely(group: readonly Ending[]): Promise<void> {
-    for (let tried = 1; ; tried++) {
+    const { signal } = this.#gaveUp
+    for (let tried = 1; !signal.aborted; tried++) {
       try {
         const refused = await this.#settle(group)
         if (refused.length < group.length)
@@ -121,15 +129,24 @@ export class Settler {
           return
         }
         if (!isRetryable(error)) return this.#giveUp(group[0]!, error)
-        await sleep(engineBackoffMs(error, tried))
+        await sleep(engineBackoffMs(error, tried), undefined, { signal }).catch(() => undefined)
       }
     }
   }
 
   /** Gives the refused ones. */
   async #settle(group: readonly Ending[]): Promise<readonly Ending[]> {
-    const connection = this.#options.connectionFor(group[0]!.held.definition.durability)
+    const connection = this.#connection(group[0]!.held.definition.durability ?? this.#options.durability)
     return group[0]!.failed === undefined ? settleDone(connection, group) : settleFailed(connection, group)
+  }
+
+  #connection(durability: Durability): Connection {
+    let connection = this.#connections.get(durability)
+    if (connection === undefined) {
+      connection = new Connection(this.#options.database, 'settle', { durability })
+      this.#connections.set(durability, connection)
+    }
+    return connection
   }
 
   /** The statement itself was refused: a bug, or a result that PostgreSQL cannot store. It is said, and the job's time limit ends it. */

@@ -224,7 +224,7 @@ test('[J13] stop() twice is one stop, and an idle worker stops at once', async (
   const worker = await startWorker()
   const reports = await Promise.all([worker.stop(), worker.stop({ grace: 0 })])
   expect(reports[0]).toBe(reports[1])
-  expect(reports[0]).toEqual({ finished: 0, released: 0, stillRunning: [] })
+  expect(reports[0]).toEqual({ finished: 0, released: 0, stillRunning: [], unsettled: [] })
   await until('its connections are gone', async () => {
     const rows = await db.query(
       "select from pg_stat_activity where datname = current_database() and application_name like 'pawl %' and application_name <> 'pawl caller'",

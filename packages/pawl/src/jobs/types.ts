@@ -207,6 +207,8 @@ export interface StopReport {
   readonly released: number
   /** Handlers that still run. They keep their lease until they answer or the process ends. */
   readonly stillRunning: readonly string[]
+  /** Jobs that ended here and whose end the database would not store in time. They run again elsewhere. */
+  readonly unsettled: readonly string[]
 }
 
 export interface Metrics {

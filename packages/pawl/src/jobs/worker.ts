@@ -2,28 +2,23 @@
 // ClaimLoop decides what to claim, Slots what runs, Runner runs one attempt, Settler writes ends in batches, Ends tells of them, Keeper
 // holds the lease and takes over from the dead, Sleep waits without missing a wake-up.
 
-import { hostname } from 'node:os'
-import { setTimeout as sleep } from 'node:timers/promises'
-import type { Config, Durability } from '../config.ts'
+import { atLeastDurable, type Config } from '../config.ts'
 import { Connection, createPool, type Pool } from '../db/driver.ts'
-import { Listener } from '../db/listen.ts'
-import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
-import { describeError, PawlError } from '../errors.ts'
+import { PawlError } from '../errors.ts'
 import { durationMs, monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
-import { leaseStatements, livenessLockClass } from '../kernel/lease.ts'
-import { probe } from '../kernel/probe.ts'
-import { engineBackoffMs, retrying } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
-import { release } from '../release.ts'
 import { ClaimLoop } from './claim-loop.ts'
 import { Counts } from './counts.ts'
 import { Ends } from './ends.ts'
 import { Fetcher } from './fetcher.ts'
-import { type HeldJob, leaseLost } from './held.ts'
-import { Board, Keeper, type KeeperMessage } from './keeper.ts'
-import { type DefinedKind, kindDefaults } from './kinds.ts'
+import type { HeldJob } from './held.ts'
+import { Incarnation, type IncarnationOptions } from './incarnation.ts'
+import { Board } from './keeper.ts'
+import type { DefinedKind } from './kinds.ts'
+import { LostJobs } from './lost.ts'
 import { maintain } from './maintenance.ts'
+import { promoteWhenDue } from './promote.ts'
 import { type RunEnd, Runner, timedOutEnd } from './runner.ts'
 import { Settler } from './settler.ts'
 import { runShared } from './shared.ts'
@@ -33,24 +28,14 @@ import { assertReady } from './start-checks.ts'
 import type { JobEvents, Metrics, StopOptions, StopReport, WorkerOptions } from './types.ts'
 import { type ResolvedWorkerOptions, resolveWorkerOptions, workerDefaults } from './worker-options.ts'
 
-const promoteStatement = statement(import.meta.url, 'promote')
-const lostStatement = statement(import.meta.url, 'lost')
-
 const tickMs = 50
-const promoteEveryMs = 500
+/** A worker that stops does not wait for ever for a database that cannot write. */
+const settlePatienceMs = 5000
 
 export interface WorkerCore {
   readonly config: Config
   readonly kinds: ReadonlyMap<string, DefinedKind>
   readonly events: Events<JobEvents>
-}
-
-interface LostRow {
-  tenant: string
-  id: string
-  fence: string
-  outcome: string | null
-  reason: string | null
 }
 
 export class Worker {
@@ -59,7 +44,6 @@ export class Worker {
   readonly #counts = new Counts()
   readonly #changed = new Wakeup()
   readonly #stopAll = new AbortController()
-  readonly #settleConnections = new Map<Durability, Connection>()
   readonly #claimConnection: Connection
   readonly #engine: Connection
   readonly #pool: Pool
@@ -71,16 +55,13 @@ export class Worker {
   readonly #sleep: Sleep
   readonly #claims: ClaimLoop
   readonly #board: Board
+  readonly #incarnation: Incarnation
+  readonly #lost: LostJobs
   readonly #idleWaiters = new Set<() => void>()
-  #keeper: Keeper | undefined
-  #listener: Listener | undefined
   #installation = ''
-  #incarnation: number | undefined
-  #isReopening = false
   #loops: Promise<unknown>[] = []
   #tick: NodeJS.Timeout | undefined
   #lastTickMs = 0
-  #lastLostLookMs = 0
   #isStarted = false
   #stopped: Promise<StopReport> | undefined
 
@@ -111,12 +92,20 @@ export class Worker {
     })
     this.#settler = this.#createSettler()
     this.#slots = this.#createSlots()
+    this.#lost = new LostJobs({
+      engine: this.#engine,
+      everyMs: this.#options.beatMs,
+      slots: this.#slots,
+      onLost: (held, reason) => core.events.emit('job.lost', { tenant: held.tenant, id: held.id, kind: held.kind, reason }),
+      onTrouble: (error) => this.#ends.trouble(error),
+    })
     this.#claims = this.#createClaimLoop()
+    this.#incarnation = this.#createIncarnation()
   }
 
   /** The id of the current incarnation. */
   get id(): number | undefined {
-    return this.#incarnation
+    return this.#incarnation.id
   }
 
   metrics(): Metrics & { running: number; buffered: number; unsettled: number } {
@@ -129,14 +118,11 @@ export class Worker {
     this.#isStarted = true
     try {
       this.#installation = await assertReady(this.#engine, this.#core)
-      // The lease begins when somebody is there to renew it: a thread may take longer to start than a short lease lasts.
-      await this.#startKeeper(undefined)
-      this.#keeper!.incarnation(await this.#openIncarnation())
+      await this.#incarnation.start()
     } catch (error) {
       await this.#closeConnections()
       throw error
     }
-    this.#startListener()
     this.#settler.start()
     this.#lastTickMs = monotonicMs()
     this.#board.turn()
@@ -149,7 +135,13 @@ export class Worker {
       signal,
       onTrouble: (error) => this.#ends.trouble(error),
     })
-    this.#loops = [this.#claims.run(), this.#promoteLoop(), maintenance]
+    const promotion = promoteWhenDue({
+      engine: this.#engine,
+      signal,
+      onPromoted: () => this.#changed.fire(),
+      onTrouble: (error) => this.#ends.trouble(error),
+    })
+    this.#loops = [this.#claims.run(), promotion, maintenance]
   }
 
   /** Lets running jobs finish, gives back what has not started, and stops. A handler that outlives the grace keeps its lease until it answers. */
@@ -159,9 +151,8 @@ export class Worker {
   }
 
   /** For the end of a process whose handlers do not answer: gives the incarnation up, so that others take its jobs at once, without a crash counted. */
-  async abandon(): Promise<void> {
-    if (this.#incarnation !== undefined)
-      await this.#engine.run(leaseStatements.close, { worker: this.#incarnation, reason: 'stopped' })
+  abandon(): Promise<void> {
+    return this.#incarnation.abandon()
   }
 
   /** Resolves when nothing is claimable, running or unsettled here. For tests and one-off workers. */
@@ -193,7 +184,8 @@ export class Worker {
 
   #createSettler(): Settler {
     return new Settler({
-      connectionFor: (durability) => this.#settleConnection(durability ?? this.#core.config.durability),
+      database: this.#core.config.database,
+      durability: this.#core.config.durability,
       batchMax: this.#options.batchMax,
       logger: this.#core.config.logger,
       onSettled: (endings) => {
@@ -236,115 +228,33 @@ export class Worker {
       sleep: this.#sleep,
       slots: this.#slots,
       signal: this.#stopAll.signal,
-      worker: () => this.#incarnation,
+      worker: () => this.#incarnation.id,
       installation: () => this.#installation,
-      onIdle: () => this.#onIdle(),
+      idleWaiters: this.#idleWaiters,
+      onIdle: (waiters) => this.#onIdle(waiters),
       onTrouble: (error) => this.#ends.trouble(error),
     })
   }
 
-  #settleConnection(level: Durability): Connection {
-    let connection = this.#settleConnections.get(level)
-    if (connection === undefined) {
-      connection = new Connection(this.#core.config.database, 'settle', { durability: level })
-      this.#settleConnections.set(level, connection)
-    }
-    return connection
-  }
-
-  // ---- incarnations
-
-  async #openIncarnation(): Promise<number> {
-    const [row] = await this.#engine.run<{ id: number }>(leaseStatements.open, {
-      name: this.#options.name,
-      host: hostname(),
-      pid: process.pid,
-      release,
-      queues: textsLiteral(this.#options.queues),
-      kinds: textsLiteral([...this.#core.kinds.keys()]),
-      concurrency: this.#options.concurrency,
-      locks: false,
-      lease_ms: this.#options.leaseMs,
-    })
-    this.#incarnation = row!.id
-    this.#sleep.reset()
-    if (probe.on) await probe.hit('worker.opened', row!.id)
-    this.#core.events.emit('worker.opened', { worker: row!.id })
-    return row!.id
-  }
-
-  /** The lease ended or somebody closed us. Signals abort; whatever finishes may still settle under its fence. Then we start anew. */
-  #lostIncarnation(worker: number): void {
-    if (this.#incarnation !== worker) return
-    this.#incarnation = undefined
-    this.#core.events.emit('worker.lost', { worker })
-    this.#core.config.logger.warn({ worker }, 'this worker lost its lease; it starts anew under another')
-    this.#slots.lose(worker)
-    if (!this.#isReopening) void this.#reopen()
-  }
-
-  async #reopen(): Promise<void> {
-    const { signal } = this.#stopAll
-    this.#isReopening = true
-    if (probe.on) await probe.hit('jobs.incarnation.lost')
-    for (let tried = 1; !signal.aborted && this.#incarnation === undefined; tried++) {
-      try {
-        this.#keeper?.incarnation(await this.#openIncarnation())
-        this.#listener?.renew()
-        this.#changed.fire()
-      } catch (error) {
-        this.#ends.trouble(error)
-        await sleep(engineBackoffMs(error, tried), undefined, { signal }).catch(() => undefined)
-      }
-    }
-    this.#isReopening = false
-  }
-
-  async #startKeeper(worker: number | undefined): Promise<void> {
-    const { leaseMs, beatMs, exitWhenBlocked } = this.#options
-    this.#keeper = new Keeper(
-      {
-        database: this.#core.config.database,
-        worker,
-        leaseMs,
-        beatMs,
-        exitWhenBlocked,
-        maxAttempts: kindDefaults.attempts,
-        maxCrashes: kindDefaults.crashes,
+  #createIncarnation(): Incarnation {
+    const { config, events, kinds } = this.#core
+    return new Incarnation({
+      config,
+      worker: this.#options,
+      kinds: [...kinds.keys()],
+      board: this.#board,
+      engine: this.#engine,
+      signal: this.#stopAll.signal,
+      onOpened: (worker) => {
+        this.#sleep.reset()
+        events.emit('worker.opened', { worker })
       },
-      this.#board,
-      (message) => this.#onKeeper(message),
-      (error) => this.#onKeeperDeath(error),
-    )
-    await this.#keeper.start()
-  }
-
-  #onKeeperDeath(error: Error): void {
-    this.#core.config.logger.error({ error: describeError(error) }, 'the keeper thread died; it is started again')
-    const worker = this.#incarnation
-    if (worker !== undefined && !this.#stopAll.signal.aborted)
-      void this.#startKeeper(worker).catch((again: unknown) => this.#ends.trouble(again))
-  }
-
-  #startListener(): void {
-    if (!this.#core.config.hasSession) return
-    this.#listener = new Listener({
-      database: this.#core.config.direct,
-      channels: ['pawl_wake', 'pawl_lost'],
-      heartbeatMs: 5000,
-      backoffMs: engineBackoffMs,
+      onLost: (worker) => this.#onLost(worker),
+      onKeeper: (message) => this.#onKeeper(message),
       onNotify: (channel, payload) => this.#onNotify(channel, payload),
       onConnect: () => this.#changed.fire(),
-      // The lock tells others that this process lives. Tried, not waited for: an incarnation's number is nobody else's.
-      onSession: async (query) => {
-        if (this.#incarnation === undefined) return
-        await query('select pg_try_advisory_lock($1::integer, $2::integer)', [livenessLockClass, this.#incarnation])
-        // Only from now on does a free lock mean a dead process: one that starts slowly must not be taken for dead before it has it.
-        await query("update pawl.worker set locks = true where tenant = '' and id = $1::integer", [this.#incarnation])
-      },
-      onError: (error) => this.#ends.trouble(error),
+      onTrouble: (error) => this.#ends.trouble(error),
     })
-    this.#listener.start()
   }
 
   // ---- stopping
@@ -360,10 +270,16 @@ export class Worker {
     await this.#runningEnded(durationMs(options.grace ?? workerDefaults.graceMs), options.signal)
     const still = this.#slots.runningJobs()
     for (const held of still) held.lose(new PawlError('PAWL_STOPPED', 'The worker stops and its grace is over.'))
-    await this.#settler.drained()
+    await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
+    const report = {
+      finished: this.#counts.done + this.#counts.failed - before,
+      released,
+      stillRunning: still.map((held) => held.id),
+      unsettled: this.#settler.ids(),
+    }
     if (still.length === 0) await this.#shutDown()
     else void this.#runningEnded(undefined, undefined).then(() => this.#shutDown())
-    return { finished: this.#counts.done + this.#counts.failed - before, released, stillRunning: still.map((held) => held.id) }
+    return report
   }
 
   async #runningEnded(graceMs: number | undefined, signal: AbortSignal | undefined): Promise<void> {
@@ -377,22 +293,16 @@ export class Worker {
   }
 
   async #shutDown(): Promise<void> {
+    await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
     await this.#settler.stop()
     clearInterval(this.#tick)
-    await this.#keeper?.stop()
-    const worker = this.#incarnation
-    if (worker !== undefined) {
-      const close = () => this.#engine.run(leaseStatements.close, { worker, reason: 'stopped' })
-      await retrying(close, { triesMax: 3 }).catch((error: unknown) => this.#ends.trouble(error))
-    }
-    if (probe.on) await probe.hit('worker.closed', worker)
+    await this.#incarnation.close()
     await this.#closeConnections()
   }
 
   async #closeConnections(): Promise<void> {
-    await Promise.all([this.#listener?.stop(), this.#keeper?.stop()])
-    const connections = [this.#claimConnection, this.#engine, ...this.#settleConnections.values()]
-    await Promise.all(connections.map((connection) => connection.close()))
+    await this.#incarnation.disconnect()
+    await Promise.all([this.#claimConnection.close(), this.#engine.close()])
     await this.#pool.end().catch(() => undefined)
   }
 
@@ -421,9 +331,11 @@ export class Worker {
     this.#settler.add({ held, result: null, failed: { outcome: 'released', delayMs: 0, error: null } })
   }
 
-  #onIdle(): void {
-    for (const resolve of this.#idleWaiters) resolve()
-    this.#idleWaiters.clear()
+  #onIdle(waiters: readonly (() => void)[]): void {
+    for (const resolve of waiters) {
+      this.#idleWaiters.delete(resolve)
+      resolve()
+    }
     this.#core.events.emit('worker.idle', {})
   }
 
@@ -435,57 +347,7 @@ export class Worker {
     this.#claims.measured(this.#slots.takeFinished(), nowMs - this.#lastTickMs)
     this.#lastTickMs = nowMs
     this.#slots.tick(nowMs)
-    if (nowMs - this.#lastLostLookMs > this.#options.beatMs) void this.#lookForLost()
-  }
-
-  /** Which of our jobs were cancelled, timed out by a sweep, or taken over. */
-  async #lookForLost(): Promise<void> {
-    this.#lastLostLookMs = monotonicMs()
-    const mine = this.#slots.heldJobs()
-    if (mine.length === 0) return
-    try {
-      const rows = await this.#engine.run<LostRow>(lostStatement, {
-        tenants: textsLiteral(mine.map((held) => held.tenant)),
-        ids: numbersLiteral(mine.map((held) => held.id)),
-        fences: numbersLiteral(mine.map((held) => held.fence)),
-      })
-      for (const row of rows) this.#lost(row)
-    } catch (error) {
-      this.#ends.trouble(error)
-    }
-  }
-
-  #lost(row: LostRow): void {
-    // A job that its own transaction settled is gone too, and its handler may still be about to return.
-    if (row.outcome === 'done') return
-    const held = this.#slots.loseOne(row, (lost) =>
-      row.outcome === 'cancelled'
-        ? new PawlError('PAWL_CANCELLED', `Job ${lost.id} was cancelled${row.reason ? `: ${row.reason}` : ''}.`)
-        : leaseLost(lost.row),
-    )
-    if (held !== undefined)
-      this.#core.events.emit('job.lost', {
-        tenant: held.tenant,
-        id: held.id,
-        kind: held.kind,
-        reason: row.outcome ?? 'taken over',
-      })
-  }
-
-  async #promoteLoop(): Promise<void> {
-    const { signal } = this.#stopAll
-    while (!signal.aborted) {
-      let waitMs = promoteEveryMs
-      try {
-        const [row] = await this.#engine.run<{ promoted: number; next_ms: string | null }>(promoteStatement, { limit: 1000 })
-        if ((row?.promoted ?? 0) > 0) this.#changed.fire()
-        if (row?.promoted === 1000) waitMs = 0
-        else if (row?.next_ms != null) waitMs = Math.min(promoteEveryMs, Number(row.next_ms) + 1)
-      } catch (error) {
-        this.#ends.trouble(error)
-      }
-      await sleep(waitMs, undefined, { signal }).catch(() => undefined)
-    }
+    this.#lost.tick(nowMs)
   }
 
   // ---- news
@@ -493,14 +355,19 @@ export class Worker {
   #onNotify(channel: string, payload: string): void {
     if (channel === 'pawl_wake') {
       if (this.#options.queues.includes(payload)) this.#changed.fire()
-    } else if (payload === String(this.#incarnation)) void this.#lookForLost()
+    } else if (payload === String(this.#incarnation.id)) void this.#lost.look()
   }
 
-  #onKeeper(message: KeeperMessage): void {
+  /** Signals abort; whatever finishes may still settle under its fence. */
+  #onLost(worker: number): void {
+    this.#core.events.emit('worker.lost', { worker })
+    this.#core.config.logger.warn({ worker }, 'this worker lost its lease; it starts anew under another')
+    this.#slots.lose(worker)
+  }
+
+  #onKeeper(message: Parameters<IncarnationOptions['onKeeper']>[0]): void {
     const { events, config } = this.#core
     switch (message.type) {
-      case 'lost':
-        return this.#lostIncarnation(message.worker)
       case 'closed':
         for (const { id, reason } of message.workers) {
           events.emit('worker.rescued', { worker: id, reason })
@@ -526,9 +393,4 @@ export class Worker {
         )
     }
   }
-}
-
-/** A claim that a server crash forgets would give its fence number out again, so claims are never less than durable. */
-function atLeastDurable(durability: Durability): Durability {
-  return durability === 'relaxed' ? 'durable' : durability
 }

@@ -96,8 +96,10 @@ export async function stopOrAbandon(worker: Worker, grace: string | number, insi
   return report
 }
 
-export function stopText({ finished, released, stillRunning }: StopReport): string {
+export function stopText({ finished, released, stillRunning, unsettled }: StopReport): string {
   const parts = [`${finished} finished`, `${released} given back`]
   if (stillRunning.length > 0) parts.push(`${stillRunning.length} given up while they ran: ${stillRunning.join(', ')}`)
+  if (unsettled.length > 0)
+    parts.push(`${unsettled.length} ended and could not be stored, so they will run again: ${unsettled.join(', ')}`)
   return `stopped: ${parts.join(', ')}`
 }

@@ -70,6 +70,7 @@ export class WorkerPool {
       finished: reports.reduce((sum, { finished }) => sum + finished, 0),
       released: reports.reduce((sum, { released }) => sum + released, 0),
       stillRunning: reports.flatMap(({ stillRunning }) => stillRunning),
+      unsettled: reports.flatMap(({ unsettled }) => unsettled),
     }
   }
 

@@ -1,0 +1,171 @@
+// The worker's identity in the database: a row with a lease, which the keeper thread renews, and a lock that tells others that the process
+// lives. When the lease is lost, the worker goes on under a new number; the old number's jobs belong to whoever takes them over.
+
+import { hostname } from 'node:os'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Config } from '../config.ts'
+import type { Connection } from '../db/driver.ts'
+import { Listener } from '../db/listen.ts'
+import { textsLiteral } from '../db/statement.ts'
+import { describeError } from '../errors.ts'
+import { leaseStatements, livenessLockClass } from '../kernel/lease.ts'
+import { probe } from '../kernel/probe.ts'
+import { engineBackoffMs, retrying } from '../kernel/retry.ts'
+import { release } from '../release.ts'
+import { type Board, Keeper, type KeeperMessage } from './keeper.ts'
+import { kindDefaults } from './kinds.ts'
+import type { ResolvedWorkerOptions } from './worker-options.ts'
+
+export interface IncarnationOptions {
+  readonly config: Config
+  readonly worker: ResolvedWorkerOptions
+  readonly kinds: readonly string[]
+  readonly board: Board
+  readonly engine: Connection
+  readonly signal: AbortSignal
+  readonly onOpened: (id: number) => void
+  readonly onLost: (id: number) => void
+  readonly onKeeper: (message: Exclude<KeeperMessage, { type: 'ready' | 'lost' }>) => void
+  readonly onNotify: (channel: string, payload: string) => void
+  /** Notifications may have been missed. */
+  readonly onConnect: () => void
+  readonly onTrouble: (error: unknown) => void
+}
+
+export class Incarnation {
+  readonly #options: IncarnationOptions
+  #id: number | undefined
+  #keeper: Keeper | undefined
+  #listener: Listener | undefined
+  #isReopening = false
+
+  constructor(options: IncarnationOptions) {
+    this.#options = options
+  }
+
+  /** Undefined between the loss of one incarnation and the start of the next. */
+  get id(): number | undefined {
+    return this.#id
+  }
+
+  async start(): Promise<void> {
+    // The lease begins when somebody is there to renew it: a thread may take longer to start than a short lease lasts.
+    await this.#startKeeper(undefined)
+    this.#keeper!.incarnation(await this.#open())
+    this.#startListener()
+  }
+
+  /** Gives the row up in order, so that others take what is left without a crash counted. */
+  async close(): Promise<void> {
+    await this.#keeper?.stop()
+    if (this.#id !== undefined)
+      await retrying(() => this.abandon(), { triesMax: 3 }).catch((error: unknown) => this.#options.onTrouble(error))
+    if (probe.on) await probe.hit('worker.closed', this.#id)
+  }
+
+  async abandon(): Promise<void> {
+    if (this.#id !== undefined) await this.#options.engine.run(leaseStatements.close, { worker: this.#id, reason: 'stopped' })
+  }
+
+  async disconnect(): Promise<void> {
+    await Promise.all([this.#listener?.stop(), this.#keeper?.stop()])
+  }
+
+  async #open(): Promise<number> {
+    const { worker, kinds, engine, onOpened } = this.#options
+    const [row] = await engine.run<{ id: number }>(leaseStatements.open, {
+      name: worker.name,
+      host: hostname(),
+      pid: process.pid,
+      release,
+      queues: textsLiteral(worker.queues),
+      kinds: textsLiteral(kinds),
+      concurrency: worker.concurrency,
+      locks: false,
+      lease_ms: worker.leaseMs,
+    })
+    this.#id = row!.id
+    if (probe.on) await probe.hit('worker.opened', row!.id)
+    onOpened(row!.id)
+    return row!.id
+  }
+
+  #lost(id: number): void {
+    if (this.#id !== id) return
+    this.#id = undefined
+    this.#options.onLost(id)
+    if (!this.#isReopening) void this.#reopen()
+  }
+
+  async #reopen(): Promise<void> {
+    const { signal, onConnect, onTrouble } = this.#options
+    this.#isReopening = true
+    if (probe.on) await probe.hit('jobs.incarnation.lost')
+    for (let tried = 1; !signal.aborted && this.#id === undefined; tried++) {
+      try {
+        this.#keeper?.incarnation(await this.#open())
+        this.#listener?.renew()
+        onConnect()
+      } catch (error) {
+        onTrouble(error)
+        await sleep(engineBackoffMs(error, tried), undefined, { signal }).catch(() => undefined)
+      }
+    }
+    this.#isReopening = false
+  }
+
+  async #startKeeper(worker: number | undefined): Promise<void> {
+    const { config, board, onKeeper } = this.#options
+    const { leaseMs, beatMs, exitWhenBlocked } = this.#options.worker
+    this.#keeper = new Keeper(
+      {
+        database: config.database,
+        worker,
+        leaseMs,
+        beatMs,
+        exitWhenBlocked,
+        maxAttempts: kindDefaults.attempts,
+        maxCrashes: kindDefaults.crashes,
+      },
+      board,
+      (message) => {
+        if (message.type === 'lost') this.#lost(message.worker)
+        else if (message.type !== 'ready') onKeeper(message)
+      },
+      (error) => this.#onKeeperDeath(error),
+    )
+    await this.#keeper.start()
+  }
+
+  #onKeeperDeath(error: Error): void {
+    const { config, signal, onTrouble } = this.#options
+    config.logger.error({ error: describeError(error) }, 'the keeper thread died; it is started again')
+    if (this.#id !== undefined && !signal.aborted) void this.#startKeeper(this.#id).catch(onTrouble)
+  }
+
+  #startListener(): void {
+    const { config, onNotify, onConnect, onTrouble } = this.#options
+    if (!config.hasSession) return
+    this.#listener = new Listener({
+      database: config.direct,
+      channels: ['pawl_wake', 'pawl_lost'],
+      heartbeatMs: 5000,
+      backoffMs: engineBackoffMs,
+      onNotify,
+      onConnect,
+      onSession: (query) => this.#takeLock(query),
+      onError: onTrouble,
+    })
+    this.#listener.start()
+  }
+
+  /** The lock tells others that this process lives. */
+  async #takeLock(query: (text: string, values: unknown[]) => Promise<{ rows: unknown[] }>): Promise<void> {
+    if (this.#id === undefined) return
+    const { rows } = await query('select pg_try_advisory_lock($1::integer, $2::integer) as taken', [livenessLockClass, this.#id])
+    // An incarnation's number is nobody else's: our last session has not ended on the server yet. Tried again with the next session.
+    if (!(rows[0] as { taken: boolean }).taken) throw new Error(`The last session of worker ${this.#id} still holds its lock.`)
+    // Only from now on does a free lock mean a dead process: one that starts slowly must not be taken for dead before it has it.
+    await query("update pawl.worker set locks = true where tenant = '' and id = $1::integer", [this.#id])
+  }
+}

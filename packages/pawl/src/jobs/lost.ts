@@ -1,0 +1,67 @@
+// Finds out which jobs that this process holds are no longer its own: cancelled, timed out by a sweep, or taken over.
+
+import type { Connection } from '../db/driver.ts'
+import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import { type HeldJob, leaseLost } from './held.ts'
+import type { Slots } from './slots.ts'
+
+const lostStatement = statement(import.meta.url, 'lost')
+
+interface LostRow {
+  tenant: string
+  id: string
+  fence: string
+  outcome: string | null
+  reason: string | null
+}
+
+export interface LostJobsOptions {
+  readonly engine: Connection
+  readonly everyMs: number
+  readonly slots: Slots
+  readonly onLost: (held: HeldJob, reason: string) => void
+  readonly onTrouble: (error: unknown) => void
+}
+
+export class LostJobs {
+  readonly #options: LostJobsOptions
+  #lastLookMs = 0
+
+  constructor(options: LostJobsOptions) {
+    this.#options = options
+  }
+
+  tick(nowMs: number): void {
+    if (nowMs - this.#lastLookMs > this.#options.everyMs) void this.look()
+  }
+
+  async look(): Promise<void> {
+    const { engine, slots, onTrouble } = this.#options
+    this.#lastLookMs = monotonicMs()
+    const mine = slots.heldJobs()
+    if (mine.length === 0) return
+    try {
+      const rows = await engine.run<LostRow>(lostStatement, {
+        tenants: textsLiteral(mine.map((held) => held.tenant)),
+        ids: numbersLiteral(mine.map((held) => held.id)),
+        fences: numbersLiteral(mine.map((held) => held.fence)),
+      })
+      for (const row of rows) this.#lose(row)
+    } catch (error) {
+      onTrouble(error)
+    }
+  }
+
+  #lose(row: LostRow): void {
+    // A job that its own transaction settled is gone too, and its handler may still be about to return.
+    if (row.outcome === 'done') return
+    const held = this.#options.slots.loseOne(row, (lost) =>
+      row.outcome === 'cancelled'
+        ? new PawlError('PAWL_CANCELLED', `Job ${lost.id} was cancelled${row.reason ? `: ${row.reason}` : ''}.`)
+        : leaseLost(lost.row),
+    )
+    if (held !== undefined) this.#options.onLost(held, row.outcome ?? 'taken over')
+  }
+}
