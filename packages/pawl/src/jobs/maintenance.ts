@@ -8,7 +8,7 @@ import { statement, textsLiteral } from '../db/statement.ts'
 
 const pruneStatement = statement(import.meta.url, 'prune')
 const unknownKindsStatement = statement(import.meta.url, 'unknown-kinds')
-const resolveKindsStatement = statement(import.meta.url, 'resolve-kinds')
+const resolveAlertsStatement = statement(import.meta.url, 'resolve-alerts')
 const oldPartitionsStatement = statement(import.meta.url, 'old-partitions')
 
 const tables = ['job_history', 'job_attempt'] as const
@@ -54,7 +54,7 @@ export async function lookForUnknownKinds(
     depth: 1000,
     age_ms: ageMs,
   })
-  await connection.run(resolveKindsStatement)
+  await connection.run(resolveAlertsStatement)
   return rows.map(({ kind }) => kind)
 }
 

@@ -96,6 +96,16 @@ test('[J26] jobs of a kind that nobody defines raise one alert once they are old
   expect(await pawl.alerts()).toEqual([])
 })
 
+test('an alert of time-outs resolves after an hour without another one', async () => {
+  await db.query("select pawl.raise_alert('', 'job.timed-out', 'slow', 'it timed out')")
+  await moveClock(db.pool, 59 * 60_000)
+  await lookForUnknownKinds(connection, ['default'], 60_000)
+  expect(await pawl.alerts()).toHaveLength(1)
+  await moveClock(db.pool, 61 * 60_000)
+  await lookForUnknownKinds(connection, ['default'], 60_000)
+  expect(await pawl.alerts()).toEqual([])
+})
+
 test('[J26] why says that nobody works the queue, that nobody defines the kind, and when it is next', async () => {
   const { id } = await pawl.jobs.enqueue('unknown', {})
   const codes = async () => (await pawl.jobs.why(id)).reasons.map(({ code }) => code)
