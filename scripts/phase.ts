@@ -83,7 +83,7 @@ export function report({ name, ok, ms, output, isTimedOut }: Ended, detail = '')
 
 export function line(state: 'ok' | 'failed' | 'skipped', name: string, ms: number | undefined, detail = ''): void {
   const time = ms === undefined ? '' : `${(ms / 1000).toFixed(1)} s`
-  console.log(`${state.padEnd(7)}  ${name.padEnd(24)}  ${time.padStart(8)}  ${detail}`.trimEnd())
+  console.log(`${state.padEnd(7)}  ${name.padEnd(40)}  ${time.padStart(8)}  ${detail}`.trimEnd())
 }
 
 /** What every long command ends with; the last line of stdout. */

@@ -1,28 +1,27 @@
-// Compiles the worker process once per run. A storm starts dozens of processes, and compiling in each of them would cost more than the
-// storm itself. The SQL stays where it is: product modules keep the addresses of their sources.
+// Compiles the processes under test once per run. A storm starts dozens of processes, and compiling in each of them would cost more than
+// the storm itself; and all of them run what was there at the start, their SQL included, whoever edits the sources meanwhile.
 
-import { mkdirSync, readFileSync, rmSync } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { dirname, join, relative, sep } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { build, type Plugin } from 'esbuild'
 
-const here = dirname(fileURLToPath(import.meta.url))
-const root = dirname(here)
+const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const source = join(root, 'packages', 'pawl', 'src')
 
-export interface BuiltChild {
-  readonly main: string
+export interface BuiltPrograms {
+  fileOf(role: string): string
   remove(): void
 }
 
-export async function buildChild(): Promise<BuiltChild> {
+export async function buildPrograms(programs: Readonly<Record<string, URL>>): Promise<BuiltPrograms> {
   // Below the repository, so that packages are found from there.
   const outdir = join(root, '.pawl', 'torture', `build-${process.pid}-${Date.now()}`)
   mkdirSync(outdir, { recursive: true })
+  copySql(outdir)
   await build({
     entryPoints: {
-      'worker-child': join(here, 'worker-child.ts'),
-      'keeper-probe': join(here, 'keeper-probe.ts'),
+      ...Object.fromEntries(Object.entries(programs).map(([role, file]) => [role, fileURLToPath(file)])),
       'keeper-thread': join(source, 'jobs', 'keeper-thread.ts'),
     },
     outdir,
@@ -37,16 +36,25 @@ export async function buildChild(): Promise<BuiltChild> {
     logLevel: 'error',
     plugins: [keepAddresses(outdir)],
   })
-  return { main: join(outdir, 'worker-child.js'), remove: () => rmSync(outdir, { recursive: true, force: true }) }
+  return { fileOf: (role) => join(outdir, `${role}.js`), remove: () => rmSync(outdir, { recursive: true, force: true }) }
 }
 
-/** `import.meta.url` of a product module stays its source's, for the SQL beside it; the keeper finds its compiled thread. */
+/** Beside where each product module is told to be. */
+function copySql(outdir: string): void {
+  for (const file of readdirSync(source, { recursive: true, encoding: 'utf8' })) {
+    if (file.endsWith('.sql')) cpSync(join(source, file), join(outdir, 'src', file))
+  }
+  cpSync(join(dirname(source), 'migrations'), join(outdir, 'migrations'), { recursive: true })
+}
+
+/** `import.meta.url` of a product module is its place in the copy, where its SQL is; the keeper finds its compiled thread. */
 function keepAddresses(outdir: string): Plugin {
   return {
     name: 'keep-addresses',
     setup(hooks) {
       hooks.onLoad({ filter: /packages[\\/]pawl[\\/]src[\\/].*\.ts$/ }, ({ path }) => {
-        const address = path.endsWith(join('jobs', 'keeper.ts')) ? join(outdir, 'keeper.js') : path
+        const isKeeper = path.endsWith(`${sep}${join('jobs', 'keeper.ts')}`)
+        const address = isKeeper ? join(outdir, 'keeper.js') : join(outdir, 'src', relative(source, path))
         const contents = readFileSync(path, 'utf8').replaceAll('import.meta.url', JSON.stringify(pathToFileURL(address).href))
         return { contents, loader: 'ts' }
       })

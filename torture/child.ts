@@ -6,6 +6,8 @@ export interface ChildOptions {
   readonly slot: string
   /** Which start of the slot this is. */
   readonly start: number
+  /** What its program is told beside; a producer, for one, in which way to enqueue. */
+  readonly how: string
   readonly dir: string
   readonly url: string
   readonly controlPort: number

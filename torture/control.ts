@@ -7,7 +7,7 @@ import { createInterface } from 'node:readline'
 export interface Request {
   readonly slot: string
   readonly pid: number
-  readonly what: 'pause' | 'terminate' | 'restart' | 'commit-unknown' | 'clock' | 'drain'
+  readonly what: 'pause' | 'reset' | 'terminate' | 'restart' | 'commit-unknown' | 'clock' | 'drain'
   readonly purpose?: string
   readonly ms?: number
 }

@@ -1,115 +1,168 @@
-// npm run torture -- jobs --seed N --seconds S [--json] [--plan FILE] [--canary NAME] | --list-canaries
+// npm run torture: the command. Exit codes: 0 clean, 1 a violation or a vacuous run, 2 a wrong call, 3 the rig itself broke.
 
 import { mkdirSync, writeFileSync } from 'node:fs'
-import { dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
-import { parseArgs } from 'node:util'
-import { canaries, canaryNamed } from './canaries/canaries.ts'
-import { runCanary, runScenario, scenarioNamed } from './directed/run.ts'
-import { scenarios } from './directed/scenarios.ts'
-import { cases } from './matrix/cases.ts'
-import { runMatrix } from './matrix/run.ts'
-import { makePlan, readPlan } from './plan.ts'
+import { join } from 'node:path'
+import { release } from '../packages/pawl/src/release.ts'
+import { type Call, readCall } from './arguments.ts'
+import { boardLines, recordRun, tortureFolder, writeBoard } from './board.ts'
+import { onlyBy, runCanary, runStory } from './directed.ts'
+import { runMatrix } from './matrix.ts'
+import { minimise } from './minimise.ts'
+import { makePlan, type Plan, readPlan } from './plan.ts'
 import { stream } from './random.ts'
-import { type Report, summaryLines } from './report.ts'
+import { type RunReport, summaryLines } from './report.ts'
 import { openRigs } from './rig.ts'
+import type { Scenario } from './scenario.ts'
+import { canaryNamed, scenarioNamed, scenarios, storyNamed } from './scenarios.ts'
 import { runStorm } from './storm.ts'
-
-const usage = `npm run torture -- jobs [--seed N] [--seconds S] [--json] [--plan FILE] [--keep]
-npm run torture -- jobs --canary NAME [--seed N] [--seconds S] [--json]
-npm run torture -- matrix [PROBE] [--only KIND] [--sample N --seed N] [--json]
-npm run torture -- directed [SCENARIO] [--json]
-npm run torture -- --list-canaries`
-
-const { values, positionals } = parseArgs({
-  allowPositionals: true,
-  options: {
-    seed: { type: 'string', default: '1' },
-    seconds: { type: 'string', default: '30' },
-    json: { type: 'boolean', default: false },
-    plan: { type: 'string' },
-    canary: { type: 'string' },
-    'list-canaries': { type: 'boolean', default: false },
-    only: { type: 'string' },
-    sample: { type: 'string' },
-    keep: { type: 'boolean', default: false },
-  },
-})
+import { WrongCall } from './wrong-call.ts'
 
 const say = (line: string): void => console.error(line)
+const violationsShown = 50
+/** A minimised plan is played so often to say how likely it fails. */
+const finalTries = 10
 
-async function main(): Promise<number> {
-  if (values['list-canaries']) {
-    for (const { name } of canaries) console.log(name)
-    return 0
+async function main(call: Call): Promise<number> {
+  switch (call.verb) {
+    case 'list canaries':
+      for (const { name } of asked(call).flatMap((scenario) => scenario.canaries)) console.log(name)
+      return 0
+    case 'board': {
+      const board = writeBoard()
+      if (call.json) console.log(JSON.stringify({ board }))
+      else for (const line of boardLines(board)) console.log(line)
+      return 0
+    }
+    case 'storm':
+      return storm(call)
+    case 'canary':
+      return canary(call)
+    case 'matrix':
+      return matrix(call)
+    case 'directed':
+      return directed(call)
+    case 'minimise':
+      return makeSmall(call)
   }
-  if (positionals[0] === 'jobs') return values.canary === undefined ? storm() : canary(values.canary)
-  if (positionals[0] === 'matrix') return matrix(positionals[1])
-  if (positionals[0] === 'directed') return directed(positionals[1])
-  console.error(usage)
-  return 2
 }
 
-async function storm(): Promise<number> {
-  const plan = values.plan === undefined ? makePlan(Number(values.seed), Number(values.seconds)) : readPlan(values.plan)
-  const path = savePlan(plan)
+/** The one that was named, or all. */
+function asked({ scenario }: Call): readonly Scenario[] {
+  return scenario === undefined ? scenarios : [scenarioNamed(scenario)]
+}
+
+async function storm(call: Call): Promise<number> {
+  const plan = planOf(call)
+  const scenario = scenarioNamed(plan.torture)
+  const path = savePlan(plan, `plan-${plan.torture}-${plan.seed}.json`)
   say(`seed ${plan.seed}, ${plan.seconds} s, lease ${plan.leaseMs} ms, beat ${plan.beatMs} ms, plan ${path}`)
-  const { report, more, dir } = await runStorm(plan, { say, keep: values.keep })
-  print(report, more)
-  if (dir !== undefined) say(`histories: ${dir}`)
-  return report.violations.length > 0 || report.vacuous ? 1 : 0
+  const end = await runStorm(scenario, plan, { say, keep: call.keep })
+  if (call.plan === undefined) recordRun(end.report, release)
+  return print(call, end)
 }
 
 /** Every probe with everything that can go wrong there; or the cases of one probe, one kind of fault, or a few drawn by the seed. */
-async function matrix(probe: string | undefined): Promise<number> {
-  const asked = cases.filter(
-    (each) => (probe === undefined || each.probe.startsWith(probe)) && (values.only === undefined || each.kind === values.only),
-  )
+async function matrix(call: Call): Promise<number> {
+  const { subject, only, hit, sample, seed, keep } = call
+  let exit = 0
+  for (const scenario of asked(call)) {
+    const wanted = scenario.matrix.cases.filter(
+      (each) =>
+        (subject === undefined || each.probe.startsWith(subject)) &&
+        (only === undefined || each.kind === only) &&
+        (hit === undefined || each.hit === hit),
+    )
+    const cases = sample === undefined ? wanted : stream(seed, 'matrix').shuffled(wanted).slice(0, sample)
+    if (cases.length === 0) throw new WrongCall(`No case of the matrix of ${scenario.name} is called so.`)
+    exit = Math.max(exit, print(call, await runMatrix(scenario, { cases, seed, say, keep })))
+  }
+  return exit
+}
+
+/** The stories of the canaries without their bugs: each must be clean. */
+async function directed(call: Call): Promise<number> {
+  const { subject, seed, keep } = call
   const chosen =
-    values.sample === undefined ? asked : stream(Number(values.seed), 'matrix').shuffled(asked).slice(0, Number(values.sample))
-  if (chosen.length === 0) throw new Error('No case of the matrix is called so.')
-  const { report, more, dir } = await runMatrix({ cases: chosen, seed: Number(values.seed), say, keep: values.keep })
-  print(report, more)
+    subject === undefined
+      ? asked(call).flatMap((scenario) => scenario.stories.map((story) => ({ scenario, story })))
+      : [storyNamed(subject)]
+  let exit = 0
+  for (const { scenario, story } of chosen)
+    exit = Math.max(exit, print(call, await runStory(scenario, story, { seed, seconds: 1, say, keep })))
+  return exit
+}
+
+/** Exit 1: the planted bug was found. Exit 0: it survived, which is the failure here. With a plan it is played in that storm alone. */
+async function canary(call: Call): Promise<number> {
+  const { scenario, canary: planted } = canaryOf(call)
+  const { seed, seconds, keep } = call
+  const end =
+    call.plan === undefined
+      ? await runCanary(scenario, planted, { seed, seconds, say, keep })
+      : onlyBy(planted, await runStorm(scenario, readPlan(call.plan), { canary: planted, say, keep }))
+  print(call, end)
+  if (end.report.violations.length === 0) say(`The canary ${planted.name} was not caught.`)
+  return end.report.violations.length > 0 ? 1 : 0
+}
+
+async function makeSmall(call: Call): Promise<number> {
+  const plan = planOf(call)
+  const scenario = scenarioNamed(plan.torture)
+  const planted = call.canary === undefined ? undefined : canaryOf(call).canary
+  const result = await minimise(plan, {
+    tries: call.tries,
+    finalTries,
+    say,
+    play: async (candidate) => {
+      const end = await runStorm(scenario, candidate, { canary: planted, say: () => undefined, keep: false })
+      const { violations } = (planted === undefined ? end : onlyBy(planted, end)).report
+      return [...new Set(violations.map(({ check }) => check))]
+    },
+  })
+  if (result === undefined) {
+    say(`The plan did not fail in ${call.tries} tries, so there is nothing to make small. --tries N tries more often.`)
+    return 0
+  }
+  const file = savePlan(result.plan, `plan-${plan.torture}-${plan.seed}-small.json`)
+  const { before, after, failed, plays, checks } = result
+  const faults = Object.entries(result.plan.faults).flatMap(([slot, list]) => list.map((fault) => ({ slot, ...fault })))
+  if (call.json) console.log(JSON.stringify({ minimised: file, before, after, failed, of: finalTries, plays, checks, faults }))
+  else {
+    console.log(`${before} faults became ${after} in ${plays} plays; found by: ${checks.join(', ')}`)
+    for (const { slot, kind, hit, probe } of faults) console.log(`  ${kind} at hit ${hit} of ${probe} in ${slot}`)
+    const again = `--plan ${file}${planted === undefined ? '' : ` --canary ${planted.name}`}`
+    console.log(`it fails in ${failed} of ${finalTries} plays: npm run torture -- ${again}`)
+  }
+  return 1
+}
+
+function planOf(call: Call): Plan {
+  if (call.plan === undefined) return makePlan(scenarioNamed(call.scenario!), call.seed, call.seconds)
+  const plan = readPlan(call.plan)
+  if (call.scenario !== undefined && call.scenario !== plan.torture)
+    throw new WrongCall(`${call.plan} is a plan for ${plan.torture}, not for ${call.scenario}.`)
+  return plan
+}
+
+function canaryOf(call: Call): ReturnType<typeof canaryNamed> {
+  const found = canaryNamed(call.canary!)
+  if (call.scenario !== undefined && call.scenario !== found.scenario.name)
+    throw new WrongCall(`The canary ${call.canary} belongs to ${found.scenario.name}, not to ${call.scenario}.`)
+  return found
+}
+
+/** Gives the exit code. */
+function print({ json }: Call, { report, more, dir }: RunReport): number {
+  const shown = { ...report, violations: report.violations.slice(0, violationsShown) }
+  if (json) console.log(JSON.stringify(shown))
+  else for (const line of summaryLines(shown, more)) console.log(line)
   if (dir !== undefined) say(`histories: ${dir}`)
   return report.violations.length > 0 || report.vacuous ? 1 : 0
 }
 
-/** The scenarios of the canaries without their bugs: each must be clean. */
-async function directed(name: string | undefined): Promise<number> {
-  let found = 0
-  for (const scenario of name === undefined ? scenarios : [scenarioNamed(name)]) {
-    const { report, more, dir } = await runScenario(scenario, { seed: Number(values.seed), seconds: 1, say, keep: values.keep })
-    print(report, more)
-    if (dir !== undefined) say(`histories: ${dir}`)
-    found += report.violations.length
-  }
-  return found > 0 ? 1 : 0
-}
-
-/** Exit 1: the planted bug was found. Exit 0: it survived, which is the failure here. */
-async function canary(name: string): Promise<number> {
-  canaryNamed(name)
-  const { report, more, dir } = await runCanary(name, {
-    seed: Number(values.seed),
-    seconds: Number(values.seconds),
-    say,
-    keep: values.keep,
-  })
-  print(report, more)
-  if (dir !== undefined) say(`histories: ${dir}`)
-  if (report.violations.length === 0) say(`The canary ${name} was not caught.`)
-  return report.violations.length > 0 ? 1 : 0
-}
-
-function print(report: Report, more: Record<string, number | string>): void {
-  if (values.json) console.log(JSON.stringify(report))
-  else for (const line of summaryLines(report, more)) console.log(line)
-}
-
-function savePlan(plan: ReturnType<typeof makePlan>): string {
-  const folder = join(dirname(dirname(fileURLToPath(import.meta.url))), '.pawl', 'torture')
-  mkdirSync(folder, { recursive: true })
-  const path = join(folder, `plan-${plan.seed}.json`)
+function savePlan(plan: Plan, name: string): string {
+  mkdirSync(tortureFolder, { recursive: true })
+  const path = join(tortureFolder, name)
   writeFileSync(path, `${JSON.stringify(plan, null, 2)}\n`)
   return path
 }
@@ -124,4 +177,10 @@ function abandon(why: string): never {
   process.exit(3)
 }
 
-process.exit(await main())
+try {
+  process.exit(await main(readCall(process.argv.slice(2))))
+} catch (error) {
+  if (!(error instanceof WrongCall)) throw error
+  console.error(error.message)
+  process.exit(2)
+}

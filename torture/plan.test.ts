@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
 import { countMerges, merges } from './interleave/scheduler.ts'
+import { jobs } from './jobs/scenario.ts'
 import { makePlan } from './plan.ts'
 import { stream } from './random.ts'
 
@@ -11,15 +12,15 @@ test('every merge comes once, and each keeps the order of its programs', () => {
 })
 
 test('one seed gives one plan, and a draw in one stream does not shift another', () => {
-  expect(makePlan(7, 30)).toEqual(makePlan(7, 30))
-  expect(makePlan(7, 30)).not.toEqual(makePlan(8, 30))
+  expect(makePlan(jobs, 7, 30)).toEqual(makePlan(jobs, 7, 30))
+  expect(makePlan(jobs, 7, 30)).not.toEqual(makePlan(jobs, 8, 30))
   const first = stream(7, 'a')
   stream(7, 'b').next()
   expect(first.next()).toBe(stream(7, 'a').next())
 })
 
 test('every kind of fault comes early in a plan', () => {
-  const plan = makePlan(3, 10)
+  const plan = makePlan(jobs, 3, 10)
   const early = plan.workers.flatMap((slot) => plan.faults[slot]!.slice(0, 4).map((fault) => fault.kind))
   expect(new Set(early).size).toBe(10)
 })

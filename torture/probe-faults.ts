@@ -39,7 +39,8 @@ async function fire(
       return new Promise(() => undefined)
     case 'reset':
       resetConnections()
-      return
+      // The keeper's thread loses its own connections, a process every one it has: also those that its handlers opened by themselves.
+      return slot.endsWith(' keeper') ? undefined : control.ask({ slot, pid, what: 'reset' })
     case 'sql-40001':
       throw Object.assign(new Error('could not serialize access (planned)'), { code: '40001' })
     case 'block':

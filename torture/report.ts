@@ -1,9 +1,7 @@
 // What a run found, in the one shape that machines read and in the lines that people do.
 
-import type { Violation } from './checker.ts'
-import type { Facts } from './facts.ts'
 import type { Entry } from './history.ts'
-import type { Plan } from './plan.ts'
+import type { Judged, Violation } from './scenario.ts'
 
 export interface Report {
   readonly torture: string
@@ -17,30 +15,32 @@ export interface Report {
   readonly violations: readonly Violation[]
 }
 
-const violationsShown = 50
+/** A report, what else people want to know, and where the histories are when there is something to look at. */
+export interface RunReport {
+  readonly report: Report
+  readonly more: Readonly<Record<string, number | string>>
+  readonly dir: string | undefined
+}
 
 export function makeReport(options: {
   readonly torture: string
-  readonly plan: Pick<Plan, 'seed' | 'seconds'>
+  readonly plan: { readonly seed: number; readonly seconds: number }
   readonly processes: number
-  readonly facts: Facts
+  readonly judged: Judged
   readonly faults: Readonly<Record<string, number>>
-  readonly checks: Readonly<Record<string, number>>
-  readonly violations: readonly Violation[]
   readonly isVacuous: boolean
 }): Report {
-  const { torture, plan, processes, facts, faults, checks, violations, isVacuous } = options
-  const asked = facts.entries.filter((entry) => entry.ph === 'invoke').length
+  const { torture, plan, processes, judged, faults, isVacuous } = options
   return {
     torture,
     seed: plan.seed,
     seconds: plan.seconds,
     processes,
-    operations: asked + facts.transitions.length,
+    operations: judged.operations,
     faults,
-    checks,
+    checks: judged.checks,
     vacuous: isVacuous,
-    violations: violations.slice(0, violationsShown),
+    violations: judged.violations,
   }
 }
 
@@ -51,13 +51,13 @@ export function faultOf(entry: Entry): string | undefined {
 }
 
 /** Faults that happened, by kind. Every kind that was planned is named, so that a zero shows. */
-export function firedFaults(facts: Facts, planned: Iterable<string>): Record<string, number> {
+export function firedFaults(entries: readonly Entry[], planned: Iterable<string>): Record<string, number> {
   const fired: Record<string, number> = Object.fromEntries([...planned].map((kind) => [kind, 0]))
-  for (const entry of facts.entries) {
+  for (const entry of entries) {
     const kind = faultOf(entry)
     if (kind !== undefined) fired[kind] = (fired[kind] ?? 0) + 1
   }
-  const poisoned = facts.entries.filter((entry) => entry.op === 'poison').length
+  const poisoned = entries.filter((entry) => entry.op === 'poison').length
   return poisoned > 0 ? { ...fired, poison: poisoned } : fired
 }
 

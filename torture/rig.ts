@@ -8,39 +8,53 @@ import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { type EmbeddedServer, startEmbedded } from '@pawl/server/embedded'
-import { createPawl, migrate, type Pawl, silentLogger } from 'pawl'
+import { migrate } from 'pawl'
 import type pg from 'pg'
 import { Connection } from '../packages/pawl/src/db/driver.ts'
-import { type BuiltChild, buildChild } from './build.ts'
-import { plantInDatabase, plantInRig } from './canaries/plant.ts'
+import { type BuiltPrograms, buildPrograms } from './build.ts'
+import { type Canary, plantInDatabase, plantInRig } from './canary.ts'
 import { childEnvironment } from './child.ts'
+import { clockShiftMs, stepClock } from './clock.ts'
 import { ControlServer, type Request } from './control.ts'
 import { FaultProxy } from './fault-proxy.ts'
 import type { PlannedFault } from './faults.ts'
 import { History, readHistory } from './history.ts'
-import { defineKinds } from './kinds.ts'
 import { hardyPool } from './pool.ts'
+import type { Scenario } from './scenario.ts'
 
-const here = dirname(fileURLToPath(import.meta.url))
-const root = dirname(here)
+const root = dirname(dirname(fileURLToPath(import.meta.url)))
+
+/** An orderly stop lets running jobs end; three processes on a busy machine take their time. */
+const stopMs = 15_000
+
+const failedStartsMax = 3
 
 export interface RigOptions {
   readonly leaseMs: number
   readonly beatMs: number
-  readonly canary?: string | undefined
+  readonly canary?: Canary | undefined
 }
 
-interface Slot {
+export interface ProcessOptions {
+  /** Which of the scenario's programs it runs. */
+  readonly role?: string
+  /** What that program is told beside. */
+  readonly how?: string
+  readonly faults?: readonly PlannedFault[]
+  readonly keeperFaults?: readonly PlannedFault[]
+  readonly concurrency?: number
+}
+
+interface Slot extends Required<ProcessOptions> {
   readonly proxy: FaultProxy
-  readonly faults: readonly PlannedFault[]
-  readonly keeperFaults: readonly PlannedFault[]
-  readonly concurrency: number
   child: ChildProcess | undefined
   starts: number
+  failedStarts: number
   isWanted: boolean
 }
 
 export class Rig {
+  readonly scenario: Scenario
   readonly options: RigOptions
   /** Histories, the sink and the logs. */
   readonly dir: string
@@ -49,14 +63,20 @@ export class Rig {
   readonly admin: pg.Pool
   readonly #slots = new Map<string, Slot>()
   readonly #serverDir: string
-  readonly #built: BuiltChild
+  readonly #built: BuiltPrograms
   #server: EmbeddedServer
   #control!: ControlServer
   #isHealed = false
   #restarting: Promise<void> | undefined
   #clock: Promise<void> = Promise.resolve()
 
-  private constructor(options: RigOptions, serverDir: string, server: EmbeddedServer, built: BuiltChild) {
+  private constructor(
+    scenario: Scenario,
+    options: RigOptions,
+    started: { serverDir: string; server: EmbeddedServer; built: BuiltPrograms },
+  ) {
+    const { serverDir, server, built } = started
+    this.scenario = scenario
     this.#built = built
     this.options = options
     this.#serverDir = serverDir
@@ -67,13 +87,12 @@ export class Rig {
     this.admin = hardyPool({ url: server.url, name: 'torture admin', max: 8 })
   }
 
-  static async open(options: RigOptions): Promise<Rig> {
+  static async open(scenario: Scenario, options: RigOptions): Promise<Rig> {
+    // First what may fail: sources that do not compile must not leave a server behind.
+    const built = await buildPrograms(scenario.programs)
     const serverDir = mkdtempSync(join(tmpdir(), 'pawl-torture-'))
-    const [server, built] = await Promise.all([
-      startEmbedded({ dir: join(serverDir, 'pg'), port: 0, database: 'torture', settings: serverSettings }),
-      buildChild(),
-    ])
-    const rig = new Rig(options, serverDir, server, built)
+    const server = await startEmbedded({ dir: join(serverDir, 'pg'), port: 0, database: 'torture', settings: serverSettings })
+    const rig = new Rig(scenario, options, { serverDir, server, built })
     openRigs.add(rig)
     await migrate({
       url: server.url,
@@ -82,7 +101,7 @@ export class Rig {
       queryTimeoutMs: 60_000,
       applicationName: 'torture',
     })
-    await rig.admin.query(readFileSync(join(here, 'audit.sql'), 'utf8'))
+    await rig.admin.query(readFileSync(scenario.audit, 'utf8'))
     await plantInDatabase(options.canary, (text) => rig.admin.query(text))
     plantInRig(options.canary)
     rig.#control = await ControlServer.open((request) => rig.#serve(request))
@@ -91,14 +110,12 @@ export class Rig {
 
   // ---- processes
 
-  /** Starts a worker process, and starts it again whenever it ends, until it is stopped. */
-  async startWorker(
-    slot: string,
-    options: { faults?: readonly PlannedFault[]; keeperFaults?: readonly PlannedFault[]; concurrency?: number } = {},
-  ): Promise<void> {
-    const { faults = [], keeperFaults = [], concurrency = 8 } = options
+  /** Starts a process, and starts it again whenever it ends, until it is stopped. */
+  async startProcess(slot: string, options: ProcessOptions = {}): Promise<void> {
+    const { role = 'worker', how = '', faults = [], keeperFaults = [], concurrency = 8 } = options
     const proxy = await this.proxy()
-    this.#slots.set(slot, { proxy, faults, keeperFaults, concurrency, child: undefined, starts: 0, isWanted: true })
+    const asked = { role, how, faults, keeperFaults, concurrency }
+    this.#slots.set(slot, { ...asked, proxy, child: undefined, starts: 0, failedStarts: 0, isWanted: true })
     this.#spawn(slot)
   }
 
@@ -120,17 +137,8 @@ export class Rig {
     )
   }
 
-  /** A Pawl of the rig's own, through a proxy, with the kinds of the storm. */
-  pawl(proxy: FaultProxy, applicationName: string): Pawl {
-    const pawl = createPawl({
-      databaseUrl: this.urlThrough(proxy),
-      applicationName,
-      logger: silentLogger,
-      connectTimeoutMs: 5000,
-      queryTimeoutMs: 5000,
-    })
-    defineKinds(pawl)
-    return pawl
+  get processes(): number {
+    return this.#slots.size
   }
 
   pidOf(slot: string): number | undefined {
@@ -147,7 +155,7 @@ export class Rig {
     const left = (faults: readonly PlannedFault[], of: string) => (this.#isHealed ? [] : faults.slice(fired(of)))
     slot.starts++
     const output = openSync(join(this.dir, `${name}.log`), 'a')
-    const child = spawn(process.execPath, [this.#built.main], {
+    const child = spawn(process.execPath, [this.#built.fileOf(slot.role)], {
       cwd: root,
       stdio: ['ignore', output, output],
       env: {
@@ -155,6 +163,7 @@ export class Rig {
         ...childEnvironment({
           slot: name,
           start: slot.starts,
+          how: slot.how,
           dir: this.dir,
           url: this.urlThrough(slot.proxy),
           controlPort: this.#control.port,
@@ -163,7 +172,7 @@ export class Rig {
           concurrency: slot.concurrency,
           faults: left(slot.faults, name),
           keeperFaults: left(slot.keeperFaults, `${name} keeper`),
-          ...(this.options.canary === undefined ? {} : { canary: this.options.canary }),
+          ...(this.options.canary === undefined ? {} : { canary: this.options.canary.name }),
         }),
       },
     })
@@ -172,19 +181,32 @@ export class Rig {
     child.on('exit', (code, signal) => {
       this.history.write('exit', { slot: name, start: slot.starts, code, signal })
       slot.child = undefined
+      if (code !== 0 && code !== null) this.#assertStarts(name, slot)
       if (slot.isWanted) this.#spawn(name)
     })
   }
 
-  /** Stops every worker in order; one that does not stop in time is killed and told of. */
-  async stopWorkers(): Promise<string[]> {
+  /** A program that cannot even start would be started for ever, and the run would look clean. */
+  #assertStarts(name: string, slot: Slot): void {
+    const hasStarted = readHistory(this.dir, name).some(
+      (entry) => entry.proc === `${name}.${slot.starts}` && entry.op === 'started',
+    )
+    slot.failedStarts = hasStarted ? 0 : slot.failedStarts + 1
+    if (slot.failedStarts < failedStartsMax) return
+    slot.isWanted = false
+    const log = readFileSync(join(this.dir, `${name}.log`), 'utf8')
+    throw new Error(`The process ${name} cannot start:\n${log.slice(-2000)}`)
+  }
+
+  /** Stops every process in order; one that does not stop in time is killed and told of. */
+  async stopProcesses(): Promise<string[]> {
     const late: string[] = []
     await Promise.all(
       [...this.#slots].map(async ([name, slot]) => {
         slot.isWanted = false
         if (slot.child === undefined) return
         slot.child.kill('SIGTERM')
-        if (await this.#ended(slot, 15_000)) return
+        if (await this.#ended(slot, stopMs)) return
         late.push(name)
         slot.child?.kill('SIGKILL')
         await this.#ended(slot, 10_000)
@@ -193,13 +215,14 @@ export class Rig {
     return late
   }
 
-  /** Ends one worker for good; says whether it stopped in order. */
-  async stopWorker(name: string): Promise<boolean> {
+  /** Ends one process for good; says whether it stopped in order. */
+  async stopProcess(name: string): Promise<boolean> {
     const slot = this.#slots.get(name)!
     slot.isWanted = false
     slot.child?.kill('SIGTERM')
-    const isOrderly = await this.#ended(slot, 10_000)
+    const isOrderly = await this.#ended(slot, stopMs)
     if (!isOrderly) {
+      this.history.write('late stop', { slot: name })
       slot.child?.kill('SIGKILL')
       await this.#ended(slot, 10_000)
     }
@@ -228,6 +251,9 @@ export class Rig {
           slotName,
         ])
         return
+      case 'reset':
+        slot.proxy.cut()
+        return
       case 'restart':
         return this.restartServer()
       case 'commit-unknown':
@@ -253,22 +279,11 @@ export class Rig {
     try {
       while (performance.now() < deadline && !this.#isHealed) {
         await sleep(50)
-        if (!isLonely && (await this.#isTakenOver(pid))) break
+        if (!isLonely && (await this.scenario.isTakenOver(this, pid))) break
       }
     } finally {
       if (this.pidOf(slotName) === pid) process.kill(pid, 'SIGCONT')
     }
-  }
-
-  async #isTakenOver(pid: number): Promise<boolean> {
-    const rows = await this.query<{ over: boolean }>(
-      `select bool_and(w.closed_at is not null) and not exists (
-         select from pawl.job j where j.state = 'running' and j.holder = any (array_agg(w.id))
-       ) as over
-       from pawl.worker w where w.pid = $1`,
-      [pid],
-    )
-    return rows[0]?.over === true
   }
 
   /** kill -9 of the postmaster and a start with crash recovery. */
@@ -287,29 +302,10 @@ export class Rig {
     if (this.#server.port !== port) throw new Error('The port of the server was taken while it was down.')
   }
 
-  /** Moves database time by so much more. One transaction, so that nobody sees a time in between. */
+  /** Moves database time by so much more; one step after the other. */
   stepClock(ms: number): Promise<void> {
-    this.#clock = this.#clock.then(async () => {
-      await this.#transaction(async (client) => {
-        await client.query('create table if not exists pawl.clock_shift (ms bigint not null)')
-        await client.query('insert into pawl.clock_shift values ($1::bigint)', [Math.round(ms)])
-        await client.query('insert into torture.step (ms) values ($1::bigint)', [Math.round(ms)])
-        await client.query(
-          `create or replace function pawl.now() returns timestamptz language sql volatile as
-           'select clock_timestamp() + coalesce((select sum(ms) from pawl.clock_shift), 0) * interval ''1 millisecond'''`,
-        )
-      })
-    })
+    this.#clock = this.#clock.then(() => this.#transaction((client) => stepClock(client, ms)))
     return this.#clock
-  }
-
-  async #unshiftClock(): Promise<void> {
-    const rows = await this.query<{ ms: string | null }>(
-      "select case when to_regclass('pawl.clock_shift') is null then '0' else 'ask' end as ms",
-    )
-    if (rows[0]?.ms === '0') return
-    const [shift] = await this.query<{ ms: string }>('select coalesce(sum(ms), 0)::text as ms from pawl.clock_shift')
-    if (Number(shift!.ms) !== 0) await this.stepClock(-Number(shift!.ms))
   }
 
   /** No more faults: paused processes go on, the server is up, the clock is right. */
@@ -318,7 +314,8 @@ export class Rig {
     this.#control.heal()
     for (const { proxy } of this.#slots.values()) proxy.disarm()
     await this.#restarting
-    await this.#unshiftClock()
+    const shiftMs = await clockShiftMs(this)
+    if (shiftMs !== 0) await this.stepClock(-shiftMs)
   }
 
   // ---- looking

@@ -1,66 +1,51 @@
-// The storm: three worker processes, a producer and an operator, and the faults of the plan. It lasts its seconds, and longer if a planned
-// kind of fault has not happened yet; then everything heals, comes to rest and is checked.
+// The storm: the processes of a scenario, its traffic, and the faults of the plan. It lasts its seconds, and longer if a planned kind of
+// fault has not happened yet; then everything heals, comes to rest and is checked.
 
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Canary } from './canary.ts'
 import { finish } from './finish.ts'
 import { readHistory } from './history.ts'
 import type { Plan } from './plan.ts'
-import { faultOf, firedFaults, makeReport, type Report } from './report.ts'
+import { faultOf, firedFaults, makeReport, type RunReport } from './report.ts'
 import { Rig } from './rig.ts'
-import { Workload } from './workload.ts'
+import type { Scenario } from './scenario.ts'
 
-export interface StormEnd {
-  readonly report: Report
-  readonly more: Record<string, number | string>
-  /** Where the histories are, when there is something to look at. */
-  readonly dir: string | undefined
+export interface StormOptions {
+  readonly canary?: Canary | undefined
+  readonly say: (line: string) => void
+  readonly keep: boolean
 }
 
-export async function runStorm(
-  plan: Plan,
-  options: { canary?: string | undefined; say: (line: string) => void; keep: boolean },
-): Promise<StormEnd> {
+export async function runStorm(scenario: Scenario, plan: Plan, options: StormOptions): Promise<RunReport> {
   const { say } = options
-  const rig = await Rig.open({ leaseMs: plan.leaseMs, beatMs: plan.beatMs, canary: options.canary })
+  const rig = await Rig.open(scenario, { leaseMs: plan.leaseMs, beatMs: plan.beatMs, canary: options.canary })
   let keep = true
   try {
-    const workload = await Workload.open(rig, plan)
+    const traffic = await scenario.openTraffic(rig, plan)
     for (const slot of plan.workers) {
-      await rig.startWorker(slot, { faults: plan.faults[slot] ?? [], keeperFaults: plan.faults[`${slot} keeper`] ?? [] })
+      await rig.startProcess(slot, { faults: plan.faults[slot] ?? [], keeperFaults: plan.faults[`${slot} keeper`] ?? [] })
     }
-    workload.start()
+    await traffic.start()
     const planned = new Set(plan.workers.flatMap((slot) => (plan.faults[slot] ?? []).map((fault) => fault.kind as string)))
+    const { processes } = rig
     say(`storm of ${plan.seconds} s begins`)
     await untilOver(rig, plan, planned, say)
-    await workload.stop()
+    await traffic.stop()
     say('healed; waiting until everything is at rest')
-    const { facts, checks, violations, restedMs } = await finish(rig)
-    await workload.close()
-    const faults = firedFaults(facts, planned)
-    const reclaims = facts.attempts.filter((attempt) => attempt.outcome === 'crashed').length
-    const isVacuous = Object.values(faults).some((count) => count === 0) || reclaims === 0 || facts.refusals === 0
+    const { judged, restedMs } = await finish(rig)
+    await traffic.close()
+    const faults = firedFaults(judged.entries, planned)
+    const isVacuous = [...Object.values(faults), ...Object.values(judged.shown)].includes(0)
     const report = makeReport({
-      torture: 'jobs',
+      torture: scenario.name,
       plan,
-      processes: plan.workers.length,
-      facts,
+      processes,
+      judged,
       faults,
-      checks,
-      violations,
       isVacuous,
     })
-    const done = facts.finished.filter((job) => job.state === 'done').length
-    const more = {
-      jobs: facts.finished.length + facts.live.length,
-      done,
-      cancelled: facts.finished.length - done,
-      dead: facts.live.length,
-      reclaims,
-      refused: facts.refusals,
-      'at rest after ms': restedMs,
-    }
-    keep = options.keep || violations.length > 0 || isVacuous
-    return { report, more, dir: keep ? rig.dir : undefined }
+    keep = options.keep || judged.violations.length > 0 || isVacuous
+    return { report, more: { ...judged.more, 'at rest after ms': restedMs }, dir: keep ? rig.dir : undefined }
   } finally {
     await rig.close({ keep })
   }
@@ -80,7 +65,11 @@ async function untilOver(rig: Rig, plan: Plan, planned: ReadonlySet<string>, say
       saidMs = nowMs
       say(`${Math.round(nowMs / 1000)} s, still to come: ${missing.join(', ') || 'nothing'}`)
     }
-    if (nowMs >= hardEndMs || (nowMs >= plan.seconds * 1000 && missing.length === 0 && (await hasRefused(rig)))) return
+    if (
+      nowMs >= hardEndMs ||
+      (nowMs >= plan.seconds * 1000 && missing.length === 0 && (planned.size === 0 || (await hasRefused(rig))))
+    )
+      return
   }
 }
 

@@ -1,13 +1,13 @@
-// The rig as part of the tests: one storm must be clean and worth something, and two planted bugs must be found. Which two, and which seed,
-// follow from the commit, so that every commit tries others and one commit always tries the same.
+// The rig as part of the tests: of each scenario one storm must be clean and worth something, and two planted bugs must be found. Which
+// two, and which seed, follow from the commit, so that every commit tries others and one commit always tries the same.
 
 import { execFile, execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { expect, test } from 'vitest'
-import { canaries } from './canaries/canaries.ts'
+import { describe, expect, test } from 'vitest'
 import type { Report } from './report.ts'
+import { scenarios } from './scenarios.ts'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 
@@ -47,33 +47,38 @@ function torture(...args: string[]): Promise<Run> {
 }
 
 const turn = rotation()
-const chosen = [0, 1].map((offset) => canaries[(turn * 2 + offset) % canaries.length]!)
+const seed = ['--seed', String(turn), '--seconds', '10']
 
-test('a storm of ten seconds breaks no promise, and every planned kind of fault happened in it', {
-  timeout: 240_000,
-}, async () => {
-  const { code, report, said } = await torture('jobs', '--seed', String(turn), '--seconds', '10')
-  expect(report.violations, said).toEqual([])
-  expect(report.vacuous, `${said}${JSON.stringify(report.faults)}`).toBe(false)
-  expect(code).toBe(0)
-  expect(Object.keys(report)).toEqual([
-    'torture',
-    'seed',
-    'seconds',
-    'processes',
-    'operations',
-    'faults',
-    'checks',
-    'vacuous',
-    'violations',
-  ])
-})
+describe.each(scenarios)('$name', ({ name: scenario, canaries }) => {
+  const chosen = [0, 1].map((offset) => canaries[(turn * 2 + offset) % canaries.length]!)
 
-test.for(chosen)('the planted bug $name is found by its check', { timeout: 240_000 }, async ({ name, caughtBy }) => {
-  const { code, report, said } = await torture('jobs', '--canary', name, '--seed', String(turn), '--seconds', '10')
-  expect(
-    report.violations.map((violation) => violation.check),
-    said,
-  ).toContain(caughtBy)
-  expect(code).toBe(1)
+  test('a storm of ten seconds breaks no promise, and every planned kind of fault happened in it', {
+    timeout: 240_000,
+  }, async () => {
+    const { code, report, said } = await torture(scenario, ...seed)
+    expect(report.violations, said).toEqual([])
+    expect(report.vacuous, `${said}${JSON.stringify(report.faults)}`).toBe(false)
+    expect(code).toBe(0)
+    expect(report).toMatchObject({ torture: scenario, seed: turn, seconds: 10 })
+    expect(Object.keys(report)).toEqual([
+      'torture',
+      'seed',
+      'seconds',
+      'processes',
+      'operations',
+      'faults',
+      'checks',
+      'vacuous',
+      'violations',
+    ])
+  })
+
+  test.for(chosen)('the planted bug $name is found by its check', { timeout: 240_000 }, async ({ name, caughtBy }) => {
+    const { code, report, said } = await torture('--canary', name, ...seed)
+    expect(
+      report.violations.map((violation) => violation.check),
+      said,
+    ).toContain(caughtBy)
+    expect(code).toBe(1)
+  })
 })

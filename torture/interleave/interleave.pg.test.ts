@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../packages/pawl/test/support/database.ts'
-import { canaryNamed } from '../canaries/canaries.ts'
+import { canaryNamed } from '../scenarios.ts'
 import { explore, scheduleCount } from './explore.ts'
 import { productStatements, type Statements, setupSql } from './stage.ts'
 import { holdersInTransactions, holdersWithSettle, overlappingSets, type Suite, slowHandler } from './suites.ts'
@@ -48,7 +48,7 @@ test('[K11] no lease is lost behind a transaction that guards its job for longer
 })
 
 test('[K11] the same orders without the fence have bad ones', { timeout: testMs }, async () => {
-  const { statements, functions } = canaryNamed('no-fence')
+  const { statements, functions } = canaryNamed('no-fence').canary
   const unfenced: Statements = {
     ...productStatements,
     settle: {

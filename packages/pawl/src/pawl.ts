@@ -3,15 +3,26 @@
 import { type Config, type PawlOptions, resolveConfig } from './config.ts'
 import { createPool, type Pool } from './db/driver.ts'
 import { type MigrateReport, migrate } from './db/migrate.ts'
+import type { AppendCore } from './events/append.ts'
+import { EventLog, TenantEvents } from './events/index.ts'
 import type { JobEvents } from './jobs/index.ts'
 import { Jobs } from './jobs/index.ts'
 import type { DefinedKind } from './jobs/kinds.ts'
 import { type Alert, listAlerts } from './kernel/alerts.ts'
 import { Events } from './kernel/events.ts'
+import type { Defined } from './projections/definition.ts'
+import { type ProjectionEvents, Projections } from './projections/index.ts'
+import { Records } from './records/index.ts'
+import type { DefinedSet } from './records/sets.ts'
+
+export interface PawlEvents extends JobEvents, ProjectionEvents {}
 
 export interface Tenant {
   readonly tenant: string
   readonly jobs: Jobs
+  readonly events: TenantEvents
+  readonly projections: Projections
+  readonly records: Records
   /** Open alerts, newest first. */
   alerts(): Promise<Alert[]>
 }
@@ -20,23 +31,39 @@ export class Pawl implements Tenant {
   readonly tenant = ''
   readonly config: Config
   readonly jobs: Jobs
+  readonly events: EventLog
+  readonly projections: Projections
+  readonly records: Records
   readonly #pool: Pool
-  readonly #events: Events<JobEvents>
+  readonly #events: Events<PawlEvents>
   readonly #kinds = new Map<string, DefinedKind>()
+  readonly #projections = new Map<string, Defined>()
+  readonly #onLocal = new Set<() => void>()
+  readonly #sets = new Map<string, DefinedSet>()
 
   constructor(options: PawlOptions) {
     this.config = resolveConfig(options)
-    this.#events = new Events<JobEvents>((error) =>
+    this.#events = new Events<PawlEvents>((error) =>
       this.config.logger.error({ error: String(error) }, 'an event listener failed'),
     )
     this.#pool = createPool(this.config.database, 'caller', this.config.callerConnectionsMax)
     this.jobs = this.#jobs('')
+    this.events = new EventLog(this.#appendCore())
+    this.projections = this.#projectionsOf('')
+    this.records = this.#records('')
   }
 
   /** The same for one tenant: nothing that this handle does can name another's rows. */
   for(tenant: string): Tenant {
     const jobs = this.#jobs(tenant)
-    return { tenant, jobs, alerts: () => listAlerts(this.#pool, tenant) }
+    return {
+      tenant,
+      jobs,
+      events: new TenantEvents(this.#appendCore(), tenant),
+      projections: this.#projectionsOf(tenant),
+      records: this.#records(tenant),
+      alerts: () => listAlerts(this.#pool, tenant),
+    }
   }
 
   /** Brings the database's schema up to this release. Any number of processes may call it at once. */
@@ -44,7 +71,7 @@ export class Pawl implements Tenant {
     return migrate(this.config.direct, options)
   }
 
-  on<Name extends keyof JobEvents>(name: Name, listener: (event: JobEvents[Name]) => void): () => void {
+  on<Name extends keyof PawlEvents>(name: Name, listener: (event: PawlEvents[Name]) => void): () => void {
     return this.#events.on(name, listener)
   }
 
@@ -61,8 +88,39 @@ export class Pawl implements Tenant {
     await this.close()
   }
 
+  #appendCore(): AppendCore {
+    const onAppended = () => {
+      for (const listener of this.#onLocal) listener()
+    }
+    return { config: this.config, pool: this.#pool, onAppended }
+  }
+
+  #projectionsOf(tenant: string): Projections {
+    const onLocal = (listener: () => void) => {
+      this.#onLocal.add(listener)
+      return () => void this.#onLocal.delete(listener)
+    }
+    const core = {
+      config: this.config,
+      pool: this.#pool,
+      definitions: this.#projections,
+      events: this.#eventsAs<ProjectionEvents>(),
+      onLocal,
+    }
+    return new Projections(core, tenant)
+  }
+
+  #records(tenant: string): Records {
+    return new Records({ pool: this.#pool, sets: this.#sets, jobs: (name) => this.#jobs(name) }, tenant)
+  }
+
+  /** A capability emits its own events only. */
+  #eventsAs<Map extends object>(): Events<Map> {
+    return this.#events as unknown as Events<Map>
+  }
+
   #jobs(tenant: string): Jobs {
-    return new Jobs({ config: this.config, kinds: this.#kinds, events: this.#events, pool: this.#pool }, tenant)
+    return new Jobs({ config: this.config, kinds: this.#kinds, events: this.#eventsAs<JobEvents>(), pool: this.#pool }, tenant)
   }
 }
 

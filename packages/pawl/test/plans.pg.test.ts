@@ -16,7 +16,7 @@ interface SqlFile {
 }
 
 const source = new URL('../src/', import.meta.url)
-const files: readonly SqlFile[] = ['jobs', 'kernel'].flatMap((folder) =>
+const files: readonly SqlFile[] = ['events', 'jobs', 'kernel', 'projections'].flatMap((folder) =>
   readdirSync(new URL(`${folder}/sql/`, source)).map((file) => {
     const name = file.replace(/\.sql$/, '')
     const text = statement(new URL(`${folder}/any.ts`, source).href, name).text
@@ -74,6 +74,11 @@ const states: Readonly<Record<string, string>> = {
     insert into pawl.job_attempt (job_id, fence, ended_at, attempt, tenant, kind, outcome)
       select n, n, now() + (n % 3) * interval '1 day', 1, '', 'k', 'failed' from generate_series(1, 20000) n;
     insert into pawl.once (namespace, key, expires_at) select 'n', n::text, now() + interval '1 day' from generate_series(1, 5000) n`,
+  'events with and without positions': `
+    insert into pawl.event (aggregatetype, aggregateid, type, payload, created_at)
+      select 'a', (n % 100)::text, 'T', '1', now() + (n % 3) * interval '1 day' from generate_series(1, 20000) n;
+    select pawl.rebase_events();
+    insert into pawl.event (aggregatetype, aggregateid, type, payload) select 'a', (n % 100)::text, 'T', '1' from generate_series(1, 20000) n`,
   'only running jobs':
     "update pawl.job set state = 'running', holder = 1 + id % 4, run_until = now() + interval '1 hour', fence = 1",
 }
@@ -150,6 +155,16 @@ describe.each(Object.keys(states))('with %s', (state) => {
     expect([...usedIndexes(nodes)]).toEqual(expect.arrayContaining(indexes))
     if (isTid) expect(nodes.some((node) => node['Node Type'] === 'Tid Scan' && node['Relation Name'] === 'job')).toBe(true)
   })
+
+  test.each(files.filter(({ name }) => ['read-log', 'lag'].includes(name)))(
+    '$path scans no table of events in full',
+    async (file) => {
+      const scanned = (await explain(file.text))
+        .filter((node) => node['Node Type'] === 'Seq Scan')
+        .map((node) => node['Relation Name'] ?? '')
+      expect(scanned.filter((relation) => /^event|^log_page/.test(relation))).toEqual([])
+    },
+  )
 
   test.each(files)('$path scans no table of jobs or of their history in full', async (file) => {
     const scanned = (await explain(file.text))

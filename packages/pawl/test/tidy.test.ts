@@ -26,9 +26,19 @@ const imports: readonly Import[] = sources.flatMap(({ file, text }) =>
   })),
 )
 
-/** errors, config <- db <- kernel <- jobs <- pawl. A file may import from its own rank and below. */
+/** errors, config <- db <- kernel <- jobs <- events <- projections <- records <- pawl. A file may import from its own rank and below. */
 function rankOf(file: string): number {
-  const order = [/^(errors|config|release)\.ts$/, /^db\//, /^kernel\//, /^jobs\//, /^(pawl|index)\.ts$/, /^testing\//]
+  const order = [
+    /^(errors|config|release)\.ts$/,
+    /^db\//,
+    /^kernel\//,
+    /^jobs\//,
+    /^events\//,
+    /^projections\//,
+    /^records\//,
+    /^(pawl|index)\.ts$/,
+    /^testing\//,
+  ]
   return order.findIndex((pattern) => pattern.test(file))
 }
 

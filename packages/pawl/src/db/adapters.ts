@@ -3,8 +3,17 @@
 
 import { PawlError } from '../errors.ts'
 
+/** 'suppressed': a replay that must not reach the outside again; events and jobs that are added through it are not. */
+export type Effects = 'allowed' | 'suppressed'
+
 export interface Tx {
   query<Row = Record<string, unknown>>(text: string, values?: readonly unknown[]): Promise<{ rows: Row[] }>
+  /** Absent: allowed. */
+  readonly effects?: Effects
+}
+
+export function areEffectsSuppressed(tx: AnyTx | undefined): boolean {
+  return (tx as Tx | undefined)?.effects === 'suppressed'
 }
 
 /** What `{ tx }` accepts: a client of pg, postgres.js, Kysely, Knex, TypeORM or Prisma inside a transaction, or a `Tx`. Drizzle: `drizzleTx(tx, sql)`. */

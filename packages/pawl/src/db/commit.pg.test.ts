@@ -206,7 +206,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
       const { id } = await pawl.jobs.enqueue('k', {})
       const done = deferred()
       pawl.on('job.done', () => done.resolve())
-      const lost = proxy.loseReply(/^commit$/, { cut, of: /handler/ })
+      const lost = proxy.loseReply(/^commit$/m, { cut, of: /handler/ })
       const worker = pawl.jobs.worker()
       await worker.start()
       await lost.happened
@@ -225,7 +225,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
       tx: async (job, tx) => void (await tx.query(insert, [job.id])),
     })
     const { id } = await pawl.jobs.enqueue('k', {})
-    const lost = proxy.loseRequest(/^commit$/, { of: /handler/ })
+    const lost = proxy.loseRequest(/^commit$/m, { of: /handler/ })
     const worker = pawl.jobs.worker()
     await worker.start()
     await lost.happened
@@ -241,7 +241,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
       'k',
       Array.from({ length: 10 }, () => ({})),
     )
-    const lost = proxy.loseReply(/^commit$/, { of: /handler/ })
+    const lost = proxy.loseReply(/^commit$/m, { of: /handler/ })
     const worker = pawl.jobs.worker()
     await worker.start()
     await lost.happened

@@ -83,8 +83,24 @@ export function compareSchemas(expected: SchemaShape, actual: SchemaShape): Drif
   return [
     ...compareNamed('sequence', expected.sequences, actual.sequences, createSequence, changeSequence),
     ...compareNamed('function', expected.functions, actual.functions, createFunction, changeFunction),
-    ...Object.entries(expected.tables).flatMap(([name, table]) => compareTables(name, table, actual.tables[name])),
+    ...referredFirst(expected.tables).flatMap(([name, table]) => compareTables(name, table, actual.tables[name])),
   ]
+}
+
+/** A table comes after those that its foreign keys name. */
+function referredFirst(tables: SchemaShape['tables']): [string, TableShape][] {
+  const ordered = new Map<string, TableShape>()
+  const add = (name: string) => {
+    const table = tables[name]
+    if (table === undefined || ordered.has(name)) return
+    for (const definition of Object.values(table.constraints)) {
+      const referred = /REFERENCES pawl\.(\w+)/.exec(definition)?.[1]
+      if (referred !== undefined && referred !== name) add(referred)
+    }
+    ordered.set(name, table)
+  }
+  for (const name of Object.keys(tables)) add(name)
+  return [...ordered]
 }
 
 function compareTables(name: string, expected: TableShape, actual: TableShape | undefined): Drift[] {
@@ -171,7 +187,7 @@ function createWholeTable(name: string, table: TableShape): string {
   const indexes = Object.values(table.indexes).map((definition) => `${definition.replace(' ON ONLY ', ' ON ')};`)
   const partitions =
     table.partitionBy === null ? [] : [`select pawl.add_day_partitions('${name}', (pawl.now() at time zone 'UTC')::date, 7);`]
-  const rows = name === 'installation' ? ['insert into pawl.installation default values;'] : []
+  const rows = ['installation', 'sequencer'].includes(name) ? [`insert into pawl.${name} default values;`] : []
   return statements([
     createTable(name, table),
     ...indexes,

@@ -187,6 +187,114 @@ export function cork(client: object): () => void {
   return () => stream?.uncork?.()
 }
 
+interface Wire {
+  readonly stream: { cork?(): void; uncork?(): void }
+  parse(message: { text: string }): void
+  bind(message: object): void
+  execute(message: object): void
+  sync(): void
+}
+
+type Answered<Result> = (error: Error | null | undefined, result: Result) => void
+
+/** What pg's own Query does when it is sent and answered; its types leave it out. */
+const Query = pg.Query as unknown as new (
+  config: pg.QueryConfig & { queryMode: 'extended' },
+  values: undefined,
+  answered: Answered<pg.QueryResult>,
+) => {
+  name: string | undefined
+  submit(wire: Wire): Error | null
+  handleCommandComplete(message: { text: string }, wire: Wire): void
+}
+
+/**
+ * A statement with `begin` before it or `commit` behind it, and one Sync for all: one answer, and one wake-up on either side, where three
+ * statements would cost three. If one fails, the server skips the rest, so a commit never follows a statement that failed.
+ */
+class Joined extends Query {
+  readonly #begin: string | undefined
+  readonly #commits: boolean
+  readonly #name: string | undefined
+  #isBegun = false
+  #isDone = false
+
+  constructor(config: pg.QueryConfig, { begin, commits }: Join, answered: Answered<pg.QueryResult>) {
+    super({ ...config, queryMode: 'extended' }, undefined, answered)
+    this.#begin = begin
+    this.#commits = commits ?? false
+    this.#name = config.name
+  }
+
+  override submit(wire: Wire): Error | null {
+    wire.stream.cork?.()
+    if (this.#begin !== undefined) sendBare(wire, this.#begin)
+    const error = super.submit(wire)
+    wire.stream.uncork?.()
+    // The driver would take the first answer to a parse for that of the named statement; it is begin's.
+    if (this.#begin !== undefined) this.name = undefined
+    return error
+  }
+
+  // Called by pg's Query when everything before the execution of its statement is written.
+  _getRows(wire: Wire): void {
+    wire.execute({ portal: '' })
+    if (this.#commits) sendBare(wire, 'commit')
+    wire.sync()
+  }
+
+  override handleCommandComplete(message: { text: string }, wire: Wire): void {
+    if (this.#begin !== undefined && !this.#isBegun) {
+      this.#isBegun = true
+      this.name = this.#name
+    } else if (!this.#isDone) {
+      this.#isDone = true
+      super.handleCommandComplete(message, wire)
+    }
+  }
+}
+
+function sendBare(wire: Wire, text: string): void {
+  wire.parse({ text })
+  wire.bind({})
+  wire.execute({ portal: '' })
+}
+
+interface Join {
+  /** The statement that begins the transaction. */
+  readonly begin?: string | undefined
+  readonly commits?: boolean
+}
+
+/** Runs one statement with parameters together with the begin before it, the commit behind it, or both. */
+export function runJoined(client: PoolClient, config: QueryConfig, join: Join): Promise<QueryResult> {
+  return new Promise((resolve, reject) => {
+    client.query(new Joined(config, join, (error, result) => (error ? reject(error) : resolve(result))) as unknown as pg.Query)
+  })
+}
+
+/** A COPY from here. It is a Query of pg's own, which a pipelined client accepts; await it before anything else is sent. */
+class CopyIn extends pg.Query {
+  readonly #data: Buffer
+
+  constructor(text: string, data: Buffer, callback: (error: Error | null | undefined, result: pg.QueryResult) => void) {
+    super(text, undefined, callback as never)
+    this.#data = data
+  }
+
+  handleCopyInResponse(connection: { sendCopyFromChunk(chunk: Buffer): void; endCopyFrom(): void }): void {
+    connection.sendCopyFromChunk(this.#data)
+    connection.endCopyFrom()
+  }
+}
+
+/** Runs `copy ... from stdin` with these bytes, and gives how many rows it took. */
+export function copyIn(client: PoolClient, text: string, data: Buffer): Promise<number> {
+  return new Promise((resolve, reject) => {
+    client.query(new CopyIn(text, data, (error, result) => (error ? reject(error) : resolve(result.rowCount ?? 0))))
+  })
+}
+
 /** What cannot be reached is said in one sentence, with the driver's error as its cause. */
 export function unavailable(error: unknown): unknown {
   if (classify(error) !== 'connection') return error
@@ -200,6 +308,7 @@ export function unavailable(error: unknown): unknown {
 
 export type PoolClient = pg.PoolClient
 export type QueryResult = pg.QueryResult
+export type QueryConfig = pg.QueryConfig
 
 /** A pool for handlers or callers. It has pipelined clients too, so that begin travels with the first statement. */
 export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number): pg.Pool {

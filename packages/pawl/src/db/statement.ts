@@ -33,6 +33,41 @@ export function bind(statement: Statement, values: Readonly<Record<string, Param
   })
 }
 
+const usesBeforeName = 5
+const namesMax = 100
+const rememberedMax = 1000
+
+/**
+ * Names for the texts that handlers send again and again, so that the server parses and plans each once per connection: half the cost of a
+ * small insert. A text gets one after some uses, and there are only so many, so texts that are made up anew each time stay unnamed.
+ */
+export class StatementNames {
+  readonly #names = new Map<string, string>()
+  readonly #uses = new Map<string, number>()
+  #given = 0
+
+  of(text: string): string | undefined {
+    const name = this.#names.get(text)
+    if (name !== undefined || this.#names.size >= namesMax) return name
+    const uses = (this.#uses.get(text) ?? 0) + 1
+    if (uses < usesBeforeName) {
+      if (this.#uses.size >= rememberedMax) this.#uses.clear()
+      this.#uses.set(text, uses)
+      return undefined
+    }
+    this.#uses.delete(text)
+    // Never the same twice: after a change of the schema the old name still stands for the old plan on other connections.
+    const given = `pawl_handler_${++this.#given}`
+    this.#names.set(text, given)
+    return given
+  }
+
+  /** A plan was stale: every text is prepared anew. */
+  forget(): void {
+    this.#names.clear()
+  }
+}
+
 function stripComments(source: string): string {
   return source.replace(/^\s*--.*$\n?/gm, '').trim()
 }

@@ -1,73 +1,138 @@
-// A transaction of ours on a pooled client. Statements are pipelined, so `begin` travels with the first of them and `commit` with the
-// last; each is answered on its own, and a commit that answers ROLLBACK is a failure.
+// A transaction of ours on a pooled client. It begins with its first statement, in the same packet and with one answer, and its commit
+// travels with the last in the same way: a handler that sends one statement costs two round trips in all.
 
 import { PawlError } from '../errors.ts'
 import type { Tx } from './adapters.ts'
 import { classify } from './classify.ts'
-import { cork, type PoolClient, type QueryResult } from './driver.ts'
+import { copyIn, cork, type PoolClient, type QueryConfig, type QueryResult, runJoined } from './driver.ts'
+import type { StatementNames } from './statement.ts'
+
+export interface OwnTransactionOptions {
+  /** Gives names to what is sent often; not behind a transaction pooler. */
+  readonly names?: StatementNames | undefined
+  /** SQL that travels with `begin`: settings of the transaction. */
+  readonly settings?: string
+}
+
+const begin = 'begin isolation level read committed'
 
 export class OwnTransaction implements Tx {
   readonly #client: PoolClient
-  readonly #begun: Promise<unknown>
+  readonly #names: StatementNames | undefined
+  #begun: Promise<unknown> | undefined
   #isOpen = true
-  #broken: unknown
+  #isBroken = false
 
-  constructor(client: PoolClient) {
+  constructor(client: PoolClient, { names, settings }: OwnTransactionOptions = {}) {
     this.#client = client
-    // What the handler sends at once leaves in the same packet.
-    process.nextTick(cork(client))
-    this.#begun = client.query('begin isolation level read committed')
-    this.#begun.catch((error: unknown) => {
-      this.#broken = error
-    })
+    this.#names = names
+    if (settings !== undefined) void this.#begin(`${begin}; ${settings}`)
   }
 
   async query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
     if (!this.#isOpen) {
       throw new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query of a tx handler before it returns.')
     }
-    const result = await this.#client.query(text, values.length > 0 ? [...values] : undefined)
-    return { rows: result.rows as Row[] }
+    return this.run<Row>(text, values, values.length > 0 ? this.#names?.of(text) : undefined)
   }
 
-  /** Sends the last statement, prepared under a name if it has one, and the commit together. Rejects unless the server said COMMIT. */
+  /** The same, prepared under a name if one is given. */
+  async run<Row>(text: string, values: readonly unknown[], name?: string): Promise<{ rows: Row[] }> {
+    try {
+      const { rows } = await (values.length > 0 ? this.#runPrepared(prepared(text, values, name)) : this.#runText(text))
+      return { rows: rows as Row[] }
+    } catch (error) {
+      if (classify(error) === 'replan') this.#forgetPlans()
+      throw error
+    }
+  }
+
+  /** Sends without waiting: if it fails, so does everything behind it. */
+  send(text: string): void {
+    this.#client.query(text, () => undefined)
+  }
+
+  /** Holds back what is sent until the given function is called. */
+  cork(): () => void {
+    return cork(this.#client)
+  }
+
+  /** `copy ... from stdin` with these bytes. Gives how many rows it took. */
+  async copy(text: string, data: Buffer): Promise<number> {
+    if (!this.#isOpen) throw new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended.')
+    await (this.#begun ?? this.#begin(begin))
+    return copyIn(this.#client, text, data)
+  }
+
+  /** Sends the last statement, prepared under a name if it has one, and the commit together. Rejects unless the commit happened. */
   async commitWith(text: string, values: readonly unknown[], name?: string): Promise<void> {
     this.#isOpen = false
-    const uncork = cork(this.#client)
-    const answers = [
-      this.#begun,
-      this.#client.query({ text, values: [...values], ...(name === undefined ? {} : { name }) }),
-      this.#client.query('commit'),
-    ] as const
-    uncork()
-    const [, settled, committed] = await Promise.allSettled(answers)
-    if (settled.status === 'rejected') throw this.#commitFailure(settled.reason, committed)
-    if (committed.status === 'rejected') throw commitUnknown(committed.reason)
-    assertCommitted(committed.value)
+    try {
+      await runJoined(this.#client, prepared(text, values, name), { begin: this.#begun ? undefined : begin, commits: true })
+    } catch (error) {
+      if (classify(error) === 'replan') this.#forgetPlans()
+      throw commitUnknown(error)
+    }
   }
 
   async commit(): Promise<void> {
     this.#isOpen = false
-    const [, committed] = await Promise.allSettled([this.#begun, this.#client.query('commit')])
-    if (committed.status === 'rejected') throw commitUnknown(committed.reason)
-    assertCommitted(committed.value)
+    if (this.#begun === undefined) return
+    const { error, result } = await this.#answer('commit')
+    if (error !== undefined) throw commitUnknown(error)
+    assertCommitted(result!)
   }
 
   async rollback(): Promise<void> {
     this.#isOpen = false
-    await Promise.allSettled([this.#begun, this.#client.query('rollback')])
+    if (this.#begun !== undefined) await this.#answer('rollback')
   }
 
   /** Puts the client back, or away if its connection is no longer sound. */
   release(): void {
     const status = (this.#client as unknown as { getTransactionStatus?(): string | null }).getTransactionStatus?.()
-    this.#client.release(this.#broken !== undefined || (status !== undefined && status !== null && status !== 'I'))
+    this.#client.release(this.#isBroken || (status !== undefined && status !== null && status !== 'I'))
   }
 
-  // When the connection broke after both were sent, the commit may have happened although the last statement has no answer.
-  #commitFailure(reason: unknown, committed: PromiseSettledResult<QueryResult>): unknown {
-    return classify(reason) === 'connection' && committed.status === 'rejected' ? commitUnknown(committed.reason) : reason
+  #runPrepared(query: QueryConfig): Promise<QueryResult> {
+    if (this.#begun !== undefined) return this.#client.query(query)
+    // What the handler sends at once leaves in the same packet.
+    process.nextTick(cork(this.#client))
+    const answer = runJoined(this.#client, query, { begin })
+    this.#begun = answer
+    return answer
   }
+
+  /** Without values it may be several statements, which only the simple protocol takes. */
+  #runText(text: string): Promise<QueryResult> {
+    if (this.#begun === undefined) void this.#begin(begin)
+    return this.#client.query(text)
+  }
+
+  #begin(text: string): Promise<unknown> {
+    process.nextTick(cork(this.#client))
+    this.#begun = this.#answer(text).then(({ error }) => {
+      if (error !== undefined) this.#isBroken = true
+    })
+    return this.#begun
+  }
+
+  /** With a callback: the driver's own promise is three, and every one is dear while a process uses AsyncLocalStorage. */
+  #answer(text: string): Promise<{ error?: unknown; result?: QueryResult }> {
+    return new Promise((resolve) => {
+      this.#client.query(text, (error: unknown, result: QueryResult) => resolve(error ? { error } : { result }))
+    })
+  }
+
+  /** This connection keeps the stale plan under its name; it is put away, and others prepare under new names. */
+  #forgetPlans(): void {
+    this.#isBroken = true
+    this.#names?.forget()
+  }
+}
+
+function prepared(text: string, values: readonly unknown[], name: string | undefined): QueryConfig {
+  return name === undefined ? { text, values: [...values] } : { text, values: [...values], name }
 }
 
 export function assertCommitted(result: { command: string }): void {
@@ -78,7 +143,7 @@ export function assertCommitted(result: { command: string }): void {
   )
 }
 
-function commitUnknown(reason: unknown): unknown {
+export function commitUnknown(reason: unknown): unknown {
   if (classify(reason) !== 'connection' || wasNeverSent(reason)) return reason
   return new PawlError(
     'PAWL_COMMIT_UNKNOWN',

@@ -127,16 +127,19 @@ export class ClaimLoop {
     return slots.running + slots.buffered + settler.unsettled
   }
 
-  /** Free slots, or what runs in about half a second at the present rate, less what waits here already. */
+  /**
+   * Free slots, or what runs in about half a second at the present rate, less what waits here already. Up to two batches: under full load
+   * the next one is claimed while the last one runs, and neither side waits for the other.
+   */
   #room(): number {
     const { batchMax, concurrency, slots } = this.#options
     // The whole last batch is through before the first tick could measure it: its own rate counts, so a burst is at full size at once.
     if (this.#lastFull !== undefined && slots.buffered === 0 && slots.free > concurrency / 2) {
       this.#ratePerMs = Math.max(this.#ratePerMs, this.#lastFull.count / Math.max(1, monotonicMs() - this.#lastFull.atMs))
     }
-    const target = Math.max(slots.free, Math.min(batchMax, Math.ceil(this.#ratePerMs * prefetchMs)))
+    const target = Math.max(slots.free, Math.min(2 * batchMax, Math.ceil(this.#ratePerMs * prefetchMs)))
     if (slots.buffered > target / 2 && slots.buffered >= slots.free) return 0
-    return Math.min(target - slots.buffered, batchMax, 2 * Math.max(batchMax, concurrency) - this.#held())
+    return Math.min(target - slots.buffered, batchMax, 3 * Math.max(batchMax, concurrency) - this.#held())
   }
 
   async #claim(worker: number, room: number): Promise<number> {

@@ -18,8 +18,10 @@ import type { ResolvedWorkerOptions } from './worker-options.ts'
 
 export interface IncarnationOptions {
   readonly config: Config
-  readonly worker: ResolvedWorkerOptions
+  readonly worker: Pick<ResolvedWorkerOptions, 'name' | 'queues' | 'concurrency' | 'leaseMs' | 'beatMs' | 'exitWhenBlocked'>
   readonly kinds: readonly string[]
+  /** What it listens to. */
+  readonly channels: readonly string[]
   readonly board: Board
   readonly engine: Connection
   readonly signal: AbortSignal
@@ -144,11 +146,11 @@ export class Incarnation {
   }
 
   #startListener(): void {
-    const { config, onNotify, onConnect, onTrouble } = this.#options
+    const { config, channels, onNotify, onConnect, onTrouble } = this.#options
     if (!config.hasSession) return
     this.#listener = new Listener({
       database: config.direct,
-      channels: ['pawl_wake', 'pawl_lost'],
+      channels,
       heartbeatMs: 5000,
       backoffMs: engineBackoffMs,
       onNotify,

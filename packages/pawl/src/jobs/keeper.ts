@@ -38,6 +38,11 @@ export type KeeperMessage =
 
 export type KeeperCommand = { readonly type: 'incarnation'; readonly worker: number } | { readonly type: 'stop' }
 
+/** What runs on the main thread, as far as the keeper must know it. */
+export interface Watched extends Pick<HeldJob, 'id' | 'fence' | 'slot'> {
+  readonly definition: { readonly timeoutMs: number }
+}
+
 /** Shared memory: [0] is the time of the main thread's last turn; then three cells a running job: id, fence, deadline (0: free). */
 export class Board {
   readonly buffer: SharedArrayBuffer
@@ -58,7 +63,7 @@ export class Board {
     return Atomics.load(this.#cells, 0)
   }
 
-  enter(held: HeldJob): void {
+  enter(held: Watched): void {
     const slot = this.#free.pop()
     if (slot === undefined) return
     held.slot = slot
@@ -68,7 +73,7 @@ export class Board {
     Atomics.store(this.#cells, cell + 2, threadClockNs() + BigInt(held.definition.timeoutMs) * 1_000_000n)
   }
 
-  leave(held: HeldJob): void {
+  leave(held: Watched): void {
     if (held.slot < 0) return
     Atomics.store(this.#cells, 1 + held.slot * 3 + 2, 0n)
     this.#free.push(held.slot)

@@ -43,6 +43,8 @@ function isSafe(value: unknown, depthLeft: number): boolean {
 }
 
 function mayBeDeep(text: string, depthMax: number): boolean {
+  // What is opened is closed, so a text has at least twice as many characters as it is deep.
+  if (text.length <= 2 * depthMax) return false
   let open = 0
   for (let index = 0; index < text.length && open <= depthMax; index++) {
     const code = text.charCodeAt(index)

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from '../config.ts'
 import { classify, isConflict, isRetryable } from '../db/classify.ts'
 import type { Connection, Pool, PoolClient } from '../db/driver.ts'
-import { statement } from '../db/statement.ts'
+import { StatementNames, statement } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
@@ -25,7 +25,7 @@ const unwritableDelayMs = 5000
 const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)'
 
 /** Inside a tx handler a call without its transaction would wait for the very pool that the handler occupies. */
-export const insideTx = new AsyncLocalStorage<HeldJob>()
+export const insideTx = new AsyncLocalStorage<{ readonly kind: string }>()
 
 export interface RunnerOptions {
   readonly pool: Pool
@@ -45,9 +45,11 @@ export type RunEnd = Ending | 'settled' | 'late'
 
 export class Runner {
   readonly options: RunnerOptions
+  readonly names: StatementNames | undefined
 
   constructor(options: RunnerOptions) {
     this.options = options
+    this.names = options.isNamed ? new StatementNames() : undefined
   }
 
   // Not async, and few awaits below: a job of no work costs little more than its promises.
@@ -163,13 +165,9 @@ export class Runner {
   }
 
   async #tryTx(held: HeldJob, client: PoolClient): Promise<RunEnd> {
-    const tx = new OwnTransaction(client)
+    const tx = new OwnTransaction(client, { names: this.names })
     const context = new RunContext(held, this.options)
-    // At the end of a stop's grace the job is still ours, and an answer counts: only a job that is gone takes its connection with it.
-    const abandon = () => {
-      if (held.lost?.code !== 'PAWL_STOPPED') destroy(client)
-    }
-    held.onLost = abandon
+    abandonWhenLost(held, client)
     try {
       if (probe.on) await probe.hit('jobs.tx.begun', held)
       const result = await insideTx.run(held, () => held.definition.tx!(held as never, tx, context))
@@ -185,7 +183,7 @@ export class Runner {
       await tx.commitWith(
         completeSql,
         [held.tenant, held.id, held.fence, end.result, held.ranMs()],
-        this.options.isNamed ? 'pawl_complete_job' : undefined,
+        this.names === undefined ? undefined : 'pawl_complete_job',
       )
       if (probe.on) await probe.hit('jobs.tx.after_commit', held)
       return 'settled'
@@ -277,7 +275,13 @@ export function timedOutEnd(held: HeldJob): Ending {
   return { held, result: null, failed: { outcome: 'timed out', delayMs, error: error.message } }
 }
 
-/** A timed-out or lost tx handler may sit on locks for ever; without its connection the server rolls it back. */
-function destroy(client: PoolClient): void {
-  ;(client as unknown as { connection?: { stream?: { destroy(): void } } }).connection?.stream?.destroy()
+/**
+ * A timed-out or lost tx handler may sit on locks for ever; without its connection the server rolls it back. At the end of a stop's grace
+ * the job is still ours, and an answer counts: only a job that is gone takes its connection with it.
+ */
+export function abandonWhenLost(held: HeldJob, client: PoolClient): void {
+  held.onLost = () => {
+    if (held.lost?.code !== 'PAWL_STOPPED')
+      (client as unknown as { connection?: { stream?: { destroy(): void } } }).connection?.stream?.destroy()
+  }
 }

@@ -1,15 +1,16 @@
-// Several waiting jobs of one kind and tenant in one transaction, for kinds that ask for it. Their fences are locked first, handlers run
-// one after another with the settings reset in between, and the group is settled with the commit. Any trouble rolls everything back
-// and each job runs again alone, which is safe because its effects are in this database only.
+// Several waiting jobs of one kind and tenant in one transaction, for kinds that ask for it. Their fences are locked first, handlers take
+// turns with the settings reset in between, and the group is settled with the commit. Any trouble rolls everything back and each job runs
+// again alone, which is safe because its effects are in this database only.
 
-import { bind, numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
+import { bind, numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import { readPayload } from './kinds.ts'
 import { assertSafe } from './payload.ts'
-import { insideTx, type Runner } from './runner.ts'
+import { abandonWhenLost, insideTx, type Runner } from './runner.ts'
+import { learn, mayOverlap, resetSettings, type Turn, Turns } from './turns.ts'
 import type { JobContext } from './types.ts'
 
 const lockStatement = statement(import.meta.url, 'lock-group')
@@ -17,6 +18,16 @@ const settleStatement = statement(import.meta.url, 'settle')
 
 /** A group commits when it has run for so long, so that a slow handler does not hold its neighbours' results. */
 const groupMs = 50
+
+/** A handler's connection keeps its planner as the user set it; ours are kept on their indexes, so that their plans can be kept too. */
+const ownPlans = [
+  'enable_seqscan = off',
+  'enable_hashjoin = off',
+  'enable_mergejoin = off',
+  'plan_cache_mode = force_generic_plan',
+]
+  .map((setting) => `set local ${setting}`)
+  .join('; ')
 
 export interface SharedEnd {
   readonly settled: readonly HeldJob[]
@@ -26,48 +37,119 @@ export interface SharedEnd {
   readonly unstarted: readonly HeldJob[]
 }
 
+interface Result {
+  readonly json: string | null
+  readonly ranMs: number
+}
+
+interface Started {
+  readonly held: HeldJob
+  readonly result: Promise<Result>
+}
+
+/** Who waits for its turn, or for the commit, does not run: a neighbour's time must not run out its own. */
+const waiting = Number.POSITIVE_INFINITY
+
 export async function runShared(runner: Runner, group: readonly HeldJob[]): Promise<SharedEnd> {
   const isOurs = () => group.some((held) => !held.isEnded && held.lost === undefined)
   const client = await runner.connect(isOurs).catch(() => undefined)
   // Alone, each finds out for itself how it ends without having begun.
   if (client === undefined) return { settled: [], again: group, unstarted: [] }
-  const tx = new OwnTransaction(client)
-  const ran: { held: HeldJob; result: string | null }[] = []
+  const tx = new OwnTransaction(client, { names: runner.names, settings: ownPlans })
+  const started: Started[] = []
+  for (const held of group) {
+    held.startedMs = waiting
+    abandonWhenLost(held, client)
+  }
   try {
-    const held = await lockGroup(tx, group)
-    const startedMs = monotonicMs()
+    await lockGroup(runner, tx, group)
     if (probe.on) await probe.hit('jobs.tx.begun', group)
-    for (const job of held) {
-      if (ran.length > 0 && monotonicMs() - startedMs > groupMs) break
-      ran.push({ held: job, result: await runOne(runner, tx, job) })
-    }
+    const results = await runInTurns(runner, tx, group, started)
     if (probe.on) await probe.hit('jobs.tx.before_commit', group)
-    // Unnamed: planned for the table as it is now, since a handler's connection keeps its planner as the user set it.
-    await tx.commitWith(settleStatement.text, settleValues(ran))
+    const settled = started.map((entry) => entry.held)
+    await commitGroup(runner, tx, settled, results)
     if (probe.on) await probe.hit('jobs.tx.after_commit', group)
-    const settled = ran.map((entry) => entry.held)
-    return { settled, again: [], unstarted: group.filter((job) => !settled.includes(job)) }
+    for (const [index, held] of settled.entries()) held.startedMs = monotonicMs() - results[index]!.ranMs
+    return { settled, again: [], unstarted: unstarted(group, settled.length) }
   } catch {
+    // Nobody may still be at work on a job that runs again.
+    await Promise.allSettled(started.map((entry) => entry.result))
     await tx.rollback()
     // The commit may have happened although its answer was lost: run alone, such a job is refused by its fence and found settled.
-    const again = ran.length > 0 ? group.slice(0, ran.length + 1) : group
-    return { settled: [], again, unstarted: group.filter((job) => !again.includes(job)) }
+    const again = started.length > 0 ? group.slice(0, started.length) : group
+    return { settled: [], again, unstarted: unstarted(group, again.length) }
   } finally {
+    for (const held of group) held.onLost = held.onGone = undefined
     tx.release()
   }
 }
 
-async function lockGroup(tx: OwnTransaction, group: readonly HeldJob[]): Promise<HeldJob[]> {
-  const { rows } = await tx.query<{ id: string; tenant: string }>(lockStatement.text, bind(lockStatement, identity(group)))
-  if (rows.length < group.length) throw leaseLost(group[0]!.row)
-  return [...group]
+function unstarted(group: readonly HeldJob[], from: number): readonly HeldJob[] {
+  const left = group.slice(from)
+  for (const held of left) held.startedMs = 0
+  return left
 }
 
-async function runOne(runner: Runner, tx: OwnTransaction, job: HeldJob): Promise<string | null> {
+async function lockGroup(runner: Runner, tx: OwnTransaction, group: readonly HeldJob[]): Promise<void> {
+  const values = bind(lockStatement, identity(group))
+  const { rows } = await tx.run(lockStatement.text, values, nameOf(runner, lockStatement))
+  if (rows.length < group.length) throw leaseLost(group[0]!.row)
+}
+
+/** One after another; where the kind has shown that it may, the next begins as soon as this one has sent its statements. */
+async function runInTurns(runner: Runner, tx: OwnTransaction, group: readonly HeldJob[], started: Started[]): Promise<Result[]> {
+  const kind = group[0]!.definition
+  const turns = new Turns(tx)
+  const startedMs = monotonicMs()
+  const overlaps = mayOverlap(kind)
+  let uncork = tx.cork()
+  for (const held of group) {
+    if (started.length > 0 && monotonicMs() - startedMs > groupMs) break
+    const turn = turns.take()
+    const result = untilGone(held, runOne(runner, turn, held))
+    started.push({ held, result })
+    if (overlaps && turn.isSent) continue
+    uncork()
+    await (overlaps ? Promise.race([result, turn.sent]) : result)
+    uncork = tx.cork()
+  }
+  uncork()
+  const ends = await Promise.allSettled(started.map((entry) => entry.result))
+  learn(kind, turns, started.length)
+  const failed = ends.find((end) => end.status === 'rejected')
+  if (failed !== undefined) throw failed.reason
+  if (turns.isOutOfOrder) throw new Error('A handler sent a statement out of its turn, so each runs alone.')
+  return ends.map((end) => (end as PromiseFulfilledResult<Result>).value)
+}
+
+/** A handler that timed out or lost its job may never answer; the others of its group do not wait for it. */
+function untilGone<T>(held: HeldJob, result: Promise<T>): Promise<T> {
+  const ended = new Promise<T>((resolve, reject) => {
+    held.onGone = () => reject(held.lost ?? leaseLost(held.row))
+    result.then(resolve, reject)
+  })
+  ended.catch(() => undefined)
+  return ended
+}
+
+async function runOne(runner: Runner, turn: Turn, job: HeldJob): Promise<Result> {
   job.startedMs = monotonicMs()
   assertSafe(job.row.payload, `The payload of '${job.kind}': payload`, runner.options.limits)
-  job.payload = await readPayload(job.definition, job.row.payload, job.row.payload_version)
-  const context: JobContext = {
+  const payload = readPayload(job.definition, job.row.payload, job.row.payload_version)
+  job.payload = payload instanceof Promise ? await payload : payload
+  try {
+    const answer = await insideTx.run(job, () => job.definition.tx!(job as never, turn, contextOf(runner, job)))
+    const end = runner.endOf(job, answer)
+    if (end.failed !== undefined || job.isEnded) throw new Error('It ends in another way than done, so it runs alone.')
+    return { json: end.result, ranMs: job.ranMs() }
+  } finally {
+    turn.isOver = true
+    if (!job.isEnded) job.startedMs = waiting
+  }
+}
+
+function contextOf(runner: Runner, job: HeldJob): JobContext {
+  return {
     get signal() {
       return job.signal
     },
@@ -75,19 +157,29 @@ async function runOne(runner: Runner, tx: OwnTransaction, job: HeldJob): Promise
     touch: async () => undefined,
     log: (message, fields = {}) => runner.options.logger.info({ job: job.id, kind: job.kind, ...fields }, message),
   }
-  const end = runner.endOf(job, await insideTx.run(job, () => job.definition.tx!(job as never, tx, context)))
-  if (end.failed !== undefined || job.isEnded) throw new Error('It ends in another way than done, so it runs alone.')
-  // Pipelined, not awaited: one job's SET LOCAL must not reach the next one, and an error here fails the commit.
-  tx.query('reset all').catch(() => undefined)
-  return end.result
 }
 
-function settleValues(ran: readonly { held: HeldJob; result: string | null }[]): unknown[] {
-  return bind(settleStatement, {
-    ...identity(ran.map((entry) => entry.held)),
-    results: textsLiteral(ran.map((entry) => entry.result)),
-    ran_ms: numbersLiteral(ran.map((entry) => entry.held.ranMs())),
+async function commitGroup(
+  runner: Runner,
+  tx: OwnTransaction,
+  settled: readonly HeldJob[],
+  results: readonly Result[],
+): Promise<void> {
+  const values = bind(settleStatement, {
+    ...identity(settled),
+    results: textsLiteral(results.map(({ json }) => json)),
+    ran_ms: numbersLiteral(results.map(({ ranMs }) => ranMs)),
   })
+  const uncork = tx.cork()
+  // The last handler's settings go too: they must not reach our settle and commit.
+  tx.send(`${resetSettings}; ${ownPlans}`)
+  const committed = tx.commitWith(settleStatement.text, values, nameOf(runner, settleStatement))
+  uncork()
+  await committed
+}
+
+function nameOf(runner: Runner, ours: Statement): string | undefined {
+  return runner.names === undefined ? undefined : ours.name
 }
 
 function identity(group: readonly HeldJob[]): Record<'tenants' | 'ids' | 'fences', string> {

@@ -242,6 +242,7 @@ export class Worker {
       config,
       worker: this.#options,
       kinds: [...kinds.keys()],
+      channels: ['pawl_wake', 'pawl_lost'],
       board: this.#board,
       engine: this.#engine,
       signal: this.#stopAll.signal,

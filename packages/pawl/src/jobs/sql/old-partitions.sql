@@ -2,9 +2,18 @@
 -- Locks: none.
 -- Plan: the catalogue.
 -- Rows: their names, oldest first.
-select p.parent, c.relname as name, c.relispartition as is_attached
-from (values ('job_history'), ('job_attempt')) p(parent)
-join pg_class c on c.relname ~ ('^' || p.parent || '_[0-9]{8}$')
+with parent as (
+  select p.name, (pawl.now() at time zone 'UTC')::date - :keep_days::integer as until
+  from (values ('job_history'), ('job_attempt')) p(name)
+)
+select p.name as parent, d.name, true as is_attached, d.is_detaching
+from parent p
+cross join lateral pawl.day_partitions(p.name) d
+where d.from_at is not null
+  and d.to_at <= p.until::timestamp at time zone 'UTC'
+union all
+select p.name, c.relname, false, false
+from parent p
+join pg_class c on c.relname ~ ('^' || p.name || '_[0-9]{8}$') and c.relkind = 'r' and not c.relispartition
 join pg_namespace n on n.oid = c.relnamespace and n.nspname = 'pawl'
-where to_date(right(c.relname, 8), 'YYYYMMDD') < (pawl.now() at time zone 'UTC')::date - :keep_days::integer
-order by c.relname
+order by 2

@@ -1,0 +1,130 @@
+// Summary logs and waste records: a service that takes 15,000 rows at once. Two people race, a worker is killed in the middle, a log with
+// errors is refused, a corrected one changes what changed. Run it with: node scripts/run.mjs examples/waste-records/main.ts
+// It starts a PostgreSQL of its own, unless DATABASE_URL names one.
+
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { startEmbedded } from '@pawl/server/embedded'
+import { createPawl, isPawlError, type Submission, silentLogger } from 'pawl'
+import { defineWasteRecords, summaryLog } from './summary-logs.ts'
+
+const rows = 15_000
+const say = (line: string) => process.stdout.write(`${line}\n`)
+
+const dir = await mkdtemp(join(tmpdir(), 'pawl-example-'))
+const embedded = process.env.DATABASE_URL === undefined ? await startEmbedded({ dir, database: 'pawl' }) : undefined
+const databaseUrl = process.env.DATABASE_URL ?? embedded!.url
+const pawl = createPawl({ databaseUrl, logger: silentLogger })
+await pawl.migrate()
+const set = defineWasteRecords(pawl)
+const scope = pawl.records.in(set, { organisation: 'ORG-17', registration: 'REG-4' })
+const children: ChildProcess[] = []
+
+function startWorker(name: string): ChildProcess {
+  const file = fileURLToPath(new URL('./worker.ts', import.meta.url))
+  const child = spawn(process.execPath, ['--import', 'tsx', '--conditions=source', file, databaseUrl, name], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+  })
+  children.push(child)
+  return child
+}
+
+async function until(look: () => Promise<boolean>): Promise<void> {
+  while (!(await look())) await sleep(5)
+}
+
+async function ended(id: string): Promise<Submission> {
+  await until(async () => (await pawl.records.get(id)).state !== 'submitting')
+  return pawl.records.get(id)
+}
+
+/** What readers see: how many records, and the total of what is not excluded. */
+async function totals(): Promise<string> {
+  let count = 0
+  let grams = 0n
+  for await (const text of scope.export({ format: 'ndjson' })) {
+    for (const line of text.trimEnd().split('\n')) {
+      const { netWeight, isHazardous } = JSON.parse(line) as { netWeight: string; isHazardous: boolean }
+      count++
+      const [whole, fraction = ''] = netWeight.split('.')
+      if (!isHazardous) grams += BigInt(whole! + fraction.padEnd(3, '0'))
+    }
+  }
+  return `${count} records, ${grams / 1000n}.${String(grams % 1000n).padStart(3, '0')} tonnes included`
+}
+
+try {
+  say('Two people upload a summary log for the same registration.')
+  const attributes = { accreditation: 'ACC-1' }
+  const [anna, ben] = await Promise.all([
+    scope.upload(summaryLog(rows), { format: 'ndjson', name: 'anna.ndjson', by: 'anna', attributes }),
+    scope.upload(summaryLog(rows, { notes: "ben's" }), { format: 'ndjson', name: 'ben.ndjson', by: 'ben', attributes }),
+  ])
+  for (const { by, state, counts } of [anna, ben]) say(`  ${by}: ${state}, ${counts.created} to create`)
+
+  say('Both submit. One has the slot, the other is told.')
+  await pawl.records.submit(anna.id, { revision: anna.revision })
+  await pawl.records.submit(ben.id, { revision: ben.revision }).catch((error: unknown) => {
+    if (!isPawlError(error, 'PAWL_SCOPE_BUSY')) throw error
+    say(`  ben: ${error.code}, ${error.details.holder === anna.id ? "anna's submission is being applied" : 'by whom?'}`)
+  })
+
+  say('The worker is killed in the middle.')
+  const victim = startWorker('victim')
+  await until(async () => (await pawl.records.get(anna.id)).progress.applied > 0)
+  victim.kill('SIGKILL')
+  await once(victim, 'exit')
+  const half = await pawl.records.get(anna.id)
+  say(
+    `  ${half.state}, ${half.progress.applied < half.progress.of ? 'some' : 'all'} of ${half.progress.of} changes written; readers see ${await totals()}`,
+  )
+
+  say('Another worker goes on from there.')
+  startWorker('survivor')
+  const done = await ended(anna.id)
+  say(`  ${done.state}: ${done.counts.created} created; readers see ${await totals()}`)
+
+  say("Ben's log was compared with an empty registration.")
+  await pawl.records.submit(ben.id).catch((error: unknown) => say(`  ben: ${isPawlError(error) ? error.code : String(error)}`))
+  const rebased = await pawl.records.rebase(ben.id)
+  say(
+    `  compared anew: ${rebased.counts.created} to create, ${rebased.counts.updated} to update, ${rebased.counts.unchanged} unchanged`,
+  )
+
+  say('Anna uploads a log with a bad cell, one without its last rows, and one with corrections.')
+  const spoilt = await scope.upload(summaryLog(rows, { spoil: 42 }), { format: 'ndjson', by: 'anna' })
+  const [fault] = (await pawl.records.errors(spoilt.id)).items
+  say(`  ${spoilt.state}: line ${fault!.line}, ${fault!.column} '${fault!.value}': ${fault!.reason}`)
+  const short = await scope.upload(summaryLog(rows - 3), { format: 'ndjson', by: 'anna' })
+  const gone = (await pawl.records.errors(short.id)).items.map(({ value }) => value)
+  say(`  ${short.state}: ${short.counts.missing} left out (${gone.join(', ')})`)
+  const corrected = await scope.upload(summaryLog(rows, { correct: 5 }), { format: 'ndjson', by: 'anna' })
+  say(`  ${corrected.state}: ${corrected.counts.updated} to update, ${corrected.counts.unchanged} unchanged`)
+  const [first] = (await pawl.records.rows(corrected.id, 'updated', { limit: 1 })).items
+  say(
+    `  ${first!.type} ${first!.key}: ${first!.changes.map(({ field, before, after }) => `${field} ${String(before)} -> ${String(after)}`).join(', ')}`,
+  )
+  await pawl.records.submit(corrected.id)
+  await ended(corrected.id)
+  say(`  readers see ${await totals()}`)
+
+  say('Everything that was is still there.')
+  for (const { number, status, by, data } of await scope.history('received', '10000'))
+    say(`  version ${number} ${status} by ${by}: ${String(data?.netWeight)}`)
+  const versions = (await scope.submissions())
+    .filter(({ state }) => state === 'submitted')
+    .map(({ counts }) => counts.created + counts.updated)
+  say(
+    `  ${versions.reduce((sum, each) => sum + each, 0)} versions in ${versions.length} submissions; sound: ${(await scope.audit())?.isSound}`,
+  )
+} finally {
+  for (const child of children) child.kill('SIGKILL')
+  await pawl.close()
+  await embedded?.stop('fast')
+  await rm(dir, { recursive: true, force: true })
+}

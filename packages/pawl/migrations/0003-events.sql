@@ -1,0 +1,654 @@
+-- Events: an insert-only table that writers append to, positions that are given after commit, the inbox, and the record of what people did.
+
+-- CACHE 1: of two writers of one key, the second draws the larger number.
+create sequence pawl.event_seq as bigint cache 1;
+
+-- A UUID of version 7: 48 bits of milliseconds, then random. PostgreSQL has its own only from 18 on, and it knows nothing of pawl.now(). Not
+-- in SQL, because the planner would inline it into every insert that it plans, at half the cost of the insert.
+create function pawl.new_event_id() returns uuid
+language plpgsql as $$
+begin
+  return encode(
+    set_bit(
+      set_bit(
+        overlay(uuid_send(gen_random_uuid()) placing substring(int8send((date_part('epoch', pawl.now()) * 1000)::bigint) from 3) from 1 for 6),
+        52, 1),
+      53, 1),
+    'hex')::uuid;
+end
+$$;
+
+-- The names id, aggregatetype, aggregateid, type and payload are the ones that Debezium's event router looks for. xid comes before seq,
+-- because defaults are computed in this order, and a transaction must have its id before it draws a number.
+create table pawl.event (
+  xid xid8 not null default pg_current_xact_id(),
+  seq bigint not null default nextval('pawl.event_seq'),
+  created_at timestamptz not null default pawl.now(),
+  id uuid not null default pawl.new_event_id(),
+  tenant text collate "C" not null default '',
+  channel text collate "C" not null default 'default',
+  aggregatetype text collate "C" not null,
+  aggregateid text collate "C" not null,
+  type text collate "C" not null,
+  payload jsonb,
+  headers jsonb
+) partition by range (created_at);
+-- The only index: the sequencer finds what a transaction wrote, and a page names each of its events by this pair.
+create index event_xid on pawl.event (xid, seq);
+comment on table pawl.event is
+  'Events, by the day they were appended. Insert-only: a row is never changed but by an erasure, and goes with its partition. Insert it '
+  'while the writer holds the key (its row lock), or the order of two writers of one key is nobody''s.';
+comment on column pawl.event.xid is 'The top-level transaction that wrote it. Leave it to its default.';
+comment on column pawl.event.payload is 'Null only after an erasure.';
+
+select pawl.add_day_partitions('event', (pawl.now() at time zone 'UTC')::date, 7);
+
+create table pawl.log_page (
+  tenant text collate "C" not null default '',
+  first_position bigint not null,
+  last_position bigint not null,
+  from_at timestamptz not null,
+  to_at timestamptz not null,
+  generation integer not null,
+  channels text[] collate "C" not null,
+  xids xid8[] not null,
+  seqs bigint[] not null,
+  primary key (tenant, last_position),
+  constraint dense check (cardinality(seqs) = last_position - first_position + 1 and cardinality(xids) = cardinality(seqs)),
+  constraint bounded check (cardinality(seqs) between 1 and 200)
+);
+comment on table pawl.log_page is
+  'The log: which event has which position, up to 200 to a row. Given after commit, dense, never changed. from_at and to_at are the first '
+  'and the last created_at, so that a reader opens only the partitions of those days.';
+
+create table pawl.sequencer (
+  tenant text collate "C" not null default '',
+  position bigint not null default 0,
+  generation integer not null default 0,
+  system_id bigint not null default 0,
+  timeline integer not null default 0,
+  snapshot pg_snapshot not null default pg_current_snapshot(),
+  target pg_snapshot,
+  target_seq bigint,
+  rebased_seq bigint not null default 0,
+  removed_until bigint not null default 0,
+  ticked_at timestamptz not null default pawl.now(),
+  primary key (tenant),
+  constraint page_has_target check ((target is null) = (target_seq is null))
+) with (fillfactor = 10);
+comment on table pawl.sequencer is
+  'One row: how far positions were given. Whatever is visible in snapshot has its position; if target is set, so has what is visible in '
+  'target up to target_seq. A new row belongs to no cluster, so the first tick looks at every event.';
+comment on column pawl.sequencer.rebased_seq is
+  'Up to this number an event may carry a transaction id of another cluster, and is looked up in the log before it gets a position.';
+comment on column pawl.sequencer.removed_until is 'Up to this position retention may have removed events.';
+insert into pawl.sequencer default values;
+
+-- Which cluster and which of its histories this is. A role that may not ask gets 0 and relies on transaction ids that run backwards.
+create function pawl.cluster(out system_id bigint, out timeline integer)
+language plpgsql stable as $$
+begin
+  select c.system_identifier into system_id from pg_control_system() c;
+  timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer;
+exception when insufficient_privilege or undefined_function then
+  system_id := coalesce(system_id, -1);
+  timeline := 0;
+end
+$$;
+
+-- The current snapshot as others see it: with the calling transaction among those in progress, which pg_current_snapshot() leaves out. A
+-- transaction that asks and then appends would else be taken for complete.
+create function pawl.snapshot_without_me(p_snapshot pg_snapshot) returns pg_snapshot
+language plpgsql volatile as $$
+declare
+  v_me xid8 := pg_current_xact_id_if_assigned();
+begin
+  if v_me is null or v_me >= pg_snapshot_xmax(p_snapshot) then
+    return p_snapshot;
+  end if;
+  return format('%s:%s:%s', pg_snapshot_xmin(p_snapshot), pg_snapshot_xmax(p_snapshot), (
+    select string_agg(x.xid::text, ',' order by x.xid)
+    from (select pg_snapshot_xip(p_snapshot) as xid union select v_me) x
+  ))::pg_snapshot;
+end
+$$;
+
+-- Gives positions to what became visible since the last tick, and says how it went: 'sequenced', 'idle' (nothing new), 'busy' (somebody
+-- else is at it) or 'foreign' (another cluster than the last time: call pawl.rebase_events()).
+--
+-- What became visible is the difference of two full snapshots: a transaction that had not begun in the last one (at or above its xmax) or was
+-- in progress in it (its xip), and is visible in the current one. So nobody waits for anybody else's open transaction, and nothing is
+-- lost that commits late. Within a tick events are ordered by seq: of two writers of one key the second inserted after the first had
+-- committed, so whoever sees the second event sees the first one too, with a smaller seq.
+--
+-- The current snapshot is captured once. Each statement below has a newer snapshot of its own, and only pg_visible_in_snapshot keeps them to
+-- the same one. A window of more than p_limit events is worked through by seq, its two ends fixed, before the next one begins.
+create function pawl.sequence_events(
+  p_limit integer default 20000,
+  out outcome text,
+  out sequenced integer,
+  out head bigint,
+  out generation integer,
+  out has_more boolean
+)
+language plpgsql set enable_seqscan = off set jit = off as $$
+declare
+  v_row pawl.sequencer;
+  v_system_id bigint;
+  v_timeline integer;
+  v_current pg_snapshot;
+  v_ended xid8[];
+  v_last_seq bigint;
+  v_is_full boolean;
+begin
+  sequenced := 0;
+  has_more := false;
+  select c.system_id, c.timeline into v_system_id, v_timeline from pawl.cluster() c;
+
+  -- A look without a lock comes first: locking the row takes a transaction id and a flush, fifty times a second for nothing.
+  select s.* into strict v_row from pawl.sequencer s where s.tenant = '';
+  head := v_row.position;
+  generation := v_row.generation;
+  v_current := pg_current_snapshot();
+  if v_row.system_id <> v_system_id or pg_snapshot_xmax(v_current) < pg_snapshot_xmax(v_row.snapshot) then
+    outcome := 'foreign';
+    return;
+  end if;
+  if v_row.target is null then
+    v_ended := array(select x from pg_snapshot_xip(v_row.snapshot) x where pg_visible_in_snapshot(x, v_current));
+    if not exists (select from pawl.event e where e.xid >= pg_snapshot_xmax(v_row.snapshot) and e.xid < pg_snapshot_xmax(v_current))
+      and (cardinality(v_ended) = 0 or not exists (select from pawl.event e where e.xid = any (v_ended)))
+      -- Once a second the window moves past transactions that are still open, or each look would read their unfinished rows again.
+      and (v_row.ticked_at > pawl.now() - interval '1 second'
+        or not exists (select from pg_snapshot_xip(v_current) x where x >= pg_snapshot_xmax(v_row.snapshot)))
+    then
+      outcome := 'idle';
+      return;
+    end if;
+  end if;
+
+  select s.* into v_row from pawl.sequencer s where s.tenant = '' for update skip locked;
+  if not found then
+    outcome := 'busy';
+    return;
+  end if;
+  -- A position is seen by others only after this transaction's commit, and with this only after its flush.
+  perform pawl.set_durability('durable');
+  if v_row.system_id <> v_system_id then
+    outcome := 'foreign';
+    return;
+  end if;
+  v_current := coalesce(v_row.target, pawl.snapshot_without_me(pg_current_snapshot()));
+  v_ended := array(select x from pg_snapshot_xip(v_row.snapshot) x where pg_visible_in_snapshot(x, v_current));
+  if v_row.timeline <> v_timeline then
+    v_row.generation := v_row.generation + 1;
+  end if;
+
+  with fresh as materialized (
+    select w.xid, w.seq, w.created_at, w.channel, row_number() over (order by w.seq, w.xid) as n
+    from (
+      select e.xid, e.seq, e.created_at, e.channel
+      from pawl.event e
+      where e.xid >= pg_snapshot_xmax(v_row.snapshot)
+        and e.xid < pg_snapshot_xmax(v_current)
+        and e.seq > coalesce(v_row.target_seq, 0)
+      union all
+      select e.xid, e.seq, e.created_at, e.channel
+      from pawl.event e
+      where e.xid = any (v_ended)
+        and e.seq > coalesce(v_row.target_seq, 0)
+    ) w
+    where pg_visible_in_snapshot(w.xid, v_current)
+      and (w.seq > v_row.rebased_seq or not pawl.has_position(w.xid, w.seq, w.created_at))
+    order by w.seq, w.xid
+    limit p_limit
+  ),
+  pages as (
+    insert into pawl.log_page (first_position, last_position, from_at, to_at, generation, channels, xids, seqs)
+    select v_row.position + min(f.n), v_row.position + max(f.n), min(f.created_at), max(f.created_at), v_row.generation,
+      array_agg(distinct f.channel), array_agg(f.xid order by f.n), array_agg(f.seq order by f.n)
+    from fresh f
+    group by (f.n - 1) / 200
+    order by 1
+  )
+  select count(*), max(f.seq) into sequenced, v_last_seq from fresh f;
+
+  v_is_full := sequenced = p_limit;
+  -- Behind a window that was fixed some ticks ago there may be newer events.
+  has_more := v_is_full or v_row.target is not null;
+  update pawl.sequencer s
+  set position = v_row.position + sequenced,
+    generation = v_row.generation,
+    timeline = v_timeline,
+    snapshot = case when v_is_full then s.snapshot else v_current end,
+    target = case when v_is_full then v_current end,
+    target_seq = case when v_is_full then v_last_seq end,
+    ticked_at = pawl.now()
+  where s.tenant = ''
+  returning s.position, s.generation into head, generation;
+  outcome := 'sequenced';
+end
+$$;
+
+-- Whether the log has this event already. Asked only for events from before a rebase, whose transaction ids may be another cluster's.
+create function pawl.has_position(p_xid xid8, p_seq bigint, p_created_at timestamptz) returns boolean
+language sql stable as $$
+  select exists (
+    select
+    from pawl.log_page p
+    cross join lateral unnest(p.xids, p.seqs) u(xid, seq)
+    where p.tenant = ''
+      and p.from_at <= p_created_at
+      and p.to_at >= p_created_at
+      and u.xid = p_xid
+      and u.seq = p_seq
+  )
+$$;
+
+-- After a restore into another cluster the transaction ids of old events mean nothing here. One statement gives every visible event that has
+-- no position its position, by seq, and starts again from that very statement's snapshot. It reads every event that is kept, once.
+create function pawl.rebase_events(out sequenced integer, out head bigint, out generation integer)
+language plpgsql as $$
+declare
+  v_row pawl.sequencer;
+  v_system_id bigint;
+  v_timeline integer;
+  v_snapshot pg_snapshot;
+  v_last_seq bigint;
+begin
+  sequenced := 0;
+  select c.system_id, c.timeline into v_system_id, v_timeline from pawl.cluster() c;
+  select s.* into strict v_row from pawl.sequencer s where s.tenant = '' for update;
+  head := v_row.position;
+  generation := v_row.generation;
+  if v_row.system_id = v_system_id and pg_snapshot_xmax(pg_current_snapshot()) >= pg_snapshot_xmax(v_row.snapshot) then
+    return;
+  end if;
+  perform pawl.set_durability('durable');
+  -- Everything is read once; an index would be the long way.
+  perform set_config('enable_seqscan', 'on', true), set_config('enable_hashjoin', 'on', true), set_config('plan_cache_mode', 'auto', true);
+  select greatest(v_row.position, max(p.last_position)) into v_row.position from pawl.log_page p where p.tenant = '';
+
+  with fresh as materialized (
+    select e.xid, e.seq, e.created_at, e.channel, row_number() over (order by e.seq, e.xid) as n
+    from pawl.event e
+    where e.xid <> pg_current_xact_id()
+      and not exists (
+        select
+        from (select u.xid, u.seq from pawl.log_page p cross join lateral unnest(p.xids, p.seqs) u(xid, seq) where p.tenant = '' offset 0) k
+        where k.xid = e.xid
+          and k.seq = e.seq
+      )
+  ),
+  pages as (
+    insert into pawl.log_page (first_position, last_position, from_at, to_at, generation, channels, xids, seqs)
+    select v_row.position + min(f.n), v_row.position + max(f.n), min(f.created_at), max(f.created_at), v_row.generation + 1,
+      array_agg(distinct f.channel), array_agg(f.xid order by f.n), array_agg(f.seq order by f.n)
+    from fresh f
+    group by (f.n - 1) / 200
+    order by 1
+  )
+  select count(*), pg_current_snapshot() into sequenced, v_snapshot from fresh f;
+
+  -- A copy that left the sequence behind would give numbers out again.
+  select greatest(max(e.seq), q.last_value) into v_last_seq from pawl.event e right join pawl.event_seq q on true group by q.last_value;
+  if v_last_seq > (select q.last_value from pawl.event_seq q) then
+    perform setval('pawl.event_seq', v_last_seq);
+  end if;
+  update pawl.sequencer s
+  set position = v_row.position + rebase_events.sequenced,
+    generation = s.generation + 1,
+    system_id = v_system_id,
+    timeline = v_timeline,
+    snapshot = pawl.snapshot_without_me(v_snapshot),
+    target = null,
+    target_seq = null,
+    rebased_seq = v_last_seq,
+    ticked_at = pawl.now()
+  where s.tenant = ''
+  returning s.position, s.generation into head, generation;
+end
+$$;
+
+-- Drops a partition that retention has detached, if the log has every event in it, and says whether it is gone. One that was committed
+-- while it was being detached was overlooked by the sequencer: then the partition goes back, and the next tick looks for every event
+-- without a position, as after a restore.
+create function pawl.drop_detached_events(p_name text) returns boolean
+language plpgsql set enable_seqscan = on set enable_hashjoin = on as $$
+declare
+  v_from date;
+  v_to date;
+  v_is_complete boolean;
+begin
+  if to_regclass(format('pawl.%I', p_name)) is null then
+    return true;
+  end if;
+  execute format('lock table pawl.%I in access exclusive mode', p_name);
+  if (select c.relispartition from pg_class c where c.oid = to_regclass(format('pawl.%I', p_name))) then
+    return false;
+  end if;
+  execute format($q$
+    select min(e.created_at at time zone 'UTC')::date, max(e.created_at at time zone 'UTC')::date + 1, coalesce(bool_and(exists (
+        select
+        from (select u.xid, u.seq from pawl.log_page p cross join lateral unnest(p.xids, p.seqs) u(xid, seq) where p.tenant = '') k
+        where k.xid = e.xid
+          and k.seq = e.seq
+      )), true)
+    from pawl.%I e$q$, p_name) into v_from, v_to, v_is_complete;
+  if v_is_complete then
+    execute format('drop table pawl.%I', p_name);
+    return true;
+  end if;
+  execute format('alter table pawl.event attach partition pawl.%I for values from (%L) to (%L)', p_name, v_from::timestamp at time zone 'UTC',
+    v_to::timestamp at time zone 'UTC');
+  update pawl.sequencer s set system_id = 0 where s.tenant = '';
+  return false;
+end
+$$;
+
+-- A shard is a range of 1024 buckets. SHA-256, because PostgreSQL's own hashes may change with a release, and a key must keep its shard.
+create function pawl.event_bucket(p_tenant text, p_key text) returns integer
+language sql immutable parallel safe
+return ((get_byte(sha256(convert_to(p_tenant || chr(31) || p_key, 'UTF8')), 0) << 8)
+  | get_byte(sha256(convert_to(p_tenant || chr(31) || p_key, 'UTF8')), 1)) & 1023;
+
+-- Whether a reader of the log sleeps: is_called says so. A sequence and not a row, because an append reads it outside of every snapshot for
+-- a tenth of what a look at pawl.sleeper costs, and sees at once what was set. An append inserts first, so that its transaction has an
+-- id, and reads then; whoever goes to sleep sets it first and waits then for every transaction in progress. So one of the two sees the other.
+create sequence pawl.reader_sleeps as integer;
+
+create function pawl.note_sleeping_readers() returns trigger
+language plpgsql as $$
+begin
+  -- One at a time: else one that wakes up could clear what another has set and not yet committed.
+  perform pg_advisory_xact_lock(x'70617765'::integer, 0);
+  perform setval('pawl.reader_sleeps', 1, exists (select from pawl.sleeper s where s.tenant = '' and s.queue = 'pawl.events'));
+  return null;
+end
+$$;
+create trigger sleeping_reader_added after insert on pawl.sleeper
+  for each row when (new.queue = 'pawl.events') execute function pawl.note_sleeping_readers();
+create trigger sleeping_reader_gone after delete on pawl.sleeper
+  for each row when (old.queue = 'pawl.events') execute function pawl.note_sleeping_readers();
+
+-- Says what is wrong with an event that is refused.
+create function pawl.raise_bad_event(p_tenant text, p_channel text, p_aggregatetype text, p_aggregateid text, p_type text, p_payload jsonb, p_headers jsonb)
+returns void
+language plpgsql as $$
+begin
+  if length(p_tenant) <= 100 and length(p_channel) between 1 and 100 and length(p_aggregatetype) between 1 and 200
+    and length(p_aggregateid) between 1 and 500 and length(p_type) between 1 and 200
+  then
+    raise exception using errcode = '22023', message = 'the payload of an event is larger than 16 MB, or its headers are larger than 64 kB or no object',
+      hint = 'Store it elsewhere and append a reference.';
+  end if;
+  raise exception using errcode = '22023', message = 'a name of an event is missing, empty or too long',
+    hint = 'tenant: up to 100 characters, channel: 1 to 100, type and aggregatetype: 1 to 200, aggregateid: 1 to 500';
+end
+$$;
+
+-- Appends one event and answers its id, transaction and number in one text, which costs the caller less than a row. p_wake false: for a
+-- transaction that is to be prepared, which cannot notify.
+create function pawl.append_event(
+  p_tenant text,
+  p_channel text,
+  p_aggregatetype text,
+  p_aggregateid text,
+  p_type text,
+  p_payload jsonb,
+  p_headers jsonb default null,
+  p_wake boolean default true
+) returns text
+language plpgsql as $$
+declare
+  v_answer text;
+begin
+  if (length(p_tenant) <= 100 and length(p_channel) between 1 and 100 and length(p_aggregatetype) between 1 and 200
+    and length(p_aggregateid) between 1 and 500 and length(p_type) between 1 and 200
+    and coalesce(pg_column_size(p_payload), 0) <= 16777216 and coalesce(pg_column_size(p_headers), 0) <= 65536
+    and coalesce(jsonb_typeof(p_headers), 'object') = 'object') is not true
+  then
+    perform pawl.raise_bad_event(p_tenant, p_channel, p_aggregatetype, p_aggregateid, p_type, p_payload, p_headers);
+  end if;
+  insert into pawl.event as n (tenant, channel, aggregatetype, aggregateid, type, payload, headers)
+  values (p_tenant, p_channel, p_aggregatetype, p_aggregateid, p_type, coalesce(p_payload, 'null'), p_headers)
+  returning n.id || ' ' || n.xid || ' ' || n.seq into v_answer;
+  if p_wake and pg_sequence_last_value('pawl.reader_sleeps'::regclass) is not null then
+    perform pg_notify('pawl_events', '');
+  end if;
+  return v_answer;
+end
+$$;
+
+-- Appends many, given as a JSON array of {type, aggregatetype, aggregateid, payload, channel, headers}, in that order.
+create function pawl.append_events(p_tenant text, p_events jsonb, p_wake boolean default true) returns setof text
+language plpgsql as $$
+begin
+  perform pawl.raise_bad_event(p_tenant, coalesce(e.channel, 'default'), e.aggregatetype, e.aggregateid, e.type, e.payload, e.headers)
+  from jsonb_to_recordset(p_events) e(type text, aggregatetype text, aggregateid text, payload jsonb, channel text, headers jsonb)
+  where (length(p_tenant) <= 100 and length(coalesce(e.channel, 'default')) between 1 and 100 and length(e.aggregatetype) between 1 and 200
+    and length(e.aggregateid) between 1 and 500 and length(e.type) between 1 and 200
+    and coalesce(pg_column_size(e.payload), 0) <= 16777216 and coalesce(pg_column_size(e.headers), 0) <= 65536
+    and coalesce(jsonb_typeof(e.headers), 'object') in ('object', 'null')) is not true;
+  return query
+    insert into pawl.event as n (tenant, channel, aggregatetype, aggregateid, type, payload, headers)
+    select p_tenant, coalesce(e.channel, 'default'), e.aggregatetype, e.aggregateid, e.type, coalesce(e.payload, 'null'),
+      nullif(e.headers, 'null')
+    from jsonb_to_recordset(p_events) e(type text, aggregatetype text, aggregateid text, payload jsonb, channel text, headers jsonb)
+    returning n.id || ' ' || n.xid || ' ' || n.seq;
+  if p_wake and pg_sequence_last_value('pawl.reader_sleeps'::regclass) is not null then
+    perform pg_notify('pawl_events', '');
+  end if;
+end
+$$;
+
+-- Append from plain SQL, a trigger, or any language: select pawl.append('OrderPlaced', 'order', '42', '{"total": 7}');
+create function pawl.append(
+  type text,
+  aggregatetype text,
+  aggregateid text,
+  payload jsonb default 'null',
+  channel text default 'default',
+  headers jsonb default null,
+  tenant text default '',
+  wake boolean default true
+) returns uuid
+language sql as $$
+  select split_part(pawl.append_event(append.tenant, append.channel, append.aggregatetype, append.aggregateid, append.type, append.payload,
+    append.headers, append.wake), ' ', 1)::uuid
+$$;
+
+create table pawl.inbox (
+  tenant text collate "C" not null default '',
+  source text collate "C" not null,
+  event_id text collate "C" not null,
+  received_at timestamptz not null default pawl.now(),
+  expires_at timestamptz not null,
+  primary key (tenant, source, event_id)
+);
+create index inbox_expiry on pawl.inbox (expires_at);
+comment on table pawl.inbox is 'Events of outside sources that were taken in, so that each is taken in once; forgotten after expires_at.';
+
+create table pawl.inbox_source (
+  tenant text collate "C" not null default '',
+  source text collate "C" not null,
+  position bigint not null,
+  moved_at timestamptz not null default pawl.now(),
+  primary key (tenant, source)
+) with (fillfactor = 50);
+comment on table pawl.inbox_source is 'How far each outside source was read. It moves in the transaction that takes its events in.';
+
+-- Takes in what one source said at one position: a JSON array as for append_events, each with the source's own id in event_id. Two that
+-- take in from one source wait for each other at its row. Everything below the source's position was taken in before and is not taken
+-- in again, even if its id is forgotten; at the position ids decide, so that several calls may bring the events of one source
+-- transaction. p_after is the position that the source says came before: if we never saw it, something is missing.
+create function pawl.ingest_events(
+  p_tenant text,
+  p_source text,
+  p_position bigint,
+  p_after bigint,
+  p_events jsonb,
+  p_keep_ms bigint,
+  p_wake boolean default true,
+  out outcome text,
+  out was bigint,
+  out reached bigint,
+  out ingested integer,
+  out repeated integer
+)
+language plpgsql as $$
+declare
+  v_fresh jsonb;
+begin
+  ingested := 0;
+  repeated := jsonb_array_length(p_events);
+  if coalesce(length(p_source), 0) not between 1 and 200
+    or exists (select from jsonb_to_recordset(p_events) e(event_id text) where coalesce(length(e.event_id), 0) not between 1 and 500)
+  then
+    raise exception using errcode = '22023', message = 'the source or the id of an event is missing, empty or too long',
+      hint = 'source: 1 to 200 characters, id: 1 to 500';
+  end if;
+  if p_position is not null then
+    -- The row is made if need be, so that there is one to hold; its first position says that nothing was read.
+    insert into pawl.inbox_source (tenant, source, position)
+    values (p_tenant, p_source, coalesce(p_after, p_position - 1))
+    on conflict do nothing;
+    select s.position into strict was from pawl.inbox_source s where s.tenant = p_tenant and s.source = p_source for no key update;
+    reached := was;
+    if p_position < was then
+      outcome := 'replayed';
+      return;
+    end if;
+    if p_after > was then
+      outcome := 'gap';
+      return;
+    end if;
+  end if;
+
+  -- In order of the id, so that two that bring the same ones in another order do not wait for each other in a circle.
+  with given as materialized (
+    select distinct on (e.value ->> 'event_id') e.value, e.n
+    from jsonb_array_elements(p_events) with ordinality e(value, n)
+    order by e.value ->> 'event_id', e.n
+  ),
+  taken as (
+    insert into pawl.inbox (tenant, source, event_id, expires_at)
+    select p_tenant, p_source, g.value ->> 'event_id', pawl.now() + p_keep_ms * interval '1 millisecond'
+    from given g
+    order by 3
+    on conflict do nothing
+    returning event_id
+  )
+  select jsonb_agg(g.value || jsonb_build_object('headers', coalesce(nullif(g.value -> 'headers', 'null'), '{}')
+      || jsonb_build_object('source', p_source, 'sourceid', t.event_id)) order by g.n)
+  into v_fresh
+  from taken t
+  join given g on g.value ->> 'event_id' = t.event_id;
+
+  if v_fresh is not null then
+    perform from pawl.append_events(p_tenant, v_fresh, p_wake);
+    ingested := jsonb_array_length(v_fresh);
+    repeated := repeated - ingested;
+  end if;
+  if p_position > was then
+    reached := p_position;
+    update pawl.inbox_source s set position = p_position, moved_at = pawl.now() where s.tenant = p_tenant and s.source = p_source;
+  end if;
+  outcome := case when ingested > 0 then 'ingested' else 'replayed' end;
+end
+$$;
+
+create table pawl.audit (
+  tenant text collate "C" not null default '',
+  id bigint generated always as identity,
+  at timestamptz not null default pawl.now(),
+  actor text,
+  action text not null,
+  subject text not null,
+  reason text not null,
+  detail jsonb,
+  primary key (tenant, id),
+  constraint bounded check (length(actor) <= 200 and length(subject) <= 500 and length(reason) <= 2000)
+);
+comment on table pawl.audit is 'What people did to data by hand, and why: erasures, skips, unparkings, resumptions. Written in the transaction of the act.';
+
+-- Whether a table that is partitioned by days lacks room: fewer than p_days - 3 days ahead, rows in its open-ended last partition, or days
+-- before the first one that is kept without a place.
+create function pawl.lacks_days(p_table text, p_days integer) returns boolean
+language plpgsql as $$
+declare
+  v_is_used boolean;
+begin
+  execute format('select exists (select from pawl.%I)', p_table || '_last') into v_is_used;
+  return v_is_used or (
+    select max(d.from_at) < ((pawl.now() at time zone 'UTC')::date + p_days - 3)::timestamp at time zone 'UTC' or min(d.from_at) <> min(d.to_at)
+    from pawl.day_partitions(p_table) d
+  );
+end
+$$;
+
+-- Makes room ahead in a table that is partitioned by days, and says whether there was anything to do. One transaction: the open-ended
+-- partitions are detached, get their new bounds and are attached again, so an insert finds a partition at every moment. If the last
+-- one was used (nobody made room for longer than the days ahead) it keeps its rows and becomes an ordinary one. It needs the whole
+-- table for an instant, waits for it at most 200 ms, and otherwise fails with 55P03: the open-ended partition serves until the next time.
+create function pawl.extend_day_partitions(p_table text, p_days integer default 7) returns boolean
+language plpgsql as $$
+declare
+  v_first text := p_table || '_first';
+  v_last text := p_table || '_last';
+  v_oldest timestamptz;
+  v_until timestamptz;
+  v_used_to timestamptz;
+begin
+  if not pawl.lacks_days(p_table, p_days) then
+    return false;
+  end if;
+  perform set_config('lock_timeout', '200ms', true);
+  execute format('lock table only pawl.%I in access exclusive mode', p_table);
+  -- Nobody can insert now, and somebody else may have made room meanwhile.
+  if not pawl.lacks_days(p_table, p_days) then
+    return false;
+  end if;
+  select min(d.from_at), max(d.from_at) into v_oldest, v_until from pawl.day_partitions(p_table) d;
+  execute format('alter table pawl.%I detach partition pawl.%I', p_table, v_first);
+  execute format('alter table pawl.%I attach partition pawl.%I for values from (minvalue) to (%L)', p_table, v_first, v_oldest);
+  execute format('alter table pawl.%I detach partition pawl.%I', p_table, v_last);
+  execute format('select date_trunc(''day'', max(%I) at time zone ''UTC'') at time zone ''UTC'' + interval ''1 day'' from pawl.%I',
+    pawl.partition_column(p_table), v_last) into v_used_to;
+  if v_used_to is null then
+    execute format('drop table pawl.%I', v_last);
+  else
+    execute format('alter table pawl.%I rename to %I', v_last, p_table || '_' || to_char(v_until at time zone 'UTC', 'YYYYMMDD'));
+    execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (%L)',
+      p_table, p_table || '_' || to_char(v_until at time zone 'UTC', 'YYYYMMDD'), v_until, v_used_to);
+    v_until := v_used_to;
+  end if;
+  perform pawl.add_day_partitions(p_table, (v_until at time zone 'UTC')::date,
+    greatest(1, (pawl.now() at time zone 'UTC')::date + p_days - (v_until at time zone 'UTC')::date));
+  return true;
+end
+$$;
+
+-- The partitions of a table that is partitioned by days, with their bounds; a null bound is open.
+create function pawl.day_partitions(p_table text)
+returns table (name text, from_at timestamptz, to_at timestamptz, is_detaching boolean)
+language sql stable as $$
+  select c.relname::text, (b.bound[1])::timestamptz, (b.bound[2])::timestamptz, i.inhdetachpending
+  from pg_inherits i
+  join pg_class c on c.oid = i.inhrelid
+  cross join lateral (
+    select array[
+      nullif(substring(pg_get_expr(c.relpartbound, c.oid) from $r$FROM \('?([^')]+)'?\)$r$), 'MINVALUE'),
+      nullif(substring(pg_get_expr(c.relpartbound, c.oid) from $r$TO \('?([^')]+)'?\)$r$), 'MAXVALUE')
+    ] as bound
+  ) b
+  where i.inhparent = to_regclass(format('pawl.%I', p_table))
+$$;
+
+create function pawl.partition_column(p_table text) returns text
+language sql stable as $$
+  select a.attname::text
+  from pg_partitioned_table t
+  join pg_attribute a on a.attrelid = t.partrelid and a.attnum = t.partattrs[0]
+  where t.partrelid = to_regclass(format('pawl.%I', p_table))
+$$;

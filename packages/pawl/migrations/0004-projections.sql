@@ -1,0 +1,108 @@
+-- Projections and sinks: which generation is live, how far each cursor has come and who holds it, keys that wait for a person, and
+-- entities that a state projection must refresh.
+
+create table pawl.projection (
+  tenant text collate "C" not null default '',
+  name text collate "C" not null,
+  kind text collate "C" not null,
+  live_generation integer not null,
+  created_at timestamptz not null default pawl.now(),
+  switched_at timestamptz,
+  primary key (tenant, name),
+  constraint kind_known check (kind in ('log', 'state', 'sink'))
+);
+comment on table pawl.projection is 'One row per projection or sink. Readers see the tables of the live generation; a rebuild is another one beside it.';
+
+create table pawl.cursor (
+  tenant text collate "C" not null default '',
+  name text collate "C" not null,
+  generation integer not null default 1,
+  shard integer not null default 0,
+  shards integer not null default 1,
+  kind text collate "C" not null,
+  channel text collate "C",
+  position bigint not null default 0,
+  event_id uuid,
+  log_generation integer,
+  done int8multirange not null default '{}',
+  effects_after bigint,
+  fence bigint not null default 0,
+  holder integer,
+  crashes integer not null default 0,
+  attempts integer not null default 0,
+  last_error text,
+  state text collate "C" not null default 'running',
+  reason text,
+  hold_at bigint,
+  hold_until timestamptz,
+  max_lag interval,
+  created_at timestamptz not null default pawl.now(),
+  moved_at timestamptz not null default pawl.now(),
+  primary key (tenant, name, generation, shard),
+  constraint cursor_projection foreign key (tenant, name) references pawl.projection (tenant, name),
+  constraint kind_known check (kind in ('log', 'state', 'sink')),
+  constraint state_known check (state in ('running', 'paused', 'stale', 'latched')),
+  constraint shard_known check (shard between 0 and shards - 1 and shards between 1 and 1024),
+  constraint position_known check (position >= 0 and (hold_at is null) = (hold_until is null))
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+comment on table pawl.cursor is
+  'How far a projection or sink has come in the log, per generation and shard. Whoever moves it names the fence and the position that it moves from, in '
+  'the transaction of the effect.';
+comment on column pawl.cursor.holder is 'The incarnation (pawl.worker.id) that holds it; the lease ends when that row says so.';
+comment on column pawl.cursor.event_id is 'The id of the event at the position: another id there means that the log is not the one that was read.';
+comment on column pawl.cursor.done is 'Positions above the position that are finished already, by a sink that works on several keys at once.';
+comment on column pawl.cursor.effects_after is
+  'Events and jobs that a handler adds are let out above this position only. Null: this generation is not live, and none are.';
+comment on column pawl.cursor.crashes is 'Holders that died since it last moved: the event after the position may be what kills them.';
+comment on column pawl.cursor.hold_at is 'It does not move beyond this position before hold_until: two generations are about to be compared.';
+
+create table pawl.parked_key (
+  tenant text collate "C" not null default '',
+  name text collate "C" not null,
+  generation integer not null,
+  shard integer not null,
+  key_tenant text collate "C" not null,
+  key text collate "C" not null,
+  state text collate "C" not null default 'parked',
+  reason text not null,
+  error text,
+  attempts integer not null,
+  parked_at timestamptz not null default pawl.now(),
+  primary key (tenant, name, generation, shard, key_tenant, key),
+  constraint parked_cursor foreign key (tenant, name, generation, shard) references pawl.cursor (tenant, name, generation, shard),
+  constraint state_known check (state in ('parked', 'unparking'))
+);
+create index parked_key_unparking on pawl.parked_key (tenant, name, generation, shard) where state = 'unparking';
+comment on table pawl.parked_key is 'Keys whose event could not be applied. Their later events wait behind it, in pawl.parked_event; other keys go on.';
+
+create table pawl.parked_event (
+  tenant text collate "C" not null default '',
+  name text collate "C" not null,
+  generation integer not null,
+  shard integer not null,
+  key_tenant text collate "C" not null,
+  key text collate "C" not null,
+  position bigint not null,
+  primary key (tenant, name, generation, shard, key_tenant, key, position),
+  constraint parked_event_key foreign key (tenant, name, generation, shard, key_tenant, key)
+    references pawl.parked_key (tenant, name, generation, shard, key_tenant, key)
+);
+create index parked_event_position on pawl.parked_event (position);
+comment on table pawl.parked_event is 'The positions of events of parked keys, the failed one first. Retention keeps these events.';
+
+create table pawl.dirty (
+  tenant text collate "C" not null default '',
+  id bigint generated always as identity,
+  name text collate "C" not null,
+  generation integer not null,
+  entity text collate "C" not null,
+  position bigint not null,
+  due_at timestamptz not null default pawl.now(),
+  attempts integer not null default 0,
+  last_error text,
+  primary key (tenant, id)
+) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+create index dirty_due on pawl.dirty (tenant, name, generation, due_at, id);
+create index dirty_entity on pawl.dirty (tenant, name, generation, entity);
+comment on table pawl.dirty is
+  'Entities that a state projection must refresh. Only added to, never updated in place by the feeder, so that it does not wait behind a slow refresh.';

@@ -1,0 +1,179 @@
+-- Records: scopes with one committed number each, submissions and their staged rows, append-only versions, erasures.
+
+create sequence pawl.record_scope_id as bigint;
+create sequence pawl.submission_id as bigint;
+create sequence pawl.record_id as bigint cache 1;
+
+create table pawl.record_scope (
+  tenant text collate "C" not null default '',
+  id bigint not null default nextval('pawl.record_scope_id'),
+  record_set text collate "C" not null,
+  scope text collate "C" not null,
+  revision bigint not null default 1,
+  committed bigint not null default 0,
+  next_number bigint not null default 1,
+  live bigint not null default 0,
+  attributes jsonb,
+  created_at timestamptz not null default pawl.now(),
+  primary key (tenant, id),
+  constraint record_scope_name unique (tenant, record_set, scope),
+  constraint name_length check (length(record_set) between 1 and 200 and length(scope) between 2 and 500),
+  constraint numbers_in_order check (committed >= 0 and committed < next_number and live >= 0)
+) with (fillfactor = 50);
+comment on table pawl.record_scope is
+  'What a submission replaces or adds to, such as one registration of one organisation. A reader takes of each record the latest version '
+  'whose number is at most committed: moving that number is the commit of a whole submission.';
+comment on column pawl.record_scope.revision is 'Grows with every commit and erasure. A submission whose baseline is another one is superseded.';
+comment on column pawl.record_scope.live is 'Records whose committed version is no tombstone. Kept for speed; records.audit() counts them anew.';
+
+create table pawl.submission (
+  tenant text collate "C" not null default '',
+  id bigint not null default nextval('pawl.submission_id'),
+  record_set text collate "C" not null,
+  scope_id bigint not null,
+  origin text collate "C" not null,
+  state text collate "C" not null,
+  revision integer not null default 1,
+  fence bigint not null default 0,
+  baseline bigint not null,
+  baseline_number bigint not null,
+  baseline_live bigint not null,
+  number bigint,
+  schema_version integer not null,
+  missing_policy text collate "C" not null,
+  format text collate "C",
+  name text,
+  submitted_by text,
+  rebased_from bigint,
+  lines bigint not null default 0,
+  last_line bigint not null default 0,
+  bytes bigint not null default 0,
+  digest text,
+  created bigint not null default 0,
+  updated bigint not null default 0,
+  unchanged bigint not null default 0,
+  missing bigint not null default 0,
+  deleted bigint not null default 0,
+  invalid_created bigint not null default 0,
+  invalid_updated bigint not null default 0,
+  invalid_unkeyed bigint not null default 0,
+  errors bigint not null default 0,
+  applied_line bigint not null default 0,
+  applied_created bigint not null default 0,
+  applied_updated bigint not null default 0,
+  applied_deleted bigint not null default 0,
+  job_id bigint,
+  failures integer not null default 0,
+  failure_class text collate "C",
+  error text,
+  created_at timestamptz not null default pawl.now(),
+  submitting_at timestamptz,
+  ended_at timestamptz,
+  expires_at timestamptz,
+  primary key (tenant, id),
+  constraint submission_scope foreign key (tenant, scope_id) references pawl.record_scope (tenant, id),
+  constraint state_known check (state in ('uploading', 'validating', 'validated', 'invalid', 'upload-failed', 'submitting', 'submitted', 'superseded', 'failed')),
+  constraint origin_known check (origin in ('upload', 'rebase', 'put', 'append')),
+  constraint policy_known check (missing_policy in ('reject', 'keep', 'tombstone')),
+  constraint class_known check (failure_class in ('permanent', 'transient', 'unknown')),
+  -- Only what is submitted stays for ever, and only a job ends what is submitting: a state and its expiry change together.
+  constraint expiry_by_state check ((state in ('submitting', 'submitted')) = (expires_at is null)),
+  constraint submitting_has_job check (state <> 'submitting' or (job_id is not null and number is not null and submitting_at is not null)),
+  constraint failed_has_reason check (state not in ('failed', 'upload-failed') or error is not null),
+  constraint failed_is_purged check (state <> 'failed' or applied_line = 0),
+  constraint validated_is_valid check (state not in ('validated', 'submitting', 'submitted') or errors = 0),
+  -- The proof at the commit: every staged row was created, updated or unchanged, and what that asked for was written.
+  constraint counts_proved check (
+    state <> 'submitted'
+    or (number is not null and ended_at is not null and lines = created + updated + unchanged
+      and applied_created = created and applied_updated = updated and applied_deleted = deleted)
+  )
+) with (fillfactor = 70);
+create unique index submission_slot on pawl.submission (tenant, scope_id) where state = 'submitting';
+create unique index submission_number on pawl.submission (tenant, scope_id, number) where state = 'submitted';
+create index submission_of_scope on pawl.submission (tenant, scope_id, id);
+create index submission_of_set on pawl.submission (tenant, record_set, id);
+create index submission_failed on pawl.submission (tenant, record_set) where state = 'failed';
+comment on table pawl.submission is
+  'One upload, put or append, from its first row to its end. At most one is submitting per scope; what it writes is invisible until '
+  'record_scope.committed reaches its number.';
+comment on column pawl.submission.fence is 'Of the upload that may stage rows; an upload that was restarted elsewhere finds another.';
+comment on column pawl.submission.lines is 'Rows staged, valid or not, without the tombstones that Pawl adds itself.';
+comment on column pawl.submission.applied_line is 'Everything up to this line is written as versions. Committed with the chunk that wrote it.';
+
+create table pawl.submission_row (
+  tenant text collate "C" not null default '',
+  submission bigint not null,
+  line bigint not null,
+  record_id bigint not null default nextval('pawl.record_id'),
+  kind text collate "C" not null,
+  is_new boolean not null default true,
+  type text collate "C" not null,
+  key text collate "C" not null,
+  hash uuid,
+  classification text,
+  data jsonb,
+  changed text[],
+  primary key (tenant, submission, line),
+  -- C created, U updated, = unchanged, D tombstone; I and J are invalid rows that would create or update, X is one without a key.
+  constraint kind_known check (kind in ('C', 'U', '=', 'D', 'I', 'J', 'X'))
+);
+comment on table pawl.submission_row is
+  'Staged rows. Data is kept only for rows that create or update: an unchanged one is as its record was at the baseline. Removed after '
+  'the commit, or when the submission expires.';
+
+create table pawl.submission_error (
+  tenant text collate "C" not null default '',
+  submission bigint not null,
+  ordinal bigint not null,
+  line bigint not null,
+  code text not null,
+  field text,
+  value text,
+  reason text not null,
+  primary key (tenant, submission, ordinal)
+);
+comment on table pawl.submission_error is 'Why rows are not valid, the first 1,000 of a submission; submission.errors has the full count.';
+
+create table pawl.record (
+  tenant text collate "C" not null default '',
+  scope_id bigint not null,
+  type text collate "C" not null,
+  key text collate "C" not null,
+  id bigint not null,
+  primary key (tenant, scope_id, type, key)
+);
+comment on table pawl.record is 'A record is its key. Never updated; invisible until a version of it is committed.';
+
+create table pawl.record_version (
+  tenant text collate "C" not null default '',
+  record_id bigint not null,
+  number bigint not null,
+  submission bigint not null,
+  schema_version integer not null,
+  is_erased boolean not null default false,
+  status text collate "C" not null,
+  hash uuid,
+  classification text,
+  data jsonb,
+  changed text[],
+  primary key (tenant, record_id, number),
+  constraint status_known check (status in ('CREATED', 'UPDATED', 'DELETED')),
+  constraint data_by_status check ((data is null) = (status = 'DELETED' or is_erased) and (data is null) = (hash is null))
+);
+comment on table pawl.record_version is
+  'Append-only: every version has the whole data. Numbers in it are texts of their decimal value. Only an erasure takes data away.';
+
+create table pawl.record_erasure (
+  tenant text collate "C" not null default '',
+  id bigint generated always as identity,
+  scope_id bigint not null,
+  record_id bigint not null,
+  versions integer not null,
+  reason text not null,
+  erased_by text,
+  at timestamptz not null default pawl.now(),
+  primary key (tenant, id)
+);
+create index record_erasure_of_scope on pawl.record_erasure (tenant, scope_id, id);
+comment on table pawl.record_erasure is 'Whose data was taken away, when, by whom and why. The versions and their numbers stay.';

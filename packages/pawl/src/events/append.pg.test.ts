@@ -1,0 +1,313 @@
+// Append: an event exists if and only if its transaction committed, whoever began that transaction.
+
+import { sql as drizzleSql } from 'drizzle-orm'
+import { drizzle } from 'drizzle-orm/node-postgres'
+import knex from 'knex'
+import { Kysely, PostgresDialect } from 'kysely'
+import { drizzleTx, type Pawl } from 'pawl'
+import pg from 'pg'
+import postgres from 'postgres'
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { FaultProxy } from '../../test/support/fault-proxy.ts'
+import { Connection } from '../db/driver.ts'
+import { toCloudEvent } from './cloudevent.ts'
+import { readLog } from './read-log.ts'
+import { sequence } from './sequence.ts'
+
+let db: TestDatabase
+let pawl: Pawl
+beforeAll(async () => {
+  db = await createDatabase()
+  pawl = db.pawl()
+})
+beforeEach(() => db.query('truncate pawl.event'))
+afterAll(() => db.drop())
+
+const placed = (key: string) => ({ type: 'OrderPlaced', aggregateType: 'order', key, data: { total: '0.10' } })
+const keys = async () =>
+  (await db.query<{ key: string }>('select aggregateid as key from pawl.event order by seq')).map(({ key }) => key)
+
+class Undo extends Error {}
+
+/** Runs the work in a transaction of each library; 'undo' ends it by an error. */
+const libraries: Readonly<Record<string, (work: (tx: object) => Promise<void>) => Promise<void>>> = {
+  pg: async (work) => {
+    const client = await db.pool.connect()
+    try {
+      await client.query('begin')
+      await work(client)
+      await client.query('commit')
+    } catch (error) {
+      await client.query('rollback')
+      throw error
+    } finally {
+      client.release()
+    }
+  },
+  'postgres.js': async (work) => {
+    const client = postgres(db.url, { max: 1, onnotice: () => undefined })
+    try {
+      await client.begin((tx) => work(tx))
+    } finally {
+      await client.end()
+    }
+  },
+  kysely: async (work) => {
+    const kysely = new Kysely({ dialect: new PostgresDialect({ pool: new pg.Pool({ connectionString: db.url, max: 1 }) }) })
+    try {
+      await kysely.transaction().execute((tx) => work(tx))
+    } finally {
+      await kysely.destroy()
+    }
+  },
+  drizzle: async (work) => {
+    const pool = new pg.Pool({ connectionString: db.url, max: 1 })
+    try {
+      await drizzle(pool).transaction((tx) => work(drizzleTx(tx as never, drizzleSql as never)))
+    } finally {
+      await pool.end()
+    }
+  },
+  knex: async (work) => {
+    const client = knex({ client: 'pg', connection: db.url, pool: { min: 0, max: 1 } })
+    try {
+      await client.transaction((tx) => work(tx))
+    } finally {
+      await client.destroy()
+    }
+  },
+}
+
+test.each(Object.keys(libraries))('[O1] through %s an event is there if and only if the transaction commits', async (name) => {
+  const inTransaction = libraries[name]!
+  await expect(
+    inTransaction(async (tx) => {
+      await pawl.events.append(placed('undone'), { tx })
+      await pawl.events.append([placed('undone'), placed('undone')], { tx })
+      throw new Undo()
+    }),
+  ).rejects.toBeInstanceOf(Undo)
+  expect(await keys()).toEqual([])
+  const answers: string[] = []
+  await inTransaction(async (tx) => {
+    const one = await pawl.events.append({ ...placed('a'), headers: { traceparent: '00-1-2-01' } }, { tx })
+    const many = await pawl.events.append([placed('b'), placed('c')], { tx })
+    answers.push(...one.ids, ...many.ids)
+    expect(one.token).toMatch(/^\d+:\d+$/)
+  })
+  expect(await db.query('select id::text, aggregateid as key, payload from pawl.event order by seq')).toEqual(
+    ['a', 'b', 'c'].map((key, index) => ({ id: answers[index], key, payload: { total: '0.10' } })),
+  )
+})
+
+test('[O1] plain SQL and a trigger append too', async () => {
+  await db.query(`create table orders (id text primary key);
+    create function order_placed() returns trigger language plpgsql as $$
+    begin
+      perform pawl.append('OrderPlaced', 'order', new.id, jsonb_build_object('by', 'trigger'));
+      return new;
+    end $$;
+    create trigger placed after insert on orders for each row execute function order_placed()`)
+  await db.query("insert into orders values ('1')")
+  await db.query("insert into pawl.event (aggregatetype, aggregateid, type, payload) values ('order', '2', 'OrderPlaced', '{}')")
+  const client = await db.pool.connect()
+  await client.query('begin')
+  await client.query("insert into orders values ('3')")
+  await client.query('rollback')
+  client.release()
+  expect(await keys()).toEqual(['1', '2'])
+})
+
+test('[O1] without a transaction it is one of our own; in bulk it is all or nothing', async () => {
+  const { ids } = await pawl.events.append(Array.from({ length: 2500 }, (_, n) => placed(String(n))))
+  expect(new Set(ids).size).toBe(2500)
+  expect(await keys()).toEqual(Array.from({ length: 2500 }, (_, n) => String(n)))
+  await db.query(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no' using errcode = '23000'; end $$;
+    create trigger refuse before insert on pawl.event for each row when (new.aggregateid = 'bad') execute function refuse()`)
+  try {
+    await expect(pawl.events.append([...Array.from({ length: 1500 }, () => placed('x')), placed('bad')])).rejects.toMatchObject({
+      code: '23000',
+    })
+  } finally {
+    await db.query('drop function refuse cascade')
+  }
+  expect(await db.query("select count(*)::int as n from pawl.event where aggregateid = 'x'")).toEqual([{ n: 0 }])
+})
+
+test('[O1] an append whose writer dies before its commit is not there', async () => {
+  const client = new pg.Client({ connectionString: db.url })
+  client.on('error', () => undefined)
+  await client.connect()
+  await client.query('begin')
+  await pawl.events.append(placed('k'), { tx: client })
+  const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid')
+  await db.query('select pg_terminate_backend($1)', [rows[0]!.pid])
+  await expect(client.query('commit')).rejects.toThrow()
+  expect(await keys()).toEqual([])
+})
+
+test('[O1] an append whose answer is lost is not sent again: the caller is told that it may be there', async () => {
+  const proxy = await FaultProxy.start(db.url)
+  const far = db.pawl({ databaseUrl: proxy.url })
+  await far.events.append(placed('first'))
+  const lost = proxy.loseReply(/pawl_append_event|pawl\.append_event/)
+  await expect(far.events.append(placed('second'))).rejects.toMatchObject({ code: 'PAWL_COMMIT_UNKNOWN' })
+  await lost.happened
+  await far.close()
+  await proxy.stop()
+  expect(await keys()).toEqual(['first', 'second'])
+})
+
+test.each(['relaxed', 'durable'] as const)('[O1] an append of durability %s is there', async (durability) => {
+  await db.pawl({ durability }).events.append(placed('k'))
+  expect(await keys()).toEqual(['k'])
+})
+
+test('ids are UUIDs of version 7 in order of time', async () => {
+  const { ids } = await pawl.events.append([placed('a'), placed('b')])
+  for (const id of ids) expect(id).toMatch(/^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/)
+  const ms = Number.parseInt(ids[0]!.replaceAll('-', '').slice(0, 12), 16)
+  const [now] = await db.query<{ ms: string }>("select (date_part('epoch', pawl.now()) * 1000)::bigint::text as ms")
+  expect(Math.abs(Number(now!.ms) - ms)).toBeLessThan(60_000)
+})
+
+test.each([
+  ['no key', { ...placed('k'), key: '' }],
+  ['a key that is too long', placed('\u{1f600}'.repeat(501))],
+  ['no type', { ...placed('k'), type: undefined as unknown as string }],
+  ['NUL in the key', placed('a\u0000b')],
+  ['half a surrogate pair in data', { ...placed('k'), data: { a: '\ud800' } }],
+  ['NUL in data', { ...placed('k'), data: { a: 'x\u0000' } }],
+  ['data that is too large', { ...placed('k'), data: 'x'.repeat(1_100_000) }],
+  ['headers that are too large', { ...placed('k'), headers: { a: 'x'.repeat(70_000) } }],
+  ['headers that are a list', { ...placed('k'), headers: [] as never }],
+])('%s is refused with a clear error and nothing is stored', async (_what, event) => {
+  await expect(pawl.events.append([placed('good'), event])).rejects.toMatchObject({ code: 'PAWL_INVALID_PAYLOAD' })
+  expect(await keys()).toEqual([])
+})
+
+test.each([
+  ["select pawl.append('T', 'a', '')", /name of an event/],
+  ["select pawl.append('T', 'a', null)", /name of an event/],
+  ["select pawl.append(repeat('t', 201), 'a', 'k')", /name of an event/],
+  ["select pawl.append('T', 'a', 'k', headers => jsonb_build_object('h', repeat('x', 70000)))", /headers/],
+  ["select pawl.append('T', 'a', 'k', headers => '[]')", /headers/],
+  ['select pawl.append_events(\'\', \'[{"type": "T", "aggregatetype": "a"}]\')', /name of an event/],
+  [
+    'select pawl.append_events(repeat(\'t\', 101), \'[{"type": "T", "aggregatetype": "a", "aggregateid": "k"}]\')',
+    /name of an event/,
+  ],
+])('the SQL function refuses too: %s', async (text, message) => {
+  await expect(db.query(text)).rejects.toMatchObject({ code: '22023', message: expect.stringMatching(message) })
+})
+
+test('an append inside a tx handler without its transaction names the fix', async () => {
+  pawl.jobs.define('work', { retry: { attempts: 1 }, tx: async () => void (await pawl.events.append(placed('k'))) })
+  const { id } = await pawl.jobs.enqueue('work', {})
+  const worker = pawl.jobs.worker()
+  await worker.start()
+  await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
+  await worker.stop()
+  expect((await pawl.jobs.get(id))!.lastError).toContain('Pass { tx }')
+  expect(await keys()).toEqual([])
+})
+
+test('an append notifies only while a reader sleeps, at every isolation level', async () => {
+  const listener = new pg.Client({ connectionString: db.url })
+  await listener.connect()
+  let heard = 0
+  listener.on('notification', () => heard++)
+  await listener.query('listen pawl_events')
+  const appendAll = async () => {
+    await pawl.events.append(placed('a'))
+    await pawl.events.append([placed('a'), placed('b')])
+    for (const level of ['repeatable read', 'serializable']) {
+      await libraries.pg!(async (tx) => {
+        await (tx as pg.Client).query(`set transaction isolation level ${level}`)
+        await (tx as pg.Client).query('select 1 from pawl.event')
+        // Whoever goes to sleep now is later than this transaction's snapshot.
+        await sleepers(1)
+        await pawl.events.append(placed('a'), { tx })
+      })
+    }
+    await listener.query('select 1')
+  }
+  const sleepers = async (count: number) => {
+    await db.query('delete from pawl.sleeper where worker > $1', [count * isAsleep])
+    for (let worker = 1; worker <= count * isAsleep; worker++)
+      await db.query("insert into pawl.sleeper (queue, worker) values ('pawl.events', $1) on conflict do nothing", [worker])
+  }
+  let isAsleep = 0
+  await appendAll()
+  expect(heard).toBe(0)
+  isAsleep = 1
+  await sleepers(1)
+  await appendAll()
+  await until('all four are heard', () => heard === 4)
+  await pawl.events.append(placed('a'), { wake: false })
+  // Of two sleepers one wakes up; the other still has to be told.
+  await sleepers(2)
+  await sleepers(1)
+  await pawl.events.append(placed('a'))
+  await until('it is heard', () => heard === 5)
+  isAsleep = 0
+  await sleepers(0)
+  await pawl.events.append(placed('a'))
+  await listener.query('select 1')
+  expect(heard).toBe(5)
+  await listener.end()
+})
+
+test('readers that fall asleep and wake up at the same time leave the right word behind', async () => {
+  const rounds = Array.from({ length: 8 }, async (_, index) => {
+    for (let n = 0; n < 25; n++) {
+      await db.query("insert into pawl.sleeper (queue, worker) values ('pawl.events', $1)", [100 + index])
+      if (n === 24 && index === 3) return
+      await db.query('delete from pawl.sleeper where worker = $1', [100 + index])
+    }
+  })
+  await Promise.all(rounds)
+  expect(await db.query('select is_called from pawl.reader_sleeps')).toEqual([{ is_called: true }])
+  await db.query('delete from pawl.sleeper')
+  expect(await db.query('select is_called from pawl.reader_sleeps')).toEqual([{ is_called: false }])
+})
+
+test('one tenant cannot append for another, and readers are told whose an event is', async () => {
+  await pawl.for('acme').events.append(placed('k'))
+  await pawl.events.append(placed('k'))
+  const connection = new Connection(pawl.config.database, 'test')
+  await sequence(connection, pawl.config.database)
+  const { head } = await pawl.events.lag()
+  const all = await readLog(connection, { after: head - 2, limit: 10 })
+  expect(all.events.map(({ tenant }) => tenant)).toEqual(['acme', ''])
+  const own = await readLog(connection, { after: head - 2, limit: 10, tenant: 'acme' })
+  expect(own).toMatchObject({ events: [{ tenant: 'acme', position: head - 1 }], next: head, head })
+  await connection.close()
+})
+
+test('an event of the log as a CloudEvent', async () => {
+  await pawl
+    .for('acme')
+    .events.append({ ...placed('k'), headers: { traceparent: '00-1-2-01', dataschema: 'v1', 'not valid': 1, id: 'mine' } })
+  const connection = new Connection(pawl.config.database, 'test')
+  await sequence(connection, pawl.config.database)
+  const { head } = await pawl.events.lag()
+  const { events } = await readLog(connection, { after: head - 1, limit: 10 })
+  await connection.close()
+  expect(toCloudEvent(events[0]!, '/shop')).toEqual({
+    specversion: '1.0',
+    id: events[0]!.id,
+    source: '/shop',
+    type: 'OrderPlaced',
+    subject: 'k',
+    time: events[0]!.at.toISOString(),
+    datacontenttype: 'application/json',
+    partitionkey: 'k',
+    sequence: String(head),
+    pawltenant: 'acme',
+    traceparent: '00-1-2-01',
+    dataschema: 'v1',
+    data: { total: '0.10' },
+  })
+})

@@ -1,0 +1,192 @@
+// Append: one statement in the caller's transaction, or a transaction of our own. The event is there if and only if that transaction commits.
+
+import { assertKnown, type Config } from '../config.ts'
+import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
+import { classify } from '../db/classify.ts'
+import { type Connection, type Pool, unavailable } from '../db/driver.ts'
+import { OwnTransaction } from '../db/transaction.ts'
+import { PawlError } from '../errors.ts'
+import { invalid, toJson } from '../jobs/payload.ts'
+import { insideTx } from '../jobs/runner.ts'
+import { assertStandby } from '../jobs/start-checks.ts'
+import { answerLost, retryingDefinite } from '../kernel/definite.ts'
+import { probe } from '../kernel/probe.ts'
+import type { NewEvent } from './types.ts'
+
+// The answer is one text, 'id xid seq': a row of three would cost a tenth of the append.
+const appendOneSql = `select pawl.append_event($1::text, $2::text, $3::text, $4::text, $5::text, $6::jsonb, $7::jsonb, $8::boolean) as answer`
+const appendManySql = 'select a.answer from pawl.append_events($1::text, $2::jsonb, $3::boolean) as a(answer)'
+const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text as level'
+
+const knownOptions = new Set(['tx', 'wake'])
+const knownFields = new Set(['type', 'aggregateType', 'key', 'data', 'channel', 'headers'])
+const chunkRows = 1000
+const headersBytesMax = 65_536
+
+export interface AppendEventOptions {
+  /** Your transaction, of any library that Pawl knows. Without it the append is a transaction of its own. */
+  readonly tx?: AnyTx
+  /** false for a transaction that you will PREPARE: it cannot notify, and readers find the event at their next poll. */
+  readonly wake?: boolean
+}
+
+export interface Appended {
+  /** One per event, in order. */
+  readonly ids: string[]
+  /** For `pawl.projections.seen(name, token)`, once your transaction has committed. */
+  readonly token: string
+}
+
+export interface AppendCore {
+  readonly config: Config
+  readonly pool: Pool
+  /** Readers of this process need not wait for a notification. */
+  readonly onAppended: () => void
+}
+
+interface Call {
+  readonly name: string
+  readonly text: string
+  readonly values: unknown[]
+}
+
+interface Answer {
+  readonly answer: string
+}
+
+const suppressed = { id: '00000000-0000-0000-0000-000000000000', token: '0' }
+
+export async function append(
+  core: AppendCore,
+  tenant: string,
+  events: readonly NewEvent[],
+  options: AppendEventOptions,
+): Promise<Appended> {
+  assertKnown('append', options, knownOptions)
+  if (events.length === 0) return { ids: [], token: suppressed.token }
+  const texts = events.map((event) => eventTexts(core.config, event))
+  if (areEffectsSuppressed(options.tx)) return { ids: events.map(() => suppressed.id), token: suppressed.token }
+  const calls = callsFor(tenant, texts, options.wake ?? true)
+  if (options.tx !== undefined) return appendIn(core, toTx(options.tx), calls)
+  assertOutsideTx('append')
+  try {
+    const answers = await retryingDefinite(() => appendOwn(core, calls))
+    core.onAppended()
+    return toAppended(answers)
+  } catch (error) {
+    throw classify(error) === 'connection' ? answerLost(error) : unavailable(error)
+  }
+}
+
+/** A call without its transaction inside a handler would not commit with it, and could wait for the pool that the handler occupies. */
+export function assertOutsideTx(verb: string): void {
+  const held = insideTx.getStore()
+  if (held === undefined) return
+  throw new PawlError(
+    'PAWL_TX_REQUIRED',
+    `${verb} was called inside the handler of '${held.kind}' without its transaction: it would not commit with it, and could wait for the pool that this handler occupies. Pass { tx }.`,
+  )
+}
+
+async function appendIn(core: AppendCore, tx: Tx, calls: readonly Call[]): Promise<Appended> {
+  if (core.config.durability === 'replicated') {
+    await assertStandby({ query: async (text: string) => (await tx.query(text)).rows } as unknown as Connection)
+    await tx.query(durabilitySql, ['replicated', false])
+  }
+  const answers: Answer[] = []
+  for (const { text, values } of calls) answers.push(...(await tx.query<Answer>(text, values)).rows)
+  if (probe.on) await probe.hit('events.append.sent', answers)
+  return toAppended(answers)
+}
+
+/** One statement is a transaction already; more of them, or another durability, get one around them. */
+async function appendOwn(core: AppendCore, calls: readonly Call[]): Promise<Answer[]> {
+  const { config, pool } = core
+  const [first] = calls
+  if (calls.length === 1 && config.durability === 'durable') {
+    const { name, text, values } = first!
+    const query = config.database.pooler === 'none' ? { name, text, values } : { text, values }
+    const { rows } = await pool.query<Answer>(query)
+    if (probe.on) await probe.hit('events.append.sent', rows)
+    return rows
+  }
+  const client = await pool.connect()
+  const tx = new OwnTransaction(client)
+  try {
+    if (config.durability === 'replicated')
+      await assertStandby({ query: async (text: string) => (await tx.query(text)).rows } as unknown as Connection)
+    await tx.query(durabilitySql, [config.durability, true])
+    // Every chunk is on its way while the first is still worked on.
+    const sent = await Promise.all(calls.map(({ text, values }) => tx.query<Answer>(text, values)))
+    const answers = sent.flatMap(({ rows }) => rows)
+    if (probe.on) await probe.hit('events.append.sent', answers)
+    await tx.commit()
+    return answers
+  } catch (error) {
+    await tx.rollback()
+    throw error
+  } finally {
+    tx.release()
+  }
+}
+
+interface EventTexts {
+  readonly event: NewEvent
+  readonly data: string
+  readonly headers: string | null
+}
+
+/** The parts of an event as they are stored, or a PAWL_INVALID_PAYLOAD that says what is wrong. */
+export function eventTexts(config: Config, event: NewEvent, known: ReadonlySet<string> = knownFields): EventTexts {
+  assertKnown('an event', event, known)
+  assertName('type', event.type, 200)
+  assertName('aggregateType', event.aggregateType, 200)
+  assertName('key', event.key, 500)
+  if (event.channel !== undefined) assertName('channel', event.channel, 100)
+  const { payloadBytesMax: bytesMax, payloadDepthMax: depthMax } = config
+  const data = toJson(event.data === undefined ? null : event.data, `The event '${event.type}': data`, { bytesMax, depthMax })
+  if (event.headers === undefined) return { event, data, headers: null }
+  if (typeof event.headers !== 'object' || event.headers === null || Array.isArray(event.headers))
+    throw invalid('headers', '', 'is not an object')
+  const headers = toJson(event.headers, `The event '${event.type}': headers`, { bytesMax: headersBytesMax, depthMax })
+  return { event, data, headers }
+}
+
+function assertName(field: string, value: unknown, charsMax: number): void {
+  if (typeof value !== 'string') throw invalid(`The event's ${field}`, '', 'is not a text')
+  // Characters, as the server counts them, and not halves of surrogate pairs.
+  if (value.length < 1 || (value.length > charsMax && [...value].length > charsMax))
+    throw invalid(`The event's ${field}`, '', `has not 1 to ${charsMax} characters`)
+  if (value.includes('\u0000') || !value.isWellFormed())
+    throw invalid(`The event's ${field}`, '', 'contains what PostgreSQL cannot store')
+}
+
+/** The events as the JSON array that the SQL functions take. */
+export function eventsJson(texts: readonly EventTexts[], more: (index: number) => string = () => ''): string {
+  const parts = texts.map(({ event, data, headers }, index) => {
+    const { type, aggregateType: aggregatetype, key: aggregateid, channel } = event
+    const names = JSON.stringify({ type, aggregatetype, aggregateid, channel })
+    return `${names.slice(0, -1)},"payload":${data}${headers === null ? '' : `,"headers":${headers}`}${more(index)}}`
+  })
+  return `[${parts.join(',')}]`
+}
+
+function callsFor(tenant: string, texts: readonly EventTexts[], wake: boolean): Call[] {
+  if (texts.length === 1) {
+    const { event, data, headers } = texts[0]!
+    const values = [tenant, event.channel ?? 'default', event.aggregateType, event.key, event.type, data, headers, wake]
+    return [{ name: 'pawl_append_event', text: appendOneSql, values }]
+  }
+  const calls: Call[] = []
+  for (let from = 0; from < texts.length; from += chunkRows) {
+    const values = [tenant, eventsJson(texts.slice(from, from + chunkRows)), wake]
+    calls.push({ name: 'pawl_append_events', text: appendManySql, values })
+  }
+  return calls
+}
+
+function toAppended(answers: readonly Answer[]): Appended {
+  const ids = answers.map(({ answer }) => answer.slice(0, answer.indexOf(' ')))
+  const [, xid, seq] = answers.at(-1)!.answer.split(' ')
+  return { ids, token: `${xid}:${seq}` }
+}

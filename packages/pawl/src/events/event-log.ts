@@ -1,0 +1,117 @@
+// The verbs of the event log. Those that write take an optional transaction of the caller's.
+
+import { whole } from '../config.ts'
+import { unavailable } from '../db/driver.ts'
+import { bind, statement } from '../db/statement.ts'
+import { extendPartitions } from '../kernel/partitions.ts'
+import { type AppendCore, type AppendEventOptions, type Appended, append } from './append.ts'
+import { auditLog, type LogAudit } from './audit.ts'
+import { type EraseOptions, erase } from './erase.ts'
+import { type HoldBack, whoHoldsBack } from './hold-back.ts'
+import { type Ingested, type IngestOptions, ingest, type OutsideEvent } from './ingest.ts'
+import { onLongConnection } from './long-connection.ts'
+import { keepDaysDefault } from './maintenance.ts'
+import { type Retained, retain } from './retention.ts'
+import type { NewEvent } from './types.ts'
+
+const lagStatement = statement(import.meta.url, 'lag')
+
+export interface LogLag {
+  /** The last position that was given. */
+  readonly head: number
+  readonly generation: number
+  /** Events up to here may have been removed. */
+  readonly removedUntil: number
+  /** Committed events without a position yet, at most 10,000. They have one as soon as a runner ticks. */
+  readonly waiting: number
+  /** How long ago the oldest of them was appended. */
+  readonly oldestMs: number | undefined
+  readonly tickedAt: Date
+}
+
+/** What one tenant may do with the log: `pawl.for('acme').events` cannot name another's events. */
+export class TenantEvents {
+  protected readonly core: AppendCore
+  readonly #tenant: string
+
+  constructor(core: AppendCore, tenant: string) {
+    this.core = core
+    this.#tenant = tenant
+  }
+
+  /** Appends one event, or many in order. With `tx` they are there if and only if your transaction commits. */
+  async append(events: NewEvent | readonly NewEvent[], options: AppendEventOptions = {}): Promise<Appended> {
+    return append(this.core, this.#tenant, listOf(events), options)
+  }
+
+  /** Takes in events of an outside source, each once, and moves the source's position in the same transaction. */
+  async ingest(events: OutsideEvent | readonly OutsideEvent[], options: IngestOptions): Promise<Ingested> {
+    return ingest(this.core, this.#tenant, listOf(events), options)
+  }
+
+  /** Removes what the events of one key say. Ids, order and positions stay; pawl.audit says who did it and why. */
+  async erase(options: EraseOptions): Promise<{ erased: number }> {
+    return erase(this.core.config, this.#tenant, options)
+  }
+}
+
+/** The event log: `pawl.events`. It appends for the empty tenant, and looks at the whole. */
+export class EventLog extends TenantEvents {
+  constructor(core: AppendCore) {
+    super(core, '')
+  }
+
+  /** Proves that the log has every event once. It reads everything that is kept. */
+  async audit(): Promise<LogAudit> {
+    return auditLog(this.core.config)
+  }
+
+  /** Everything that delays delivery or retention, with the statement that ends it. */
+  async whoHoldsBack(options: { keepDays?: number } = {}): Promise<HoldBack[]> {
+    try {
+      return await whoHoldsBack(this.core.pool, { keepDays: days(options.keepDays) })
+    } catch (error) {
+      throw unavailable(error)
+    }
+  }
+
+  /** Where the log stands, and what waits for a position. */
+  async lag(): Promise<LogLag> {
+    const { rows } = await this.core.pool
+      .query(lagStatement.text, bind(lagStatement, {}) as unknown[])
+      .catch((error: unknown) => {
+        throw unavailable(error)
+      })
+    const row = rows[0] as Record<'head' | 'removed_until', string> & {
+      readonly generation: number
+      readonly waiting: number
+      readonly oldest_ms: string | null
+      readonly ticked_at: Date
+    }
+    return {
+      head: Number(row.head),
+      generation: row.generation,
+      removedUntil: Number(row.removed_until),
+      waiting: row.waiting,
+      oldestMs: row.oldest_ms === null ? undefined : Number(row.oldest_ms),
+      tickedAt: row.ticked_at,
+    }
+  }
+
+  /** Removes days of events that are old enough and that nobody needs. Runners do it by themselves; call it where there are none. */
+  async retain(options: { keepDays?: number } = {}): Promise<Retained> {
+    const keepDays = days(options.keepDays)
+    return onLongConnection(this.core.config, 'event maintenance', async (connection) => {
+      await extendPartitions(connection)
+      return retain(connection, { keepDays })
+    })
+  }
+}
+
+function days(keepDays: number | undefined): number {
+  return whole('keepDays', keepDays ?? keepDaysDefault, 1, 3650)
+}
+
+function listOf<T>(given: T | readonly T[]): readonly T[] {
+  return Array.isArray(given) ? (given as readonly T[]) : [given as T]
+}

@@ -1,0 +1,117 @@
+// Who holds back what: everything that delays delivery or keeps events from being removed, each with its name and the statement that ends it.
+
+import type { Pool } from '../db/driver.ts'
+import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
+import { oldPartitions } from './retention.ts'
+
+const transactionsStatement = statement(import.meta.url, 'hold-transactions')
+const cursorsStatement = statement(import.meta.url, 'hold-cursors')
+const slotsStatement = statement(import.meta.url, 'hold-slots')
+
+export interface HoldBack {
+  readonly what: 'transaction' | 'prepared transaction' | 'cursor' | 'parked key' | 'replication slot'
+  /** 'delivery': events reach readers later. 'retention': events, or the server's log, cannot be removed. */
+  readonly delays: 'delivery' | 'retention'
+  readonly name: string
+  readonly since: Date | null
+  readonly detail: string
+  /** What it costs on disk beyond the days that are kept. Unknown: undefined. */
+  readonly bytes: number | undefined
+  /** The statement or call that ends it. */
+  readonly endWith: string
+}
+
+interface TransactionRow {
+  readonly is_sequencer: boolean
+  readonly pid: number | null
+  readonly gid: string | null
+  readonly since: Date | null
+  readonly state: string | null
+  readonly application: string | null
+  readonly query: string | null
+}
+
+interface CursorRow {
+  readonly what: 'cursor' | 'parked key'
+  readonly name: string
+  readonly generation: number
+  readonly shard: number
+  readonly key: string | null
+  readonly state: string
+  readonly position: string
+  readonly behind: string
+  readonly since: Date
+}
+
+interface SlotRow {
+  readonly name: string
+  readonly is_active: boolean
+  readonly state: string | null
+  readonly bytes: string | null
+}
+
+export async function whoHoldsBack(pool: Pool, options: { readonly keepDays: number }): Promise<HoldBack[]> {
+  const run = async <Row>(query: Statement, values: Readonly<Record<string, Parameter>> = {}) =>
+    (await pool.query(query.text, bind(query, values) as unknown[])).rows as Row[]
+  const [transactions, cursors, slots, old] = [
+    await run<TransactionRow>(transactionsStatement),
+    await run<CursorRow>(cursorsStatement),
+    await run<SlotRow>(slotsStatement),
+    await oldPartitions({ run }, options.keepDays),
+  ]
+  const bytesAfter = (position: number) =>
+    old.filter(({ until }) => Number(until) > position).reduce((sum, { bytes }) => sum + Number(bytes), 0)
+  return [
+    ...transactions.map(ofTransaction),
+    ...cursors.map((row) => ofCursor(row, bytesAfter(Number(row.position)))),
+    ...slots.map(ofSlot),
+  ]
+}
+
+function ofTransaction(row: TransactionRow): HoldBack {
+  const whose = row.is_sequencer
+    ? 'It holds the sequencer: no event gets a position.'
+    : 'It appended: its own events wait for its commit.'
+  const common = { delays: 'delivery', since: row.since, bytes: undefined } as const
+  if (row.pid === null) {
+    const gid = row.gid ?? 'unknown'
+    const endWith = `commit prepared '${gid.replaceAll("'", "''")}' -- or rollback prepared`
+    return { ...common, what: 'prepared transaction', name: gid, detail: whose, endWith }
+  }
+  const about = [row.application, row.state, row.query].filter((part) => part !== null && part !== '').join(', ')
+  return {
+    ...common,
+    what: 'transaction',
+    name: `process ${row.pid}`,
+    detail: about === '' ? whose : `${whose} ${about}`,
+    endWith: `select pg_terminate_backend(${row.pid})`,
+  }
+}
+
+function ofCursor(row: CursorRow, bytes: number): HoldBack {
+  const cursor = `${row.name} generation ${row.generation} shard ${row.shard}`
+  const isCursor = row.what === 'cursor'
+  return {
+    what: row.what,
+    delays: 'retention',
+    name: isCursor ? cursor : `${row.key} of ${cursor}`,
+    since: row.since,
+    detail: `It is ${row.state} at position ${row.position}, ${row.behind} events behind the head.`,
+    bytes,
+    endWith: isCursor
+      ? `start a runner that defines '${row.name}', or give it a maxLag`
+      : `pawl.projections.unpark('${row.name}', ...), or skip it`,
+  }
+}
+
+function ofSlot(row: SlotRow): HoldBack {
+  return {
+    what: 'replication slot',
+    delays: 'retention',
+    name: row.name,
+    since: null,
+    detail: `It is ${row.is_active ? 'in use' : 'not in use'}${row.state === null ? '' : `, ${row.state}`}; the server keeps its write-ahead log for it.`,
+    bytes: row.bytes === null ? undefined : Number(row.bytes),
+    endWith: `select pg_drop_replication_slot('${row.name}')`,
+  }
+}

@@ -1,0 +1,126 @@
+// The inbox: events of an outside source, each taken in once, with the source's position moved in the same transaction.
+
+import { assertKnown, whole } from '../config.ts'
+import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
+import { classify } from '../db/classify.ts'
+import { unavailable } from '../db/driver.ts'
+import { PawlError } from '../errors.ts'
+import { durationMs } from '../kernel/clock.ts'
+import { answerLost } from '../kernel/definite.ts'
+import { retrying } from '../kernel/retry.ts'
+import { type AppendCore, assertOutsideTx, eventsJson, eventTexts } from './append.ts'
+import type { NewEvent } from './types.ts'
+
+const ingestSql = `select i.outcome, i.was::text as was, i.reached::text as reached, i.ingested, i.repeated
+  from pawl.ingest_events($1::text, $2::text, $3::bigint, $4::bigint, $5::jsonb, $6::bigint, $7::boolean) i`
+
+const knownOptions = new Set(['source', 'position', 'after', 'remember', 'tx', 'wake'])
+const knownFields = new Set(['id', 'type', 'aggregateType', 'key', 'data', 'channel', 'headers'])
+const eventsMax = 10_000
+const rememberMs = 30 * 86_400_000
+
+export interface OutsideEvent<Data = unknown> extends NewEvent<Data> {
+  /** The source's own id of the event: the same one is taken in once. 1 to 500 characters. */
+  readonly id: string
+}
+
+export interface IngestOptions {
+  /** Where the events come from, such as 'chain:main'. 1 to 200 characters. */
+  readonly source: string
+  /** Where in the source they stand: a block, an offset, a sequence number. It moves forward in the same transaction. */
+  readonly position?: number | bigint
+  /** The position that the source says came before this one. If that was never taken in, something is missing: PAWL_SOURCE_GAP. */
+  readonly after?: number | bigint
+  /** How long ids are remembered. What lies below the source's position is refused even when its id is forgotten. Default 30d. */
+  readonly remember?: number | string
+  readonly tx?: AnyTx
+  readonly wake?: boolean
+}
+
+export interface Ingested {
+  /** 'replayed': all of it had been taken in before. */
+  readonly outcome: 'ingested' | 'replayed'
+  readonly ingested: number
+  readonly repeated: number
+  /** Where the source stands now; undefined for a source without positions. */
+  readonly position: bigint | undefined
+}
+
+interface Row {
+  readonly outcome: 'ingested' | 'replayed' | 'gap'
+  readonly was: string | null
+  readonly reached: string | null
+  readonly ingested: number | string
+  readonly repeated: number | string
+}
+
+export async function ingest(
+  core: AppendCore,
+  tenant: string,
+  events: readonly OutsideEvent[],
+  options: IngestOptions,
+): Promise<Ingested> {
+  assertKnown('ingest', options, knownOptions)
+  const { source, position, after, remember, tx, wake = true } = options
+  if (typeof source !== 'string' || source.length < 1 || source.length > 200)
+    throw new PawlError('PAWL_CONFIG', 'The source of ingested events has 1 to 200 characters.')
+  if (after !== undefined && position === undefined)
+    throw new PawlError('PAWL_CONFIG', '`after` says which position came before; give `position` as well.')
+  whole('the number of events in one call of ingest', events.length, 0, eventsMax)
+  const keepMs = whole('remember', Math.round(durationMs(remember ?? rememberMs)), 1, 10 * 365 * 86_400_000)
+  const texts = events.map((event) => eventTexts(core.config, event, knownFields))
+  const json = eventsJson(texts, (index) => `,"event_id":${JSON.stringify(idOf(events[index]!))}`)
+  const values = [tenant, source, position?.toString() ?? null, after?.toString() ?? null, json, keepMs, wake]
+  if (areEffectsSuppressed(tx)) return { outcome: 'replayed', ingested: 0, repeated: events.length, position: undefined }
+  if (tx !== undefined) return toIngested(await run(toTx(tx), values), options)
+  assertOutsideTx('ingest')
+  // Repeating it is harmless: that is what the inbox is for.
+  const row = await retrying(() => run(poolTx(core), values)).catch((error: unknown) => {
+    throw classify(error) === 'connection' ? answerLost(error) : unavailable(error)
+  })
+  core.onAppended()
+  return toIngested(row, options)
+}
+
+function poolTx(core: AppendCore): Tx {
+  return {
+    query: async <Row>(text: string, values: readonly unknown[] = []) => ({
+      rows: (await core.pool.query(text, [...values])).rows as Row[],
+    }),
+  }
+}
+
+async function run(tx: Tx, values: readonly unknown[]): Promise<Row> {
+  return (await tx.query<Row>(ingestSql, values)).rows[0]!
+}
+
+function idOf(event: OutsideEvent): string {
+  if (
+    typeof event.id === 'string' &&
+    event.id.length >= 1 &&
+    event.id.length <= 500 &&
+    event.id.isWellFormed() &&
+    !event.id.includes('\u0000')
+  )
+    return event.id
+  throw new PawlError(
+    'PAWL_INVALID_PAYLOAD',
+    "The id of an event from outside is its source's own: a text of 1 to 500 characters.",
+  )
+}
+
+function toIngested(row: Row, { source, position, after }: IngestOptions): Ingested {
+  if (row.outcome === 'gap') {
+    throw new PawlError(
+      'PAWL_SOURCE_GAP',
+      `Source '${source}' was read up to position ${row.was}, and position ${position} comes after ${after}: what lies between was never taken in. Read the source again from ${row.was}.`,
+      { details: { source, was: row.was, after: String(after), position: String(position) } },
+    )
+  }
+  return {
+    outcome: row.outcome,
+    ingested: Number(row.ingested),
+    repeated: Number(row.repeated),
+    position: row.reached === null ? undefined : BigInt(row.reached),
+  }
+}

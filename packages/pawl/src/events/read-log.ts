@@ -1,0 +1,119 @@
+// Reading the log. One statement reads pages and joins their events; the log is dense, so a hole is a fault that is told and not a silence.
+
+import type { Connection } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import type { LogEvent } from './types.ts'
+
+const readStatement = statement(import.meta.url, 'read-log')
+
+/** Keys are spread over so many buckets; a shard is a range of them. */
+export const buckets = 1024
+/** A filtered reader looks this far at once. What it passes without a match costs it little. */
+const filteredScan = 5000
+
+export interface ReadLogOptions {
+  /** The position up to which everything is known: 0 for all. */
+  readonly after: number
+  readonly limit: number
+  readonly channel?: string | undefined
+  readonly tenant?: string | undefined
+  /** Of `of` shards the one with this index, from 0. */
+  readonly shard?: { readonly index: number; readonly of: number } | undefined
+}
+
+export interface LogRead {
+  readonly events: LogEvent[]
+  /** The last position that was given. */
+  readonly head: number
+  /** The log's generation now. */
+  readonly generation: number
+  /** Up to here everything was looked at, also where nothing matched. Go on from here. */
+  readonly next: number
+}
+
+interface PlaceRow {
+  readonly head: string
+  readonly log_generation: number
+  readonly until: string
+  readonly covered: string
+}
+
+interface EventRow {
+  readonly position: string
+  readonly generation: number
+  readonly xid: string
+  readonly id: string | null
+  readonly at_s: number
+  readonly tenant: string
+  readonly channel: string
+  readonly aggregatetype: string
+  readonly aggregateid: string
+  readonly type: string
+  readonly payload: unknown
+  readonly headers: Readonly<Record<string, unknown>> | null
+}
+
+export async function readLog(connection: Pick<Connection, 'run'>, options: ReadLogOptions): Promise<LogRead> {
+  const { after, limit, channel = null, tenant = null, shard } = options
+  const isFiltered = channel !== null || tenant !== null || shard !== undefined
+  const range = shard === undefined ? undefined : bucketRange(shard)
+  const [place, ...found] = (await connection.run(readStatement, {
+    after,
+    limit,
+    scan: isFiltered ? Math.max(limit, filteredScan) : limit,
+    channel,
+    tenant,
+    bucket_from: range?.from ?? null,
+    bucket_to: range?.to ?? null,
+  })) as [PlaceRow | undefined, ...EventRow[]]
+  if (place === undefined) throw sequencerMissing()
+  const [head, until] = [Number(place.head), Number(place.until)]
+  if (until > after && Number(place.covered) !== until - after) throw gap(after, until)
+  const events = found.map(toEvent)
+  return {
+    events,
+    head,
+    generation: place.log_generation,
+    next: events.length === limit ? events.at(-1)!.position : Math.max(after, until),
+  }
+}
+
+/** The buckets of a shard, both ends included. Every bucket belongs to one shard, whatever the number of them. */
+export function bucketRange({ index, of }: { readonly index: number; readonly of: number }): { from: number; to: number } {
+  return { from: Math.floor((index * buckets) / of), to: Math.floor(((index + 1) * buckets) / of) - 1 }
+}
+
+function toEvent(row: EventRow): LogEvent {
+  const position = Number(row.position)
+  if (row.id === null) throw gap(position - 1, position)
+  return {
+    position,
+    generation: row.generation,
+    id: row.id,
+    tenant: row.tenant,
+    channel: row.channel,
+    aggregateType: row.aggregatetype,
+    key: row.aggregateid,
+    type: row.type,
+    data: row.payload,
+    headers: row.headers ?? {},
+    at: new Date(row.at_s * 1000),
+    xid: row.xid,
+  }
+}
+
+function gap(after: number, until: number): PawlError {
+  return new PawlError(
+    'PAWL_LOG_GAP',
+    `The log has not every event from position ${after + 1} to ${until}. If this reader was away longer than events are kept, retention removed them: rebuild it. Else run pawl.events.audit(), which says what is missing.`,
+    { details: { after, until } },
+  )
+}
+
+function sequencerMissing(): PawlError {
+  return new PawlError(
+    'PAWL_SCHEMA_DRIFT',
+    "pawl.sequencer has no row. Run 'insert into pawl.sequencer default values': the next tick then finds every event that has no position.",
+  )
+}

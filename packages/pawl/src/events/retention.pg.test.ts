@@ -1,0 +1,308 @@
+// Retention and the days ahead: nothing that somebody needs is removed, nothing that nobody needs is kept, and no append ever fails or waits
+// for it.
+
+import { installProbe, moveClock } from 'pawl/testing'
+import pg from 'pg'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { LogReader } from '../../test/support/log-readers.ts'
+import { Connection } from '../db/driver.ts'
+import { extendPartitions } from '../kernel/partitions.ts'
+
+const dayMs = 86_400_000
+
+let db: TestDatabase
+let log: LogReader
+let connection: Connection
+const clients: pg.Client[] = []
+beforeEach(async () => {
+  db = await createDatabase()
+  const { database } = db.pawl().config
+  log = new LogReader(database)
+  connection = new Connection(database, 'test')
+})
+afterEach(async () => {
+  installProbe(undefined)
+  await Promise.all([log.close(), connection.close(), ...clients.splice(0).map((client) => client.end())])
+  await db.drop()
+})
+
+async function client(): Promise<pg.Client> {
+  const connected = new pg.Client({ connectionString: db.url })
+  await connected.connect()
+  clients.push(connected)
+  return connected
+}
+
+const append = (n: number) => db.query(`select pawl.append('Counted', 'a', 'k', '{"key": "k", "version": ${n}, "n": ${n}}')`)
+const partitions = async () =>
+  (await db.query<{ name: string }>("select name from pawl.day_partitions('event') order by from_at nulls first")).map(
+    ({ name }) => name,
+  )
+const eventCount = async () => (await db.query<{ n: number }>('select count(*)::int as n from pawl.event'))[0]!.n
+const alerts = async () => (await db.pawl().alerts()).map(({ code, subject }) => [code, subject])
+
+async function cursor(name: string, position: number, state = 'running'): Promise<void> {
+  await db.query("insert into pawl.projection (name, kind, live_generation) values ($1, 'log', 1) on conflict do nothing", [name])
+  await db.query(
+    `insert into pawl.cursor (name, kind, position, state) values ($1, 'log', $2, $3)
+     on conflict (tenant, name, generation, shard) do update set position = excluded.position, state = excluded.state`,
+    [name, position, state],
+  )
+}
+
+/** Three events on day 0, one on day 1, and today is day `today`. */
+async function daysPass(today: number): Promise<void> {
+  for (const n of [1, 2, 3]) await append(n)
+  await log.catchUp()
+  await moveClock(db.pool, dayMs)
+  await append(4)
+  await log.catchUp()
+  await moveClock(db.pool, today * dayMs)
+}
+
+test('days past their keep go, their pages after them, and the log goes on', async () => {
+  await daysPass(10)
+  const before = await partitions()
+  expect(await db.pawl().events.retain()).toMatchObject({ removed: before.slice(1, 4), held: undefined })
+  expect(await eventCount()).toBe(0)
+  await append(5)
+  await log.catchUp()
+  expect(log.positions).toEqual([1, 2, 3, 4, 5])
+  expect(await db.pawl().events.audit()).toMatchObject({ isSound: true, first: 5, head: 5 })
+  await db.pawl().events.retain()
+  expect(await db.query('select first_position::int as first from pawl.log_page')).toEqual([{ first: 5 }])
+  expect(await db.pawl().events.lag()).toMatchObject({ removedUntil: 4 })
+  // An event that is given a time of long ago has a place all the same, and goes again when it was read.
+  await db.query(
+    "insert into pawl.event (aggregatetype, aggregateid, type, payload, created_at) values ('a', 'k', 'Old', '{\"n\": 6}', pawl.now() - interval '9 days')",
+  )
+  await log.catchUp()
+  expect(log.seen.map(({ n }) => n)).toEqual([1, 2, 3, 4, 5, 6])
+  expect(await db.pawl().events.retain()).toMatchObject({ removed: ['event_first'] })
+  expect(await eventCount()).toBe(1)
+})
+
+test('what is not old enough stays', async () => {
+  await daysPass(7)
+  expect(await db.pawl().events.retain()).toEqual({ removed: [], held: undefined })
+  expect(await db.pawl().events.retain({ keepDays: 5 })).toMatchObject({ removed: [expect.any(String), expect.any(String)] })
+})
+
+test('a cursor that is not past a day keeps it, by name, until it moves or is stale', async () => {
+  await daysPass(10)
+  const [, day0, day1] = await partitions()
+  await cursor('balances', 2)
+  await cursor('fast', 4)
+  const held = { partition: day0, by: 'cursor balances generation 1 shard 0' }
+  expect(await db.pawl().events.retain()).toEqual({ removed: [], held })
+  expect(await alerts()).toEqual([['event.retention', 'event']])
+  expect(await eventCount()).toBe(4)
+  const [who] = (await db.pawl().events.whoHoldsBack()).filter(({ what }) => what === 'cursor')
+  expect(who).toMatchObject({
+    delays: 'retention',
+    name: 'balances generation 1 shard 0',
+    endWith: expect.stringContaining('balances'),
+  })
+  expect(who!.bytes).toBeGreaterThan(8192)
+  await cursor('balances', 3)
+  expect(await db.pawl().events.retain()).toMatchObject({ removed: [day0], held: { partition: day1 } })
+  await cursor('balances', 3, 'stale')
+  expect(await db.pawl().events.retain()).toMatchObject({ removed: expect.arrayContaining([day1]), held: undefined })
+  expect(await alerts()).toEqual([])
+})
+
+test('[O7] a parked key keeps its events, and the day goes when it is unparked', async () => {
+  await daysPass(10)
+  const [, day0] = await partitions()
+  await cursor('balances', 4)
+  await db.query(`insert into pawl.parked_key (name, generation, shard, key_tenant, key, reason, attempts) values ('balances', 1, 0, '', 'k', 'no', 1);
+    insert into pawl.parked_event (name, generation, shard, key_tenant, key, position) values ('balances', 1, 0, '', 'k', 2)`)
+  expect(await db.pawl().events.retain()).toEqual({
+    removed: [],
+    held: { partition: day0, by: 'parked key k of balances generation 1 shard 0' },
+  })
+  expect((await db.pawl().events.whoHoldsBack()).filter(({ what }) => what === 'parked key')).toMatchObject([
+    { name: 'k of balances generation 1 shard 0' },
+  ])
+  await db.query('delete from pawl.parked_event; delete from pawl.parked_key')
+  expect((await db.pawl().events.retain()).removed).toContain(day0)
+})
+
+test('events that nobody gave a position to yet keep their day', async () => {
+  await append(1)
+  await moveClock(db.pool, 10 * dayMs)
+  expect(await db.pawl().events.retain()).toMatchObject({ removed: [], held: { by: 'events in it that have no position yet' } })
+  await log.catchUp()
+  expect((await db.pawl().events.retain()).held).toBeUndefined()
+  expect(log.seen.map(({ n }) => n)).toEqual([1])
+})
+
+test('[O13] while a stranger that wrote an event stays open, retention runs, appends go on, and its event is neither lost nor its day', async () => {
+  await append(1)
+  await log.catchUp()
+  const stranger = await client()
+  await stranger.query('begin')
+  await stranger.query('select pawl.append(\'Late\', \'a\', \'late\', \'{"key": "late", "version": 1, "n": -1}\')')
+  await moveClock(db.pool, 10 * dayMs)
+  const first = await db.pawl().events.retain()
+  expect(first).toMatchObject({ removed: [], held: { by: expect.stringContaining('an open transaction that wrote into it') } })
+  const holds = await db.pawl().events.whoHoldsBack()
+  expect(holds).toContainEqual(
+    expect.objectContaining({
+      what: 'transaction',
+      delays: 'delivery',
+      endWith: expect.stringMatching(/pg_terminate_backend\(\d+\)/),
+    }),
+  )
+  await append(2)
+  await stranger.query('commit')
+  await log.catchUp()
+  expect(log.seen.map(({ n }) => n)).toEqual([1, -1, 2])
+  expect((await db.pawl().events.retain()).removed).not.toEqual([])
+})
+
+test('[O13] a stranger that wrote into another day delays the removal and no append', async () => {
+  await append(1)
+  await log.catchUp()
+  await moveClock(db.pool, 10 * dayMs)
+  const stranger = await client()
+  await stranger.query('begin')
+  await stranger.query("select pawl.append('Late', 'a', 'late')")
+  const retaining = db.pawl().events.retain()
+  await until('the removal waits for the stranger', async () => {
+    const [row] = await db.query<{ n: number }>(
+      "select count(*)::int as n from pg_stat_activity where query like 'alter table pawl.event detach%' and wait_event_type = 'Lock'",
+    )
+    return row!.n === 1
+  })
+  for (let n = 2; n < 30; n++) await append(n)
+  await log.catchUp()
+  // The events of the stranger's own day and of today are read meanwhile.
+  expect(log.seen.map(({ n }) => n)).toEqual(Array.from({ length: 29 }, (_, index) => index + 1))
+  await stranger.query('commit')
+  expect(await retaining).toMatchObject({ held: undefined })
+  expect((await retaining).removed.length).toBeGreaterThan(0)
+})
+
+test('[O13] a removal that gave up waiting is finished by the next one', async () => {
+  await append(1)
+  await log.catchUp()
+  await moveClock(db.pool, 10 * dayMs)
+  const stranger = await client()
+  await stranger.query('begin')
+  await stranger.query("select pawl.append('Late', 'a', 'late')")
+  // Longer than the lock timeout of five seconds.
+  expect(await db.pawl().events.retain()).toMatchObject({ removed: [], held: { by: 'a transaction that uses pawl.event' } })
+  expect(await db.query("select name from pawl.day_partitions('event') where is_detaching")).toHaveLength(1)
+  await append(2)
+  await stranger.query('rollback')
+  expect((await db.pawl().events.retain()).held).toBeUndefined()
+  expect(await db.query("select name from pawl.day_partitions('event') where is_detaching")).toEqual([])
+  await log.catchUp()
+  expect(log.seen.map(({ n }) => n)).toEqual([1, 2])
+}, 120_000)
+
+test('an event that is committed into a day while it is being removed gets its position, and the day waits', async () => {
+  await append(1)
+  await log.catchUp()
+  const writer = await client()
+  await moveClock(db.pool, 10 * dayMs)
+  installProbe(async (name) => {
+    if (name !== 'events.retain.before') return
+    installProbe(undefined)
+    await writer.query('begin')
+    await writer.query(
+      "insert into pawl.event (aggregatetype, aggregateid, type, payload, created_at) values ('a', 'k', 'Old', '{\"n\": 2}', pawl.now() - interval '10 days')",
+    )
+    // It commits when the removal waits for it already, and the sequencer has looked past it.
+    void until('the removal waits', async () => {
+      const [row] = await db.query<{ n: number }>(
+        "select count(*)::int as n from pg_stat_activity where query like 'alter table pawl.event detach%' and wait_event_type = 'Lock'",
+      )
+      return row!.n === 1
+    })
+      .then(() => writer.query('commit'))
+      .then(() => log.catchUp())
+  })
+  expect(await db.pawl().events.retain()).toMatchObject({ removed: [], held: { by: 'events in it that have no position yet' } })
+  await until('it is read', async () => {
+    await log.catchUp()
+    return log.seen.length === 2
+  })
+  expect(log.seen.map(({ n }) => n)).toEqual([1, 2])
+  expect((await db.pawl().events.retain()).held).toBeUndefined()
+  expect(await db.pawl().events.audit()).toMatchObject({ isSound: true })
+})
+
+test('a removal that died between detaching and dropping is finished by the next one', async () => {
+  await daysPass(10)
+  installProbe((name) => {
+    if (name === 'events.retain.detached') throw new Error('died here')
+  })
+  await expect(db.pawl().events.retain()).rejects.toThrow('died here')
+  installProbe(undefined)
+  expect((await db.pawl().events.retain()).removed).toHaveLength(3)
+  expect(await eventCount()).toBe(0)
+  expect(await db.query("select relname from pg_class where relname ~ '^event_[0-9]{8}$' and not relispartition")).toEqual([])
+})
+
+test('[O14] without maintenance for longer than the days prepared appends and settles succeed, an alert says so, and maintenance makes room', async () => {
+  const pawl = db.pawl()
+  pawl.jobs.define('work', { run: () => 'done' })
+  await moveClock(db.pool, 20 * dayMs)
+  await append(1)
+  const { id } = await pawl.jobs.enqueue('work', {})
+  const worker = pawl.jobs.worker()
+  await worker.start()
+  await worker.whenIdle()
+  await worker.stop()
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', result: 'done' })
+  expect(await db.query('select count(*)::int as n from pawl.event_last')).toEqual([{ n: 1 }])
+  // A stranger holds the tables, so there is no room to be made: the alert stays.
+  const stranger = await client()
+  await stranger.query('begin')
+  await stranger.query("select pawl.append('Late', 'a', 'k', '{\"n\": 2}')")
+  await extendPartitions(connection)
+  expect(await alerts()).toEqual(expect.arrayContaining([['partition.last', 'event']]))
+  await append(3)
+  await stranger.query('commit')
+  expect(await extendPartitions(connection)).toContain('event')
+  expect(await alerts()).toEqual([])
+  expect(await db.query('select count(*)::int as n from pawl.event_last')).toEqual([{ n: 0 }])
+  expect(await db.query('select count(*)::int as n from pawl.job_history_last')).toEqual([{ n: 0 }])
+  await append(4)
+  await log.catchUp()
+  expect(log.seen.map(({ n }) => n).sort((a, b) => a - b)).toEqual([1, 2, 3, 4])
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done' })
+  // And the days that were late go in their time.
+  await moveClock(db.pool, 40 * dayMs)
+  expect((await db.pawl().events.retain()).held).toBeUndefined()
+  expect(await eventCount()).toBe(0)
+})
+
+test('[O14] making room while others append loses no append and leaves no day without a place', async () => {
+  let isExtending = true
+  const writing = Array.from({ length: 4 }, async () => {
+    let appended = 0
+    while (isExtending) {
+      await append(1)
+      appended++
+    }
+    return appended
+  })
+  for (let day = 4; day <= 40; day += 6) {
+    await moveClock(db.pool, day * dayMs)
+    await until('there is room', async () => (await extendPartitions(connection)).includes('event'))
+  }
+  isExtending = false
+  const counts = await Promise.all(writing)
+  expect(await eventCount()).toBe(counts.reduce((sum, count) => sum + count, 0))
+  const bounds = await db.query<{ from: string | null; to: string | null }>(
+    `select from_at::text as from, to_at::text as to from pawl.day_partitions('event') order by from_at nulls first`,
+  )
+  for (const [index, { from }] of bounds.entries()) expect(from).toBe(index === 0 ? null : bounds[index - 1]!.to)
+  expect(bounds.at(-1)!.to).toBeNull()
+  await log.catchUp()
+  expect(log.positions.length).toBe(await eventCount())
+})

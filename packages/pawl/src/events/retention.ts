@@ -1,0 +1,108 @@
+// Retention: days of events go when they are old enough, every event in them has its position, every cursor is past them and no parked key
+// waits for one of them. Oldest first, and it stops at the first that is held, so that the log is never broken in the middle.
+
+import type { Connection } from '../db/driver.ts'
+import { type Statement, statement } from '../db/statement.ts'
+import { detachPartition, extendPartitions } from '../kernel/partitions.ts'
+import { probe } from '../kernel/probe.ts'
+
+const retentionStatement = statement(import.meta.url, 'retention')
+const noteRemovedStatement = statement(import.meta.url, 'note-removed')
+const leftoversStatement = statement(import.meta.url, 'leftovers')
+const emptyFirstStatement = statement(import.meta.url, 'empty-first')
+const heldStatement = statement(import.meta.url, 'retention-held')
+const heldNoMoreStatement = statement(import.meta.url, 'retention-free')
+const trimPagesStatement = statement(import.meta.url, 'trim-pages')
+const pruneInboxStatement = statement(import.meta.url, 'prune-inbox')
+
+const chunkRows = 10_000
+
+export interface OldPartition {
+  readonly name: string
+  readonly is_first: boolean
+  readonly is_detaching: boolean
+  readonly until: string
+  readonly bytes: string
+  readonly writer: string | null
+  readonly is_unsequenced: boolean
+  readonly cursor: string | null
+  readonly parked: string | null
+}
+
+export interface Retained {
+  /** Partitions that went. */
+  readonly removed: string[]
+  /** The oldest partition that is old enough and stays, and why. */
+  readonly held: { readonly partition: string; readonly by: string } | undefined
+}
+
+export function oldPartitions(connection: Pick<Connection, 'run'>, keepDays: number): Promise<OldPartition[]> {
+  return connection.run<OldPartition>(retentionStatement, { keep_days: keepDays })
+}
+
+/** Who keeps this partition, or undefined. */
+export function holderOf(partition: OldPartition): string | undefined {
+  if (partition.is_detaching) return undefined
+  if (partition.writer !== null) return `an open transaction that wrote into it (${partition.writer})`
+  if (partition.is_unsequenced) return 'events in it that have no position yet'
+  if (partition.cursor !== null) return `cursor ${partition.cursor}`
+  return partition.parked === null ? undefined : `parked key ${partition.parked}`
+}
+
+/** On a connection that may read tables from end to end. */
+export async function retain(connection: Connection, options: { readonly keepDays: number }): Promise<Retained> {
+  const removed: string[] = []
+  for (const name of await leftovers(connection)) if (await dropDetached(connection, name)) removed.push(name)
+  let held: Retained['held']
+  for (const partition of await oldPartitions(connection, options.keepDays)) {
+    const by = holderOf(partition) ?? (await remove(connection, partition))
+    if (by !== undefined) {
+      held = { partition: partition.name, by }
+      break
+    }
+    removed.push(partition.name)
+  }
+  await connection.run(held === undefined ? heldNoMoreStatement : heldStatement, {
+    held: held === undefined ? '' : heldText(held),
+  })
+  // The bounds of the open-ended first partition follow at once, so that an event of the past has a place too.
+  if (removed.length > 0) await extendPartitions(connection)
+  if ((await leftovers(connection)).length === 0) while ((await removedBy(connection, trimPagesStatement)) === chunkRows);
+  while ((await removedBy(connection, pruneInboxStatement)) === chunkRows);
+  return { removed, held }
+}
+
+/** Gives who keeps it after all, or undefined when it is gone. */
+async function remove(connection: Connection, partition: OldPartition): Promise<string | undefined> {
+  const { name, is_detaching: isDetaching, until } = partition
+  await connection.run(noteRemovedStatement, { until })
+  if (probe.on) await probe.hit('events.retain.before', partition)
+  if (partition.is_first) {
+    await connection.run(emptyFirstStatement)
+    return undefined
+  }
+  if (!(await detachPartition(connection, { parent: 'event', name, isAttached: true, isDetaching })))
+    return 'a transaction that uses pawl.event'
+  if (probe.on) await probe.hit('events.retain.detached', partition)
+  return (await dropDetached(connection, name)) ? undefined : 'events in it that have no position yet'
+}
+
+async function dropDetached(connection: Connection, name: string): Promise<boolean> {
+  const [row] = await connection.query<{ is_gone: boolean }>('select pawl.drop_detached_events($1::text) as is_gone', [name])
+  return row!.is_gone
+}
+
+/** Partitions that an earlier run detached and did not come to drop. */
+async function leftovers(connection: Connection): Promise<string[]> {
+  const rows = await connection.run<{ name: string }>(leftoversStatement)
+  return rows.map(({ name }) => name)
+}
+
+async function removedBy(connection: Connection, chunk: Statement): Promise<number> {
+  const [row] = await connection.run<{ removed: number }>(chunk, { limit: chunkRows })
+  return row!.removed
+}
+
+function heldText({ partition, by }: { readonly partition: string; readonly by: string }): string {
+  return `Retention cannot remove ${partition}: ${by} keeps it. pawl.events.whoHoldsBack() has the statement to end that.`
+}

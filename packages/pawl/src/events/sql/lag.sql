@@ -1,0 +1,31 @@
+-- Where the log stands, and what waits for a position. The count stops at 10,000.
+-- Locks: none.
+-- Plan: sequencer_pkey, event_xid.
+-- One row.
+with place as materialized (
+  select s.position, s.generation, s.ticked_at, s.removed_until, s.target_seq, pg_snapshot_xmax(s.snapshot) as xmax,
+    array(select pg_snapshot_xip(s.snapshot)) as xip
+  from pawl.sequencer s
+  where s.tenant = ''
+),
+waiting as materialized (
+  select w.created_at
+  from (
+    select e.created_at
+    from place l
+    cross join pawl.event e
+    where e.xid >= l.xmax
+      and e.seq > coalesce(l.target_seq, 0)
+    union all
+    select e.created_at
+    from place l
+    cross join pawl.event e
+    where e.xid = any (l.xip)
+      and e.seq > coalesce(l.target_seq, 0)
+  ) w
+  limit 10000
+)
+select l.position::text as head, l.generation, l.removed_until::text as removed_until, l.ticked_at,
+  (select count(*)::integer from waiting) as waiting,
+  (select (date_part('epoch', pawl.now() - min(w.created_at)) * 1000)::bigint::text from waiting w) as oldest_ms
+from place l

@@ -1,0 +1,89 @@
+// The one transaction of a group, as its handlers see it: each has a turn, in which its statements come one behind the other, with the
+// settings reset in between. A handler may begin before the one before it has ended, since what it sends is executed later all the same.
+// So the round trips of a group overlap, and yet the database sees one handler after another. A handler that sends a statement after its
+// turn has passed is refused: it read something and writes by it, and between the two the next one may have written.
+
+import type { Tx } from '../db/adapters.ts'
+import type { OwnTransaction } from '../db/transaction.ts'
+import { PawlError } from '../errors.ts'
+import type { DefinedKind } from './kinds.ts'
+
+/** One job's SET LOCAL must not reach the next one. RESET ALL leaves the role as it is. */
+export const resetSettings = 'reset all; reset role'
+
+/** Kinds whose handlers send all they have to send without waiting for an answer, as far as this process has seen: `false` is for good. */
+const sendAtOnce = new WeakMap<DefinedKind, boolean>()
+
+export class Turns {
+  readonly #tx: OwnTransaction
+  #current: Turn | undefined
+  /** Somebody sent a statement after an answer. */
+  hasWaited = false
+  /** Somebody sent a statement after the next one's: nothing of the group may commit. */
+  isOutOfOrder = false
+
+  constructor(tx: OwnTransaction) {
+    this.#tx = tx
+  }
+
+  take(): Turn {
+    return new Turn(this)
+  }
+
+  async send<Row>(turn: Turn, text: string, values: readonly unknown[]): Promise<{ rows: Row[] }> {
+    if (turn.isOver)
+      throw new PawlError('PAWL_TX_REQUIRED', 'This job has ended. Await every query of a tx handler before it returns.')
+    if (turn !== this.#current) this.#pass(turn)
+    if (turn.isAnswered) this.hasWaited = true
+    turn.hasSent()
+    const answer = await this.#tx.query<Row>(text, values)
+    turn.isAnswered = true
+    return answer
+  }
+
+  #pass(turn: Turn): void {
+    if (turn.isSent) {
+      this.isOutOfOrder = true
+      throw new PawlError(
+        'PAWL_ROLLED_BACK',
+        'This statement came after one of the next job in the shared transaction. The transaction is rolled back and each job runs again alone.',
+      )
+    }
+    this.#current = turn
+    this.#tx.send(resetSettings)
+  }
+}
+
+/** The transaction in one handler's hands. */
+export class Turn implements Tx {
+  readonly #turns: Turns
+  readonly sent: Promise<void>
+  hasSent!: () => void
+  isSent = false
+  isAnswered = false
+  isOver = false
+
+  constructor(turns: Turns) {
+    this.#turns = turns
+    this.sent = new Promise((resolve) => {
+      this.hasSent = () => {
+        this.isSent = true
+        resolve()
+      }
+    })
+  }
+
+  query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
+    return this.#turns.send<Row>(this, text, values)
+  }
+}
+
+export function mayOverlap(kind: DefinedKind): boolean {
+  return sendAtOnce.get(kind) === true
+}
+
+/** What a group showed of its kind. One that ran in full without a wait may overlap from now on; one that waited never again. */
+export function learn(kind: DefinedKind, turns: Turns, ran: number): void {
+  if (turns.hasWaited || turns.isOutOfOrder) sendAtOnce.set(kind, false)
+  else if (ran > 1 && !sendAtOnce.has(kind)) sendAtOnce.set(kind, true)
+}

@@ -1,0 +1,87 @@
+// Tables that are partitioned by days, those of jobs included.
+
+import { moveClock } from 'pawl/testing'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { Connection } from '../db/driver.ts'
+import { dropOldPartitions } from '../jobs/maintenance.ts'
+import { extendPartitions } from './partitions.ts'
+
+const dayMs = 86_400_000
+
+let db: TestDatabase
+let connection: Connection
+beforeEach(async () => {
+  db = await createDatabase()
+  connection = new Connection(db.pawl().config.database, 'test')
+})
+afterEach(async () => {
+  await connection.close()
+  await db.drop()
+})
+
+const finish = (id: number) =>
+  db.query(
+    `insert into pawl.job_history (id, fence, created_at, finished_at, attempt, crashes, priority, payload_version, tenant, queue, kind, outcome, payload)
+     values ($1, 1, pawl.now(), pawl.now(), 1, 0, 0, 1, '', 'q', 'k', 'done', '1')`,
+    [id],
+  )
+const daysOf = (table: string) =>
+  db.query<{ name: string; days: number | null }>(
+    'select name, (extract(epoch from to_at - from_at) / 86400)::int as days from pawl.day_partitions($1) order by from_at nulls first',
+    [table],
+  )
+const ids = async () => (await db.query<{ id: string }>('select id::text from pawl.job_history order by id')).map(({ id }) => id)
+
+test('there is always room ahead: seven days, and an open end', async () => {
+  expect(await extendPartitions(connection)).toEqual([])
+  for (const day of [3, 4, 9, 30]) {
+    await moveClock(db.pool, day * dayMs)
+    await extendPartitions(connection)
+    expect(await extendPartitions(connection)).toEqual([])
+    for (const table of ['event', 'job_history', 'job_attempt']) {
+      const [row] = await db.query<{ ahead: number }>(
+        "select ((select max(from_at) from pawl.day_partitions($1)) at time zone 'UTC')::date - (pawl.now() at time zone 'UTC')::date as ahead",
+        [table],
+      )
+      expect(row!.ahead).toBeGreaterThanOrEqual(4)
+    }
+  }
+})
+
+test('a last partition that was used becomes an ordinary one of several days, and goes when its last day is past', async () => {
+  await finish(1)
+  await moveClock(db.pool, 20 * dayMs)
+  await finish(2)
+  expect(await extendPartitions(connection)).toContain('job_history')
+  const wide = (await daysOf('job_history')).find(({ days }) => days !== null && days > 1)
+  expect(wide!.days).toBe(14)
+  await moveClock(db.pool, 25 * dayMs)
+  await dropOldPartitions(connection, 7)
+  expect(await ids()).toEqual(['2'])
+  await moveClock(db.pool, 29 * dayMs)
+  expect(await dropOldPartitions(connection, 7)).toContain(wide!.name)
+  expect(await ids()).toEqual([])
+})
+
+test('days before the first that is kept have a place too', async () => {
+  await moveClock(db.pool, 10 * dayMs)
+  await extendPartitions(connection)
+  expect((await dropOldPartitions(connection, 7)).length).toBeGreaterThan(0)
+  await extendPartitions(connection)
+  // A clock that was set right: it is ten days earlier than it was.
+  await moveClock(db.pool, 0)
+  await finish(1)
+  expect(await ids()).toEqual(['1'])
+})
+
+test('eight at once make room once', async () => {
+  await moveClock(db.pool, 5 * dayMs)
+  const connections = Array.from({ length: 8 }, () => new Connection(db.pawl().config.database, 'test'))
+  const answers = await Promise.all(connections.map((each) => extendPartitions(each)))
+  await Promise.all(connections.map((each) => each.close()))
+  await extendPartitions(connection)
+  expect(answers.filter((tables) => tables.includes('event')).length).toBeLessThanOrEqual(1)
+  const bounds = await daysOf('event')
+  expect(bounds.at(-1)).toEqual({ name: 'event_last', days: null })
+})

@@ -1,0 +1,64 @@
+// Tables that are partitioned by days: room for the days ahead, and the removal of days behind. No insert ever depends on it: the first and
+// the last partition of each are open-ended.
+
+import { sqlState } from '../db/classify.ts'
+import type { Connection } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
+
+const dayTablesStatement = statement(import.meta.url, 'day-tables')
+const lastUsedStatement = statement(import.meta.url, 'last-partition-used')
+const lastFreeStatement = statement(import.meta.url, 'last-partition-free')
+
+/** Somebody else is at it, or a stranger's transaction has the table: the next time will do. */
+export function isLater(error: unknown): boolean {
+  return ['55P03', '55000', '42P01', '57014', '40P01'].includes(sqlState(error) ?? '')
+}
+
+/** Makes room ahead in every table that is partitioned by days. Gives the tables where there was something to do. */
+export async function extendPartitions(connection: Connection): Promise<string[]> {
+  const extended: string[] = []
+  for (const { name } of await connection.run<{ name: string }>(dayTablesStatement)) {
+    const [row] = await connection.query<{ is_used: boolean }>(`select exists (select from pawl.${name}_last) as is_used`)
+    if (row!.is_used) await connection.run(lastUsedStatement, { name })
+    try {
+      const [answer] = await connection.query<{ did: boolean }>('select pawl.extend_day_partitions($1::text) as did', [name])
+      if (answer!.did) extended.push(name)
+    } catch (error) {
+      if (isLater(error)) continue
+      throw error
+    }
+    await connection.run(lastFreeStatement, { name })
+  }
+  return extended
+}
+
+export interface Partition {
+  readonly parent: string
+  readonly name: string
+  readonly isAttached: boolean
+  /** An earlier removal was interrupted. */
+  readonly isDetaching: boolean
+}
+
+/** Takes a partition from its table without blocking writers. Waits for transactions that use the table, up to the connection's lock timeout. */
+export async function detachPartition(
+  connection: Connection,
+  { parent, name, isAttached, isDetaching }: Partition,
+): Promise<boolean> {
+  if (!isAttached) return true
+  try {
+    await connection.query(
+      `alter table pawl.${parent} detach partition pawl.${name} ${isDetaching ? 'finalize' : 'concurrently'}`,
+    )
+    return true
+  } catch (error) {
+    if (isLater(error)) return false
+    throw error
+  }
+}
+
+export async function dropPartition(connection: Connection, partition: Partition): Promise<boolean> {
+  if (!(await detachPartition(connection, partition))) return false
+  await connection.query(`drop table if exists pawl.${partition.name}`)
+  return true
+}

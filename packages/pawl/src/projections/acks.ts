@@ -1,0 +1,83 @@
+// What a sink has finished. Events are worked on several at a time and end in any order; the cursor's position is the last event before
+// which everything is finished, and what is finished above it is kept as ranges, so that a crash repeats only what was under way.
+
+import type { LogEvent } from '../events/types.ts'
+import { type Place, placeOf } from './cursor.ts'
+
+export class Acks {
+  #place: Place
+  /** Up to here everything was looked at. */
+  #lookedTo: number
+  /** Events that are not finished, in order. */
+  readonly #open = new Set<number>()
+  /** Events above the place, so that the place is always one whose id is known. */
+  readonly #known: LogEvent[] = []
+  /** What an earlier holder had finished above its place. */
+  readonly #before: readonly (readonly [from: number, to: number])[]
+
+  constructor(place: Place, done: string) {
+    this.#place = place
+    this.#before = parseRanges(done)
+    this.#lookedTo = place.position
+  }
+
+  /** Changes with everything that there may be to store. */
+  version = 0
+
+  get open(): number {
+    return this.#open.size
+  }
+
+  get lookedTo(): number {
+    return this.#lookedTo
+  }
+
+  /** Takes what was read; gives the events that are to be worked on. */
+  add(events: readonly LogEvent[], lookedTo: number): LogEvent[] {
+    const fresh = events.filter(({ position }) => !this.#before.some(([from, to]) => position >= from && position <= to))
+    for (const event of fresh) this.#open.add(event.position)
+    this.#known.push(...events)
+    if (lookedTo !== this.#lookedTo) this.version++
+    this.#lookedTo = lookedTo
+    return fresh
+  }
+
+  finish(position: number): void {
+    this.#open.delete(position)
+    this.version++
+  }
+
+  /** The place as if these were finished too, and the ranges above it. */
+  at(alsoFinished: ReadonlySet<number> = new Set()): { readonly place: Place; readonly done: string } {
+    const open = [...this.#open].filter((position) => !alsoFinished.has(position))
+    const low = (open[0] ?? this.#lookedTo + 1) - 1
+    let place = this.#place
+    for (const event of this.#known) {
+      if (event.position > low) break
+      place = placeOf(event)
+    }
+    const ranges: string[] = []
+    let from = place.position + 1
+    for (const position of [...open, this.#lookedTo + 1]) {
+      if (position > from) ranges.push(`[${from},${position})`)
+      from = position + 1
+    }
+    // What the last holder had finished and this one has not come to yet.
+    for (const [first, last] of this.#before)
+      if (last > this.#lookedTo) ranges.push(`[${Math.max(first, this.#lookedTo + 1)},${last + 1})`)
+    return { place, done: `{${ranges.join(',')}}` }
+  }
+
+  /** The row says so now. */
+  stored(place: Place): void {
+    this.#place = place
+    let count = 0
+    while (count < this.#known.length && this.#known[count]!.position <= place.position) count++
+    this.#known.splice(0, count)
+  }
+}
+
+/** '{[3,5),[9,10)}' as pairs with both ends included. */
+function parseRanges(text: string): [from: number, to: number][] {
+  return [...text.matchAll(/\[(\d+),(\d+)\)/g)].map(([, from, to]) => [Number(from), Number(to) - 1])
+}

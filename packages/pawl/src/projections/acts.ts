@@ -1,0 +1,196 @@
+// What operators do to projections and sinks: pause, resume, skip, unpark. Each is one transaction that also keeps who did it and why.
+
+import type { Pool } from '../db/driver.ts'
+import { unavailable } from '../db/driver.ts'
+import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { readLog } from '../events/read-log.ts'
+import { logBounds } from './log-place.ts'
+import type { Act } from './types.ts'
+
+const statements = {
+  pause: statement(import.meta.url, 'pause'),
+  resume: statement(import.meta.url, 'resume'),
+  audit: statement(import.meta.url, 'audit'),
+  cursors: statement(import.meta.url, 'cursors'),
+  unpark: statement(import.meta.url, 'unpark'),
+  unparkKey: statement(import.meta.url, 'unpark-key'),
+  skipParked: statement(import.meta.url, 'skip-parked'),
+  skipNext: statement(import.meta.url, 'skip-next'),
+} as const
+
+export interface CursorInfo {
+  readonly generation: number
+  readonly shard: number
+  readonly shards: number
+  readonly kind: 'log' | 'state' | 'sink'
+  readonly channel: string | null
+  readonly state: string
+  readonly position: string
+  readonly event_id: string | null
+}
+
+/** Runs statements: a transaction, or a pool. */
+export interface Runs {
+  run<Row>(query: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]>
+}
+
+export function runsOf(queryable: { query(text: string, values: unknown[]): Promise<{ rows: unknown[] }> }): Runs {
+  return {
+    run: async <Row>(query: Statement, values: Readonly<Record<string, Parameter>>) =>
+      (await queryable.query(query.text, bind(query, values) as unknown[])).rows as Row[],
+  }
+}
+
+/** One transaction of ours on the callers' pool. */
+export async function inTransaction<T>(
+  pool: Pool,
+  work: (runs: Runs, query: (text: string) => Promise<unknown>) => Promise<T>,
+): Promise<T> {
+  const client = await pool.connect().catch((error: unknown) => {
+    throw unavailable(error)
+  })
+  let isSound = false
+  try {
+    await client.query('begin isolation level read committed')
+    const result = await work(runsOf(client), (text) => client.query(text))
+    await client.query('commit')
+    isSound = true
+    return result
+  } catch (error) {
+    isSound = await client.query('rollback').then(
+      () => true,
+      () => false,
+    )
+    throw error
+  } finally {
+    client.release(!isSound)
+  }
+}
+
+export interface Target {
+  readonly tenant: string
+  readonly name: string
+}
+
+export async function audit(runs: Runs, target: Target, action: string, act: Act, detail: object): Promise<void> {
+  await runs.run(statements.audit, {
+    tenant: target.tenant,
+    actor: act.actor ?? null,
+    action: `projection.${action}`,
+    subject: target.name,
+    reason: act.reason,
+    detail: JSON.stringify(detail),
+  })
+}
+
+export async function cursorsOf(runs: Runs, target: Target, generation: number | null = null): Promise<CursorInfo[]> {
+  const rows = await runs.run<CursorInfo>(statements.cursors, { tenant: target.tenant, name: target.name, generation })
+  if (rows.length > 0) return rows
+  const which = generation === null ? '' : ` generation ${generation} of`
+  throw new PawlError(
+    'PAWL_NOT_FOUND',
+    `There is no${which} projection or sink '${target.name}'. A runner makes it when it starts.`,
+  )
+}
+
+export async function pause(pool: Pool, target: Target, act: Act, generation: number | null): Promise<void> {
+  assertReason(act)
+  await inTransaction(pool, async (runs) => {
+    const rows = await runs.run(statements.pause, { ...target, generation, reason: act.reason })
+    if (rows.length === 0) throw await notInState(runs, target, 'paused', 'running')
+    await audit(runs, target, 'pause', act, { generation })
+  })
+}
+
+export async function resume(pool: Pool, target: Target, act: Act, generation: number | null): Promise<void> {
+  assertReason(act)
+  await inTransaction(pool, async (runs) => {
+    const { before, head } = await logBounds(runs)
+    for (const { state, position } of await cursorsOf(runs, target, generation)) {
+      if (state === 'running' || Number(position) >= before) continue
+      throw new PawlError(
+        'PAWL_WRONG_STATE',
+        `'${target.name}' stands at position ${position}, and events up to ${before} are no longer kept. It would miss them: rebuild it.`,
+      )
+    }
+    const rows = await runs.run<{ position: string }>(statements.resume, { ...target, generation, head })
+    if (rows.length === 0) throw await notInState(runs, target, 'resumed', 'paused, stale or latched')
+    await audit(runs, target, 'resume', act, { generation, positions: rows.map(({ position }) => Number(position)) })
+  })
+}
+
+export async function unpark(
+  pool: Pool,
+  target: Target,
+  which: { readonly key: string | null; readonly keyTenant: string | null },
+  act: Act,
+): Promise<string[]> {
+  assertReason(act)
+  return inTransaction(pool, async (runs) => {
+    await cursorsOf(runs, target)
+    const rows = await runs.run<{ key: string }>(statements.unpark, { ...target, key: which.key, key_tenant: which.keyTenant })
+    const keys = rows.map(({ key }) => key)
+    if (keys.length === 0 && which.key !== null)
+      throw new PawlError('PAWL_NOT_FOUND', `The key '${which.key}' of '${target.name}' is not parked.`)
+    await audit(runs, target, 'unpark', act, { keys: keys.slice(0, 100), count: keys.length })
+    return keys
+  })
+}
+
+/** A parked event goes from behind its key; the next event of a projection is passed over. */
+export async function skip(pool: Pool, target: Target, position: number, act: Act): Promise<void> {
+  assertReason(act)
+  await inTransaction(pool, async (runs) => {
+    const parked = await runs.run<{ generation: number; shard: number; key_tenant: string; key: string }>(statements.skipParked, {
+      ...target,
+      position,
+    })
+    for (const { generation, shard, key_tenant, key } of parked)
+      await runs.run(statements.unparkKey, { ...target, generation, shard, key_tenant, key })
+    if (parked.length === 0) await skipNext(runs, target, position)
+    await audit(runs, target, 'skip', act, { position, parked: parked.length > 0 })
+  })
+}
+
+async function skipNext(runs: Runs, target: Target, position: number): Promise<void> {
+  for (const cursor of await cursorsOf(runs, target)) {
+    if (cursor.kind === 'sink') continue
+    const { events } = await readLog(runs, {
+      after: Number(cursor.position),
+      limit: 1,
+      channel: cursor.channel ?? undefined,
+      tenant: target.tenant === '' ? undefined : target.tenant,
+      shard: cursor.shards === 1 ? undefined : { index: cursor.shard, of: cursor.shards },
+    })
+    const [event] = events
+    if (event?.position !== position) continue
+    const rows = await runs.run(statements.skipNext, {
+      ...target,
+      generation: cursor.generation,
+      shard: cursor.shard,
+      from_position: Number(cursor.position),
+      to_position: position,
+      event_id: event.id,
+      log_generation: event.generation,
+    })
+    if (rows.length > 0) return
+  }
+  throw new PawlError(
+    'PAWL_NOT_FOUND',
+    `Event ${position} is neither parked for '${target.name}' nor the next that it applies. Only those can be skipped; it may have been applied meanwhile.`,
+  )
+}
+
+async function notInState(runs: Runs, target: Target, verb: string, from: string): Promise<PawlError> {
+  const states = [...new Set((await cursorsOf(runs, target)).map(({ state }) => state))]
+  return new PawlError(
+    'PAWL_WRONG_STATE',
+    `'${target.name}' is ${states.join(' and ')} and cannot be ${verb}: that is for what is ${from}.`,
+  )
+}
+
+function assertReason({ reason }: Act): void {
+  if (typeof reason === 'string' && reason.trim().length > 0) return
+  throw new PawlError('PAWL_CONFIG', 'Give a reason: it is kept with the act, for whoever asks later.')
+}

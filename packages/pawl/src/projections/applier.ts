@@ -1,0 +1,154 @@
+// Applies events in one fenced transaction: those of parked keys go behind their keys, the others to the handler, and the cursor moves past all
+// of them. A log projection's handler writes its tables; a state projection only notes which entities changed.
+
+import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
+import { describeError } from '../errors.ts'
+import type { LogEvent } from '../events/types.ts'
+import { probe } from '../kernel/probe.ts'
+import type { HandlerContext } from './context.ts'
+import type { HeldCursor, Place } from './cursor.ts'
+import { placeOf } from './cursor.ts'
+import type { DefinedLog, DefinedState } from './definition.ts'
+import { type FencedEnd, handleEach, runFenced } from './fenced.ts'
+import type { HandlerTx } from './projection-tx.ts'
+import type { World } from './world.ts'
+
+const parkedAmongStatement = statement(import.meta.url, 'parked-among')
+const hasParkedStatement = statement(import.meta.url, 'has-parked')
+export const parkKeyStatement = statement(import.meta.url, 'park-key')
+export const parkEventsStatement = statement(import.meta.url, 'park-events')
+const feedStatement = statement(import.meta.url, 'feed-dirty')
+
+export interface ParkReason {
+  readonly reason: string
+  readonly error: unknown
+  readonly attempts: number
+}
+
+export class Applier {
+  readonly #cursor: HeldCursor
+  readonly #definition: DefinedLog | DefinedState
+  readonly #world: World
+  /** Only the holder parks keys, so a holder that has none does not look. */
+  hasParked = false
+
+  constructor(cursor: HeldCursor, definition: DefinedLog | DefinedState, world: World) {
+    this.#cursor = cursor
+    this.#definition = definition
+    this.#world = world
+  }
+
+  async begin(): Promise<void> {
+    this.hasParked = (await this.#world.engine.run(hasParkedStatement, this.#cursor.key)).length > 0
+  }
+
+  /** Whether a handler would see it. */
+  isHandled(event: LogEvent): boolean {
+    const definition = this.#definition
+    return definition.kind === 'state' || definition.isBatch || definition.handlerOf(event) !== undefined
+  }
+
+  /** The events are on one side of where effects begin. */
+  async apply(events: readonly LogEvent[], to: Place): Promise<FencedEnd> {
+    const [first] = events
+    let parked = new Set<string>()
+    return runFenced(this.#world, this.#cursor, {
+      to,
+      what: first === undefined ? 'no event' : `${this.#definition.name} at event ${first.position} (${first.type})`,
+      isEffective: first !== undefined && first.position > (this.#cursor.effectsAfter ?? Number.POSITIVE_INFINITY),
+      timeoutMs: this.#definition.timeoutMs,
+      prepare: async (tx) => {
+        if (this.hasParked && events.length > 0) parked = await this.#parkedAmong(tx, events)
+      },
+      handle: async (tx, context) => {
+        if (probe.on) await probe.hit('projections.batch.moved', this.#cursor)
+        const waiting = parked.size === 0 ? [] : events.filter((event) => parked.has(keyOf(event)))
+        if (waiting.length > 0) await parkEvents(tx, this.#cursor, waiting)
+        await this.handle(waiting.length === 0 ? events : events.filter((event) => !parked.has(keyOf(event))), tx, context)
+        if (probe.on) await probe.hit('projections.batch.handled', this.#cursor)
+      },
+    })
+  }
+
+  /** Gives the events to the handler, inside its transaction. */
+  async handle(events: readonly LogEvent[], tx: HandlerTx, context: HandlerContext): Promise<void> {
+    const definition = this.#definition
+    if (events.length === 0) return
+    if (definition.kind === 'state') return this.#feed(events, tx)
+    if (definition.batch !== undefined) {
+      await definition.batch(events, tx, context)
+      return
+    }
+    const after = probe.on ? (event: LogEvent) => probe.hit('projections.event.handled', event) : undefined
+    await handleEach(events, (event) => definition.handlerOf(event)?.(event, tx, context), after)
+  }
+
+  /** Moves past an event without applying it, and parks its key. */
+  async park(event: LogEvent, { reason, error, attempts }: ParkReason): Promise<FencedEnd> {
+    const { name } = this.#definition
+    return runFenced(this.#world, this.#cursor, {
+      to: placeOf(event),
+      what: `${name} at event ${event.position}`,
+      isEffective: false,
+      timeoutMs: this.#definition.timeoutMs,
+      handle: async (tx) => {
+        if (probe.on) await probe.hit('projections.park.before', event)
+        await tx.run(parkKeyStatement, {
+          ...this.#cursor.key,
+          key_tenant: event.tenant,
+          key: event.key,
+          reason,
+          error: error === undefined ? null : describeError(error),
+          attempts,
+        })
+        await parkEvents(tx, this.#cursor, [event])
+      },
+      onCommitted: () => {
+        this.hasParked = true
+        this.#world.config.logger.warn({ name, key: event.key, position: event.position, reason }, 'a key is parked')
+        this.#world.events.emit('projection.parked', { name, key: event.key, position: event.position, reason })
+      },
+    })
+  }
+
+  /** One row per entity and transaction, with the first position that changed it: who waits for any of them waits for this row. */
+  async #feed(events: readonly LogEvent[], tx: HandlerTx): Promise<void> {
+    const definition = this.#definition as DefinedState
+    const positions = new Map<string, number>()
+    for (const event of events) {
+      for (const entity of definition.entitiesOf(event)) if (!positions.has(entity)) positions.set(entity, event.position)
+    }
+    if (positions.size === 0) return
+    const { tenant, name, generation } = definition
+    await tx.run(feedStatement, {
+      tenant,
+      name,
+      generation,
+      entities: textsLiteral([...positions.keys()]),
+      positions: numbersLiteral([...positions.values()]),
+    })
+  }
+
+  async #parkedAmong(tx: HandlerTx, events: readonly LogEvent[]): Promise<Set<string>> {
+    const rows = await tx.run<{ key_tenant: string; key: string }>(parkedAmongStatement, {
+      ...this.#cursor.key,
+      key_tenants: textsLiteral(events.map((event) => event.tenant)),
+      keys: textsLiteral(events.map((event) => event.key)),
+    })
+    return new Set(rows.map((row) => keyOf({ tenant: row.key_tenant, key: row.key })))
+  }
+}
+
+export async function parkEvents(tx: HandlerTx, cursor: HeldCursor, events: readonly LogEvent[]): Promise<void> {
+  await tx.run(parkEventsStatement, {
+    ...cursor.key,
+    key_tenants: textsLiteral(events.map((event) => event.tenant)),
+    keys: textsLiteral(events.map((event) => event.key)),
+    positions: numbersLiteral(events.map((event) => event.position)),
+  })
+}
+
+/** Tenants have keys of their own. Neither can have a NUL in it. */
+export function keyOf(event: { readonly tenant: string; readonly key: string }): string {
+  return `${event.tenant}\u0000${event.key}`
+}

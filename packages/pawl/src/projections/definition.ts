@@ -1,0 +1,189 @@
+// Definitions of projections and sinks, checked and filled in.
+
+import { assertKnown, whole } from '../config.ts'
+import { isPawlError, NonRetryable, PawlError } from '../errors.ts'
+import type { LogEvent } from '../events/types.ts'
+import { durationMs } from '../kernel/clock.ts'
+import { type Backoff, backoffMs } from '../kernel/retry.ts'
+import { assertTables } from './tables.ts'
+import type {
+  CursorKind,
+  EventHandler,
+  LogProjectionOptions,
+  ProjectionContext,
+  ProjectionTable,
+  ProjectionTx,
+  SinkOptions,
+  StartFrom,
+  StateProjectionOptions,
+} from './types.ts'
+
+export const projectionDefaults = {
+  attempts: 5,
+  crashes: 3,
+  timeoutMs: 30_000,
+  batchMax: 500,
+  sinkConcurrency: 16,
+  stateConcurrency: 4,
+  /** Five attempts of a projection take a few seconds, in which all its keys wait. */
+  backoff: { initialMs: 200, factor: 3, maxMs: 10_000, jitter: true },
+  /** A sink's outside may be away for a while, and only the failing keys wait: ten attempts take about a quarter of an hour. */
+  sinkAttempts: 10,
+  sinkBackoff: { initialMs: 1000, factor: 2, maxMs: 300_000, jitter: true },
+} as const
+
+interface DefinedBase {
+  readonly tenant: string
+  readonly name: string
+  readonly generation: number
+  readonly shards: number
+  readonly channel: string | null
+  readonly from: StartFrom
+  readonly timeoutMs: number
+  readonly maxLagMs: number | null
+  readonly attempts: number
+  readonly crashes: number
+  readonly backoff: Backoff
+  readonly when: ((error: unknown) => boolean) | undefined
+  readonly tables: readonly ProjectionTable[]
+}
+
+export interface DefinedLog extends DefinedBase {
+  readonly kind: 'log'
+  readonly batchMax: number
+  /** Whether one call gets all events of a transaction. */
+  readonly isBatch: boolean
+  /** The handler of an event; undefined: the event is passed over. */
+  readonly handlerOf: (event: LogEvent) => EventHandler | undefined
+  readonly batch: LogProjectionOptions['batch']
+}
+
+export interface DefinedState extends DefinedBase {
+  readonly kind: 'state'
+  readonly batchMax: number
+  readonly entitiesOf: (event: LogEvent) => readonly string[]
+  readonly refresh: (entity: string, tx: ProjectionTx, context: ProjectionContext) => unknown
+  readonly concurrency: number
+}
+
+export interface DefinedSink extends DefinedBase {
+  readonly kind: 'sink'
+  readonly handle: SinkOptions['handle']
+  readonly concurrency: number
+}
+
+export type Defined = DefinedLog | DefinedState | DefinedSink
+
+const cursorOptions = ['channel', 'shards', 'from', 'retry', 'timeout', 'maxLag']
+const known: Readonly<Record<CursorKind, ReadonlySet<string>>> = {
+  log: new Set([...cursorOptions, 'kind', 'generation', 'tables', 'on', 'each', 'batch', 'batchMax']),
+  state: new Set([...cursorOptions, 'kind', 'generation', 'tables', 'entity', 'refresh', 'concurrency']),
+  sink: new Set([...cursorOptions, 'handle', 'concurrency']),
+}
+
+export function defineProjection(tenant: string, name: string, options: LogProjectionOptions | StateProjectionOptions): Defined {
+  return options.kind === 'state' ? defineState(tenant, name, options) : defineLog(tenant, name, options)
+}
+
+function defineLog(tenant: string, name: string, options: LogProjectionOptions): DefinedLog {
+  assertKnown(`define('${name}')`, options, known.log)
+  const { on, each, batch } = options
+  if ([on, each, batch].filter((handler) => handler !== undefined).length !== 1)
+    throw new PawlError('PAWL_CONFIG', `define('${name}') needs a handler: one of on, each and batch.`)
+  return {
+    ...baseOf(tenant, name, options, 'log'),
+    kind: 'log',
+    batchMax: whole('batchMax', options.batchMax ?? projectionDefaults.batchMax, 1, 5000),
+    isBatch: batch !== undefined,
+    batch,
+    handlerOf:
+      each === undefined
+        ? (event) => (on !== undefined && Object.hasOwn(on, event.type) ? on[event.type] : undefined)
+        : () => each,
+  }
+}
+
+function defineState(tenant: string, name: string, options: StateProjectionOptions): DefinedState {
+  assertKnown(`define('${name}')`, options, known.state)
+  if (typeof options.entity !== 'function' || typeof options.refresh !== 'function')
+    throw new PawlError('PAWL_CONFIG', `define('${name}') is a state projection and needs entity and refresh.`)
+  return {
+    ...baseOf(tenant, name, options, 'state'),
+    kind: 'state',
+    batchMax: projectionDefaults.batchMax,
+    entitiesOf: (event) => {
+      const entities = options.entity(event)
+      if (entities === undefined) return []
+      return typeof entities === 'string' ? [entities] : entities
+    },
+    refresh: options.refresh,
+    concurrency: whole('concurrency', options.concurrency ?? projectionDefaults.stateConcurrency, 1, 1000),
+  }
+}
+
+export function defineSink(tenant: string, name: string, options: SinkOptions): DefinedSink {
+  assertKnown(`sink('${name}')`, options, known.sink)
+  if (typeof options.handle !== 'function') throw new PawlError('PAWL_CONFIG', `sink('${name}') needs handle.`)
+  return {
+    ...baseOf(tenant, name, options, 'sink'),
+    kind: 'sink',
+    handle: options.handle,
+    concurrency: whole('concurrency', options.concurrency ?? projectionDefaults.sinkConcurrency, 1, 1000),
+  }
+}
+
+function baseOf(
+  tenant: string,
+  name: string,
+  options: Pick<LogProjectionOptions, 'channel' | 'shards' | 'from' | 'retry' | 'timeout' | 'maxLag' | 'generation' | 'tables'>,
+  kind: CursorKind,
+): DefinedBase {
+  if (typeof name !== 'string' || name.length < 1 || name.length > 100)
+    throw new PawlError('PAWL_CONFIG', 'A projection or sink has a name of 1 to 100 characters.')
+  const retry = options.retry ?? {}
+  const isSink = kind === 'sink'
+  const backoff = isSink ? projectionDefaults.sinkBackoff : projectionDefaults.backoff
+  const attempts = isSink ? projectionDefaults.sinkAttempts : projectionDefaults.attempts
+  const from = options.from ?? (isSink ? 'oldest' : 'start')
+  if (!['start', 'oldest', 'now'].includes(from))
+    throw new PawlError('PAWL_CONFIG', `from must be one of start, oldest, now; it is ${String(from)}.`)
+  assertTables(name, options.tables ?? [])
+  return {
+    tenant,
+    name,
+    generation: whole('generation', options.generation ?? 1, 1, 1_000_000),
+    shards: whole('shards', options.shards ?? 1, 1, 1024),
+    channel: options.channel ?? null,
+    from,
+    timeoutMs: whole('timeout', durationMs(options.timeout ?? projectionDefaults.timeoutMs), 1, 86_400_000),
+    maxLagMs: options.maxLag === undefined ? null : whole('maxLag', durationMs(options.maxLag), 1000, 3650 * 86_400_000),
+    attempts: whole('retry.attempts', retry.attempts ?? attempts, 1, 1_000_000),
+    crashes: whole('retry.crashes', retry.crashes ?? projectionDefaults.crashes, 1, 1000),
+    backoff: {
+      initialMs: retry.initialMs ?? backoff.initialMs,
+      factor: retry.factor ?? backoff.factor,
+      maxMs: retry.maxMs ?? backoff.maxMs,
+      jitter: retry.jitter ?? backoff.jitter,
+    },
+    when: retry.when,
+    tables: options.tables ?? [],
+  }
+}
+
+/** The delay before the next attempt, or undefined when there is none: the error is final or the attempts are used up. */
+export function retryDelayMs(definition: Defined, failures: number, error: unknown): number | undefined {
+  if (error instanceof NonRetryable || isPawlError(error, 'PAWL_ROWS_EXPECTED') || definition.when?.(error) === false)
+    return undefined
+  if (failures >= definition.attempts) return undefined
+  return Math.max(1, backoffMs(definition.backoff, failures))
+}
+
+/** How a definition is named in a map: a process may define several generations of one projection. */
+export function definitionKey(definition: { tenant: string; name: string; generation: number }): string {
+  return JSON.stringify([definition.tenant, definition.name, definition.generation])
+}
+
+/** How a worker's row says that its process can run it. */
+export function kindOf(definition: { tenant: string; name: string; generation: number }): string {
+  return `projection:${definition.tenant}/${definition.name}/${definition.generation}`
+}

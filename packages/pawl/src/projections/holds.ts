@@ -1,0 +1,237 @@
+// Which cursors this process holds. Twice a second it looks for free ones, takes its share of each projection's shards, and gives back
+// what others want. A cursor that is lost is dropped; its loop has no way to write any more.
+
+import type { Connection } from '../db/driver.ts'
+import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
+import { describeError, isPawlError, PawlError } from '../errors.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import { leaseStatements } from '../kernel/lease.ts'
+import { probe } from '../kernel/probe.ts'
+import { engineBackoffMs } from '../kernel/retry.ts'
+import { Wakeup } from '../kernel/signal.ts'
+import { type AcquiredRow, cursorStatements, HeldCursor } from './cursor.ts'
+import { type Defined, kindOf } from './definition.ts'
+import { LogLoop } from './log-loop.ts'
+import { SinkLoop } from './sink-loop.ts'
+import type { World } from './world.ts'
+
+const lookStatement = statement(import.meta.url, 'look')
+const markStaleStatement = statement(import.meta.url, 'mark-stale')
+const resolveAlertsStatement = statement(import.meta.url, 'resolve-alerts')
+const choresEveryMs = 5000
+
+/** The work of one held cursor. */
+export interface CursorLoop {
+  readonly cursor: HeldCursor
+  run(): Promise<void>
+  wake(): void
+  /** The log may grow in a moment: who waits for it may read on this connection. */
+  readAhead?(connection: Connection): void
+  stop(): void
+}
+
+interface Hold {
+  readonly loop: CursorLoop
+  readonly ended: Promise<void>
+}
+
+interface LookRow {
+  readonly definition: number
+  readonly shards: number
+  readonly mine: number
+  readonly free: number
+  readonly peers: number
+}
+
+export interface HoldsOptions {
+  readonly world: World
+  readonly acquirer: Connection
+  readonly definitions: readonly Defined[]
+  readonly worker: () => number | undefined
+}
+
+export class Holds {
+  readonly #options: HoldsOptions
+  readonly #holds = new Set<Hold>()
+  readonly #wakeup = new Wakeup()
+  #isStopping = false
+  #running: Promise<void> | undefined
+  #choresMs = 0
+
+  constructor(options: HoldsOptions) {
+    this.#options = options
+  }
+
+  list(): { name: string; generation: number; shard: number; fence: string }[] {
+    return [...this.#holds].map(({ loop: { cursor } }) => ({
+      name: cursor.definition.name,
+      generation: cursor.definition.generation,
+      shard: cursor.shard,
+      fence: cursor.fence,
+    }))
+  }
+
+  /** The log has grown. */
+  wake(): void {
+    for (const { loop } of this.#holds) loop.wake()
+  }
+
+  readAhead(connection: Connection): void {
+    for (const { loop } of this.#holds) loop.readAhead?.(connection)
+  }
+
+  /** Something may be free. */
+  look(): void {
+    this.#wakeup.fire()
+  }
+
+  run(everyMs: number): Promise<void> {
+    this.#running = this.#lookUntilStopped(everyMs)
+    return this.#running
+  }
+
+  async stop(): Promise<void> {
+    this.#isStopping = true
+    this.#wakeup.fire()
+    for (const { loop } of this.#holds) loop.stop()
+    await this.#running
+    await Promise.all([...this.#holds].map(({ ended }) => ended))
+  }
+
+  /** The incarnation's lease is gone, and with it everything that it held. */
+  lose(worker: number): void {
+    for (const { loop } of this.#holds) {
+      if (loop.cursor.worker !== worker) continue
+      const reason = new PawlError(
+        'PAWL_LEASE_LOST',
+        `The lease of worker ${worker} has ended, and with it its hold of ${loop.cursor}.`,
+      )
+      loop.cursor.lose(reason)
+    }
+    this.#wakeup.fire()
+  }
+
+  async #lookUntilStopped(everyMs: number): Promise<void> {
+    for (let failed = 0; !this.#isStopping; ) {
+      try {
+        const worker = this.#options.worker()
+        if (worker !== undefined) await this.#lookOnce(worker)
+        failed = 0
+      } catch (error) {
+        this.#options.world.onTrouble(error)
+        failed++
+      }
+      await this.#wakeup.wait(failed === 0 ? everyMs : engineBackoffMs(undefined, failed))
+    }
+  }
+
+  async #lookOnce(worker: number): Promise<void> {
+    const { acquirer, definitions } = this.#options
+    const rows = await acquirer.run<LookRow>(lookStatement, {
+      worker,
+      fences: this.#fences(),
+      tenants: textsLiteral(definitions.map(({ tenant }) => tenant)),
+      names: textsLiteral(definitions.map(({ name }) => name)),
+      generations: numbersLiteral(definitions.map(({ generation }) => generation)),
+      kinds: textsLiteral(definitions.map(kindOf)),
+    })
+    for (const row of rows) {
+      const definition = definitions[row.definition - 1]!
+      const share = Math.ceil(row.shards / Math.max(1, row.peers))
+      if (row.free > 0 && row.mine < share) await this.#acquire(definition, worker, Math.min(row.free, share - row.mine))
+      else if (row.mine > share) this.#giveBack(definition, row.mine - share)
+    }
+    if (monotonicMs() - this.#choresMs < choresEveryMs) return
+    this.#choresMs = monotonicMs()
+    await acquirer.run(markStaleStatement, {})
+    await acquirer.run(resolveAlertsStatement, {})
+  }
+
+  #fences(): string {
+    return numbersLiteral([...this.#holds].map(({ loop }) => loop.cursor.fence))
+  }
+
+  async #acquire(definition: Defined, worker: number, limit: number): Promise<void> {
+    const { tenant, name, generation } = definition
+    const rows = await this.#options.acquirer.run<AcquiredRow>(cursorStatements.acquire, {
+      tenant,
+      name,
+      generation,
+      worker,
+      limit,
+      fences: this.#fences(),
+    })
+    for (const row of rows) {
+      const cursor = new HeldCursor(definition, worker, row)
+      if (probe.on) await probe.hit('projections.acquired', cursor)
+      const { events } = this.#options.world
+      events.emit('cursor.acquired', { name, generation, shard: row.shard, fence: row.fence, crashes: row.crashes })
+      this.#hold(cursor)
+    }
+  }
+
+  #hold(cursor: HeldCursor): void {
+    const { world } = this.#options
+    const { definition } = cursor
+    const loop = definition.kind === 'sink' ? new SinkLoop(cursor, definition, world) : new LogLoop(cursor, definition, world)
+    const hold: Hold = { loop, ended: Promise.resolve().then(() => this.#runLoop(hold)) }
+    this.#holds.add(hold)
+    if (this.#isStopping) loop.stop()
+  }
+
+  /** Given back to whoever wants it, as soon as its loop has come to an end. */
+  #giveBack(definition: Defined, count: number): void {
+    const mine = [...this.#holds].filter(({ loop }) => loop.cursor.definition === definition)
+    for (const { loop } of mine.slice(0, count)) loop.stop()
+  }
+
+  async #runLoop(hold: Hold): Promise<void> {
+    const { cursor } = hold.loop
+    try {
+      await hold.loop.run()
+      await this.#release(cursor)
+    } catch (error) {
+      await this.#ended(cursor, error)
+    } finally {
+      this.#holds.delete(hold)
+    }
+  }
+
+  async #release(cursor: HeldCursor): Promise<void> {
+    if (probe.on) await probe.hit('projections.release.before', cursor)
+    await this.#options.acquirer.run(cursorStatements.release, cursor.fencedKey)
+  }
+
+  async #ended(cursor: HeldCursor, error: unknown): Promise<void> {
+    const { world } = this.#options
+    const { name, generation } = cursor.definition
+    if (!isPawlError(error, 'PAWL_LEASE_LOST')) {
+      // Its fence is forgotten with the hold, so the next look takes the cursor anew.
+      world.config.logger.error(
+        { name, generation, error: describeError(error) },
+        'the loop of a cursor ended with an error; it starts anew',
+      )
+      return
+    }
+    world.events.emit('cursor.lost', { name, generation, shard: cursor.shard, fence: cursor.fence })
+    // The row was looked at, and had another fence: a write was refused. When only the lease ended, none was.
+    if (error.details.fence !== undefined) await this.#keepEvidence(cursor, error)
+  }
+
+  /** A write under an old fence was refused: kept, outside the transaction that rolled back. */
+  async #keepEvidence(cursor: HeldCursor, error: PawlError): Promise<void> {
+    const { world, acquirer } = this.#options
+    const { tenant, name, generation } = cursor.definition
+    world.events.emit('cursor.refused', { name, generation, shard: cursor.shard, fence: cursor.fence, what: 'move' })
+    await acquirer
+      .run(leaseStatements.refuse, {
+        what: 'cursor',
+        holder: cursor.worker,
+        detail: error.message,
+        tenants: textsLiteral([tenant]),
+        subjects: textsLiteral([`${cursor}`]),
+        fences: numbersLiteral([cursor.fence]),
+      })
+      .catch((reason: unknown) => world.onTrouble(reason))
+  }
+}

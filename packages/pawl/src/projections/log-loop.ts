@@ -1,0 +1,324 @@
+// Works through the log for one cursor of a log or state projection: reads a page, applies it in one fenced transaction, goes on. A page
+// that fails is applied event by event; an event whose attempts are used up parks its key. Replays of parked keys run between pages.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import { isConflict } from '../db/classify.ts'
+import type { Connection } from '../db/driver.ts'
+import { describeError, isPawlError } from '../errors.ts'
+import { type LogRead, readLog } from '../events/read-log.ts'
+import type { LogEvent } from '../events/types.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import { probe } from '../kernel/probe.ts'
+import { engineBackoffMs } from '../kernel/retry.ts'
+import { Wakeup } from '../kernel/signal.ts'
+import { Applier } from './applier.ts'
+import { cursorStatements, type HeldCursor, placeOf, type Standstill } from './cursor.ts'
+import { type DefinedLog, type DefinedState, retryDelayMs } from './definition.ts'
+import { type FencedEnd, messageOf } from './fenced.ts'
+import { assertSameLog, filterOf, latch, placeAt } from './log-place.ts'
+import { Replay } from './replay.ts'
+import type { World } from './world.ts'
+
+/** A filtered cursor that met nothing of its own says where it is this often; that is what retention and lag go by. */
+const passEveryMs = 1000
+const passEvents = 20_000
+/** A conflict is nobody's fault, until it happens so often in a row that it is. */
+const conflictsMax = 10
+const standstillPollMs = 50
+
+export class LogLoop {
+  readonly cursor: HeldCursor
+  readonly #definition: DefinedLog | DefinedState
+  readonly #world: World
+  readonly #applier: Applier
+  readonly #replay: Replay
+  readonly #wakeup = new Wakeup()
+  readonly #stop = new AbortController()
+  /** So many events are applied one by one. */
+  #careful: number
+  #suspect: boolean
+  #conflicts = 0
+  #lookedTo: number
+  #passedMs = monotonicMs()
+  #ahead: { readonly after: number; readonly read: Promise<LogRead>; readonly isGuess?: boolean } | undefined
+  #isWaiting = false
+  #standstill: Standstill | undefined
+
+  constructor(cursor: HeldCursor, definition: DefinedLog | DefinedState, world: World) {
+    this.cursor = cursor
+    this.#definition = definition
+    this.#world = world
+    this.#applier = new Applier(cursor, definition, world)
+    this.#replay = new Replay(cursor, this.#applier, world)
+    this.#lookedTo = cursor.place.position
+    // Whoever held it before died at this place: the next events may be why, so each is tried alone.
+    this.#careful = cursor.crashes > 0 ? definition.batchMax : 0
+    this.#suspect = cursor.crashes >= definition.crashes
+  }
+
+  /** There may be something to do. */
+  wake(): void {
+    this.#wakeup.fire()
+  }
+
+  /** While it waits for the log to grow: what is read here is there when it wakes. */
+  readAhead(connection: Connection): void {
+    if (!this.#isWaiting || this.#standstill !== undefined) return
+    const after = this.#after()
+    const read = this.#read(after, connection)
+    read.catch(() => undefined)
+    this.#ahead = { after, read, isGuess: true }
+  }
+
+  stop(): void {
+    this.#stop.abort()
+    this.#wakeup.fire()
+  }
+
+  /** Ends when it is stopped, or rejects with PAWL_LEASE_LOST. */
+  async run(): Promise<void> {
+    const onLost = () => this.#wakeup.fire()
+    this.cursor.signal.addEventListener('abort', onLost, { once: true })
+    let isChecked = false
+    for (let failed = 0; !this.#isOver(); ) {
+      try {
+        if (!isChecked) await this.#begin()
+        isChecked = true
+        const hasMore = await this.#turn()
+        failed = 0
+        if (!hasMore && !this.#isOver()) await this.#wait()
+      } catch (error) {
+        if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
+        if (isPawlError(error, 'PAWL_LOG_GAP')) await this.#latch(error.message)
+        else this.#world.onTrouble(error)
+        isChecked = false
+        this.#forgetPages()
+        await this.#pause(engineBackoffMs(error, ++failed))
+      }
+    }
+    this.cursor.signal.removeEventListener('abort', onLost)
+    if (this.cursor.signal.aborted) throw this.cursor.signal.reason
+  }
+
+  #isOver(): boolean {
+    return this.#stop.signal.aborted || this.cursor.signal.aborted
+  }
+
+  async #wait(): Promise<void> {
+    this.#isWaiting = true
+    await this.#wakeup.wait(this.#waitMs())
+    this.#isWaiting = false
+  }
+
+  #waitMs(): number {
+    if (this.#standstill !== undefined) return this.#standstill.holdAt === undefined ? 500 : standstillPollMs
+    return this.#replay.mayHaveParked || this.#lookedTo > this.cursor.place.position ? 500 : 5000
+  }
+
+  async #begin(): Promise<void> {
+    await this.#applier.begin()
+    this.#replay.begin(this.#applier.hasParked)
+    if (!(await assertSameLog(this.#world, this.cursor))) this.#standstill = await this.cursor.reload(this.#world.engine)
+  }
+
+  /** One step forward; says whether there is more to do at once. */
+  async #turn(): Promise<boolean> {
+    if (this.#standstill !== undefined && !(await this.#mayGoOn())) return false
+    const hasReplayed = await this.#replay.step()
+    const page = await this.#page()
+    if (page.head < this.cursor.place.position) {
+      await this.#latch(`The cursor stands at position ${this.cursor.place.position}, and the log ends at ${page.head}.`)
+      return false
+    }
+    if (page.events.length > 0) await this.#applyAll(page.events)
+    else await this.#passOver(page)
+    return hasReplayed || page.next < page.head || page.events.length > 0
+  }
+
+  // ---- reading
+
+  async #page(): Promise<LogRead> {
+    const after = this.#after()
+    const ahead = this.#ahead?.after === after ? this.#ahead : undefined
+    this.#ahead = undefined
+    let page = await (ahead?.read ?? this.#read(after))
+    // A guess that found nothing may have been too early.
+    if (ahead?.isGuess && page.events.length === 0) page = await this.#read(after)
+    // The next page is fetched while this one is applied.
+    if (page.next < page.head) {
+      const read = this.#read(page.next)
+      read.catch(() => undefined)
+      this.#ahead = { after: page.next, read }
+    }
+    return page
+  }
+
+  #after(): number {
+    return Math.max(this.#lookedTo, this.cursor.place.position)
+  }
+
+  #read(after: number, connection = this.#world.reader): Promise<LogRead> {
+    return readLog(connection, { after, limit: this.#definition.batchMax, ...filterOf(this.cursor) })
+  }
+
+  #forgetPages(): void {
+    this.#ahead = undefined
+    this.#lookedTo = this.cursor.place.position
+  }
+
+  /** Nothing of ours up to here. The row follows now and then, not at every look. */
+  async #passOver(page: LogRead): Promise<void> {
+    this.#lookedTo = page.next
+    const passed = page.next - this.cursor.place.position
+    if (passed === 0 || (passed < passEvents && monotonicMs() - this.#passedMs < passEveryMs)) return
+    const place = await placeAt(this.#world, page.next)
+    if (place !== undefined) await this.#take(await this.#applier.apply([], place))
+    this.#passedMs = monotonicMs()
+  }
+
+  // ---- applying
+
+  async #applyAll(events: readonly LogEvent[]): Promise<void> {
+    let rest = events
+    while (rest.length > 0 && !this.#isOver()) {
+      if (!(await this.#isSameLog(rest[0]!))) return
+      const count = this.#countOf(rest)
+      if (count === 0) return this.#passToHold()
+      const chunk = rest.slice(0, count)
+      const isApplied = await this.#applyChunk(chunk)
+      if (isApplied === undefined) return
+      if (!isApplied) continue
+      this.#careful = Math.max(0, this.#careful - count)
+      this.#conflicts = 0
+      rest = rest.slice(count)
+    }
+    this.#passedMs = monotonicMs()
+  }
+
+  /** How many of them go into one transaction: those on one side of where effects begin, and not beyond a hold. */
+  #countOf(events: readonly LogEvent[]): number {
+    if (this.#careful > 0 || this.#suspect) return this.#isHeld(events[0]!) ? 0 : 1
+    const border = this.cursor.effectsAfter
+    const isEffective = isAbove(events[0]!, border)
+    const end = events.findIndex((event) => this.#isHeld(event) || isAbove(event, border) !== isEffective)
+    return end < 0 ? events.length : end
+  }
+
+  /** The next event is beyond the hold: nothing of ours is before it, so the cursor may stand at it. */
+  async #passToHold(): Promise<void> {
+    const holdAt = this.#standstill?.holdAt
+    const place = holdAt === undefined || holdAt <= this.cursor.place.position ? undefined : await placeAt(this.#world, holdAt)
+    if (place !== undefined) await this.#take(await this.#applier.apply([], place))
+    this.#forgetPages()
+  }
+
+  #isHeld(event: LogEvent): boolean {
+    const holdAt = this.#standstill?.holdAt
+    return holdAt !== undefined && event.position > holdAt
+  }
+
+  /** true: applied. false: the same again. undefined: the cursor is elsewhere or stands still; read anew. */
+  async #applyChunk(chunk: readonly LogEvent[]): Promise<boolean | undefined> {
+    const first = chunk[0]!
+    if (this.#suspect && this.#applier.isHandled(first)) {
+      this.#suspect = false
+      const reason = `Its process died ${this.cursor.crashes} times while event ${first.position} (${first.type}) was applied.`
+      return this.#take(await this.#applier.park(first, { reason, error: undefined, attempts: this.cursor.crashes }))
+    }
+    this.#suspect = false
+    const end = await this.#applier.apply(chunk, placeOf(chunk.at(-1)!))
+    const isFailure = end.type === 'failed' || (end.type === 'again' && isConflict(end.error) && this.#conflicts >= conflictsMax)
+    if (!isFailure) return this.#take(end)
+    this.#conflicts = 0
+    if (chunk.length > 1) {
+      this.#careful = chunk.length
+      return false
+    }
+    return this.#failed(first, end.error)
+  }
+
+  async #take(end: FencedEnd): Promise<boolean | undefined> {
+    switch (end.type) {
+      case 'committed':
+        if (probe.on) await probe.hit('projections.batch.committed', this.cursor)
+        this.#lookedTo = Math.max(this.#lookedTo, this.cursor.place.position)
+        return true
+      case 'standstill':
+        this.#standstill = end.standstill
+        this.#forgetPages()
+        return undefined
+      case 'again':
+        return this.#again(end.error)
+      case 'failed':
+        throw end.error
+    }
+  }
+
+  async #again(error: unknown): Promise<false> {
+    this.#conflicts++
+    this.#world.onTrouble(error)
+    await this.#pause(engineBackoffMs(error, this.#conflicts))
+    return false
+  }
+
+  async #failed(event: LogEvent, error: unknown): Promise<boolean | undefined> {
+    if (probe.on) await probe.hit('projections.fail.before', event)
+    const [row] = await this.#world.engine.run<{ attempts: number }>(cursorStatements.fail, {
+      ...this.cursor.fencedKey,
+      from_position: this.cursor.place.position,
+      error: describeError(error),
+    })
+    if (row === undefined) {
+      this.#standstill = await this.cursor.reload(this.#world.engine)
+      return undefined
+    }
+    const retryInMs = retryDelayMs(this.#definition, row.attempts, error)
+    const { name } = this.#definition
+    const { key, position } = event
+    this.#world.events.emit('projection.failed', { name, key, position, attempt: row.attempts, error, retryInMs })
+    if (retryInMs === undefined) {
+      const reason = `Event ${position} (${event.type}) failed ${row.attempts} time(s): ${messageOf(error)}`
+      return this.#take(await this.#applier.park(event, { reason, error, attempts: row.attempts }))
+    }
+    await this.#pause(retryInMs)
+    return false
+  }
+
+  // ---- standing still
+
+  /** Paused, held for a comparison, or moved by an operator: looks at the row again. */
+  async #mayGoOn(): Promise<boolean> {
+    this.#standstill = await this.cursor.reload(this.#world.engine)
+    const { state, holdAt, isMoved } = this.#standstill
+    if (isMoved) this.#forgetPages()
+    if (state !== 'running') return false
+    if (holdAt === undefined) this.#standstill = undefined
+    return holdAt === undefined || this.cursor.place.position < holdAt
+  }
+
+  /** A log of another generation: is the event at our place still the one that we passed? */
+  async #isSameLog(next: LogEvent): Promise<boolean> {
+    const { logGeneration } = this.cursor.place
+    if (logGeneration === null || logGeneration === next.generation) return true
+    if (await assertSameLog(this.#world, this.cursor)) {
+      this.cursor.place = { ...this.cursor.place, logGeneration: next.generation }
+      return true
+    }
+    this.#standstill = await this.cursor.reload(this.#world.engine)
+    return false
+  }
+
+  async #latch(reason: string): Promise<void> {
+    await latch(this.#world, this.cursor, reason)
+    this.#standstill = await this.cursor.reload(this.#world.engine)
+  }
+
+  async #pause(delayMs: number): Promise<void> {
+    const signal = AbortSignal.any([this.#stop.signal, this.cursor.signal])
+    await sleep(delayMs, undefined, { signal }).catch(() => undefined)
+  }
+}
+
+function isAbove(event: LogEvent, border: number | undefined): boolean {
+  return border !== undefined && event.position > border
+}

@@ -1,0 +1,82 @@
+// Whether the log is still the one that a cursor has read. Positions alone do not tell: after a restore they may belong to other events. So
+// a cursor keeps the id of the event at its place, and stops for a person if another one is there.
+
+import { statement } from '../db/statement.ts'
+import { type ReadLogOptions, readLog } from '../events/read-log.ts'
+import { cursorStatements, type HeldCursor, type Place, placeOf } from './cursor.ts'
+import type { World } from './world.ts'
+
+const boundsStatement = statement(import.meta.url, 'log-bounds')
+
+export interface LogBounds {
+  /** The position before the first that is kept. */
+  readonly before: number
+  readonly head: number
+}
+
+export async function logBounds(connection: Pick<World['reader'], 'run'>): Promise<LogBounds> {
+  const [row] = await connection.run<{ before: string; head: string }>(boundsStatement, {})
+  return { before: Number(row!.before), head: Number(row!.head) }
+}
+
+/** What of the log a cursor reads. */
+export function filterOf(cursor: HeldCursor): Pick<ReadLogOptions, 'channel' | 'tenant' | 'shard'> {
+  const { channel, tenant } = cursor.definition
+  return {
+    ...(channel === null ? {} : { channel }),
+    // The cursors of the empty tenant span all.
+    ...(tenant === '' ? {} : { tenant }),
+    ...(cursor.shards === 1 ? {} : { shard: { index: cursor.shard, of: cursor.shards } }),
+  }
+}
+
+/** The place of this position: whatever event is there, ours or not. */
+export async function placeAt(world: World, position: number): Promise<Place | undefined> {
+  const { events } = await readLog(world.reader, { after: position - 1, limit: 1 })
+  const [event] = events
+  return event === undefined ? undefined : placeOf(event)
+}
+
+/** false: it is not, and the cursor is latched. */
+export async function assertSameLog(world: World, cursor: HeldCursor): Promise<boolean> {
+  const { position, eventId } = cursor.place
+  const { before, head } = await logBounds(world.reader)
+  if (position > head) {
+    await latch(
+      world,
+      cursor,
+      `The cursor stands at position ${position}, and the log ends at ${head}: the log is older than the cursor.`,
+    )
+    return false
+  }
+  if (position < before) {
+    await latch(
+      world,
+      cursor,
+      `The events from position ${position + 1} to ${before} are no longer kept. Rebuild the projection.`,
+    )
+    return false
+  }
+  // What retention has removed cannot be compared.
+  if (eventId === null || position === before) return true
+  const place = await placeAt(world, position)
+  if (place === undefined || place.eventId === eventId) return true
+  await latch(
+    world,
+    cursor,
+    `At position ${position} the log has event ${place.eventId}, and the cursor passed ${eventId} there: the log was lost from before that position and has grown again.`,
+  )
+  return false
+}
+
+export async function latch(world: World, cursor: HeldCursor, reason: string): Promise<void> {
+  const rows = await world.engine.run(cursorStatements.latch, { ...cursor.fencedKey, reason })
+  if (rows.length === 0) {
+    // Lost, which the reload throws, or stopped already for another reason.
+    await cursor.reload(world.engine)
+    return
+  }
+  const { name, generation } = cursor.definition
+  world.config.logger.error({ name, generation, shard: cursor.shard, reason }, 'a cursor is latched; resume or rebuild it')
+  world.events.emit('cursor.latched', { name, generation, shard: cursor.shard, reason })
+}

@@ -1,0 +1,267 @@
+import { expectRows, NonRetryable, type ProjectionTx } from 'pawl'
+import { installProbe, resetConnections } from 'pawl/testing'
+import { expect, onTestFinished, test } from 'vitest'
+import { deferred, until } from '../../test/support/database.ts'
+import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
+
+const retry = { attempts: 3, initialMs: 5, factor: 1, jitter: false } as const
+const addSql = `insert into wallet (id, balance, changes) values ($1, $2, 1)
+  on conflict (id) do update set balance = wallet.balance + excluded.balance, changes = wallet.changes + 1`
+
+async function add(event: { key: string; data: unknown; position: number }, tx: ProjectionTx): Promise<void> {
+  const { amount } = event.data as { amount: number }
+  await tx.query(addSql, [event.key, amount])
+  await tx.query('insert into entry (position, wallet, amount) values ($1, $2, $3)', [event.position, event.key, amount])
+}
+
+test('events are applied in order, each once, and the position says how far', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('wallets', { on: { Added: add } })
+  for (let n = 0; n < 30; n++) await append(db, { key: `w${n % 3}`, data: { amount: n } }, { key: 'x', type: 'Other' })
+  await startRunner(pawl)
+  await caughtUp(db, 'wallets')
+  expect(await db.query('select position::integer from entry order by position')).toEqual(
+    Array.from({ length: 30 }, (_, n) => ({ position: 2 * n + 1 })),
+  )
+  expect(await cursorOf(db, 'wallets')).toMatchObject({ position: 60, state: 'running' })
+})
+
+test('[P4] events of one source transaction are all applied, and one that the source delivers twice is applied once', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('wallets', { on: { Added: add }, batchMax: 2 })
+  await startRunner(pawl)
+  const deposit = (id: string, key: string, amount: number) => ({
+    id,
+    type: 'Added',
+    aggregateType: 'wallet',
+    key,
+    data: { amount },
+  })
+  // Two events of one transaction of the source, in one call and in two.
+  const first = [deposit('tx1/0', 'a', 1), deposit('tx1/1', 'a', 2)]
+  expect(await pawl.events.ingest(first, { source: 'chain', position: 1 })).toMatchObject({ ingested: 2 })
+  await pawl.events.ingest([deposit('tx2/0', 'a', 3)], { source: 'chain', position: 2 })
+  await pawl.events.ingest([deposit('tx2/1', 'b', 4)], { source: 'chain', position: 2 })
+  // The source delivers them again, as after a crash of its reader.
+  await pawl.events.ingest([deposit('tx2/0', 'a', 3), deposit('tx2/1', 'b', 4)], { source: 'chain', position: 2 })
+  await pawl.events.ingest(first, { source: 'chain', position: 1 })
+  await caughtUp(db, 'wallets')
+  expect(await db.query('select id, balance::integer, changes from wallet order by id')).toEqual([
+    { id: 'a', balance: 6, changes: 3 },
+    { id: 'b', balance: 4, changes: 1 },
+  ])
+})
+
+test('[P4] a batch whose commit got no answer is not applied again if it happened, and is if it did not', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('wallets', { on: { Added: add } })
+  await startRunner(pawl)
+  await append(db, { key: 'a', data: { amount: 1 } })
+  await caughtUp(db, 'wallets')
+  let cuts = 0
+  installProbe(async (name) => {
+    // The connections break while the commit is under way, or just before it is sent.
+    if (name !== 'projections.batch.handled' || cuts >= 12) return
+    cuts++
+    if (cuts % 2 === 0) resetConnections()
+    else setTimeout(resetConnections, cuts % 3)
+  })
+  onTestFinished(() => installProbe(undefined))
+  for (let n = 2; n <= 20; n++) {
+    await append(db, { key: 'a', data: { amount: n } }, { key: 'b', data: { amount: n } })
+    await caughtUp(db, 'wallets')
+  }
+  expect(cuts).toBe(12)
+  expect(
+    await db.query('select position::integer, count(*)::integer as times from entry group by 1 having count(*) <> 1'),
+  ).toEqual([])
+  expect(await db.query('select id, balance::integer, changes from wallet order by id')).toEqual([
+    { id: 'a', balance: 210, changes: 20 },
+    { id: 'b', balance: 209, changes: 19 },
+  ])
+})
+
+test('[P3] a handler that throws in the middle changes no table and does not move, until its attempts are used up; then its key is parked', async () => {
+  const db = await createLog(`
+    create table first (id text primary key, n integer);
+    create table second (id text primary key, n integer)`)
+  const pawl = db.pawl()
+  const attempts: { position: number; rows: number }[] = []
+  pawl.projections.define('both', {
+    retry,
+    each: async (event, tx) => {
+      await tx.query('insert into first values ($1, $2) on conflict (id) do update set n = first.n + 1', [event.key, 1])
+      if (event.type === 'Poison') {
+        // What others see while it runs: nothing of this event, and the position before it.
+        const [seen] = await db.query<{ rows: number }>('select count(*)::integer as rows from first where id = $1', [event.key])
+        attempts.push({ position: (await cursorOf(db, 'both')).position, rows: seen!.rows })
+        throw new Error('no')
+      }
+      await tx.query('insert into second values ($1, $2) on conflict (id) do update set n = second.n + 1', [event.key, 1])
+    },
+  })
+  await append(db, { key: 'a' }, { key: 'b' }, { key: 'poison', type: 'Poison' }, { key: 'c' }, { key: 'poison' }, { key: 'a' })
+  await startRunner(pawl)
+  await caughtUp(db, 'both')
+  // The first call was in a batch from 0; then event by event, three attempts.
+  expect(attempts).toEqual([{ position: 0, rows: 0 }, ...Array.from({ length: 3 }, () => ({ position: 2, rows: 0 }))])
+  for (const table of ['first', 'second'])
+    expect(await db.query(`select id, n from ${table} order by id`)).toEqual([
+      { id: 'a', n: 2 },
+      { id: 'b', n: 1 },
+      { id: 'c', n: 1 },
+    ])
+  expect(await pawl.projections.parked('both')).toMatchObject([
+    { key: 'poison', state: 'parked', attempts: 3, events: 2, firstPosition: 3, reason: 'Event 3 (Poison) failed 3 time(s): no' },
+  ])
+  expect(await pawl.alerts()).toMatchObject([{ code: 'projection.parked', subject: 'both' }])
+})
+
+test('[P5] no row where one was expected parks the key with the reason, others go on, and the replay after the fix keeps the order', async () => {
+  const db = await createLog()
+  await db.query("insert into wallet values ('a', 0), ('b', 0)")
+  const pawl = db.pawl()
+  pawl.projections.define('wallets', {
+    retry,
+    each: async (event, tx) => {
+      const { amount } = event.data as { amount: number }
+      expectRows(
+        await tx.query('update wallet set balance = balance + $2, changes = changes + 1 where id = $1', [event.key, amount]),
+        1,
+      )
+      await tx.query('insert into entry (position, wallet, amount) values ($1, $2, $3)', [event.position, event.key, amount])
+    },
+  })
+  for (let n = 1; n <= 5; n++)
+    await append(
+      db,
+      { key: 'a', data: { amount: n } },
+      { key: 'missing', data: { amount: n } },
+      { key: 'b', data: { amount: n } },
+    )
+  await startRunner(pawl)
+  await caughtUp(db, 'wallets')
+  const [parked] = await pawl.projections.parked('wallets')
+  expect(parked).toMatchObject({ key: 'missing', attempts: 1, events: 5, firstPosition: 2 })
+  expect(parked!.reason).toMatch(/met 0 row\(s\) where 1 were expected/)
+  expect(await db.query("select sum(balance)::integer as sum from wallet where id in ('a', 'b')")).toEqual([{ sum: 30 }])
+
+  await db.query("insert into wallet values ('missing', 0)")
+  expect(await pawl.projections.unpark('wallets', { key: 'missing', reason: 'the wallet is there now' })).toEqual(['missing'])
+  await append(db, { key: 'missing', data: { amount: 6 } })
+  await until('it is replayed', async () => (await pawl.projections.parked('wallets')).length === 0)
+  await caughtUp(db, 'wallets')
+  const entries = await db.query<{ amount: number }>("select amount::integer from entry where wallet = 'missing' order by ctid")
+  expect(entries.map(({ amount }) => amount)).toEqual([1, 2, 3, 4, 5, 6])
+  expect(await db.query('select action, subject, reason from pawl.audit')).toEqual([
+    { action: 'projection.unpark', subject: 'wallets', reason: 'the wallet is there now' },
+  ])
+})
+
+test('an error that is of no use to retry parks at once; one that the policy refuses, too', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  let calls = 0
+  pawl.projections.define('p', {
+    retry: { ...retry, when: (error) => (error as Error).message !== 'refused' },
+    each: (event) => {
+      calls++
+      throw event.type === 'A' ? new NonRetryable('final') : new Error('refused')
+    },
+  })
+  await append(db, { key: 'a', type: 'A' })
+  await append(db, { key: 'b', type: 'B' })
+  await startRunner(pawl)
+  await caughtUp(db, 'p')
+  expect((await pawl.projections.parked('p')).map(({ attempts, key }) => ({ attempts, key }))).toEqual([
+    { attempts: 1, key: 'a' },
+    { attempts: 1, key: 'b' },
+  ])
+  expect(calls).toBeLessThanOrEqual(4)
+})
+
+test('[P8] after seen(token) the row is there', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('wallets', { on: { Added: add } })
+  await startRunner(pawl)
+  for (let n = 0; n < 20; n++) {
+    const token = await append(db, { key: `w${n}`, data: { amount: n } }, { key: 'all', data: { amount: 1 } })
+    await pawl.projections.seen('wallets', token)
+    expect(await db.query('select balance::integer from wallet where id = $1', [`w${n}`])).toEqual([{ balance: n }])
+    expect(await db.query("select balance::integer from wallet where id = 'all'")).toEqual([{ balance: n + 1 }])
+  }
+})
+
+test('[P8] seen waits for a transaction that is still open, and says why it gives up', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('wallets', { on: { Added: add } })
+  await startRunner(pawl)
+  const client = await db.pool.connect()
+  await client.query('begin')
+  const query = async <Row>(text: string, values?: unknown[]) => (await client.query(text, values)).rows as Row[]
+  const token = await append({ query }, { key: 'late', data: { amount: 1 } })
+  await expect(pawl.projections.seen('wallets', token, { timeout: 50 })).rejects.toMatchObject({
+    code: 'PAWL_TIMED_OUT',
+    message: expect.stringContaining('still open'),
+  })
+  const seeing = pawl.projections.seen('wallets', token)
+  await client.query('commit')
+  client.release()
+  await seeing
+  expect(await db.query("select balance::integer from wallet where id = 'late'")).toEqual([{ balance: 1 }])
+  await expect(pawl.projections.seen('nobody', token)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+})
+
+test('[P8] seen tells of an event that was parked or rolled back instead of waiting for it', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('p', { retry, each: () => Promise.reject(new NonRetryable('no')) })
+  await startRunner(pawl)
+  const token = await append(db, { key: 'a' })
+  await caughtUp(db, 'p')
+  await expect(pawl.projections.seen('p', token)).rejects.toMatchObject({ code: 'PAWL_PARKED' })
+  const client = await db.pool.connect()
+  await client.query('begin')
+  const gone = await append(
+    { query: async <Row>(text: string, values?: unknown[]) => (await client.query(text, values)).rows as Row[] },
+    { key: 'b' },
+  )
+  await client.query('rollback')
+  client.release()
+  await expect(pawl.projections.seen('p', gone)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+})
+
+test('[P2] a holder that was overtaken and has not noticed is refused by its fence alone, before anybody has moved', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('wallets', { on: { Added: add } })
+  const refused: string[] = []
+  pawl.on('cursor.refused', ({ fence }) => refused.push(fence))
+  await startRunner(pawl)
+  await append(db, { key: 'a', data: { amount: 1 } })
+  await caughtUp(db, 'wallets')
+  const { fence } = await cursorOf(db, 'wallets')
+  const [held, go] = [deferred(), deferred()]
+  installProbe(async (name) => {
+    if (name !== 'projections.batch.before') return
+    held.resolve()
+    await go.promise
+  })
+  onTestFinished(() => installProbe(undefined))
+  await append(db, { key: 'a', data: { amount: 2 } })
+  await held.promise
+  // Another process took it, and died before it moved: the position is the same, the fence is not.
+  await db.query("update pawl.cursor set fence = nextval('pawl.fence'), holder = null")
+  go.resolve()
+  await until('it is refused', () => refused.length > 0)
+  installProbe(undefined)
+  await caughtUp(db, 'wallets')
+  expect(refused).toEqual([fence])
+  expect(await db.query('select fence::text, what from pawl.refusal')).toEqual([{ fence, what: 'cursor' }])
+  expect(await db.query('select position::integer from entry order by 1')).toEqual([{ position: 1 }, { position: 2 }])
+})

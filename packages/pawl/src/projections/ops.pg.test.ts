@@ -1,0 +1,163 @@
+// What operators do, and what cursors do by themselves: pause, resume, skip, shards, stale, latch.
+
+import { moveClock } from 'pawl/testing'
+import { expect, test } from 'vitest'
+import { type TestDatabase, until } from '../../test/support/database.ts'
+import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
+
+const seenSql = 'create table seen (position bigint not null, key text not null, shard integer not null default 0)'
+
+function define(db: TestDatabase, options: { shards?: number; channel?: string; maxLag?: string } = {}) {
+  const pawl = db.pawl()
+  pawl.projections.define('p', {
+    ...options,
+    each: (event, tx) => tx.send('insert into seen (position, key) values ($1, $2)', [event.position, event.key]),
+  })
+  return pawl
+}
+
+const positions = async (db: TestDatabase) =>
+  (await db.query<{ position: number }>('select position::integer from seen order by 1')).map(({ position }) => position)
+
+test('after pause resolves nothing is applied; resume goes on, and both are kept with their reasons', async () => {
+  const db = await createLog(seenSql)
+  const pawl = define(db)
+  await startRunner(pawl)
+  await append(db, { key: 'a' })
+  await caughtUp(db, 'p')
+  await pawl.projections.pause('p', { reason: 'a migration', actor: 'ann' })
+  const applied = await positions(db)
+  for (let n = 0; n < 5; n++) await append(db, { key: 'a' })
+  await until('they have positions', async () => (await pawl.projections.status('p'))[0]!.lag === 5)
+  expect(await positions(db)).toEqual(applied)
+  expect(await pawl.projections.status('p')).toMatchObject([{ state: 'paused', reason: 'a migration' }])
+  await expect(pawl.projections.pause('p', { reason: 'again' })).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE' })
+  await expect(pawl.projections.pause('q', { reason: 'who' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  await expect(pawl.projections.resume('p', { reason: ' ' })).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+  await pawl.projections.resume('p', { reason: 'it is done' })
+  await caughtUp(db, 'p')
+  expect(await positions(db)).toEqual([1, 2, 3, 4, 5, 6])
+  expect(await db.query('select actor, action, reason from pawl.audit order by id')).toEqual([
+    { actor: 'ann', action: 'projection.pause', reason: 'a migration' },
+    { actor: null, action: 'projection.resume', reason: 'it is done' },
+  ])
+})
+
+test('skip passes over the next event, with audit, while its holder is retrying it', async () => {
+  const db = await createLog(seenSql)
+  const pawl = db.pawl()
+  pawl.projections.define('p', {
+    retry: { attempts: 1000, initialMs: 20, factor: 1, jitter: false },
+    each: async (event, tx) => {
+      if (event.key === 'bad') throw new Error('no')
+      await tx.query('insert into seen (position, key) values ($1, $2)', [event.position, event.key])
+    },
+  })
+  await append(db, { key: 'a' }, { key: 'bad' }, { key: 'b' })
+  await startRunner(pawl)
+  await until('it is retried', async () => (await cursorOf(db, 'p')).attempts >= 2)
+  await expect(pawl.projections.skip('p', { position: 3, reason: 'no' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  await pawl.projections.skip('p', { position: 2, reason: 'it never happened' })
+  await caughtUp(db, 'p')
+  expect(await positions(db)).toEqual([1, 3])
+  expect(await db.query('select action, reason, detail from pawl.audit')).toEqual([
+    { action: 'projection.skip', reason: 'it never happened', detail: { position: 2, parked: false } },
+  ])
+})
+
+test('shards share the keys between processes, each key in one, and all of them pass everything', async () => {
+  const db = await createLog(seenSql)
+  const [one, two] = [define(db, { shards: 4 }), define(db, { shards: 4 })]
+  const first = await startRunner(one)
+  await until('the first holds all', () => first.held().length === 4)
+  const second = await startRunner(two)
+  await until('they share', () => first.held().length === 2 && second.held().length === 2)
+  for (let n = 0; n < 100; n++) await append(db, { key: `k${n % 25}` }, { key: `k${(n * 7) % 25}` })
+  await caughtUp(db, 'p')
+  expect(await positions(db)).toEqual(Array.from({ length: 200 }, (_, n) => n + 1))
+  // In the order of each key.
+  const rows = await db.query<{ key: string; position: number }>('select key, position::integer from seen order by ctid')
+  for (let key = 0; key < 25; key++) {
+    const mine = rows.filter((row) => row.key === `k${key}`).map(({ position }) => position)
+    expect(mine).toEqual([...mine].sort((a, b) => a - b))
+  }
+  await second.stop()
+  await until('the first has all again', () => first.held().length === 4)
+  await expect(startRunner(define(db, { shards: 2 }))).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+})
+
+test('a cursor of one channel passes over the others, and says so in its position', async () => {
+  const db = await createLog(seenSql)
+  await startRunner(define(db, { channel: 'mine' }))
+  await append(db, { key: 'a', channel: 'mine' }, { key: 'b' }, { key: 'c' })
+  await caughtUp(db, 'p')
+  expect(await positions(db)).toEqual([1])
+  await append(db, { key: 'b' })
+  await caughtUp(db, 'p')
+  const [row] = await db.query<{ is_known: boolean }>(
+    'select c.event_id = (select id from pawl.event order by seq desc limit 1) as is_known from pawl.cursor c',
+  )
+  expect(row).toEqual({ is_known: true })
+})
+
+test('a cursor that is behind by more than its limit becomes stale, raises an alert and can be resumed while its events are kept', async () => {
+  const db = await createLog(seenSql)
+  const pawl = define(db, { maxLag: '1h' })
+  await startRunner(pawl)
+  await pawl.projections.pause('p', { reason: 'for too long' })
+  await append(db, { key: 'a' })
+  await until('it has a position', async () => (await pawl.projections.status('p'))[0]!.lag === 1)
+  await moveClock({ query: async (text, values) => ({ rows: await db.query(text, [...(values ?? [])]) }) }, 2 * 3_600_000)
+  await until('it is stale', async () => (await cursorOf(db, 'p')).state === 'stale')
+  expect(await pawl.alerts()).toMatchObject([{ code: 'cursor.stale', subject: 'p generation 1 shard 0' }])
+  await db.query('update pawl.cursor set max_lag = null')
+  await pawl.projections.resume('p', { reason: 'somebody is at it' })
+  await caughtUp(db, 'p')
+  expect(await positions(db)).toEqual([1])
+})
+
+test('[O12] a cursor ahead of the log latches and says so; resumed, it goes on from the end of the log', async () => {
+  const db = await createLog(seenSql)
+  const pawl = define(db)
+  await append(db, { key: 'a' }, { key: 'b' })
+  const runner = await startRunner(pawl)
+  await caughtUp(db, 'p')
+  await runner.stop()
+  // As after a restore of the log alone from an older copy.
+  await db.query('update pawl.cursor set position = 7')
+  const again = define(db)
+  await startRunner(again)
+  await until('it is latched', async () => (await cursorOf(db, 'p')).state === 'latched')
+  expect((await cursorOf(db, 'p')).reason).toBe(
+    'The cursor stands at position 7, and the log ends at 2: the log is older than the cursor.',
+  )
+  await append(db, { key: 'c' })
+  await until(
+    'the event has a position',
+    async () => (await db.query<{ position: string }>('select position from pawl.sequencer'))[0]!.position === '3',
+  )
+  expect(await positions(db)).toEqual([1, 2])
+  expect(await again.alerts()).toMatchObject([{ code: 'cursor.latched' }])
+  await again.projections.resume('p', { reason: 'c is new' })
+  await append(db, { key: 'd' })
+  await caughtUp(db, 'p')
+  expect(await positions(db)).toEqual([1, 2, 4])
+})
+
+test('[O12] a log that was lost and has grown again past the cursor latches it: another event stands at its position', async () => {
+  const db = await createLog(seenSql)
+  const pawl = define(db)
+  await append(db, { key: 'a' }, { key: 'b' })
+  const runner = await startRunner(pawl)
+  await caughtUp(db, 'p')
+  await runner.stop()
+  // The events and their positions are others now; the cursor remembers what it passed.
+  await db.query('truncate pawl.event, pawl.log_page')
+  await db.query('update pawl.sequencer set position = 0')
+  await append(db, { key: 'x' }, { key: 'y' }, { key: 'z' })
+  await db.query('select pawl.sequence_events()')
+  await startRunner(define(db))
+  await until('it is latched', async () => (await cursorOf(db, 'p')).state === 'latched')
+  expect((await cursorOf(db, 'p')).reason).toMatch(/^At position 2 the log has event .* and the cursor passed .* there/)
+  expect(await positions(db)).toEqual([1, 2])
+})

@@ -1,0 +1,129 @@
+// The transaction that a projection's handler writes in. Statements leave in the order they were sent, without waiting for each other's
+// answers where the handler does not; the commit waits for all of them. In a replay that must not reach the outside it says so, and
+// events.append and jobs.enqueue add nothing.
+
+import type { Effects } from '../db/adapters.ts'
+import { classify } from '../db/classify.ts'
+import { cork, type PoolClient, type QueryResult } from '../db/driver.ts'
+import { bind, type Parameter, type Statement, type StatementNames } from '../db/statement.ts'
+import { assertCommitted, commitUnknown } from '../db/transaction.ts'
+import { PawlError } from '../errors.ts'
+import type { ProjectionTx } from './types.ts'
+
+export class HandlerTx implements ProjectionTx {
+  readonly #client: PoolClient
+  readonly #names: StatementNames | undefined
+  #isOpen = true
+  #isBroken = false
+  #released: 'sound' | 'broken' | undefined
+  #failure: { readonly error: unknown } | undefined
+  effects: Effects = 'allowed'
+
+  /** `names`: gives names to what is sent often; not behind a transaction pooler. */
+  constructor(client: PoolClient, names: StatementNames | undefined) {
+    this.#client = client
+    this.#names = names
+    // What is sent in the same turn leaves in the same packet.
+    process.nextTick(cork(client))
+    client.query('begin isolation level read committed', (error: unknown) => this.#answered(error))
+  }
+
+  async query<Row = Record<string, unknown>>(
+    text: string,
+    values: readonly unknown[] = [],
+  ): Promise<{ rows: Row[]; rowCount: number }> {
+    // A handler may catch the error and go back to a savepoint of its own, so it is not the transaction's failure yet.
+    const result = await this.#ask(this.#prepared(text, values))
+    return { rows: result.rows as Row[], rowCount: result.rowCount ?? 0 }
+  }
+
+  // With a callback: a promise for each of thousands of statements would cost as much as the statements.
+  send(text: string, values: readonly unknown[] = []): void {
+    this.#client.query(this.#prepared(text, values), (error: unknown) => this.#answered(error))
+  }
+
+  async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
+    const query = { text: statement.text, values: bind(statement, values) as unknown[] }
+    return (await this.#ask(this.#names === undefined ? query : { ...query, name: statement.name })).rows as Row[]
+  }
+
+  /** Sent behind everything else without waiting for it. Answers come in order: when this one is there, so are all the others. */
+  async commit(): Promise<void> {
+    this.#isOpen = false
+    let result: QueryResult
+    try {
+      result = await this.#client.query('commit')
+    } catch (error) {
+      throw commitUnknown(error)
+    }
+    // If a statement failed, the server answered the commit with a rollback.
+    if (this.#failure !== undefined) throw this.#failure.error
+    assertCommitted(result)
+  }
+
+  /** Goes back to a savepoint after a failure: what was sent since counts for nothing. */
+  async rollbackTo(savepoint: string): Promise<void> {
+    await this.#client.query(`rollback to savepoint ${savepoint}`)
+    this.#failure = undefined
+  }
+
+  async rollback(): Promise<void> {
+    this.#isOpen = false
+    await this.#client.query('rollback').catch(() => undefined)
+  }
+
+  /** Puts the client back, or away if its connection is no longer sound; says which. */
+  release(isAbandoned = false): 'sound' | 'broken' {
+    this.#released ??= this.#release(isAbandoned)
+    return this.#released
+  }
+
+  #release(isAbandoned: boolean): 'sound' | 'broken' {
+    this.#isOpen = false
+    const status = (this.#client as unknown as { getTransactionStatus?(): string | null }).getTransactionStatus?.()
+    const isSound = !isAbandoned && (status === undefined || status === 'I')
+    this.#client.release(!isSound || this.#isBroken)
+    return isSound ? 'sound' : 'broken'
+  }
+
+  #prepared(text: string, values: readonly unknown[]): Query {
+    if (!this.#isOpen) {
+      throw new PawlError(
+        'PAWL_TX_REQUIRED',
+        'This transaction has ended. Await what a handler does before it returns, or use tx.send.',
+      )
+    }
+    if (values.length === 0) return { text }
+    const name = this.#names?.of(text)
+    return name === undefined ? { text, values: values as unknown[] } : { text, values: values as unknown[], name }
+  }
+
+  async #ask(query: Query): Promise<QueryResult> {
+    try {
+      return await this.#client.query(query)
+    } catch (error) {
+      this.#noteStale(error)
+      throw error
+    }
+  }
+
+  /** Of a statement that nobody waits for: its error is the transaction's. */
+  #answered(error: unknown): void {
+    if (!error) return
+    this.#failure ??= { error }
+    this.#noteStale(error)
+  }
+
+  /** This connection keeps a stale plan under its name; it is put away, and others prepare under new names. */
+  #noteStale(error: unknown): void {
+    if (classify(error) !== 'replan') return
+    this.#isBroken = true
+    this.#names?.forget()
+  }
+}
+
+interface Query {
+  readonly text: string
+  readonly values?: unknown[]
+  readonly name?: string
+}

@@ -1,0 +1,182 @@
+// The verbs of projections and sinks: define them, run them, look at them, and what operators do to them.
+
+import type { Config } from '../config.ts'
+import type { Pool } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import type { Events } from '../kernel/events.ts'
+import { pause, resume, runsOf, skip, type Target, unpark } from './acts.ts'
+import { type Defined, defineProjection, defineSink, definitionKey } from './definition.ts'
+import { compare, rebuild, retire, rollBack, switchTo } from './rebuild.ts'
+import { ProjectionRunner } from './runner.ts'
+import { type SeenOptions, type Token, waitUntilSeen } from './seen.ts'
+import type {
+  Act,
+  Comparison,
+  CursorStatus,
+  LogProjectionOptions,
+  ParkedKey,
+  ProjectionEvents,
+  RunnerOptions,
+  SinkOptions,
+  StateProjectionOptions,
+} from './types.ts'
+
+const statusStatement = statement(import.meta.url, 'status')
+const listParkedStatement = statement(import.meta.url, 'list-parked')
+
+export interface ProjectionsCore {
+  readonly config: Config
+  readonly pool: Pool
+  readonly definitions: Map<string, Defined>
+  readonly events: Events<ProjectionEvents>
+  readonly onLocal: (listener: () => void) => () => void
+}
+
+/** Projections and sinks. Those of `pawl.projections` get the events of all tenants; those of `pawl.for('acme').projections` only that tenant's. */
+export class Projections {
+  readonly #core: ProjectionsCore
+  readonly #tenant: string
+
+  constructor(core: ProjectionsCore, tenant: string) {
+    this.#core = core
+    this.#tenant = tenant
+  }
+
+  /** Declares a projection: a `log` one applies each event once, in order; a `state` one refreshes what events changed. */
+  define(name: string, options: LogProjectionOptions | StateProjectionOptions): void {
+    this.#add(defineProjection(this.#tenant, name, options))
+  }
+
+  /** Declares a function that gets every event, in the order of its key, at least once. */
+  sink(name: string, options: SinkOptions): void {
+    this.#add(defineSink(this.#tenant, name, options))
+  }
+
+  /** Runs everything that this process declares, as holder or as standby. */
+  runner(options: RunnerOptions = {}): ProjectionRunner {
+    const { config, definitions, events, onLocal } = this.#core
+    // What is declared later waits for the next runner.
+    return new ProjectionRunner({ config, definitions: new Map(definitions), events, onLocal }, options)
+  }
+
+  async status(name?: string): Promise<CursorStatus[]> {
+    const rows = await runsOf(this.#core.pool).run<Record<string, unknown>>(statusStatement, {
+      tenant: this.#tenant,
+      name: name ?? null,
+    })
+    return rows.map(
+      (row) =>
+        ({
+          ...camelCase(row),
+          position: Number(row.position),
+          lag: Number(row.lag),
+        }) as unknown as CursorStatus,
+    )
+  }
+
+  /** Keys that wait for a person, oldest first. */
+  async parked(name: string, options: { limit?: number } = {}): Promise<ParkedKey[]> {
+    const rows = await runsOf(this.#core.pool).run<Record<string, unknown>>(listParkedStatement, {
+      ...this.#target(name),
+      limit: options.limit ?? 100,
+    })
+    return rows.map((row) => {
+      const { firstPosition, ...key } = camelCase(row) as unknown as ParkedKey & { firstPosition: string | null }
+      return { ...key, name, firstPosition: firstPosition === null ? null : Number(firstPosition) }
+    })
+  }
+
+  /** Stops it. When this resolves, no handler of a projection commits any more; a sink's calls that are under way end. */
+  async pause(name: string, act: Act & { generation?: number }): Promise<void> {
+    await pause(this.#core.pool, this.#target(name), act, act.generation ?? null)
+  }
+
+  /** Goes on after a pause, a latch, or a lag that made it stale. After a latch it takes its place in the log as it is now. */
+  async resume(name: string, act: Act & { generation?: number }): Promise<void> {
+    await resume(this.#core.pool, this.#target(name), act, act.generation ?? null)
+  }
+
+  /** Passes over one event: the parked one at this position, or the next one that a projection applies. */
+  async skip(name: string, options: Act & { position: number }): Promise<void> {
+    await skip(this.#core.pool, this.#target(name), options.position, options)
+  }
+
+  /** Replays a parked key in order, or, without a key, all of them. Gives the keys. */
+  async unpark(name: string, options: Act & { key?: string; keyTenant?: string }): Promise<string[]> {
+    const which = { key: options.key ?? null, keyTenant: options.keyTenant ?? null }
+    return unpark(this.#core.pool, this.#target(name), which, options)
+  }
+
+  /** Read-your-writes: resolves when the live generation has applied what was appended with this token. */
+  async seen(name: string, token: Token, options: SeenOptions = {}): Promise<void> {
+    await waitUntilSeen(this.#core.pool, this.#target(name), token, options)
+  }
+
+  /** Starts the highest generation that this process declares beside the live one: its tables are made, and runners fill them from the first event. */
+  async rebuild(name: string, act: Act): Promise<{ generation: number }> {
+    const definitions = [...this.#core.definitions.values()].filter((each) => each.tenant === this.#tenant && each.name === name)
+    return rebuild(this.#core.pool, this.#target(name), definitions, act)
+  }
+
+  /** Holds both generations at one position and compares the declared columns of their rows. */
+  async compare(name: string, options: { generation: number; timeout?: number | string }): Promise<Comparison> {
+    return compare(this.#core.pool, this.#target(name), this.#defined(name, options.generation), options)
+  }
+
+  /** Makes a generation the live one, in one transaction, after both stand at one position and their rows are equal (or `isDifferent` allows it). */
+  async switchTo(
+    name: string,
+    options: Act & { generation: number; mayDiffer?: boolean; timeout?: number | string },
+  ): Promise<Comparison> {
+    return switchTo(this.#core.pool, this.#target(name), this.#defined(name, options.generation), options)
+  }
+
+  /** Makes an earlier generation live again at once, wherever it stands. */
+  async rollBack(name: string, options: Act & { generation: number }): Promise<void> {
+    await rollBack(this.#core.pool, this.#target(name), this.#tablesOf(name, options.generation), options)
+  }
+
+  /** Removes a generation that is not live, and its tables. */
+  async retire(name: string, options: Act & { generation: number }): Promise<void> {
+    await retire(this.#core.pool, this.#target(name), this.#tablesOf(name, options.generation), options)
+  }
+
+  #target(name: string): Target {
+    return { tenant: this.#tenant, name }
+  }
+
+  #defined(name: string, generation: number): Defined {
+    const definition = this.#core.definitions.get(definitionKey({ tenant: this.#tenant, name, generation }))
+    if (definition !== undefined) return definition
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `Generation ${generation} of '${name}' is not defined in this process. Define it before this call.`,
+    )
+  }
+
+  /** The tables are the same for every generation; whichever is declared here tells them. */
+  #tablesOf(name: string, generation: number): Defined {
+    const declared = [...this.#core.definitions.values()].filter((each) => each.tenant === this.#tenant && each.name === name)
+    return declared.find((each) => each.generation === generation) ?? declared[0] ?? this.#defined(name, generation)
+  }
+
+  #add(definition: Defined): void {
+    const key = definitionKey(definition)
+    if (this.#core.definitions.has(key))
+      throw new PawlError(
+        'PAWL_KIND_DEFINED_TWICE',
+        `'${definition.name}' generation ${definition.generation} is defined already. Define each once.`,
+      )
+    this.#core.definitions.set(key, definition)
+  }
+}
+
+function camelCase(row: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  return Object.fromEntries(
+    Object.entries(row).map(([name, value]) => [
+      name.replace(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase()),
+      value,
+    ]),
+  )
+}

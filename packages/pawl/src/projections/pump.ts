@@ -1,0 +1,101 @@
+// Gives positions to new events and tells the loops how far the log goes. Every runner does it, as often as there is a reason: a
+// notification, an append in this process, or the poll, which is the truth.
+
+import type { Config } from '../config.ts'
+import { Connection } from '../db/driver.ts'
+import { sequence } from '../events/sequence.ts'
+import { Sleep } from '../jobs/sleep.ts'
+import { engineBackoffMs } from '../kernel/retry.ts'
+import { Wakeup } from '../kernel/signal.ts'
+
+/** The queue that sleeping readers of the log are listed under. */
+const sleepQueue = 'pawl.events'
+/** Somebody else gives positions just now; what they are is known in a moment. */
+const busyMs = 5
+/** Without notifications the poll is this quick after an event, and slows down. */
+const quickMs = 20
+const unlistenedMs = 200
+
+export interface PumpOptions {
+  readonly config: Config
+  readonly pollMs: number
+  readonly worker: () => number | undefined
+  /** A tick is on its way on this connection. */
+  readonly onTicking: (connection: Connection) => void
+  readonly onHead: (head: number) => void
+  readonly onTrouble: (error: unknown) => void
+}
+
+export class Pump {
+  readonly #options: PumpOptions
+  readonly #connection: Connection
+  readonly #sleep: Sleep
+  readonly #wakeup = new Wakeup()
+  #isStopping = false
+  #head = -1
+  #idleMs = quickMs
+
+  constructor(options: PumpOptions) {
+    this.#options = options
+    this.#connection = new Connection(options.config.database, 'sequencer')
+    this.#sleep = new Sleep(this.#connection, {
+      queues: [sleepQueue],
+      canListen: options.config.hasSession,
+      pollMs: options.pollMs,
+    })
+  }
+
+  wake(): void {
+    this.#wakeup.fire()
+  }
+
+  /** Another incarnation: the old one's sleep flag is gone. */
+  reset(): void {
+    this.#sleep.reset()
+  }
+
+  async run(): Promise<void> {
+    for (let failed = 0; !this.#isStopping; ) {
+      try {
+        const waitMs = await this.#tick()
+        failed = 0
+        if (waitMs > 0 && !this.#isStopping) await this.#wakeup.wait(waitMs)
+      } catch (error) {
+        this.#options.onTrouble(error)
+        await this.#wakeup.wait(engineBackoffMs(error, ++failed))
+      }
+    }
+    await this.#connection.close()
+  }
+
+  stop(): void {
+    this.#isStopping = true
+    this.#wakeup.fire()
+  }
+
+  /** Gives how long to wait before the next. */
+  async #tick(): Promise<number> {
+    const ticking = sequence(this.#connection, this.#options.config.direct)
+    // Reads that are sent now run right behind the tick, without another turn of either side in between.
+    this.#options.onTicking(this.#connection)
+    const tick = await ticking
+    const isNew = tick.head !== this.#head
+    if (isNew) {
+      this.#head = tick.head
+      this.#options.onHead(tick.head)
+    }
+    if (tick.hasMore) return 0
+    if (tick.outcome === 'busy') return busyMs
+    const worker = this.#options.worker()
+    if (isNew) this.#idleMs = quickMs
+    if (worker === undefined) return quickMs
+    if (isNew) {
+      await this.#sleep.worked(worker, tick.sequenced)
+      return this.#options.config.hasSession ? 0 : quickMs
+    }
+    const idleMs = await this.#sleep.idle(worker)
+    if (this.#options.config.hasSession) return idleMs
+    this.#idleMs = Math.min(this.#idleMs * 1.5, unlistenedMs, this.#options.pollMs)
+    return this.#idleMs
+  }
+}

@@ -1,0 +1,247 @@
+import type { LogEvent, Pawl, ProjectionContext, ProjectionTx } from 'pawl'
+import { installProbe } from 'pawl/testing'
+import { expect, onTestFinished, test } from 'vitest'
+import { type TestDatabase, until } from '../../test/support/database.ts'
+import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
+
+const balanceSql = `
+  create table balance (id text primary key, amount bigint not null, note text, written_at timestamptz not null default clock_timestamp());
+  create table total (id integer primary key, events bigint not null)`
+const tables = [
+  { name: 'balance', key: ['id'], columns: ['id', 'amount', 'note'] },
+  { name: 'total', key: ['id'], columns: ['id', 'events'] },
+] as const
+
+const reason = 'a test'
+
+/** Folds into two tables, and lets a job and an event out for every tenth. */
+function apply(pawl: Pawl, factor = 1) {
+  return async (event: LogEvent, tx: ProjectionTx, { table }: ProjectionContext) => {
+    const { amount } = event.data as { amount: number }
+    tx.send(
+      `insert into ${table('balance')} as b (id, amount) values ($1, $2) on conflict (id) do update set amount = b.amount + excluded.amount`,
+      [event.key, amount * factor],
+    )
+    tx.send(`insert into ${table('total')} as t values (1, 1) on conflict (id) do update set events = t.events + 1`)
+    if (amount % 10 !== 0) return
+    await pawl.jobs.enqueue('notify', { position: event.position }, { tx })
+    await pawl.events.append(
+      { type: 'Noticed', aggregateType: 'notice', key: event.key, channel: 'out', data: event.position },
+      { tx },
+    )
+  }
+}
+
+function define(pawl: Pawl, generation: number, factor = 1): void {
+  pawl.projections.define('balances', { generation, channel: 'default', tables, on: { Added: apply(pawl, factor) } })
+}
+
+const add = (db: TestDatabase, n: number) => append(db, { key: `k${n % 17}`, data: { amount: n } })
+
+/** Every outside effect, by the position of the event that caused it. */
+async function effects(db: TestDatabase): Promise<{ jobs: number[]; events: number[] }> {
+  const jobs = await db.query<{ position: number }>(
+    "select (payload ->> 'position')::integer as position from pawl.job order by 1",
+  )
+  const events = await db.query<{ position: number }>(
+    "select payload::text::integer as position from pawl.event where channel = 'out' order by 1",
+  )
+  return { jobs: jobs.map(({ position }) => position), events: events.map(({ position }) => position) }
+}
+
+async function expectedEffects(db: TestDatabase): Promise<number[]> {
+  const rows = await db.query<{ position: number }>(
+    `select (p.first_position + u.n - 1)::integer as position from pawl.log_page p cross join lateral unnest(p.xids, p.seqs) with ordinality u(xid, seq, n)
+     join pawl.event e on e.xid = u.xid and e.seq = u.seq where e.type = 'Added' and (e.payload ->> 'amount')::integer % 10 = 0 order by 1`,
+  )
+  return rows.map(({ position }) => position)
+}
+
+test('[P7] a rebuild beside the live generation, under writes: equal, switched in one transaction, rolled back, no outside effect repeated', async () => {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  define(pawl, 1)
+  for (let n = 0; n < 100; n++) await add(db, n)
+  const old = await startRunner(pawl)
+  await caughtUp(db, 'balances')
+
+  // The new code, beside the old.
+  const next = db.pawl()
+  define(next, 1)
+  define(next, 2)
+  await startRunner(next)
+  await expect(pawl.projections.rebuild('balances', { reason })).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+  expect(await next.projections.rebuild('balances', { reason })).toEqual({ generation: 2 })
+  await expect(next.projections.rebuild('balances', { reason })).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE' })
+  let n = 100
+  let isWriting = true
+  const writing = (async () => {
+    while (isWriting) await add(db, n++)
+  })()
+  await until('the new one has begun', async () => (await cursorOf(db, 'balances', { generation: 2 }))?.position > 50)
+
+  // A reader asks all the time: it never sees a missing table, and never fewer events than before.
+  const totals: number[] = []
+  const reading = (async () => {
+    while (isWriting) totals.push(Number((await db.query<{ events: string }>('select events from total'))[0]!.events))
+  })()
+  const comparison = await next.projections.switchTo('balances', { generation: 2, reason, timeout: '60s' })
+  expect(comparison).toMatchObject({
+    isEqual: true,
+    tables: [
+      { table: 'balance', differing: 0 },
+      { table: 'total', rows: 1 },
+    ],
+  })
+  expect(await next.projections.status('balances')).toMatchObject([
+    { generation: 1, isLive: false },
+    { generation: 2, isLive: true },
+  ])
+  const switched = n
+  await until('writes have gone on', () => n > switched + 30)
+  // Up to here it is never taken back; a roll-back takes the old generation wherever it stands.
+  expect(totals).toEqual([...totals].sort((a, b) => a - b))
+  await next.projections.rollBack('balances', { generation: 1, reason })
+  const back = n
+  await until('writes have gone on', () => n > back + 30)
+  isWriting = false
+  await Promise.all([writing, reading])
+  await old.stop()
+  await caughtUp(db, 'balances', 1)
+  await caughtUp(db, 'balances', 2)
+
+  expect(await next.projections.compare('balances', { generation: 2 })).toMatchObject({ isEqual: true })
+  expect(await db.query('select events::integer from total')).toEqual([{ events: n }])
+  const expected = await expectedEffects(db)
+  expect(await effects(db)).toEqual({ jobs: expected, events: expected })
+  await next.projections.retire('balances', { generation: 2, reason })
+  expect(await db.query("select relname from pg_class where relname ~ '_g[0-9]+$'")).toEqual([])
+  expect((await db.query<{ action: string }>('select action from pawl.audit order by id')).map(({ action }) => action)).toEqual([
+    'projection.rebuild',
+    'projection.switch',
+    'projection.rollback',
+    'projection.retire',
+  ])
+})
+
+test('[P7] a generation that is rolled back to from behind catches up in silence, and lets out only what nobody let out before', async () => {
+  const db = await createLog(balanceSql)
+  const old = db.pawl()
+  define(old, 1)
+  const first = await startRunner(old)
+  for (let n = 0; n < 30; n++) await add(db, n)
+  await caughtUp(db, 'balances')
+  const next = db.pawl()
+  define(next, 2)
+  await next.projections.rebuild('balances', { reason })
+  const second = await startRunner(next)
+  await next.projections.switchTo('balances', { generation: 2, reason })
+  // Nobody runs the old code any more.
+  await first.stop()
+  for (let n = 30; n < 60; n++) await add(db, n)
+  await caughtUp(db, 'balances', 2)
+  expect((await effects(db)).jobs).toEqual(await expectedEffects(db))
+  await next.projections.rollBack('balances', { generation: 1, reason })
+  await second.stop()
+  const again = db.pawl()
+  define(again, 1)
+  await startRunner(again)
+  for (let n = 60; n < 90; n++) await add(db, n)
+  await caughtUp(db, 'balances', 1)
+  const expected = await expectedEffects(db)
+  expect(expected).toHaveLength(9)
+  expect(await effects(db)).toEqual({ jobs: expected, events: expected })
+  expect(await db.query('select events::integer from total')).toEqual([{ events: 90 }])
+})
+
+test('[P7] a generation that differs is not switched to, and the comparison names the keys', async () => {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  define(pawl, 1)
+  await startRunner(pawl)
+  for (let n = 1; n < 20; n++) await add(db, n)
+  await caughtUp(db, 'balances')
+  const next = db.pawl()
+  define(next, 2, 3)
+  await next.projections.rebuild('balances', { reason })
+  await startRunner(next)
+  await caughtUp(db, 'balances', 2)
+  const comparison = await next.projections.switchTo('balances', { generation: 2, reason })
+  expect(comparison).toMatchObject({
+    isEqual: false,
+    tables: [{ table: 'balance', rows: 17, otherRows: 17, differing: 17 }, { differing: 0 }],
+  })
+  expect(comparison.tables[0]!.sample).toContain('["k3"]')
+  expect(await next.projections.status('balances')).toMatchObject([{ isLive: true }, { isLive: false }])
+  // Nothing is held any more.
+  await add(db, 20)
+  await caughtUp(db, 'balances')
+  expect(await next.projections.switchTo('balances', { generation: 2, reason, mayDiffer: true })).toMatchObject({
+    isEqual: false,
+  })
+  expect(await next.projections.status('balances')).toMatchObject([{ isLive: false }, { isLive: true }])
+})
+
+test('[P7] a switch whose process dies before its commit changes nothing, and the hold ends by itself', async () => {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  define(pawl, 1)
+  define(pawl, 2)
+  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
+  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', 'default', 0)")
+  await startRunner(pawl)
+  for (let n = 1; n <= 10; n++) await add(db, n)
+  await pawl.projections.rebuild('balances', { reason })
+  await caughtUp(db, 'balances', 1)
+  await caughtUp(db, 'balances', 2)
+  installProbe((name) => {
+    if (name === 'projections.switch.before_commit') throw new Error('it died')
+  })
+  onTestFinished(() => installProbe(undefined))
+  await expect(pawl.projections.switchTo('balances', { generation: 2, reason })).rejects.toThrow('it died')
+  expect(await pawl.projections.status('balances')).toMatchObject([{ isLive: true }, { isLive: false }])
+  // As a process leaves it that dies without taking its hold back: both stand still, until the hold ends.
+  await db.query("update pawl.cursor set hold_at = position, hold_until = pawl.now() + interval '700 milliseconds'")
+  await add(db, 11)
+  await caughtUp(db, 'balances', 1)
+  await caughtUp(db, 'balances', 2)
+  const [row] = await db.query<{ is_over: boolean }>('select bool_and(hold_until < pawl.now()) as is_over from pawl.cursor')
+  expect(row).toEqual({ is_over: true })
+})
+
+test('[P7] a replay that appends by plain SQL is refused, so that nothing gets out', async () => {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  const by = (generation: number) =>
+    pawl.projections.define('p', {
+      generation,
+      retry: { attempts: 1 },
+      on: { Added: (event, tx) => tx.send('select pawl.append($1, $2, $3)', ['Out', 'x', event.key]) },
+    })
+  by(1)
+  const first = await startRunner(pawl)
+  await append(db, { key: 'a' })
+  await until('it is let out', async () => (await db.query("select from pawl.event where type = 'Out'")).length === 1)
+  by(2)
+  await pawl.projections.rebuild('p', { reason })
+  await first.stop()
+  await startRunner(pawl)
+  await caughtUp(db, 'p', 2)
+  expect(await db.query('select key, generation, reason from pawl.parked_key')).toMatchObject([
+    { key: 'a', generation: 2, reason: expect.stringContaining('inserted into pawl.event by SQL') },
+  ])
+  expect(await db.query("select from pawl.event where type = 'Out'")).toHaveLength(1)
+})
+
+test('[P7] a table that a view or a foreign key refers to is not rebuilt behind its back', async () => {
+  const db = await createLog(`${balanceSql}; create view rich as select id from balance where amount > 100`)
+  const pawl = db.pawl()
+  define(pawl, 1)
+  const runner = await startRunner(pawl)
+  await runner.stop()
+  define(pawl, 2)
+  await expect(pawl.projections.rebuild('balances', { reason })).rejects.toMatchObject({
+    code: 'PAWL_WRONG_STATE',
+    message: expect.stringContaining('the view rich'),
+  })
+})

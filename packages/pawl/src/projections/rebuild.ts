@@ -1,0 +1,256 @@
+// Rebuilding: another generation is filled from the first event beside the live one, in tables of its own. When both stand at one position
+// their rows are compared, and one transaction makes the new one live: it renames the tables and moves the border above which effects
+// are let out. Nothing of a replay reaches the outside, whichever way generations are switched.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Pool } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
+import { isPawlError, PawlError } from '../errors.ts'
+import { durationMs, monotonicMs } from '../kernel/clock.ts'
+import { probe } from '../kernel/probe.ts'
+import { audit, cursorsOf, inTransaction, type Runs, runsOf, type Target } from './acts.ts'
+import { compareTables } from './compare.ts'
+import type { Defined } from './definition.ts'
+import { logBounds } from './log-place.ts'
+import { readProjection } from './register.ts'
+import { generationTable, parseTable, quoteIdentifier, tableOf } from './tables.ts'
+import type { Act, Comparison } from './types.ts'
+
+const statements = {
+  add: statement(import.meta.url, 'add-generation'),
+  hold: statement(import.meta.url, 'hold-generations'),
+  unhold: statement(import.meta.url, 'unhold-generations'),
+  lock: statement(import.meta.url, 'lock-generations'),
+  switchCursors: statement(import.meta.url, 'switch-cursors'),
+  switchProjection: statement(import.meta.url, 'switch-projection'),
+  remove: statement(import.meta.url, 'remove-generation'),
+  dependents: statement(import.meta.url, 'table-dependents'),
+} as const
+
+/** A hold ends by itself, so that whoever asked for it and died does not stop the live generation for ever. */
+const holdMs = 60_000
+const pollMs = 25
+const lockTimeout = '2s'
+
+interface Pair {
+  readonly shard: number
+  readonly live: string
+  readonly other: string
+  readonly hold_at: string | null
+}
+
+export async function rebuild(
+  pool: Pool,
+  target: Target,
+  definitions: readonly Defined[],
+  act: Act,
+): Promise<{ generation: number }> {
+  const runs = runsOf(pool)
+  const known = await readProjection(runs, target)
+  const live = known[0]?.live_generation
+  const definition = [...definitions].sort((a, b) => b.generation - a.generation)[0]
+  if (live === undefined)
+    throw new PawlError('PAWL_NOT_FOUND', `There is no projection '${target.name}'. A runner makes it when it starts.`)
+  if (definition === undefined || definition.generation <= live)
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `Generation ${live} of '${target.name}' is live. To rebuild, define it in this process with generation: ${live + 1} or higher.`,
+    )
+  if (definition.kind === 'sink') throw new PawlError('PAWL_CONFIG', `'${target.name}' is a sink: it has nothing to rebuild.`)
+  const liveShards = known.find((each) => each.generation === live)?.shards
+  if (liveShards !== definition.shards)
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `'${target.name}' has ${liveShards} shard(s); generation ${definition.generation} must have as many.`,
+    )
+  const { before } = await logBounds(runs)
+  if (before > 0)
+    throw new PawlError(
+      'PAWL_WRONG_STATE',
+      `Events up to position ${before} are no longer kept, so '${target.name}' cannot be rebuilt from the first. Keep events for longer if you want to rebuild.`,
+    )
+  const { generation } = definition
+  await inTransaction(pool, async (tx, query) => {
+    const { tenant, name, shards, kind, channel, maxLagMs } = definition
+    const made = await tx.run(statements.add, { tenant, name, generation, shards, kind, channel, max_lag_ms: maxLagMs })
+    if (made.length === 0) throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${name}' is there already.`)
+    for (const table of definition.tables) {
+      await assertMovable(tx, table.name)
+      await query(
+        `create table ${tableOf(table.name, generation, false)} (like ${tableOf(table.name, generation, true)} including all)`,
+      )
+    }
+    await audit(tx, target, 'rebuild', act, { generation })
+  })
+  return { generation }
+}
+
+/** Views and foreign keys follow a table when it is renamed: they would go on with the old generation. */
+async function assertMovable(runs: Runs, table: string): Promise<void> {
+  const rows = await runs.run<{ dependent: string }>(statements.dependents, { table: tableOf(table, 1, true) })
+  if (rows.length === 0) return
+  throw new PawlError(
+    'PAWL_WRONG_STATE',
+    `${rows.map(({ dependent }) => dependent).join(', ')} refer to the table ${table}, and would go on with the old generation after a switch. Drop them first, and let readers use the table.`,
+  )
+}
+
+export async function compare(
+  pool: Pool,
+  target: Target,
+  definition: Defined,
+  options: { generation: number; timeout?: number | string },
+): Promise<Comparison> {
+  return whileHeld(pool, target, options.generation, options.timeout, async () =>
+    inTransaction(pool, async (runs) => {
+      await lockBoth(runs, target, options.generation)
+      return compareTables(runs, definition)
+    }),
+  )
+}
+
+export async function switchTo(
+  pool: Pool,
+  target: Target,
+  definition: Defined,
+  options: Act & { generation: number; mayDiffer?: boolean; timeout?: number | string },
+): Promise<Comparison> {
+  const { generation } = options
+  return whileHeld(pool, target, generation, options.timeout, () =>
+    inTransaction(pool, async (runs, query) => {
+      const { live, pairs } = await lockBoth(runs, target, generation)
+      const behind = pairs.find((pair) => pair.live !== pair.other)
+      if (behind !== undefined) throw notLevel(target, behind)
+      const comparison = await compareTables(runs, definition)
+      if (!comparison.isEqual && options.mayDiffer !== true) return comparison
+      await makeLive(runs, query, { target, definition, live, generation })
+      await audit(runs, target, 'switch', options, { from: live, to: generation, isEqual: comparison.isEqual })
+      if (probe.on) await probe.hit('projections.switch.before_commit', generation)
+      return comparison
+    }),
+  )
+}
+
+export async function rollBack(
+  pool: Pool,
+  target: Target,
+  definition: Defined,
+  options: Act & { generation: number },
+): Promise<void> {
+  const { generation } = options
+  await inTransaction(pool, async (runs, query) => {
+    const { live } = await lockBoth(runs, target, generation)
+    await makeLive(runs, query, { target, definition, live, generation })
+    await audit(runs, target, 'rollback', options, { from: live, to: generation })
+  })
+}
+
+export async function retire(
+  pool: Pool,
+  target: Target,
+  definition: Defined,
+  options: Act & { generation: number },
+): Promise<void> {
+  const { generation } = options
+  await inTransaction(pool, async (runs, query) => {
+    await lockBoth(runs, target, generation)
+    await query(`set local lock_timeout = '${lockTimeout}'`)
+    for (const { name } of definition.tables) await query(`drop table if exists ${tableOf(name, generation, false)}`)
+    await runs.run(statements.remove, { ...target, generation })
+    await audit(runs, target, 'retire', options, { generation })
+  })
+}
+
+/** Locks every cursor of both generations, in one order. From here until the commit no handler of either is in a transaction. */
+async function lockBoth(runs: Runs, target: Target, generation: number): Promise<{ live: number; pairs: readonly Pair[] }> {
+  const rows = await runs.run<{ generation: number; shard: number; position: string; live_generation: number }>(statements.lock, {
+    ...target,
+    generation,
+  })
+  const live = rows[0]?.live_generation
+  const others = rows.filter((row) => row.generation === generation)
+  if (live === undefined || others.length === 0)
+    throw new PawlError('PAWL_NOT_FOUND', `There is no generation ${generation} of '${target.name}'.`)
+  if (live === generation)
+    throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${target.name}' is the live one.`)
+  const pairs = others.map(({ shard, position }) => ({
+    shard,
+    live: rows.find((row) => row.generation === live && row.shard === shard)?.position ?? '',
+    other: position,
+    hold_at: null,
+  }))
+  return { live, pairs }
+}
+
+interface Switch {
+  readonly target: Target
+  readonly definition: Defined
+  readonly live: number
+  readonly generation: number
+}
+
+async function makeLive(
+  runs: Runs,
+  query: (text: string) => Promise<unknown>,
+  { target, definition, live, generation }: Switch,
+): Promise<void> {
+  await query(`set local lock_timeout = '${lockTimeout}'`)
+  for (const { name } of definition.tables) {
+    const { table } = parseTable(name)
+    await query(`alter table ${tableOf(name, live, true)} rename to ${quoteIdentifier(generationTable(table, live))}`)
+    await query(`alter table ${tableOf(name, generation, false)} rename to ${quoteIdentifier(table)}`)
+  }
+  await runs.run(statements.switchCursors, { ...target, live, generation })
+  await runs.run(statements.switchProjection, { ...target, generation })
+}
+
+/** Lets both generations come to one position and stand there while the work is done. */
+async function whileHeld<T>(
+  pool: Pool,
+  target: Target,
+  generation: number,
+  timeout: number | string | undefined,
+  work: () => Promise<T>,
+): Promise<T> {
+  const runs = runsOf(pool)
+  const deadlineMs = monotonicMs() + durationMs(timeout ?? 30_000)
+  await cursorsOf(runs, target, generation)
+  const values = { ...target, generation, hold_ms: holdMs }
+  try {
+    for (;;) {
+      const pairs = await runs.run<Pair>(statements.hold, values)
+      const behind = pairs.find((pair) => pair.live !== pair.hold_at || pair.other !== pair.hold_at)
+      if (probe.on) await probe.hit('projections.rebuild.held', pairs)
+      if (behind === undefined && pairs.length > 0) return await retryLocked(work, deadlineMs)
+      if (monotonicMs() > deadlineMs) throw behind === undefined ? gone(target, generation) : notLevel(target, behind)
+      await sleep(pollMs)
+    }
+  } finally {
+    await runs.run(statements.unhold, { ...target }).catch(() => undefined)
+  }
+}
+
+/** Readers keep the tables for as long as their transactions last; the rename is tried again. */
+async function retryLocked<T>(work: () => Promise<T>, deadlineMs: number): Promise<T> {
+  for (;;) {
+    try {
+      return await work()
+    } catch (error) {
+      const isLocked = (error as { code?: string }).code === '55P03' || isPawlError(error, 'PAWL_ROLLED_BACK')
+      if (!isLocked || monotonicMs() > deadlineMs) throw error
+      await sleep(pollMs)
+    }
+  }
+}
+
+function gone(target: Target, generation: number): PawlError {
+  return new PawlError('PAWL_NOT_FOUND', `There is no generation ${generation} of '${target.name}'.`)
+}
+
+function notLevel(target: Target, pair: Pair): PawlError {
+  return new PawlError(
+    'PAWL_TIMED_OUT',
+    `The generations of '${target.name}' did not come to one position in time: shard ${pair.shard} is at ${pair.live} live and at ${pair.other} in the other. Is a runner at work that defines it, and is nothing paused? Ask again when its lag is small.`,
+    { details: { ...pair } },
+  )
+}

@@ -1,0 +1,147 @@
+// Refreshes the entities of state projections. Any number of processes may: whoever has an entity's lock first takes away the marks that it
+// sees, then reads the current state, so what it writes is at least as new as the events behind those marks; a mark that comes later is
+// refreshed again. Two refreshes of one entity never overlap.
+
+import { classify, isConflict } from '../db/classify.ts'
+import { statement } from '../db/statement.ts'
+import { describeError, isPawlError } from '../errors.ts'
+import { insideTx } from '../jobs/runner.ts'
+import { probe } from '../kernel/probe.ts'
+import { engineBackoffMs } from '../kernel/retry.ts'
+import { Wakeup } from '../kernel/signal.ts'
+import { HandlerContext, withTimeout } from './context.ts'
+import { type DefinedState, retryDelayMs } from './definition.ts'
+import { messageOf } from './fenced.ts'
+import { HandlerTx } from './projection-tx.ts'
+import type { World } from './world.ts'
+
+const takeStatement = statement(import.meta.url, 'take-dirty')
+const clearStatement = statement(import.meta.url, 'clear-dirty')
+const failStatement = statement(import.meta.url, 'fail-dirty')
+const delayStatement = statement(import.meta.url, 'delay-dirty')
+
+const pollMs = 250
+
+type Outcome = 'refreshed' | 'nothing' | 'failed'
+
+export class Refreshers {
+  readonly #definitions: readonly DefinedState[]
+  readonly #world: World
+  readonly #wakeups = new Set<Wakeup>()
+  readonly #stop = new AbortController()
+
+  constructor(definitions: readonly DefinedState[], world: World) {
+    this.#definitions = definitions
+    this.#world = world
+  }
+
+  wake(): void {
+    for (const wakeup of this.#wakeups) wakeup.fire()
+  }
+
+  stop(): void {
+    this.#stop.abort()
+    this.wake()
+  }
+
+  async run(): Promise<void> {
+    await Promise.all(
+      this.#definitions.flatMap((definition) => Array.from({ length: definition.concurrency }, () => this.#loop(definition))),
+    )
+  }
+
+  async #loop(definition: DefinedState): Promise<void> {
+    const wakeup = new Wakeup()
+    this.#wakeups.add(wakeup)
+    for (let failed = 0; !this.#stop.signal.aborted; ) {
+      try {
+        const outcome = await this.#refreshOne(definition)
+        failed = 0
+        if (outcome === 'nothing') await wakeup.wait(pollMs)
+      } catch (error) {
+        this.#world.onTrouble(error)
+        await wakeup.wait(engineBackoffMs(error, ++failed))
+      }
+    }
+    this.#wakeups.delete(wakeup)
+  }
+
+  async #refreshOne(definition: DefinedState): Promise<Outcome> {
+    const { tenant, name, generation, timeoutMs } = definition
+    const tx = new HandlerTx(await this.#world.pool.connect(), this.#world.names)
+    const leave = this.#world.watch(timeoutMs)
+    let entity: string | undefined
+    try {
+      const key = { tenant, name, generation }
+      const idle = String(this.#world.idleMs(timeoutMs))
+      const [taken] = await tx.run<{ entity: string; is_live: boolean }>(takeStatement, { ...key, idle_ms: idle })
+      entity = taken?.entity
+      if (taken === undefined) {
+        await tx.rollback()
+        return 'nothing'
+      }
+      tx.send('savepoint refresh')
+      const marks = await tx.run(clearStatement, { ...key, entity: taken.entity })
+      if (marks.length > 0) await this.#handle(definition, taken, tx)
+      if (probe.on) await probe.hit('projections.state.handled', taken.entity)
+      await tx.commit()
+      return 'refreshed'
+    } catch (error) {
+      if (entity === undefined) throw error
+      return await this.#failed(definition, entity, tx, error)
+    } finally {
+      leave()
+      tx.release()
+    }
+  }
+
+  /** While the entity's lock is still held, so that nobody tries it before its delay is written. */
+  async #failed(definition: DefinedState, entity: string, tx: HandlerTx, error: unknown): Promise<Outcome> {
+    const isOurs = classify(error) === 'unwritable' || isConflict(error) || isPawlError(error, 'PAWL_COMMIT_UNKNOWN')
+    if (isPawlError(error, 'PAWL_TIMED_OUT')) {
+      // It may sit in a statement: without its connection the server rolls it back, and what follows is written on another one.
+      tx.release(true)
+      await this.#putOff(definition, entity, error, this.#world.engine)
+      return 'failed'
+    }
+    try {
+      if (isOurs) throw error
+      await tx.rollbackTo('refresh')
+      await this.#putOff(definition, entity, error, tx)
+      await tx.commit()
+      return 'failed'
+    } catch (reason) {
+      await tx.rollback()
+      throw reason
+    }
+  }
+
+  async #handle(definition: DefinedState, taken: { entity: string; is_live: boolean }, tx: HandlerTx): Promise<void> {
+    const context = new HandlerContext(definition, taken.is_live)
+    tx.effects = taken.is_live ? 'allowed' : 'suppressed'
+    const limits = {
+      timeoutMs: definition.timeoutMs,
+      lost: new AbortController().signal,
+      what: `${definition.name} for ${taken.entity}`,
+    }
+    await withTimeout(context, limits, () =>
+      insideTx.run({ kind: definition.name }, async () => {
+        await definition.refresh(taken.entity, tx, context)
+      }),
+    )
+  }
+
+  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: Pick<HandlerTx, 'run'>): Promise<void> {
+    const { tenant, name, generation } = definition
+    const key = { tenant, name, generation, entity }
+    const [row] = await runs.run<{ attempts: number; position: string }>(failStatement, { ...key, error: describeError(error) })
+    if (row === undefined) return
+    const attempt = row.attempts
+    const position = Number(row.position)
+    const retryInMs = retryDelayMs(definition, attempt, error)
+    this.#world.events.emit('projection.failed', { name, key: entity, position, attempt, error, retryInMs })
+    const reason = `The refresh of ${entity} failed ${attempt} time(s): ${messageOf(error)}`
+    await runs.run(delayStatement, { ...key, delay_ms: retryInMs ?? null, reason })
+    if (retryInMs === undefined) this.#world.events.emit('projection.parked', { name, key: entity, position, reason })
+  }
+}

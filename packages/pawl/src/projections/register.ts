@@ -1,0 +1,73 @@
+// What must be true before a runner works: each definition has its row, and agrees with what the database knows of it.
+
+import type { Connection } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import type { Defined } from './definition.ts'
+import { logBounds } from './log-place.ts'
+
+const registerStatement = statement(import.meta.url, 'register')
+const readStatement = statement(import.meta.url, 'read-projection')
+const configureStatement = statement(import.meta.url, 'configure')
+
+export interface KnownGeneration {
+  readonly kind: string
+  readonly live_generation: number
+  readonly generation: number | null
+  readonly shards: number | null
+  readonly channel: string | null
+  readonly position: string | null
+}
+
+export async function readProjection(
+  connection: Pick<Connection, 'run'>,
+  { tenant, name }: { tenant: string; name: string },
+): Promise<KnownGeneration[]> {
+  return connection.run<KnownGeneration>(readStatement, { tenant, name })
+}
+
+/** Of several generations that are new to the database the highest is the live one: there is nothing to compare it with. */
+export async function register(connection: Connection, definitions: readonly Defined[]): Promise<void> {
+  for (const definition of [...definitions].sort((a, b) => b.generation - a.generation)) {
+    let known = await readProjection(connection, definition)
+    if (known.length === 0) {
+      const { tenant, name, generation, kind, shards, channel, maxLagMs } = definition
+      const position = await startOf(connection, definition)
+      await connection.run(registerStatement, { tenant, name, generation, kind, shards, channel, position, max_lag_ms: maxLagMs })
+      known = await readProjection(connection, definition)
+    }
+    assertAgrees(definition, known)
+    const { tenant, name, generation, maxLagMs } = definition
+    await connection.run(configureStatement, { tenant, name, generation, max_lag_ms: maxLagMs })
+  }
+}
+
+async function startOf(connection: Connection, { name, from }: Defined): Promise<number> {
+  const { before, head } = await logBounds(connection)
+  if (from === 'now') return head
+  if (from === 'start' && before > 0 && head > before)
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `'${name}' begins at the first event, and events up to position ${before} are no longer kept. Say from: 'oldest' or from: 'now', or keep events for longer.`,
+    )
+  return before
+}
+
+function assertAgrees(definition: Defined, known: readonly KnownGeneration[]): void {
+  const { name, generation, kind, shards, channel } = definition
+  const [first] = known
+  if (first !== undefined && first.kind !== kind)
+    throw new PawlError('PAWL_CONFIG', `'${name}' is a ${first.kind} in the database and a ${kind} here. Use another name.`)
+  const mine = known.find((each) => each.generation === generation)
+  if (mine === undefined) return
+  if (mine.shards !== shards)
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `'${name}' has ${mine.shards} shard(s) in the database and ${shards} here. The number is fixed once it runs; use ${mine.shards}, or another name.`,
+    )
+  if (mine.channel !== channel)
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `'${name}' reads ${mine.channel === null ? 'all channels' : `channel '${mine.channel}'`} in the database and ${channel === null ? 'all' : `'${channel}'`} here. Raise its generation and rebuild, or use another name.`,
+    )
+}

@@ -1,0 +1,208 @@
+// The runner: holds the cursors of this process's projections and sinks while it lives, and stands by for those of others. This file starts
+// and stops the pieces: Incarnation is the identity with its lease, Pump gives positions, Holds takes and gives back cursors, and each held
+// cursor has a loop of its own.
+
+import { atLeastDurable, type Config } from '../config.ts'
+import { Connection, createPool, type Pool } from '../db/driver.ts'
+import { StatementNames } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { maintainEvents } from '../events/maintenance.ts'
+import { Incarnation } from '../jobs/incarnation.ts'
+import { Board } from '../jobs/keeper.ts'
+import { assertMigrated } from '../jobs/start-checks.ts'
+import type { Events } from '../kernel/events.ts'
+import type { Defined } from './definition.ts'
+import { kindOf } from './definition.ts'
+import { Holds } from './holds.ts'
+import { Pump } from './pump.ts'
+import { Refreshers } from './refreshers.ts'
+import { register } from './register.ts'
+import { type ResolvedRunnerOptions, resolveRunnerOptions } from './runner-options.ts'
+import type { ProjectionEvents, RunnerOptions } from './types.ts'
+import type { World } from './world.ts'
+
+const turnMs = 50
+
+export interface RunnerCore {
+  readonly config: Config
+  readonly definitions: ReadonlyMap<string, Defined>
+  readonly events: Events<ProjectionEvents>
+  /** Called by what happens in this process, such as an append; gives what ends it. */
+  readonly onLocal: (listener: () => void) => () => void
+}
+
+export class ProjectionRunner {
+  readonly #core: RunnerCore
+  readonly #options: ResolvedRunnerOptions
+  readonly #definitions: readonly Defined[]
+  readonly #stopAll = new AbortController()
+  readonly #engine: Connection
+  readonly #acquirer: Connection
+  readonly #reader: Connection
+  readonly #pool: Pool
+  readonly #board: Board
+  readonly #world: World
+  readonly #pump: Pump
+  readonly #holds: Holds
+  readonly #refreshers: Refreshers
+  readonly #incarnation: Incarnation
+  #installation = ''
+  #loops: Promise<unknown>[] = []
+  #turns: NodeJS.Timeout | undefined
+  #offLocal: (() => void) | undefined
+  #isStarted = false
+  #stopped: Promise<void> | undefined
+
+  constructor(core: RunnerCore, options: RunnerOptions = {}) {
+    if (core.definitions.size === 0)
+      throw new PawlError('PAWL_CONFIG', 'This runner has nothing to do: define a projection or a sink before you create it.')
+    this.#core = core
+    this.#options = resolveRunnerOptions(options)
+    this.#definitions = [...core.definitions.values()]
+    const { config } = core
+    const { handlerConnectionsMax } = this.#options
+    this.#engine = new Connection(config.database, 'projections')
+    // A fence that a crash of the server forgets would be given out again, so taking a cursor is never less than durable.
+    this.#acquirer = new Connection(config.database, 'acquire', { durability: atLeastDurable(config.durability) })
+    this.#reader = new Connection(config.database, 'log')
+    this.#pool = createPool(config.database, 'handler', handlerConnectionsMax)
+    this.#board = new Board(1024)
+    const world = this.#createWorld()
+    this.#world = world
+    this.#holds = new Holds({
+      world,
+      acquirer: this.#acquirer,
+      definitions: this.#definitions,
+      worker: () => this.#incarnation.id,
+    })
+    this.#refreshers = new Refreshers(
+      this.#definitions.filter((definition) => definition.kind === 'state'),
+      world,
+    )
+    this.#pump = new Pump({
+      config,
+      pollMs: this.#options.pollMs,
+      worker: () => this.#incarnation.id,
+      onTicking: (connection) => this.#holds.readAhead(connection),
+      onHead: () => this.#holds.wake(),
+      onTrouble: world.onTrouble,
+    })
+    this.#incarnation = this.#createIncarnation()
+  }
+
+  /** The id of the current incarnation. */
+  get id(): number | undefined {
+    return this.#incarnation.id
+  }
+
+  /** What this process holds now. */
+  held(): readonly { readonly name: string; readonly generation: number; readonly shard: number; readonly fence: string }[] {
+    return this.#holds.list()
+  }
+
+  async start(): Promise<void> {
+    if (this.#isStarted) return
+    this.#isStarted = true
+    try {
+      await assertMigrated(this.#engine)
+      await register(this.#engine, this.#definitions)
+      const [row] = await this.#engine.query<{ id: string }>("select id::text as id from pawl.installation where tenant = ''")
+      this.#installation = row!.id
+      await this.#incarnation.start()
+    } catch (error) {
+      await this.#close()
+      throw error
+    }
+    this.#board.turn()
+    this.#turns = setInterval(() => this.#board.turn(), turnMs)
+    this.#offLocal = this.#core.onLocal(() => this.#pump.wake())
+    const maintenance = maintainEvents({
+      database: this.#core.config.direct,
+      keepDays: this.#options.keepDays,
+      signal: this.#stopAll.signal,
+      onTrouble: this.#world.onTrouble,
+    })
+    this.#loops = [this.#pump.run(), this.#holds.run(this.#options.lookMs), this.#refreshers.run(), maintenance]
+  }
+
+  /** Lets handlers that run finish what they are at, gives the cursors back, and stops: another process goes on at once. */
+  stop(): Promise<void> {
+    this.#stopped ??= this.#stop()
+    return this.#stopped
+  }
+
+  async #stop(): Promise<void> {
+    this.#stopAll.abort()
+    this.#offLocal?.()
+    this.#pump.stop()
+    this.#refreshers.stop()
+    await this.#holds.stop()
+    await Promise.all(this.#loops)
+    clearInterval(this.#turns)
+    await this.#incarnation.close()
+    await this.#close()
+  }
+
+  async #close(): Promise<void> {
+    this.#pump.stop()
+    await this.#incarnation.disconnect()
+    await Promise.all([this.#engine.close(), this.#acquirer.close(), this.#reader.close()])
+    await this.#pool.end().catch(() => undefined)
+  }
+
+  #createWorld(): World {
+    const { config, events } = this.#core
+    return {
+      config,
+      engine: this.#engine,
+      reader: this.#reader,
+      pool: this.#pool,
+      names: config.database.pooler === 'none' ? new StatementNames() : undefined,
+      idleMs: (timeoutMs) => Math.max(this.#options.leaseMs, timeoutMs + 1000),
+      watch: (timeoutMs) => {
+        const watched = { id: '0', fence: '0', slot: -1, definition: { timeoutMs } }
+        this.#board.enter(watched)
+        return () => this.#board.leave(watched)
+      },
+      events,
+      installation: () => this.#installation,
+      onRefreshable: () => this.#refreshers.wake(),
+      onTrouble: (error) => {
+        if (!this.#stopAll.signal.aborted) config.logger.warn({ error: String(error) }, 'a runner met trouble; it tries again')
+      },
+    }
+  }
+
+  #createIncarnation(): Incarnation {
+    const { config } = this.#core
+    const { name, leaseMs, beatMs } = this.#options
+    return new Incarnation({
+      config,
+      worker: { name, leaseMs, beatMs, queues: [], concurrency: this.#options.handlerConnectionsMax, exitWhenBlocked: false },
+      kinds: this.#definitions.map(kindOf),
+      channels: ['pawl_events'],
+      board: this.#board,
+      engine: this.#acquirer,
+      signal: this.#stopAll.signal,
+      onOpened: () => {
+        this.#pump.reset()
+        this.#holds.look()
+      },
+      onLost: (worker) => {
+        config.logger.warn({ worker }, 'this runner lost its lease; it starts anew under another')
+        this.#holds.lose(worker)
+      },
+      onKeeper: (message) => {
+        // Somebody died: what they held is free.
+        if (message.type === 'closed') this.#holds.look()
+        else if (message.type === 'blocked')
+          config.logger.warn({ blockedMs: message.blockedMs }, 'a handler blocked the event loop')
+        else if (message.type === 'trouble')
+          config.logger.warn({ error: message.message, code: message.code }, 'the keeper met trouble')
+      },
+      onNotify: () => this.#pump.wake(),
+      onConnect: () => this.#pump.wake(),
+      onTrouble: (error) => config.logger.warn({ error: String(error) }, 'a runner met trouble; it tries again'),
+    })
+  }
+}

@@ -1,0 +1,73 @@
+// Read-your-writes: waits until a projection has applied what a transaction appended. The token names the transaction, because positions
+// are given only after its commit.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Pool } from '../db/driver.ts'
+import { unavailable } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { durationMs, monotonicMs } from '../kernel/clock.ts'
+import { runsOf, type Target } from './acts.ts'
+
+const seenStatement = statement(import.meta.url, 'seen')
+
+/** What an append answers with. */
+export type Token = string
+
+export interface SeenOptions {
+  /** Default 5s. */
+  readonly timeout?: number | string
+  readonly signal?: AbortSignal
+}
+
+interface Row {
+  readonly states: string
+  readonly status: 'in progress' | 'committed' | 'aborted' | null
+  readonly events: number
+  readonly unapplied: number
+  readonly parked: number
+  readonly dirty: number
+}
+
+export async function waitUntilSeen(pool: Pool, target: Target, token: Token, options: SeenOptions): Promise<void> {
+  const { tenant, name } = target
+  const timeoutMs = durationMs(options.timeout ?? 5000)
+  const deadlineMs = monotonicMs() + timeoutMs
+  const xid = xidOf(token)
+  for (let waitMs = 2; ; waitMs = Math.min(waitMs * 1.5, 50)) {
+    const [row] = await runsOf(pool)
+      .run<Row>(seenStatement, { tenant, name, xid })
+      .catch((error: unknown) => {
+        throw unavailable(error)
+      })
+    if (isSeen(row, name, token)) return
+    if (monotonicMs() + waitMs > deadlineMs) throw tooLate(row, name, timeoutMs)
+    await sleep(waitMs, undefined, options.signal === undefined ? {} : { signal: options.signal })
+  }
+}
+
+function xidOf(token: Token): string {
+  const [, xid] = /^(\d{1,20})(?::|$)/.exec(String(token)) ?? []
+  if (xid !== undefined) return xid
+  throw new PawlError('PAWL_CONFIG', 'This is not a token of pawl.events.append.')
+}
+
+function isSeen(row: Row | undefined, name: string, token: Token): boolean {
+  if (row === undefined)
+    throw new PawlError('PAWL_NOT_FOUND', `There is no projection '${name}'. A runner makes it when it starts.`)
+  if (row.status === 'aborted')
+    throw new PawlError('PAWL_NOT_FOUND', `The transaction of token ${token} was rolled back: its events do not exist.`)
+  if (row.parked > 0)
+    throw new PawlError(
+      'PAWL_PARKED',
+      `An event of token ${token} could not be applied by '${name}', and its key is parked. Look at pawl.projections.parked('${name}').`,
+    )
+  // Without a status the transaction is so old that the server forgot it: then what it wrote was sequenced long ago.
+  return row.status !== 'in progress' && row.unapplied === 0 && row.dirty === 0
+}
+
+function tooLate(row: Row | undefined, name: string, timeoutMs: number): PawlError {
+  const state = row?.states === undefined || row.states === 'running' ? '' : ` It is ${row.states}.`
+  const why = row?.status === 'in progress' ? ' The transaction that appended is still open.' : state
+  return new PawlError('PAWL_TIMED_OUT', `'${name}' had not applied the events within ${timeoutMs} ms.${why}`)
+}

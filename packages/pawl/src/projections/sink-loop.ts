@@ -1,0 +1,305 @@
+// Hands the events of the log to a function, in the order of each key, several keys at once, at least once. What is finished is stored as
+// soon as the last store was answered; a key whose attempts are used up is parked, and the others go on.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import { isPawlError, PawlError } from '../errors.ts'
+import { readLog } from '../events/read-log.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import { probe } from '../kernel/probe.ts'
+import { engineBackoffMs } from '../kernel/retry.ts'
+import { Wakeup } from '../kernel/signal.ts'
+import { Acks } from './acks.ts'
+import type { HeldCursor } from './cursor.ts'
+import { type DefinedSink, retryDelayMs } from './definition.ts'
+import { messageOf } from './fenced.ts'
+import { assertSameLog, filterOf, latch } from './log-place.ts'
+import { nextUnparking, parkedEvent } from './replay.ts'
+import { SinkCall } from './sink-call.ts'
+import { type Queued, SinkKeys } from './sink-keys.ts'
+import { SinkStore } from './sink-store.ts'
+import type { World } from './world.ts'
+
+/** So many events may be unfinished above the position; that bounds memory, the ranges in the row, and what a crash repeats. */
+const windowMin = 1000
+const pageMax = 500
+const unparkEveryMs = 500
+const stopGraceMs = 30_000
+
+export class SinkLoop {
+  readonly cursor: HeldCursor
+  readonly #definition: DefinedSink
+  readonly #world: World
+  readonly #acks: Acks
+  readonly #keys = new SinkKeys()
+  readonly #store: SinkStore
+  readonly #wakeup = new Wakeup()
+  readonly #stop = new AbortController()
+  readonly #timers = new Set<NodeJS.Timeout>()
+  readonly #running = new Set<Promise<void>>()
+  readonly #calls = new Set<SinkCall>()
+  /** After a crash at this place so many events are handed over one at a time, each stored before the next. */
+  #careful: number
+  #suspect: boolean
+  #hasMore = true
+  #isPaused = false
+  #unparkedMs = 0
+  #isMoved = false
+  #failure: unknown
+
+  constructor(cursor: HeldCursor, definition: DefinedSink, world: World) {
+    this.cursor = cursor
+    this.#definition = definition
+    this.#world = world
+    this.#acks = new Acks(cursor.place, cursor.done)
+    this.#store = new SinkStore(cursor, this.#acks, world, {
+      onState: (state) => {
+        this.#isPaused = state !== 'running'
+      },
+      onFreed: (events) => {
+        for (const event of events) this.#keys.add(event)
+        this.#wakeup.fire()
+      },
+    })
+    this.#careful = cursor.crashes > 0 ? this.#window() : 0
+    this.#suspect = cursor.crashes >= definition.crashes
+  }
+
+  wake(): void {
+    this.#hasMore = true
+    this.#wakeup.fire()
+  }
+
+  /** Calls that are under way get the grace to end; then their signals fire, and what they did is handed over again elsewhere. */
+  stop(graceMs = stopGraceMs): void {
+    this.#stop.abort()
+    this.#wakeup.fire()
+    if (this.#running.size === 0) return
+    const timer = setTimeout(() => {
+      this.cursor.lose(new PawlError('PAWL_STOPPED', 'The runner stops and its grace is over.'))
+    }, graceMs)
+    this.#timers.add(timer)
+  }
+
+  async run(): Promise<void> {
+    const onLost = () => {
+      for (const call of this.#calls) call.abort(this.cursor.signal.reason)
+      this.#wakeup.fire()
+    }
+    this.cursor.signal.addEventListener('abort', onLost, { once: true })
+    await this.#begin()
+    for (let failed = 0; !this.#isOver(); ) {
+      try {
+        await this.#turn()
+        failed = 0
+        await this.#wakeup.wait(this.#isPaused || this.#store.hasParked ? unparkEveryMs : 5000)
+      } catch (error) {
+        if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
+        if (isPawlError(error, 'PAWL_LOG_GAP')) await this.#latch(error.message)
+        else this.#world.onTrouble(error)
+        await this.#pause(engineBackoffMs(error, ++failed))
+      }
+    }
+    await Promise.race([Promise.all(this.#running), aborted(this.cursor.signal)])
+    for (const timer of this.#timers) clearTimeout(timer)
+    this.cursor.signal.removeEventListener('abort', onLost)
+    if (this.#failure !== undefined) throw this.#failure
+    if (this.cursor.signal.aborted) throw this.cursor.signal.reason
+    if (!this.#isMoved) await this.#store.flush()
+  }
+
+  #isOver(): boolean {
+    return this.#stop.signal.aborted || this.cursor.signal.aborted || this.#failure !== undefined
+  }
+
+  #window(): number {
+    return Math.max(windowMin, this.#definition.concurrency * 8)
+  }
+
+  async #begin(): Promise<void> {
+    for (let tried = 1; !this.#isOver(); tried++) {
+      try {
+        await this.#store.begin()
+        if (await assertSameLog(this.#world, this.cursor)) return
+        this.#isPaused = true
+        return
+      } catch (error) {
+        if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
+        this.#world.onTrouble(error)
+        await this.#pause(engineBackoffMs(error, tried))
+      }
+    }
+  }
+
+  async #turn(): Promise<void> {
+    if (this.#isPaused) {
+      const { state, isMoved } = await this.cursor.reload(this.#world.engine)
+      this.#isPaused = state !== 'running'
+      if (this.#isPaused) return
+      // Resumed elsewhere than it stood: this loop gives up, and the next one starts from there.
+      this.#isMoved = isMoved
+      if (isMoved) return this.stop()
+    }
+    if (this.#store.hasParked) await this.#lookForUnparking()
+    // By halves: a page for every event that ends would be many small ones.
+    while (this.#hasMore && this.#acks.open <= this.#window() / 2 && !this.#isOver()) await this.#read()
+    this.#startReady()
+    this.#storeSoon()
+  }
+
+  async #read(): Promise<void> {
+    const limit = Math.min(pageMax, this.#window() - this.#acks.open)
+    const page = await readLog(this.#world.reader, { after: this.#acks.lookedTo, limit, ...filterOf(this.cursor) })
+    if (page.head < this.cursor.place.position)
+      return this.#latch(`The cursor stands at position ${this.cursor.place.position}, and the log ends at ${page.head}.`)
+    this.#hasMore = page.next < page.head
+    const fresh = this.#acks.add(page.events, page.next)
+    for (const event of fresh) {
+      if (this.#store.isParked(event)) this.#store.parkBehind(event)
+      else this.#keys.add(event)
+    }
+    this.#startReady()
+  }
+
+  async #lookForUnparking(): Promise<void> {
+    if (monotonicMs() - this.#unparkedMs < unparkEveryMs) return
+    this.#unparkedMs = monotonicMs()
+    for (const next of await nextUnparking(this.#world, this.cursor)) {
+      const key = { tenant: next.key_tenant, key: next.key }
+      // Its last event is being stored; the next one is looked for as soon as that is done.
+      if (this.#store.isStoring(key)) this.#unparkedMs = 0
+      if (this.#keys.has(key) || this.#store.isStoring(key)) continue
+      const event = await parkedEvent(this.#world, next)
+      if (event === undefined) this.#store.free(key)
+      else this.#keys.add(event, true)
+    }
+  }
+
+  // ---- working
+
+  #startReady(): void {
+    const concurrency = this.#careful > 0 || this.#suspect ? 1 : this.#definition.concurrency
+    while (this.#running.size < concurrency && !this.#isOver() && !this.#isPaused) {
+      const queued = this.#keys.take()
+      if (queued === undefined) return
+      const running = this.#work(queued).then(() => {
+        this.#running.delete(running)
+        this.#startReady()
+        this.#wakeup.fire()
+      })
+      this.#running.add(running)
+    }
+  }
+
+  async #work(queued: Queued): Promise<void> {
+    const { event } = queued
+    if (this.#suspect) {
+      this.#suspect = false
+      const reason = `Its process died ${this.cursor.crashes} times while event ${event.position} (${event.type}) was handed over.`
+      return this.#park(queued, reason, undefined)
+    }
+    try {
+      await this.#hand(queued)
+      if (probe.on) await probe.hit('projections.sink.handled', event)
+    } catch (error) {
+      if (this.cursor.signal.aborted) return
+      return this.#failed(queued, error)
+    }
+    if (this.cursor.signal.aborted) return
+    this.#keys.done(queued)
+    if (queued.isParked) {
+      this.#unparkedMs = 0
+      this.#store.unparked(event)
+    } else this.#acks.finish(event.position)
+    if (this.#careful === 0) return
+    this.#careful--
+    await this.#flush()
+  }
+
+  async #hand({ event, attempt }: Queued): Promise<void> {
+    const { name, timeoutMs, handle } = this.#definition
+    const leave = this.#world.watch(timeoutMs)
+    const call = new SinkCall(`${this.#world.installation()}/${name}/${event.id}`, attempt)
+    this.#calls.add(call)
+    try {
+      const answer = handle(event, call)
+      if (answer instanceof Promise) await call.race(answer, name, timeoutMs)
+    } finally {
+      this.#calls.delete(call)
+      leave()
+    }
+  }
+
+  async #failed(queued: Queued, error: unknown): Promise<void> {
+    const { event, attempt } = queued
+    const { name } = this.#definition
+    const retryInMs = retryDelayMs(this.#definition, attempt, error)
+    this.#world.events.emit('projection.failed', { name, key: event.key, position: event.position, attempt, error, retryInMs })
+    if (retryInMs === undefined) {
+      const reason = `Event ${event.position} (${event.type}) failed ${attempt} time(s): ${messageOf(error)}`
+      return this.#park(queued, reason, error)
+    }
+    const timer = setTimeout(() => {
+      this.#timers.delete(timer)
+      this.#keys.retry(queued)
+      this.#wakeup.fire()
+    }, retryInMs)
+    this.#timers.add(timer)
+  }
+
+  async #park(queued: Queued, reason: string, error: unknown): Promise<void> {
+    const { event } = queued
+    const behind = this.#keys.remove(queued)
+    if (queued.isParked) this.#store.reparked(event, error)
+    else {
+      const attempts = Math.max(1, queued.attempt)
+      this.#store.park({ event, reason, error, attempts, events: behind.map((each) => each.event) })
+    }
+    const { name } = this.#definition
+    this.#world.events.emit('projection.parked', { name, key: event.key, position: event.position, reason })
+    await this.#flush()
+  }
+
+  // ---- storing
+
+  /** What has gathered since the last store was answered. */
+  #storeSoon(): void {
+    if (this.#store.isIdle && this.#store.hasNews) void this.#flush()
+  }
+
+  async #flush(): Promise<void> {
+    for (let tried = 1; this.#failure === undefined; tried++) {
+      try {
+        await this.#store.flush()
+        if (probe.on) await probe.hit('projections.sink.flushed', this.cursor)
+        this.#wakeup.fire()
+        return
+      } catch (error) {
+        if (isPawlError(error, 'PAWL_LEASE_LOST')) {
+          this.#failure = error
+          this.cursor.lose(error)
+          return
+        }
+        this.#world.onTrouble(error)
+        if (this.cursor.signal.aborted) return
+        await this.#pause(engineBackoffMs(error, tried))
+      }
+    }
+  }
+
+  async #latch(reason: string): Promise<void> {
+    this.#isPaused = true
+    await latch(this.#world, this.cursor, reason)
+  }
+
+  async #pause(delayMs: number): Promise<void> {
+    const signal = AbortSignal.any([this.#stop.signal, this.cursor.signal])
+    await sleep(delayMs, undefined, { signal }).catch(() => undefined)
+  }
+}
+
+function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve()
+    else signal.addEventListener('abort', () => resolve(), { once: true })
+  })
+}

@@ -1,0 +1,252 @@
+// What a sink writes under its fence: how far it has come, the keys that it parks and the events behind them, and the parked events that
+// it has replayed. One write at a time, and each is whole, so that order behind a parked key is the order of the log.
+
+import { sqlState } from '../db/classify.ts'
+import { statement } from '../db/statement.ts'
+import { describeError } from '../errors.ts'
+import type { LogEvent } from '../events/types.ts'
+import type { Acks } from './acks.ts'
+import { keyOf, parkEvents, parkKeyStatement } from './applier.ts'
+import type { HeldCursor, Place } from './cursor.ts'
+import { messageOf } from './fenced.ts'
+import { HandlerTx } from './projection-tx.ts'
+import { reparkStatement, takeEventStatement, unparkKeyStatement } from './replay.ts'
+import type { CursorState } from './types.ts'
+import type { World } from './world.ts'
+
+const flushStatement = statement(import.meta.url, 'flush')
+const parkedKeysStatement = statement(import.meta.url, 'parked-keys')
+
+type Key = Pick<LogEvent, 'tenant' | 'key'>
+
+interface Parking {
+  readonly event: LogEvent
+  readonly reason: string
+  readonly error: unknown
+  readonly attempts: number
+  /** The event and what waits behind it, in order. */
+  readonly events: readonly LogEvent[]
+}
+
+/** What is to be written besides the position. */
+interface News {
+  readonly parks: Parking[]
+  readonly behind: LogEvent[]
+  readonly replayed: LogEvent[]
+  readonly free: Key[]
+  readonly reparks: { readonly event: LogEvent; readonly error: unknown }[]
+}
+
+const nothing = (): News => ({ parks: [], behind: [], replayed: [], free: [], reparks: [] })
+
+export class SinkStore {
+  readonly #cursor: HeldCursor
+  readonly #acks: Acks
+  readonly #world: World
+  readonly #onState: (state: CursorState) => void
+  readonly #onFreed: (events: readonly LogEvent[]) => void
+  readonly #parked = new Set<string>()
+  #news = nothing()
+  #writing: News | undefined
+  #tail: Promise<void> = Promise.resolve()
+  #stored: string
+  #storedVersion = 0
+
+  constructor(
+    cursor: HeldCursor,
+    acks: Acks,
+    world: World,
+    listeners: { onState: (state: CursorState) => void; onFreed: (events: readonly LogEvent[]) => void },
+  ) {
+    this.#cursor = cursor
+    this.#acks = acks
+    this.#world = world
+    this.#onState = listeners.onState
+    this.#onFreed = listeners.onFreed
+    this.#stored = textOf(acks.at())
+  }
+
+  async begin(): Promise<void> {
+    for (const key of await this.#parkedKeys()) this.#parked.add(key)
+  }
+
+  get hasParked(): boolean {
+    return this.#parked.size > 0
+  }
+
+  get isIdle(): boolean {
+    return this.#writing === undefined
+  }
+
+  get hasNews(): boolean {
+    return hasContent(this.#news) || this.#acks.version !== this.#storedVersion
+  }
+
+  isParked(event: Key): boolean {
+    return this.#parked.has(keyOf(event))
+  }
+
+  /** Whether the end of this key's replayed event is not stored yet. */
+  isStoring(key: Key): boolean {
+    const name = keyOf(key)
+    return [this.#news, this.#writing ?? nothing()].some(
+      ({ replayed, free, reparks }) =>
+        replayed.some((event) => keyOf(event) === name) ||
+        free.some((each) => keyOf(each) === name) ||
+        reparks.some(({ event }) => keyOf(event) === name),
+    )
+  }
+
+  park(parking: Parking): void {
+    this.#parked.add(keyOf(parking.event))
+    this.#news.parks.push(parking)
+  }
+
+  parkBehind(event: LogEvent): void {
+    this.#news.behind.push(event)
+  }
+
+  unparked(event: LogEvent): void {
+    this.#news.replayed.push(event)
+  }
+
+  free(key: Key): void {
+    this.#news.free.push(key)
+  }
+
+  reparked(event: LogEvent, error: unknown): void {
+    this.#news.reparks.push({ event, error })
+  }
+
+  /** Stores everything up to now. After a failure it is all there to be stored again: each part may be written twice. */
+  flush(): Promise<void> {
+    const flushed = this.#tail.then(() => this.#write())
+    this.#tail = flushed.catch(() => undefined)
+    return flushed
+  }
+
+  async #write(): Promise<void> {
+    if (!this.hasNews) return
+    const news = this.#news
+    const { version } = this.#acks
+    this.#news = nothing()
+    this.#writing = news
+    try {
+      const waiting = [...news.parks.flatMap(({ events }) => events), ...news.behind]
+      const target = this.#acks.at(new Set(waiting.map(({ position }) => position)))
+      if (hasContent(news)) await this.#writeAll(news, target)
+      else if (textOf(target) !== this.#stored) await this.#writePlace(target)
+      for (const { position } of waiting) this.#acks.finish(position)
+      this.#acks.stored(target.place)
+      this.#stored = textOf(target)
+      this.#storedVersion = version + waiting.length
+      if (news.replayed.length > 0 || news.free.length > 0) await this.#lookFreed([...news.replayed, ...news.free])
+    } catch (error) {
+      this.#news = merge(news, this.#news)
+      // An operator skipped the last event of a parked key: the key is free, and what was to go behind it is worked on.
+      if (sqlState(error) === '23503') await this.#lookFreed(this.#news.behind)
+      throw error
+    } finally {
+      this.#writing = undefined
+    }
+  }
+
+  async #writePlace(target: { place: Place; done: string }): Promise<void> {
+    const [row] = await this.#world.engine.run<{ state: CursorState }>(flushStatement, this.#flushValues(target))
+    await this.#moved(row, target.place)
+  }
+
+  async #writeAll(news: News, target: { place: Place; done: string }): Promise<void> {
+    const tx = new HandlerTx(await this.#world.pool.connect(), this.#world.names)
+    try {
+      const [row] = await tx.run<{ state: CursorState }>(flushStatement, this.#flushValues(target))
+      if (row === undefined) {
+        await tx.rollback()
+        return await this.#moved(row, target.place)
+      }
+      await this.#writeNews(tx, news)
+      await tx.commit()
+      await this.#moved(row, target.place)
+    } catch (error) {
+      await tx.rollback()
+      throw error
+    } finally {
+      tx.release()
+    }
+  }
+
+  async #writeNews(tx: HandlerTx, { parks, behind, replayed, free, reparks }: News): Promise<void> {
+    const key = (each: Key) => ({ ...this.#cursor.key, key_tenant: each.tenant, key: each.key })
+    for (const { event, reason, error, attempts, events } of parks) {
+      const text = error === undefined ? null : describeError(error)
+      await tx.run(parkKeyStatement, { ...key(event), reason, error: text, attempts })
+      await parkEvents(tx, this.#cursor, events)
+    }
+    // Before anything is freed: a key that has these is not.
+    if (behind.length > 0) await parkEvents(tx, this.#cursor, behind)
+    for (const event of replayed) await tx.run(takeEventStatement, { ...key(event), position: event.position })
+    for (const each of [...replayed, ...free]) await tx.run(unparkKeyStatement, key(each))
+    for (const { event, error } of reparks) {
+      const reason = `The replay of event ${event.position} failed: ${messageOf(error)}`
+      await tx.run(reparkStatement, { ...key(event), reason, error: describeError(error) })
+    }
+  }
+
+  #flushValues({ place, done }: { place: Place; done: string }) {
+    return {
+      ...this.#cursor.fencedKey,
+      from_position: this.#cursor.place.position,
+      to_position: place.position,
+      event_id: place.eventId,
+      log_generation: place.logGeneration,
+      done,
+    }
+  }
+
+  async #moved(row: { state: CursorState } | undefined, place: Place): Promise<void> {
+    if (row !== undefined) {
+      this.#cursor.moved(place)
+      this.#onState(row.state)
+      return
+    }
+    // Lost, which this throws; or an earlier write whose answer was lost had happened, and the next one starts from where it is.
+    await this.#cursor.reload(this.#world.engine)
+    throw new Error(`The cursor of ${this.#cursor} was at another position; what is finished is stored again from there.`)
+  }
+
+  /** Which keys are no longer parked; what came for them meanwhile may be worked on. */
+  async #lookFreed(keys: readonly Key[]): Promise<void> {
+    const parked = new Set(await this.#parkedKeys())
+    for (const key of keys) {
+      const name = keyOf(key)
+      if (parked.has(name) || !this.#parked.delete(name)) continue
+      this.#world.events.emit('projection.unparked', { name: this.#cursor.definition.name, key: key.key })
+      const freed = this.#news.behind.filter((event) => keyOf(event) === name)
+      this.#news = { ...this.#news, behind: this.#news.behind.filter((event) => keyOf(event) !== name) }
+      this.#onFreed(freed)
+    }
+  }
+
+  async #parkedKeys(): Promise<string[]> {
+    const rows = await this.#world.engine.run<{ key_tenant: string; key: string }>(parkedKeysStatement, this.#cursor.key)
+    return rows.map(({ key_tenant, key }) => keyOf({ tenant: key_tenant, key }))
+  }
+}
+
+function hasContent(news: News): boolean {
+  return Object.values(news).some((part: readonly unknown[]) => part.length > 0)
+}
+
+function merge(first: News, second: News): News {
+  return {
+    parks: [...first.parks, ...second.parks],
+    behind: [...first.behind, ...second.behind],
+    replayed: [...first.replayed, ...second.replayed],
+    free: [...first.free, ...second.free],
+    reparks: [...first.reparks, ...second.reparks],
+  }
+}
+
+function textOf({ place, done }: { place: Place; done: string }): string {
+  return `${place.position} ${done}`
+}

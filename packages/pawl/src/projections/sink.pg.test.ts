@@ -1,0 +1,155 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { NonRetryable } from 'pawl'
+import { expect, test } from 'vitest'
+import { until } from '../../test/support/database.ts'
+import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
+
+const retry = { attempts: 3, initialMs: 5, factor: 1, jitter: false } as const
+
+test('a sink hands events over in the order of each key, several keys at once, with a key that is the same every time', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: { key: string; n: number; id: string }[] = []
+  let running = 0
+  let most = 0
+  const busy = new Set<string>()
+  pawl.projections.sink('out', {
+    concurrency: 8,
+    handle: async (event, { idempotencyKey }) => {
+      expect(busy.has(event.key)).toBe(false)
+      busy.add(event.key)
+      most = Math.max(most, ++running)
+      await sleep(Math.random() * 4)
+      got.push({ key: event.key, n: (event.data as { n: number }).n, id: idempotencyKey })
+      running--
+      busy.delete(event.key)
+    },
+  })
+  const total = 600
+  for (let n = 0; n < total; n += 20)
+    await append(db, ...Array.from({ length: 20 }, (_, i) => ({ key: `k${(n + i) % 23}`, data: { n: n + i } })))
+  await startRunner(pawl)
+  await until('all were handed over', () => got.length === total)
+  await caughtUp(db, 'out')
+  for (let key = 0; key < 23; key++) {
+    const numbers = got.filter((each) => each.key === `k${key}`).map(({ n }) => n)
+    expect(numbers).toEqual([...numbers].sort((a, b) => a - b))
+  }
+  expect(new Set(got.map(({ id }) => id)).size).toBe(total)
+  expect(most).toBeGreaterThan(4)
+  expect(most).toBeLessThanOrEqual(8)
+  expect((await cursorOf(db, 'out')).done).toBe('{}')
+})
+
+test('[O7] a poison event parks its key with the reason, other keys flow, and unparking replays in order', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  let isBroken = true
+  const got: number[] = []
+  const others: number[] = []
+  pawl.projections.sink('out', {
+    retry,
+    concurrency: 4,
+    handle: async (event) => {
+      const { n } = event.data as { n: number }
+      if (event.key !== 'poison') return void others.push(n)
+      if (isBroken && n >= 3) throw new Error(`cannot take ${n}`)
+      got.push(n)
+    },
+  })
+  for (let n = 1; n <= 10; n++) await append(db, { key: 'poison', data: { n } }, { key: `k${n % 3}`, data: { n } })
+  await startRunner(pawl)
+  await caughtUp(db, 'out')
+  expect(got).toEqual([1, 2])
+  expect(others).toHaveLength(10)
+  await until('all are behind it', async () => (await pawl.projections.parked('out'))[0]?.events === 8)
+  expect(await pawl.projections.parked('out')).toMatchObject([
+    { key: 'poison', state: 'parked', attempts: 3, firstPosition: 5, reason: 'Event 5 (Added) failed 3 time(s): cannot take 3' },
+  ])
+  // Replayed too early it is parked again, with the first event still first.
+  await pawl.projections.unpark('out', { key: 'poison', reason: 'perhaps' })
+  await until('it is parked again', async () => (await pawl.projections.parked('out'))[0]?.reason.startsWith('The replay'))
+  expect(await pawl.projections.parked('out')).toMatchObject([{ state: 'parked', events: 8, firstPosition: 5 }])
+
+  isBroken = false
+  await pawl.projections.unpark('out', { reason: 'it is repaired' })
+  for (let n = 11; n <= 20; n++) await append(db, { key: 'poison', data: { n } })
+  await until('it flows again', () => got.length === 20)
+  await caughtUp(db, 'out')
+  await until('nothing is parked', async () => (await pawl.projections.parked('out')).length === 0)
+  await until('the alert is closed', async () => (await pawl.alerts()).length === 0)
+  expect(got).toEqual(Array.from({ length: 20 }, (_, n) => n + 1))
+})
+
+test('[O7] skipping the poison event lets what waits behind it go on, with audit', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: number[] = []
+  pawl.projections.sink('out', {
+    handle: (event) => {
+      const { n } = event.data as { n: number }
+      if (n === 1) throw new NonRetryable('never')
+      got.push(n)
+    },
+  })
+  await append(db, ...[1, 2, 3].map((n) => ({ key: 'k', data: { n } })))
+  await startRunner(pawl)
+  await until('it is parked', async () => (await pawl.projections.parked('out'))[0]?.events === 3)
+  await pawl.projections.skip('out', { position: 1, reason: 'it is a test event', actor: 'ann' })
+  expect(await pawl.projections.parked('out')).toMatchObject([{ events: 2, firstPosition: 2 }])
+  await pawl.projections.unpark('out', { key: 'k', reason: 'go on' })
+  await until('the rest is delivered', () => got.length === 2)
+  expect(got).toEqual([2, 3])
+  // A key whose last parked event is skipped is free, also for a holder that remembers it as parked.
+  await until('the key is free', async () => (await pawl.projections.parked('out')).length === 0)
+  await append(db, { key: 'k', data: { n: 1 } })
+  await until('it is parked', async () => (await pawl.projections.parked('out'))[0]?.events === 1)
+  await pawl.projections.skip('out', { position: 4, reason: 'again' })
+  expect(await pawl.projections.parked('out')).toEqual([])
+  await append(db, { key: 'k', data: { n: 5 } })
+  await until('it is delivered', () => got.length === 3)
+  await caughtUp(db, 'out')
+  expect(await db.query("select actor, action, detail from pawl.audit where reason <> 'again' order by id")).toEqual([
+    { actor: 'ann', action: 'projection.skip', detail: { position: 1, parked: true } },
+    { actor: null, action: 'projection.unpark', detail: { keys: ['k'], count: 1 } },
+  ])
+})
+
+test('keys of two tenants with one name are two keys', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: string[] = []
+  const own: string[] = []
+  pawl.projections.sink('out', {
+    handle: (event) => {
+      if (event.tenant === 'acme') throw new NonRetryable('no')
+      got.push(event.tenant)
+    },
+  })
+  pawl.for('bolt').projections.sink('own', { handle: (event) => void own.push(event.tenant) })
+  for (const tenant of ['acme', 'bolt', 'acme', 'bolt']) await append(db, { key: 'same', tenant })
+  await startRunner(pawl)
+  await caughtUp(db, 'out')
+  await until("a tenant's own sink has its events", () => own.length === 2)
+  expect(got).toEqual(['bolt', 'bolt'])
+  expect(own).toEqual(['bolt', 'bolt'])
+  expect(await pawl.projections.parked('out')).toMatchObject([{ keyTenant: 'acme', key: 'same' }])
+})
+
+test('a handler that takes too long is timed out, and its signal fires', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const reasons: unknown[] = []
+  pawl.projections.sink('out', {
+    timeout: 50,
+    retry: { ...retry, attempts: 2 },
+    handle: (_event, { signal }) =>
+      new Promise((_resolve) => {
+        signal.addEventListener('abort', () => reasons.push(signal.reason))
+      }),
+  })
+  await append(db, { key: 'a' })
+  await startRunner(pawl)
+  await until('it is parked', async () => (await pawl.projections.parked('out')).length === 1)
+  expect(reasons).toMatchObject([{ code: 'PAWL_TIMED_OUT' }, { code: 'PAWL_TIMED_OUT' }])
+})

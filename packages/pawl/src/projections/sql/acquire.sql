@@ -1,0 +1,54 @@
+-- Takes cursors that nobody living holds, each under a new fence. Whoever held one before is refused from now on. One that this process took
+-- without getting the answer is among them: its fence is none that the process knows.
+-- Locks: their rows, SKIP LOCKED: one whose former holder still has a transaction open is taken at a later look.
+-- Plan: cursor_pkey, worker_pkey.
+-- Rows: the cursors that were taken.
+with free as materialized (
+  select c.tenant, c.name, c.generation, c.shard,
+    exists (
+      select
+      from pawl.worker w
+      where w.tenant = ''
+        and w.id = c.holder
+        and w.id <> :worker::integer
+        and w.close_reason is distinct from 'stopped'
+    ) as is_crash
+  from pawl.cursor c
+  where c.tenant = :tenant::text
+    and c.name = :name::text
+    and c.generation = :generation::integer
+    and c.state = 'running'
+    and (
+      (c.holder = :worker::integer and c.fence <> all (:fences::bigint[]))
+      or not exists (
+        select
+        from pawl.worker w
+        where w.tenant = ''
+          and w.id = c.holder
+          and w.closed_at is null
+          and w.lease_until > pawl.now()
+      )
+    )
+    and exists (
+      select
+      from pawl.worker m
+      where m.tenant = ''
+        and m.id = :worker::integer
+        and m.closed_at is null
+        and m.lease_until > pawl.now()
+    )
+  order by c.shard
+  limit :limit::integer
+  for update of c skip locked
+)
+update pawl.cursor c
+set holder = :worker::integer,
+  fence = nextval('pawl.fence'),
+  crashes = c.crashes + f.is_crash::integer
+from free f
+where c.tenant = f.tenant
+  and c.name = f.name
+  and c.generation = f.generation
+  and c.shard = f.shard
+returning c.shard, c.shards, c.fence::text as fence, c.position::text as position, c.event_id::text as event_id, c.log_generation,
+  c.done::text as done, c.effects_after::text as effects_after, c.crashes, c.attempts, f.is_crash

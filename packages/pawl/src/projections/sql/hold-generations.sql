@@ -1,0 +1,41 @@
+-- Lets the live generation and another come to one position: neither moves beyond the higher of the two, until the hold ends.
+-- Locks: the cursors' rows of both, by generation and shard.
+-- Plan: cursor_pkey, projection_pkey.
+-- Rows: one per shard, with where each stands.
+with held as materialized (
+  select c.tenant, c.name, c.generation, c.shard, c.position, p.live_generation
+  from pawl.projection p
+  join pawl.cursor c on c.tenant = p.tenant and c.name = p.name and c.generation in (p.live_generation, :generation::integer)
+  where p.tenant = :tenant::text
+    and p.name = :name::text
+  order by c.generation, c.shard
+  for no key update of c
+),
+top as materialized (
+  select h.shard, max(h.position) as position
+  from held h
+  group by h.shard
+),
+set_hold as (
+  update pawl.cursor c
+  set hold_at = t.position,
+    hold_until = pawl.now() + :hold_ms::bigint * interval '1 millisecond'
+  from held h
+  join top t on t.shard = h.shard
+  where c.tenant = h.tenant
+    and c.name = h.name
+    and c.generation = h.generation
+    and c.shard = h.shard
+)
+select t.shard, t.position::text as hold_at, l.position::text as live, o.position::text as other
+from top t
+join held l on l.shard = t.shard and l.generation = l.live_generation
+join held o on o.shard = t.shard and o.generation = :generation::integer
+where not exists (
+  select
+  from pawl.dirty d
+  where d.tenant = l.tenant
+    and d.name = l.name
+    and d.generation in (l.generation, o.generation)
+    and d.due_at < 'infinity'
+)

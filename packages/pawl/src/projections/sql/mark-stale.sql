@@ -1,0 +1,30 @@
+-- Cursors that are behind by more than their limit: they become stale, and no longer keep events from being removed.
+-- Locks: their rows, SKIP LOCKED, then alerts.
+-- Plan: the few rows of cursors, log_page_pkey.
+-- Rows: the cursors that became stale.
+with behind as materialized (
+  select c.tenant, c.name, c.generation, c.shard
+  from pawl.cursor c
+  where c.max_lag is not null
+    and c.state in ('running', 'paused')
+    and (
+      select p.to_at
+      from pawl.log_page p
+      where p.tenant = ''
+        and p.last_position > c.position
+      order by p.last_position
+      limit 1
+    ) < pawl.now() - c.max_lag
+  order by c.tenant, c.name, c.generation, c.shard
+  for no key update of c skip locked
+)
+update pawl.cursor c
+set state = 'stale',
+  reason = format('It was behind by more than %s at position %s.', c.max_lag, c.position)
+from behind b
+where c.tenant = b.tenant
+  and c.name = b.name
+  and c.generation = b.generation
+  and c.shard = b.shard
+returning c.name, c.generation, c.shard,
+  pawl.raise_alert(c.tenant, 'cursor.stale', format('%s generation %s shard %s', c.name, c.generation, c.shard), c.reason)::text as raised

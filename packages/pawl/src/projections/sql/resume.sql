@@ -1,0 +1,20 @@
+-- Lets a projection or sink go on that was paused, stale or latched. After a latch its place is taken as it is now: never beyond the log's end,
+-- and whatever event is there.
+-- Locks: its cursors' rows.
+-- Plan: cursor_pkey.
+-- No row: it does not exist, or runs already.
+update pawl.cursor c
+set state = 'running',
+  reason = null,
+  position = case when c.state = 'latched' then least(c.position, :head::bigint) else c.position end,
+  event_id = case when c.state = 'latched' then null else c.event_id end,
+  log_generation = case when c.state = 'latched' then null else c.log_generation end,
+  done = case when c.state = 'latched' and c.position > :head::bigint then '{}' else c.done end,
+  attempts = 0,
+  crashes = 0,
+  last_error = null
+where c.tenant = :tenant::text
+  and c.name = :name::text
+  and (:generation::integer is null or c.generation = :generation::integer)
+  and c.state <> 'running'
+returning c.shard, c.position::text as position

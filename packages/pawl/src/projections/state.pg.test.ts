@@ -1,0 +1,103 @@
+import { expect, test } from 'vitest'
+import { deferred, until } from '../../test/support/database.ts'
+import { append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
+
+const sql = `
+  create table article (id text primary key, title text not null, version integer not null default 1);
+  create table search (id text primary key, title text not null, version integer not null, refreshes integer not null default 1)`
+const refreshSql = `insert into search (id, title, version) select id, title, version from article where id = $1
+  on conflict (id) do update set title = excluded.title, version = excluded.version, refreshes = search.refreshes + 1`
+const retry = { attempts: 2, initialMs: 5, factor: 1, jitter: false } as const
+
+test('a state projection converges to the current state, whatever the order and however often', async () => {
+  const db = await createLog(sql)
+  const [one, two] = [db.pawl(), db.pawl()]
+  for (const pawl of [one, two]) {
+    pawl.projections.define('search', {
+      kind: 'state',
+      entity: (event) => (event.type === 'Added' ? event.key : undefined),
+      refresh: async (entity, tx) => void (await tx.query(refreshSql, [entity])),
+    })
+    await startRunner(pawl)
+  }
+  const write = async (n: number) => {
+    const client = await db.pool.connect()
+    await client.query('begin')
+    await client.query("insert into article values ($1, 'a') on conflict (id) do update set version = article.version + 1", [
+      `a${n % 7}`,
+    ])
+    await append(
+      { query: async <Row>(text: string, values?: unknown[]) => (await client.query(text, values)).rows as Row[] },
+      { key: `a${n % 7}` },
+    )
+    await client.query(n % 10 === 9 ? 'rollback' : 'commit')
+    client.release()
+  }
+  for (let n = 0; n < 200; n += 8) await Promise.all(Array.from({ length: 8 }, (_, i) => write(n + i)))
+  await caughtUp(db, 'search')
+  await until('nothing is dirty', async () => (await db.query('select from pawl.dirty')).length === 0)
+  expect(
+    await db.query(
+      'select a.id from article a full join search s using (id) where (a.title, a.version) is distinct from (s.title, s.version)',
+    ),
+  ).toEqual([])
+})
+
+test('a change that comes while its entity is refreshed is refreshed again, and the feeder does not wait', async () => {
+  const db = await createLog(sql)
+  const pawl = db.pawl()
+  const hold = deferred()
+  const seen: number[] = []
+  pawl.projections.define('search', {
+    kind: 'state',
+    entity: (event) => event.key,
+    refresh: async (entity, tx) => {
+      const { rows } = await tx.query<{ version: number }>('select version from article where id = $1', [entity])
+      seen.push(rows[0]!.version)
+      if (seen.length === 1) await hold.promise
+      await tx.query(refreshSql, [entity])
+    },
+  })
+  await db.query("insert into article values ('a', 't')")
+  await append(db, { key: 'a' })
+  await startRunner(pawl)
+  await until('it is being refreshed', () => seen.length === 1)
+  await db.query('update article set version = 2')
+  const token = await append(db, { key: 'a' })
+  await caughtUp(db, 'search')
+  expect(await db.query('select from search')).toEqual([])
+  await expect(pawl.projections.seen('search', token, { timeout: 50 })).rejects.toMatchObject({ code: 'PAWL_TIMED_OUT' })
+  hold.resolve()
+  await pawl.projections.seen('search', token)
+  expect(seen).toEqual([1, 2])
+  expect(await db.query('select version, refreshes from search')).toEqual([{ version: 2, refreshes: 2 }])
+})
+
+test('[O7] an entity whose refresh fails waits for a person, others go on, and unpark refreshes it', async () => {
+  const db = await createLog(sql)
+  const pawl = db.pawl()
+  let isBroken = true
+  let calls = 0
+  pawl.projections.define('search', {
+    kind: 'state',
+    retry,
+    entity: (event) => event.key,
+    refresh: async (entity, tx) => {
+      await tx.query(refreshSql, [entity])
+      if (entity === 'bad') calls++
+      if (entity === 'bad' && isBroken) throw new Error('no index')
+    },
+  })
+  await db.query("insert into article values ('good', 't'), ('bad', 't')")
+  await append(db, { key: 'bad' }, { key: 'good' })
+  await startRunner(pawl)
+  await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1)
+  expect(calls).toBe(2)
+  expect(await db.query('select id from search')).toEqual([{ id: 'good' }])
+  expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'bad', attempts: 2 }])
+  expect(await pawl.alerts()).toMatchObject([{ code: 'projection.parked', subject: 'search' }])
+  isBroken = false
+  expect(await pawl.projections.unpark('search', { key: 'bad', reason: 'there is an index' })).toEqual(['bad'])
+  await until('it is refreshed', async () => (await db.query("select from search where id = 'bad'")).length === 1)
+  expect(await pawl.projections.parked('search')).toEqual([])
+})

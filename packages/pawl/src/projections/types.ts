@@ -1,0 +1,191 @@
+// Public types of projections and sinks; no logic.
+
+import type { Tx } from '../db/adapters.ts'
+import type { LogEvent } from '../events/types.ts'
+import type { RetryPolicy } from '../jobs/types.ts'
+
+/** The transaction of a projection's handler: what it writes and the cursor's new position commit together or not at all. */
+export interface ProjectionTx extends Tx {
+  query<Row = Record<string, unknown>>(text: string, values?: readonly unknown[]): Promise<{ rows: Row[]; rowCount: number }>
+  /** Sends a statement without waiting for its answer; they run in the order they were sent. If one fails, the batch fails. Much faster than `query`. */
+  send(text: string, values?: readonly unknown[]): void
+}
+
+export interface ProjectionContext {
+  readonly generation: number
+  /** false: a rebuild beside the live one. Events and jobs that it adds through `tx` are suppressed. */
+  readonly isLive: boolean
+  /** The quoted name of this generation's table, for one that was declared in `tables`. Ask each time: it changes when generations are switched. */
+  table(name: string): string
+  /** Fires when the handler ran too long, the cursor was lost, or the runner stops. */
+  readonly signal: AbortSignal
+}
+
+export type EventHandler = (event: LogEvent, tx: ProjectionTx, context: ProjectionContext) => unknown
+export type BatchHandler = (events: readonly LogEvent[], tx: ProjectionTx, context: ProjectionContext) => unknown
+
+export interface ProjectionTable {
+  /** The table that readers use, such as 'balances' or 'app.balances'. You create it; generations beside the live one are made like it. */
+  readonly name: string
+  /** The columns that tell rows apart. */
+  readonly key: readonly string[]
+  /** The columns that two generations must agree on. Leave out what may differ, such as the time of writing. */
+  readonly columns: readonly string[]
+}
+
+/** 'start': from the first event, and an error if it is no longer kept. 'oldest': from the first that is kept. 'now': only what comes after. */
+export type StartFrom = 'start' | 'oldest' | 'now'
+
+interface CursorOptions {
+  /** Only events of this channel. Default: all. */
+  readonly channel?: string
+  /** Splits the keys over so many cursors, each held by one process. Fixed once it runs. Default 1. */
+  readonly shards?: number
+  /** Where a new cursor begins. */
+  readonly from?: StartFrom
+  readonly retry?: RetryPolicy
+  /** How long a handler may take for one event or entity. Default 30s. */
+  readonly timeout?: number | string
+  /** Behind by more than this it becomes `stale` and no longer keeps events from being removed. Default: never. */
+  readonly maxLag?: number | string
+}
+
+interface GenerationOptions {
+  /** Raise it to rebuild: a runner works on the generations that its process defines. Default 1. */
+  readonly generation?: number
+  readonly tables?: readonly ProjectionTable[]
+}
+
+export interface LogProjectionOptions extends CursorOptions, GenerationOptions {
+  readonly kind?: 'log'
+  /** A handler per type of event; other types are passed over. */
+  readonly on?: Readonly<Record<string, EventHandler>>
+  /** One handler for every event. */
+  readonly each?: EventHandler
+  /** One call for many events, in order. When it fails they are given to it one by one. */
+  readonly batch?: BatchHandler
+  /** The most events in one transaction. Default 500. */
+  readonly batchMax?: number
+}
+
+export interface StateProjectionOptions extends CursorOptions, GenerationOptions {
+  readonly kind: 'state'
+  /** Which entity an event changes; undefined or an empty list: none. */
+  readonly entity: (event: LogEvent) => string | readonly string[] | undefined
+  /** Reads the entity's current state and writes what follows from it. It may run any number of times, in any order between entities. */
+  readonly refresh: (entity: string, tx: ProjectionTx, context: ProjectionContext) => unknown
+  /** Refreshes at once in one process. Default 4. */
+  readonly concurrency?: number
+}
+
+export interface SinkContext {
+  /** Fires when the handler ran too long, the cursor was lost, or the runner's grace is over. */
+  readonly signal: AbortSignal
+  /** The same for every delivery of this event to this sink: give it to the outside. */
+  readonly idempotencyKey: string
+  /** 1 for the first try of this process. */
+  readonly attempt: number
+}
+
+export interface SinkOptions extends CursorOptions {
+  /** Called for every event, in the order of its key, several keys at once; at least once. */
+  readonly handle: (event: LogEvent, context: SinkContext) => unknown
+  /** Events at once in one shard. Default 16. */
+  readonly concurrency?: number
+}
+
+export interface RunnerOptions {
+  /** Shown in lists; default: the host's name and the process id. */
+  readonly name?: string
+  /** How long the lease of a hung process lasts. Default 30s. */
+  readonly lease?: number | string
+  readonly beatMs?: number
+  /** How often free cursors are looked for. Default 500. */
+  readonly lookMs?: number
+  /** The longest wait between two looks at the log. Default 1000. */
+  readonly pollMs?: number
+  /** Connections for handlers. Default 10. */
+  readonly handlerConnectionsMax?: number
+  /** Days that events stay at least; longer while a cursor or a parked key needs them. Keep them for as long as you may want to rebuild. Default 7. */
+  readonly keepDays?: number
+}
+
+export type CursorKind = 'log' | 'state' | 'sink'
+export type CursorState = 'running' | 'paused' | 'stale' | 'latched'
+
+export interface CursorStatus {
+  readonly tenant: string
+  readonly name: string
+  readonly kind: CursorKind
+  readonly generation: number
+  readonly isLive: boolean
+  readonly shard: number
+  readonly shards: number
+  readonly state: CursorState
+  readonly reason: string | null
+  readonly position: number
+  /** Events that it has not come to yet. */
+  readonly lag: number
+  readonly holder: number | null
+  readonly attempts: number
+  readonly lastError: string | null
+  readonly parkedKeys: number
+  /** Entities that wait for a refresh. */
+  readonly dirty: number
+  readonly movedAt: Date
+}
+
+export interface ParkedKey {
+  readonly name: string
+  readonly generation: number
+  readonly shard: number
+  readonly keyTenant: string
+  readonly key: string
+  readonly state: 'parked' | 'unparking'
+  readonly reason: string
+  readonly error: string | null
+  readonly attempts: number
+  readonly parkedAt: Date
+  readonly events: number
+  readonly firstPosition: number | null
+}
+
+export interface Act {
+  /** Why; kept in pawl.audit. */
+  readonly reason: string
+  /** Who; kept in pawl.audit. */
+  readonly actor?: string
+}
+
+export interface TableComparison {
+  readonly table: string
+  readonly rows: number
+  readonly otherRows: number
+  readonly differing: number
+  /** Up to 20 keys that differ. */
+  readonly sample: readonly string[]
+}
+
+export interface Comparison {
+  readonly isEqual: boolean
+  readonly tables: readonly TableComparison[]
+}
+
+export interface ProjectionEvents {
+  'cursor.acquired': { name: string; generation: number; shard: number; fence: string; crashes: number }
+  'cursor.lost': { name: string; generation: number; shard: number; fence: string }
+  'cursor.refused': { name: string; generation: number; shard: number; fence: string; what: string }
+  'cursor.latched': { name: string; generation: number; shard: number; reason: string }
+  'projection.failed': {
+    name: string
+    key: string
+    position: number
+    attempt: number
+    error: unknown
+    retryInMs: number | undefined
+  }
+  'projection.parked': { name: string; key: string; position: number; reason: string }
+  'projection.unparked': { name: string; key: string }
+}
+
+export type { LogEvent }

@@ -1,0 +1,27 @@
+// What the loops of a runner share: connections, the pool of handlers, and where news goes.
+
+import type { Config } from '../config.ts'
+import type { Connection, Pool } from '../db/driver.ts'
+import type { StatementNames } from '../db/statement.ts'
+import type { Events } from '../kernel/events.ts'
+import type { ProjectionEvents } from './types.ts'
+
+export interface World {
+  readonly config: Config
+  /** Reads of the log. */
+  readonly reader: Connection
+  /** Short writes and look-ups under a fence. */
+  readonly engine: Connection
+  /** Handlers' transactions. */
+  readonly pool: Pool
+  readonly names: StatementNames | undefined
+  /** The server ends a handler's transaction that idles for so long: a stopped process must not keep its cursor's row. */
+  readonly idleMs: (timeoutMs: number) => number
+  /** Tells the keeper thread that a handler runs: one that blocks this thread past its time gives up the process's lease. Gives what ends it. */
+  readonly watch: (timeoutMs: number) => () => void
+  readonly events: Events<ProjectionEvents>
+  readonly installation: () => string
+  /** Entities of a state projection became dirty. */
+  readonly onRefreshable: () => void
+  readonly onTrouble: (error: unknown) => void
+}

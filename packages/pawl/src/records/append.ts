@@ -1,0 +1,170 @@
+// Put and append: a few rows, committed at once, in the caller's transaction or one of our own. Each is a submission of its own, so numbers,
+// history and events are the same as for an upload; and it waits for nobody, because a scope that is being submitted to refuses it.
+
+import type { Tx } from '../db/adapters.ts'
+import { statement } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { type RecordsCore, run, transactIn } from './core.ts'
+import { changedFields } from './diff.ts'
+import { ObjectRow } from './json-rows.ts'
+import { commitEvents } from './record-events.ts'
+import { type ReadRow, RowReader } from './rows.ts'
+import type { DefinedSet } from './sets.ts'
+import { assertSlotFree, type LockedScope, lockScope } from './slot.ts'
+import { kindOf, lookup, type Met } from './staging.ts'
+import type { AppendAnswer, AppendRow } from './types.ts'
+
+const appendStatement = statement(import.meta.url, 'append')
+
+const rowsMax = 10_000
+
+export interface Append {
+  readonly origin: 'put' | 'append'
+  readonly rows: readonly AppendRow[]
+  readonly scopeId: (tx: Tx) => Promise<string>
+  readonly tx: object | undefined
+  readonly revision: string | undefined
+  /** Of a put: the number that the record's current version must have; '0' for none. */
+  readonly number: string | undefined
+  readonly by: string | undefined
+}
+
+interface Change {
+  readonly row: ReadRow
+  readonly met: Met
+  readonly kind: 'C' | 'U' | 'D'
+}
+
+export async function append(core: RecordsCore, tenant: string, set: DefinedSet, options: Append): Promise<AppendAnswer> {
+  if (options.rows.length > rowsMax)
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `append takes up to ${rowsMax} rows; there are ${options.rows.length}. Upload them instead.`,
+    )
+  const rows = await readRows(set, options.rows)
+  return transactIn(core, options.tx, async (tx) => {
+    const scope = await lockScope(tx, tenant, await options.scopeId(tx))
+    await assertSlotFree(tx, tenant, scope)
+    if (options.revision !== undefined && options.revision !== scope.revision) throw moved(scope, options.revision)
+    const met = await lookup(
+      (query, values) => run(tx, query, values),
+      { tenant, scopeId: scope.id, committed: scope.committed },
+      rows,
+    )
+    if (options.number !== undefined) assertNumber(rows[0]!, met[0]!, options.number)
+    const changes = changesOf(rows, options.rows, met)
+    const unchanged = rows.filter(
+      (_row, index) => options.rows[index]!.data !== null && met[index]!.is_same && met[index]!.status !== 'DELETED',
+    ).length
+    const counts = { created: count(changes, 'C'), updated: count(changes, 'U'), deleted: count(changes, 'D'), unchanged }
+    if (changes.length === 0) return { submission: null, number: scope.committed, ...counts }
+    const written = await write(tx, tenant, set, scope, changes, options, unchanged)
+    await commitEvents(tx, tenant, set.events, { set: set.name, scope: scope.scope, scopeId: scope.id, ...written, counts })
+    return { ...written, ...counts }
+  })
+}
+
+async function readRows(set: DefinedSet, given: readonly AppendRow[]): Promise<ReadRow[]> {
+  const reader = new RowReader(set)
+  const rows: ReadRow[] = []
+  for (const [index, row] of given.entries()) {
+    if (row.data === null) rows.push(deletion(set, row, index))
+    else {
+      const withType = row.type === undefined || set.types.size === 1 ? row.data : { ...row.data, [set.typeColumn]: row.type }
+      rows.push(await reader.read(new ObjectRow(index + 1, withType as Record<string, unknown>)))
+    }
+  }
+  const faults = rows.flatMap((row) =>
+    row.faults.map(({ column, code, reason, value }) => ({ row: row.line, column, code, reason, value })),
+  )
+  if (faults.length > 0) {
+    const [first] = faults
+    throw new PawlError(
+      'PAWL_RECORD_INVALID',
+      `Row ${first!.row} of ${set.name} is not valid${first!.column === null ? '' : `: ${first!.column}`}: ${first!.reason}.`,
+      {
+        details: { errors: faults.slice(0, 100) },
+      },
+    )
+  }
+  const keys = new Set(rows.map((row) => JSON.stringify([row.type, row.key])))
+  if (keys.size < rows.length)
+    throw new PawlError('PAWL_RECORD_INVALID', `Two rows for ${set.name} name the same record. Give each record once.`)
+  return rows
+}
+
+function deletion(set: DefinedSet, row: AppendRow, index: number): ReadRow {
+  const type = row.type ?? (set.types.size === 1 ? [...set.types.keys()][0]! : undefined)
+  if (type === undefined || !set.types.has(type) || row.key === undefined)
+    throw new PawlError('PAWL_RECORD_INVALID', `Row ${index + 1} deletes a record of ${set.name} and must name its type and key.`)
+  return { line: index + 1, type, key: row.key, data: '', hash: '', classification: null, faults: [] }
+}
+
+function changesOf(rows: readonly ReadRow[], given: readonly AppendRow[], met: readonly Met[]): Change[] {
+  return rows.flatMap((row, index): Change[] => {
+    const found = met[index]!
+    const isLive = found.status !== null && found.status !== 'DELETED'
+    if (given[index]!.data === null) return isLive ? [{ row, met: found, kind: 'D' }] : []
+    const kind = kindOf(found)
+    return kind === '=' ? [] : [{ row, met: found, kind }]
+  })
+}
+
+function count(changes: readonly Change[], kind: Change['kind']): number {
+  return changes.filter((change) => change.kind === kind).length
+}
+
+async function write(
+  tx: Tx,
+  tenant: string,
+  set: DefinedSet,
+  scope: LockedScope,
+  changes: readonly Change[],
+  options: Append,
+  unchanged: number,
+): Promise<{ submission: string; number: string }> {
+  const rows = changes.map(({ row, met, kind }) => {
+    const fields = { record_id: met.record_id, kind, is_new: met.is_new, type: row.type, key: row.key }
+    const about = JSON.stringify(
+      kind === 'D'
+        ? fields
+        : {
+            ...fields,
+            hash: row.hash,
+            classification: row.classification,
+            changed: kind === 'U' ? changedFields(met.data, row.data) : null,
+          },
+    )
+    return kind === 'D' ? about : `${about.slice(0, -1)},"data":${row.data}}`
+  })
+  const [written] = await run<{ submission: string; number: string }>(tx, appendStatement, {
+    tenant,
+    scope_id: scope.id,
+    origin: options.origin,
+    schema_version: set.schemaVersion,
+    submitted_by: options.by ?? null,
+    unchanged,
+    rows: `[${rows.join(',')}]`,
+  })
+  return { submission: written!.submission, number: written!.number }
+}
+
+function moved(scope: LockedScope, expected: string): PawlError {
+  return new PawlError(
+    'PAWL_REVISION_CONFLICT',
+    `The scope is at revision ${scope.revision}, not ${expected}: somebody committed to it. Read it again and decide anew.`,
+    {
+      details: { expected, actual: scope.revision },
+    },
+  )
+}
+
+function assertNumber(row: ReadRow, met: Met, expected: string): void {
+  const actual = met.status === null || met.status === 'DELETED' ? '0' : met.number!
+  if (actual === expected) return
+  throw new PawlError(
+    'PAWL_REVISION_CONFLICT',
+    `The ${row.type} '${row.key.slice(0, 100)}' is at version ${actual}, not ${expected}: somebody changed it. Read it again and decide anew.`,
+    { details: { type: row.type, key: row.key, expected, actual } },
+  )
+}

@@ -1,0 +1,95 @@
+// The bytes of an upload: counted, limited, digested, and decoded strictly, whatever the chunks are.
+
+import { createHash } from 'node:crypto'
+import { PawlError } from '../errors.ts'
+import type { Body } from './types.ts'
+
+/** The file is not what its format says. It is the sender's to mend, so the submission is invalid and not failed. */
+export class Malformed extends Error {
+  override readonly name = 'Malformed'
+  readonly code: string
+  readonly line: number
+
+  constructor(code: string, line: number, reason: string) {
+    super(reason)
+    this.code = code
+    this.line = line
+  }
+}
+
+export class UploadBytes {
+  readonly #body: Body
+  readonly #bytesMax: number
+  readonly #signal: AbortSignal | undefined
+  readonly #hash = createHash('sha256')
+  count = 0
+
+  constructor(body: Body, bytesMax: number, signal: AbortSignal | undefined) {
+    this.#body = body
+    this.#bytesMax = bytesMax
+    this.#signal = signal
+  }
+
+  async *chunks(): AsyncGenerator<Buffer> {
+    for await (const chunk of this.#body) {
+      this.#signal?.throwIfAborted()
+      const bytes = typeof chunk === 'string' ? Buffer.from(chunk) : Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
+      this.count += bytes.length
+      if (this.count > this.#bytesMax) {
+        throw new Malformed(
+          'too-large',
+          0,
+          `The file is larger than ${this.#bytesMax} bytes. Split it, or raise limits.bytesMax of the record set.`,
+        )
+      }
+      this.#hash.update(bytes)
+      yield bytes
+    }
+  }
+
+  /** The same as text. Bytes that are no UTF-8 are an error, not question marks. */
+  async *text(): AsyncGenerator<string> {
+    const decoder = new TextDecoder('utf-8', { fatal: true })
+    const decode = (bytes?: Buffer) => {
+      try {
+        return bytes === undefined ? decoder.decode() : decoder.decode(bytes, { stream: true })
+      } catch {
+        throw new Malformed(
+          'encoding',
+          0,
+          `The file is not UTF-8 (near byte ${this.count}). Save it as UTF-8 and upload it again.`,
+        )
+      }
+    }
+    for await (const bytes of this.chunks()) {
+      const text = decode(bytes)
+      if (text !== '') yield text
+    }
+    const rest = decode()
+    if (rest !== '') yield rest
+  }
+
+  digest(): string {
+    return this.#hash.digest('hex')
+  }
+
+  /** Whether all has come that the sender says it sent. */
+  static assertExpected(found: { bytes: number; sha256: string }, expected: { bytes?: number; sha256?: string } = {}): void {
+    if (expected.bytes !== undefined && expected.bytes !== found.bytes) {
+      throw new PawlError(
+        'PAWL_UPLOAD_FAILED',
+        `The upload has ${found.bytes} bytes and ${expected.bytes} were announced: it was cut short. Send it again with restart.`,
+        { details: { expected: expected.bytes, actual: found.bytes } },
+      )
+    }
+    if (expected.sha256 !== undefined && expected.sha256.toLowerCase() !== found.sha256) {
+      throw new PawlError(
+        'PAWL_UPLOAD_FAILED',
+        'The upload was damaged on its way: its SHA-256 is not the announced one. Send it again with restart.',
+        {
+          details: { expected: expected.sha256, actual: found.sha256 },
+        },
+      )
+    }
+  }
+}

@@ -1,0 +1,169 @@
+// Columns: what a cell must be, and the one canonical value that it becomes. Every rule is compiled once per upload; a cell costs one call.
+
+import { assertKnown, notOneOf, whole } from '../config.ts'
+import { PawlError } from '../errors.ts'
+import { canonicalDecimal, compareDecimals, decimalScale } from './decimal.ts'
+import { canonicalJson, numberMark, numberText, Unstorable } from './json-text.ts'
+import type { Column, ColumnType } from './types.ts'
+
+/** Why a cell is not valid. */
+export interface CellFault {
+  readonly code: string
+  readonly reason: string
+}
+
+/** The canonical JSON text of the cell; undefined when it is empty; a fault otherwise. */
+export type Coerce = (value: unknown) => string | undefined | CellFault
+
+export const columnTypes: readonly ColumnType[] = ['text', 'number', 'integer', 'boolean', 'date', 'timestamp', 'json']
+const known = new Set(['type', 'required', 'min', 'max', 'scale', 'oneOf', 'pattern', 'charsMax', 'trim'])
+const cellCharsMax = 100_000
+
+export function isFault(value: string | undefined | CellFault): value is CellFault {
+  return typeof value === 'object'
+}
+
+export function resolveColumn(where: string, given: ColumnType | Column): Column {
+  const column = typeof given === 'string' ? { type: given } : given
+  assertKnown(where, column, known)
+  if (!columnTypes.includes(column.type)) throw notOneOf(`${where}.type`, column.type, columnTypes)
+  if (column.scale !== undefined) whole(`${where}.scale`, column.scale, 0, 100)
+  for (const bound of [column.min, column.max]) {
+    if (bound !== undefined && canonicalDecimal(String(bound)) === undefined)
+      throw new PawlError('PAWL_CONFIG', `${where} has a bound that is not a number: ${bound}.`)
+  }
+  return column
+}
+
+export function compileColumn(column: Column): Coerce {
+  const coerce = coercions[column.type](column)
+  const isRequired = column.required === true
+  return (value) => {
+    if (value === null || value === undefined || value === '')
+      return isRequired ? fault('required', 'it must have a value') : undefined
+    const text = coerce(value)
+    return text === undefined && isRequired ? fault('required', 'it must have a value') : text
+  }
+}
+
+const coercions: Readonly<Record<ColumnType, (column: Column) => Coerce>> = {
+  text: textCoercion,
+  number: numberCoercion,
+  integer: numberCoercion,
+  boolean: () => coerceBoolean,
+  date: () => coerceDate,
+  timestamp: () => coerceTimestamp,
+  json: () => coerceJson,
+}
+
+const special = /["\\\u0000-\u001f\ud800-\udfff]/
+
+function textCoercion(column: Column): Coerce {
+  const { oneOf, pattern, trim = true, charsMax = cellCharsMax } = column
+  const allowed = oneOf === undefined ? undefined : new Set(oneOf)
+  return (value) => {
+    let text = asText(value)
+    if (text === undefined) return fault('text', 'it must be a text')
+    if (trim) text = text.trim()
+    if (text === '') return undefined
+    if (text.length > charsMax) return fault('too-long', `it has ${text.length} characters; the limit is ${charsMax}`)
+    // One look says that nothing about a text is special; almost every cell needs no other.
+    const isSpecial = special.test(text)
+    const flaw = isSpecial ? textFlaw(text) : undefined
+    if (flaw !== undefined) return flaw
+    if (allowed !== undefined && !allowed.has(text))
+      return fault('one-of', `it must be one of ${oneOf!.join(', ').slice(0, 200)}`)
+    if (pattern !== undefined && !pattern.test(text)) return fault('pattern', `it must match ${pattern.source.slice(0, 100)}`)
+    return isSpecial ? JSON.stringify(text) : `"${text}"`
+  }
+}
+
+function textFlaw(text: string): CellFault | undefined {
+  if (text.includes('\u0000')) return fault('nul', 'it contains a NUL character, which PostgreSQL cannot store')
+  return text.isWellFormed() ? undefined : fault('surrogate', 'it contains half of a surrogate pair, which is not valid Unicode')
+}
+
+/** A text cell may come as a number or boolean from JSON or a spreadsheet. */
+function asText(value: unknown): string | undefined {
+  if (typeof value === 'string' && value.charCodeAt(0) !== 1) return value
+  const number = numberText(value)
+  if (number !== undefined) return number
+  if (typeof value === 'string') return value
+  return typeof value === 'boolean' ? String(value) : undefined
+}
+
+function numberCoercion(column: Column): Coerce {
+  const min = column.min === undefined ? undefined : canonicalDecimal(String(column.min))
+  const max = column.max === undefined ? undefined : canonicalDecimal(String(column.max))
+  const scale = column.type === 'integer' ? 0 : column.scale
+  const word = column.type === 'integer' ? 'a whole number' : 'a number'
+  return (value) => {
+    if (typeof value === 'string' && value.trim() === '') return undefined
+    const text = typeof value === 'string' && !value.startsWith(numberMark) ? canonicalDecimal(value) : numberText(value)
+    if (text === undefined) return fault('number', `it must be ${word}`)
+    if (scale !== undefined && decimalScale(text) > scale)
+      return fault('scale', scale === 0 ? 'it must be a whole number' : `it may have ${scale} digits behind the point`)
+    if (min !== undefined && compareDecimals(text, min) < 0) return fault('min', `it must be at least ${min}`)
+    if (max !== undefined && compareDecimals(text, max) > 0) return fault('max', `it must be at most ${max}`)
+    return `"${text}"`
+  }
+}
+
+const booleans: Readonly<Record<string, string>> = {
+  true: 'true',
+  yes: 'true',
+  y: 'true',
+  '1': 'true',
+  false: 'false',
+  no: 'false',
+  n: 'false',
+  '0': 'false',
+}
+
+function coerceBoolean(value: unknown): string | undefined | CellFault {
+  const text = asText(value)?.trim().toLowerCase()
+  if (text === '') return undefined
+  return (text === undefined ? undefined : booleans[text]) ?? fault('boolean', 'it must be true or false')
+}
+
+const isoDate = /^(\d{4})-(\d{2})-(\d{2})(?:T00:00:00(?:\.0+)?Z?)?$/
+
+function coerceDate(value: unknown): string | undefined | CellFault {
+  const text = (value instanceof Date && !Number.isNaN(value.getTime()) ? value.toISOString() : asText(value))?.trim()
+  if (text === '') return undefined
+  const match = text === undefined ? null : isoDate.exec(text)
+  if (match === null) return fault('date', 'it must be a date such as 2026-01-31')
+  const [year, month, day] = [Number(match[1]), Number(match[2]), Number(match[3])]
+  const isReal = month >= 1 && month <= 12 && day >= 1 && day <= daysOf(year, month)
+  return isReal ? `"${match[1]}-${match[2]}-${match[3]}"` : fault('date', 'there is no such day')
+}
+
+function daysOf(year: number, month: number): number {
+  if (month !== 2) return [4, 6, 9, 11].includes(month) ? 30 : 31
+  return (year % 4 === 0 && year % 100 !== 0) || year % 400 === 0 ? 29 : 28
+}
+
+const isoTimestamp = /^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:Z|[+-]\d{2}:?\d{2})$/
+
+/** To the millisecond, in UTC: two spellings of one moment are one value. */
+function coerceTimestamp(value: unknown): string | undefined | CellFault {
+  const text = (value instanceof Date && !Number.isNaN(value.getTime()) ? value.toISOString() : asText(value))?.trim()
+  if (text === '') return undefined
+  const at = text !== undefined && isoTimestamp.test(text) ? new Date(text.replace(' ', 'T')) : undefined
+  if (at === undefined || Number.isNaN(at.getTime()))
+    return fault('timestamp', 'it must be a time with its zone, such as 2026-01-31T10:00:00Z')
+  return `"${at.toISOString()}"`
+}
+
+function coerceJson(value: unknown): string | CellFault {
+  try {
+    return canonicalJson(value)
+  } catch (error) {
+    if (error instanceof Unstorable) return fault('json', error.message)
+    throw error
+  }
+}
+
+function fault(code: string, reason: string): CellFault {
+  return { code, reason }
+}

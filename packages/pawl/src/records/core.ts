@@ -1,0 +1,78 @@
+// What every part of records works with: the database, the sets, and the jobs that carry its work.
+
+import { type AnyTx, type Tx, toTx } from '../db/adapters.ts'
+import { type Pool, unavailable } from '../db/driver.ts'
+import { bind, type Parameter, type Statement } from '../db/statement.ts'
+import { OwnTransaction } from '../db/transaction.ts'
+import { PawlError } from '../errors.ts'
+import type { Jobs } from '../jobs/index.ts'
+import { retrying } from '../kernel/retry.ts'
+import type { DefinedSet } from './sets.ts'
+import type { RecordSet } from './types.ts'
+
+export interface RecordsCore {
+  readonly pool: Pool
+  readonly sets: Map<string, DefinedSet>
+  readonly jobs: (tenant: string) => Jobs
+}
+
+export type Values = Readonly<Record<string, Parameter>>
+
+export async function run<Row>(tx: Tx, query: Statement, values: Values): Promise<Row[]> {
+  return (await tx.query<Row>(query.text, bind(query, values))).rows
+}
+
+/** Reads outside any transaction. */
+export async function read<Row>(core: RecordsCore, query: Statement, values: Values): Promise<Row[]> {
+  try {
+    return await retrying(async () => (await core.pool.query(query.text, bind(query, values) as unknown[])).rows as Row[])
+  } catch (error) {
+    throw unavailable(error)
+  }
+}
+
+/** A transaction of our own, once. */
+export async function transact<Answer>(core: RecordsCore, work: (tx: OwnTransaction) => Promise<Answer>): Promise<Answer> {
+  const tx = new OwnTransaction(await core.pool.connect())
+  try {
+    const answer = await work(tx)
+    await tx.commit()
+    return answer
+  } catch (error) {
+    await tx.rollback()
+    throw error
+  } finally {
+    tx.release()
+  }
+}
+
+/** In the caller's transaction, or in one of our own that is tried again when the database says that nothing was applied. */
+export async function transactIn<Answer>(
+  core: RecordsCore,
+  tx: AnyTx | undefined,
+  work: (tx: Tx) => Promise<Answer>,
+): Promise<Answer> {
+  if (tx !== undefined) return work(toTx(tx))
+  try {
+    return await retrying(() => transact(core, work))
+  } catch (error) {
+    throw unavailable(error)
+  }
+}
+
+export function setOf(core: RecordsCore, set: RecordSet | string): DefinedSet {
+  const name = typeof set === 'string' ? set : set.name
+  const found = core.sets.get(name)
+  if (found !== undefined) return found
+  throw new PawlError('PAWL_NOT_FOUND', `This process defines no record set '${name}'. Call records.define first.`, {
+    details: { set: name },
+  })
+}
+
+/** Ids are bigints; a text that is none names nothing. */
+export function idText(what: string, id: string): string {
+  if (/^[1-9]\d{0,17}$/.test(id)) return id
+  throw new PawlError('PAWL_NOT_FOUND', `There is no ${what} '${String(id).slice(0, 50)}'.`, {
+    details: { id: String(id).slice(0, 50) },
+  })
+}

@@ -1,0 +1,94 @@
+// Giving a submission up. What it wrote is purged, last chunk first, while it still holds its slot: a later number that commits would make
+// those versions visible. Only then is the slot free.
+
+import type { Tx } from '../db/adapters.ts'
+import { statement } from '../db/statement.ts'
+import { probe } from '../kernel/probe.ts'
+import { type RecordsCore, read, run, transact } from './core.ts'
+import { recordDefaults } from './sets.ts'
+import { lockScope } from './slot.ts'
+import { readSubmission, type SubmissionRow } from './submissions.ts'
+import type { FailureClass } from './types.ts'
+
+const purgeStartStatement = statement(import.meta.url, 'purge-start')
+const purgeChunkStatement = statement(import.meta.url, 'purge-chunk')
+const failStatement = statement(import.meta.url, 'fail')
+const jobLockStatement = statement(import.meta.url, 'job-lock')
+
+const chunkRows = 5000
+
+export interface Failing {
+  readonly failureClass: FailureClass
+  readonly error: string
+  readonly keepMs: number
+  /** First in each transaction: makes sure that nobody else works on it, and keeps it so until the end of the transaction. */
+  readonly hold: (tx: Tx) => Promise<void>
+  /** Last, in the transaction that frees the slot. */
+  readonly finish: (tx: Tx) => Promise<void>
+}
+
+/** false: somebody else has ended it, or goes on with it. */
+export async function fail(core: RecordsCore, tenant: string, submission: SubmissionRow, failing: Failing): Promise<boolean> {
+  const { id, number, scope_id } = submission
+  const now = await readSubmission(core, tenant, id)
+  if (now === undefined) return false
+  let from: string = now.applied_line
+  while (from !== '0') {
+    const [start] = await read<{ line: string }>(core, purgeStartStatement, { tenant, id, from, limit: chunkRows })
+    const downto = start!.line
+    const values = { tenant, id, scope_id, number, from, downto }
+    const [purged] = await transact(core, async (tx) => {
+      await failing.hold(tx)
+      return run<{ applied_line: string }>(tx, purgeChunkStatement, values)
+    })
+    if (purged === undefined) return false
+    from = purged.applied_line
+    if (probe.on) await probe.hit('records.purge.chunk', { id, from })
+  }
+  return transact(core, async (tx) => {
+    await failing.hold(tx)
+    await lockScope(tx, tenant, scope_id)
+    const { failureClass, error, keepMs } = failing
+    const [failed] = await run(tx, failStatement, { tenant, id, number, failure_class: failureClass, error, keep_ms: keepMs })
+    if (failed === undefined) return false
+    await failing.finish(tx)
+    if (probe.on) await probe.hit('records.fail.written', { id })
+    return true
+  })
+}
+
+/** Thrown where a job that was taken for dead is alive again. */
+class Alive extends Error {
+  override readonly name = 'Alive'
+}
+
+/** For a submission whose job died or was cancelled without a last word. Does nothing while the job lives. */
+export async function failDead(core: RecordsCore, tenant: string, id: string): Promise<boolean> {
+  const submission = await readSubmission(core, tenant, id)
+  if (submission?.state !== 'submitting') return false
+  const jobId = submission.job_id!
+  let isDead = false
+  const hold = async (tx: Tx) => {
+    const [job] = await run<{ state: string }>(tx, jobLockStatement, { tenant, job_id: jobId })
+    if (job !== undefined && job.state !== 'dead') throw new Alive()
+    isDead = job !== undefined
+  }
+  const job = await core.jobs(tenant).get(jobId)
+  const error = `Its job ended without finishing it: ${job?.lastError ?? 'it was cancelled'}`
+  const failing: Failing = {
+    failureClass: 'unknown',
+    error,
+    keepMs: core.sets.get(submission.record_set)?.keepMs.ended ?? recordDefaults.keepMs.ended,
+    hold,
+    // The submission says it all from here on; a dead job beside it would be a second alert for one failure.
+    finish: async (tx) => {
+      if (isDead) await core.jobs(tenant).cancel(jobId, { tx, reason: `submission ${id} failed` })
+    },
+  }
+  try {
+    return await fail(core, tenant, submission, failing)
+  } catch (caught) {
+    if (caught instanceof Alive) return false
+    throw caught
+  }
+}

@@ -1,0 +1,142 @@
+// What a submission would do, or did, row by row: the same staged rows that its apply writes; after the commit, the versions themselves.
+
+import { whole } from '../config.ts'
+import { statement, textsLiteral } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { type RecordsCore, read } from './core.ts'
+import { fieldChanges } from './diff.ts'
+import type { SubmissionRow } from './submissions.ts'
+import type { Page, PageOptions, PreviewRow, RecordData, RowError, RowKind } from './types.ts'
+
+const previewStatement = statement(import.meta.url, 'preview')
+const missingStatement = statement(import.meta.url, 'missing')
+const changesStatement = statement(import.meta.url, 'changes')
+const errorsStatement = statement(import.meta.url, 'errors-list')
+
+const kinds: Readonly<Record<Exclude<RowKind, 'missing'>, readonly string[]>> = {
+  created: ['C'],
+  updated: ['U'],
+  unchanged: ['='],
+  invalid: ['I', 'J', 'X'],
+}
+
+const statuses: Readonly<Partial<Record<RowKind, string>>> = { created: 'CREATED', updated: 'UPDATED', missing: 'DELETED' }
+
+export async function previewRows(
+  core: RecordsCore,
+  tenant: string,
+  submission: SubmissionRow,
+  kind: RowKind,
+  options: PageOptions,
+): Promise<Page<PreviewRow>> {
+  const limit = whole('limit', options.limit ?? 100, 1, 10_000)
+  if (submission.state === 'submitted') return changedRows(core, tenant, submission, kind, limit, options.after)
+  if (kind === 'missing') return missingRows(core, tenant, submission, limit, options.after)
+  const rows = await read<{ line: string; kind: string; type: string; key: string; before: string | null; after: string | null }>(
+    core,
+    previewStatement,
+    {
+      tenant,
+      id: submission.id,
+      committed: submission.baseline_number,
+      kinds: textsLiteral(kinds[kind]),
+      after: options.after === undefined ? '0' : whole('after', Number(options.after), 0, Number.MAX_SAFE_INTEGER),
+      limit,
+    },
+  )
+  return {
+    items: rows.map((row) => toRow(row.type, row.key, row.before, row.kind === '=' ? row.before : row.after, Number(row.line))),
+    next: rows.length < limit ? undefined : rows.at(-1)!.line,
+  }
+}
+
+async function missingRows(
+  core: RecordsCore,
+  tenant: string,
+  submission: SubmissionRow,
+  limit: number,
+  after: string | undefined,
+): Promise<Page<PreviewRow>> {
+  const [afterType, afterKey] = readPair(after)
+  const rows = await read<{ type: string; key: string; data: string | null }>(core, missingStatement, {
+    tenant,
+    scope_id: submission.scope_id,
+    id: submission.id,
+    committed: submission.baseline_number,
+    after_type: afterType,
+    after_key: afterKey,
+    limit,
+  })
+  return { items: rows.map((row) => toRow(row.type, row.key, row.data, null, null)), next: nextPair(rows, limit) }
+}
+
+async function changedRows(
+  core: RecordsCore,
+  tenant: string,
+  submission: SubmissionRow,
+  kind: RowKind,
+  limit: number,
+  after: string | undefined,
+): Promise<Page<PreviewRow>> {
+  const status = statuses[kind]
+  if (status === undefined)
+    throw new PawlError('PAWL_WRONG_STATE', `Submission ${submission.id} is submitted: rows that changed nothing are not kept.`, {
+      details: { id: submission.id, state: submission.state },
+    })
+  const [afterType, afterKey] = readPair(after)
+  const rows = await read<{ type: string; key: string; before: string | null; after: string | null }>(core, changesStatement, {
+    tenant,
+    scope_id: submission.scope_id,
+    number: submission.number,
+    status,
+    after_type: afterType,
+    after_key: afterKey,
+    limit,
+  })
+  return { items: rows.map((row) => toRow(row.type, row.key, row.before, row.after, null)), next: nextPair(rows, limit) }
+}
+
+export async function rowErrors(core: RecordsCore, tenant: string, id: string, options: PageOptions): Promise<Page<RowError>> {
+  const limit = whole('limit', options.limit ?? 100, 1, 10_000)
+  const rows = await read<{
+    ordinal: string
+    line: string
+    code: string
+    field: string | null
+    value: string | null
+    reason: string
+  }>(core, errorsStatement, {
+    tenant,
+    id,
+    after: options.after === undefined ? 0 : whole('after', Number(options.after), 0, Number.MAX_SAFE_INTEGER),
+    limit,
+  })
+  return {
+    items: rows.map(({ line, code, field, value, reason }) => ({ line: Number(line), code, column: field, value, reason })),
+    next: rows.length < limit ? undefined : rows.at(-1)!.ordinal,
+  }
+}
+
+function toRow(type: string, key: string, before: string | null, after: string | null, line: number | null): PreviewRow {
+  const old = before === null ? null : (JSON.parse(before) as RecordData)
+  const next = after === null ? null : (JSON.parse(after) as RecordData)
+  return { line, type, key, before: old, after: next, changes: fieldChanges(old, next) }
+}
+
+function nextPair(rows: readonly { type: string; key: string }[], limit: number): string | undefined {
+  const last = rows.at(-1)
+  return last === undefined || rows.length < limit
+    ? undefined
+    : Buffer.from(JSON.stringify([last.type, last.key])).toString('base64url')
+}
+
+function readPair(after: string | undefined): [type: string, key: string] {
+  if (after === undefined) return ['', '']
+  try {
+    const [type, key] = JSON.parse(Buffer.from(after, 'base64url').toString()) as unknown[]
+    if (typeof type === 'string' && typeof key === 'string') return [type, key]
+  } catch {
+    // It is said below.
+  }
+  throw new PawlError('PAWL_CONFIG', 'This is not where a page ended. Give `after` the `next` of a page, or leave it out.')
+}

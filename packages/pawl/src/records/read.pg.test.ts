@@ -1,0 +1,199 @@
+import { moveClock } from 'pawl/testing'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { csv, defineLoads, ended, loadRows, readerView, startWorker, submitted } from '../../test/support/records.ts'
+
+let db: TestDatabase
+beforeEach(async () => {
+  db = await createDatabase()
+})
+afterEach(() => db.drop())
+
+const here = { organisation: '17', registration: '4' }
+
+test('[R11] any two versions, as of a number, a submission or a time: data, table and JSON Patch', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await startWorker(pawl)
+  const one = await submitted(pawl, scope, ['rowId,note,tonnes\na,first,1\nb,x,1\n'])
+  await moveClock(db.pool, 3_600_000)
+  const two = await submitted(pawl, scope, ['rowId,tonnes,isExport\na,2,true\nb,1,\n'])
+  await moveClock(db.pool, 7_200_000)
+  const three = await scope.put({ data: { rowId: 'a', note: 'third', tonnes: 2 } }, { by: 'anna' })
+  expect(
+    (await scope.history('load', 'a')).map(({ number, status, submission, by, origin }) => [
+      number,
+      status,
+      submission,
+      by,
+      origin,
+    ]),
+  ).toEqual([
+    ['3', 'UPDATED', three.submission, 'anna', 'put'],
+    ['2', 'UPDATED', two.id, null, 'upload'],
+    ['1', 'CREATED', one.id, null, 'upload'],
+  ])
+  expect((await scope.get('load', 'a', { number: '1' }))?.data).toEqual({ rowId: 'a', note: 'first', tonnes: '1' })
+  expect((await scope.get('load', 'a', { submission: two.id }))?.data).toEqual({ rowId: 'a', tonnes: '2', isExport: true })
+  expect((await scope.get('load', 'a', { time: new Date(one.endedAt!.getTime() + 60_000) }))?.number).toBe('1')
+  expect((await scope.get('load', 'a', { time: new Date(two.endedAt!.getTime() + 60_000) }))?.number).toBe('2')
+  expect(await scope.get('load', 'a', { time: new Date(0) })).toBeUndefined()
+  expect(await scope.get('load', 'a', { number: '999' })).toMatchObject({ number: '3' })
+  expect((await scope.list({ at: { number: '1' } })).items.map(({ key, data }) => [key, data?.note])).toEqual([
+    ['a', 'first'],
+    ['b', 'x'],
+  ])
+  const diff = await scope.diff('load', 'a', { number: '1' }, { submission: two.id })
+  expect(diff.table).toEqual([
+    { field: 'isExport', after: true },
+    { field: 'note', before: 'first' },
+    { field: 'tonnes', before: '1', after: '2' },
+  ])
+  expect(diff.patch).toEqual([
+    { op: 'add', path: '/isExport', value: true },
+    { op: 'remove', path: '/note' },
+    { op: 'replace', path: '/tonnes', value: '2' },
+  ])
+  expect((await scope.diff('load', 'a', { number: '3' }, { number: '1' })).table).toEqual([
+    { field: 'note', before: 'third', after: 'first' },
+    { field: 'tonnes', before: '2', after: '1' },
+  ])
+  await expect(scope.diff('load', 'zzz', { number: '1' }, { number: '2' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+})
+
+test('[R11] pages of one number fit together whatever is committed between them, and a running submission is not seen', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await scope.append(loadRows(30).map((data) => ({ data })))
+  const first = await scope.list({ limit: 10 })
+  await scope.append(loadRows(40).map((data) => ({ data: { ...data, note: 'new' } })))
+  const rest = []
+  let after = first.next
+  while (after !== undefined) {
+    const page = await scope.list({ limit: 10, after })
+    rest.push(...page.items)
+    after = page.next
+  }
+  const seen = [...first.items, ...rest]
+  expect(seen).toHaveLength(30)
+  expect(new Set(seen.map(({ number }) => number))).toEqual(new Set(['1']))
+  expect((await scope.list({ filter: { note: 'new', isExport: true }, limit: 1000 })).items).toHaveLength(14)
+  expect((await scope.list({ filter: { tonnes: 3.5 } })).items.map(({ key }) => key)).toEqual(['row-3'])
+})
+
+test('[R11] an erasure takes the data out of every version, keeps the numbers, is written down, and supersedes what was staged', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await startWorker(pawl)
+  await submitted(pawl, scope, csv(loadRows(3)))
+  await scope.put({ data: { rowId: 'row-1', note: 'secret' } })
+  const pending = await scope.upload(csv(loadRows(4, (row) => ({ ...row, note: 'secret' }))), { format: 'csv' })
+  const before = await scope.history('load', 'row-1')
+  expect(await scope.erase('load', 'row-1', { reason: 'asked for by the person', by: 'anna' })).toEqual({ versions: 2 })
+  const after = await scope.history('load', 'row-1')
+  expect(after.map(({ number, status, submission, data, isErased }) => [number, status, submission, data, isErased])).toEqual(
+    before.map(({ number, status, submission }) => [number, status, submission, null, true]),
+  )
+  expect(
+    await db.query(
+      "select count(*)::int as n from pawl.record_version where data::text like '%secret%' or hash is null <> is_erased",
+    ),
+  ).toEqual([{ n: 0 }])
+  expect(await db.query("select count(*)::int as n from pawl.submission_row where key = 'row-1'")).toEqual([{ n: 0 }])
+  expect(await db.query('select versions, reason, erased_by from pawl.record_erasure')).toEqual([
+    { versions: 2, reason: 'asked for by the person', erased_by: 'anna' },
+  ])
+  await expect(pawl.records.submit(pending.id)).rejects.toMatchObject({ code: 'PAWL_SUPERSEDED' })
+  await expect(pawl.records.rebase(pending.id)).rejects.toMatchObject({ code: 'PAWL_UPLOAD_FAILED' })
+  await expect(scope.erase('load', 'row-1', { reason: 'again' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  expect((await scope.audit())?.isSound).toBe(true)
+  // The others' data is untouched, and the record can have data again.
+  expect((await scope.get('load', 'row-2'))?.data).toMatchObject({ note: 'note 2' })
+  expect(await scope.put({ data: { rowId: 'row-1', note: 'new' } })).toMatchObject({ updated: 1 })
+})
+
+test("a put's number is a compare-and-set: of two that read the same version one wins; 0 means only if there is none", async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const made = await scope.put({ data: { rowId: 'a', note: '1' } }, { number: '0' })
+  expect(made).toMatchObject({ created: 1, number: '1' })
+  await expect(scope.put({ data: { rowId: 'a', note: '1' } }, { number: '0' })).rejects.toMatchObject({
+    code: 'PAWL_REVISION_CONFLICT',
+    details: { expected: '0', actual: '1' },
+  })
+  const answers = await Promise.allSettled(
+    Array.from({ length: 8 }, (_, n) => scope.put({ data: { rowId: 'a', note: `by ${n}` } }, { number: '1' })),
+  )
+  expect(answers.filter(({ status }) => status === 'fulfilled')).toHaveLength(1)
+  expect((await scope.history('load', 'a')).map(({ number }) => number)).toEqual(['2', '1'])
+  // The same content writes nothing.
+  const { data } = (await scope.get('load', 'a'))!
+  expect(await scope.put({ data: data! })).toMatchObject({ submission: null, unchanged: 1, number: '2' })
+  await expect(scope.put({ data: { rowId: 'a', tonnes: 'x' } })).rejects.toMatchObject({
+    code: 'PAWL_RECORD_INVALID',
+    details: { errors: [{ column: 'tonnes' }] },
+  })
+})
+
+test("put and append commit and roll back with the caller's transaction, and 20 at once make 20 numbers", async () => {
+  const pawl = db.pawl({ callerConnectionsMax: 20 })
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await Promise.all(Array.from({ length: 20 }, (_, n) => scope.put({ data: { rowId: `r${n}` } })))
+  expect(await scope.state()).toMatchObject({ number: '20', live: 20 })
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    await scope.append([{ data: { rowId: 'x' } }, { key: 'r0', data: null }], { tx: client })
+    await client.query('rollback')
+  } finally {
+    client.release()
+  }
+  expect(await scope.state()).toMatchObject({ number: '20', live: 20 })
+  expect(await scope.append([{ data: { rowId: 'x' } }, { key: 'r0', data: null }, { key: 'never', data: null }])).toMatchObject({
+    created: 1,
+    deleted: 1,
+    number: '21',
+  })
+  await expect(scope.append([{ data: { rowId: 'y' } }], { revision: '1' })).rejects.toMatchObject({
+    code: 'PAWL_REVISION_CONFLICT',
+  })
+  expect((await scope.audit())?.isSound).toBe(true)
+})
+
+test("a scope's attributes are set once, and tenants do not see each other's", async () => {
+  const pawl = db.pawl()
+  const set = defineLoads(pawl, { attributes: ['accreditation'] })
+  const scope = pawl.records.in(set, here)
+  await scope.put({ data: { rowId: 'a' } })
+  await scope.put({ data: { rowId: 'b' } }, { attributes: { accreditation: 'A1' } })
+  await expect(scope.put({ data: { rowId: 'c' } }, { attributes: { accreditation: 'A2' } })).rejects.toMatchObject({
+    code: 'PAWL_SCOPE_ATTRIBUTES',
+  })
+  expect(await scope.state()).toMatchObject({ attributes: { accreditation: 'A1' }, live: 2 })
+  const acme = pawl.for('acme').records.in(set, here)
+  expect(await acme.state()).toBeUndefined()
+  const upload = await acme.upload(csv(loadRows(2)), { format: 'csv' })
+  await expect(pawl.records.get(upload.id)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  await pawl.for('acme').records.submit(upload.id)
+  const worker = await startWorker(pawl)
+  expect(worker).toBeDefined()
+  expect(await ended(pawl.for('acme') as typeof pawl, upload.id)).toMatchObject({ state: 'submitted' })
+  expect((await readerView(scope)).count).toBe(2)
+  expect((await acme.list()).items.map(({ key }) => key)).toEqual(['row-0', 'row-1'])
+})
+
+test('an export can be uploaded again and changes nothing', async () => {
+  const pawl = db.pawl()
+  const type = { key: 'id', columns: { id: 'text', note: 'text', tonnes: 'number', ok: 'boolean' } } as const
+  const set = pawl.records.define('both', { scope: ['x'], missing: 'reject', types: { in: type, out: type } })
+  const scope = pawl.records.in(set, { x: '1' })
+  const rows = Array.from({ length: 2500 }, (_, n) => ({
+    type: n % 2 === 0 ? 'in' : 'out',
+    data: { id: `k${n}`, note: `"q", ${n}\nü`, tonnes: n / 8, ok: n % 3 === 0 },
+  }))
+  await scope.append(rows)
+  for (const format of ['csv', 'ndjson'] as const) {
+    const upload = await scope.upload(scope.export({ format }), { format })
+    expect(upload).toMatchObject({ state: 'validated', counts: { rows: 2500, unchanged: 2500, missing: 0 } })
+  }
+})

@@ -1,0 +1,206 @@
+// Reads of a scope's records: current, as of a number, page by page, history. A reader takes of each record the latest version up to one
+// number, so what it sees is one commit, at any moment of a running submission.
+
+import { whole } from '../config.ts'
+import { statement } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { idText, type RecordsCore, read } from './core.ts'
+import { fieldChanges, jsonPatch, type PatchOperation } from './diff.ts'
+import { canonicalJson } from './json-text.ts'
+import type { DefinedSet } from './sets.ts'
+import { needSubmission } from './submissions.ts'
+import type { At, FieldChange, Page, RecordData, RecordVersion } from './types.ts'
+
+const getStatement = statement(import.meta.url, 'record-get')
+const pageStatement = statement(import.meta.url, 'record-page')
+const historyStatement = statement(import.meta.url, 'history')
+const numberAtStatement = statement(import.meta.url, 'number-at')
+const scopeStatement = statement(import.meta.url, 'scope-read')
+
+const numberMax = '9223372036854775807'
+
+export interface ReadPlace {
+  readonly tenant: string
+  readonly set: DefinedSet
+  /** The canonical text of the scope. */
+  readonly scope: string
+}
+
+interface VersionRow {
+  type: string
+  key: string
+  number: string
+  status: RecordVersion['status']
+  submission: string
+  schema_version: number
+  classification: string | null
+  changed: string[] | null
+  data: string | null
+  is_erased: boolean
+}
+
+export interface HistoryEntry extends RecordVersion {
+  readonly committedAt: Date | null
+  readonly by: string | null
+  readonly origin: string | null
+}
+
+export interface ListRecordsOptions {
+  readonly type?: string
+  /** Fields that must have these values. */
+  readonly filter?: RecordData
+  readonly at?: At
+  readonly withDeleted?: boolean
+  readonly limit?: number
+  /** `next` of the last page. It carries the number of the first page, so that all pages are of one commit. */
+  readonly after?: string
+}
+
+export interface VersionDiff {
+  readonly from: RecordVersion
+  readonly to: RecordVersion
+  readonly table: readonly FieldChange[]
+  /** RFC 6902. */
+  readonly patch: readonly PatchOperation[]
+}
+
+export async function getRecord(
+  core: RecordsCore,
+  place: ReadPlace,
+  type: string,
+  key: string,
+  at?: At,
+): Promise<RecordVersion | undefined> {
+  const number = await numberAt(core, place, at)
+  const [row] = await read<VersionRow>(core, getStatement, { ...names(place), type, key, number })
+  return row === undefined ? undefined : toVersion(row)
+}
+
+export async function listRecords(
+  core: RecordsCore,
+  place: ReadPlace,
+  options: ListRecordsOptions,
+): Promise<Page<RecordVersion> & { readonly number: string | undefined }> {
+  const start = options.after === undefined ? undefined : readCursor(options.after)
+  const number = start?.number ?? (await numberAt(core, place, options.at))
+  const limit = whole('limit', options.limit ?? 100, 1, 10_000)
+  const rows = await read<VersionRow & { pinned: string }>(core, pageStatement, {
+    ...names(place),
+    number,
+    type: options.type ?? null,
+    filter: options.filter === undefined ? null : canonicalJson(options.filter),
+    with_deleted: options.withDeleted ?? false,
+    after_type: start?.type ?? options.type ?? '',
+    after_key: start?.key ?? '',
+    limit,
+  })
+  const last = rows.at(-1)
+  const next =
+    last === undefined || rows.length < limit ? undefined : cursor({ number: last.pinned, type: last.type, key: last.key })
+  return { items: rows.map(toVersion), next, number: last?.pinned ?? number ?? undefined }
+}
+
+export async function recordHistory(
+  core: RecordsCore,
+  place: ReadPlace,
+  type: string,
+  key: string,
+  options: { limit?: number; before?: string } = {},
+): Promise<HistoryEntry[]> {
+  const rows = await read<VersionRow & { committed_at: Date | null; submitted_by: string | null; origin: string | null }>(
+    core,
+    historyStatement,
+    {
+      ...names(place),
+      type,
+      key,
+      before: options.before === undefined ? numberMax : idText('version', options.before),
+      limit: whole('limit', options.limit ?? 100, 1, 10_000),
+    },
+  )
+  return rows.map((row) => ({ ...toVersion(row), committedAt: row.committed_at, by: row.submitted_by, origin: row.origin }))
+}
+
+/** What changed between two moments of one record. */
+export async function diffRecord(
+  core: RecordsCore,
+  place: ReadPlace,
+  type: string,
+  key: string,
+  from: At,
+  to: At,
+): Promise<VersionDiff> {
+  const [before, after] = await Promise.all([getRecord(core, place, type, key, from), getRecord(core, place, type, key, to)])
+  if (before === undefined || after === undefined)
+    throw new PawlError(
+      'PAWL_NOT_FOUND',
+      `There was no ${type} '${key.slice(0, 100)}' at ${before === undefined ? 'the first' : 'the second'} of the two moments.`,
+    )
+  return {
+    from: before,
+    to: after,
+    table: fieldChanges(before.data, after.data),
+    patch: jsonPatch(before.data ?? {}, after.data ?? {}),
+  }
+}
+
+/** null: as committed now. */
+export async function numberAt(core: RecordsCore, place: ReadPlace, at: At | undefined): Promise<string | null> {
+  if (at === undefined) return null
+  if ('number' in at) return at.number === '0' ? '0' : idText('number', at.number)
+  const [scope] = await read<{ id: string }>(core, scopeStatement, names(place))
+  if (scope === undefined) return '0'
+  if ('time' in at) {
+    const values = { tenant: place.tenant, scope_id: scope.id, at: at.time.toISOString() }
+    return (await read<{ number: string }>(core, numberAtStatement, values))[0]!.number
+  }
+  const submission = await needSubmission(core, place.tenant, at.submission)
+  if (submission.scope_id === scope.id && submission.state === 'submitted') return submission.number
+  throw new PawlError(
+    'PAWL_WRONG_STATE',
+    `Submission ${at.submission} is ${submission.state}, or of another scope: nothing was read as of it.`,
+    {
+      details: { id: at.submission, state: submission.state },
+    },
+  )
+}
+
+function names(place: ReadPlace): { tenant: string; record_set: string; scope: string } {
+  return { tenant: place.tenant, record_set: place.set.name, scope: place.scope }
+}
+
+function toVersion(row: VersionRow): RecordVersion {
+  return {
+    type: row.type,
+    key: row.key,
+    number: row.number,
+    status: row.status,
+    submission: row.submission,
+    schemaVersion: row.schema_version,
+    classification: row.classification,
+    changed: row.changed,
+    data: row.data === null ? null : (JSON.parse(row.data) as RecordData),
+    isErased: row.is_erased,
+  }
+}
+
+interface Cursor {
+  readonly number: string
+  readonly type: string
+  readonly key: string
+}
+
+function cursor(place: Cursor): string {
+  return Buffer.from(JSON.stringify([place.number, place.type, place.key])).toString('base64url')
+}
+
+function readCursor(text: string): Cursor {
+  try {
+    const [number, type, key] = JSON.parse(Buffer.from(text, 'base64url').toString()) as unknown[]
+    if (typeof number === 'string' && /^\d{1,18}$/.test(number) && typeof type === 'string' && typeof key === 'string')
+      return { number, type, key }
+  } catch {
+    // It is said below.
+  }
+  throw new PawlError('PAWL_CONFIG', 'This is not where a page ended. Give `after` the `next` of a page, or leave it out.')
+}

@@ -1,0 +1,137 @@
+// The verbs of records: declare a set, open a scope of it, and see a submission through.
+
+import { whole } from '../config.ts'
+import { PawlError } from '../errors.ts'
+import { apply } from './apply.ts'
+import { type RecordsCore, setOf } from './core.ts'
+import { failDead } from './fail.ts'
+import { previewRows, rowErrors } from './preview.ts'
+import { RecordScope } from './scope.ts'
+import { defineSet } from './sets.ts'
+import { listSubmissions, needSubmission, toSubmission } from './submissions.ts'
+import { type SubmitAnswer, submit, wrongState } from './submit.ts'
+import { tend } from './tend.ts'
+import type {
+  Page,
+  PageOptions,
+  PreviewRow,
+  RecordSet,
+  RecordSetOptions,
+  RowError,
+  RowKind,
+  ScopeKey,
+  Submission,
+  SubmissionState,
+  SubmitOptions,
+} from './types.ts'
+import { rebase } from './upload.ts'
+import { explainSubmission, type SubmissionWhy } from './why.ts'
+import { type ApplyPayload, applyKind, recordsQueue, type TendPayload, tendKind } from './work.ts'
+
+/** Records of one tenant. `pawl.records` is the one without a tenant; `pawl.for('acme').records` cannot name another's. */
+export class Records {
+  readonly #core: RecordsCore
+  readonly #tenant: string
+
+  constructor(core: RecordsCore, tenant: string) {
+    this.#core = core
+    this.#tenant = tenant
+  }
+
+  /** Declares a record set. With the first one this process's workers also do the work of records. */
+  define(name: string, options: RecordSetOptions): RecordSet {
+    if (this.#core.sets.has(name))
+      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The record set '${name}' is defined already. Define each set once.`)
+    const set = defineSet(name, options)
+    if (this.#core.sets.size === 0) this.#defineWork()
+    this.#core.sets.set(name, set)
+    return { name }
+  }
+
+  /** One scope of a set, such as `in(wasteRecords, { organisation: '17', registration: '4' })`. */
+  in(set: RecordSet | string, scope: ScopeKey): RecordScope {
+    return new RecordScope(this.#core, this.#tenant, setOf(this.#core, set), scope)
+  }
+
+  async get(id: string): Promise<Submission> {
+    return toSubmission(this.#core, await needSubmission(this.#core, this.#tenant, id))
+  }
+
+  /** Submissions of a set over all its scopes, newest first. */
+  async submissions(
+    set: RecordSet | string,
+    options: { state?: SubmissionState; before?: string; limit?: number } = {},
+  ): Promise<Submission[]> {
+    const name = typeof set === 'string' ? set : set.name
+    const rows = await listSubmissions(
+      this.#core,
+      this.#tenant,
+      { set: name },
+      { ...options, limit: whole('limit', options.limit ?? 50, 1, 500) },
+    )
+    return rows.map((row) => toSubmission(this.#core, row))
+  }
+
+  /** Rows of a submission by what they do, with the fields before and after. */
+  async rows(id: string, kind: RowKind, options: PageOptions = {}): Promise<Page<PreviewRow>> {
+    return previewRows(this.#core, this.#tenant, await needSubmission(this.#core, this.#tenant, id), kind, options)
+  }
+
+  /** Why rows are not valid. */
+  async errors(id: string, options: PageOptions = {}): Promise<Page<RowError>> {
+    return rowErrors(this.#core, this.#tenant, (await needSubmission(this.#core, this.#tenant, id)).id, options)
+  }
+
+  /** Takes the scope's slot and answers at once; a job applies it. Refused when another holds the slot, or the scope has moved since the upload. */
+  async submit(id: string, options: SubmitOptions = {}): Promise<SubmitAnswer> {
+    return submit(this.#core, this.#tenant, id, 'validated', options)
+  }
+
+  /** Submits a failed one again, with its slot and baseline checked anew. */
+  async resume(id: string, options: SubmitOptions = {}): Promise<SubmitAnswer> {
+    return submit(this.#core, this.#tenant, id, 'failed', options)
+  }
+
+  /** Compares a submission's rows with the scope as it is now: a new submission, with its own preview. */
+  async rebase(id: string): Promise<Submission> {
+    const from = await needSubmission(this.#core, this.#tenant, id)
+    if (!['validated', 'superseded', 'failed'].includes(from.state) || from.is_expired)
+      throw wrongState(id, from.state, 'validated, superseded or failed')
+    const place = { tenant: this.#tenant, set: setOf(this.#core, from.record_set), scopeId: from.scope_id }
+    const made = await rebase(this.#core, place, {
+      id: from.id,
+      baselineNumber: from.baseline_number,
+      format: from.format,
+      name: from.name,
+      by: from.submitted_by,
+      lines: Number(from.lines),
+    })
+    return this.get(made)
+  }
+
+  /** Why a submission is where it is, and what to do. */
+  async why(id: string): Promise<SubmissionWhy> {
+    return explainSubmission(this.#core, this.#tenant, await needSubmission(this.#core, this.#tenant, id))
+  }
+
+  #defineWork(): void {
+    const jobs = this.#core.jobs('')
+    // Failures are counted in the submission's row and decided there; the job's own limit is for what cannot even be written down.
+    jobs.define<ApplyPayload>(applyKind, {
+      queue: recordsQueue,
+      timeout: '1h',
+      retry: { attempts: 100, crashes: 10, initialMs: 500, maxMs: 30_000 },
+      run: (job, context) => apply(this.#core, job, context),
+      onDead: async (job) => {
+        const payload = (await this.#core.jobs(job.tenant).get(job.id))?.payload as ApplyPayload | undefined
+        if (payload !== undefined) await failDead(this.#core, job.tenant, payload.submission)
+      },
+    })
+    jobs.define<TendPayload>(tendKind, {
+      queue: recordsQueue,
+      timeout: '1h',
+      retry: { attempts: 100, initialMs: 1000, maxMs: 600_000 },
+      run: (job) => tend(this.#core, job),
+    })
+  }
+}

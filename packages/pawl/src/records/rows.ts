@@ -1,0 +1,195 @@
+// From a row as its format gives it to a row as it is stored: coerced, keyed, validated, classified, hashed.
+
+import type { SchemaResult } from '../jobs/types.ts'
+import { type CellFault, isFault } from './columns.ts'
+import { canonicalJson, contentHash, Unstorable } from './json-text.ts'
+import { type DefinedSet, type DefinedType, keyText } from './sets.ts'
+import type { RecordData } from './types.ts'
+
+export const keyCharsMax = 500
+const valueCharsMax = 200
+
+/** One row as the parser gives it. `line` is where it begins, for people. */
+export interface SourceRow {
+  readonly line: number
+  /** Named by the workbook's sheet; otherwise a column says it. */
+  readonly type: string | undefined
+  get(column: string): unknown
+  /** The values of these columns, in their order. */
+  values(columns: readonly { readonly name: string }[]): readonly unknown[]
+  /** The row itself cannot be read, for example because it has more cells than the header. */
+  readonly fault?: RowFault | undefined
+  /** The names of columns that have a value here and are not among the given. */
+  others(known: ReadonlyMap<string, unknown>): readonly string[]
+}
+
+export interface RowFault extends CellFault {
+  readonly column: string | null
+  readonly value: string | null
+}
+
+export interface ReadRow {
+  readonly line: number
+  readonly type: string
+  /** '' when it could not be read. */
+  readonly key: string
+  readonly data: string
+  readonly hash: string
+  readonly classification: string | null
+  readonly faults: readonly RowFault[]
+}
+
+export class RowReader {
+  readonly #set: DefinedSet
+  readonly #onlyType: DefinedType | undefined
+
+  constructor(set: DefinedSet) {
+    this.#set = set
+    this.#onlyType = set.types.size === 1 ? [...set.types.values()][0] : undefined
+  }
+
+  /** A promise only where the schema is asynchronous. */
+  read(row: SourceRow): ReadRow | Promise<ReadRow> {
+    if (row.fault !== undefined) return invalid({ line: row.line, type: '', key: '' }, [row.fault])
+    const type = this.#typeOf(row)
+    if (type === undefined) return this.#untyped(row)
+    const faults: RowFault[] = []
+    const fields = this.#fields(row, type, faults)
+    const key = keyOf(type, fields)
+    const isTooLong = key.length > keyCharsMax
+    if (isTooLong) {
+      const reason = `its key has ${key.length} characters; the limit is ${keyCharsMax}`
+      faults.push({ code: 'key-too-long', reason, column: type.key[0]!, value: shown(key) })
+    }
+    const found = { line: row.line, type: type.name, key: isTooLong ? '' : key }
+    const extra = this.#set.unknownColumns === 'ignore' ? undefined : this.#unknown(row, type, faults)
+    if (faults.length > 0) return invalid(found, faults)
+    const data = `{${extra === undefined ? present(fields) : merged(type, fields, extra)}}`
+    return type.schema === undefined ? this.#finish(found, data) : this.#validated(found, type, data)
+  }
+
+  #typeOf(row: SourceRow): DefinedType | undefined {
+    if (row.type !== undefined) return this.#set.types.get(row.type)
+    if (this.#onlyType !== undefined) return this.#onlyType
+    const name = row.get(this.#set.typeColumn)
+    return typeof name === 'string' ? this.#set.types.get(name.trim()) : undefined
+  }
+
+  #untyped(row: SourceRow): ReadRow {
+    const value = row.type ?? row.get(this.#set.typeColumn)
+    const known = [...this.#set.types.keys()].join(', ').slice(0, 200)
+    const fault = { code: 'type', reason: `its type must be one of ${known}`, column: this.#set.typeColumn, value: shown(value) }
+    return { line: row.line, type: '', key: '', data: '', hash: '', classification: null, faults: [fault] }
+  }
+
+  /** The canonical text of each column's value, in the order of the columns; undefined where there is none. */
+  #fields(row: SourceRow, type: DefinedType, faults: RowFault[]): (string | undefined)[] {
+    const { columns } = type
+    const values = row.values(columns)
+    const fields: (string | undefined)[] = []
+    for (let index = 0; index < columns.length; index++) {
+      const { name, prefix, coerce } = columns[index]!
+      const text = coerce(values[index])
+      const fault = isFault(text) ? text : undefined
+      if (fault !== undefined) faults.push({ code: fault.code, reason: fault.reason, column: name, value: shown(values[index]) })
+      fields.push(typeof text === 'string' ? prefix + text : undefined)
+    }
+    return fields
+  }
+
+  /** Columns that are not declared: faults, or fields to be kept. */
+  #unknown(row: SourceRow, type: DefinedType, faults: RowFault[]): Map<string, string> | undefined {
+    const others = row.others(type.byName)
+    if (others.length === 0) return undefined
+    const fields = new Map<string, string>()
+    for (const name of others) {
+      if (name === this.#set.typeColumn && this.#onlyType === undefined) continue
+      const value = row.get(name)
+      if (this.#set.unknownColumns === 'reject') {
+        faults.push({ code: 'unknown-column', reason: `'${type.name}' has no such column`, column: name, value: shown(value) })
+        continue
+      }
+      try {
+        fields.set(name, `${canonicalJson(name)}:${canonicalJson(typeof value === 'string' ? value.trim() : value)}`)
+      } catch (error) {
+        if (!(error instanceof Unstorable)) throw error
+        faults.push({ code: 'json', reason: error.message, column: name, value: shown(value) })
+      }
+    }
+    return fields.size === 0 ? undefined : fields
+  }
+
+  #validated(found: Pick<ReadRow, 'line' | 'type' | 'key'>, type: DefinedType, data: string): ReadRow | Promise<ReadRow> {
+    const result = type.schema!['~standard'].validate(JSON.parse(data))
+    return result instanceof Promise ? result.then((answer) => this.#answered(found, answer)) : this.#answered(found, result)
+  }
+
+  #answered(found: Pick<ReadRow, 'line' | 'type' | 'key'>, result: SchemaResult<unknown>): ReadRow {
+    if (result.issues === undefined) {
+      try {
+        return this.#finish(found, canonicalJson(result.value))
+      } catch (error) {
+        if (!(error instanceof Unstorable)) throw error
+        return invalid(found, [{ code: 'schema', reason: error.message, column: null, value: null }])
+      }
+    }
+    return invalid(
+      found,
+      result.issues.slice(0, 50).map((issue) => {
+        const [first] = issue.path ?? []
+        const column = first === undefined ? null : String(typeof first === 'object' ? first.key : first)
+        return { code: 'schema', reason: issue.message.slice(0, 500), column, value: null }
+      }),
+    )
+  }
+
+  #finish(found: Pick<ReadRow, 'line' | 'type' | 'key'>, data: string): ReadRow {
+    const { classify } = this.#set
+    const classification =
+      classify === undefined ? null : classify({ type: found.type, key: found.key, data: JSON.parse(data) as RecordData })
+    return { ...found, data, hash: contentHash(data, classification), classification, faults: [] }
+  }
+}
+
+function invalid(found: Pick<ReadRow, 'line' | 'type' | 'key'>, faults: readonly RowFault[]): ReadRow {
+  return { ...found, data: '', hash: '', classification: null, faults }
+}
+
+/** Columns are in the order of their names, which is the canonical one. */
+function present(fields: readonly (string | undefined)[]): string {
+  let text = ''
+  for (const field of fields) {
+    if (field !== undefined) text += text === '' ? field : `,${field}`
+  }
+  return text
+}
+
+function merged(type: DefinedType, fields: readonly (string | undefined)[], extra: ReadonlyMap<string, string>): string {
+  const all = new Map(extra)
+  for (const [index, field] of fields.entries()) if (field !== undefined) all.set(type.columns[index]!.name, field)
+  return [...all]
+    .sort(([a], [b]) => (a < b ? -1 : 1))
+    .map(([, text]) => text)
+    .join(',')
+}
+
+function keyOf(type: DefinedType, fields: readonly (string | undefined)[]): string {
+  const parts: string[] = []
+  for (const index of type.keyIndexes) {
+    const field = fields[index]
+    if (field === undefined) return ''
+    const value = JSON.parse(field.slice(type.columns[index]!.prefix.length)) as unknown
+    parts.push(typeof value === 'string' ? value : JSON.stringify(value))
+  }
+  return keyText(parts)
+}
+
+/** What a person needs to find the cell again, bounded and storable. */
+export function shown(value: unknown): string | null {
+  if (value === undefined || value === null) return null
+  const text = typeof value === 'string' ? value : (JSON.stringify(value) ?? String(value))
+  return text
+    .slice(0, valueCharsMax)
+    .replace(/[\u0000-\u001f]/g, ' ')
+    .toWellFormed()
+}

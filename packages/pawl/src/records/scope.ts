@@ -1,0 +1,249 @@
+// One scope of a record set: upload to it, put and append, read, export, erase.
+
+import type { Tx } from '../db/adapters.ts'
+import { statement } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { append } from './append.ts'
+import { type RecordsCore, read, run, transactIn } from './core.ts'
+import { type ExportOptions, exportRecords } from './export.ts'
+import {
+  diffRecord,
+  getRecord,
+  type HistoryEntry,
+  type ListRecordsOptions,
+  listRecords,
+  recordHistory,
+  type VersionDiff,
+} from './reads.ts'
+import { type DefinedSet, scopeText } from './sets.ts'
+import { assertSlotFree, lockScope } from './slot.ts'
+import { listSubmissions, needSubmission, toSubmission } from './submissions.ts'
+import type {
+  AppendAnswer,
+  AppendOptions,
+  AppendRow,
+  At,
+  Body,
+  Page,
+  PutOptions,
+  PutRow,
+  RecordVersion,
+  ScopeKey,
+  Submission,
+  SubmissionState,
+  UploadOptions,
+} from './types.ts'
+import { upload } from './upload.ts'
+
+const ensureStatement = statement(import.meta.url, 'scope-ensure')
+const scopeStatement = statement(import.meta.url, 'scope-read')
+const eraseStatement = statement(import.meta.url, 'erase')
+const eraseStagedStatement = statement(import.meta.url, 'erase-staged')
+const auditStatement = statement(import.meta.url, 'audit')
+
+export interface ScopeState {
+  /** Grows with every commit and erasure. */
+  readonly revision: string
+  /** The committed number: everything up to it is seen by readers. */
+  readonly number: string
+  readonly live: number
+  readonly attributes: Readonly<Record<string, string>>
+}
+
+export interface AuditReport {
+  readonly isSound: boolean
+  readonly live: number
+  readonly countedLive: number
+  /** Versions above the committed number while nothing is submitting. */
+  readonly orphans: number
+}
+
+export class RecordScope {
+  readonly #core: RecordsCore
+  readonly #tenant: string
+  readonly #set: DefinedSet
+  readonly #scope: string
+
+  constructor(core: RecordsCore, tenant: string, set: DefinedSet, scope: ScopeKey) {
+    this.#core = core
+    this.#tenant = tenant
+    this.#set = set
+    this.#scope = scopeText(set, scope)
+  }
+
+  /** Stages and validates a file. The answer is validated or invalid; submit it by its id. Throws when it did not arrive. */
+  async upload(body: Body, options: UploadOptions): Promise<Submission> {
+    const scopeId = await transactIn(this.#core, undefined, (tx) => this.#ensure(tx, options.attributes))
+    const id = await upload(this.#core, { tenant: this.#tenant, set: this.#set, scopeId }, body, options)
+    return toSubmission(this.#core, await needSubmission(this.#core, this.#tenant, id))
+  }
+
+  /** Submissions of this scope, newest first. */
+  async submissions(options: { state?: SubmissionState; before?: string; limit?: number } = {}): Promise<Submission[]> {
+    const [scope] = await this.#read()
+    if (scope === undefined) return []
+    const rows = await listSubmissions(this.#core, this.#tenant, { scopeId: scope.id }, { limit: 50, ...options })
+    return rows.map((row) => toSubmission(this.#core, row))
+  }
+
+  async state(): Promise<ScopeState | undefined> {
+    const [row] = await this.#read()
+    if (row === undefined) return undefined
+    return {
+      revision: row.revision,
+      number: row.committed,
+      live: Number(row.live),
+      attributes: JSON.parse(row.attributes ?? '{}') as Record<string, string>,
+    }
+  }
+
+  /** Writes one record now. Refused while a submission is being applied to the scope. */
+  async put(row: PutRow, options: PutOptions = {}): Promise<AppendAnswer> {
+    return append(this.#core, this.#tenant, this.#set, {
+      origin: 'put',
+      rows: [row],
+      scopeId: (tx) => this.#ensure(tx, options.attributes),
+      tx: options.tx,
+      revision: undefined,
+      number: options.number,
+      by: options.by,
+    })
+  }
+
+  /** Writes a delta that the caller computed, all of it or nothing. Rows that change nothing write nothing. */
+  async append(rows: readonly AppendRow[], options: AppendOptions = {}): Promise<AppendAnswer> {
+    return append(this.#core, this.#tenant, this.#set, {
+      origin: 'append',
+      rows,
+      scopeId: (tx) => this.#ensure(tx, options.attributes),
+      tx: options.tx,
+      revision: options.revision,
+      number: undefined,
+      by: options.by,
+    })
+  }
+
+  async get(type: string, key: string, at?: At): Promise<RecordVersion | undefined> {
+    return getRecord(this.#core, this.#place, type, key, at)
+  }
+
+  /** A page of records in the order of their keys. */
+  async list(options: ListRecordsOptions = {}): Promise<Page<RecordVersion> & { readonly number: string | undefined }> {
+    return listRecords(this.#core, this.#place, options)
+  }
+
+  /** Versions of one record, newest first. */
+  async history(type: string, key: string, options: { limit?: number; before?: string } = {}): Promise<HistoryEntry[]> {
+    return recordHistory(this.#core, this.#place, type, key, options)
+  }
+
+  async diff(type: string, key: string, from: At, to: At): Promise<VersionDiff> {
+    return diffRecord(this.#core, this.#place, type, key, from, to)
+  }
+
+  /** All current records, or those of a moment, as a stream of text that can be uploaded again. */
+  export(options: ExportOptions): AsyncGenerator<string> {
+    return exportRecords(this.#core, this.#place, options)
+  }
+
+  /** Takes the data out of every version of a record. Its numbers and states stay, and who did it and why is kept. */
+  async erase(type: string, key: string, options: { reason: string; by?: string; tx?: object }): Promise<{ versions: number }> {
+    if (!options.reason) throw new PawlError('PAWL_CONFIG', 'An erasure needs a reason.')
+    const [found] = await this.#read()
+    if (found === undefined) throw noRecord(type, key)
+    return transactIn(this.#core, options.tx, async (tx) => {
+      const scope = await lockScope(tx, this.#tenant, found.id)
+      await assertSlotFree(tx, this.#tenant, scope)
+      const values = { tenant: this.#tenant, scope_id: scope.id, type, key }
+      await run(tx, eraseStagedStatement, values)
+      const [erased] = await run<{ versions: number }>(tx, eraseStatement, {
+        ...values,
+        reason: options.reason,
+        erased_by: options.by ?? null,
+      })
+      if (erased === undefined) throw noRecord(type, key)
+      return { versions: erased.versions }
+    })
+  }
+
+  /** Counts everything anew. What is not sound is a bug of ours, or somebody wrote to the tables. */
+  async audit(): Promise<AuditReport | undefined> {
+    const [row] = await read<{
+      live: string
+      counted_live: string
+      uncommitted: string
+      empty: string
+      submitting: string | null
+    }>(this.#core, auditStatement, {
+      tenant: this.#tenant,
+      record_set: this.#set.name,
+      scope: this.#scope,
+    })
+    if (row === undefined) return undefined
+    const orphans = row.submitting === null ? Number(row.uncommitted) + Number(row.empty) : 0
+    return {
+      isSound: row.live === row.counted_live && orphans === 0,
+      live: Number(row.live),
+      countedLive: Number(row.counted_live),
+      orphans,
+    }
+  }
+
+  get #place() {
+    return { tenant: this.#tenant, set: this.#set, scope: this.#scope }
+  }
+
+  #read() {
+    return read<{ id: string; revision: string; committed: string; live: string; attributes: string | null }>(
+      this.#core,
+      scopeStatement,
+      {
+        tenant: this.#tenant,
+        record_set: this.#set.name,
+        scope: this.#scope,
+      },
+    )
+  }
+
+  /** The scope's id. Its attributes are set once; other ones are refused. */
+  async #ensure(tx: Tx, attributes: Readonly<Record<string, string>> | undefined): Promise<string> {
+    const given = attributes === undefined ? null : attributesText(this.#set, attributes)
+    const names = { tenant: this.#tenant, record_set: this.#set.name, scope: this.#scope }
+    const [made] = await run<{ id: string }>(tx, ensureStatement, { ...names, attributes: given })
+    if (made !== undefined) return made.id
+    const [scope] = await run<{ id: string; attributes: string | null }>(tx, scopeStatement, names)
+    // Above READ COMMITTED a scope that somebody made since the transaction began cannot be seen.
+    if (scope === undefined)
+      throw new PawlError('PAWL_ROLLED_BACK', 'The scope was made by another transaction. Run yours again.')
+    if (given !== null && !isSubset(given, scope.attributes)) throw otherAttributes(given, scope.attributes)
+    return scope.id
+  }
+}
+
+function attributesText(set: DefinedSet, attributes: Readonly<Record<string, string>>): string {
+  for (const name of Object.keys(attributes)) {
+    if (!set.attributes.includes(name)) throw new PawlError('PAWL_CONFIG', `A scope of '${set.name}' has no attribute '${name}'.`)
+  }
+  return JSON.stringify(attributes)
+}
+
+function isSubset(given: string, stored: string | null): boolean {
+  const all = JSON.parse(stored ?? '{}') as Record<string, string>
+  return Object.entries(JSON.parse(given) as Record<string, string>).every(([name, value]) => all[name] === value)
+}
+
+function otherAttributes(given: string, stored: string | null): PawlError {
+  return new PawlError(
+    'PAWL_SCOPE_ATTRIBUTES',
+    `The attributes of a scope are set once. These are ${stored ?? '{}'}, and cannot become ${given}.`,
+    {
+      details: { given: JSON.parse(given) as unknown, stored: JSON.parse(stored ?? '{}') as unknown },
+    },
+  )
+}
+
+function noRecord(type: string, key: string): PawlError {
+  return new PawlError('PAWL_NOT_FOUND', `There is no ${type} '${key.slice(0, 100)}' with data in this scope.`, {
+    details: { type, key },
+  })
+}

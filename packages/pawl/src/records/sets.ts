@@ -1,0 +1,181 @@
+// Record sets: what a scope is made of, which types of row there are, and what each column must be. Declared once, resolved once.
+
+import { assertKnown, notOneOf, whole } from '../config.ts'
+import { PawlError } from '../errors.ts'
+import { durationMs } from '../kernel/clock.ts'
+import { type Coerce, compileColumn, resolveColumn } from './columns.ts'
+import type { Column, MissingPolicy, RecordSetOptions, RecordTypeOptions, ScopeKey, UploadLimits } from './types.ts'
+
+export interface DefinedColumn {
+  readonly name: string
+  readonly column: Column
+  /** `"name":`, ready to be put before the value. */
+  readonly prefix: string
+  readonly coerce: Coerce
+}
+
+export interface DefinedType {
+  readonly name: string
+  readonly key: readonly string[]
+  /** Where the key's columns are in `columns`. */
+  readonly keyIndexes: readonly number[]
+  /** In the order of their names, which is the order of the canonical text. */
+  readonly columns: readonly DefinedColumn[]
+  readonly byName: ReadonlyMap<string, DefinedColumn>
+  readonly schema: RecordTypeOptions['schema']
+}
+
+export interface DefinedSet {
+  readonly name: string
+  readonly scope: readonly string[]
+  readonly attributes: readonly string[]
+  readonly types: ReadonlyMap<string, DefinedType>
+  readonly typeColumn: string
+  readonly missing: MissingPolicy
+  readonly unknownColumns: NonNullable<RecordSetOptions['unknownColumns']>
+  readonly schemaVersion: number
+  readonly classify: RecordSetOptions['classify']
+  readonly events: NonNullable<RecordSetOptions['events']>
+  readonly failureClass: RecordSetOptions['failureClass']
+  readonly retry: Required<NonNullable<RecordSetOptions['retry']>>
+  readonly limits: UploadLimits
+  readonly chunkRows: number
+  readonly keepMs: Readonly<Record<'validated' | 'uploading' | 'ended', number>>
+}
+
+export const recordDefaults = {
+  retry: { attempts: 5, initialMs: 1000, maxMs: 60_000, jitter: true },
+  limits: {
+    bytesMax: 1_073_741_824,
+    rowsMax: 2_000_000,
+    rowCharsMax: 1_000_000,
+    errorsMax: 1000,
+    xlsx: {
+      fileBytesMax: 104_857_600,
+      entriesMax: 1000,
+      unpackedBytesMax: 1_073_741_824,
+      ratioMax: 200,
+      sharedStringsBytesMax: 67_108_864,
+    },
+  },
+  keepMs: { validated: 7 * 86_400_000, uploading: 3_600_000, ended: 86_400_000 },
+} as const
+
+const knownOptions = new Set([
+  'scope',
+  'attributes',
+  'types',
+  'typeColumn',
+  'missing',
+  'unknownColumns',
+  'schemaVersion',
+  'classify',
+  'events',
+  'failureClass',
+  'retry',
+  'limits',
+  'chunkRows',
+  'keep',
+])
+const knownType = new Set(['key', 'columns', 'schema'])
+/** It is the key of the scope's events, which have the same limit. */
+const scopeCharsMax = 500
+const policies: readonly MissingPolicy[] = ['reject', 'keep', 'tombstone']
+
+export function defineSet(name: string, options: RecordSetOptions): DefinedSet {
+  const where = `records.define('${name}')`
+  if (name.length === 0 || name.length > 200)
+    throw new PawlError('PAWL_CONFIG', 'The name of a record set has 1 to 200 characters.')
+  assertKnown(where, options, knownOptions)
+  assertKnown(`${where}.retry`, options.retry ?? {}, new Set(Object.keys(recordDefaults.retry)))
+  assertKnown(`${where}.limits`, options.limits ?? {}, new Set(Object.keys(recordDefaults.limits)))
+  const types = new Map(
+    Object.entries(options.types).map(([type, given]) => [type, defineType(`${where}.types.${type}`, type, given)]),
+  )
+  if (types.size === 0) throw new PawlError('PAWL_CONFIG', `${where} needs at least one type.`)
+  if (options.scope.length === 0 || new Set(options.scope).size !== options.scope.length)
+    throw new PawlError('PAWL_CONFIG', `${where}.scope needs one or more different names.`)
+  const missing = options.missing ?? 'keep'
+  if (!policies.includes(missing)) throw notOneOf(`${where}.missing`, missing, policies)
+  const { limits } = recordDefaults
+  return {
+    name,
+    scope: [...options.scope],
+    attributes: [...(options.attributes ?? [])],
+    types,
+    typeColumn: options.typeColumn ?? 'type',
+    missing,
+    unknownColumns: options.unknownColumns ?? 'reject',
+    schemaVersion: whole('schemaVersion', options.schemaVersion ?? 1, 1, 2_147_483_647),
+    classify: options.classify,
+    events: options.events ?? 'submission',
+    failureClass: options.failureClass,
+    retry: { ...recordDefaults.retry, ...options.retry },
+    chunkRows: whole('chunkRows', options.chunkRows ?? 5000, 1, 100_000),
+    limits: { ...limits, ...options.limits, xlsx: { ...limits.xlsx, ...options.limits?.xlsx } },
+    keepMs: {
+      validated: durationMs(options.keep?.validated ?? recordDefaults.keepMs.validated),
+      uploading: durationMs(options.keep?.uploading ?? recordDefaults.keepMs.uploading),
+      ended: durationMs(options.keep?.ended ?? recordDefaults.keepMs.ended),
+    },
+  }
+}
+
+function defineType(where: string, name: string, options: RecordTypeOptions): DefinedType {
+  assertKnown(where, options, knownType)
+  if (name.length === 0 || name.length > 200)
+    throw new PawlError('PAWL_CONFIG', 'The name of a record type has 1 to 200 characters.')
+  const key = typeof options.key === 'string' ? [options.key] : [...options.key]
+  if (key.length === 0) throw new PawlError('PAWL_CONFIG', `${where}.key needs at least one column.`)
+  for (const column of key) {
+    if (options.columns[column] === undefined)
+      throw new PawlError('PAWL_CONFIG', `${where}.key names the column '${column}', which is not declared.`)
+  }
+  const columns = Object.keys(options.columns)
+    .sort()
+    .map((column) => defineColumn(`${where}.columns.${column}`, column, options.columns[column]!, key.includes(column)))
+  const keyIndexes = key.map((column) => columns.findIndex((each) => each.name === column))
+  return {
+    name,
+    key,
+    keyIndexes,
+    columns,
+    byName: new Map(columns.map((column) => [column.name, column])),
+    schema: options.schema,
+  }
+}
+
+function defineColumn(where: string, name: string, given: Parameters<typeof resolveColumn>[1], isKey: boolean): DefinedColumn {
+  const resolved = resolveColumn(where, given)
+  // A row without its key cannot be told apart from the others.
+  const column = isKey ? { ...resolved, required: true } : resolved
+  return { name, column, prefix: `${JSON.stringify(name)}:`, coerce: compileColumn(column) }
+}
+
+/** The canonical text of a scope: its parts in the declared order, as a JSON array, so that no part can run into the next. */
+export function scopeText(set: DefinedSet, scope: ScopeKey): string {
+  assertKnown(`The scope of '${set.name}'`, scope, new Set(set.scope))
+  const parts = set.scope.map((name) => {
+    const part = scope[name]
+    if (typeof part === 'string' && part.length > 0 && part.length <= 500 && part.isWellFormed() && !part.includes('\u0000'))
+      return part
+    throw new PawlError('PAWL_CONFIG', `The scope of '${set.name}' needs '${name}': a text of 1 to 500 characters.`)
+  })
+  const text = JSON.stringify(parts)
+  if (text.length > scopeCharsMax)
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `The scope of '${set.name}' has ${text.length} characters as a key; the limit is ${scopeCharsMax}.`,
+    )
+  return text
+}
+
+export function scopeOf(set: DefinedSet | undefined, text: string): ScopeKey {
+  const parts = JSON.parse(text) as string[]
+  return Object.fromEntries(parts.map((part, index) => [set?.scope[index] ?? String(index), part]))
+}
+
+/** A record's key: the value itself, or for several columns their JSON array. */
+export function keyText(parts: readonly string[]): string {
+  return parts.length === 1 ? parts[0]! : JSON.stringify(parts)
+}

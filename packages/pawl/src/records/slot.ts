@@ -1,0 +1,39 @@
+// The scope's lock and its slot: whoever takes a number or commits one holds the lock, and finds the slot free.
+
+import type { Tx } from '../db/adapters.ts'
+import { statement } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { run } from './core.ts'
+
+const scopeLockStatement = statement(import.meta.url, 'scope-lock')
+const slotStatement = statement(import.meta.url, 'slot')
+
+export interface LockedScope {
+  id: string
+  scope: string
+  revision: string
+  committed: string
+  live: string
+  next_number: string
+  attributes: string | null
+}
+
+export async function lockScope(tx: Tx, tenant: string, scopeId: string): Promise<LockedScope> {
+  const [scope] = await run<LockedScope>(tx, scopeLockStatement, { tenant, scope_id: scopeId })
+  if (scope === undefined) throw new PawlError('PAWL_NOT_FOUND', 'There is no such scope.')
+  return scope
+}
+
+/** Under the scope's lock. Whoever writes a number must know that no other number is under way. */
+export async function assertSlotFree(tx: Tx, tenant: string, scope: LockedScope): Promise<void> {
+  const [holder] = await run<{ id: string; submitting_at: Date; job_id: string; job_state: string }>(tx, slotStatement, {
+    tenant,
+    scope_id: scope.id,
+  })
+  if (holder === undefined) return
+  throw new PawlError(
+    'PAWL_SCOPE_BUSY',
+    `Submission ${holder.id} is being applied to this scope. Try again when it is done; records.why('${holder.id}') says what it waits for.`,
+    { details: { holder: holder.id, jobId: holder.job_id, jobState: holder.job_state, scope: scope.scope } },
+  )
+}

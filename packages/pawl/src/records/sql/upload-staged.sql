@@ -1,0 +1,14 @@
+-- The last row is staged: what follows is counting.
+-- Locks: the submission row.
+-- Plan: submission_pkey.
+-- No row: its fence is not the current one.
+update pawl.submission u
+set state = 'validating',
+  revision = u.revision + 1,
+  bytes = :bytes::bigint,
+  digest = :digest::text
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+  and u.fence = :fence::bigint
+  and u.state = 'uploading'
+returning u.revision

@@ -1,0 +1,192 @@
+// Staging: rows of an upload, a batch at a time, as thin as they can be. Keys and hashes go out; what comes back says which rows are new,
+// changed or the same; only new and changed ones keep their data. A batch and the count of it are one transaction under the upload's fence.
+
+import { statement, textsLiteral } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { probe } from '../kernel/probe.ts'
+import { retrying } from '../kernel/retry.ts'
+import { type RecordsCore, read, run, transact } from './core.ts'
+import { changedFields } from './diff.ts'
+import type { ReadRow, RowFault } from './rows.ts'
+import type { DefinedSet } from './sets.ts'
+
+const lookupStatement = statement(import.meta.url, 'lookup')
+const progressStatement = statement(import.meta.url, 'stage-progress')
+const errorsStatement = statement(import.meta.url, 'errors-add')
+
+export const batchRows = 2500
+
+export interface Staged {
+  readonly id: string
+  readonly fence: string
+  readonly scopeId: string
+  /** The scope's committed number that everything is compared with. */
+  readonly committed: string
+  readonly live: string
+}
+
+export interface Met {
+  ordinal: number
+  record_id: string
+  is_new: boolean
+  status: string | null
+  number: string | null
+  is_same: boolean
+  data: string | null
+}
+
+/** What rows meet, as of a committed number. The one comparison that preview, submit, put and append share. */
+export async function lookup(
+  read: <Row>(query: typeof lookupStatement, values: Record<string, string>) => Promise<Row[]>,
+  place: { tenant: string; scopeId: string; committed: string },
+  rows: readonly Pick<ReadRow, 'type' | 'key' | 'hash'>[],
+): Promise<Met[]> {
+  return read<Met>(lookupStatement, {
+    tenant: place.tenant,
+    scope_id: place.scopeId,
+    committed: place.committed,
+    types: textsLiteral(rows.map((row) => row.type)),
+    keys: textsLiteral(rows.map((row) => row.key)),
+    hashes: `{${rows.map((row) => (row.hash === '' ? 'null' : row.hash)).join(',')}}`,
+  })
+}
+
+export type Kind = 'C' | 'U' | '='
+
+export function kindOf(met: Met): Kind {
+  if (met.status === null || met.status === 'DELETED') return 'C'
+  return met.is_same ? '=' : 'U'
+}
+
+export class Stager {
+  readonly #core: RecordsCore
+  readonly #tenant: string
+  readonly #set: DefinedSet
+  readonly #staged: Staged
+  #errors = 0
+  lines = 0
+  lastLine = 0
+
+  constructor(core: RecordsCore, tenant: string, set: DefinedSet, staged: Staged) {
+    this.#core = core
+    this.#tenant = tenant
+    this.#set = set
+    this.#staged = staged
+  }
+
+  get errors(): number {
+    return this.#errors
+  }
+
+  async add(rows: readonly ReadRow[], bytes: number): Promise<void> {
+    // Nothing is committed in a new scope, so nothing needs to be looked up; the table's default gives each row its record's id.
+    const isFirst = this.#staged.committed === '0'
+    const met = isFirst ? undefined : await this.#lookup(rows)
+    const data = Buffer.from(
+      met === undefined ? firstText(this.#tenant, this.#staged.id, rows) : text(this.#tenant, this.#staged.id, rows, met),
+    )
+    const columns = `tenant, submission, line, kind, is_new, type, key, hash, classification, data, changed${isFirst ? '' : ', record_id'}`
+    const faults = rows.flatMap((row) => row.faults.map((fault) => ({ line: row.line, fault })))
+    await retrying(() =>
+      transact(this.#core, async (tx) => {
+        // The fence first: rows of an upload that was started over would meet the new one's.
+        const counted = await run(tx, progressStatement, {
+          tenant: this.#tenant,
+          id: this.#staged.id,
+          fence: this.#staged.fence,
+          lines: rows.length,
+          last_line: rows.at(-1)!.line,
+          bytes,
+          errors: faults.length,
+          keep_ms: this.#set.keepMs.uploading,
+        })
+        if (counted.length === 0) throw uploadLost(this.#staged.id)
+        await tx.copy(`copy pawl.submission_row (${columns}) from stdin`, data)
+        await this.#addFaults(tx, faults)
+      }),
+    )
+    this.#errors += faults.length
+    this.lines += rows.length
+    this.lastLine = rows.at(-1)!.line
+    if (probe.on) await probe.hit('records.stage.committed', { id: this.#staged.id, lines: this.lines })
+  }
+
+  #lookup(rows: readonly ReadRow[]): Promise<Met[]> {
+    const place = { tenant: this.#tenant, scopeId: this.#staged.scopeId, committed: this.#staged.committed }
+    return lookup((query, values) => read(this.#core, query, values), place, rows)
+  }
+
+  async #addFaults(tx: Parameters<typeof run>[0], faults: readonly { line: number; fault: RowFault }[]): Promise<void> {
+    const room = this.#set.limits.errorsMax - this.#errors
+    if (faults.length === 0 || room <= 0) return
+    await addErrors(tx, this.#tenant, this.#staged.id, this.#errors, faults.slice(0, room))
+  }
+}
+
+export async function addErrors(
+  tx: Parameters<typeof run>[0],
+  tenant: string,
+  id: string,
+  first: number,
+  faults: readonly { readonly line: number; readonly fault: RowFault }[],
+): Promise<void> {
+  if (faults.length === 0) return
+  const errors = JSON.stringify(
+    faults.map(({ line, fault }) => ({ line, ...fault, reason: fault.reason.slice(0, 1000).toWellFormed() })),
+  )
+  await run(tx, errorsStatement, { tenant, id, first, errors })
+}
+
+/** The restarted upload has another fence; this one's rows went with the old. */
+export function uploadLost(id: string): PawlError {
+  return new PawlError(
+    'PAWL_LEASE_LOST',
+    `The upload of submission ${id} was started over elsewhere, or it expired. Nothing more of this one is accepted; stop sending.`,
+    { details: { id } },
+  )
+}
+
+// ---- COPY text
+
+const special = /[\\\t\n\r]/g
+const escapes: Readonly<Record<string, string>> = { '\\': '\\\\', '\t': '\\t', '\n': '\\n', '\r': '\\r' }
+
+function copyText(value: string): string {
+  return value.replace(special, (found) => escapes[found]!)
+}
+
+/** JSON has no control characters, so only backslashes need a second one. */
+function copyJson(data: string): string {
+  return data.includes('\\') ? data.replaceAll('\\', '\\\\') : data
+}
+
+function copyNullable(value: string | null): string {
+  return value === null ? '\\N' : copyText(value)
+}
+
+function firstText(tenant: string, id: string, rows: readonly ReadRow[]): string {
+  const start = `${copyText(tenant)}\t${id}\t`
+  let out = ''
+  for (const row of rows) {
+    const kind = row.faults.length === 0 ? 'C' : row.key === '' ? 'X' : 'I'
+    out += `${start}${row.line}\t${kind}\tt\t${copyText(row.type)}\t${copyText(row.key)}\t${contentText(row, kind === 'C')}\t\\N\n`
+  }
+  return out
+}
+
+function contentText(row: ReadRow, isKept: boolean): string {
+  return isKept ? `${row.hash}\t${copyNullable(row.classification)}\t${copyJson(row.data)}` : '\\N\t\\N\t\\N'
+}
+
+function text(tenant: string, id: string, rows: readonly ReadRow[], met: readonly Met[]): string {
+  const start = `${copyText(tenant)}\t${id}\t`
+  let out = ''
+  for (const [index, row] of rows.entries()) {
+    const found = met[index]!
+    const kind = row.faults.length === 0 ? kindOf(found) : row.key === '' ? 'X' : kindOf(found) === 'C' ? 'I' : 'J'
+    const changed = kind === 'U' ? copyText(textsLiteral(changedFields(found.data, row.data))) : '\\N'
+    out += `${start}${row.line}\t${kind}\t${found.is_new ? 't' : 'f'}\t${copyText(row.type)}\t${copyText(row.key)}\t`
+    out += `${contentText(row, kind === 'C' || kind === 'U')}\t${changed}\t${found.record_id}\n`
+  }
+  return out
+}

@@ -1,0 +1,44 @@
+// The state machine of a submission, as data. The CHECK constraints of pawl.submission and the diagram in README.md say the same; a test
+// compares them.
+
+import type { SubmissionState } from './types.ts'
+
+export interface SubmissionTransition {
+  readonly from: SubmissionState
+  readonly to: SubmissionState
+  readonly by: string
+}
+
+export const submissionStates: readonly SubmissionState[] = [
+  'uploading',
+  'validating',
+  'validated',
+  'invalid',
+  'upload-failed',
+  'submitting',
+  'submitted',
+  'superseded',
+  'failed',
+]
+
+export const submissionTransitions: readonly SubmissionTransition[] = [
+  { from: 'uploading', to: 'validating', by: 'the last row is staged' },
+  { from: 'uploading', to: 'invalid', by: 'the file cannot be read as its format' },
+  { from: 'uploading', to: 'upload-failed', by: 'the stream or the database failed' },
+  { from: 'upload-failed', to: 'uploading', by: 'a restart' },
+  { from: 'validating', to: 'uploading', by: 'a restart' },
+  { from: 'validating', to: 'validated', by: 'every row is valid' },
+  { from: 'validating', to: 'invalid', by: 'some row is not' },
+  { from: 'validating', to: 'upload-failed', by: 'the database failed' },
+  { from: 'validated', to: 'submitting', by: 'submit' },
+  { from: 'validated', to: 'superseded', by: 'submit, when the scope has moved since the upload' },
+  { from: 'submitting', to: 'submitted', by: 'its job commits' },
+  { from: 'submitting', to: 'failed', by: 'its job gives up; what it wrote is purged first' },
+  { from: 'failed', to: 'submitting', by: 'resume' },
+  { from: 'failed', to: 'superseded', by: 'resume, when the scope has moved' },
+]
+
+/** Where a submission may be removed when its time is over. The others never expire. */
+export const expiringStates: readonly SubmissionState[] = submissionStates.filter(
+  (state) => state !== 'submitting' && state !== 'submitted',
+)

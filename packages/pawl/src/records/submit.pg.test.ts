@@ -1,0 +1,248 @@
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { csv, defineLoads, ended, loadRows, readerView, startWorker, submitted } from '../../test/support/records.ts'
+
+let db: TestDatabase
+beforeEach(async () => {
+  db = await createDatabase()
+})
+afterEach(() => db.drop())
+
+const here = { organisation: '17', registration: '4' }
+
+test('[R1] of 20 submissions of one scope that are submitted at once one wins; the rest stay validated and hear who holds the slot; another scope is not held up', async () => {
+  const pawl = db.pawl({ callerConnectionsMax: 30 })
+  const set = defineLoads(pawl)
+  const scope = pawl.records.in(set, here)
+  const other = pawl.records.in(set, { ...here, registration: '5' })
+  const uploads = []
+  for (let n = 0; n < 20; n++) uploads.push(await scope.upload(csv(loadRows(3 + n)), { format: 'csv' }))
+  const elsewhere = await other.upload(csv(loadRows(2)), { format: 'csv' })
+  const [outside, ...answers] = await Promise.allSettled([
+    pawl.records.submit(elsewhere.id),
+    ...uploads.map(({ id, revision }) => pawl.records.submit(id, { revision })),
+  ])
+  expect(outside).toMatchObject({ status: 'fulfilled' })
+  const won = uploads.filter((_upload, index) => answers[index]!.status === 'fulfilled')
+  expect(won).toHaveLength(1)
+  for (const [index, answer] of answers.entries()) {
+    if (answer.status === 'fulfilled') continue
+    expect(answer.reason).toMatchObject({ code: 'PAWL_SCOPE_BUSY', details: { holder: won[0]!.id } })
+    expect(await pawl.records.get(uploads[index]!.id)).toMatchObject({ state: 'validated', revision: uploads[index]!.revision })
+  }
+  expect(await pawl.records.get(won[0]!.id)).toMatchObject({ state: 'submitting', revision: won[0]!.revision + 1 })
+  await startWorker(pawl)
+  expect(await ended(pawl, won[0]!.id)).toMatchObject({ state: 'submitted', number: '1' })
+  expect(await ended(pawl, elsewhere.id)).toMatchObject({ state: 'submitted' })
+  expect((await readerView(scope)).count).toBe(won[0]!.counts.created)
+  expect(await db.query("select count(*)::int as n from pawl.submission where state = 'submitted'")).toEqual([{ n: 2 }])
+})
+
+test('[R1] the slot is a unique index: a second submitting row of one scope cannot exist', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const [first, second] = [
+    await scope.upload(csv(loadRows(1)), { format: 'csv' }),
+    await scope.upload(csv(loadRows(2)), { format: 'csv' }),
+  ]
+  await pawl.records.submit(first.id)
+  await expect(
+    db.query(
+      "update pawl.submission set state = 'submitting', job_id = 1, number = 9, submitting_at = now(), expires_at = null where id = $1",
+      [second.id],
+    ),
+  ).rejects.toMatchObject({ code: '23505', constraint: 'submission_slot' })
+})
+
+test('[R2] a stale revision is a conflict with both numbers, an unknown id is not found, a wrong state is named', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const upload = await scope.upload(csv(loadRows(2)), { format: 'csv' })
+  await expect(pawl.records.submit(upload.id, { revision: 1 })).rejects.toMatchObject({
+    code: 'PAWL_REVISION_CONFLICT',
+    details: { expected: 1, actual: upload.revision },
+  })
+  await expect(pawl.records.submit('999999')).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  await expect(pawl.records.submit("1'; drop table x")).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  await expect(pawl.for('acme').records.submit(upload.id)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  const invalid = await scope.upload(csv(loadRows(2, (row) => ({ ...row, tonnes: 'many' }))), { format: 'csv' })
+  await expect(pawl.records.submit(invalid.id)).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE', details: { state: 'invalid' } })
+  await expect(pawl.records.resume(upload.id)).rejects.toMatchObject({
+    code: 'PAWL_WRONG_STATE',
+    details: { state: 'validated' },
+  })
+  const [one, two] = await Promise.allSettled([
+    pawl.records.submit(upload.id, { revision: upload.revision }),
+    pawl.records.submit(upload.id, { revision: upload.revision }),
+  ])
+  expect([one.status, two.status].sort()).toEqual(['fulfilled', 'rejected'])
+  const loser = one.status === 'rejected' ? one : (two as PromiseRejectedResult)
+  expect(loser.reason).toMatchObject({
+    code: 'PAWL_REVISION_CONFLICT',
+    details: { expected: upload.revision, actual: upload.revision + 1 },
+  })
+  expect(await db.query("select count(*)::int as n from pawl.job where kind = 'pawl.records.apply'")).toEqual([{ n: 1 }])
+})
+
+test("[R2] submit commits and rolls back with the caller's transaction", async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const upload = await scope.upload(csv(loadRows(2)), { format: 'csv' })
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    await pawl.records.submit(upload.id, { tx: client })
+    await client.query('rollback')
+    expect(await pawl.records.get(upload.id)).toMatchObject({ state: 'validated', revision: upload.revision })
+    expect(await db.query("select count(*)::int as n from pawl.job where kind = 'pawl.records.apply'")).toEqual([{ n: 0 }])
+    await client.query('begin')
+    await pawl.records.submit(upload.id, { tx: client })
+    await client.query('commit')
+  } finally {
+    client.release()
+  }
+  await startWorker(pawl)
+  expect(await ended(pawl, upload.id)).toMatchObject({ state: 'submitted' })
+})
+
+test.each(['a submission', 'a put'] as const)(
+  '[R3] a baseline that %s moved since the upload: superseded, nothing written; rebase gives the new preview',
+  async (by) => {
+    const pawl = db.pawl()
+    const scope = pawl.records.in(defineLoads(pawl), here)
+    await startWorker(pawl)
+    await submitted(pawl, scope, csv(loadRows(10)))
+    // Row 3 changes, row 10 is new; the others are as they are.
+    const mine = await scope.upload(csv(loadRows(11, (row, index) => (index === 3 ? { ...row, note: 'mine' } : row))), {
+      format: 'csv',
+    })
+    expect(mine.counts).toMatchObject({ created: 1, updated: 1, unchanged: 9 })
+    if (by === 'a put') await scope.put({ data: { ...loadRows(6)[5]!, note: 'theirs' } })
+    else await submitted(pawl, scope, csv(loadRows(10, (row, index) => (index === 5 ? { ...row, note: 'theirs' } : row))))
+    const before = await readerView(scope)
+    await expect(pawl.records.submit(mine.id)).rejects.toMatchObject({
+      code: 'PAWL_SUPERSEDED',
+      details: { baseline: mine.baseline },
+    })
+    expect(await pawl.records.get(mine.id)).toMatchObject({ state: 'superseded' })
+    expect(await readerView(scope)).toEqual(before)
+    expect(await db.query('select count(*)::int as n from pawl.record_version where submission = $1', [mine.id])).toEqual([
+      { n: 0 },
+    ])
+    const rebased = await pawl.records.rebase(mine.id)
+    // What was unchanged at the old baseline would now undo their change, and the preview says so.
+    expect(rebased).toMatchObject({
+      state: 'validated',
+      rebasedFrom: mine.id,
+      counts: { rows: 11, created: 1, updated: 2, unchanged: 8 },
+    })
+    const changes = (await pawl.records.rows(rebased.id, 'updated')).items.map(({ key, changes }) => [key, changes])
+    expect(changes).toEqual([
+      ['row-3', [{ field: 'note', before: 'note 3', after: 'mine' }]],
+      ['row-5', [{ field: 'note', before: 'theirs', after: 'note 5' }]],
+    ])
+    await pawl.records.submit(rebased.id)
+    expect(await ended(pawl, rebased.id)).toMatchObject({ state: 'submitted' })
+    expect((await scope.get('load', 'row-5'))?.data).toMatchObject({ note: 'note 5' })
+    expect((await scope.audit())?.isSound).toBe(true)
+  },
+)
+
+test('[R5] the same content again changes nothing, in another format and spelling too; A, B, A are three versions with the right changes', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await startWorker(pawl)
+  const rows = loadRows(50)
+  await submitted(pawl, scope, csv(rows))
+  const again = await submitted(pawl, scope, csv(rows))
+  expect(again).toMatchObject({ state: 'submitted', counts: { created: 0, updated: 0, unchanged: 50 } })
+  const spelt = rows.map((row) => ({
+    ...row,
+    tonnes: Number(row.tonnes),
+    isExport: row.isExport === 'true',
+    note: ` ${row.note} `,
+  }))
+  const elsewise = await scope.upload(
+    spelt.map((row) => `${JSON.stringify(row)}\n`),
+    { format: 'ndjson' },
+  )
+  expect(elsewise.counts).toMatchObject({ created: 0, updated: 0, unchanged: 50 })
+  expect(await db.query('select count(*)::int as n from pawl.record_version')).toEqual([{ n: 50 }])
+  const edited = rows.map((row, index) => (index === 7 ? { ...row, tonnes: '1000', note: '' } : row))
+  await submitted(pawl, scope, csv(edited))
+  await submitted(pawl, scope, csv(rows))
+  const history = await scope.history('load', 'row-7')
+  expect(history.map(({ status, changed, data }) => [status, changed, data?.tonnes, data?.note])).toEqual([
+    ['UPDATED', ['note', 'tonnes'], '7.5', 'note 7'],
+    ['UPDATED', ['note', 'tonnes'], '1000', undefined],
+    ['CREATED', null, '7.5', 'note 7'],
+  ])
+  expect(await db.query('select count(*)::int as n from pawl.record_version')).toEqual([{ n: 52 }])
+})
+
+test('[R7] what the preview says is what is applied, row by row, or submit is refused; also after a put', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl, { missing: 'tombstone' }), here)
+  await startWorker(pawl)
+  await submitted(pawl, scope, csv(loadRows(40)))
+  const next = loadRows(45, (row, index) => (index % 4 === 0 ? { ...row, note: `changed ${index}` } : row)).filter(
+    (_row, index) => index !== 9,
+  )
+  const upload = await scope.upload(csv(next), { format: 'csv' })
+  expect(upload.counts).toMatchObject({ rows: 44, created: 5, updated: 10, unchanged: 29, missing: 1, deleted: 1 })
+  const kinds = ['created', 'updated', 'missing'] as const
+  const view = async () =>
+    Promise.all(
+      kinds.map(async (kind) =>
+        (await pawl.records.rows(upload.id, kind)).items
+          .map(({ type, key, before, after }) => JSON.stringify([type, key, before, after]))
+          .sort(),
+      ),
+    )
+  const preview = await view()
+  await pawl.records.submit(upload.id)
+  expect(await ended(pawl, upload.id)).toMatchObject({ state: 'submitted', counts: upload.counts })
+  expect(await view()).toEqual(preview)
+  const late = await scope.upload(csv(next), { format: 'csv' })
+  await scope.put({ data: { rowId: 'row-1', note: 'put' } })
+  await expect(pawl.records.submit(late.id)).rejects.toMatchObject({ code: 'PAWL_SUPERSEDED' })
+  expect((await scope.get('load', 'row-1'))?.data).toEqual({ rowId: 'row-1', note: 'put' })
+})
+
+test('one event per submission is in the log if and only if it is committed, and one per changed record where asked for', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl, { events: 'record' }), here)
+  const upload = await scope.upload(csv(loadRows(3)), { format: 'csv' })
+  await pawl.records.submit(upload.id)
+  expect(await db.query('select count(*)::int as n from pawl.event')).toEqual([{ n: 0 }])
+  await startWorker(pawl)
+  await ended(pawl, upload.id)
+  await scope.put({ data: { rowId: 'row-1', note: 'put' } })
+  const events = await db.query<{ type: string; aggregatetype: string; aggregateid: string; key: string | null }>(
+    "select type, aggregatetype, aggregateid, payload ->> 'key' as key from pawl.event order by seq",
+  )
+  expect(events.map(({ type, key }) => [type, key])).toEqual([
+    ['submission.committed', null],
+    ['record.created', 'row-0'],
+    ['record.created', 'row-1'],
+    ['record.created', 'row-2'],
+    ['submission.committed', null],
+    ['record.updated', 'row-1'],
+  ])
+  expect(new Set(events.map(({ aggregatetype, aggregateid }) => `${aggregatetype} ${aggregateid}`))).toEqual(
+    new Set(['loads ["17","4"]']),
+  )
+})
+
+test('what nobody submits is removed with everything it staged when its time is over', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl, { keep: { validated: 50, uploading: 30_000 } }), here)
+  const upload = await scope.upload(csv(loadRows(20)), { format: 'csv' })
+  await db.query("update pawl.job set state = 'ready', due = now() - interval '1 hour', run_at = now() - interval '1 hour'")
+  await startWorker(pawl)
+  const gone = async () => (await db.query('select 1 from pawl.submission')).length === 0
+  const { until } = await import('../../test/support/database.ts')
+  await until('the submission is removed', gone)
+  await expect(pawl.records.submit(upload.id)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  expect(await db.query('select count(*)::int as n from pawl.submission_row')).toEqual([{ n: 0 }])
+})

@@ -1,0 +1,140 @@
+// Submit and resume: state and revision compared and set, the scope's slot taken, the baseline checked, all under the scope's lock; then the
+// apply is a job of the same transaction. The answer comes at once.
+
+import type { Tx } from '../db/adapters.ts'
+import { statement } from '../db/statement.ts'
+import { isPawlError, PawlError } from '../errors.ts'
+import { type RecordsCore, run, setOf, transactIn } from './core.ts'
+import { failDead } from './fail.ts'
+import { assertSlotFree, lockScope } from './slot.ts'
+import { needSubmission, type SubmissionRow } from './submissions.ts'
+import type { SubmissionState, SubmitOptions } from './types.ts'
+import { type ApplyPayload, applyKind, tendKind } from './work.ts'
+
+const submissionLockStatement = statement(import.meta.url, 'submission-lock')
+const submitStatement = statement(import.meta.url, 'submit')
+const supersedeStatement = statement(import.meta.url, 'supersede')
+
+/** How soon somebody looks whether the job of a submission has died without a word. */
+const tendAfterMs = 30_000
+
+export interface SubmitAnswer {
+  readonly id: string
+  readonly revision: number
+  readonly number: string
+  readonly jobId: string
+}
+
+export async function submit(
+  core: RecordsCore,
+  tenant: string,
+  id: string,
+  from: 'validated' | 'failed',
+  options: SubmitOptions,
+): Promise<SubmitAnswer> {
+  const before = await needSubmission(core, tenant, id)
+  const attempt = () => transactIn(core, options.tx, (tx) => submitIn(core, tx, tenant, before, from, options.revision))
+  const answer = await attempt().catch(async (error: unknown) => {
+    // Whoever holds the slot may be dead without anyone having noticed; then this is the time to.
+    if (options.tx !== undefined || !isPawlError(error, 'PAWL_SCOPE_BUSY') || !isOrphaned(error.details)) throw error
+    await failDead(core, tenant, String(error.details.holder))
+    return attempt()
+  })
+  if (answer instanceof PawlError) throw answer
+  return answer
+}
+
+function isOrphaned(details: Readonly<Record<string, unknown>>): boolean {
+  return details.jobState === 'dead' || details.jobState === 'gone'
+}
+
+/** An error that must be committed with what it tells is answered; the others are thrown, and nothing was written. */
+async function submitIn(
+  core: RecordsCore,
+  tx: Tx,
+  tenant: string,
+  before: SubmissionRow,
+  from: 'validated' | 'failed',
+  revision: number | undefined,
+): Promise<SubmitAnswer | PawlError> {
+  const { id } = before
+  const scope = await lockScope(tx, tenant, before.scope_id)
+  const [row] = await run<{ state: SubmissionState; revision: number; baseline: string; is_expired: boolean }>(
+    tx,
+    submissionLockStatement,
+    { tenant, id },
+  )
+  if (row === undefined || row.is_expired)
+    throw new PawlError('PAWL_NOT_FOUND', `Submission ${id} expired. Upload the file again.`, { details: { id } })
+  if (revision !== undefined && revision !== row.revision) throw revisionConflict(id, revision, row.revision)
+  if (row.state !== from) throw wrongState(id, row.state, from)
+  await assertSlotFree(tx, tenant, scope)
+  if (row.baseline !== scope.revision) {
+    const error = superseded(id, row.baseline, scope.revision)
+    const { keepMs } = setOf(core, before.record_set)
+    await run(tx, supersedeStatement, {
+      tenant,
+      id,
+      state: from,
+      revision: row.revision,
+      keep_ms: keepMs.ended,
+      error: error.message,
+    })
+    return error
+  }
+  return take(core, tx, tenant, before, from, row.revision)
+}
+
+async function take(
+  core: RecordsCore,
+  tx: Tx,
+  tenant: string,
+  before: SubmissionRow,
+  from: string,
+  revision: number,
+): Promise<SubmitAnswer> {
+  const { id } = before
+  const set = setOf(core, before.record_set)
+  const payload: ApplyPayload = {
+    submission: id,
+    events: set.events,
+    retry: set.retry,
+    keepMs: set.keepMs.ended,
+    chunkRows: set.chunkRows,
+  }
+  const jobs = core.jobs(tenant)
+  const { id: jobId } = await jobs.enqueue(applyKind, payload, { tx })
+  await jobs.enqueue(tendKind, { submission: id }, { tx, delay: tendAfterMs })
+  const [taken] = await run<{ number: string; revision: number }>(tx, submitStatement, {
+    tenant,
+    id,
+    state: from,
+    revision,
+    job_id: jobId,
+  })
+  // Its row and its scope are locked and were looked at: nothing can have changed.
+  if (taken === undefined) throw new PawlError('PAWL_ROLLED_BACK', `Submission ${id} could not be submitted. Try again.`)
+  return { id, revision: taken.revision, number: taken.number, jobId }
+}
+
+export function revisionConflict(id: string, expected: number, actual: number): PawlError {
+  return new PawlError(
+    'PAWL_REVISION_CONFLICT',
+    `Submission ${id} is at revision ${actual}, not ${expected}: somebody changed it. Read it again and decide anew.`,
+    { details: { id, expected, actual } },
+  )
+}
+
+export function wrongState(id: string, state: SubmissionState, needed: string): PawlError {
+  return new PawlError('PAWL_WRONG_STATE', `Submission ${id} is ${state}; this needs one that is ${needed}.`, {
+    details: { id, state },
+  })
+}
+
+function superseded(id: string, baseline: string, revision: string): PawlError {
+  return new PawlError(
+    'PAWL_SUPERSEDED',
+    `Submission ${id} was compared with revision ${baseline} of its scope, which is at ${revision} now: its preview is not what would be applied. Upload it again, or rebase it.`,
+    { details: { id, baseline, revision } },
+  )
+}

@@ -1,0 +1,99 @@
+// Rows of cells under a header: CSV and sheets of a workbook.
+
+import { Malformed } from './bytes.ts'
+import type { RowFault, SourceRow } from './rows.ts'
+
+const columnsMax = 5000
+
+export class Header {
+  readonly names: readonly string[]
+  readonly index: ReadonlyMap<string, number>
+  /** For each set of known columns, where the others are. */
+  readonly #others = new WeakMap<ReadonlyMap<string, unknown>, readonly (readonly [name: string, index: number])[]>()
+  readonly #places = new WeakMap<readonly { readonly name: string }[], readonly number[]>()
+  readonly type: string | undefined
+
+  constructor(cells: readonly unknown[], line: number, type?: string) {
+    this.names = cells.map((cell) => (cell === undefined || cell === null ? '' : String(cell).trim()))
+    this.type = type
+    if (cells.length > columnsMax)
+      throw new Malformed('header', line, `The header has ${cells.length} columns; the limit is ${columnsMax}.`)
+    const index = new Map<string, number>()
+    for (const [at, name] of this.names.entries()) {
+      if (name === '') continue
+      if (index.has(name)) throw new Malformed('header', line, `The header has the column '${name.slice(0, 100)}' twice.`)
+      index.set(name, at)
+    }
+    if (index.size === 0) throw new Malformed('header', line, 'The first row names no column.')
+    this.index = index
+  }
+
+  row(line: number, cells: readonly unknown[]): TabularRow {
+    return new TabularRow(this, line, cells)
+  }
+
+  placesOf(columns: readonly { readonly name: string }[]): readonly number[] {
+    let places = this.#places.get(columns)
+    if (places === undefined) {
+      places = columns.map(({ name }) => this.index.get(name) ?? -1)
+      this.#places.set(columns, places)
+    }
+    return places
+  }
+
+  othersThan(known: ReadonlyMap<string, unknown>): readonly (readonly [name: string, index: number])[] {
+    let others = this.#others.get(known)
+    if (others === undefined) {
+      others = [...this.index].filter(([name]) => !known.has(name))
+      this.#others.set(known, others)
+    }
+    return others
+  }
+}
+
+export class TabularRow implements SourceRow {
+  readonly line: number
+  readonly #header: Header
+  readonly #cells: readonly unknown[]
+
+  constructor(header: Header, line: number, cells: readonly unknown[]) {
+    this.#header = header
+    this.line = line
+    this.#cells = cells
+  }
+
+  get type(): string | undefined {
+    return this.#header.type
+  }
+
+  get fault(): RowFault | undefined {
+    const { names } = this.#header
+    if (this.#cells.length <= names.length) return undefined
+    const extra = this.#cells.slice(names.length).findIndex((cell) => cell !== '' && cell !== undefined && cell !== null)
+    if (extra < 0) return undefined
+    const reason = `it has ${this.#cells.length} cells and the header names ${names.length} columns`
+    return { code: 'cells', reason, column: null, value: String(this.#cells[names.length + extra]).slice(0, 200) }
+  }
+
+  get(column: string): unknown {
+    const index = this.#header.index.get(column)
+    return index === undefined ? undefined : this.#cells[index]
+  }
+
+  values(columns: readonly { readonly name: string }[]): readonly unknown[] {
+    const places = this.#header.placesOf(columns)
+    return places.map((place) => this.#cells[place])
+  }
+
+  others(known: ReadonlyMap<string, unknown>): readonly string[] {
+    const others = this.#header.othersThan(known)
+    if (others.length === 0) return none
+    return others.flatMap(([name, index]) => (isEmpty(this.#cells[index]) ? [] : [name]))
+  }
+}
+
+const none: readonly string[] = []
+
+function isEmpty(cell: unknown): boolean {
+  return cell === undefined || cell === null || (typeof cell === 'string' && cell.trim() === '')
+}

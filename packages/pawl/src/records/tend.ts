@@ -1,0 +1,55 @@
+// Tending: a small job per submission that removes what is over. It expires what nobody submitted, clears staged rows after a commit, and
+// ends a submission whose apply died without a word, so that no slot stays taken.
+
+import { statement } from '../db/statement.ts'
+import type { Job } from '../jobs/types.ts'
+import { type RecordsCore, read, run, transact } from './core.ts'
+import { failDead } from './fail.ts'
+import { clearStaged } from './upload.ts'
+import type { TendPayload } from './work.ts'
+
+const tendStatement = statement(import.meta.url, 'tend')
+const expireStatement = statement(import.meta.url, 'expire')
+const clearErrorsStatement = statement(import.meta.url, 'errors-clear')
+const resolveStatement = statement(import.meta.url, 'resolve-alert')
+
+/** A submission that is being applied is looked at this often. */
+const lookMs = 30_000
+/** Nobody sleeps longer than this: the time of expiry may have moved. */
+const sleepMsMax = 6 * 3_600_000
+
+interface Row {
+  state: string
+  record_set: string
+  job_state: string
+  expires_in_ms: string | null
+}
+
+export async function tend(core: RecordsCore, job: Job<TendPayload>): Promise<unknown> {
+  const { tenant } = job
+  const id = job.payload.submission
+  const [row] = await read<Row>(core, tendStatement, { tenant, id })
+  if (row === undefined) return { state: 'gone' }
+  if (row.state === 'submitted') {
+    await clearStaged(core, tenant, id)
+    await resolve(core, tenant, row.record_set)
+    return { state: 'cleared' }
+  }
+  if (row.state === 'submitting') {
+    if (row.job_state === 'dead' || row.job_state === 'gone') await failDead(core, tenant, id)
+    return job.snooze(lookMs)
+  }
+  const leftMs = Number(row.expires_in_ms)
+  if (leftMs > 0) return job.snooze(Math.min(Math.max(leftMs, 1000), sleepMsMax))
+  await clearStaged(core, tenant, id)
+  await transact(core, async (tx) => {
+    await run(tx, clearErrorsStatement, { tenant, id })
+    await run(tx, expireStatement, { tenant, id })
+  })
+  await resolve(core, tenant, row.record_set)
+  return { state: 'expired' }
+}
+
+async function resolve(core: RecordsCore, tenant: string, set: string): Promise<void> {
+  await transact(core, (tx) => run(tx, resolveStatement, { tenant, record_set: set }))
+}

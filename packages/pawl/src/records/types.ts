@@ -1,0 +1,266 @@
+// Public types of records; no logic.
+
+import type { AnyTx } from '../db/adapters.ts'
+import type { StandardSchema } from '../jobs/types.ts'
+
+export type ColumnType = 'text' | 'number' | 'integer' | 'boolean' | 'date' | 'timestamp' | 'json'
+
+/** What a cell of this column must be. Its value becomes one canonical form before it is compared or hashed. */
+export interface Column {
+  readonly type: ColumnType
+  readonly required?: boolean
+  /** Of numbers. Give a text where a JavaScript number would round. */
+  readonly min?: number | string
+  readonly max?: number | string
+  /** Digits behind the point that a number may have. */
+  readonly scale?: number
+  readonly oneOf?: readonly string[]
+  readonly pattern?: RegExp
+  readonly charsMax?: number
+  /** false: spaces around a text are part of it. */
+  readonly trim?: boolean
+}
+
+/** A record's data: texts, booleans, and numbers as the text of their decimal value. */
+export type RecordData = Readonly<Record<string, unknown>>
+
+export interface RecordTypeOptions {
+  /** The column that names a row within its scope and type, or several of them. */
+  readonly key: string | readonly string[]
+  readonly columns: Readonly<Record<string, ColumnType | Column>>
+  /** For what columns cannot say. It sees the coerced row; what it gives back is stored. */
+  readonly schema?: StandardSchema
+}
+
+export type MissingPolicy = 'reject' | 'keep' | 'tombstone'
+
+export interface RecordSetOptions {
+  /** The names of what makes a scope, such as ['organisation', 'registration']. */
+  readonly scope: readonly string[]
+  /** Names of attributes of a scope that are set once and cannot change, such as ['accreditation']. */
+  readonly attributes?: readonly string[]
+  readonly types: Readonly<Record<string, RecordTypeOptions>>
+  /** Which column names the type of a row, when there are several. Default 'type'. In a workbook each sheet may be named after its type instead. */
+  readonly typeColumn?: string
+  /** What becomes of records that a submission leaves out. Default 'keep'. */
+  readonly missing?: MissingPolicy
+  /** What becomes of columns that are not declared. Default 'reject'. */
+  readonly unknownColumns?: 'reject' | 'ignore' | 'keep'
+  readonly schemaVersion?: number
+  /** A word about each row that is stored with its version, such as 'included'. A row whose word changed has changed. */
+  readonly classify?: (row: { readonly type: string; readonly key: string; readonly data: RecordData }) => string | null
+  /** 'submission': one event per commit. 'record': also one per changed record. Default 'submission'. */
+  readonly events?: 'none' | 'submission' | 'record'
+  /** What a failed apply means. undefined: as Pawl sees it. */
+  readonly failureClass?: (error: unknown) => FailureClass | undefined
+  readonly retry?: {
+    readonly attempts?: number
+    readonly initialMs?: number
+    readonly maxMs?: number
+    readonly jitter?: boolean
+  }
+  readonly limits?: Partial<UploadLimits>
+  /** Changes that are applied in one transaction; what a crash can lose. Default 5000. */
+  readonly chunkRows?: number
+  /** How long what is not submitted stays. Default: a week for validated and invalid ones, a day for the others. */
+  readonly keep?: Partial<Readonly<Record<'validated' | 'uploading' | 'ended', number | string>>>
+}
+
+export interface UploadLimits {
+  readonly bytesMax: number
+  readonly rowsMax: number
+  /** Characters of one row, and of one cell that never closes its quote. */
+  readonly rowCharsMax: number
+  /** Row errors that are stored; all are counted. */
+  readonly errorsMax: number
+  readonly xlsx: XlsxLimits
+}
+
+export interface XlsxLimits {
+  readonly fileBytesMax: number
+  readonly entriesMax: number
+  readonly unpackedBytesMax: number
+  /** Unpacked bytes per packed byte of one entry. */
+  readonly ratioMax: number
+  readonly sharedStringsBytesMax: number
+}
+
+export interface RecordSet {
+  readonly name: string
+}
+
+export type ScopeKey = Readonly<Record<string, string>>
+export type Format = 'csv' | 'ndjson' | 'json' | 'xlsx'
+export type FailureClass = 'permanent' | 'transient' | 'unknown'
+export type Body = AsyncIterable<Uint8Array | string> | Iterable<Uint8Array | string>
+
+export interface UploadOptions {
+  readonly format: Format
+  readonly attributes?: Readonly<Record<string, string>>
+  /** The name of the file, for people. */
+  readonly name?: string
+  readonly by?: string
+  /** What the sender says it sent; anything else is a truncated or damaged upload. */
+  readonly expect?: { readonly bytes?: number; readonly sha256?: string }
+  /** Starts an upload over that stopped: its id. */
+  readonly restart?: string
+  readonly signal?: AbortSignal
+  readonly onProgress?: (progress: { readonly id: string; readonly lines: number; readonly bytes: number }) => void
+}
+
+export type SubmissionState =
+  | 'uploading'
+  | 'validating'
+  | 'validated'
+  | 'invalid'
+  | 'upload-failed'
+  | 'submitting'
+  | 'submitted'
+  | 'superseded'
+  | 'failed'
+
+export interface Submission {
+  readonly id: string
+  readonly set: string
+  readonly scope: ScopeKey
+  readonly origin: 'upload' | 'rebase' | 'put' | 'append'
+  readonly state: SubmissionState
+  readonly revision: number
+  /** The scope's revision that this was compared with. */
+  readonly baseline: string
+  /** The number of its versions, once it has one. */
+  readonly number: string | null
+  readonly format: string | null
+  readonly name: string | null
+  readonly by: string | null
+  readonly rebasedFrom: string | null
+  readonly counts: SubmissionCounts
+  readonly progress: SubmissionProgress
+  readonly jobId: string | null
+  readonly failureClass: FailureClass | null
+  readonly error: string | null
+  readonly createdAt: Date
+  readonly submittingAt: Date | null
+  readonly endedAt: Date | null
+  readonly expiresAt: Date | null
+}
+
+export interface SubmissionCounts {
+  readonly rows: number
+  readonly created: number
+  readonly updated: number
+  readonly unchanged: number
+  /** Records that it leaves out; with the policy 'tombstone' each is deleted by it. */
+  readonly missing: number
+  readonly deleted: number
+  /** Rows that are not valid, by what they would have done. */
+  readonly invalid: { readonly created: number; readonly updated: number; readonly unkeyed: number }
+  readonly errors: number
+}
+
+export interface SubmissionProgress {
+  readonly bytes: number
+  readonly rows: number
+  /** Changes written so far, of this many. */
+  readonly applied: number
+  readonly of: number
+}
+
+export type RowKind = 'created' | 'updated' | 'unchanged' | 'missing' | 'invalid'
+
+export interface PreviewRow {
+  readonly line: number | null
+  readonly type: string
+  readonly key: string
+  readonly before: RecordData | null
+  readonly after: RecordData | null
+  readonly changes: readonly FieldChange[]
+}
+
+export interface FieldChange {
+  readonly field: string
+  readonly before?: unknown
+  readonly after?: unknown
+}
+
+export interface RowError {
+  readonly line: number
+  readonly code: string
+  readonly column: string | null
+  readonly value: string | null
+  readonly reason: string
+}
+
+export interface PageOptions {
+  readonly limit?: number
+  /** Where the last page ended. */
+  readonly after?: string
+}
+
+export interface Page<Item> {
+  readonly items: readonly Item[]
+  /** Give it as `after` for the next page; undefined: this was the last. */
+  readonly next: string | undefined
+}
+
+/** As-of: a pinned number, a submission's id, or a time. */
+export type At = { readonly number: string } | { readonly submission: string } | { readonly time: Date }
+
+export interface RecordVersion {
+  readonly type: string
+  readonly key: string
+  readonly number: string
+  readonly status: 'CREATED' | 'UPDATED' | 'DELETED'
+  readonly submission: string
+  readonly schemaVersion: number
+  readonly classification: string | null
+  readonly changed: readonly string[] | null
+  /** null: deleted, or erased. */
+  readonly data: RecordData | null
+  readonly isErased: boolean
+}
+
+export interface PutRow {
+  readonly type?: string
+  readonly data: object
+}
+
+export interface AppendRow {
+  readonly type?: string
+  /** Needed to delete; otherwise it is read from the data. */
+  readonly key?: string
+  /** null deletes. */
+  readonly data: object | null
+}
+
+export interface PutOptions {
+  readonly tx?: AnyTx
+  /** Write only if the record's current version has this number; '0': only if there is none. */
+  readonly number?: string
+  readonly by?: string
+  readonly attributes?: Readonly<Record<string, string>>
+}
+
+export interface AppendOptions {
+  readonly tx?: AnyTx
+  /** Append only if the scope is still at this revision. */
+  readonly revision?: string
+  readonly by?: string
+  readonly attributes?: Readonly<Record<string, string>>
+}
+
+export interface AppendAnswer {
+  readonly submission: string | null
+  /** The scope's committed number now. */
+  readonly number: string
+  readonly created: number
+  readonly updated: number
+  readonly deleted: number
+  readonly unchanged: number
+}
+
+export interface SubmitOptions {
+  /** Submit only if it is still at this revision. */
+  readonly revision?: number
+  readonly tx?: AnyTx
+}

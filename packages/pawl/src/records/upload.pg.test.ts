@@ -1,0 +1,347 @@
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { z } from 'zod'
+import { createDatabase, deferred, type TestDatabase } from '../../test/support/database.ts'
+import { csv, defineLoads, loadRows, startWorker, submitted } from '../../test/support/records.ts'
+import { xlsx, zip } from '../../test/support/xlsx.ts'
+
+let db: TestDatabase
+beforeEach(async () => {
+  db = await createDatabase()
+})
+afterEach(() => db.drop())
+
+const here = { organisation: '17', registration: '4' }
+
+/** In pieces that cut everything in two somewhere. */
+function* inPieces(text: string, bytes: number): Generator<Uint8Array> {
+  const all = Buffer.from(text)
+  for (let at = 0; at < all.length; at += bytes) yield all.subarray(at, at + bytes)
+}
+
+test('[R6] keys with ":" "/" quotes and unicode, and the same key in two types or scopes, do not collide', async () => {
+  const pawl = db.pawl()
+  const type = { key: ['a', 'b'], columns: { a: 'text', b: 'text', note: 'text' } } as const
+  const set = pawl.records.define('keys', { scope: ['x', 'y'], types: { 'in:coming': type, in: type } })
+  await startWorker(pawl)
+  const pairs = [
+    ['a:b', 'c'],
+    ['a', 'b:c'],
+    ['a/b', 'ü\u{1f600}'],
+    ['["a","b"]', '"'],
+    ['a', 'b'],
+    ['\\', '\\N'],
+    ['tab\there', 'line\nbreak'],
+  ]
+  const rows = ['in:coming', 'in'].flatMap((name) => pairs.map(([a, b]) => ({ type: name, a, b, note: `${name} ${a} ${b}` })))
+  const scopes = [pawl.records.in(set, { x: 'a', y: 'b:c' }), pawl.records.in(set, { x: 'a:b', y: 'c' })]
+  for (const scope of scopes) {
+    const done = await submitted(
+      pawl,
+      scope,
+      rows.map((row) => `${JSON.stringify(row)}\n`),
+      'ndjson',
+    )
+    expect(done.counts).toMatchObject({ created: rows.length, updated: 0 })
+  }
+  for (const scope of scopes) {
+    const found = (await scope.list()).items
+    expect(found.map(({ type: name, data }) => ({ type: name, ...data }))).toHaveLength(rows.length)
+    for (const row of rows) {
+      const { type: name, ...data } = row
+      expect((await scope.get(name, JSON.stringify([row.a, row.b])))?.data).toEqual(data)
+    }
+    expect(
+      (
+        await scope.upload(
+          rows.map((row) => `${JSON.stringify(row)}\n`),
+          { format: 'ndjson' },
+        )
+      ).counts,
+    ).toMatchObject({ unchanged: rows.length })
+  }
+})
+
+test('[R6] numbers keep every digit, from CSV, NDJSON and JSON, in columns and inside JSON', async () => {
+  const pawl = db.pawl()
+  const set = pawl.records.define('numbers', {
+    scope: ['x'],
+    types: { n: { key: 'id', columns: { id: 'integer', v: 'number', deep: 'json' } } },
+  })
+  await startWorker(pawl)
+  const scope = pawl.records.in(set, { x: '1' })
+  const values = ['12345678901234567890.12345678901234567890', '0.10', '-0.0', '1e3', '9007199254740993', '1E-7', '.5', '00042']
+  await submitted(pawl, scope, ['id,v\n', ...values.map((value, id) => `${id},${value}\n`)])
+  const expected = ['12345678901234567890.1234567890123456789', '0.1', '0', '1000', '9007199254740993', '0.0000001', '0.5', '42']
+  expect((await scope.list()).items.map(({ data }) => data?.v)).toEqual(expected)
+  const jsonValues = values.map((value, id) => `{"id":${id},"v":${['.5', '00042'].includes(value) ? `"${value}"` : value}}`)
+  expect((await scope.upload([jsonValues.join('\n')], { format: 'ndjson' })).counts).toMatchObject({ unchanged: values.length })
+  expect((await scope.upload([`[${jsonValues.join(',')}]`], { format: 'json' })).counts).toMatchObject({
+    unchanged: values.length,
+  })
+  await scope.put({ data: { id: 100, deep: { list: [1, 0.5, 'x'], big: 1n << 70n } } })
+  expect((await scope.get('n', '100'))?.data).toEqual({ id: '100', deep: { list: ['1', '0.5', 'x'], big: String(1n << 70n) } })
+})
+
+test('[R6] a field that is absent in the new data is reported removed', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await scope.put({ data: { rowId: 'a', note: 'n', tonnes: 2 } })
+  const upload = await scope.upload(['{"rowId":"a","tonnes":"2.00","note":null}'], { format: 'ndjson' })
+  expect((await pawl.records.rows(upload.id, 'updated')).items).toMatchObject([
+    { line: 1, key: 'a', changes: [{ field: 'note', before: 'n' }] },
+  ])
+})
+
+test('[R9] 1, "1" and " 1.0 " are one value; a bad cell is an error with row and column, the submission is invalid, and nothing is lost', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await scope.put({ data: { rowId: 'a', tonnes: 1 } })
+  for (const tonnes of ['1', '"1"', '" 1.0 "', '1.00', '10e-1'])
+    expect((await scope.upload([`{"rowId":"a","tonnes":${tonnes}}`], { format: 'ndjson' })).counts).toMatchObject({
+      unchanged: 1,
+      updated: 0,
+    })
+  const bad = await scope.upload(
+    [
+      'rowId,date,tonnes,isExport\na,2026-02-30,1,yes\nb,2026-02-28,"1,5",maybe\n,,3,\nc,2026-02-28,-1,no\nd,2026-02-28,1,no\nd,2026-02-28,2,no\n',
+    ],
+    { format: 'csv' },
+  )
+  expect(bad).toMatchObject({
+    state: 'invalid',
+    counts: { rows: 6, created: 2, invalid: { created: 2, updated: 1, unkeyed: 1 }, errors: 6 },
+  })
+  expect((await pawl.records.errors(bad.id)).items.map(({ line, column, value, code }) => [line, column, value, code])).toEqual([
+    [2, 'date', '2026-02-30', 'date'],
+    [3, 'isExport', 'maybe', 'boolean'],
+    [3, 'tonnes', '1,5', 'number'],
+    [4, 'rowId', '', 'required'],
+    [5, 'tonnes', '-1', 'min'],
+    [7, null, 'd', 'duplicate'],
+  ])
+  expect((await pawl.records.rows(bad.id, 'invalid')).items.map(({ line, key }) => [line, key])).toEqual([
+    [2, 'a'],
+    [3, 'b'],
+    [4, ''],
+    [5, 'c'],
+  ])
+  expect((await scope.list()).items.map(({ data }) => data)).toEqual([{ rowId: 'a', tonnes: '1' }])
+})
+
+test('[R9] a schema sees the coerced row, and its issues are row errors', async () => {
+  const pawl = db.pawl()
+  const set = pawl.records.define('schema', {
+    scope: ['x'],
+    classify: ({ data }) => (data.kind === 'b' ? 'excluded' : 'included'),
+    types: {
+      row: {
+        key: 'id',
+        columns: { id: 'text', kind: 'text', from: 'date', to: 'date' },
+        schema: z
+          .object({ id: z.string(), kind: z.string().default('a'), from: z.string(), to: z.string() })
+          .refine(({ from, to }) => from <= to, { message: 'it ends before it begins', path: ['to'] }),
+      },
+    },
+  })
+  const scope = pawl.records.in(set, { x: '1' })
+  const bad = await scope.upload(['id,kind,from,to\n1,,2026-01-02,2026-01-01\n'], { format: 'csv' })
+  expect((await pawl.records.errors(bad.id)).items).toMatchObject([
+    { line: 2, column: 'to', code: 'schema', reason: 'it ends before it begins' },
+  ])
+  await scope.put({ data: { id: '1', from: '2026-01-01', to: '2026-01-02' } })
+  expect(await scope.get('row', '1')).toMatchObject({ data: { kind: 'a' }, classification: 'included' })
+  await scope.put({ data: { id: '1', kind: 'b', from: '2026-01-01', to: '2026-01-02' } })
+  expect(await scope.get('row', '1')).toMatchObject({ classification: 'excluded' })
+})
+
+test('a CSV in pieces of any size is the same CSV', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const text = '\ufeffrowId,note,tonnes\r\n"a ""1""","two\r\nlines, ü\u{1f600}",1\r\nb,"",2\r\n\r\n"c",plain,3'
+  await scope.append([
+    { data: { rowId: 'a "1"', note: 'two\r\nlines, ü\u{1f600}', tonnes: 1 } },
+    { data: { rowId: 'b', tonnes: 2 } },
+    { data: { rowId: 'c', note: 'plain', tonnes: 3 } },
+  ])
+  for (const bytes of [1, 2, 3, 5, 7, 64, 1000]) {
+    const upload = await scope.upload(inPieces(text, bytes), { format: 'csv' })
+    expect(upload, `in pieces of ${bytes}`).toMatchObject({ state: 'validated', counts: { rows: 3, unchanged: 3 } })
+  }
+})
+
+test.each([
+  ['csv', 'rowId,note\na,"never closed\nb,c\n', 'quote', 2],
+  ['csv', 'rowId,note\na,"closed"x\n', 'quote', 2],
+  ['csv', 'rowId,rowId\na,b\n', 'header', 1],
+  ['csv', '', 'empty', 1],
+  ['csv', Buffer.from([0x72, 0x6f, 0x77, 0xff, 0xfe, 0x0a]), 'encoding', 0],
+  ['csv', `rowId,note\na,"${'x'.repeat(1_100_000)}`, 'row-too-long', 2],
+  ['ndjson', '{"rowId":"a"}\n{"rowId":"b"\n{"rowId":"c"}\n', 'json', 2],
+  ['ndjson', '{"rowId":"a"}\n{"rowId":"b","no', 'json', 2],
+  ['json', '[{"rowId":"a"},{"rowId":"b"}', 'json', 3],
+  ['json', '{"rowId":"a"}', 'json', 1],
+  ['xlsx', 'this is no zip', 'xlsx', 0],
+] as const)('[R10] a malformed %s (%#) is invalid with a clear error', async (format, body, code, line) => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const upload = await scope.upload([body as string], { format })
+  expect(upload).toMatchObject({ state: 'invalid' })
+  const { items } = await pawl.records.errors(upload.id)
+  expect(items.at(-1)).toMatchObject({ code, line })
+  expect(upload.error!.length).toBeGreaterThan(20)
+})
+
+test('[R10] rows of the wrong shape are row errors', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const wide = await scope.upload(['rowId,note\na,b,c\n'], { format: 'csv' })
+  expect((await pawl.records.errors(wide.id)).items).toMatchObject([{ line: 2, code: 'cells', value: 'c' }])
+  const unknown = await scope.upload(['rowId,colour\na,red\n'], { format: 'csv' })
+  expect((await pawl.records.errors(unknown.id)).items).toMatchObject([
+    { line: 2, code: 'unknown-column', column: 'colour', value: 'red' },
+  ])
+  const odd = await scope.upload(['[1]\n"x"\n{"rowId":{"a":1}}\n{"rowId":"nul\\u0000"}\n{"rowId":"half\\ud800"}\n'], {
+    format: 'ndjson',
+  })
+  expect((await pawl.records.errors(odd.id)).items.map(({ code }) => code)).toEqual([
+    'object',
+    'object',
+    'text',
+    'nul',
+    'surrogate',
+  ])
+})
+
+test('[R10] an upload that is cut short has failed, not your data; it can be started over, and the first one is refused', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  async function* broken() {
+    yield* csv(loadRows(3000))
+    throw new Error('socket hang up')
+  }
+  const error = await scope.upload(broken(), { format: 'csv' }).catch((caught: unknown) => caught)
+  expect(error).toMatchObject({ code: 'PAWL_UPLOAD_FAILED' })
+  const { id } = (error as { details: { id: string } }).details
+  expect(await pawl.records.get(id)).toMatchObject({ state: 'upload-failed' })
+  await expect(pawl.records.submit(id)).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE' })
+  const short = scope.upload(csv(loadRows(3)), { format: 'csv', restart: id, expect: { bytes: 100_000 } })
+  await expect(short).rejects.toMatchObject({ code: 'PAWL_UPLOAD_FAILED', details: { expected: 100_000 } })
+  const damaged = scope.upload(csv(loadRows(3)), { format: 'csv', restart: id, expect: { sha256: '00' } })
+  await expect(damaged).rejects.toMatchObject({ code: 'PAWL_UPLOAD_FAILED' })
+  // Two at once: the second took it over, so the first is refused whatever it still sends.
+  const { promise, resolve } = deferred()
+  async function* slow() {
+    yield* csv(loadRows(10))
+    await promise
+  }
+  const first = scope.upload(slow(), { format: 'csv', restart: id }).catch((caught: unknown) => caught)
+  const { until } = await import('../../test/support/database.ts')
+  await until('the first is uploading', async () => (await pawl.records.get(id)).state === 'uploading')
+  const second = await scope.upload(csv(loadRows(20)), { format: 'csv', restart: id })
+  expect(second).toMatchObject({ id, state: 'validated', counts: { rows: 20, created: 20 } })
+  resolve()
+  expect(await first).toMatchObject({ code: 'PAWL_LEASE_LOST' })
+  expect(await pawl.records.get(id)).toMatchObject({ state: 'validated', counts: { rows: 20, created: 20 } })
+  expect(await db.query('select count(*)::int as n from pawl.submission_row where submission = $1', [id])).toEqual([{ n: 20 }])
+})
+
+test('[R10] missing rows: reject names them, keep keeps them, tombstone deletes them and they can come back', async () => {
+  const pawl = db.pawl()
+  const names = ['reject', 'keep', 'tombstone'] as const
+  const sets = names.map((missing) =>
+    pawl.records.define(missing, { scope: ['x'], missing, types: { n: { key: 'id', columns: { id: 'text', v: 'text' } } } }),
+  )
+  const [reject, keep, tombstone] = sets.map((set) => pawl.records.in(set, { x: '1' })) as [
+    ReturnType<typeof pawl.records.in>,
+    ReturnType<typeof pawl.records.in>,
+    ReturnType<typeof pawl.records.in>,
+  ]
+  await startWorker(pawl)
+  const all = ['id,v\na,1\nb,1\nc,1\n']
+  const some = ['id,v\na,2\nc,1\n']
+  for (const scope of [reject, keep, tombstone]) await submitted(pawl, scope, all)
+  const rejected = await reject.upload(some, { format: 'csv' })
+  expect(rejected).toMatchObject({ state: 'invalid', counts: { missing: 1, errors: 1 } })
+  expect((await pawl.records.errors(rejected.id)).items).toMatchObject([{ code: 'missing', value: 'b' }])
+  expect((await pawl.records.rows(rejected.id, 'missing')).items).toMatchObject([
+    { key: 'b', before: { id: 'b', v: '1' }, after: null },
+  ])
+  expect(await submitted(pawl, keep, some)).toMatchObject({ counts: { missing: 1, deleted: 0 } })
+  expect((await keep.list()).items.map(({ key, data }) => [key, data?.v])).toEqual([
+    ['a', '2'],
+    ['b', '1'],
+    ['c', '1'],
+  ])
+  expect(await submitted(pawl, tombstone, some)).toMatchObject({ counts: { missing: 1, deleted: 1 } })
+  expect((await tombstone.list()).items.map(({ key }) => key)).toEqual(['a', 'c'])
+  expect(await tombstone.get('n', 'b')).toMatchObject({ status: 'DELETED', data: null })
+  expect(await submitted(pawl, tombstone, all)).toMatchObject({ counts: { created: 1, updated: 1, unchanged: 1 } })
+  expect((await tombstone.history('n', 'b')).map(({ status }) => status)).toEqual(['CREATED', 'DELETED', 'CREATED'])
+  for (const scope of [reject, keep, tombstone]) expect(await scope.audit()).toMatchObject({ isSound: true })
+})
+
+test('[R10] a workbook: sheets named after types, dates, numbers, shared and inline texts', async () => {
+  const pawl = db.pawl()
+  const columns = { id: 'text', on: 'date', tonnes: 'number', ok: 'boolean' } as const
+  const set = pawl.records.define('book', {
+    scope: ['x'],
+    types: { received: { key: 'id', columns }, sent: { key: 'id', columns } },
+  })
+  const scope = pawl.records.in(set, { x: '1' })
+  const head = ['id', 'on', 'tonnes', 'ok']
+  const book = xlsx([
+    {
+      name: 'received',
+      rows: [head, ['a & <b>', { date: 46_053 }, 0.1, true], [{ inline: 'c' }, '2026-02-01', '2.50', undefined]],
+    },
+    { name: 'notes', rows: [['ignore me']] },
+    { name: 'sent', rows: [head, ['a & <b>', { date: 46_053.0 }, 7, false]] },
+  ])
+  const upload = await scope.upload([book.subarray(0, 700), book.subarray(700)], { format: 'xlsx' })
+  expect(await pawl.records.errors(upload.id)).toMatchObject({ items: [] })
+  expect(upload).toMatchObject({ state: 'validated', counts: { created: 3 } })
+  expect((await pawl.records.rows(upload.id, 'created')).items.map(({ type, after }) => [type, after])).toEqual([
+    ['received', { id: 'a & <b>', on: '2026-01-31', tonnes: '0.1', ok: true }],
+    ['received', { id: 'c', on: '2026-02-01', tonnes: '2.5' }],
+    ['sent', { id: 'a & <b>', on: '2026-01-31', tonnes: '7', ok: false }],
+  ])
+  const cut = await scope.upload([book.subarray(0, book.length - 40)], { format: 'xlsx' })
+  expect(cut).toMatchObject({ state: 'invalid', error: expect.stringMatching(/cut short/) })
+})
+
+test('[R10] a workbook that is a bomb, and one with too many texts, are refused before they fill the memory', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(
+    defineLoads(pawl, {
+      limits: {
+        xlsx: {
+          fileBytesMax: 1_000_000,
+          entriesMax: 10,
+          unpackedBytesMax: 50_000_000,
+          ratioMax: 100,
+          sharedStringsBytesMax: 1_000_000,
+        },
+      },
+    }),
+    here,
+  )
+  const zeros = Buffer.alloc(40_000_000, 32)
+  const bomb = await scope.upload([xlsx([{ name: 'load', rows: [['rowId']] }], { 'xl/worksheets/sheet1.xml': zeros })], {
+    format: 'xlsx',
+  })
+  expect(bomb).toMatchObject({ state: 'invalid', error: expect.stringMatching(/more than 100 times/) })
+  const texts = Buffer.from(
+    `<sst>${Array.from({ length: 60_000 }, (_, n) => `<si><t>text ${Math.sin(n)}</t></si>`).join('')}</sst>`,
+  )
+  const many = await scope.upload([xlsx([{ name: 'load', rows: [['rowId']] }], { 'xl/sharedStrings.xml': texts })], {
+    format: 'xlsx',
+  })
+  expect(many).toMatchObject({ state: 'invalid', error: expect.stringMatching(/texts of the workbook/) })
+  const entries = await scope.upload(
+    [zip(Object.fromEntries(Array.from({ length: 11 }, (_, n) => [`f${n}`, Buffer.from('x')])))],
+    { format: 'xlsx' },
+  )
+  expect(entries).toMatchObject({ state: 'invalid', error: expect.stringMatching(/11 entries/) })
+  const large = await scope.upload([Buffer.alloc(2_000_000)], { format: 'xlsx' })
+  expect(large).toMatchObject({ state: 'invalid', error: expect.stringMatching(/larger than 1000000 bytes/) })
+})

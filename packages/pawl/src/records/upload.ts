@@ -1,0 +1,325 @@
+// An upload: from a stream, or from what an earlier submission staged, to a submission that is validated or invalid. One batch is staged
+// while the next is parsed, so memory holds two of them whatever the size.
+
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { statement } from '../db/statement.ts'
+import { describeError, isPawlError, PawlError } from '../errors.ts'
+import { probe } from '../kernel/probe.ts'
+import { retrying } from '../kernel/retry.ts'
+import { Malformed, UploadBytes } from './bytes.ts'
+import { type RecordsCore, read, run, transact } from './core.ts'
+import { type ReadRow, RowReader } from './rows.ts'
+import type { DefinedSet } from './sets.ts'
+import { sourceRows } from './sources.ts'
+import { addErrors, batchRows, type Staged, Stager, uploadLost } from './staging.ts'
+import type { Body, UploadOptions } from './types.ts'
+import { validateStaged } from './validate.ts'
+import { tendKind } from './work.ts'
+
+const beginStatement = statement(import.meta.url, 'upload-begin')
+const restartStatement = statement(import.meta.url, 'upload-restart')
+const stagedStatement = statement(import.meta.url, 'upload-staged')
+const endStatement = statement(import.meta.url, 'upload-end')
+const clearStatement = statement(import.meta.url, 'stage-clear')
+const clearErrorsStatement = statement(import.meta.url, 'errors-clear')
+const restageStatement = statement(import.meta.url, 'restage')
+
+export interface Place {
+  readonly tenant: string
+  readonly set: DefinedSet
+  readonly scopeId: string
+}
+
+interface Begun {
+  id: string
+  fence: string
+  committed: string
+  live: string
+}
+
+/** Where rows come from: the batches, how many bytes have come, and the digest of all when they have. */
+interface Source {
+  batches(): AsyncIterable<readonly ReadRow[]>
+  bytes(): number
+  end(): string | null
+}
+
+export async function upload(core: RecordsCore, place: Place, body: Body, options: UploadOptions): Promise<string> {
+  const begun =
+    options.restart === undefined
+      ? await begin(core, place, 'upload', options, null)
+      : await restart(core, place, options, options.restart)
+  const { limits } = place.set
+  const bytes = new UploadBytes(body, options.format === 'xlsx' ? limits.xlsx.fileBytesMax : limits.bytesMax, options.signal)
+  await fill(
+    core,
+    place,
+    begun,
+    {
+      batches: () => parsed(place.set, bytes, options),
+      bytes: () => bytes.count,
+      end: () => {
+        const sha256 = bytes.digest()
+        UploadBytes.assertExpected({ bytes: bytes.count, sha256 }, options.expect)
+        return sha256
+      },
+    },
+    options.onProgress,
+  )
+  return begun.id
+}
+
+/** Compares what a submission staged with the scope as it is now: a new submission with a new preview, by the same code as an upload. */
+export async function rebase(
+  core: RecordsCore,
+  place: Place,
+  from: { id: string; baselineNumber: string; format: string | null; name: string | null; by: string | null; lines: number },
+): Promise<string> {
+  const about = {
+    format: from.format,
+    ...(from.name === null ? {} : { name: from.name }),
+    ...(from.by === null ? {} : { by: from.by }),
+  }
+  const begun = await begin(core, place, 'rebase', about, from.id)
+  let lines = 0
+  await fill(core, place, begun, {
+    async *batches() {
+      for await (const rows of restaged(core, place.tenant, from)) {
+        lines += rows.length
+        yield rows
+      }
+    },
+    bytes: () => 0,
+    end: () => {
+      if (lines === from.lines) return null
+      throw new PawlError(
+        'PAWL_UPLOAD_FAILED',
+        `Submission ${from.id} has ${lines} of its ${from.lines} rows left: a record of it was erased. Upload the file again.`,
+      )
+    },
+  })
+  return begun.id
+}
+
+async function begin(
+  core: RecordsCore,
+  place: Place,
+  origin: 'upload' | 'rebase',
+  options: { format: string | null; name?: string; by?: string },
+  rebasedFrom: string | null,
+): Promise<Begun> {
+  return retrying(() =>
+    transact(core, async (tx) => {
+      const [begun] = await run<Begun>(tx, beginStatement, {
+        tenant: place.tenant,
+        scope_id: place.scopeId,
+        origin,
+        schema_version: place.set.schemaVersion,
+        missing_policy: place.set.missing,
+        format: options.format,
+        name: options.name ?? null,
+        submitted_by: options.by ?? null,
+        rebased_from: rebasedFrom,
+        keep_ms: place.set.keepMs.uploading,
+      })
+      await core.jobs(place.tenant).enqueue(tendKind, { submission: begun!.id }, { tx, delay: place.set.keepMs.uploading })
+      return begun!
+    }),
+  )
+}
+
+async function restart(core: RecordsCore, place: Place, options: UploadOptions, id: string): Promise<Begun> {
+  const begun = await retrying(() =>
+    transact(core, async (tx) => {
+      const [row] = await run<Begun>(tx, restartStatement, {
+        tenant: place.tenant,
+        scope_id: place.scopeId,
+        id,
+        format: options.format,
+        name: options.name ?? null,
+        submitted_by: options.by ?? null,
+        keep_ms: place.set.keepMs.uploading,
+      })
+      if (row !== undefined) await run(tx, clearErrorsStatement, { tenant: place.tenant, id })
+      return row
+    }),
+  )
+  if (begun === undefined)
+    throw new PawlError('PAWL_WRONG_STATE', `Submission ${id} is not an upload of this scope that can be started over.`, {
+      details: { id },
+    })
+  // The new fence is committed, so nobody stages rows any more while the old ones go.
+  await clearStaged(core, place.tenant, id)
+  return begun
+}
+
+/** Removes staged rows in bounded steps. */
+export async function clearStaged(core: RecordsCore, tenant: string, id: string): Promise<void> {
+  const limit = 5000
+  for (;;) {
+    const gone = await retrying(() => transact(core, (tx) => run(tx, clearStatement, { tenant, id, limit })))
+    if (gone.length < limit) return
+  }
+}
+
+async function fill(
+  core: RecordsCore,
+  place: Place,
+  begun: Begun,
+  source: Source,
+  onProgress?: UploadOptions['onProgress'],
+): Promise<void> {
+  const staged: Staged = {
+    id: begun.id,
+    fence: begun.fence,
+    scopeId: place.scopeId,
+    committed: begun.committed,
+    live: begun.live,
+  }
+  const stager = new Stager(core, place.tenant, place.set, staged)
+  try {
+    let staging = Promise.resolve()
+    try {
+      for await (const rows of source.batches()) {
+        await staging
+        if (stager.lines + rows.length > place.set.limits.rowsMax)
+          throw new Malformed(
+            'too-many-rows',
+            rows[0]!.line,
+            `The file has more than ${place.set.limits.rowsMax} rows. Split it, or raise limits.rowsMax.`,
+          )
+        onProgress?.({ id: begun.id, lines: stager.lines, bytes: source.bytes() })
+        staging = stager.add(rows, source.bytes())
+        staging.catch(() => undefined)
+      }
+    } finally {
+      // Also when parsing failed: what is under way must not write behind the end of the upload.
+      await staging.catch(() => undefined)
+    }
+    await staging
+    const digest = source.end()
+    onProgress?.({ id: begun.id, lines: stager.lines, bytes: source.bytes() })
+    await markStaged(core, place.tenant, staged, source.bytes(), digest)
+    if (probe.on) await probe.hit('records.validate.before', staged)
+    await validateStaged(core, place, staged, stager)
+  } catch (error) {
+    await endBadly(core, place, staged, stager, source.bytes(), error)
+  }
+}
+
+async function markStaged(
+  core: RecordsCore,
+  tenant: string,
+  staged: Staged,
+  bytes: number,
+  digest: string | null,
+): Promise<void> {
+  const [row] = await retrying(() =>
+    transact(core, (tx) => run(tx, stagedStatement, { tenant, id: staged.id, fence: staged.fence, bytes, digest })),
+  )
+  if (row === undefined) throw uploadLost(staged.id)
+}
+
+/** "Your file is not valid" is an answer; "it did not arrive" is an error, and the same submission can be started over. */
+async function endBadly(
+  core: RecordsCore,
+  place: Place,
+  staged: Staged,
+  stager: Stager,
+  bytes: number,
+  error: unknown,
+): Promise<void> {
+  if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
+  const isInvalid = error instanceof Malformed
+  const values = {
+    tenant: place.tenant,
+    id: staged.id,
+    fence: staged.fence,
+    state: isInvalid ? 'invalid' : 'upload-failed',
+    error: isInvalid ? error.message : describeError(error, 2000),
+    errors: isInvalid ? 1 : 0,
+    bytes,
+    keep_ms: isInvalid ? place.set.keepMs.validated : place.set.keepMs.ended,
+  }
+  const write = () =>
+    transact(core, async (tx) => {
+      const [ended] = await run(tx, endStatement, values)
+      if (ended === undefined) throw uploadLost(staged.id)
+      if (isInvalid) {
+        const fault = { code: error.code, reason: error.message, column: null, value: null }
+        await addErrors(tx, place.tenant, staged.id, stager.errors, [{ line: error.line, fault }])
+      }
+    })
+  // If even this cannot be written the upload stays as it is and expires; what went wrong first is what
+  // the caller hears.
+  const unwritten: unknown = await retrying(write).catch((caught: unknown) => caught)
+  if (isPawlError(unwritten, 'PAWL_LEASE_LOST')) throw unwritten
+  if (isInvalid) {
+    if (unwritten !== undefined) throw unwritten
+    return
+  }
+  throw isPawlError(error) ? withId(error, staged.id) : failed(error, staged.id)
+}
+
+function failed(error: unknown, id: string): PawlError {
+  return new PawlError(
+    'PAWL_UPLOAD_FAILED',
+    `The upload of submission ${id} failed and nothing of it counts: ${error instanceof Error ? error.message : String(error)} Send it again with { restart: '${id}' }.`,
+    { cause: error, details: { id } },
+  )
+}
+
+function withId(error: PawlError, id: string): PawlError {
+  return new PawlError(error.code, error.message, { cause: error.cause, details: { ...error.details, id } })
+}
+
+/** Rows that are parsed before others of this process, among them the batch that is being staged, get their turn. */
+const turnRows = 100
+
+async function* parsed(set: DefinedSet, bytes: UploadBytes, options: UploadOptions): AsyncGenerator<readonly ReadRow[]> {
+  const reader = new RowReader(set)
+  let batch: ReadRow[] = []
+  for await (const rows of sourceRows(options.format, bytes, set.limits, new Set(set.types.keys()))) {
+    for (const row of rows) {
+      const found = reader.read(row)
+      batch.push(found instanceof Promise ? await found : found)
+      if (batch.length % turnRows === 0) await nextTurn()
+      if (batch.length < batchRows) continue
+      yield batch
+      batch = []
+    }
+  }
+  if (batch.length > 0) yield batch
+}
+
+async function* restaged(
+  core: RecordsCore,
+  tenant: string,
+  from: { id: string; baselineNumber: string },
+): AsyncGenerator<readonly ReadRow[]> {
+  let after = '0'
+  for (;;) {
+    const rows = await read<{
+      line: string
+      type: string
+      key: string
+      hash: string | null
+      data: string | null
+      classification: string | null
+    }>(core, restageStatement, { tenant, id: from.id, committed: from.baselineNumber, after, limit: batchRows })
+    if (rows.length === 0) return
+    after = rows.at(-1)!.line
+    // A row without data was erased since; the count at the end notices.
+    const whole = rows.filter((row) => row.hash !== null && row.data !== null)
+    if (whole.length > 0)
+      yield whole.map(({ line, type, key, hash, data, classification }) => ({
+        line: Number(line),
+        type,
+        key,
+        hash: hash!,
+        data: data!,
+        classification,
+        faults: [],
+      }))
+  }
+}

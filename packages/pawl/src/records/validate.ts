@@ -1,0 +1,154 @@
+// After the last row: what only the whole can say. Rows that name one record twice, records that are left out, and the counts that the
+// preview shows and the commit must prove. One transaction, under the upload's fence.
+
+import type { Tx } from '../db/adapters.ts'
+import { statement } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { probe } from '../kernel/probe.ts'
+import { retrying } from '../kernel/retry.ts'
+import { type RecordsCore, run, transact } from './core.ts'
+import type { RowFault } from './rows.ts'
+import { addErrors, type Staged, uploadLost } from './staging.ts'
+import type { Place } from './upload.ts'
+
+const countsStatement = statement(import.meta.url, 'counts')
+const duplicatesStatement = statement(import.meta.url, 'duplicates')
+const missingStatement = statement(import.meta.url, 'missing')
+const tombstonesStatement = statement(import.meta.url, 'tombstones')
+const validatedStatement = statement(import.meta.url, 'validated')
+
+type Fault = { readonly line: number; readonly fault: RowFault }
+
+interface Found {
+  readonly faults: readonly Fault[]
+  /** All of them, of which `faults` are the first. */
+  readonly count: number
+}
+
+const nothing: Found = { faults: [], count: 0 }
+
+export async function validateStaged(
+  core: RecordsCore,
+  place: Place,
+  staged: Staged,
+  upload: { readonly lines: number; readonly lastLine: number; readonly errors: number },
+): Promise<void> {
+  await retrying(() => transact(core, (tx) => validate(tx, place, staged, upload)))
+  if (probe.on) await probe.hit('records.validate.after', staged)
+}
+
+async function validate(
+  tx: Tx,
+  place: Place,
+  staged: Staged,
+  upload: { lines: number; lastLine: number; errors: number },
+): Promise<void> {
+  const { tenant, set } = place
+  const rows = await run<{ kind: string; rows: string }>(tx, countsStatement, { tenant, id: staged.id })
+  const count = (kind: string) => Number(rows.find((row) => row.kind === kind)?.rows ?? 0)
+  const found = ['C', 'U', '=', 'I', 'J', 'X'].reduce((sum, kind) => sum + count(kind), 0)
+  if (found !== upload.lines)
+    throw new PawlError('PAWL_UPLOAD_FAILED', `${upload.lines} rows were staged and ${found} are there. Send the file again.`)
+  const keyed = upload.lines - count('X')
+  const room = Math.max(0, set.limits.errorsMax - upload.errors)
+  const doubled = count('keys') < keyed ? await findDuplicates(tx, tenant, staged.id, room) : nothing
+  // Rows that name a live record, valid or not; a record that comes back from a tombstone was not live.
+  const matched = count('U') + count('=') + count('J')
+  const missing = doubled.count > 0 ? 0 : Math.max(0, Number(staged.live) - matched)
+  const dropped =
+    set.missing === 'reject' && missing > 0
+      ? await findMissing(tx, place, staged, missing, room - doubled.faults.length)
+      : nothing
+  const errors = upload.errors + doubled.count + dropped.count
+  await addErrors(tx, tenant, staged.id, Math.min(upload.errors, set.limits.errorsMax), [...doubled.faults, ...dropped.faults])
+  const isValid = errors === 0
+  const stones =
+    set.missing === 'tombstone' && missing > 0 && isValid
+      ? await addTombstones(tx, place, staged, missing, upload.lastLine)
+      : undefined
+  const [row] = await run(tx, validatedStatement, {
+    tenant,
+    id: staged.id,
+    fence: staged.fence,
+    state: isValid ? 'validated' : 'invalid',
+    created: count('C'),
+    updated: count('U'),
+    unchanged: count('='),
+    missing,
+    deleted: stones?.rows ?? 0,
+    invalid_created: count('I'),
+    invalid_updated: count('J'),
+    invalid_unkeyed: count('X'),
+    errors: doubled.count + dropped.count,
+    last_line: stones?.lastLine ?? upload.lastLine,
+    error: isValid ? null : `${errors} error(s) in its rows.`,
+    keep_ms: set.keepMs.validated,
+  })
+  if (row === undefined) throw uploadLost(staged.id)
+}
+
+async function findDuplicates(tx: Tx, tenant: string, id: string, room: number): Promise<Found> {
+  const rows = await run<{ line: string; type: string; key: string; first_line: string; total: string }>(
+    tx,
+    duplicatesStatement,
+    {
+      tenant,
+      id,
+      limit: Math.max(1, room),
+    },
+  )
+  const faults = rows.slice(0, room).map(({ line, type, key, first_line }) => ({
+    line: Number(line),
+    fault: {
+      code: 'duplicate',
+      reason: `line ${first_line} has the same ${type} already`,
+      column: null,
+      value: key.slice(0, 200),
+    },
+  }))
+  return { faults, count: Number(rows[0]?.total ?? 0) }
+}
+
+async function findMissing(tx: Tx, place: Place, staged: Staged, missing: number, room: number): Promise<Found> {
+  const rows = await run<{ type: string; key: string }>(tx, missingStatement, {
+    tenant: place.tenant,
+    scope_id: place.scopeId,
+    id: staged.id,
+    committed: staged.committed,
+    after_type: '',
+    after_key: '',
+    limit: Math.max(1, room),
+  })
+  const faults = rows.slice(0, Math.max(0, room)).map(({ type, key }) => ({
+    line: 0,
+    fault: {
+      code: 'missing',
+      reason: `the ${type} with this key was submitted before and is left out now`,
+      column: null,
+      value: key.slice(0, 200),
+    },
+  }))
+  return { faults, count: missing }
+}
+
+async function addTombstones(
+  tx: Tx,
+  place: Place,
+  staged: Staged,
+  missing: number,
+  lastLine: number,
+): Promise<{ rows: number; lastLine: number }> {
+  const [row] = await run<{ rows: string; last_line: string }>(tx, tombstonesStatement, {
+    tenant: place.tenant,
+    scope_id: place.scopeId,
+    id: staged.id,
+    committed: staged.committed,
+    last_line: lastLine,
+  })
+  const found = { rows: Number(row!.rows), lastLine: Number(row!.last_line) }
+  if (found.rows === missing) return found
+  throw new PawlError(
+    'PAWL_UPLOAD_FAILED',
+    `The scope counts ${staged.live} live records, but ${found.rows} and not ${missing} are left out. Its counter is wrong; records.audit() shows what it should be.`,
+  )
+}

@@ -1,0 +1,20 @@
+// The kinds of job that carry the work of records, and what each is told.
+
+import type { RecordSetOptions } from './types.ts'
+
+export const applyKind = 'pawl.records.apply'
+export const tendKind = 'pawl.records.tend'
+export const recordsQueue = 'pawl.records'
+
+export interface ApplyPayload {
+  readonly submission: string
+  /** As the set said when it was submitted: the process that applies it may not define the set. */
+  readonly events: NonNullable<RecordSetOptions['events']>
+  readonly retry: { readonly attempts: number; readonly initialMs: number; readonly maxMs: number; readonly jitter: boolean }
+  readonly keepMs: number
+  readonly chunkRows: number
+}
+
+export interface TendPayload {
+  readonly submission: string
+}

@@ -1,0 +1,26 @@
+// What is written is executed: the example runs as a reader of it would run it, and prints what its expected.txt says.
+
+import { execFile } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import { expect, onTestFinished, test } from 'vitest'
+import { createDatabase } from './support/database.ts'
+
+const root = fileURLToPath(new URL('../../../', import.meta.url))
+
+test('examples/waste-records prints what it says it prints: two people, 15,000 rows, a killed worker, corrections', {
+  timeout: 400_000,
+}, async () => {
+  const db = await createDatabase({ isEmpty: true })
+  onTestFinished(() => db.drop())
+  const { stdout } = await promisify(execFile)(
+    process.execPath,
+    ['--import', 'tsx', '--conditions=source', 'examples/waste-records/main.ts'],
+    {
+      cwd: root,
+      env: { ...process.env, DATABASE_URL: db.url },
+    },
+  )
+  expect(stdout).toBe(readFileSync(new URL('../../../examples/waste-records/expected.txt', import.meta.url), 'utf8'))
+})

@@ -1,0 +1,235 @@
+// Projectors that die, stop or are cut off, and a standby that goes on: every event is applied once, whatever the moment.
+
+import { expect, test } from 'vitest'
+import type { TestDatabase } from '../support/database.ts'
+import { until } from '../support/database.ts'
+import { append, caughtUp, createLog, cursorOf, quickRunner } from '../support/projections.ts'
+import { ProjectorProcess, standBy, terminateSessions } from '../support/projector-process.ts'
+import { sceneSql } from './projections.ts'
+
+/** Every event once, and the wallets are what a fold over the log gives. */
+async function expectExact(db: TestDatabase, count: number): Promise<void> {
+  const entries = await db.query<{ position: number; times: number }>(
+    'select position::integer, count(*)::integer as times from entry group by position order by position',
+  )
+  expect(entries).toEqual(Array.from({ length: count }, (_, n) => ({ position: n + 1, times: 1 })))
+  const differing = await db.query(
+    `select * from (
+       select aggregateid as id, sum((payload ->> 'amount')::bigint)::bigint as balance, count(*)::integer as changes from pawl.event group by 1
+     ) folded full join wallet w using (id) where (folded.balance, folded.changes) is distinct from (w.balance, w.changes)`,
+  )
+  expect(differing).toEqual([])
+}
+
+/** The same code, from the first event into tables of its own, gives the same rows. */
+async function expectRebuilt(db: TestDatabase): Promise<void> {
+  const { pawl } = await standBy(db, 'wallets', 2)
+  await pawl.projections.rebuild('wallets', { reason: 'a test' })
+  await caughtUp(db, 'wallets', 2)
+  expect(await pawl.projections.compare('wallets', { generation: 2 })).toMatchObject({
+    isEqual: true,
+    tables: [
+      { table: 'wallet', rows: 3 },
+      { table: 'entry', rows: 12 },
+    ],
+  })
+}
+
+const transaction = (n: number) => [1, 2, 3, 4].map((i) => ({ key: `w${(n + i) % 3}`, data: { amount: n * 10 + i } }))
+
+const points = [
+  { probe: 'projections.batch.before', hit: 2 },
+  { probe: 'projections.batch.moved', hit: 2 },
+  ...[1, 2, 3, 4].map((i) => ({ probe: 'projections.event.handled' as const, hit: 4 + i })),
+  { probe: 'projections.batch.handled', hit: 2 },
+  { probe: 'projections.batch.committed', hit: 2 },
+] as const
+
+test.each(points)(
+  '[P1] a projector killed at $probe, time $hit, of a transaction of four events applies each once',
+  async ({ probe, hit }) => {
+    const db = await createLog(sceneSql)
+    const victim = await ProjectorProcess.holding(db.url, { scene: 'wallets', at: { probe, hit, what: 'kill' } })
+    const { said } = await standBy(db, 'wallets')
+    await append(db, ...transaction(1))
+    await caughtUp(db, 'wallets')
+    // The same process is killed in its second batch.
+    await append(db, ...transaction(2))
+    expect(await victim.ended()).toBe('SIGKILL')
+    expect(victim.heard('killing')).toEqual([{ event: 'killing', probe }])
+    await append(db, ...transaction(3))
+    await caughtUp(db, 'wallets')
+    await expectExact(db, 12)
+    expect(said).toEqual([])
+    await expectRebuilt(db)
+  },
+)
+
+test('[P2] kill -9 of the holder: a standby takes over within three seconds and nothing is applied twice', async () => {
+  const db = await createLog(sceneSql)
+  const victim = await ProjectorProcess.holding(db.url, {
+    scene: 'wallets',
+    runner: { ...quickRunner, lease: '60s', beatMs: 500 },
+  })
+  const { runner } = await standBy(db, 'wallets')
+  await until('the standby has been there long enough to believe a free lock', async () => {
+    const [row] = await db.query<{ is_old: boolean }>(
+      "select max(clock_timestamp() - backend_start) > interval '3 seconds' as is_old from pg_stat_activity where datname = current_database() and application_name like '% sweep' and pid not in (select pid from pg_stat_activity where client_port is null)",
+    )
+    return row!.is_old
+  })
+  await append(db, ...transaction(1))
+  await caughtUp(db, 'wallets')
+  expect(runner.held()).toEqual([])
+  const before = performance.now()
+  await victim.kill()
+  await append(db, ...transaction(2))
+  await until('the standby holds it', () => runner.held().length === 1)
+  const tookMs = performance.now() - before
+  await caughtUp(db, 'wallets')
+  await expectExact(db, 8)
+  expect(tookMs, `it took ${Math.round(tookMs)} ms`).toBeLessThan(3000)
+})
+
+test('[P2] SIGSTOP of the holder in the middle of a transaction: a standby takes over, and the transaction of the old one is gone', async () => {
+  const db = await createLog(sceneSql)
+  const victim = await ProjectorProcess.holding(db.url, { scene: 'wallets' })
+  const { runner } = await standBy(db, 'wallets')
+  await append(db, ...transaction(1), { key: 'held', data: { amount: 5, hold: true } })
+  await victim.hears('holding')
+  victim.pause()
+  await until('the standby holds it', () => runner.held().length === 1, 60_000)
+  await caughtUp(db, 'wallets')
+  await expectExact(db, 5)
+  victim.resume()
+  victim.tell('go')
+  await victim.hears('cursor.lost')
+  await append(db, ...transaction(2))
+  await caughtUp(db, 'wallets')
+  await expectExact(db, 9)
+})
+
+test('[P2] SIGSTOP of the holder between two transactions: its next write is refused by its fence, and that is kept', async () => {
+  const db = await createLog(sceneSql)
+  const victim = await ProjectorProcess.holding(db.url, {
+    scene: 'wallets',
+    at: { probe: 'projections.batch.before', hit: 2, what: 'hold' },
+  })
+  const { fence } = await cursorOf(db, 'wallets')
+  const { runner } = await standBy(db, 'wallets')
+  await append(db, ...transaction(1))
+  await caughtUp(db, 'wallets')
+  await append(db, ...transaction(2))
+  await victim.hears('holding')
+  victim.pause()
+  await until('the standby holds it', () => runner.held().length === 1, 60_000)
+  await caughtUp(db, 'wallets')
+  victim.resume()
+  victim.tell('go')
+  await victim.hears('cursor.refused')
+  await until('the evidence is kept', async () => (await db.query('select from pawl.refusal')).length > 0)
+  expect(await db.query('select what, subject, fence::text from pawl.refusal')).toEqual([
+    { what: 'cursor', subject: 'wallets generation 1 shard 0', fence },
+  ])
+  expect(Number((await cursorOf(db, 'wallets')).fence)).toBeGreaterThan(Number(fence))
+  await expectExact(db, 8)
+})
+
+test('[P2] pg_terminate_backend on every session of a stopped holder: liveness gives its cursor to the standby long before the lease ends', async () => {
+  const db = await createLog(sceneSql)
+  const victim = await ProjectorProcess.holding(db.url, {
+    scene: 'wallets',
+    runner: { ...quickRunner, lease: '120s' },
+    pawl: { databaseUrl: db.url, applicationName: 'victim' },
+  })
+  const { runner } = await standBy(db, 'wallets')
+  await append(db, ...transaction(1), { key: 'held', data: { amount: 5, hold: true } })
+  await victim.hears('holding')
+  victim.pause()
+  expect(await terminateSessions(db, 'victim')).toBeGreaterThan(4)
+  await until('the standby holds it', () => runner.held().length === 1, 30_000)
+  await caughtUp(db, 'wallets')
+  victim.resume()
+  victim.tell('go')
+  await victim.hears('cursor.lost')
+  await append(db, ...transaction(2))
+  await caughtUp(db, 'wallets')
+  await expectExact(db, 9)
+})
+
+test('[P2] pg_terminate_backend on the sessions of a holder that lives, again and again: nothing is lost or applied twice', async () => {
+  const db = await createLog(sceneSql)
+  await ProjectorProcess.holding(db.url, { scene: 'wallets', pawl: { databaseUrl: db.url, applicationName: 'victim' } })
+  await standBy(db, 'wallets')
+  for (let n = 0; n < 25; n++) {
+    await append(db, ...transaction(n))
+    // Whatever they are at: reading, in a transaction, in a commit.
+    if (n % 2 === 0) await terminateSessions(db, 'victim')
+  }
+  await caughtUp(db, 'wallets')
+  await expectExact(db, 100)
+})
+
+test('an event that kills its process is parked after three deaths, and its neighbours are applied', async () => {
+  const db = await createLog(sceneSql)
+  await append(
+    db,
+    { key: 'a', data: { amount: 1 } },
+    { key: 'poison', data: { amount: 2, kill: true } },
+    { key: 'b', data: { amount: 3 } },
+  )
+  // One death takes the whole batch; then event by event, so that the good one before it passes; the third death there is the last.
+  for (let deaths = 1; deaths <= 4; deaths++) {
+    const victim = new ProjectorProcess(db.url, { scene: 'wallets' })
+    expect(await victim.ended()).toBe('SIGKILL')
+    expect(await cursorOf(db, 'wallets')).toMatchObject({ position: deaths === 1 ? 0 : 1 })
+  }
+  const survivor = new ProjectorProcess(db.url, { scene: 'wallets' })
+  await survivor.hears('projection.parked')
+  await caughtUp(db, 'wallets')
+  expect(await db.query('select position::integer from entry order by 1')).toEqual([{ position: 1 }, { position: 3 }])
+  expect(await db.query('select key, reason from pawl.parked_key')).toEqual([
+    { key: 'poison', reason: 'Its process died 3 times while event 2 (Added) was applied.' },
+  ])
+})
+
+test('a sink whose process is killed hands over again only what was under way, with the same key', async () => {
+  const db = await createLog(sceneSql)
+  const victim = await ProjectorProcess.holding(db.url, { scene: 'mail' })
+  await append(db, { key: 'a' }, { key: 'slow', data: { hold: true } }, { key: 'b' }, { key: 'c' }, { key: 'slow' })
+  await victim.hears('handled', 3)
+  await until('what is finished is stored', async () => (await cursorOf(db, 'mail')).done === '{[3,5)}')
+  expect(await cursorOf(db, 'mail')).toMatchObject({ position: 1 })
+  await victim.kill()
+  const { said } = await standBy(db, 'mail')
+  await caughtUp(db, 'mail')
+  expect(said.filter(({ event }) => event === 'handled')).toMatchObject([{ position: 2 }, { position: 5 }])
+  const mails = await db.query<{ position: number; keys: number; times: number }>(
+    'select position::integer, count(distinct idempotency_key)::integer as keys, count(*)::integer as times from mail group by 1 order by 1',
+  )
+  expect(mails).toEqual([1, 2, 3, 4, 5].map((position) => ({ position, keys: 1, times: 1 })))
+})
+
+test.each(['projections.sink.handled', 'projections.sink.flushed'] as const)(
+  'a sink killed at %s repeats at most what was not stored, always in the order of its key',
+  async (probe) => {
+    const db = await createLog(sceneSql)
+    const victim = await ProjectorProcess.holding(db.url, { scene: 'mail', at: { probe, hit: 5, what: 'kill' } })
+    for (let n = 0; n < 10; n++) await append(db, ...transaction(n))
+    expect(await victim.ended()).toBe('SIGKILL')
+    await standBy(db, 'mail')
+    await caughtUp(db, 'mail')
+    const mails = await db.query<{ key: string; position: number; pid: number }>(
+      'select key, position::integer, pid from mail order by at',
+    )
+    expect(new Set(mails.map(({ position }) => position)).size).toBe(40)
+    // Four at a time, and what ended since the last store.
+    expect(mails.length).toBeLessThanOrEqual(40 + 12)
+    for (const pid of new Set(mails.map((mail) => mail.pid))) {
+      for (const key of new Set(mails.map((mail) => mail.key))) {
+        const positions = mails.filter((mail) => mail.pid === pid && mail.key === key).map(({ position }) => position)
+        expect(positions).toEqual([...positions].sort((a, b) => a - b))
+      }
+    }
+  },
+)

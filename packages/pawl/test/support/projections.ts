@@ -1,0 +1,97 @@
+// Small things that tests of projections share: appending by SQL, a ledger of wallets, and a runner that never outlives its test.
+
+import type { Pawl, PawlOptions, ProjectionRunner, RunnerOptions } from 'pawl'
+import { onTestFinished } from 'vitest'
+import { createDatabase, type TestDatabase, until } from './database.ts'
+
+/** Leases that do not end while a test runs; looks that come quickly. */
+export const calmRunner = { lease: '60s', beatMs: 200, lookMs: 50, pollMs: 50 } as const
+/** Leases that end quickly; late beats of a busy machine still come in time. */
+export const quickRunner = { lease: 2500, beatMs: 200, lookMs: 50, pollMs: 50 } as const
+
+export const walletSql = `
+  create table wallet (id text primary key, balance bigint not null check (balance >= 0), changes integer not null default 0);
+  create table entry (position bigint not null, wallet text not null, amount bigint not null, pid integer not null default pg_backend_pid())`
+
+/** A database that is dropped after everything that the test started on it has ended. */
+export async function createLog(sql = walletSql): Promise<TestDatabase> {
+  const db = await createDatabase()
+  onTestFinished(() => db.drop())
+  await db.query(sql)
+  return db
+}
+
+export interface Appending {
+  readonly type?: string
+  readonly key: string
+  readonly data?: unknown
+  readonly tenant?: string
+  readonly channel?: string
+}
+
+/** Appends in one transaction, in order; gives the token. */
+export async function append(db: Pick<TestDatabase, 'query'>, ...events: readonly Appending[]): Promise<string> {
+  const list = events.map(({ type = 'Added', key, data = {}, channel }) => ({
+    type,
+    aggregatetype: 'thing',
+    aggregateid: key,
+    payload: data,
+    channel,
+  }))
+  const rows = await db.query<{ answer: string }>('select a.answer from pawl.append_events($1, $2::jsonb) as a(answer)', [
+    events[0]?.tenant ?? '',
+    JSON.stringify(list),
+  ])
+  const [, xid, seq] = rows.at(-1)!.answer.split(' ')
+  return `${xid}:${seq}`
+}
+
+/** A runner in the test's own process, stopped with the test. */
+export async function startRunner(pawl: Pawl, options: RunnerOptions = calmRunner): Promise<ProjectionRunner> {
+  const runner = pawl.projections.runner(options)
+  onTestFinished(() => runner.stop())
+  await runner.start()
+  return runner
+}
+
+export interface Cursor {
+  readonly position: number
+  readonly fence: string
+  readonly holder: number | null
+  readonly state: string
+  readonly attempts: number
+  readonly crashes: number
+  readonly done: string
+  readonly reason: string | null
+}
+
+export async function cursorOf(db: TestDatabase, name: string, { generation = 1, shard = 0 } = {}): Promise<Cursor> {
+  const [row] = await db.query<Cursor>(
+    `select position::integer, fence::text, holder, state, attempts, crashes, done::text, reason
+     from pawl.cursor where name = $1 and generation = $2 and shard = $3`,
+    [name, generation, shard],
+  )
+  return row!
+}
+
+/** Waits until every cursor of the generation has passed everything that was sequenced, and everything appended was. */
+export async function caughtUp(db: TestDatabase, name: string, generation = 1): Promise<void> {
+  await until(
+    `${name} has caught up`,
+    async () => {
+      const [row] = await db.query<{ behind: number }>(
+        `select (
+         (select count(*) from pawl.event) - (select position from pawl.sequencer)
+         + (select max(s.position - c.position) from pawl.cursor c, pawl.sequencer s where c.name = $1 and c.generation = $2)
+       )::integer as behind`,
+        [name, generation],
+      )
+      return row!.behind === 0
+    },
+    30_000,
+  )
+}
+
+export function pawlOn(db: TestDatabase, options: Partial<PawlOptions> = {}): Pawl {
+  return db.pawl(options)
+}
