@@ -258,7 +258,11 @@ declare
 begin
   sequenced := 0;
   select c.system_id, c.timeline into v_system_id, v_timeline from pawl.cluster() c;
-  select s.* into strict v_row from pawl.sequencer s where s.tenant = '' for update;
+  -- It may take minutes: whoever comes meanwhile is told by a null head, and goes on with something else.
+  select s.* into v_row from pawl.sequencer s where s.tenant = '' for update skip locked;
+  if not found then
+    return;
+  end if;
   head := v_row.position;
   generation := v_row.generation;
   if v_row.system_id = v_system_id and pg_snapshot_xmax(pg_current_snapshot()) >= pg_snapshot_xmax(v_row.snapshot) then

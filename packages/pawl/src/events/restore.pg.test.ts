@@ -143,6 +143,25 @@ test('[O12] after a failover to a standby the generation grows, and the log goes
   ])
 }, 180_000)
 
+test('[O12] while one process rebases, the others are told and lose nothing', async () => {
+  const db = await createDatabase()
+  onTestFinished(() => db.drop())
+  await append(db.url, 1)
+  const first = new pg.Client({ connectionString: db.url })
+  await first.connect()
+  onTestFinished(() => first.end())
+  await first.query('begin')
+  expect((await first.query('select head::int from pawl.rebase_events()')).rows).toEqual([{ head: 1 }])
+  const other = readerOf(db.url)
+  await other.poll()
+  expect(other.seen).toEqual([])
+  await append(db.url, 2)
+  await first.query('commit')
+  await other.catchUp()
+  expect(other.seen.map(({ n }) => n)).toEqual([1, 2])
+  expect(await db.query('select generation from pawl.sequencer')).toEqual([{ generation: 1 }])
+})
+
 async function asPlainRole(db: TestDatabase): Promise<pg.Client> {
   const role = `plain_${db.name}`
   await db.query(`create role ${role}; grant usage on schema pawl to ${role};

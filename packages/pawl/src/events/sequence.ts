@@ -1,5 +1,6 @@
 // The sequencer's tick. Any process may run it, as often as it likes: whoever has the row works, the others are told so and go on.
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Connection, DatabaseOptions } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { probe } from '../kernel/probe.ts'
@@ -9,6 +10,7 @@ const sequenceStatement = statement(import.meta.url, 'sequence')
 
 /** A tick of so many events takes about a tenth of a second. */
 const tickEventsMax = 20_000
+const rebasePollMs = 200
 
 export interface Tick {
   /** 'busy': somebody else is at it. */
@@ -39,20 +41,26 @@ export async function sequence(
   if (probe.on) await probe.hit('events.sequence.before')
   const [row] = await connection.run<Row>(sequenceStatement, { limit: options.eventsMax ?? tickEventsMax })
   const { outcome, sequenced, head, generation, has_more } = row!
-  if (outcome === 'foreign') return rebase(database)
+  if (outcome === 'foreign')
+    return rebase(database, { outcome: 'busy', sequenced: 0, head: Number(head), generation, hasMore: false })
   if (probe.on) await probe.hit('events.sequence.after', row)
   return { outcome, sequenced, head: Number(head), generation, hasMore: has_more }
 }
 
-/** It reads every event that is kept. */
-async function rebase(database: DatabaseOptions): Promise<Tick> {
+/** It reads every event that is kept, so while somebody is at it nobody asks again at once. */
+async function rebase(database: DatabaseOptions, busy: Tick): Promise<Tick> {
   const connection = longConnection(database, 'rebase')
   try {
-    const [row] = await connection.query<{ sequenced: number; head: string; generation: number }>(
+    const [row] = await connection.query<{ sequenced: number; head: string | null; generation: number }>(
       'select r.sequenced, r.head, r.generation from pawl.rebase_events() r',
     )
     if (probe.on) await probe.hit('events.rebase.after', row)
-    return { outcome: 'rebased', sequenced: row!.sequenced, head: Number(row!.head), generation: row!.generation, hasMore: false }
+    const { sequenced, head, generation } = row!
+    if (head === null) {
+      await sleep(rebasePollMs)
+      return busy
+    }
+    return { outcome: 'rebased', sequenced, head: Number(head), generation, hasMore: false }
   } finally {
     await connection.close()
   }

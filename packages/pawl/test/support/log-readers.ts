@@ -69,7 +69,7 @@ export class MaxIdReader implements Reader {
 
   async poll(): Promise<void> {
     const rows = await this.#connection.query<{ seq: string; payload: ReadEvent }>(
-      'select seq::text, payload from pawl.event where seq > $1::bigint order by seq',
+      'select seq::text, payload from pawl.event where seq > $1::bigint order by event.seq',
       [this.#after],
     )
     this.seen.push(...rows.map(({ payload }) => payload))
