@@ -1,19 +1,23 @@
 // npm run bench -- <name>: one benchmark per capability.
 
-import { type Options, parseOptions, usage } from './harness/options.ts'
+import { type Bench, runBench } from './harness/bench.ts'
+import { parseOptions, usage } from './harness/options.ts'
 import { jobs } from './jobs.ts'
+import { outbox } from './outbox.ts'
+import { outboxReaders } from './outbox-readers.ts'
+import { projections } from './projections.ts'
 
-const benches: Readonly<Record<string, (options: Options) => Promise<boolean>>> = { jobs }
+const benches: readonly Bench[] = [jobs, outbox, projections, outboxReaders]
 
 const [name = '', ...args] = process.argv.slice(2)
-const bench = benches[name]
+const bench = benches.find((one) => one.name === name)
 if (bench === undefined) {
   process.stderr.write(`${usage}\n`)
   process.exit(2)
 }
 try {
   // A bar that is not met is a result, not a failure of the run.
-  await bench(parseOptions(args))
+  await runBench(bench, parseOptions(args))
 } catch (error) {
   process.stderr.write(`${error instanceof Error ? (error.stack ?? error.message) : String(error)}\n`)
   process.exitCode = 1

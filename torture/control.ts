@@ -69,8 +69,14 @@ export class ControlClient {
   /** Resolves when the supervisor has done it. */
   ask(request: Request): Promise<void> {
     const id = ++this.#lastId
+    // When all its connections are cut, nothing else may keep a process alive until the answer comes.
+    this.#socket.ref()
     return new Promise((resolve) => {
-      this.#waiting.set(id, resolve)
+      this.#waiting.set(id, () => {
+        this.#waiting.delete(id)
+        if (this.#waiting.size === 0) this.#socket.unref()
+        resolve()
+      })
       this.#socket.write(`${JSON.stringify({ id, ...request })}\n`)
     })
   }

@@ -3,7 +3,7 @@
 import { type ChildProcess, fork } from 'node:child_process'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import type { Answer, FromChild, Progress, Setup, Via, Work } from './protocol.ts'
+import type { Answer, FromChild, Progress, Setup, Via, Work, Written } from './protocol.ts'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const root = dirname(dirname(here))
@@ -57,12 +57,13 @@ export class Child {
 
   prepare = (setup: Setup): Promise<void> => this.call('prepare', setup)
   fill = (count: number): Promise<void> => this.call('fill', count)
-  /** `expect` jobs are this process's share: it tells at once when it has started them. */
-  work = (work: Work, expect: number): Promise<void> => this.call('work', work, Number.isFinite(expect) ? expect : -1)
+  /** `expect` jobs are this process's share: it tells at once when it has started them. Gives the moment when it began to work. */
+  work = (work: Work, expect: number): Promise<number> => this.call('work', work, Number.isFinite(expect) ? expect : -1)
   waitEmpty = (): Promise<number> => this.call('waitEmpty')
   bulk = (count: number, callSize: number): Promise<number> => this.call('bulk', count, callSize)
-  oneByOne = (count: number, inFlight: number): Promise<number> => this.call('oneByOne', count, inFlight)
+  oneByOne = (count: number, inFlight: number, via: Via = 'plain'): Promise<number> => this.call('oneByOne', count, inFlight, via)
   enqueue = (n: number, via: Via): Promise<number> => this.call('enqueue', n, via)
+  load = (durationMs: number): Promise<Written[]> => this.call('load', durationMs)
   metrics = (): Promise<Record<string, number>> => this.call('metrics')
   rss = (): Promise<number> => this.call('rss')
 

@@ -51,6 +51,7 @@ const verbs: Record<string, (...args: never[]) => Promise<unknown>> = {
     // A process that has all the jobs tells when it has started the last one. Of several, each tells now and then how far it is.
     if (expect < 0 || countsMemory) setInterval(sendProgress, progressMs).unref()
     await given('work')(work)
+    return now()
   },
   async waitEmpty() {
     while ((await given('remaining')()) > 0) await pause(1)
@@ -62,11 +63,11 @@ const verbs: Record<string, (...args: never[]) => Promise<unknown>> = {
     return now() - from
   },
   /** Keeps so many calls in flight until all are answered. */
-  async oneByOne(count: number, inFlight: number) {
+  async oneByOne(count: number, inFlight: number, via: Via) {
     const enqueue = given('enqueue')
     let next = 0
     const lane = async () => {
-      while (next < count) await enqueue(next++, 'plain')
+      while (next < count) await enqueue(next++, via)
     }
     const from = now()
     await Promise.all(Array.from({ length: inFlight }, lane))
@@ -76,6 +77,7 @@ const verbs: Record<string, (...args: never[]) => Promise<unknown>> = {
     const at = now()
     return (await given('enqueue')(n, via)) ?? at
   },
+  load: (durationMs: number) => given('load')(durationMs),
   metrics: async () => given('metrics')(),
   rss: async () => process.memoryUsage.rss(),
   close: async () => peer?.close?.(),

@@ -7,7 +7,8 @@ export interface Options {
   readonly only: readonly string[]
 }
 
-export const usage = `usage: npm run bench -- jobs [--json] [--rounds N] [--only name,...] [--quick] [--write]`
+export const usage =
+  'usage: npm run bench -- jobs | outbox | projections | outbox-readers [--json] [--rounds N] [--only name,...] [--quick] [--write]'
 
 export function parseOptions(args: readonly string[]): Options {
   const flags = new Map<string, string>()

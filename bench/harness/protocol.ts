@@ -8,6 +8,8 @@ export type Handler =
   | 'tx'
   /** The same, with the system's own way of sharing a transaction between jobs, if it has one. */
   | 'tx shared'
+  /** Each adds one to a row of its event's key. */
+  | 'upsert'
   /** Each takes 50 ms, so that the worker is busy and never asleep. */
   | 'slow'
   /** Tells when it started, for the time from enqueue to start. */
@@ -29,7 +31,7 @@ export interface Work {
   readonly countsMemory?: boolean
 }
 
-export type Via = 'plain' | 'tx'
+export type Via = 'plain' | 'tx' | 'pipelined'
 
 /** One system under test. What it does not offer it leaves out; the measure then shows no value for it. */
 export interface Peer {
@@ -45,9 +47,19 @@ export interface Peer {
   bulk?(count: number, callSize: number): Promise<void>
   /** Gives the moment of the call that enqueues, if other statements came before it. */
   enqueue?(n: number, via: Via): Promise<number | undefined>
+  /** Writes for so long, and tells what it committed. */
+  load?(durationMs: number): Promise<Written[]>
   /** Its own counters. */
   metrics?(): Record<string, number>
   close?(): Promise<void>
+}
+
+/** A committed event of a load: it carries its key's version, and this is when its commit was sent. */
+export interface Written {
+  readonly n: number
+  readonly key: string
+  readonly version: number
+  readonly at: number
 }
 
 /** What a system calls when one of its handlers starts. */

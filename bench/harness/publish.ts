@@ -23,7 +23,17 @@ export interface Published {
 export function publish(
   name: string,
   fresh: readonly Measure[],
-  { rounds, servers, order }: { rounds: number; servers: Readonly<Record<string, string>>; order: readonly string[] },
+  {
+    rounds,
+    servers,
+    order,
+    packages,
+  }: {
+    rounds: number
+    servers: Readonly<Record<string, string>>
+    order: readonly string[]
+    packages: readonly string[]
+  },
 ): void {
   const file = join(bench, 'results', `${name}.json`)
   const kept = readEarlier(file).filter((earlier) => !fresh.some((measure) => measure.name === earlier.name))
@@ -37,7 +47,7 @@ export function publish(
       memoryGb: Math.round(totalmem() / 2 ** 30),
       system: `${process.platform} ${release()}`,
     },
-    releases: { node: process.versions.node, ...servers, ...peerReleases() },
+    releases: { node: process.versions.node, ...servers, ...releasesOf(packages) },
     measures: [...kept, ...fresh].sort((a, b) => order.indexOf(a.name) - order.indexOf(b.name)),
   }
   mkdirSync(dirname(file), { recursive: true })
@@ -53,14 +63,14 @@ function readEarlier(file: string): readonly Measure[] {
   }
 }
 
-function peerReleases(): Record<string, string> {
+function releasesOf(packages: readonly string[]): Record<string, string> {
   const { dependencies, optionalDependencies } = JSON.parse(readFileSync(join(bench, 'package.json'), 'utf8')) as Record<
     string,
     Record<string, string>
   >
   return Object.fromEntries(
     Object.entries({ ...dependencies, ...optionalDependencies })
-      .filter(([name]) => !name.startsWith('node-'))
+      .filter(([name]) => packages.includes(name))
       .sort(),
   )
 }

@@ -63,6 +63,14 @@ export async function interleave(
       }
     }
   }
+  return resultsOf(taken, new Map([...failures].filter(([name]) => taken.get(name)!.length === 0)), noises)
+}
+
+export function resultsOf(
+  taken: ReadonlyMap<string, readonly Sample[]>,
+  failures: ReadonlyMap<string, string>,
+  noises: readonly number[],
+): Results {
   const samples = (contender: string, metric = 'value') => (taken.get(contender) ?? []).flatMap((sample) => sample[metric] ?? [])
   return {
     samples,
@@ -70,7 +78,7 @@ export async function interleave(
       const values = samples(contender, metric)
       return values.length === 0 ? null : rounded(median(values))
     },
-    failures: new Map([...failures].filter(([name]) => taken.get(name)!.length === 0)),
+    failures,
     noise: noises.length === 0 ? undefined : median(noises),
   }
 }

@@ -12,8 +12,6 @@ const ways: readonly Way[] = ['own', 'plain']
 const { options, proc, history, logger } = underTest(canaries)
 const enqueuer = new Enqueuer({ url: options.url, name: proc, history, logger })
 const stop = new AbortController()
-// When all its connections are cut nothing else may keep it alive, and it would end in the middle of a wait.
-setInterval(() => undefined, 1000)
 process.on('SIGTERM', () => stop.abort())
 history.write('started', { pid: process.pid })
 
