@@ -114,7 +114,7 @@ async function makeSmall(call: Call): Promise<number> {
     finalTries,
     say,
     play: async (candidate) => {
-      const end = await runStorm(scenario, candidate, { canary: planted, say: () => undefined, keep: false })
+      const end = await runStorm(scenario, candidate, { canary: planted, say: () => undefined, keep: 'never' })
       const { violations } = (planted === undefined ? end : onlyBy(planted, end)).report
       return [...new Set(violations.map(({ check }) => check))]
     },

@@ -13,7 +13,8 @@ import type { Scenario } from './scenario.ts'
 export interface StormOptions {
   readonly canary?: Canary | undefined
   readonly say: (line: string) => void
-  readonly keep: boolean
+  /** Histories of a clean run are kept when true; those of any other always, unless nobody will look at them. */
+  readonly keep: boolean | 'never'
 }
 
 export async function runStorm(scenario: Scenario, plan: Plan, options: StormOptions): Promise<RunReport> {
@@ -44,7 +45,7 @@ export async function runStorm(scenario: Scenario, plan: Plan, options: StormOpt
       faults,
       isVacuous,
     })
-    keep = options.keep || judged.violations.length > 0 || isVacuous
+    keep = options.keep !== 'never' && (options.keep || judged.violations.length > 0 || isVacuous)
     return { report, more: { ...judged.more, 'at rest after ms': restedMs }, dir: keep ? rig.dir : undefined }
   } finally {
     await rig.close({ keep })

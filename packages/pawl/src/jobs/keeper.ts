@@ -91,11 +91,18 @@ export class Board {
 }
 
 /** Set by `pawl/testing` before a worker starts. */
-export const keeperTesting: { probeModule: string | undefined } = { probeModule: undefined }
+export const keeperTesting: {
+  probeModule: string | undefined
+  /** The thread's module as JavaScript, for a run that starts hundreds of threads: compiling it takes longer than all else that one does. */
+  compiledThread: string | undefined
+} = { probeModule: undefined, compiledThread: undefined }
 
 /** In the repository the thread's module is TypeScript still, and a thread does not inherit the loader: it registers its own. */
 function newThread(options: WorkerOptions): Thread {
   if (!import.meta.url.endsWith('.ts')) return new Thread(new URL('./keeper-thread.js', import.meta.url), options)
+  // A probe module is TypeScript too, and shares its modules with the thread.
+  const { compiledThread, probeModule } = keeperTesting
+  if (compiledThread !== undefined && probeModule === undefined) return new Thread(compiledThread, options)
   const loader = import.meta.resolve('tsx/esm/api')
   const thread = new URL('./keeper-thread.ts', import.meta.url).href
   return new Thread(`import('${loader}').then(({ register }) => { register(); return import('${thread}') })`, {

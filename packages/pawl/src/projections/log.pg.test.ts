@@ -3,6 +3,7 @@ import { installProbe, resetConnections } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { deferred, until } from '../../test/support/database.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
+import { bind, statement } from '../db/statement.ts'
 
 const retry = { attempts: 3, initialMs: 5, factor: 1, jitter: false } as const
 const addSql = `insert into wallet (id, balance, changes) values ($1, $2, 1)
@@ -215,6 +216,28 @@ test('[P8] seen waits for a transaction that is still open, and says why it give
   await seeing
   expect(await db.query("select balance::integer from wallet where id = 'late'")).toEqual([{ balance: 1 }])
   await expect(pawl.projections.seen('nobody', token)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+})
+
+test('[P8] a commit between the snapshot and the look at its status is not taken for a transaction without events', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('wallets', { on: { Added: add } })
+  const runner = await startRunner(pawl)
+  await runner.stop()
+  const [writer, reader] = [await db.pool.connect(), await db.pool.connect()]
+  await writer.query('begin')
+  const query = async <Row>(text: string, values?: unknown[]) => (await writer.query(text, values)).rows as Row[]
+  const token = await append({ query }, { key: 'late', data: { amount: 1 } })
+  await reader.query('begin isolation level repeatable read')
+  await reader.query('select 1')
+  await writer.query('commit')
+  const seen = statement(import.meta.url, 'seen')
+  const look = async () =>
+    (await reader.query(seen.text, bind(seen, { tenant: '', name: 'wallets', xid: token.split(':')[0]! }))).rows[0]
+  expect(await look()).toMatchObject({ status: 'in progress' })
+  await reader.query('commit')
+  expect(await look()).toMatchObject({ status: 'committed', unapplied: 1 })
+  for (const client of [writer, reader]) client.release()
 })
 
 test('[P8] seen tells of an event that was parked or rolled back instead of waiting for it', async () => {

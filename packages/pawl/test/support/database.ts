@@ -2,6 +2,7 @@
 
 import { randomBytes } from 'node:crypto'
 import { createPawl, type Pawl, type PawlOptions, silentLogger } from 'pawl'
+import { keeperTesting } from 'pawl/testing'
 import pg from 'pg'
 import { inject } from 'vitest'
 
@@ -18,6 +19,7 @@ export interface TestDatabase {
 
 export async function createDatabase(options: { isEmpty?: boolean } = {}): Promise<TestDatabase> {
   const serverUrl = inject('serverUrl')
+  keeperTesting.compiledThread = inject('keeperThread')
   const name = `t_${randomBytes(6).toString('hex')}`
   const admin = (text: string) => onServer(serverUrl, text)
   await admin(`create database ${name}${options.isEmpty ? '' : ' template pawl_template'}`)

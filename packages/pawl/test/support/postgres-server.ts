@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { startEmbedded } from '@pawl/server/embedded'
 import { migrate } from 'pawl'
 import type { TestProject } from 'vitest/node'
+import { compileKeeperThread } from './keeper-thread.ts'
 
 declare module 'vitest' {
   export interface ProvidedContext {
@@ -13,6 +14,7 @@ declare module 'vitest' {
     serverUrl: string
     serverPid: number
     serverDataDir: string
+    keeperThread: string
   }
 }
 
@@ -37,7 +39,10 @@ export default async function setup(project: TestProject): Promise<() => Promise
   project.provide('serverUrl', server.url)
   project.provide('serverPid', server.pid)
   project.provide('serverDataDir', server.dataDir)
+  const keeperThread = await compileKeeperThread()
+  project.provide('keeperThread', keeperThread)
   return async () => {
+    await rm(keeperThread)
     await server.stop('immediate')
     await rm(dir, { recursive: true, force: true })
   }

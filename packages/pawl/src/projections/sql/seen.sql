@@ -35,7 +35,8 @@ placed as materialized (
 )
 select
   (select string_agg(distinct l.state, ', ') from live l) as states,
-  pg_xact_status(:xid::xid8) as status,
+  -- As of the snapshot that the counts below are of: a commit since then has its status at once, and its events are not counted here.
+  case when pg_visible_in_snapshot(:xid::xid8, pg_current_snapshot()) then pg_xact_status(:xid::xid8) else 'in progress' end as status,
   count(*)::integer as events,
   count(*) filter (where p.position is null or (p.position > p.reached and not p.done @> p.position))::integer as unapplied,
   count(*) filter (
