@@ -11,7 +11,9 @@ const table =
 const insert = 'insert into purchase (customer, detail) values ($1, $2::jsonb)'
 const insertWithEvent = `
   with stored as (${insert} returning id)
-  select pawl.append_event('', 'default', 'mail', $3::text, 'Sent', $2::jsonb, null, true) as answer from stored`
+  insert into pawl.event (aggregatetype, aggregateid, type, payload)
+  select 'mail', $3::text, 'Sent', $2::jsonb from stored
+  returning pawl.wake_readers()`
 
 export function open(_started: Started, variant: string | undefined): Peer {
   const hasEvent = variant === 'event'

@@ -3,8 +3,8 @@
 -- CACHE 1: of two writers of one key, the second draws the larger number.
 create sequence pawl.event_seq as bigint cache 1;
 
--- A UUID of version 7: 48 bits of milliseconds, then random. PostgreSQL has its own only from 18 on, and it knows nothing of pawl.now(). Not
--- in SQL, because the planner would inline it into every insert that it plans, at half the cost of the insert.
+-- A UUID of version 7: 48 bits of milliseconds, then random. Only for a server that has none of its own: before PostgreSQL 18. Not in SQL,
+-- because the planner would inline it into every insert that it plans, at half the cost of the insert.
 create function pawl.new_event_id() returns uuid
 language plpgsql as $$
 begin
@@ -40,6 +40,14 @@ comment on table pawl.event is
   'while the writer holds the key (its row lock), or the order of two writers of one key is nobody''s.';
 comment on column pawl.event.xid is 'The top-level transaction that wrote it. Leave it to its default.';
 comment on column pawl.event.payload is 'Null only after an erasure.';
+-- The server's own costs a fifth of an append less.
+do $$
+begin
+  if to_regprocedure('pg_catalog.uuidv7()') is not null then
+    alter table pawl.event alter column id set default uuidv7();
+  end if;
+end
+$$;
 
 select pawl.add_day_partitions('event', (pawl.now() at time zone 'UTC')::date, 7);
 
@@ -374,6 +382,12 @@ create trigger sleeping_reader_added after insert on pawl.sleeper
   for each row when (new.queue = 'pawl.events') execute function pawl.note_sleeping_readers();
 create trigger sleeping_reader_gone after delete on pawl.sleeper
   for each row when (old.queue = 'pawl.events') execute function pawl.note_sleeping_readers();
+
+-- For an insert of your own, `insert into pawl.event (...) values (...) returning pawl.wake_readers()`: without it readers find the event at
+-- their next poll. Planned into the statement, so it costs a look at the sequence. Not for a transaction that is to be prepared.
+create function pawl.wake_readers() returns boolean
+language sql volatile
+return case when pg_sequence_last_value('pawl.reader_sleeps'::regclass) is not null then pg_notify('pawl_events', '') is not null else false end;
 
 -- Says what is wrong with an event that is refused.
 create function pawl.raise_bad_event(p_tenant text, p_channel text, p_aggregatetype text, p_aggregateid text, p_type text, p_payload jsonb, p_headers jsonb)

@@ -4,6 +4,18 @@ create sequence pawl.record_scope_id as bigint;
 create sequence pawl.submission_id as bigint;
 create sequence pawl.record_id as bigint cache 1;
 
+create table pawl.record_set (
+  tenant text collate "C" not null default '',
+  name text collate "C" not null,
+  schema_version integer not null,
+  definition jsonb not null,
+  kept_at timestamptz not null default pawl.now(),
+  primary key (tenant, name, schema_version)
+);
+comment on table pawl.record_set is
+  'How applications declared their record sets: scope, attributes, and the key and JSON Schema of each type, by the version of the schema. '
+  'For readers that do not run the application''s code; nothing is decided by it.';
+
 create table pawl.record_scope (
   tenant text collate "C" not null default '',
   id bigint not null default nextval('pawl.record_scope_id'),

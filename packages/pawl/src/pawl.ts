@@ -40,6 +40,7 @@ export class Pawl implements Tenant {
   readonly #projections = new Map<string, Defined>()
   readonly #onLocal = new Set<() => void>()
   readonly #sets = new Map<string, DefinedSet>()
+  readonly #keptSets = new Set<string>()
 
   constructor(options: PawlOptions) {
     this.config = resolveConfig(options)
@@ -111,7 +112,7 @@ export class Pawl implements Tenant {
   }
 
   #records(tenant: string): Records {
-    return new Records({ pool: this.#pool, sets: this.#sets, jobs: (name) => this.#jobs(name) }, tenant)
+    return new Records({ pool: this.#pool, sets: this.#sets, kept: this.#keptSets, jobs: (name) => this.#jobs(name) }, tenant)
   }
 
   /** A capability emits its own events only. */

@@ -1,13 +1,9 @@
 // Append: an event exists if and only if its transaction committed, whoever began that transaction.
 
-import { sql as drizzleSql } from 'drizzle-orm'
-import { drizzle } from 'drizzle-orm/node-postgres'
-import knex from 'knex'
-import { Kysely, PostgresDialect } from 'kysely'
-import { drizzleTx, type Pawl } from 'pawl'
+import type { Pawl } from 'pawl'
 import pg from 'pg'
-import postgres from 'postgres'
-import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest'
+import { afterAll, beforeAll, beforeEach, expect, onTestFinished, test } from 'vitest'
+import { adapters, awkward } from '../../test/support/adapters.ts'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { Connection } from '../db/driver.ts'
@@ -30,59 +26,11 @@ const keys = async () =>
 
 class Undo extends Error {}
 
-/** Runs the work in a transaction of each library; 'undo' ends it by an error. */
-const libraries: Readonly<Record<string, (work: (tx: object) => Promise<void>) => Promise<void>>> = {
-  pg: async (work) => {
-    const client = await db.pool.connect()
-    try {
-      await client.query('begin')
-      await work(client)
-      await client.query('commit')
-    } catch (error) {
-      await client.query('rollback')
-      throw error
-    } finally {
-      client.release()
-    }
-  },
-  'postgres.js': async (work) => {
-    const client = postgres(db.url, { max: 1, onnotice: () => undefined })
-    try {
-      await client.begin((tx) => work(tx))
-    } finally {
-      await client.end()
-    }
-  },
-  kysely: async (work) => {
-    const kysely = new Kysely({ dialect: new PostgresDialect({ pool: new pg.Pool({ connectionString: db.url, max: 1 }) }) })
-    try {
-      await kysely.transaction().execute((tx) => work(tx))
-    } finally {
-      await kysely.destroy()
-    }
-  },
-  drizzle: async (work) => {
-    const pool = new pg.Pool({ connectionString: db.url, max: 1 })
-    try {
-      await drizzle(pool).transaction((tx) => work(drizzleTx(tx as never, drizzleSql as never)))
-    } finally {
-      await pool.end()
-    }
-  },
-  knex: async (work) => {
-    const client = knex({ client: 'pg', connection: db.url, pool: { min: 0, max: 1 } })
-    try {
-      await client.transaction((tx) => work(tx))
-    } finally {
-      await client.destroy()
-    }
-  },
-}
-
-test.each(Object.keys(libraries))('[O1] through %s an event is there if and only if the transaction commits', async (name) => {
-  const inTransaction = libraries[name]!
+test.each(Object.keys(adapters))('[O1] through %s an event is there if and only if the transaction commits', async (name) => {
+  const adapter = await adapters[name]!(db.url)
+  onTestFinished(async () => void (await adapter.close()))
   await expect(
-    inTransaction(async (tx) => {
+    adapter.transaction(async ({ tx }) => {
       await pawl.events.append(placed('undone'), { tx })
       await pawl.events.append([placed('undone'), placed('undone')], { tx })
       throw new Undo()
@@ -90,14 +38,14 @@ test.each(Object.keys(libraries))('[O1] through %s an event is there if and only
   ).rejects.toBeInstanceOf(Undo)
   expect(await keys()).toEqual([])
   const answers: string[] = []
-  await inTransaction(async (tx) => {
-    const one = await pawl.events.append({ ...placed('a'), headers: { traceparent: '00-1-2-01' } }, { tx })
+  await adapter.transaction(async ({ tx }) => {
+    const one = await pawl.events.append({ ...placed('a'), data: awkward, headers: { traceparent: '00-1-2-01' } }, { tx })
     const many = await pawl.events.append([placed('b'), placed('c')], { tx })
     answers.push(...one.ids, ...many.ids)
     expect(one.token).toMatch(/^\d+:\d+$/)
   })
   expect(await db.query('select id::text, aggregateid as key, payload from pawl.event order by seq')).toEqual(
-    ['a', 'b', 'c'].map((key, index) => ({ id: answers[index], key, payload: { total: '0.10' } })),
+    ['a', 'b', 'c'].map((key, index) => ({ id: answers[index], key, payload: key === 'a' ? awkward : { total: '0.10' } })),
   )
 })
 
@@ -219,13 +167,19 @@ test('an append notifies only while a reader sleeps, at every isolation level', 
   let heard = 0
   listener.on('notification', () => heard++)
   await listener.query('listen pawl_events')
+  const adapter = await adapters.pg!(db.url)
+  onTestFinished(async () => void (await adapter.close()))
   const appendAll = async () => {
     await pawl.events.append(placed('a'))
     await pawl.events.append([placed('a'), placed('b')])
+    const [insert] = await db.query<{ woke: boolean }>(`
+      insert into pawl.event (aggregatetype, aggregateid, type, payload) values ('order', 'a', 'OrderPlaced', '{}')
+      returning pawl.wake_readers() as woke`)
+    expect(insert?.woke).toBe(isAsleep === 1)
     for (const level of ['repeatable read', 'serializable']) {
-      await libraries.pg!(async (tx) => {
-        await (tx as pg.Client).query(`set transaction isolation level ${level}`)
-        await (tx as pg.Client).query('select 1 from pawl.event')
+      await adapter.transaction(async ({ tx, run }) => {
+        await run(`set transaction isolation level ${level}`)
+        await run('select 1 from pawl.event')
         // Whoever goes to sleep now is later than this transaction's snapshot.
         await sleepers(1)
         await pawl.events.append(placed('a'), { tx })
@@ -244,18 +198,18 @@ test('an append notifies only while a reader sleeps, at every isolation level', 
   isAsleep = 1
   await sleepers(1)
   await appendAll()
-  await until('all four are heard', () => heard === 4)
+  await until('all five are heard', () => heard === 5)
   await pawl.events.append(placed('a'), { wake: false })
   // Of two sleepers one wakes up; the other still has to be told.
   await sleepers(2)
   await sleepers(1)
   await pawl.events.append(placed('a'))
-  await until('it is heard', () => heard === 5)
+  await until('it is heard', () => heard === 6)
   isAsleep = 0
   await sleepers(0)
   await pawl.events.append(placed('a'))
   await listener.query('select 1')
-  expect(heard).toBe(5)
+  expect(heard).toBe(6)
   await listener.end()
 })
 

@@ -255,12 +255,16 @@ export class Jobs {
     if (texts.length === 0) return []
     const level = options.durability ?? this.#core.config.durability
     const isPlain = texts.length <= chunkRows && level === 'durable'
+    let ids: string[]
     try {
-      if (isPlain) return await this.#enqueuePlain(values([...chunks(texts)][0]!), texts.length === 1)
-      return await this.#enqueueTransaction(texts, values, level)
+      ids = isPlain
+        ? await this.#enqueuePlain(values([...chunks(texts)][0]!), texts.length === 1)
+        : await this.#enqueueTransaction(texts, values, level)
     } catch (error) {
       throw classify(error) === 'connection' ? answerLost(error) : unavailable(error)
     }
+    if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
+    return ids
   }
 
   async #enqueuePlain(values: unknown[], isOne: boolean): Promise<string[]> {
@@ -268,9 +272,7 @@ export class Jobs {
     const text = isOne ? enqueueOneSql : enqueueSql
     const query = isNamed ? { name: isOne ? 'pawl_enqueue_one' : 'pawl_enqueue', text, values } : { text, values }
     const { rows } = await retryingDefinite(() => this.#core.pool.query<EnqueuedRow>(query))
-    const ids = idsOf(rows)
-    if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
-    return ids
+    return idsOf(rows)
   }
 
   async #enqueueTransaction(texts: readonly string[], values: (payloads: string) => unknown[], level: string): Promise<string[]> {

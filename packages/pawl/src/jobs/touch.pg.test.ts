@@ -195,6 +195,51 @@ test('[J6] touch after a timeout rejects with a typed error', async () => {
   expect((await pawl.jobs.get(id))?.progress).toBeNull()
 })
 
+test('a touch that is still pending after job.complete(tx) is no refused write: the job ended by its own hand', async () => {
+  const refused: unknown[] = []
+  pawl.on('job.refused', (event) => refused.push(event))
+  const isAborted: boolean[] = []
+  pawl.jobs.define('completes', {
+    run: async (job, { touch, signal }) => {
+      await touch('stored at once')
+      await touch('pending')
+      const client = await db.pool.connect()
+      await client.query('begin')
+      await job.complete(client, 'done')
+      await client.query('commit')
+      client.release()
+      await touch('after the end')
+      isAborted.push(signal.aborted)
+    },
+  })
+  const worker = await startWorker({ touchMs: 60_000 })
+  const { id } = await pawl.jobs.enqueue('completes', {})
+  await worker.whenIdle()
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', result: 'done', attempt: 1 })
+  expect(refused).toEqual([])
+  expect(isAborted).toEqual([false])
+  expect(worker.metrics()).toMatchObject({ refused: 0 })
+})
+
+test('progress is stored although the transaction of job.complete(tx) was rolled back', async () => {
+  pawl.jobs.define('undecided', {
+    retry: { attempts: 1 },
+    run: async (job, { touch }) => {
+      await touch(1)
+      await touch(2)
+      const client = await db.pool.connect()
+      await client.query('begin')
+      await job.complete(client)
+      await client.query('rollback')
+      client.release()
+    },
+  })
+  const worker = await startWorker({ touchMs: 60_000 })
+  const { id } = await pawl.jobs.enqueue('undecided', {})
+  await worker.whenIdle()
+  expect(await progressOf(id)).toEqual({ state: 'dead', progress: 2 })
+})
+
 test('progress that cannot be stored is an error of the touch and not of the job', async () => {
   pawl.jobs.define('odd', {
     run: async (_job, { touch }) => {

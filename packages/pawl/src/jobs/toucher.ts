@@ -82,6 +82,8 @@ export class Toucher {
       this.#pending ??= progress
       return
     }
+    // job.complete(tx) has ended it, or that transaction was rolled back and then the job was lost: the history tells, after the handler.
+    if (this.#held.completeCalled) return
     const lost = leaseLost(this.#held.row)
     this.#held.lose(lost)
     this.#options.onRefused(this.#held, 'touch')

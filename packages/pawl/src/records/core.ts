@@ -13,6 +13,8 @@ import type { RecordSet } from './types.ts'
 export interface RecordsCore {
   readonly pool: Pool
   readonly sets: Map<string, DefinedSet>
+  /** Sets whose description this process has stored. */
+  readonly kept: Set<string>
   readonly jobs: (tenant: string) => Jobs
 }
 

@@ -5,6 +5,7 @@ import { PawlError } from '../errors.ts'
 import { apply } from './apply.ts'
 import { type RecordsCore, setOf } from './core.ts'
 import { failDead } from './fail.ts'
+import { keptDescriptions } from './json-schema.ts'
 import { previewRows, rowErrors } from './preview.ts'
 import { RecordScope } from './scope.ts'
 import { defineSet } from './sets.ts'
@@ -16,6 +17,7 @@ import type {
   PageOptions,
   PreviewRow,
   RecordSet,
+  RecordSetDescription,
   RecordSetOptions,
   RowError,
   RowKind,
@@ -51,6 +53,16 @@ export class Records {
   /** One scope of a set, such as `in(wasteRecords, { organisation: '17', registration: '4' })`. */
   in(set: RecordSet | string, scope: ScopeKey): RecordScope {
     return new RecordScope(this.#core, this.#tenant, setOf(this.#core, set), scope)
+  }
+
+  /** How sets are declared, as data with JSON Schemas: each in its latest version, of whatever process used it. */
+  async sets(): Promise<RecordSetDescription[]> {
+    return keptDescriptions(this.#core, this.#tenant, null)
+  }
+
+  /** Every version of a set's declaration, latest first. */
+  async versionsOf(set: RecordSet | string): Promise<RecordSetDescription[]> {
+    return keptDescriptions(this.#core, this.#tenant, typeof set === 'string' ? set : set.name)
   }
 
   async get(id: string): Promise<Submission> {

@@ -6,6 +6,7 @@ import { PawlError } from '../errors.ts'
 import { append } from './append.ts'
 import { type RecordsCore, read, run, transactIn } from './core.ts'
 import { type ExportOptions, exportRecords } from './export.ts'
+import { keepDescription } from './json-schema.ts'
 import {
   diffRecord,
   getRecord,
@@ -73,6 +74,7 @@ export class RecordScope {
 
   /** Stages and validates a file. The answer is validated or invalid; submit it by its id. Throws when it did not arrive. */
   async upload(body: Body, options: UploadOptions): Promise<Submission> {
+    await keepDescription(this.#core, this.#tenant, this.#set)
     const scopeId = await transactIn(this.#core, undefined, (tx) => this.#ensure(tx, options.attributes))
     const id = await upload(this.#core, { tenant: this.#tenant, set: this.#set, scopeId }, body, options)
     return toSubmission(this.#core, await needSubmission(this.#core, this.#tenant, id))
@@ -99,6 +101,7 @@ export class RecordScope {
 
   /** Writes one record now. Refused while a submission is being applied to the scope. */
   async put(row: PutRow, options: PutOptions = {}): Promise<AppendAnswer> {
+    if (options.tx === undefined) await keepDescription(this.#core, this.#tenant, this.#set)
     return append(this.#core, this.#tenant, this.#set, {
       origin: 'put',
       rows: [row],
@@ -112,6 +115,7 @@ export class RecordScope {
 
   /** Writes a delta that the caller computed, all of it or nothing. Rows that change nothing write nothing. */
   async append(rows: readonly AppendRow[], options: AppendOptions = {}): Promise<AppendAnswer> {
+    if (options.tx === undefined) await keepDescription(this.#core, this.#tenant, this.#set)
     return append(this.#core, this.#tenant, this.#set, {
       origin: 'append',
       rows,
@@ -209,9 +213,13 @@ export class RecordScope {
   async #ensure(tx: Tx, attributes: Readonly<Record<string, string>> | undefined): Promise<string> {
     const given = attributes === undefined ? null : attributesText(this.#set, attributes)
     const names = { tenant: this.#tenant, record_set: this.#set.name, scope: this.#scope }
-    const [made] = await run<{ id: string }>(tx, ensureStatement, { ...names, attributes: given })
-    if (made !== undefined) return made.id
-    const [scope] = await run<{ id: string; attributes: string | null }>(tx, scopeStatement, names)
+    const find = async () => (await run<{ id: string; attributes: string | null }>(tx, scopeStatement, names))[0]
+    let scope = await find()
+    if (scope === undefined || (given !== null && scope.attributes === null)) {
+      const [made] = await run<{ id: string }>(tx, ensureStatement, { ...names, attributes: given })
+      if (made !== undefined) return made.id
+      scope = await find()
+    }
     // Above READ COMMITTED a scope that somebody made since the transaction began cannot be seen.
     if (scope === undefined)
       throw new PawlError('PAWL_ROLLED_BACK', 'The scope was made by another transaction. Run yours again.')

@@ -89,6 +89,20 @@ export interface RecordSet {
   readonly name: string
 }
 
+/** A record set as data, for whoever does not run the code that defines it. */
+export interface RecordSetDescription {
+  readonly name: string
+  readonly schemaVersion: number
+  readonly scope: readonly string[]
+  readonly attributes: readonly string[]
+  readonly typeColumn: string
+  readonly missing: MissingPolicy
+  /** Of each type its key, and the JSON Schema of a row as it is sent. */
+  readonly types: Readonly<
+    Record<string, { readonly key: readonly string[]; readonly schema: Readonly<Record<string, unknown>> }>
+  >
+}
+
 export type ScopeKey = Readonly<Record<string, string>>
 export type Format = 'csv' | 'ndjson' | 'json' | 'xlsx'
 export type FailureClass = 'permanent' | 'transient' | 'unknown'

@@ -22,7 +22,8 @@ definition as (
             'type', format_type(a.atttypid, a.atttypmod),
             'collation', l.collname,
             'isNotNull', a.attnotnull,
-            'default', pg_get_expr(d.adbin, d.adrelid),
+            -- From PostgreSQL 18 on the server's own function makes the ids of events; to a reader it is the same.
+            'default', replace(pg_get_expr(d.adbin, d.adrelid), 'uuidv7()', 'pawl.new_event_id()'),
             'identity', nullif(a.attidentity::text, ''))), '{}')
         from pg_attribute a
         left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum

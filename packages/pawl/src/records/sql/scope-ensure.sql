@@ -1,7 +1,7 @@
 -- Makes the scope's row if it is not there, and sets its attributes if they were not set yet.
--- Locks: the scope row, and only when it is made or its attributes are set.
+-- Locks: the scope row.
 -- Plan: an insert that the unique name arbitrates.
--- No row: it is there and nothing was to be set.
+-- No row: somebody else made it or set them first.
 insert into pawl.record_scope as s (tenant, record_set, scope, attributes)
 values (:tenant::text, :record_set::text, :scope::text, :attributes::jsonb)
 on conflict (tenant, record_set, scope)

@@ -1,0 +1,103 @@
+// A record set as data: its scope, and for each type its key and a JSON Schema of a row. It is kept in the database, so that the server, a form
+// or a script in another language knows a set that only the application defines.
+
+import { statement } from '../db/statement.ts'
+import type { StandardSchema } from '../jobs/types.ts'
+import { type RecordsCore, read } from './core.ts'
+import type { DefinedSet, DefinedType } from './sets.ts'
+import type { Column, RecordSetDescription } from './types.ts'
+
+const keepStatement = statement(import.meta.url, 'set-keep')
+const listStatement = statement(import.meta.url, 'set-list')
+
+type JsonSchema = Readonly<Record<string, unknown>>
+
+/** Stores it unless it is stored already; each process asks once. */
+export async function keepDescription(core: RecordsCore, tenant: string, set: DefinedSet): Promise<void> {
+  const asked = JSON.stringify([tenant, set.name])
+  if (core.kept.has(asked)) return
+  const { name, schemaVersion, ...definition } = describeSet(set)
+  await read(core, keepStatement, { tenant, name, schema_version: schemaVersion, definition: JSON.stringify(definition) })
+  core.kept.add(asked)
+}
+
+/** The sets that were ever used, each in its latest version or in all of them. */
+export async function keptDescriptions(core: RecordsCore, tenant: string, name: string | null): Promise<RecordSetDescription[]> {
+  const rows = await read<{ name: string; schema_version: number; definition: string }>(core, listStatement, { tenant, name })
+  return rows.map((row) => ({
+    name: row.name,
+    schemaVersion: row.schema_version,
+    ...(JSON.parse(row.definition) as Omit<RecordSetDescription, 'name' | 'schemaVersion'>),
+  }))
+}
+
+export function describeSet(set: DefinedSet): RecordSetDescription {
+  return {
+    name: set.name,
+    schemaVersion: set.schemaVersion,
+    scope: set.scope,
+    attributes: set.attributes,
+    typeColumn: set.typeColumn,
+    missing: set.missing,
+    types: Object.fromEntries(
+      [...set.types].map(([name, type]) => [
+        name,
+        { key: type.key, schema: schemaOfType(type, set.unknownColumns === 'reject') },
+      ]),
+    ),
+  }
+}
+
+/** What a row may be as it is sent. The rules of the columns, and those of the type's own schema if it can tell them. */
+function schemaOfType(type: DefinedType, isClosed: boolean): JsonSchema {
+  const required = type.columns.filter(({ column }) => column.required === true).map(({ name }) => name)
+  const own = type.schema === undefined ? undefined : ownSchema(type.schema)
+  return {
+    $schema: 'https://json-schema.org/draft/2020-12/schema',
+    type: 'object',
+    properties: Object.fromEntries(type.columns.map(({ name, column }) => [name, schemaOfColumn(column)])),
+    ...(required.length > 0 && { required }),
+    ...(isClosed && { additionalProperties: false }),
+    ...(own !== undefined && { allOf: [own] }),
+    ...(type.schema !== undefined && own === undefined && { $comment: 'The application checks more than this says.' }),
+  }
+}
+
+function schemaOfColumn(column: Column): JsonSchema {
+  switch (column.type) {
+    case 'text':
+      return {
+        type: 'string',
+        ...(column.oneOf !== undefined && { enum: column.oneOf }),
+        // JSON Schema knows no flags; a pattern that needs one is left out rather than told wrongly.
+        ...(column.pattern !== undefined && !/[imsgy]/.test(column.pattern.flags) && { pattern: column.pattern.source }),
+        ...(column.charsMax !== undefined && { maxLength: column.charsMax }),
+      }
+    case 'number':
+    case 'integer':
+      return {
+        type: column.type,
+        ...(column.min !== undefined && { minimum: Number(column.min) }),
+        ...(column.max !== undefined && { maximum: Number(column.max) }),
+      }
+    case 'boolean':
+      return { type: 'boolean' }
+    case 'date':
+      return { type: 'string', format: 'date' }
+    case 'timestamp':
+      return { type: 'string', format: 'date-time' }
+    case 'json':
+      return {}
+  }
+}
+
+/** Standard Schemas may be able to say themselves as JSON Schema. One that cannot, or holds what JSON Schema cannot say, has none. */
+function ownSchema(schema: StandardSchema): JsonSchema | undefined {
+  const standard = schema['~standard'] as { jsonSchema?: { input(options: { target: string }): JsonSchema } }
+  try {
+    const { $schema: _, ...own } = standard.jsonSchema?.input({ target: 'draft-2020-12' }) ?? {}
+    return Object.keys(own).length === 0 ? undefined : own
+  } catch {
+    return undefined
+  }
+}
