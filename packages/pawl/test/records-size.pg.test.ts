@@ -3,19 +3,18 @@
 import { execFile } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
-import { expect, onTestFinished, test } from 'vitest'
+import { expect, inject, onTestFinished, test } from 'vitest'
 import type { UploadSaid, UploadSpec } from './processes/records-upload.ts'
 import { createDatabase } from './support/database.ts'
 import { defineLoads } from './support/records.ts'
 
 const root = fileURLToPath(new URL('../../../', import.meta.url))
-const script = fileURLToPath(new URL('./processes/records-upload.ts', import.meta.url))
 const memoryMbMax = 200
 
 async function uploadThere(spec: UploadSpec): Promise<UploadSaid> {
   const { stdout } = await promisify(execFile)(
     process.execPath,
-    ['--import', 'tsx', '--conditions=source', '--expose-gc', script, JSON.stringify(spec)],
+    ['--expose-gc', inject('programs')['records-upload'], JSON.stringify(spec)],
     {
       cwd: root,
       maxBuffer: 10_000_000,

@@ -19,7 +19,7 @@ export interface TestDatabase {
 
 export async function createDatabase(options: { isEmpty?: boolean } = {}): Promise<TestDatabase> {
   const serverUrl = inject('serverUrl')
-  keeperTesting.compiledThread = inject('keeperThread')
+  keeperTesting.compiledThread = inject('programs')['keeper-thread']
   const name = `t_${randomBytes(6).toString('hex')}`
   const admin = (text: string) => onServer(serverUrl, text)
   await admin(`create database ${name}${options.isEmpty ? '' : ' template pawl_template'}`)

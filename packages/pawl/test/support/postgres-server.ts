@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { startEmbedded } from '@pawl/server/embedded'
 import { migrate } from 'pawl'
 import type { TestProject } from 'vitest/node'
-import { compileKeeperThread } from './keeper-thread.ts'
+import { buildPrograms } from './programs.ts'
 
 declare module 'vitest' {
   export interface ProvidedContext {
@@ -14,9 +14,19 @@ declare module 'vitest' {
     serverUrl: string
     serverPid: number
     serverDataDir: string
-    keeperThread: string
+    /** Of what runs in processes and threads of its own, the compiled files by name. */
+    programs: Readonly<Record<Program | 'keeper-thread', string>>
   }
 }
+
+const processes = (name: string) => new URL(`../processes/${name}.ts`, import.meta.url)
+const programs = {
+  worker: processes('worker'),
+  projector: processes('projector'),
+  'records-worker': processes('records-worker'),
+  'records-upload': processes('records-upload'),
+}
+export type Program = keyof typeof programs
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const dir = await mkdtemp(join(tmpdir(), 'pawl-test-'))
@@ -39,10 +49,14 @@ export default async function setup(project: TestProject): Promise<() => Promise
   project.provide('serverUrl', server.url)
   project.provide('serverPid', server.pid)
   project.provide('serverDataDir', server.dataDir)
-  const keeperThread = await compileKeeperThread()
-  project.provide('keeperThread', keeperThread)
+  const built = await buildPrograms(programs)
+  const names = [...(Object.keys(programs) as Program[]), 'keeper-thread'] as const
+  project.provide(
+    'programs',
+    Object.fromEntries(names.map((name) => [name, built.fileOf(name)])) as Record<(typeof names)[number], string>,
+  )
   return async () => {
-    await rm(keeperThread)
+    built.remove()
     await server.stop('immediate')
     await rm(dir, { recursive: true, force: true })
   }

@@ -6,13 +6,12 @@ import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import type { Pawl, ProjectionRunner } from 'pawl'
 import pg from 'pg'
-import { onTestFinished } from 'vitest'
+import { inject, onTestFinished } from 'vitest'
 import { defineScene, type ProjectorSaid, type ProjectorSpec, type Scene } from '../processes/projections.ts'
 import { deferred, type TestDatabase, until } from './database.ts'
 import { quickRunner, startRunner } from './projections.ts'
 
 const root = fileURLToPath(new URL('../../../../', import.meta.url))
-const script = fileURLToPath(new URL('../processes/projector.ts', import.meta.url))
 
 type SaidAs<Event extends ProjectorSaid['event']> = ProjectorSaid extends infer One
   ? One extends { event: infer Names }
@@ -31,7 +30,7 @@ export class ProjectorProcess {
 
   constructor(url: string, { runner = quickRunner, pawl, ...rest }: Partial<ProjectorSpec> & Pick<ProjectorSpec, 'scene'>) {
     const spec: ProjectorSpec = { pawl: { databaseUrl: url, ...pawl }, runner, ...rest }
-    this.#child = spawn(process.execPath, ['--import', 'tsx', '--conditions=source', script, JSON.stringify(spec)], {
+    this.#child = spawn(process.execPath, [inject('programs').projector, JSON.stringify(spec)], {
       cwd: root,
       stdio: 'pipe',
     })

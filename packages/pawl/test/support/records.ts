@@ -6,7 +6,7 @@ import { once } from 'node:events'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import type { Pawl, RecordScope, RecordSet, RecordSetOptions, Submission, Worker } from 'pawl'
-import { onTestFinished } from 'vitest'
+import { inject, onTestFinished } from 'vitest'
 import type { RecordsSaid, RecordsSpec } from '../processes/records-worker.ts'
 import { until } from './database.ts'
 
@@ -118,7 +118,6 @@ export async function submitted(
 }
 
 const root = fileURLToPath(new URL('../../../../', import.meta.url))
-const script = fileURLToPath(new URL('../processes/records-worker.ts', import.meta.url))
 
 /** A worker for records in a process of its own, which can kill itself at a probe. */
 export class RecordsProcess {
@@ -129,14 +128,10 @@ export class RecordsProcess {
   #stderr = ''
 
   constructor(spec: RecordsSpec) {
-    this.#child = spawn(
-      process.execPath,
-      ['--import', 'tsx', '--conditions=source', '--expose-gc', script, JSON.stringify(spec)],
-      {
-        cwd: root,
-        stdio: 'pipe',
-      },
-    )
+    this.#child = spawn(process.execPath, ['--expose-gc', inject('programs')['records-worker'], JSON.stringify(spec)], {
+      cwd: root,
+      stdio: 'pipe',
+    })
     this.#ended = once(this.#child, 'close').then(() => {
       this.#hasEnded = true
     })

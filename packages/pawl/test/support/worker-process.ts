@@ -7,13 +7,12 @@ import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import type { Pawl, PawlOptions, Worker, WorkerOptions } from 'pawl'
 import pg from 'pg'
-import { onTestFinished } from 'vitest'
+import { inject, onTestFinished } from 'vitest'
 import { defineKinds, type KindName, ledgerSql } from '../processes/kinds.ts'
 import type { Said, WorkerSpec } from '../processes/protocol.ts'
 import { createDatabase, deferred, type TestDatabase, until } from './database.ts'
 
 const root = fileURLToPath(new URL('../../../../', import.meta.url))
-const script = fileURLToPath(new URL('../processes/worker.ts', import.meta.url))
 
 /** Leases that end quickly, for tests that wait for that; late beats of a busy machine still come in time. */
 export const quick = { lease: 2500, beatMs: 200, pollMs: 200 } as const
@@ -45,7 +44,7 @@ export class WorkerProcess {
 
   constructor({ url, pawl, worker = quick, ...rest }: SpecOptions, options: ProcessOptions = {}) {
     const spec: WorkerSpec = { pawl: { databaseUrl: url, ...pawl }, worker, ...rest }
-    this.#child = spawn(process.execPath, ['--import', 'tsx', '--conditions=source', script, JSON.stringify(spec)], {
+    this.#child = spawn(process.execPath, [inject('programs').worker, JSON.stringify(spec)], {
       cwd: root,
       stdio: 'pipe',
       env: { ...process.env, ...options.env },

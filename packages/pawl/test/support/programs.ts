@@ -1,12 +1,12 @@
-// Compiles the processes under test once per run. A storm starts dozens of processes, and compiling in each of them would cost more than
-// the storm itself; and all of them run what was there at the start, their SQL included, whoever edits the sources meanwhile.
+// Compiles the processes under test once per run. A test run starts hundreds of them, and compiling in each would cost more than what they
+// do; and all of them run what was there at the start, their SQL included, whoever edits the sources meanwhile.
 
 import { cpSync, mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { dirname, join, relative, sep } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { build, type Plugin } from 'esbuild'
 
-const root = dirname(dirname(fileURLToPath(import.meta.url)))
+const root = fileURLToPath(new URL('../../../../', import.meta.url))
 const source = join(root, 'packages', 'pawl', 'src')
 
 export interface BuiltPrograms {
@@ -14,9 +14,10 @@ export interface BuiltPrograms {
   remove(): void
 }
 
+/** Each under its role, and beside them the keeper's thread as `keeper-thread`. */
 export async function buildPrograms(programs: Readonly<Record<string, URL>>): Promise<BuiltPrograms> {
   // Below the repository, so that packages are found from there.
-  const outdir = join(root, '.pawl', 'torture', `build-${process.pid}-${Date.now()}`)
+  const outdir = join(root, '.pawl', 'programs', `${process.pid}-${Date.now()}`)
   mkdirSync(outdir, { recursive: true })
   copySql(outdir)
   await build({
