@@ -6,8 +6,9 @@ import { jobs } from './jobs.ts'
 import { outbox } from './outbox.ts'
 import { outboxReaders } from './outbox-readers.ts'
 import { projections } from './projections.ts'
+import { records } from './records.ts'
 
-const benches: readonly Bench[] = [jobs, outbox, projections, outboxReaders]
+const benches: readonly Bench[] = [jobs, outbox, projections, records, outboxReaders]
 
 const [name = '', ...args] = process.argv.slice(2)
 const bench = benches.find((one) => one.name === name)

@@ -6,7 +6,6 @@ import { makePlan } from './plan.ts'
 import { firedFaults, makeReport, type RunReport } from './report.ts'
 import { Rig } from './rig.ts'
 import type { Scenario, Story } from './scenario.ts'
-import { storyNamed } from './scenarios.ts'
 import { runStorm } from './storm.ts'
 
 export interface DirectedOptions {
@@ -50,7 +49,8 @@ export async function runStory(
 /** The directed schedule first, in which the bug shows for certain; should it survive that, the storm. */
 export async function runCanary(scenario: Scenario, canary: Canary, options: DirectedOptions): Promise<RunReport> {
   options.say(`canary ${canary.name}: ${canary.bug}`)
-  const directed = await runStory(scenario, storyNamed(canary.story).story, { ...options, canary })
+  const story = scenario.stories.find(({ name }) => name === canary.story)!
+  const directed = await runStory(scenario, story, { ...options, canary })
   const found = onlyBy(canary, directed)
   if (found.report.violations.length > 0) return found
   return onlyBy(canary, await runStorm(scenario, makePlan(scenario, options.seed, options.seconds), { ...options, canary }))

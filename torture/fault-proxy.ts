@@ -89,7 +89,7 @@ export class FaultProxy {
       link.application = /application_name\0([^\0]*)\0/.exec(chunk.toString('latin1'))?.[1] ?? ''
     }
     if (!link.isReady) return
-    const index = this.#traps.findIndex((trap) => link.application.endsWith(` ${trap.purpose}`))
+    const index = this.#traps.findIndex((trap) => link.application.endsWith(` ${trap.purpose.replace(/ commit$/, '')}`))
     if (index < 0 || !carriesCommit(this.#traps[index]!.purpose, chunk)) return
     link.isSwallowing = true
     this.#traps.splice(index, 1)[0]!.end(true)
@@ -104,9 +104,14 @@ export class FaultProxy {
 
 const idle = Buffer.from([0x5a, 0, 0, 0, 5, 0x49])
 
-/** On a pooled connection only the COMMIT itself is meant; an engine's connection commits with every statement. */
+/**
+ * Where transactions run only the COMMIT itself is meant; an engine's connection commits with every statement. A caller's pool has both, and
+ * 'caller commit' means its transactions.
+ */
 function carriesCommit(purpose: string, chunk: Buffer): boolean {
-  return purpose === 'handler' || purpose === 'own' ? /commit\0/i.test(chunk.toString('latin1')) : true
+  return purpose === 'handler' || purpose === 'own' || purpose.endsWith(' commit')
+    ? /commit\0/i.test(chunk.toString('latin1'))
+    : true
 }
 
 function end(link: Link): void {

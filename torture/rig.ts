@@ -389,4 +389,9 @@ export class Rig {
 /** Rigs that run now. */
 export const openRigs = new Set<Rig>()
 
-const serverSettings = { max_connections: '150', shared_buffers: '64MB', log_min_messages: 'fatal' }
+const serverSettings = {
+  max_connections: '150',
+  max_prepared_transactions: '20',
+  shared_buffers: '64MB',
+  log_min_messages: 'fatal',
+}

@@ -24,6 +24,8 @@ export interface Scenario {
   isAtRest(rig: Rig): Promise<boolean>
   /** Whether others have everything that this process held. */
   isTakenOver(rig: Rig, pid: number): Promise<boolean>
+  /** Whether a storm has shown what it is there for, and may end. Without it: whether any write was refused. */
+  hasShown?(rig: Rig): Promise<boolean>
   judge(rig: Rig, end: RunEnd): Promise<Judged>
 }
 

@@ -2,10 +2,13 @@
 
 import type { Canary } from './canary.ts'
 import { jobs } from './jobs/scenario.ts'
+import { outbox } from './outbox/scenario.ts'
+import { projections } from './projections/scenario.ts'
+import { records } from './records/scenario.ts'
 import type { Scenario, Story } from './scenario.ts'
 import { WrongCall } from './wrong-call.ts'
 
-export const scenarios: readonly Scenario[] = [jobs]
+export const scenarios: readonly Scenario[] = [jobs, outbox, projections, records]
 
 export function scenarioNamed(name: string): Scenario {
   return named('scenario', name, scenarios)

@@ -49,6 +49,8 @@ export interface Peer {
   enqueue?(n: number, via: Via): Promise<number | undefined>
   /** Writes for so long, and tells what it committed. */
   load?(durationMs: number): Promise<Written[]>
+  /** One of its own tasks, by name. */
+  run?(task: string, ...args: readonly unknown[]): Promise<unknown>
   /** Its own counters. */
   metrics?(): Record<string, number>
   close?(): Promise<void>

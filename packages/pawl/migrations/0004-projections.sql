@@ -83,12 +83,15 @@ create table pawl.parked_event (
   key_tenant text collate "C" not null,
   key text collate "C" not null,
   position bigint not null,
+  owes_effects boolean not null default false,
   primary key (tenant, name, generation, shard, key_tenant, key, position),
   constraint parked_event_key foreign key (tenant, name, generation, shard, key_tenant, key)
     references pawl.parked_key (tenant, name, generation, shard, key_tenant, key)
 );
 create index parked_event_position on pawl.parked_event (position);
 comment on table pawl.parked_event is 'The positions of events of parked keys, the failed one first. Retention keeps these events.';
+comment on column pawl.parked_event.owes_effects is
+  'It was parked in the generation that was live before as well, so nobody has let its effects out, although it is not above effects_after.';
 
 create table pawl.dirty (
   tenant text collate "C" not null default '',

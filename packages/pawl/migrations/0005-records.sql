@@ -2,7 +2,8 @@
 
 create sequence pawl.record_scope_id as bigint;
 create sequence pawl.submission_id as bigint;
-create sequence pawl.record_id as bigint cache 1;
+-- Thousands are taken at once, and a number that nobody uses is no loss.
+create sequence pawl.record_id as bigint cache 100;
 
 create table pawl.record_set (
   tenant text collate "C" not null default '',
@@ -124,7 +125,7 @@ create table pawl.submission_row (
   key text collate "C" not null,
   hash uuid,
   classification text,
-  data jsonb,
+  data json,
   changed text[],
   primary key (tenant, submission, line),
   -- C created, U updated, = unchanged, D tombstone; I and J are invalid rows that would create or update, X is one without a key.
@@ -167,7 +168,7 @@ create table pawl.record_version (
   status text collate "C" not null,
   hash uuid,
   classification text,
-  data jsonb,
+  data json,
   changed text[],
   primary key (tenant, record_id, number),
   constraint status_known check (status in ('CREATED', 'UPDATED', 'DELETED')),
@@ -175,6 +176,9 @@ create table pawl.record_version (
 );
 comment on table pawl.record_version is
   'Append-only: every version has the whole data. Numbers in it are texts of their decimal value. Only an erasure takes data away.';
+comment on column pawl.record_version.data is
+  'The canonical text that the hash is of. json and not jsonb, which would take every row apart twice: once when it is staged and once '
+  'when it is read. Cast it to jsonb to look into it.';
 
 create table pawl.record_erasure (
   tenant text collate "C" not null default '',

@@ -112,7 +112,14 @@ export class Pawl implements Tenant {
   }
 
   #records(tenant: string): Records {
-    return new Records({ pool: this.#pool, sets: this.#sets, kept: this.#keptSets, jobs: (name) => this.#jobs(name) }, tenant)
+    const core = {
+      pool: this.#pool,
+      sets: this.#sets,
+      kept: this.#keptSets,
+      jobs: (name: string) => this.#jobs(name),
+      isNamed: this.config.database.pooler === 'none',
+    }
+    return new Records(core, tenant)
   }
 
   /** A capability emits its own events only. */

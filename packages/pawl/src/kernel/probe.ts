@@ -49,6 +49,8 @@ export const probeNames = [
   'records.stage.committed',
   'records.validate.before',
   'records.validate.after',
+  'records.submit.written',
+  'records.append.written',
   'records.apply.before',
   'records.apply.written',
   'records.apply.chunk',

@@ -1,7 +1,7 @@
 // What operators do, and what cursors do by themselves: pause, resume, skip, shards, stale, latch.
 
-import { moveClock } from 'pawl/testing'
-import { expect, test } from 'vitest'
+import { installProbe, moveClock } from 'pawl/testing'
+import { expect, onTestFinished, test } from 'vitest'
 import { type TestDatabase, until } from '../../test/support/database.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
 
@@ -63,6 +63,25 @@ test('skip passes over the next event, with audit, while its holder is retrying 
   expect(await db.query('select action, reason, detail from pawl.audit')).toEqual([
     { action: 'projection.skip', reason: 'it never happened', detail: { position: 2, parked: false } },
   ])
+})
+
+test('a cursor that was taken without the answer arriving is taken once more by the same process', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: number[] = []
+  pawl.projections.define('positions', { each: ({ position }) => void got.push(position) })
+  let isLost = false
+  installProbe((name) => {
+    if (name !== 'projections.acquired' || isLost) return
+    isLost = true
+    throw Object.assign(new Error('Connection terminated unexpectedly'), { code: 'ECONNRESET' })
+  })
+  onTestFinished(() => installProbe(undefined))
+  await startRunner(pawl)
+  await append(db, { key: 'a' })
+  await caughtUp(db, 'positions')
+  expect(isLost).toBe(true)
+  expect(got).toEqual([1])
 })
 
 test('shards share the keys between processes, each key in one, and all of them pass everything', async () => {

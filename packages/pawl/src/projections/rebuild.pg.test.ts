@@ -1,4 +1,4 @@
-import type { LogEvent, Pawl, ProjectionContext, ProjectionTx } from 'pawl'
+import { expectRows, type LogEvent, type Pawl, type ProjectionContext, type ProjectionTx } from 'pawl'
 import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { type TestDatabase, until } from '../../test/support/database.ts'
@@ -152,6 +152,51 @@ test('[P7] a generation that is rolled back to from behind catches up in silence
   expect(expected).toHaveLength(9)
   expect(await effects(db)).toEqual({ jobs: expected, events: expected })
   expect(await db.query('select events::integer from total')).toEqual([{ events: 90 }])
+})
+
+test('[P7] what a key that is parked at the switch lets out is let out once, by whichever generation is live when it is mended', async () => {
+  const db = await createLog(balanceSql)
+  await db.query('create table mended (is_mended boolean)')
+  const defineWithBad = (pawl: Pawl, generation: number) => {
+    const fold = apply(pawl)
+    const added = async (event: LogEvent, tx: ProjectionTx, context: ProjectionContext) => {
+      if (event.key === 'bad') expectRows(await tx.query('select from mended'), 1)
+      await fold(event, tx, context)
+    }
+    pawl.projections.define('balances', { generation, channel: 'default', tables, on: { Added: added } })
+  }
+  const old = db.pawl()
+  defineWithBad(old, 1)
+  await startRunner(old)
+  await append(db, { key: 'bad', data: { amount: 10 } })
+  await append(db, { key: 'bad', data: { amount: 20 } })
+  await append(db, { key: 'good', data: { amount: 30 } })
+  await caughtUp(db, 'balances', 1)
+  const pawl = db.pawl()
+  defineWithBad(pawl, 2)
+  await pawl.projections.rebuild('balances', { reason })
+  await startRunner(pawl)
+  await caughtUp(db, 'balances', 2)
+  const before = (await effects(db)).jobs
+  expect(before).toHaveLength(1)
+  // There, back, and there again: what is owed goes along.
+  expect(await pawl.projections.switchTo('balances', { generation: 2, reason })).toMatchObject({ isEqual: true })
+  await pawl.projections.rollBack('balances', { generation: 1, reason })
+  expect(await pawl.projections.switchTo('balances', { generation: 2, reason })).toMatchObject({ isEqual: true })
+  await append(db, { key: 'bad', data: { amount: 40 } })
+  await db.query('insert into mended values (true)')
+  await pawl.projections.unpark('balances', { key: 'bad', reason })
+  const expected = await expectedEffects(db)
+  expect(expected).toHaveLength(4)
+  await until('everything is let out', async () => (await effects(db)).jobs.length >= expected.length)
+  await until('nothing is parked', async () => (await db.query('select from pawl.parked_key')).length === 0)
+  // The old one has replayed the key too, in silence; and it owes nothing when it is live again.
+  await caughtUp(db, 'balances', 1)
+  await pawl.projections.rollBack('balances', { generation: 1, reason })
+  await append(db, { key: 'good', data: { amount: 50 } })
+  await caughtUp(db, 'balances', 1)
+  const all = await expectedEffects(db)
+  expect(await effects(db)).toEqual({ jobs: all, events: all })
 })
 
 test('[P7] a generation that differs is not switched to, and the comparison names the keys', async () => {

@@ -8,6 +8,7 @@ import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
 import { durationMs, monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
+import { retrying } from '../kernel/retry.ts'
 import { audit, cursorsOf, inTransaction, type Runs, runsOf, type Target } from './acts.ts'
 import { compareTables } from './compare.ts'
 import type { Defined } from './definition.ts'
@@ -21,6 +22,7 @@ const statements = {
   hold: statement(import.meta.url, 'hold-generations'),
   unhold: statement(import.meta.url, 'unhold-generations'),
   lock: statement(import.meta.url, 'lock-generations'),
+  oweEffects: statement(import.meta.url, 'owe-effects'),
   switchCursors: statement(import.meta.url, 'switch-cursors'),
   switchProjection: statement(import.meta.url, 'switch-projection'),
   remove: statement(import.meta.url, 'remove-generation'),
@@ -200,6 +202,8 @@ async function makeLive(
     await query(`alter table ${tableOf(name, live, true)} rename to ${quoteIdentifier(generationTable(table, live))}`)
     await query(`alter table ${tableOf(name, generation, false)} rename to ${quoteIdentifier(table)}`)
   }
+  // Before the border moves: it is compared with where the live one's began.
+  await runs.run(statements.oweEffects, { ...target, live, generation })
   await runs.run(statements.switchCursors, { ...target, live, generation })
   await runs.run(statements.switchProjection, { ...target, generation })
 }
@@ -226,7 +230,8 @@ async function whileHeld<T>(
       await sleep(pollMs)
     }
   } finally {
-    await runs.run(statements.unhold, { ...target }).catch(() => undefined)
+    // A hold that outlives a short outage would stop the live generation for the rest of its minute.
+    await retrying(() => runs.run(statements.unhold, { ...target }), { triesMax: 8 }).catch(() => undefined)
   }
 }
 

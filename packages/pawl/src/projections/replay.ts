@@ -23,6 +23,7 @@ export interface NextParked {
   readonly key_tenant: string
   readonly key: string
   readonly position: string | null
+  readonly owes_effects: boolean | null
 }
 
 export async function nextUnparking(world: World, cursor: HeldCursor): Promise<NextParked[]> {
@@ -63,11 +64,12 @@ export class Replay {
   async #replayNext(next: NextParked): Promise<boolean> {
     const event = await parkedEvent(this.#world, next)
     const { effectsAfter } = this.#cursor
+    const isAbove = event !== undefined && effectsAfter !== undefined && event.position > effectsAfter
     let isFree = false
     const end = await runFenced(this.#world, this.#cursor, {
       to: undefined,
       what: `${this.#cursor.definition.name} at parked event ${next.position}`,
-      isEffective: event !== undefined && effectsAfter !== undefined && event.position > effectsAfter,
+      isEffective: isAbove || next.owes_effects === true,
       timeoutMs: this.#cursor.definition.timeoutMs,
       handle: async (tx, context) => {
         const key = { ...this.#cursor.key, key_tenant: next.key_tenant, key: next.key }

@@ -3,7 +3,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isPawlError, PawlError } from '../errors.ts'
-import { readLog } from '../events/read-log.ts'
+import { type LogRead, readLog } from '../events/read-log.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
@@ -148,16 +148,28 @@ export class SinkLoop {
 
   async #read(): Promise<void> {
     const limit = Math.min(pageMax, this.#window() - this.#acks.open)
-    const page = await readLog(this.#world.reader, { after: this.#acks.lookedTo, limit, ...filterOf(this.cursor) })
+    const page = await this.#page(limit)
     if (page.head < this.cursor.place.position)
       return this.#latch(`The cursor stands at position ${this.cursor.place.position}, and the log ends at ${page.head}.`)
-    this.#hasMore = page.next < page.head
     const fresh = this.#acks.add(page.events, page.next)
     for (const event of fresh) {
       if (this.#store.isParked(event)) this.#store.parkBehind(event)
       else this.#keys.add(event)
     }
     this.#startReady()
+  }
+
+  /** The log may grow while it is read: a wake-up that comes meanwhile is about events that this page need not have. */
+  async #page(limit: number): Promise<LogRead> {
+    this.#hasMore = false
+    try {
+      const page = await readLog(this.#world.reader, { after: this.#acks.lookedTo, limit, ...filterOf(this.cursor) })
+      if (page.next < page.head) this.#hasMore = true
+      return page
+    } catch (error) {
+      this.#hasMore = true
+      throw error
+    }
   }
 
   async #lookForUnparking(): Promise<void> {

@@ -1,8 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { NonRetryable } from 'pawl'
-import { expect, test } from 'vitest'
+import { expect, onTestFinished, test } from 'vitest'
 import { until } from '../../test/support/database.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
+import { Connection } from '../db/driver.ts'
+import type { Statement } from '../db/statement.ts'
+import { SinkLoop } from './sink-loop.ts'
 
 const retry = { attempts: 3, initialMs: 5, factor: 1, jitter: false } as const
 
@@ -39,6 +42,43 @@ test('a sink hands events over in the order of each key, several keys at once, w
   expect(most).toBeGreaterThan(4)
   expect(most).toBeLessThanOrEqual(8)
   expect((await cursorOf(db, 'out')).done).toBe('{}')
+})
+
+test('an event that comes while a sink reads the log is handed over without waiting for the next one', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: string[] = []
+  pawl.projections.sink('out', { handle: ({ key }) => void got.push(key) })
+  await startRunner(pawl)
+  await append(db, { key: 'first' })
+  await until('it is idle', () => got.length === 1)
+  // The answer to a read that found one event is under way; another event gets its position, and the sink is woken, before it arrives.
+  let isHeld = false
+  let wakes = 0
+  const { run } = Connection.prototype
+  const { wake } = SinkLoop.prototype
+  onTestFinished(() => {
+    Connection.prototype.run = run
+    SinkLoop.prototype.wake = wake
+  })
+  SinkLoop.prototype.wake = function (this: SinkLoop) {
+    wakes++
+    wake.call(this)
+  }
+  Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
+    const rows = await run.call(this, sent, values)
+    if (sent.file === 'read-log' && rows.length > 1 && !isHeld) {
+      isHeld = true
+      const before = wakes
+      await append(db, { key: 'third' })
+      await until('it was woken', () => wakes > before)
+    }
+    return rows as never
+  }
+  await append(db, { key: 'second' })
+  await until('all were handed over', () => got.length === 3)
+  expect(isHeld).toBe(true)
+  expect(got).toEqual(['first', 'second', 'third'])
 })
 
 test('[O7] a poison event parks its key with the reason, other keys flow, and unparking replays in order', async () => {

@@ -4,6 +4,7 @@
 import type { Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
+import { probe } from '../kernel/probe.ts'
 import { type RecordsCore, run, transactIn } from './core.ts'
 import { changedFields } from './diff.ts'
 import { ObjectRow } from './json-rows.ts'
@@ -53,13 +54,12 @@ export async function append(core: RecordsCore, tenant: string, set: DefinedSet,
     )
     if (options.number !== undefined) assertNumber(rows[0]!, met[0]!, options.number)
     const changes = changesOf(rows, options.rows, met)
-    const unchanged = rows.filter(
-      (_row, index) => options.rows[index]!.data !== null && met[index]!.is_same && met[index]!.status !== 'DELETED',
-    ).length
+    const unchanged = rows.filter((_row, index) => options.rows[index]!.data !== null && met[index]!.is_same).length
     const counts = { created: count(changes, 'C'), updated: count(changes, 'U'), deleted: count(changes, 'D'), unchanged }
     if (changes.length === 0) return { submission: null, number: scope.committed, ...counts }
     const written = await write(tx, tenant, set, scope, changes, options, unchanged)
     await commitEvents(tx, tenant, set.events, { set: set.name, scope: scope.scope, scopeId: scope.id, ...written, counts })
+    if (probe.on) await probe.hit('records.append.written', written)
     return { ...written, ...counts }
   })
 }
@@ -103,8 +103,7 @@ function deletion(set: DefinedSet, row: AppendRow, index: number): ReadRow {
 function changesOf(rows: readonly ReadRow[], given: readonly AppendRow[], met: readonly Met[]): Change[] {
   return rows.flatMap((row, index): Change[] => {
     const found = met[index]!
-    const isLive = found.status !== null && found.status !== 'DELETED'
-    if (given[index]!.data === null) return isLive ? [{ row, met: found, kind: 'D' }] : []
+    if (given[index]!.data === null) return found.is_live ? [{ row, met: found, kind: 'D' }] : []
     const kind = kindOf(found)
     return kind === '=' ? [] : [{ row, met: found, kind }]
   })
@@ -160,7 +159,7 @@ function moved(scope: LockedScope, expected: string): PawlError {
 }
 
 function assertNumber(row: ReadRow, met: Met, expected: string): void {
-  const actual = met.status === null || met.status === 'DELETED' ? '0' : met.number!
+  const actual = met.is_live ? met.number! : '0'
   if (actual === expected) return
   throw new PawlError(
     'PAWL_REVISION_CONFLICT',

@@ -2,7 +2,7 @@
 
 import { assertKnown, notOneOf, whole } from '../config.ts'
 import { PawlError } from '../errors.ts'
-import { canonicalDecimal, compareDecimals, decimalScale } from './decimal.ts'
+import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
 import { canonicalJson, numberMark, numberText, Unstorable } from './json-text.ts'
 import type { Column, ColumnType } from './types.ts'
 
@@ -64,7 +64,7 @@ function textCoercion(column: Column): Coerce {
   return (value) => {
     let text = asText(value)
     if (text === undefined) return fault('text', 'it must be a text')
-    if (trim) text = text.trim()
+    if (trim && hasSpaceAround(text)) text = text.trim()
     if (text === '') return undefined
     if (text.length > charsMax) return fault('too-long', `it has ${text.length} characters; the limit is ${charsMax}`)
     // One look says that nothing about a text is special; almost every cell needs no other.
@@ -76,6 +76,12 @@ function textCoercion(column: Column): Coerce {
     if (pattern !== undefined && !pattern.test(text)) return fault('pattern', `it must match ${pattern.source.slice(0, 100)}`)
     return isSpecial ? JSON.stringify(text) : `"${text}"`
   }
+}
+
+/** Or something beyond ASCII there, which trim() must look at. */
+function hasSpaceAround(text: string): boolean {
+  const [first, last] = [text.charCodeAt(0), text.charCodeAt(text.length - 1)]
+  return first <= 32 || last <= 32 || first > 126 || last > 126
 }
 
 function textFlaw(text: string): CellFault | undefined {
@@ -93,8 +99,8 @@ function asText(value: unknown): string | undefined {
 }
 
 function numberCoercion(column: Column): Coerce {
-  const min = column.min === undefined ? undefined : canonicalDecimal(String(column.min))
-  const max = column.max === undefined ? undefined : canonicalDecimal(String(column.max))
+  const min = boundOf(column.min)
+  const max = boundOf(column.max)
   const scale = column.type === 'integer' ? 0 : column.scale
   const word = column.type === 'integer' ? 'a whole number' : 'a number'
   return (value) => {
@@ -103,10 +109,17 @@ function numberCoercion(column: Column): Coerce {
     if (text === undefined) return fault('number', `it must be ${word}`)
     if (scale !== undefined && decimalScale(text) > scale)
       return fault('scale', scale === 0 ? 'it must be a whole number' : `it may have ${scale} digits behind the point`)
-    if (min !== undefined && compareDecimals(text, min) < 0) return fault('min', `it must be at least ${min}`)
-    if (max !== undefined && compareDecimals(text, max) > 0) return fault('max', `it must be at most ${max}`)
+    if (min !== undefined && min.compare(text) < 0) return fault('min', `it must be at least ${min.text}`)
+    if (max !== undefined && max.compare(text) > 0) return fault('max', `it must be at most ${max.text}`)
     return `"${text}"`
   }
+}
+
+function boundOf(given: Column['min']): { text: string; compare(text: string): number } | undefined {
+  if (given === undefined) return undefined
+  // It was checked when the column was declared.
+  const text = canonicalDecimal(String(given))!
+  return { text, compare: comparedWith(text) }
 }
 
 const booleans: Readonly<Record<string, string>> = {
@@ -133,9 +146,12 @@ function coerceDate(value: unknown): string | undefined | CellFault {
   if (text === '') return undefined
   const match = text === undefined ? null : isoDate.exec(text)
   if (match === null) return fault('date', 'it must be a date such as 2026-01-31')
-  const [year, month, day] = [Number(match[1]), Number(match[2]), Number(match[3])]
-  const isReal = month >= 1 && month <= 12 && day >= 1 && day <= daysOf(year, month)
+  const isReal = isDay(Number(match[1]), Number(match[2]), Number(match[3]))
   return isReal ? `"${match[1]}-${match[2]}-${match[3]}"` : fault('date', 'there is no such day')
+}
+
+function isDay(year: number, month: number, day: number): boolean {
+  return month >= 1 && month <= 12 && day >= 1 && day <= daysOf(year, month)
 }
 
 function daysOf(year: number, month: number): number {
@@ -143,16 +159,22 @@ function daysOf(year: number, month: number): number {
   return (year % 4 === 0 && year % 100 !== 0) || year % 400 === 0 ? 29 : 28
 }
 
-const isoTimestamp = /^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:Z|[+-]\d{2}:?\d{2})$/
+const isoTimestamp = /^(\d{4})-(\d{2})-(\d{2})[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:Z|[+-]\d{2}:?\d{2})$/
+/** How most programs write it, and how we do: it is the canonical text but for the milliseconds. */
+const utcTimestamp = /T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{3})?Z$/
 
 /** To the millisecond, in UTC: two spellings of one moment are one value. */
 function coerceTimestamp(value: unknown): string | undefined | CellFault {
   const text = (value instanceof Date && !Number.isNaN(value.getTime()) ? value.toISOString() : asText(value))?.trim()
   if (text === '') return undefined
-  const at = text !== undefined && isoTimestamp.test(text) ? new Date(text.replace(' ', 'T')) : undefined
-  if (at === undefined || Number.isNaN(at.getTime()))
-    return fault('timestamp', 'it must be a time with its zone, such as 2026-01-31T10:00:00Z')
-  return `"${at.toISOString()}"`
+  const match = text === undefined ? null : isoTimestamp.exec(text)
+  if (match === null) return fault('timestamp', 'it must be a time with its zone, such as 2026-01-31T10:00:00Z')
+  // Date would make the 2nd of March out of the 30th of February.
+  if (!isDay(Number(match[1]), Number(match[2]), Number(match[3]))) return fault('timestamp', 'there is no such day')
+  const utc = utcTimestamp.exec(text!)
+  if (utc !== null) return utc[1] === undefined ? `"${text!.slice(0, -1)}.000Z"` : `"${text}"`
+  const at = new Date(text!.replace(' ', 'T'))
+  return Number.isNaN(at.getTime()) ? fault('timestamp', 'there is no such time') : `"${at.toISOString()}"`
 }
 
 function coerceJson(value: unknown): string | CellFault {

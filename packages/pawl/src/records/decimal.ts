@@ -40,6 +40,15 @@ export function decimalScale(text: string): number {
   return point < 0 ? 0 : text.length - point - 1
 }
 
+/** A double holds any 15 digits, so two decimals that short are in the same order as their doubles. */
+const exactChars = 15
+
+/** A comparison with one decimal, for many others: negative, zero or positive as the other is less, equal or greater. All are canonical. */
+export function comparedWith(bound: string): (text: string) => number {
+  const value = bound.length <= exactChars ? Number(bound) : undefined
+  return (text) => (value !== undefined && text.length <= exactChars ? Number(text) - value : compareDecimals(text, bound))
+}
+
 /** Negative, zero or positive as a is less than, equal to or greater than b; both canonical. */
 export function compareDecimals(a: string, b: string): number {
   if (a === b) return 0

@@ -27,8 +27,22 @@ export interface Failing {
   readonly finish: (tx: Tx) => Promise<void>
 }
 
+/** Thrown where what was taken for ours is not any more: the job is alive again, or somebody else has ended the submission. */
+class Overtaken extends Error {
+  override readonly name = 'Overtaken'
+}
+
 /** false: somebody else has ended it, or goes on with it. */
 export async function fail(core: RecordsCore, tenant: string, submission: SubmissionRow, failing: Failing): Promise<boolean> {
+  try {
+    return await purgeAndFail(core, tenant, submission, failing)
+  } catch (error) {
+    if (error instanceof Overtaken) return false
+    throw error
+  }
+}
+
+async function purgeAndFail(core: RecordsCore, tenant: string, submission: SubmissionRow, failing: Failing): Promise<boolean> {
   const { id, number, scope_id } = submission
   const now = await readSubmission(core, tenant, id)
   if (now === undefined) return false
@@ -37,12 +51,13 @@ export async function fail(core: RecordsCore, tenant: string, submission: Submis
     const [start] = await read<{ line: string }>(core, purgeStartStatement, { tenant, id, from, limit: chunkRows })
     const downto = start!.line
     const values = { tenant, id, scope_id, number, from, downto }
-    const [purged] = await transact(core, async (tx) => {
+    from = await transact(core, async (tx) => {
       await failing.hold(tx)
-      return run<{ applied_line: string }>(tx, purgeChunkStatement, values)
+      const [purged] = await run<{ applied_line: string }>(tx, purgeChunkStatement, values)
+      // It may have been ended and resumed meanwhile, with the same records under another number: what was deleted must come back.
+      if (purged === undefined) throw new Overtaken()
+      return purged.applied_line
     })
-    if (purged === undefined) return false
-    from = purged.applied_line
     if (probe.on) await probe.hit('records.purge.chunk', { id, from })
   }
   return transact(core, async (tx) => {
@@ -57,11 +72,6 @@ export async function fail(core: RecordsCore, tenant: string, submission: Submis
   })
 }
 
-/** Thrown where a job that was taken for dead is alive again. */
-class Alive extends Error {
-  override readonly name = 'Alive'
-}
-
 /** For a submission whose job died or was cancelled without a last word. Does nothing while the job lives. */
 export async function failDead(core: RecordsCore, tenant: string, id: string): Promise<boolean> {
   const submission = await readSubmission(core, tenant, id)
@@ -70,7 +80,7 @@ export async function failDead(core: RecordsCore, tenant: string, id: string): P
   let isDead = false
   const hold = async (tx: Tx) => {
     const [job] = await run<{ state: string }>(tx, jobLockStatement, { tenant, job_id: jobId })
-    if (job !== undefined && job.state !== 'dead') throw new Alive()
+    if (job !== undefined && job.state !== 'dead') throw new Overtaken()
     isDead = job !== undefined
   }
   const job = await core.jobs(tenant).get(jobId)
@@ -85,10 +95,5 @@ export async function failDead(core: RecordsCore, tenant: string, id: string): P
       if (isDead) await core.jobs(tenant).cancel(jobId, { tx, reason: `submission ${id} failed` })
     },
   }
-  try {
-    return await fail(core, tenant, submission, failing)
-  } catch (caught) {
-    if (caught instanceof Alive) return false
-    throw caught
-  }
+  return fail(core, tenant, submission, failing)
 }

@@ -22,6 +22,7 @@ const files = readdirSync(folder).map((file) => ({
 
 /** 5,000 scopes, 100 of them with 1,000 records each, two versions of every fifth, 5,000 submissions of which 50 have staged rows. */
 const seedSql = `
+  insert into pawl.record_set (name, schema_version, definition) select 's' || n, 1, '{}' from generate_series(1, 2000) n;
   insert into pawl.record_scope (id, record_set, scope, committed, next_number, live)
     select n, 's', '["' || n || '"]', 60, 61, 1000 from generate_series(1, 5000) n;
   insert into pawl.submission (id, record_set, scope_id, origin, state, baseline, baseline_number, baseline_live, number, schema_version, missing_policy,

@@ -20,6 +20,9 @@ const kinds: Readonly<Record<Exclude<RowKind, 'missing'>, readonly string[]>> = 
   invalid: ['I', 'J', 'X'],
 }
 
+/** States in which all rows are staged and counted. */
+const counted: readonly SubmissionRow['state'][] = ['validated', 'submitting', 'superseded', 'failed']
+
 const statuses: Readonly<Partial<Record<RowKind, string>>> = { created: 'CREATED', updated: 'UPDATED', missing: 'DELETED' }
 
 export async function previewRows(
@@ -32,6 +35,8 @@ export async function previewRows(
   const limit = whole('limit', options.limit ?? 100, 1, 10_000)
   if (submission.state === 'submitted') return changedRows(core, tenant, submission, kind, limit, options.after)
   if (kind === 'missing') return missingRows(core, tenant, submission, limit, options.after)
+  // The counts of a whole upload say it; looking would read every staged row to find none.
+  if (kind !== 'invalid' && counted.includes(submission.state) && submission[kind] === '0') return { items: [], next: undefined }
   const rows = await read<{ line: string; kind: string; type: string; key: string; before: string | null; after: string | null }>(
     core,
     previewStatement,

@@ -64,7 +64,7 @@ export class RowReader {
     const found = { line: row.line, type: type.name, key: isTooLong ? '' : key }
     const extra = this.#set.unknownColumns === 'ignore' ? undefined : this.#unknown(row, type, faults)
     if (faults.length > 0) return invalid(found, faults)
-    const data = `{${extra === undefined ? present(fields) : merged(type, fields, extra)}}`
+    const data = extra === undefined ? objectText(fields) : objectText(merged(type, fields, extra))
     return type.schema === undefined ? this.#finish(found, data) : this.#validated(found, type, data)
   }
 
@@ -82,7 +82,7 @@ export class RowReader {
     return { line: row.line, type: '', key: '', data: '', hash: '', classification: null, faults: [fault] }
   }
 
-  /** The canonical text of each column's value, in the order of the columns; undefined where there is none. */
+  /** Of each column its name and the canonical text of its value, in the order of the columns; undefined where there is none. */
   #fields(row: SourceRow, type: DefinedType, faults: RowFault[]): (string | undefined)[] {
     const { columns } = type
     const values = row.values(columns)
@@ -110,7 +110,7 @@ export class RowReader {
         continue
       }
       try {
-        fields.set(name, `${canonicalJson(name)}:${canonicalJson(typeof value === 'string' ? value.trim() : value)}`)
+        fields.set(name, `,${canonicalJson(name)}:${canonicalJson(typeof value === 'string' ? value.trim() : value)}`)
       } catch (error) {
         if (!(error instanceof Unstorable)) throw error
         faults.push({ code: 'json', reason: error.message, column: name, value: shown(value) })
@@ -155,22 +155,22 @@ function invalid(found: Pick<ReadRow, 'line' | 'type' | 'key'>, faults: readonly
   return { ...found, data: '', hash: '', classification: null, faults }
 }
 
-/** Columns are in the order of their names, which is the canonical one. */
-function present(fields: readonly (string | undefined)[]): string {
-  let text = ''
-  for (const field of fields) {
-    if (field !== undefined) text += text === '' ? field : `,${field}`
-  }
-  return text
+/**
+ * The fields, in the order of their names, which is the canonical one, as one object. Each begins with a comma. Joining them makes a text that is
+ * one piece; adding them up would make a tree of pieces, which the hash would have to put together first.
+ */
+function objectText(fields: (string | undefined)[]): string {
+  const first = fields.findIndex((field) => field !== undefined)
+  if (first < 0) return '{}'
+  fields[first] = `{${fields[first]!.slice(1)}`
+  fields.push('}')
+  return fields.join('')
 }
 
-function merged(type: DefinedType, fields: readonly (string | undefined)[], extra: ReadonlyMap<string, string>): string {
+function merged(type: DefinedType, fields: readonly (string | undefined)[], extra: ReadonlyMap<string, string>): string[] {
   const all = new Map(extra)
   for (const [index, field] of fields.entries()) if (field !== undefined) all.set(type.columns[index]!.name, field)
-  return [...all]
-    .sort(([a], [b]) => (a < b ? -1 : 1))
-    .map(([, text]) => text)
-    .join(',')
+  return [...all].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, text]) => text)
 }
 
 function keyOf(type: DefinedType, fields: readonly (string | undefined)[]): string {
@@ -178,10 +178,16 @@ function keyOf(type: DefinedType, fields: readonly (string | undefined)[]): stri
   for (const index of type.keyIndexes) {
     const field = fields[index]
     if (field === undefined) return ''
-    const value = JSON.parse(field.slice(type.columns[index]!.prefix.length)) as unknown
-    parts.push(typeof value === 'string' ? value : JSON.stringify(value))
+    parts.push(keyPart(field.slice(type.columns[index]!.prefix.length)))
   }
   return keyText(parts)
+}
+
+/** A text as it is, anything else as its JSON. */
+function keyPart(json: string): string {
+  if (json.startsWith('"') && !json.includes('\\')) return json.slice(1, -1)
+  const value = JSON.parse(json) as unknown
+  return typeof value === 'string' ? value : json
 }
 
 /** What a person needs to find the cell again, bounded and storable. */

@@ -9,7 +9,7 @@ import type { Column, MissingPolicy, RecordSetOptions, RecordTypeOptions, ScopeK
 export interface DefinedColumn {
   readonly name: string
   readonly column: Column
-  /** `"name":`, ready to be put before the value. */
+  /** `,"name":`, ready to be put before the value. */
   readonly prefix: string
   readonly coerce: Coerce
 }
@@ -149,7 +149,7 @@ function defineColumn(where: string, name: string, given: Parameters<typeof reso
   const resolved = resolveColumn(where, given)
   // A row without its key cannot be told apart from the others.
   const column = isKey ? { ...resolved, required: true } : resolved
-  return { name, column, prefix: `${JSON.stringify(name)}:`, coerce: compileColumn(column) }
+  return { name, column, prefix: `,${JSON.stringify(name)}:`, coerce: compileColumn(column) }
 }
 
 /** The canonical text of a scope: its parts in the declared order, as a JSON array, so that no part can run into the next. */

@@ -25,14 +25,23 @@ export interface Staged {
   readonly live: string
 }
 
+/** The record that a row names, as it is committed. */
 export interface Met {
-  ordinal: number
-  record_id: string
-  is_new: boolean
-  status: string | null
-  number: string | null
-  is_same: boolean
-  data: string | null
+  readonly record_id: string
+  readonly is_new: boolean
+  readonly is_live: boolean
+  readonly number: string | null
+  readonly is_same: boolean
+  /** The old one, where the new one is another. */
+  readonly data: string | null
+}
+
+interface MetRow extends Omit<Met, 'is_same'> {
+  readonly ordinal: number
+  /** Of the one row that stands for all that are the same: arrays, one element for each. */
+  readonly same_ordinals: string | null
+  readonly same_ids: string
+  readonly same_numbers: string
 }
 
 /** What rows meet, as of a committed number. The one comparison that preview, submit, put and append share. */
@@ -41,7 +50,7 @@ export async function lookup(
   place: { tenant: string; scopeId: string; committed: string },
   rows: readonly Pick<ReadRow, 'type' | 'key' | 'hash'>[],
 ): Promise<Met[]> {
-  return read<Met>(lookupStatement, {
+  const found = await read<MetRow>(lookupStatement, {
     tenant: place.tenant,
     scope_id: place.scopeId,
     committed: place.committed,
@@ -49,12 +58,37 @@ export async function lookup(
     keys: textsLiteral(rows.map((row) => row.key)),
     hashes: `{${rows.map((row) => (row.hash === '' ? 'null' : row.hash)).join(',')}}`,
   })
+  const met: Met[] = []
+  met.length = rows.length
+  for (const row of found) {
+    if (row.same_ordinals === null) met[row.ordinal - 1] = { ...row, is_same: false }
+    else addSame(met, row.same_ordinals, row.same_ids, row.same_numbers)
+  }
+  return met
+}
+
+function addSame(met: Met[], ordinals: string, ids: string, numbers: string): void {
+  const [places, records, versions] = [elements(ordinals), elements(ids), elements(numbers)]
+  for (const [index, place] of places.entries())
+    met[Number(place) - 1] = {
+      record_id: records[index]!,
+      is_new: false,
+      is_live: true,
+      number: versions[index]!,
+      is_same: true,
+      data: null,
+    }
+}
+
+/** Of an array of numbers as PostgreSQL writes it. */
+function elements(array: string): string[] {
+  return array.slice(1, -1).split(',')
 }
 
 export type Kind = 'C' | 'U' | '='
 
 export function kindOf(met: Met): Kind {
-  if (met.status === null || met.status === 'DELETED') return 'C'
+  if (!met.is_live) return 'C'
   return met.is_same ? '=' : 'U'
 }
 
@@ -64,6 +98,7 @@ export class Stager {
   readonly #set: DefinedSet
   readonly #staged: Staged
   #errors = 0
+  #last = Promise.resolve()
   lines = 0
   lastLine = 0
 
@@ -78,14 +113,20 @@ export class Stager {
     return this.#errors
   }
 
-  async add(rows: readonly ReadRow[], bytes: number): Promise<void> {
+  /** Compares a batch at once, and stages it behind the one before: two connections, so that neither waits for the other's part. */
+  add(rows: readonly ReadRow[], bytes: number): Promise<void> {
     // Nothing is committed in a new scope, so nothing needs to be looked up; the table's default gives each row its record's id.
-    const isFirst = this.#staged.committed === '0'
-    const met = isFirst ? undefined : await this.#lookup(rows)
+    const met = this.#staged.committed === '0' ? undefined : this.#lookup(rows)
+    met?.catch(() => undefined)
+    this.#last = this.#last.then(async () => this.#stage(rows, bytes, await met))
+    return this.#last
+  }
+
+  async #stage(rows: readonly ReadRow[], bytes: number, met: readonly Met[] | undefined): Promise<void> {
     const data = Buffer.from(
       met === undefined ? firstText(this.#tenant, this.#staged.id, rows) : text(this.#tenant, this.#staged.id, rows, met),
     )
-    const columns = `tenant, submission, line, kind, is_new, type, key, hash, classification, data, changed${isFirst ? '' : ', record_id'}`
+    const columns = `tenant, submission, line, kind, is_new, type, key, hash, classification, data, changed${met === undefined ? '' : ', record_id'}`
     const faults = rows.flatMap((row) => row.faults.map((fault) => ({ line: row.line, fault })))
     await retrying(() =>
       transact(this.#core, async (tx) => {
@@ -164,14 +205,14 @@ function copyNullable(value: string | null): string {
   return value === null ? '\\N' : copyText(value)
 }
 
+/** The rows of a COPY as pieces: joined once they are one text, and adding them up would make a tree of tens of thousands. */
 function firstText(tenant: string, id: string, rows: readonly ReadRow[]): string {
   const start = `${copyText(tenant)}\t${id}\t`
-  let out = ''
-  for (const row of rows) {
+  const lines = rows.map((row) => {
     const kind = row.faults.length === 0 ? 'C' : row.key === '' ? 'X' : 'I'
-    out += `${start}${row.line}\t${kind}\tt\t${copyText(row.type)}\t${copyText(row.key)}\t${contentText(row, kind === 'C')}\t\\N\n`
-  }
-  return out
+    return `${start}${row.line}\t${kind}\tt\t${copyText(row.type)}\t${copyText(row.key)}\t${contentText(row, kind === 'C')}\t\\N\n`
+  })
+  return lines.join('')
 }
 
 function contentText(row: ReadRow, isKept: boolean): string {
@@ -180,13 +221,12 @@ function contentText(row: ReadRow, isKept: boolean): string {
 
 function text(tenant: string, id: string, rows: readonly ReadRow[], met: readonly Met[]): string {
   const start = `${copyText(tenant)}\t${id}\t`
-  let out = ''
-  for (const [index, row] of rows.entries()) {
+  const lines = rows.map((row, index) => {
     const found = met[index]!
     const kind = row.faults.length === 0 ? kindOf(found) : row.key === '' ? 'X' : kindOf(found) === 'C' ? 'I' : 'J'
     const changed = kind === 'U' ? copyText(textsLiteral(changedFields(found.data, row.data))) : '\\N'
-    out += `${start}${row.line}\t${kind}\t${found.is_new ? 't' : 'f'}\t${copyText(row.type)}\t${copyText(row.key)}\t`
-    out += `${contentText(row, kind === 'C' || kind === 'U')}\t${changed}\t${found.record_id}\n`
-  }
-  return out
+    const about = `${row.line}\t${kind}\t${found.is_new ? 't' : 'f'}\t${copyText(row.type)}\t${copyText(row.key)}`
+    return `${start}${about}\t${contentText(row, kind === 'C' || kind === 'U')}\t${changed}\t${found.record_id}\n`
+  })
+  return lines.join('')
 }

@@ -4,6 +4,7 @@
 import type { Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
+import { probe } from '../kernel/probe.ts'
 import { type RecordsCore, run, setOf, transactIn } from './core.ts'
 import { failDead } from './fail.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
@@ -114,6 +115,7 @@ async function take(
   })
   // Its row and its scope are locked and were looked at: nothing can have changed.
   if (taken === undefined) throw new PawlError('PAWL_ROLLED_BACK', `Submission ${id} could not be submitted. Try again.`)
+  if (probe.on) await probe.hit('records.submit.written', { id })
   return { id, revision: taken.revision, number: taken.number, jobId }
 }
 

@@ -1,5 +1,5 @@
 // An upload: from a stream, or from what an earlier submission staged, to a submission that is validated or invalid. One batch is staged
-// while the next is parsed, so memory holds two of them whatever the size.
+// while the next is compared and the one behind it parsed, so memory holds three of them whatever the size.
 
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { statement } from '../db/statement.ts'
@@ -12,6 +12,7 @@ import { type ReadRow, RowReader } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
 import { sourceRows } from './sources.ts'
 import { addErrors, batchRows, type Staged, Stager, uploadLost } from './staging.ts'
+import { readSubmission } from './submissions.ts'
 import type { Body, UploadOptions } from './types.ts'
 import { validateStaged } from './validate.ts'
 import { tendKind } from './work.ts'
@@ -30,7 +31,7 @@ export interface Place {
   readonly scopeId: string
 }
 
-interface Begun {
+export interface Begun {
   id: string
   fence: string
   committed: string
@@ -38,7 +39,7 @@ interface Begun {
 }
 
 /** Where rows come from: the batches, how many bytes have come, and the digest of all when they have. */
-interface Source {
+export interface Source {
   batches(): AsyncIterable<readonly ReadRow[]>
   bytes(): number
   end(): string | null
@@ -101,7 +102,7 @@ export async function rebase(
   return begun.id
 }
 
-async function begin(
+export async function begin(
   core: RecordsCore,
   place: Place,
   origin: 'upload' | 'rebase',
@@ -162,7 +163,7 @@ export async function clearStaged(core: RecordsCore, tenant: string, id: string)
   }
 }
 
-async function fill(
+export async function fill(
   core: RecordsCore,
   place: Place,
   begun: Begun,
@@ -178,17 +179,20 @@ async function fill(
   }
   const stager = new Stager(core, place.tenant, place.set, staged)
   try {
-    let staging = Promise.resolve()
+    let [before, staging] = [Promise.resolve(), Promise.resolve()]
+    let given = 0
     try {
       for await (const rows of source.batches()) {
-        await staging
-        if (stager.lines + rows.length > place.set.limits.rowsMax)
+        await before
+        given += rows.length
+        if (given > place.set.limits.rowsMax)
           throw new Malformed(
             'too-many-rows',
             rows[0]!.line,
             `The file has more than ${place.set.limits.rowsMax} rows. Split it, or raise limits.rowsMax.`,
           )
         onProgress?.({ id: begun.id, lines: stager.lines, bytes: source.bytes() })
+        before = staging
         staging = stager.add(rows, source.bytes())
         staging.catch(() => undefined)
       }
@@ -253,7 +257,11 @@ async function endBadly(
   // If even this cannot be written the upload stays as it is and expires; what went wrong first is what
   // the caller hears.
   const unwritten: unknown = await retrying(write).catch((caught: unknown) => caught)
-  if (isPawlError(unwritten, 'PAWL_LEASE_LOST')) throw unwritten
+  if (isPawlError(unwritten, 'PAWL_LEASE_LOST')) {
+    // Under our own fence only we can have ended it: it was validated, and the answer to that commit was lost.
+    if ((await readSubmission(core, place.tenant, staged.id))?.fence === staged.fence) return
+    throw unwritten
+  }
   if (isInvalid) {
     if (unwritten !== undefined) throw unwritten
     return

@@ -13,10 +13,17 @@ export interface RecordsSpec {
   readonly killAt?: { readonly probe: ProbeName; readonly hit: number }
   /** It says `holding` there and waits for the word `go`. */
   readonly holdAt?: { readonly probe: ProbeName; readonly hit: number }
+  /** It does not work but sends so many rows, and perhaps submits them. */
+  readonly upload?: {
+    readonly set: string
+    readonly scope: Readonly<Record<string, string>>
+    readonly rows: number
+    readonly submits?: boolean
+  }
 }
 
 export type RecordsSaid =
-  | { readonly event: 'ready' | 'stopped' }
+  | { readonly event: 'ready' | 'stopped' | 'uploaded' }
   | { readonly event: 'killing' | 'holding'; readonly probe: ProbeName }
   | { readonly event: 'job.refused' | 'worker.lost'; readonly detail: unknown }
 
@@ -58,8 +65,16 @@ createInterface({ input: process.stdin }).on('line', (word) => {
 // Nobody is there any more to tell us to stop.
 process.stdin.on('end', () => process.exit(1))
 
-await worker.start()
+if (spec.upload === undefined) await worker.start()
 say({ event: 'ready' })
+if (spec.upload !== undefined) await upload(spec.upload)
+
+async function upload({ set, scope, rows, submits = false }: NonNullable<RecordsSpec['upload']>): Promise<void> {
+  const lines = Array.from({ length: rows }, (_, index) => `row-${index},sent\n`)
+  const { id } = await pawl.records.in(set, scope).upload(['rowId,note\n', ...lines], { format: 'csv' })
+  if (submits) await pawl.records.submit(id)
+  say({ event: 'uploaded' })
+}
 
 async function stop(): Promise<void> {
   await worker.stop()

@@ -1,10 +1,11 @@
--- What of this process's definitions is held here, what is free, and how many living processes share it.
+-- What of this process's definitions is held here, what is free, and how many living processes share it. A cursor that this process took without
+-- getting the answer has a fence that it does not know: it is free, and not held here.
 -- Locks: none.
 -- Plan: cursor_pkey, worker_pkey, and the few rows of open workers.
 -- Rows: one per definition that has cursors.
 select d.n::integer as definition,
   count(*)::integer as shards,
-  count(*) filter (where c.holder = :worker::integer)::integer as mine,
+  count(*) filter (where c.holder = :worker::integer and c.fence = any (:fences::bigint[]))::integer as mine,
   count(*) filter (
     where c.state = 'running'
       and (w.id is null or (c.holder = :worker::integer and c.fence <> all (:fences::bigint[])))

@@ -5,7 +5,7 @@
 -- One row: the submission, and the scope's new numbers.
 with given as materialized (
   select g.record_id, g.kind, g.is_new, g.type, g.key, g.hash, g.classification, g.data, g.changed
-  from jsonb_to_recordset(:rows::jsonb) as g(record_id bigint, kind text, is_new boolean, type text, key text, hash uuid, classification text, data jsonb,
+  from json_to_recordset(:rows::json) as g(record_id bigint, kind text, is_new boolean, type text, key text, hash uuid, classification text, data json,
     changed text[])
 ),
 counted as materialized (

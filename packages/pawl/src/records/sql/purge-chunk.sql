@@ -1,7 +1,9 @@
 -- Takes back what a submission wrote for one run of its staged rows, last first, and how far it had come, in one statement.
 -- Locks: the submission row, and rows that nobody can see.
--- Plan: submission_row_pkey, record_version_pkey, record_pkey; its own submission by the slot or the primary key.
--- No row: it is not submitting under this number, or has come to another line.
+-- Plan: submission_row_pkey, record_version_pkey, record_pkey; its own submission by the slot or the primary key. Each version and each record is
+-- looked up by its own key and then deleted by its place: nothing is known yet about rows that were just written, and a join of them would be
+-- planned as a loop over all of one for each of the other.
+-- No row: it is not submitting under this number, or has come to another line. Then the caller rolls back what was deleted.
 with chunk as materialized (
   select r.record_id, r.kind, r.is_new, r.type, r.key
   from pawl.submission_row r
@@ -13,23 +15,43 @@ with chunk as materialized (
 ),
 versions as (
   delete from pawl.record_version v
-  using chunk c
-  where v.tenant = :tenant::text
-    and v.record_id = c.record_id
-    and v.number = :number::bigint
-    and v.submission = :id::bigint
+  where v.ctid = any (
+    array(
+      select w.ctid
+      from chunk c
+      cross join lateral (
+        select w.ctid
+        from pawl.record_version w
+        where w.tenant = :tenant::text
+          and w.record_id = c.record_id
+          and w.number = :number::bigint
+          and w.submission = :id::bigint
+        offset 0
+      ) w
+    )
+  )
   returning v.status
 ),
 records as (
   delete from pawl.record r
-  using chunk c
-  where c.is_new
-    and c.kind = 'C'
-    and r.tenant = :tenant::text
-    and r.scope_id = :scope_id::bigint
-    and r.type = c.type
-    and r.key = c.key
-    and r.id = c.record_id
+  where r.ctid = any (
+    array(
+      select o.ctid
+      from chunk c
+      cross join lateral (
+        select p.ctid
+        from pawl.record p
+        where p.tenant = :tenant::text
+          and p.scope_id = :scope_id::bigint
+          and p.type = c.type
+          and p.key = c.key
+          and p.id = c.record_id
+        offset 0
+      ) o
+      where c.is_new
+        and c.kind = 'C'
+    )
+  )
 )
 update pawl.submission u
 set applied_line = :downto::bigint,

@@ -28,6 +28,6 @@ where r.tenant = :tenant::text
   and (r.type, r.key) > (:after_type::text, :after_key::text)
   and (:type::text is null or r.type = :type::text)
   and (:with_deleted::boolean or v.status <> 'DELETED')
-  and (:filter::jsonb is null or v.data @> :filter::jsonb)
+  and (:filter::jsonb is null or v.data::jsonb @> :filter::jsonb)
 order by r.type, r.key
 limit :limit::integer

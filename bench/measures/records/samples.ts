@@ -1,0 +1,90 @@
+// Samples of the measures of records: each process of a system is new, and everything of one sample happens in one fresh database.
+
+import { Child, type System } from '../../harness/child.ts'
+import { now, pause } from '../../harness/clock.ts'
+import { type Context, setupOf } from '../../harness/context.ts'
+import { type Results, resultsOf, type Sample } from '../../harness/rounds.ts'
+import type { Database } from '../../harness/server.ts'
+
+export const pawl: System = { name: 'pawl', module: 'records/pawl' }
+export const copy: System = { name: 'COPY', module: 'records/copy', variant: 'jsonb' }
+export const copyJson: System = { name: 'COPY into json', module: 'records/copy', variant: 'json' }
+export const copyCsv: System = { name: 'COPY csv into typed columns', module: 'records/copy', variant: 'csv' }
+export const seed: System = { name: 'seed shape', module: 'records/seed-000' }
+export const plain: System = { name: 'plain table', module: 'records/plain' }
+
+/** One task of a new process. */
+export function runTask(
+  context: Context,
+  database: Database,
+  system: System,
+  task: string,
+  ...args: readonly unknown[]
+): Promise<Sample> {
+  return withChild(context, database, system, (child) => child.call<Sample>('run', task, ...args))
+}
+
+/** Submits files one after the other in a new process, and gives the sample of the last. */
+export function submitFiles(context: Context, database: Database, task: string, files: readonly string[]): Promise<Sample> {
+  return withChild(context, database, pawl, async (child) => {
+    let sample: Sample = {}
+    for (const file of files) {
+      sample = await child.call<Sample>('run', task, file)
+      await tended(database)
+    }
+    return sample
+  })
+}
+
+async function withChild<Value>(
+  context: Context,
+  database: Database,
+  system: System,
+  use: (child: Child) => Promise<Value>,
+): Promise<Value> {
+  const child = new Child(system)
+  try {
+    await child.prepare(setupOf(context, database))
+    return await use(child)
+  } finally {
+    await child.stop()
+  }
+}
+
+/** Staged rows go after the commit. The next submission shall not pay for that, as it would not minutes later. */
+export async function tended(database: Database): Promise<void> {
+  for (const deadline = now() + 60_000; ; await pause(20)) {
+    const [row] = await database.query<{ some: boolean }>(
+      `select exists (select from pawl.submission_row r join pawl.submission u on u.id = r.submission where u.state = 'submitted') as some`,
+    )
+    if (!row!.some) return
+    if (now() > deadline) throw new Error('staged rows were not removed within 60 s')
+  }
+}
+
+/** A run that several measures are read from is taken once, whichever of them is asked for first. */
+export function takenOnce<Value>(take: (context: Context) => Promise<Value>): (context: Context) => Promise<Value> {
+  const taken = new WeakMap<Context, Promise<Value>>()
+  return (context) => {
+    const found = taken.get(context) ?? take(context)
+    taken.set(context, found)
+    return found
+  }
+}
+
+/** Results of several runs under other names: each is some contender's metric of some run. */
+export function pick(chosen: Readonly<Record<string, readonly [results: Results, contender: string, metric: string]>>): Results {
+  const taken = new Map<string, Sample[]>()
+  const failures = new Map<string, string>()
+  const noises: number[] = []
+  for (const [name, [results, contender, metric]] of Object.entries(chosen)) {
+    taken.set(
+      name,
+      results.samples(contender, metric).map((value) => ({ value })),
+    )
+    const failure = results.failures.get(contender)
+    if (failure !== undefined) failures.set(name, failure)
+    if (results.noise !== undefined) noises.push(results.noise)
+  }
+  return resultsOf(taken, failures, noises)
+}

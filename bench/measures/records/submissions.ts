@@ -1,0 +1,78 @@
+import { type Context, sized } from '../../harness/context.ts'
+import { type Measure, measure } from '../../harness/measure.ts'
+import { shown } from '../../harness/report.ts'
+import { interleave, type Results, type Sample } from '../../harness/rounds.ts'
+import type { Group } from '../group.ts'
+import { csvFile } from './files.ts'
+import { copy, copyCsv, copyJson, runTask, submitFiles, takenOnce } from './samples.ts'
+
+export const withoutParse = 'without parse and validation'
+export const rowsOf = (context: Context) => sized(context, 15_000, 2_000)
+/** One row in five is changed. */
+export const changeEvery = 5
+
+const steps = [
+  { name: 'first', edition: 1, atMost: 3.5, without: 2.2 },
+  { name: 'second', edition: 2, atMost: 2.5, without: 1.5 },
+  { name: 'replay', edition: 2, atMost: 2, without: 0.8 },
+] as const
+
+/** One after the other in one database, each in a process of its own: a first submission, one with a fifth of the rows changed, the same again. */
+export const takeSubmissions = takenOnce((context) =>
+  interleave(context, 'submissions', [
+    { name: 'pawl', run: () => submitAll(context, 'submit') },
+    { name: withoutParse, run: () => submitAll(context, 'submit read') },
+    ...[copy, copyJson, copyCsv].map((system) => ({ name: system.name, run: () => copyOnce(context, system) })),
+  ]),
+)
+
+export const submissions: Group = {
+  name: 'submissions',
+  measures: steps.flatMap(({ name }) => [name, `${name} ${withoutParse}`]),
+  async run(context) {
+    const results = await takeSubmissions(context)
+    return steps.flatMap(({ name, atMost, without }) => [
+      of(results, name, 'pawl', atMost),
+      of(results, name, withoutParse, without),
+    ])
+  },
+}
+
+function of(results: Results, metric: string, contender: string, atMost: number): Measure {
+  const part = (name: string) => shown(results.value(contender, `${metric} ${name}`))
+  return measure({
+    name: contender === 'pawl' ? metric : `${metric} ${contender}`,
+    unit: 'ms',
+    better: 'lower',
+    results,
+    metric,
+    pawl: contender,
+    limits: [copy.name, copyJson.name, copyCsv.name],
+    bars: [{ atMost, times: copy.name }],
+    notes: [`upload ${part('upload')} ms, preview ${part('preview')} ms, submit to commit ${part('apply')} ms`],
+  })
+}
+
+function submitAll(context: Context, task: string): Promise<Sample> {
+  const rows = rowsOf(context)
+  return context.server.withDatabase(async (database) => {
+    const sample: Record<string, number> = {}
+    const changes = { first: rows, second: rows / changeEvery, replay: 0 }
+    for (const { name, edition } of steps) {
+      const file = csvFile({ rows, edition, changeEvery })
+      const taken = await submitFiles(context, database, task, [file])
+      if (taken.changes !== changes[name]) throw new Error(`${name} made ${taken.changes} changes instead of ${changes[name]}`)
+      for (const [part, value] of Object.entries(taken)) sample[part === 'value' ? name : `${name} ${part}`] = value
+    }
+    return sample
+  })
+}
+
+/** It has one time, which everything is measured by. */
+function copyOnce(context: Context, system: Parameters<typeof runTask>[2]): Promise<Sample> {
+  const file = csvFile({ rows: rowsOf(context), edition: 1, changeEvery })
+  return context.server.withDatabase(async (database) => {
+    const { value } = await runTask(context, database, system, 'copy', file)
+    return { first: value!, second: value!, replay: value! }
+  })
+}

@@ -1,0 +1,64 @@
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { compileColumn, isFault } from './columns.ts'
+import { compareDecimals, comparedWith } from './decimal.ts'
+
+const coerced = (type: 'timestamp' | 'text', value: unknown) => {
+  const found = compileColumn({ type })(value)
+  return isFault(found) ? found.code : found
+}
+
+test('[R9] every spelling of a moment is one value; a day or time that does not exist is a fault', () => {
+  for (const text of [
+    '2026-01-31T10:00:00Z',
+    '2026-01-31T10:00:00.000Z',
+    ' 2026-01-31 10:00Z ',
+    '2026-01-31T11:30:00+01:30',
+    '2026-01-31T10:00:00.0000001Z',
+  ])
+    expect(coerced('timestamp', text), text).toBe('"2026-01-31T10:00:00.000Z"')
+  expect(coerced('timestamp', new Date('2026-01-31T10:00:00.250Z'))).toBe('"2026-01-31T10:00:00.250Z"')
+  expect(coerced('timestamp', '2024-02-29T23:59:59Z')).toBe('"2024-02-29T23:59:59.000Z"')
+  for (const text of [
+    '2026-02-30T10:00:00Z',
+    '2026-02-29T10:00:00.000Z',
+    '2026-13-01T10:00:00Z',
+    '2026-01-31T25:00:00Z',
+    '2026-01-31T10:00:00',
+  ])
+    expect(coerced('timestamp', text), text).toBe('timestamp')
+})
+
+test('[R9] a text loses the spaces around it, of whatever kind they are, and nothing else', () => {
+  const space = fc.constantFrom('', ' ', '\t', '\n', '\u00a0', '\u2003', '\ufeff')
+  fc.assert(
+    fc.property(space, fc.string({ unit: 'grapheme' }), space, (before, text, after) => {
+      const found = coerced('text', before + text + after)
+      const trimmed = (before + text + after).trim()
+      if (trimmed === '') expect(found).toBeUndefined()
+      else expect(found).toBe(trimmed.includes('\u0000') ? 'nul' : JSON.stringify(trimmed))
+    }),
+  )
+})
+
+test('[R6] decimals are in order, whatever their length', () => {
+  const decimal = fc.tuple(fc.boolean(), fc.bigInt({ min: 0n, max: 10n ** 20n }), fc.integer({ min: 0, max: 20 }))
+  const textOf = ([isNegative, digits, scale]: [boolean, bigint, number]) => {
+    const padded = String(digits).padStart(scale + 1, '0')
+    const [whole, rest] = [padded.slice(0, padded.length - scale), padded.slice(padded.length - scale).replace(/0+$/, '')]
+    return `${isNegative && digits > 0n ? '-' : ''}${whole}${rest === '' ? '' : `.${rest}`}`
+  }
+  const unitsOf = ([isNegative, digits, scale]: [boolean, bigint, number]) =>
+    (isNegative ? -1n : 1n) * digits * 10n ** BigInt(20 - scale)
+  fc.assert(
+    fc.property(decimal, decimal, (a, b) => {
+      const expected = unitsOf(a) < unitsOf(b) ? -1 : unitsOf(a) > unitsOf(b) ? 1 : 0
+      expect(Math.sign(compareDecimals(textOf(a), textOf(b)))).toBe(expected)
+      expect(Math.sign(comparedWith(textOf(b))(textOf(a)))).toBe(expected)
+    }),
+    { numRuns: 2_000 },
+  )
+  // Neighbours that a double can just tell apart.
+  expect(comparedWith('99999999999.998')('99999999999.999')).toBeGreaterThan(0)
+  expect(comparedWith('9007199254740992')('9007199254740993')).toBeGreaterThan(0)
+})

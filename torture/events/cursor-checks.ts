@@ -1,0 +1,45 @@
+// The checks of cursors, which both scenarios have.
+
+import { type Find, groupBy, type LogFacts } from './facts.ts'
+
+/** Every taking of a cursor has a fence above all before it, and nothing else changes it. */
+export function fencesRise({ changes }: LogFacts, find: Find): number {
+  let looked = 0
+  for (const [cursor, list] of groupBy(changes, nameOf)) {
+    let highest = 0n
+    for (const { oldFence, newFence, oldHolder, newHolder, actor } of list) {
+      const isTaken = newHolder !== null && (newHolder !== oldHolder || newFence !== oldFence)
+      if (isTaken) looked++
+      if (isTaken ? newFence <= highest : newFence < highest)
+        find(`${cursor}: the fence went from ${highest} to ${newFence} (taken by ${actor})`)
+      highest = newFence > highest ? newFence : highest
+    }
+  }
+  return looked
+}
+
+/** A cursor is moved by the process that holds it, and forward. */
+export function movedByHolder({ changes, workerNames }: LogFacts, find: Find): number {
+  const moves = changes.filter(({ oldPosition, newPosition }) => oldPosition !== newPosition)
+  for (const move of moves) {
+    const holder = move.oldHolder === null ? 'nobody' : (workerNames.get(move.oldHolder) ?? '?')
+    const actor = move.actor.split(' ')[0]
+    const change = `${nameOf(move)} went from ${move.oldPosition} to ${move.newPosition}`
+    if (holder !== actor) find(`${change} by ${move.actor}, and ${holder} held it`)
+    if (move.newPosition < move.oldPosition) find(`${change}, which is back`)
+  }
+  return moves.length
+}
+
+export function allAtRest({ isDrained, notStopped, log, entries }: LogFacts, find: Find): number {
+  if (!isDrained) find('not every event was worked on within the bound after healing')
+  for (const slot of notStopped) find(`process ${slot} did not stop in order after healing`)
+  // No restore happens here, so nothing may take the log for another one.
+  for (const entry of entries.filter(({ op }) => op === 'latched'))
+    find(`${String(entry.name)} was latched: ${String(entry.reason)}`)
+  return log.length
+}
+
+function nameOf({ name, generation, shard }: { name: string; generation: number; shard: number }): string {
+  return `${name} generation ${generation} shard ${shard}`
+}

@@ -1,0 +1,6 @@
+// Loaded by the keeper's thread of a process under test.
+
+import { keeperUnderTest } from '../under-test.ts'
+import { planted } from './planted.ts'
+
+keeperUnderTest(planted)
