@@ -43,6 +43,9 @@ export function runsOf(queryable: { query(text: string, values: unknown[]): Prom
 }
 
 /** One transaction of ours on the callers' pool. */
+/** A process that hangs in here holds cursors, and every handler waits for it: the server ends it. */
+const begin = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'"
+
 export async function inTransaction<T>(
   pool: Pool,
   work: (runs: Runs, query: (text: string) => Promise<unknown>) => Promise<T>,
@@ -52,7 +55,7 @@ export async function inTransaction<T>(
   })
   let isSound = false
   try {
-    await client.query('begin isolation level read committed')
+    await client.query(begin)
     const result = await work(runsOf(client), (text) => client.query(text))
     await client.query('commit')
     isSound = true
