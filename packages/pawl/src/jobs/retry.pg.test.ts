@@ -179,6 +179,23 @@ test('[J15] a snooze lasts as long as it says', async () => {
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'scheduled', attempt: 0 })
 })
 
+test('[J15] a handler may snooze after the transaction of its job.complete(tx) was rolled back', async () => {
+  pawl.jobs.define('undecided', {
+    run: async (job) => {
+      const client = await db.pool.connect()
+      await client.query('begin')
+      await job.complete(client)
+      await client.query('rollback')
+      client.release()
+      return job.snooze('90s')
+    },
+  })
+  const { id } = await pawl.jobs.enqueue('undecided', {})
+  await runAll(pawl)
+  expect(await lastDelayMs(id)).toBe(90_000)
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'scheduled', attempt: 0 })
+})
+
 test('[J15] when retries are exhausted the hook and the event are called once, and one alert counts the dead', async () => {
   const hook: DeadJob[] = []
   const events: DeadJob[] = []

@@ -83,7 +83,7 @@ export class Runner {
       if (probe.on) await probe.hit('jobs.run.after', held)
       if (context.isTouched) await context.flush()
       if (held.isEnded) return 'late'
-      if (held.completeCalled) return await this.#checkCompleted(held, undefined)
+      if (held.completeCalled) return await this.#checkCompleted(held, undefined, result)
       return this.endOf(held, result)
     } catch (error) {
       if (classify(error) === 'unwritable') this.options.onConflict(error)
@@ -105,9 +105,10 @@ export class Runner {
     }
   }
 
-  /** After job.complete(tx): only the history knows whether that transaction committed. */
-  async #checkCompleted(held: HeldJob, error: unknown): Promise<RunEnd> {
+  /** After job.complete(tx): only the history knows whether that transaction committed. If it did not, a handler may know and snooze. */
+  async #checkCompleted(held: HeldJob, error: unknown, result?: unknown): Promise<RunEnd> {
     if (await this.isSettled(held)) return 'settled'
+    if (result instanceof Snooze) return this.endOf(held, result)
     const reason =
       error ?? new Error('job.complete(tx) was called, but its transaction did not commit before the handler returned.')
     return failedEnd(held, reason)
