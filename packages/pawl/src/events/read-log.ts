@@ -32,33 +32,34 @@ export interface LogRead {
   readonly next: number
 }
 
-interface PlaceRow {
+interface Row {
   readonly head: string
   readonly log_generation: number
   readonly until: string
   readonly covered: string
+  readonly events: string | null
 }
 
-interface EventRow {
-  readonly position: string
-  readonly generation: number
-  readonly xid: string
-  readonly id: string | null
-  readonly at_s: number
-  readonly tenant: string
-  readonly channel: string
-  readonly aggregatetype: string
-  readonly aggregateid: string
-  readonly type: string
-  readonly payload: unknown
-  readonly headers: Readonly<Record<string, unknown>> | null
-}
+type EventRow = readonly [
+  position: number,
+  generation: number,
+  xid: string,
+  id: string | null,
+  atS: number,
+  tenant: string,
+  channel: string,
+  aggregateType: string,
+  key: string,
+  type: string,
+  data: unknown,
+  headers: Readonly<Record<string, unknown>> | null,
+]
 
 export async function readLog(connection: Pick<Connection, 'run'>, options: ReadLogOptions): Promise<LogRead> {
   const { after, limit, channel = null, tenant = null, shard } = options
   const isFiltered = channel !== null || tenant !== null || shard !== undefined
   const range = shard === undefined ? undefined : bucketRange(shard)
-  const [place, ...found] = (await connection.run(readStatement, {
+  const [row] = await connection.run<Row>(readStatement, {
     after,
     limit,
     scan: isFiltered ? Math.max(limit, filteredScan) : limit,
@@ -66,15 +67,15 @@ export async function readLog(connection: Pick<Connection, 'run'>, options: Read
     tenant,
     bucket_from: range?.from ?? null,
     bucket_to: range?.to ?? null,
-  })) as [PlaceRow | undefined, ...EventRow[]]
-  if (place === undefined) throw sequencerMissing()
-  const [head, until] = [Number(place.head), Number(place.until)]
-  if (until > after && Number(place.covered) !== until - after) throw gap(after, until)
-  const events = found.map(toEvent)
+  })
+  if (row === undefined) throw sequencerMissing()
+  const [head, until] = [Number(row.head), Number(row.until)]
+  if (until > after && Number(row.covered) !== until - after) throw gap(after, until)
+  const events = row.events === null ? [] : (JSON.parse(row.events) as EventRow[]).map(toEvent)
   return {
     events,
     head,
-    generation: place.log_generation,
+    generation: row.log_generation,
     next: events.length === limit ? events.at(-1)!.position : Math.max(after, until),
   }
 }
@@ -85,21 +86,21 @@ export function bucketRange({ index, of }: { readonly index: number; readonly of
 }
 
 function toEvent(row: EventRow): LogEvent {
-  const position = Number(row.position)
-  if (row.id === null) throw gap(position - 1, position)
+  const [position, generation, xid, id, atS, tenant, channel, aggregateType, key, type, data, headers] = row
+  if (id === null) throw gap(position - 1, position)
   return {
     position,
-    generation: row.generation,
-    id: row.id,
-    tenant: row.tenant,
-    channel: row.channel,
-    aggregateType: row.aggregatetype,
-    key: row.aggregateid,
-    type: row.type,
-    data: row.payload,
-    headers: row.headers ?? {},
-    at: new Date(row.at_s * 1000),
-    xid: row.xid,
+    generation,
+    id,
+    tenant,
+    channel,
+    aggregateType,
+    key,
+    type,
+    data,
+    headers: headers ?? {},
+    at: new Date(atS * 1000),
+    xid,
   }
 }
 

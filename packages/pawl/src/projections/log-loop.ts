@@ -40,7 +40,8 @@ export class LogLoop {
   #conflicts = 0
   #lookedTo: number
   #passedMs = monotonicMs()
-  #ahead: { readonly after: number; readonly read: Promise<LogRead>; readonly isGuess?: boolean } | undefined
+  /** Pages that are on their way, in order. */
+  #ahead: { readonly after: number; readonly read: Promise<LogRead>; readonly isGuess?: boolean }[] = []
   #isWaiting = false
   #standstill: Standstill | undefined
 
@@ -67,7 +68,7 @@ export class LogLoop {
     const after = this.#after()
     const read = this.#read(after, connection)
     read.catch(() => undefined)
-    this.#ahead = { after, read, isGuess: true }
+    this.#ahead = [{ after, read, isGuess: true }]
   }
 
   stop(): void {
@@ -139,18 +140,30 @@ export class LogLoop {
 
   async #page(): Promise<LogRead> {
     const after = this.#after()
-    const ahead = this.#ahead?.after === after ? this.#ahead : undefined
-    this.#ahead = undefined
+    if (this.#ahead[0]?.after !== after) this.#ahead = []
+    const ahead = this.#ahead.shift()
     let page = await (ahead?.read ?? this.#read(after))
     // A guess that found nothing may have been too early.
     if (ahead?.isGuess && page.events.length === 0) page = await this.#read(after)
-    // The next page is fetched while this one is applied.
-    if (page.next < page.head) {
-      const read = this.#read(page.next)
-      read.catch(() => undefined)
-      this.#ahead = { after: page.next, read }
-    }
+    this.#readOn(page)
     return page
+  }
+
+  /**
+   * The next page is fetched while this one is applied, and the one behind it while that one is taken apart. Where it begins is known before:
+   * the log is dense, so without a filter a page that does not reach the head is full.
+   */
+  #readOn({ next, head }: LogRead): void {
+    if (this.#ahead[0]?.after !== next) this.#ahead = []
+    const { batchMax } = this.#definition
+    const isFiltered = Object.keys(filterOf(this.cursor)).length > 0
+    const starts = isFiltered ? [next] : [next, next + batchMax]
+    for (const after of starts.slice(this.#ahead.length)) {
+      if (after >= head) return
+      const read = this.#read(after)
+      read.catch(() => undefined)
+      this.#ahead.push({ after, read })
+    }
   }
 
   #after(): number {
@@ -162,7 +175,7 @@ export class LogLoop {
   }
 
   #forgetPages(): void {
-    this.#ahead = undefined
+    this.#ahead = []
     this.#lookedTo = this.cursor.place.position
   }
 
