@@ -8,7 +8,9 @@ export const demoQueue = 'demo'
 const everyMs = 1500
 const delay = '5s'
 
+/** One at a time: of two that make a schema at once, "if not exists" lets one fail. */
 export const demoSchemaSql = `
+select pg_advisory_xact_lock(hashtextextended('pawl_demo', 0));
 create schema if not exists pawl_demo;
 create table if not exists pawl_demo.transfer (
   id bigint generated always as identity primary key,
