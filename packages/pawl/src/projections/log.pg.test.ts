@@ -155,7 +155,7 @@ test('[P5] no row where one was expected parks the key with the reason, others g
   await append(db, { key: 'missing', data: { amount: 6 } })
   await until('it is replayed', async () => (await pawl.projections.parked('wallets')).length === 0)
   await caughtUp(db, 'wallets')
-  const entries = await db.query<{ amount: number }>("select amount::integer from entry where wallet = 'missing' order by ctid")
+  const entries = await db.query<{ amount: number }>("select amount::integer from entry where wallet = 'missing' order by nth")
   expect(entries.map(({ amount }) => amount)).toEqual([1, 2, 3, 4, 5, 6])
   expect(await db.query('select action, subject, reason from pawl.audit')).toEqual([
     { action: 'projection.unpark', subject: 'wallets', reason: 'the wallet is there now' },

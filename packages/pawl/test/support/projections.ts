@@ -11,7 +11,10 @@ export const quickRunner = { lease: 2500, beatMs: 200, lookMs: 50, pollMs: 50 } 
 
 export const walletSql = `
   create table wallet (id text primary key, balance bigint not null check (balance >= 0), changes integer not null default 0);
-  create table entry (position bigint not null, wallet text not null, amount bigint not null, pid integer not null default pg_backend_pid())`
+  create table entry (
+    nth bigint generated always as identity, position bigint not null, wallet text not null, amount bigint not null,
+    pid integer not null default pg_backend_pid()
+  )`
 
 /** A database that is dropped after everything that the test started on it has ended. */
 export async function createLog(sql = walletSql): Promise<TestDatabase> {
