@@ -42,10 +42,10 @@ export function runsOf(queryable: { query(text: string, values: unknown[]): Prom
   }
 }
 
-/** One transaction of ours on the callers' pool. */
 /** A process that hangs in here holds cursors, and every handler waits for it: the server ends it. */
 const begin = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'"
 
+/** One transaction of ours on the callers' pool. */
 export async function inTransaction<T>(
   pool: Pool,
   work: (runs: Runs, query: (text: string) => Promise<unknown>) => Promise<T>,

@@ -201,6 +201,52 @@ test('[P7] what a key that is parked at the switch lets out is let out once, by 
   expect(await effects(db)).toEqual({ jobs: all, events: all })
 })
 
+test('[P7] a replay that stalls while another generation lets the effects out lets out nothing when it goes on', async () => {
+  const db = await createLog(balanceSql)
+  await db.query('create table mended (is_mended boolean)')
+  const pawl = db.pawl()
+  for (const generation of [1, 2]) {
+    // An event would move the log's end, and the border with it: a job does not.
+    const added = async ({ position }: LogEvent, tx: ProjectionTx) => {
+      expectRows(await tx.query('select from mended'), 1)
+      await pawl.jobs.enqueue('notify', { position }, { tx })
+    }
+    pawl.projections.define('balances', { generation, tables, on: { Added: added } })
+  }
+  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
+  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', null, 0)")
+  await startRunner(pawl)
+  await append(db, { key: 'bad', data: { amount: 10 } })
+  await pawl.projections.rebuild('balances', { reason })
+  await caughtUp(db, 'balances', 1)
+  await caughtUp(db, 'balances', 2)
+  expect(await pawl.projections.switchTo('balances', { generation: 2, reason })).toMatchObject({ isEqual: true })
+  const stalled = { 1: deferred(), 2: deferred() }
+  const goOn = { 1: deferred(), 2: deferred() }
+  let met = 0
+  installProbe(async (name, subject) => {
+    if (name !== 'projections.batch.before') return
+    const { generation } = (subject as { definition: { generation: 1 | 2 } }).definition
+    // The first time it only notices that it is live.
+    if (generation === 2 && ++met === 1) return
+    stalled[generation].resolve()
+    await goOn[generation].promise
+  })
+  onTestFinished(() => installProbe(undefined))
+  await db.query('insert into mended values (true)')
+  await pawl.projections.unpark('balances', { key: 'bad', reason })
+  await Promise.all([stalled[1].promise, stalled[2].promise])
+  // The other one becomes live, lets the effects out, and gives the right back, at the same border as before.
+  await pawl.projections.rollBack('balances', { generation: 1, reason })
+  goOn[1].resolve()
+  await until('it is let out', async () => (await effects(db)).jobs.length > 0)
+  await pawl.projections.rollBack('balances', { generation: 2, reason })
+  goOn[2].resolve()
+  await until('nothing is parked', async () => (await db.query('select from pawl.parked_key')).length === 0)
+  await caughtUp(db, 'balances', 2)
+  expect((await effects(db)).jobs).toEqual([1])
+})
+
 test('[P7] a generation that differs is not switched to, and the comparison names the keys', async () => {
   const db = await createLog(balanceSql)
   const pawl = db.pawl()

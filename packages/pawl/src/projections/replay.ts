@@ -23,7 +23,10 @@ export interface NextParked {
   readonly key_tenant: string
   readonly key: string
   readonly position: string | null
-  readonly owes_effects: boolean | null
+}
+
+interface Taken {
+  readonly owes_effects: boolean
 }
 
 export async function nextUnparking(world: World, cursor: HeldCursor): Promise<NextParked[]> {
@@ -64,17 +67,18 @@ export class Replay {
   async #replayNext(next: NextParked): Promise<boolean> {
     const event = await parkedEvent(this.#world, next)
     const { effectsAfter } = this.#cursor
-    const isAbove = event !== undefined && effectsAfter !== undefined && event.position > effectsAfter
     let isFree = false
     const end = await runFenced(this.#world, this.#cursor, {
       to: undefined,
       what: `${this.#cursor.definition.name} at parked event ${next.position}`,
-      isEffective: isAbove || next.owes_effects === true,
+      isEffective: event !== undefined && effectsAfter !== undefined && event.position > effectsAfter,
       timeoutMs: this.#cursor.definition.timeoutMs,
       handle: async (tx, context) => {
         const key = { ...this.#cursor.key, key_tenant: next.key_tenant, key: next.key }
-        const isTaken = event !== undefined && (await tx.run(takeEventStatement, { ...key, position: event.position })).length > 0
-        if (isTaken) await this.#applier.handle([event], tx, context)
+        const [taken] = event === undefined ? [] : await tx.run<Taken>(takeEventStatement, { ...key, position: event.position })
+        // Only under the cursor's lock is it known what a switch has left for us to let out.
+        if (taken?.owes_effects && this.#cursor.isLive) tx.effects = 'allowed'
+        if (taken !== undefined) await this.#applier.handle([event!], tx, context)
         if (probe.on) await probe.hit('projections.unpark.handled', event)
         isFree = (await tx.run(unparkKeyStatement, key)).length > 0
       },

@@ -2,10 +2,10 @@
 -- Locks: none.
 -- Plan: by an index of each table. With rows in them: parked_key_unparking, parked_event_pkey.
 -- No row: nothing is to be replayed. A null position: the key has no event left.
-select k.key_tenant, k.key, e.position::text as position, e.owes_effects
+select k.key_tenant, k.key, e.position::text as position
 from pawl.parked_key k
 left join lateral (
-  select p.position, p.owes_effects
+  select p.position
   from pawl.parked_event p
   where p.tenant = k.tenant
     and p.name = k.name
