@@ -32,15 +32,14 @@ export interface LogRead {
   readonly next: number
 }
 
-interface Row {
+interface PlaceRow {
   readonly head: string
   readonly log_generation: number
   readonly until: string
   readonly covered: string
-  readonly events: string | null
 }
 
-type EventRow = readonly [
+type EventParts = readonly [
   position: number,
   generation: number,
   xid: string,
@@ -59,7 +58,7 @@ export async function readLog(connection: Pick<Connection, 'run'>, options: Read
   const { after, limit, channel = null, tenant = null, shard } = options
   const isFiltered = channel !== null || tenant !== null || shard !== undefined
   const range = shard === undefined ? undefined : bucketRange(shard)
-  const [row] = await connection.run<Row>(readStatement, {
+  const [place, ...found] = (await connection.run(readStatement, {
     after,
     limit,
     scan: isFiltered ? Math.max(limit, filteredScan) : limit,
@@ -67,15 +66,15 @@ export async function readLog(connection: Pick<Connection, 'run'>, options: Read
     tenant,
     bucket_from: range?.from ?? null,
     bucket_to: range?.to ?? null,
-  })
-  if (row === undefined) throw sequencerMissing()
-  const [head, until] = [Number(row.head), Number(row.until)]
-  if (until > after && Number(row.covered) !== until - after) throw gap(after, until)
-  const events = row.events === null ? [] : (JSON.parse(row.events) as EventRow[]).map(toEvent)
+  })) as [PlaceRow | undefined, ...{ readonly event: string }[]]
+  if (place === undefined) throw sequencerMissing()
+  const [head, until] = [Number(place.head), Number(place.until)]
+  if (until > after && Number(place.covered) !== until - after) throw gap(after, until)
+  const events = found.map(({ event }) => toEvent(JSON.parse(event) as EventParts))
   return {
     events,
     head,
-    generation: row.log_generation,
+    generation: place.log_generation,
     next: events.length === limit ? events.at(-1)!.position : Math.max(after, until),
   }
 }
@@ -85,8 +84,8 @@ export function bucketRange({ index, of }: { readonly index: number; readonly of
   return { from: Math.floor((index * buckets) / of), to: Math.floor(((index + 1) * buckets) / of) - 1 }
 }
 
-function toEvent(row: EventRow): LogEvent {
-  const [position, generation, xid, id, atS, tenant, channel, aggregateType, key, type, data, headers] = row
+function toEvent(parts: EventParts): LogEvent {
+  const [position, generation, xid, id, atS, tenant, channel, aggregateType, key, type, data, headers] = parts
   if (id === null) throw gap(position - 1, position)
   return {
     position,
