@@ -54,6 +54,22 @@ test('events are read in order of their positions, page by page, with the head',
   expect(reads.flatMap(({ events }) => events.map(({ position }) => position))).toEqual(upTo(1000))
 })
 
+test('a page of large events is cut, and the reader goes on from its last', async () => {
+  // Hexadecimal noise of 900 kB, of which compression leaves more than half.
+  const noise = "(select string_agg(md5((n * 100000 + m)::text), '') from generate_series(1, 28125) m)"
+  await db.query(
+    `insert into pawl.event (aggregatetype, aggregateid, type, payload)
+     select 'order', 'a', 'Counted', jsonb_build_object('n', n, 'text', ${noise}) from generate_series(1, 9) n`,
+  )
+  await sequence(connection, db.pawl().config.database)
+  const { numbers, reads } = await readAll({ limit: 500 })
+  expect(numbers).toEqual(upTo(9))
+  expect(reads.length).toBeGreaterThan(2)
+  for (const { events, next, head } of reads) expect([events.at(-1)!.position, head]).toEqual([next, 9])
+  // With a filter too.
+  expect(await readAll({ limit: 500, channel: 'default' })).toEqual({ numbers, reads })
+})
+
 test('a reader of one channel is told how far it has looked, also where nothing matched', async () => {
   await fill()
   const { numbers, reads } = await readAll({ limit: 3, channel: 'rare' })

@@ -32,11 +32,13 @@ export interface LogRead {
   readonly next: number
 }
 
-interface PlaceRow {
+interface Row {
   readonly head: string
   readonly log_generation: number
   readonly until: string
   readonly covered: string
+  readonly found: string
+  readonly events: string | null
 }
 
 type EventParts = readonly [
@@ -58,7 +60,7 @@ export async function readLog(connection: Pick<Connection, 'run'>, options: Read
   const { after, limit, channel = null, tenant = null, shard } = options
   const isFiltered = channel !== null || tenant !== null || shard !== undefined
   const range = shard === undefined ? undefined : bucketRange(shard)
-  const [place, ...found] = (await connection.run(readStatement, {
+  const [row] = await connection.run<Row>(readStatement, {
     after,
     limit,
     scan: isFiltered ? Math.max(limit, filteredScan) : limit,
@@ -66,16 +68,16 @@ export async function readLog(connection: Pick<Connection, 'run'>, options: Read
     tenant,
     bucket_from: range?.from ?? null,
     bucket_to: range?.to ?? null,
-  })) as [PlaceRow | undefined, ...{ readonly event: string }[]]
-  if (place === undefined) throw sequencerMissing()
-  const [head, until] = [Number(place.head), Number(place.until)]
-  if (until > after && Number(place.covered) !== until - after) throw gap(after, until)
-  const events = found.map(({ event }) => toEvent(JSON.parse(event) as EventParts))
+  })
+  if (row === undefined) throw sequencerMissing()
+  const [head, until] = [Number(row.head), Number(row.until)]
+  if (until > after && Number(row.covered) !== until - after) throw gap(after, until)
+  const events = row.events === null ? [] : (JSON.parse(row.events) as EventParts[]).map(toEvent)
   return {
     events,
     head,
-    generation: place.log_generation,
-    next: events.length === limit ? events.at(-1)!.position : Math.max(after, until),
+    generation: row.log_generation,
+    next: events.length === limit || events.length < Number(row.found) ? events.at(-1)!.position : Math.max(after, until),
   }
 }
 

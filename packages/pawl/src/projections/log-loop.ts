@@ -150,14 +150,14 @@ export class LogLoop {
   }
 
   /**
-   * The next page is fetched while this one is applied, and the one behind it while that one is taken apart. Where it begins is known before:
-   * the log is dense, so without a filter a page that does not reach the head is full.
+   * The next page is fetched while this one is applied, and the one behind it while that one is taken apart. Where that one begins is a guess:
+   * the log is dense, so behind a full page the next one is most likely full too, unless there is a filter.
    */
-  #readOn({ next, head }: LogRead): void {
+  #readOn({ events, next, head }: LogRead): void {
     if (this.#ahead[0]?.after !== next) this.#ahead = []
     const { batchMax } = this.#definition
     const isFiltered = Object.keys(filterOf(this.cursor)).length > 0
-    const starts = isFiltered ? [next] : [next, next + batchMax]
+    const starts = isFiltered || events.length < batchMax ? [next] : [next, next + batchMax]
     for (const after of starts.slice(this.#ahead.length)) {
       if (after >= head) return
       const read = this.#read(after)

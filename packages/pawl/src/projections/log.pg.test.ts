@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto'
 import { expectRows, NonRetryable, type ProjectionTx } from 'pawl'
 import { installProbe, resetConnections } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
@@ -26,6 +27,18 @@ test('events are applied in order, each once, and the position says how far', as
     Array.from({ length: 30 }, (_, n) => ({ position: 2 * n + 1 })),
   )
   expect(await cursorOf(db, 'wallets')).toMatchObject({ position: 60, state: 'running' })
+})
+
+test('pages that were read ahead from the wrong place, behind one that large events cut short, are read again from the right one', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: number[] = []
+  pawl.projections.define('sizes', { batchMax: 4, each: ({ position }) => void got.push(position) })
+  const large = (n: number) => ({ key: 'a', data: { text: randomBytes(n % 8 < 4 ? 10 : 600_000).toString('hex') } })
+  await append(db, ...Array.from({ length: 24 }, (_, n) => large(n)))
+  await startRunner(pawl)
+  await caughtUp(db, 'sizes')
+  expect(got).toEqual(Array.from({ length: 24 }, (_, n) => n + 1))
 })
 
 test('[P4] events of one source transaction are all applied, and one that the source delivers twice is applied once', async () => {
