@@ -1,48 +1,11 @@
-// The limit for bulk enqueue: COPY of the same rows into Pawl's own table, the rows written out by the client as text.
+// The limit for bulk enqueue: COPY of the same rows into Pawl's own table.
 
-import { Readable } from 'node:stream'
-import { pipeline } from 'node:stream/promises'
-import { createPawl } from 'pawl'
-import pg from 'pg'
-import { load } from '../harness/load.ts'
-import { type Peer, payloadOf, type Setup } from '../harness/protocol.ts'
+import { type Peer, payloadOf } from '../harness/protocol.ts'
+import { copyRows } from './copy-rows.ts'
 
-interface CopyStreams {
-  from(text: string): NodeJS.WritableStream & pg.Submittable
-}
-
-const text = 'copy pawl.job (tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority) from stdin'
-const rowsPerChunk = 500
+const table = 'pawl.job (tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority)'
 
 export function open(): Peer {
-  let client: pg.Client
-  let copy: CopyStreams
-
-  function* chunks(from: number, count: number): Generator<string> {
-    const at = new Date().toISOString()
-    for (let start = from; start < from + count; start += rowsPerChunk) {
-      let chunk = ''
-      for (let n = start; n < Math.min(start + rowsPerChunk, from + count); n++) {
-        chunk += `\tdefault\tbench\tready\t${JSON.stringify(payloadOf(n))}\t1\t${at}\t${at}\t${at}\t0\n`
-      }
-      yield chunk
-    }
-  }
-
-  return {
-    async prepare({ url }: Setup) {
-      copy = await load<CopyStreams>('pg-copy-streams')
-      const pawl = createPawl({ databaseUrl: url })
-      await pawl.migrate()
-      await pawl.close()
-      client = new pg.Client({ connectionString: url })
-      await client.connect()
-    },
-    async bulk(count, callSize) {
-      for (let from = 0; from < count; from += callSize) {
-        await pipeline(Readable.from(chunks(from, Math.min(callSize, count - from))), client.query(copy.from(text)))
-      }
-    },
-    close: () => client.end(),
-  }
+  const at = new Date().toISOString()
+  return copyRows(table, (n) => `\tdefault\tbench\tready\t${JSON.stringify(payloadOf(n))}\t1\t${at}\t${at}\t${at}\t0\n`)
 }
