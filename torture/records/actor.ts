@@ -32,6 +32,15 @@ export interface UploadAsked {
   readonly format?: Format
   readonly isBad?: boolean
   readonly restart?: string
+  /** The connection breaks in the middle of it, the first time. */
+  readonly breaksOff?: boolean
+}
+
+/** As much as arrives of a file whose sender goes away. */
+function* halfOf(file: Iterable<string>): Generator<string> {
+  const pieces = [...file]
+  yield* pieces.slice(0, Math.ceil(pieces.length / 2))
+  throw new Error('The sender of the file went away.')
 }
 
 /** Only this error leaves it open whether something happened: whoever gets another one may rely on it that nothing did. */
@@ -67,10 +76,11 @@ export class Actor {
 
   /** Undefined: it did not arrive, also not when it was sent again. */
   async upload(asked: UploadAsked): Promise<Submission | undefined> {
-    const { key, at, rows, format = 'csv', isBad = false, restart } = asked
+    const { key, at, rows, format = 'csv', isBad = false, restart, breaksOff = false } = asked
     this.history.write('upload', { ph: 'invoke', key, ...at, rows, format, isBad, restart })
     try {
-      const upload = await this.scope(at).upload(fileOf(rows, format, isBad), {
+      const file = fileOf(rows, format, isBad)
+      const upload = await this.scope(at).upload(breaksOff && restart === undefined ? halfOf(file) : file, {
         format,
         name: key,
         ...(restart === undefined ? {} : { restart }),

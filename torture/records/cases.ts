@@ -10,9 +10,10 @@ const hits = [1, 3] as const
 const alsoLater = /^records\.(stage|apply|commit\.(before|written))/
 
 /** What has to happen before a process comes to a probe: files are submitted, or such that the database refuses; the rest users do. */
-export type Provocation = 'work' | 'doomed files' | 'upload' | 'submit' | 'put' | 'append'
+export type Provocation = 'work' | 'doomed files' | 'restart' | 'upload' | 'submit' | 'put' | 'append'
 
 const provocations: Readonly<Partial<Record<ProbeName, readonly Provocation[]>>> = {
+  'records.restart.committed': ['restart'],
   'records.stage.committed': ['upload'],
   'records.validate.before': ['upload'],
   'records.validate.after': ['upload'],
@@ -24,6 +25,7 @@ const provocations: Readonly<Partial<Record<ProbeName, readonly Provocation[]>>>
 
 /** Something was just committed there and no statement is under way that could fail. */
 const withoutStatement: readonly ProbeName[] = [
+  'records.restart.committed',
   'records.stage.committed',
   'records.validate.after',
   'records.apply.chunk',

@@ -28,6 +28,8 @@ export class User {
     const { random } = this
     const at = random.pick(places)
     switch (what) {
+      case 'restart':
+        return this.#sendFile(at, true)
       case 'upload':
         return this.#sendFile(random.pick([at, bulkPlace]))
       case 'submit':
@@ -50,12 +52,12 @@ export class User {
   }
 
   /** A file with most of the rows of a place: some are as they are, some are new, now and then one is refused by the database. */
-  async #sendFile(at: Place): Promise<void> {
+  async #sendFile(at: Place, breaksOff = this.random.chance(0.04)): Promise<void> {
     const seen = await this.#actor.read(at)
     if (seen === undefined) return
     const rows = this.#rowsFor(at, seen.marks)
     const isBad = this.random.chance(0.04)
-    const asked: UploadAsked = { key: this.#key, at, rows, format: this.random.pick(['csv', 'ndjson', 'json']), isBad }
+    const asked: UploadAsked = { key: this.#key, at, rows, format: this.random.pick(['csv', 'ndjson', 'json']), isBad, breaksOff }
     if (rows.some(([, mark]) => isDoomed(mark))) this.#doomed.push(asked)
     await this.send(asked)
   }

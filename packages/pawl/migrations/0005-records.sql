@@ -93,7 +93,7 @@ create table pawl.submission (
   constraint expiry_by_state check ((state in ('submitting', 'submitted')) = (expires_at is null)),
   constraint submitting_has_job check (state <> 'submitting' or (job_id is not null and number is not null and submitting_at is not null)),
   constraint failed_has_reason check (state not in ('failed', 'upload-failed') or error is not null),
-  constraint failed_is_purged check (state <> 'failed' or applied_line = 0),
+  constraint failed_is_purged check (state <> 'failed' or (applied_line = 0 and applied_created = 0 and applied_updated = 0 and applied_deleted = 0)),
   constraint validated_is_valid check (state not in ('validated', 'submitting', 'submitted') or errors = 0),
   -- The proof at the commit: every staged row was created, updated or unchanged, and what that asked for was written.
   constraint counts_proved check (

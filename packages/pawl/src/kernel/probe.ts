@@ -46,6 +46,7 @@ export const probeNames = [
   'projections.state.handled',
   'projections.rebuild.held',
   'projections.switch.before_commit',
+  'records.restart.committed',
   'records.stage.committed',
   'records.validate.before',
   'records.validate.after',

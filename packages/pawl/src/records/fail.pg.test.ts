@@ -60,6 +60,26 @@ test('[R12] of two who end one submission the later takes nothing from it after 
   expect(await scope.audit()).toMatchObject({ isSound: true, live: rows + 1 })
 })
 
+test('[R12] one whose staged rows are gone keeps its slot: what it wrote cannot be taken back, and a later commit would show it', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: 10 }), here)
+  await scope.put({ data: { rowId: 'put' } })
+  const upload = await scope.upload(csv(loadRows(30)), { format: 'csv' })
+  const { jobId } = await pawl.records.submit(upload.id)
+  const cancelled = deferred()
+  void atProbe('records.apply.chunk', async () => {
+    await db.query('delete from pawl.submission_row')
+    await pawl.jobs.cancel(jobId)
+    cancelled.resolve()
+  })
+  await startWorker(pawl)
+  await cancelled.promise
+  const other = await scope.upload(csv(loadRows(1)), { format: 'csv' })
+  await expect(pawl.records.submit(other.id)).rejects.toThrow(/do not name any more/)
+  await expect(scope.put({ data: { rowId: 'another' } })).rejects.toMatchObject({ code: 'PAWL_SCOPE_BUSY' })
+  expect((await scope.list()).items).toHaveLength(1)
+})
+
 /** Does something when a probe is hit next. Resolves as soon as it is hit, whatever is done there. */
 function atProbe(probe: ProbeName, act: () => Promise<void>): Promise<void> {
   return new Promise((resolve) => {

@@ -65,11 +65,20 @@ async function purgeAndFail(core: RecordsCore, tenant: string, submission: Submi
     await lockScope(tx, tenant, scope_id)
     const { failureClass, error, keepMs } = failing
     const [failed] = await run(tx, failStatement, { tenant, id, number, failure_class: failureClass, error, keep_ms: keepMs })
-    if (failed === undefined) return false
+    if (failed === undefined) return notFailed(core, tenant, submission)
     await failing.finish(tx)
     if (probe.on) await probe.hit('records.fail.written', { id })
     return true
   })
+}
+
+/** Somebody else has ended it; or it keeps its slot, because a later commit would show what could not be taken back. */
+async function notFailed(core: RecordsCore, tenant: string, { id, number }: SubmissionRow): Promise<false> {
+  const now = await readSubmission(core, tenant, id)
+  if (now?.state !== 'submitting' || now.number !== number) return false
+  throw new Error(
+    `Submission ${id} has written versions that its staged rows do not name any more, so they cannot be taken back and its scope stays taken. Somebody removed staged rows by hand: put them back from a backup, or delete the versions of number ${number} of its scope and set applied_created, applied_updated and applied_deleted to 0.`,
+  )
 }
 
 /** For a submission whose job died or was cancelled without a last word. Does nothing while the job lives. */

@@ -31,7 +31,7 @@ export async function tend(core: RecordsCore, job: Job<TendPayload>): Promise<un
   const [row] = await read<Row>(core, tendStatement, { tenant, id })
   if (row === undefined) return { state: 'gone' }
   if (row.state === 'submitted') {
-    await clearStaged(core, tenant, id)
+    await clearStaged(core, tenant, id, null)
     await resolve(core, tenant, row.record_set)
     return { state: 'cleared' }
   }
@@ -41,7 +41,8 @@ export async function tend(core: RecordsCore, job: Job<TendPayload>): Promise<un
   }
   const leftMs = Number(row.expires_in_ms)
   if (leftMs > 0) return job.snooze(Math.min(Math.max(leftMs, 1000), sleepMsMax))
-  await clearStaged(core, tenant, id)
+  // Not over after all: something came in between, and gave it more time.
+  if (!(await clearStaged(core, tenant, id, null))) return job.snooze(1000)
   await transact(core, async (tx) => {
     await run(tx, clearErrorsStatement, { tenant, id })
     await run(tx, expireStatement, { tenant, id })

@@ -1,6 +1,8 @@
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import type { PawlError } from 'pawl'
+import { installProbe } from 'pawl/testing'
+import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { z } from 'zod'
-import { createDatabase, deferred, type TestDatabase } from '../../test/support/database.ts'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { csv, defineLoads, loadRows, startWorker, submitted } from '../../test/support/records.ts'
 import { xlsx, zip } from '../../test/support/xlsx.ts'
 
@@ -235,7 +237,6 @@ test('[R10] an upload that is cut short has failed, not your data; it can be sta
     await promise
   }
   const first = scope.upload(slow(), { format: 'csv', restart: id }).catch((caught: unknown) => caught)
-  const { until } = await import('../../test/support/database.ts')
   await until('the first is uploading', async () => (await pawl.records.get(id)).state === 'uploading')
   const second = await scope.upload(csv(loadRows(20)), { format: 'csv', restart: id })
   expect(second).toMatchObject({ id, state: 'validated', counts: { rows: 20, created: 20 } })
@@ -243,6 +244,51 @@ test('[R10] an upload that is cut short has failed, not your data; it can be sta
   expect(await first).toMatchObject({ code: 'PAWL_LEASE_LOST' })
   expect(await pawl.records.get(id)).toMatchObject({ state: 'validated', counts: { rows: 20, created: 20 } })
   expect(await db.query('select count(*)::int as n from pawl.submission_row where submission = $1', [id])).toEqual([{ n: 20 }])
+})
+
+test('[R10] of two that start an upload over, the one who stalls before it has cleared the old rows takes none of the new ones', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await startWorker(pawl)
+  async function* broken() {
+    yield* csv(loadRows(3000))
+    throw new Error('socket hang up')
+  }
+  const { details } = (await scope.upload(broken(), { format: 'csv' }).catch((caught: unknown) => caught)) as PawlError
+  const restart = String(details.id)
+  const [stalled, goOn] = [deferred(), deferred()]
+  let times = 0
+  installProbe(async (name) => {
+    if (name !== 'records.restart.committed' || ++times > 1) return
+    stalled.resolve()
+    await goOn.promise
+  })
+  onTestFinished(() => installProbe(undefined))
+  const first = scope.upload(csv(loadRows(10)), { format: 'csv', restart }).catch((caught: unknown) => caught)
+  await stalled.promise
+  const second = await scope.upload(csv(loadRows(20)), { format: 'csv', restart })
+  goOn.resolve()
+  expect(await first).toMatchObject({ code: 'PAWL_LEASE_LOST' })
+  expect(await db.query('select count(*)::int as n from pawl.submission_row where submission = $1', [restart])).toEqual([
+    { n: 20 },
+  ])
+  await pawl.records.submit(second.id)
+  await until('it is applied', async () => (await pawl.records.get(second.id)).state === 'submitted')
+  expect((await scope.list()).items.length).toBe(20)
+})
+
+test('[R10] an upload whose time is over when it is to be validated is refused, so that nobody submits what is being removed', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  installProbe(async (name, subject) => {
+    if (name !== 'records.validate.before') return
+    const { id } = subject as { id: string }
+    await db.query("update pawl.submission set expires_at = pawl.now() - interval '1 second' where id = $1", [id])
+  })
+  onTestFinished(() => installProbe(undefined))
+  const late = await scope.upload(csv(loadRows(5)), { format: 'csv' }).catch((caught: unknown) => caught)
+  expect(late).toMatchObject({ code: 'PAWL_LEASE_LOST' })
+  expect(await pawl.records.get(String((late as PawlError).details.id))).toMatchObject({ state: 'validating' })
 })
 
 test('[R10] missing rows: reject names them, keep keeps them, tombstone deletes them and they can come back', async () => {

@@ -149,17 +149,19 @@ async function restart(core: RecordsCore, place: Place, options: UploadOptions, 
     throw new PawlError('PAWL_WRONG_STATE', `Submission ${id} is not an upload of this scope that can be started over.`, {
       details: { id },
     })
-  // The new fence is committed, so nobody stages rows any more while the old ones go.
-  await clearStaged(core, place.tenant, id)
+  if (probe.on) await probe.hit('records.restart.committed', { id })
+  if (!(await clearStaged(core, place.tenant, id, begun.fence))) throw uploadLost(id)
   return begun
 }
 
-/** Removes staged rows in bounded steps. */
-export async function clearStaged(core: RecordsCore, tenant: string, id: string): Promise<void> {
+/** Removes staged rows in bounded steps. false: they are not the caller's any more, and what is there is somebody else's. */
+export async function clearStaged(core: RecordsCore, tenant: string, id: string, fence: string | null): Promise<boolean> {
   const limit = 5000
   for (;;) {
-    const gone = await retrying(() => transact(core, (tx) => run(tx, clearStatement, { tenant, id, limit })))
-    if (gone.length < limit) return
+    const values = { tenant, id, fence, limit }
+    const [cleared] = await retrying(() => transact(core, (tx) => run<{ gone: number }>(tx, clearStatement, values)))
+    if (cleared === undefined) return false
+    if (cleared.gone < limit) return true
   }
 }
 
@@ -203,7 +205,7 @@ export async function fill(
     await staging
     const digest = source.end()
     onProgress?.({ id: begun.id, lines: stager.lines, bytes: source.bytes() })
-    await markStaged(core, place.tenant, staged, source.bytes(), digest)
+    await markStaged(core, place, staged, source.bytes(), digest)
     if (probe.on) await probe.hit('records.validate.before', staged)
     await validateStaged(core, place, staged, stager)
   } catch (error) {
@@ -213,15 +215,14 @@ export async function fill(
 
 async function markStaged(
   core: RecordsCore,
-  tenant: string,
-  staged: Staged,
+  { tenant, set }: Place,
+  { id, fence }: Staged,
   bytes: number,
   digest: string | null,
 ): Promise<void> {
-  const [row] = await retrying(() =>
-    transact(core, (tx) => run(tx, stagedStatement, { tenant, id: staged.id, fence: staged.fence, bytes, digest })),
-  )
-  if (row === undefined) throw uploadLost(staged.id)
+  const values = { tenant, id, fence, bytes, digest, keep_ms: set.keepMs.uploading }
+  const [row] = await retrying(() => transact(core, (tx) => run(tx, stagedStatement, values)))
+  if (row === undefined) throw uploadLost(id)
 }
 
 /** "Your file is not valid" is an answer; "it did not arrive" is an error, and the same submission can be started over. */
@@ -259,7 +260,8 @@ async function endBadly(
   const unwritten: unknown = await retrying(write).catch((caught: unknown) => caught)
   if (isPawlError(unwritten, 'PAWL_LEASE_LOST')) {
     // Under our own fence only we can have ended it: it was validated, and the answer to that commit was lost.
-    if ((await readSubmission(core, place.tenant, staged.id))?.fence === staged.fence) return
+    const now = await readSubmission(core, place.tenant, staged.id)
+    if (now?.fence === staged.fence && now.state !== 'uploading' && now.state !== 'validating') return
     throw unwritten
   }
   if (isInvalid) {

@@ -14,5 +14,6 @@ where u.tenant = :tenant::text
   and u.state = 'submitting'
   and u.number = :number::bigint
   and u.applied_line = 0
+  and u.applied_created + u.applied_updated + u.applied_deleted = 0
 returning u.revision, pawl.raise_alert(u.tenant, 'submission.failed', u.record_set,
   format('submission %s of %s failed (%s): %s', u.id, u.record_set, :failure_class::text, left(:error::text, 1000)))::text as alerted

@@ -1,7 +1,7 @@
 -- The counts are known: the submission is validated, or invalid.
 -- Locks: the submission row.
 -- Plan: submission_pkey.
--- No row: its fence is not the current one.
+-- No row: its fence is not the current one, or it expired.
 update pawl.submission u
 set state = :state::text,
   revision = u.revision + 1,
@@ -22,4 +22,5 @@ where u.tenant = :tenant::text
   and u.id = :id::bigint
   and u.fence = :fence::bigint
   and u.state = 'validating'
+  and u.expires_at > pawl.now()
 returning u.revision
