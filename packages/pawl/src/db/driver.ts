@@ -216,14 +216,17 @@ class Joined extends Query {
   readonly #begin: string | undefined
   readonly #commits: boolean
   readonly #name: string | undefined
+  /** Read by the driver, as of any query. */
+  readonly query_timeout: number | undefined
   #isBegun = false
   #isDone = false
 
-  constructor(config: pg.QueryConfig, { begin, commits }: Join, answered: Answered<pg.QueryResult>) {
+  constructor(config: QueryConfig, { begin, commits }: Join, answered: Answered<pg.QueryResult>) {
     super({ ...config, queryMode: 'extended' }, undefined, answered)
     this.#begin = begin
     this.#commits = commits ?? false
     this.#name = config.name
+    this.query_timeout = config.query_timeout
   }
 
   override submit(wire: Wire): Error | null {
@@ -308,7 +311,7 @@ export function unavailable(error: unknown): unknown {
 
 export type PoolClient = pg.PoolClient
 export type QueryResult = pg.QueryResult
-export type QueryConfig = pg.QueryConfig
+export type QueryConfig = pg.QueryConfig & { query_timeout?: number | undefined }
 
 /** A pool for handlers or callers. It has pipelined clients too, so that begin travels with the first statement. */
 export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number): pg.Pool {

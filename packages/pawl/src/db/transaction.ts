@@ -12,6 +12,8 @@ export interface OwnTransactionOptions {
   readonly names?: StatementNames | undefined
   /** SQL that travels with `begin`: settings of the transaction. */
   readonly settings?: string
+  /** How long a statement with parameters may take, where that is not what the connection allows. */
+  readonly statementMs?: number | undefined
 }
 
 const begin = 'begin isolation level read committed'
@@ -19,13 +21,15 @@ const begin = 'begin isolation level read committed'
 export class OwnTransaction implements Tx {
   readonly #client: PoolClient
   readonly #names: StatementNames | undefined
+  readonly #statementMs: number | undefined
   #begun: Promise<unknown> | undefined
   #isOpen = true
   #isBroken = false
 
-  constructor(client: PoolClient, { names, settings }: OwnTransactionOptions = {}) {
+  constructor(client: PoolClient, { names, settings, statementMs }: OwnTransactionOptions = {}) {
     this.#client = client
     this.#names = names
+    this.#statementMs = statementMs
     if (settings !== undefined) void this.#begin(`${begin}; ${settings}`)
   }
 
@@ -39,7 +43,7 @@ export class OwnTransaction implements Tx {
   /** The same, prepared under a name if one is given. */
   async run<Row>(text: string, values: readonly unknown[], name?: string): Promise<{ rows: Row[] }> {
     try {
-      const { rows } = await (values.length > 0 ? this.#runPrepared(prepared(text, values, name)) : this.#runText(text))
+      const { rows } = await (values.length > 0 ? this.#runPrepared(this.#prepared(text, values, name)) : this.#runText(text))
       return { rows: rows as Row[] }
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
@@ -68,7 +72,7 @@ export class OwnTransaction implements Tx {
   async commitWith(text: string, values: readonly unknown[], name?: string): Promise<void> {
     this.#isOpen = false
     try {
-      await runJoined(this.#client, prepared(text, values, name), { begin: this.#begun ? undefined : begin, commits: true })
+      await runJoined(this.#client, this.#prepared(text, values, name), { begin: this.#begun ? undefined : begin, commits: true })
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
       throw commitUnknown(error)
@@ -92,6 +96,10 @@ export class OwnTransaction implements Tx {
   release(): void {
     const status = (this.#client as unknown as { getTransactionStatus?(): string | null }).getTransactionStatus?.()
     this.#client.release(this.#isBroken || (status !== undefined && status !== null && status !== 'I'))
+  }
+
+  #prepared(text: string, values: readonly unknown[], name: string | undefined): QueryConfig {
+    return { text, values: [...values], ...(name !== undefined && { name }), query_timeout: this.#statementMs }
   }
 
   #runPrepared(query: QueryConfig): Promise<QueryResult> {
@@ -129,10 +137,6 @@ export class OwnTransaction implements Tx {
     this.#isBroken = true
     this.#names?.forget()
   }
-}
-
-function prepared(text: string, values: readonly unknown[], name: string | undefined): QueryConfig {
-  return name === undefined ? { text, values: [...values] } : { text, values: [...values], name }
 }
 
 export function assertCommitted(result: { command: string }): void {

@@ -1,13 +1,14 @@
 // The apply of a submission: a job. Chunks of versions that nobody can see, each with its progress in one fenced transaction; then the
 // commit, which moves one number. A crash anywhere leaves chunks that are there or not; the next attempt goes on behind them.
 
+import type { Tx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
 import { statement } from '../db/statement.ts'
 import { describeError, isPawlError, NonRetryable } from '../errors.ts'
 import type { Job, JobContext } from '../jobs/types.ts'
 import { probe } from '../kernel/probe.ts'
 import { backoffMs } from '../kernel/retry.ts'
-import { type RecordsCore, read, run, transact } from './core.ts'
+import { type RecordsCore, read, run, transact, wholeMs } from './core.ts'
 import { fail } from './fail.ts'
 import { commitEvents } from './record-events.ts'
 import { lockScope } from './slot.ts'
@@ -78,7 +79,7 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
   const { id } = submission
   const answer = { state: 'submitted', number: submission.number }
   if (probe.on) await probe.hit('records.commit.before', { id })
-  await transact(core, async (tx) => {
+  const inOne = async (tx: Tx) => {
     await job.guard(tx)
     await lockScope(tx, tenant, submission.scope_id)
     const [row] = await run<{
@@ -110,7 +111,9 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
     await core.jobs(tenant).enqueue(tendKind, { submission: id }, { tx })
     await job.complete(tx, answer)
     if (probe.on) await probe.hit('records.commit.written', { id })
-  })
+  }
+  // An event for each record is written in it too, if they are wanted.
+  await transact(core, inOne, wholeMs)
   if (probe.on) await probe.hit('records.commit.after', { id })
   return answer
 }

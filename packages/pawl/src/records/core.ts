@@ -36,9 +36,16 @@ export async function read<Row>(core: RecordsCore, query: Statement, values: Val
   }
 }
 
+/** For a statement over all rows of a submission, of which there may be millions: a quarter of an hour. */
+export const wholeMs = 15 * 60_000
+
 /** A transaction of our own, once. */
-export async function transact<Answer>(core: RecordsCore, work: (tx: OwnTransaction) => Promise<Answer>): Promise<Answer> {
-  const tx = new OwnTransaction(await core.pool.connect())
+export async function transact<Answer>(
+  core: RecordsCore,
+  work: (tx: OwnTransaction) => Promise<Answer>,
+  statementMs?: number,
+): Promise<Answer> {
+  const tx = new OwnTransaction(await core.pool.connect(), { statementMs })
   try {
     const answer = await work(tx)
     await tx.commit()

@@ -291,6 +291,26 @@ test('[R10] an upload whose time is over when it is to be validated is refused, 
   expect(await pawl.records.get(String((late as PawlError).details.id))).toMatchObject({ state: 'validating' })
 })
 
+test('[R8] what counts a whole submission may take longer than an ordinary statement', async () => {
+  const pawl = db.pawl({ queryTimeoutMs: 300 })
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const client = await db.pool.connect()
+  installProbe(async (name, subject) => {
+    if (name !== 'records.validate.before') return
+    await client.query('begin')
+    await client.query('select from pawl.submission where id = $1 for update', [(subject as { id: string }).id])
+  })
+  onTestFinished(() => installProbe(undefined))
+  const upload = scope.upload(csv(loadRows(5)), { format: 'csv' }).catch((caught: unknown) => caught)
+  const waits = "select now() - query_start > interval '1 second' as long from pg_stat_activity where wait_event_type = 'Lock'"
+  await until('it has waited longer than that', async () => (await db.query<{ long: boolean }>(waits)).some(({ long }) => long))
+  // It has not been given up and begun again.
+  expect(await db.query(waits)).toHaveLength(1)
+  await client.query('commit')
+  client.release()
+  expect(await upload).toMatchObject({ state: 'validated' })
+})
+
 test('[R10] missing rows: reject names them, keep keeps them, tombstone deletes them and they can come back', async () => {
   const pawl = db.pawl()
   const names = ['reject', 'keep', 'tombstone'] as const

@@ -6,7 +6,7 @@ import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
-import { type RecordsCore, run, transact } from './core.ts'
+import { type RecordsCore, run, transact, wholeMs } from './core.ts'
 import type { RowFault } from './rows.ts'
 import { addErrors, type Staged, uploadLost } from './staging.ts'
 import type { Place } from './upload.ts'
@@ -33,7 +33,7 @@ export async function validateStaged(
   staged: Staged,
   upload: { readonly lines: number; readonly lastLine: number; readonly errors: number },
 ): Promise<void> {
-  await retrying(() => transact(core, (tx) => validate(tx, place, staged, upload)))
+  await retrying(() => transact(core, (tx) => validate(tx, place, staged, upload), wholeMs))
   if (probe.on) await probe.hit('records.validate.after', staged)
 }
 
