@@ -95,6 +95,14 @@ export const canaries: readonly Canary<CheckName>[] = [
     statements: { 'purge-chunk': purgeLater, fail: swap(/and u\.applied_created \+ .* = 0/, '') },
   },
   {
+    name: 'clear-without-fence',
+    bug: 'Who has started an upload over clears its rows without a look whether it still is theirs.',
+    proves: 'Rows that a later upload has staged, and that vanish before they are applied, are noticed.',
+    caughtBy: 'counts add up',
+    story: 'started over twice',
+    statements: { 'stage-clear': swap(/else u\.fence = .*/, 'else true') },
+  },
+  {
     name: 'recovery-through-the-gate',
     bug: 'Who takes a submission over begins with the transition from validated, which one that is submitting cannot make.',
     proves: 'A submission that never goes on is seen.',

@@ -55,6 +55,9 @@ function countsAddUp(facts: Facts, find: Find, lines: readonly Line[]): number {
     if (scope.committed !== (last?.submission.number ?? 0))
       find(`${scope.set}/${scope.place} is committed up to ${scope.committed}, and its last is ${last?.submission.number ?? 0}`)
   }
+  // The database refuses such a commit, and that is the last line of defence: nothing of it is seen, and it fails for ever.
+  for (const { id, error } of facts.submissions.filter(({ state }) => state === 'failed'))
+    if (error?.includes('counts_proved')) find(`submission ${id} has lost staged rows: ${error}`)
   for (const entry of facts.entries.filter(({ op, ph }) => op === 'preview' && ph === 'ok')) {
     const counts = entry.counts as { created: number; updated: number; missing: number }
     const listed = [entry.created, entry.updated]

@@ -8,7 +8,7 @@ import type { Rig } from '../rig.ts'
 import type { Story } from '../scenario.ts'
 import type { Actor } from './actor.ts'
 import { aims } from './aims.ts'
-import { chunkRows, keyOf, type Marked, type Place, places } from './sets.ts'
+import { chunkRows, isDoomed, keyOf, type Marked, type Place, places } from './sets.ts'
 import { RecordsTraffic } from './traffic.ts'
 
 interface Stage {
@@ -168,6 +168,28 @@ const told: readonly RecordsStory[] = [
       await Promise.all(uploads.map((upload) => actor.submit(upload!.id, upload!.revision)))
       await rig.startProcess('w1')
       for (const upload of uploads) await actor.ended(upload!.id, 8000)
+    },
+  },
+  {
+    name: 'started over twice',
+    tells:
+      'Whoever starts a broken upload over is stopped before the old rows are cleared; another starts it over too and submits, and then the first wakes up.',
+    async play({ rig, actor }) {
+      const faults = [{ probe: 'records.restart.committed', hit: 1, kind: 'pause' }] as const
+      await rig.startProcess('c1', { role: 'client', how: 'restart 1', faults })
+      await rig.until(() => wrote(rig, 'fault') > 0, patienceMs)
+      const asked = readHistory(rig.dir, 'c1').find((entry) => entry.op === 'upload' && entry.restart !== undefined)!
+      const at = { set: String(asked.set), place: String(asked.place) } as Place
+      const restart = String(asked.restart)
+      const sound = (asked.rows as Marked[]).filter(([, mark]) => !isDoomed(mark))
+      const upload = await actor.upload({ key: String(asked.key), at, rows: sound, restart })
+      await actor.submit(upload!.id, upload!.revision)
+      const isLost = () => readHistory(rig.dir, 'c1').some(({ op, code }) => op === 'upload' && code === 'PAWL_LEASE_LOST')
+      await rig.until(isLost, patienceMs)
+      await rig.stopProcess('c1')
+      await rig.startProcess('w1')
+      await actor.ended(upload!.id, patienceMs)
+      await actor.read(at)
     },
   },
   {
