@@ -92,7 +92,7 @@ export const canaries: readonly Canary<CheckName>[] = [
     story: 'after a failure',
     // That nothing is left is proved by what was taken back: the bug takes the proof for granted.
     schema: ['alter table pawl.submission drop constraint failed_is_purged'],
-    statements: { 'purge-chunk': purgeLater, fail: swap(/and u\.applied_created \+ .* = 0/, '') },
+    statements: { 'purge-chunk': purgeLater, 'submission-fail': swap(/and u\.applied_created \+ .* = 0/, '') },
   },
   {
     name: 'clear-without-fence',

@@ -12,7 +12,7 @@ import type { FailureClass } from './types.ts'
 
 const purgeStartStatement = statement(import.meta.url, 'purge-start')
 const purgeChunkStatement = statement(import.meta.url, 'purge-chunk')
-const failStatement = statement(import.meta.url, 'fail')
+const failStatement = statement(import.meta.url, 'submission-fail')
 const jobLockStatement = statement(import.meta.url, 'job-lock')
 
 const chunkRows = 5000
