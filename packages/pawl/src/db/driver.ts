@@ -313,6 +313,10 @@ export type PoolClient = pg.PoolClient
 export type QueryResult = pg.QueryResult
 export type QueryConfig = pg.QueryConfig & { query_timeout?: number | undefined }
 
+/** Undoes what a role or a database may have set: what is acknowledged is on disk. A higher level stays. */
+const durableSql =
+  "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') in ('off', 'local', 'remote_write')"
+
 /** A pool for handlers or callers. It has pipelined clients too, so that begin travels with the first statement. */
 export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number): pg.Pool {
   const pool = new pg.Pool({
@@ -325,6 +329,7 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
     openClients.add(client as unknown as pg.Client)
     // The pool listens only while a client is idle. One that breaks between two queries of its user would end the process.
     client.on('error', () => undefined)
+    if (options.pooler === 'none') client.query(durableSql, () => undefined)
   })
   pool.on('remove', (client) => {
     openClients.delete(client as unknown as pg.Client)

@@ -11,7 +11,7 @@ export interface OwnTransactionOptions {
   /** Gives names to what is sent often; not behind a transaction pooler. */
   readonly names?: StatementNames | undefined
   /** SQL that travels with `begin`: settings of the transaction. */
-  readonly settings?: string
+  readonly settings?: string | undefined
   /** How long a statement with parameters may take, where that is not what the connection allows. */
   readonly statementMs?: number | undefined
 }

@@ -24,6 +24,8 @@ export interface ClaimedRow {
   readonly due: string
 }
 
+const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)::text as done'
+
 export class HeldJob implements Job {
   readonly row: ClaimedRow
   readonly definition: DefinedKind
@@ -38,6 +40,8 @@ export class HeldJob implements Job {
   /** Hears of writes in the handler's own transaction that the database refused. */
   onRefused: ((held: HeldJob, what: string) => void) | undefined
   isRefusalKept = false
+  /** Its end must be on a standby, whoever commits it. */
+  isReplicated = false
   /** Where it is written for the keeper thread while it runs. */
   slot = -1
   slotsTaken = 0
@@ -117,7 +121,7 @@ export class HeldJob implements Job {
     await this.#fenced(
       tx,
       'complete',
-      'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)::text as done',
+      this.isReplicated ? `${completeSql}, pawl.set_durability('replicated')::text as level` : completeSql,
       [result === undefined ? null : JSON.stringify(result), this.ranMs()],
     )
     this.completeCalled = true

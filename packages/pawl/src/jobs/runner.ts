@@ -3,7 +3,7 @@
 
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Logger } from '../config.ts'
+import type { Durability, Logger } from '../config.ts'
 import { classify, isConflict, isRetryable } from '../db/classify.ts'
 import type { Connection, Pool, PoolClient } from '../db/driver.ts'
 import { StatementNames, statement } from '../db/statement.ts'
@@ -24,6 +24,9 @@ const settledStatement = statement(import.meta.url, 'settled')
 const unwritableDelayMs = 5000
 const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)'
 
+/** Raises the commit of a transaction; pools are durable already, unless a handler has reset its settings. */
+export const levelSql = (level: 'durable' | 'replicated'): string => `select pawl.set_durability('${level}')`
+
 /** Inside a tx handler a call without its transaction would wait for the very pool that the handler occupies. */
 export const insideTx = new AsyncLocalStorage<{ readonly kind: string }>()
 
@@ -34,6 +37,7 @@ export interface RunnerOptions {
   readonly engine: Connection
   readonly logger: Logger
   readonly limits: PayloadLimits
+  readonly durability: Durability
   readonly touchMs: number
   readonly onConflict: (error: unknown) => void
   readonly onTouch: () => void
@@ -52,9 +56,15 @@ export class Runner {
     this.names = options.isNamed ? new StatementNames() : undefined
   }
 
+  /** How durable the commit of its handler is. */
+  levelOf(held: HeldJob): Durability {
+    return held.definition.durability ?? this.options.durability
+  }
+
   // Not async, and few awaits below: a job of no work costs little more than its promises.
   run(held: HeldJob): Promise<RunEnd> {
     held.onRefused = this.options.onRefused
+    held.isReplicated = this.levelOf(held) === 'replicated'
     try {
       assertSafe(held.row.payload, 'payload', this.options.limits)
       const payload = readPayload(held.definition, held.row.payload, held.row.payload_version)
@@ -166,7 +176,8 @@ export class Runner {
   }
 
   async #tryTx(held: HeldJob, client: PoolClient): Promise<RunEnd> {
-    const tx = new OwnTransaction(client, { names: this.names })
+    const settings = this.levelOf(held) === 'replicated' ? levelSql('replicated') : undefined
+    const tx = new OwnTransaction(client, { names: this.names, settings })
     const context = new RunContext(held, this.options)
     abandonWhenLost(held, client)
     try {

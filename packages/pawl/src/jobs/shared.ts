@@ -9,7 +9,7 @@ import { probe } from '../kernel/probe.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import { readPayload } from './kinds.ts'
 import { assertSafe } from './payload.ts'
-import { abandonWhenLost, insideTx, type Runner } from './runner.ts'
+import { abandonWhenLost, insideTx, levelSql, type Runner } from './runner.ts'
 import { learn, mayOverlap, resetSettings, type Turn, Turns } from './turns.ts'
 import type { JobContext } from './types.ts'
 
@@ -172,7 +172,8 @@ async function commitGroup(
   })
   const uncork = tx.cork()
   // The last handler's settings go too: they must not reach our settle and commit.
-  tx.send(`${resetSettings}; ${ownPlans}`)
+  const level = settled.some((held) => runner.levelOf(held) === 'replicated') ? 'replicated' : 'durable'
+  tx.send(`${resetSettings}; ${ownPlans}; ${levelSql(level)}`)
   const committed = tx.commitWith(settleStatement.text, values, nameOf(runner, settleStatement))
   uncork()
   await committed

@@ -173,6 +173,7 @@ export class Worker {
       engine: this.#engine,
       logger: config.logger,
       limits: { bytesMax: config.payloadBytesMax, depthMax: config.payloadDepthMax },
+      durability: config.durability,
       touchMs: this.#options.touchMs,
       onConflict: (error) => this.#ends.trouble(error),
       onTouch: () => {

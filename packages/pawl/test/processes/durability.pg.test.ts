@@ -1,6 +1,6 @@
 // What an acknowledged job survives, on servers of the test's own that are killed.
 
-import { createPawl, type Durability, type Pawl, silentLogger } from 'pawl'
+import { createPawl, type Durability, type Job, type Pawl, silentLogger, type Tx } from 'pawl'
 import { expect, onTestFinished, test } from 'vitest'
 import { createDatabase, until } from '../support/database.ts'
 import { killPostmaster, promote, query, startAgain, startOwnServer, startPair } from '../support/standby.ts'
@@ -118,14 +118,26 @@ test('[J18] replicated raises the commit of the caller to the standby, where the
   await pawl.migrate()
   const rows = await inTransaction(primary.url, 'on', (tx) => pawl.jobs.enqueue('kept', {}, { tx, durability: 'replicated' }))
   expect(rows).toBe('remote_apply')
-  pawl.jobs.define('kept', { durability: 'replicated', run: async () => undefined })
+  const levels: string[] = []
+  const read = "select current_setting('synchronous_commit') as level"
+  const durability = 'replicated'
+  pawl.jobs.define('kept', {
+    durability,
+    run: async (job) => void levels.push(await inTransaction(primary.url, 'on', (tx) => job.complete(tx))),
+  })
+  pawl.jobs.define('alone', {
+    durability,
+    tx: async (_, tx) => void levels.push((await tx.query<{ level: string }>(read)).rows[0]!.level),
+  })
+  await pawl.jobs.enqueue('alone', {})
   const worker = pawl.jobs.worker()
   await worker.start()
   await until(
-    'the job is done',
-    async () => (await query<{ n: number }>(primary.url, 'select count(*)::integer as n from pawl.job_history'))[0]!.n === 1,
+    'the jobs are done',
+    async () => (await query<{ n: number }>(primary.url, 'select count(*)::integer as n from pawl.job_history'))[0]!.n === 2,
   )
   await worker.stop()
+  expect(levels).toEqual(['remote_apply', 'remote_apply'])
 })
 
 test('[J18] replicated is refused where no standby is configured: at start, at enqueue, and in a transaction', async () => {
@@ -159,6 +171,38 @@ test('[J18] relaxed never lowers the commit of the caller, and durable raises it
   expect(await inTransaction(db.url, 'on', (tx) => db.pawl({ durability: 'relaxed' }).jobs.enqueue('kept', {}, { tx }))).toBe(
     'on',
   )
+})
+
+test('[J18] durable is durable although the database has switched it off: enqueue, and handlers alone and in groups', async () => {
+  const db = await createDatabase()
+  onTestFinished(() => db.drop())
+  await db.query(`
+    create table effect (what text);
+    create table committed (what text, level text);
+    create function note() returns trigger language plpgsql as $$
+    begin
+      insert into committed values (case tg_table_name when 'job' then 'enqueue' else to_jsonb(new) ->> 'what' end, current_setting('synchronous_commit'));
+      return null;
+    end $$;
+    create constraint trigger noted after insert on effect deferrable initially deferred for each row execute function note();
+    create constraint trigger noted after insert on pawl.job deferrable initially deferred for each row execute function note();
+  `)
+  await db.query(`alter database ${db.name} set synchronous_commit = off`)
+  const pawl = db.pawl()
+  const tx = async (job: Job, tx: Tx) => void (await tx.query('insert into effect values ($1)', [job.kind]))
+  pawl.jobs.define('alone', { tx })
+  pawl.jobs.define('shared', { share: 10, tx })
+  await pawl.jobs.enqueue('alone', {})
+  await pawl.jobs.enqueueMany('shared', [{}, {}, {}])
+  const worker = pawl.jobs.worker()
+  await worker.start()
+  await worker.whenIdle()
+  await worker.stop()
+  expect(await db.query('select what, level, count(*)::integer as n from committed group by 1, 2 order by 1, 2')).toEqual([
+    { what: 'alone', level: 'on', n: 1 },
+    { what: 'enqueue', level: 'on', n: 4 },
+    { what: 'shared', level: 'on', n: 3 },
+  ])
 })
 
 /** The synchronous_commit of a transaction after this work was done in it. */
