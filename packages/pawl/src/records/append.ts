@@ -58,7 +58,8 @@ export async function append(core: RecordsCore, tenant: string, set: DefinedSet,
     const counts = { created: count(changes, 'C'), updated: count(changes, 'U'), deleted: count(changes, 'D'), unchanged }
     if (changes.length === 0) return { submission: null, number: scope.committed, ...counts }
     const written = await write(tx, tenant, set, scope, changes, options, unchanged)
-    await commitEvents(tx, tenant, set.events, { set: set.name, scope: scope.scope, scopeId: scope.id, ...written, counts })
+    const changed = changes.map(({ row, met }) => ({ id: met.record_id, type: row.type, key: row.key }))
+    await commitEvents(tx, tenant, set.events, { set: set.name, scope: scope.scope, ...written, counts, changed })
     if (probe.on) await probe.hit('records.append.written', written)
     return { ...written, ...counts }
   })

@@ -98,7 +98,6 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
     await commitEvents(tx, tenant, job.payload.events, {
       set: submission.record_set,
       scope: row.scope,
-      scopeId: submission.scope_id,
       submission: id,
       number: submission.number!,
       counts: {
@@ -107,6 +106,7 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
         unchanged: Number(row.unchanged),
         deleted: Number(row.deleted),
       },
+      changed: 'staged',
     })
     await core.jobs(tenant).enqueue(tendKind, { submission: id }, { tx })
     await job.complete(tx, answer)

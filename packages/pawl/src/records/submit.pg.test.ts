@@ -234,6 +234,57 @@ test('one event per submission is in the log if and only if it is committed, and
   )
 })
 
+test('the events of a put, append or upload are found by what it wrote: a large scope is not searched for them', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl, { events: 'record', missing: 'tombstone' }), here)
+  await scope.append(loadRows(2000).map((data) => ({ data })))
+  await db.query('analyze')
+  const { seq } = (await db.query<{ seq: string }>('select max(seq)::text as seq from pawl.event'))[0]!
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    await scope.append([{ data: { rowId: 'row-1', note: 'put' } }, { key: 'row-2', data: null }, { data: { rowId: 'new' } }], {
+      tx: client,
+    })
+    const reads = await client.query<{ relname: string; rows: number }>(
+      `select relname, (seq_tup_read + idx_tup_fetch)::int as rows from pg_stat_xact_user_tables
+       where schemaname = 'pawl' and relname in ('record', 'record_version')`,
+    )
+    for (const { relname, rows } of reads.rows) expect(rows, relname).toBeLessThan(100)
+    expect(reads.rows).toHaveLength(2)
+    await client.query('commit')
+  } finally {
+    client.release()
+  }
+  await startWorker(pawl)
+  await submitted(pawl, scope, csv(loadRows(2, (row) => ({ ...row, note: 'uploaded' }))))
+  const events = await db.query<{ type: string; payload: Record<string, unknown> }>(
+    "select type, payload from pawl.event where seq > $1 and type <> 'submission.committed' order by seq",
+    [seq],
+  )
+  expect(events).toHaveLength(3 + 2000)
+  const told = events.map(({ type, payload }) => ({ type, ...payload }))
+  const about = { set: 'loads', scope: ['17', '4'] }
+  expect(told.slice(0, 5)).toMatchObject([
+    { ...about, type: 'load', key: 'row-1', number: '2', data: { rowId: 'row-1', note: 'put' } },
+    { ...about, type: 'load', key: 'row-2', number: '2', changed: null, data: null },
+    { ...about, type: 'load', key: 'new', number: '2', changed: null, data: { rowId: 'new' } },
+    { ...about, type: 'load', key: 'row-0', number: '3', changed: ['note'], data: { note: 'uploaded' } },
+    { ...about, type: 'load', key: 'row-1', number: '3', data: { tonnes: '1.5', note: 'uploaded' } },
+  ])
+  expect(events.map(({ type }) => type).slice(0, 6)).toEqual([
+    'record.updated',
+    'record.deleted',
+    'record.created',
+    'record.updated',
+    'record.updated',
+    'record.deleted',
+  ])
+  const deleted = told.slice(5)
+  expect(new Set(deleted.map(({ data, number }) => `${String(data)} ${String(number)}`))).toEqual(new Set(['null 3']))
+  expect(new Set(deleted.map(({ key }) => key)).size).toBe(1998)
+})
+
 test('what nobody submits is removed with everything it staged when its time is over', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { keep: { validated: 50, uploading: 30_000 } }), here)
