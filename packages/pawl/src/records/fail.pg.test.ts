@@ -91,3 +91,32 @@ function atProbe(probe: ProbeName, act: () => Promise<void>): Promise<void> {
     })
   })
 }
+
+test('[R12] failures that progress follows are not added up, and what is submitted has no error left', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: 10, retry: { attempts: 2, initialMs: 1, maxMs: 1 } }), here)
+  const upload = await scope.upload(csv(loadRows(50)), { format: 'csv' })
+  // A deadlock at the first attempt of every chunk. A sequence remembers what was rolled back.
+  await db.query(`
+    create sequence public.blips;
+    create function public.blip() returns trigger language plpgsql as $$
+    begin
+      if nextval('public.blips') % 2 = 1 then
+        raise exception 'deadlock detected' using errcode = '40P01';
+      end if;
+      return null;
+    end $$;
+    create trigger blip after insert on pawl.record_version for each statement execute function public.blip()`)
+  await pawl.records.submit(upload.id)
+  await startWorker(pawl)
+  expect(await ended(pawl, upload.id)).toMatchObject({ state: 'submitted', failureClass: null, error: null })
+  expect(await db.query('select last_value::int as tries from public.blips')).toEqual([{ tries: 10 }])
+  expect(await db.query('select failures from pawl.submission')).toEqual([{ failures: 0 }])
+  // Without progress they are.
+  await db.query('alter sequence public.blips increment by 2')
+  await db.query("select setval('public.blips', 1)")
+  const next = await scope.upload(csv(loadRows(60)), { format: 'csv' })
+  await pawl.records.submit(next.id)
+  expect(await ended(pawl, next.id)).toMatchObject({ state: 'failed', failureClass: 'transient' })
+  expect(await db.query('select last_value::int as tries from public.blips')).toEqual([{ tries: 5 }])
+})

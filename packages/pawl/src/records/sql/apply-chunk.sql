@@ -1,5 +1,6 @@
 -- Writes the versions of one run of staged rows, and how far it came, in one statement. What it writes has a number above the scope's
--- committed one, so no reader sees it. The caller holds its job by the fence; and a chunk that was applied before finds another :after.
+-- committed one, so no reader sees it. The caller holds its job by the fence; and a chunk that was applied before finds another :after. What
+-- failed before is forgotten: only failures without progress between them add up.
 -- Locks: the submission row.
 -- Plan: submission_row_pkey, twice, since keeping the wide rows between the two inserts costs more than reading them again; inserts into
 -- record and record_version; its own submission by the slot or the primary key.
@@ -45,7 +46,10 @@ update pawl.submission u
 set applied_line = :upto::bigint,
   applied_created = u.applied_created + w.created,
   applied_updated = u.applied_updated + w.updated,
-  applied_deleted = u.applied_deleted + w.deleted
+  applied_deleted = u.applied_deleted + w.deleted,
+  failures = 0,
+  failure_class = null,
+  error = null
 from written w
 where u.tenant = :tenant::text
   and u.id = :id::bigint

@@ -7,6 +7,9 @@ with ended as (
   update pawl.submission u
   set state = 'submitted',
     revision = u.revision + 1,
+    failures = 0,
+    failure_class = null,
+    error = null,
     ended_at = pawl.now()
   where u.tenant = :tenant::text
     and u.id = :id::bigint
