@@ -184,7 +184,7 @@ create table pawl.record_erasure (
   tenant text collate "C" not null default '',
   id bigint generated always as identity,
   scope_id bigint not null,
-  record_id bigint not null,
+  record_id bigint,
   versions integer not null,
   reason text not null,
   erased_by text,
@@ -193,3 +193,4 @@ create table pawl.record_erasure (
 );
 create index record_erasure_of_scope on pawl.record_erasure (tenant, scope_id, id);
 comment on table pawl.record_erasure is 'Whose data was taken away, when, by whom and why. The versions and their numbers stay.';
+comment on column pawl.record_erasure.record_id is 'null: there was no such record, it was only staged.';

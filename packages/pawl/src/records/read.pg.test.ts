@@ -112,6 +112,58 @@ test('[R11] an erasure takes the data out of every version, keeps the numbers, i
   expect(await scope.put({ data: { rowId: 'row-1', note: 'new' } })).toMatchObject({ updated: 1 })
 })
 
+test('[R11] what is only staged is erased too, is written down, and supersedes what is left of its upload', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const pending = await scope.upload(csv(loadRows(3)), { format: 'csv' })
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    expect(await scope.erase('load', 'row-1', { reason: 'asked', by: 'anna', tx: client })).toEqual({ versions: 0 })
+    await expect(scope.erase('load', 'row-1', { reason: 'again', tx: client })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+    await client.query('commit')
+  } finally {
+    client.release()
+  }
+  expect(await db.query('select key from pawl.submission_row order by line')).toEqual([{ key: 'row-0' }, { key: 'row-2' }])
+  expect(await db.query('select record_id, versions, reason, erased_by from pawl.record_erasure')).toEqual([
+    { record_id: null, versions: 0, reason: 'asked', erased_by: 'anna' },
+  ])
+  await expect(pawl.records.submit(pending.id)).rejects.toMatchObject({ code: 'PAWL_SUPERSEDED' })
+  // A record whose data is gone already, and is staged again.
+  await scope.put({ data: { rowId: 'a' } })
+  await scope.erase('load', 'a', { reason: 'first' })
+  await scope.upload(['rowId,note\na,secret\n'], { format: 'csv' })
+  expect(await scope.erase('load', 'a', { reason: 'second' })).toEqual({ versions: 0 })
+  expect(await db.query("select count(*)::int as n from pawl.submission_row where key = 'a'")).toEqual([{ n: 0 }])
+  expect(
+    await db.query('select versions, record_id is not null as is_known from pawl.record_erasure order by id offset 1'),
+  ).toEqual([
+    { versions: 1, is_known: true },
+    { versions: 0, is_known: true },
+  ])
+})
+
+test('[R11] an erasure that finds nothing changes nothing, also for a caller who goes on; it sees a scope that its own transaction made', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    await expect(scope.erase('load', 'a', { reason: 'asked', tx: client })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+    await scope.put({ data: { rowId: 'a' } }, { tx: client })
+    expect(await scope.erase('load', 'a', { reason: 'asked', tx: client })).toEqual({ versions: 1 })
+    await client.query('commit')
+    const upload = await scope.upload(csv(loadRows(1)), { format: 'csv' })
+    await client.query('begin')
+    await expect(scope.erase('load', 'b', { reason: 'asked', tx: client })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+    await client.query('commit')
+    await pawl.records.submit(upload.id)
+  } finally {
+    client.release()
+  }
+})
+
 test("a put's number is a compare-and-set: of two that read the same version one wins; 0 means only if there is none", async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)

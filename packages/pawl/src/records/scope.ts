@@ -39,7 +39,6 @@ import { upload } from './upload.ts'
 const ensureStatement = statement(import.meta.url, 'scope-ensure')
 const scopeStatement = statement(import.meta.url, 'scope-read')
 const eraseStatement = statement(import.meta.url, 'erase')
-const eraseStagedStatement = statement(import.meta.url, 'erase-staged')
 const auditStatement = statement(import.meta.url, 'audit')
 
 export interface ScopeState {
@@ -150,18 +149,22 @@ export class RecordScope {
     return exportRecords(this.#core, this.#place, options)
   }
 
-  /** Takes the data out of every version of a record. Its numbers and states stay, and who did it and why is kept. */
+  /**
+   * Takes the data out of every version of a record and out of what is staged. Its numbers and states stay, and who did it and why is kept.
+   * The answer has 0 versions where it was only staged.
+   */
   async erase(type: string, key: string, options: { reason: string; by?: string; tx?: object }): Promise<{ versions: number }> {
     if (!options.reason) throw new PawlError('PAWL_CONFIG', 'An erasure needs a reason.')
-    const [found] = await this.#read()
-    if (found === undefined) throw noRecord(type, key)
     return transactIn(this.#core, options.tx, async (tx) => {
+      const [found] = await run<{ id: string }>(tx, scopeStatement, this.#names)
+      if (found === undefined) throw noRecord(type, key)
       const scope = await lockScope(tx, this.#tenant, found.id)
       await assertSlotFree(tx, this.#tenant, scope)
-      const values = { tenant: this.#tenant, scope_id: scope.id, type, key }
-      await run(tx, eraseStagedStatement, values)
       const [erased] = await run<{ versions: number }>(tx, eraseStatement, {
-        ...values,
+        tenant: this.#tenant,
+        scope_id: scope.id,
+        type,
+        key,
         reason: options.reason,
         erased_by: options.by ?? null,
       })
@@ -178,11 +181,7 @@ export class RecordScope {
       uncommitted: string
       empty: string
       submitting: string | null
-    }>(this.#core, auditStatement, {
-      tenant: this.#tenant,
-      record_set: this.#set.name,
-      scope: this.#scope,
-    })
+    }>(this.#core, auditStatement, this.#names)
     if (row === undefined) return undefined
     const orphans = row.submitting === null ? Number(row.uncommitted) + Number(row.empty) : 0
     return {
@@ -197,26 +196,25 @@ export class RecordScope {
     return { tenant: this.#tenant, set: this.#set, scope: this.#scope }
   }
 
+  get #names() {
+    return { tenant: this.#tenant, record_set: this.#set.name, scope: this.#scope }
+  }
+
   #read() {
     return read<{ id: string; revision: string; committed: string; live: string; attributes: string | null }>(
       this.#core,
       scopeStatement,
-      {
-        tenant: this.#tenant,
-        record_set: this.#set.name,
-        scope: this.#scope,
-      },
+      this.#names,
     )
   }
 
   /** The scope's id. Its attributes are set once; other ones are refused. */
   async #ensure(tx: Tx, attributes: Readonly<Record<string, string>> | undefined): Promise<string> {
     const given = attributes === undefined ? null : attributesText(this.#set, attributes)
-    const names = { tenant: this.#tenant, record_set: this.#set.name, scope: this.#scope }
-    const find = async () => (await run<{ id: string; attributes: string | null }>(tx, scopeStatement, names))[0]
+    const find = async () => (await run<{ id: string; attributes: string | null }>(tx, scopeStatement, this.#names))[0]
     let scope = await find()
     if (scope === undefined || (given !== null && scope.attributes === null)) {
-      const [made] = await run<{ id: string }>(tx, ensureStatement, { ...names, attributes: given })
+      const [made] = await run<{ id: string }>(tx, ensureStatement, { ...this.#names, attributes: given })
       if (made !== undefined) return made.id
       scope = await find()
     }

@@ -1,8 +1,9 @@
--- Takes the data out of every version of one record and writes down that it did. Numbers, states and submissions stay. The caller holds the
--- scope's lock and has seen that its slot is free. The scope's new revision supersedes what was compared with the old data.
--- Locks: the version rows of the record, the scope row.
--- Plan: record_pkey, record_version_pkey, record_scope_pkey.
--- No row: there is no such record, or it was erased before.
+-- Takes the data out of every version of one record, takes the record out of everything that is staged for its scope, and writes down that it
+-- did. Numbers, states and submissions stay. The caller holds the scope's lock and has seen that its slot is free. The scope's new revision
+-- supersedes what was compared with the old data and what is left of those uploads, which cannot be rebased.
+-- Locks: the version rows of the record, its staged rows, the scope row.
+-- Plan: record_pkey, record_version_pkey, submission_of_scope, submission_row_pkey, record_scope_pkey.
+-- No row: there is no such record, staged or not, or it was erased before; nothing is changed.
 with found as materialized (
   select r.id
   from pawl.record r
@@ -25,11 +26,31 @@ erased as (
     and v.status <> 'DELETED'
   returning v.record_id
 ),
+staged as (
+  delete from pawl.submission_row r
+  where r.tenant = :tenant::text
+    and r.submission = any (
+      array(
+        select u.id
+        from pawl.submission u
+        where u.tenant = :tenant::text
+          and u.scope_id = :scope_id::bigint
+          and u.state <> 'submitted'
+      )
+    )
+    and r.type = :type::text
+    and r.key = :key::text
+  returning r.line
+),
+counted as materialized (
+  select (select count(*) from erased e) as versions, (select count(*) from staged t) as staged
+),
 written as (
   insert into pawl.record_erasure (tenant, scope_id, record_id, versions, reason, erased_by)
-  select :tenant::text, :scope_id::bigint, e.record_id, count(*), left(:reason::text, 2000), left(:erased_by::text, 500)
-  from erased e
-  group by e.record_id
+  select :tenant::text, :scope_id::bigint, (select f.id from found f), c.versions, left(:reason::text, 2000), left(:erased_by::text, 500)
+  from counted c
+  where c.versions > 0
+    or c.staged > 0
   returning versions
 )
 update pawl.record_scope s
