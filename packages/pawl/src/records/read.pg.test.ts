@@ -234,6 +234,32 @@ test("a scope's attributes are set once, and tenants do not see each other's", a
   expect((await acme.list()).items.map(({ key }) => key)).toEqual(['row-0', 'row-1'])
 })
 
+test('each attribute of a scope is set once, whenever it comes; none given sets none', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl, { attributes: ['accreditation', 'site'] }), here)
+  await scope.put({ data: { rowId: 'a' } }, { attributes: {} })
+  await scope.put({ data: { rowId: 'b' } }, { attributes: { accreditation: 'A1' } })
+  await scope.put({ data: { rowId: 'c' } }, { attributes: { site: 'S1' } })
+  await scope.put({ data: { rowId: 'd' } }, { attributes: { accreditation: 'A1' } })
+  await expect(scope.put({ data: { rowId: 'e' } }, { attributes: { site: 'S1', accreditation: 'A2' } })).rejects.toMatchObject({
+    code: 'PAWL_SCOPE_ATTRIBUTES',
+    details: { stored: { accreditation: 'A1', site: 'S1' } },
+  })
+  expect(await scope.state()).toMatchObject({ attributes: { accreditation: 'A1', site: 'S1' }, live: 4 })
+  // Two who set different ones at once both have their way; of two who set the same one otherwise one has.
+  const other = pawl.records.in('loads', { ...here, registration: '5' })
+  await Promise.all([
+    other.put({ data: { rowId: 'a' } }, { attributes: { accreditation: 'A1' } }),
+    other.put({ data: { rowId: 'b' } }, { attributes: { site: 'S1' } }),
+  ])
+  expect(await other.state()).toMatchObject({ attributes: { accreditation: 'A1', site: 'S1' } })
+  const third = pawl.records.in('loads', { ...here, registration: '6' })
+  const answers = await Promise.allSettled(
+    ['A1', 'A2'].map((accreditation) => third.put({ data: { rowId: accreditation } }, { attributes: { accreditation } })),
+  )
+  expect(answers.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
+})
+
 test('an export can be uploaded again and changes nothing', async () => {
   const pawl = db.pawl()
   const type = { key: 'id', columns: { id: 'text', note: 'text', tonnes: 'number', ok: 'boolean' } } as const

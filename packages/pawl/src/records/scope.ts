@@ -208,12 +208,12 @@ export class RecordScope {
     )
   }
 
-  /** The scope's id. Its attributes are set once; other ones are refused. */
+  /** The scope's id. Each of its attributes is set once; another value is refused. */
   async #ensure(tx: Tx, attributes: Readonly<Record<string, string>> | undefined): Promise<string> {
     const given = attributes === undefined ? null : attributesText(this.#set, attributes)
     const find = async () => (await run<{ id: string; attributes: string | null }>(tx, scopeStatement, this.#names))[0]
     let scope = await find()
-    if (scope === undefined || (given !== null && scope.attributes === null)) {
+    if (scope === undefined || (given !== null && !isSubset(given, scope.attributes))) {
       const [made] = await run<{ id: string }>(tx, ensureStatement, { ...this.#names, attributes: given })
       if (made !== undefined) return made.id
       scope = await find()
@@ -226,11 +226,13 @@ export class RecordScope {
   }
 }
 
-function attributesText(set: DefinedSet, attributes: Readonly<Record<string, string>>): string {
+/** null where none has a value. */
+function attributesText(set: DefinedSet, attributes: Readonly<Record<string, string>>): string | null {
   for (const name of Object.keys(attributes)) {
     if (!set.attributes.includes(name)) throw new PawlError('PAWL_CONFIG', `A scope of '${set.name}' has no attribute '${name}'.`)
   }
-  return JSON.stringify(attributes)
+  const text = JSON.stringify(attributes)
+  return text === '{}' ? null : text
 }
 
 function isSubset(given: string, stored: string | null): boolean {
@@ -241,7 +243,7 @@ function isSubset(given: string, stored: string | null): boolean {
 function otherAttributes(given: string, stored: string | null): PawlError {
   return new PawlError(
     'PAWL_SCOPE_ATTRIBUTES',
-    `The attributes of a scope are set once. These are ${stored ?? '{}'}, and cannot become ${given}.`,
+    `Each attribute of a scope is set once. These are ${stored ?? '{}'}, and cannot become ${given}.`,
     {
       details: { given: JSON.parse(given) as unknown, stored: JSON.parse(stored ?? '{}') as unknown },
     },

@@ -37,7 +37,7 @@ export type MissingPolicy = 'reject' | 'keep' | 'tombstone'
 export interface RecordSetOptions {
   /** The names of what makes a scope, such as ['organisation', 'registration']. */
   readonly scope: readonly string[]
-  /** Names of attributes of a scope that are set once and cannot change, such as ['accreditation']. */
+  /** Names of attributes of a scope, each of which is set once and cannot change, such as ['accreditation']. */
   readonly attributes?: readonly string[]
   readonly types: Readonly<Record<string, RecordTypeOptions>>
   /** Which column names the type of a row, when there are several. Default 'type'. In a workbook each sheet may be named after its type instead. */
