@@ -3,7 +3,7 @@
 import type { Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import { run } from './core.ts'
+import { type RecordsCore, read, run } from './core.ts'
 
 const scopeLockStatement = statement(import.meta.url, 'scope-lock')
 const slotStatement = statement(import.meta.url, 'slot')
@@ -24,12 +24,22 @@ export async function lockScope(tx: Tx, tenant: string, scopeId: string): Promis
   return scope
 }
 
+interface Holder {
+  id: string
+  submitting_at: Date
+  job_id: string
+  job_state: string
+}
+
+/** Who holds the slot, as of now: without the scope's lock it may be another at once. */
+export async function slotHolder(core: RecordsCore, tenant: string, scopeId: string): Promise<string | undefined> {
+  const [holder] = await read<Holder>(core, slotStatement, { tenant, scope_id: scopeId })
+  return holder?.id
+}
+
 /** Under the scope's lock. Whoever writes a number must know that no other number is under way. */
 export async function assertSlotFree(tx: Tx, tenant: string, scope: LockedScope): Promise<void> {
-  const [holder] = await run<{ id: string; submitting_at: Date; job_id: string; job_state: string }>(tx, slotStatement, {
-    tenant,
-    scope_id: scope.id,
-  })
+  const [holder] = await run<Holder>(tx, slotStatement, { tenant, scope_id: scope.id })
   if (holder === undefined) return
   throw new PawlError(
     'PAWL_SCOPE_BUSY',

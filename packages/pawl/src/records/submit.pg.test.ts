@@ -1,3 +1,4 @@
+import type { Submission } from 'pawl'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
 import { csv, defineLoads, ended, loadRows, readerView, startWorker, submitted } from '../../test/support/records.ts'
@@ -263,7 +264,7 @@ test('the events of a put, append or upload are found by what it wrote: a large 
     [seq],
   )
   expect(events).toHaveLength(3 + 2000)
-  const told = events.map(({ type, payload }) => ({ type, ...payload }))
+  const told = events.map(({ payload }) => payload)
   const about = { set: 'loads', scope: ['17', '4'] }
   expect(told.slice(0, 5)).toMatchObject([
     { ...about, type: 'load', key: 'row-1', number: '2', data: { rowId: 'row-1', note: 'put' } },
@@ -283,6 +284,39 @@ test('the events of a put, append or upload are found by what it wrote: a large 
   const deleted = told.slice(5)
   expect(new Set(deleted.map(({ data, number }) => `${String(data)} ${String(number)}`))).toEqual(new Set(['null 3']))
   expect(new Set(deleted.map(({ key }) => key)).size).toBe(1998)
+})
+
+test('why says what submit and resume would: ready, the scope is busy, the scope has moved', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const uploads = []
+  for (let n = 1; n <= 3; n++) uploads.push(await scope.upload(csv(loadRows(n)), { format: 'csv' }))
+  const [first, second, third] = uploads as [Submission, Submission, Submission]
+  const codes = async (id: string) => (await pawl.records.why(id)).reasons.map(({ code }) => code)
+  expect(await codes(third.id)).toEqual(['ready'])
+  await db.query('alter table pawl.record_version add constraint refused check (false) not valid')
+  const worker = await startWorker(pawl)
+  await pawl.records.submit(first.id)
+  expect(await ended(pawl, first.id)).toMatchObject({ state: 'failed' })
+  expect(await codes(first.id)).toEqual(['failed', 'resumable'])
+  await worker.stop()
+  await db.query('alter table pawl.record_version drop constraint refused')
+
+  await pawl.records.submit(second.id)
+  expect(await pawl.records.why(third.id)).toMatchObject({
+    reasons: [{ code: 'scope-busy', text: expect.stringContaining(`Submission ${second.id} `) }],
+  })
+  await expect(pawl.records.submit(third.id)).rejects.toMatchObject({ code: 'PAWL_SCOPE_BUSY' })
+  expect(await codes(first.id)).toEqual(['failed', 'scope-busy'])
+  await expect(pawl.records.resume(first.id)).rejects.toMatchObject({ code: 'PAWL_SCOPE_BUSY' })
+
+  await startWorker(pawl)
+  await ended(pawl, second.id)
+  expect(await codes(third.id)).toEqual(['stale'])
+  const [failed, stale] = (await pawl.records.why(first.id)).reasons
+  expect(failed).toMatchObject({ code: 'failed', text: expect.stringContaining('refused') })
+  expect(stale).toMatchObject({ code: 'stale', text: expect.stringContaining(`records.rebase('${first.id}')`) })
+  await expect(pawl.records.resume(first.id)).rejects.toMatchObject({ code: 'PAWL_SUPERSEDED' })
 })
 
 test('what nobody submits is removed with everything it staged when its time is over', async () => {

@@ -2,6 +2,7 @@
 
 import { isPawlError } from '../errors.ts'
 import type { RecordsCore } from './core.ts'
+import { slotHolder } from './slot.ts'
 import type { SubmissionRow } from './submissions.ts'
 import type { SubmissionState } from './types.ts'
 
@@ -12,11 +13,37 @@ export interface SubmissionWhy {
 }
 
 export async function explainSubmission(core: RecordsCore, tenant: string, row: SubmissionRow): Promise<SubmissionWhy> {
-  const reasons = row.state === 'submitting' ? await submittingReasons(core, tenant, row) : reasonsOf(row)
+  const reasons = await reasonsFor(core, tenant, row)
   return { id: row.id, state: row.state, reasons: reasons.map(([code, text]) => ({ code, text })) }
 }
 
 type Reason = [code: string, text: string]
+
+async function reasonsFor(core: RecordsCore, tenant: string, row: SubmissionRow): Promise<Reason[]> {
+  if (row.state === 'submitting') return submittingReasons(core, tenant, row)
+  const reasons = reasonsOf(row)
+  if (row.is_expired || (row.state !== 'validated' && row.state !== 'failed')) return reasons
+  return [...reasons, nextOf(row, await slotHolder(core, tenant, row.scope_id))]
+}
+
+/** What submit, or resume, would answer. */
+function nextOf(row: SubmissionRow, holder: string | undefined): Reason {
+  const verb = row.state === 'failed' ? 'resume' : 'submit'
+  if (row.baseline !== row.scope_revision)
+    return [
+      'stale',
+      `Its scope has moved from revision ${row.baseline} to ${row.scope_revision}: ${verb} would answer superseded. records.rebase('${row.id}') compares it anew; or upload the file again.`,
+    ]
+  if (holder !== undefined)
+    return [
+      'scope-busy',
+      `Submission ${holder} is being applied to its scope: ${verb} is refused until that has ended, and superseded if it is committed.`,
+    ]
+  const until = row.expires_at?.toISOString()
+  return row.state === 'failed'
+    ? ['resumable', `Mend the cause, then records.resume('${row.id}'), until ${until}.`]
+    : ['ready', `It can be submitted until ${until}.`]
+}
 
 async function submittingReasons(core: RecordsCore, tenant: string, row: SubmissionRow): Promise<Reason[]> {
   const of = Number(row.created) + Number(row.updated) + Number(row.deleted)
@@ -44,18 +71,11 @@ function reasonsOf(row: SubmissionRow): Reason[] {
       return [
         [
           row.state,
-          `${row.lines} row(s) are staged. If nothing more comes it expires at ${until}; an upload with { restart: '${row.id}' } starts it over.`,
+          `${row.lines} row(s) are staged. If nothing more comes it expires at ${until}. To start over: ${againOf(row)}`,
         ],
       ]
     case 'validated':
-      return row.baseline === row.scope_revision
-        ? [['ready', `It can be submitted until ${until}.`]]
-        : [
-            [
-              'stale',
-              `Its scope has moved from revision ${row.baseline} to ${row.scope_revision}: submit would answer superseded. Rebase it, or upload the file again.`,
-            ],
-          ]
+      return []
     case 'invalid':
       return [
         [
@@ -64,19 +84,20 @@ function reasonsOf(row: SubmissionRow): Reason[] {
         ],
       ]
     case 'upload-failed':
-      return [['upload-failed', `It did not arrive: ${firstLine(row.error)} Upload it with { restart: '${row.id}' }.`]]
+      return [['upload-failed', `It did not arrive: ${firstLine(row.error)} ${againOf(row)}`]]
     case 'superseded':
       return [['superseded', `${firstLine(row.error)} records.rebase('${row.id}') compares it anew.`]]
     case 'failed':
-      return [
-        [
-          'failed',
-          `It was given up (${row.failure_class}) and what it had written was purged: ${firstLine(row.error)} Mend the cause, then records.resume('${row.id}').`,
-        ],
-      ]
+      return [['failed', `It was given up (${row.failure_class}) and what it had written was purged: ${firstLine(row.error)}`]]
     default:
       return [['submitted', `It was committed as number ${row.number} at ${row.ended_at?.toISOString()}.`]]
   }
+}
+
+function againOf(row: SubmissionRow): string {
+  return row.origin === 'rebase'
+    ? `Call records.rebase('${row.rebased_from}') again.`
+    : `Upload it with { restart: '${row.id}' }.`
 }
 
 function firstLine(text: string | null): string {
