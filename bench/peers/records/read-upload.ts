@@ -49,6 +49,7 @@ export class ReadUpload {
       },
       bytes: () => 0,
       end: () => null,
+      again: () => '',
     })
     return begun.id
   }

@@ -50,7 +50,11 @@ export async function previewRows(
     },
   )
   return {
-    items: rows.map((row) => toRow(row.type, row.key, row.before, row.kind === '=' ? row.before : row.after, Number(row.line))),
+    items: rows.map((row) => {
+      const found = toRow(row.type, row.key, row.before, row.kind === '=' ? row.before : row.after, Number(row.line))
+      // The data of an invalid row is not kept; compared with nothing, every field would be gone.
+      return kind === 'invalid' ? { ...found, changes: [] } : found
+    }),
     next: rows.length < limit ? undefined : rows.at(-1)!.line,
   }
 }

@@ -9,8 +9,8 @@ import { keptDescriptions } from './json-schema.ts'
 import { previewRows, rowErrors } from './preview.ts'
 import { RecordScope } from './scope.ts'
 import { defineSet } from './sets.ts'
-import { listSubmissions, needSubmission, toSubmission } from './submissions.ts'
-import { type SubmitAnswer, submit, wrongState } from './submit.ts'
+import { listSubmissions, needSubmission, type SubmissionRow, toSubmission } from './submissions.ts'
+import { expired, type SubmitAnswer, submit, wrongState } from './submit.ts'
 import { tend } from './tend.ts'
 import type {
   Page,
@@ -107,9 +107,12 @@ export class Records {
   /** Compares a submission's rows with the scope as it is now: a new submission, with its own preview. */
   async rebase(id: string): Promise<Submission> {
     const from = await needSubmission(this.#core, this.#tenant, id)
-    if (!['validated', 'superseded', 'failed'].includes(from.state) || from.is_expired)
+    if (from.is_expired) throw expired(id)
+    if (!['validated', 'superseded', 'failed'].includes(from.state))
       throw wrongState(id, from.state, 'validated, superseded or failed')
     const place = { tenant: this.#tenant, set: setOf(this.#core, from.record_set), scopeId: from.scope_id }
+    // What is staged is what the columns and the schema of then made of the file; those of now may make something else of it, or refuse it.
+    if (from.schema_version !== place.set.schemaVersion) throw otherSchema(from, place.set.schemaVersion)
     const made = await rebase(this.#core, place, {
       id: from.id,
       baselineNumber: from.baseline_number,
@@ -146,4 +149,12 @@ export class Records {
       run: (job) => tend(this.#core, job),
     })
   }
+}
+
+function otherSchema({ id, record_set, state, schema_version }: SubmissionRow, current: number): PawlError {
+  return new PawlError(
+    'PAWL_WRONG_STATE',
+    `Submission ${id} was read by version ${schema_version} of the schema of '${record_set}', and this process has version ${current}. Upload the file again.`,
+    { details: { id, state, schemaVersion: schema_version, current } },
+  )
 }

@@ -65,8 +65,7 @@ async function submitIn(
     submissionLockStatement,
     { tenant, id },
   )
-  if (row === undefined || row.is_expired)
-    throw new PawlError('PAWL_NOT_FOUND', `Submission ${id} expired. Upload the file again.`, { details: { id } })
+  if (row === undefined || row.is_expired) throw expired(id)
   if (revision !== undefined && revision !== row.revision) throw revisionConflict(id, revision, row.revision)
   if (row.state !== from) throw wrongState(id, row.state, from)
   await assertSlotFree(tx, tenant, scope)
@@ -125,6 +124,10 @@ export function revisionConflict(id: string, expected: number, actual: number): 
     `Submission ${id} is at revision ${actual}, not ${expected}: somebody changed it. Read it again and decide anew.`,
     { details: { id, expected, actual } },
   )
+}
+
+export function expired(id: string): PawlError {
+  return new PawlError('PAWL_NOT_FOUND', `Submission ${id} expired. Upload the file again.`, { details: { id } })
 }
 
 export function wrongState(id: string, state: SubmissionState, needed: string): PawlError {

@@ -187,7 +187,9 @@ export interface PreviewRow {
   readonly type: string
   readonly key: string
   readonly before: RecordData | null
+  /** null: it would be deleted; or the row is invalid, and its data is not kept. */
   readonly after: RecordData | null
+  /** None of an invalid row: records.errors() says what is wrong with it. */
   readonly changes: readonly FieldChange[]
 }
 

@@ -1,9 +1,9 @@
 import type { PawlError } from 'pawl'
-import { installProbe } from 'pawl/testing'
+import { installProbe, moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { z } from 'zod'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import { csv, defineLoads, loadRows, startWorker, submitted } from '../../test/support/records.ts'
+import { csv, defineLoads, loadRows, ndjson, startWorker, submitted } from '../../test/support/records.ts'
 import { xlsx, zip } from '../../test/support/xlsx.ts'
 
 let db: TestDatabase
@@ -309,6 +309,101 @@ test('[R8] what counts a whole submission may take longer than an ordinary state
   await client.query('commit')
   client.release()
   expect(await upload).toMatchObject({ state: 'validated' })
+})
+
+test('[R2] what cannot be started over says why: no such upload, another scope, another state, a rebase', async () => {
+  const pawl = db.pawl()
+  const set = defineLoads(pawl)
+  const scope = pawl.records.in(set, here)
+  const upload = await scope.upload(csv(loadRows(3)), { format: 'csv' })
+  const restart = (id: string, where = scope) => where.upload(csv(loadRows(3)), { format: 'csv', restart: id })
+  for (const id of ['abc', '999999']) await expect(restart(id)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND', details: { id } })
+  const elsewhere = pawl.records.in(set, { ...here, registration: '5' })
+  await expect(restart(upload.id, elsewhere)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  await expect(restart(upload.id)).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE', details: { state: 'validated' } })
+  const rebased = await pawl.records.rebase(upload.id)
+  await expect(restart(rebased.id)).rejects.toMatchObject({
+    code: 'PAWL_WRONG_STATE',
+    message: expect.stringContaining(`records.rebase('${upload.id}')`),
+  })
+  expect(await pawl.records.get(upload.id)).toEqual(upload)
+})
+
+test('an upload that is started over by a later release is read, stamped and applied by the rules of that release', async () => {
+  const [older, newer] = [db.pawl(), db.pawl()]
+  defineLoads(older)
+  const set = defineLoads(newer, { schemaVersion: 2, missing: 'tombstone' })
+  async function* broken() {
+    yield* csv(loadRows(1))
+    throw new Error('socket hang up')
+  }
+  const error = await older.records
+    .in('loads', here)
+    .upload(broken(), { format: 'csv' })
+    .catch((caught: unknown) => caught)
+  const { id } = (error as { details: { id: string } }).details
+  const scope = newer.records.in(set, here)
+  await scope.put({ data: { rowId: 'gone' } })
+  expect(await scope.upload(csv(loadRows(1)), { format: 'csv', restart: id })).toMatchObject({ counts: { deleted: 1 } })
+  expect(await db.query('select schema_version, missing_policy from pawl.submission where id = $1', [id])).toEqual([
+    { schema_version: 2, missing_policy: 'tombstone' },
+  ])
+})
+
+test('rows that were read by another version of the schema are not rebased: nobody has checked them by this one', async () => {
+  const [older, newer] = [db.pawl(), db.pawl()]
+  const scope = older.records.in(defineLoads(older), here)
+  defineLoads(newer, { schemaVersion: 2 })
+  const upload = await scope.upload(csv(loadRows(3)), { format: 'csv' })
+  await expect(newer.records.rebase(upload.id)).rejects.toMatchObject({
+    code: 'PAWL_WRONG_STATE',
+    details: { id: upload.id, schemaVersion: 1, current: 2 },
+    message: expect.stringContaining('Upload the file again'),
+  })
+  expect(await scope.submissions()).toHaveLength(1)
+  expect(await older.records.rebase(upload.id)).toMatchObject({ state: 'validated' })
+})
+
+test('a rebase that fails says to rebase again, and so does why', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const upload = await scope.upload(csv(loadRows(3)), { format: 'csv' })
+  await db.query(`
+    create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'no room'; end $$;
+    create trigger refuse before insert on pawl.submission_row for each row execute function public.refuse()`)
+  const advice = `records.rebase('${upload.id}')`
+  const error = await pawl.records.rebase(upload.id).catch((caught: unknown) => caught)
+  expect(error).toMatchObject({ code: 'PAWL_UPLOAD_FAILED', message: expect.stringContaining(advice) })
+  const { id } = (error as { details: { id: string } }).details
+  expect(await pawl.records.why(id)).toMatchObject({
+    state: 'upload-failed',
+    reasons: [{ code: 'upload-failed', text: expect.stringContaining(advice) }],
+  })
+  const sent = await scope.upload(csv(loadRows(3)), { format: 'csv' }).catch((caught: unknown) => caught)
+  const again = (sent as { details: { id: string } }).details.id
+  expect(sent).toMatchObject({ message: expect.stringContaining(`{ restart: '${again}' }`) })
+})
+
+test('an upload that expired is not there any more for rebase, and why says so', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const upload = await scope.upload(csv(loadRows(3)), { format: 'csv' })
+  await moveClock(db.pool, 8 * 86_400_000)
+  await expect(pawl.records.rebase(upload.id)).rejects.toMatchObject({
+    code: 'PAWL_NOT_FOUND',
+    message: expect.stringContaining('expired'),
+  })
+  expect((await pawl.records.why(upload.id)).reasons).toMatchObject([{ code: 'expired' }])
+})
+
+test('[R9] an invalid row is said to change nothing: what it would change is not known', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await scope.put({ data: { rowId: 'a', note: 'n', tonnes: 2 } })
+  const upload = await scope.upload(ndjson([{ rowId: 'a', tonnes: 'many' }]), { format: 'ndjson' })
+  expect((await pawl.records.rows(upload.id, 'invalid')).items).toEqual([
+    { line: 1, type: 'load', key: 'a', before: { rowId: 'a', note: 'n', tonnes: '2' }, after: null, changes: [] },
+  ])
 })
 
 test('[R10] missing rows: reject names them, keep keeps them, tombstone deletes them and they can come back', async () => {

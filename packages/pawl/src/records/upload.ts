@@ -7,12 +7,13 @@ import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import { Malformed, UploadBytes } from './bytes.ts'
-import { type RecordsCore, read, run, transact } from './core.ts'
+import { idText, type RecordsCore, read, run, transact } from './core.ts'
 import { type ReadRow, RowReader } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
 import { sourceRows } from './sources.ts'
 import { addErrors, batchRows, type Staged, Stager, uploadLost } from './staging.ts'
-import { readSubmission } from './submissions.ts'
+import { needSubmission, readSubmission, type SubmissionRow } from './submissions.ts'
+import { expired, wrongState } from './submit.ts'
 import type { Body, UploadOptions } from './types.ts'
 import { validateStaged } from './validate.ts'
 import { tendKind } from './work.ts'
@@ -38,11 +39,12 @@ export interface Begun {
   live: string
 }
 
-/** Where rows come from: the batches, how many bytes have come, and the digest of all when they have. */
+/** Where rows come from: the batches, how many bytes have come, the digest of all when they have, and how to begin anew when they have not. */
 export interface Source {
   batches(): AsyncIterable<readonly ReadRow[]>
   bytes(): number
   end(): string | null
+  again(id: string): string
 }
 
 export async function upload(core: RecordsCore, place: Place, body: Body, options: UploadOptions): Promise<string> {
@@ -64,6 +66,7 @@ export async function upload(core: RecordsCore, place: Place, body: Body, option
         UploadBytes.assertExpected({ bytes: bytes.count, sha256 }, options.expect)
         return sha256
       },
+      again: (id) => `Send it again with { restart: '${id}' }.`,
     },
     options.onProgress,
   )
@@ -98,6 +101,7 @@ export async function rebase(
         `Submission ${from.id} has ${lines} of its ${from.lines} rows left: a record of it was erased. Upload the file again.`,
       )
     },
+    again: () => `Call records.rebase('${from.id}') again.`,
   })
   return begun.id
 }
@@ -135,7 +139,9 @@ async function restart(core: RecordsCore, place: Place, options: UploadOptions, 
       const [row] = await run<Begun>(tx, restartStatement, {
         tenant: place.tenant,
         scope_id: place.scopeId,
-        id,
+        id: idText('submission', id),
+        schema_version: place.set.schemaVersion,
+        missing_policy: place.set.missing,
         format: options.format,
         name: options.name ?? null,
         submitted_by: options.by ?? null,
@@ -145,13 +151,22 @@ async function restart(core: RecordsCore, place: Place, options: UploadOptions, 
       return row
     }),
   )
-  if (begun === undefined)
-    throw new PawlError('PAWL_WRONG_STATE', `Submission ${id} is not an upload of this scope that can be started over.`, {
-      details: { id },
-    })
+  if (begun === undefined) throw cannotRestart(await needSubmission(core, place.tenant, id), place.scopeId)
   if (probe.on) await probe.hit('records.restart.committed', { id })
   if (!(await clearStaged(core, place.tenant, id, begun.fence))) throw uploadLost(id)
   return begun
+}
+
+function cannotRestart({ id, scope_id, state, origin, rebased_from, is_expired }: SubmissionRow, scopeId: string): PawlError {
+  if (scope_id !== scopeId)
+    return new PawlError('PAWL_NOT_FOUND', `There is no submission ${id} in this scope; it is of another.`, { details: { id } })
+  if (is_expired) return expired(id)
+  if (origin !== 'rebase') return wrongState(id, state, 'uploading, validating or upload-failed')
+  return new PawlError(
+    'PAWL_WRONG_STATE',
+    `Submission ${id} is a rebase: nothing was sent that could be sent again. Call records.rebase('${rebased_from}') for a new one.`,
+    { details: { id, state } },
+  )
 }
 
 /** Removes staged rows in bounded steps. false: they are not the caller's any more, and what is there is somebody else's. */
@@ -209,7 +224,7 @@ export async function fill(
     if (probe.on) await probe.hit('records.validate.before', staged)
     await validateStaged(core, place, staged, stager)
   } catch (error) {
-    await endBadly(core, place, staged, stager, source.bytes(), error)
+    await endBadly(core, place, staged, stager, source, error)
   }
 }
 
@@ -231,7 +246,7 @@ async function endBadly(
   place: Place,
   staged: Staged,
   stager: Stager,
-  bytes: number,
+  source: Source,
   error: unknown,
 ): Promise<void> {
   if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
@@ -243,7 +258,7 @@ async function endBadly(
     state: isInvalid ? 'invalid' : 'upload-failed',
     error: isInvalid ? error.message : describeError(error, 2000),
     errors: isInvalid ? 1 : 0,
-    bytes,
+    bytes: source.bytes(),
     keep_ms: isInvalid ? place.set.keepMs.validated : place.set.keepMs.ended,
   }
   const write = () =>
@@ -268,13 +283,13 @@ async function endBadly(
     if (unwritten !== undefined) throw unwritten
     return
   }
-  throw isPawlError(error) ? withId(error, staged.id) : failed(error, staged.id)
+  throw isPawlError(error) ? withId(error, staged.id) : failed(error, staged.id, source.again(staged.id))
 }
 
-function failed(error: unknown, id: string): PawlError {
+function failed(error: unknown, id: string, advice: string): PawlError {
   return new PawlError(
     'PAWL_UPLOAD_FAILED',
-    `The upload of submission ${id} failed and nothing of it counts: ${error instanceof Error ? error.message : String(error)} Send it again with { restart: '${id}' }.`,
+    `The upload of submission ${id} failed and nothing of it counts: ${error instanceof Error ? error.message : String(error)} ${advice}`,
     { cause: error, details: { id } },
   )
 }

@@ -1,4 +1,4 @@
--- Starts an upload over: a new fence, which refuses whoever staged rows before, and a new baseline.
+-- Starts an upload over: a new fence, which refuses whoever staged rows before, a new baseline, and the rules of who reads it now.
 -- Locks: the submission row.
 -- Plan: record_scope_pkey; its own submission by the scope or the primary key.
 -- No row: it is not an upload that stopped.
@@ -9,6 +9,8 @@ set state = 'uploading',
   baseline = s.revision,
   baseline_number = s.committed,
   baseline_live = s.live,
+  schema_version = :schema_version::integer,
+  missing_policy = :missing_policy::text,
   format = :format::text,
   name = left(:name::text, 500),
   submitted_by = left(:submitted_by::text, 500),
