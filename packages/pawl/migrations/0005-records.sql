@@ -106,6 +106,8 @@ create unique index submission_slot on pawl.submission (tenant, scope_id) where 
 create unique index submission_number on pawl.submission (tenant, scope_id, number) where state = 'submitted';
 create index submission_of_scope on pawl.submission (tenant, scope_id, id);
 create index submission_of_set on pawl.submission (tenant, record_set, id);
+create index submission_open_of_scope on pawl.submission (tenant, scope_id, state, id) where state <> 'submitted';
+create index submission_open_of_set on pawl.submission (tenant, record_set, state, id) where state <> 'submitted';
 create index submission_failed on pawl.submission (tenant, record_set) where state = 'failed';
 comment on table pawl.submission is
   'One upload, put or append, from its first row to its end. At most one is submitting per scope; what it writes is invisible until '

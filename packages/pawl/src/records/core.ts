@@ -88,3 +88,8 @@ export function idText(what: string, id: string): string {
     details: { id: String(id).slice(0, 50) },
   })
 }
+
+/** PostgreSQL has no NUL in its texts, so no record has one in its type or key. */
+export function isNameable(type: string, key: string): boolean {
+  return !type.includes('\u0000') && !key.includes('\u0000')
+}

@@ -1,6 +1,5 @@
 // The verbs of records: declare a set, open a scope of it, and see a submission through.
 
-import { whole } from '../config.ts'
 import { PawlError } from '../errors.ts'
 import { apply } from './apply.ts'
 import { type RecordsCore, setOf } from './core.ts'
@@ -9,7 +8,7 @@ import { keptDescriptions } from './json-schema.ts'
 import { previewRows, rowErrors } from './preview.ts'
 import { RecordScope } from './scope.ts'
 import { defineSet } from './sets.ts'
-import { listSubmissions, needSubmission, type SubmissionRow, toSubmission } from './submissions.ts'
+import { type ListSubmissionsOptions, listSubmissions, needSubmission, type SubmissionRow, toSubmission } from './submissions.ts'
 import { expired, type SubmitAnswer, submit, wrongState } from './submit.ts'
 import { tend } from './tend.ts'
 import type {
@@ -23,7 +22,6 @@ import type {
   RowKind,
   ScopeKey,
   Submission,
-  SubmissionState,
   SubmitOptions,
 } from './types.ts'
 import { rebase } from './upload.ts'
@@ -70,17 +68,9 @@ export class Records {
   }
 
   /** Submissions of a set over all its scopes, newest first. */
-  async submissions(
-    set: RecordSet | string,
-    options: { state?: SubmissionState; before?: string; limit?: number } = {},
-  ): Promise<Submission[]> {
+  async submissions(set: RecordSet | string, options: ListSubmissionsOptions = {}): Promise<Submission[]> {
     const name = typeof set === 'string' ? set : set.name
-    const rows = await listSubmissions(
-      this.#core,
-      this.#tenant,
-      { set: name },
-      { ...options, limit: whole('limit', options.limit ?? 50, 1, 500) },
-    )
+    const rows = await listSubmissions(this.#core, this.#tenant, { set: name }, options)
     return rows.map((row) => toSubmission(this.#core, row))
   }
 

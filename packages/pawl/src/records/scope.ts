@@ -4,7 +4,7 @@ import type { Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { append } from './append.ts'
-import { type RecordsCore, read, run, transactIn } from './core.ts'
+import { isNameable, type RecordsCore, read, run, transactIn } from './core.ts'
 import { type ExportOptions, exportRecords } from './export.ts'
 import { keepDescription } from './json-schema.ts'
 import {
@@ -18,7 +18,7 @@ import {
 } from './reads.ts'
 import { type DefinedSet, scopeText } from './sets.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
-import { listSubmissions, needSubmission, toSubmission } from './submissions.ts'
+import { type ListSubmissionsOptions, listSubmissions, needSubmission, toSubmission } from './submissions.ts'
 import type {
   AppendAnswer,
   AppendOptions,
@@ -31,7 +31,6 @@ import type {
   RecordVersion,
   ScopeKey,
   Submission,
-  SubmissionState,
   UploadOptions,
 } from './types.ts'
 import { upload } from './upload.ts'
@@ -80,10 +79,10 @@ export class RecordScope {
   }
 
   /** Submissions of this scope, newest first. */
-  async submissions(options: { state?: SubmissionState; before?: string; limit?: number } = {}): Promise<Submission[]> {
+  async submissions(options: ListSubmissionsOptions = {}): Promise<Submission[]> {
     const [scope] = await this.#read()
     if (scope === undefined) return []
-    const rows = await listSubmissions(this.#core, this.#tenant, { scopeId: scope.id }, { limit: 50, ...options })
+    const rows = await listSubmissions(this.#core, this.#tenant, { scopeId: scope.id }, options)
     return rows.map((row) => toSubmission(this.#core, row))
   }
 
@@ -155,6 +154,7 @@ export class RecordScope {
    */
   async erase(type: string, key: string, options: { reason: string; by?: string; tx?: object }): Promise<{ versions: number }> {
     if (!options.reason) throw new PawlError('PAWL_CONFIG', 'An erasure needs a reason.')
+    if (!isNameable(type, key)) throw noRecord(type, key)
     return transactIn(this.#core, options.tx, async (tx) => {
       const [found] = await run<{ id: string }>(tx, scopeStatement, this.#names)
       if (found === undefined) throw noRecord(type, key)

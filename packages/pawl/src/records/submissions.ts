@@ -1,5 +1,6 @@
 // Submissions as people and programs see them.
 
+import { whole } from '../config.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { idText, type RecordsCore, read } from './core.ts'
@@ -67,17 +68,25 @@ export async function needSubmission(core: RecordsCore, tenant: string, id: stri
   throw new PawlError('PAWL_NOT_FOUND', `There is no submission ${id}, or it expired and was removed.`, { details: { id } })
 }
 
+export interface ListSubmissionsOptions {
+  readonly state?: SubmissionState
+  /** The id that the last page ended with. */
+  readonly before?: string
+  /** Up to 500. Default 50. */
+  readonly limit?: number
+}
+
 export async function listSubmissions(
   core: RecordsCore,
   tenant: string,
   where: { scopeId: string } | { set: string },
-  options: { state?: SubmissionState; before?: string; limit: number },
+  options: ListSubmissionsOptions,
 ): Promise<SubmissionRow[]> {
   const values = {
     tenant,
     state: options.state ?? null,
     before: options.before === undefined ? '9223372036854775807' : idText('submission', options.before),
-    limit: options.limit,
+    limit: whole('limit', options.limit ?? 50, 1, 500),
   }
   if ('set' in where) return read<SubmissionRow>(core, listSetStatement, { ...values, record_set: where.set })
   return read<SubmissionRow>(core, listStatement, { ...values, scope_id: where.scopeId })

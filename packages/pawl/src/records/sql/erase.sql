@@ -2,7 +2,7 @@
 -- did. Numbers, states and submissions stay. The caller holds the scope's lock and has seen that its slot is free. The scope's new revision
 -- supersedes what was compared with the old data and what is left of those uploads, which cannot be rebased.
 -- Locks: the version rows of the record, its staged rows, the scope row.
--- Plan: record_pkey, record_version_pkey, submission_of_scope, submission_row_pkey, record_scope_pkey.
+-- Plan: record_pkey, record_version_pkey, submission_open_of_scope, submission_row_pkey, record_scope_pkey.
 -- No row: there is no such record, staged or not, or it was erased before; nothing is changed.
 with found as materialized (
   select r.id

@@ -1,6 +1,6 @@
 -- A page of the submissions of a scope, newest first.
 -- Locks: none.
--- Plan: submission_of_scope, record_scope_pkey.
+-- Plan: submission_of_scope, submission_open_of_scope, submission_pkey, record_scope_pkey.
 -- Rows: the next ones before :before.
 select u.id::text as id, u.record_set, u.scope_id::text as scope_id, s.scope, u.origin, u.state, u.revision, u.fence::text as fence,
   u.baseline::text as baseline, u.baseline_number::text as baseline_number, u.number::text as number, u.schema_version, u.missing_policy, u.format, u.name,
@@ -14,8 +14,32 @@ select u.id::text as id, u.record_set, u.scope_id::text as scope_id, s.scope, u.
 from pawl.submission u
 join pawl.record_scope s on s.tenant = u.tenant and s.id = u.scope_id
 where u.tenant = :tenant::text
-  and u.scope_id = :scope_id::bigint
-  and u.id < :before::bigint
-  and (:state::text is null or u.state = :state::text)
+  -- Only one of the two is read: with a state few have, looking for it among all would read every put.
+  and u.id = any (
+    array(
+      (
+        select a.id
+        from pawl.submission a
+        where a.tenant = :tenant::text
+          and a.scope_id = :scope_id::bigint
+          and a.id < :before::bigint
+          and coalesce(:state::text, 'submitted') = 'submitted'
+          and (:state::text is null or a.state = 'submitted')
+        order by a.id desc
+        limit :limit::integer
+      )
+      union all
+      (
+        select o.id
+        from pawl.submission o
+        where o.tenant = :tenant::text
+          and o.scope_id = :scope_id::bigint
+          and o.id < :before::bigint
+          and o.state = :state::text
+          and o.state <> 'submitted'
+        order by o.id desc
+        limit :limit::integer
+      )
+    )
+  )
 order by u.id desc
-limit :limit::integer
