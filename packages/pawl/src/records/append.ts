@@ -1,11 +1,12 @@
 // Put and append: a few rows, committed at once, in the caller's transaction or one of our own. Each is a submission of its own, so numbers,
 // history and events are the same as for an upload; and it waits for nobody, because a scope that is being submitted to refuses it.
 
+import { withoutUndefined } from '../config.ts'
 import type { Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
-import { type RecordsCore, run, transactIn } from './core.ts'
+import { isNameable, type RecordsCore, run, transactIn } from './core.ts'
 import { changedFields } from './diff.ts'
 import { ObjectRow } from './json-rows.ts'
 import { commitEvents } from './record-events.ts'
@@ -69,10 +70,11 @@ async function readRows(set: DefinedSet, given: readonly AppendRow[]): Promise<R
   const reader = new RowReader(set)
   const rows: ReadRow[] = []
   for (const [index, row] of given.entries()) {
+    if (row.type !== undefined && !set.types.has(row.type)) throw noType(set, row.type, index)
     if (row.data === null) rows.push(deletion(set, row, index))
     else {
       const withType = row.type === undefined || set.types.size === 1 ? row.data : { ...row.data, [set.typeColumn]: row.type }
-      rows.push(await reader.read(new ObjectRow(index + 1, withType as Record<string, unknown>)))
+      rows.push(await reader.read(new ObjectRow(index + 1, withoutUndefined(withType) as Record<string, unknown>)))
     }
   }
   const faults = rows.flatMap((row) =>
@@ -94,10 +96,21 @@ async function readRows(set: DefinedSet, given: readonly AppendRow[]): Promise<R
   return rows
 }
 
+function noType(set: DefinedSet, type: string, index: number): PawlError {
+  const reason = `its type must be one of ${[...set.types.keys()].join(', ').slice(0, 200)}`
+  const error = { row: index + 1, column: set.typeColumn, code: 'type', reason, value: type.slice(0, 200) }
+  return new PawlError('PAWL_RECORD_INVALID', `Row ${index + 1} of ${set.name} is a '${type.slice(0, 100)}': ${reason}.`, {
+    details: { errors: [error] },
+  })
+}
+
 function deletion(set: DefinedSet, row: AppendRow, index: number): ReadRow {
   const type = row.type ?? (set.types.size === 1 ? [...set.types.keys()][0]! : undefined)
-  if (type === undefined || !set.types.has(type) || row.key === undefined)
-    throw new PawlError('PAWL_RECORD_INVALID', `Row ${index + 1} deletes a record of ${set.name} and must name its type and key.`)
+  if (type === undefined || row.key === undefined || !isNameable(type, row.key))
+    throw new PawlError(
+      'PAWL_RECORD_INVALID',
+      `Row ${index + 1} deletes a record of ${set.name} and must name its type and key, without NUL characters.`,
+    )
   return { line: index + 1, type, key: row.key, data: '', hash: '', classification: null, faults: [] }
 }
 

@@ -1,7 +1,7 @@
 import { moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
-import { csv, defineLoads, ended, loadRows, readerView, startWorker, submitted } from '../../test/support/records.ts'
+import { csv, defineLoads, ended, loadRows, loads, readerView, startWorker, submitted } from '../../test/support/records.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
@@ -258,6 +258,74 @@ test('each attribute of a scope is set once, whenever it comes; none given sets 
     ['A1', 'A2'].map((accreditation) => third.put({ data: { rowId: accreditation } }, { attributes: { accreditation } })),
   )
   expect(answers.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
+})
+
+test('a filter by no value is refused: it would match every record', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await scope.put({ data: { rowId: 'a', note: 'n' } })
+  for (const filter of [{ note: null }, { note: undefined }, { note: 'nul\u0000' }])
+    await expect(scope.list({ filter })).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+  expect((await scope.list({ filter: { note: 'n' } })).items).toHaveLength(1)
+})
+
+test('a key with a NUL names no record', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await scope.put({ data: { rowId: 'a' } })
+  const key = 'a\u0000'
+  expect(await scope.get('load', key)).toBeUndefined()
+  expect(await scope.history('load', key)).toEqual([])
+  await expect(scope.diff('load', key, { number: '0' }, { number: '1' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  await expect(scope.erase('load', key, { reason: 'asked' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  await expect(scope.append([{ key, data: null }])).rejects.toMatchObject({ code: 'PAWL_RECORD_INVALID' })
+})
+
+test('a put of a type that the set does not have is refused, and a field that is undefined is not there', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  for (const row of [
+    { type: 'bogus', data: { rowId: 'a' } },
+    { type: 'bogus', key: 'a', data: null },
+  ])
+    await expect(scope.append([row])).rejects.toMatchObject({
+      code: 'PAWL_RECORD_INVALID',
+      details: { errors: [{ row: 1, code: 'type', value: 'bogus' }] },
+    })
+  const data = { rowId: 'a', note: undefined, extra: undefined }
+  expect(await scope.put({ type: 'load', data })).toMatchObject({ created: 1 })
+  expect((await scope.get('load', 'a'))?.data).toEqual({ rowId: 'a' })
+  const keeping = pawl.records.define('keeping', { ...loads, unknownColumns: 'keep' })
+  await pawl.records.in(keeping, here).put({ data })
+  expect(await db.query('select data::text from pawl.record_version order by record_id desc limit 1')).toEqual([
+    { data: '{"rowId":"a"}' },
+  ])
+})
+
+test('submissions are listed by their state, newest first, page by page, of a scope and of a set', async () => {
+  const pawl = db.pawl()
+  const set = defineLoads(pawl)
+  const [scope, other] = [pawl.records.in(set, here), pawl.records.in(set, { ...here, registration: '5' })]
+  const uploads: string[] = []
+  const puts: string[] = []
+  for (let n = 0; n < 3; n++) {
+    uploads.unshift((await scope.upload(csv(loadRows(1)), { format: 'csv' })).id)
+    puts.unshift((await scope.put({ data: { rowId: `put ${n}` } })).submission!)
+  }
+  const elsewhere = (await other.upload(csv(loadRows(1)), { format: 'csv' })).id
+  const ids = async (found: Promise<readonly { id: string }[]>) => (await found).map(({ id }) => id)
+  expect(await ids(scope.submissions())).toEqual([puts[0], uploads[0], puts[1], uploads[1], puts[2], uploads[2]])
+  expect(await ids(scope.submissions({ state: 'validated' }))).toEqual(uploads)
+  expect(await ids(scope.submissions({ state: 'submitted' }))).toEqual(puts)
+  expect(await ids(scope.submissions({ state: 'failed' }))).toEqual([])
+  expect(await ids(pawl.records.submissions(set, { state: 'validated', limit: 2 }))).toEqual([elsewhere, uploads[0]])
+  expect(await ids(pawl.records.submissions(set, { state: 'validated', before: uploads[0]! }))).toEqual(uploads.slice(1))
+  expect(await ids(pawl.records.submissions(set, { state: 'submitted', limit: 2 }))).toEqual(puts.slice(0, 2))
+  expect(await ids(pawl.records.submissions(set, { limit: 2, before: elsewhere }))).toEqual([puts[0], uploads[0]])
+  for (const limit of [0, 501, 1.5]) {
+    await expect(scope.submissions({ limit })).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+    await expect(pawl.records.submissions(set, { limit })).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+  }
 })
 
 test('an export can be uploaded again and changes nothing', async () => {

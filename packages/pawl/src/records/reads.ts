@@ -4,9 +4,9 @@
 import { whole } from '../config.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import { idText, type RecordsCore, read } from './core.ts'
+import { idText, isNameable, type RecordsCore, read } from './core.ts'
 import { fieldChanges, jsonPatch, type PatchOperation } from './diff.ts'
-import { canonicalJson } from './json-text.ts'
+import { canonicalJson, Unstorable } from './json-text.ts'
 import type { DefinedSet } from './sets.ts'
 import { needSubmission } from './submissions.ts'
 import type { At, FieldChange, Page, RecordData, RecordVersion } from './types.ts'
@@ -72,6 +72,7 @@ export async function getRecord(
   at?: At,
 ): Promise<RecordVersion | undefined> {
   const number = await numberAt(core, place, at)
+  if (!isNameable(type, key)) return undefined
   const [row] = await read<VersionRow>(core, getStatement, { ...names(place), type, key, number })
   return row === undefined ? undefined : toVersion(row)
 }
@@ -88,7 +89,7 @@ export async function listRecords(
     ...names(place),
     number,
     type: options.type ?? null,
-    filter: options.filter === undefined ? null : canonicalJson(options.filter),
+    filter: options.filter === undefined ? null : filterText(options.filter),
     with_deleted: options.withDeleted ?? false,
     after_type: start?.type ?? options.type ?? '',
     after_key: start?.key ?? '',
@@ -100,6 +101,22 @@ export async function listRecords(
   return { items: rows.map(toVersion), next, number: last?.pinned ?? number ?? undefined }
 }
 
+/** A field without a value would be left out of the text, and everything would match. */
+function filterText(filter: RecordData): string {
+  for (const [field, value] of Object.entries(filter))
+    if (value === null || value === undefined)
+      throw new PawlError(
+        'PAWL_CONFIG',
+        `A filter by '${field}' needs a value; it is ${String(value)}. Leave the field out, or give one.`,
+      )
+  try {
+    return canonicalJson(filter)
+  } catch (error) {
+    if (!(error instanceof Unstorable)) throw error
+    throw new PawlError('PAWL_CONFIG', `No record has what this filter asks for: ${error.message}.`)
+  }
+}
+
 export async function recordHistory(
   core: RecordsCore,
   place: ReadPlace,
@@ -107,6 +124,7 @@ export async function recordHistory(
   key: string,
   options: { limit?: number; before?: string } = {},
 ): Promise<HistoryEntry[]> {
+  if (!isNameable(type, key)) return []
   const rows = await read<VersionRow & { committed_at: Date | null; submitted_by: string | null; origin: string | null }>(
     core,
     historyStatement,
