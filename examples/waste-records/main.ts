@@ -62,48 +62,51 @@ try {
   say('Two people upload a summary log for the same registration.')
   const attributes = { accreditation: 'ACC-1' }
   const [anna, ben] = await Promise.all([
-    scope.upload(summaryLog(rows), { format: 'ndjson', name: 'anna.ndjson', by: 'anna', attributes }),
-    scope.upload(summaryLog(rows, { notes: "ben's" }), { format: 'ndjson', name: 'ben.ndjson', by: 'ben', attributes }),
+    scope.upload(summaryLog(rows, { notes: 'by anna' }), { format: 'ndjson', name: 'anna.ndjson', by: 'anna', attributes }),
+    scope.upload(summaryLog(rows, { notes: 'by ben' }), { format: 'ndjson', name: 'ben.ndjson', by: 'ben', attributes }),
   ])
   for (const { by, state, counts } of [anna, ben]) say(`  ${by}: ${state}, ${counts.created} to create`)
 
-  say('Both submit. One has the slot, the other is told.')
-  await pawl.records.submit(anna.id, { revision: anna.revision })
-  await pawl.records.submit(ben.id, { revision: ben.revision }).catch((error: unknown) => {
-    if (!isPawlError(error, 'PAWL_SCOPE_BUSY')) throw error
-    say(`  ben: ${error.code}, ${error.details.holder === anna.id ? "anna's submission is being applied" : 'by whom?'}`)
-  })
+  say('Both submit at once. One of them has the slot, the other is told.')
+  const [annas, bens] = await Promise.allSettled([anna, ben].map(({ id, revision }) => pawl.records.submit(id, { revision })))
+  const [winner, loser, refused] = annas!.status === 'fulfilled' ? [anna, ben, bens!] : [ben, anna, annas!]
+  if (refused.status === 'fulfilled') throw new Error('Both have the slot.')
+  if (!isPawlError(refused.reason, 'PAWL_SCOPE_BUSY')) throw refused.reason
+  const isTold = refused.reason.details.holder === winner.id
+  say(`  the other: ${refused.reason.code}, ${isTold ? "the winner's submission is being applied" : 'by whom?'}`)
 
   say('The worker is killed in the middle.')
   const victim = startWorker('victim')
-  await until(async () => (await pawl.records.get(anna.id)).progress.applied > 0)
+  await until(async () => (await pawl.records.get(winner.id)).progress.applied > 0)
   victim.kill('SIGKILL')
   await once(victim, 'exit')
-  const half = await pawl.records.get(anna.id)
+  const half = await pawl.records.get(winner.id)
   say(
     `  ${half.state}, ${half.progress.applied < half.progress.of ? 'some' : 'all'} of ${half.progress.of} changes written; readers see ${await totals()}`,
   )
 
   say('Another worker goes on from there.')
   startWorker('survivor')
-  const done = await ended(anna.id)
+  const done = await ended(winner.id)
   say(`  ${done.state}: ${done.counts.created} created; readers see ${await totals()}`)
 
-  say("Ben's log was compared with an empty registration.")
-  await pawl.records.submit(ben.id).catch((error: unknown) => say(`  ben: ${isPawlError(error) ? error.code : String(error)}`))
-  const rebased = await pawl.records.rebase(ben.id)
+  say('The log of the other was compared with an empty registration.')
+  await pawl.records.submit(loser.id).catch((error: unknown) => say(`  ${isPawlError(error) ? error.code : String(error)}`))
+  const rebased = await pawl.records.rebase(loser.id)
   say(
     `  compared anew: ${rebased.counts.created} to create, ${rebased.counts.updated} to update, ${rebased.counts.unchanged} unchanged`,
   )
 
-  say('Anna uploads a log with a bad cell, one without its last rows, and one with corrections.')
-  const spoilt = await scope.upload(summaryLog(rows, { spoil: 42 }), { format: 'ndjson', by: 'anna' })
+  say('The winner uploads a log with a bad cell, one without its last rows, and one with corrections.')
+  const about = { format: 'ndjson', by: winner.by! } as const
+  const notes = `by ${winner.by}`
+  const spoilt = await scope.upload(summaryLog(rows, { notes, spoil: 42 }), about)
   const [fault] = (await pawl.records.errors(spoilt.id)).items
   say(`  ${spoilt.state}: line ${fault!.line}, ${fault!.column} '${fault!.value}': ${fault!.reason}`)
-  const short = await scope.upload(summaryLog(rows - 3), { format: 'ndjson', by: 'anna' })
+  const short = await scope.upload(summaryLog(rows - 3, { notes }), about)
   const gone = (await pawl.records.errors(short.id)).items.map(({ value }) => value)
   say(`  ${short.state}: ${short.counts.missing} left out (${gone.join(', ')})`)
-  const corrected = await scope.upload(summaryLog(rows, { correct: 5 }), { format: 'ndjson', by: 'anna' })
+  const corrected = await scope.upload(summaryLog(rows, { notes, correct: 5 }), about)
   say(`  ${corrected.state}: ${corrected.counts.updated} to update, ${corrected.counts.unchanged} unchanged`)
   const [first] = (await pawl.records.rows(corrected.id, 'updated', { limit: 1 })).items
   say(
@@ -115,7 +118,7 @@ try {
 
   say('Everything that was is still there.')
   for (const { number, status, by, data } of await scope.history('received', '10000'))
-    say(`  version ${number} ${status} by ${by}: ${String(data?.netWeight)}`)
+    say(`  version ${number} ${status} by ${by === winner.by ? 'the winner' : by}: ${String(data?.netWeight)}`)
   const versions = (await scope.submissions())
     .filter(({ state }) => state === 'submitted')
     .map(({ counts }) => counts.created + counts.updated)
