@@ -2,6 +2,7 @@
 
 import { createHash } from 'node:crypto'
 import { PawlError } from '../errors.ts'
+import { abortable } from './abortable.ts'
 import type { Body } from './types.ts'
 
 /** The file is not what its format says. It is the sender's to mend, so the submission is invalid and not failed. */
@@ -20,19 +21,16 @@ export class Malformed extends Error {
 export class UploadBytes {
   readonly #body: Body
   readonly #bytesMax: number
-  readonly #signal: AbortSignal | undefined
   readonly #hash = createHash('sha256')
   count = 0
 
   constructor(body: Body, bytesMax: number, signal: AbortSignal | undefined) {
-    this.#body = body
+    this.#body = signal === undefined ? body : abortable(body, signal)
     this.#bytesMax = bytesMax
-    this.#signal = signal
   }
 
   async *chunks(): AsyncGenerator<Buffer> {
     for await (const chunk of this.#body) {
-      this.#signal?.throwIfAborted()
       const bytes = typeof chunk === 'string' ? Buffer.from(chunk) : Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
       this.count += bytes.length
       if (this.count > this.#bytesMax) {

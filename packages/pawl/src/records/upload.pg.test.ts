@@ -311,6 +311,37 @@ test('[R8] what counts a whole submission may take longer than an ordinary state
   expect(await upload).toMatchObject({ state: 'validated' })
 })
 
+test('an upload whose body hangs ends when it is aborted, and its body is told', { timeout: 20_000 }, async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const [hung, told] = [deferred(), deferred()]
+  const chunks = csv(loadRows(3))
+  const body: AsyncIterable<string> = {
+    [Symbol.asyncIterator]: () => ({
+      async next() {
+        const value = chunks.shift()
+        if (value !== undefined) return { done: false, value }
+        hung.resolve()
+        return new Promise(() => undefined)
+      },
+      async return() {
+        told.resolve()
+        return new Promise(() => undefined)
+      },
+    }),
+  }
+  const abort = new AbortController()
+  const upload = scope.upload(body, { format: 'csv', signal: abort.signal }).catch((caught: unknown) => caught)
+  await hung.promise
+  abort.abort(new Error('the browser was closed'))
+  const error = await upload
+  expect(error).toMatchObject({ code: 'PAWL_UPLOAD_FAILED', message: expect.stringContaining('the browser was closed') })
+  await told.promise
+  expect(await pawl.records.get((error as { details: { id: string } }).details.id)).toMatchObject({ state: 'upload-failed' })
+  const late = scope.upload(csv(loadRows(3)), { format: 'csv', signal: abort.signal })
+  await expect(late).rejects.toMatchObject({ code: 'PAWL_UPLOAD_FAILED' })
+})
+
 test('[R2] what cannot be started over says why: no such upload, another scope, another state, a rebase', async () => {
   const pawl = db.pawl()
   const set = defineLoads(pawl)
