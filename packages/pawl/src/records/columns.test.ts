@@ -3,7 +3,7 @@ import { expect, test } from 'vitest'
 import { compileColumn, isFault } from './columns.ts'
 import { compareDecimals, comparedWith } from './decimal.ts'
 
-const coerced = (type: 'timestamp' | 'text', value: unknown) => {
+const coerced = (type: 'timestamp' | 'text' | 'boolean', value: unknown) => {
   const found = compileColumn({ type })(value)
   return isFault(found) ? found.code : found
 }
@@ -61,4 +61,10 @@ test('[R6] decimals are in order, whatever their length', () => {
   // Neighbours that a double can just tell apart.
   expect(comparedWith('99999999999.998')('99999999999.999')).toBeGreaterThan(0)
   expect(comparedWith('9007199254740992')('9007199254740993')).toBeGreaterThan(0)
+})
+
+test('[R9] a boolean is one of eight words; names that every object has are none of them', () => {
+  for (const text of ['true', ' Yes', 'y', '1']) expect(coerced('boolean', text), text).toBe('true')
+  for (const text of ['FALSE', 'no', 'N ', '0']) expect(coerced('boolean', text), text).toBe('false')
+  for (const text of ['constructor', 'toString', '__proto__', 'maybe']) expect(coerced('boolean', text), text).toBe('boolean')
 })

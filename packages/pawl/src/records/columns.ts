@@ -122,21 +122,15 @@ function boundOf(given: Column['min']): { text: string; compare(text: string): n
   return { text, compare: comparedWith(text) }
 }
 
-const booleans: Readonly<Record<string, string>> = {
-  true: 'true',
-  yes: 'true',
-  y: 'true',
-  '1': 'true',
-  false: 'false',
-  no: 'false',
-  n: 'false',
-  '0': 'false',
-}
+const booleans: ReadonlyMap<string, string> = new Map([
+  ...['true', 'yes', 'y', '1'].map((word) => [word, 'true'] as const),
+  ...['false', 'no', 'n', '0'].map((word) => [word, 'false'] as const),
+])
 
 function coerceBoolean(value: unknown): string | undefined | CellFault {
   const text = asText(value)?.trim().toLowerCase()
   if (text === '') return undefined
-  return (text === undefined ? undefined : booleans[text]) ?? fault('boolean', 'it must be true or false')
+  return (text === undefined ? undefined : booleans.get(text)) ?? fault('boolean', 'it must be true or false')
 }
 
 const isoDate = /^(\d{4})-(\d{2})-(\d{2})(?:T00:00:00(?:\.0+)?Z?)?$/

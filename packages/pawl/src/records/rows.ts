@@ -2,7 +2,7 @@
 
 import type { SchemaResult } from '../jobs/types.ts'
 import { type CellFault, isFault } from './columns.ts'
-import { canonicalJson, contentHash, Unstorable } from './json-text.ts'
+import { canonicalJson, contentHash, numberMark, Unstorable } from './json-text.ts'
 import { type DefinedSet, type DefinedType, keyText } from './sets.ts'
 import type { RecordData } from './types.ts'
 
@@ -106,14 +106,15 @@ export class RowReader {
       if (name === this.#set.typeColumn && this.#onlyType === undefined) continue
       const value = row.get(name)
       if (this.#set.unknownColumns === 'reject') {
-        faults.push({ code: 'unknown-column', reason: `'${type.name}' has no such column`, column: name, value: shown(value) })
+        const reason = `'${type.name}' has no such column`
+        faults.push({ code: 'unknown-column', reason, column: storable(name), value: shown(value) })
         continue
       }
       try {
         fields.set(name, `,${canonicalJson(name)}:${canonicalJson(typeof value === 'string' ? value.trim() : value)}`)
       } catch (error) {
         if (!(error instanceof Unstorable)) throw error
-        faults.push({ code: 'json', reason: error.message, column: name, value: shown(value) })
+        faults.push({ code: 'json', reason: error.message, column: storable(name), value: shown(value) })
       }
     }
     return fields.size === 0 ? undefined : fields
@@ -193,9 +194,23 @@ function keyPart(json: string): string {
 /** What a person needs to find the cell again, bounded and storable. */
 export function shown(value: unknown): string | null {
   if (value === undefined || value === null) return null
-  const text = typeof value === 'string' ? value : (JSON.stringify(value) ?? String(value))
+  if (typeof value === 'string') return storable(value.startsWith(numberMark) ? value.slice(1) : value)
+  return storable(jsonOf(value))
+}
+
+function jsonOf(value: unknown): string {
+  try {
+    return JSON.stringify(value, (_name, field: unknown) => (typeof field === 'bigint' ? String(field) : field)) ?? String(value)
+  } catch {
+    // Reading JSON has no limit of depth; writing it has.
+    return '(nested too deeply)'
+  }
+}
+
+/** The beginning of a text, as PostgreSQL can store it whatever a file had there. */
+export function storable(text: string, charsMax = valueCharsMax): string {
   return text
-    .slice(0, valueCharsMax)
+    .slice(0, charsMax)
     .replace(/[\u0000-\u001f]/g, ' ')
     .toWellFormed()
 }

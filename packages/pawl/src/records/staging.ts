@@ -7,7 +7,7 @@ import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import { type RecordsCore, read, run, transact } from './core.ts'
 import { changedFields } from './diff.ts'
-import type { ReadRow, RowFault } from './rows.ts'
+import { type ReadRow, type RowFault, storable } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
 
 const lookupStatement = statement(import.meta.url, 'lookup')
@@ -173,7 +173,13 @@ export async function addErrors(
 ): Promise<void> {
   if (faults.length === 0) return
   const errors = JSON.stringify(
-    faults.map(({ line, fault }) => ({ line, ...fault, reason: fault.reason.slice(0, 1000).toWellFormed() })),
+    faults.map(({ line, fault: { code, column, value, reason } }) => ({
+      line,
+      code,
+      column: column === null ? null : storable(column),
+      value: value === null ? null : storable(value),
+      reason: storable(reason, 1000),
+    })),
   )
   await run(tx, errorsStatement, { tenant, id, first, errors })
 }

@@ -212,6 +212,34 @@ test('[R10] rows of the wrong shape are row errors', async () => {
   ])
 })
 
+test('[R10] an error that quotes a NUL, half a surrogate pair, a huge name or a deep value is an error of the data like any other', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const deep = `${'['.repeat(50_000)}${']'.repeat(50_000)}`
+  const odd = await scope.upload(
+    [
+      '{"rowId":"1","a\\u0000b":"x"}\n{"rowId":"2","c\\ud800":"x"}\n',
+      `{"rowId":"3","${'d'.repeat(900_000)}":"x"}\n{"rowId":${deep}}\n"${'\\u0000'.repeat(10)}"\n`,
+    ],
+    { format: 'ndjson' },
+  )
+  expect(odd).toMatchObject({ state: 'invalid', counts: { errors: 5 } })
+  expect((await pawl.records.errors(odd.id)).items).toMatchObject([
+    { line: 1, code: 'unknown-column', column: 'a b' },
+    { line: 2, code: 'unknown-column', column: 'c\ufffd' },
+    { line: 3, code: 'unknown-column', column: 'd'.repeat(200) },
+    { line: 4, code: 'text', column: 'rowId', value: '(nested too deeply)' },
+    { line: 5, code: 'object' },
+  ])
+  const quote = await scope.upload(['rowId,note\nx\0"y,1\n'], { format: 'csv' })
+  expect(quote).toMatchObject({ state: 'invalid', error: expect.stringMatching(/has a quote in it: x "y/) })
+  const wide = await scope.upload(['rowId\na,b\0\n'], { format: 'csv' })
+  expect((await pawl.records.errors(wide.id)).items).toMatchObject([{ code: 'cells', value: 'b ' }])
+  const key = `${'k'.repeat(199)}\u{1f600}${'k'.repeat(50)}`
+  const twice = await scope.upload([`rowId\n${key}\n${key}\n`], { format: 'csv' })
+  expect((await pawl.records.errors(twice.id)).items).toMatchObject([{ code: 'duplicate', value: `${'k'.repeat(199)}\ufffd` }])
+})
+
 test('[R10] an upload that is cut short has failed, not your data; it can be started over, and the first one is refused', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)

@@ -8,7 +8,7 @@ import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import { Malformed, UploadBytes } from './bytes.ts'
 import { type RecordsCore, read, run, transact } from './core.ts'
-import { type ReadRow, RowReader } from './rows.ts'
+import { type ReadRow, RowReader, storable } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
 import { sourceRows } from './sources.ts'
 import { addErrors, batchRows, type Staged, Stager, uploadLost } from './staging.ts'
@@ -240,7 +240,7 @@ async function endBadly(
     id: staged.id,
     fence: staged.fence,
     state: isInvalid ? 'invalid' : 'upload-failed',
-    error: isInvalid ? error.message : describeError(error, 2000),
+    error: isInvalid ? storable(error.message, 2000) : describeError(error, 2000),
     errors: isInvalid ? 1 : 0,
     bytes,
     keep_ms: isInvalid ? place.set.keepMs.validated : place.set.keepMs.ended,
