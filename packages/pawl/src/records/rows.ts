@@ -12,6 +12,8 @@ const valueCharsMax = 200
 /** One row as the parser gives it. `line` is where it begins, for people. */
 export interface SourceRow {
   readonly line: number
+  /** Where it is in a file with more than one list of lines. */
+  readonly place?: string | undefined
   /** Named by the workbook's sheet; otherwise a column says it. */
   readonly type: string | undefined
   get(column: string): unknown
@@ -50,6 +52,12 @@ export class RowReader {
 
   /** A promise only where the schema is asynchronous. */
   read(row: SourceRow): ReadRow | Promise<ReadRow> {
+    const found = this.#read(row)
+    if (row.place === undefined) return found
+    return found instanceof Promise ? found.then((read) => placed(row.place!, read)) : placed(row.place, found)
+  }
+
+  #read(row: SourceRow): ReadRow | Promise<ReadRow> {
     if (row.fault !== undefined) return invalid({ line: row.line, type: '', key: '' }, [row.fault])
     const type = this.#typeOf(row)
     if (type === undefined) return this.#untyped(row)
@@ -150,6 +158,11 @@ export class RowReader {
       classify === undefined ? null : classify({ type: found.type, key: found.key, data: JSON.parse(data) as RecordData })
     return { ...found, data, hash: contentHash(data, classification), classification, faults: [] }
   }
+}
+
+function placed(place: string, row: ReadRow): ReadRow {
+  if (row.faults.length === 0) return row
+  return { ...row, faults: row.faults.map((fault) => ({ ...fault, reason: `${place}: ${fault.reason}` })) }
 }
 
 function invalid(found: Pick<ReadRow, 'line' | 'type' | 'key'>, faults: readonly RowFault[]): ReadRow {

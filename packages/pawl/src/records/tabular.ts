@@ -1,6 +1,7 @@
 // Rows of cells under a header: CSV and sheets of a workbook.
 
 import { Malformed } from './bytes.ts'
+import { numberText } from './json-text.ts'
 import type { RowFault, SourceRow } from './rows.ts'
 
 const columnsMax = 5000
@@ -14,7 +15,7 @@ export class Header {
   readonly type: string | undefined
 
   constructor(cells: readonly unknown[], line: number, type?: string) {
-    this.names = cells.map((cell) => (cell === undefined || cell === null ? '' : String(cell).trim()))
+    this.names = cells.map(nameOf)
     this.type = type
     if (cells.length > columnsMax)
       throw new Malformed('header', line, `The header has ${cells.length} columns; the limit is ${columnsMax}.`)
@@ -28,8 +29,8 @@ export class Header {
     this.index = index
   }
 
-  row(line: number, cells: readonly unknown[]): TabularRow {
-    return new TabularRow(this, line, cells)
+  row(line: number, cells: readonly unknown[], place?: string): TabularRow {
+    return new TabularRow(this, line, cells, place)
   }
 
   placesOf(columns: readonly { readonly name: string }[]): readonly number[] {
@@ -53,12 +54,14 @@ export class Header {
 
 export class TabularRow implements SourceRow {
   readonly line: number
+  readonly place: string | undefined
   readonly #header: Header
   readonly #cells: readonly unknown[]
 
-  constructor(header: Header, line: number, cells: readonly unknown[]) {
+  constructor(header: Header, line: number, cells: readonly unknown[], place: string | undefined) {
     this.#header = header
     this.line = line
+    this.place = place
     this.#cells = cells
   }
 
@@ -93,6 +96,12 @@ export class TabularRow implements SourceRow {
 }
 
 const none: readonly string[] = []
+
+/** A year may be a number in a workbook's header. */
+function nameOf(cell: unknown): string {
+  if (cell === undefined || cell === null) return ''
+  return (numberText(cell) ?? String(cell)).trim()
+}
 
 function isEmpty(cell: unknown): boolean {
   return cell === undefined || cell === null || (typeof cell === 'string' && cell.trim() === '')

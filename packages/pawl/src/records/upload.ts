@@ -51,7 +51,11 @@ export async function upload(core: RecordsCore, place: Place, body: Body, option
       ? await begin(core, place, 'upload', options, null)
       : await restart(core, place, options, options.restart)
   const { limits } = place.set
-  const bytes = new UploadBytes(body, options.format === 'xlsx' ? limits.xlsx.fileBytesMax : limits.bytesMax, options.signal)
+  const limit =
+    options.format === 'xlsx'
+      ? { name: 'limits.xlsx.fileBytesMax', bytesMax: limits.xlsx.fileBytesMax }
+      : { name: 'limits.bytesMax', bytesMax: limits.bytesMax }
+  const bytes = new UploadBytes(body, limit, options.signal)
   await fill(
     core,
     place,
