@@ -8,6 +8,8 @@ import type { RecordData } from './types.ts'
 
 export const keyCharsMax = 500
 const valueCharsMax = 200
+/** Undeclared columns of one row that are errors of their own. */
+const unknownMax = 50
 
 /** One row as the parser gives it. `line` is where it begins, for people. */
 export interface SourceRow {
@@ -109,20 +111,20 @@ export class RowReader {
   #unknown(row: SourceRow, type: DefinedType, faults: RowFault[]): Map<string, string> | undefined {
     const others = row.others(type.byName)
     if (others.length === 0) return undefined
+    const names = this.#onlyType === undefined ? others.filter((name) => name !== this.#set.typeColumn) : others
+    if (this.#set.unknownColumns === 'reject') {
+      reject(row, type, names, faults)
+      return undefined
+    }
     const fields = new Map<string, string>()
-    for (const name of others) {
-      if (name === this.#set.typeColumn && this.#onlyType === undefined) continue
+    for (const name of names) {
       const value = row.get(name)
-      if (this.#set.unknownColumns === 'reject') {
-        const reason = `'${type.name}' has no such column`
-        faults.push({ code: 'unknown-column', reason, column: storable(name), value: shown(value) })
-        continue
-      }
       try {
         fields.set(name, `,${canonicalJson(name)}:${canonicalJson(typeof value === 'string' ? value.trim() : value)}`)
       } catch (error) {
         if (!(error instanceof Unstorable)) throw error
         faults.push({ code: 'json', reason: error.message, column: storable(name), value: shown(value) })
+        if (faults.length >= unknownMax) break
       }
     }
     return fields.size === 0 ? undefined : fields
@@ -158,6 +160,17 @@ export class RowReader {
       classify === undefined ? null : classify({ type: found.type, key: found.key, data: JSON.parse(data) as RecordData })
     return { ...found, data, hash: contentHash(data, classification), classification, faults: [] }
   }
+}
+
+/** A file with the wrong header has them all in every row: the first ones and the number of the others say as much. */
+function reject(row: SourceRow, type: DefinedType, names: readonly string[], faults: RowFault[]): void {
+  for (const name of names.slice(0, unknownMax)) {
+    const reason = `'${type.name}' has no such column`
+    faults.push({ code: 'unknown-column', reason, column: storable(name), value: shown(row.get(name)) })
+  }
+  if (names.length <= unknownMax) return
+  const reason = `it has ${names.length - unknownMax} more columns that '${type.name}' does not have`
+  faults.push({ code: 'unknown-columns', reason, column: null, value: null })
 }
 
 function placed(place: string, row: ReadRow): ReadRow {

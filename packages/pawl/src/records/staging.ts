@@ -15,6 +15,14 @@ const progressStatement = statement(import.meta.url, 'stage-progress')
 const errorsStatement = statement(import.meta.url, 'errors-add')
 
 export const batchRows = 2500
+/** A batch ends early when its rows are large, so that memory is bounded in bytes too. */
+export const batchChars = 4_000_000
+/** About what an error with its texts needs. */
+const faultChars = 500
+
+export function charsOf(row: ReadRow): number {
+  return row.data.length + row.faults.length * faultChars
+}
 
 export interface Staged {
   readonly id: string

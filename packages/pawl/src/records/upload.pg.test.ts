@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { z } from 'zod'
 import { createDatabase, deferred, type TestDatabase } from '../../test/support/database.ts'
-import { csv, defineLoads, loadRows, startWorker, submitted } from '../../test/support/records.ts'
+import { csv, defineLoads, ended, loadRows, startWorker, submitted } from '../../test/support/records.ts'
 import { xlsx, zip } from '../../test/support/xlsx.ts'
 
 let db: TestDatabase
@@ -238,6 +238,58 @@ test('[R10] an error that quotes a NUL, half a surrogate pair, a huge name or a 
   const key = `${'k'.repeat(199)}\u{1f600}${'k'.repeat(50)}`
   const twice = await scope.upload([`rowId\n${key}\n${key}\n`], { format: 'csv' })
   expect((await pawl.records.errors(twice.id)).items).toMatchObject([{ code: 'duplicate', value: `${'k'.repeat(199)}\ufffd` }])
+})
+
+test('[R8] large rows make small batches: what is staged, rebased, listed and exported at once is bounded in bytes', async () => {
+  const pawl = db.pawl()
+  const set = pawl.records.define('large', {
+    scope: ['x'],
+    types: { row: { key: 'id', columns: { id: 'text', text: { type: 'text', charsMax: 900_000 } } } },
+  })
+  const scope = pawl.records.in(set, { x: '1' })
+  await startWorker(pawl)
+  function* rows() {
+    for (let id = 10; id < 40; id++) yield `{"id":"${id}","text":"${'x'.repeat(900_000)}"}\n`
+  }
+  /** How many bytes each transaction staged. */
+  const batches = async (id: string) =>
+    (
+      await db.query<{ bytes: number }>(
+        'select sum(octet_length(data::text))::int as bytes from pawl.submission_row where submission = $1 group by xmin::text',
+        [id],
+      )
+    ).map(({ bytes }) => bytes)
+  const upload = await scope.upload(rows(), { format: 'ndjson' })
+  await scope.put({ data: { id: '1' } })
+  await pawl.records.submit(upload.id).catch(() => undefined)
+  const rebased = await pawl.records.rebase(upload.id)
+  for (const { id } of [upload, rebased]) {
+    const found = await batches(id)
+    expect(found.reduce((sum, bytes) => sum + bytes)).toBeGreaterThan(27_000_000)
+    expect(Math.max(...found)).toBeLessThan(5_000_000)
+  }
+  await pawl.records.submit(rebased.id)
+  expect(await ended(pawl, rebased.id)).toMatchObject({ state: 'submitted', counts: { created: 30 } })
+  const { items, next } = await scope.list({ limit: 1000 })
+  expect(items.length).toBeLessThan(10)
+  expect(next).toBeDefined()
+  const texts: string[] = []
+  for await (const text of scope.export({ format: 'ndjson' })) texts.push(text)
+  expect(Math.max(...texts.map(({ length }) => length))).toBeLessThan(5_500_000)
+  expect(texts.join('').match(/"id"/g)).toHaveLength(31)
+})
+
+test('[R8] of the undeclared columns of a row 50 are errors, and one more says how many there are', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const names = Array.from({ length: 300 }, (_, n) => `n${n}`)
+  const upload = await scope.upload([`rowId,${names.join(',')}\na,${names.join(',')}\nb\n`], { format: 'csv' })
+  expect(upload).toMatchObject({ state: 'invalid', counts: { created: 1, invalid: { created: 1 }, errors: 51 } })
+  const { items } = await pawl.records.errors(upload.id, { limit: 100 })
+  expect(items.slice(-2)).toMatchObject([
+    { line: 2, code: 'unknown-column', column: 'n49' },
+    { line: 2, code: 'unknown-columns', reason: "it has 250 more columns that 'load' does not have" },
+  ])
 })
 
 test('[R10] an upload that is cut short has failed, not your data; it can be started over, and the first one is refused', async () => {

@@ -11,7 +11,7 @@ import { type RecordsCore, read, run, transact } from './core.ts'
 import { type ReadRow, RowReader, storable } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
 import { sourceRows } from './sources.ts'
-import { addErrors, batchRows, type Staged, Stager, uploadLost } from './staging.ts'
+import { addErrors, batchChars, batchRows, charsOf, type Staged, Stager, uploadLost } from './staging.ts'
 import { readSubmission } from './submissions.ts'
 import type { Body, UploadOptions } from './types.ts'
 import { validateStaged } from './validate.ts'
@@ -291,14 +291,18 @@ const turnRows = 100
 async function* parsed(set: DefinedSet, bytes: UploadBytes, options: UploadOptions): AsyncGenerator<readonly ReadRow[]> {
   const reader = new RowReader(set)
   let batch: ReadRow[] = []
+  let chars = 0
   for await (const rows of sourceRows(options.format, bytes, set.limits, new Set(set.types.keys()))) {
     for (const row of rows) {
-      const found = reader.read(row)
-      batch.push(found instanceof Promise ? await found : found)
+      const reading = reader.read(row)
+      const found = reading instanceof Promise ? await reading : reading
+      batch.push(found)
+      chars += charsOf(found)
       if (batch.length % turnRows === 0) await nextTurn()
-      if (batch.length < batchRows) continue
+      if (batch.length < batchRows && chars < batchChars) continue
       yield batch
       batch = []
+      chars = 0
     }
   }
   if (batch.length > 0) yield batch
