@@ -2,12 +2,14 @@
 
 import { Malformed } from './bytes.ts'
 import { numberText } from './json-text.ts'
-import type { RowFault, SourceRow } from './rows.ts'
+import { type RowFault, type SourceRow, shown } from './rows.ts'
 
 const columnsMax = 5000
 
 export class Header {
   readonly names: readonly string[]
+  /** Where columns without a name are. */
+  readonly nameless: readonly number[]
   readonly index: ReadonlyMap<string, number>
   /** For each set of known columns, where the others are. */
   readonly #others = new WeakMap<ReadonlyMap<string, unknown>, readonly (readonly [name: string, index: number])[]>()
@@ -19,6 +21,8 @@ export class Header {
     this.type = type
     if (cells.length > columnsMax)
       throw new Malformed('header', line, `The header has ${cells.length} columns; the limit is ${columnsMax}.`)
+    for (const name of this.names) assertName(name, line)
+    this.nameless = this.names.flatMap((name, at) => (name === '' ? [at] : []))
     const index = new Map<string, number>()
     for (const [at, name] of this.names.entries()) {
       if (name === '') continue
@@ -70,12 +74,17 @@ export class TabularRow implements SourceRow {
   }
 
   get fault(): RowFault | undefined {
-    const { names } = this.#header
+    const { names, nameless } = this.#header
+    const place = nameless.find((index) => !isEmpty(this.#cells[index]))
+    if (place !== undefined) {
+      const reason = `the header has no name for the column of cell ${place + 1}, which has a value`
+      return { code: 'cells', reason, column: null, value: shown(this.#cells[place]) }
+    }
     if (this.#cells.length <= names.length) return undefined
     const extra = this.#cells.slice(names.length).findIndex((cell) => cell !== '' && cell !== undefined && cell !== null)
     if (extra < 0) return undefined
     const reason = `it has ${this.#cells.length} cells and the header names ${names.length} columns`
-    return { code: 'cells', reason, column: null, value: String(this.#cells[names.length + extra]).slice(0, 200) }
+    return { code: 'cells', reason, column: null, value: shown(this.#cells[names.length + extra]) }
   }
 
   get(column: string): unknown {
@@ -96,6 +105,22 @@ export class TabularRow implements SourceRow {
 }
 
 const none: readonly string[] = []
+
+/** A name that cannot be one shows that the file is not the text that it was taken for. */
+function assertName(name: string, line: number): void {
+  if (name.includes('\u0000'))
+    throw new Malformed(
+      'header',
+      line,
+      'The header has NUL characters: the file may be UTF-16. Save it as UTF-8 and upload it again.',
+    )
+  if (/\r(?!\n)/.test(name))
+    throw new Malformed(
+      'header',
+      line,
+      'The header has a carriage return in it: lines must end with LF or CRLF. Save it so and upload it again.',
+    )
+}
 
 /** A year may be a number in a workbook's header. */
 function nameOf(cell: unknown): string {

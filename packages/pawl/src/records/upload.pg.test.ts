@@ -174,6 +174,10 @@ test.each([
   ['csv', 'rowId,note\na,"closed"x\n', 'quote', 2],
   ['csv', 'rowId,rowId\na,b\n', 'header', 1],
   ['csv', '', 'empty', 1],
+  ['csv', 'rowId,note\r1,foo\r2,bar\r', 'header', 1],
+  ['csv', Buffer.from('rowId,note\n1,foo\n', 'utf16le'), 'header', 1],
+  ['ndjson', '', 'empty', 1],
+  ['ndjson', ' \n\n', 'empty', 1],
   ['csv', Buffer.from([0x72, 0x6f, 0x77, 0xff, 0xfe, 0x0a]), 'encoding', 0],
   ['csv', `rowId,note\na,"${'x'.repeat(1_100_000)}`, 'row-too-long', 2],
   ['ndjson', '{"rowId":"a"}\n{"rowId":"b"\n{"rowId":"c"}\n', 'json', 2],
@@ -290,6 +294,16 @@ test('[R8] of the undeclared columns of a row 50 are errors, and one more says h
     { line: 2, code: 'unknown-column', column: 'n49' },
     { line: 2, code: 'unknown-columns', reason: "it has 250 more columns that 'load' does not have" },
   ])
+})
+
+test('[R10] a value under a column without a name is an error; rows of only empty cells are no rows', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const nameless = await scope.upload(['rowId,,note\n1,secret,x\n2,,y\n'], { format: 'csv' })
+  expect(nameless).toMatchObject({ state: 'invalid', counts: { created: 1, errors: 1 } })
+  expect((await pawl.records.errors(nameless.id)).items).toMatchObject([{ line: 2, code: 'cells', value: 'secret' }])
+  const padded = await scope.upload(['rowId,"Note\r\nof it",note\n,,\n1,,x\n,,\n"","",\n'], { format: 'csv' })
+  expect(padded).toMatchObject({ state: 'validated', counts: { rows: 1, created: 1 } })
 })
 
 test('[R10] an upload that is cut short has failed, not your data; it can be started over, and the first one is refused', async () => {
