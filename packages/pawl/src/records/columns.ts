@@ -17,6 +17,15 @@ export type Coerce = (value: unknown) => string | undefined | CellFault
 
 export const columnTypes: readonly ColumnType[] = ['text', 'number', 'integer', 'boolean', 'date', 'timestamp', 'json']
 const known = new Set(['type', 'required', 'min', 'max', 'scale', 'oneOf', 'pattern', 'charsMax', 'trim'])
+const rules: Readonly<Record<ColumnType, readonly string[]>> = {
+  text: ['oneOf', 'pattern', 'charsMax', 'trim'],
+  number: ['min', 'max', 'scale'],
+  integer: ['min', 'max'],
+  boolean: [],
+  date: [],
+  timestamp: [],
+  json: [],
+}
 const cellCharsMax = 100_000
 
 export function isFault(value: string | undefined | CellFault): value is CellFault {
@@ -27,12 +36,26 @@ export function resolveColumn(where: string, given: ColumnType | Column): Column
   const column = typeof given === 'string' ? { type: given } : given
   assertKnown(where, column, known)
   if (!columnTypes.includes(column.type)) throw notOneOf(`${where}.type`, column.type, columnTypes)
+  assertUsed(where, column)
+  if (column.charsMax !== undefined) whole(`${where}.charsMax`, column.charsMax, 1, 100_000_000)
   if (column.scale !== undefined) whole(`${where}.scale`, column.scale, 0, 100)
   for (const bound of [column.min, column.max]) {
     if (bound !== undefined && canonicalDecimal(String(bound)) === undefined)
       throw new PawlError('PAWL_CONFIG', `${where} has a bound that is not a number: ${bound}.`)
   }
   return column
+}
+
+/** A rule that nobody enforces would let in what it was written to keep out. */
+function assertUsed(where: string, column: Column): void {
+  const used = rules[column.type]
+  for (const name of Object.keys(column)) {
+    if (name === 'type' || name === 'required' || used.includes(name) || column[name as keyof Column] === undefined) continue
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `${where}: a column of type '${column.type}' does not know '${name}'. Leave it out, and let the type's schema say what columns cannot.`,
+    )
+  }
 }
 
 export function compileColumn(column: Column): Coerce {
@@ -59,7 +82,8 @@ const coercions: Readonly<Record<ColumnType, (column: Column) => Coerce>> = {
 const special = /["\\\u0000-\u001f\ud800-\udfff]/
 
 function textCoercion(column: Column): Coerce {
-  const { oneOf, pattern, trim = true, charsMax = cellCharsMax } = column
+  const { oneOf, trim = true, charsMax = cellCharsMax } = column
+  const pattern = column.pattern === undefined ? undefined : new RegExp(column.pattern)
   const allowed = oneOf === undefined ? undefined : new Set(oneOf)
   return (value) => {
     let text = asText(value)
@@ -73,9 +97,15 @@ function textCoercion(column: Column): Coerce {
     if (flaw !== undefined) return flaw
     if (allowed !== undefined && !allowed.has(text))
       return fault('one-of', `it must be one of ${oneOf!.join(', ').slice(0, 200)}`)
-    if (pattern !== undefined && !pattern.test(text)) return fault('pattern', `it must match ${pattern.source.slice(0, 100)}`)
+    if (pattern !== undefined && !matches(pattern, text)) return fault('pattern', `it must match ${pattern.source.slice(0, 100)}`)
     return isSpecial ? JSON.stringify(text) : `"${text}"`
   }
+}
+
+/** With the flags g and y a pattern goes on behind its last match, which was in another row. */
+function matches(pattern: RegExp, text: string): boolean {
+  pattern.lastIndex = 0
+  return pattern.test(text)
 }
 
 /** Or something beyond ASCII there, which trim() must look at. */
