@@ -3,7 +3,7 @@
 import { assertKnown, notOneOf, whole } from '../config.ts'
 import { PawlError } from '../errors.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
-import { canonicalJson, numberMark, numberText, Unstorable } from './json-text.ts'
+import { canonicalJson, numberMark, numberText, parseJson, Unstorable } from './json-text.ts'
 import type { Column, ColumnType } from './types.ts'
 
 /** Why a cell is not valid. */
@@ -59,7 +59,15 @@ function assertUsed(where: string, column: Column): void {
 }
 
 export function compileColumn(column: Column): Coerce {
-  const coerce = coercions[column.type](column)
+  return compile(column, coercions[column.type](column))
+}
+
+/** The same for a cell of a table, which has a text where JSON has a value. */
+export function compileCell(column: Column): Coerce {
+  return column.type === 'json' ? compile(column, coerceJsonText) : compileColumn(column)
+}
+
+function compile(column: Column, coerce: Coerce): Coerce {
   const isRequired = column.required === true
   return (value) => {
     if (value === null || value === undefined || value === '')
@@ -206,6 +214,18 @@ function coerceJson(value: unknown): string | CellFault {
     return canonicalJson(value)
   } catch (error) {
     if (error instanceof Unstorable) return fault('json', error.message)
+    throw error
+  }
+}
+
+function coerceJsonText(value: unknown): string | undefined | CellFault {
+  if (typeof value !== 'string' || value.startsWith(numberMark)) return coerceJson(value)
+  if (value.trim() === '') return undefined
+  try {
+    const parsed = parseJson(value)
+    return parsed === null ? undefined : coerceJson(parsed)
+  } catch (error) {
+    if (error instanceof SyntaxError) return fault('json', 'it must be JSON, such as {"a": 1} or "a text" in its quotes')
     throw error
   }
 }

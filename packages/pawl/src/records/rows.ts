@@ -16,6 +16,8 @@ export interface SourceRow {
   readonly line: number
   /** Where it is in a file with more than one list of lines. */
   readonly place?: string | undefined
+  /** Its values are cells of a table. */
+  readonly isTabular?: boolean
   /** Named by the workbook's sheet; otherwise a column says it. */
   readonly type: string | undefined
   get(column: string): unknown
@@ -95,11 +97,12 @@ export class RowReader {
   /** Of each column its name and the canonical text of its value, in the order of the columns; undefined where there is none. */
   #fields(row: SourceRow, type: DefinedType, faults: RowFault[]): (string | undefined)[] {
     const { columns } = type
+    const { isTabular = false } = row
     const values = row.values(columns)
     const fields: (string | undefined)[] = []
     for (let index = 0; index < columns.length; index++) {
-      const { name, prefix, coerce } = columns[index]!
-      const text = coerce(values[index])
+      const { name, prefix, coerce, coerceCell } = columns[index]!
+      const text = isTabular ? coerceCell(values[index]) : coerce(values[index])
       const fault = isFault(text) ? text : undefined
       if (fault !== undefined) faults.push({ code: fault.code, reason: fault.reason, column: name, value: shown(values[index]) })
       fields.push(typeof text === 'string' ? prefix + text : undefined)

@@ -3,7 +3,7 @@
 import { assertKnown, notOneOf, whole, withoutUndefined } from '../config.ts'
 import { PawlError } from '../errors.ts'
 import { durationMs } from '../kernel/clock.ts'
-import { type Coerce, compileColumn, resolveColumn } from './columns.ts'
+import { type Coerce, compileCell, compileColumn, resolveColumn } from './columns.ts'
 import type { Column, MissingPolicy, RecordSetOptions, RecordTypeOptions, ScopeKey, UploadLimits } from './types.ts'
 
 export interface DefinedColumn {
@@ -12,6 +12,8 @@ export interface DefinedColumn {
   /** `,"name":`, ready to be put before the value. */
   readonly prefix: string
   readonly coerce: Coerce
+  /** Of a CSV or a workbook. */
+  readonly coerceCell: Coerce
 }
 
 export interface DefinedType {
@@ -189,7 +191,7 @@ function defineColumn(where: string, name: string, given: Parameters<typeof reso
   const resolved = resolveColumn(where, given)
   // A row without its key cannot be told apart from the others.
   const column = isKey ? { ...resolved, required: true } : resolved
-  return { name, column, prefix: `,${JSON.stringify(name)}:`, coerce: compileColumn(column) }
+  return { name, column, prefix: `,${JSON.stringify(name)}:`, coerce: compileColumn(column), coerceCell: compileCell(column) }
 }
 
 /** The canonical text of a scope: its parts in the declared order, as a JSON array, so that no part can run into the next. */

@@ -59,6 +59,7 @@ export class Header {
 export class TabularRow implements SourceRow {
   readonly line: number
   readonly place: string | undefined
+  readonly isTabular = true
   readonly #header: Header
   readonly #cells: readonly unknown[]
 
