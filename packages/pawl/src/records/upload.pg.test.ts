@@ -509,6 +509,8 @@ test('[R10] errors of a workbook with several sheets name the sheet and the row 
   ])
   const twice = await scope.upload([xlsx([received, { name: 'sent', rows: [['id', 'id']] }])], { format: 'xlsx' })
   expect(twice).toMatchObject({ state: 'invalid', error: "The sheet 'sent': The header has the column 'id' twice." })
+  const empty = await scope.upload([xlsx([{ name: 'other', rows: [] }])], { format: 'xlsx' })
+  expect(empty).toMatchObject({ state: 'invalid', error: "The sheet 'other': It is empty: it has no header." })
 })
 
 test('[R10] a row of a workbook has the limit of every row, however often it names one text', async () => {

@@ -82,18 +82,17 @@ async function* readWorkbook(
   }
   // Sheets that are named after a type are those rows; otherwise the first sheet has them all.
   const named = sheets.filter((sheet) => types.has(sheet.name))
-  if (named.length === 0) yield* readSheet(book, sheets[0]!, undefined, 0)
   let lines = 0
-  for (const sheet of named) {
+  for (const sheet of named.length > 0 ? named : sheets.slice(0, 1)) {
     let last = lines
     try {
-      for await (const rows of readSheet(book, sheet, sheet.name, lines)) {
+      for await (const rows of readSheet(book, sheet, named.length > 0 ? sheet.name : undefined, lines)) {
         last = rows.at(-1)?.line ?? last
         if (rows.length > 0) yield rows
       }
     } catch (error) {
       if (!(error instanceof Malformed)) throw error
-      throw new Malformed(error.code, error.line, `The sheet '${sheet.name}': ${error.message}`)
+      throw new Malformed(error.code, error.line, `The sheet '${sheet.name.slice(0, 100)}': ${error.message}`)
     }
     lines = last
   }
@@ -186,8 +185,7 @@ async function* readSheet(
     rows = []
     chars = 0
   }
-  if (header === undefined)
-    throw new Malformed('empty', offset, `The sheet '${sheet.name.slice(0, 100)}' is empty: it has no header.`)
+  if (header === undefined) throw new Malformed('empty', offset, 'It is empty: it has no header.')
   yield rows
 }
 
