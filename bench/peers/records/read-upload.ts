@@ -60,7 +60,7 @@ export class ReadUpload {
 }
 
 async function read(set: DefinedSet, file: string): Promise<ReadRow[][]> {
-  const bytes = new UploadBytes(createReadStream(file), set.limits.bytesMax, undefined)
+  const bytes = new UploadBytes(createReadStream(file), { name: 'limits.bytesMax', bytesMax: set.limits.bytesMax }, undefined)
   const reader = new RowReader(set)
   const found: ReadRow[] = []
   for await (const rows of readCsv(bytes.text(), set.limits)) for (const row of rows) found.push(await reader.read(row))

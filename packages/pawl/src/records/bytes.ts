@@ -20,24 +20,24 @@ export class Malformed extends Error {
 
 export class UploadBytes {
   readonly #body: Body
-  readonly #bytesMax: number
+  readonly #limit: { readonly name: string; readonly bytesMax: number }
   readonly #hash = createHash('sha256')
   count = 0
 
-  constructor(body: Body, bytesMax: number, signal: AbortSignal | undefined) {
+  constructor(body: Body, limit: { readonly name: string; readonly bytesMax: number }, signal: AbortSignal | undefined) {
     this.#body = signal === undefined ? body : abortable(body, signal)
-    this.#bytesMax = bytesMax
+    this.#limit = limit
   }
 
   async *chunks(): AsyncGenerator<Buffer> {
     for await (const chunk of this.#body) {
       const bytes = typeof chunk === 'string' ? Buffer.from(chunk) : Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
       this.count += bytes.length
-      if (this.count > this.#bytesMax) {
+      if (this.count > this.#limit.bytesMax) {
         throw new Malformed(
           'too-large',
           0,
-          `The file is larger than ${this.#bytesMax} bytes. Split it, or raise limits.bytesMax of the record set.`,
+          `The file is larger than ${this.#limit.bytesMax} bytes. Split it, or raise ${this.#limit.name} of the record set.`,
         )
       }
       this.#hash.update(bytes)

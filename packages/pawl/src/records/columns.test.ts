@@ -1,9 +1,11 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { compileColumn, isFault } from './columns.ts'
+import { compileColumn, isFault, resolveColumn } from './columns.ts'
 import { compareDecimals, comparedWith } from './decimal.ts'
+import { defineSet } from './sets.ts'
+import type { Column, RecordSetOptions } from './types.ts'
 
-const coerced = (type: 'timestamp' | 'text', value: unknown) => {
+const coerced = (type: 'timestamp' | 'text' | 'boolean', value: unknown) => {
   const found = compileColumn({ type })(value)
   return isFault(found) ? found.code : found
 }
@@ -61,4 +63,61 @@ test('[R6] decimals are in order, whatever their length', () => {
   // Neighbours that a double can just tell apart.
   expect(comparedWith('99999999999.998')('99999999999.999')).toBeGreaterThan(0)
   expect(comparedWith('9007199254740992')('9007199254740993')).toBeGreaterThan(0)
+})
+
+test('[R9] a boolean is one of eight words; names that every object has are none of them', () => {
+  for (const text of ['true', ' Yes', 'y', '1']) expect(coerced('boolean', text), text).toBe('true')
+  for (const text of ['FALSE', 'no', 'N ', '0']) expect(coerced('boolean', text), text).toBe('false')
+  for (const text of ['constructor', 'toString', '__proto__', 'maybe']) expect(coerced('boolean', text), text).toBe('boolean')
+})
+
+test('[R9] a rule that its type does not use is refused rather than ignored', () => {
+  const refused: Column[] = [
+    { type: 'integer', oneOf: ['1', '2'] },
+    { type: 'number', pattern: /^1/ },
+    { type: 'date', charsMax: 3 },
+    { type: 'boolean', trim: false },
+    { type: 'json', min: 1 },
+    { type: 'text', min: 1 },
+    { type: 'integer', scale: 2 },
+    { type: 'text', charsMax: 0 },
+    { type: 'text', charsMax: Number.NaN },
+  ]
+  for (const column of refused)
+    expect(() => resolveColumn('c', column), JSON.stringify(column)).toThrow(
+      /^c(\.charsMax must be a whole number|: a column of type)/,
+    )
+  const kept: Column = { type: 'text', oneOf: ['a'], pattern: /a/, charsMax: 3, trim: false, required: true }
+  expect(resolveColumn('c', kept)).toEqual(kept)
+})
+
+test('[R9] a pattern with the flags g or y says the same of every row', () => {
+  const digits = compileColumn({ type: 'text', pattern: /^\d+$/g })
+  for (const text of ['1', '22', '333', '4']) expect(digits(text)).toBe(`"${text}"`)
+  const sticky = compileColumn({ type: 'text', pattern: /\d+/y })
+  for (const text of ['1a', '22', 'a1', '4']) expect(isFault(sticky(text)), text).toBe(text === 'a1')
+})
+
+test('a record set with a limit, a time or a name that is none is refused', () => {
+  const define = (more: object) =>
+    defineSet('s', { scope: ['x'], types: { t: { key: 'id', columns: { id: 'text' } } }, ...more } as RecordSetOptions)
+  for (const [more, message] of [
+    [{ limits: { bytesMax: '1GB' } }, /limits\.bytesMax must be a whole number/],
+    [{ limits: { rowCharsMax: Number.NaN } }, /limits\.rowCharsMax must be/],
+    [{ limits: { xlsx: { ratioMax: -1 } } }, /limits\.xlsx\.ratioMax must be/],
+    [{ limits: { xlsx: { ratio: 5 } } }, /Did you mean 'ratioMax'/],
+    [{ keep: { validatd: '1d' } }, /Did you mean 'validated'/],
+    [{ keep: { ended: Number.NaN } }, /keep\.ended must be/],
+    [{ retry: { attempts: 0 } }, /retry\.attempts must be/],
+    [{ retry: { maxMs: '1m' } }, /retry\.maxMs must be/],
+    [{ unknownColumns: 'rejct' }, /unknownColumns must be one of/],
+    [{ events: 'all' }, /events must be one of/],
+  ] as const) {
+    expect(() => define(more), JSON.stringify(more)).toThrow(message)
+    expect(() => define(more), JSON.stringify(more)).toThrow(expect.objectContaining({ code: 'PAWL_CONFIG' }))
+  }
+  expect(define({ limits: { rowsMax: 5, xlsx: { entriesMax: 7 } }, keep: { ended: '2d' } })).toMatchObject({
+    limits: { rowsMax: 5, errorsMax: 1000, xlsx: { entriesMax: 7, ratioMax: 200 } },
+    keepMs: { ended: 172_800_000, uploading: 3_600_000 },
+  })
 })

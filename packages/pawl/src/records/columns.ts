@@ -3,7 +3,7 @@
 import { assertKnown, notOneOf, whole } from '../config.ts'
 import { PawlError } from '../errors.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
-import { canonicalJson, numberMark, numberText, Unstorable } from './json-text.ts'
+import { canonicalJson, numberMark, numberText, parseJson, Unstorable } from './json-text.ts'
 import type { Column, ColumnType } from './types.ts'
 
 /** Why a cell is not valid. */
@@ -17,6 +17,15 @@ export type Coerce = (value: unknown) => string | undefined | CellFault
 
 export const columnTypes: readonly ColumnType[] = ['text', 'number', 'integer', 'boolean', 'date', 'timestamp', 'json']
 const known = new Set(['type', 'required', 'min', 'max', 'scale', 'oneOf', 'pattern', 'charsMax', 'trim'])
+const rules: Readonly<Record<ColumnType, readonly string[]>> = {
+  text: ['oneOf', 'pattern', 'charsMax', 'trim'],
+  number: ['min', 'max', 'scale'],
+  integer: ['min', 'max'],
+  boolean: [],
+  date: [],
+  timestamp: [],
+  json: [],
+}
 const cellCharsMax = 100_000
 
 export function isFault(value: string | undefined | CellFault): value is CellFault {
@@ -27,6 +36,8 @@ export function resolveColumn(where: string, given: ColumnType | Column): Column
   const column = typeof given === 'string' ? { type: given } : given
   assertKnown(where, column, known)
   if (!columnTypes.includes(column.type)) throw notOneOf(`${where}.type`, column.type, columnTypes)
+  assertUsed(where, column)
+  if (column.charsMax !== undefined) whole(`${where}.charsMax`, column.charsMax, 1, 100_000_000)
   if (column.scale !== undefined) whole(`${where}.scale`, column.scale, 0, 100)
   for (const bound of [column.min, column.max]) {
     if (bound !== undefined && canonicalDecimal(String(bound)) === undefined)
@@ -35,8 +46,28 @@ export function resolveColumn(where: string, given: ColumnType | Column): Column
   return column
 }
 
+/** A rule that nobody enforces would let in what it was written to keep out. */
+function assertUsed(where: string, column: Column): void {
+  const used = rules[column.type]
+  for (const name of Object.keys(column)) {
+    if (name === 'type' || name === 'required' || used.includes(name) || column[name as keyof Column] === undefined) continue
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `${where}: a column of type '${column.type}' does not know '${name}'. Leave it out, and let the type's schema say what columns cannot.`,
+    )
+  }
+}
+
 export function compileColumn(column: Column): Coerce {
-  const coerce = coercions[column.type](column)
+  return compile(column, coercions[column.type](column))
+}
+
+/** The same for a cell of a table, which has a text where JSON has a value. */
+export function compileCell(column: Column): Coerce {
+  return column.type === 'json' ? compile(column, coerceJsonText) : compileColumn(column)
+}
+
+function compile(column: Column, coerce: Coerce): Coerce {
   const isRequired = column.required === true
   return (value) => {
     if (value === null || value === undefined || value === '')
@@ -59,7 +90,8 @@ const coercions: Readonly<Record<ColumnType, (column: Column) => Coerce>> = {
 const special = /["\\\u0000-\u001f\ud800-\udfff]/
 
 function textCoercion(column: Column): Coerce {
-  const { oneOf, pattern, trim = true, charsMax = cellCharsMax } = column
+  const { oneOf, trim = true, charsMax = cellCharsMax } = column
+  const pattern = column.pattern === undefined ? undefined : new RegExp(column.pattern)
   const allowed = oneOf === undefined ? undefined : new Set(oneOf)
   return (value) => {
     let text = asText(value)
@@ -73,9 +105,15 @@ function textCoercion(column: Column): Coerce {
     if (flaw !== undefined) return flaw
     if (allowed !== undefined && !allowed.has(text))
       return fault('one-of', `it must be one of ${oneOf!.join(', ').slice(0, 200)}`)
-    if (pattern !== undefined && !pattern.test(text)) return fault('pattern', `it must match ${pattern.source.slice(0, 100)}`)
+    if (pattern !== undefined && !matches(pattern, text)) return fault('pattern', `it must match ${pattern.source.slice(0, 100)}`)
     return isSpecial ? JSON.stringify(text) : `"${text}"`
   }
+}
+
+/** With the flags g and y a pattern goes on behind its last match, which was in another row. */
+function matches(pattern: RegExp, text: string): boolean {
+  pattern.lastIndex = 0
+  return pattern.test(text)
 }
 
 /** Or something beyond ASCII there, which trim() must look at. */
@@ -122,21 +160,15 @@ function boundOf(given: Column['min']): { text: string; compare(text: string): n
   return { text, compare: comparedWith(text) }
 }
 
-const booleans: Readonly<Record<string, string>> = {
-  true: 'true',
-  yes: 'true',
-  y: 'true',
-  '1': 'true',
-  false: 'false',
-  no: 'false',
-  n: 'false',
-  '0': 'false',
-}
+const booleans: ReadonlyMap<string, string> = new Map([
+  ...['true', 'yes', 'y', '1'].map((word) => [word, 'true'] as const),
+  ...['false', 'no', 'n', '0'].map((word) => [word, 'false'] as const),
+])
 
 function coerceBoolean(value: unknown): string | undefined | CellFault {
   const text = asText(value)?.trim().toLowerCase()
   if (text === '') return undefined
-  return (text === undefined ? undefined : booleans[text]) ?? fault('boolean', 'it must be true or false')
+  return (text === undefined ? undefined : booleans.get(text)) ?? fault('boolean', 'it must be true or false')
 }
 
 const isoDate = /^(\d{4})-(\d{2})-(\d{2})(?:T00:00:00(?:\.0+)?Z?)?$/
@@ -182,6 +214,18 @@ function coerceJson(value: unknown): string | CellFault {
     return canonicalJson(value)
   } catch (error) {
     if (error instanceof Unstorable) return fault('json', error.message)
+    throw error
+  }
+}
+
+function coerceJsonText(value: unknown): string | undefined | CellFault {
+  if (typeof value !== 'string' || value.startsWith(numberMark)) return coerceJson(value)
+  if (value.trim() === '') return undefined
+  try {
+    const parsed = parseJson(value)
+    return parsed === null ? undefined : coerceJson(parsed)
+  } catch (error) {
+    if (error instanceof SyntaxError) return fault('json', 'it must be JSON, such as {"a": 1} or "a text" in its quotes')
     throw error
   }
 }

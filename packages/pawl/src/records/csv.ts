@@ -148,9 +148,9 @@ class CsvScanner {
     }
   }
 
-  /** A row of nothing is an empty line: it says nothing, and many programs end a file with one. */
+  /** A row of nothing, or of nothing but commas, says nothing, and many programs end a file with some. */
   #add(rows: CsvRow[], cells: string[]): void {
-    if (cells.length > 1 || cells[0] !== '') rows.push({ line: this.#line, cells })
+    if (cells.some((cell) => cell !== '')) rows.push({ line: this.#line, cells })
   }
 
   #tooLong(): Malformed {

@@ -1,9 +1,10 @@
-// A scope's records as a stream: NDJSON or CSV, all of one commit, a page in memory at a time.
+// A scope's records as a stream: NDJSON or CSV, all of one commit, a page in memory at a time. What it writes can be uploaded again.
 
 import { PawlError } from '../errors.ts'
 import type { RecordsCore } from './core.ts'
 import { listRecords, type ReadPlace } from './reads.ts'
-import type { At, RecordVersion } from './types.ts'
+import type { DefinedSet, DefinedType } from './sets.ts'
+import type { At, RecordData, RecordVersion } from './types.ts'
 
 export interface ExportOptions {
   readonly format: 'csv' | 'ndjson'
@@ -11,58 +12,120 @@ export interface ExportOptions {
   readonly at?: At
 }
 
+type Page = Awaited<ReturnType<typeof listRecords>>
+
 const pageRows = 1000
+/** Of a header; more than that cannot be uploaded. */
+const columnsMax = 5000
 
 export async function* exportRecords(core: RecordsCore, place: ReadPlace, options: ExportOptions): AsyncGenerator<string> {
-  const write = options.format === 'csv' ? csvWriter(place, options.type) : ndjsonWriter(place)
-  if (write.header !== '') yield write.header
+  const types = typesOf(place.set, options.type)
+  const { columns, at } =
+    options.format === 'csv' ? await csvColumns(core, place, options, types) : { columns: [], at: options.at }
+  const isTyped = place.set.types.size > 1
+  const row = options.format === 'csv' ? csvRow(place.set, columns, isTyped) : ndjsonRow(place.set, isTyped)
+  if (options.format === 'csv') yield csvLine(isTyped ? [place.set.typeColumn, ...columns] : columns)
+  for await (const page of pages(core, place, options.type, at)) {
+    let text = ''
+    for (const item of page.items) {
+      const data = dataOf(place.set, item)
+      if (data !== undefined) text += row(item.type, data)
+    }
+    if (text !== '') yield text
+  }
+}
+
+function typesOf(set: DefinedSet, type: string | undefined): DefinedType[] {
+  if (type === undefined) return [...set.types.values()]
+  const found = set.types.get(type)
+  if (found === undefined)
+    throw new PawlError('PAWL_NOT_FOUND', `The record set '${set.name}' has no type '${type.slice(0, 100)}'.`)
+  return [found]
+}
+
+async function* pages(core: RecordsCore, place: ReadPlace, type: string | undefined, at: At | undefined): AsyncGenerator<Page> {
   let after: string | undefined
   do {
     const page = await listRecords(core, place, {
       limit: pageRows,
-      ...(options.type === undefined ? {} : { type: options.type }),
-      ...(options.at === undefined ? {} : { at: options.at }),
+      ...(type === undefined ? {} : { type }),
+      ...(at === undefined ? {} : { at }),
       ...(after === undefined ? {} : { after }),
     })
-    let text = ''
-    for (const item of page.items) text += write.row(item)
-    if (text !== '') yield text
+    yield page
     after = page.next
   } while (after !== undefined)
 }
 
-interface Writer {
-  readonly header: string
-  row(item: RecordVersion): string
+/** Of an erased record only the key is left. It is written where a file without it would be refused, and left out elsewhere. */
+function dataOf(set: DefinedSet, item: RecordVersion): RecordData | undefined {
+  if (item.data !== null) return item.data
+  const type = set.types.get(item.type)
+  if (set.missing !== 'reject' || type === undefined) return undefined
+  const parts = type.key.length === 1 ? [item.key] : (JSON.parse(item.key) as string[])
+  return Object.fromEntries(type.key.map((column, index) => [column, parts[index]]))
 }
 
-/** What it writes can be uploaded again: the same columns, and the type where there are several. */
-function ndjsonWriter({ set }: ReadPlace): Writer {
-  const isTyped = set.types.size > 1
-  return {
-    header: '',
-    row: (item) => `${JSON.stringify(isTyped ? { [set.typeColumn]: item.type, ...item.data } : (item.data ?? {}))}\n`,
+function ndjsonRow(set: DefinedSet, isTyped: boolean): (type: string, data: RecordData) => string {
+  return (type, data) => `${JSON.stringify(isTyped ? { [set.typeColumn]: type, ...data } : data)}\n`
+}
+
+function csvRow(set: DefinedSet, columns: readonly string[], isTyped: boolean): (type: string, data: RecordData) => string {
+  return (type, data) => {
+    const declared = set.types.get(type)?.byName
+    const cells = columns.map((name) => cellText(data[name], declared?.get(name)?.column.type === 'json'))
+    return csvLine(isTyped ? [type, ...cells] : cells)
   }
 }
 
-function csvWriter({ set }: ReadPlace, type: string | undefined): Writer {
-  const types = type === undefined ? [...set.types.values()] : [set.types.get(type)]
-  if (types.includes(undefined)) throw new PawlError('PAWL_NOT_FOUND', `The record set '${set.name}' has no type '${type}'.`)
-  const columns = [...new Set(types.flatMap((each) => each!.columns.map((column) => column.name)))]
-  const isTyped = set.types.size > 1
-  const names = isTyped ? [set.typeColumn, ...columns] : columns
-  return {
-    header: `${names.map(csvCell).join(',')}\r\n`,
-    row: (item) => {
-      const cells = columns.map((name) => csvCell(cellText(item.data?.[name])))
-      return `${(isTyped ? [csvCell(item.type), ...cells] : cells).join(',')}\r\n`
-    },
+/**
+ * The declared columns, and those that records have besides: kept ones, ones that a schema adds, ones of an older version of the set. The header comes
+ * first, so where there may be some all records are read twice, as of the same commit.
+ */
+async function csvColumns(
+  core: RecordsCore,
+  place: ReadPlace,
+  options: ExportOptions,
+  types: readonly DefinedType[],
+): Promise<{ columns: string[]; at: At | undefined }> {
+  const { set } = place
+  const columns = new Set(types.flatMap((type) => type.columns.map(({ name }) => name)))
+  const mayHaveMore = set.unknownColumns === 'keep' || set.schemaVersion > 1 || types.some(({ schema }) => schema !== undefined)
+  if (!mayHaveMore) return { columns: [...columns], at: options.at }
+  const isDeclared = new Set(columns)
+  let { at } = options
+  for await (const { items, number } of pages(core, place, options.type, options.at)) {
+    if (number !== undefined) at = { number }
+    for (const item of items) {
+      for (const [name, value] of Object.entries(item.data ?? {})) {
+        if (isDeclared.has(name)) continue
+        if (set.unknownColumns === 'keep' && !isCell(name, value))
+          throw notCsv(
+            `the field '${name.slice(0, 100)}' of the ${item.type} '${item.key.slice(0, 100)}' is more than a cell can say`,
+          )
+        if (columns.add(name).size > columnsMax) throw notCsv(`there are more than ${columnsMax} columns`)
+      }
+    }
   }
+  return { columns: [...columns], at }
 }
 
-function cellText(value: unknown): string {
+/** Whether a column that is not declared would be read as it was. */
+function isCell(name: string, value: unknown): boolean {
+  return name !== '' && name === name.trim() && !/\r(?!\n)/.test(name) && typeof value === 'string'
+}
+
+function notCsv(why: string): PawlError {
+  return new PawlError('PAWL_CONFIG', `These records cannot be written as CSV: ${why}. Export them as ndjson.`)
+}
+
+function cellText(value: unknown, isJson: boolean): string {
   if (value === undefined || value === null) return ''
-  return typeof value === 'string' ? value : JSON.stringify(value)
+  return typeof value === 'string' && !isJson ? value : JSON.stringify(value)
+}
+
+function csvLine(cells: readonly string[]): string {
+  return `${cells.map(csvCell).join(',')}\r\n`
 }
 
 function csvCell(text: string): string {

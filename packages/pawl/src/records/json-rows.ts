@@ -2,7 +2,7 @@
 
 import { Malformed } from './bytes.ts'
 import { parseJson } from './json-text.ts'
-import type { RowFault, SourceRow } from './rows.ts'
+import { type RowFault, type SourceRow, shown } from './rows.ts'
 
 export interface JsonLimits {
   readonly rowCharsMax: number
@@ -11,9 +11,12 @@ export interface JsonLimits {
 export async function* readNdjson(texts: AsyncIterable<string>, limits: JsonLimits): AsyncGenerator<ObjectRow[]> {
   let rest = ''
   let line = 0
+  let isEmpty = true
   const take = (text: string) => {
     line++
-    return text.trim() === '' ? undefined : objectRow(line, text)
+    if (text.trim() === '') return undefined
+    isEmpty = false
+    return objectRow(line, text)
   }
   for await (const text of texts) {
     const lines = (rest + text).split('\n')
@@ -25,6 +28,8 @@ export async function* readNdjson(texts: AsyncIterable<string>, limits: JsonLimi
   }
   const last = take(rest)
   if (last !== undefined) yield [last]
+  // What a pipe leaves that broke before its first byte must not pass for a file that says that there are no records.
+  if (isEmpty) throw new Malformed('empty', 1, 'The file is empty. To say that there are no records, send the JSON array [].')
 }
 
 /** Splits one array into the texts of its elements; each is then read as a line of NDJSON would be. The line is its place in the array. */
@@ -138,7 +143,7 @@ function objectRow(line: number, text: string): ObjectRow {
     )
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value))
-    return new ObjectRow(line, {}, { code: 'object', reason: 'it must be an object', column: null, value: text.slice(0, 200) })
+    return new ObjectRow(line, {}, { code: 'object', reason: 'it must be an object', column: null, value: shown(text) })
   return new ObjectRow(line, value as Record<string, unknown>, undefined)
 }
 

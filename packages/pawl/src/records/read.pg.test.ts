@@ -343,3 +343,58 @@ test('an export can be uploaded again and changes nothing', async () => {
     expect(upload).toMatchObject({ state: 'validated', counts: { rows: 2500, unchanged: 2500, missing: 0 } })
   }
 })
+
+test('an export has every field, also those that no column declares and those of a json column, and changes nothing when it is uploaded', async () => {
+  const pawl = db.pawl()
+  const set = pawl.records.define('more', {
+    scope: ['x'],
+    unknownColumns: 'keep',
+    types: { row: { key: 'id', columns: { id: 'text', deep: 'json' } } },
+  })
+  const scope = pawl.records.in(set, { x: '1' })
+  const deep = [{ a: '1', list: ['x', true] }, 'text', '5', true, ['y'], undefined]
+  await scope.append(
+    deep.map((value, n) => ({ data: { id: `k${n}`, deep: value, ...(n === 3 && { colour: 'red, "or" blue' }) } })),
+  )
+  for (const format of ['csv', 'ndjson'] as const) {
+    const upload = await scope.upload(scope.export({ format }), { format })
+    expect((await pawl.records.errors(upload.id)).items).toEqual([])
+    expect(upload, format).toMatchObject({ state: 'validated', counts: { rows: 6, unchanged: 6 } })
+  }
+  const bad = await scope.upload(['id,deep\na,{"b":\nb,null\nc,"{""n"": 1.50}"\n'], { format: 'csv' })
+  expect((await pawl.records.errors(bad.id)).items).toMatchObject([{ code: 'quote' }])
+  const odd = await scope.upload(['id,deep\na,no JSON\nb,null\nc,"{""n"": 1.50}"\n'], { format: 'csv' })
+  expect((await pawl.records.errors(odd.id)).items).toMatchObject([{ line: 2, column: 'deep', value: 'no JSON', code: 'json' }])
+  expect((await pawl.records.rows(odd.id, 'created')).items.map(({ after }) => after)).toEqual([
+    { id: 'b' },
+    { id: 'c', deep: { n: '1.5' } },
+  ])
+  // What a cell cannot say is refused, and not written as something else.
+  await scope.put({ data: { id: 'k9', extra: { a: 1 } } })
+  await expect(scope.upload(scope.export({ format: 'csv' }), { format: 'csv' })).rejects.toMatchObject({
+    code: 'PAWL_CONFIG',
+    message: expect.stringMatching(/'extra' of the row 'k9'.*ndjson/),
+  })
+  for (const format of ['csv', 'ndjson'] as const)
+    await expect(scope.upload(scope.export({ format, type: 'none' }), { format })).rejects.toMatchObject({
+      code: 'PAWL_NOT_FOUND',
+    })
+})
+
+test('an export can be uploaded again after an erasure', async () => {
+  const pawl = db.pawl()
+  for (const missing of ['keep', 'reject'] as const) {
+    const columns = { a: 'text', b: 'integer', note: { type: 'text', required: missing === 'keep' } } as const
+    const set = pawl.records.define(missing, { scope: ['x'], missing, types: { row: { key: ['a', 'b'], columns } } })
+    const scope = pawl.records.in(set, { x: '1' })
+    await scope.append([1, 2, 3].map((b) => ({ data: { a: '"', b, note: 'n' } })))
+    await scope.erase('row', '["\\"","2"]', { reason: 'asked for' })
+    for (const format of ['csv', 'ndjson'] as const) {
+      const upload = await scope.upload(scope.export({ format }), { format })
+      expect((await pawl.records.errors(upload.id)).items).toEqual([])
+      expect(upload.counts, `${missing} ${format}`).toMatchObject(
+        missing === 'keep' ? { rows: 2, unchanged: 2 } : { rows: 3, unchanged: 2, updated: 1, missing: 0 },
+      )
+    }
+  }
+})

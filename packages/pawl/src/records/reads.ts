@@ -51,6 +51,7 @@ export interface ListRecordsOptions {
   readonly filter?: RecordData
   readonly at?: At
   readonly withDeleted?: boolean
+  /** A page of large records has fewer, and a `next`. */
   readonly limit?: number
   /** `next` of the last page. It carries the number of the first page, so that all pages are of one commit. */
   readonly after?: string
@@ -85,7 +86,7 @@ export async function listRecords(
   const start = options.after === undefined ? undefined : readCursor(options.after)
   const number = start?.number ?? (await numberAt(core, place, options.at))
   const limit = whole('limit', options.limit ?? 100, 1, 10_000)
-  const rows = await read<VersionRow & { pinned: string }>(core, pageStatement, {
+  const rows = await read<VersionRow & { pinned: string; found: number }>(core, pageStatement, {
     ...names(place),
     number,
     type: options.type ?? null,
@@ -96,8 +97,9 @@ export async function listRecords(
     limit,
   })
   const last = rows.at(-1)
-  const next =
-    last === undefined || rows.length < limit ? undefined : cursor({ number: last.pinned, type: last.type, key: last.key })
+  // Large records cut a page short.
+  const isLast = last === undefined || (last.found < limit && rows.length === last.found)
+  const next = isLast ? undefined : cursor({ number: last.pinned, type: last.type, key: last.key })
   return { items: rows.map(toVersion), next, number: last?.pinned ?? number ?? undefined }
 }
 

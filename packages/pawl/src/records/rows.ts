@@ -2,16 +2,22 @@
 
 import type { SchemaResult } from '../jobs/types.ts'
 import { type CellFault, isFault } from './columns.ts'
-import { canonicalJson, contentHash, Unstorable } from './json-text.ts'
+import { canonicalJson, contentHash, numberMark, Unstorable } from './json-text.ts'
 import { type DefinedSet, type DefinedType, keyText } from './sets.ts'
 import type { RecordData } from './types.ts'
 
 export const keyCharsMax = 500
 const valueCharsMax = 200
+/** Undeclared columns of one row that are errors of their own. */
+const unknownMax = 50
 
 /** One row as the parser gives it. `line` is where it begins, for people. */
 export interface SourceRow {
   readonly line: number
+  /** Where it is in a file with more than one list of lines. */
+  readonly place?: string | undefined
+  /** Its values are cells of a table. */
+  readonly isTabular?: boolean
   /** Named by the workbook's sheet; otherwise a column says it. */
   readonly type: string | undefined
   get(column: string): unknown
@@ -50,6 +56,12 @@ export class RowReader {
 
   /** A promise only where the schema is asynchronous. */
   read(row: SourceRow): ReadRow | Promise<ReadRow> {
+    const found = this.#read(row)
+    if (row.place === undefined) return found
+    return found instanceof Promise ? found.then((read) => placed(row.place!, read)) : placed(row.place, found)
+  }
+
+  #read(row: SourceRow): ReadRow | Promise<ReadRow> {
     if (row.fault !== undefined) return invalid({ line: row.line, type: '', key: '' }, [row.fault])
     const type = this.#typeOf(row)
     if (type === undefined) return this.#untyped(row)
@@ -85,11 +97,12 @@ export class RowReader {
   /** Of each column its name and the canonical text of its value, in the order of the columns; undefined where there is none. */
   #fields(row: SourceRow, type: DefinedType, faults: RowFault[]): (string | undefined)[] {
     const { columns } = type
+    const { isTabular = false } = row
     const values = row.values(columns)
     const fields: (string | undefined)[] = []
     for (let index = 0; index < columns.length; index++) {
-      const { name, prefix, coerce } = columns[index]!
-      const text = coerce(values[index])
+      const { name, prefix, coerce, coerceCell } = columns[index]!
+      const text = isTabular ? coerceCell(values[index]) : coerce(values[index])
       const fault = isFault(text) ? text : undefined
       if (fault !== undefined) faults.push({ code: fault.code, reason: fault.reason, column: name, value: shown(values[index]) })
       fields.push(typeof text === 'string' ? prefix + text : undefined)
@@ -101,19 +114,20 @@ export class RowReader {
   #unknown(row: SourceRow, type: DefinedType, faults: RowFault[]): Map<string, string> | undefined {
     const others = row.others(type.byName)
     if (others.length === 0) return undefined
+    const names = this.#onlyType === undefined ? others.filter((name) => name !== this.#set.typeColumn) : others
+    if (this.#set.unknownColumns === 'reject') {
+      reject(row, type, names, faults)
+      return undefined
+    }
     const fields = new Map<string, string>()
-    for (const name of others) {
-      if (name === this.#set.typeColumn && this.#onlyType === undefined) continue
+    for (const name of names) {
       const value = row.get(name)
-      if (this.#set.unknownColumns === 'reject') {
-        faults.push({ code: 'unknown-column', reason: `'${type.name}' has no such column`, column: name, value: shown(value) })
-        continue
-      }
       try {
         fields.set(name, `,${canonicalJson(name)}:${canonicalJson(typeof value === 'string' ? value.trim() : value)}`)
       } catch (error) {
         if (!(error instanceof Unstorable)) throw error
-        faults.push({ code: 'json', reason: error.message, column: name, value: shown(value) })
+        faults.push({ code: 'json', reason: error.message, column: storable(name), value: shown(value) })
+        if (faults.length >= unknownMax) break
       }
     }
     return fields.size === 0 ? undefined : fields
@@ -149,6 +163,22 @@ export class RowReader {
       classify === undefined ? null : classify({ type: found.type, key: found.key, data: JSON.parse(data) as RecordData })
     return { ...found, data, hash: contentHash(data, classification), classification, faults: [] }
   }
+}
+
+/** A file with the wrong header has them all in every row: the first ones and the number of the others say as much. */
+function reject(row: SourceRow, type: DefinedType, names: readonly string[], faults: RowFault[]): void {
+  for (const name of names.slice(0, unknownMax)) {
+    const reason = `'${type.name}' has no such column`
+    faults.push({ code: 'unknown-column', reason, column: storable(name), value: shown(row.get(name)) })
+  }
+  if (names.length <= unknownMax) return
+  const reason = `it has ${names.length - unknownMax} more columns that '${type.name}' does not have`
+  faults.push({ code: 'unknown-columns', reason, column: null, value: null })
+}
+
+function placed(place: string, row: ReadRow): ReadRow {
+  if (row.faults.length === 0) return row
+  return { ...row, faults: row.faults.map((fault) => ({ ...fault, reason: `${place}: ${fault.reason}` })) }
 }
 
 function invalid(found: Pick<ReadRow, 'line' | 'type' | 'key'>, faults: readonly RowFault[]): ReadRow {
@@ -193,9 +223,23 @@ function keyPart(json: string): string {
 /** What a person needs to find the cell again, bounded and storable. */
 export function shown(value: unknown): string | null {
   if (value === undefined || value === null) return null
-  const text = typeof value === 'string' ? value : (JSON.stringify(value) ?? String(value))
+  if (typeof value === 'string') return storable(value.startsWith(numberMark) ? value.slice(1) : value)
+  return storable(jsonOf(value))
+}
+
+function jsonOf(value: unknown): string {
+  try {
+    return JSON.stringify(value, (_name, field: unknown) => (typeof field === 'bigint' ? String(field) : field)) ?? String(value)
+  } catch {
+    // Reading JSON has no limit of depth; writing it has.
+    return '(nested too deeply)'
+  }
+}
+
+/** The beginning of a text, as PostgreSQL can store it whatever a file had there. */
+export function storable(text: string, charsMax = valueCharsMax): string {
   return text
-    .slice(0, valueCharsMax)
+    .slice(0, charsMax)
     .replace(/[\u0000-\u001f]/g, ' ')
     .toWellFormed()
 }

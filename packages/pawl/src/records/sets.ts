@@ -1,9 +1,9 @@
 // Record sets: what a scope is made of, which types of row there are, and what each column must be. Declared once, resolved once.
 
-import { assertKnown, notOneOf, whole } from '../config.ts'
+import { assertKnown, notOneOf, whole, withoutUndefined } from '../config.ts'
 import { PawlError } from '../errors.ts'
 import { durationMs } from '../kernel/clock.ts'
-import { type Coerce, compileColumn, resolveColumn } from './columns.ts'
+import { type Coerce, compileCell, compileColumn, resolveColumn } from './columns.ts'
 import type { Column, MissingPolicy, RecordSetOptions, RecordTypeOptions, ScopeKey, UploadLimits } from './types.ts'
 
 export interface DefinedColumn {
@@ -12,6 +12,8 @@ export interface DefinedColumn {
   /** `,"name":`, ready to be put before the value. */
   readonly prefix: string
   readonly coerce: Coerce
+  /** Of a CSV or a workbook. */
+  readonly coerceCell: Coerce
 }
 
 export interface DefinedType {
@@ -81,14 +83,17 @@ const knownType = new Set(['key', 'columns', 'schema'])
 /** It is the key of the scope's events, which have the same limit. */
 const scopeCharsMax = 500
 const policies: readonly MissingPolicy[] = ['reject', 'keep', 'tombstone']
+const unknownPolicies = ['reject', 'ignore', 'keep'] as const
+const eventChoices = ['none', 'submission', 'record'] as const
+/** A row is one text here and in PostgreSQL. */
+const rowCharsMax = 100_000_000
+const keepMsMax = 36_500 * 86_400_000
 
 export function defineSet(name: string, options: RecordSetOptions): DefinedSet {
   const where = `records.define('${name}')`
   if (name.length === 0 || name.length > 200)
     throw new PawlError('PAWL_CONFIG', 'The name of a record set has 1 to 200 characters.')
   assertKnown(where, options, knownOptions)
-  assertKnown(`${where}.retry`, options.retry ?? {}, new Set(Object.keys(recordDefaults.retry)))
-  assertKnown(`${where}.limits`, options.limits ?? {}, new Set(Object.keys(recordDefaults.limits)))
   const types = new Map(
     Object.entries(options.types).map(([type, given]) => [type, defineType(`${where}.types.${type}`, type, given)]),
   )
@@ -97,7 +102,9 @@ export function defineSet(name: string, options: RecordSetOptions): DefinedSet {
     throw new PawlError('PAWL_CONFIG', `${where}.scope needs one or more different names.`)
   const missing = options.missing ?? 'keep'
   if (!policies.includes(missing)) throw notOneOf(`${where}.missing`, missing, policies)
-  const { limits } = recordDefaults
+  const { unknownColumns = 'reject', events = 'submission' } = options
+  if (!unknownPolicies.includes(unknownColumns)) throw notOneOf(`${where}.unknownColumns`, unknownColumns, unknownPolicies)
+  if (!eventChoices.includes(events)) throw notOneOf(`${where}.events`, events, eventChoices)
   return {
     name,
     scope: [...options.scope],
@@ -105,20 +112,55 @@ export function defineSet(name: string, options: RecordSetOptions): DefinedSet {
     types,
     typeColumn: options.typeColumn ?? 'type',
     missing,
-    unknownColumns: options.unknownColumns ?? 'reject',
+    unknownColumns,
     schemaVersion: whole('schemaVersion', options.schemaVersion ?? 1, 1, 2_147_483_647),
     classify: options.classify,
-    events: options.events ?? 'submission',
+    events,
     failureClass: options.failureClass,
-    retry: { ...recordDefaults.retry, ...options.retry },
+    retry: retryOf(`${where}.retry`, options.retry),
     chunkRows: whole('chunkRows', options.chunkRows ?? 5000, 1, 100_000),
-    limits: { ...limits, ...options.limits, xlsx: { ...limits.xlsx, ...options.limits?.xlsx } },
-    keepMs: {
-      validated: durationMs(options.keep?.validated ?? recordDefaults.keepMs.validated),
-      uploading: durationMs(options.keep?.uploading ?? recordDefaults.keepMs.uploading),
-      ended: durationMs(options.keep?.ended ?? recordDefaults.keepMs.ended),
-    },
+    limits: limitsOf(`${where}.limits`, options.limits),
+    keepMs: keepOf(`${where}.keep`, options.keep),
   }
+}
+
+function retryOf(where: string, given: RecordSetOptions['retry'] = {}): DefinedSet['retry'] {
+  assertKnown(where, given, namesOf(recordDefaults.retry))
+  const filled = { ...recordDefaults.retry, ...withoutUndefined(given) }
+  return {
+    attempts: whole(`${where}.attempts`, filled.attempts, 1, 1_000_000),
+    initialMs: whole(`${where}.initialMs`, filled.initialMs, 0, 86_400_000),
+    maxMs: whole(`${where}.maxMs`, filled.maxMs, 0, 86_400_000),
+    jitter: filled.jitter,
+  }
+}
+
+function limitsOf(where: string, given: Partial<UploadLimits> = {}): UploadLimits {
+  const { xlsx, ...limits } = recordDefaults.limits
+  const { xlsx: givenXlsx = {}, ...others } = given
+  assertKnown(where, given, namesOf(recordDefaults.limits))
+  assertKnown(`${where}.xlsx`, givenXlsx, namesOf(xlsx))
+  const filled = { ...limits, ...withoutUndefined(others) }
+  const filledXlsx = { ...xlsx, ...withoutUndefined(givenXlsx) }
+  assertWhole(where, filled)
+  assertWhole(`${where}.xlsx`, filledXlsx)
+  whole(`${where}.rowCharsMax`, filled.rowCharsMax, 1, rowCharsMax)
+  return { ...filled, xlsx: filledXlsx }
+}
+
+function assertWhole(where: string, numbers: Readonly<Record<string, number>>): void {
+  for (const [name, value] of Object.entries(numbers)) whole(`${where}.${name}`, value, 1, Number.MAX_SAFE_INTEGER)
+}
+
+function keepOf(where: string, given: RecordSetOptions['keep'] = {}): DefinedSet['keepMs'] {
+  assertKnown(where, given, namesOf(recordDefaults.keepMs))
+  const filled = { ...recordDefaults.keepMs, ...withoutUndefined(given) }
+  const ms = (name: keyof typeof filled) => whole(`${where}.${name}`, durationMs(filled[name]), 1, keepMsMax)
+  return { validated: ms('validated'), uploading: ms('uploading'), ended: ms('ended') }
+}
+
+function namesOf(options: object): ReadonlySet<string> {
+  return new Set(Object.keys(options))
 }
 
 function defineType(where: string, name: string, options: RecordTypeOptions): DefinedType {
@@ -149,7 +191,7 @@ function defineColumn(where: string, name: string, given: Parameters<typeof reso
   const resolved = resolveColumn(where, given)
   // A row without its key cannot be told apart from the others.
   const column = isKey ? { ...resolved, required: true } : resolved
-  return { name, column, prefix: `,${JSON.stringify(name)}:`, coerce: compileColumn(column) }
+  return { name, column, prefix: `,${JSON.stringify(name)}:`, coerce: compileColumn(column), coerceCell: compileCell(column) }
 }
 
 /** The canonical text of a scope: its parts in the declared order, as a JSON array, so that no part can run into the next. */

@@ -24,7 +24,7 @@ export function sourceRows(
     case 'json':
       return readJson(bytes.text(), limits)
     case 'xlsx':
-      return readXlsx(bytes.chunks(), limits.xlsx, types)
+      return readXlsx(bytes.chunks(), limits, types)
     default:
       throw new PawlError('PAWL_CONFIG', `format must be one of ${formats.join(', ')}; it is ${String(format)}.`)
   }

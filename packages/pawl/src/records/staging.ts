@@ -7,7 +7,7 @@ import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import { type RecordsCore, read, run, transact } from './core.ts'
 import { changedFields } from './diff.ts'
-import type { ReadRow, RowFault } from './rows.ts'
+import { type ReadRow, type RowFault, storable } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
 
 const lookupStatement = statement(import.meta.url, 'lookup')
@@ -15,6 +15,14 @@ const progressStatement = statement(import.meta.url, 'stage-progress')
 const errorsStatement = statement(import.meta.url, 'errors-add')
 
 export const batchRows = 2500
+/** A batch ends early when its rows are large, so that memory is bounded in bytes too. */
+export const batchChars = 4_000_000
+/** About what an error with its texts needs. */
+const faultChars = 500
+
+export function charsOf(row: ReadRow): number {
+  return row.data.length + row.faults.length * faultChars
+}
 
 export interface Staged {
   readonly id: string
@@ -173,7 +181,13 @@ export async function addErrors(
 ): Promise<void> {
   if (faults.length === 0) return
   const errors = JSON.stringify(
-    faults.map(({ line, fault }) => ({ line, ...fault, reason: fault.reason.slice(0, 1000).toWellFormed() })),
+    faults.map(({ line, fault: { code, column, value, reason } }) => ({
+      line,
+      code,
+      column: column === null ? null : storable(column),
+      value: value === null ? null : storable(value),
+      reason: storable(reason, 1000),
+    })),
   )
   await run(tx, errorsStatement, { tenant, id, first, errors })
 }

@@ -1,12 +1,15 @@
 // Rows of cells under a header: CSV and sheets of a workbook.
 
 import { Malformed } from './bytes.ts'
-import type { RowFault, SourceRow } from './rows.ts'
+import { numberText } from './json-text.ts'
+import { type RowFault, type SourceRow, shown } from './rows.ts'
 
 const columnsMax = 5000
 
 export class Header {
   readonly names: readonly string[]
+  /** Where columns without a name are. */
+  readonly nameless: readonly number[]
   readonly index: ReadonlyMap<string, number>
   /** For each set of known columns, where the others are. */
   readonly #others = new WeakMap<ReadonlyMap<string, unknown>, readonly (readonly [name: string, index: number])[]>()
@@ -14,10 +17,12 @@ export class Header {
   readonly type: string | undefined
 
   constructor(cells: readonly unknown[], line: number, type?: string) {
-    this.names = cells.map((cell) => (cell === undefined || cell === null ? '' : String(cell).trim()))
+    this.names = cells.map(nameOf)
     this.type = type
     if (cells.length > columnsMax)
       throw new Malformed('header', line, `The header has ${cells.length} columns; the limit is ${columnsMax}.`)
+    for (const name of this.names) assertName(name, line)
+    this.nameless = this.names.flatMap((name, at) => (name === '' ? [at] : []))
     const index = new Map<string, number>()
     for (const [at, name] of this.names.entries()) {
       if (name === '') continue
@@ -28,8 +33,8 @@ export class Header {
     this.index = index
   }
 
-  row(line: number, cells: readonly unknown[]): TabularRow {
-    return new TabularRow(this, line, cells)
+  row(line: number, cells: readonly unknown[], place?: string): TabularRow {
+    return new TabularRow(this, line, cells, place)
   }
 
   placesOf(columns: readonly { readonly name: string }[]): readonly number[] {
@@ -53,12 +58,15 @@ export class Header {
 
 export class TabularRow implements SourceRow {
   readonly line: number
+  readonly place: string | undefined
+  readonly isTabular = true
   readonly #header: Header
   readonly #cells: readonly unknown[]
 
-  constructor(header: Header, line: number, cells: readonly unknown[]) {
+  constructor(header: Header, line: number, cells: readonly unknown[], place: string | undefined) {
     this.#header = header
     this.line = line
+    this.place = place
     this.#cells = cells
   }
 
@@ -67,12 +75,17 @@ export class TabularRow implements SourceRow {
   }
 
   get fault(): RowFault | undefined {
-    const { names } = this.#header
+    const { names, nameless } = this.#header
+    const place = nameless.find((index) => !isEmpty(this.#cells[index]))
+    if (place !== undefined) {
+      const reason = `the header has no name for the column of cell ${place + 1}, which has a value`
+      return { code: 'cells', reason, column: null, value: shown(this.#cells[place]) }
+    }
     if (this.#cells.length <= names.length) return undefined
     const extra = this.#cells.slice(names.length).findIndex((cell) => cell !== '' && cell !== undefined && cell !== null)
     if (extra < 0) return undefined
     const reason = `it has ${this.#cells.length} cells and the header names ${names.length} columns`
-    return { code: 'cells', reason, column: null, value: String(this.#cells[names.length + extra]).slice(0, 200) }
+    return { code: 'cells', reason, column: null, value: shown(this.#cells[names.length + extra]) }
   }
 
   get(column: string): unknown {
@@ -93,6 +106,28 @@ export class TabularRow implements SourceRow {
 }
 
 const none: readonly string[] = []
+
+/** A name that cannot be one shows that the file is not the text that it was taken for. */
+function assertName(name: string, line: number): void {
+  if (name.includes('\u0000'))
+    throw new Malformed(
+      'header',
+      line,
+      'The header has NUL characters: the file may be UTF-16. Save it as UTF-8 and upload it again.',
+    )
+  if (/\r(?!\n)/.test(name))
+    throw new Malformed(
+      'header',
+      line,
+      'The header has a carriage return in it: lines must end with LF or CRLF. Save it so and upload it again.',
+    )
+}
+
+/** A year may be a number in a workbook's header. */
+function nameOf(cell: unknown): string {
+  if (cell === undefined || cell === null) return ''
+  return (numberText(cell) ?? String(cell)).trim()
+}
 
 function isEmpty(cell: unknown): boolean {
   return cell === undefined || cell === null || (typeof cell === 'string' && cell.trim() === '')

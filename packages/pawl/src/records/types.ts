@@ -14,6 +14,7 @@ export interface Column {
   readonly max?: number | string
   /** Digits behind the point that a number may have. */
   readonly scale?: number
+  /** Of texts, as are pattern, charsMax and trim. */
   readonly oneOf?: readonly string[]
   readonly pattern?: RegExp
   readonly charsMax?: number

@@ -3,7 +3,7 @@ import { installProbe, moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { z } from 'zod'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import { csv, defineLoads, loadRows, ndjson, startWorker, submitted } from '../../test/support/records.ts'
+import { csv, defineLoads, ended, loadRows, ndjson, startWorker, submitted } from '../../test/support/records.ts'
 import { xlsx, zip } from '../../test/support/xlsx.ts'
 
 let db: TestDatabase
@@ -176,6 +176,10 @@ test.each([
   ['csv', 'rowId,note\na,"closed"x\n', 'quote', 2],
   ['csv', 'rowId,rowId\na,b\n', 'header', 1],
   ['csv', '', 'empty', 1],
+  ['csv', 'rowId,note\r1,foo\r2,bar\r', 'header', 1],
+  ['csv', Buffer.from('rowId,note\n1,foo\n', 'utf16le'), 'header', 1],
+  ['ndjson', '', 'empty', 1],
+  ['ndjson', ' \n\n', 'empty', 1],
   ['csv', Buffer.from([0x72, 0x6f, 0x77, 0xff, 0xfe, 0x0a]), 'encoding', 0],
   ['csv', `rowId,note\na,"${'x'.repeat(1_100_000)}`, 'row-too-long', 2],
   ['ndjson', '{"rowId":"a"}\n{"rowId":"b"\n{"rowId":"c"}\n', 'json', 2],
@@ -212,6 +216,96 @@ test('[R10] rows of the wrong shape are row errors', async () => {
     'nul',
     'surrogate',
   ])
+})
+
+test('[R10] an error that quotes a NUL, half a surrogate pair, a huge name or a deep value is an error of the data like any other', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const deep = `${'['.repeat(50_000)}${']'.repeat(50_000)}`
+  const odd = await scope.upload(
+    [
+      '{"rowId":"1","a\\u0000b":"x"}\n{"rowId":"2","c\\ud800":"x"}\n',
+      `{"rowId":"3","${'d'.repeat(900_000)}":"x"}\n{"rowId":${deep}}\n"${'\\u0000'.repeat(10)}"\n`,
+    ],
+    { format: 'ndjson' },
+  )
+  expect(odd).toMatchObject({ state: 'invalid', counts: { errors: 5 } })
+  expect((await pawl.records.errors(odd.id)).items).toMatchObject([
+    { line: 1, code: 'unknown-column', column: 'a b' },
+    { line: 2, code: 'unknown-column', column: 'c\ufffd' },
+    { line: 3, code: 'unknown-column', column: 'd'.repeat(200) },
+    { line: 4, code: 'text', column: 'rowId', value: '(nested too deeply)' },
+    { line: 5, code: 'object' },
+  ])
+  const quote = await scope.upload(['rowId,note\nx\0"y,1\n'], { format: 'csv' })
+  expect(quote).toMatchObject({ state: 'invalid', error: expect.stringMatching(/has a quote in it: x "y/) })
+  const wide = await scope.upload(['rowId\na,b\0\n'], { format: 'csv' })
+  expect((await pawl.records.errors(wide.id)).items).toMatchObject([{ code: 'cells', value: 'b ' }])
+  const key = `${'k'.repeat(199)}\u{1f600}${'k'.repeat(50)}`
+  const twice = await scope.upload([`rowId\n${key}\n${key}\n`], { format: 'csv' })
+  expect((await pawl.records.errors(twice.id)).items).toMatchObject([{ code: 'duplicate', value: `${'k'.repeat(199)}\ufffd` }])
+})
+
+test('[R8] large rows make small batches: what is staged, rebased, listed and exported at once is bounded in bytes', async () => {
+  const pawl = db.pawl()
+  const set = pawl.records.define('large', {
+    scope: ['x'],
+    types: { row: { key: 'id', columns: { id: 'text', text: { type: 'text', charsMax: 900_000 } } } },
+  })
+  const scope = pawl.records.in(set, { x: '1' })
+  await startWorker(pawl)
+  function* rows() {
+    for (let id = 10; id < 40; id++) yield `{"id":"${id}","text":"${'x'.repeat(900_000)}"}\n`
+  }
+  /** How many bytes each transaction staged. */
+  const batches = async (id: string) =>
+    (
+      await db.query<{ bytes: number }>(
+        'select sum(octet_length(data::text))::int as bytes from pawl.submission_row where submission = $1 group by xmin::text',
+        [id],
+      )
+    ).map(({ bytes }) => bytes)
+  const upload = await scope.upload(rows(), { format: 'ndjson' })
+  await scope.put({ data: { id: '1' } })
+  await pawl.records.submit(upload.id).catch(() => undefined)
+  const rebased = await pawl.records.rebase(upload.id)
+  for (const { id } of [upload, rebased]) {
+    const found = await batches(id)
+    expect(found.reduce((sum, bytes) => sum + bytes)).toBeGreaterThan(27_000_000)
+    expect(Math.max(...found)).toBeLessThan(5_000_000)
+  }
+  await pawl.records.submit(rebased.id)
+  expect(await ended(pawl, rebased.id)).toMatchObject({ state: 'submitted', counts: { created: 30 } })
+  const { items, next } = await scope.list({ limit: 1000 })
+  expect(items.length).toBeLessThan(10)
+  expect(next).toBeDefined()
+  const texts: string[] = []
+  for await (const text of scope.export({ format: 'ndjson' })) texts.push(text)
+  expect(Math.max(...texts.map(({ length }) => length))).toBeLessThan(5_500_000)
+  expect(texts.join('').match(/"id"/g)).toHaveLength(31)
+})
+
+test('[R8] of the undeclared columns of a row 50 are errors, and one more says how many there are', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const names = Array.from({ length: 300 }, (_, n) => `n${n}`)
+  const upload = await scope.upload([`rowId,${names.join(',')}\na,${names.join(',')}\nb\n`], { format: 'csv' })
+  expect(upload).toMatchObject({ state: 'invalid', counts: { created: 1, invalid: { created: 1 }, errors: 51 } })
+  const { items } = await pawl.records.errors(upload.id, { limit: 100 })
+  expect(items.slice(-2)).toMatchObject([
+    { line: 2, code: 'unknown-column', column: 'n49' },
+    { line: 2, code: 'unknown-columns', reason: "it has 250 more columns that 'load' does not have" },
+  ])
+})
+
+test('[R10] a value under a column without a name is an error; rows of only empty cells are no rows', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const nameless = await scope.upload(['rowId,,note\n1,secret,x\n2,,y\n'], { format: 'csv' })
+  expect(nameless).toMatchObject({ state: 'invalid', counts: { created: 1, errors: 1 } })
+  expect((await pawl.records.errors(nameless.id)).items).toMatchObject([{ line: 2, code: 'cells', value: 'secret' }])
+  const padded = await scope.upload(['rowId,"Note\r\nof it",note\n,,\n1,,x\n,,\n"","",\n'], { format: 'csv' })
+  expect(padded).toMatchObject({ state: 'validated', counts: { rows: 1, created: 1 } })
 })
 
 test('[R10] an upload that is cut short has failed, not your data; it can be started over, and the first one is refused', async () => {
@@ -501,6 +595,129 @@ test('[R10] a workbook: sheets named after types, dates, numbers, shared and inl
   expect(cut).toMatchObject({ state: 'invalid', error: expect.stringMatching(/cut short/) })
 })
 
+/** A workbook with one sheet of this XML. */
+const sheetOf = (rows: string, more: Record<string, string> = {}) =>
+  xlsx(
+    [{ name: 'load', rows: [] }],
+    Object.fromEntries(
+      Object.entries({ 'xl/worksheets/sheet1.xml': `<worksheet><sheetData>${rows}</sheetData></worksheet>`, ...more }).map(
+        ([name, xml]) => [name, Buffer.from(xml)],
+      ),
+    ),
+  )
+const inline = (text: string) => `<c t="inlineStr"><is><t>${text}</t></is></c>`
+const loadHead = `<row r="1">${inline('rowId')}${inline('tonnes')}${inline('note')}</row>`
+
+test('[R6] a number of a workbook is the number that Excel shows, not the 17 digits that it writes', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(
+    pawl.records.define('scaled', {
+      scope: ['x'],
+      types: { load: { key: 'id', columns: { id: 'integer', tonnes: { type: 'number', scale: 3 } } } },
+    }),
+    { x: '1' },
+  )
+  const written = [
+    '19.989999999999998',
+    '1.1000000000000001',
+    '0.57999999999999996',
+    '15.399999999999999',
+    '123456789012.35001',
+    '2.5',
+    '1.0000000000000001E-3',
+  ]
+  const rows = written.map((number, id) => `<row r="${id + 2}"><c><v>${id}</v></c><c><v>${number}</v></c></row>`)
+  // A whole number is exact as it is written.
+  rows.push('<row r="9"><c><v>9007199254740991</v></c><c><v>1234567890123456</v></c></row>')
+  const upload = await scope.upload([sheetOf(`<row r="1">${inline('id')}${inline('tonnes')}</row>${rows.join('')}`)], {
+    format: 'xlsx',
+  })
+  expect((await pawl.records.errors(upload.id)).items).toEqual([])
+  expect((await pawl.records.rows(upload.id, 'created')).items.map(({ after }) => after!.tonnes)).toEqual([
+    '19.99',
+    '1.1',
+    '0.58',
+    '15.4',
+    '123456789012.35',
+    '2.5',
+    '0.001',
+    '1234567890123456',
+  ])
+})
+
+test.each(['0', '-1', '2', '1', 'x', '1e1', '9007199254740993'])(
+  '[R10] a workbook whose rows are out of order (%s behind 2) is invalid',
+  async (r) => {
+    const pawl = db.pawl()
+    const scope = pawl.records.in(defineLoads(pawl), here)
+    const rows = `${loadHead}<row r="2">${inline('a')}</row><row r="${r}">${inline('b')}</row>`
+    const upload = await scope.upload([sheetOf(rows)], { format: 'xlsx' })
+    expect(upload).toMatchObject({ state: 'invalid', error: expect.stringMatching(/row numbered/) })
+  },
+)
+
+test('[R10] a workbook with prefixed elements, single quotes, phonetic runs, numbers in its header and entities that are none', async () => {
+  const pawl = db.pawl()
+  const set = pawl.records.define('odd', {
+    scope: ['x'],
+    types: { load: { key: 'rowId', columns: { rowId: 'text', '2026': 'integer', on: 'date' } } },
+  })
+  const scope = pawl.records.in(set, { x: '1' })
+  const cell = (text: string) => inline(text).replaceAll(/<(\/?)(?=\w)/g, '<$1x:')
+  const rows = [
+    `<x:row r='1'>${cell('rowId')}<x:c r='B1'><x:v>2026</x:v></x:c>${cell('on')}</x:row>`,
+    `<x:row r='2'><x:c r='A2' t='s'><x:v>0</x:v></x:c><x:c r='B2'><x:v>7</x:v></x:c><x:c r='C2' s='1'><x:v>46053</x:v></x:c></x:row>`,
+    `<x:row r='3'>${cell('&constructor;')}</x:row>`,
+  ]
+  const book = sheetOf('', {
+    'xl/worksheets/sheet1.xml': `<x:worksheet xmlns:x='x'><x:sheetData>${rows.join('')}</x:sheetData></x:worksheet>`,
+    'xl/workbook.xml': "<x:workbook><x:sheets><x:sheet name='load' sheetId='1' d3p1:id='rId1'/></x:sheets></x:workbook>",
+    'xl/_rels/workbook.xml.rels': "<Relationships><Relationship Id='rId1' Target='worksheets/sheet1.xml'/></Relationships>",
+    'xl/sharedStrings.xml':
+      "<x:sst><x:si><x:t>漢字</x:t><x:rPh sb='0' eb='2'><x:t>カンジ</x:t></x:rPh><x:phoneticPr fontId='1'/></x:si></x:sst>",
+    // The first has no format, which is format 0.
+    'xl/styles.xml': "<x:styleSheet><x:cellXfs><x:xf fontId='1'/><x:xf numFmtId='14'/></x:cellXfs></x:styleSheet>",
+  })
+  const upload = await scope.upload([book], { format: 'xlsx' })
+  expect((await pawl.records.errors(upload.id)).items).toEqual([])
+  expect((await pawl.records.rows(upload.id, 'created')).items.map(({ after }) => after)).toEqual([
+    { rowId: '漢字', '2026': '7', on: '2026-01-31' },
+    { rowId: '&constructor;' },
+  ])
+})
+
+test('[R10] errors of a workbook with several sheets name the sheet and the row in it', async () => {
+  const pawl = db.pawl()
+  const type = { key: 'id', columns: { id: 'text', tonnes: 'number' } } as const
+  const scope = pawl.records.in(pawl.records.define('book', { scope: ['x'], types: { received: type, sent: type } }), { x: '1' })
+  const head = ['id', 'tonnes']
+  const [received, sent] = [
+    { name: 'received', rows: [head, ['a', 1], ['b', 1]] },
+    { name: 'sent', rows: [head, ['a', 'x']] },
+  ]
+  const bad = await scope.upload([xlsx([received, sent])], { format: 'xlsx' })
+  expect((await pawl.records.errors(bad.id)).items).toMatchObject([
+    { line: 5, column: 'tonnes', value: 'x', reason: "row 2 of the sheet 'sent': it must be a number" },
+  ])
+  const twice = await scope.upload([xlsx([received, { name: 'sent', rows: [['id', 'id']] }])], { format: 'xlsx' })
+  expect(twice).toMatchObject({ state: 'invalid', error: "The sheet 'sent': The header has the column 'id' twice." })
+  const empty = await scope.upload([xlsx([{ name: 'other', rows: [] }])], { format: 'xlsx' })
+  expect(empty).toMatchObject({ state: 'invalid', error: "The sheet 'other': It is empty: it has no header." })
+})
+
+test('[R10] a row of a workbook has the limit of every row, however often it names one text', async () => {
+  const pawl = db.pawl()
+  const columns = Object.fromEntries(Array.from({ length: 40 }, (_, n) => [`c${n}`, 'text' as const]))
+  const scope = pawl.records.in(pawl.records.define('wide', { scope: ['x'], types: { load: { key: 'c0', columns } } }), {
+    x: '1',
+  })
+  const rows = [Object.keys(columns).map(inline), Array.from({ length: 40 }, () => '<c t="s"><v>0</v></c>')]
+  const texts = { 'xl/sharedStrings.xml': `<sst><si><t>${'x'.repeat(30_000)}</t></si></sst>` }
+  const sheet = rows.map((cells) => `<row>${cells.join('')}</row>`).join('')
+  const upload = await scope.upload([sheetOf(sheet, texts)], { format: 'xlsx' })
+  expect(upload).toMatchObject({ state: 'invalid', error: expect.stringMatching(/more than 1000000 characters/) })
+})
+
 test('[R10] a workbook that is a bomb, and one with too many texts, are refused before they fill the memory', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(
@@ -535,5 +752,8 @@ test('[R10] a workbook that is a bomb, and one with too many texts, are refused 
   )
   expect(entries).toMatchObject({ state: 'invalid', error: expect.stringMatching(/11 entries/) })
   const large = await scope.upload([Buffer.alloc(2_000_000)], { format: 'xlsx' })
-  expect(large).toMatchObject({ state: 'invalid', error: expect.stringMatching(/larger than 1000000 bytes/) })
+  expect(large).toMatchObject({
+    state: 'invalid',
+    error: expect.stringMatching(/larger than 1000000 bytes.*limits\.xlsx\.fileBytesMax/),
+  })
 })

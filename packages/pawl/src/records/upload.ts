@@ -8,10 +8,10 @@ import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import { Malformed, UploadBytes } from './bytes.ts'
 import { idText, type RecordsCore, read, run, transact } from './core.ts'
-import { type ReadRow, RowReader } from './rows.ts'
+import { type ReadRow, RowReader, storable } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
 import { sourceRows } from './sources.ts'
-import { addErrors, batchRows, type Staged, Stager, uploadLost } from './staging.ts'
+import { addErrors, batchChars, batchRows, charsOf, type Staged, Stager, uploadLost } from './staging.ts'
 import { needSubmission, readSubmission, type SubmissionRow } from './submissions.ts'
 import { expired, wrongState } from './submit.ts'
 import type { Body, UploadOptions } from './types.ts'
@@ -53,7 +53,11 @@ export async function upload(core: RecordsCore, place: Place, body: Body, option
       ? await begin(core, place, 'upload', options, null)
       : await restart(core, place, options, options.restart)
   const { limits } = place.set
-  const bytes = new UploadBytes(body, options.format === 'xlsx' ? limits.xlsx.fileBytesMax : limits.bytesMax, options.signal)
+  const limit =
+    options.format === 'xlsx'
+      ? { name: 'limits.xlsx.fileBytesMax', bytesMax: limits.xlsx.fileBytesMax }
+      : { name: 'limits.bytesMax', bytesMax: limits.bytesMax }
+  const bytes = new UploadBytes(body, limit, options.signal)
   await fill(
     core,
     place,
@@ -256,7 +260,7 @@ async function endBadly(
     id: staged.id,
     fence: staged.fence,
     state: isInvalid ? 'invalid' : 'upload-failed',
-    error: isInvalid ? error.message : describeError(error, 2000),
+    error: isInvalid ? storable(error.message, 2000) : describeError(error, 2000),
     errors: isInvalid ? 1 : 0,
     bytes: source.bytes(),
     keep_ms: isInvalid ? place.set.keepMs.validated : place.set.keepMs.ended,
@@ -304,14 +308,18 @@ const turnRows = 100
 async function* parsed(set: DefinedSet, bytes: UploadBytes, options: UploadOptions): AsyncGenerator<readonly ReadRow[]> {
   const reader = new RowReader(set)
   let batch: ReadRow[] = []
+  let chars = 0
   for await (const rows of sourceRows(options.format, bytes, set.limits, new Set(set.types.keys()))) {
     for (const row of rows) {
-      const found = reader.read(row)
-      batch.push(found instanceof Promise ? await found : found)
+      const reading = reader.read(row)
+      const found = reading instanceof Promise ? await reading : reading
+      batch.push(found)
+      chars += charsOf(found)
       if (batch.length % turnRows === 0) await nextTurn()
-      if (batch.length < batchRows) continue
+      if (batch.length < batchRows && chars < batchChars) continue
       yield batch
       batch = []
+      chars = 0
     }
   }
   if (batch.length > 0) yield batch

@@ -1,5 +1,5 @@
 // Workbooks. A zip has its directory at its end, so the file is spooled to disk first, within its limit, and then read sheet by sheet as a
-// stream. Cells become what a CSV would have had: texts, numbers as written, booleans, and dates by their cell's format.
+// stream. Cells become what a CSV would have had: texts, numbers as Excel shows them, booleans, and dates by their cell's format.
 
 import { mkdtemp, open, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -8,15 +8,20 @@ import { Malformed } from './bytes.ts'
 import { numberMark } from './json-text.ts'
 import type { SourceRow } from './rows.ts'
 import { Header } from './tabular.ts'
-import type { XlsxLimits } from './types.ts'
+import type { UploadLimits } from './types.ts'
 import { attribute, elements, elementText, unescapeXml } from './xml.ts'
 import { ZipFile } from './zip.ts'
 
 const cellsMax = 16_384
+/** More rows than any program has in one sheet. */
+const rowNumberMax = 16_777_216
+/** Rows that are read before they are given on, or fewer if they are long. */
+const turnRows = 500
+const turnChars = 1_000_000
 
 export async function* readXlsx(
   chunks: AsyncIterable<Buffer>,
-  limits: XlsxLimits,
+  limits: UploadLimits,
   types: ReadonlySet<string>,
 ): AsyncGenerator<readonly SourceRow[]> {
   const folder = await mkdtemp(join(tmpdir(), 'pawl-xlsx-'))
@@ -25,7 +30,7 @@ export async function* readXlsx(
     const sizeBytes = await spool(chunks, path)
     const file = await open(path, 'r')
     try {
-      yield* readWorkbook(await ZipFile.open(file, sizeBytes, limits), limits, types)
+      yield* readWorkbook(await ZipFile.open(file, sizeBytes, limits.xlsx), limits, types)
     } finally {
       await file.close()
     }
@@ -59,24 +64,35 @@ interface Book {
   /** Whether the style of this index shows a date. */
   readonly dates: readonly boolean[]
   readonly is1904: boolean
+  readonly rowCharsMax: number
 }
 
-async function* readWorkbook(zip: ZipFile, limits: XlsxLimits, types: ReadonlySet<string>): AsyncGenerator<readonly SourceRow[]> {
+async function* readWorkbook(
+  zip: ZipFile,
+  limits: UploadLimits,
+  types: ReadonlySet<string>,
+): AsyncGenerator<readonly SourceRow[]> {
   const { sheets, is1904 } = await readSheets(zip)
   const book: Book = {
     zip,
-    strings: await readStrings(zip, limits.sharedStringsBytesMax),
+    strings: await readStrings(zip, limits.xlsx.sharedStringsBytesMax),
     dates: await readDateStyles(zip),
     is1904,
+    rowCharsMax: limits.rowCharsMax,
   }
   // Sheets that are named after a type are those rows; otherwise the first sheet has them all.
   const named = sheets.filter((sheet) => types.has(sheet.name))
   let lines = 0
   for (const sheet of named.length > 0 ? named : sheets.slice(0, 1)) {
     let last = lines
-    for await (const rows of readSheet(book, sheet, named.length > 0 ? sheet.name : undefined, lines)) {
-      last = rows.at(-1)?.line ?? last
-      if (rows.length > 0) yield rows
+    try {
+      for await (const rows of readSheet(book, sheet, named.length > 0 ? sheet.name : undefined, lines)) {
+        last = rows.at(-1)?.line ?? last
+        if (rows.length > 0) yield rows
+      }
+    } catch (error) {
+      if (!(error instanceof Malformed)) throw error
+      throw new Malformed(error.code, error.line, `The sheet '${sheet.name.slice(0, 100)}': ${error.message}`)
     }
     lines = last
   }
@@ -88,7 +104,7 @@ async function readSheets(zip: ZipFile): Promise<{ sheets: Sheet[]; is1904: bool
     targets.set(attribute(xml, 'Id') ?? '', attribute(xml, 'Target') ?? '')
   const sheets: Sheet[] = []
   for await (const xml of elements(zip.read('xl/workbook.xml'), 'sheet')) {
-    const target = targets.get(attribute(xml, 'r:id') ?? '')
+    const target = targets.get(attribute(xml, 'id') ?? '')
     if (target !== undefined)
       sheets.push({
         name: unescapeXml(attribute(xml, 'name') ?? ''),
@@ -108,7 +124,7 @@ async function readStrings(zip: ZipFile, bytesMax: number): Promise<string[]> {
   const strings: string[] = []
   let bytes = 0
   for await (const xml of elements(zip.read('xl/sharedStrings.xml'), 'si')) {
-    const text = elementText(xml, 't')
+    const text = richText(xml)
     bytes += text.length + 20
     if (bytes > bytesMax)
       throw new Malformed(
@@ -121,6 +137,11 @@ async function readStrings(zip: ZipFile, bytesMax: number): Promise<string[]> {
   return strings
 }
 
+/** Without the phonetic runs, which say how a text is read aloud. */
+function richText(xml: string): string {
+  return elementText(xml.includes('<rPh') ? xml.replace(/<rPh\b[\s\S]*?<\/rPh>/g, '') : xml, 't')
+}
+
 /** Number formats 14 to 22 and 45 to 47 are dates or times; own formats are if they have a letter of a date outside quotes and brackets. */
 async function readDateStyles(zip: ZipFile): Promise<boolean[]> {
   if (!zip.has('xl/styles.xml')) return []
@@ -131,8 +152,8 @@ async function readDateStyles(zip: ZipFile): Promise<boolean[]> {
   }
   const dates: boolean[] = []
   for await (const list of elements(zip.read('xl/styles.xml'), 'cellXfs')) {
-    for (const [, format] of list.matchAll(/<xf\b[^>]*?numFmtId="(\d+)"/g)) {
-      const id = Number(format)
+    for (const [xf] of list.matchAll(/<xf\b[^>]*>/g)) {
+      const id = Number(attribute(xf, 'numFmtId') ?? 0)
       dates.push((id >= 14 && id <= 22) || (id >= 45 && id <= 47) || own.has(id))
     }
   }
@@ -147,41 +168,59 @@ async function* readSheet(
 ): AsyncGenerator<readonly SourceRow[]> {
   let header: Header | undefined
   let rows: SourceRow[] = []
+  let chars = 0
   let number = 0
   for await (const xml of elements(book.zip.read(sheet.path), 'row')) {
-    number = Number(attribute(xml, 'r') ?? number + 1)
+    number = rowNumber(attribute(xml, 'r'), number, offset)
     const cells = readCells(book, xml, offset + number)
     if (cells.every((cell) => cell === undefined || cell === '')) continue
     if (header === undefined) {
       header = new Header(cells, offset + number, type)
       continue
     }
-    rows.push(header.row(offset + number, cells))
-    if (rows.length < 500) continue
+    rows.push(header.row(offset + number, cells, type === undefined ? undefined : `row ${number} of the sheet '${type}'`))
+    chars += xml.length
+    if (rows.length < turnRows && chars < turnChars) continue
     yield rows
     rows = []
+    chars = 0
   }
-  if (header === undefined)
-    throw new Malformed('empty', offset, `The sheet '${sheet.name.slice(0, 100)}' is empty: it has no header.`)
+  if (header === undefined) throw new Malformed('empty', offset, 'It is empty: it has no header.')
   yield rows
+}
+
+/** Rows may leave numbers out and may leave out their own number, but none comes twice or before another. */
+function rowNumber(given: string | undefined, last: number, offset: number): number {
+  if (given === undefined) return last + 1
+  const number = /^\d{1,8}$/.test(given) ? Number(given) : 0
+  if (number > last && number <= rowNumberMax) return number
+  throw new Malformed(
+    'xlsx',
+    offset + last,
+    `Behind row ${last} comes a row numbered ${given.slice(0, 20)}. Save the workbook anew.`,
+  )
 }
 
 const cellPattern = /<c\b([^>]*?)(?:\/>|>([\s\S]*?)<\/c>)/g
 
 function readCells(book: Book, xml: string, line: number): unknown[] {
   const cells: unknown[] = []
+  let chars = 0
   for (const [, attributes = '', inner = ''] of xml.matchAll(cellPattern)) {
     const place = columnOf(attribute(`<c ${attributes}>`, 'r')) ?? cells.length
     if (place >= cellsMax) throw new Malformed('xlsx', line, `A row has more than ${cellsMax} cells.`)
     while (cells.length < place) cells.push(undefined)
-    cells[place] = cellValue(book, attributes, inner, line)
+    const cell = cellValue(book, attributes, inner, line)
+    cells[place] = cell
+    if (typeof cell === 'string') chars += cell.length
+    if (chars > book.rowCharsMax) throw new Malformed('row-too-long', line, `A row has more than ${book.rowCharsMax} characters.`)
   }
   return cells
 }
 
 function cellValue(book: Book, attributes: string, inner: string, line: number): unknown {
   const kind = attribute(`<c ${attributes}>`, 't')
-  if (kind === 'inlineStr') return elementText(inner, 't')
+  if (kind === 'inlineStr') return richText(inner)
   const text = elementText(inner, 'v')
   if (text === '') return undefined
   if (kind === 's') {
@@ -196,7 +235,17 @@ function cellValue(book: Book, attributes: string, inner: string, line: number):
   if (kind === 'e') return text
   const style = attribute(`<c ${attributes}>`, 's')
   if (style !== undefined && book.dates[Number(style)]) return serialDate(text, book.is1904)
-  return numberMark + text
+  return numberMark + shortened(text)
+}
+
+/**
+ * A number of a workbook is a double, of which Excel writes 17 digits and shows 15: 19.99 is written as 19.989999999999998. A whole number is
+ * written as it is.
+ */
+function shortened(text: string): string {
+  if (text.length <= 15 || !/[.eE]/.test(text)) return text
+  const number = Number(text)
+  return Number.isFinite(number) ? String(Number(number.toPrecision(15))) : text
 }
 
 /** A day is a number in a workbook: days since the end of 1899, with a 29 February 1900 that never was; or since 1904. */

@@ -5,29 +5,33 @@ import { Malformed } from './bytes.ts'
 
 const elementCharsMax = 4_000_000
 
-/** The texts of all elements with this name, one after another, whatever the chunks are. They must not be nested in themselves. */
+/**
+ * The texts of all elements with this name, one after another, whatever the chunks are, and without the prefix that a namespace may have given
+ * their tags. They must not be nested in themselves.
+ */
 export async function* elements(chunks: AsyncIterable<Buffer>, name: string): AsyncGenerator<string> {
   const decoder = new TextDecoder('utf-8')
-  const opening = new RegExp(`<${name}(?=[\\s/>])`)
-  const closing = `</${name}>`
+  const opening = new RegExp(`<([\\w.-]+:)?${name}(?=[\\s/>])`)
   let rest = ''
   for await (const chunk of chunks) {
     rest += decoder.decode(chunk, { stream: true })
     for (;;) {
-      const start = rest.search(opening)
-      if (start < 0) {
+      const found = opening.exec(rest)
+      if (found === null) {
         // The end may be the beginning of a tag.
-        rest = rest.slice(Math.max(0, rest.length - name.length - 2))
-        break
+        const tag = rest.lastIndexOf('<')
+        rest = tag < 0 || rest.includes('>', tag) ? '' : rest.slice(tag)
       }
-      const end = endOf(rest, start, closing)
+      const prefix = found?.[1] ?? ''
+      const end = found === null ? -1 : endOf(rest, found.index, `</${prefix}${name}>`)
       if (end < 0) {
-        rest = rest.slice(start)
+        rest = rest.slice(found?.index ?? 0)
         if (rest.length > elementCharsMax)
           throw new Malformed('xlsx', 0, `A <${name}> of the workbook has more than ${elementCharsMax} characters.`)
         break
       }
-      yield rest.slice(start, end)
+      const text = rest.slice(found!.index, end)
+      yield prefix === '' ? text : text.replaceAll(`<${prefix}`, '<').replaceAll(`</${prefix}`, '</')
       rest = rest.slice(end)
     }
   }
@@ -42,24 +46,26 @@ function endOf(text: string, start: number, closing: string): number {
   return end < 0 ? -1 : end + closing.length
 }
 
+/** An attribute of the first tag, with or without a prefix. */
 export function attribute(xml: string, name: string): string | undefined {
   const tag = xml.slice(0, xml.indexOf('>') + 1 || xml.length)
-  return new RegExp(`\\s${name}="([^"]*)"`).exec(tag)?.[1]
+  const found = new RegExp(`\\s(?:[\\w.-]+:)?${name}\\s*=\\s*(?:"([^"]*)"|'([^']*)')`).exec(tag)
+  return found?.[1] ?? found?.[2]
 }
 
 /** The text of all elements with this name inside, joined: rich text is in several. */
 export function elementText(xml: string, name: string): string {
   let text = ''
-  for (const [, inner] of xml.matchAll(new RegExp(`<${name}(?:\\s[^>]*)?>([\\s\\S]*?)</${name}>`, 'g'))) text += inner
+  for (const [, inner] of xml.matchAll(new RegExp(`<${name}(?:\\s(?:[^>]*[^/>])?)?>([\\s\\S]*?)</${name}>`, 'g'))) text += inner
   return unescapeXml(text)
 }
 
-const named: Readonly<Record<string, string>> = { amp: '&', lt: '<', gt: '>', quot: '"', apos: "'" }
+const named: ReadonlyMap<string, string> = new Map(Object.entries({ amp: '&', lt: '<', gt: '>', quot: '"', apos: "'" }))
 
 export function unescapeXml(text: string): string {
   if (!text.includes('&')) return text
   return text.replace(/&(?:#(\d{1,7})|#x([\da-f]{1,6})|(\w+));/gi, (whole, decimal?: string, hex?: string, name?: string) => {
-    if (name !== undefined) return named[name] ?? whole
+    if (name !== undefined) return named.get(name) ?? whole
     const code = decimal === undefined ? Number.parseInt(hex!, 16) : Number(decimal)
     return code <= 0x10ffff ? String.fromCodePoint(code) : whole
   })

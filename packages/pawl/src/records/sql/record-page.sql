@@ -1,8 +1,9 @@
 -- A page of records of a scope in the order of their keys, as they are committed or were at a number. With a number that stays the same, pages
 -- fit together whatever is committed between them.
 -- Locks: none.
--- Plan: record_scope_name, record_pkey in order, record_version_pkey. Nothing is sorted.
--- Rows: the next ones after (:after_type, :after_key); pinned is the number that they were read at.
+-- Plan: record_scope_name, record_pkey in order, record_version_pkey. Nothing is sorted. A length is known without reading a long text.
+-- Rows: the next ones after (:after_type, :after_key), none behind 4 MB; found is how many there would have been; pinned is the number that they
+-- were read at.
 with scope as materialized (
   select s.id, least(coalesce(:number::bigint, s.committed), s.committed) as number
   from pawl.record_scope s
@@ -10,24 +11,34 @@ with scope as materialized (
     and s.record_set = :record_set::text
     and s.scope = :scope::text
 )
-select r.type, r.key, v.number::text as number, v.status, v.submission::text as submission, v.schema_version, v.classification, v.changed, v.data::text as data,
-  v.is_erased, (select s.number from scope s)::text as pinned
-from pawl.record r
-cross join lateral (
-  select w.number, w.status, w.submission, w.schema_version, w.classification, w.changed, w.data, w.is_erased
-  from pawl.record_version w
-  where w.tenant = :tenant::text
-    and w.record_id = r.id
-    and w.number <= (select s.number from scope s)
-  order by w.number desc
-  limit 1
-) v
-where r.tenant = :tenant::text
-  -- Not a join: with one value for the scope the index has the order of the page, and the scan ends with the page.
-  and r.scope_id = (select s.id from scope s)
-  and (r.type, r.key) > (:after_type::text, :after_key::text)
-  and (:type::text is null or r.type = :type::text)
-  and (:with_deleted::boolean or v.status <> 'DELETED')
-  and (:filter::jsonb is null or v.data::jsonb @> :filter::jsonb)
-order by r.type, r.key
-limit :limit::integer
+select p.type, p.key, p.number::text as number, p.status, p.submission::text as submission, p.schema_version, p.classification, p.changed,
+  p.data::text as data, p.is_erased, (select s.number from scope s)::text as pinned, p.found
+from (
+  select f.type, f.key, f.number, f.status, f.submission, f.schema_version, f.classification, f.changed, f.data, f.is_erased,
+    (count(*) over ())::integer as found,
+    sum(octet_length(f.data::text)) over (order by f.type, f.key rows between unbounded preceding and 1 preceding) as bytes_before
+  from (
+    select r.type, r.key, v.number, v.status, v.submission, v.schema_version, v.classification, v.changed, v.data, v.is_erased
+    from pawl.record r
+    cross join lateral (
+      select w.number, w.status, w.submission, w.schema_version, w.classification, w.changed, w.data, w.is_erased
+      from pawl.record_version w
+      where w.tenant = :tenant::text
+        and w.record_id = r.id
+        and w.number <= (select s.number from scope s)
+      order by w.number desc
+      limit 1
+    ) v
+    where r.tenant = :tenant::text
+      -- Not a join: with one value for the scope the index has the order of the page, and the scan ends with the page.
+      and r.scope_id = (select s.id from scope s)
+      and (r.type, r.key) > (:after_type::text, :after_key::text)
+      and (:type::text is null or r.type = :type::text)
+      and (:with_deleted::boolean or v.status <> 'DELETED')
+      and (:filter::jsonb is null or v.data::jsonb @> :filter::jsonb)
+    order by r.type, r.key
+    limit :limit::integer
+  ) f
+) p
+where coalesce(p.bytes_before, 0) < 4000000
+order by p.type, p.key
