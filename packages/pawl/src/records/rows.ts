@@ -134,11 +134,17 @@ export class RowReader {
   }
 
   #validated(found: Pick<ReadRow, 'line' | 'type' | 'key'>, type: DefinedType, data: string): ReadRow | Promise<ReadRow> {
-    const result = type.schema!['~standard'].validate(JSON.parse(data))
-    return result instanceof Promise ? result.then((answer) => this.#answered(found, answer)) : this.#answered(found, result)
+    const given = JSON.parse(data) as Record<string, unknown>
+    const result = type.schema!['~standard'].validate(given)
+    const answered = (answer: SchemaResult<unknown>) => this.#answered(found, given, answer)
+    return result instanceof Promise ? result.then(answered) : answered(result)
   }
 
-  #answered(found: Pick<ReadRow, 'line' | 'type' | 'key'>, result: SchemaResult<unknown>): ReadRow {
+  #answered(
+    found: Pick<ReadRow, 'line' | 'type' | 'key'>,
+    given: Readonly<Record<string, unknown>>,
+    result: SchemaResult<unknown>,
+  ): ReadRow {
     if (result.issues === undefined) {
       try {
         return this.#finish(found, canonicalJson(result.value))
@@ -152,7 +158,8 @@ export class RowReader {
       result.issues.slice(0, 50).map((issue) => {
         const [first] = issue.path ?? []
         const column = first === undefined ? null : String(typeof first === 'object' ? first.key : first)
-        return { code: 'schema', reason: issue.message.slice(0, 500), column, value: null }
+        const value = column !== null && Object.hasOwn(given, column) ? shown(given[column]) : null
+        return { code: 'schema', reason: issue.message.slice(0, 500), column, value }
       }),
     )
   }

@@ -148,7 +148,7 @@ test('[R9] a schema sees the coerced row, and its issues are row errors', async 
   const scope = pawl.records.in(set, { x: '1' })
   const bad = await scope.upload(['id,kind,from,to\n1,,2026-01-02,2026-01-01\n'], { format: 'csv' })
   expect((await pawl.records.errors(bad.id)).items).toMatchObject([
-    { line: 2, column: 'to', code: 'schema', reason: 'it ends before it begins' },
+    { line: 2, column: 'to', value: '2026-01-01', code: 'schema', reason: 'it ends before it begins' },
   ])
   await scope.put({ data: { id: '1', from: '2026-01-01', to: '2026-01-02' } })
   expect(await scope.get('row', '1')).toMatchObject({ data: { kind: 'a' }, classification: 'included' })
