@@ -1,6 +1,5 @@
 // `pawl worker <module...>`: a process that runs the kinds of the user's modules until it is told to stop.
 
-import { Option } from 'commander'
 import { createPawl, durationMs, type StopReport, type Worker, type WorkerOptions } from 'pawl'
 import { requireDatabase, withoutPassword } from './database.ts'
 import { exitCodes } from './failure.ts'
@@ -17,8 +16,6 @@ interface Flags {
   readonly name?: string
   readonly grace: string
   readonly each?: boolean
-  readonly pooler?: 'none' | 'transaction'
-  readonly directUrl?: string
 }
 
 export function addWorker(adder: CommandAdder): void {
@@ -33,24 +30,16 @@ export function addWorker(adder: CommandAdder): void {
     .option('--name <name>', "shown in lists (default: the host's name and the process id)")
     .option('--grace <duration>', 'how long running jobs may take to finish when it is told to stop', '30s')
     .option('--each', 'print a line for each job, not only for those that went wrong')
-    .addOption(
-      new Option('--pooler <mode>', "'transaction' behind pgbouncer in transaction mode")
-        .choices(['none', 'transaction'])
-        .env('PAWL_POOLER'),
-    )
-    .addOption(new Option('--direct-url <url>', 'the same database without the pooler').env('PAWL_DIRECT_URL'))
   adder.does<Flags>(command, work)
 }
 
 async function work(context: Context<Flags>, modules: string[]): Promise<number> {
   const { terminal, flags } = context
   durationMs(flags.grace)
-  const { url } = await requireDatabase(context.databaseUrl)
+  const { url, options } = await requireDatabase(context.database)
   const pawl = createPawl({
-    databaseUrl: url,
+    ...options,
     applicationName: 'pawl worker',
-    ...(flags.pooler ? { pooler: flags.pooler } : {}),
-    ...(flags.directUrl ? { directUrl: flags.directUrl } : {}),
     // Where a machine reads, the library's own JSON lines on stderr are what it wants.
     ...(terminal.output === 'table' ? { logger: personLogger(terminal) } : {}),
   })

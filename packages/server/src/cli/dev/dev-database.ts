@@ -3,10 +3,12 @@
 import { chmod, rm, writeFile } from 'node:fs/promises'
 import pg from 'pg'
 import { startEmbedded } from '../../embedded/index.ts'
-import { devDir, givenDatabase, urlFile, withoutPassword } from '../database.ts'
+import { type DatabaseFlags, devDir, type FoundDatabase, givenDatabase, urlFile, withoutPassword } from '../database.ts'
 
 export interface DevDatabase {
   readonly url: string
+  /** What createPawl() needs to use it. */
+  readonly options: FoundDatabase['options']
   /** Lines for a person: what it is, the URL to paste, where the data are. */
   readonly about: readonly (readonly [name: string, value: string])[]
   /** For machines. */
@@ -16,7 +18,7 @@ export interface DevDatabase {
 }
 
 export interface DevDatabaseOptions {
-  readonly databaseUrl: string | undefined
+  readonly database: DatabaseFlags
   readonly dir: string | undefined
   readonly port: number | undefined
   readonly onNotice: (line: string) => void
@@ -26,12 +28,13 @@ export interface DevDatabaseOptions {
 const markName = 'pawl dev'
 
 export async function openDevDatabase(options: DevDatabaseOptions): Promise<DevDatabase> {
-  const given = givenDatabase(options.databaseUrl)
+  const given = givenDatabase(options.database)
   if (given === undefined) return openEmbedded(options)
   const client = await mark(given.url)
   const version = await serverVersion(client)
   return {
     url: given.url,
+    options: given.options,
     about: [
       ['database', `PostgreSQL ${version}, yours, from ${given.source}`],
       ['url', withoutPassword(given.url)],
@@ -53,6 +56,7 @@ async function openEmbedded({ dir: givenDir, port, onNotice }: DevDatabaseOption
   const how = server.how === 'started' ? 'started' : 'was running already and was adopted'
   return {
     url: server.url,
+    options: { databaseUrl: server.url },
     about: [
       ['database', `PostgreSQL ${version} on 127.0.0.1:${server.port}, ${how} (pid ${server.pid})`],
       ['psql', `psql ${server.url}`],

@@ -42,13 +42,18 @@ export function addDev(adder: CommandAdder): void {
 }
 
 async function dev(context: Context<Flags>, modules: string[]): Promise<number> {
-  const { terminal, flags, databaseUrl } = context
+  const { terminal, flags } = context
   const graceMs = durationMs(flags.grace)
   // From here on a signal is an answerable request, also while things are still starting.
   const requests = stopRequests()
   const story = new Story(terminal)
   story.begin(`pawl ${release}: starting ...`)
-  const database = await openDevDatabase({ databaseUrl, dir: flags.dir, port: flags.port, onNotice: (line) => story.note(line) })
+  const database = await openDevDatabase({
+    database: context.database,
+    dir: flags.dir,
+    port: flags.port,
+    onNotice: (line) => story.note(line),
+  })
   try {
     return await runOn(database, { context, modules, graceMs, requests, story })
   } finally {
@@ -70,13 +75,13 @@ async function runOn(database: DevDatabase, { context, modules, graceMs, request
   const isDemo = modules.length === 0 && flags.demo
   const count = modules.length === 0 && !isDemo ? 0 : flags.workers
   const pawl = createPawl({
-    databaseUrl: database.url,
+    ...database.options,
     applicationName: 'pawl dev caller',
     callerConnectionsMax: 2,
     logger: silentLogger,
   })
   const workers = new WorkerPool(
-    { databaseUrl: database.url, modules, graceMs },
+    { database: database.options, modules, graceMs },
     { onJob: (line, number) => story.job(line, number), onNotice: (text) => story.tell(text) },
   )
   try {

@@ -33,7 +33,7 @@ let task: WorkerTask | undefined
 
 async function start(given: WorkerTask): Promise<void> {
   task = given
-  const pawl = createPawl({ databaseUrl: given.databaseUrl, applicationName: `pawl dev worker ${given.number}`, logger })
+  const pawl = createPawl({ ...given.database, applicationName: `pawl dev worker ${given.number}`, logger })
   if (given.modules.length === 0) defineDemo(pawl)
   else await defineFrom(pawl, given.modules)
   watchJobs(pawl, true, (line) => tell({ type: 'job', line }))
