@@ -46,9 +46,15 @@ async function printMissing({ terminal, database }: Context<Flags>): Promise<voi
   )
 }
 
+/** Said when another process holds the lock of migrations. */
+export const waitText = 'another process migrates this database; waiting for it ...'
+
 async function migrateNow({ terminal, database }: Context<Flags>): Promise<void> {
   const report = await withPawl({ database, tenant: undefined }, (_handle, pawl: Pawl) =>
-    pawl.migrate({ onStep: (name) => terminal.say(`applying ${name} ...`) }),
+    pawl.migrate({
+      onStep: (name) => terminal.say(`applying ${name} ...`),
+      onWait: () => terminal.say(waitText),
+    }),
   )
   const before = new Set(report.alreadyThere)
   const steps = [...report.alreadyThere, ...report.applied]
