@@ -131,19 +131,10 @@ export class Worker {
     this.#board.turn()
     this.#tick = setInterval(() => this.#onTick(), tickMs)
     const { signal } = this.#stopAll
-    const maintenance = maintain({
-      database: this.#core.config.direct,
-      queues: this.#options.queues,
-      keepDays: this.#options.keepDays,
-      signal,
-      onTrouble: (error) => this.#ends.trouble(error),
-    })
-    const promotion = promoteWhenDue({
-      engine: this.#engine,
-      signal,
-      onPromoted: () => this.#changed.fire(),
-      onTrouble: (error) => this.#ends.trouble(error),
-    })
+    const onTrouble = (error: unknown): void => this.#ends.trouble(error)
+    const { queues, keepDays } = this.#options
+    const maintenance = maintain({ database: this.#core.config.direct, queues, keepDays, signal, onTrouble })
+    const promotion = promoteWhenDue({ engine: this.#engine, signal, onPromoted: () => this.#changed.fire(), onTrouble })
     this.#loops = [this.#claims.run(), promotion, maintenance]
   }
 

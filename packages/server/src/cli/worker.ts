@@ -30,7 +30,7 @@ export function addWorker(adder: CommandAdder): void {
     .option(
       '--queue <queue>',
       'work this queue only; give it again for more (default: those of the kinds)',
-      (name: string, before: string[] = []) => [...before, name],
+      (name: string, before: string[] | undefined) => [...(before ?? []), name],
     )
     .option('--name <name>', "shown in lists (default: the host's name and the process id)")
     .option('--grace <duration>', 'how long running jobs may take to finish when it is told to stop', '30s')
