@@ -2,10 +2,11 @@
 // out of date, then starts the file. It uses nothing but Node, because it runs before anything is installed.
 import { spawn, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { constants } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { withInstallLock } from './install-lock.mjs'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const [file, ...args] = process.argv.slice(2)
@@ -16,38 +17,6 @@ if (major < 20 || (major === 20 && minor < 19)) {
     `Pawl needs Node 20.19 or newer; this is ${process.versions.node}. Install a newer Node and run the command again.`,
   )
   process.exit(1)
-}
-
-/** One process installs; others that start meanwhile wait for it. A lock left by a killed process is taken over. */
-async function withInstallLock(install) {
-  // Not in node_modules, which `npm ci` empties.
-  const lock = join(root, '.pawl', 'install-lock')
-  mkdirSync(dirname(lock), { recursive: true })
-  for (;;) {
-    try {
-      writeFileSync(lock, String(process.pid), { flag: 'wx' })
-      break
-    } catch (error) {
-      if (error.code !== 'EEXIST') throw error
-      if (isAbandoned(lock)) rmSync(lock, { force: true })
-      else await new Promise((resolve) => setTimeout(resolve, 200))
-    }
-  }
-  try {
-    install()
-  } finally {
-    rmSync(lock, { force: true })
-  }
-}
-
-function isAbandoned(lock) {
-  try {
-    const age = Date.now() - statSync(lock).mtimeMs
-    process.kill(Number(readFileSync(lock, 'utf8')) || -1, 0)
-    return age > 15 * 60_000
-  } catch (error) {
-    return error.code !== 'EPERM'
-  }
 }
 
 function readText(path) {
@@ -84,7 +53,8 @@ async function ensureInstalled(folder, name) {
   const stamp = join(folder, 'node_modules', '.pawl-installed')
   const isInstalled = () => readText(stamp) === wanted
   if (isInstalled()) return
-  await withInstallLock(() => {
+  // Not in node_modules, which `npm ci` empties.
+  await withInstallLock(join(root, '.pawl', 'install-lock'), () => {
     if (isInstalled()) return
     if (!hasLockedPackages(folder, lockText)) {
       console.error(`Installing the dependencies of ${name} (once, about a minute) ...`)

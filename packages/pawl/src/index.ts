@@ -3,7 +3,7 @@ export { type Config, type Durability, defaults, type Logger, type PawlOptions, 
 export { type AnyTx, drizzleTx, type Tx, toTx } from './db/adapters.ts'
 export { classify, type ErrorClass } from './db/classify.ts'
 export { type Drift, findDrift } from './db/drift.ts'
-export { exportSql, type MigrateReport, migrate, readMigrations } from './db/migrate.ts'
+export { exportSql, type MigrateOptions, type MigrateReport, migrate, readMigrations } from './db/migrate.ts'
 export { describeError, type ErrorCode, errorTable, isPawlError, NonRetryable, PawlError } from './errors.ts'
 export * from './events/index.ts'
 export * from './jobs/index.ts'

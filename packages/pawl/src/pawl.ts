@@ -2,7 +2,7 @@
 
 import { type Config, type PawlOptions, resolveConfig } from './config.ts'
 import { createPool, type Pool } from './db/driver.ts'
-import { type MigrateReport, migrate } from './db/migrate.ts'
+import { type MigrateOptions, type MigrateReport, migrate } from './db/migrate.ts'
 import type { AppendCore } from './events/append.ts'
 import { EventLog, TenantEvents } from './events/index.ts'
 import type { JobEvents } from './jobs/index.ts'
@@ -54,7 +54,7 @@ export class Pawl implements Tenant {
     this.records = this.#records('')
   }
 
-  /** The same for one tenant: nothing that this handle does can name another's rows. */
+  /** The same for one tenant: nothing that this handle does can name another's rows. Its workers still run the jobs of every tenant. */
   for(tenant: string): Tenant {
     const jobs = this.#jobs(tenant)
     return {
@@ -68,7 +68,7 @@ export class Pawl implements Tenant {
   }
 
   /** Brings the database's schema up to this release. Any number of processes may call it at once. */
-  async migrate(options: { onStep?: (name: string) => void } = {}): Promise<MigrateReport> {
+  async migrate(options: MigrateOptions = {}): Promise<MigrateReport> {
     return migrate(this.config.direct, options)
   }
 

@@ -167,3 +167,14 @@ test('[K9] a worker whose every connection fell silent goes on by itself, and ru
   expect(ran).toEqual([first, second])
   await worker.stop()
 })
+
+test("options in the URL are kept, and the engine's own settings come after them", async () => {
+  const url = `${db.url}?options=${encodeURIComponent('-c search_path=mine -c lock_timeout=1')}&application_name=theirs`
+  const connection = new Connection({ ...options(), url }, 'engine')
+  const [row] = await connection.query(
+    `select current_setting('search_path') as path, current_setting('lock_timeout') as lock_timeout,
+       current_setting('enable_seqscan') as seqscan, current_setting('application_name') as name`,
+  )
+  expect(row).toEqual({ path: 'mine', lock_timeout: '5s', seqscan: 'off', name: 'theirs' })
+  await connection.close()
+})

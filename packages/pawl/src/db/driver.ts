@@ -41,8 +41,9 @@ const engineSettings = [
 ]
 
 function clientConfig(options: DatabaseOptions, purpose: string, settings: readonly string[]): pg.ClientConfig {
+  const { url, own } = options.pooler === 'none' ? withoutOptions(options.url) : { url: options.url, own: [] }
   return {
-    connectionString: options.url,
+    connectionString: url,
     application_name: `${options.applicationName} ${purpose}`,
     connectionTimeoutMillis: options.connectTimeoutMs,
     query_timeout: options.queryTimeoutMs,
@@ -50,9 +51,19 @@ function clientConfig(options: DatabaseOptions, purpose: string, settings: reado
     keepAliveInitialDelayMillis: 10_000,
     pipeline: true,
     ...(options.pooler === 'none'
-      ? { options: [...keepaliveSettings, ...settings].map((setting) => `-c ${setting}`).join(' ') }
+      ? { options: [...own, ...[...keepaliveSettings, ...settings].map((setting) => `-c ${setting}`)].join(' ') }
       : {}),
   }
+}
+
+/** pg would let the `options` of a URL replace ours. They go before ours instead: where both name a setting, the server takes the last. */
+function withoutOptions(url: string): { url: string; own: string[] } {
+  const at = url.indexOf('?')
+  const parameters = new URLSearchParams(at < 0 ? '' : url.slice(at))
+  const own = parameters.getAll('options')
+  if (own.length === 0) return { url, own }
+  parameters.delete('options')
+  return { url: `${url.slice(0, at)}?${parameters}`, own }
 }
 
 const openClients = new Set<pg.Client>()

@@ -58,20 +58,30 @@ export function exportSql(migrations: readonly Migration[] = readMigrations(), a
   return `${ledger};\n\n${steps.join('\n')}`
 }
 
+export interface MigrateOptions {
+  /** Called before each step. */
+  readonly onStep?: (name: string) => void
+  /** Called once, when another process migrates and is waited for. */
+  readonly onWait?: () => void
+  /** Ends the waiting for another process; a step that has begun is finished. */
+  readonly signal?: AbortSignal
+}
+
 export async function migrate(
   database: DatabaseOptions,
-  options: { migrations?: readonly Migration[]; lockTimeoutMs?: number; onStep?: (name: string) => void } = {},
+  options: MigrateOptions & { migrations?: readonly Migration[]; lockTimeoutMs?: number } = {},
 ): Promise<MigrateReport> {
-  const { migrations = readMigrations(), lockTimeoutMs = 5000, onStep } = options
+  const { migrations = readMigrations(), lockTimeoutMs = 5000, onStep, signal } = options
   const lock = new Connection(database, 'migrate lock')
   // A step may take long on a large table; the keepalive still notices a dead server.
   const work = new Connection({ ...database, queryTimeoutMs: stepTimeoutMs }, 'migrate')
   let applied = new Map<string, string>()
   try {
-    await takeLock(lock)
+    await takeLock(lock, options)
     applied = await readLedger(work, migrations)
     const missing = migrations.filter((migration) => !applied.has(migration.name))
     for (const migration of missing) {
+      signal?.throwIfAborted()
       onStep?.(migration.name)
       await applyWithPatience(work, migration, lockTimeoutMs)
     }
@@ -84,8 +94,9 @@ export async function migrate(
   }
 }
 
-async function takeLock(lock: Connection): Promise<void> {
-  for (;;) {
+async function takeLock(lock: Connection, { onWait, signal }: MigrateOptions): Promise<void> {
+  for (let tried = 1; ; tried++) {
+    signal?.throwIfAborted()
     await lock.query('begin')
     const [row] = await lock.query<{ got: boolean }>('select pg_try_advisory_xact_lock($1::integer, 0) as got', [lockClass])
     if (row?.got) {
@@ -94,6 +105,7 @@ async function takeLock(lock: Connection): Promise<void> {
       return
     }
     await lock.query('rollback')
+    if (tried === 1) onWait?.()
     await sleep(100)
   }
 }

@@ -1,8 +1,8 @@
 // stop(): what runs may finish, what has not started goes back untouched, and what outlives its grace keeps its lease until it answers.
 
 import type { JobContext, Pawl } from 'pawl'
-import { endLease } from 'pawl/testing'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { endLease, installProbe } from 'pawl/testing'
+import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import type { Worker } from './worker.ts'
 
@@ -230,5 +230,32 @@ test('[J13] stop() twice is one stop, and an idle worker stops at once', async (
       "select from pg_stat_activity where datname = current_database() and application_name like 'pawl %' and application_name <> 'pawl caller'",
     )
     return rows.length === 0
+  })
+})
+
+test('stop() while start() has just opened the incarnation ends what start() goes on to begin', async () => {
+  pawl.jobs.define('work', { run: () => undefined })
+  const opened = deferred<void>()
+  const held = deferred<void>()
+  installProbe(async (name) => {
+    if (name !== 'worker.opened') return
+    opened.resolve()
+    await held.promise
+  })
+  onTestFinished(() => installProbe(undefined))
+  const worker = pawl.jobs.worker()
+  const starting = worker.start()
+  await opened.promise
+  const stopping = worker.stop()
+  // A stop() that does not wait for start() has ended by then, and nobody ends what start() still begins.
+  await Promise.race([stopping, db.query('select pg_sleep(1)')])
+  held.resolve()
+  await Promise.all([starting, stopping])
+  expect(await closeReason(worker.id!)).toBe('stopped')
+  await until('its last connection has ended', async () => {
+    const sessions = await db.query(
+      "select from pg_stat_activity where datname = current_database() and application_name like 'pawl %'",
+    )
+    return sessions.length === 0
   })
 })

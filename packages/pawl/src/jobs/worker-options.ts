@@ -58,7 +58,7 @@ export function resolveWorkerOptions(options: WorkerOptions, kinds: ReadonlyMap<
     throw new PawlError('PAWL_CONFIG', `beatMs (${beatMs}) must be at most a third of the lease (${leaseMs} ms).`)
   return {
     name: options.name ?? `${hostname()}-${process.pid}`,
-    queues: options.queues ?? [...new Set([...kinds.values()].map((kind) => kind.queue))],
+    queues: checkedQueues(options.queues ?? [...kinds.values()].map((kind) => kind.queue)),
     concurrency,
     batchMax: whole('batchMax', options.batchMax ?? workerDefaults.batchMax, 1, 5000),
     leaseMs,
@@ -71,4 +71,17 @@ export function resolveWorkerOptions(options: WorkerOptions, kinds: ReadonlyMap<
     exitWhenBlocked: options.exitWhenBlocked ?? false,
     keepDays: whole('keepDays', options.keepDays ?? workerDefaults.keepDays, 1, 36_500),
   }
+}
+
+function checkedQueues(names: readonly string[]): string[] {
+  if (names.length === 0)
+    throw new PawlError(
+      'PAWL_CONFIG',
+      'queues is empty, so this worker would do nothing: name one, or leave it out for those of the kinds.',
+    )
+  // No job gets into another: an enqueue has the same limit.
+  const wrong = names.find((name) => name.length === 0 || name.length > 100)
+  if (wrong !== undefined)
+    throw new PawlError('PAWL_CONFIG', `The name of a queue has 1 to 100 characters; this one has ${wrong.length}.`)
+  return [...new Set(names)]
 }

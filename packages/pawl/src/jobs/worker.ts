@@ -62,7 +62,7 @@ export class Worker {
   #loops: Promise<unknown>[] = []
   #tick: NodeJS.Timeout | undefined
   #lastTickMs = 0
-  #isStarted = false
+  #starting: Promise<void> | undefined
   #stopped: Promise<StopReport> | undefined
 
   constructor(core: WorkerCore, options: WorkerOptions = {}) {
@@ -113,9 +113,12 @@ export class Worker {
     return { ...this.#counts, claims: this.#fetcher.claims, running, buffered, unsettled: this.#settler.unsettled }
   }
 
-  async start(): Promise<void> {
-    if (this.#isStarted) return
-    this.#isStarted = true
+  start(): Promise<void> {
+    this.#starting ??= this.#start()
+    return this.#starting
+  }
+
+  async #start(): Promise<void> {
     try {
       this.#installation = await assertReady(this.#engine, this.#core)
       await this.#incarnation.start()
@@ -128,19 +131,10 @@ export class Worker {
     this.#board.turn()
     this.#tick = setInterval(() => this.#onTick(), tickMs)
     const { signal } = this.#stopAll
-    const maintenance = maintain({
-      database: this.#core.config.direct,
-      queues: this.#options.queues,
-      keepDays: this.#options.keepDays,
-      signal,
-      onTrouble: (error) => this.#ends.trouble(error),
-    })
-    const promotion = promoteWhenDue({
-      engine: this.#engine,
-      signal,
-      onPromoted: () => this.#changed.fire(),
-      onTrouble: (error) => this.#ends.trouble(error),
-    })
+    const onTrouble = (error: unknown): void => this.#ends.trouble(error)
+    const { queues, keepDays } = this.#options
+    const maintenance = maintain({ database: this.#core.config.direct, queues, keepDays, signal, onTrouble })
+    const promotion = promoteWhenDue({ engine: this.#engine, signal, onPromoted: () => this.#changed.fire(), onTrouble })
     this.#loops = [this.#claims.run(), promotion, maintenance]
   }
 
@@ -267,6 +261,8 @@ export class Worker {
     this.#changed.fire()
     // Closed before the loops are waited for, so that nothing starts after the call; and again for what a claim under way brought.
     const waiting = this.#slots.close()
+    // A start under way goes on to begin what is ended here.
+    await this.#starting?.catch(() => undefined)
     await Promise.all(this.#loops)
     const released = waiting + this.#slots.close()
     await this.#runningEnded(durationMs(options.grace ?? workerDefaults.graceMs), options.signal)

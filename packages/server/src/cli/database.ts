@@ -2,13 +2,22 @@
 
 import { readFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
-import { createPawl, type Logger, type Pawl, silentLogger, type Tenant } from 'pawl'
+import { createPawl, type Pawl, type PawlOptions, silentLogger, type Tenant } from 'pawl'
 import { UsageError } from './failure.ts'
+
+/** The flags that every command has for it. */
+export interface DatabaseFlags {
+  readonly databaseUrl?: string
+  readonly pooler?: 'none' | 'transaction'
+  readonly directUrl?: string
+}
 
 export interface FoundDatabase {
   readonly url: string
   /** Where the URL came from, as a person would name it. */
   readonly source: string
+  /** What createPawl() needs to use it. */
+  readonly options: Pick<PawlOptions, 'databaseUrl' | 'pooler' | 'directUrl'>
 }
 
 export function devDir(given: string | undefined): string {
@@ -20,25 +29,26 @@ export function urlFile(dir: string): string {
   return join(dir, 'url')
 }
 
-export async function findDatabase(flag: string | undefined): Promise<FoundDatabase | undefined> {
-  const given = givenDatabase(flag)
+export async function findDatabase(flags: DatabaseFlags): Promise<FoundDatabase | undefined> {
+  const given = givenDatabase(flags)
   if (given !== undefined) return given
   const url = (await readFile(urlFile(devDir(undefined)), 'utf8').catch(() => '')).trim()
-  return url === '' ? undefined : { url, source: "'pawl dev' in this folder" }
+  // No pooler is in front of this one, whatever the environment says of another.
+  return url === '' ? undefined : { url, source: "'pawl dev' in this folder", options: { databaseUrl: url } }
 }
 
 /** The same without looking for `pawl dev`. */
-export function givenDatabase(flag: string | undefined): FoundDatabase | undefined {
-  if (flag !== undefined) return checked({ url: flag, source: '--database-url' })
+export function givenDatabase(flags: DatabaseFlags): FoundDatabase | undefined {
+  if (flags.databaseUrl !== undefined) return checked(flags.databaseUrl, '--database-url', flags)
   for (const name of ['PAWL_DATABASE_URL', 'DATABASE_URL']) {
     const url = process.env[name]
-    if (url) return checked({ url, source: name })
+    if (url) return checked(url, name, flags)
   }
   return undefined
 }
 
-export async function requireDatabase(flag: string | undefined): Promise<FoundDatabase> {
-  const found = await findDatabase(flag)
+export async function requireDatabase(flags: DatabaseFlags): Promise<FoundDatabase> {
+  const found = await findDatabase(flags)
   if (found !== undefined) return found
   throw new UsageError(
     'No database was named: neither --database-url nor PAWL_DATABASE_URL nor DATABASE_URL is set, and no pawl dev has run in this folder.',
@@ -46,10 +56,16 @@ export async function requireDatabase(flag: string | undefined): Promise<FoundDa
   )
 }
 
-function checked(found: FoundDatabase): FoundDatabase {
-  if (/^postgres(ql)?:\/\//.test(found.url)) return found
+function checked(url: string, source: string, { pooler, directUrl }: DatabaseFlags): FoundDatabase {
+  assertUrl(url, source)
+  if (directUrl) assertUrl(directUrl, '--direct-url')
+  return { url, source, options: { databaseUrl: url, ...(pooler ? { pooler } : {}), ...(directUrl ? { directUrl } : {}) } }
+}
+
+function assertUrl(url: string, source: string): void {
+  if (/^postgres(ql)?:\/\//.test(url)) return
   throw new UsageError(
-    `${found.source} is not the URL of a PostgreSQL database.`,
+    `${source} is not the URL of a PostgreSQL database.`,
     'use the form postgres://user:password@host:5432/database',
   )
 }
@@ -66,20 +82,19 @@ export function withoutPassword(url: string): string {
 }
 
 export interface PawlRequest {
-  readonly databaseUrl: string | undefined
+  readonly database: DatabaseFlags
   readonly tenant: string | undefined
-  readonly logger?: Logger
 }
 
 /** Opens Pawl for one short command and closes it after. */
 export async function withPawl<T>(request: PawlRequest, work: (handle: Tenant, pawl: Pawl) => Promise<T>): Promise<T> {
-  const { url } = await requireDatabase(request.databaseUrl)
+  const { options } = await requireDatabase(request.database)
   const pawl = createPawl({
-    databaseUrl: url,
+    ...options,
     applicationName: 'pawl cli',
     callerConnectionsMax: 2,
     connectTimeoutMs: 5000,
-    logger: request.logger ?? silentLogger,
+    logger: silentLogger,
   })
   try {
     return await work(request.tenant === undefined ? pawl : pawl.for(request.tenant), pawl)

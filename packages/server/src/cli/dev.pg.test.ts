@@ -4,12 +4,16 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import pg from 'pg'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
 import { root } from '../../../../scripts/phase.ts'
-import { createDatabase, until } from '../../../pawl/test/support/database.ts'
+import { createDatabase, deferred, until } from '../../../pawl/test/support/database.ts'
 import { startEmbedded } from '../embedded/index.ts'
+import { withLock } from '../embedded/lock.ts'
 import { isAlive } from '../embedded/processes.ts'
+import { openDevDatabase } from './dev/dev-database.ts'
 import { pawl as cli, pawlJson, RunningCli } from './test-support/cli.ts'
+
+vi.mock('../embedded/index.ts', { spy: true })
 
 const jobsModule = fileURLToPath(new URL('./test-support/jobs-module.mjs', import.meta.url))
 
@@ -144,6 +148,73 @@ test('two at once share the database, and the last one stops it', async () => {
   second.dev.signal('SIGINT')
   expect((await second.dev.ended()).code).toBe(0)
   expect(await isAlive(second.ready.pid)).toBe(false)
+})
+
+test('one that starts while the last of the others stops does not lose its database', async () => {
+  const options = { database: {}, dir, port: 0, onNotice: () => undefined }
+  const first = await openDevDatabase(options)
+  const adopted = deferred()
+  const go = deferred()
+  const { startEmbedded: start } = await vi.importActual<typeof import('../embedded/index.ts')>('../embedded/index.ts')
+  vi.mocked(startEmbedded).mockImplementationOnce(async (given) => {
+    const server = await start(given)
+    adopted.resolve()
+    await go.promise
+    return server
+  })
+  const opening = openDevDatabase(options)
+  await adopted.promise
+  const stopping = first.stop()
+  // A stop that does not see the other has stopped the server by then.
+  await Promise.race([stopping, new Promise((resolve) => setTimeout(resolve, 3000))])
+  go.resolve()
+  const second = await opening
+  expect(await stopping).toContain('another pawl dev uses it')
+  expect(await query(second.url, 'select 1 as one')).toEqual([{ one: 1 }])
+  expect(await second.stop()).toContain('PostgreSQL stopped')
+})
+
+test('Ctrl-C while it waits for another migration ends it at once', async () => {
+  const db = await createDatabase()
+  onTestFinished(() => db.drop())
+  const migrator = await db.pool.connect()
+  await migrator.query('select pg_advisory_lock($1::integer, 0)', [0x7061776d])
+  const dev = new RunningCli(['dev', '--dir', dir, '--database-url', db.url])
+  await until('it asks for the lock', async () => {
+    const sessions = await db.query("select from pg_stat_activity where application_name = 'pawl dev caller migrate lock'")
+    return sessions.length > 0
+  })
+  dev.signal('SIGINT')
+  const { code, stdout, stderr } = await dev.ended()
+  migrator.release(true)
+  expect({ code, stderr }).toEqual({
+    code: 0,
+    stderr: expect.stringContaining('another process migrates this database; waiting'),
+  })
+  expect(stdout).toContain('the database is yours and keeps running')
+})
+
+test('Ctrl-C while PostgreSQL starts is answered, and a second one does not wait for it', async () => {
+  await withLock(join(dir, 'lock'), { waitMs: 0 }, async () => {
+    const dev = new RunningCli(['dev', '--dir', dir, '--port', '0', '-o', 'jsonl'])
+    await dev.until('it waits for the lock', () => dev.stderr.includes('is starting the database'))
+    dev.signal('SIGINT')
+    await dev.until('it says what it does', () =>
+      dev.stderr.includes('stopping when what is under way has started; Ctrl-C again does not wait'),
+    )
+    // Signals within a second of the first are the same Ctrl-C; so it is sent until it is heard.
+    const again = setInterval(() => dev.signal('SIGINT'), 200)
+    const { code } = await dev.ended()
+    clearInterval(again)
+    expect(code).toBe(130)
+  })
+})
+
+test('when nobody reads its output any more, it stops everything', async () => {
+  const { dev, ready } = await startDev()
+  dev.child.stdout!.destroy()
+  expect((await dev.ended()).code).toBe(1)
+  for (const pid of [ready.pid, ...ready.workerPids]) expect(await isAlive(pid)).toBe(false)
 })
 
 test('people see aligned lines: what runs where, the URL to paste, how to stop; a port that is taken is moved from', async () => {

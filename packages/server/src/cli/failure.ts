@@ -1,6 +1,6 @@
 // What went wrong, why, and what to do next: one shape for every error that a command can end with, and its exit code.
 
-import { describeError, type ErrorCode, isPawlError } from 'pawl'
+import { classify, describeError, type ErrorCode, isPawlError, type PawlError } from 'pawl'
 import { EmbeddedError } from '../embedded/index.ts'
 import type { Terminal } from './terminal.ts'
 
@@ -103,8 +103,7 @@ const byState: Readonly<
 
 export function failureOf(error: unknown): Failure {
   if (error instanceof UsageError) return { code: 'USAGE', what: error.message, next: error.next, exit: exitCodes.usage }
-  if (isPawlError(error))
-    return { code: error.code, what: error.message, next: nextByCode[error.code] ?? 'pawl doctor', exit: error.exitCode }
+  if (isPawlError(error)) return { code: error.code, what: error.message, next: nextOf(error), exit: error.exitCode }
   if (error instanceof EmbeddedError) {
     return {
       code: `EMBEDDED_${error.code.toUpperCase()}`,
@@ -118,12 +117,29 @@ export function failureOf(error: unknown): Failure {
   const state = byState[String((error as { code?: unknown } | null)?.code)]
   if (state !== undefined)
     return { code: state.code, what: state.what((error as Error).message), next: state.next, exit: state.exit }
+  if (classify(error) === 'connection') {
+    // Where a name has several addresses, the error of all of them together has a code and no words.
+    const { message, code } = error as Error & { code?: unknown }
+    return {
+      code: 'PAWL_UNAVAILABLE',
+      what: `The database cannot be reached (${message || String(code)}).`,
+      next: nextByCode.PAWL_UNAVAILABLE!,
+      exit: exitCodes.unavailable,
+    }
+  }
   return {
     code: 'UNEXPECTED',
     what: error instanceof Error ? error.message : String(error),
     next: 'run it again with -v for the details',
     exit: exitCodes.failed,
   }
+}
+
+function nextOf({ code, message }: PawlError): string {
+  // A pooler says this of the session settings that Pawl asks for when it is not told of one; psql asks for none.
+  if (/unsupported startup parameter/.test(message))
+    return 'add --pooler transaction (or PAWL_POOLER=transaction), best with --direct-url: the URL is of a pooler'
+  return nextByCode[code] ?? 'pawl doctor'
 }
 
 /** Prints the error for a person, or as one line of JSON where JSON was asked for, and gives the exit code. */

@@ -1,7 +1,11 @@
 import type { Pawl } from 'pawl'
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../../pawl/test/support/database.ts'
+import { debianProgram } from '../../../pawl/test/support/debian.ts'
+import { startPgBouncer } from '../../../pawl/test/support/pgbouncer.ts'
 import { pawl as cli, pawlJson } from './test-support/cli.ts'
+
+const pgbouncer = await debianProgram('pgbouncer')
 
 let db: TestDatabase
 let pawl: Pawl
@@ -187,6 +191,17 @@ describe('exit codes', () => {
     expect((await cli(['jobs', 'list', '-v', '--database-url', wrong.href])).stderr).toContain('    at ')
   })
 
+  test('5 also from the commands that connect by themselves, and where the error of every address of a name has no words', async () => {
+    const off = ['--database-url', 'postgres://pawl@localhost:1/x']
+    for (const args of [['doctor'], ['migrate', '--dry-run'], ['migrate', '--sql'], ['dev']]) {
+      const { code, stdout, stderr } = await cli([...args, ...off])
+      expect({ args, code, stdout }).toEqual({ args, code: 5, stdout: '' })
+      expect(stderr).toMatch(
+        /error +The database cannot be reached \(.*ECONNREFUSED.*\)\.\nnext .*\ncode +PAWL_UNAVAILABLE \(exit 5\)\n$/,
+      )
+    }
+  })
+
   test('6: the schema is not there', async () => {
     const empty = await createDatabase({ isEmpty: true })
     try {
@@ -222,6 +237,23 @@ test('every command prints a runnable example before anything else', async () =>
     expect({ command: commands[index], code }).toEqual({ command: commands[index], code: 0 })
     expect(stdout).toMatch(new RegExp(`^Examples?:\\n +\\$ (.*\\| )?pawl ${commands[index]!.join(' ')}`))
   }
+})
+
+test('through a pooler that it is told of; not told, it says what to add', async ({ skip }) => {
+  if (!pgbouncer.ok) return skip(`missing ${pgbouncer.missing}`)
+  const empty = await createDatabase({ isEmpty: true })
+  onTestFinished(() => empty.drop())
+  const { url } = await startPgBouncer(pgbouncer, empty.url)
+  const env = { DATABASE_URL: url, PAWL_POOLER: 'transaction' }
+  const told = ['--database-url', url, '--pooler', 'transaction']
+  expect(await cli(['jobs', 'list', '--database-url', url])).toMatchObject({
+    code: 5,
+    stderr: expect.stringMatching(/next +add --pooler transaction/),
+  })
+  await pawlJson(['migrate'], { env })
+  const { id } = await pawlJson<{ id: string }>(['jobs', 'add', 'pooled', '--delay', '1h', ...told])
+  expect(await pawlJson(['jobs', 'list'], { env })).toMatchObject({ items: [{ id }] })
+  expect(await pawlJson(['jobs', 'cancel', id, ...told])).toMatchObject({ items: [{ id, state: 'cancelled' }] })
 })
 
 describe('on a terminal', () => {

@@ -45,8 +45,8 @@ export function addJobs(adder: CommandAdder): void {
 
 type Parent = Parameters<CommandAdder['add']>[0]
 
-function open<T>({ databaseUrl, tenant }: Context, work: (handle: Tenant) => Promise<T>): Promise<T> {
-  return withPawl({ databaseUrl, tenant }, work)
+function open<T>({ database, tenant }: Context, work: (handle: Tenant) => Promise<T>): Promise<T> {
+  return withPawl({ database, tenant }, work)
 }
 
 // ---- list

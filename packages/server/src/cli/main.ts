@@ -2,11 +2,14 @@
 // The pawl command. Data goes to stdout and everything else to stderr; the exit code says what happened (see README.md).
 
 import { run } from './program.ts'
+import { outputClosed } from './stop-signals.ts'
 
-// A reader that has seen enough (`pawl jobs list | head -1`) closes the pipe; that is no fault.
-process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code === 'EPIPE') process.exit(0)
-  throw error
-})
+for (const stream of [process.stdout, process.stderr]) {
+  stream.on('error', (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EPIPE') throw error
+    // A reader that has seen enough (`pawl jobs list | head -1`) closes the pipe; that is no fault. A command that runs jobs ends in order.
+    if (!outputClosed() && stream === process.stdout) process.exit(0)
+  })
+}
 
 process.exitCode = await run(process.argv)

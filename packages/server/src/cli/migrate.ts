@@ -25,8 +25,8 @@ export function addMigrate(adder: CommandAdder): void {
   })
 }
 
-async function printSql({ terminal, databaseUrl }: Context<Flags>): Promise<void> {
-  const found = await findDatabase(databaseUrl)
+async function printSql({ terminal, database }: Context<Flags>): Promise<void> {
+  const found = await findDatabase(database)
   const applied = found === undefined ? new Set<string>() : await appliedSteps(found.url)
   if (readMigrations().every(({ name }) => applied.has(name))) {
     terminal.say(`Nothing is missing in ${withoutPassword(found!.url)}.`)
@@ -35,8 +35,8 @@ async function printSql({ terminal, databaseUrl }: Context<Flags>): Promise<void
   terminal.line(exportSql(readMigrations(), applied))
 }
 
-async function printMissing({ terminal, databaseUrl }: Context<Flags>): Promise<void> {
-  const { url } = await requireDatabase(databaseUrl)
+async function printMissing({ terminal, database }: Context<Flags>): Promise<void> {
+  const { url } = await requireDatabase(database)
   const applied = await appliedSteps(url)
   const steps = readMigrations().map(({ name }) => ({ name, state: applied.has(name) ? 'applied' : 'missing' }))
   const missing = steps.filter(({ state }) => state === 'missing')
@@ -46,9 +46,15 @@ async function printMissing({ terminal, databaseUrl }: Context<Flags>): Promise<
   )
 }
 
-async function migrateNow({ terminal, databaseUrl }: Context<Flags>): Promise<void> {
-  const report = await withPawl({ databaseUrl, tenant: undefined }, (_handle, pawl: Pawl) =>
-    pawl.migrate({ onStep: (name) => terminal.say(`applying ${name} ...`) }),
+/** Said when another process holds the lock of migrations. */
+export const waitText = 'another process migrates this database; waiting for it ...'
+
+async function migrateNow({ terminal, database }: Context<Flags>): Promise<void> {
+  const report = await withPawl({ database, tenant: undefined }, (_handle, pawl: Pawl) =>
+    pawl.migrate({
+      onStep: (name) => terminal.say(`applying ${name} ...`),
+      onWait: () => terminal.say(waitText),
+    }),
   )
   const before = new Set(report.alreadyThere)
   const steps = [...report.alreadyThere, ...report.applied]

@@ -2,6 +2,7 @@
 
 import { Command, CommanderError, Option } from 'commander'
 import { release } from 'pawl'
+import type { DatabaseFlags } from './database.ts'
 import { addDev } from './dev/dev.ts'
 import { addDoctor } from './doctor/doctor.ts'
 import { exitCodes, reportFailure } from './failure.ts'
@@ -12,10 +13,9 @@ import { addVersion } from './version.ts'
 import { addWorker } from './worker.ts'
 
 /** The flags that every command has. */
-export interface GlobalFlags {
+export interface GlobalFlags extends DatabaseFlags {
   readonly output: Output
   readonly json?: boolean
-  readonly databaseUrl?: string
   readonly tenant?: string
   readonly color: boolean
   readonly quiet?: boolean
@@ -25,7 +25,7 @@ export interface GlobalFlags {
 export interface Context<Flags = object> {
   readonly terminal: Terminal
   readonly flags: GlobalFlags & Flags
-  readonly databaseUrl: string | undefined
+  readonly database: DatabaseFlags
   readonly tenant: string | undefined
 }
 
@@ -59,6 +59,12 @@ function buildProgram(onExit: (code: number) => void): Command {
     .addOption(new Option('-o, --output <form>', 'form of the data on stdout').choices([...outputs]).default('table'))
     .option('--json', 'the same as -o json')
     .option('--database-url <url>', 'the database (or PAWL_DATABASE_URL, or DATABASE_URL)')
+    .addOption(
+      new Option('--pooler <mode>', "'transaction' when that URL is of a pgbouncer in transaction mode")
+        .choices(['none', 'transaction'])
+        .env('PAWL_POOLER'),
+    )
+    .addOption(new Option('--direct-url <url>', 'the same database without the pooler').env('PAWL_DIRECT_URL'))
     .option('--tenant <name>', 'work on the jobs of this tenant')
     .option('--no-color', 'no colours (or NO_COLOR); there are none anyway unless it is a terminal')
     .option('-q, --quiet', 'nothing on stderr but errors')
@@ -109,7 +115,7 @@ async function runAction(flags: GlobalFlags, action: (context: Context) => Promi
     mayColour: flags.color,
   })
   try {
-    return (await action({ terminal, flags, databaseUrl: flags.databaseUrl, tenant: flags.tenant })) ?? exitCodes.ok
+    return (await action({ terminal, flags, database: flags, tenant: flags.tenant })) ?? exitCodes.ok
   } catch (error) {
     return reportFailure(terminal, error)
   }

@@ -3,11 +3,13 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Pawl } from 'pawl'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../../pawl/test/support/database.ts'
+import { FaultProxy } from '../../../pawl/test/support/fault-proxy.ts'
 import { pawl as cli, RunningCli } from './test-support/cli.ts'
 
 const jobsModule = fileURLToPath(new URL('./test-support/jobs-module.mjs', import.meta.url))
+const otherModule = fileURLToPath(new URL('./test-support/other-module.mjs', import.meta.url))
 
 let db: TestDatabase
 let pawl: Pawl
@@ -60,6 +62,51 @@ test('a second signal gives up what still runs: exit 130, and another worker tak
   expect(await pawl.jobs.get(id)).toMatchObject({ crashes: 0 })
   other.signal('SIGTERM')
   expect((await other.ended()).code).toBe(0)
+})
+
+test('it ends also when its handlers hang and the database is away: exit 130, and it says who takes the jobs when', async () => {
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  const worker = new RunningCli(['worker', jobsModule, '--database-url', proxy.url, '--grace', '10ms'])
+  await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
+  const { id } = await pawl.jobs.enqueue('patient', { isOver: false })
+  await until('it runs', async () => (await pawl.jobs.get(id))?.state === 'running')
+  await proxy.refuse()
+  proxy.reset()
+  worker.signal('SIGTERM')
+  const { code, stderr } = await worker.ended()
+  expect(code).toBe(130)
+  expect(stderr).toMatch(/could not be told .*; others take them when its lease has ended\nstopped: .*1 given up while they ran/)
+})
+
+test('when nobody reads its output any more, running jobs finish, and it ends with exit 1', async () => {
+  const worker = await startWorker(['--each'])
+  const { id } = await pawl.jobs.enqueue('slow', {})
+  await until('it runs', async () => (await pawl.jobs.get(id))?.state === 'running')
+  worker.child.stdout!.destroy()
+  worker.child.stderr!.destroy()
+  await pawl.jobs.enqueue('quick', {})
+  expect((await worker.ended()).code).toBe(1)
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', result: 'finished', attempt: 1, crashes: 0 })
+  expect(await db.query('select close_reason from pawl.worker')).toEqual([{ close_reason: 'stopped' }])
+})
+
+test('--queue takes one queue each time, and leaves the modules around it alone', async () => {
+  const worker = new RunningCli(['worker', '--database-url', db.url, '--queue', 'a', jobsModule, '--queue', 'b', otherModule])
+  await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
+  expect(await db.query('select queues, kinds @> $1 as both from pawl.worker', [['quick', 'other']])).toEqual([
+    { queues: ['a', 'b'], both: true },
+  ])
+  worker.signal('SIGTERM')
+  expect((await worker.ended()).code).toBe(0)
+})
+
+test('--tenant is refused: a worker runs the jobs of every tenant', async () => {
+  for (const command of ['worker', 'dev']) {
+    const { code, stderr } = await cli([command, jobsModule, '--tenant', 'acme', '--database-url', db.url])
+    expect({ command, code }).toEqual({ command, code: 2 })
+    expect(stderr).toContain('runs the jobs of every tenant')
+  }
 })
 
 test('loads TypeScript, and says what is wrong with a module that is missing or defines nothing', async () => {

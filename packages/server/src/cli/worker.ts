@@ -1,14 +1,14 @@
 // `pawl worker <module...>`: a process that runs the kinds of the user's modules until it is told to stop.
 
-import { Option } from 'commander'
 import { createPawl, durationMs, type StopReport, type Worker, type WorkerOptions } from 'pawl'
 import { requireDatabase, withoutPassword } from './database.ts'
-import { exitCodes } from './failure.ts'
+import { exitCodes, UsageError } from './failure.ts'
 import { type JobLine, jobLineText, watchJobs } from './job-lines.ts'
 import { wholeNumber } from './jobs.ts'
 import { personLogger } from './logger.ts'
 import type { CommandAdder, Context } from './program.ts'
-import { stopRequests } from './stop-signals.ts'
+import { exitOf, stopRequests } from './stop-signals.ts'
+import { oneLine } from './terminal.ts'
 import { defineFrom } from './user-modules.ts'
 
 interface Flags {
@@ -17,8 +17,6 @@ interface Flags {
   readonly name?: string
   readonly grace: string
   readonly each?: boolean
-  readonly pooler?: 'none' | 'transaction'
-  readonly directUrl?: string
 }
 
 export function addWorker(adder: CommandAdder): void {
@@ -29,28 +27,25 @@ export function addWorker(adder: CommandAdder): void {
   command
     .argument('<module...>', 'modules that export default (pawl) => { pawl.jobs.define(...) }')
     .option('--concurrency <count>', 'handlers at once in this process (default 20)', wholeNumber(1, 10_000))
-    .option('--queue <queue...>', 'work these queues only (default: those of the kinds)')
+    .option(
+      '--queue <queue>',
+      'work this queue only; give it again for more (default: those of the kinds)',
+      (name: string, before: string[] | undefined) => [...(before ?? []), name],
+    )
     .option('--name <name>', "shown in lists (default: the host's name and the process id)")
     .option('--grace <duration>', 'how long running jobs may take to finish when it is told to stop', '30s')
     .option('--each', 'print a line for each job, not only for those that went wrong')
-    .addOption(
-      new Option('--pooler <mode>', "'transaction' behind pgbouncer in transaction mode")
-        .choices(['none', 'transaction'])
-        .env('PAWL_POOLER'),
-    )
-    .addOption(new Option('--direct-url <url>', 'the same database without the pooler').env('PAWL_DIRECT_URL'))
   adder.does<Flags>(command, work)
 }
 
 async function work(context: Context<Flags>, modules: string[]): Promise<number> {
   const { terminal, flags } = context
+  refuseTenant(context)
   durationMs(flags.grace)
-  const { url } = await requireDatabase(context.databaseUrl)
+  const { url, options } = await requireDatabase(context.database)
   const pawl = createPawl({
-    databaseUrl: url,
+    ...options,
     applicationName: 'pawl worker',
-    ...(flags.pooler ? { pooler: flags.pooler } : {}),
-    ...(flags.directUrl ? { directUrl: flags.directUrl } : {}),
     // Where a machine reads, the library's own JSON lines on stderr are what it wants.
     ...(terminal.output === 'table' ? { logger: personLogger(terminal) } : {}),
   })
@@ -61,11 +56,16 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
     const requests = stopRequests()
     await worker.start()
     terminal.say(`worker ${worker.id} (pid ${process.pid}) works on ${withoutPassword(url)}; Ctrl-C stops it`)
-    await requests.asked
-    terminal.say(`stopping: running jobs have ${flags.grace} to finish; a second signal gives them up`)
-    const report = await stopOrAbandon(worker, flags.grace, requests.insisted)
+    const reason = await requests.asked
+    const why = reason === 'signal' ? '' : 'nobody reads the output any more; '
+    terminal.say(`${why}stopping: running jobs have ${flags.grace} to finish; a second signal gives them up`)
+    const report = await stopOrAbandon(worker, {
+      grace: flags.grace,
+      insisted: requests.insisted,
+      say: (text) => terminal.say(text),
+    })
     terminal.say(stopText(report))
-    if (report.stillRunning.length === 0) return exitCodes.ok
+    if (report.stillRunning.length === 0) return exitOf(reason)
     // Nothing else ends a handler that does not answer, and its jobs have been given to others.
     process.exit(exitCodes.interrupted)
   } finally {
@@ -87,13 +87,33 @@ function tell({ terminal }: Context<Flags>, line: JobLine): void {
   else terminal.line(JSON.stringify(line))
 }
 
+export function refuseTenant({ tenant }: Context): void {
+  if (tenant === undefined) return
+  throw new UsageError(
+    'A worker runs the jobs of every tenant, so --tenant has no meaning here.',
+    'leave --tenant out; to keep tenants apart, give their kinds queues of their own and use --queue',
+  )
+}
+
+export interface Stopping {
+  readonly grace: string | number
+  /** Ends the grace. */
+  readonly insisted: Promise<unknown>
+  readonly say: (text: string) => void
+}
+
 /** Stops with grace; when that is over, or somebody insists, the incarnation is given up so that others take its jobs at once. */
-export async function stopOrAbandon(worker: Worker, grace: string | number, insisted: Promise<unknown>): Promise<StopReport> {
+export async function stopOrAbandon(worker: Worker, { grace, insisted, say }: Stopping): Promise<StopReport> {
   const impatience = new AbortController()
   void insisted.then(() => impatience.abort())
   const report = await worker.stop({ grace, signal: impatience.signal })
-  if (report.stillRunning.length > 0) await worker.abandon()
+  if (report.stillRunning.length > 0) await worker.abandon().catch((error: unknown) => say(notToldText(error)))
   return report
+}
+
+function notToldText(error: unknown): string {
+  const why = error instanceof Error ? error.message : String(error)
+  return `the database could not be told that the jobs are given up (${oneLine(why)}); others take them when its lease has ended`
 }
 
 export function stopText({ finished, released, stillRunning, unsettled }: StopReport): string {

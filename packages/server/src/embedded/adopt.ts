@@ -37,7 +37,7 @@ export async function adopt(request: AdoptRequest): Promise<Running | undefined>
     if (identity === 'no') return removeStale(request, file)
     const isGone = async (): Promise<boolean> => (await readPidFile(dataDir))?.pid !== file.pid || !(await isAlive(file.pid))
     const answer = await untilAnswer(
-      { port: file.port, password, dataDir },
+      { pid: file.pid, port: file.port, password, dataDir },
       identity === 'yes' ? silenceMs : unknownSilenceMs,
       isGone,
     )

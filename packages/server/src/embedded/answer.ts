@@ -1,7 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { EmbeddedError } from './errors.ts'
 import { readPidFile } from './pidfile.ts'
-import { type ProbeTarget, probe } from './probe.ts'
+import { type ProbeResult, type ProbeTarget, probe } from './probe.ts'
+
+export interface AnswerTarget extends ProbeTarget {
+  /** The postmaster that is to answer. */
+  readonly pid: number
+}
 
 export type Answer = { readonly state: 'ours' } | { readonly state: 'gone' } | { readonly state: 'silent'; readonly why: string }
 
@@ -12,29 +17,33 @@ const maxBusyPollMs = 250
 const busyMs = 10 * 60_000
 
 /** Probes until the server answers as ours, has gone, or has said nothing for `silenceMs`. */
-export async function untilAnswer(target: ProbeTarget, silenceMs: number, isGone: () => Promise<boolean>): Promise<Answer> {
+export async function untilAnswer(target: AnswerTarget, silenceMs: number, isGone: () => Promise<boolean>): Promise<Answer> {
   const began = performance.now()
   let heardAt = began
   let pauseMs = pollMs
   for (;;) {
     if (await isGone()) return { state: 'gone' }
-    const result = await probe(target)
+    const result = await ask(target)
     const now = performance.now()
     if (result.state === 'ours') return result
     if (result.state === 'busy') heardAt = now
     pauseMs = result.state === 'busy' ? Math.min(pauseMs * 2, maxBusyPollMs) : pollMs
-    if (result.state === 'password refused' && (await isListening(target)) && !(await isGone()))
-      throw passwordError(target, result.why)
+    if (result.state === 'password refused' && !(await isGone())) throw passwordError(target, result.why)
     const why = result.state === 'other' ? 'a server with other data answers' : result.why
     if (now - heardAt > silenceMs || now - began > busyMs) return { state: 'silent', why }
     await sleep(pauseMs)
   }
 }
 
-/** Whether our postmaster says that the port is its own. Before it does, the refusal may have come from a stranger on that port. */
-async function isListening({ dataDir, port }: ProbeTarget): Promise<boolean> {
-  const file = await readPidFile(dataDir)
-  return file !== undefined && file.port === port && file.text.includes('\nready')
+/**
+ * Probes once our postmaster says that the port is its own. Before it does, or once it gives the port up, a stranger may sit there, and
+ * would be offered our password.
+ */
+async function ask(target: AnswerTarget): Promise<ProbeResult> {
+  const file = await readPidFile(target.dataDir)
+  const status = file?.pid === target.pid && file.port === target.port ? file.status : ''
+  if (status === '') return { state: 'silent', why: 'it has not opened its port' }
+  return status === 'stopping' ? { state: 'busy', why: 'it is stopping' } : probe(target)
 }
 
 function passwordError({ dataDir, port }: ProbeTarget, why: string): EmbeddedError {

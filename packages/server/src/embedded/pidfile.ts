@@ -5,6 +5,8 @@ import { join } from 'node:path'
 export interface PidFile {
   readonly pid: number
   readonly port: number
+  /** 'starting', 'ready', 'standby' or 'stopping'; empty until it has bound its port. */
+  readonly status: string
   readonly text: string
 }
 
@@ -19,5 +21,6 @@ export async function readPidFile(dataDir: string): Promise<PidFile | undefined>
   // A single-user backend writes its pid as a negative number.
   const pid = Math.abs(Number(lines[0]))
   const port = Number(lines[3])
-  return Number.isInteger(pid) && pid > 0 ? { pid, port, text } : undefined
+  const status = (lines[7] ?? '').trim()
+  return Number.isInteger(pid) && pid > 0 ? { pid, port, status, text } : undefined
 }

@@ -43,7 +43,7 @@ export async function findDataDir(dir: string, runAs: Account | undefined, onNot
  */
 async function openIfOnlyOurs(dir: string, runAs: Account): Promise<boolean> {
   const { uid, mode } = await stat(dir)
-  const onlyOurs = (await readdir(dir)).every((name) => /^(lock\.|password|pgdata|postgres\.log)/.test(name))
+  const onlyOurs = (await readdir(dir)).every((name) => /^(lock\.|dev-lock\.|password|pgdata|postgres\.log)/.test(name))
   if (uid !== 0 || !onlyOurs || !(await canReach(runAs, dirname(dir)))) return false
   await chmod(dir, (mode & 0o777) | 0o011)
   return canReach(runAs, dir)

@@ -29,6 +29,20 @@ describe('the port', () => {
     await server.stop()
   })
 
+  test('a stranger who takes it between our look and that of PostgreSQL hears nothing from us', async () => {
+    const dir = await scratch.cluster()
+    const stranger = await listen()
+    let heard = 0
+    stranger.on('connection', (socket) => {
+      heard += 1
+      socket.destroy()
+    })
+    vi.mocked(freePort).mockResolvedValueOnce(portOf(stranger))
+    const { server } = await scratch.start({ dir, port: portOf(stranger) })
+    expect(heard).toBe(0)
+    await server.stop()
+  })
+
   test('is not fought over when two servers want the same one at once', async () => {
     const dirs = await Promise.all([scratch.cluster(), scratch.cluster()])
     const wanted = await freePort(0)

@@ -7,7 +7,6 @@ import { untilAnswer } from './answer.ts'
 import type { Binaries } from './binaries.ts'
 import { EmbeddedError } from './errors.ts'
 import { lastLines, logPath, openLog, readLog } from './log.ts'
-import { readPidFile } from './pidfile.ts'
 import { freePort, isFree } from './port.ts'
 
 export interface StartRequest {
@@ -50,10 +49,11 @@ async function attempt(request: StartRequest, port: number): Promise<Attempt> {
   const isGone = async (): Promise<boolean> => child.pid === undefined || child.exitCode !== null || child.signalCode !== null
   let answers = false
   try {
-    const answer = await untilAnswer({ port, password, dataDir }, startMs, isGone)
-    const pid = (await readPidFile(dataDir))?.pid
-    answers = answer.state === 'ours' && pid !== undefined
-    if (answers && pid !== undefined) return { ok: true, running: { pid, port } }
+    // Without a pid it could not be spawned, and is gone.
+    const pid = child.pid ?? 0
+    const answer = await untilAnswer({ pid, port, password, dataDir }, startMs, isGone)
+    answers = answer.state === 'ours'
+    if (answers) return { ok: true, running: { pid, port } }
     const why = answer.state === 'silent' ? `It runs but does not answer: ${answer.why}` : spawnError()
     return { ok: false, lastWords: `${await readLog(dir, logOffset)}\n${why}` }
   } finally {

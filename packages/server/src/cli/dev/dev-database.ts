@@ -1,12 +1,17 @@
 // The database of `pawl dev`: the one that was named, or an embedded PostgreSQL whose data stay between runs.
 
 import { chmod, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import pg from 'pg'
-import { startEmbedded } from '../../embedded/index.ts'
-import { devDir, givenDatabase, urlFile, withoutPassword } from '../database.ts'
+import { EmbeddedError, type EmbeddedServer, startEmbedded } from '../../embedded/index.ts'
+import { withLock } from '../../embedded/lock.ts'
+import { ensureDir } from '../../embedded/place.ts'
+import { type DatabaseFlags, devDir, type FoundDatabase, givenDatabase, urlFile, withoutPassword } from '../database.ts'
 
 export interface DevDatabase {
   readonly url: string
+  /** What createPawl() needs to use it. */
+  readonly options: FoundDatabase['options']
   /** Lines for a person: what it is, the URL to paste, where the data are. */
   readonly about: readonly (readonly [name: string, value: string])[]
   /** For machines. */
@@ -16,7 +21,7 @@ export interface DevDatabase {
 }
 
 export interface DevDatabaseOptions {
-  readonly databaseUrl: string | undefined
+  readonly database: DatabaseFlags
   readonly dir: string | undefined
   readonly port: number | undefined
   readonly onNotice: (line: string) => void
@@ -26,12 +31,13 @@ export interface DevDatabaseOptions {
 const markName = 'pawl dev'
 
 export async function openDevDatabase(options: DevDatabaseOptions): Promise<DevDatabase> {
-  const given = givenDatabase(options.databaseUrl)
+  const given = givenDatabase(options.database)
   if (given === undefined) return openEmbedded(options)
   const client = await mark(given.url)
   const version = await serverVersion(client)
   return {
     url: given.url,
+    options: given.options,
     about: [
       ['database', `PostgreSQL ${version}, yours, from ${given.source}`],
       ['url', withoutPassword(given.url)],
@@ -44,8 +50,21 @@ export async function openDevDatabase(options: DevDatabaseOptions): Promise<DevD
   }
 }
 
-async function openEmbedded({ dir: givenDir, port, onNotice }: DevDatabaseOptions): Promise<DevDatabase> {
-  const dir = devDir(givenDir)
+const lockWaitMs = 180_000
+
+/** Opening and leaving take turns: between the last one's look for others and its stop of the server nobody else comes in. */
+async function openEmbedded(options: DevDatabaseOptions): Promise<DevDatabase> {
+  const dir = await ensureDir(devDir(options.dir))
+  const onWait = (pid: number): void =>
+    options.onNotice(`Process ${pid}, another pawl dev, is starting or stopping the database in ${dir}; waiting for it.`)
+  return withLock(lockPath(dir), { waitMs: lockWaitMs, onWait }, () => openLocked(dir, options))
+}
+
+function lockPath(dir: string): string {
+  return join(dir, 'dev-lock')
+}
+
+async function openLocked(dir: string, { port, onNotice }: DevDatabaseOptions): Promise<DevDatabase> {
   const server = await startEmbedded({ dir, onNotice, ...(port === undefined ? {} : { port }) })
   const client = await mark(server.url)
   const version = await serverVersion(client)
@@ -53,6 +72,7 @@ async function openEmbedded({ dir: givenDir, port, onNotice }: DevDatabaseOption
   const how = server.how === 'started' ? 'started' : 'was running already and was adopted'
   return {
     url: server.url,
+    options: { databaseUrl: server.url },
     about: [
       ['database', `PostgreSQL ${version} on 127.0.0.1:${server.port}, ${how} (pid ${server.pid})`],
       ['psql', `psql ${server.url}`],
@@ -68,13 +88,29 @@ async function openEmbedded({ dir: givenDir, port, onNotice }: DevDatabaseOption
       pid: server.pid,
     },
     stop: async () => {
-      const others = await othersUsing(client)
-      await client.end().catch(() => undefined)
-      if (others > 0) return 'PostgreSQL keeps running: another pawl dev uses it'
-      await rm(urlFile(dir), { force: true })
-      await server.stop()
-      return `PostgreSQL stopped; the data stay in ${server.dataDir}`
+      const isStopped = await stopUnlessUsed(dir, client, server)
+      return isStopped
+        ? `PostgreSQL stopped; the data stay in ${server.dataDir}`
+        : 'PostgreSQL keeps running: another pawl dev uses it'
     },
+  }
+}
+
+async function stopUnlessUsed(dir: string, client: pg.Client, server: EmbeddedServer): Promise<boolean> {
+  try {
+    return await withLock(lockPath(dir), { waitMs: lockWaitMs }, async () => {
+      if ((await othersUsing(client)) > 0) return false
+      await rm(urlFile(dir), { force: true })
+      await client.end().catch(() => undefined)
+      await server.stop()
+      return true
+    })
+  } catch (error) {
+    // Somebody who has been starting for so long will use it.
+    if (error instanceof EmbeddedError && error.code === 'locked') return false
+    throw error
+  } finally {
+    await client.end().catch(() => undefined)
   }
 }
 

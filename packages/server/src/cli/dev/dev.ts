@@ -5,10 +5,11 @@ import pg from 'pg'
 import { exitCodes } from '../failure.ts'
 import { type JobLine, jobLineHeader, jobLineText } from '../job-lines.ts'
 import { wholeNumber } from '../jobs.ts'
+import { waitText } from '../migrate.ts'
 import type { CommandAdder, Context } from '../program.ts'
-import { type StopRequests, stopRequests } from '../stop-signals.ts'
+import { exitOf, type StopRequests, stopRequests } from '../stop-signals.ts'
 import { clockTime, type Terminal } from '../terminal.ts'
-import { stopText } from '../worker.ts'
+import { refuseTenant, stopText } from '../worker.ts'
 import { demoQueue, demoSchemaSql, trickle } from './demo.ts'
 import { type DevDatabase, openDevDatabase } from './dev-database.ts'
 import { WorkerPool } from './worker-pool.ts'
@@ -42,19 +43,36 @@ export function addDev(adder: CommandAdder): void {
 }
 
 async function dev(context: Context<Flags>, modules: string[]): Promise<number> {
-  const { terminal, flags, databaseUrl } = context
+  const { terminal, flags } = context
+  refuseTenant(context)
   const graceMs = durationMs(flags.grace)
   // From here on a signal is an answerable request, also while things are still starting.
   const requests = stopRequests()
   const story = new Story(terminal)
   story.begin(`pawl ${release}: starting ...`)
-  const database = await openDevDatabase({ databaseUrl, dir: flags.dir, port: flags.port, onNotice: (line) => story.note(line) })
+  answerWhileStarting(requests, story)
+  const database = await openDevDatabase({
+    database: context.database,
+    dir: flags.dir,
+    port: flags.port,
+    onNotice: (line) => story.note(line),
+  })
   try {
     return await runOn(database, { context, modules, graceMs, requests, story })
   } finally {
     story.tell(await database.stop())
     requests.forget()
   }
+}
+
+/** A start of PostgreSQL is not cut short: what it leaves half-way would have to be recovered. Whoever insists leaves it to the next start. */
+function answerWhileStarting(requests: StopRequests, story: Story): void {
+  void requests.asked.then(() => {
+    if (!story.isReady) story.begin('stopping when what is under way has started; Ctrl-C again does not wait')
+  })
+  void requests.insisted.then(() => {
+    if (!story.isReady) process.exit(exitCodes.interrupted)
+  })
 }
 
 interface Run {
@@ -70,27 +88,44 @@ async function runOn(database: DevDatabase, { context, modules, graceMs, request
   const isDemo = modules.length === 0 && flags.demo
   const count = modules.length === 0 && !isDemo ? 0 : flags.workers
   const pawl = createPawl({
-    databaseUrl: database.url,
+    ...database.options,
     applicationName: 'pawl dev caller',
     callerConnectionsMax: 2,
     logger: silentLogger,
   })
   const workers = new WorkerPool(
-    { databaseUrl: database.url, modules, graceMs },
+    { database: database.options, modules, graceMs },
     { onJob: (line, number) => story.job(line, number), onNotice: (text) => story.tell(text) },
   )
   try {
-    const { applied } = await pawl.migrate()
-    if (isDemo) await prepareDemo(database.url)
-    await workers.start(count)
+    const asked = new AbortController()
+    void requests.asked.then(() => asked.abort())
+    const applied = await unlessAsked(asked.signal, async () => {
+      const report = await pawl.migrate({ signal: asked.signal, onWait: () => story.begin(waitText) })
+      if (isDemo) await prepareDemo(database.url)
+      await workers.start(count, asked.signal)
+      return report.applied
+    })
+    if (applied === undefined) return exitOf(await requests.asked)
     story.ready(database, { applied, pids: workers.pids, isDemo, modules })
     const end = new AbortController()
     const trickling = isDemo && count > 0 ? trickle(pawl, end.signal, story.trouble) : Promise.resolve()
-    await requests.asked
-    return await stopAll({ workers, trickling, end, requests, story, count })
+    const reason = await requests.asked
+    await stopAll({ workers, trickling, end, requests, story, count })
+    return exitOf(reason)
   } finally {
     await workers.stop()
     await pawl.close()
+  }
+}
+
+/** Undefined when it was asked to stop before everything had started. */
+async function unlessAsked<T>(signal: AbortSignal, start: () => Promise<T>): Promise<T | undefined> {
+  try {
+    return await start()
+  } catch (error) {
+    if (signal.aborted) return undefined
+    throw error
   }
 }
 
@@ -101,7 +136,7 @@ async function stopAll(run: {
   requests: StopRequests
   story: Story
   count: number
-}): Promise<number> {
+}): Promise<void> {
   const { workers, trickling, end, requests, story, count } = run
   story.tell(count === 0 ? 'stopping' : 'stopping: running jobs finish first; Ctrl-C again gives them up', true)
   end.abort()
@@ -109,7 +144,6 @@ async function stopAll(run: {
   const report = await workers.stop()
   await trickling
   if (count > 0) story.tell(`workers ${stopText(report)}`)
-  return exitCodes.ok
 }
 
 async function prepareDemo(url: string): Promise<void> {
@@ -135,6 +169,11 @@ class Story {
     this.#terminal = terminal
   }
 
+  get isReady(): boolean {
+    return this.#isReady
+  }
+
+  /** On the way to running; what is asked for there must be seen at once. */
   begin(text: string): void {
     this.#terminal.say(text)
   }

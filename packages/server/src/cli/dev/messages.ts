@@ -1,11 +1,12 @@
 // What `pawl dev` and its worker processes say to each other.
 
 import type { StopReport } from 'pawl'
+import type { FoundDatabase } from '../database.ts'
 import type { JobLine } from '../job-lines.ts'
 
 export interface WorkerTask {
   readonly number: number
-  readonly databaseUrl: string
+  readonly database: FoundDatabase['options']
   /** The user's modules; none: the demonstration jobs. */
   readonly modules: readonly string[]
   readonly graceMs: number

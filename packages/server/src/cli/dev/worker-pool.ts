@@ -38,8 +38,11 @@ export class WorkerPool {
     return this.#members.map(({ child }) => child.pid!)
   }
 
-  /** Resolves when each has started; rejects with what one of them could not do. */
-  async start(count: number): Promise<void> {
+  /** Resolves when each has started; rejects with what one of them could not do, or when the signal ends them before. */
+  async start(count: number, signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted()
+    const end = (): void => void this.stop()
+    signal.addEventListener('abort', end)
     const started = Array.from({ length: count }, async (_, index) => {
       const child = forked()
       const member: Member = { number: index + 1, child, report: undefined }
@@ -51,6 +54,8 @@ export class WorkerPool {
     } catch (error) {
       await this.stop()
       throw error
+    } finally {
+      signal.removeEventListener('abort', end)
     }
   }
 

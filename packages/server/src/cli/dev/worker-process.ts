@@ -19,6 +19,8 @@ const insisted = new Promise<void>((resolve) => {
 })
 let isStopping = false
 
+// Whoever reads our output reads the parent's too, and it is the parent that stops when nobody does any more.
+for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined)
 // Ctrl-C in a terminal reaches every process of the group, but it is the parent that decides.
 process.on('SIGINT', () => undefined)
 process.on('SIGTERM', () => void stop(30_000))
@@ -33,7 +35,7 @@ let task: WorkerTask | undefined
 
 async function start(given: WorkerTask): Promise<void> {
   task = given
-  const pawl = createPawl({ databaseUrl: given.databaseUrl, applicationName: `pawl dev worker ${given.number}`, logger })
+  const pawl = createPawl({ ...given.database, applicationName: `pawl dev worker ${given.number}`, logger })
   if (given.modules.length === 0) defineDemo(pawl)
   else await defineFrom(pawl, given.modules)
   watchJobs(pawl, true, (line) => tell({ type: 'job', line }))
@@ -46,7 +48,7 @@ async function stop(graceMs: number): Promise<void> {
   if (isStopping) return
   isStopping = true
   if (worker === undefined) process.exit(0)
-  const report = await stopOrAbandon(worker, graceMs, insisted)
+  const report = await stopOrAbandon(worker, { grace: graceMs, insisted, say: (text) => tell({ type: 'notice', text }) })
   tell({ type: 'stopped', report })
   // What still runs has been given up; nothing but the end of its process stops it.
   process.exit(0)

@@ -43,9 +43,9 @@ export function addDoctor(adder: CommandAdder): void {
   adder.does<Flags>(command, examine)
 }
 
-async function examine({ terminal, flags, databaseUrl, tenant }: Context<Flags>): Promise<number> {
+async function examine({ terminal, flags, database, tenant }: Context<Flags>): Promise<number> {
   const longTransactionMs = durationMs(flags.longTransaction)
-  const { url, source } = await requireDatabase(databaseUrl)
+  const { url, source } = await requireDatabase(database)
   const client = new pg.Client({
     connectionString: url,
     application_name: 'pawl doctor',

@@ -119,7 +119,7 @@ export const checkListen: Check = async ({ client, url }) => {
       fault(
         'listen',
         'A notification did not arrive: this looks like a pooler in transaction mode. Workers here would only poll.',
-        "createPawl({ pooler: 'transaction', directUrl: 'the URL without the pooler' }), or pawl worker --pooler transaction --direct-url <url>",
+        "createPawl({ pooler: 'transaction', directUrl: 'the URL without the pooler' }), or --pooler transaction --direct-url <url> on the command line",
       ),
     ]
   } finally {

@@ -1,0 +1,4 @@
+// A second module beside jobs-module.mjs.
+export default (pawl) => {
+  pawl.jobs.define('other', { run: () => 'done' })
+}
