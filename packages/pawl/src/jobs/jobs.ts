@@ -7,7 +7,7 @@ import { classify } from '../db/classify.ts'
 import { type Connection, type Pool, unavailable } from '../db/driver.ts'
 import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import { durationMs } from '../kernel/clock.ts'
+import { delayMsMax, durationMs } from '../kernel/clock.ts'
 import { answerLost, retryingDefinite } from '../kernel/definite.ts'
 import type { Events } from '../kernel/events.ts'
 import { probe } from '../kernel/probe.ts'
@@ -205,7 +205,7 @@ export class Jobs {
     if (runAt !== undefined && Number.isNaN(runAt.getTime())) throw new PawlError('PAWL_CONFIG', 'runAt is not a valid date.')
     if (durability !== undefined && !durabilities.includes(durability)) throw notOneOf('durability', durability, durabilities)
     whole('priority', priority, -100, 100)
-    const delayMs = delay === undefined ? null : whole('delay', Math.round(durationMs(delay)), 0, 10 * 365 * 86_400_000)
+    const delayMs = delay === undefined ? null : whole('delay', Math.round(durationMs(delay)), 0, delayMsMax)
     const { payloadBytesMax: bytesMax, payloadDepthMax: depthMax } = this.#core.config
     const headersText = headers === undefined ? null : toJson(headers, 'headers', { bytesMax, depthMax })
     return (payloads) => [

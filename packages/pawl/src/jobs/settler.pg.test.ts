@@ -103,3 +103,21 @@ test('[J5] an end that was set aside is refused when whoever had locked its row 
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'cancelled' })
   await until('the refusal is counted', () => worker.metrics().refused === 1)
 })
+
+test('[J15] an end that PostgreSQL refuses to store makes its job dead, and says why', async () => {
+  await db.query(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not this one' using errcode = '22000'; end $$;
+    create trigger refuse before insert on pawl.job_attempt for each row when (new.outcome = 'snoozed') execute function refuse()`)
+  let runs = 0
+  pawl.jobs.define('sleepy', {
+    run: async (job) => {
+      runs++
+      return job.snooze('1h')
+    },
+  })
+  const worker = await startWorker()
+  const { id } = await pawl.jobs.enqueue('sleepy', {})
+  await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
+  expect((await pawl.jobs.get(id))!.lastError).toMatch(/Its end could not be stored: .*not this one/)
+  await worker.whenIdle()
+  expect(runs).toBe(1)
+})

@@ -30,6 +30,8 @@ export interface Ending {
   /** JSON text of the result of a job that is done. */
   readonly result: string | null
   readonly failed?: { readonly outcome: FailedOutcome; readonly delayMs: number | undefined; readonly error: string | null }
+  /** Made here, in place of an end that PostgreSQL refused to store. */
+  readonly isStandIn?: true
 }
 
 interface JobKey {
@@ -54,6 +56,8 @@ export class Settler {
   #waiting: Ending[] = []
   #inFlight: readonly Ending[] = []
   readonly #aside = new Set<Ending>()
+  /** Nothing could be stored of their ends. They are held until their time limit; given back they would run again and again. */
+  readonly #unstorable = new Set<string>()
   readonly #gaveUp = new AbortController()
   readonly #more = new Wakeup()
   readonly #moreAside = new Wakeup()
@@ -69,7 +73,7 @@ export class Settler {
   }
 
   ids(): string[] {
-    return [...this.#waiting, ...this.#inFlight, ...this.#aside].map((ending) => ending.held.id)
+    return [...[...this.#waiting, ...this.#inFlight, ...this.#aside].map((ending) => ending.held.id), ...this.#unstorable]
   }
 
   start(): void {
@@ -205,7 +209,7 @@ export class Settler {
     return connection
   }
 
-  /** The statement itself was refused: a bug, or a result that PostgreSQL cannot store. It is said, and the job's time limit ends it. */
+  /** The statement itself was refused: a bug, or something that PostgreSQL cannot store. It is said, and the job is dead with it. */
   #giveUp(ending: Ending, error: unknown): void {
     const { held } = ending
     this.#aside.delete(ending)
@@ -213,13 +217,17 @@ export class Settler {
       { job: held.id, kind: held.kind, error: describeError(error) },
       'the end of a job could not be stored',
     )
-    if (ending.failed === undefined && classify(error) === 'permanent') {
-      this.add({
-        held,
-        result: null,
-        failed: { outcome: 'failed', delayMs: undefined, error: `Its result could not be stored: ${describeError(error, 500)}` },
-      })
+    if (ending.isStandIn || classify(error) !== 'permanent') {
+      this.#unstorable.add(held.id)
+      return
     }
+    const what = ending.failed === undefined ? 'result' : 'end'
+    this.add({
+      held,
+      result: null,
+      failed: { outcome: 'failed', delayMs: undefined, error: `Its ${what} could not be stored: ${describeError(error, 500)}` },
+      isStandIn: true,
+    })
   }
 }
 

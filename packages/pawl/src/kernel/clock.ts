@@ -11,6 +11,9 @@ export function threadClockNs(): bigint {
 
 const units: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
 
+/** Nothing is put off for longer than ten years; a number beyond that is a mistake, and PostgreSQL's own time ends somewhere. */
+export const delayMsMax = 10 * 365 * 86_400_000
+
 /** Milliseconds from a number or from '250ms', '5s', '15m', '2h', '7d'. */
 export function durationMs(value: number | string): number {
   if (typeof value === 'number') return value
