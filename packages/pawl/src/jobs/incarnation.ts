@@ -140,9 +140,21 @@ export class Incarnation {
   }
 
   #onKeeperDeath(error: Error): void {
-    const { config, signal, onTrouble } = this.#options
-    config.logger.error({ error: describeError(error) }, 'the keeper thread died; it is started again')
-    if (this.#id !== undefined && !signal.aborted) void this.#startKeeper(this.#id).catch(onTrouble)
+    this.#options.config.logger.error({ error: describeError(error) }, 'the keeper thread died; it is started again')
+    void this.#restartKeeper()
+  }
+
+  /** Also between two incarnations: the next one is told to whichever keeper there is then. */
+  async #restartKeeper(): Promise<void> {
+    const { signal, onTrouble } = this.#options
+    for (let tried = 1; !signal.aborted; tried++) {
+      try {
+        return await this.#startKeeper(this.#id)
+      } catch (error) {
+        onTrouble(error)
+        await sleep(engineBackoffMs(error, tried), undefined, { signal }).catch(() => undefined)
+      }
+    }
   }
 
   #startListener(): void {
