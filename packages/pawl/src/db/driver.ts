@@ -108,6 +108,25 @@ export class Connection {
     return result.rows as Row[]
   }
 
+  /** Several statements in one transaction, on one session: if that breaks, none of them happened. Nobody else may use it meanwhile. */
+  async transaction<Answer>(
+    work: (run: <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) => Promise<Row[]>) => Promise<Answer>,
+  ): Promise<Answer> {
+    const client = this.#live() ?? (await this.#connect())
+    await client.query('begin isolation level read committed')
+    try {
+      const answer = await work(
+        async <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) =>
+          (await client.query(statement.text, bind(statement, values) as unknown[])).rows as Row[],
+      )
+      await client.query('commit')
+      return answer
+    } catch (error) {
+      await client.query('rollback').catch(() => undefined)
+      throw error
+    }
+  }
+
   async query<Row>(text: string, values: readonly unknown[] = []): Promise<Row[]> {
     const client = this.#live() ?? (await this.#connect())
     const result = await client.query(text, values.length > 0 ? [...values] : undefined)

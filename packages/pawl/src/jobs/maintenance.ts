@@ -3,12 +3,14 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection, type DatabaseOptions } from '../db/driver.ts'
-import { statement, textsLiteral } from '../db/statement.ts'
+import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { dropPartition, extendPartitions } from '../kernel/partitions.ts'
 
 const pruneStatement = statement(import.meta.url, 'prune')
 const unknownKindsStatement = statement(import.meta.url, 'unknown-kinds')
 const resolveAlertsStatement = statement(import.meta.url, 'resolve-alerts')
+const lockDeadAlertsStatement = statement(import.meta.url, 'lock-dead-alerts')
+const resolveDeadAlertsStatement = statement(import.meta.url, 'resolve-dead-alerts')
 const oldPartitionsStatement = statement(import.meta.url, 'old-partitions')
 
 const everyMs = 10_000
@@ -28,6 +30,7 @@ export async function maintain({ database, queues, keepDays, signal, onTrouble }
   for (let round = 0; !signal.aborted; round++) {
     try {
       await lookForUnknownKinds(connection, queues, everyMs)
+      await resolveDeadAlerts(connection)
       if (round % heavyRounds === 1) {
         await prune(connection)
         await dropOldPartitions(connection, keepDays)
@@ -53,6 +56,18 @@ export async function lookForUnknownKinds(
   })
   await connection.run(resolveAlertsStatement)
   return rows.map(({ kind }) => kind)
+}
+
+/** Jobs that were dead may have been retried or cancelled since. Two statements, because the second must see who died before the lock. */
+export async function resolveDeadAlerts(connection: Connection): Promise<void> {
+  await connection.transaction(async (run) => {
+    const alerts = await run<{ tenant: string; id: string }>(lockDeadAlertsStatement, { limit: 1000 })
+    if (alerts.length === 0) return
+    await run(resolveDeadAlertsStatement, {
+      tenants: textsLiteral(alerts.map(({ tenant }) => tenant)),
+      ids: numbersLiteral(alerts.map(({ id }) => id)),
+    })
+  })
 }
 
 export async function prune(connection: Connection): Promise<void> {

@@ -3,9 +3,9 @@
 import type { Pawl } from 'pawl'
 import { moveClock, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { Connection } from '../db/driver.ts'
-import { lookForUnknownKinds } from './maintenance.ts'
+import { lookForUnknownKinds, resolveDeadAlerts } from './maintenance.ts'
 import type { Worker } from './worker.ts'
 
 let db: TestDatabase
@@ -104,6 +104,62 @@ test('an alert of time-outs resolves after an hour without another one', async (
   await moveClock(db.pool, 61 * 60_000)
   await lookForUnknownKinds(connection, ['default'], 60_000)
   expect(await pawl.alerts()).toEqual([])
+})
+
+const die = (kind: string) =>
+  db.query(
+    `with dead as (
+       insert into pawl.job (queue, kind, state, due, run_at, payload) values ('default', $1, 'dead', pawl.now(), pawl.now(), '1') returning id
+     )
+     select id::text, pawl.raise_alert('', 'job.dead', $1, 'it died') from dead`,
+    [kind],
+  ) as Promise<[{ id: string }]>
+
+test('an alert about dead jobs resolves when the last of them was retried or cancelled, and not before', async () => {
+  const [[first], [second]] = [await die('fails'), await die('fails')]
+  await pawl.jobs.retry(first.id)
+  await resolveDeadAlerts(connection)
+  expect(await pawl.alerts()).toMatchObject([{ code: 'job.dead', subject: 'fails', count: 2 }])
+  await pawl.jobs.cancel(second.id)
+  await resolveDeadAlerts(connection)
+  expect(await pawl.alerts()).toEqual([])
+})
+
+test("a caller's open transaction that retried or cancelled a dead job holds up nobody who raises its alert", async () => {
+  const [[first], [second]] = [await die('fails'), await die('other')]
+  const caller = await db.pool.connect()
+  await caller.query('begin')
+  await pawl.jobs.retry(first.id, { tx: caller })
+  await pawl.jobs.cancel(second.id, { tx: caller })
+  const client = await db.pool.connect()
+  await client.query("set lock_timeout = '2s'")
+  for (const kind of ['fails', 'other']) await client.query("select pawl.raise_alert('', 'job.dead', $1, 'again')", [kind])
+  client.release()
+  await caller.query('commit')
+  caller.release()
+})
+
+test('an alert that is raised while the last dead job is retried stays open', async () => {
+  const [first] = await die('fails')
+  const raiser = await db.pool.connect()
+  await raiser.query('begin')
+  await raiser.query(
+    "insert into pawl.job (queue, kind, state, due, run_at, payload) values ('default', 'fails', 'dead', pawl.now(), pawl.now(), '1')",
+  )
+  await raiser.query("select pawl.raise_alert('', 'job.dead', 'fails', 'another died')")
+  const retried = pawl.jobs.retry(first.id)
+  await until(
+    'the retry is through, or waits for the alert',
+    async () =>
+      (await db.query("select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")).length > 0 ||
+      (await pawl.jobs.get(first.id))?.state === 'ready',
+  )
+  await resolveDeadAlerts(connection)
+  await raiser.query('commit')
+  raiser.release()
+  await retried
+  await resolveDeadAlerts(connection)
+  expect(await pawl.alerts()).toMatchObject([{ code: 'job.dead', subject: 'fails', count: 2 }])
 })
 
 test('[J26] why says that nobody works the queue, that nobody defines the kind, and when it is next', async () => {
