@@ -48,6 +48,8 @@ const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text a
 
 const knownEnqueue = new Set(['tx', 'runAt', 'delay', 'priority', 'maxAttempts', 'queue', 'headers', 'durability', 'wake'])
 const chunkRows = 1000
+/** PostgreSQL takes 256 MB in one value; this much is many times what a statement costs by itself. */
+const chunkChars = 8 * 1_048_576
 
 export interface JobsCore {
   readonly config: Config
@@ -254,11 +256,12 @@ export class Jobs {
   ): Promise<string[]> {
     if (texts.length === 0) return []
     const level = options.durability ?? this.#core.config.durability
-    const isPlain = texts.length <= chunkRows && level === 'durable'
+    const [first, second] = chunks(texts)
+    const isPlain = second === undefined && level === 'durable'
     let ids: string[]
     try {
       ids = isPlain
-        ? await this.#enqueuePlain(values([...chunks(texts)][0]!), texts.length === 1)
+        ? await this.#enqueuePlain(values(first!), texts.length === 1)
         : await this.#enqueueTransaction(texts, values, level)
     } catch (error) {
       throw classify(error) === 'connection' ? answerLost(error) : unavailable(error)
@@ -364,8 +367,15 @@ function idsOf(rows: readonly EnqueuedRow[]): string[] {
   return rows[0]?.ids?.split(',') ?? []
 }
 
+/** JSON arrays of at most so many payloads, and of so much text unless a single one is longer. */
 function* chunks(texts: readonly string[]): Generator<string> {
-  for (let from = 0; from < texts.length; from += chunkRows) yield `[${texts.slice(from, from + chunkRows).join(',')}]`
+  for (let from = 0, to = 0; from < texts.length; from = to) {
+    for (let chars = 0; to < texts.length && to - from < chunkRows; to++) {
+      chars += texts[to]!.length
+      if (to > from && chars > chunkChars) break
+    }
+    yield `[${texts.slice(from, to).join(',')}]`
+  }
 }
 
 function jobId(id: string): string {

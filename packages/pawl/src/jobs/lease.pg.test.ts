@@ -340,3 +340,21 @@ test('[K2] a keeper thread that ends without an error is started again, and the 
   )
   expect(worker.id).toBe(id)
 })
+
+test('[K12] a worker that beats so slowly that its stamp is old while it lives is not judged by its lock', async () => {
+  const pawl = db.pawl()
+  pawl.jobs.define('work', { run: () => undefined })
+  const locks = async ({ id }: Worker) =>
+    (await db.query<{ locks: boolean }>('select locks from pawl.worker where id = $1', [id]))[0]!.locks
+  const slow = await startWorker(pawl, { lease: '30s', beatMs: 5000 })
+  // The lock, where it is wanted, is taken before the session listens.
+  await until(
+    'it listens',
+    async () =>
+      (await db.query("select from pg_stat_activity where datname = current_database() and query = 'listen pawl_lost' and state = 'idle'"))
+        .length > 0,
+  )
+  expect(await locks(slow)).toBe(false)
+  const usual = await startWorker(pawl, { lease: '30s' })
+  await until('the usual one has its lock', () => locks(usual))
+})

@@ -181,6 +181,7 @@ export interface WorkerOptions {
   readonly batchMax?: number
   /** How long the lease of a hung process lasts. Default 30s. */
   readonly lease?: number | string
+  /** How often the lease is renewed. Above 500 ms a dead process is noticed by the end of its lease only. */
   readonly beatMs?: number
   /** The safety net below notifications. Default 2s. */
   readonly pollMs?: number
