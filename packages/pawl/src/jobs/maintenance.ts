@@ -8,6 +8,7 @@ import { dropPartition, extendPartitions } from '../kernel/partitions.ts'
 
 const pruneStatement = statement(import.meta.url, 'prune')
 const unknownKindsStatement = statement(import.meta.url, 'unknown-kinds')
+const readyQueuesStatement = statement(import.meta.url, 'ready-queues')
 const resolveAlertsStatement = statement(import.meta.url, 'resolve-alerts')
 const lockDeadAlertsStatement = statement(import.meta.url, 'lock-dead-alerts')
 const resolveDeadAlertsStatement = statement(import.meta.url, 'resolve-dead-alerts')
@@ -16,6 +17,8 @@ const oldPartitionsStatement = statement(import.meta.url, 'old-partitions')
 const everyMs = 10_000
 /** Of the rounds, one in so many does the heavier chores: about every quarter of an hour. */
 const heavyRounds = 90
+/** And one in so many looks at every queue, not only at those that this worker works: once a minute. */
+const everyQueueRounds = 6
 
 export interface MaintenanceOptions {
   readonly database: DatabaseOptions
@@ -30,6 +33,7 @@ export async function maintain({ database, queues, keepDays, signal, onTrouble }
   for (let round = 0; !signal.aborted; round++) {
     try {
       await lookForUnknownKinds(connection, queues, everyMs)
+      if (round % everyQueueRounds === 1) await lookForUnknownKinds(connection, await readyQueues(connection), everyMs, 100)
       await resolveDeadAlerts(connection)
       if (round % heavyRounds === 1) {
         await prune(connection)
@@ -48,14 +52,21 @@ export async function lookForUnknownKinds(
   connection: Connection,
   queues: readonly string[],
   ageMs: number,
+  depth = 1000,
 ): Promise<readonly string[]> {
   const rows = await connection.run<{ kind: string }>(unknownKindsStatement, {
     queues: textsLiteral(queues),
-    depth: 1000,
+    depth,
     age_ms: ageMs,
   })
   await connection.run(resolveAlertsStatement)
   return rows.map(({ kind }) => kind)
+}
+
+/** Also those that nobody works. */
+export async function readyQueues(connection: Connection): Promise<readonly string[]> {
+  const rows = await connection.run<{ queue: string }>(readyQueuesStatement, { limit: 1000 })
+  return rows.map(({ queue }) => queue)
 }
 
 /** Jobs that were dead may have been retried or cancelled since. Two statements, because the second must see who died before the lock. */

@@ -5,7 +5,7 @@ import { moveClock, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { Connection } from '../db/driver.ts'
-import { lookForUnknownKinds, resolveDeadAlerts } from './maintenance.ts'
+import { lookForUnknownKinds, readyQueues, resolveDeadAlerts } from './maintenance.ts'
 import type { Worker } from './worker.ts'
 
 let db: TestDatabase
@@ -93,6 +93,42 @@ test('[J26] jobs of a kind that nobody defines raise one alert once they are old
   expect(report.done).toHaveLength(3)
   await startWorker(deployed)
   await lookForUnknownKinds(connection, ['default'], 60_000)
+  expect(await pawl.alerts()).toEqual([])
+})
+
+test('[J26] a job in a queue that nobody works, or whose workers do not define its kind, raises an alert; so does a suspect', async () => {
+  pawl.jobs.define('resize', { queue: 'images', run: () => undefined })
+  await startWorker(pawl)
+  const [misplaced] = await db.query<{ id: string }>("select pawl.enqueue('resize', '{}')::text as id")
+  await pawl.jobs.enqueue('unknown', {}, { queue: 'misspelt' })
+  await pawl.jobs.enqueue('crashed', {}, { queue: 'images' })
+  await db.query("update pawl.job set suspect = true, crashes = 1, attempt = 1 where kind = 'crashed'")
+  expect(await readyQueues(connection)).toEqual(['default', 'misspelt'])
+  const look = async () => lookForUnknownKinds(connection, ['images', ...(await readyQueues(connection))], -1)
+  expect((await look()).toSorted()).toEqual(['crashed', 'resize in queue default', 'unknown'])
+  expect(await pawl.alerts()).toHaveLength(3)
+  expect((await pawl.alerts()).find(({ subject }) => subject.startsWith('resize'))).toMatchObject({
+    code: 'kind.unknown',
+    message: expect.stringContaining(`the oldest is ${misplaced!.id}, and the workers that define it work other queues`),
+  })
+  const both = db.pawl()
+  both.jobs.define('resize', { run: () => undefined })
+  await startWorker(both)
+  await until('it is done', async () => (await pawl.jobs.get(misplaced!.id))?.state === 'done')
+  await look()
+  expect((await pawl.alerts()).map(({ subject }) => subject).toSorted()).toEqual(['crashed', 'unknown'])
+})
+
+test('[J26] an alert about a kind whose jobs are gone resolves after a while', async () => {
+  pawl.jobs.define('known', { run: () => undefined })
+  await startWorker(pawl)
+  const { id } = await pawl.jobs.enqueue('unknown', {})
+  expect(await lookForUnknownKinds(connection, ['default'], -1)).toEqual(['unknown'])
+  await pawl.jobs.cancel(id)
+  await lookForUnknownKinds(connection, ['default'], -1)
+  expect(await pawl.alerts()).toHaveLength(1)
+  await db.query("update pawl.alert set last_at = last_at - interval '11 minutes'")
+  await lookForUnknownKinds(connection, ['default'], -1)
   expect(await pawl.alerts()).toEqual([])
 })
 

@@ -8,6 +8,6 @@ from pawl.alert a
 where a.code = 'job.dead'
   and a.resolved_at is null
   and not exists (select from pawl.job d where d.tenant = a.tenant and d.kind = a.subject and d.state = 'dead')
-order by a.tenant, a.id
+order by a.tenant, a.code, a.subject
 limit :limit::integer
 for update skip locked
