@@ -351,8 +351,11 @@ test('[K12] a worker that beats so slowly that its stamp is old while it lives i
   await until(
     'it listens',
     async () =>
-      (await db.query("select from pg_stat_activity where datname = current_database() and query = 'listen pawl_lost' and state = 'idle'"))
-        .length > 0,
+      (
+        await db.query(
+          "select from pg_stat_activity where datname = current_database() and query = 'listen pawl_lost' and state = 'idle'",
+        )
+      ).length > 0,
   )
   expect(await locks(slow)).toBe(false)
   const usual = await startWorker(pawl, { lease: '30s' })

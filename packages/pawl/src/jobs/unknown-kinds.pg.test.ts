@@ -187,8 +187,8 @@ test('an alert that is raised while the last dead job is retried stays open', as
   await until(
     'the retry is through, or waits for the alert',
     async () =>
-      (await db.query("select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")).length > 0 ||
-      (await pawl.jobs.get(first.id))?.state === 'ready',
+      (await db.query("select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")).length >
+        0 || (await pawl.jobs.get(first.id))?.state === 'ready',
   )
   await resolveDeadAlerts(connection)
   await raiser.query('commit')

@@ -208,7 +208,8 @@ test('[J23] a closed incarnation leaves no sleeper for ever, and the next one se
       const lists = { queues: textsLiteral(['default']), kinds: textsLiteral(['k']) }
       return (await connection.run<{ id: number }>(leaseStatements.open, { ...values, ...lists }))[0]!.id
     }
-    const sleepers = async () => (await db.query<{ worker: number }>('select worker from pawl.sleeper')).map(({ worker }) => worker)
+    const sleepers = async () =>
+      (await db.query<{ worker: number }>('select worker from pawl.sleeper')).map(({ worker }) => worker)
     const sleep = new Sleep(connection, { queues: ['default'], canListen: true, pollMs: 1000 })
     const [old, next] = [await open(), await open()]
     await connection.run(leaseStatements.close, { worker: old, reason: 'lease ended' })

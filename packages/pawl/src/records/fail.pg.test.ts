@@ -96,8 +96,7 @@ test('[R12] an alert that is raised while another submission of its set is tende
   raiser.release()
   await until(
     'it is tended',
-    async () =>
-      (await db.query("select from pawl.job_history where kind = 'pawl.records.tend' and outcome = 'done'")).length > 0,
+    async () => (await db.query("select from pawl.job_history where kind = 'pawl.records.tend' and outcome = 'done'")).length > 0,
   )
   expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', subject: 'loads', count: 2 }])
 })
