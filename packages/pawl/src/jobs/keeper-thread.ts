@@ -25,8 +25,9 @@ const patienceMs = 10_000
 
 const data = workerData as KeeperData
 const board = new Board(0, data.board)
-// A half-open connection gives no error: the lease must last for several tries, whatever the other connections wait for an answer.
-const answerMs = Math.max(250, Math.floor(data.leaseMs / 4))
+// A half-open connection gives no error: the lease must outlast a beat that is never answered, however long the other connections wait. A
+// server that is merely slow gets a second where the lease allows it.
+const answerMs = Math.floor(Math.max(250, data.leaseMs / 4, Math.min(1000, data.leaseMs / 2)))
 const database = {
   ...data.database,
   queryTimeoutMs: Math.min(data.database.queryTimeoutMs, answerMs),

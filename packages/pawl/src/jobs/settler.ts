@@ -168,7 +168,7 @@ export class Settler {
     for (let tried = 1; !signal.aborted; tried++) {
       try {
         const refused = await this.#settle(group, lane)
-        for (const ending of group) this.#aside.delete(ending)
+        if (lane === 'settle-aside') for (const ending of group) this.#aside.delete(ending)
         if (refused.length < group.length)
           this.#options.onSettled(refused.length === 0 ? group : group.filter((ending) => !refused.includes(ending)))
         if (refused.length > 0) this.#options.onRefused(refused)

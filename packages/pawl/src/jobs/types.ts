@@ -190,7 +190,7 @@ export interface WorkerOptions {
   readonly touchMs?: number
   /** Connections for tx handlers. Default: the concurrency. */
   readonly handlerConnectionsMax?: number
-  /** End the process when a handler blocks it past its timeout; nothing else can stop synchronous code. */
+  /** End the process when a handler still blocks it the lease's time (10 s at most) after a timeout; nothing else can stop synchronous code. */
   readonly exitWhenBlocked?: boolean
   /** Days that finished jobs stay. Default 14. */
   readonly keepDays?: number
