@@ -105,6 +105,11 @@ export function whole(name: string, value: number, min: number, max: number): nu
   throw new PawlError('PAWL_CONFIG', `${name} must be a whole number from ${min} to ${max}; it is ${value}.`)
 }
 
+export function between(name: string, value: number, min: number, max: number): number {
+  if (value >= min && value <= max) return value
+  throw new PawlError('PAWL_CONFIG', `${name} must be a number from ${min} to ${max}; it is ${value}.`)
+}
+
 export function notOneOf(name: string, value: unknown, allowed: readonly string[]): PawlError {
   return new PawlError('PAWL_CONFIG', `${name} must be one of ${allowed.join(', ')}; it is ${String(value)}.`)
 }

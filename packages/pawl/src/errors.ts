@@ -63,11 +63,21 @@ export class NonRetryable extends Error {
 }
 
 /** For logs and stored errors: the message and where it came from, without control characters, bounded. */
-export function describeError(error: unknown, charsMax = 4000): string {
-  const text = error instanceof Error ? (error.stack ?? `${error.name}: ${error.message}`) : String(error)
-  const cause = error instanceof Error && error.cause !== undefined ? `\ncaused by ${describeError(error.cause, 1000)}` : ''
-  return (text + cause)
+export function describeError(error: unknown, charsMax = 4000, causesMax = 5): string {
+  // A chain of causes may be a circle.
+  const hasCause = causesMax > 0 && error instanceof Error && error.cause !== undefined
+  const cause = hasCause ? `\ncaused by ${describeError(error.cause, 1000, causesMax - 1)}` : ''
+  return (textOf(error) + cause)
     .replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, ' ')
     .toWellFormed()
     .slice(0, charsMax)
+}
+
+/** Anything may be thrown, also what has no text. */
+function textOf(error: unknown): string {
+  try {
+    return String(error instanceof Error ? (error.stack ?? `${error.name}: ${error.message}`) : error)
+  } catch {
+    return `a thrown ${typeof error} that cannot be shown as text`
+  }
 }

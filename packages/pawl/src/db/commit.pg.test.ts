@@ -1,4 +1,5 @@
 import { once } from 'pawl'
+import { installProbe } from 'pawl/testing'
 import pg from 'pg'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
@@ -14,6 +15,7 @@ beforeEach(async () => {
   await db.query('create table effect (job_id bigint)')
 })
 afterEach(async () => {
+  installProbe(undefined)
   await proxy.stop()
   await db.drop()
 })
@@ -187,6 +189,37 @@ describe('the reply to the end of a job is lost', () => {
     await worker.stop()
     expect(attempts).toEqual([1, 1, 1])
   })
+})
+
+test('[K6] a claim that commits only after its worker looked for it is given back too, without an attempt', async () => {
+  await db.query(`create function wait() returns trigger language plpgsql as $$
+      begin perform pg_advisory_xact_lock_shared(4711); return new; end $$;
+    create trigger wait before update on pawl.job for each row when (new.state = 'running') execute function wait()`)
+  const pawl = viaProxy()
+  const attempts: number[] = []
+  pawl.jobs.define('k', { run: async (job) => void attempts.push(job.attempt) })
+  const { id } = await pawl.jobs.enqueue('k', {})
+  const gate = await db.pool.connect()
+  await gate.query('select pg_advisory_lock(4711)')
+  let claims = 0
+  installProbe((name) => {
+    if (name === 'jobs.claim.before') claims++
+  })
+  const worker = pawl.jobs.worker({ pollMs: 200 })
+  await worker.start()
+  await until(
+    'its claim is under way',
+    async () => (await db.query("select from pg_locks where locktype = 'advisory' and not granted")).length > 0,
+  )
+  proxy.reset(/claim/)
+  const before = claims
+  await until('it looked for what it may hold, and claims again', () => claims > before)
+  await gate.query('select pg_advisory_unlock(4711)')
+  gate.release()
+  const direct = db.pawl()
+  await until('it is done', async () => (await direct.jobs.get(id))?.state === 'done')
+  await worker.stop()
+  expect(attempts).toEqual([1])
 })
 
 describe("the reply to a tx handler's COMMIT is lost", () => {

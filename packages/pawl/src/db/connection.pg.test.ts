@@ -178,3 +178,27 @@ test("options in the URL are kept, and the engine's own settings come after them
   expect(row).toEqual({ path: 'mine', lock_timeout: '5s', seqscan: 'off', name: 'theirs' })
   await connection.close()
 })
+
+test("[K9] a keeper's connection that fell silent costs no lease, however long the other connections wait for an answer", async () => {
+  const direct = db.pawl()
+  const pawl = db.pawl({ databaseUrl: proxy.url })
+  pawl.jobs.define('k', { run: () => undefined })
+  const worker = pawl.jobs.worker({ lease: '4s', beatMs: 200 })
+  await worker.start()
+  const { id } = worker
+  await until('its keeper is there', () => proxy.names.some((name) => /keeper/.test(name)))
+  expect(proxy.blackhole(/keeper/)).toBe(1)
+  // Its last beat was before, so a beat that much later than the whole lease is one of a new connection.
+  await until('the lease has been renewed past its end', async () => {
+    const [row] = await db.query<{ held: boolean }>(
+      "select closed_at is null and seen_at > started_at + interval '6 seconds' as held from pawl.worker where id = $1",
+      [id],
+    )
+    return row!.held
+  })
+  expect(worker.id).toBe(id)
+  const job = await direct.jobs.enqueue('k', {})
+  await until('it works on', async () => (await direct.jobs.get(job.id))?.state === 'done')
+  expect(await direct.jobs.get(job.id)).toMatchObject({ holder: id })
+  await worker.stop()
+})

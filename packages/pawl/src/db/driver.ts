@@ -79,31 +79,63 @@ function socketOf(client: pg.Client): { readonly destroyed: boolean; destroy(): 
   return (client as unknown as { connection?: { stream?: { readonly destroyed: boolean; destroy(): void } } }).connection?.stream
 }
 
+export interface ConnectionExtra {
+  readonly settings?: readonly string[]
+  readonly durability?: Durability
+  /** How long a statement waits for a lock, where that is not the 5 seconds of the others. */
+  readonly lockTimeoutMs?: number
+}
+
 /** An engine connection. It connects on first use and again after a failure; what was in flight when it broke is rejected. */
 export class Connection {
   readonly #options: DatabaseOptions
   readonly #purpose: string
   readonly #settings: readonly string[]
   readonly #durability: Durability | undefined
+  readonly #lockTimeoutMs: number | undefined
   #client: pg.Client | undefined
   #connecting: Promise<pg.Client> | undefined
   #isClosed = false
 
-  constructor(options: DatabaseOptions, purpose: string, extra: { settings?: readonly string[]; durability?: Durability } = {}) {
+  constructor(options: DatabaseOptions, purpose: string, extra: ConnectionExtra = {}) {
+    const { durability, lockTimeoutMs, settings = [] } = extra
     this.#options = options
     this.#purpose = purpose
-    this.#settings = [...engineSettings, ...durabilitySettings(extra.durability), ...(extra.settings ?? [])]
-    // Behind a pooler there is no session to set it in, so each statement brings its own.
-    this.#durability = options.pooler === 'none' || extra.durability === 'durable' ? undefined : extra.durability
+    const lockTimeout = lockTimeoutMs === undefined ? [] : [`lock_timeout=${lockTimeoutMs}`]
+    this.#settings = [...engineSettings, ...durabilitySettings(durability), ...lockTimeout, ...settings]
+    // Behind a pooler there is no session to set them in, so each statement brings its own.
+    const hasSession = options.pooler === 'none'
+    this.#durability = hasSession || durability === 'durable' ? undefined : durability
+    this.#lockTimeoutMs = hasSession ? undefined : lockTimeoutMs
   }
 
   /** Runs one statement, a transaction of its own, and gives its rows. */
   async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
     const client = this.#live() ?? (await this.#connect())
     const query = { text: statement.text, values: bind(statement, values) as unknown[] }
-    if (this.#durability !== undefined) return runWith<Row>(client, query, this.#durability)
+    if (this.#durability !== undefined || this.#lockTimeoutMs !== undefined)
+      return runWith<Row>(client, query, this.#durability, this.#lockTimeoutMs)
     const result = await client.query(this.#options.pooler === 'none' ? { ...query, name: statement.name } : query)
     return result.rows as Row[]
+  }
+
+  /** Several statements in one transaction, on one session: if that breaks, none of them happened. Nobody else may use it meanwhile. */
+  async transaction<Answer>(
+    work: (run: <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) => Promise<Row[]>) => Promise<Answer>,
+  ): Promise<Answer> {
+    const client = this.#live() ?? (await this.#connect())
+    await client.query('begin isolation level read committed')
+    try {
+      const answer = await work(
+        async <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) =>
+          (await client.query(statement.text, bind(statement, values) as unknown[])).rows as Row[],
+      )
+      await client.query('commit')
+      return answer
+    } catch (error) {
+      await client.query('rollback').catch(() => undefined)
+      throw error
+    }
   }
 
   async query<Row>(text: string, values: readonly unknown[] = []): Promise<Row[]> {
@@ -176,18 +208,22 @@ function durabilitySettings(durability: Durability | undefined): string[] {
   return durability === 'replicated' ? ['synchronous_commit=remote_apply'] : []
 }
 
+const settingsSql = `select pawl.set_durability($1::text, true),
+  set_config('lock_timeout', coalesce($2::integer::text, current_setting('lock_timeout')), true)`
+
 async function runWith<Row>(
   client: pg.Client,
   query: { text: string; values: unknown[] },
-  durability: Durability,
+  durability: Durability = 'durable',
+  lockTimeoutMs?: number,
 ): Promise<Row[]> {
-  const [begun, level, result, committed] = await Promise.allSettled([
+  const [begun, set, result, committed] = await Promise.allSettled([
     client.query('begin'),
-    client.query('select pawl.set_durability($1::text, true)', [durability]),
+    client.query(settingsSql, [durability, lockTimeoutMs ?? null]),
     client.query(query),
     client.query('commit'),
   ])
-  for (const step of [begun, level, result, committed]) if (step.status === 'rejected') throw step.reason
+  for (const step of [begun, set, result, committed]) if (step.status === 'rejected') throw step.reason
   return (result as PromiseFulfilledResult<pg.QueryResult>).value.rows as Row[]
 }
 

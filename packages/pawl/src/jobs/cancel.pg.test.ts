@@ -84,7 +84,7 @@ test('[J17] a dead job can be cancelled, and the alert goes with the last one', 
   expect(await pawl.jobs.cancel(ids[0]!)).toEqual({ was: 'dead' })
   expect(await pawl.alerts()).toHaveLength(1)
   await pawl.jobs.cancel(ids[1]!)
-  expect(await pawl.alerts()).toHaveLength(0)
+  await until('the worker has resolved the alert', async () => (await pawl.alerts()).length === 0)
 })
 
 interface Running {

@@ -167,7 +167,8 @@ export class ClaimLoop {
 
   async #reconcile(worker: number): Promise<void> {
     const { counts, fetcher, settler, slots } = this.#options
-    const isDue = this.#held() > 0 && monotonicMs() - this.#lastReconcileMs > reconcileEveryMs
+    // Also without a doubt: a claim that was given up here may commit there long after the look that was to find it.
+    const isDue = monotonicMs() - this.#lastReconcileMs > reconcileEveryMs
     if (!this.#isDoubtful && !isDue) return
     counts.released += await fetcher.releaseUnknown(worker, [...slots.ids(), ...settler.ids()])
     this.#lastReconcileMs = monotonicMs()

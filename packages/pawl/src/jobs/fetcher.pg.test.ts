@@ -1,5 +1,6 @@
 // Claims: in order, each row once, one fence a claim, behind the mark while more is waiting, and never past what lies before it for long.
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import type { Pawl } from 'pawl'
 import { afterEach, beforeEach, expect, test } from 'vitest'
@@ -13,8 +14,13 @@ import { defineKind } from './kinds.ts'
 /** The real connection, which also remembers from where each claim started. */
 class WatchedConnection extends Connection {
   readonly claimedFrom: Parameter[] = []
-  override run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
-    if (statement.file === 'claim') this.claimedFrom.push(values.after_due!)
+  /** As long as a walk over millions of dead entries. */
+  answerMs = 0
+  override async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
+    if (statement.file === 'claim') {
+      this.claimedFrom.push(values.after_due!)
+      await sleep(this.answerMs)
+    }
     return super.run<Row>(statement, values)
   }
 }
@@ -220,4 +226,18 @@ test("the time limit of a claimed job is its kind's timeout plus the time it may
     { kind: 'slow', ms: 3_610_000 },
     { kind: 'work', ms: 910_000 },
   ])
+})
+
+test('[J22] a look from the beginning that takes longer than a second is not repeated at every claim', async () => {
+  fetcher = new Fetcher(connection, 10_000, 500)
+  await enqueue(3)
+  connection.answerMs = 1100
+  expect(await claim(1)).toHaveLength(1)
+  connection.answerMs = 0
+  expect(await claim(1)).toHaveLength(1)
+  expect(await claim(1)).toHaveLength(1)
+  expect(connection.claimedFrom.filter((from) => from === '-infinity')).toHaveLength(1)
+  // Ten times as long as it took; a minute at the most.
+  expect(fetcher.nextFullScanInMs).toBeGreaterThan(5000)
+  expect(fetcher.nextFullScanInMs).toBeLessThanOrEqual(60_000)
 })

@@ -1,6 +1,6 @@
 // Claims: from which queue, and from where in its order. A stranger's old snapshot may keep thousands of dead entries in front of what is
-// ready. So under full load, and whenever a look from the beginning has shown to be dear, a claim starts behind the last one's end; at
-// least once a second it looks from the beginning.
+// ready. So under full load, and whenever a look from the beginning has shown to be dear, a claim starts behind the last one's end. Once a
+// second it looks from the beginning, and less often where that itself takes long.
 
 import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
@@ -15,6 +15,9 @@ const suspectsStatement = statement(import.meta.url, 'suspects-waiting')
 const releaseUnknownStatement = statement(import.meta.url, 'release-unknown')
 
 const fullScanEveryMs = 1000
+const fullScanEveryMsMax = 60_000
+/** Of the time, looks from the beginning take at most one part in so many. */
+const fullScanShare = 10
 const beginning = { due: '-infinity', id: '0' }
 
 /** A look from the beginning that takes longer than this, its rows aside, is dear. */
@@ -24,6 +27,7 @@ const perRowMs = 0.1
 interface Mark {
   readonly due: string
   readonly id: string
+  /** When the next look from the beginning is due. */
   readonly fullScanMs: number
   /** More was waiting behind it. */
   readonly isFull: boolean
@@ -49,14 +53,13 @@ export class Fetcher {
   get nextFullScanInMs(): number | undefined {
     const partial = [...this.#marks.values()].filter((mark) => mark.isPartial)
     if (partial.length === 0) return undefined
-    return Math.max(1, Math.min(...partial.map((mark) => mark.fullScanMs)) + fullScanEveryMs - monotonicMs())
+    return Math.max(1, Math.min(...partial.map((mark) => mark.fullScanMs)) - monotonicMs())
   }
 
   async claim(worker: number, queue: string, kinds: readonly DefinedKind[], limit: number): Promise<ClaimedRow[]> {
     const mark = this.#marks.get(queue)
     const nowMs = monotonicMs()
-    const from =
-      mark !== undefined && (mark.isFull || mark.isDear) && nowMs - mark.fullScanMs < fullScanEveryMs ? mark : undefined
+    const from = mark !== undefined && (mark.isFull || mark.isDear) && nowMs < mark.fullScanMs ? mark : undefined
     if (probe.on) await probe.hit('jobs.claim.before', { worker, queue, limit })
     this.claims++
     const rows = await this.#connection.run<ClaimedRow>(claimStatement, {
@@ -72,13 +75,13 @@ export class Fetcher {
     rows.sort(byOrder)
     const last = rows.at(-1) ?? mark
     if (last !== undefined) {
-      const isDear = from?.isDear ?? monotonicMs() - nowMs > this.#dearMs + rows.length * perRowMs
+      const costMs = monotonicMs() - nowMs - rows.length * perRowMs
       this.#marks.set(queue, {
         due: last.due,
         id: last.id,
-        fullScanMs: from?.fullScanMs ?? nowMs,
+        fullScanMs: from?.fullScanMs ?? nextFullScanMs(nowMs, costMs),
         isFull: rows.length >= limit,
-        isDear,
+        isDear: from?.isDear ?? costMs > this.#dearMs,
         isPartial: from !== undefined,
       })
     }
@@ -115,6 +118,10 @@ export class Fetcher {
       timeouts_ms: numbersLiteral(kinds.map((kind) => kind.timeoutMs + this.#bufferMs)),
     }
   }
+}
+
+function nextFullScanMs(startedMs: number, costMs: number): number {
+  return startedMs + Math.min(fullScanEveryMsMax, Math.max(fullScanEveryMs, costMs * fullScanShare))
 }
 
 function byOrder(a: ClaimedRow, b: ClaimedRow): number {

@@ -1,9 +1,10 @@
 // A job in this process: claimed, perhaps running, until its settle has answered.
 
+import { whole } from '../config.ts'
 import { type AnyTx, toTx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
 import { PawlError } from '../errors.ts'
-import { durationMs, monotonicMs } from '../kernel/clock.ts'
+import { delayMsMax, durationMs, monotonicMs } from '../kernel/clock.ts'
 import type { DefinedKind } from './kinds.ts'
 import { Snooze } from './snooze.ts'
 import type { Job } from './types.ts'
@@ -128,7 +129,7 @@ export class HeldJob implements Job {
   }
 
   snooze(delay: number | string): Snooze {
-    return new Snooze(durationMs(delay))
+    return new Snooze(whole('The delay of a snooze', Math.round(durationMs(delay)), 0, delayMsMax))
   }
 
   async #fenced(tx: AnyTx, what: string, text: string, values: readonly unknown[]): Promise<void> {

@@ -16,6 +16,9 @@ import { type Board, Keeper, type KeeperMessage } from './keeper.ts'
 import { kindDefaults } from './kinds.ts'
 import type { ResolvedWorkerOptions } from './worker-options.ts'
 
+/** A free lock is believed beside a stamp that is older than a second. Who beats more slowly has such a stamp also while it lives. */
+const lockBeatMsMax = 500
+
 export interface IncarnationOptions {
   readonly config: Config
   readonly worker: Pick<ResolvedWorkerOptions, 'name' | 'queues' | 'concurrency' | 'leaseMs' | 'beatMs' | 'exitWhenBlocked'>
@@ -140,9 +143,21 @@ export class Incarnation {
   }
 
   #onKeeperDeath(error: Error): void {
-    const { config, signal, onTrouble } = this.#options
-    config.logger.error({ error: describeError(error) }, 'the keeper thread died; it is started again')
-    if (this.#id !== undefined && !signal.aborted) void this.#startKeeper(this.#id).catch(onTrouble)
+    this.#options.config.logger.error({ error: describeError(error) }, 'the keeper thread died; it is started again')
+    void this.#restartKeeper()
+  }
+
+  /** Also between two incarnations: the next one is told to whichever keeper there is then. */
+  async #restartKeeper(): Promise<void> {
+    const { signal, onTrouble } = this.#options
+    for (let tried = 1; !signal.aborted; tried++) {
+      try {
+        return await this.#startKeeper(this.#id)
+      } catch (error) {
+        onTrouble(error)
+        await sleep(engineBackoffMs(error, tried), undefined, { signal }).catch(() => undefined)
+      }
+    }
   }
 
   #startListener(): void {
@@ -163,7 +178,7 @@ export class Incarnation {
 
   /** The lock tells others that this process lives. */
   async #takeLock(query: (text: string, values: unknown[]) => Promise<{ rows: unknown[] }>): Promise<void> {
-    if (this.#id === undefined) return
+    if (this.#id === undefined || this.#options.worker.beatMs > lockBeatMsMax) return
     const { rows } = await query('select pg_try_advisory_lock($1::integer, $2::integer) as taken', [livenessLockClass, this.#id])
     // An incarnation's number is nobody else's: our last session has not ended on the server yet. Tried again with the next session.
     if (!(rows[0] as { taken: boolean }).taken) throw new Error(`The last session of worker ${this.#id} still holds its lock.`)

@@ -7,7 +7,7 @@ import { classify } from '../db/classify.ts'
 import { type Connection, type Pool, unavailable } from '../db/driver.ts'
 import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import { durationMs } from '../kernel/clock.ts'
+import { delayMsMax, durationMs } from '../kernel/clock.ts'
 import { answerLost, retryingDefinite } from '../kernel/definite.ts'
 import type { Events } from '../kernel/events.ts'
 import { probe } from '../kernel/probe.ts'
@@ -48,6 +48,8 @@ const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text a
 
 const knownEnqueue = new Set(['tx', 'runAt', 'delay', 'priority', 'maxAttempts', 'queue', 'headers', 'durability', 'wake'])
 const chunkRows = 1000
+/** PostgreSQL takes 256 MB in one value; this much is many times what a statement costs by itself. */
+const chunkChars = 8 * 1_048_576
 
 export interface JobsCore {
   readonly config: Config
@@ -205,7 +207,7 @@ export class Jobs {
     if (runAt !== undefined && Number.isNaN(runAt.getTime())) throw new PawlError('PAWL_CONFIG', 'runAt is not a valid date.')
     if (durability !== undefined && !durabilities.includes(durability)) throw notOneOf('durability', durability, durabilities)
     whole('priority', priority, -100, 100)
-    const delayMs = delay === undefined ? null : whole('delay', Math.round(durationMs(delay)), 0, 10 * 365 * 86_400_000)
+    const delayMs = delay === undefined ? null : whole('delay', Math.round(durationMs(delay)), 0, delayMsMax)
     const { payloadBytesMax: bytesMax, payloadDepthMax: depthMax } = this.#core.config
     const headersText = headers === undefined ? null : toJson(headers, 'headers', { bytesMax, depthMax })
     return (payloads) => [
@@ -254,11 +256,12 @@ export class Jobs {
   ): Promise<string[]> {
     if (texts.length === 0) return []
     const level = options.durability ?? this.#core.config.durability
-    const isPlain = texts.length <= chunkRows && level === 'durable'
+    const [first, second] = chunks(texts)
+    const isPlain = second === undefined && level === 'durable'
     let ids: string[]
     try {
       ids = isPlain
-        ? await this.#enqueuePlain(values([...chunks(texts)][0]!), texts.length === 1)
+        ? await this.#enqueuePlain(values(first!), texts.length === 1)
         : await this.#enqueueTransaction(texts, values, level)
     } catch (error) {
       throw classify(error) === 'connection' ? answerLost(error) : unavailable(error)
@@ -364,8 +367,15 @@ function idsOf(rows: readonly EnqueuedRow[]): string[] {
   return rows[0]?.ids?.split(',') ?? []
 }
 
+/** JSON arrays of at most so many payloads, and of so much text unless a single one is longer. */
 function* chunks(texts: readonly string[]): Generator<string> {
-  for (let from = 0; from < texts.length; from += chunkRows) yield `[${texts.slice(from, from + chunkRows).join(',')}]`
+  for (let from = 0, to = 0; from < texts.length; from = to) {
+    for (let chars = 0; to < texts.length && to - from < chunkRows; to++) {
+      chars += texts[to]!.length
+      if (to > from && chars > chunkChars) break
+    }
+    yield `[${texts.slice(from, to).join(',')}]`
+  }
 }
 
 function jobId(id: string): string {

@@ -20,11 +20,21 @@ const timeOutStatement = statement(import.meta.url, 'time-out')
 /** Besides right after a closing, everything is swept this often. */
 const sweepEveryMs = 5000
 const blockedMs = 1000
+/** A main thread that has stood still for so long after a job of its own was overdue does not come back by itself. */
+const patienceMs = 10_000
 
 const data = workerData as KeeperData
 const board = new Board(0, data.board)
+// A half-open connection gives no error: the lease must outlast a beat that is never answered, however long the other connections wait. A
+// server that is merely slow gets a second where the lease allows it.
+const answerMs = Math.floor(Math.max(250, data.leaseMs / 4, Math.min(1000, data.leaseMs / 2)))
+const database = {
+  ...data.database,
+  queryTimeoutMs: Math.min(data.database.queryTimeoutMs, answerMs),
+  connectTimeoutMs: Math.min(data.database.connectTimeoutMs, answerMs),
+}
 // Losing a beat to a crash of the server only shortens the lease, so it need not wait for the disk.
-const connection = new Connection(data.database, 'keeper', { durability: 'relaxed' })
+const connection = new Connection(database, 'keeper', { durability: 'relaxed' })
 const sweeps = new Connection(data.database, 'sweep')
 const commands = new Wakeup()
 const beats = new Wakeup()
@@ -32,6 +42,9 @@ let worker: number | undefined = data.worker
 let isStopping = false
 let lastSweepNs = 0n
 let reportedBlock = 0n
+/** Of which turn a job was found overdue, and when first. */
+let overdueTurn = 0n
+let overdueSinceNs = 0n
 
 function tell(message: KeeperMessage): void {
   parentPort!.postMessage(message)
@@ -87,7 +100,10 @@ async function timeOut(overdue: readonly { id: string; fence: string }[]): Promi
   if (jobs.length > 0) tell({ type: 'timed out', jobs })
 }
 
-/** A main thread that does not turn cannot end its own handlers. Past their time limit the keeper does, and gives up the incarnation. */
+/**
+ * A main thread that does not turn cannot end its own handlers: past their time limit the keeper does. Whoever blocks it may be another
+ * handler, well within its own time, so the incarnation is given up only when the thread still stands.
+ */
 async function watchMain(): Promise<void> {
   const lastTurn = board.lastTurnNs()
   if (lastTurn === 0n) return
@@ -99,13 +115,27 @@ async function watchMain(): Promise<void> {
   }
   const overdue = board.overdue(threadClockNs())
   if (overdue.length === 0 || worker === undefined) return
-  await timeOut(overdue)
+  if (overdueTurn !== lastTurn) {
+    overdueTurn = lastTurn
+    overdueSinceNs = threadClockNs()
+  }
   const mine = worker
+  await timeOut(overdue)
+  const waitedMs = Number((threadClockNs() - overdueSinceNs) / 1_000_000n)
+  const isStill = board.lastTurnNs() === lastTurn && worker === mine
+  if (isStill && waitedMs >= Math.min(data.leaseMs, patienceMs)) await giveUp(mine)
+}
+
+/** Whatever the database answers, the main thread hears of it, or it would wait for work under a number that nobody renews. */
+async function giveUp(mine: number): Promise<void> {
   worker = undefined
-  await sweeps.run(leaseStatements.close, { worker: mine, reason: 'blocked past a time limit' })
-  await rescue()
-  if (data.exitWhenBlocked) process.kill(process.pid, 'SIGKILL')
-  tell({ type: 'lost', worker: mine })
+  try {
+    await sweeps.run(leaseStatements.close, { worker: mine, reason: 'blocked past a time limit' })
+    await rescue()
+  } finally {
+    tell({ type: 'lost', worker: mine })
+    if (data.exitWhenBlocked) process.kill(process.pid, 'SIGKILL')
+  }
 }
 
 /** Runs until the stop, at every beat; trouble is told and tried again sooner. */

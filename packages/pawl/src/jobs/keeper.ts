@@ -68,8 +68,8 @@ export class Board {
     if (slot === undefined) return
     held.slot = slot
     const cell = 1 + slot * 3
-    this.#cells[cell] = BigInt(held.id)
-    this.#cells[cell + 1] = BigInt(held.fence)
+    Atomics.store(this.#cells, cell, BigInt(held.id))
+    Atomics.store(this.#cells, cell + 1, BigInt(held.fence))
     Atomics.store(this.#cells, cell + 2, threadClockNs() + BigInt(held.definition.timeoutMs) * 1_000_000n)
   }
 
@@ -84,7 +84,10 @@ export class Board {
     const found: { id: string; fence: string }[] = []
     for (let cell = 1; cell < this.#cells.length; cell += 3) {
       const deadline = Atomics.load(this.#cells, cell + 2)
-      if (deadline !== 0n && deadline < nowNs) found.push({ id: String(this.#cells[cell]), fence: String(this.#cells[cell + 1]) })
+      if (deadline === 0n || deadline >= nowNs) continue
+      const [id, fence] = [Atomics.load(this.#cells, cell), Atomics.load(this.#cells, cell + 1)]
+      // The main thread may have woken and put another job here: with the same deadline still, all three are of one job.
+      if (Atomics.load(this.#cells, cell + 2) === deadline) found.push({ id: String(id), fence: String(fence) })
     }
     return found
   }
@@ -142,16 +145,22 @@ export class Keeper {
     })
     this.#thread = thread
     await new Promise<void>((resolve, reject) => {
+      let isReady = false
+      let cause: unknown
       thread.on('message', (message: KeeperMessage) => {
-        if (message.type === 'ready') resolve()
-        else this.#onMessage(message)
+        if (message.type !== 'ready') return this.#onMessage(message)
+        isReady = true
+        resolve()
       })
       thread.on('error', (error) => {
-        reject(error)
-        if (!this.#isStopping) this.#onDeath(error instanceof Error ? error : new Error(String(error)))
+        cause = error
       })
+      // It comes after an error, too.
       thread.on('exit', (code) => {
-        reject(new Error(`The keeper thread ended with code ${code}.`))
+        if (this.#thread === thread) this.#thread = undefined
+        const death = new Error(`The keeper thread ended with code ${code}.`, cause === undefined ? {} : { cause })
+        if (!isReady) reject(death)
+        else if (!this.#isStopping) this.#onDeath(death)
       })
     })
     thread.unref()

@@ -32,6 +32,9 @@ test('an unknown option names the nearest known one, and a wrong value its limit
   expect(wrong({ timout: '1m' })).toThrow(/no option 'timout'. Did you mean 'timeout'\?/)
   expect(wrong({ retry: { attemps: 1 } })).toThrow(/Did you mean 'attempts'\?/)
   expect(wrong({ retry: { attempts: 0 } })).toThrow(/retry.attempts must be a whole number from 1/)
+  expect(wrong({ retry: { initialMs: Number.NaN } })).toThrow(/retry.initialMs must be a whole number from 0/)
+  expect(wrong({ retry: { maxMs: Number.POSITIVE_INFINITY } })).toThrow(/retry.maxMs must be a whole number from 0/)
+  expect(wrong({ retry: { factor: Number.NaN } })).toThrow(/retry.factor must be a number from 1 to 1000/)
   expect(wrong({ timeout: 'soon' })).toThrow(/not a duration/)
   expect(wrong({ durability: 'maybe' })).toThrow(/relaxed, durable, replicated/)
   expect(wrong({ tx: run })).toThrow(/either run or tx, not both/)
@@ -91,6 +94,28 @@ test('[J15] there is no next attempt after the last, after NonRetryable, or when
   expect(retryDelayMs(kind, row(1, { max_attempts: 1 }), new Error('no'))).toBeUndefined()
   expect(retryDelayMs(kind, row(4, { crashes: 2 }), new Error('no'))).toBe(2000)
   expect(retryDelayMs(kind, row(5, { crashes: 2 }), new Error('no'))).toBeUndefined()
+})
+
+test('[J15] a `when` that throws is told of, and its error is retried within the attempts', () => {
+  const broken = new TypeError('Cannot read properties of undefined')
+  const kind = define({
+    retry: {
+      attempts: 2,
+      jitter: false,
+      when: () => {
+        throw broken
+      },
+    },
+  })
+  const thrown: unknown[] = []
+  expect(retryDelayMs(kind, row(1), new Error('no'), (error) => thrown.push(error))).toBe(1000)
+  expect(retryDelayMs(kind, row(2), new Error('no'), (error) => thrown.push(error))).toBeUndefined()
+  expect(thrown).toEqual([broken, broken])
+})
+
+test('[J15] a delay is a number at any retry, also where its growth is beyond all numbers', () => {
+  const kind = define({ retry: { initialMs: 0, factor: 1000, attempts: 1_000_000, jitter: false } })
+  expect(retryDelayMs(kind, row(999_999), new Error('no'))).toBe(1)
 })
 
 test('[J15] a delay is never 0: that would mean ready at once, without a schedule', () => {

@@ -1,8 +1,8 @@
 // The kinds of job that this process knows: how each is validated, retried, limited and run.
 
-import { assertKnown, type Durability, durabilities, notOneOf, whole } from '../config.ts'
+import { assertKnown, between, type Durability, durabilities, notOneOf, whole } from '../config.ts'
 import { NonRetryable, PawlError } from '../errors.ts'
-import { durationMs } from '../kernel/clock.ts'
+import { delayMsMax, durationMs } from '../kernel/clock.ts'
 import { type Backoff, backoffMs } from '../kernel/retry.ts'
 import { invalid } from './payload.ts'
 import type { DefineOptions, KindOptions, StandardSchema } from './types.ts'
@@ -73,9 +73,9 @@ export function defineKind(name: string, options: DefineOptions<never>): Defined
     attempts: whole('retry.attempts', retry.attempts ?? kindDefaults.attempts, 1, 1_000_000),
     crashes: whole('retry.crashes', retry.crashes ?? kindDefaults.crashes, 1, 1000),
     backoff: {
-      initialMs: retry.initialMs ?? kindDefaults.backoff.initialMs,
-      factor: retry.factor ?? kindDefaults.backoff.factor,
-      maxMs: retry.maxMs ?? kindDefaults.backoff.maxMs,
+      initialMs: whole('retry.initialMs', retry.initialMs ?? kindDefaults.backoff.initialMs, 0, delayMsMax),
+      factor: between('retry.factor', retry.factor ?? kindDefaults.backoff.factor, 1, 1000),
+      maxMs: whole('retry.maxMs', retry.maxMs ?? kindDefaults.backoff.maxMs, 0, delayMsMax),
       jitter: retry.jitter ?? kindDefaults.backoff.jitter,
     },
     when: retry.when,
@@ -115,14 +115,25 @@ export function readPayload(kind: DefinedKind, payload: unknown, version: number
   return validate(kind, kind.upgrade(payload, version))
 }
 
+/** A hook that throws has said nothing about the error: it is retried like any other, within the attempts. */
+function mayRetry(kind: DefinedKind, error: unknown, onHookError: ((thrown: unknown) => void) | undefined): boolean {
+  try {
+    return kind.when?.(error) !== false
+  } catch (thrown) {
+    onHookError?.(thrown)
+    return true
+  }
+}
+
 /** The delay before the next attempt, or undefined when there is none: the error is final or the attempts are used up. */
 export function retryDelayMs(
   kind: DefinedKind,
   row: { attempt: number; crashes: number; max_attempts: number | null },
   error: unknown,
+  onHookError?: (thrown: unknown) => void,
 ): number | undefined {
   const failures = Math.max(1, row.attempt - row.crashes)
-  if (error instanceof NonRetryable || kind.when?.(error) === false) return undefined
+  if (error instanceof NonRetryable || !mayRetry(kind, error, onHookError)) return undefined
   if (failures >= (row.max_attempts ?? kind.attempts)) return undefined
   return Math.max(1, backoffMs(kind.backoff, failures))
 }

@@ -1,7 +1,7 @@
 // A lease that ended and was taken over: whatever its former holder still writes is refused, with a typed error, counted, and kept.
 
 import { isPawlError, type Job, type JobContext, type Pawl, type PawlError } from 'pawl'
-import { endLease, installProbe, moveClock } from 'pawl/testing'
+import { endLease, installProbe, keeperTesting, moveClock } from 'pawl/testing'
 import type pg from 'pg'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
@@ -311,3 +311,53 @@ async function openWorker(connection: Connection, leaseMs: number): Promise<numb
   })
   return row!.id
 }
+
+test('[K2] a keeper thread that ends without an error is started again, and the lease goes on', async () => {
+  const died = deferred()
+  const logger = {
+    debug() {},
+    info() {},
+    warn() {},
+    error: (_fields: unknown, message: string) => {
+      if (message.includes('keeper thread died')) died.resolve()
+    },
+  }
+  const pawl = db.pawl({ logger })
+  pawl.jobs.define('work', { run: () => undefined })
+  keeperTesting.probeModule = new URL('../../test/support/ending-keeper.ts', import.meta.url).href
+  let worker: Worker
+  try {
+    worker = await startWorker(pawl, { lease: '60s', beatMs: 100 })
+  } finally {
+    keeperTesting.probeModule = undefined
+  }
+  const { id } = worker
+  await died.promise
+  const [{ now }] = (await db.query<{ now: Date }>('select clock_timestamp() as now')) as [{ now: Date }]
+  await until(
+    'it beats again',
+    async () => (await db.query('select from pawl.worker where id = $1 and seen_at > $2', [id, now])).length > 0,
+  )
+  expect(worker.id).toBe(id)
+})
+
+test('[K12] a worker that beats so slowly that its stamp is old while it lives is not judged by its lock', async () => {
+  const pawl = db.pawl()
+  pawl.jobs.define('work', { run: () => undefined })
+  const locks = async ({ id }: Worker) =>
+    (await db.query<{ locks: boolean }>('select locks from pawl.worker where id = $1', [id]))[0]!.locks
+  const slow = await startWorker(pawl, { lease: '30s', beatMs: 5000 })
+  // The lock, where it is wanted, is taken before the session listens.
+  await until(
+    'it listens',
+    async () =>
+      (
+        await db.query(
+          "select from pg_stat_activity where datname = current_database() and query = 'listen pawl_lost' and state = 'idle'",
+        )
+      ).length > 0,
+  )
+  expect(await locks(slow)).toBe(false)
+  const usual = await startWorker(pawl, { lease: '30s' })
+  await until('the usual one has its lock', () => locks(usual))
+})

@@ -3,17 +3,22 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection, type DatabaseOptions } from '../db/driver.ts'
-import { statement, textsLiteral } from '../db/statement.ts'
+import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { dropPartition, extendPartitions } from '../kernel/partitions.ts'
 
 const pruneStatement = statement(import.meta.url, 'prune')
 const unknownKindsStatement = statement(import.meta.url, 'unknown-kinds')
+const readyQueuesStatement = statement(import.meta.url, 'ready-queues')
 const resolveAlertsStatement = statement(import.meta.url, 'resolve-alerts')
+const lockDeadAlertsStatement = statement(import.meta.url, 'lock-dead-alerts')
+const resolveDeadAlertsStatement = statement(import.meta.url, 'resolve-dead-alerts')
 const oldPartitionsStatement = statement(import.meta.url, 'old-partitions')
 
 const everyMs = 10_000
 /** Of the rounds, one in so many does the heavier chores: about every quarter of an hour. */
 const heavyRounds = 90
+/** And one in so many looks at every queue, not only at those that this worker works: once a minute. */
+const everyQueueRounds = 6
 
 export interface MaintenanceOptions {
   readonly database: DatabaseOptions
@@ -28,6 +33,8 @@ export async function maintain({ database, queues, keepDays, signal, onTrouble }
   for (let round = 0; !signal.aborted; round++) {
     try {
       await lookForUnknownKinds(connection, queues, everyMs)
+      if (round % everyQueueRounds === 1) await lookForUnknownKinds(connection, await readyQueues(connection), everyMs, 100)
+      await resolveDeadAlerts(connection)
       if (round % heavyRounds === 1) {
         await prune(connection)
         await dropOldPartitions(connection, keepDays)
@@ -45,14 +52,33 @@ export async function lookForUnknownKinds(
   connection: Connection,
   queues: readonly string[],
   ageMs: number,
+  depth = 1000,
 ): Promise<readonly string[]> {
   const rows = await connection.run<{ kind: string }>(unknownKindsStatement, {
     queues: textsLiteral(queues),
-    depth: 1000,
+    depth,
     age_ms: ageMs,
   })
   await connection.run(resolveAlertsStatement)
   return rows.map(({ kind }) => kind)
+}
+
+/** Also those that nobody works. */
+export async function readyQueues(connection: Connection): Promise<readonly string[]> {
+  const rows = await connection.run<{ queue: string }>(readyQueuesStatement, { limit: 1000 })
+  return rows.map(({ queue }) => queue)
+}
+
+/** Jobs that were dead may have been retried or cancelled since. Two statements, because the second must see who died before the lock. */
+export async function resolveDeadAlerts(connection: Connection): Promise<void> {
+  await connection.transaction(async (run) => {
+    const alerts = await run<{ tenant: string; id: string }>(lockDeadAlertsStatement, { limit: 1000 })
+    if (alerts.length === 0) return
+    await run(resolveDeadAlertsStatement, {
+      tenants: textsLiteral(alerts.map(({ tenant }) => tenant)),
+      ids: numbersLiteral(alerts.map(({ id }) => id)),
+    })
+  })
 }
 
 export async function prune(connection: Connection): Promise<void> {

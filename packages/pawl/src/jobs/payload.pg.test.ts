@@ -255,3 +255,23 @@ test('a result that cannot be stored fails the attempt and says so', async () =>
   await pawl.jobs.enqueue('odd', {})
   expect((await runAll(pawl)).dead).toMatchObject([{ reason: expect.stringMatching(/result of 'odd'.*BigInt/) }])
 })
+
+test('[J19] many large payloads are sent in pieces that PostgreSQL can take', async () => {
+  const payloads = Array.from({ length: 20 }, (_, n) => ({ n, text: String(n % 10).repeat(1_000_000) }))
+  const client = await db.pool.connect()
+  const sent: number[] = []
+  const tx = {
+    query: (text: string, values: unknown[] = []) => {
+      if (text.includes('enqueue_many')) sent.push((values[3] as string).length)
+      return client.query(text, values)
+    },
+  }
+  const { ids } = await pawl.jobs.enqueueMany('large', payloads, { tx })
+  client.release()
+  expect(ids).toHaveLength(20)
+  expect(sent).toHaveLength(3)
+  expect(Math.max(...sent)).toBeLessThan(9_000_000)
+  expect(await db.query("select array_agg((payload ->> 'n')::integer order by id) as numbers from pawl.job")).toEqual([
+    { numbers: payloads.map(({ n }) => n) },
+  ])
+})

@@ -286,3 +286,60 @@ test('[J15] a job whose last attempt ran past its time limit calls the hook and 
   expect(worker.metrics()).toMatchObject({ timedOut: 1, dead: 1 })
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'dead', attempt: 1 })
 })
+
+test('[J15] a `retry.when` that throws ends neither the process nor the limit of attempts, and is said beside the error', async () => {
+  const retry = {
+    attempts: 2,
+    initialMs: 1,
+    jitter: false,
+    when: (error: unknown) => (error as { response: { status: number } }).response.status >= 500,
+  }
+  pawl.jobs.define('fails', { retry, run: () => Promise.reject(new Error('no response')) })
+  pawl.jobs.define('hangs', { retry, timeout: '100ms', run: () => new Promise(() => undefined) })
+  const dead: DeadJob[] = []
+  pawl.on('job.dead', (job) => dead.push(job))
+  await startWorker()
+  const fails = await pawl.jobs.enqueue('fails', {})
+  const hangs = await pawl.jobs.enqueue('hangs', {})
+  await until('both are dead', () => dead.length === 2)
+  for (const { id } of [fails, hangs]) {
+    expect(await pawl.jobs.attempts(id)).toHaveLength(2)
+    expect((await pawl.jobs.get(id))!.lastError).toMatch(/retry\.when threw.*TypeError/)
+  }
+})
+
+test('[J15] whatever a handler throws counts as one attempt: causes in a circle, and what has no text', async () => {
+  const circle = new Error('a circle')
+  circle.cause = circle
+  const thrown: Readonly<Record<string, unknown>> = { circle, bare: Object.create(null) as unknown }
+  pawl.jobs.define<{ what: string }>('throws', {
+    retry: { attempts: 2, initialMs: 1, jitter: false },
+    run: (job) => Promise.reject(thrown[job.payload.what]),
+  })
+  const dead: DeadJob[] = []
+  pawl.on('job.dead', (job) => dead.push(job))
+  await startWorker()
+  const { ids } = await pawl.jobs.enqueueMany('throws', [{ what: 'circle' }, { what: 'bare' }])
+  await until('both are dead', () => dead.length === 2)
+  for (const id of ids) expect(await pawl.jobs.attempts(id)).toHaveLength(2)
+})
+
+test('[J15] a snooze without a sensible length is a failed attempt that says so', async () => {
+  const lengths = [Number.NaN, Number.POSITIVE_INFINITY, 1e18]
+  pawl.jobs.define<{ index: number }>('sleepy', {
+    retry: { attempts: 1 },
+    run: async (job) => job.snooze(lengths[job.payload.index]!),
+  })
+  const { ids } = await pawl.jobs.enqueueMany(
+    'sleepy',
+    lengths.map((_, index) => ({ index })),
+  )
+  await runAll(pawl)
+  for (const id of ids) {
+    expect(await pawl.jobs.get(id)).toMatchObject({
+      state: 'dead',
+      attempt: 1,
+      lastError: expect.stringContaining('The delay of a snooze must be a whole number from 0'),
+    })
+  }
+})

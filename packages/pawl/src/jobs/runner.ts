@@ -14,7 +14,7 @@ import { engineBackoffMs } from '../kernel/retry.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import { readPayload, retryDelayMs } from './kinds.ts'
 import { assertSafe, type PayloadLimits, toJson } from './payload.ts'
-import type { Ending } from './settler.ts'
+import type { Ending, FailedOutcome } from './settler.ts'
 import { Snooze } from './snooze.ts'
 import { Toucher } from './toucher.ts'
 import type { JobContext } from './types.ts'
@@ -106,7 +106,7 @@ export class Runner {
   /** The end that a handler's answer means. */
   endOf(held: HeldJob, result: unknown): Ending {
     if (result instanceof Snooze)
-      return { held, result: null, failed: { outcome: 'snoozed', delayMs: Math.max(1, Math.round(result.delayMs)), error: null } }
+      return { held, result: null, failed: { outcome: 'snoozed', delayMs: Math.max(1, result.delayMs), error: null } }
     if (result === undefined) return { held, result: null }
     try {
       return { held, result: toJson(result, `The result of '${held.kind}'`, this.options.limits) }
@@ -268,8 +268,16 @@ export function failedEnd(held: HeldJob, error: unknown): Ending {
   // A full disk or a read-only server is not the job's failure: it waits, without an attempt used up.
   if (classify(error) === 'unwritable')
     return { held, result: null, failed: { outcome: 'snoozed', delayMs: unwritableDelayMs, error: describeError(error) } }
-  const delayMs = retryDelayMs(held.definition, held.row, error)
-  return { held, result: null, failed: { outcome: 'failed', delayMs, error: describeError(error) } }
+  return failure(held, 'failed', error, describeError(error))
+}
+
+/** What the kind's own `retry.when` threw is kept beside the error: nobody else would say it. */
+function failure(held: HeldJob, outcome: FailedOutcome, error: unknown, text: string): Ending {
+  let said = text
+  const delayMs = retryDelayMs(held.definition, held.row, error, (thrown) => {
+    said += `\nIts retry.when threw, so it counts as retryable: ${describeError(thrown, 1000)}`
+  })
+  return { held, result: null, failed: { outcome, delayMs, error: said } }
 }
 
 /** It lost its lease, or its grace is over, before it could begin: given back, without an attempt. */
@@ -283,8 +291,7 @@ function invalidEnd(held: HeldJob, error: unknown): Ending {
 
 export function timedOutEnd(held: HeldJob): Ending {
   const error = new PawlError('PAWL_TIMED_OUT', `It ran longer than its timeout of ${held.definition.timeoutMs} ms.`)
-  const delayMs = retryDelayMs(held.definition, held.row, error)
-  return { held, result: null, failed: { outcome: 'timed out', delayMs, error: error.message } }
+  return failure(held, 'timed out', error, error.message)
 }
 
 /**

@@ -1,5 +1,6 @@
 // Writes the ends of attempts, in batches, each under its fence. A flush takes whatever has gathered when the last one answered, so
-// batches grow by themselves under load and a lone job is never delayed. A job counts as held until its flush has answered.
+// batches grow by themselves under load and a lone job is never delayed. A job counts as held until its flush has answered. A row that
+// somebody has locked, such as a handler that timed out inside its own transaction, is set aside: nobody waits behind it.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability, Logger } from '../config.ts'
@@ -15,6 +16,12 @@ import type { HeldJob } from './held.ts'
 const settleStatement = statement(import.meta.url, 'settle')
 const unsettledStatement = statement(import.meta.url, 'unsettled')
 const failStatement = statement(import.meta.url, 'settle-failed')
+const lockedStatement = statement(import.meta.url, 'locked')
+
+/** How long a batch waits for a row that somebody has locked, before all of it is set aside. */
+const lockTimeoutMs = 500
+
+type Lane = 'settle' | 'settle-aside'
 
 export type FailedOutcome = 'failed' | 'timed out' | 'snoozed' | 'released' | 'invalid'
 
@@ -23,6 +30,13 @@ export interface Ending {
   /** JSON text of the result of a job that is done. */
   readonly result: string | null
   readonly failed?: { readonly outcome: FailedOutcome; readonly delayMs: number | undefined; readonly error: string | null }
+  /** Made here, in place of an end that PostgreSQL refused to store. */
+  readonly isStandIn?: true
+}
+
+interface JobKey {
+  readonly tenant: string
+  readonly id: string
 }
 
 export interface SettlerOptions {
@@ -38,28 +52,32 @@ export interface SettlerOptions {
 
 export class Settler {
   readonly #options: SettlerOptions
-  readonly #connections = new Map<Durability, Connection>()
+  readonly #connections = new Map<string, Connection>()
   #waiting: Ending[] = []
   #inFlight: readonly Ending[] = []
+  readonly #aside = new Set<Ending>()
+  /** Nothing could be stored of their ends. They are held until their time limit; given back they would run again and again. */
+  readonly #unstorable = new Set<string>()
   readonly #gaveUp = new AbortController()
   readonly #more = new Wakeup()
+  readonly #moreAside = new Wakeup()
   readonly #drained = new Set<() => void>()
-  #running: Promise<void> | undefined
+  #running: Promise<unknown> | undefined
 
   constructor(options: SettlerOptions) {
     this.#options = options
   }
 
   get unsettled(): number {
-    return this.#waiting.length + this.#inFlight.length
+    return this.#waiting.length + this.#inFlight.length + this.#aside.size
   }
 
   ids(): string[] {
-    return [...this.#waiting, ...this.#inFlight].map((ending) => ending.held.id)
+    return [...[...this.#waiting, ...this.#inFlight, ...this.#aside].map((ending) => ending.held.id), ...this.#unstorable]
   }
 
   start(): void {
-    this.#running ??= this.#loop()
+    this.#running ??= Promise.all([this.#loop(), this.#loopAside()])
   }
 
   add(ending: Ending): void {
@@ -80,6 +98,7 @@ export class Settler {
   async stop(): Promise<void> {
     this.#gaveUp.abort()
     this.#more.fire()
+    this.#moreAside.fire()
     await this.#running
     await Promise.all([...this.#connections.values()].map((connection) => connection.close()))
   }
@@ -87,19 +106,51 @@ export class Settler {
   async #loop(): Promise<void> {
     while (!this.#gaveUp.signal.aborted) {
       if (this.#waiting.length === 0) {
-        for (const resolve of this.#drained) resolve()
-        this.#drained.clear()
+        this.#tellDrained()
         await this.#more.wait()
         continue
       }
       const batch = this.#waiting.splice(0, this.#options.batchMax)
       this.#inFlight = batch
-      await this.#flush(batch)
+      await this.#flush(batch, 'settle')
       this.#inFlight = []
     }
   }
 
-  async #flush(batch: readonly Ending[]): Promise<void> {
+  /** What was set aside is asked for again and again, less often each time. A newcomer is looked at once: most of its batch is free. */
+  async #loopAside(): Promise<void> {
+    for (let tried = 0; !this.#gaveUp.signal.aborted; ) {
+      const before = this.#aside.size
+      let trouble: unknown
+      try {
+        await this.#flushAside()
+      } catch (error) {
+        trouble = error
+        this.#options.onTrouble(error)
+      }
+      this.#tellDrained()
+      tried = this.#aside.size < before ? 0 : tried + 1
+      await this.#moreAside.wait(this.#aside.size === 0 ? undefined : engineBackoffMs(trouble, tried))
+    }
+  }
+
+  async #flushAside(): Promise<void> {
+    const { batchMax, durability } = this.#options
+    const all = [...this.#aside]
+    for (let from = 0; from < all.length && !this.#gaveUp.signal.aborted; from += batchMax) {
+      const batch = all.slice(from, from + batchMax)
+      const rows = await this.#connection(durability, 'settle-aside').run<JobKey>(lockedStatement, identity(batch))
+      await this.#flush(without(batch, rows), 'settle-aside')
+    }
+  }
+
+  #tellDrained(): void {
+    if (this.unsettled > 0) return
+    for (const resolve of this.#drained) resolve()
+    this.#drained.clear()
+  }
+
+  async #flush(batch: readonly Ending[], lane: Lane): Promise<void> {
     const groups = new Map<string, Ending[]>()
     for (const ending of batch) {
       const { durability, settleEach } = ending.held.definition
@@ -108,24 +159,26 @@ export class Settler {
       if (group === undefined) groups.set(key, [ending])
       else group.push(ending)
     }
-    await Promise.all([...groups.values()].map((group) => this.#settleSurely(group)))
+    await Promise.all([...groups.values()].map((group) => this.#settleSurely(group, lane)))
   }
 
-  /** Tries until the database has answered: an ending that is lost here would be run again. */
-  async #settleSurely(group: readonly Ending[]): Promise<void> {
+  /** Tries until the database has answered, or somebody's lock is in the way: an ending that is lost here would be run again. */
+  async #settleSurely(group: readonly Ending[], lane: Lane): Promise<void> {
     const { signal } = this.#gaveUp
     for (let tried = 1; !signal.aborted; tried++) {
       try {
-        const refused = await this.#settle(group)
+        const refused = await this.#settle(group, lane)
+        if (lane === 'settle-aside') for (const ending of group) this.#aside.delete(ending)
         if (refused.length < group.length)
           this.#options.onSettled(refused.length === 0 ? group : group.filter((ending) => !refused.includes(ending)))
         if (refused.length > 0) this.#options.onRefused(refused)
         return
       } catch (error) {
         this.#options.onTrouble(error)
-        // One locked or broken row must not hold up the others of its batch.
-        if (group.length > 1 && (isConflict(error) || !isRetryable(error))) {
-          for (const ending of group) await this.#settleSurely([ending])
+        if (isConflict(error)) return this.#setAside(group)
+        // One broken row must not hold up the others of its batch.
+        if (group.length > 1 && !isRetryable(error)) {
+          for (const ending of group) await this.#settleSurely([ending], lane)
           return
         }
         if (!isRetryable(error)) return this.#giveUp(group[0]!, error)
@@ -134,35 +187,47 @@ export class Settler {
     }
   }
 
+  #setAside(group: readonly Ending[]): void {
+    const before = this.#aside.size
+    for (const ending of group) this.#aside.add(ending)
+    if (this.#aside.size > before) this.#moreAside.fire()
+  }
+
   /** Gives the refused ones. */
-  async #settle(group: readonly Ending[]): Promise<readonly Ending[]> {
-    const connection = this.#connection(group[0]!.held.definition.durability ?? this.#options.durability)
+  async #settle(group: readonly Ending[], lane: Lane): Promise<readonly Ending[]> {
+    const connection = this.#connection(group[0]!.held.definition.durability ?? this.#options.durability, lane)
     return group[0]!.failed === undefined ? settleDone(connection, group) : settleFailed(connection, group)
   }
 
-  #connection(durability: Durability): Connection {
-    let connection = this.#connections.get(durability)
+  #connection(durability: Durability, lane: Lane): Connection {
+    const key = `${lane} ${durability}`
+    let connection = this.#connections.get(key)
     if (connection === undefined) {
-      connection = new Connection(this.#options.database, 'settle', { durability })
-      this.#connections.set(durability, connection)
+      connection = new Connection(this.#options.database, lane, { durability, lockTimeoutMs })
+      this.#connections.set(key, connection)
     }
     return connection
   }
 
-  /** The statement itself was refused: a bug, or a result that PostgreSQL cannot store. It is said, and the job's time limit ends it. */
+  /** The statement itself was refused: a bug, or something that PostgreSQL cannot store. It is said, and the job is dead with it. */
   #giveUp(ending: Ending, error: unknown): void {
     const { held } = ending
+    this.#aside.delete(ending)
     this.#options.logger.error(
       { job: held.id, kind: held.kind, error: describeError(error) },
       'the end of a job could not be stored',
     )
-    if (ending.failed === undefined && classify(error) === 'permanent') {
-      this.add({
-        held,
-        result: null,
-        failed: { outcome: 'failed', delayMs: undefined, error: `Its result could not be stored: ${describeError(error, 500)}` },
-      })
+    if (ending.isStandIn || classify(error) !== 'permanent') {
+      this.#unstorable.add(held.id)
+      return
     }
+    const what = ending.failed === undefined ? 'result' : 'end'
+    this.add({
+      held,
+      result: null,
+      failed: { outcome: 'failed', delayMs: undefined, error: `Its ${what} could not be stored: ${describeError(error, 500)}` },
+      isStandIn: true,
+    })
   }
 }
 
@@ -177,13 +242,13 @@ async function settleDone(connection: Connection, group: readonly Ending[]): Pro
   })
   if (probe.on) await probe.hit('jobs.settle.after', group)
   if (row?.settled === group.length) return []
-  const refused = await connection.run<{ id: string; tenant: string }>(unsettledStatement, identity(group))
+  const refused = await connection.run<JobKey>(unsettledStatement, identity(group))
   return group.filter((ending) => refused.some((row) => row.id === ending.held.id && row.tenant === ending.held.tenant))
 }
 
 async function settleFailed(connection: Connection, group: readonly Ending[]): Promise<readonly Ending[]> {
   if (probe.on) await probe.hit(group[0]!.failed!.outcome === 'released' ? 'jobs.release.before' : 'jobs.fail.before', group)
-  const accepted = await connection.run<{ id: string; tenant: string }>(failStatement, {
+  const accepted = await connection.run<JobKey>(failStatement, {
     ...identity(group),
     worker: group[0]!.held.worker,
     outcomes: textsLiteral(group.map((ending) => ending.failed!.outcome)),
@@ -192,7 +257,11 @@ async function settleFailed(connection: Connection, group: readonly Ending[]): P
     ran_ms: numbersLiteral(group.map((ending) => (ending.held.startedMs === 0 ? null : ending.held.ranMs()))),
   })
   if (probe.on) await probe.hit('jobs.fail.after', group)
-  return group.filter((ending) => !accepted.some((row) => row.id === ending.held.id && row.tenant === ending.held.tenant))
+  return without(group, accepted)
+}
+
+function without(group: readonly Ending[], rows: readonly JobKey[]): readonly Ending[] {
+  return group.filter((ending) => !rows.some((row) => row.id === ending.held.id && row.tenant === ending.held.tenant))
 }
 
 function identity(group: readonly Ending[]): Record<'tenants' | 'ids' | 'fences', Parameter> {

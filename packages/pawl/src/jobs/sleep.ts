@@ -16,7 +16,8 @@ export class Sleep {
   readonly #queues: readonly string[]
   readonly #canListen: boolean
   readonly #pollMs: number
-  #isFlagged = false
+  /** The incarnation whose flag is set. */
+  #flagged: number | undefined
   #snapshot: string | undefined
   #flaggedMs = 0
   #turns = 0
@@ -30,7 +31,7 @@ export class Sleep {
 
   /** Another incarnation starts without a flag; the old one's went with its closing. */
   reset(): void {
-    this.#isFlagged = false
+    this.#flagged = undefined
     this.#snapshot = undefined
     this.#turns = 0
   }
@@ -38,8 +39,8 @@ export class Sleep {
   /** Called after a claim that found something. Clears the flag once the work is continuous. */
   async worked(worker: number, count: number): Promise<void> {
     this.#turns += count >= 50 ? busyTurns : 1
-    if (!this.#isFlagged || this.#turns < busyTurns) return
-    this.#isFlagged = false
+    if (this.#flagged !== worker || this.#turns < busyTurns) return
+    this.#flagged = undefined
     this.#snapshot = undefined
     await this.#connection.run(sleepStatements.awake, { worker })
   }
@@ -48,13 +49,13 @@ export class Sleep {
   async idle(worker: number): Promise<number> {
     this.#turns = 0
     if (!this.#canListen) return Math.min(this.#pollMs, 200)
-    if (!this.#isFlagged) {
+    if (this.#flagged !== worker) {
       await this.#connection.run(sleepStatements.sleep, { worker, queues: textsLiteral(this.#queues) })
       if (probe.on) await probe.hit('jobs.sleep.flagged', worker)
       const [row] = await this.#connection.run<{ snapshot: string }>(sleepStatements.snapshot)
       this.#snapshot = row?.snapshot
       this.#flaggedMs = monotonicMs()
-      this.#isFlagged = true
+      this.#flagged = worker
       return 0
     }
     if (this.#snapshot === undefined) return this.#pollMs

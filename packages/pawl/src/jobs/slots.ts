@@ -5,7 +5,7 @@ import { describeError, PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import type { Board } from './keeper.ts'
-import type { DefinedKind } from './kinds.ts'
+import { type DefinedKind, retryDelayMs } from './kinds.ts'
 import type { RunEnd } from './runner.ts'
 import type { SharedEnd } from './shared.ts'
 
@@ -172,8 +172,9 @@ export class Slots {
     try {
       end = await this.#options.run(held)
     } catch (error) {
-      // Nothing should throw there; if it does, the attempt is failed rather than forgotten.
-      end = { held, result: null, failed: { outcome: 'failed', delayMs: 1000, error: describeError(error) } }
+      // Nothing should throw there; if it does, the attempt is failed rather than forgotten, and one of as many as there are.
+      const delayMs = retryDelayMs(held.definition, held.row, error)
+      end = { held, result: null, failed: { outcome: 'failed', delayMs, error: describeError(error) } }
     }
     this.#leave(held)
     this.#options.onEnd(held, end)

@@ -181,6 +181,7 @@ export interface WorkerOptions {
   readonly batchMax?: number
   /** How long the lease of a hung process lasts. Default 30s. */
   readonly lease?: number | string
+  /** How often the lease is renewed. Above 500 ms a dead process is noticed by the end of its lease only. */
   readonly beatMs?: number
   /** The safety net below notifications. Default 2s. */
   readonly pollMs?: number
@@ -189,7 +190,7 @@ export interface WorkerOptions {
   readonly touchMs?: number
   /** Connections for tx handlers. Default: the concurrency. */
   readonly handlerConnectionsMax?: number
-  /** End the process when a handler blocks it past its timeout; nothing else can stop synchronous code. */
+  /** End the process when a handler still blocks it the lease's time (10 s at most) after a timeout; nothing else can stop synchronous code. */
   readonly exitWhenBlocked?: boolean
   /** Days that finished jobs stay. Default 14. */
   readonly keepDays?: number

@@ -3,9 +3,9 @@
 import type { Pawl } from 'pawl'
 import { moveClock, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { Connection } from '../db/driver.ts'
-import { lookForUnknownKinds } from './maintenance.ts'
+import { lookForUnknownKinds, readyQueues, resolveDeadAlerts } from './maintenance.ts'
 import type { Worker } from './worker.ts'
 
 let db: TestDatabase
@@ -96,6 +96,42 @@ test('[J26] jobs of a kind that nobody defines raise one alert once they are old
   expect(await pawl.alerts()).toEqual([])
 })
 
+test('[J26] a job in a queue that nobody works, or whose workers do not define its kind, raises an alert; so does a suspect', async () => {
+  pawl.jobs.define('resize', { queue: 'images', run: () => undefined })
+  await startWorker(pawl)
+  const [misplaced] = await db.query<{ id: string }>("select pawl.enqueue('resize', '{}')::text as id")
+  await pawl.jobs.enqueue('unknown', {}, { queue: 'misspelt' })
+  await pawl.jobs.enqueue('crashed', {}, { queue: 'images' })
+  await db.query("update pawl.job set suspect = true, crashes = 1, attempt = 1 where kind = 'crashed'")
+  expect(await readyQueues(connection)).toEqual(['default', 'misspelt'])
+  const look = async () => lookForUnknownKinds(connection, ['images', ...(await readyQueues(connection))], -1)
+  expect((await look()).toSorted()).toEqual(['crashed', 'resize in queue default', 'unknown'])
+  expect(await pawl.alerts()).toHaveLength(3)
+  expect((await pawl.alerts()).find(({ subject }) => subject.startsWith('resize'))).toMatchObject({
+    code: 'kind.unknown',
+    message: expect.stringContaining(`the oldest is ${misplaced!.id}, and the workers that define it work other queues`),
+  })
+  const both = db.pawl()
+  both.jobs.define('resize', { run: () => undefined })
+  await startWorker(both)
+  await until('it is done', async () => (await pawl.jobs.get(misplaced!.id))?.state === 'done')
+  await look()
+  expect((await pawl.alerts()).map(({ subject }) => subject).toSorted()).toEqual(['crashed', 'unknown'])
+})
+
+test('[J26] an alert about a kind whose jobs are gone resolves after a while', async () => {
+  pawl.jobs.define('known', { run: () => undefined })
+  await startWorker(pawl)
+  const { id } = await pawl.jobs.enqueue('unknown', {})
+  expect(await lookForUnknownKinds(connection, ['default'], -1)).toEqual(['unknown'])
+  await pawl.jobs.cancel(id)
+  await lookForUnknownKinds(connection, ['default'], -1)
+  expect(await pawl.alerts()).toHaveLength(1)
+  await db.query("update pawl.alert set last_at = last_at - interval '11 minutes'")
+  await lookForUnknownKinds(connection, ['default'], -1)
+  expect(await pawl.alerts()).toEqual([])
+})
+
 test('an alert of time-outs resolves after an hour without another one', async () => {
   await db.query("select pawl.raise_alert('', 'job.timed-out', 'slow', 'it timed out')")
   await moveClock(db.pool, 59 * 60_000)
@@ -104,6 +140,62 @@ test('an alert of time-outs resolves after an hour without another one', async (
   await moveClock(db.pool, 61 * 60_000)
   await lookForUnknownKinds(connection, ['default'], 60_000)
   expect(await pawl.alerts()).toEqual([])
+})
+
+const die = (kind: string) =>
+  db.query(
+    `with dead as (
+       insert into pawl.job (queue, kind, state, due, run_at, payload) values ('default', $1, 'dead', pawl.now(), pawl.now(), '1') returning id
+     )
+     select id::text, pawl.raise_alert('', 'job.dead', $1, 'it died') from dead`,
+    [kind],
+  ) as Promise<[{ id: string }]>
+
+test('an alert about dead jobs resolves when the last of them was retried or cancelled, and not before', async () => {
+  const [[first], [second]] = [await die('fails'), await die('fails')]
+  await pawl.jobs.retry(first.id)
+  await resolveDeadAlerts(connection)
+  expect(await pawl.alerts()).toMatchObject([{ code: 'job.dead', subject: 'fails', count: 2 }])
+  await pawl.jobs.cancel(second.id)
+  await resolveDeadAlerts(connection)
+  expect(await pawl.alerts()).toEqual([])
+})
+
+test("a caller's open transaction that retried or cancelled a dead job holds up nobody who raises its alert", async () => {
+  const [[first], [second]] = [await die('fails'), await die('other')]
+  const caller = await db.pool.connect()
+  await caller.query('begin')
+  await pawl.jobs.retry(first.id, { tx: caller })
+  await pawl.jobs.cancel(second.id, { tx: caller })
+  const client = await db.pool.connect()
+  await client.query("set lock_timeout = '2s'")
+  for (const kind of ['fails', 'other']) await client.query("select pawl.raise_alert('', 'job.dead', $1, 'again')", [kind])
+  client.release()
+  await caller.query('commit')
+  caller.release()
+})
+
+test('an alert that is raised while the last dead job is retried stays open', async () => {
+  const [first] = await die('fails')
+  const raiser = await db.pool.connect()
+  await raiser.query('begin')
+  await raiser.query(
+    "insert into pawl.job (queue, kind, state, due, run_at, payload) values ('default', 'fails', 'dead', pawl.now(), pawl.now(), '1')",
+  )
+  await raiser.query("select pawl.raise_alert('', 'job.dead', 'fails', 'another died')")
+  const retried = pawl.jobs.retry(first.id)
+  await until(
+    'the retry is through, or waits for the alert',
+    async () =>
+      (await db.query("select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")).length >
+        0 || (await pawl.jobs.get(first.id))?.state === 'ready',
+  )
+  await resolveDeadAlerts(connection)
+  await raiser.query('commit')
+  raiser.release()
+  await retried
+  await resolveDeadAlerts(connection)
+  expect(await pawl.alerts()).toMatchObject([{ code: 'job.dead', subject: 'fails', count: 2 }])
 })
 
 test('[J26] why says that nobody works the queue, that nobody defines the kind, and when it is next', async () => {

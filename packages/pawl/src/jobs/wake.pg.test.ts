@@ -6,6 +6,11 @@ import { installProbe } from 'pawl/testing'
 import type pg from 'pg'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { Connection } from '../db/driver.ts'
+import { textsLiteral } from '../db/statement.ts'
+import { leaseStatements } from '../kernel/lease.ts'
+import { prune } from './maintenance.ts'
+import { Sleep } from './sleep.ts'
 import type { Worker } from './worker.ts'
 
 const noPollMs = 3_600_000
@@ -193,4 +198,31 @@ test('[J23] a prepared transaction by plain SQL, too; with the wake-up PostgreSQ
   await expect(client.query("prepare transaction 'pawl j23 refused'")).rejects.toThrow(
     /cannot PREPARE a transaction that has executed LISTEN, UNLISTEN, or NOTIFY/,
   )
+})
+
+test('[J23] a closed incarnation leaves no sleeper for ever, and the next one sets a flag of its own', async () => {
+  const connection = new Connection(db.pawl().config.database, 'test')
+  try {
+    const open = async () => {
+      const values = { name: 'w', host: 'h', pid: 1, release: '0', concurrency: 1, locks: false, lease_ms: 60_000 }
+      const lists = { queues: textsLiteral(['default']), kinds: textsLiteral(['k']) }
+      return (await connection.run<{ id: number }>(leaseStatements.open, { ...values, ...lists }))[0]!.id
+    }
+    const sleepers = async () =>
+      (await db.query<{ worker: number }>('select worker from pawl.sleeper')).map(({ worker }) => worker)
+    const sleep = new Sleep(connection, { queues: ['default'], canListen: true, pollMs: 1000 })
+    const [old, next] = [await open(), await open()]
+    await connection.run(leaseStatements.close, { worker: old, reason: 'lease ended' })
+    // It has not heard of that yet.
+    await sleep.idle(old)
+    expect(await sleepers()).toEqual([])
+    await sleep.idle(next)
+    expect(await sleepers()).toEqual([next])
+    // Closed in the very moment in which it lay down: its row was not there yet for whoever closed it.
+    await db.query("insert into pawl.sleeper (queue, worker) values ('default', $1), ('default', 4711)", [old])
+    await prune(connection)
+    expect(await sleepers()).toEqual([next])
+  } finally {
+    await connection.close()
+  }
 })

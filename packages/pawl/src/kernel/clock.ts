@@ -19,3 +19,6 @@ export function durationMs(value: number | string): number {
     throw new RangeError(`'${value}' is not a duration. Use a number of milliseconds or one of 250ms, 5s, 15m, 2h, 7d.`)
   return Number(match[1]) * units[match[2]!]!
 }
+
+/** Nothing is put off for longer than ten years; a number beyond that is a mistake, and PostgreSQL's own time ends somewhere. */
+export const delayMsMax = 10 * 365 * 86_400_000

@@ -14,7 +14,8 @@ export interface Backoff {
 
 /** The delay before retry number `retry` (1 is the first). */
 export function backoffMs(backoff: Backoff, retry: number, random: () => number = Math.random): number {
-  const full = Math.min(backoff.maxMs, backoff.initialMs * backoff.factor ** Math.min(retry - 1, 1000))
+  const grown = Math.min(Number.MAX_VALUE, backoff.factor ** Math.min(retry - 1, 1000))
+  const full = Math.min(backoff.maxMs, backoff.initialMs * grown)
   return Math.round(backoff.jitter ? full * random() : full)
 }
 

@@ -1,6 +1,6 @@
 import { installProbe, type ProbeName } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, deferred, type TestDatabase } from '../../test/support/database.ts'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { csv, defineLoads, ended, loadRows, startWorker } from '../../test/support/records.ts'
 
 let db: TestDatabase
@@ -119,4 +119,33 @@ test('[R12] failures that progress follows are not added up, and what is submitt
   await pawl.records.submit(next.id)
   expect(await ended(pawl, next.id)).toMatchObject({ state: 'failed', failureClass: 'transient' })
   expect(await db.query('select last_value::int as tries from public.blips')).toEqual([{ tries: 5 }])
+})
+
+test('[R12] an alert that is raised while another submission of its set is tended stays open', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await db.query("select pawl.raise_alert('', 'submission.failed', 'loads', 'one failed, and is gone by now')")
+  const other = await scope.upload(csv(loadRows(1)), { format: 'csv' })
+  const upload = await scope.upload(csv(loadRows(2)), { format: 'csv' })
+  const raiser = await db.pool.connect()
+  await raiser.query('begin')
+  await raiser.query("update pawl.submission set state = 'failed', error = 'no', failure_class = 'permanent' where id = $1", [
+    other.id,
+  ])
+  await raiser.query("select pawl.raise_alert('', 'submission.failed', 'loads', 'another failed')")
+  await startWorker(pawl)
+  await pawl.records.submit(upload.id)
+  expect(await ended(pawl, upload.id)).toMatchObject({ state: 'submitted' })
+  await until(
+    'its tending meets the alert',
+    async () =>
+      (await db.query("select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")).length > 0,
+  )
+  await raiser.query('commit')
+  raiser.release()
+  await until(
+    'it is tended',
+    async () => (await db.query("select from pawl.job_history where kind = 'pawl.records.tend' and outcome = 'done'")).length > 0,
+  )
+  expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', subject: 'loads', count: 2 }])
 })

@@ -11,6 +11,7 @@ import type { TendPayload } from './work.ts'
 const tendStatement = statement(import.meta.url, 'tend')
 const expireStatement = statement(import.meta.url, 'expire')
 const clearErrorsStatement = statement(import.meta.url, 'errors-clear')
+const lockAlertStatement = statement(import.meta.url, 'lock-alert')
 const resolveStatement = statement(import.meta.url, 'resolve-alert')
 
 /** A submission that is being applied is looked at this often. */
@@ -52,5 +53,8 @@ export async function tend(core: RecordsCore, job: Job<TendPayload>): Promise<un
 }
 
 async function resolve(core: RecordsCore, tenant: string, set: string): Promise<void> {
-  await transact(core, (tx) => run(tx, resolveStatement, { tenant, record_set: set }))
+  await transact(core, async (tx) => {
+    const [alert] = await run<{ id: string }>(tx, lockAlertStatement, { tenant, record_set: set })
+    if (alert !== undefined) await run(tx, resolveStatement, { tenant, id: alert.id, record_set: set })
+  })
 }

@@ -108,3 +108,41 @@ test('[J5] with exitWhenBlocked the process that is blocked past the timeout end
   expect(await next.pawl.jobs.get(id)).toMatchObject({ attempt: 2, crashes: 0 })
   await next.stop()
 })
+
+test('[J5] a short block beside a job that is past its timeout ends that job only: the worker keeps its lease, and its others run once', async () => {
+  const db = await createScene()
+  const process = await WorkerProcess.start({
+    url: db.url,
+    kinds: ['brief', 'plain'],
+    worker: { ...quick, exitWhenBlocked: true },
+  })
+  const pawl = db.pawl()
+  const client = await db.pool.connect()
+  await client.query('begin')
+  // Claimed together, so that one hangs while the other blocks; the block is over long before the process would be given up.
+  const hangs = await pawl.jobs.enqueue('brief', { hold: [1] }, { tx: client })
+  const blocks = await pawl.jobs.enqueue('plain', { block: [1, 2], blockMs: 2000 }, { tx: client })
+  await client.query('commit')
+  client.release()
+  await until('both are done', async () =>
+    (await Promise.all([hangs, blocks].map(({ id }) => pawl.jobs.get(id)))).every((job) => job!.state === 'done'),
+  )
+  expect(await pawl.jobs.get(blocks.id)).toMatchObject({ attempt: 1, crashes: 0 })
+  expect((await pawl.jobs.attempts(hangs.id)).map(({ outcome }) => outcome)).toEqual(['timed out', 'done'])
+  expect(process.heard('worker.lost')).toEqual([])
+  await process.stop()
+})
+
+test('[J5] a process that cannot even close its incarnation when it is given up still starts anew', async () => {
+  const db = await createScene()
+  await db.query(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not now'; end $$;
+    create trigger refuse before update on pawl.worker for each row
+      when (new.close_reason = 'blocked past a time limit') execute function refuse()`)
+  const blocked = await WorkerProcess.start({ url: db.url, kinds: ['brief', 'plain'] })
+  const pawl = db.pawl()
+  await pawl.jobs.enqueue('brief', { block: [1], blockMs: 6000 })
+  await blocked.hears('worker.lost')
+  const { id } = await pawl.jobs.enqueue('plain', {})
+  await until('it works on', async () => (await pawl.jobs.get(id))!.state === 'done')
+  await blocked.stop()
+})

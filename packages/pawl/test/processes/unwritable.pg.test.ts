@@ -78,6 +78,36 @@ test('[K15] a primary that becomes read-only burns no attempt and is not hammere
   expect(here.said.filter((said) => said.event === 'started' && said.kind === 'plain')).toHaveLength(2)
 })
 
+test('[K15] an outage longer than the lease costs what runs one crash: it runs again, alone, and its effects are there once', {
+  timeout: 120_000,
+}, async () => {
+  const db = await createScene()
+  const here = await workHere(db, ['tx', 'plain', 'follow'])
+  const held = [await here.pawl.jobs.enqueue('tx', { hold: [1] }), await here.pawl.jobs.enqueue('plain', { hold: [1] })]
+  await until('both run', () => here.said.filter(({ event }) => event === 'holding').length === 2)
+  const before = here.worker.id!
+  await setReadOnly(db, true)
+  await until('its lease has ended', async () => {
+    const [row] = await db.query<{ ended: boolean }>('select lease_until < pawl.now() as ended from pawl.worker where id = $1', [
+      before,
+    ])
+    return row!.ended
+  })
+  await setReadOnly(db, false)
+  await until('it goes on under another number', () => here.worker.id !== undefined && here.worker.id !== before)
+  await until('both were taken over', async () =>
+    (await Promise.all(held.map(({ id }) => here.pawl.jobs.attempts(id)))).every((attempts) => attempts.length === 1),
+  )
+  here.go()
+  await until('everything is done', () => isFinished(db), 60_000)
+  for (const { id } of held) {
+    expect(await here.pawl.jobs.get(id)).toMatchObject({ state: 'done', attempt: 2, crashes: 1 })
+    expect((await here.pawl.jobs.attempts(id)).map(({ outcome }) => outcome)).toEqual(['crashed', 'done'])
+  }
+  expect((await effectsByJob(db)).get(held[0]!.id)).toMatchObject({ count: 1, attempts: [2] })
+  await here.stop()
+})
+
 test('[K15] a worker that is stopped while nothing can be written ends all the same, and says what it could not store', {
   timeout: 120_000,
 }, async () => {

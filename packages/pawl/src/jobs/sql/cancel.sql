@@ -1,5 +1,5 @@
 -- Cancels a job in any live state. A running one is taken from its holder: its late result finds no row.
--- Locks: the job row, by primary key.
+-- Locks: the job row, by primary key, and no alert: the caller's transaction may stay open, and whoever raises that alert would wait.
 -- Plan: job_pkey.
 -- No row: it is not live, or :revision is given and is not its current one.
 with gone as (
@@ -16,17 +16,6 @@ kept as (
   select o.id, o.fence, o.created_at, pawl.now(), o.holder, o.attempt, o.crashes, o.priority, o.payload_version, o.tenant, o.queue, o.kind,
     'cancelled', o.lane, o.unique_key, o.payload, o.headers, o.progress, left(:reason::text, 2000)
   from gone o
-),
-resolved as (
-  update pawl.alert a
-  set resolved_at = pawl.now()
-  from gone o
-  where o.state = 'dead'
-    and a.tenant = o.tenant
-    and a.code = 'job.dead'
-    and a.subject = o.kind
-    and a.resolved_at is null
-    and not exists (select from pawl.job d where d.tenant = o.tenant and d.kind = o.kind and d.state = 'dead' and d.id <> o.id)
 )
 select o.state, o.holder,
   case when o.holder is not null then pg_notify('pawl_lost', o.holder::text) is null end as told

@@ -1,4 +1,5 @@
--- Removes what is past its keep: expired once keys, old evidence, long closed workers, resolved alerts. At most :limit of each.
+-- Removes what is past its keep: expired once keys, old evidence, long closed workers, resolved alerts, and sleepers whose worker was
+-- closed at the very moment when it lay down. At most :limit of each.
 -- Locks: those rows, SKIP LOCKED.
 -- Plan: once_expiry and primary keys.
 -- One row: how many rows went.
@@ -34,5 +35,11 @@ alerts as (
     select k.ctid from pawl.alert k where k.resolved_at < (select pawl.now()) - interval '30 days' limit :limit::integer for update skip locked
   ))
   returning 1
+),
+sleepers as (
+  delete from pawl.sleeper s
+  where not exists (select from pawl.worker w where w.tenant = '' and w.id = s.worker and w.closed_at is null)
+  returning 1
 )
-select (select count(*) from expired) + (select count(*) from evidence) + (select count(*) from workers) + (select count(*) from alerts) as removed
+select (select count(*) from expired) + (select count(*) from evidence) + (select count(*) from workers) + (select count(*) from alerts)
+  + (select count(*) from sleepers) as removed

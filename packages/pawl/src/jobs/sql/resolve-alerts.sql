@@ -1,4 +1,5 @@
--- Resolves the alert of every kind that an open worker defines again, and those of time-outs that have not come again for an hour.
+-- Resolves the alert of every kind that an open worker takes again or that was not seen waiting for ten minutes, and those of time-outs
+-- that have not come again for an hour.
 -- Locks: those alert rows.
 -- Plan: the few open alerts.
 -- No row is returned.
@@ -7,11 +8,12 @@ set resolved_at = pawl.now()
 where a.resolved_at is null
   and (
     a.code = 'job.timed-out' and a.last_at < pawl.now() - interval '1 hour'
+    or a.code = 'kind.unknown' and a.last_at < pawl.now() - interval '10 minutes'
     or a.code = 'kind.unknown' and exists (
       select
-      from pawl.worker w
+      from pawl.worker w, unnest(w.kinds) k
       where w.tenant = ''
         and w.closed_at is null
-        and a.subject = any (w.kinds)
+        and (a.subject = k or a.subject in (select format('%s in queue %s', k, q) from unnest(w.queues) q))
     )
   )

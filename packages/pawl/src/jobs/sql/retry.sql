@@ -1,5 +1,5 @@
 -- Makes a dead or scheduled job ready now. A dead one starts over with all its attempts.
--- Locks: the job row, by primary key.
+-- Locks: the job row, by primary key, and no alert: the caller's transaction may stay open, and whoever raises that alert would wait.
 -- Plan: job_pkey.
 -- No row: it is not dead or scheduled, or :revision is given and is not its current one.
 with changed as (
@@ -17,17 +17,7 @@ with changed as (
     and j.id = :id::bigint
     and j.state in ('dead', 'scheduled')
     and (:revision::integer is null or j.revision = :revision::integer)
-  returning j.tenant, j.id, j.kind, j.queue, j.revision
-),
-resolved as (
-  update pawl.alert a
-  set resolved_at = pawl.now()
-  from changed o
-  where a.tenant = o.tenant
-    and a.code = 'job.dead'
-    and a.subject = o.kind
-    and a.resolved_at is null
-    and not exists (select from pawl.job d where d.tenant = o.tenant and d.kind = o.kind and d.state = 'dead' and d.id <> o.id)
+  returning j.queue, j.revision
 )
 select o.revision, pawl.wake(o.queue) is null as woke
 from changed o

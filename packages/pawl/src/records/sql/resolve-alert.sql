@@ -1,13 +1,11 @@
--- Resolves the alert about failed submissions of a set when none is left.
--- Locks: the alert row.
--- Plan: alert_open, submission_failed.
+-- Resolves the alert about failed submissions of a set when none is left. It is locked already: lock-alert.sql.
+-- Locks: none but that.
+-- Plan: alert_pkey, submission_failed.
 -- No row is returned.
 update pawl.alert a
 set resolved_at = pawl.now()
 where a.tenant = :tenant::text
-  and a.code = 'submission.failed'
-  and a.subject = :record_set::text
-  and a.resolved_at is null
+  and a.id = :id::bigint
   and not exists (
     select
     from pawl.submission u

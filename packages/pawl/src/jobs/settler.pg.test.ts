@@ -1,0 +1,123 @@
+// Ends of attempts whose rows somebody else has locked: they wait, and nobody waits behind them.
+
+import type { Pawl } from 'pawl'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import type { Worker } from './worker.ts'
+
+let db: TestDatabase
+let pawl: Pawl
+const workers: Worker[] = []
+beforeEach(async () => {
+  db = await createDatabase()
+  pawl = db.pawl()
+})
+afterEach(async () => {
+  await Promise.all(workers.splice(0).map((worker) => worker.stop({ grace: 0 })))
+  await db.drop()
+})
+
+async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.jobs.worker(options)
+  workers.push(worker)
+  await worker.start()
+  return worker
+}
+
+const many = (count: number) => Array.from({ length: count }, () => ({}))
+
+async function done(kind: string): Promise<number> {
+  const [row] = await db.query<{ n: number }>(
+    "select count(*)::integer as n from pawl.job_history where kind = $1 and outcome = 'done'",
+    [kind],
+  )
+  return row!.n
+}
+
+test('[J5] a handler that hangs inside its guarded transaction past its timeout holds up no other job of its worker', async () => {
+  const hang = deferred()
+  const guarded = deferred()
+  let attempts = 0
+  pawl.jobs.define('hangs', {
+    timeout: '200ms',
+    retry: { initialMs: 1, jitter: false },
+    run: async (job) => {
+      if (++attempts > 1) return
+      const client = await db.pool.connect()
+      await client.query('begin')
+      await job.guard(client)
+      guarded.resolve()
+      await hang.promise
+      await client.query('rollback')
+      client.release()
+    },
+  })
+  pawl.jobs.define('quick', { run: () => undefined })
+  const worker = await startWorker()
+  const { id } = await pawl.jobs.enqueue('hangs', {})
+  await guarded.promise
+  await until('its end meets the lock', () => worker.metrics().conflicts > 0)
+  // More than the worker would hold unsettled: it goes on claiming, too.
+  await pawl.jobs.enqueueMany('quick', many(4000))
+  await until('all the others are done', async () => (await done('quick')) === 4000)
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'running', attempt: 1 })
+  expect(worker.metrics()).toMatchObject({ unsettled: 1, refused: 0 })
+  hang.resolve()
+  await until('it was timed out and ran again', async () => (await pawl.jobs.get(id))?.state === 'done')
+  expect((await pawl.jobs.attempts(id)).map(({ outcome }) => outcome)).toEqual(['timed out', 'done'])
+})
+
+test('[J5] of a batch with rows that a stranger has locked, all others are settled; those follow when they are free', async () => {
+  const go = deferred()
+  pawl.jobs.define('held', { run: () => go.promise })
+  const worker = await startWorker({ concurrency: 50 })
+  const { ids } = await pawl.jobs.enqueueMany('held', many(50))
+  await until('all run', () => worker.metrics().running === 50)
+  const stranger = await db.pool.connect()
+  await stranger.query('begin')
+  for (const id of ids.slice(10, 13)) await pawl.jobs.cancel(id, { tx: stranger })
+  go.resolve()
+  await until('the others are done', async () => (await done('held')) === 47)
+  expect(worker.metrics().unsettled).toBe(3)
+  await stranger.query('rollback')
+  stranger.release()
+  await worker.whenIdle()
+  expect(await done('held')).toBe(50)
+  expect(worker.metrics()).toMatchObject({ done: 50, unsettled: 0, refused: 0 })
+})
+
+test('[J5] an end that was set aside is refused when whoever had locked its row cancelled the job', async () => {
+  const go = deferred()
+  pawl.jobs.define('held', { run: () => go.promise })
+  const worker = await startWorker()
+  const { id } = await pawl.jobs.enqueue('held', {})
+  await until('it runs', () => worker.metrics().running === 1)
+  const stranger = await db.pool.connect()
+  await stranger.query('begin')
+  await pawl.jobs.cancel(id, { tx: stranger })
+  go.resolve()
+  await until('its end meets the lock', () => worker.metrics().conflicts > 0)
+  await stranger.query('commit')
+  stranger.release()
+  await worker.whenIdle()
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'cancelled' })
+  await until('the refusal is counted', () => worker.metrics().refused === 1)
+})
+
+test('[J15] an end that PostgreSQL refuses to store makes its job dead, and says why', async () => {
+  await db.query(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not this one' using errcode = '22000'; end $$;
+    create trigger refuse before insert on pawl.job_attempt for each row when (new.outcome = 'snoozed') execute function refuse()`)
+  let runs = 0
+  pawl.jobs.define('sleepy', {
+    run: async (job) => {
+      runs++
+      return job.snooze('1h')
+    },
+  })
+  const worker = await startWorker()
+  const { id } = await pawl.jobs.enqueue('sleepy', {})
+  await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
+  expect((await pawl.jobs.get(id))!.lastError).toMatch(/Its end could not be stored: .*not this one/)
+  await worker.whenIdle()
+  expect(runs).toBe(1)
+})
