@@ -66,8 +66,10 @@ export class NonRetryable extends Error {
 export function describeError(error: unknown, charsMax = 4000): string {
   const text = error instanceof Error ? (error.stack ?? `${error.name}: ${error.message}`) : String(error)
   const cause = error instanceof Error && error.cause !== undefined ? `\ncaused by ${describeError(error.cause, 1000)}` : ''
-  return (text + cause)
-    .replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, ' ')
-    .toWellFormed()
-    .slice(0, charsMax)
+  return storable(text + cause).slice(0, charsMax)
+}
+
+/** Text that the database takes: a message may quote anything, also a NUL or half a character. */
+export function storable(text: string): string {
+  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, ' ').toWellFormed()
 }

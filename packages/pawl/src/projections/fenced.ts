@@ -3,7 +3,7 @@
 
 import { classify, isConflict } from '../db/classify.ts'
 import { statement } from '../db/statement.ts'
-import { isPawlError, PawlError } from '../errors.ts'
+import { isPawlError, PawlError, storable } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
 import { insideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
@@ -143,5 +143,5 @@ export async function handleEach(
 }
 
 export function messageOf(error: unknown): string {
-  return (error instanceof Error ? error.message : String(error)).slice(0, 500)
+  return storable(error instanceof Error ? error.message : String(error)).slice(0, 500)
 }

@@ -3,6 +3,7 @@ import { expectRows, NonRetryable, type ProjectionTx } from 'pawl'
 import { installProbe, resetConnections } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { deferred, until } from '../../test/support/database.ts'
+import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
 import { bind, statement } from '../db/statement.ts'
 
@@ -96,6 +97,46 @@ test('[P4] a batch whose commit got no answer is not applied again if it happene
     { id: 'a', balance: 210, changes: 20 },
     { id: 'b', balance: 209, changes: 19 },
   ])
+})
+
+test('[P4] a key that was parked by a commit without an answer stays parked: its later events wait behind it', async () => {
+  const db = await createLog()
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  const pawl = db.pawl({ databaseUrl: proxy.url })
+  const got: number[] = []
+  pawl.projections.define('p', {
+    each: ({ position }) => {
+      if (position === 1) throw new NonRetryable('no')
+      got.push(position)
+    },
+  })
+  let lost: Promise<void> | undefined
+  installProbe((name) => {
+    if (name === 'projections.park.before') lost ??= proxy.loseReply(/^commit$/, { of: / handler$/ }).happened
+  })
+  onTestFinished(() => installProbe(undefined))
+  await startRunner(pawl)
+  await append(db, { key: 'a' })
+  await until('it is being parked', () => lost !== undefined)
+  await lost
+  await append(db, { key: 'a' }, { key: 'b' })
+  await caughtUp(db, 'p')
+  expect(got).toEqual([3])
+  expect(await pawl.projections.parked('p')).toMatchObject([{ key: 'a', events: 2, firstPosition: 1 }])
+})
+
+test('[P3] an error whose message has a NUL parks its key all the same', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('p', {
+    retry: { ...retry, attempts: 1 },
+    each: ({ key }) => void (key === 'poison' && JSON.parse('\u0000')),
+  })
+  await append(db, { key: 'poison' }, { key: 'a' })
+  await startRunner(pawl)
+  await caughtUp(db, 'p')
+  expect(await pawl.projections.parked('p')).toMatchObject([{ key: 'poison', events: 1 }])
 })
 
 test('[P3] a handler that throws in the middle changes no table and does not move, until its attempts are used up; then its key is parked', async () => {

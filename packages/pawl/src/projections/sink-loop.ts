@@ -44,6 +44,7 @@ export class SinkLoop {
   #isPaused = false
   #unparkedMs = 0
   #isMoved = false
+  #isStoring = false
   #failure: unknown
 
   constructor(cursor: HeldCursor, definition: DefinedSink, world: World) {
@@ -275,13 +276,16 @@ export class SinkLoop {
 
   /** What has gathered since the last store was answered. */
   #storeSoon(): void {
-    if (this.#store.isIdle && this.#store.hasNews) void this.#flush()
+    if (!this.#isStoring && this.#store.isIdle && this.#store.hasNews) void this.#flush()
   }
 
+  /** Until it is stored, or this loop is over: then the last store of `run` is the one that counts. */
   async #flush(): Promise<void> {
     for (let tried = 1; this.#failure === undefined; tried++) {
+      this.#isStoring = true
       try {
         await this.#store.flush()
+        this.#isStoring = false
         if (probe.on) await probe.hit('projections.sink.flushed', this.cursor)
         this.#wakeup.fire()
         return
@@ -292,7 +296,7 @@ export class SinkLoop {
           return
         }
         this.#world.onTrouble(error)
-        if (this.cursor.signal.aborted) return
+        if (this.#isOver()) return
         await this.#pause(engineBackoffMs(error, tried))
       }
     }

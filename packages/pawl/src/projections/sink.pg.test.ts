@@ -82,6 +82,47 @@ test('an event that comes while a sink reads the log is handed over without wait
   expect(got).toEqual(['first', 'second', 'third'])
 })
 
+test('a sink that cannot store what it has finished stops all the same, and does not ask again and again', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.sink('out', { handle: () => undefined })
+  const runner = await startRunner(pawl)
+  let stores = 0
+  const { run } = Connection.prototype
+  onTestFinished(() => {
+    Connection.prototype.run = run
+  })
+  // Answers as a closed connection does: at once. A loop that asks without end would never let a timer fire, so this one ends it.
+  Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
+    if (sent.file === 'flush' && stores++ < 1000) throw Object.assign(new Error('Connection terminated'), { code: 'ECONNRESET' })
+    return run.call(this, sent, values) as never
+  }
+  await append(db, { key: 'a' }, { key: 'b' })
+  await until('it has tried again', () => stores >= 3)
+  const before = stores
+  await runner.stop()
+  expect(stores - before).toBeLessThan(10)
+})
+
+test('[O7] an error whose message the database does not take parks its key all the same', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: string[] = []
+  pawl.projections.sink('out', {
+    retry: { ...retry, attempts: 1 },
+    handle: ({ key }) => {
+      if (key === 'poison') JSON.parse('\u0000\ud800')
+      got.push(key)
+    },
+  })
+  await append(db, { key: 'poison' }, { key: 'a' })
+  await startRunner(pawl)
+  await until('it is parked', async () => (await pawl.projections.parked('out')).length === 1)
+  await caughtUp(db, 'out')
+  expect(got).toEqual(['a'])
+  expect((await pawl.projections.parked('out'))[0]!.reason).toMatch(/^Event 1 \(Added\) failed 1 time\(s\): Unexpected token/)
+})
+
 test('[O7] a poison event parks its key with the reason, other keys flow, and unparking replays in order', async () => {
   const db = await createLog()
   const pawl = db.pawl()
