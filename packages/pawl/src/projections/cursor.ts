@@ -15,6 +15,7 @@ export const cursorStatements = {
   move: statement(import.meta.url, 'move'),
   stay: statement(import.meta.url, 'stay'),
   read: statement(import.meta.url, 'read-cursor'),
+  state: statement(import.meta.url, 'cursor-state'),
   fail: statement(import.meta.url, 'fail'),
   latch: statement(import.meta.url, 'latch'),
 } as const

@@ -45,6 +45,26 @@ test('after pause resolves nothing is applied; resume goes on, and both are kept
   ])
 })
 
+test('after pause resolves a sink that was idle begins no call; resume goes on', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: Record<string, number[]> = { paused: [], other: [] }
+  for (const name of ['paused', 'other'])
+    pawl.projections.sink(name, { handle: ({ position }) => void got[name]!.push(position) })
+  await startRunner(pawl)
+  await append(db, { key: 'a' })
+  for (const name of ['paused', 'other']) await caughtUp(db, name)
+  await pawl.projections.pause('paused', { reason: 'the outside is repaired' })
+  await append(db, ...Array.from({ length: 20 }, (_, n) => ({ key: `k${n}` })))
+  // Both are woken by the same tick.
+  await caughtUp(db, 'other')
+  expect(got.other).toHaveLength(21)
+  expect(got.paused).toEqual([1])
+  await pawl.projections.resume('paused', { reason: 'it is' })
+  await caughtUp(db, 'paused')
+  expect(got.paused).toHaveLength(21)
+})
+
 test('skip passes over the next event, with audit, while its holder is retrying it', async () => {
   const db = await createLog(seenSql)
   const pawl = db.pawl()

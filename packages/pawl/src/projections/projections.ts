@@ -87,7 +87,7 @@ export class Projections {
     })
   }
 
-  /** Stops it. When this resolves, no handler of a projection commits any more; a sink's calls that are under way end. */
+  /** Stops it. When this resolves, no handler of a projection commits any more; a sink's calls that are under way end, and a moment later none begins. */
   async pause(name: string, act: Act & { generation?: number }): Promise<void> {
     await pause(this.#core.pool, this.#target(name), act, act.generation ?? null)
   }

@@ -9,7 +9,7 @@ import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { Acks } from './acks.ts'
-import type { HeldCursor } from './cursor.ts'
+import { cursorStatements, type HeldCursor, leaseLost } from './cursor.ts'
 import { type DefinedSink, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
 import { assertSameLog, filterOf, latch } from './log-place.ts'
@@ -17,12 +17,15 @@ import { nextUnparking, parkedEvent } from './replay.ts'
 import { SinkCall } from './sink-call.ts'
 import { type Queued, SinkKeys } from './sink-keys.ts'
 import { SinkStore } from './sink-store.ts'
+import type { CursorState } from './types.ts'
 import type { World } from './world.ts'
 
 /** So many events may be unfinished above the position; that bounds memory, the ranges in the row, and what a crash repeats. */
 const windowMin = 1000
 const pageMax = 500
 const unparkEveryMs = 500
+/** So old may the last word about the cursor's state be when a call begins. Every store brings a new one. */
+const stateMaxMs = 100
 const stopGraceMs = 30_000
 
 export class SinkLoop {
@@ -42,6 +45,7 @@ export class SinkLoop {
   #suspect: boolean
   #hasMore = true
   #isPaused = false
+  #stateMs = Number.NEGATIVE_INFINITY
   #unparkedMs = 0
   #isMoved = false
   #isStoring = false
@@ -53,9 +57,7 @@ export class SinkLoop {
     this.#world = world
     this.#acks = new Acks(cursor.place, cursor.done)
     this.#store = new SinkStore(cursor, this.#acks, world, {
-      onState: (state) => {
-        this.#isPaused = state !== 'running'
-      },
+      onState: (state) => this.#heard(state),
       onFreed: (events) => {
         for (const event of events) this.#keys.add(event)
         this.#wakeup.fire()
@@ -94,7 +96,10 @@ export class SinkLoop {
         failed = 0
         await this.#wakeup.wait(this.#isPaused || this.#store.hasParked ? unparkEveryMs : 5000)
       } catch (error) {
-        if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
+        if (isPawlError(error, 'PAWL_LEASE_LOST')) {
+          this.cursor.lose(error)
+          throw error
+        }
         if (isPawlError(error, 'PAWL_LOG_GAP')) await this.#latch(error.message)
         else this.#world.onTrouble(error)
         await this.#pause(engineBackoffMs(error, ++failed))
@@ -134,17 +139,41 @@ export class SinkLoop {
   async #turn(): Promise<void> {
     if (this.#isPaused) {
       const { state, isMoved } = await this.cursor.reload(this.#world.engine)
-      this.#isPaused = state !== 'running'
+      this.#heard(state)
       if (this.#isPaused) return
       // Resumed elsewhere than it stood: this loop gives up, and the next one starts from there.
       this.#isMoved = isMoved
       if (isMoved) return this.stop()
     }
     if (this.#store.hasParked) await this.#lookForUnparking()
-    // By halves: a page for every event that ends would be many small ones.
-    while (this.#hasMore && this.#acks.open <= this.#window() / 2 && !this.#isOver()) await this.#read()
+    const looking = this.#lookAtState()
+    looking.catch(() => undefined)
+    await this.#readPages()
+    await looking
     this.#startReady()
     this.#storeSoon()
+  }
+
+  /** One that has been idle has heard nothing since its last store, and may have been paused. */
+  async #lookAtState(): Promise<void> {
+    if (this.#isStateKnown() || (!this.#hasMore && !this.#keys.hasReady)) return
+    const [row] = await this.#world.engine.run<{ state: CursorState }>(cursorStatements.state, this.cursor.fencedKey)
+    if (row === undefined) throw leaseLost(this.cursor)
+    this.#heard(row.state)
+  }
+
+  #heard(state: CursorState): void {
+    this.#isPaused = state !== 'running'
+    this.#stateMs = monotonicMs()
+  }
+
+  #isStateKnown(): boolean {
+    return monotonicMs() - this.#stateMs < stateMaxMs
+  }
+
+  // By halves: a page for every event that ends would be many small ones.
+  async #readPages(): Promise<void> {
+    while (this.#hasMore && this.#acks.open <= this.#window() / 2 && !this.#isOver()) await this.#read()
   }
 
   async #read(): Promise<void> {
@@ -191,6 +220,10 @@ export class SinkLoop {
 
   #startReady(): void {
     const concurrency = this.#careful > 0 || this.#suspect ? 1 : this.#definition.concurrency
+    if (!this.#isStateKnown()) {
+      if (this.#keys.hasReady) this.#wakeup.fire()
+      return
+    }
     while (this.#running.size < concurrency && !this.#isOver() && !this.#isPaused) {
       const queued = this.#keys.take()
       if (queued === undefined) return
@@ -305,6 +338,8 @@ export class SinkLoop {
   async #latch(reason: string): Promise<void> {
     this.#isPaused = true
     await latch(this.#world, this.cursor, reason)
+    // An answer from before it may have come meanwhile.
+    this.#isPaused = true
   }
 
   async #pause(delayMs: number): Promise<void> {

@@ -73,6 +73,43 @@ test('a change that comes while its entity is refreshed is refreshed again, and 
   expect(await db.query('select version, refreshes from search')).toEqual([{ version: 2, refreshes: 2 }])
 })
 
+test('pause waits for a refresh that is under way, and none begins after it', async () => {
+  const db = await createLog(sql)
+  const pawl = db.pawl()
+  const holds = [deferred(), deferred()]
+  let begun = 0
+  pawl.projections.define('search', {
+    kind: 'state',
+    concurrency: 2,
+    entity: (event) => event.key,
+    refresh: async (entity, tx) => {
+      const nth = begun++
+      await tx.query(refreshSql, [entity])
+      await holds[nth]?.promise
+    },
+  })
+  await db.query("insert into article values ('a', 't'), ('b', 't'), ('c', 't')")
+  await append(db, { key: 'a' })
+  await startRunner(pawl)
+  await until('one is under way', () => begun === 1)
+  const pausing = pawl.projections.pause('search', { reason: 'a migration' })
+  const atPause = pausing.then(() => db.query('select id from search'))
+  const waiting = until('it waits', async () => {
+    const rows = await db.query("select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")
+    return rows.length > 0
+  })
+  await Promise.race([pausing, waiting])
+  // These are not begun, so the pause does not wait for them.
+  await append(db, { key: 'b' }, { key: 'c' })
+  holds[0]!.resolve()
+  expect(await atPause).toEqual([{ id: 'a' }])
+  expect(begun).toBe(1)
+  await waiting
+  holds[1]!.resolve()
+  await pawl.projections.resume('search', { reason: 'it is done' })
+  await until('the others are refreshed', async () => (await db.query('select from search')).length === 3)
+})
+
 test('[O7] an entity whose refresh fails waits for a person, others go on, and unpark refreshes it', async () => {
   const db = await createLog(sql)
   const pawl = db.pawl()
