@@ -12,6 +12,7 @@ import type { CursorState } from './types.ts'
 export const cursorStatements = {
   acquire: statement(import.meta.url, 'acquire'),
   release: statement(import.meta.url, 'release'),
+  releaseStrays: statement(import.meta.url, 'release-strays'),
   move: statement(import.meta.url, 'move'),
   stay: statement(import.meta.url, 'stay'),
   read: statement(import.meta.url, 'read-cursor'),

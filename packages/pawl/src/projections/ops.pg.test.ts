@@ -106,6 +106,25 @@ test('a cursor that was taken without the answer arriving is taken once more by 
   expect(got).toEqual([1])
 })
 
+test('a shard whose release was lost is left to the process that wants it', async () => {
+  const db = await createLog(seenSql)
+  const first = await startRunner(define(db, { shards: 2 }))
+  await until('the first holds both', () => first.held().length === 2)
+  let isLost = false
+  installProbe((name) => {
+    if (name !== 'projections.release.before' || isLost) return
+    isLost = true
+    throw Object.assign(new Error('Connection terminated unexpectedly'), { code: 'ECONNRESET' })
+  })
+  onTestFinished(() => installProbe(undefined))
+  const second = await startRunner(define(db, { shards: 2 }))
+  await until('they share', () => first.held().length === 1 && second.held().length === 1)
+  expect(isLost).toBe(true)
+  await append(db, ...Array.from({ length: 20 }, (_, n) => ({ key: `k${n}` })))
+  await caughtUp(db, 'p')
+  expect(await positions(db)).toHaveLength(20)
+})
+
 test('shards share the keys between processes, each key in one, and all of them pass everything', async () => {
   const db = await createLog(seenSql)
   const [one, two] = [define(db, { shards: 4 }), define(db, { shards: 4 })]

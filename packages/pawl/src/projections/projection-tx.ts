@@ -3,7 +3,7 @@
 // events.append and jobs.enqueue add nothing.
 
 import type { Effects } from '../db/adapters.ts'
-import { classify } from '../db/classify.ts'
+import { classify, sqlState } from '../db/classify.ts'
 import { cork, type PoolClient, type QueryResult } from '../db/driver.ts'
 import { bind, type Parameter, type Statement, type StatementNames } from '../db/statement.ts'
 import { assertCommitted, commitUnknown } from '../db/transaction.ts'
@@ -17,6 +17,8 @@ export class HandlerTx implements ProjectionTx {
   #isBroken = false
   #released: 'sound' | 'broken' | undefined
   #failure: { readonly error: unknown } | undefined
+  /** Of a statement that somebody waited for: they may have caught it and gone on. */
+  #caught: { readonly error: unknown } | undefined
   effects: Effects = 'allowed'
 
   /** `names`: gives names to what is sent often; not behind a transaction pooler. */
@@ -45,6 +47,21 @@ export class HandlerTx implements ProjectionTx {
   async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
     const query = { text: statement.text, values: bind(statement, values) as unknown[] }
     return (await this.#ask(this.#names === undefined ? query : { ...query, name: statement.name })).rows as Row[]
+  }
+
+  /** Whether it may still go back to a savepoint: no commit or rollback was sent. */
+  get isOpen(): boolean {
+    return this.#isOpen
+  }
+
+  /** Waits for everything that was sent. What failed is thrown while the savepoint is still there to go back to. */
+  async releaseSavepoint(savepoint: string): Promise<void> {
+    try {
+      await this.#client.query(`release savepoint ${savepoint}`)
+    } catch (error) {
+      // The server only says that an earlier statement failed.
+      throw sqlState(error) === '25P02' ? (this.#failure ?? this.#caught ?? { error }).error : error
+    }
   }
 
   /** Sent behind everything else without waiting for it. Answers come in order: when this one is there, so are all the others. */
@@ -102,6 +119,7 @@ export class HandlerTx implements ProjectionTx {
     try {
       return await this.#client.query(query)
     } catch (error) {
+      this.#caught = { error }
       this.#noteStale(error)
       throw error
     }

@@ -84,6 +84,7 @@ export class Refreshers {
       const marks = await tx.run(clearStatement, { ...key, entity: taken.entity })
       if (marks.length > 0) await this.#handle(definition, taken, tx)
       if (probe.on) await probe.hit('projections.state.handled', taken.entity)
+      await tx.releaseSavepoint('refresh')
       await tx.commit()
       return 'refreshed'
     } catch (error) {
@@ -97,15 +98,19 @@ export class Refreshers {
 
   /** While the entity's lock is still held, so that nobody tries it before its delay is written. */
   async #failed(definition: DefinedState, entity: string, tx: HandlerTx, error: unknown): Promise<Outcome> {
-    const isOurs = classify(error) === 'unwritable' || isConflict(error) || isPawlError(error, 'PAWL_COMMIT_UNKNOWN')
-    if (isPawlError(error, 'PAWL_TIMED_OUT')) {
+    const kind = classify(error)
+    const isOurs = kind === 'unwritable' || isConflict(error) || isPawlError(error, 'PAWL_COMMIT_UNKNOWN')
+    const isTimedOut = isPawlError(error, 'PAWL_TIMED_OUT')
+    // A commit that the server refused, for a constraint that it checks only then, has ended the transaction; one that it never got has not.
+    const isRefused = !tx.isOpen && !isOurs && kind !== 'connection'
+    if (isTimedOut || isRefused) {
       // It may sit in a statement: without its connection the server rolls it back, and what follows is written on another one.
-      tx.release(true)
+      tx.release(isTimedOut)
       await this.#putOff(definition, entity, error, this.#world.engine)
       return 'failed'
     }
     try {
-      if (isOurs) throw error
+      if (isOurs || !tx.isOpen) throw error
       await tx.rollbackTo('refresh')
       await this.#putOff(definition, entity, error, tx)
       await tx.commit()

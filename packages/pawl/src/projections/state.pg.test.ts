@@ -138,3 +138,33 @@ test('[O7] an entity whose refresh fails waits for a person, others go on, and u
   await until('it is refreshed', async () => (await db.query("select from search where id = 'bad'")).length === 1)
   expect(await pawl.projections.parked('search')).toEqual([])
 })
+
+test.each([
+  ['a statement that nobody waits for fails', 'send'],
+  ['a statement fails and its error is swallowed', 'swallow'],
+  ['the commit fails', 'commit'],
+] as const)('[O7] a refresh of which %s is counted, and waits for a person with the real error', async (_what, how) => {
+  const db = await createLog(`${sql};
+    create table checked (id text primary key deferrable initially deferred, amount integer check (amount > 0))`)
+  const pawl = db.pawl()
+  const failures: unknown[] = []
+  pawl.on('projection.failed', ({ error }) => failures.push(error))
+  pawl.projections.define('search', {
+    kind: 'state',
+    retry,
+    entity: (event) => event.key,
+    refresh: async (entity, tx) => {
+      if (entity === 'good') return tx.send(refreshSql, [entity])
+      if (how === 'send') tx.send("insert into checked values ('a', 0)")
+      else if (how === 'swallow') await tx.query("insert into checked values ('a', 0)").catch(() => undefined)
+      else await tx.query("insert into checked values ('a', 1), ('a', 2)")
+    },
+  })
+  await db.query("insert into article values ('good', 't'), ('bad', 't')")
+  await append(db, { key: 'bad' }, { key: 'good' })
+  await startRunner(pawl)
+  await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1)
+  await until('the other is refreshed', async () => (await db.query('select from search')).length === 1)
+  expect(failures).toMatchObject(Array.from({ length: 2 }, () => ({ code: how === 'commit' ? '23505' : '23514' })))
+  expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'bad', attempts: 2 }])
+})
