@@ -54,7 +54,7 @@ export class LogLoop {
     this.#lookedTo = cursor.place.position
     // Whoever held it before died at this place: the next events may be why, so each is tried alone.
     this.#careful = cursor.crashes > 0 ? definition.batchMax : 0
-    this.#suspect = cursor.crashes >= definition.crashes
+    this.#suspect = cursor.isSuspect
   }
 
   /** There may be something to do. */
@@ -239,6 +239,7 @@ export class LogLoop {
       return this.#take(await this.#applier.park(first, { reason, error: undefined, attempts: this.cursor.crashes }))
     }
     this.#suspect = false
+    if (this.cursor.isUntried && this.#applier.isHandled(first)) await this.cursor.tryAlone(this.#world.engine)
     const end = await this.#applier.apply(chunk, placeOf(chunk.at(-1)!))
     const isFailure = end.type === 'failed' || (end.type === 'again' && isConflict(end.error) && this.#conflicts >= conflictsMax)
     if (!isFailure) return this.#take(end)

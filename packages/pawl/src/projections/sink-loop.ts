@@ -64,7 +64,7 @@ export class SinkLoop {
       },
     })
     this.#careful = cursor.crashes > 0 ? this.#window() : 0
-    this.#suspect = cursor.crashes >= definition.crashes
+    this.#suspect = cursor.isSuspect
   }
 
   wake(): void {
@@ -150,6 +150,7 @@ export class SinkLoop {
     looking.catch(() => undefined)
     await this.#readPages()
     await looking
+    if (this.#isToBeNoted() && this.#keys.hasReady && !this.#isPaused) await this.cursor.tryAlone(this.#world.engine)
     this.#startReady()
     this.#storeSoon()
   }
@@ -165,6 +166,10 @@ export class SinkLoop {
   #heard(state: CursorState): void {
     this.#isPaused = state !== 'running'
     this.#stateMs = monotonicMs()
+  }
+
+  #isToBeNoted(): boolean {
+    return this.cursor.isUntried && !this.#suspect
   }
 
   #isStateKnown(): boolean {
@@ -220,7 +225,7 @@ export class SinkLoop {
 
   #startReady(): void {
     const concurrency = this.#careful > 0 || this.#suspect ? 1 : this.#definition.concurrency
-    if (!this.#isStateKnown()) {
+    if (!this.#isStateKnown() || this.#isToBeNoted()) {
       if (this.#keys.hasReady) this.#wakeup.fire()
       return
     }
