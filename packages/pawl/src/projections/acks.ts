@@ -13,7 +13,7 @@ export class Acks {
   /** Events above the place, so that the place is always one whose id is known. */
   readonly #known: LogEvent[] = []
   /** What an earlier holder had finished above its place. */
-  readonly #before: readonly (readonly [from: number, to: number])[]
+  #before: readonly (readonly [from: number, to: number])[]
 
   constructor(place: Place, done: string) {
     this.#place = place
@@ -30,6 +30,11 @@ export class Acks {
 
   get lookedTo(): number {
     return this.#lookedTo
+  }
+
+  /** What the last holder had finished above its place was of a log that is no more, as far as anybody can tell. */
+  forgetBefore(): void {
+    this.#before = []
   }
 
   /** Takes what was read; gives the events that are to be worked on. */

@@ -53,6 +53,7 @@ export async function runFenced(world: World, cursor: HeldCursor, work: FencedWo
       await tx.rollback()
       return await standstill(world, cursor)
     }
+    tx.answerMs = world.config.database.queryTimeoutMs + work.timeoutMs
     const context = new HandlerContext(cursor.definition, cursor.isLive)
     const limits = { timeoutMs: work.timeoutMs, lost: cursor.signal, what: work.what }
     await withTimeout(context, limits, () => insideTx.run({ kind: cursor.definition.name }, () => work.handle(tx, context)))

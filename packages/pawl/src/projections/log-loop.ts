@@ -15,6 +15,7 @@ import { Applier } from './applier.ts'
 import { cursorStatements, type HeldCursor, placeOf, type Standstill } from './cursor.ts'
 import { type DefinedLog, type DefinedState, retryDelayMs } from './definition.ts'
 import { type FencedEnd, messageOf } from './fenced.ts'
+import { whenUnlocked } from './left-behind.ts'
 import { assertSameLog, filterOf, latch, placeAt } from './log-place.ts'
 import { Replay } from './replay.ts'
 import type { World } from './world.ts'
@@ -277,11 +278,9 @@ export class LogLoop {
 
   async #failed(event: LogEvent, error: unknown): Promise<boolean | undefined> {
     if (probe.on) await probe.hit('projections.fail.before', event)
-    const [row] = await this.#world.engine.run<{ attempts: number }>(cursorStatements.fail, {
-      ...this.cursor.fencedKey,
-      from_position: this.cursor.place.position,
-      error: describeError(error),
-    })
+    const values = { ...this.cursor.fencedKey, from_position: this.cursor.place.position, error: describeError(error) }
+    const over = AbortSignal.any([this.#stop.signal, this.cursor.signal])
+    const [row] = await whenUnlocked(this.#world, over, (tx) => tx.run<{ attempts: number }>(cursorStatements.fail, values))
     if (row === undefined) {
       this.#standstill = await this.cursor.reload(this.#world.engine)
       return undefined

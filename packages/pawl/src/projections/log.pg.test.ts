@@ -175,6 +175,42 @@ test('[P3] a handler that throws in the middle changes no table and does not mov
   expect(await pawl.alerts()).toMatchObject([{ code: 'projection.parked', subject: 'both' }])
 })
 
+test('a statement may take as long as its handler, also where the connection would have given up', async () => {
+  const db = await createLog()
+  const pawl = db.pawl({ queryTimeoutMs: 1000 })
+  let calls = 0
+  pawl.projections.define('p', {
+    timeout: '1m',
+    each: async (event, tx) => {
+      calls++
+      if (event.key === 'asked') await tx.query('select pg_sleep(2)')
+      else tx.send('select pg_sleep(2)')
+    },
+  })
+  await append(db, { key: 'asked' })
+  await append(db, { key: 'sent' })
+  await startRunner(pawl)
+  await caughtUp(db, 'p')
+  expect(calls).toBe(2)
+})
+
+test('[P3] an event is counted as failed and parked also while the server is still at the statement that took too long', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('p', {
+    timeout: 200,
+    retry: { ...retry, attempts: 1 },
+    each: async ({ key }, tx) => void (key === 'poison' && (await tx.query('select pg_sleep(7)'))),
+  })
+  await append(db, { key: 'poison' })
+  await append(db, { key: 'a' })
+  await startRunner(pawl)
+  await caughtUp(db, 'p')
+  expect(await pawl.projections.parked('p')).toMatchObject([
+    { key: 'poison', attempts: 1, reason: expect.stringContaining('took longer than 200 ms') },
+  ])
+})
+
 test('[P5] no row where one was expected parks the key with the reason, others go on, and the replay after the fix keeps the order', async () => {
   const db = await createLog()
   await db.query("insert into wallet values ('a', 0), ('b', 0)")

@@ -20,6 +20,8 @@ export class HandlerTx implements ProjectionTx {
   /** Of a statement that somebody waited for: they may have caught it and gone on. */
   #caught: { readonly error: unknown } | undefined
   effects: Effects = 'allowed'
+  /** How long an answer may take, where a handler may take longer than the connection's own limit. */
+  answerMs: number | undefined
 
   /** `names`: gives names to what is sent often; not behind a transaction pooler. */
   constructor(client: PoolClient, names: StatementNames | undefined) {
@@ -41,7 +43,7 @@ export class HandlerTx implements ProjectionTx {
 
   // With a callback: a promise for each of thousands of statements would cost as much as the statements.
   send(text: string, values: readonly unknown[] = []): void {
-    this.#client.query(this.#prepared(text, values), (error: unknown) => this.#answered(error))
+    this.#client.query(this.#timed(this.#prepared(text, values)), (error: unknown) => this.#answered(error))
   }
 
   async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
@@ -57,7 +59,7 @@ export class HandlerTx implements ProjectionTx {
   /** Waits for everything that was sent. What failed is thrown while the savepoint is still there to go back to. */
   async releaseSavepoint(savepoint: string): Promise<void> {
     try {
-      await this.#client.query(`release savepoint ${savepoint}`)
+      await this.#client.query(this.#timed({ text: `release savepoint ${savepoint}` }))
     } catch (error) {
       // The server only says that an earlier statement failed.
       throw sqlState(error) === '25P02' ? (this.#failure ?? this.#caught ?? { error }).error : error
@@ -69,7 +71,8 @@ export class HandlerTx implements ProjectionTx {
     this.#isOpen = false
     let result: QueryResult
     try {
-      result = await this.#client.query('commit')
+      // It may be behind statements that nobody waited for.
+      result = await this.#client.query(this.#timed({ text: 'commit' }))
     } catch (error) {
       throw commitUnknown(error)
     }
@@ -115,9 +118,13 @@ export class HandlerTx implements ProjectionTx {
     return name === undefined ? { text, values: values as unknown[] } : { text, values: values as unknown[], name }
   }
 
+  #timed(query: Query): Query {
+    return this.answerMs === undefined ? query : { ...query, query_timeout: this.answerMs }
+  }
+
   async #ask(query: Query): Promise<QueryResult> {
     try {
-      return await this.#client.query(query)
+      return await this.#client.query(this.#timed(query))
     } catch (error) {
       this.#caught = { error }
       this.#noteStale(error)
@@ -144,4 +151,5 @@ interface Query {
   readonly text: string
   readonly values?: unknown[]
   readonly name?: string
+  readonly query_timeout?: number
 }

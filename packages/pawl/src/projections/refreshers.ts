@@ -12,6 +12,7 @@ import { Wakeup } from '../kernel/signal.ts'
 import { HandlerContext, withTimeout } from './context.ts'
 import { type DefinedState, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
+import { whenUnlocked } from './left-behind.ts'
 import { HandlerTx } from './projection-tx.ts'
 import type { World } from './world.ts'
 
@@ -80,6 +81,7 @@ export class Refreshers {
         await tx.rollback()
         return 'nothing'
       }
+      tx.answerMs = this.#world.config.database.queryTimeoutMs + timeoutMs
       tx.send('savepoint refresh')
       const marks = await tx.run(clearStatement, { ...key, entity: taken.entity })
       if (marks.length > 0) await this.#handle(definition, taken, tx)
@@ -106,7 +108,7 @@ export class Refreshers {
     if (isTimedOut || isRefused) {
       // It may sit in a statement: without its connection the server rolls it back, and what follows is written on another one.
       tx.release(isTimedOut)
-      await this.#putOff(definition, entity, error, this.#world.engine)
+      await whenUnlocked(this.#world, this.#stop.signal, (other) => this.#putOff(definition, entity, error, other))
       return 'failed'
     }
     try {
@@ -136,7 +138,7 @@ export class Refreshers {
     )
   }
 
-  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: Pick<HandlerTx, 'run'>): Promise<void> {
+  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: HandlerTx): Promise<void> {
     const { tenant, name, generation } = definition
     const key = { tenant, name, generation, entity }
     const [row] = await runs.run<{ attempts: number; position: string }>(failStatement, { ...key, error: describeError(error) })

@@ -12,7 +12,7 @@ import { Acks } from './acks.ts'
 import { cursorStatements, type HeldCursor, leaseLost } from './cursor.ts'
 import { type DefinedSink, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
-import { assertSameLog, filterOf, latch } from './log-place.ts'
+import { assertSameLog, filterOf, latch, logBounds } from './log-place.ts'
 import { nextUnparking, parkedEvent } from './replay.ts'
 import { SinkCall } from './sink-call.ts'
 import { type Queued, SinkKeys } from './sink-keys.ts'
@@ -47,8 +47,8 @@ export class SinkLoop {
   #isPaused = false
   #stateMs = Number.NEGATIVE_INFINITY
   #unparkedMs = 0
-  #isMoved = false
   #isStoring = false
+  #generation: number | undefined
   #failure: unknown
 
   constructor(cursor: HeldCursor, definition: DefinedSink, world: World) {
@@ -62,6 +62,7 @@ export class SinkLoop {
         for (const event of events) this.#keys.add(event)
         this.#wakeup.fire()
       },
+      onMoved: () => this.#giveUp(),
     })
     this.#careful = cursor.crashes > 0 ? this.#window() : 0
     this.#suspect = cursor.isSuspect
@@ -110,7 +111,7 @@ export class SinkLoop {
     this.cursor.signal.removeEventListener('abort', onLost)
     if (this.#failure !== undefined) throw this.#failure
     if (this.cursor.signal.aborted) throw this.cursor.signal.reason
-    if (!this.#isMoved) await this.#store.flush()
+    await this.#store.flush()
   }
 
   #isOver(): boolean {
@@ -125,6 +126,10 @@ export class SinkLoop {
     for (let tried = 1; !this.#isOver(); tried++) {
       try {
         await this.#store.begin()
+        const { generation } = await logBounds(this.#world.reader)
+        this.#generation = generation
+        const { logGeneration } = this.cursor.place
+        if (logGeneration !== null && logGeneration !== generation) this.#acks.forgetBefore()
         if (await assertSameLog(this.#world, this.cursor)) return
         this.#isPaused = true
         return
@@ -136,14 +141,19 @@ export class SinkLoop {
     }
   }
 
+  /** This loop ends without a word about what it has done, and the next one starts from the row. */
+  #giveUp(): void {
+    this.#store.abandon()
+    this.stop()
+  }
+
   async #turn(): Promise<void> {
     if (this.#isPaused) {
       const { state, isMoved } = await this.cursor.reload(this.#world.engine)
       this.#heard(state)
       if (this.#isPaused) return
-      // Resumed elsewhere than it stood: this loop gives up, and the next one starts from there.
-      this.#isMoved = isMoved
-      if (isMoved) return this.stop()
+      // Resumed elsewhere than it stood.
+      if (isMoved) return this.#giveUp()
     }
     if (this.#store.hasParked) await this.#lookForUnparking()
     const looking = this.#lookAtState()
@@ -184,6 +194,9 @@ export class SinkLoop {
   async #read(): Promise<void> {
     const limit = Math.min(pageMax, this.#window() - this.#acks.open)
     const page = await this.#page(limit)
+    // The server is another one since, and may have lost what this loop has read: positions that it has passed may be new events.
+    if (page.generation !== this.#generation && this.#acks.lookedTo > 0) return this.#giveUp()
+    this.#generation = page.generation
     if (page.head < this.cursor.place.position)
       return this.#latch(`The cursor stands at position ${this.cursor.place.position}, and the log ends at ${page.head}.`)
     const fresh = this.#acks.add(page.events, page.next)

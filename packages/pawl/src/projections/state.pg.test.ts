@@ -152,6 +152,8 @@ test.each([
   pawl.projections.define('search', {
     kind: 'state',
     retry,
+    // A commit that was refused has given up the entity's lock: with others at it one of them might try before the delay is written.
+    concurrency: 1,
     entity: (event) => event.key,
     refresh: async (entity, tx) => {
       if (entity === 'good') return tx.send(refreshSql, [entity])
@@ -167,4 +169,20 @@ test.each([
   await until('the other is refreshed', async () => (await db.query('select from search')).length === 1)
   expect(failures).toMatchObject(Array.from({ length: 2 }, () => ({ code: how === 'commit' ? '23505' : '23514' })))
   expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'bad', attempts: 2 }])
+})
+
+test('[O7] a refresh that takes too long is counted also while the server is still at its statement', async () => {
+  const db = await createLog(sql)
+  const pawl = db.pawl()
+  pawl.projections.define('search', {
+    kind: 'state',
+    timeout: 200,
+    retry: { ...retry, attempts: 1 },
+    entity: (event) => event.key,
+    refresh: async (_entity, tx) => void (await tx.query('select pg_sleep(7)')),
+  })
+  await append(db, { key: 'a' })
+  await startRunner(pawl)
+  await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1, 30_000)
+  expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'a', attempts: 1 }])
 })
