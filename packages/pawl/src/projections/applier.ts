@@ -80,7 +80,11 @@ export class Applier {
       return
     }
     const after = probe.on ? (event: LogEvent) => probe.hit('projections.event.handled', event) : undefined
-    await handleEach(events, (event) => definition.handlerOf(event)?.(event, tx, context), after)
+    const handle = (event: LogEvent) => {
+      context.timer?.refresh()
+      return definition.handlerOf(event)?.(event, tx, context)
+    }
+    await handleEach(events, handle, after)
   }
 
   /** Moves past an event without applying it, and parks its key. */

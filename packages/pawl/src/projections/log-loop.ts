@@ -183,9 +183,13 @@ export class LogLoop {
   /** Nothing of ours up to here. The row follows now and then, not at every look. */
   async #passOver(page: LogRead): Promise<void> {
     this.#lookedTo = page.next
-    const passed = page.next - this.cursor.place.position
-    if (passed === 0 || (passed < passEvents && monotonicMs() - this.#passedMs < passEveryMs)) return
-    const place = await placeAt(this.#world, page.next)
+    const holdAt = this.#standstill?.holdAt
+    const to = Math.min(page.next, holdAt ?? page.next)
+    const passed = to - this.cursor.place.position
+    // Somebody waits for it to come to the hold.
+    const isSoon = holdAt === undefined && passed < passEvents && monotonicMs() - this.#passedMs < passEveryMs
+    if (passed <= 0 || isSoon) return
+    const place = await placeAt(this.#world, to)
     if (place !== undefined) await this.#take(await this.#applier.apply([], place))
     this.#passedMs = monotonicMs()
   }

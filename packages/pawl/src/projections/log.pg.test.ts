@@ -175,6 +175,23 @@ test('[P3] a handler that throws in the middle changes no table and does not mov
   expect(await pawl.alerts()).toMatchObject([{ code: 'projection.parked', subject: 'both' }])
 })
 
+test('the time that a handler may take is for each event, not for all of a transaction', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: number[] = []
+  pawl.projections.define('p', {
+    timeout: 1000,
+    each: async ({ position }, tx) => {
+      got.push(position)
+      await tx.query('select pg_sleep(0.3)')
+    },
+  })
+  await append(db, ...Array.from({ length: 6 }, () => ({ key: 'a' })))
+  await startRunner(pawl)
+  await caughtUp(db, 'p')
+  expect(got).toEqual([1, 2, 3, 4, 5, 6])
+})
+
 test('a statement may take as long as its handler, also where the connection would have given up', async () => {
   const db = await createLog()
   const pawl = db.pawl({ queryTimeoutMs: 1000 })

@@ -333,6 +333,30 @@ test('[P7] a process that hangs in the middle of a switch is ended by the server
   expect(await pawl.projections.status('balances')).toMatchObject([{ isLive: true }, { isLive: false }])
 })
 
+test('[P7] generations of one channel come to one position also while only events of others lie beyond it', async () => {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  const by = (generation: number) =>
+    pawl.projections.define('p', { generation, channel: 'mine', tables: [tables[0]], each: () => undefined })
+  by(1)
+  const first = await startRunner(pawl)
+  await first.stop()
+  by(2)
+  await append(db, { key: 'a', channel: 'mine' })
+  await pawl.projections.rebuild('p', { reason })
+  await startRunner(pawl)
+  for (const generation of [1, 2]) await caughtUp(db, 'p', generation)
+  await pawl.projections.pause('p', { generation: 2, reason })
+  await append(db, { key: 'b' })
+  await caughtUp(db, 'p', 1)
+  const comparing = pawl.projections.compare('p', { generation: 2, timeout: '15s' })
+  await until('they are held', async () => (await db.query('select from pawl.cursor where hold_at = 2')).length === 2)
+  await append(db, { key: 'b' })
+  await until('it has a position', async () => (await db.query('select from pawl.sequencer where position = 3')).length === 1)
+  await pawl.projections.resume('p', { generation: 2, reason })
+  expect(await comparing).toMatchObject({ isEqual: true })
+})
+
 test('[P7] a replay that appends by plain SQL is refused, so that nothing gets out', async () => {
   const db = await createLog(balanceSql)
   const pawl = db.pawl()

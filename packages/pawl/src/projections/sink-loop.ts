@@ -20,7 +20,7 @@ import { SinkStore } from './sink-store.ts'
 import type { CursorState } from './types.ts'
 import type { World } from './world.ts'
 
-/** So many events may be unfinished above the position; that bounds memory, the ranges in the row, and what a crash repeats. */
+/** So many events may be unfinished; that bounds memory, the ranges in the row, and what a crash repeats. */
 const windowMin = 1000
 const pageMax = 500
 const unparkEveryMs = 500
