@@ -3,7 +3,7 @@
 // refreshed again. Two refreshes of one entity never overlap.
 
 import { classify, isConflict } from '../db/classify.ts'
-import { statement } from '../db/statement.ts'
+import { type Parameter, statement } from '../db/statement.ts'
 import { describeError, isPawlError } from '../errors.ts'
 import { insideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
@@ -22,8 +22,22 @@ const failStatement = statement(import.meta.url, 'fail-dirty')
 const delayStatement = statement(import.meta.url, 'delay-dirty')
 
 const pollMs = 250
+/** An entity that is refreshed for long gathers marks. When all that were looked at are of such, more are looked at, up to a limit. */
+const marksMin = 64
+const marksMax = 16_384
 
 type Outcome = 'refreshed' | 'nothing' | 'failed'
+
+interface Taken {
+  readonly entity: string
+  readonly is_live: boolean
+}
+
+interface Looked {
+  readonly entity: string | null
+  readonly is_live: boolean
+  readonly marks: number
+}
 
 export class Refreshers {
   readonly #definitions: readonly DefinedState[]
@@ -75,7 +89,7 @@ export class Refreshers {
     try {
       const key = { tenant, name, generation }
       const idle = String(this.#world.idleMs(timeoutMs))
-      const [taken] = await tx.run<{ entity: string; is_live: boolean }>(takeStatement, { ...key, idle_ms: idle })
+      const taken = await this.#take(tx, { ...key, idle_ms: idle })
       entity = taken?.entity
       if (taken === undefined) {
         await tx.rollback()
@@ -96,6 +110,15 @@ export class Refreshers {
       leave()
       tx.release()
     }
+  }
+
+  async #take(tx: HandlerTx, values: Readonly<Record<string, Parameter>>): Promise<Taken | undefined> {
+    for (let marks = marksMin; marks <= marksMax; marks *= 16) {
+      const [row] = await tx.run<Looked>(takeStatement, { ...values, marks })
+      if (row?.entity) return { entity: row.entity, is_live: row.is_live }
+      if (row === undefined || row.marks < marks) return undefined
+    }
+    return undefined
   }
 
   /** While the entity's lock is still held, so that nobody tries it before its delay is written. */
@@ -123,7 +146,7 @@ export class Refreshers {
     }
   }
 
-  async #handle(definition: DefinedState, taken: { entity: string; is_live: boolean }, tx: HandlerTx): Promise<void> {
+  async #handle(definition: DefinedState, taken: Taken, tx: HandlerTx): Promise<void> {
     const context = new HandlerContext(definition, taken.is_live)
     tx.effects = taken.is_live ? 'allowed' : 'suppressed'
     const limits = {

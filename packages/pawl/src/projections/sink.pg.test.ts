@@ -107,36 +107,39 @@ test('a sink that cannot store what it has finished stops all the same, and does
 test.each([
   ['its generation tells', 1],
   ['only the cursor tells', 0],
-])('[O12] a sink that lives through the loss of what it has read hands over everything that grew instead: %s', async (_how, more) => {
-  const db = await createLog()
-  const pawl = db.pawl()
-  const got: string[] = []
-  pawl.projections.sink('out', { handle: ({ key }) => void got.push(key) })
-  await startRunner(pawl)
-  await append(db, { key: 'a' }, { key: 'b' }, { key: 'c' })
-  await caughtUp(db, 'out')
-  // While it does not look, the server is replaced by one that had none of it, and as many events come again, and more.
-  const { run } = Connection.prototype
-  onTestFinished(() => {
-    Connection.prototype.run = run
-  })
-  const grown = deferred()
-  Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
-    if (sent.file === 'read-log') await grown.promise
-    return run.call(this, sent, values) as never
-  }
-  await db.query(`
+])(
+  '[O12] a sink that lives through the loss of what it has read hands over everything that grew instead: %s',
+  async (_how, more) => {
+    const db = await createLog()
+    const pawl = db.pawl()
+    const got: string[] = []
+    pawl.projections.sink('out', { handle: ({ key }) => void got.push(key) })
+    await startRunner(pawl)
+    await append(db, { key: 'a' }, { key: 'b' }, { key: 'c' })
+    await caughtUp(db, 'out')
+    // While it does not look, the server is replaced by one that had none of it, and as many events come again, and more.
+    const { run } = Connection.prototype
+    onTestFinished(() => {
+      Connection.prototype.run = run
+    })
+    const grown = deferred()
+    Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
+      if (sent.file === 'read-log') await grown.promise
+      return run.call(this, sent, values) as never
+    }
+    await db.query(`
     begin;
     truncate pawl.event, pawl.log_page;
     update pawl.sequencer set position = 0, generation = generation + ${more};
     update pawl.cursor set position = 0, event_id = null, log_generation = null;
     commit`)
-  await append(db, ...['p', 'q', 'r', 's', 't'].map((key) => ({ key })))
-  await until('they have positions', async () => (await pawl.projections.status('out'))[0]!.lag === 5)
-  grown.resolve()
-  await caughtUp(db, 'out')
-  expect(new Set(got)).toEqual(new Set(['a', 'b', 'c', 'p', 'q', 'r', 's', 't']))
-})
+    await append(db, ...['p', 'q', 'r', 's', 't'].map((key) => ({ key })))
+    await until('they have positions', async () => (await pawl.projections.status('out'))[0]!.lag === 5)
+    grown.resolve()
+    await caughtUp(db, 'out')
+    expect(new Set(got)).toEqual(new Set(['a', 'b', 'c', 'p', 'q', 'r', 's', 't']))
+  },
+)
 
 test('[O7] an error whose message the database does not take parks its key all the same', async () => {
   const db = await createLog()

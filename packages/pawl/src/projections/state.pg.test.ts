@@ -186,3 +186,32 @@ test('[O7] a refresh that takes too long is counted also while the server is sti
   await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1, 30_000)
   expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'a', attempts: 1 }])
 })
+
+test('entities are refreshed while one that takes long gathers more marks than are looked at first', async () => {
+  const db = await createLog(sql)
+  const pawl = db.pawl()
+  const hold = deferred()
+  let isHeld = false
+  pawl.projections.define('search', {
+    kind: 'state',
+    entity: (event) => event.key,
+    refresh: async (entity, tx) => {
+      await tx.query(refreshSql, [entity])
+      if (entity !== 'slow') return
+      isHeld = true
+      await hold.promise
+    },
+  })
+  await db.query("insert into article values ('slow', 't'), ('other', 't')")
+  await startRunner(pawl)
+  await append(db, { key: 'slow' })
+  await until('it is being refreshed', () => isHeld)
+  // As many batches would leave.
+  await db.query(
+    "insert into pawl.dirty (name, generation, entity, position) select 'search', 1, 'slow', 1 from generate_series(1, 200)",
+  )
+  await append(db, { key: 'other' })
+  await until('the other is refreshed', async () => (await db.query("select from search where id = 'other'")).length === 1)
+  hold.resolve()
+  await until('nothing is dirty', async () => (await db.query('select from pawl.dirty')).length === 0)
+})
