@@ -70,6 +70,8 @@ export async function withTimeout<T>(
     return await Promise.race([work(), over])
   } finally {
     clearTimeout(context.timer)
+    // A handler that goes on after its time must not set it again.
+    context.timer = undefined
     lost.removeEventListener('abort', onLost)
   }
 }

@@ -358,7 +358,7 @@ test('[P7] a comparison may take longer than other calls', async () => {
   await until('it waits for the table', async () => {
     const rows = await db.query<{ waits: boolean }>(
       `select max(clock_timestamp() - query_start) > interval '1500 milliseconds' as waits from pg_stat_activity
-       where datname = current_database() and wait_event_type = 'Lock'`,
+       where datname = current_database() and wait_event_type = 'Lock' and query like '%differing%' and pid <> pg_backend_pid()`,
     )
     return rows[0]!.waits
   })

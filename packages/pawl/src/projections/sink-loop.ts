@@ -156,6 +156,8 @@ export class SinkLoop {
       if (isMoved) return this.#giveUp()
     }
     if (this.#store.hasParked) await this.#lookForUnparking()
+    // One that has nothing to do hears nothing: what comes now may come after a pause.
+    if (this.#acks.open === 0) this.#stateMs = Number.NEGATIVE_INFINITY
     const looking = this.#lookAtState()
     looking.catch(() => undefined)
     await this.#readPages()
@@ -165,7 +167,7 @@ export class SinkLoop {
     this.#storeSoon()
   }
 
-  /** One that has been idle has heard nothing since its last store, and may have been paused. */
+  /** Whether it still runs, before anything begins; unless a store has just told. */
   async #lookAtState(): Promise<void> {
     if (this.#isStateKnown() || (!this.#hasMore && !this.#keys.hasReady)) return
     const [row] = await this.#world.engine.run<{ state: CursorState }>(cursorStatements.state, this.cursor.fencedKey)
