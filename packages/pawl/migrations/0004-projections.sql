@@ -29,6 +29,7 @@ create table pawl.cursor (
   fence bigint not null default 0,
   holder integer,
   crashes integer not null default 0,
+  tried_at bigint,
   attempts integer not null default 0,
   last_error text,
   state text collate "C" not null default 'running',
@@ -53,7 +54,9 @@ comment on column pawl.cursor.event_id is 'The id of the event at the position: 
 comment on column pawl.cursor.done is 'Positions above the position that are finished already, by a sink that works on several keys at once.';
 comment on column pawl.cursor.effects_after is
   'Events and jobs that a handler adds are let out above this position only. Null: this generation is not live, and none are.';
-comment on column pawl.cursor.crashes is 'Holders that died since it last moved: the event after the position may be what kills them.';
+comment on column pawl.cursor.crashes is
+  'Holders that died since it last moved, the first at whatever it did, the others while they tried the next event alone: that may be what kills them.';
+comment on column pawl.cursor.tried_at is 'The position from which a holder, after a crash of the one before it, began to try the next event alone.';
 comment on column pawl.cursor.hold_at is 'It does not move beyond this position before hold_until: two generations are about to be compared.';
 
 create table pawl.parked_key (

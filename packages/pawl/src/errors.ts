@@ -67,10 +67,12 @@ export function describeError(error: unknown, charsMax = 4000, causesMax = 5): s
   // A chain of causes may be a circle.
   const hasCause = causesMax > 0 && error instanceof Error && error.cause !== undefined
   const cause = hasCause ? `\ncaused by ${describeError(error.cause, 1000, causesMax - 1)}` : ''
-  return (textOf(error) + cause)
-    .replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, ' ')
-    .toWellFormed()
-    .slice(0, charsMax)
+  return storable(textOf(error) + cause).slice(0, charsMax)
+}
+
+/** Text that the database takes: a message may quote anything, also a NUL or half a character. */
+export function storable(text: string): string {
+  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, ' ').toWellFormed()
 }
 
 /** Anything may be thrown, also what has no text. */

@@ -27,6 +27,20 @@ test('the position is the last event before which everything is finished; what i
   expect(acks.at()).toMatchObject({ place: { position: 7 }, done: '{[8,9)}' })
 })
 
+test('what is kept in memory is as much as is open, however many events are finished above one that is not', () => {
+  const acks = new Acks(start, '{}')
+  acks.add([1].map(eventAt), 1)
+  for (let n = 2; n <= 20_000; n++) {
+    acks.add([eventAt(n)], n)
+    if (n % 5000 !== 0) acks.finish(n)
+  }
+  expect(acks.kept).toBeLessThan(50)
+  acks.finish(1)
+  expect(acks.at().place).toMatchObject({ position: 4999, eventId: 'e4999' })
+  for (const position of [5000, 10_000, 15_000]) acks.finish(position)
+  expect(acks.at().place).toMatchObject({ position: 19_999, eventId: 'e19999' })
+})
+
 test('whatever ends in whatever order, and whoever goes on from the row: nothing unfinished is called finished, and nothing finished is forgotten', () => {
   const script = fc.array(fc.record({ mine: fc.boolean(), ends: fc.boolean(), isStored: fc.boolean() }), {
     minLength: 1,

@@ -10,10 +10,10 @@ export class Acks {
   #lookedTo: number
   /** Events that are not finished, in order. */
   readonly #open = new Set<number>()
-  /** Events above the place, so that the place is always one whose id is known. */
-  readonly #known: LogEvent[] = []
+  /** Where events above the place stand, so that the place is always one whose id is known: the open ones, and the last before each. */
+  #known: Place[] = []
   /** What an earlier holder had finished above its place. */
-  readonly #before: readonly (readonly [from: number, to: number])[]
+  #before: readonly (readonly [from: number, to: number])[]
 
   constructor(place: Place, done: string) {
     this.#place = place
@@ -28,15 +28,27 @@ export class Acks {
     return this.#open.size
   }
 
+  /** How many places are kept: as many as are open, about, however many are finished above one that is not. */
+  get kept(): number {
+    return this.#known.length
+  }
+
   get lookedTo(): number {
     return this.#lookedTo
+  }
+
+  /** What the last holder had finished above its place was of a log that is no more, as far as anybody can tell. */
+  forgetBefore(): void {
+    this.#before = []
   }
 
   /** Takes what was read; gives the events that are to be worked on. */
   add(events: readonly LogEvent[], lookedTo: number): LogEvent[] {
     const fresh = events.filter(({ position }) => !this.#before.some(([from, to]) => position >= from && position <= to))
     for (const event of fresh) this.#open.add(event.position)
-    this.#known.push(...events)
+    for (const event of events) this.#known.push(placeOf(event))
+    // Not at every page, so that it costs little for each event.
+    if (this.#known.length > 3 * this.#open.size + 16) this.#thinOut()
     if (lookedTo !== this.#lookedTo) this.version++
     this.#lookedTo = lookedTo
     return fresh
@@ -52,9 +64,9 @@ export class Acks {
     const open = [...this.#open].filter((position) => !alsoFinished.has(position))
     const low = (open[0] ?? this.#lookedTo + 1) - 1
     let place = this.#place
-    for (const event of this.#known) {
-      if (event.position > low) break
-      place = placeOf(event)
+    for (const known of this.#known) {
+      if (known.position > low) break
+      place = known
     }
     const ranges: string[] = []
     let from = place.position + 1
@@ -66,6 +78,12 @@ export class Acks {
     for (const [first, last] of this.#before)
       if (last > this.#lookedTo) ranges.push(`[${Math.max(first, this.#lookedTo + 1)},${last + 1})`)
     return { place, done: `{${ranges.join(',')}}` }
+  }
+
+  /** Of finished events only the last before an open one, and the last of all, can become the place. */
+  #thinOut(): void {
+    const isOpen = (place: Place | undefined) => place === undefined || this.#open.has(place.position)
+    this.#known = this.#known.filter((place, n) => isOpen(place) || isOpen(this.#known[n + 1]))
   }
 
   /** The row says so now. */

@@ -10,6 +10,7 @@ import type { Act } from './types.ts'
 
 const statements = {
   pause: statement(import.meta.url, 'pause'),
+  awaitRefreshes: statement(import.meta.url, 'await-refreshes'),
   resume: statement(import.meta.url, 'resume'),
   audit: statement(import.meta.url, 'audit'),
   cursors: statement(import.meta.url, 'cursors'),
@@ -104,6 +105,7 @@ export async function pause(pool: Pool, target: Target, act: Act, generation: nu
     if (rows.length === 0) throw await notInState(runs, target, 'paused', 'running')
     await audit(runs, target, 'pause', act, { generation })
   })
+  await inTransaction(pool, (runs) => runs.run(statements.awaitRefreshes, { ...target, generation }))
 }
 
 export async function resume(pool: Pool, target: Target, act: Act, generation: number | null): Promise<void> {

@@ -29,7 +29,7 @@ export class Applier {
   readonly #cursor: HeldCursor
   readonly #definition: DefinedLog | DefinedState
   readonly #world: World
-  /** Only the holder parks keys, so a holder that has none does not look. */
+  /** Only the holder parks keys, so a holder that has none does not look. Once true it stays so: to look in vain costs little. */
   hasParked = false
 
   constructor(cursor: HeldCursor, definition: DefinedLog | DefinedState, world: World) {
@@ -39,7 +39,7 @@ export class Applier {
   }
 
   async begin(): Promise<void> {
-    this.hasParked = (await this.#world.engine.run(hasParkedStatement, this.#cursor.key)).length > 0
+    this.hasParked ||= (await this.#world.engine.run(hasParkedStatement, this.#cursor.key)).length > 0
   }
 
   /** Whether a handler would see it. */
@@ -80,12 +80,18 @@ export class Applier {
       return
     }
     const after = probe.on ? (event: LogEvent) => probe.hit('projections.event.handled', event) : undefined
-    await handleEach(events, (event) => definition.handlerOf(event)?.(event, tx, context), after)
+    const handle = (event: LogEvent) => {
+      context.timer?.refresh()
+      return definition.handlerOf(event)?.(event, tx, context)
+    }
+    await handleEach(events, handle, after)
   }
 
   /** Moves past an event without applying it, and parks its key. */
   async park(event: LogEvent, { reason, error, attempts }: ParkReason): Promise<FencedEnd> {
     const { name } = this.#definition
+    // Before it is known: a commit without an answer may have parked it.
+    this.hasParked = true
     return runFenced(this.#world, this.#cursor, {
       to: placeOf(event),
       what: `${name} at event ${event.position}`,
@@ -104,7 +110,6 @@ export class Applier {
         await parkEvents(tx, this.#cursor, [event])
       },
       onCommitted: () => {
-        this.hasParked = true
         this.#world.config.logger.warn({ name, key: event.key, position: event.position, reason }, 'a key is parked')
         this.#world.events.emit('projection.parked', { name, key: event.key, position: event.position, reason })
       },

@@ -11,6 +11,8 @@ export class HandlerContext implements ProjectionContext {
   readonly #definition: Defined
   #controller: AbortController | undefined
   #reason: unknown
+  /** Set while a handler may run. */
+  timer: NodeJS.Timeout | undefined
 
   constructor(definition: Defined, isLive: boolean) {
     this.#definition = definition
@@ -43,7 +45,7 @@ export class HandlerContext implements ProjectionContext {
   }
 }
 
-/** Runs the work for at most so long; then the context's signal fires and this rejects, whatever the work does. */
+/** Runs the work for at most so long, counted anew by each `context.timer.refresh()`; then the context's signal fires and this rejects, whatever the work does. */
 export async function withTimeout<T>(
   context: HandlerContext,
   limits: { readonly timeoutMs: number; readonly lost: AbortSignal; readonly what: string },
@@ -51,14 +53,13 @@ export async function withTimeout<T>(
 ): Promise<T> {
   const { timeoutMs, lost, what } = limits
   if (lost.aborted) throw lost.reason
-  let timer: NodeJS.Timeout | undefined
   let onLost!: () => void
   const over = new Promise<never>((_resolve, reject) => {
     const end = (reason: unknown) => {
       context.abort(reason)
       reject(reason)
     }
-    timer = setTimeout(
+    context.timer = setTimeout(
       () => end(new PawlError('PAWL_TIMED_OUT', `The handler of ${what} took longer than ${timeoutMs} ms.`)),
       timeoutMs,
     )
@@ -68,7 +69,9 @@ export async function withTimeout<T>(
   try {
     return await Promise.race([work(), over])
   } finally {
-    clearTimeout(timer)
+    clearTimeout(context.timer)
+    // A handler that goes on after its time must not set it again.
+    context.timer = undefined
     lost.removeEventListener('abort', onLost)
   }
 }

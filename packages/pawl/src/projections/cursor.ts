@@ -12,9 +12,12 @@ import type { CursorState } from './types.ts'
 export const cursorStatements = {
   acquire: statement(import.meta.url, 'acquire'),
   release: statement(import.meta.url, 'release'),
+  releaseStrays: statement(import.meta.url, 'release-strays'),
   move: statement(import.meta.url, 'move'),
   stay: statement(import.meta.url, 'stay'),
   read: statement(import.meta.url, 'read-cursor'),
+  state: statement(import.meta.url, 'cursor-state'),
+  tryAlone: statement(import.meta.url, 'try-alone'),
   fail: statement(import.meta.url, 'fail'),
   latch: statement(import.meta.url, 'latch'),
 } as const
@@ -30,10 +33,10 @@ export interface AcquiredRow {
   readonly effects_after: string | null
   readonly crashes: number
   readonly attempts: number
-  readonly is_crash: boolean
+  readonly is_tried: boolean
 }
 
-interface CursorRow extends Omit<AcquiredRow, 'shard' | 'shards' | 'is_crash'> {
+interface CursorRow extends Omit<AcquiredRow, 'shard' | 'shards' | 'is_tried'> {
   readonly state: CursorState
   readonly reason: string | null
   readonly hold_at: string | null
@@ -66,6 +69,10 @@ export class HeldCursor {
   readonly fence: string
   /** Holders that died at this place before us. */
   readonly crashes: number
+  /** The next event is what they died at, by all that is known: it is not tried again. */
+  readonly isSuspect: boolean
+  /** After a crash: where the next event is to be noted as tried before it is. */
+  #tryFrom: number | undefined
   place: Place
   effectsAfter: number | undefined
   attempts: number
@@ -79,6 +86,8 @@ export class HeldCursor {
     this.shards = row.shards
     this.fence = row.fence
     this.crashes = row.crashes
+    this.isSuspect = row.is_tried && row.crashes >= definition.crashes
+    this.#tryFrom = row.crashes > 0 ? Number(row.position) : undefined
     this.place = { position: Number(row.position), eventId: row.event_id, logGeneration: row.log_generation }
     this.effectsAfter = numberOf(row.effects_after)
     this.attempts = row.attempts
@@ -120,6 +129,16 @@ export class HeldCursor {
       log_generation: to.logGeneration,
       idle_ms: String(idleMs),
     }
+  }
+
+  /** Whether somebody died here, and that we try the next event is not noted yet. */
+  get isUntried(): boolean {
+    return this.#tryFrom === this.place.position
+  }
+
+  async tryAlone(connection: Connection): Promise<void> {
+    await connection.run(cursorStatements.tryAlone, { ...this.fencedKey, from_position: this.place.position })
+    this.#tryFrom = undefined
   }
 
   moved(to: Place): void {

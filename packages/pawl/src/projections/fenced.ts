@@ -3,7 +3,7 @@
 
 import { classify, isConflict } from '../db/classify.ts'
 import { statement } from '../db/statement.ts'
-import { isPawlError, PawlError } from '../errors.ts'
+import { isPawlError, PawlError, storable } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
 import { insideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
@@ -53,6 +53,7 @@ export async function runFenced(world: World, cursor: HeldCursor, work: FencedWo
       await tx.rollback()
       return await standstill(world, cursor)
     }
+    tx.answerMs = world.config.database.queryTimeoutMs + work.timeoutMs
     const context = new HandlerContext(cursor.definition, cursor.isLive)
     const limits = { timeoutMs: work.timeoutMs, lost: cursor.signal, what: work.what }
     await withTimeout(context, limits, () => insideTx.run({ kind: cursor.definition.name }, () => work.handle(tx, context)))
@@ -143,5 +144,5 @@ export async function handleEach(
 }
 
 export function messageOf(error: unknown): string {
-  return (error instanceof Error ? error.message : String(error)).slice(0, 500)
+  return storable(error instanceof Error ? error.message : String(error)).slice(0, 500)
 }

@@ -140,6 +140,7 @@ export class Holds {
       const share = Math.ceil(row.shards / Math.max(1, row.peers))
       if (row.free > 0 && row.mine < share) await this.#acquire(definition, worker, Math.min(row.free, share - row.mine))
       else if (row.mine > share) this.#giveBack(definition, row.mine - share)
+      else if (row.free > 0) await this.#releaseStrays(definition, worker)
     }
     if (monotonicMs() - this.#choresMs < choresEveryMs) return
     this.#choresMs = monotonicMs()
@@ -168,6 +169,12 @@ export class Holds {
       events.emit('cursor.acquired', { name, generation, shard: row.shard, fence: row.fence, crashes: row.crashes })
       this.#hold(cursor)
     }
+  }
+
+  /** What is free and more than our share is for others; to them it is not free while it has our name on it. */
+  async #releaseStrays({ tenant, name, generation }: Defined, worker: number): Promise<void> {
+    const fences = this.#fences()
+    await this.#options.acquirer.run(cursorStatements.releaseStrays, { tenant, name, generation, worker, fences })
   }
 
   #hold(cursor: HeldCursor): void {
@@ -206,7 +213,7 @@ export class Holds {
     const { world } = this.#options
     const { name, generation } = cursor.definition
     if (!isPawlError(error, 'PAWL_LEASE_LOST')) {
-      // Its fence is forgotten with the hold, so the next look takes the cursor anew.
+      // Its fence is forgotten with the hold, so the next look takes the cursor anew, or leaves it to another.
       world.config.logger.error(
         { name, generation, error: describeError(error) },
         'the loop of a cursor ended with an error; it starts anew',

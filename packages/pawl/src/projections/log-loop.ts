@@ -15,6 +15,7 @@ import { Applier } from './applier.ts'
 import { cursorStatements, type HeldCursor, placeOf, type Standstill } from './cursor.ts'
 import { type DefinedLog, type DefinedState, retryDelayMs } from './definition.ts'
 import { type FencedEnd, messageOf } from './fenced.ts'
+import { whenUnlocked } from './left-behind.ts'
 import { assertSameLog, filterOf, latch, placeAt } from './log-place.ts'
 import { Replay } from './replay.ts'
 import type { World } from './world.ts'
@@ -54,7 +55,7 @@ export class LogLoop {
     this.#lookedTo = cursor.place.position
     // Whoever held it before died at this place: the next events may be why, so each is tried alone.
     this.#careful = cursor.crashes > 0 ? definition.batchMax : 0
-    this.#suspect = cursor.crashes >= definition.crashes
+    this.#suspect = cursor.isSuspect
   }
 
   /** There may be something to do. */
@@ -182,9 +183,13 @@ export class LogLoop {
   /** Nothing of ours up to here. The row follows now and then, not at every look. */
   async #passOver(page: LogRead): Promise<void> {
     this.#lookedTo = page.next
-    const passed = page.next - this.cursor.place.position
-    if (passed === 0 || (passed < passEvents && monotonicMs() - this.#passedMs < passEveryMs)) return
-    const place = await placeAt(this.#world, page.next)
+    const holdAt = this.#standstill?.holdAt
+    const to = Math.min(page.next, holdAt ?? page.next)
+    const passed = to - this.cursor.place.position
+    // Somebody waits for it to come to the hold.
+    const isSoon = holdAt === undefined && passed < passEvents && monotonicMs() - this.#passedMs < passEveryMs
+    if (passed <= 0 || isSoon) return
+    const place = await placeAt(this.#world, to)
     if (place !== undefined) await this.#take(await this.#applier.apply([], place))
     this.#passedMs = monotonicMs()
   }
@@ -239,6 +244,7 @@ export class LogLoop {
       return this.#take(await this.#applier.park(first, { reason, error: undefined, attempts: this.cursor.crashes }))
     }
     this.#suspect = false
+    if (this.cursor.isUntried && this.#applier.isHandled(first)) await this.cursor.tryAlone(this.#world.engine)
     const end = await this.#applier.apply(chunk, placeOf(chunk.at(-1)!))
     const isFailure = end.type === 'failed' || (end.type === 'again' && isConflict(end.error) && this.#conflicts >= conflictsMax)
     if (!isFailure) return this.#take(end)
@@ -276,11 +282,9 @@ export class LogLoop {
 
   async #failed(event: LogEvent, error: unknown): Promise<boolean | undefined> {
     if (probe.on) await probe.hit('projections.fail.before', event)
-    const [row] = await this.#world.engine.run<{ attempts: number }>(cursorStatements.fail, {
-      ...this.cursor.fencedKey,
-      from_position: this.cursor.place.position,
-      error: describeError(error),
-    })
+    const values = { ...this.cursor.fencedKey, from_position: this.cursor.place.position, error: describeError(error) }
+    const over = AbortSignal.any([this.#stop.signal, this.cursor.signal])
+    const [row] = await whenUnlocked(this.#world, over, (tx) => tx.run<{ attempts: number }>(cursorStatements.fail, values))
     if (row === undefined) {
       this.#standstill = await this.cursor.reload(this.#world.engine)
       return undefined

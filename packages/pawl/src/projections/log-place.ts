@@ -12,11 +12,12 @@ export interface LogBounds {
   /** The position before the first that is kept. */
   readonly before: number
   readonly head: number
+  readonly generation: number
 }
 
 export async function logBounds(connection: Pick<World['reader'], 'run'>): Promise<LogBounds> {
-  const [row] = await connection.run<{ before: string; head: string }>(boundsStatement, {})
-  return { before: Number(row!.before), head: Number(row!.head) }
+  const [row] = await connection.run<{ before: string; head: string; generation: number }>(boundsStatement, {})
+  return { before: Number(row!.before), head: Number(row!.head), generation: row!.generation }
 }
 
 /** What of the log a cursor reads. */

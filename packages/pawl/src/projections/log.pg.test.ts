@@ -3,6 +3,7 @@ import { expectRows, NonRetryable, type ProjectionTx } from 'pawl'
 import { installProbe, resetConnections } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { deferred, until } from '../../test/support/database.ts'
+import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
 import { bind, statement } from '../db/statement.ts'
 
@@ -98,6 +99,46 @@ test('[P4] a batch whose commit got no answer is not applied again if it happene
   ])
 })
 
+test('[P4] a key that was parked by a commit without an answer stays parked: its later events wait behind it', async () => {
+  const db = await createLog()
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  const pawl = db.pawl({ databaseUrl: proxy.url })
+  const got: number[] = []
+  pawl.projections.define('p', {
+    each: ({ position }) => {
+      if (position === 1) throw new NonRetryable('no')
+      got.push(position)
+    },
+  })
+  let lost: Promise<void> | undefined
+  installProbe((name) => {
+    if (name === 'projections.park.before') lost ??= proxy.loseReply(/^commit$/, { of: / handler$/ }).happened
+  })
+  onTestFinished(() => installProbe(undefined))
+  await startRunner(pawl)
+  await append(db, { key: 'a' })
+  await until('it is being parked', () => lost !== undefined)
+  await lost
+  await append(db, { key: 'a' }, { key: 'b' })
+  await caughtUp(db, 'p')
+  expect(got).toEqual([3])
+  expect(await pawl.projections.parked('p')).toMatchObject([{ key: 'a', events: 2, firstPosition: 1 }])
+})
+
+test('[P3] an error whose message has a NUL parks its key all the same', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('p', {
+    retry: { ...retry, attempts: 1 },
+    each: ({ key }) => void (key === 'poison' && JSON.parse('\u0000')),
+  })
+  await append(db, { key: 'poison' }, { key: 'a' })
+  await startRunner(pawl)
+  await caughtUp(db, 'p')
+  expect(await pawl.projections.parked('p')).toMatchObject([{ key: 'poison', events: 1 }])
+})
+
 test('[P3] a handler that throws in the middle changes no table and does not move, until its attempts are used up; then its key is parked', async () => {
   const db = await createLog(`
     create table first (id text primary key, n integer);
@@ -132,6 +173,59 @@ test('[P3] a handler that throws in the middle changes no table and does not mov
     { key: 'poison', state: 'parked', attempts: 3, events: 2, firstPosition: 3, reason: 'Event 3 (Poison) failed 3 time(s): no' },
   ])
   expect(await pawl.alerts()).toMatchObject([{ code: 'projection.parked', subject: 'both' }])
+})
+
+test('the time that a handler may take is for each event, not for all of a transaction', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: number[] = []
+  pawl.projections.define('p', {
+    timeout: 1000,
+    each: async ({ position }, tx) => {
+      got.push(position)
+      await tx.query('select pg_sleep(0.3)')
+    },
+  })
+  await append(db, ...Array.from({ length: 6 }, () => ({ key: 'a' })))
+  await startRunner(pawl)
+  await caughtUp(db, 'p')
+  expect(got).toEqual([1, 2, 3, 4, 5, 6])
+})
+
+test('a statement may take as long as its handler, also where the connection would have given up', async () => {
+  const db = await createLog()
+  const pawl = db.pawl({ queryTimeoutMs: 1000 })
+  let calls = 0
+  pawl.projections.define('p', {
+    timeout: '1m',
+    each: async (event, tx) => {
+      calls++
+      if (event.key === 'asked') await tx.query('select pg_sleep(2)')
+      else tx.send('select pg_sleep(2)')
+    },
+  })
+  await append(db, { key: 'asked' })
+  await append(db, { key: 'sent' })
+  await startRunner(pawl)
+  await caughtUp(db, 'p')
+  expect(calls).toBe(2)
+})
+
+test('[P3] an event is counted as failed and parked also while the server is still at the statement that took too long', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('p', {
+    timeout: 200,
+    retry: { ...retry, attempts: 1 },
+    each: async ({ key }, tx) => void (key === 'poison' && (await tx.query('select pg_sleep(7)'))),
+  })
+  await append(db, { key: 'poison' })
+  await append(db, { key: 'a' })
+  await startRunner(pawl)
+  await caughtUp(db, 'p')
+  expect(await pawl.projections.parked('p')).toMatchObject([
+    { key: 'poison', attempts: 1, reason: expect.stringContaining('took longer than 200 ms') },
+  ])
 })
 
 test('[P5] no row where one was expected parks the key with the reason, others go on, and the replay after the fix keeps the order', async () => {

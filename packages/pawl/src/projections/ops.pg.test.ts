@@ -45,6 +45,26 @@ test('after pause resolves nothing is applied; resume goes on, and both are kept
   ])
 })
 
+test('after pause resolves a sink that was idle begins no call; resume goes on', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: Record<string, number[]> = { paused: [], other: [] }
+  for (const name of ['paused', 'other'])
+    pawl.projections.sink(name, { handle: ({ position }) => void got[name]!.push(position) })
+  await startRunner(pawl)
+  await append(db, { key: 'a' })
+  for (const name of ['paused', 'other']) await caughtUp(db, name)
+  await pawl.projections.pause('paused', { reason: 'the outside is repaired' })
+  await append(db, ...Array.from({ length: 20 }, (_, n) => ({ key: `k${n}` })))
+  // Both are woken by the same tick.
+  await caughtUp(db, 'other')
+  expect(got.other).toHaveLength(21)
+  expect(got.paused).toEqual([1])
+  await pawl.projections.resume('paused', { reason: 'it is' })
+  await caughtUp(db, 'paused')
+  expect(got.paused).toHaveLength(21)
+})
+
 test('skip passes over the next event, with audit, while its holder is retrying it', async () => {
   const db = await createLog(seenSql)
   const pawl = db.pawl()
@@ -84,6 +104,25 @@ test('a cursor that was taken without the answer arriving is taken once more by 
   await caughtUp(db, 'positions')
   expect(isLost).toBe(true)
   expect(got).toEqual([1])
+})
+
+test('a shard whose release was lost is left to the process that wants it', async () => {
+  const db = await createLog(seenSql)
+  const first = await startRunner(define(db, { shards: 2 }))
+  await until('the first holds both', () => first.held().length === 2)
+  let isLost = false
+  installProbe((name) => {
+    if (name !== 'projections.release.before' || isLost) return
+    isLost = true
+    throw Object.assign(new Error('Connection terminated unexpectedly'), { code: 'ECONNRESET' })
+  })
+  onTestFinished(() => installProbe(undefined))
+  const second = await startRunner(define(db, { shards: 2 }))
+  await until('they share', () => first.held().length === 1 && second.held().length === 1)
+  expect(isLost).toBe(true)
+  await append(db, ...Array.from({ length: 20 }, (_, n) => ({ key: `k${n}` })))
+  await caughtUp(db, 'p')
+  expect(await positions(db)).toHaveLength(20)
 })
 
 test('shards share the keys between processes, each key in one, and all of them pass everything', async () => {

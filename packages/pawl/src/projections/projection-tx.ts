@@ -3,7 +3,7 @@
 // events.append and jobs.enqueue add nothing.
 
 import type { Effects } from '../db/adapters.ts'
-import { classify } from '../db/classify.ts'
+import { classify, sqlState } from '../db/classify.ts'
 import { cork, type PoolClient, type QueryResult } from '../db/driver.ts'
 import { bind, type Parameter, type Statement, type StatementNames } from '../db/statement.ts'
 import { assertCommitted, commitUnknown } from '../db/transaction.ts'
@@ -17,7 +17,11 @@ export class HandlerTx implements ProjectionTx {
   #isBroken = false
   #released: 'sound' | 'broken' | undefined
   #failure: { readonly error: unknown } | undefined
+  /** Of a statement that somebody waited for: they may have caught it and gone on. */
+  #caught: { readonly error: unknown } | undefined
   effects: Effects = 'allowed'
+  /** How long an answer may take, where a handler may take longer than the connection's own limit. */
+  answerMs: number | undefined
 
   /** `names`: gives names to what is sent often; not behind a transaction pooler. */
   constructor(client: PoolClient, names: StatementNames | undefined) {
@@ -39,7 +43,7 @@ export class HandlerTx implements ProjectionTx {
 
   // With a callback: a promise for each of thousands of statements would cost as much as the statements.
   send(text: string, values: readonly unknown[] = []): void {
-    this.#client.query(this.#prepared(text, values), (error: unknown) => this.#answered(error))
+    this.#client.query(this.#timed(this.#prepared(text, values)), (error: unknown) => this.#answered(error))
   }
 
   async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
@@ -47,12 +51,28 @@ export class HandlerTx implements ProjectionTx {
     return (await this.#ask(this.#names === undefined ? query : { ...query, name: statement.name })).rows as Row[]
   }
 
+  /** Whether it may still go back to a savepoint: no commit or rollback was sent. */
+  get isOpen(): boolean {
+    return this.#isOpen
+  }
+
+  /** Waits for everything that was sent. What failed is thrown while the savepoint is still there to go back to. */
+  async releaseSavepoint(savepoint: string): Promise<void> {
+    try {
+      await this.#client.query(this.#timed({ text: `release savepoint ${savepoint}` }))
+    } catch (error) {
+      // The server only says that an earlier statement failed.
+      throw sqlState(error) === '25P02' ? (this.#failure ?? this.#caught ?? { error }).error : error
+    }
+  }
+
   /** Sent behind everything else without waiting for it. Answers come in order: when this one is there, so are all the others. */
   async commit(): Promise<void> {
     this.#isOpen = false
     let result: QueryResult
     try {
-      result = await this.#client.query('commit')
+      // It may be behind statements that nobody waited for.
+      result = await this.#client.query(this.#timed({ text: 'commit' }))
     } catch (error) {
       throw commitUnknown(error)
     }
@@ -98,10 +118,15 @@ export class HandlerTx implements ProjectionTx {
     return name === undefined ? { text, values: values as unknown[] } : { text, values: values as unknown[], name }
   }
 
+  #timed(query: Query): Query {
+    return this.answerMs === undefined ? query : { ...query, query_timeout: this.answerMs }
+  }
+
   async #ask(query: Query): Promise<QueryResult> {
     try {
-      return await this.#client.query(query)
+      return await this.#client.query(this.#timed(query))
     } catch (error) {
+      this.#caught = { error }
       this.#noteStale(error)
       throw error
     }
@@ -126,4 +151,5 @@ interface Query {
   readonly text: string
   readonly values?: unknown[]
   readonly name?: string
+  readonly query_timeout?: number
 }

@@ -1,7 +1,7 @@
 // The verbs of projections and sinks: define them, run them, look at them, and what operators do to them.
 
 import type { Config } from '../config.ts'
-import type { Pool } from '../db/driver.ts'
+import { createPool, type Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
@@ -24,6 +24,8 @@ import type {
 
 const statusStatement = statement(import.meta.url, 'status')
 const listParkedStatement = statement(import.meta.url, 'list-parked')
+
+const comparisonMs = 3_600_000
 
 export interface ProjectionsCore {
   readonly config: Config
@@ -87,7 +89,7 @@ export class Projections {
     })
   }
 
-  /** Stops it. When this resolves, no handler of a projection commits any more; a sink's calls that are under way end. */
+  /** Stops it. When this resolves, no handler of a projection commits any more; a sink's calls that are under way end, and a moment later none begins. */
   async pause(name: string, act: Act & { generation?: number }): Promise<void> {
     await pause(this.#core.pool, this.#target(name), act, act.generation ?? null)
   }
@@ -121,15 +123,17 @@ export class Projections {
 
   /** Holds both generations at one position and compares the declared columns of their rows. */
   async compare(name: string, options: { generation: number; timeout?: number | string }): Promise<Comparison> {
-    return compare(this.#core.pool, this.#target(name), this.#defined(name, options.generation), options)
+    const definition = this.#defined(name, options.generation)
+    return this.#onPatientPool((pool) => compare(pool, this.#target(name), definition, options))
   }
 
-  /** Makes a generation the live one, in one transaction, after both stand at one position and their rows are equal (or `isDifferent` allows it). */
+  /** Makes a generation the live one, in one transaction, after both stand at one position and their rows are equal (or `mayDiffer` allows it). */
   async switchTo(
     name: string,
     options: Act & { generation: number; mayDiffer?: boolean; timeout?: number | string },
   ): Promise<Comparison> {
-    return switchTo(this.#core.pool, this.#target(name), this.#defined(name, options.generation), options)
+    const definition = this.#defined(name, options.generation)
+    return this.#onPatientPool((pool) => switchTo(pool, this.#target(name), definition, options))
   }
 
   /** Makes an earlier generation live again at once, wherever it stands. */
@@ -140,6 +144,16 @@ export class Projections {
   /** Removes a generation that is not live, and its tables. */
   async retire(name: string, options: Act & { generation: number }): Promise<void> {
     await retire(this.#core.pool, this.#target(name), this.#tablesOf(name, options.generation), options)
+  }
+
+  /** Tables are read from end to end. A connection that gives up would leave its query behind, and with it both generations locked. */
+  async #onPatientPool<T>(work: (pool: Pool) => Promise<T>): Promise<T> {
+    const pool = createPool({ ...this.#core.config.database, queryTimeoutMs: comparisonMs }, 'comparison', 2)
+    try {
+      return await work(pool)
+    } finally {
+      await pool.end()
+    }
   }
 
   #target(name: string): Target {

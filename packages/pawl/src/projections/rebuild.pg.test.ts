@@ -333,6 +333,64 @@ test('[P7] a process that hangs in the middle of a switch is ended by the server
   expect(await pawl.projections.status('balances')).toMatchObject([{ isLive: true }, { isLive: false }])
 })
 
+test('[P7] a comparison may take longer than other calls', async () => {
+  const db = await createLog('create table slow (id text primary key, amount numeric)')
+  const pawl = db.pawl({ queryTimeoutMs: 1000 })
+  const by = (generation: number) =>
+    pawl.projections.define('p', {
+      generation,
+      tables: [{ name: 'slow', key: ['id'], columns: ['id', 'amount'] }],
+      each: (event, tx, { table }) => tx.send(`insert into ${table('slow')} values ($1, 1)`, [event.key]),
+    })
+  by(1)
+  const first = await startRunner(pawl)
+  await first.stop()
+  by(2)
+  await append(db, { key: 'a' })
+  await pawl.projections.rebuild('p', { reason })
+  await startRunner(pawl)
+  for (const generation of [1, 2]) await caughtUp(db, 'p', generation)
+  // It stands in for tables that take as long to read.
+  const reader = await db.pool.connect()
+  await reader.query('begin')
+  await reader.query('lock table slow in access exclusive mode')
+  const switching = pawl.projections.switchTo('p', { generation: 2, reason })
+  await until('it waits for the table', async () => {
+    const rows = await db.query<{ waits: boolean }>(
+      `select max(clock_timestamp() - query_start) > interval '1500 milliseconds' as waits from pg_stat_activity
+       where datname = current_database() and wait_event_type = 'Lock' and query like '%differing%' and pid <> pg_backend_pid()`,
+    )
+    return rows[0]!.waits
+  })
+  await reader.query('rollback')
+  reader.release()
+  expect(await switching).toMatchObject({ isEqual: true })
+})
+
+test('[P7] generations of one channel come to one position also while only events of others lie beyond it', async () => {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  const by = (generation: number) =>
+    pawl.projections.define('p', { generation, channel: 'mine', tables: [tables[0]], each: () => undefined })
+  by(1)
+  const first = await startRunner(pawl)
+  await first.stop()
+  by(2)
+  await append(db, { key: 'a', channel: 'mine' })
+  await pawl.projections.rebuild('p', { reason })
+  await startRunner(pawl)
+  for (const generation of [1, 2]) await caughtUp(db, 'p', generation)
+  await pawl.projections.pause('p', { generation: 2, reason })
+  await append(db, { key: 'b' })
+  await caughtUp(db, 'p', 1)
+  const comparing = pawl.projections.compare('p', { generation: 2, timeout: '15s' })
+  await until('they are held', async () => (await db.query('select from pawl.cursor where hold_at = 2')).length === 2)
+  await append(db, { key: 'b' })
+  await until('it has a position', async () => (await db.query('select from pawl.sequencer where position = 3')).length === 1)
+  await pawl.projections.resume('p', { generation: 2, reason })
+  expect(await comparing).toMatchObject({ isEqual: true })
+})
+
 test('[P7] a replay that appends by plain SQL is refused, so that nothing gets out', async () => {
   const db = await createLog(balanceSql)
   const pawl = db.pawl()

@@ -105,7 +105,7 @@ export async function compare(
 ): Promise<Comparison> {
   return whileHeld(pool, target, options.generation, options.timeout, async () =>
     inTransaction(pool, async (runs) => {
-      await lockBoth(runs, target, options.generation)
+      assertLevel(target, await lockBoth(runs, target, options.generation))
       return compareTables(runs, definition)
     }),
   )
@@ -120,9 +120,9 @@ export async function switchTo(
   const { generation } = options
   return whileHeld(pool, target, generation, options.timeout, () =>
     inTransaction(pool, async (runs, query) => {
-      const { live, pairs } = await lockBoth(runs, target, generation)
-      const behind = pairs.find((pair) => pair.live !== pair.other)
-      if (behind !== undefined) throw notLevel(target, behind)
+      const locked = await lockBoth(runs, target, generation)
+      assertLevel(target, locked)
+      const { live } = locked
       const comparison = await compareTables(runs, definition)
       if (!comparison.isEqual && options.mayDiffer !== true) return comparison
       await makeLive(runs, query, { target, definition, live, generation })
@@ -182,6 +182,12 @@ async function lockBoth(runs: Runs, target: Target, generation: number): Promise
     hold_at: null,
   }))
   return { live, pairs }
+}
+
+/** The hold may have ended before they were locked. */
+function assertLevel(target: Target, { pairs }: { readonly pairs: readonly Pair[] }): void {
+  const behind = pairs.find((pair) => pair.live !== pair.other)
+  if (behind !== undefined) throw notLevel(target, behind)
 }
 
 interface Switch {

@@ -3,7 +3,7 @@
 // refreshed again. Two refreshes of one entity never overlap.
 
 import { classify, isConflict } from '../db/classify.ts'
-import { statement } from '../db/statement.ts'
+import { type Parameter, statement } from '../db/statement.ts'
 import { describeError, isPawlError } from '../errors.ts'
 import { insideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
@@ -12,6 +12,7 @@ import { Wakeup } from '../kernel/signal.ts'
 import { HandlerContext, withTimeout } from './context.ts'
 import { type DefinedState, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
+import { whenUnlocked } from './left-behind.ts'
 import { HandlerTx } from './projection-tx.ts'
 import type { World } from './world.ts'
 
@@ -21,8 +22,22 @@ const failStatement = statement(import.meta.url, 'fail-dirty')
 const delayStatement = statement(import.meta.url, 'delay-dirty')
 
 const pollMs = 250
+/** An entity that is refreshed for long gathers marks. When all that were looked at are of such, more are looked at, up to a limit. */
+const marksMin = 64
+const marksMax = 16_384
 
 type Outcome = 'refreshed' | 'nothing' | 'failed'
+
+interface Taken {
+  readonly entity: string
+  readonly is_live: boolean
+}
+
+interface Looked {
+  readonly entity: string | null
+  readonly is_live: boolean
+  readonly marks: number
+}
 
 export class Refreshers {
   readonly #definitions: readonly DefinedState[]
@@ -74,16 +89,18 @@ export class Refreshers {
     try {
       const key = { tenant, name, generation }
       const idle = String(this.#world.idleMs(timeoutMs))
-      const [taken] = await tx.run<{ entity: string; is_live: boolean }>(takeStatement, { ...key, idle_ms: idle })
+      const taken = await this.#take(tx, { ...key, idle_ms: idle })
       entity = taken?.entity
       if (taken === undefined) {
         await tx.rollback()
         return 'nothing'
       }
+      tx.answerMs = this.#world.config.database.queryTimeoutMs + timeoutMs
       tx.send('savepoint refresh')
       const marks = await tx.run(clearStatement, { ...key, entity: taken.entity })
       if (marks.length > 0) await this.#handle(definition, taken, tx)
       if (probe.on) await probe.hit('projections.state.handled', taken.entity)
+      await tx.releaseSavepoint('refresh')
       await tx.commit()
       return 'refreshed'
     } catch (error) {
@@ -95,17 +112,30 @@ export class Refreshers {
     }
   }
 
+  async #take(tx: HandlerTx, values: Readonly<Record<string, Parameter>>): Promise<Taken | undefined> {
+    for (let marks = marksMin; marks <= marksMax; marks *= 16) {
+      const [row] = await tx.run<Looked>(takeStatement, { ...values, marks })
+      if (row?.entity) return { entity: row.entity, is_live: row.is_live }
+      if (row === undefined || row.marks < marks) return undefined
+    }
+    return undefined
+  }
+
   /** While the entity's lock is still held, so that nobody tries it before its delay is written. */
   async #failed(definition: DefinedState, entity: string, tx: HandlerTx, error: unknown): Promise<Outcome> {
-    const isOurs = classify(error) === 'unwritable' || isConflict(error) || isPawlError(error, 'PAWL_COMMIT_UNKNOWN')
-    if (isPawlError(error, 'PAWL_TIMED_OUT')) {
+    const kind = classify(error)
+    const isOurs = kind === 'unwritable' || isConflict(error) || isPawlError(error, 'PAWL_COMMIT_UNKNOWN')
+    const isTimedOut = isPawlError(error, 'PAWL_TIMED_OUT')
+    // A commit that the server refused, for a constraint that it checks only then, has ended the transaction; one that it never got has not.
+    const isRefused = !tx.isOpen && !isOurs && kind !== 'connection'
+    if (isTimedOut || isRefused) {
       // It may sit in a statement: without its connection the server rolls it back, and what follows is written on another one.
-      tx.release(true)
-      await this.#putOff(definition, entity, error, this.#world.engine)
+      tx.release(isTimedOut)
+      await whenUnlocked(this.#world, this.#stop.signal, (other) => this.#putOff(definition, entity, error, other))
       return 'failed'
     }
     try {
-      if (isOurs) throw error
+      if (isOurs || !tx.isOpen) throw error
       await tx.rollbackTo('refresh')
       await this.#putOff(definition, entity, error, tx)
       await tx.commit()
@@ -116,7 +146,7 @@ export class Refreshers {
     }
   }
 
-  async #handle(definition: DefinedState, taken: { entity: string; is_live: boolean }, tx: HandlerTx): Promise<void> {
+  async #handle(definition: DefinedState, taken: Taken, tx: HandlerTx): Promise<void> {
     const context = new HandlerContext(definition, taken.is_live)
     tx.effects = taken.is_live ? 'allowed' : 'suppressed'
     const limits = {
@@ -131,7 +161,7 @@ export class Refreshers {
     )
   }
 
-  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: Pick<HandlerTx, 'run'>): Promise<void> {
+  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: HandlerTx): Promise<void> {
     const { tenant, name, generation } = definition
     const key = { tenant, name, generation, entity }
     const [row] = await runs.run<{ attempts: number; position: string }>(failStatement, { ...key, error: describeError(error) })

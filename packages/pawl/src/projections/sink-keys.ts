@@ -33,6 +33,10 @@ export class SinkKeys {
     if (!key.isBusy && key.queue.length === 1) this.#ready.push(key)
   }
 
+  get hasReady(): boolean {
+    return this.#ready.length > 0
+  }
+
   /** The next event to work on; its key is busy until `done` or `retry`. */
   take(): Queued | undefined {
     const key = this.#ready.shift()

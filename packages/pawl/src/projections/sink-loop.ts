@@ -9,20 +9,23 @@ import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { Acks } from './acks.ts'
-import type { HeldCursor } from './cursor.ts'
+import { cursorStatements, type HeldCursor, leaseLost } from './cursor.ts'
 import { type DefinedSink, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
-import { assertSameLog, filterOf, latch } from './log-place.ts'
+import { assertSameLog, filterOf, latch, logBounds } from './log-place.ts'
 import { nextUnparking, parkedEvent } from './replay.ts'
 import { SinkCall } from './sink-call.ts'
 import { type Queued, SinkKeys } from './sink-keys.ts'
 import { SinkStore } from './sink-store.ts'
+import type { CursorState } from './types.ts'
 import type { World } from './world.ts'
 
-/** So many events may be unfinished above the position; that bounds memory, the ranges in the row, and what a crash repeats. */
+/** So many events may be unfinished; that bounds memory, the ranges in the row, and what a crash repeats. */
 const windowMin = 1000
 const pageMax = 500
 const unparkEveryMs = 500
+/** So old may the last word about the cursor's state be when a call begins. Every store brings a new one. */
+const stateMaxMs = 100
 const stopGraceMs = 30_000
 
 export class SinkLoop {
@@ -42,8 +45,10 @@ export class SinkLoop {
   #suspect: boolean
   #hasMore = true
   #isPaused = false
+  #stateMs = Number.NEGATIVE_INFINITY
   #unparkedMs = 0
-  #isMoved = false
+  #isStoring = false
+  #generation: number | undefined
   #failure: unknown
 
   constructor(cursor: HeldCursor, definition: DefinedSink, world: World) {
@@ -52,16 +57,15 @@ export class SinkLoop {
     this.#world = world
     this.#acks = new Acks(cursor.place, cursor.done)
     this.#store = new SinkStore(cursor, this.#acks, world, {
-      onState: (state) => {
-        this.#isPaused = state !== 'running'
-      },
+      onState: (state) => this.#heard(state),
       onFreed: (events) => {
         for (const event of events) this.#keys.add(event)
         this.#wakeup.fire()
       },
+      onMoved: () => this.#giveUp(),
     })
     this.#careful = cursor.crashes > 0 ? this.#window() : 0
-    this.#suspect = cursor.crashes >= definition.crashes
+    this.#suspect = cursor.isSuspect
   }
 
   wake(): void {
@@ -93,7 +97,10 @@ export class SinkLoop {
         failed = 0
         await this.#wakeup.wait(this.#isPaused || this.#store.hasParked ? unparkEveryMs : 5000)
       } catch (error) {
-        if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
+        if (isPawlError(error, 'PAWL_LEASE_LOST')) {
+          this.cursor.lose(error)
+          throw error
+        }
         if (isPawlError(error, 'PAWL_LOG_GAP')) await this.#latch(error.message)
         else this.#world.onTrouble(error)
         await this.#pause(engineBackoffMs(error, ++failed))
@@ -104,7 +111,7 @@ export class SinkLoop {
     this.cursor.signal.removeEventListener('abort', onLost)
     if (this.#failure !== undefined) throw this.#failure
     if (this.cursor.signal.aborted) throw this.cursor.signal.reason
-    if (!this.#isMoved) await this.#store.flush()
+    await this.#store.flush()
   }
 
   #isOver(): boolean {
@@ -119,6 +126,10 @@ export class SinkLoop {
     for (let tried = 1; !this.#isOver(); tried++) {
       try {
         await this.#store.begin()
+        const { generation } = await logBounds(this.#world.reader)
+        this.#generation = generation
+        const { logGeneration } = this.cursor.place
+        if (logGeneration !== null && logGeneration !== generation) this.#acks.forgetBefore()
         if (await assertSameLog(this.#world, this.cursor)) return
         this.#isPaused = true
         return
@@ -130,25 +141,64 @@ export class SinkLoop {
     }
   }
 
+  /** This loop ends without a word about what it has done, and the next one starts from the row. */
+  #giveUp(): void {
+    this.#store.abandon()
+    this.stop()
+  }
+
   async #turn(): Promise<void> {
     if (this.#isPaused) {
       const { state, isMoved } = await this.cursor.reload(this.#world.engine)
-      this.#isPaused = state !== 'running'
+      this.#heard(state)
       if (this.#isPaused) return
-      // Resumed elsewhere than it stood: this loop gives up, and the next one starts from there.
-      this.#isMoved = isMoved
-      if (isMoved) return this.stop()
+      // Resumed elsewhere than it stood.
+      if (isMoved) return this.#giveUp()
     }
     if (this.#store.hasParked) await this.#lookForUnparking()
-    // By halves: a page for every event that ends would be many small ones.
-    while (this.#hasMore && this.#acks.open <= this.#window() / 2 && !this.#isOver()) await this.#read()
+    // One that has nothing to do hears nothing: what comes now may come after a pause.
+    if (this.#acks.open === 0) this.#stateMs = Number.NEGATIVE_INFINITY
+    const looking = this.#lookAtState()
+    looking.catch(() => undefined)
+    await this.#readPages()
+    await looking
+    if (this.#isToBeNoted() && this.#keys.hasReady && !this.#isPaused) await this.cursor.tryAlone(this.#world.engine)
     this.#startReady()
     this.#storeSoon()
+  }
+
+  /** Whether it still runs, before anything begins; unless a store has just told. */
+  async #lookAtState(): Promise<void> {
+    if (this.#isStateKnown() || (!this.#hasMore && !this.#keys.hasReady)) return
+    const [row] = await this.#world.engine.run<{ state: CursorState }>(cursorStatements.state, this.cursor.fencedKey)
+    if (row === undefined) throw leaseLost(this.cursor)
+    this.#heard(row.state)
+  }
+
+  #heard(state: CursorState): void {
+    this.#isPaused = state !== 'running'
+    this.#stateMs = monotonicMs()
+  }
+
+  #isToBeNoted(): boolean {
+    return this.cursor.isUntried && !this.#suspect
+  }
+
+  #isStateKnown(): boolean {
+    return monotonicMs() - this.#stateMs < stateMaxMs
+  }
+
+  // By halves: a page for every event that ends would be many small ones.
+  async #readPages(): Promise<void> {
+    while (this.#hasMore && this.#acks.open <= this.#window() / 2 && !this.#isOver()) await this.#read()
   }
 
   async #read(): Promise<void> {
     const limit = Math.min(pageMax, this.#window() - this.#acks.open)
     const page = await this.#page(limit)
+    // The server is another one since, and may have lost what this loop has read: positions that it has passed may be new events.
+    if (page.generation !== this.#generation && this.#acks.lookedTo > 0) return this.#giveUp()
+    this.#generation = page.generation
     if (page.head < this.cursor.place.position)
       return this.#latch(`The cursor stands at position ${this.cursor.place.position}, and the log ends at ${page.head}.`)
     const fresh = this.#acks.add(page.events, page.next)
@@ -190,6 +240,10 @@ export class SinkLoop {
 
   #startReady(): void {
     const concurrency = this.#careful > 0 || this.#suspect ? 1 : this.#definition.concurrency
+    if (!this.#isStateKnown() || this.#isToBeNoted()) {
+      if (this.#keys.hasReady) this.#wakeup.fire()
+      return
+    }
     while (this.#running.size < concurrency && !this.#isOver() && !this.#isPaused) {
       const queued = this.#keys.take()
       if (queued === undefined) return
@@ -275,13 +329,16 @@ export class SinkLoop {
 
   /** What has gathered since the last store was answered. */
   #storeSoon(): void {
-    if (this.#store.isIdle && this.#store.hasNews) void this.#flush()
+    if (!this.#isStoring && this.#store.isIdle && this.#store.hasNews) void this.#flush()
   }
 
+  /** Until it is stored, or this loop is over: then the last store of `run` is the one that counts. */
   async #flush(): Promise<void> {
     for (let tried = 1; this.#failure === undefined; tried++) {
+      this.#isStoring = true
       try {
         await this.#store.flush()
+        this.#isStoring = false
         if (probe.on) await probe.hit('projections.sink.flushed', this.cursor)
         this.#wakeup.fire()
         return
@@ -292,7 +349,7 @@ export class SinkLoop {
           return
         }
         this.#world.onTrouble(error)
-        if (this.cursor.signal.aborted) return
+        if (this.#isOver()) return
         await this.#pause(engineBackoffMs(error, tried))
       }
     }
@@ -301,6 +358,8 @@ export class SinkLoop {
   async #latch(reason: string): Promise<void> {
     this.#isPaused = true
     await latch(this.#world, this.cursor, reason)
+    // An answer from before it may have come meanwhile.
+    this.#isPaused = true
   }
 
   async #pause(delayMs: number): Promise<void> {

@@ -45,24 +45,34 @@ export class SinkStore {
   readonly #world: World
   readonly #onState: (state: CursorState) => void
   readonly #onFreed: (events: readonly LogEvent[]) => void
+  readonly #onMoved: () => void
   readonly #parked = new Set<string>()
   #news = nothing()
   #writing: News | undefined
   #tail: Promise<void> = Promise.resolve()
   #stored: string
   #storedVersion = 0
+  /** Where writes without an answer would have moved the cursor. */
+  readonly #unanswered = new Set<string>()
+  #isAbandoned = false
 
   constructor(
     cursor: HeldCursor,
     acks: Acks,
     world: World,
-    listeners: { onState: (state: CursorState) => void; onFreed: (events: readonly LogEvent[]) => void },
+    listeners: {
+      onState: (state: CursorState) => void
+      onFreed: (events: readonly LogEvent[]) => void
+      /** The cursor is where none of our writes had put it. */
+      onMoved: () => void
+    },
   ) {
     this.#cursor = cursor
     this.#acks = acks
     this.#world = world
     this.#onState = listeners.onState
     this.#onFreed = listeners.onFreed
+    this.#onMoved = listeners.onMoved
     this.#stored = textOf(acks.at())
   }
 
@@ -125,8 +135,13 @@ export class SinkStore {
     return flushed
   }
 
+  /** Nothing is written any more, also of what is asked for already: the cursor is elsewhere, and what was done here is not about that place. */
+  abandon(): void {
+    this.#isAbandoned = true
+  }
+
   async #write(): Promise<void> {
-    if (!this.hasNews) return
+    if (this.#isAbandoned || !this.hasNews) return
     const news = this.#news
     const { version } = this.#acks
     this.#news = nothing()
@@ -134,8 +149,11 @@ export class SinkStore {
     try {
       const waiting = [...news.parks.flatMap(({ events }) => events), ...news.behind]
       const target = this.#acks.at(new Set(waiting.map(({ position }) => position)))
+      // Until its answer says otherwise.
+      this.#unanswered.add(nameOf(target.place))
       if (hasContent(news)) await this.#writeAll(news, target)
       else if (textOf(target) !== this.#stored) await this.#writePlace(target)
+      this.#unanswered.clear()
       for (const { position } of waiting) this.#acks.finish(position)
       this.#acks.stored(target.place)
       this.#stored = textOf(target)
@@ -209,8 +227,10 @@ export class SinkStore {
       this.#onState(row.state)
       return
     }
-    // Lost, which this throws; or an earlier write whose answer was lost had happened, and the next one starts from where it is.
-    await this.#cursor.reload(this.#world.engine)
+    // Lost, which this throws; or an earlier write whose answer was lost had happened, and the next one starts from where it is. Anywhere else
+    // an operator has put it, or a server that had not got what we wrote: then what we have read may be another log.
+    const { isMoved } = await this.#cursor.reload(this.#world.engine)
+    if (isMoved && !this.#unanswered.has(nameOf(this.#cursor.place))) this.#onMoved()
     throw new Error(`The cursor of ${this.#cursor} was at another position; what is finished is stored again from there.`)
   }
 
@@ -245,6 +265,10 @@ function merge(first: News, second: News): News {
     free: [...first.free, ...second.free],
     reparks: [...first.reparks, ...second.reparks],
   }
+}
+
+function nameOf({ position, eventId }: Place): string {
+  return `${position} ${eventId}`
 }
 
 function textOf({ place, done }: { place: Place; done: string }): string {

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { NonRetryable } from 'pawl'
 import { expect, onTestFinished, test } from 'vitest'
-import { until } from '../../test/support/database.ts'
+import { deferred, until } from '../../test/support/database.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
 import { Connection } from '../db/driver.ts'
 import type { Statement } from '../db/statement.ts'
@@ -80,6 +80,84 @@ test('an event that comes while a sink reads the log is handed over without wait
   await until('all were handed over', () => got.length === 3)
   expect(isHeld).toBe(true)
   expect(got).toEqual(['first', 'second', 'third'])
+})
+
+test('a sink that cannot store what it has finished stops all the same, and does not ask again and again', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.sink('out', { handle: () => undefined })
+  const runner = await startRunner(pawl)
+  let stores = 0
+  const { run } = Connection.prototype
+  onTestFinished(() => {
+    Connection.prototype.run = run
+  })
+  // Answers as a closed connection does: at once. A loop that asks without end would never let a timer fire, so this one ends it.
+  Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
+    if (sent.file === 'flush' && stores++ < 1000) throw Object.assign(new Error('Connection terminated'), { code: 'ECONNRESET' })
+    return run.call(this, sent, values) as never
+  }
+  await append(db, { key: 'a' }, { key: 'b' })
+  await until('it has tried again', () => stores >= 3)
+  const before = stores
+  await runner.stop()
+  expect(stores - before).toBeLessThan(10)
+})
+
+test.each([
+  ['its generation tells', 1],
+  ['only the cursor tells', 0],
+])(
+  '[O12] a sink that lives through the loss of what it has read hands over everything that grew instead: %s',
+  async (_how, more) => {
+    const db = await createLog()
+    const pawl = db.pawl()
+    const got: string[] = []
+    pawl.projections.sink('out', { handle: ({ key }) => void got.push(key) })
+    await startRunner(pawl)
+    await append(db, { key: 'a' }, { key: 'b' }, { key: 'c' })
+    await caughtUp(db, 'out')
+    // While it does not look, the server is replaced by one that had none of it, and as many events come again, and more.
+    const { run } = Connection.prototype
+    onTestFinished(() => {
+      Connection.prototype.run = run
+    })
+    const grown = deferred()
+    Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
+      if (sent.file === 'read-log') await grown.promise
+      return run.call(this, sent, values) as never
+    }
+    await db.query(`
+    begin;
+    truncate pawl.event, pawl.log_page;
+    update pawl.sequencer set position = 0, generation = generation + ${more};
+    update pawl.cursor set position = 0, event_id = null, log_generation = null;
+    commit`)
+    await append(db, ...['p', 'q', 'r', 's', 't'].map((key) => ({ key })))
+    await until('they have positions', async () => (await pawl.projections.status('out'))[0]!.lag === 5)
+    grown.resolve()
+    await caughtUp(db, 'out')
+    expect(new Set(got)).toEqual(new Set(['a', 'b', 'c', 'p', 'q', 'r', 's', 't']))
+  },
+)
+
+test('[O7] an error whose message the database does not take parks its key all the same', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: string[] = []
+  pawl.projections.sink('out', {
+    retry: { ...retry, attempts: 1 },
+    handle: ({ key }) => {
+      if (key === 'poison') JSON.parse('\u0000\ud800')
+      got.push(key)
+    },
+  })
+  await append(db, { key: 'poison' }, { key: 'a' })
+  await startRunner(pawl)
+  await until('it is parked', async () => (await pawl.projections.parked('out')).length === 1)
+  await caughtUp(db, 'out')
+  expect(got).toEqual(['a'])
+  expect((await pawl.projections.parked('out'))[0]!.reason).toMatch(/^Event 1 \(Added\) failed 1 time\(s\): Unexpected token/)
 })
 
 test('[O7] a poison event parks its key with the reason, other keys flow, and unparking replays in order', async () => {

@@ -73,6 +73,43 @@ test('a change that comes while its entity is refreshed is refreshed again, and 
   expect(await db.query('select version, refreshes from search')).toEqual([{ version: 2, refreshes: 2 }])
 })
 
+test('pause waits for a refresh that is under way, and none begins after it', async () => {
+  const db = await createLog(sql)
+  const pawl = db.pawl()
+  const holds = [deferred(), deferred()]
+  let begun = 0
+  pawl.projections.define('search', {
+    kind: 'state',
+    concurrency: 2,
+    entity: (event) => event.key,
+    refresh: async (entity, tx) => {
+      const nth = begun++
+      await tx.query(refreshSql, [entity])
+      await holds[nth]?.promise
+    },
+  })
+  await db.query("insert into article values ('a', 't'), ('b', 't'), ('c', 't')")
+  await append(db, { key: 'a' })
+  await startRunner(pawl)
+  await until('one is under way', () => begun === 1)
+  const pausing = pawl.projections.pause('search', { reason: 'a migration' })
+  const atPause = pausing.then(() => db.query('select id from search'))
+  const waiting = until('it waits', async () => {
+    const rows = await db.query("select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")
+    return rows.length > 0
+  })
+  await Promise.race([pausing, waiting])
+  // These are not begun, so the pause does not wait for them.
+  await append(db, { key: 'b' }, { key: 'c' })
+  holds[0]!.resolve()
+  expect(await atPause).toEqual([{ id: 'a' }])
+  expect(begun).toBe(1)
+  await waiting
+  holds[1]!.resolve()
+  await pawl.projections.resume('search', { reason: 'it is done' })
+  await until('the others are refreshed', async () => (await db.query('select from search')).length === 3)
+})
+
 test('[O7] an entity whose refresh fails waits for a person, others go on, and unpark refreshes it', async () => {
   const db = await createLog(sql)
   const pawl = db.pawl()
@@ -100,4 +137,81 @@ test('[O7] an entity whose refresh fails waits for a person, others go on, and u
   expect(await pawl.projections.unpark('search', { key: 'bad', reason: 'there is an index' })).toEqual(['bad'])
   await until('it is refreshed', async () => (await db.query("select from search where id = 'bad'")).length === 1)
   expect(await pawl.projections.parked('search')).toEqual([])
+})
+
+test.each([
+  ['a statement that nobody waits for fails', 'send'],
+  ['a statement fails and its error is swallowed', 'swallow'],
+  ['the commit fails', 'commit'],
+] as const)('[O7] a refresh of which %s is counted, and waits for a person with the real error', async (_what, how) => {
+  const db = await createLog(`${sql};
+    create table checked (id text primary key deferrable initially deferred, amount integer check (amount > 0))`)
+  const pawl = db.pawl()
+  const failures: unknown[] = []
+  pawl.on('projection.failed', ({ error }) => failures.push(error))
+  pawl.projections.define('search', {
+    kind: 'state',
+    retry,
+    // A commit that was refused has given up the entity's lock: with others at it one of them might try before the delay is written.
+    concurrency: 1,
+    entity: (event) => event.key,
+    refresh: async (entity, tx) => {
+      if (entity === 'good') return tx.send(refreshSql, [entity])
+      if (how === 'send') tx.send("insert into checked values ('a', 0)")
+      else if (how === 'swallow') await tx.query("insert into checked values ('a', 0)").catch(() => undefined)
+      else await tx.query("insert into checked values ('a', 1), ('a', 2)")
+    },
+  })
+  await db.query("insert into article values ('good', 't'), ('bad', 't')")
+  await append(db, { key: 'bad' }, { key: 'good' })
+  await startRunner(pawl)
+  await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1)
+  await until('the other is refreshed', async () => (await db.query('select from search')).length === 1)
+  expect(failures).toMatchObject(Array.from({ length: 2 }, () => ({ code: how === 'commit' ? '23505' : '23514' })))
+  expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'bad', attempts: 2 }])
+})
+
+test('[O7] a refresh that takes too long is counted also while the server is still at its statement', async () => {
+  const db = await createLog(sql)
+  const pawl = db.pawl()
+  pawl.projections.define('search', {
+    kind: 'state',
+    timeout: 200,
+    retry: { ...retry, attempts: 1 },
+    entity: (event) => event.key,
+    refresh: async (_entity, tx) => void (await tx.query('select pg_sleep(7)')),
+  })
+  await append(db, { key: 'a' })
+  await startRunner(pawl)
+  await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1, 30_000)
+  expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'a', attempts: 1 }])
+})
+
+test('entities are refreshed while one that takes long gathers more marks than are looked at first', async () => {
+  const db = await createLog(sql)
+  const pawl = db.pawl()
+  const hold = deferred()
+  let isHeld = false
+  pawl.projections.define('search', {
+    kind: 'state',
+    entity: (event) => event.key,
+    refresh: async (entity, tx) => {
+      await tx.query(refreshSql, [entity])
+      if (entity !== 'slow') return
+      isHeld = true
+      await hold.promise
+    },
+  })
+  await db.query("insert into article values ('slow', 't'), ('other', 't')")
+  await startRunner(pawl)
+  await append(db, { key: 'slow' })
+  await until('it is being refreshed', () => isHeld)
+  // As many batches would leave.
+  await db.query(
+    "insert into pawl.dirty (name, generation, entity, position) select 'search', 1, 'slow', 1 from generate_series(1, 200)",
+  )
+  await append(db, { key: 'other' })
+  await until('the other is refreshed', async () => (await db.query("select from search where id = 'other'")).length === 1)
+  hold.resolve()
+  await until('nothing is dirty', async () => (await db.query('select from pawl.dirty')).length === 0)
 })

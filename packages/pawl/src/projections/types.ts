@@ -44,7 +44,7 @@ interface CursorOptions {
   /** Where a new cursor begins. */
   readonly from?: StartFrom
   readonly retry?: RetryPolicy
-  /** How long a handler may take for one event or entity. Default 30s. */
+  /** How long a handler may take for one event or entity; `batch` for all events of its call. Default 30s. */
   readonly timeout?: number | string
   /** Behind by more than this it becomes `stale` and no longer keeps events from being removed. Default: never. */
   readonly maxLag?: number | string

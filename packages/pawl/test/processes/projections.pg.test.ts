@@ -193,6 +193,26 @@ test('an event that kills its process is parked after three deaths, and its neig
   ])
 })
 
+test('deaths are held against the event that was tried, and not against the next one of a projection that stood idle in the same process', async () => {
+  const db = await createLog(sceneSql)
+  await append(db, { key: 'poison', data: { hold: true, kill: true } })
+  for (let deaths = 1; deaths <= 3; deaths++) {
+    const victim = new ProjectorProcess(db.url, { scene: 'bystander' })
+    await victim.hears('holding')
+    await caughtUp(db, 'quiet')
+    victim.tell('go')
+    expect(await victim.ended()).toBe('SIGKILL')
+  }
+  await append(db, { key: 'good', type: 'Quiet' })
+  const survivor = new ProjectorProcess(db.url, { scene: 'bystander' })
+  await survivor.hears('projection.parked')
+  for (const name of ['quiet', 'wallets']) await caughtUp(db, name)
+  expect(await db.query('select position::integer from mail')).toEqual([{ position: 2 }])
+  expect(await db.query('select name, key, reason from pawl.parked_key')).toEqual([
+    { name: 'wallets', key: 'poison', reason: 'Its process died 3 times while event 1 (Added) was applied.' },
+  ])
+})
+
 test('a sink whose process is killed hands over again only what was under way, with the same key', async () => {
   const db = await createLog(sceneSql)
   const victim = await ProjectorProcess.holding(db.url, { scene: 'mail' })

@@ -5,7 +5,7 @@ import type { LogEvent, Pawl, PawlOptions, RunnerOptions } from 'pawl'
 import type { ProbeName } from 'pawl/testing'
 import type pg from 'pg'
 
-export type Scene = 'wallets' | 'mail'
+export type Scene = 'wallets' | 'mail' | 'bystander'
 
 export interface ProjectorSpec {
   readonly pawl: Omit<PawlOptions, 'logger'>
@@ -56,7 +56,15 @@ const tables = [
 
 export function defineScene(pawl: Pawl, scene: Scene, world: SceneWorld, generation = 1): void {
   const retry = { attempts: 3, crashes: 3, initialMs: 10, jitter: false } as const
-  if (scene === 'wallets') {
+  // Beside the wallets, one that has nothing to do with them.
+  if (scene === 'bystander')
+    pawl.projections.define('quiet', {
+      retry,
+      on: {
+        Quiet: ({ position, key }, tx) => tx.send('insert into mail values ($1, $2, $3, $4)', [position, key, '', process.pid]),
+      },
+    })
+  if (scene !== 'mail') {
     pawl.projections.define('wallets', {
       retry,
       timeout: '4s',

@@ -1,7 +1,8 @@
 -- Takes cursors that nobody living holds, each under a new fence. Whoever held one before is refused from now on. One that this process took
--- without getting the answer is among them: its fence is none that the process knows.
+-- without getting the answer is among them: its fence is none that the process knows. A process that died had many cursors: the first crash makes
+-- the next holder careful, and only those count on that end while the next event is tried alone. Where there is no next event none does.
 -- Locks: their rows, SKIP LOCKED: one whose former holder still has a transaction open is taken at a later look.
--- Plan: cursor_pkey, worker_pkey.
+-- Plan: cursor_pkey, worker_pkey, sequencer_pkey.
 -- Rows: the cursors that were taken.
 with free as materialized (
   select c.tenant, c.name, c.generation, c.shard,
@@ -12,7 +13,9 @@ with free as materialized (
         and w.id = c.holder
         and w.id <> :worker::integer
         and w.close_reason is distinct from 'stopped'
-    ) as is_crash
+    )
+    and (c.crashes = 0 or c.tried_at is not distinct from c.position)
+    and c.position < (select s.position from pawl.sequencer s where s.tenant = '') as is_crash
   from pawl.cursor c
   where c.tenant = :tenant::text
     and c.name = :name::text
@@ -51,4 +54,5 @@ where c.tenant = f.tenant
   and c.generation = f.generation
   and c.shard = f.shard
 returning c.shard, c.shards, c.fence::text as fence, c.position::text as position, c.event_id::text as event_id, c.log_generation,
-  c.done::text as done, c.effects_after::text as effects_after, c.crashes, c.attempts, f.is_crash
+  c.done::text as done, c.effects_after::text as effects_after, c.crashes, c.attempts,
+  c.tried_at is not distinct from c.position as is_tried

@@ -8,6 +8,7 @@ set position = :to_position::bigint,
   log_generation = :log_generation::integer,
   done = :done::int8multirange,
   crashes = 0,
+  tried_at = null,
   moved_at = pawl.now()
 where c.tenant = :tenant::text
   and c.name = :name::text

@@ -8,6 +8,7 @@ set position = :to_position::bigint,
   event_id = :event_id::uuid,
   log_generation = :log_generation::integer,
   crashes = 0,
+  tried_at = null,
   attempts = 0,
   last_error = null,
   moved_at = pawl.now()

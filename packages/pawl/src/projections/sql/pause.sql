@@ -1,4 +1,5 @@
--- Stops a projection or sink. Waits for a transaction that is moving it; none moves it afterwards.
+-- Stops a projection or sink. Waits for a transaction that is moving it; none moves it afterwards. For refreshes that are under way there is
+-- await-refreshes: to wait for them here, while others still begin, might have no end.
 -- Locks: its cursors' rows, by shard.
 -- Plan: cursor_pkey.
 -- No row: it does not exist, or does not run.

@@ -12,6 +12,7 @@ set state = 'running',
   done = case when c.state = 'latched' and c.position > :head::bigint then '{}' else c.done end,
   attempts = 0,
   crashes = 0,
+  tried_at = null,
   last_error = null
 where c.tenant = :tenant::text
   and c.name = :name::text

@@ -8,6 +8,7 @@ set position = :to_position::bigint,
   log_generation = :log_generation::integer,
   attempts = 0,
   crashes = 0,
+  tried_at = null,
   last_error = null,
   moved_at = pawl.now()
 where c.tenant = :tenant::text

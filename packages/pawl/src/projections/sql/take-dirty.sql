@@ -1,14 +1,16 @@
 -- Takes one entity that is due and that nobody refreshes just now. The lock ends with the transaction; it is tried, never waited for.
 -- Locks: the entity's advisory lock, and the cursor's row against a switch of generations, which would rename the tables.
 -- Plan: dirty_due, cursor_pkey.
--- No row: nothing is due, or others are at it.
+-- One row: without an entity if nothing is due among the oldest marks, or others are at them; `marks` says how many were looked at. No row: it is
+-- paused.
 with live as materialized (
-  select c.effects_after is not null as is_live, c.state
+  select c.effects_after is not null as is_live
   from pawl.cursor c
   where c.tenant = :tenant::text
     and c.name = :name::text
     and c.generation = :generation::integer
     and c.shard = 0
+    and c.state <> 'paused'
   for key share
 ),
 due as materialized (
@@ -19,14 +21,18 @@ due as materialized (
     and d.generation = :generation::integer
     and d.due_at <= pawl.now()
   order by d.due_at, d.id
-  limit 64
+  limit :marks::integer
 ),
 candidate as materialized (
   select distinct d.entity
   from due d
 )
-select k.entity, (select l.is_live from live l) as is_live, set_config('idle_in_transaction_session_timeout', :idle_ms::text, true) as idle
-from candidate k
-where (select l.state <> 'paused' from live l)
-  and pg_try_advisory_xact_lock(hashtextextended(jsonb_build_array(:tenant::text, :name::text, :generation::integer, k.entity)::text, 0))
-limit 1
+select t.entity, l.is_live, (select count(*)::integer from due) as marks,
+  set_config('idle_in_transaction_session_timeout', :idle_ms::text, true) as idle
+from live l
+left join lateral (
+  select k.entity
+  from candidate k
+  where pg_try_advisory_xact_lock(hashtextextended(jsonb_build_array(:tenant::text, :name::text, :generation::integer, k.entity)::text, 0))
+  limit 1
+) t on true
