@@ -322,39 +322,48 @@ begin
 end
 $$;
 
--- Drops a partition that retention has detached, if the log has every event in it, and says whether it is gone. One that was committed
--- while it was being detached was overlooked by the sequencer: then the partition goes back, and the next tick looks for every event
--- without a position, as after a restore.
+-- Drops a partition that retention has detached, and says whether all of it could go. An event that was committed while the partition was
+-- being detached was overlooked by the sequencer, or got a position behind those that retention had looked at. Such a one goes back into
+-- the table first, under its own names, and the next tick looks for every event without a position, as after a restore.
 create function pawl.drop_detached_events(p_name text) returns boolean
 language plpgsql set enable_seqscan = on set enable_hashjoin = on as $$
 declare
-  v_from date;
-  v_to date;
-  v_is_complete boolean;
+  v_late text := format($q$
+    from pawl.%I e
+    where not exists (
+      select
+      from (
+        select u.xid, u.seq
+        from pawl.log_page p
+        cross join lateral unnest(p.xids, p.seqs) with ordinality u(xid, seq, n)
+        where p.tenant = ''
+          and p.first_position + u.n - 1 <= (select s.removed_until from pawl.sequencer s where s.tenant = '')
+        offset 0
+      ) k
+      where k.xid = e.xid
+        and k.seq = e.seq
+    )$q$, p_name);
+  v_has_late boolean;
 begin
-  if to_regclass(format('pawl.%I', p_name)) is null then
+  begin
+    execute format('lock table pawl.%I in access exclusive mode', p_name);
+  exception when undefined_table then
     return true;
-  end if;
-  execute format('lock table pawl.%I in access exclusive mode', p_name);
+  end;
   if (select c.relispartition from pg_class c where c.oid = to_regclass(format('pawl.%I', p_name))) then
     return false;
   end if;
-  execute format($q$
-    select min(e.created_at at time zone 'UTC')::date, max(e.created_at at time zone 'UTC')::date + 1, coalesce(bool_and(exists (
-        select
-        from (select u.xid, u.seq from pawl.log_page p cross join lateral unnest(p.xids, p.seqs) u(xid, seq) where p.tenant = '') k
-        where k.xid = e.xid
-          and k.seq = e.seq
-      )), true)
-    from pawl.%I e$q$, p_name) into v_from, v_to, v_is_complete;
-  if v_is_complete then
-    execute format('drop table pawl.%I', p_name);
-    return true;
+  execute format('select exists (select %s)', v_late) into v_has_late;
+  if v_has_late then
+    -- Before the table, as a tick takes them.
+    update pawl.sequencer s set system_id = 0 where s.tenant = '';
+    -- The partition's days may be nobody's by now.
+    perform pawl.extend_day_partitions('event');
+    execute format('insert into pawl.event (xid, seq, created_at, id, tenant, channel, aggregatetype, aggregateid, type, payload, headers)
+      select e.xid, e.seq, e.created_at, e.id, e.tenant, e.channel, e.aggregatetype, e.aggregateid, e.type, e.payload, e.headers %s', v_late);
   end if;
-  execute format('alter table pawl.event attach partition pawl.%I for values from (%L) to (%L)', p_name, v_from::timestamp at time zone 'UTC',
-    v_to::timestamp at time zone 'UTC');
-  update pawl.sequencer s set system_id = 0 where s.tenant = '';
-  return false;
+  execute format('drop table pawl.%I', p_name);
+  return not v_has_late;
 end
 $$;
 
