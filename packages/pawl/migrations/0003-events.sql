@@ -195,21 +195,25 @@ begin
   with fresh as materialized (
     select w.xid, w.seq, w.created_at, w.channel, row_number() over (order by w.seq, w.xid) as n
     from (
-      select e.xid, e.seq, e.created_at, e.channel
-      from pawl.event e
-      where e.xid >= pg_snapshot_xmax(v_row.snapshot)
-        and e.xid < pg_snapshot_xmax(v_current)
-        and e.seq > coalesce(v_row.target_seq, 0)
-      union all
-      select e.xid, e.seq, e.created_at, e.channel
-      from pawl.event e
-      where e.xid = any (v_ended)
-        and e.seq > coalesce(v_row.target_seq, 0)
+      -- Numbered outside of the limit: so the sort keeps p_limit of them, however many the window has.
+      select w.xid, w.seq, w.created_at, w.channel
+      from (
+        select e.xid, e.seq, e.created_at, e.channel
+        from pawl.event e
+        where e.xid >= pg_snapshot_xmax(v_row.snapshot)
+          and e.xid < pg_snapshot_xmax(v_current)
+          and e.seq > coalesce(v_row.target_seq, 0)
+        union all
+        select e.xid, e.seq, e.created_at, e.channel
+        from pawl.event e
+        where e.xid = any (v_ended)
+          and e.seq > coalesce(v_row.target_seq, 0)
+      ) w
+      where pg_visible_in_snapshot(w.xid, v_current)
+        and (w.seq > v_row.rebased_seq or not pawl.has_position(w.xid, w.seq, w.created_at))
+      order by w.seq, w.xid
+      limit p_limit
     ) w
-    where pg_visible_in_snapshot(w.xid, v_current)
-      and (w.seq > v_row.rebased_seq or not pawl.has_position(w.xid, w.seq, w.created_at))
-    order by w.seq, w.xid
-    limit p_limit
   ),
   pages as (
     insert into pawl.log_page (first_position, last_position, from_at, to_at, generation, channels, xids, seqs)
