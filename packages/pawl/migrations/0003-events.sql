@@ -606,15 +606,25 @@ create table pawl.audit (
 );
 comment on table pawl.audit is 'What people did to data by hand, and why: erasures, skips, unparkings, resumptions. Written in the transaction of the act.';
 
--- Whether a table that is partitioned by days lacks room: fewer than p_days - 3 days ahead, rows in its open-ended last partition, or days
--- before the first one that is kept without a place.
-create function pawl.lacks_days(p_table text, p_days integer) returns boolean
+-- Whether rows of the coming p_days, or of before, are in the open-ended last partition of a table that is partitioned by days. One of later
+-- comes from a clock that was ahead, and waits there for its day.
+create function pawl.is_last_day_used(p_table text, p_days integer default 7) returns boolean
 language plpgsql as $$
 declare
   v_is_used boolean;
 begin
-  execute format('select exists (select from pawl.%I)', p_table || '_last') into v_is_used;
-  return v_is_used or (
+  execute format('select exists (select from pawl.%I where %I < %L)', p_table || '_last', pawl.partition_column(p_table),
+    ((pawl.now() at time zone 'UTC')::date + p_days)::timestamp at time zone 'UTC') into v_is_used;
+  return v_is_used;
+end
+$$;
+
+-- Whether a table that is partitioned by days lacks room: fewer than p_days - 3 days ahead, rows in its open-ended last partition, or days
+-- before the first one that is kept without a place.
+create function pawl.lacks_days(p_table text, p_days integer) returns boolean
+language plpgsql as $$
+begin
+  return pawl.is_last_day_used(p_table, p_days) or (
     select max(d.from_at) < ((pawl.now() at time zone 'UTC')::date + p_days - 3)::timestamp at time zone 'UTC' or min(d.from_at) <> min(d.to_at)
     from pawl.day_partitions(p_table) d
   );
@@ -622,17 +632,21 @@ end
 $$;
 
 -- Makes room ahead in a table that is partitioned by days, and says whether there was anything to do. One transaction: the open-ended
--- partitions are detached, get their new bounds and are attached again, so an insert finds a partition at every moment. If the last
--- one was used (nobody made room for longer than the days ahead) it keeps its rows and becomes an ordinary one. It needs the whole
+-- partitions are detached, get their new bounds and are attached again, so an insert finds a partition at every moment. If nobody made room
+-- for longer than the days ahead, the last one keeps its rows and becomes an ordinary one of several days. It needs the whole
 -- table for an instant, waits for it at most 200 ms, and otherwise fails with 55P03: the open-ended partition serves until the next time.
 create function pawl.extend_day_partitions(p_table text, p_days integer default 7) returns boolean
 language plpgsql as $$
 declare
   v_first text := p_table || '_first';
   v_last text := p_table || '_last';
+  v_used text;
+  v_column text := pawl.partition_column(p_table);
+  v_today date;
   v_oldest timestamptz;
-  v_until timestamptz;
-  v_used_to timestamptz;
+  v_until date;
+  v_ahead date;
+  v_used_to date;
 begin
   if not pawl.lacks_days(p_table, p_days) then
     return false;
@@ -643,22 +657,30 @@ begin
   if not pawl.lacks_days(p_table, p_days) then
     return false;
   end if;
-  select min(d.from_at), max(d.from_at) into v_oldest, v_until from pawl.day_partitions(p_table) d;
+  v_today := (pawl.now() at time zone 'UTC')::date;
+  select min(d.from_at), (max(d.from_at) at time zone 'UTC')::date into v_oldest, v_until from pawl.day_partitions(p_table) d;
+  v_ahead := greatest(v_until + 1, v_today + p_days);
   execute format('alter table pawl.%I detach partition pawl.%I', p_table, v_first);
   execute format('alter table pawl.%I attach partition pawl.%I for values from (minvalue) to (%L)', p_table, v_first, v_oldest);
   execute format('alter table pawl.%I detach partition pawl.%I', p_table, v_last);
-  execute format('select date_trunc(''day'', max(%I) at time zone ''UTC'') at time zone ''UTC'' + interval ''1 day'' from pawl.%I',
-    pawl.partition_column(p_table), v_last) into v_used_to;
+  execute format('select (max(%1$I) at time zone ''UTC'')::date + 1 from pawl.%2$I where %1$I < %3$L', v_column, v_last,
+    v_ahead::timestamp at time zone 'UTC') into v_used_to;
+  -- Days that are past need no partition each.
+  v_used_to := greatest(v_used_to, case when v_until < v_today then v_today end);
   if v_used_to is null then
-    execute format('drop table pawl.%I', v_last);
-  else
-    execute format('alter table pawl.%I rename to %I', v_last, p_table || '_' || to_char(v_until at time zone 'UTC', 'YYYYMMDD'));
-    execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (%L)',
-      p_table, p_table || '_' || to_char(v_until at time zone 'UTC', 'YYYYMMDD'), v_until, v_used_to);
-    v_until := v_used_to;
+    perform pawl.add_day_partitions(p_table, v_until, v_ahead - v_until);
+    execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (maxvalue)', p_table, v_last,
+      v_ahead::timestamp at time zone 'UTC');
+    return true;
   end if;
-  perform pawl.add_day_partitions(p_table, (v_until at time zone 'UTC')::date,
-    greatest(1, (pawl.now() at time zone 'UTC')::date + p_days - (v_until at time zone 'UTC')::date));
+  v_used := p_table || '_' || to_char(v_until, 'YYYYMMDD');
+  execute format('alter table pawl.%I rename to %I', v_last, v_used);
+  perform pawl.add_day_partitions(p_table, v_used_to, greatest(1, v_ahead - v_used_to));
+  -- Rows of a clock that was ahead would keep this partition open until their time.
+  execute format('with ahead as (delete from pawl.%I a where a.%I >= %L returning a.*) insert into pawl.%I select a.* from ahead a', v_used, v_column,
+    v_ahead::timestamp at time zone 'UTC', p_table);
+  execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (%L)', p_table, v_used,
+    v_until::timestamp at time zone 'UTC', v_used_to::timestamp at time zone 'UTC');
   return true;
 end
 $$;
