@@ -186,6 +186,42 @@ test('[O13] a stranger that wrote into another day delays the removal and no app
   expect((await retaining).removed.length).toBeGreaterThan(0)
 })
 
+test('[O13] a stranger that only read delays the removal, and is named with the statement that ends it', async () => {
+  await append(1)
+  await log.catchUp()
+  const stranger = await client()
+  await stranger.query('begin')
+  await stranger.query('select count(*) from pawl.event')
+  const { rows } = await stranger.query<{ pid: number }>('select pg_backend_pid() as pid')
+  const named = async (keepDays = 7) =>
+    (await db.pawl().events.whoHoldsBack({ keepDays })).filter(
+      ({ endWith }) => endWith === `select pg_terminate_backend(${rows[0]!.pid})`,
+    )
+  await moveClock(db.pool, 10 * dayMs)
+  expect(await db.pawl().events.retain()).toMatchObject({ held: { by: 'a transaction that uses pawl.event' } })
+  expect(await named()).toMatchObject([{ what: 'transaction', delays: 'retention', since: expect.any(Date) }])
+  // Where no day is old there is nothing that it could delay.
+  expect(await named(30)).toEqual([])
+  await stranger.query('rollback')
+  expect(await named()).toEqual([])
+  expect((await db.pawl().events.retain()).held).toBeUndefined()
+}, 60_000)
+
+test('who holds back most comes first, and a cursor that a person or a fault stopped is to be resumed', async () => {
+  await db.query(`insert into pawl.event (aggregatetype, aggregateid, type, payload)
+    select 'a', 'k', 'Counted', jsonb_build_object('n', n) from generate_series(1, 200) n`)
+  await log.catchUp()
+  await cursor('ahead', 100, 'paused')
+  await cursor('behind', 9, 'latched')
+  await cursor('runs', 50)
+  const cursors = (await db.pawl().events.whoHoldsBack()).filter(({ what }) => what === 'cursor')
+  expect(cursors.map(({ name, endWith }) => [name, endWith])).toEqual([
+    ['behind generation 1 shard 0', "pawl.projections.resume('behind', ...)"],
+    ['runs generation 1 shard 0', expect.stringContaining('start a runner')],
+    ['ahead generation 1 shard 0', "pawl.projections.resume('ahead', ...)"],
+  ])
+})
+
 test('[O13] a removal that gave up waiting is finished by the next one', async () => {
   await append(1)
   await log.catchUp()
