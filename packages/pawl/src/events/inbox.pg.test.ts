@@ -94,6 +94,7 @@ test('[O15] a replay is told from a gap: the one is answered and stores nothing,
 test('[O15] what lies below the position is not taken in again when its id is forgotten, and at the position none is', async () => {
   await pawl.events.ingest(coin('1'), { source: 'chain', position: 1, remember: '1d' })
   await pawl.events.ingest(coin('2'), { source: 'chain', position: 2, remember: '1d' })
+  await pawl.events.ingest(coin('3'), { source: 'without positions', remember: '1d' })
   await moveClock(db.pool, 2 * 86_400_000)
   try {
     await pawl.events.retain()
@@ -103,7 +104,7 @@ test('[O15] what lies below the position is not taken in again when its id is fo
   } finally {
     await moveClock(db.pool, 0)
   }
-  expect(await taken()).toEqual(['1', '2'])
+  expect(await taken()).toEqual(['1', '2', '3'])
 })
 
 test('[O15] events and position commit with the caller, or neither', async () => {

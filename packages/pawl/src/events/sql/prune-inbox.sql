@@ -9,12 +9,9 @@ with gone as (
     select k.ctid
     from pawl.inbox k
     where k.expires_at < (select pawl.now())
-      and not exists (
-        select
-        from pawl.inbox_source s
-        where s.tenant = k.tenant
-          and s.source = k.source
-          and s.position = k.position
+      and (
+        k.position is null
+        or k.position is distinct from (select s.position from pawl.inbox_source s where s.tenant = k.tenant and s.source = k.source)
       )
     limit :limit::integer
     for update skip locked
