@@ -195,21 +195,25 @@ begin
   with fresh as materialized (
     select w.xid, w.seq, w.created_at, w.channel, row_number() over (order by w.seq, w.xid) as n
     from (
-      select e.xid, e.seq, e.created_at, e.channel
-      from pawl.event e
-      where e.xid >= pg_snapshot_xmax(v_row.snapshot)
-        and e.xid < pg_snapshot_xmax(v_current)
-        and e.seq > coalesce(v_row.target_seq, 0)
-      union all
-      select e.xid, e.seq, e.created_at, e.channel
-      from pawl.event e
-      where e.xid = any (v_ended)
-        and e.seq > coalesce(v_row.target_seq, 0)
+      -- Numbered outside of the limit: so the sort keeps p_limit of them, however many the window has.
+      select w.xid, w.seq, w.created_at, w.channel
+      from (
+        select e.xid, e.seq, e.created_at, e.channel
+        from pawl.event e
+        where e.xid >= pg_snapshot_xmax(v_row.snapshot)
+          and e.xid < pg_snapshot_xmax(v_current)
+          and e.seq > coalesce(v_row.target_seq, 0)
+        union all
+        select e.xid, e.seq, e.created_at, e.channel
+        from pawl.event e
+        where e.xid = any (v_ended)
+          and e.seq > coalesce(v_row.target_seq, 0)
+      ) w
+      where pg_visible_in_snapshot(w.xid, v_current)
+        and (w.seq > v_row.rebased_seq or not pawl.has_position(w.xid, w.seq, w.created_at))
+      order by w.seq, w.xid
+      limit p_limit
     ) w
-    where pg_visible_in_snapshot(w.xid, v_current)
-      and (w.seq > v_row.rebased_seq or not pawl.has_position(w.xid, w.seq, w.created_at))
-    order by w.seq, w.xid
-    limit p_limit
   ),
   pages as (
     insert into pawl.log_page (first_position, last_position, from_at, to_at, generation, channels, xids, seqs)
@@ -322,39 +326,49 @@ begin
 end
 $$;
 
--- Drops a partition that retention has detached, if the log has every event in it, and says whether it is gone. One that was committed
--- while it was being detached was overlooked by the sequencer: then the partition goes back, and the next tick looks for every event
--- without a position, as after a restore.
+-- Drops a partition that retention has detached, and says whether all of it could go. An event that was committed while the partition was
+-- being detached was overlooked by the sequencer, or got a position behind those that retention had looked at. Such a one goes back into
+-- the table first, under its own names, and the next tick looks for every event without a position, as after a restore.
 create function pawl.drop_detached_events(p_name text) returns boolean
 language plpgsql set enable_seqscan = on set enable_hashjoin = on as $$
 declare
-  v_from date;
-  v_to date;
-  v_is_complete boolean;
+  v_late text := format($q$
+    from pawl.%I e
+    where not exists (
+      select
+      from (
+        select u.xid, u.seq
+        from pawl.log_page p
+        cross join lateral unnest(p.xids, p.seqs) with ordinality u(xid, seq, n)
+        where p.tenant = ''
+          and p.first_position + u.n - 1 <= (select s.removed_until from pawl.sequencer s where s.tenant = '')
+        offset 0
+      ) k
+      where k.xid = e.xid
+        and k.seq = e.seq
+    )$q$, p_name);
+  v_has_late boolean;
 begin
-  if to_regclass(format('pawl.%I', p_name)) is null then
+  begin
+    execute format('lock table pawl.%I in access exclusive mode', p_name);
+  exception when undefined_table then
     return true;
-  end if;
-  execute format('lock table pawl.%I in access exclusive mode', p_name);
+  end;
   if (select c.relispartition from pg_class c where c.oid = to_regclass(format('pawl.%I', p_name))) then
     return false;
   end if;
-  execute format($q$
-    select min(e.created_at at time zone 'UTC')::date, max(e.created_at at time zone 'UTC')::date + 1, coalesce(bool_and(exists (
-        select
-        from (select u.xid, u.seq from pawl.log_page p cross join lateral unnest(p.xids, p.seqs) u(xid, seq) where p.tenant = '') k
-        where k.xid = e.xid
-          and k.seq = e.seq
-      )), true)
-    from pawl.%I e$q$, p_name) into v_from, v_to, v_is_complete;
-  if v_is_complete then
-    execute format('drop table pawl.%I', p_name);
-    return true;
+  -- Counted, because for an EXISTS the planner would look for the first one event by event.
+  execute format('select count(*) > 0 %s', v_late) into v_has_late;
+  if v_has_late then
+    -- Before the table, as a tick takes them.
+    update pawl.sequencer s set system_id = 0 where s.tenant = '';
+    -- The partition's days may be nobody's by now.
+    perform pawl.extend_day_partitions('event');
+    execute format('insert into pawl.event (xid, seq, created_at, id, tenant, channel, aggregatetype, aggregateid, type, payload, headers)
+      select e.xid, e.seq, e.created_at, e.id, e.tenant, e.channel, e.aggregatetype, e.aggregateid, e.type, e.payload, e.headers %s', v_late);
   end if;
-  execute format('alter table pawl.event attach partition pawl.%I for values from (%L) to (%L)', p_name, v_from::timestamp at time zone 'UTC',
-    v_to::timestamp at time zone 'UTC');
-  update pawl.sequencer s set system_id = 0 where s.tenant = '';
-  return false;
+  execute format('drop table pawl.%I', p_name);
+  return not v_has_late;
 end
 $$;
 
@@ -483,12 +497,14 @@ create table pawl.inbox (
   tenant text collate "C" not null default '',
   source text collate "C" not null,
   event_id text collate "C" not null,
+  position bigint,
   received_at timestamptz not null default pawl.now(),
   expires_at timestamptz not null,
   primary key (tenant, source, event_id)
 );
 create index inbox_expiry on pawl.inbox (expires_at);
-comment on table pawl.inbox is 'Events of outside sources that were taken in, so that each is taken in once; forgotten after expires_at.';
+comment on table pawl.inbox is
+  'Events of outside sources that were taken in, so that each is taken in once; forgotten after expires_at, if their source has moved on from position.';
 
 create table pawl.inbox_source (
   tenant text collate "C" not null default '',
@@ -553,8 +569,8 @@ begin
     order by e.value ->> 'event_id', e.n
   ),
   taken as (
-    insert into pawl.inbox (tenant, source, event_id, expires_at)
-    select p_tenant, p_source, g.value ->> 'event_id', pawl.now() + p_keep_ms * interval '1 millisecond'
+    insert into pawl.inbox (tenant, source, event_id, position, expires_at)
+    select p_tenant, p_source, g.value ->> 'event_id', p_position, pawl.now() + p_keep_ms * interval '1 millisecond'
     from given g
     order by 3
     on conflict do nothing
@@ -593,15 +609,25 @@ create table pawl.audit (
 );
 comment on table pawl.audit is 'What people did to data by hand, and why: erasures, skips, unparkings, resumptions. Written in the transaction of the act.';
 
--- Whether a table that is partitioned by days lacks room: fewer than p_days - 3 days ahead, rows in its open-ended last partition, or days
--- before the first one that is kept without a place.
-create function pawl.lacks_days(p_table text, p_days integer) returns boolean
+-- Whether rows of the coming p_days, or of before, are in the open-ended last partition of a table that is partitioned by days. One of later
+-- comes from a clock that was ahead, and waits there for its day.
+create function pawl.is_last_day_used(p_table text, p_days integer default 7) returns boolean
 language plpgsql as $$
 declare
   v_is_used boolean;
 begin
-  execute format('select exists (select from pawl.%I)', p_table || '_last') into v_is_used;
-  return v_is_used or (
+  execute format('select exists (select from pawl.%I where %I < %L)', p_table || '_last', pawl.partition_column(p_table),
+    ((pawl.now() at time zone 'UTC')::date + p_days)::timestamp at time zone 'UTC') into v_is_used;
+  return v_is_used;
+end
+$$;
+
+-- Whether a table that is partitioned by days lacks room: fewer than p_days - 3 days ahead, rows in its open-ended last partition, or days
+-- before the first one that is kept without a place.
+create function pawl.lacks_days(p_table text, p_days integer) returns boolean
+language plpgsql as $$
+begin
+  return pawl.is_last_day_used(p_table, p_days) or (
     select max(d.from_at) < ((pawl.now() at time zone 'UTC')::date + p_days - 3)::timestamp at time zone 'UTC' or min(d.from_at) <> min(d.to_at)
     from pawl.day_partitions(p_table) d
   );
@@ -609,17 +635,21 @@ end
 $$;
 
 -- Makes room ahead in a table that is partitioned by days, and says whether there was anything to do. One transaction: the open-ended
--- partitions are detached, get their new bounds and are attached again, so an insert finds a partition at every moment. If the last
--- one was used (nobody made room for longer than the days ahead) it keeps its rows and becomes an ordinary one. It needs the whole
+-- partitions are detached, get their new bounds and are attached again, so an insert finds a partition at every moment. If nobody made room
+-- for longer than the days ahead, the last one keeps its rows and becomes an ordinary one of several days. It needs the whole
 -- table for an instant, waits for it at most 200 ms, and otherwise fails with 55P03: the open-ended partition serves until the next time.
 create function pawl.extend_day_partitions(p_table text, p_days integer default 7) returns boolean
 language plpgsql as $$
 declare
   v_first text := p_table || '_first';
   v_last text := p_table || '_last';
+  v_used text;
+  v_column text := pawl.partition_column(p_table);
+  v_today date;
   v_oldest timestamptz;
-  v_until timestamptz;
-  v_used_to timestamptz;
+  v_until date;
+  v_ahead date;
+  v_used_to date;
 begin
   if not pawl.lacks_days(p_table, p_days) then
     return false;
@@ -630,22 +660,30 @@ begin
   if not pawl.lacks_days(p_table, p_days) then
     return false;
   end if;
-  select min(d.from_at), max(d.from_at) into v_oldest, v_until from pawl.day_partitions(p_table) d;
+  v_today := (pawl.now() at time zone 'UTC')::date;
+  select min(d.from_at), (max(d.from_at) at time zone 'UTC')::date into v_oldest, v_until from pawl.day_partitions(p_table) d;
+  v_ahead := greatest(v_until + 1, v_today + p_days);
   execute format('alter table pawl.%I detach partition pawl.%I', p_table, v_first);
   execute format('alter table pawl.%I attach partition pawl.%I for values from (minvalue) to (%L)', p_table, v_first, v_oldest);
   execute format('alter table pawl.%I detach partition pawl.%I', p_table, v_last);
-  execute format('select date_trunc(''day'', max(%I) at time zone ''UTC'') at time zone ''UTC'' + interval ''1 day'' from pawl.%I',
-    pawl.partition_column(p_table), v_last) into v_used_to;
+  execute format('select (max(%1$I) at time zone ''UTC'')::date + 1 from pawl.%2$I where %1$I < %3$L', v_column, v_last,
+    v_ahead::timestamp at time zone 'UTC') into v_used_to;
+  -- Days that are past need no partition each.
+  v_used_to := greatest(v_used_to, case when v_until < v_today then v_today end);
   if v_used_to is null then
-    execute format('drop table pawl.%I', v_last);
-  else
-    execute format('alter table pawl.%I rename to %I', v_last, p_table || '_' || to_char(v_until at time zone 'UTC', 'YYYYMMDD'));
-    execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (%L)',
-      p_table, p_table || '_' || to_char(v_until at time zone 'UTC', 'YYYYMMDD'), v_until, v_used_to);
-    v_until := v_used_to;
+    perform pawl.add_day_partitions(p_table, v_until, v_ahead - v_until);
+    execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (maxvalue)', p_table, v_last,
+      v_ahead::timestamp at time zone 'UTC');
+    return true;
   end if;
-  perform pawl.add_day_partitions(p_table, (v_until at time zone 'UTC')::date,
-    greatest(1, (pawl.now() at time zone 'UTC')::date + p_days - (v_until at time zone 'UTC')::date));
+  v_used := p_table || '_' || to_char(v_until, 'YYYYMMDD');
+  execute format('alter table pawl.%I rename to %I', v_last, v_used);
+  perform pawl.add_day_partitions(p_table, v_used_to, greatest(1, v_ahead - v_used_to));
+  -- Rows of a clock that was ahead would keep this partition open until their time.
+  execute format('with ahead as (delete from pawl.%I a where a.%I >= %L returning a.*) insert into pawl.%I select a.* from ahead a', v_used, v_column,
+    v_ahead::timestamp at time zone 'UTC', p_table);
+  execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (%L)', p_table, v_used,
+    v_until::timestamp at time zone 'UTC', v_used_to::timestamp at time zone 'UTC');
   return true;
 end
 $$;

@@ -5,7 +5,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Connection } from '../src/db/driver.ts'
-import { statement } from '../src/db/statement.ts'
+import { bind, statement } from '../src/db/statement.ts'
 import { createDatabase, type TestDatabase } from './support/database.ts'
 
 interface SqlFile {
@@ -61,6 +61,7 @@ interface PlanNode {
   readonly 'Node Type': string
   readonly 'Relation Name'?: string
   readonly 'Index Name'?: string
+  readonly 'Actual Loops'?: number
   readonly Plans?: readonly PlanNode[]
 }
 
@@ -188,4 +189,26 @@ test('claim, settle and their relatives promise what they must', () => {
   expect(plan('promote')).toEqual({ indexes: ['job_scheduled'], isTid: true })
   for (const name of ['settle', 'settle-failed', 'lock-group', 'touch', 'cancel', 'retry', 'lost'])
     expect(plan(name).indexes).toContain('job_pkey')
+})
+
+test('[P8] whether an event was applied is asked without reading the log as long as the event has no position', async () => {
+  await db.query(`insert into pawl.projection (name, kind, live_generation) values ('plans', 'log', 1);
+    insert into pawl.cursor (name, kind) values ('plans', 'log')`)
+  const tick = () => db.query('select pawl.sequence_events(1000000)')
+  await tick()
+  const [event] = await db.query<{ xid: string }>(
+    "insert into pawl.event (aggregatetype, aggregateid, type) values ('a', 'k', 'T') returning xid::text",
+  )
+  const seen = statement(new URL('projections/any.ts', source).href, 'seen')
+  const pagesRead = async () => {
+    const [row] = await connection.query<{ 'QUERY PLAN': { Plan: PlanNode }[] }>(
+      `explain (analyze, format json) ${seen.text}`,
+      bind(seen, { tenant: '', name: 'plans', xid: event!.xid }) as unknown[],
+    )
+    const looks = [...nodesOf(row!['QUERY PLAN'][0]!.Plan)].filter((node) => node['Relation Name'] === 'log_page')
+    return looks.map((node) => node['Actual Loops'])
+  }
+  expect(await pagesRead()).toEqual([0])
+  await tick()
+  expect(await pagesRead()).toEqual([1])
 })

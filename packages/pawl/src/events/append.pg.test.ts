@@ -83,6 +83,25 @@ test('[O1] without a transaction it is one of our own; in bulk it is all or noth
   expect(await db.query("select count(*)::int as n from pawl.event where aggregateid = 'x'")).toEqual([{ n: 0 }])
 })
 
+test('large events are sent in parts, in their order', async () => {
+  const data = 'x'.repeat(900_000)
+  const events = Array.from({ length: 20 }, (_, n) => ({ ...placed(String(n)), data }))
+  const client = await db.pool.connect()
+  onTestFinished(() => client.release())
+  const sent: number[] = []
+  const tx = {
+    query: async (text: string, values: readonly unknown[] = []) => {
+      sent.push(String(values[1]).length)
+      return client.query(text, [...values])
+    },
+  }
+  const { ids } = await pawl.events.append(events, { tx })
+  expect(ids).toHaveLength(20)
+  expect(sent).toHaveLength(3)
+  expect(Math.max(...sent)).toBeLessThan(9_000_000)
+  expect(await keys()).toEqual(events.map(({ key }) => key))
+})
+
 test('[O1] an append whose writer dies before its commit is not there', async () => {
   const client = new pg.Client({ connectionString: db.url })
   client.on('error', () => undefined)

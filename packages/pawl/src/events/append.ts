@@ -21,6 +21,8 @@ const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text a
 const knownOptions = new Set(['tx', 'wake'])
 const knownFields = new Set(['type', 'aggregateType', 'key', 'data', 'channel', 'headers'])
 const chunkRows = 1000
+/** A chunk is one JSON array, which the server bounds to 256 MB and Node to 512 M characters. */
+const chunkChars = 8_000_000
 const headersBytesMax = 65_536
 
 export interface AppendEventOptions {
@@ -130,7 +132,7 @@ async function appendOwn(core: AppendCore, calls: readonly Call[]): Promise<Answ
   }
 }
 
-interface EventTexts {
+export interface EventTexts {
   readonly event: NewEvent
   readonly data: string
   readonly headers: string | null
@@ -177,12 +179,29 @@ function callsFor(tenant: string, texts: readonly EventTexts[], wake: boolean): 
     const values = [tenant, event.channel ?? 'default', event.aggregateType, event.key, event.type, data, headers, wake]
     return [{ name: 'pawl_append_event', text: appendOneSql, values }]
   }
-  const calls: Call[] = []
-  for (let from = 0; from < texts.length; from += chunkRows) {
-    const values = [tenant, eventsJson(texts.slice(from, from + chunkRows)), wake]
-    calls.push({ name: 'pawl_append_events', text: appendManySql, values })
+  return chunksOf(texts).map((chunk) => {
+    const values = [tenant, eventsJson(chunk), wake]
+    return { name: 'pawl_append_events', text: appendManySql, values }
+  })
+}
+
+function chunksOf(texts: readonly EventTexts[]): EventTexts[][] {
+  const chunks: EventTexts[][] = []
+  let chars = 0
+  for (const text of texts) {
+    chars += charsOf(text)
+    const chunk = chunks.at(-1)
+    if (chunk !== undefined && chunk.length < chunkRows && chars <= chunkChars) chunk.push(text)
+    else {
+      chunks.push([text])
+      chars = charsOf(text)
+    }
   }
-  return calls
+  return chunks
+}
+
+export function charsOf({ data, headers }: EventTexts): number {
+  return data.length + (headers?.length ?? 0)
 }
 
 function toAppended(answers: readonly Answer[]): Appended {

@@ -23,6 +23,7 @@ export interface HoldBack {
 
 interface TransactionRow {
   readonly is_sequencer: boolean
+  readonly is_reader: boolean
   readonly pid: number | null
   readonly gid: string | null
   readonly since: Date | null
@@ -62,17 +63,16 @@ export async function whoHoldsBack(pool: Pool, options: { readonly keepDays: num
   const bytesAfter = (position: number) =>
     old.filter(({ until }) => Number(until) > position).reduce((sum, { bytes }) => sum + Number(bytes), 0)
   return [
-    ...transactions.map(ofTransaction),
+    // Whoever only reads delays nobody but a removal.
+    ...transactions.filter((row) => !row.is_reader || old.length > 0).map(ofTransaction),
     ...cursors.map((row) => ofCursor(row, bytesAfter(Number(row.position)))),
     ...slots.map(ofSlot),
   ]
 }
 
 function ofTransaction(row: TransactionRow): HoldBack {
-  const whose = row.is_sequencer
-    ? 'It holds the sequencer: no event gets a position.'
-    : 'It appended: its own events wait for its commit.'
-  const common = { delays: 'delivery', since: row.since, bytes: undefined } as const
+  const whose = whoseIs(row)
+  const common = { delays: row.is_reader ? 'retention' : 'delivery', since: row.since, bytes: undefined } as const
   if (row.pid === null) {
     const gid = row.gid ?? 'unknown'
     const endWith = `commit prepared '${gid.replaceAll("'", "''")}' -- or rollback prepared`
@@ -88,6 +88,12 @@ function ofTransaction(row: TransactionRow): HoldBack {
   }
 }
 
+function whoseIs(row: TransactionRow): string {
+  if (row.is_sequencer) return 'It holds the sequencer: no event gets a position.'
+  if (row.is_reader) return 'It has read pawl.event: days of events are removed after its end.'
+  return 'It appended: its own events wait for its commit.'
+}
+
 function ofCursor(row: CursorRow, bytes: number): HoldBack {
   const cursor = `${row.name} generation ${row.generation} shard ${row.shard}`
   const isCursor = row.what === 'cursor'
@@ -98,10 +104,13 @@ function ofCursor(row: CursorRow, bytes: number): HoldBack {
     since: row.since,
     detail: `It is ${row.state} at position ${row.position}, ${row.behind} events behind the head.`,
     bytes,
-    endWith: isCursor
-      ? `start a runner that defines '${row.name}', or give it a maxLag`
-      : `pawl.projections.unpark('${row.name}', ...), or skip it`,
+    endWith: isCursor ? endOfCursor(row) : `pawl.projections.unpark('${row.name}', ...), or skip it`,
   }
+}
+
+function endOfCursor({ name, state }: CursorRow): string {
+  if (state !== 'running') return `pawl.projections.resume('${name}', ...)`
+  return `start a runner that defines '${name}', or give it a maxLag`
 }
 
 function ofSlot(row: SlotRow): HoldBack {

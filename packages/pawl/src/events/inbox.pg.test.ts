@@ -91,18 +91,20 @@ test('[O15] a replay is told from a gap: the one is answered and stores nothing,
   expect(await position()).toBe('9')
 })
 
-test('[O15] what lies below the position is not taken in again when its id is forgotten', async () => {
+test('[O15] what lies below the position is not taken in again when its id is forgotten, and at the position none is', async () => {
   await pawl.events.ingest(coin('1'), { source: 'chain', position: 1, remember: '1d' })
   await pawl.events.ingest(coin('2'), { source: 'chain', position: 2, remember: '1d' })
+  await pawl.events.ingest(coin('3'), { source: 'without positions', remember: '1d' })
   await moveClock(db.pool, 2 * 86_400_000)
   try {
     await pawl.events.retain()
-    expect(await db.query('select count(*)::int as n from pawl.inbox')).toEqual([{ n: 0 }])
+    expect(await db.query('select event_id as id from pawl.inbox')).toEqual([{ id: '2' }])
     expect(await pawl.events.ingest(coin('1'), { source: 'chain', position: 1 })).toMatchObject({ outcome: 'replayed' })
+    expect(await pawl.events.ingest(coin('2'), { source: 'chain', position: 2 })).toMatchObject({ outcome: 'replayed' })
   } finally {
     await moveClock(db.pool, 0)
   }
-  expect(await taken()).toEqual(['1', '2'])
+  expect(await taken()).toEqual(['1', '2', '3'])
 })
 
 test('[O15] events and position commit with the caller, or neither', async () => {
@@ -129,6 +131,16 @@ test.each([
   [{ source: 'chain', after: 3 }, 'PAWL_CONFIG'],
 ])('ingest with %o is refused', async (options, code) => {
   await expect(pawl.events.ingest(coin('1'), options)).rejects.toMatchObject({ code })
+})
+
+test('more than one call can carry is refused before it is sent', async () => {
+  const data = 'x'.repeat(1_000_000)
+  const events = Array.from({ length: 70 }, (_, index) => ({ ...coin(String(index)), data }))
+  await expect(pawl.events.ingest(events, { source: 'chain', position: 1 })).rejects.toMatchObject({
+    code: 'PAWL_INVALID_PAYLOAD',
+    message: expect.stringContaining('several calls'),
+  })
+  expect(await position()).toBeUndefined()
 })
 
 test('an event of a source without an id is refused', async () => {

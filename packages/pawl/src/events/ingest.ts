@@ -8,7 +8,7 @@ import { PawlError } from '../errors.ts'
 import { durationMs } from '../kernel/clock.ts'
 import { answerLost } from '../kernel/definite.ts'
 import { retrying } from '../kernel/retry.ts'
-import { type AppendCore, assertOutsideTx, eventsJson, eventTexts } from './append.ts'
+import { type AppendCore, assertOutsideTx, charsOf, type EventTexts, eventsJson, eventTexts } from './append.ts'
 import type { NewEvent } from './types.ts'
 
 const ingestSql = `select i.outcome, i.was::text as was, i.reached::text as reached, i.ingested, i.repeated
@@ -17,6 +17,8 @@ const ingestSql = `select i.outcome, i.was::text as was, i.reached::text as reac
 const knownOptions = new Set(['source', 'position', 'after', 'remember', 'tx', 'wake'])
 const knownFields = new Set(['id', 'type', 'aggregateType', 'key', 'data', 'channel', 'headers'])
 const eventsMax = 10_000
+/** The server takes them apart as one JSON of at most 256 MB; a character may take three bytes. */
+const charsMax = 64_000_000
 const rememberMs = 30 * 86_400_000
 
 export interface OutsideEvent<Data = unknown> extends NewEvent<Data> {
@@ -31,7 +33,7 @@ export interface IngestOptions {
   readonly position?: number | bigint
   /** The position that the source says came before this one. If that was never taken in, something is missing: PAWL_SOURCE_GAP. */
   readonly after?: number | bigint
-  /** How long ids are remembered. What lies below the source's position is refused even when its id is forgotten. Default 30d. */
+  /** How long ids are remembered, if the source has moved on. What lies below its position is refused even when its id is forgotten. Default 30d. */
   readonly remember?: number | string
   readonly tx?: AnyTx
   readonly wake?: boolean
@@ -69,6 +71,7 @@ export async function ingest(
   whole('the number of events in one call of ingest', events.length, 0, eventsMax)
   const keepMs = whole('remember', Math.round(durationMs(remember ?? rememberMs)), 1, 10 * 365 * 86_400_000)
   const texts = events.map((event) => eventTexts(core.config, event, knownFields))
+  assertFits(texts)
   const json = eventsJson(texts, (index) => `,"event_id":${JSON.stringify(idOf(events[index]!))}`)
   const values = [tenant, source, position?.toString() ?? null, after?.toString() ?? null, json, keepMs, wake]
   if (areEffectsSuppressed(tx)) return { outcome: 'replayed', ingested: 0, repeated: events.length, position: undefined }
@@ -80,6 +83,15 @@ export async function ingest(
   })
   core.onAppended()
   return toIngested(row, options)
+}
+
+function assertFits(texts: readonly EventTexts[]): void {
+  const chars = texts.reduce((sum, text) => sum + charsOf(text), 0)
+  if (chars > charsMax)
+    throw new PawlError(
+      'PAWL_INVALID_PAYLOAD',
+      `The events of one call of ingest have ${chars} characters of data and headers, and may have ${charsMax}. Bring them in several calls at the same position.`,
+    )
 }
 
 function poolTx(core: AppendCore): Tx {

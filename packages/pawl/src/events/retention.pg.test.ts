@@ -7,6 +7,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { LogReader } from '../../test/support/log-readers.ts'
 import { Connection } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
 import { extendPartitions } from '../kernel/partitions.ts'
 
 const dayMs = 86_400_000
@@ -35,6 +36,8 @@ async function client(): Promise<pg.Client> {
 }
 
 const append = (n: number) => db.query(`select pawl.append('Counted', 'a', 'k', '{"key": "k", "version": ${n}, "n": ${n}}')`)
+const oldEvent = (n: number, daysAgo: number) =>
+  `insert into pawl.event (aggregatetype, aggregateid, type, payload, created_at) values ('a', 'k', 'Old', '{"n": ${n}}', pawl.now() - interval '${daysAgo} days')`
 const partitions = async () =>
   (await db.query<{ name: string }>("select name from pawl.day_partitions('event') order by from_at nulls first")).map(
     ({ name }) => name,
@@ -74,9 +77,7 @@ test('days past their keep go, their pages after them, and the log goes on', asy
   expect(await db.query('select first_position::int as first from pawl.log_page')).toEqual([{ first: 5 }])
   expect(await db.pawl().events.lag()).toMatchObject({ removedUntil: 4 })
   // An event that is given a time of long ago has a place all the same, and goes again when it was read.
-  await db.query(
-    "insert into pawl.event (aggregatetype, aggregateid, type, payload, created_at) values ('a', 'k', 'Old', '{\"n\": 6}', pawl.now() - interval '9 days')",
-  )
+  await db.query(oldEvent(6, 9))
   await log.catchUp()
   expect(log.seen.map(({ n }) => n)).toEqual([1, 2, 3, 4, 5, 6])
   expect(await db.pawl().events.retain()).toMatchObject({ removed: ['event_first'] })
@@ -185,6 +186,42 @@ test('[O13] a stranger that wrote into another day delays the removal and no app
   expect((await retaining).removed.length).toBeGreaterThan(0)
 })
 
+test('[O13] a stranger that only read delays the removal, and is named with the statement that ends it', async () => {
+  await append(1)
+  await log.catchUp()
+  const stranger = await client()
+  await stranger.query('begin')
+  await stranger.query('select count(*) from pawl.event')
+  const { rows } = await stranger.query<{ pid: number }>('select pg_backend_pid() as pid')
+  const named = async (keepDays = 7) =>
+    (await db.pawl().events.whoHoldsBack({ keepDays })).filter(
+      ({ endWith }) => endWith === `select pg_terminate_backend(${rows[0]!.pid})`,
+    )
+  await moveClock(db.pool, 10 * dayMs)
+  expect(await db.pawl().events.retain()).toMatchObject({ held: { by: 'a transaction that uses pawl.event' } })
+  expect(await named()).toMatchObject([{ what: 'transaction', delays: 'retention', since: expect.any(Date) }])
+  // Where no day is old there is nothing that it could delay.
+  expect(await named(30)).toEqual([])
+  await stranger.query('rollback')
+  expect(await named()).toEqual([])
+  expect((await db.pawl().events.retain()).held).toBeUndefined()
+}, 60_000)
+
+test('who holds back most comes first, and a cursor that a person or a fault stopped is to be resumed', async () => {
+  await db.query(`insert into pawl.event (aggregatetype, aggregateid, type, payload)
+    select 'a', 'k', 'Counted', jsonb_build_object('n', n) from generate_series(1, 200) n`)
+  await log.catchUp()
+  await cursor('ahead', 100, 'paused')
+  await cursor('behind', 9, 'latched')
+  await cursor('runs', 50)
+  const cursors = (await db.pawl().events.whoHoldsBack()).filter(({ what }) => what === 'cursor')
+  expect(cursors.map(({ name, endWith }) => [name, endWith])).toEqual([
+    ['behind generation 1 shard 0', "pawl.projections.resume('behind', ...)"],
+    ['runs generation 1 shard 0', expect.stringContaining('start a runner')],
+    ['ahead generation 1 shard 0', "pawl.projections.resume('ahead', ...)"],
+  ])
+})
+
 test('[O13] a removal that gave up waiting is finished by the next one', async () => {
   await append(1)
   await log.catchUp()
@@ -212,9 +249,7 @@ test('an event that is committed into a day while it is being removed gets its p
     if (name !== 'events.retain.before') return
     installProbe(undefined)
     await writer.query('begin')
-    await writer.query(
-      "insert into pawl.event (aggregatetype, aggregateid, type, payload, created_at) values ('a', 'k', 'Old', '{\"n\": 2}', pawl.now() - interval '10 days')",
-    )
+    await writer.query(oldEvent(2, 10))
     // It commits when the removal waits for it already, and the sequencer has looked past it.
     void until('the removal waits', async () => {
       const [row] = await db.query<{ n: number }>(
@@ -233,6 +268,119 @@ test('an event that is committed into a day while it is being removed gets its p
   expect(log.seen.map(({ n }) => n)).toEqual([1, 2])
   expect((await db.pawl().events.retain()).held).toBeUndefined()
   expect(await db.pawl().events.audit()).toMatchObject({ isSound: true })
+})
+
+test('an event that was committed into a day whose removal then died is found by the next one, which also removes the day', async () => {
+  await append(1)
+  await log.catchUp()
+  await moveClock(db.pool, 10 * dayMs)
+  const [, day0] = await partitions()
+  installProbe((name) => {
+    if (name === 'events.retain.detached') throw new Error('died here')
+  })
+  await expect(db.pawl().events.retain()).rejects.toThrow('died here')
+  installProbe(undefined)
+  // As one that was committed while the removal waited for it; by now the open-ended first partition has taken over the day.
+  await db.query(`insert into pawl.${day0} (aggregatetype, aggregateid, type, payload, created_at)
+    select 'a', 'k', 'Old', '{"n": 2}', min(created_at) from pawl.${day0}`)
+  expect(await db.pawl().events.retain()).toMatchObject({
+    removed: [],
+    held: { partition: day0, by: 'events in it that have no position yet' },
+  })
+  await log.catchUp()
+  expect(log.seen.map(({ n }) => n)).toEqual([1, 2])
+  expect((await db.pawl().events.retain()).held).toBeUndefined()
+  expect(await eventCount()).toBe(0)
+  expect(await db.pawl().events.audit()).toMatchObject({ isSound: true })
+  await append(3)
+  await log.catchUp()
+  expect(log.positions).toEqual([1, 2, 3])
+})
+
+test('an event that gets its position in a day after the day was looked at stays for those who read it later', async () => {
+  await append(1)
+  await log.catchUp()
+  await moveClock(db.pool, 10 * dayMs)
+  installProbe(async (name) => {
+    if (name !== 'events.retain.before') return
+    installProbe(undefined)
+    await db.query(oldEvent(2, 10))
+    await connection.query('select pawl.sequence_events()')
+  })
+  await db.pawl().events.retain()
+  await log.catchUp()
+  expect(log.seen.map(({ n }) => n)).toEqual([1, 2])
+  expect(log.positions).toEqual([1, 2])
+})
+
+test('an event of long ago that gets its position after its partition was looked at stays for those who read it later', async () => {
+  await daysPass(10)
+  await db.pawl().events.retain()
+  await db.query(oldEvent(5, 20))
+  await log.catchUp()
+  installProbe(async (name) => {
+    if (name !== 'events.retain.before') return
+    installProbe(undefined)
+    await db.query(oldEvent(6, 20))
+    await connection.query('select pawl.sequence_events()')
+  })
+  expect(await db.pawl().events.retain()).toMatchObject({ removed: ['event_first'] })
+  await log.catchUp()
+  expect(log.seen.map(({ n }) => n)).toEqual([1, 2, 3, 4, 5, 6])
+  expect(await db.pawl().events.retain()).toMatchObject({ removed: ['event_first'] })
+  expect(await eventCount()).toBe(0)
+})
+
+test('while one process removes a day, another that trims pages leaves those that the removal checks the day by', async () => {
+  await daysPass(10)
+  await append(5)
+  await log.catchUp()
+  const pages = async () => (await db.query<{ n: number }>('select count(*)::int as n from pawl.log_page'))[0]!.n
+  const before = await pages()
+  installProbe(async (name) => {
+    if (name !== 'events.retain.detached') return
+    installProbe(undefined)
+    await connection.run(statement(import.meta.url, 'trim-pages'), { limit: 10_000 })
+    expect(await pages()).toBe(before)
+  })
+  expect(await db.pawl().events.retain()).toMatchObject({ held: undefined })
+  await log.catchUp()
+  expect(log.positions).toEqual([1, 2, 3, 4, 5])
+  expect(await pages()).toBeLessThan(before)
+})
+
+test('a detached day that somebody reads directly is left for the next removal', async () => {
+  await daysPass(10)
+  const [, day0] = await partitions()
+  installProbe((name) => {
+    if (name === 'events.retain.detached') throw new Error('died here')
+  })
+  await expect(db.pawl().events.retain()).rejects.toThrow('died here')
+  installProbe(undefined)
+  const stranger = await client()
+  await stranger.query('begin')
+  await stranger.query(`select from pawl.${day0}`)
+  expect(await db.pawl().events.retain()).toEqual({ removed: [], held: { partition: day0, by: 'a transaction that uses it' } })
+  await stranger.query('commit')
+  expect((await db.pawl().events.retain()).removed).toHaveLength(3)
+}, 60_000)
+
+test('two removals of one detached day: the one that comes second finds it gone', async () => {
+  await daysPass(10)
+  const [, day0] = await partitions()
+  await db.query(`alter table pawl.event detach partition pawl.${day0}`)
+  const [first, second] = [await client(), await client()]
+  await first.query('begin')
+  await first.query('select pawl.drop_detached_events($1)', [day0])
+  const waiting = second.query('select pawl.drop_detached_events($1) as is_all', [day0])
+  await until('the second one waits', async () => {
+    const [row] = await db.query<{ n: number }>(
+      "select count(*)::int as n from pg_stat_activity where query like 'select pawl.drop_detached_events%' and wait_event_type = 'Lock'",
+    )
+    return row!.n === 1
+  })
+  await first.query('commit')
+  expect((await waiting).rows).toEqual([{ is_all: true }])
 })
 
 test('a removal that died between detaching and dropping is finished by the next one', async () => {

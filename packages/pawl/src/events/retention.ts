@@ -3,7 +3,7 @@
 
 import type { Connection } from '../db/driver.ts'
 import { type Statement, statement } from '../db/statement.ts'
-import { detachPartition, extendPartitions } from '../kernel/partitions.ts'
+import { detachPartition, extendPartitions, isLater } from '../kernel/partitions.ts'
 import { probe } from '../kernel/probe.ts'
 
 const retentionStatement = statement(import.meta.url, 'retention')
@@ -16,6 +16,7 @@ const trimPagesStatement = statement(import.meta.url, 'trim-pages')
 const pruneInboxStatement = statement(import.meta.url, 'prune-inbox')
 
 const chunkRows = 10_000
+const unsequenced = 'events in it that have no position yet'
 
 export interface OldPartition {
   readonly name: string
@@ -44,58 +45,65 @@ export function oldPartitions(connection: Pick<Connection, 'run'>, keepDays: num
 export function holderOf(partition: OldPartition): string | undefined {
   if (partition.is_detaching) return undefined
   if (partition.writer !== null) return `an open transaction that wrote into it (${partition.writer})`
-  if (partition.is_unsequenced) return 'events in it that have no position yet'
+  if (partition.is_unsequenced) return unsequenced
   if (partition.cursor !== null) return `cursor ${partition.cursor}`
   return partition.parked === null ? undefined : `parked key ${partition.parked}`
 }
 
 /** On a connection that may read tables from end to end. */
 export async function retain(connection: Connection, options: { readonly keepDays: number }): Promise<Retained> {
-  const removed: string[] = []
-  for (const name of await leftovers(connection)) if (await dropDetached(connection, name)) removed.push(name)
-  let held: Retained['held']
-  for (const partition of await oldPartitions(connection, options.keepDays)) {
-    const by = holderOf(partition) ?? (await remove(connection, partition))
-    if (by !== undefined) {
-      held = { partition: partition.name, by }
-      break
-    }
-    removed.push(partition.name)
-  }
+  const retained = await removeDays(connection, options.keepDays)
+  const { removed, held } = retained
   await connection.run(held === undefined ? heldNoMoreStatement : heldStatement, {
     held: held === undefined ? '' : heldText(held),
   })
   // The bounds of the open-ended first partition follow at once, so that an event of the past has a place too.
   if (removed.length > 0) await extendPartitions(connection)
-  if ((await leftovers(connection)).length === 0) while ((await removedBy(connection, trimPagesStatement)) === chunkRows);
+  while ((await removedBy(connection, trimPagesStatement)) === chunkRows);
   while ((await removedBy(connection, pruneInboxStatement)) === chunkRows);
-  return { removed, held }
+  return retained
+}
+
+async function removeDays(connection: Connection, keepDays: number): Promise<Retained> {
+  const removed: string[] = []
+  // Partitions that an earlier run detached and did not come to drop.
+  for (const { name } of await connection.run<{ name: string }>(leftoversStatement)) {
+    const by = await dropDetached(connection, name)
+    if (by !== undefined) return { removed, held: { partition: name, by } }
+    removed.push(name)
+  }
+  for (const partition of await oldPartitions(connection, keepDays)) {
+    const by = holderOf(partition) ?? (await remove(connection, partition))
+    if (by !== undefined) return { removed, held: { partition: partition.name, by } }
+    removed.push(partition.name)
+  }
+  return { removed, held: undefined }
 }
 
 /** Gives who keeps it after all, or undefined when it is gone. */
 async function remove(connection: Connection, partition: OldPartition): Promise<string | undefined> {
   const { name, is_detaching: isDetaching, until } = partition
-  await connection.run(noteRemovedStatement, { until })
+  // One that is being detached was noted by whoever looked at it and began.
+  if (!isDetaching) await connection.run(noteRemovedStatement, { until })
   if (probe.on) await probe.hit('events.retain.before', partition)
   if (partition.is_first) {
-    await connection.run(emptyFirstStatement)
+    await connection.run(emptyFirstStatement, { until })
     return undefined
   }
   if (!(await detachPartition(connection, { parent: 'event', name, isAttached: true, isDetaching })))
     return 'a transaction that uses pawl.event'
   if (probe.on) await probe.hit('events.retain.detached', partition)
-  return (await dropDetached(connection, name)) ? undefined : 'events in it that have no position yet'
+  return dropDetached(connection, name)
 }
 
-async function dropDetached(connection: Connection, name: string): Promise<boolean> {
-  const [row] = await connection.query<{ is_gone: boolean }>('select pawl.drop_detached_events($1::text) as is_gone', [name])
-  return row!.is_gone
-}
-
-/** Partitions that an earlier run detached and did not come to drop. */
-async function leftovers(connection: Connection): Promise<string[]> {
-  const rows = await connection.run<{ name: string }>(leftoversStatement)
-  return rows.map(({ name }) => name)
+async function dropDetached(connection: Connection, name: string): Promise<string | undefined> {
+  try {
+    const [row] = await connection.query<{ is_all: boolean }>('select pawl.drop_detached_events($1::text) as is_all', [name])
+    return row!.is_all ? undefined : unsequenced
+  } catch (error) {
+    if (isLater(error)) return 'a transaction that uses it'
+    throw error
+  }
 }
 
 async function removedBy(connection: Connection, chunk: Statement): Promise<number> {

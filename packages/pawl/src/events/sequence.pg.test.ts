@@ -327,6 +327,21 @@ test('[O2] a window larger than a tick is given out in pages of fixed ends, and 
   expect(await db.query('select target, target_seq from pawl.sequencer')).toEqual([{ target: null, target_seq: null }])
 })
 
+test('[O2] a tick sorts what it gives positions to, and not the window that waits behind it', async () => {
+  const { log } = readers()
+  await log.poll()
+  await db.query(`insert into pawl.event (aggregatetype, aggregateid, type, payload)
+    select 'a', (n % 3)::text, 'Counted', jsonb_build_object('n', n) from generate_series(1, 20000) n`)
+  const session = await client()
+  // Sorting all of them in so little memory would need the disk.
+  await session.query("set work_mem = '64kB'")
+  await session.query('set temp_file_limit = 0')
+  for (const head of [200, 400])
+    expect((await session.query('select sequenced, head::int, has_more from pawl.sequence_events(200)')).rows).toEqual([
+      { sequenced: 200, head, has_more: true },
+    ])
+})
+
 test('[O3] while a stranger keeps a write transaction open, everyone else is delivered, and its own events after its commit', async () => {
   const { log, xmin } = readers()
   const stranger = await client()

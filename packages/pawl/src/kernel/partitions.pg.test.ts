@@ -64,6 +64,47 @@ test('a last partition that was used becomes an ordinary one of several days, an
   expect(await ids()).toEqual([])
 })
 
+test('rows of a clock that was a year ahead for a moment wait for their day, and the days before it come and go', async () => {
+  await moveClock(db.pool, 365 * dayMs)
+  await finish(1)
+  await moveClock(db.pool, 0)
+  await finish(2)
+  expect(await extendPartitions(connection)).toEqual([])
+  expect(await db.pawl().alerts()).toEqual([])
+  const widest = async () => Math.max(...(await daysOf('job_history')).map(({ days }) => days ?? 0))
+  await moveClock(db.pool, 5 * dayMs)
+  expect(await extendPartitions(connection)).toContain('job_history')
+  expect(await widest()).toBe(1)
+  // Maintenance is late, so the last partition has rows of both kinds.
+  await moveClock(db.pool, 20 * dayMs)
+  await finish(3)
+  expect(await extendPartitions(connection)).toContain('job_history')
+  expect(await extendPartitions(connection)).toEqual([])
+  expect(await widest()).toBe(9)
+  expect(await ids()).toEqual(['1', '2', '3'])
+  await moveClock(db.pool, 40 * dayMs)
+  await extendPartitions(connection)
+  await dropOldPartitions(connection, 7)
+  expect(await ids()).toEqual(['1'])
+  await moveClock(db.pool, 366 * dayMs)
+  await extendPartitions(connection)
+  await moveClock(db.pool, 380 * dayMs)
+  await dropOldPartitions(connection, 7)
+  expect(await ids()).toEqual([])
+})
+
+test('a table that nobody used for a year gets one partition for the year and the days ahead', async () => {
+  await moveClock(db.pool, 365 * dayMs)
+  await extendPartitions(connection)
+  expect((await daysOf('event')).filter(({ days }) => days !== null).map(({ days }) => days)).toEqual([
+    ...Array(7).fill(1),
+    358,
+    ...Array(7).fill(1),
+  ])
+  await finish(1)
+  expect(await ids()).toEqual(['1'])
+})
+
 test('days before the first that is kept have a place too', async () => {
   await moveClock(db.pool, 10 * dayMs)
   await extendPartitions(connection)

@@ -18,7 +18,7 @@ export function isLater(error: unknown): boolean {
 export async function extendPartitions(connection: Connection): Promise<string[]> {
   const extended: string[] = []
   for (const { name } of await connection.run<{ name: string }>(dayTablesStatement)) {
-    const [row] = await connection.query<{ is_used: boolean }>(`select exists (select from pawl.${name}_last) as is_used`)
+    const [row] = await connection.query<{ is_used: boolean }>('select pawl.is_last_day_used($1::text) as is_used', [name])
     if (row!.is_used) await connection.run(lastUsedStatement, { name })
     try {
       const [answer] = await connection.query<{ did: boolean }>('select pawl.extend_day_partitions($1::text) as did', [name])

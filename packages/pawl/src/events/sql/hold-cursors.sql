@@ -2,7 +2,7 @@
 -- Locks: none.
 -- Plan: the few rows of cursors and parked keys.
 -- Rows: one per cursor and parked key, the one that holds most first.
-select 'cursor' as what, c.tenant, c.name, c.generation, c.shard, null::text as key, c.state, c.position::text as position,
+select 'cursor' as what, c.tenant, c.name, c.generation, c.shard, null::text as key, c.state, c.position,
   (s.position - c.position)::text as behind, c.moved_at as since
 from pawl.cursor c
 cross join pawl.sequencer s
@@ -10,7 +10,7 @@ where c.state <> 'stale'
   and c.position < s.position
   and s.tenant = ''
 union all
-select 'parked key', k.tenant, k.name, k.generation, k.shard, k.key, k.state, (min(e.position) - 1)::text, (s.position - min(e.position) + 1)::text, k.parked_at
+select 'parked key', k.tenant, k.name, k.generation, k.shard, k.key, k.state, min(e.position) - 1, (s.position - min(e.position) + 1)::text, k.parked_at
 from pawl.parked_key k
 join pawl.parked_event e on e.tenant = k.tenant
   and e.name = k.name

@@ -1,9 +1,10 @@
--- Where the log stands, and what waits for a position. The count stops at 10,000.
+-- Where the log stands, and what waits for a position. The count stops at 10,000. Events from before a restore may carry ids that no
+-- transaction of this cluster has had yet, and have their position.
 -- Locks: none.
 -- Plan: sequencer_pkey, event_xid.
 -- One row.
 with place as materialized (
-  select s.position, s.generation, s.ticked_at, s.removed_until, s.target_seq, pg_snapshot_xmax(s.snapshot) as xmax,
+  select s.position, s.generation, s.ticked_at, s.removed_until, s.target_seq, s.rebased_seq, pg_snapshot_xmax(s.snapshot) as xmax,
     array(select pg_snapshot_xip(s.snapshot)) as xip
   from pawl.sequencer s
   where s.tenant = ''
@@ -15,13 +16,14 @@ waiting as materialized (
     from place l
     cross join pawl.event e
     where e.xid >= l.xmax
-      and e.seq > coalesce(l.target_seq, 0)
+      and e.seq > greatest(l.target_seq, l.rebased_seq)
     union all
     select e.created_at
     from place l
     cross join pawl.event e
     where e.xid = any (l.xip)
       and e.seq > coalesce(l.target_seq, 0)
+      and (e.seq > l.rebased_seq or not pawl.has_position(e.xid, e.seq, e.created_at))
   ) w
   limit 10000
 )

@@ -1,7 +1,8 @@
 -- Partitions whose days are past their keep, oldest first, and what holds each back: an open transaction that wrote into it, an event without
 -- a position, a cursor that has not come past it, or a parked key.
 -- Locks: none.
--- Plan: the catalogue and pg_locks; log_page in full, for there are few pages; event_xid.
+-- Plan: the catalogue and pg_locks; log_page in full, for there are few pages; event_xid. Events whose transaction the sequencer has not seen
+-- may be from before a restore and have their position; if there are any, the pages of their time are read once for all of them.
 -- Rows: one per partition. No row: nothing is old enough.
 with place as materialized (
   select s.snapshot, pg_snapshot_xmax(s.snapshot) as xmax, array(select pg_snapshot_xip(s.snapshot)) as xip
@@ -13,6 +14,32 @@ old as materialized (
   from pawl.day_partitions('event') d
   where (d.from_at is not null or exists (select from pawl.event_first))
     and d.to_at <= ((pawl.now() at time zone 'UTC')::date - :keep_days::integer)::timestamp at time zone 'UTC'
+),
+unseen as materialized (
+  select e.xid, e.seq, e.created_at
+  from place l
+  cross join pawl.event e
+  where e.created_at < (select max(o.to_at) from old o)
+    and (e.xid >= l.xmax or e.xid = any (l.xip))
+),
+unsequenced as materialized (
+  select n.created_at
+  from unseen n
+  where not exists (
+    select
+    from (
+      select u.xid, u.seq
+      from pawl.log_page p
+      cross join lateral unnest(p.xids, p.seqs) u(xid, seq)
+      where p.tenant = ''
+        and exists (select from unseen)
+        and p.from_at <= (select max(x.created_at) from unseen x)
+        and p.to_at >= (select min(x.created_at) from unseen x)
+      offset 0
+    ) k
+    where k.xid = n.xid
+      and k.seq = n.seq
+  )
 ),
 reached as materialized (
   select o.name, max(p.last_position) as until
@@ -39,14 +66,7 @@ select o.name, o.is_first, o.is_detaching, coalesce(r.until, 0)::text as until,
       and l.granted
     limit 1
   ) as writer,
-  exists (
-    select
-    from pawl.event e
-    where e.created_at >= o.from_at
-      and e.created_at < o.to_at
-      and (e.xid >= l.xmax or e.xid = any (l.xip))
-      and not pawl.has_position(e.xid, e.seq, e.created_at)
-  ) as is_unsequenced,
+  exists (select from unsequenced n where n.created_at >= o.from_at and n.created_at < o.to_at) as is_unsequenced,
   (select c.name from slowest c where c.position < r.until) as cursor,
   (
     select format('%s of %s generation %s shard %s', k.key, k.name, k.generation, k.shard)
@@ -56,6 +76,5 @@ select o.name, o.is_first, o.is_detaching, coalesce(r.until, 0)::text as until,
     limit 1
   ) as parked
 from old o
-cross join place l
 left join reached r on r.name = o.name
 order by o.from_at

@@ -1,4 +1,6 @@
--- Removes pages whose events are all gone: those before the first page that has an event in a partition that is still there.
+-- Removes pages whose events are all gone: those before the first page that has an event in a partition that is still there. None while a
+-- detached partition waits to be dropped, for its events are checked against their pages: both are looked at in one snapshot, because
+-- another process may detach one at any moment.
 -- Locks: those pages' rows.
 -- Plan: log_page_pkey.
 -- One row: how many pages went; the last page always stays.
@@ -15,6 +17,14 @@ gone as (
       select p.last_position
       from pawl.log_page p
       where p.tenant = ''
+        and not exists (
+          select
+          from pg_class c
+          where c.relnamespace = 'pawl'::regnamespace
+            and c.relname ~ '^event_[0-9]{8}$'
+            and c.relkind = 'r'
+            and not c.relispartition
+        )
         and p.last_position < coalesce(
           (
             select q.last_position

@@ -1,6 +1,7 @@
 -- Whether the live generation has applied every event of a transaction.
 -- Locks: none.
--- Plan: projection_pkey, cursor_pkey, event_xid, log_page_pkey from its end.
+-- Plan: projection_pkey, cursor_pkey, event_xid, sequencer_pkey, log_page_pkey from its end. Pages are read only for an event that has its
+-- position: for one that has none yet, which is the rule right after a commit, they would be read to their beginning.
 -- One row: what is to be waited for; or no row: there is no such projection.
 with live as materialized (
   select c.tenant, c.name, c.generation, c.shard, c.shards, c.kind, c.channel, c.position, c.done, c.state
@@ -10,8 +11,10 @@ with live as materialized (
     and p.name = :name::text
 ),
 written as materialized (
-  select e.seq, e.created_at, e.aggregateid, e.tenant as key_tenant, l.generation, l.shard, l.kind, l.position as reached, l.done
+  select e.seq, e.created_at, e.aggregateid, e.tenant as key_tenant, l.generation, l.shard, l.kind, l.position as reached, l.done,
+    pg_visible_in_snapshot(e.xid, s.snapshot) or (pg_visible_in_snapshot(e.xid, s.target) and e.seq <= s.target_seq) as has_position
   from pawl.event e
+  join pawl.sequencer s on s.tenant = ''
   join live l on l.shard = ((pawl.event_bucket(e.tenant, e.aggregateid) + 1) * l.shards - 1) / 1024
     and (l.channel is null or l.channel = e.channel)
     and (l.tenant = '' or l.tenant = e.tenant)
@@ -24,7 +27,8 @@ placed as materialized (
     select p.first_position + u.n - 1 as position
     from pawl.log_page p
     cross join lateral unnest(p.xids, p.seqs) with ordinality u(xid, seq, n)
-    where p.tenant = ''
+    where w.has_position
+      and p.tenant = ''
       and p.from_at <= w.created_at
       and p.to_at >= w.created_at
       and u.xid = :xid::xid8
