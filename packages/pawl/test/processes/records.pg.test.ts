@@ -168,6 +168,7 @@ test('[R12] a submission whose job is killed too often fails: purged, slot free,
   expect(await db.query('select count(*)::int as n from pawl.record_version where submission = $1', [id])).toEqual([{ n: 0 }])
   expect(await readerView(scope)).toEqual(old)
   expect((await scope.audit())?.isSound).toBe(true)
+  await until('a worker has resolved the alert of the dead job', async () => (await pawl.alerts()).length === 1)
   expect((await pawl.alerts()).map(({ code, count }) => [code, count])).toEqual([['submission.failed', 1]])
   await pawl.records.resume(id, { revision: failed.revision })
   expect(await ended(pawl, id)).toMatchObject({ state: 'submitted' })
