@@ -4,7 +4,7 @@ import { isPawlError, type Pawl } from 'pawl'
 import { runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { z } from 'zod'
-import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -119,7 +119,7 @@ test('[J19] upgrade brings an older payload to the current shape before it is va
   expect(versions).toEqual([1])
 })
 
-test('[J19] an upgrade that throws, and a payload newer than this release knows, are dead without a retry', async () => {
+test('[J19] an upgrade that throws makes its job dead without a retry', async () => {
   pawl.jobs.define('mail', {
     payloadVersion: 2,
     upgrade: () => {
@@ -128,15 +128,28 @@ test('[J19] an upgrade that throws, and a payload newer than this release knows,
     run: () => undefined,
   })
   await db.query("select pawl.enqueue('mail')")
-  const newer = db.pawl()
-  newer.jobs.define('mail', { payloadVersion: 3, run: () => undefined })
-  await newer.jobs.enqueue('mail', {})
   const report = await runAll(pawl)
-  expect(report.dead.map(({ reason }) => reason)).toEqual([
-    expect.stringContaining('cannot be upgraded'),
-    expect.stringContaining('deploy the newer release'),
-  ])
+  expect(report.dead.map(({ reason }) => reason)).toEqual([expect.stringContaining('cannot be upgraded')])
   expect(report.retrying).toEqual([])
+})
+
+test('[J19] a payload newer than a release knows waits for a worker of the newer one, without an attempt', async () => {
+  const newer = db.pawl()
+  const ran: unknown[] = []
+  pawl.jobs.define('mail', { payloadVersion: 2, run: () => void ran.push('old') })
+  newer.jobs.define('mail', { payloadVersion: 3, run: (job) => void ran.push(job.payload) })
+  const { id } = await newer.jobs.enqueue('mail', { to: 'a@b.c' })
+  const old = pawl.jobs.worker()
+  await old.start()
+  await until('it is put off', async () => (await pawl.jobs.get(id))!.state === 'scheduled')
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 0, lastError: expect.stringContaining('deploy the newer release') })
+  await old.stop()
+  await newer.jobs.retry(id)
+  const worker = newer.jobs.worker()
+  await worker.start()
+  await until('it is done', async () => (await newer.jobs.get(id))!.state === 'done')
+  await worker.stop()
+  expect(ran).toEqual([{ to: 'a@b.c' }])
 })
 
 function nested(depth: number): unknown {

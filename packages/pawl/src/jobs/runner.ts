@@ -22,6 +22,8 @@ import type { JobContext } from './types.ts'
 const settledStatement = statement(import.meta.url, 'settled')
 /** How long a job waits whose handler met a database that cannot write. */
 const unwritableDelayMs = 5000
+/** How long a job waits whose payload only a newer release can read. */
+const newerDelayMs = 5000
 const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)'
 
 /** Raises the commit of a transaction; pools are durable already, unless a handler has reset its settings. */
@@ -285,8 +287,11 @@ function unstartedEnd(held: HeldJob): Ending {
   return { held, result: null, failed: { outcome: 'released', delayMs: 0, error: null } }
 }
 
+/** A payload that is newer than this release is not wrong: it waits for a worker of the newer one, which is being deployed. */
 function invalidEnd(held: HeldJob, error: unknown): Ending {
-  return { held, result: null, failed: { outcome: 'invalid', delayMs: undefined, error: describeError(error) } }
+  const isNewer = held.row.payload_version > held.definition.payloadVersion
+  const outcome = isNewer ? 'snoozed' : 'invalid'
+  return { held, result: null, failed: { outcome, delayMs: isNewer ? newerDelayMs : undefined, error: describeError(error) } }
 }
 
 export function timedOutEnd(held: HeldJob): Ending {
