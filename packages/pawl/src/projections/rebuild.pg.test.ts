@@ -415,6 +415,25 @@ test('[P7] a replay that appends by plain SQL is refused, so that nothing gets o
   expect(await db.query("select from pawl.event where type = 'Out'")).toHaveLength(1)
 })
 
+test('[P7] events of a restored cluster that carry the ids of transactions to come are not taken for what a replay appends', async () => {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  for (const generation of [1, 2])
+    pawl.projections.define('p', { generation, retry: { attempts: 1 }, on: { Added: () => undefined } })
+  await db.query("insert into pawl.projection (name, kind, live_generation) values ('p', 'log', 1)")
+  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('p', 'log', null, 0)")
+  await append(db, { key: 'a' })
+  await db.query(`
+    insert into pawl.event (xid, aggregatetype, aggregateid, type, payload)
+    select (pg_current_xact_id()::text::bigint + n)::text::xid8, 'x', 'old', 'Old', '{}' from generate_series(1, 2000) n`)
+  await db.query('update pawl.sequencer set rebased_seq = (select max(seq) from pawl.event)')
+  await pawl.projections.rebuild('p', { reason })
+  await startRunner(pawl)
+  await append(db, { key: 'b' })
+  await caughtUp(db, 'p', 2)
+  expect(await db.query('select key, reason from pawl.parked_key')).toEqual([])
+})
+
 test('[P7] a table that a view or a foreign key refers to is not rebuilt behind its back', async () => {
   const db = await createLog(`${balanceSql}; create view rich as select id from balance where amount > 100`)
   const pawl = db.pawl()
