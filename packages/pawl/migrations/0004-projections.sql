@@ -103,6 +103,7 @@ create table pawl.dirty (
   generation integer not null,
   entity text collate "C" not null,
   position bigint not null,
+  positions bigint[] not null,
   due_at timestamptz not null default pawl.now(),
   attempts integer not null default 0,
   last_error text,
@@ -110,5 +111,6 @@ create table pawl.dirty (
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 create index dirty_due on pawl.dirty (tenant, name, generation, due_at, id);
 create index dirty_entity on pawl.dirty (tenant, name, generation, entity);
+comment on column pawl.dirty.positions is 'Of the events that changed it in one transaction, the first of which is position: who waits for one of them waits for this row.';
 comment on table pawl.dirty is
   'Entities that a state projection must refresh. Only added to, never updated in place by the feeder, so that it does not wait behind a slow refresh.';

@@ -116,21 +116,24 @@ export class Applier {
     })
   }
 
-  /** One row per entity and transaction, with the first position that changed it: who waits for any of them waits for this row. */
+  /** One row per entity and transaction, with the positions that changed it: who waits for one of them waits for this row. */
   async #feed(events: readonly LogEvent[], tx: HandlerTx): Promise<void> {
     const definition = this.#definition as DefinedState
-    const positions = new Map<string, number>()
+    const [entities, positions]: [string[], number[]] = [[], []]
     for (const event of events) {
-      for (const entity of definition.entitiesOf(event)) if (!positions.has(entity)) positions.set(entity, event.position)
+      for (const entity of definition.entitiesOf(event)) {
+        entities.push(entity)
+        positions.push(event.position)
+      }
     }
-    if (positions.size === 0) return
+    if (entities.length === 0) return
     const { tenant, name, generation } = definition
     await tx.run(feedStatement, {
       tenant,
       name,
       generation,
-      entities: textsLiteral([...positions.keys()]),
-      positions: numbersLiteral([...positions.values()]),
+      entities: textsLiteral(entities),
+      positions: numbersLiteral(positions),
     })
   }
 

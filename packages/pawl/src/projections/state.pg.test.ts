@@ -139,6 +139,28 @@ test('[O7] an entity whose refresh fails waits for a person, others go on, and u
   expect(await pawl.projections.parked('search')).toEqual([])
 })
 
+test('[P8] one entity that is parked keeps nobody else from seeing what they wrote, and who wrote it is told', async () => {
+  const db = await createLog(sql)
+  const pawl = db.pawl()
+  pawl.projections.define('search', {
+    kind: 'state',
+    retry: { attempts: 1 },
+    entity: (event) => event.key,
+    refresh: async (entity, tx) => {
+      if (entity === 'bad') throw new Error('no index')
+      await tx.query(refreshSql, [entity])
+    },
+  })
+  await db.query("insert into article values ('good', 't'), ('bad', 't')")
+  await startRunner(pawl)
+  // In one transaction with others, before and behind it.
+  const bad = await append(db, { key: 'other' }, { key: 'bad' }, { key: 'other' })
+  await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1)
+  await pawl.projections.seen('search', await append(db, { key: 'good' }))
+  expect(await db.query('select id from search')).toEqual([{ id: 'good' }])
+  await expect(pawl.projections.seen('search', bad)).rejects.toMatchObject({ code: 'PAWL_PARKED' })
+})
+
 test.each([
   ['a statement that nobody waits for fails', 'send'],
   ['a statement fails and its error is swallowed', 'swallow'],
@@ -208,7 +230,7 @@ test('entities are refreshed while one that takes long gathers more marks than a
   await until('it is being refreshed', () => isHeld)
   // As many batches would leave.
   await db.query(
-    "insert into pawl.dirty (name, generation, entity, position) select 'search', 1, 'slow', 1 from generate_series(1, 200)",
+    "insert into pawl.dirty (name, generation, entity, position, positions) select 'search', 1, 'slow', 1, '{1}' from generate_series(1, 200)",
   )
   await append(db, { key: 'other' })
   await until('the other is refreshed', async () => (await db.query("select from search where id = 'other'")).length === 1)

@@ -55,6 +55,15 @@ select
         and e.key = p.aggregateid
         and e.position = p.position
     )
+      or exists (
+        select
+        from pawl.dirty d
+        where d.tenant = :tenant::text
+          and d.name = :name::text
+          and d.generation = p.generation
+          and d.due_at = 'infinity'
+          and p.position = any (d.positions)
+      )
   )::integer as parked,
   count(*) filter (
     where p.kind = 'state'
@@ -64,7 +73,7 @@ select
         where d.tenant = :tenant::text
           and d.name = :name::text
           and d.generation = p.generation
-          and d.position <= p.position
+          and p.position = any (d.positions)
       )
   )::integer as dirty
 from placed p
