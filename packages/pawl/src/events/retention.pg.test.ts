@@ -173,7 +173,7 @@ test('[O13] a stranger that wrote into another day delays the removal and no app
   const retaining = db.pawl().events.retain()
   await until('the removal waits for the stranger', async () => {
     const [row] = await db.query<{ n: number }>(
-      "select count(*)::int as n from pg_stat_activity where query like 'alter table pawl.event detach%' and wait_event_type = 'Lock'",
+      "select count(*)::int as n from pg_stat_activity where datname = current_database() and query like 'alter table pawl.event detach%' and wait_event_type = 'Lock'",
     )
     return row!.n === 1
   })
@@ -253,7 +253,7 @@ test('an event that is committed into a day while it is being removed gets its p
     // It commits when the removal waits for it already, and the sequencer has looked past it.
     void until('the removal waits', async () => {
       const [row] = await db.query<{ n: number }>(
-        "select count(*)::int as n from pg_stat_activity where query like 'alter table pawl.event detach%' and wait_event_type = 'Lock'",
+        "select count(*)::int as n from pg_stat_activity where datname = current_database() and query like 'alter table pawl.event detach%' and wait_event_type = 'Lock'",
       )
       return row!.n === 1
     })
@@ -375,7 +375,7 @@ test('two removals of one detached day: the one that comes second finds it gone'
   const waiting = second.query('select pawl.drop_detached_events($1) as is_all', [day0])
   await until('the second one waits', async () => {
     const [row] = await db.query<{ n: number }>(
-      "select count(*)::int as n from pg_stat_activity where query like 'select pawl.drop_detached_events%' and wait_event_type = 'Lock'",
+      "select count(*)::int as n from pg_stat_activity where datname = current_database() and query like 'select pawl.drop_detached_events%' and wait_event_type = 'Lock'",
     )
     return row!.n === 1
   })

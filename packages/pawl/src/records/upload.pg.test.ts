@@ -396,12 +396,16 @@ test('[R8] what counts a whole submission may take longer than an ordinary state
   })
   onTestFinished(() => installProbe(undefined))
   const upload = scope.upload(csv(loadRows(5)), { format: 'csv' }).catch((caught: unknown) => caught)
-  const waits = "select now() - query_start > interval '1 second' as long from pg_stat_activity where wait_event_type = 'Lock'"
-  await until('it has waited longer than that', async () => (await db.query<{ long: boolean }>(waits)).some(({ long }) => long))
-  // It has not been given up and begun again.
-  expect(await db.query(waits)).toHaveLength(1)
-  await client.query('commit')
-  client.release()
+  const waits = `select now() - query_start > interval '1 second' as long from pg_stat_activity
+    where datname = current_database() and wait_event_type = 'Lock'`
+  try {
+    await until('it has waited longer than that', async () => (await db.query<{ long: boolean }>(waits)).some(({ long }) => long))
+    // It has not been given up and begun again.
+    expect(await db.query(waits)).toHaveLength(1)
+  } finally {
+    await client.query('commit')
+    client.release()
+  }
   expect(await upload).toMatchObject({ state: 'validated' })
 })
 
