@@ -644,6 +644,7 @@ declare
   v_first text := p_table || '_first';
   v_last text := p_table || '_last';
   v_used text;
+  v_columns text;
   v_column text := pawl.partition_column(p_table);
   v_today date;
   v_oldest timestamptz;
@@ -680,8 +681,14 @@ begin
   execute format('alter table pawl.%I rename to %I', v_last, v_used);
   perform pawl.add_day_partitions(p_table, v_used_to, greatest(1, v_ahead - v_used_to));
   -- Rows of a clock that was ahead would keep this partition open until their time.
-  execute format('with ahead as (delete from pawl.%I a where a.%I >= %L returning a.*) insert into pawl.%I select a.* from ahead a', v_used, v_column,
-    v_ahead::timestamp at time zone 'UTC', p_table);
+  select string_agg(quote_ident(a.attname), ', ' order by a.attnum) into v_columns
+  from pg_attribute a
+  where a.attrelid = format('pawl.%I', p_table)::regclass
+    and a.attnum > 0
+    and not a.attisdropped
+    and a.attgenerated = '';
+  execute format('with ahead as (delete from pawl.%1$I where %2$I >= %3$L returning %5$s) insert into pawl.%4$I (%5$s) select %5$s from ahead', v_used,
+    v_column, v_ahead::timestamp at time zone 'UTC', p_table, v_columns);
   execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (%L)', p_table, v_used,
     v_until::timestamp at time zone 'UTC', v_used_to::timestamp at time zone 'UTC');
   return true;
