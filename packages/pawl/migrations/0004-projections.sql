@@ -70,12 +70,17 @@ create table pawl.parked_key (
   reason text not null,
   error text,
   attempts integer not null,
+  tried_at bigint,
+  tried_by integer,
+  crashes integer not null default 0,
   parked_at timestamptz not null default pawl.now(),
   primary key (tenant, name, generation, shard, key_tenant, key),
   constraint parked_cursor foreign key (tenant, name, generation, shard) references pawl.cursor (tenant, name, generation, shard),
   constraint state_known check (state in ('parked', 'unparking'))
 );
 create index parked_key_unparking on pawl.parked_key (tenant, name, generation, shard) where state = 'unparking';
+comment on column pawl.parked_key.tried_at is
+  'The position of the event that tried_by (pawl.worker.id) was the last to begin to replay; crashes counts those who died at it.';
 comment on table pawl.parked_key is 'Keys whose event could not be applied. Their later events wait behind it, in pawl.parked_event; other keys go on.';
 
 create table pawl.parked_event (

@@ -13,6 +13,7 @@ import { messageOf, runFenced } from './fenced.ts'
 import type { World } from './world.ts'
 
 const nextStatement = statement(import.meta.url, 'next-unparking')
+const tryStatement = statement(import.meta.url, 'try-parked')
 export const takeEventStatement = statement(import.meta.url, 'take-parked-event')
 export const unparkKeyStatement = statement(import.meta.url, 'unpark-key')
 export const reparkStatement = statement(import.meta.url, 'repark')
@@ -66,6 +67,11 @@ export class Replay {
 
   async #replayNext(next: NextParked): Promise<boolean> {
     const event = await parkedEvent(this.#world, next)
+    const deaths = await tryParked(this.#world, this.#cursor, event)
+    if (deaths !== undefined) {
+      await this.#repark(next, deaths)
+      return false
+    }
     const { effectsAfter } = this.#cursor
     let isFree = false
     const end = await runFenced(this.#world, this.#cursor, {
@@ -102,6 +108,20 @@ export async function parkedEvent(world: World, next: NextParked): Promise<LogEv
   if (next.position === null) return undefined
   const { events } = await readLog(world.reader, { after: Number(next.position) - 1, limit: 1 })
   return events[0]
+}
+
+/** After a crash, before an event is replayed, alone. Says why it is not to be: so many processes died at it that it must be the reason. */
+export async function tryParked(world: World, cursor: HeldCursor, event: LogEvent | undefined): Promise<string | undefined> {
+  if (event === undefined || cursor.crashes === 0) return undefined
+  const [row] = await world.engine.run<{ crashes: number }>(tryStatement, {
+    ...cursor.fencedKey,
+    worker: cursor.worker,
+    key_tenant: event.tenant,
+    key: event.key,
+    position: event.position,
+  })
+  if (row === undefined || row.crashes < cursor.definition.crashes) return undefined
+  return `its process died ${row.crashes} times.`
 }
 
 /** The replay failed: the key waits for a person again, with the new error. */

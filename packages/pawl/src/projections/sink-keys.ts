@@ -37,6 +37,10 @@ export class SinkKeys {
     return this.#ready.length > 0
   }
 
+  get next(): Queued | undefined {
+    return this.#ready[0]?.queue[0]
+  }
+
   /** The next event to work on; its key is busy until `done` or `retry`. */
   take(): Queued | undefined {
     const key = this.#ready.shift()

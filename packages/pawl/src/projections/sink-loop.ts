@@ -4,6 +4,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isPawlError, PawlError } from '../errors.ts'
 import { type LogRead, readLog } from '../events/read-log.ts'
+import type { LogEvent } from '../events/types.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
@@ -13,7 +14,7 @@ import { cursorStatements, type HeldCursor, leaseLost } from './cursor.ts'
 import { type DefinedSink, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
 import { assertSameLog, filterOf, latch, logBounds } from './log-place.ts'
-import { nextUnparking, parkedEvent } from './replay.ts'
+import { nextUnparking, parkedEvent, tryParked } from './replay.ts'
 import { SinkCall } from './sink-call.ts'
 import { type Queued, SinkKeys } from './sink-keys.ts'
 import { SinkStore } from './sink-store.ts'
@@ -162,7 +163,7 @@ export class SinkLoop {
     looking.catch(() => undefined)
     await this.#readPages()
     await looking
-    if (this.#isToBeNoted() && this.#keys.hasReady && !this.#isPaused) await this.cursor.tryAlone(this.#world.engine)
+    if (this.#isToBeNoted() && !this.#isPaused) await this.cursor.tryAlone(this.#world.engine)
     this.#startReady()
     this.#storeSoon()
   }
@@ -181,7 +182,7 @@ export class SinkLoop {
   }
 
   #isToBeNoted(): boolean {
-    return this.cursor.isUntried && !this.#suspect
+    return this.cursor.isUntried && !this.#suspect && this.#running.size === 0 && this.#keys.next?.isParked === false
   }
 
   #isStateKnown(): boolean {
@@ -226,13 +227,17 @@ export class SinkLoop {
     if (monotonicMs() - this.#unparkedMs < unparkEveryMs) return
     this.#unparkedMs = monotonicMs()
     for (const next of await nextUnparking(this.#world, this.cursor)) {
+      // Alone too: whatever dies now is to be known by its name.
+      if (this.#careful > 0 && (this.#hasMore || this.#keys.hasReady || this.#running.size > 0)) return
       const key = { tenant: next.key_tenant, key: next.key }
       // Its last event is being stored; the next one is looked for as soon as that is done.
       if (this.#store.isStoring(key)) this.#unparkedMs = 0
       if (this.#keys.has(key) || this.#store.isStoring(key)) continue
       const event = await parkedEvent(this.#world, next)
+      const deaths = this.#careful > 0 ? await tryParked(this.#world, this.cursor, event) : undefined
       if (event === undefined) this.#store.free(key)
-      else this.#keys.add(event, true)
+      else if (deaths === undefined) this.#keys.add(event, true)
+      else this.#repark(event, deaths)
     }
   }
 
@@ -258,7 +263,7 @@ export class SinkLoop {
 
   async #work(queued: Queued): Promise<void> {
     const { event } = queued
-    if (this.#suspect) {
+    if (this.#suspect && !queued.isParked) {
       this.#suspect = false
       const reason = `Its process died ${this.cursor.crashes} times while event ${event.position} (${event.type}) was handed over.`
       return this.#park(queued, reason, undefined)
@@ -315,14 +320,22 @@ export class SinkLoop {
   async #park(queued: Queued, reason: string, error: unknown): Promise<void> {
     const { event } = queued
     const behind = this.#keys.remove(queued)
-    if (queued.isParked) this.#store.reparked(event, error)
+    if (queued.isParked) this.#repark(event, error)
     else {
       const attempts = Math.max(1, queued.attempt)
       this.#store.park({ event, reason, error, attempts, events: behind.map((each) => each.event) })
+      this.#tellParked(event, reason)
     }
-    const { name } = this.#definition
-    this.#world.events.emit('projection.parked', { name, key: event.key, position: event.position, reason })
     await this.#flush()
+  }
+
+  #repark(event: LogEvent, error: unknown): void {
+    this.#store.reparked(event, error)
+    this.#tellParked(event, messageOf(error))
+  }
+
+  #tellParked({ key, position }: LogEvent, reason: string): void {
+    this.#world.events.emit('projection.parked', { name: this.#definition.name, key, position, reason })
   }
 
   // ---- storing

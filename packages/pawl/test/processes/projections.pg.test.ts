@@ -213,6 +213,49 @@ test('deaths are held against the event that was tried, and not against the next
   ])
 })
 
+test.each([
+  ['wallets', 'entry'],
+  ['mail', 'mail'],
+] as const)(
+  'a parked event of %s whose replay kills its process is parked again after three deaths, and others are replayed',
+  async (scene, effects) => {
+    const db = await createLog(sceneSql)
+    const { pawl, runner } = await standBy(db, scene)
+    await pawl.projections.pause(scene, { reason: 'a test' })
+    await append(db, { key: 'poison', data: { kill: true } }, { key: 'calm' }, { key: 'good' })
+    await until('they have positions', async () => (await db.query('select from pawl.sequencer where position = 3')).length === 1)
+    await runner.stop()
+    // As if the first two had been parked: the third is the next.
+    await db.query("update pawl.cursor set position = 2, state = 'running'")
+    for (const [key, position] of [
+      ['poison', 1],
+      ['calm', 2],
+    ]) {
+      const values = [scene, key]
+      await db.query("insert into pawl.parked_key values ('', $1, 1, 0, '', $2, 'parked', 'by hand', null, 1)", values)
+      await db.query("insert into pawl.parked_event values ('', $1, 1, 0, '', $2, $3)", [...values, position])
+    }
+    await pawl.projections.unpark(scene, { reason: 'a test' })
+    // The first death makes the next ones careful, and theirs count.
+    for (let deaths = 1; deaths <= 4; deaths++) {
+      const victim = new ProjectorProcess(db.url, { scene })
+      expect(await victim.ended()).toBe('SIGKILL')
+    }
+    const survivor = new ProjectorProcess(db.url, { scene })
+    await survivor.hears('projection.parked')
+    await caughtUp(db, scene)
+    const parked = () => db.query('select key, state, reason from pawl.parked_key')
+    await until('the other key is free, and this one waits again', async () => {
+      const keys = await parked()
+      return keys.length === 1 && keys[0]!.state === 'parked'
+    })
+    expect(await parked()).toEqual([
+      { key: 'poison', state: 'parked', reason: 'The replay of event 1 failed: its process died 3 times.' },
+    ])
+    expect(await db.query(`select position::integer from ${effects} order by 1`)).toEqual([{ position: 2 }, { position: 3 }])
+  },
+)
+
 test('a sink whose process is killed hands over again only what was under way, with the same key', async () => {
   const db = await createLog(sceneSql)
   const victim = await ProjectorProcess.holding(db.url, { scene: 'mail' })

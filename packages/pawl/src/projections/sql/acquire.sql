@@ -1,8 +1,8 @@
 -- Takes cursors that nobody living holds, each under a new fence. Whoever held one before is refused from now on. One that this process took
 -- without getting the answer is among them: its fence is none that the process knows. A process that died had many cursors: the first crash makes
--- the next holder careful, and only those count on that end while the next event is tried alone. Where there is no next event none does.
+-- the next holder careful, and only those count on that end while the next event is tried alone. Where there is nothing to do none does.
 -- Locks: their rows, SKIP LOCKED: one whose former holder still has a transaction open is taken at a later look.
--- Plan: cursor_pkey, worker_pkey, sequencer_pkey.
+-- Plan: by an index of each table. With rows in them: cursor_pkey, worker_pkey, sequencer_pkey, parked_key_unparking.
 -- Rows: the cursors that were taken.
 with free as materialized (
   select c.tenant, c.name, c.generation, c.shard,
@@ -15,7 +15,18 @@ with free as materialized (
         and w.close_reason is distinct from 'stopped'
     )
     and (c.crashes = 0 or c.tried_at is not distinct from c.position)
-    and c.position < (select s.position from pawl.sequencer s where s.tenant = '') as is_crash
+    and (
+      c.position < (select s.position from pawl.sequencer s where s.tenant = '')
+      or exists (
+        select
+        from pawl.parked_key k
+        where k.tenant = c.tenant
+          and k.name = c.name
+          and k.generation = c.generation
+          and k.shard = c.shard
+          and k.state = 'unparking'
+      )
+    ) as is_crash
   from pawl.cursor c
   where c.tenant = :tenant::text
     and c.name = :name::text

@@ -4,7 +4,9 @@
 -- Rows: the keys.
 with keys as (
   update pawl.parked_key k
-  set state = 'unparking'
+  set state = 'unparking',
+    tried_at = null,
+    crashes = 0
   where k.tenant = :tenant::text
     and k.name = :name::text
     and k.state = 'parked'
