@@ -3,7 +3,7 @@
 import { assertKnown, between, type Durability, durabilities, notOneOf, whole } from '../config.ts'
 import { NonRetryable, PawlError } from '../errors.ts'
 import { delayMsMax, durationMs } from '../kernel/clock.ts'
-import { type Backoff, backoffMs } from '../kernel/retry.ts'
+import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
 import { invalid } from './payload.ts'
 import type { DefineOptions, KindOptions, StandardSchema } from './types.ts'
 
@@ -113,16 +113,6 @@ export function readPayload(kind: DefinedKind, payload: unknown, version: number
   }
   if (version === kind.payloadVersion || kind.upgrade === undefined) return validate(kind, payload)
   return validate(kind, kind.upgrade(payload, version))
-}
-
-/** A hook that throws has said nothing about the error: it is retried like any other, within the attempts. */
-function mayRetry(kind: DefinedKind, error: unknown, onHookError: ((thrown: unknown) => void) | undefined): boolean {
-  try {
-    return kind.when?.(error) !== false
-  } catch (thrown) {
-    onHookError?.(thrown)
-    return true
-  }
 }
 
 /** The delay before the next attempt, or undefined when there is none: the error is final or the attempts are used up. */

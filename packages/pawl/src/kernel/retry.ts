@@ -43,3 +43,17 @@ export async function retrying<T>(
     }
   }
 }
+
+/** A hook that throws has said nothing about the error: it is retried like any other, within the attempts. */
+export function mayRetry(
+  { when }: { readonly when: ((error: unknown) => boolean) | undefined },
+  error: unknown,
+  onHookError: ((thrown: unknown) => void) | undefined,
+): boolean {
+  try {
+    return when?.(error) !== false
+  } catch (thrown) {
+    onHookError?.(thrown)
+    return true
+  }
+}

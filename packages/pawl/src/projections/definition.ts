@@ -4,7 +4,7 @@ import { assertKnown, whole } from '../config.ts'
 import { isPawlError, NonRetryable, PawlError } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
 import { durationMs } from '../kernel/clock.ts'
-import { type Backoff, backoffMs } from '../kernel/retry.ts'
+import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
 import { assertTables } from './tables.ts'
 import type {
   CursorKind,
@@ -171,8 +171,13 @@ function baseOf(
 }
 
 /** The delay before the next attempt, or undefined when there is none: the error is final or the attempts are used up. */
-export function retryDelayMs(definition: Defined, failures: number, error: unknown): number | undefined {
-  if (error instanceof NonRetryable || isPawlError(error, 'PAWL_ROWS_EXPECTED') || definition.when?.(error) === false)
+export function retryDelayMs(
+  definition: Defined,
+  failures: number,
+  error: unknown,
+  onHookError: (thrown: unknown) => void,
+): number | undefined {
+  if (error instanceof NonRetryable || isPawlError(error, 'PAWL_ROWS_EXPECTED') || !mayRetry(definition, error, onHookError))
     return undefined
   if (failures >= definition.attempts) return undefined
   return Math.max(1, backoffMs(definition.backoff, failures))

@@ -289,7 +289,7 @@ export class LogLoop {
       this.#standstill = await this.cursor.reload(this.#world.engine)
       return undefined
     }
-    const retryInMs = retryDelayMs(this.#definition, row.attempts, error)
+    const retryInMs = retryDelayMs(this.#definition, row.attempts, error, this.#world.onTrouble)
     const { name } = this.#definition
     const { key, position } = event
     this.#world.events.emit('projection.failed', { name, key, position, attempt: row.attempts, error, retryInMs })

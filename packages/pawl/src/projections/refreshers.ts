@@ -168,7 +168,7 @@ export class Refreshers {
     if (row === undefined) return
     const attempt = row.attempts
     const position = Number(row.position)
-    const retryInMs = retryDelayMs(definition, attempt, error)
+    const retryInMs = retryDelayMs(definition, attempt, error, this.#world.onTrouble)
     this.#world.events.emit('projection.failed', { name, key: entity, position, attempt, error, retryInMs })
     const reason = `The refresh of ${entity} failed ${attempt} time(s): ${messageOf(error)}`
     await runs.run(delayStatement, { ...key, delay_ms: retryInMs ?? null, reason })

@@ -303,7 +303,7 @@ export class SinkLoop {
   async #failed(queued: Queued, error: unknown): Promise<void> {
     const { event, attempt } = queued
     const { name } = this.#definition
-    const retryInMs = retryDelayMs(this.#definition, attempt, error)
+    const retryInMs = retryDelayMs(this.#definition, attempt, error, this.#world.onTrouble)
     this.#world.events.emit('projection.failed', { name, key: event.key, position: event.position, attempt, error, retryInMs })
     if (retryInMs === undefined) {
       const reason = `Event ${event.position} (${event.type}) failed ${attempt} time(s): ${messageOf(error)}`

@@ -160,6 +160,27 @@ test('[O7] an error whose message the database does not take parks its key all t
   expect((await pawl.projections.parked('out'))[0]!.reason).toMatch(/^Event 1 \(Added\) failed 1 time\(s\): Unexpected token/)
 })
 
+test('[O7] a retry.when that throws says nothing: the event is tried again, parked at its limit, and its process lives', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const when = () => {
+    throw new Error('this hook is broken')
+  }
+  const handle = () => {
+    throw new Error('cannot take it')
+  }
+  pawl.projections.sink('out', { retry: { ...retry, when }, handle })
+  pawl.projections.define('log', { retry: { ...retry, when }, each: handle })
+  await append(db, { key: 'poison' })
+  await startRunner(pawl)
+  for (const name of ['out', 'log']) {
+    await until('it is parked', async () => (await pawl.projections.parked(name)).length === 1)
+    expect(await pawl.projections.parked(name)).toMatchObject([
+      { attempts: 3, reason: 'Event 1 (Added) failed 3 time(s): cannot take it' },
+    ])
+  }
+})
+
 test('[O7] a poison event parks its key with the reason, other keys flow, and unparking replays in order', async () => {
   const db = await createLog()
   const pawl = db.pawl()
