@@ -9,14 +9,12 @@ import { createDatabase } from './support/database.ts'
 import { defineLoads } from './support/records.ts'
 
 const root = fileURLToPath(new URL('../../../', import.meta.url))
-const memoryMbMax = 160
-/** Of V8's nursery, as Node 20 has it. Node 24 lets it grow to 128 MB in any process that is busy, whatever that process holds. */
-const semiSpaceMb = 16
+const memoryMbMax = 200
 
 async function uploadThere(spec: UploadSpec): Promise<UploadSaid> {
   const { stdout } = await promisify(execFile)(
     process.execPath,
-    ['--expose-gc', `--max-semi-space-size=${semiSpaceMb}`, inject('programs')['records-upload'], JSON.stringify(spec)],
+    ['--expose-gc', inject('programs')['records-upload'], JSON.stringify(spec)],
     {
       cwd: root,
       maxBuffer: 10_000_000,
