@@ -214,8 +214,9 @@ test('deaths are held against the event that was tried, and not against the next
 })
 
 test.each([
-  ['wallets', 'entry'],
-  ['mail', 'mail'],
+  ['wallets', 'select position::integer from entry order by 1'],
+  // A sink is handed what was under way at a death again.
+  ['mail', 'select distinct position::integer from mail order by 1'],
 ] as const)(
   'a parked event of %s whose replay kills its process is parked again after three deaths, and others are replayed',
   async (scene, effects) => {
@@ -252,7 +253,7 @@ test.each([
     expect(await parked()).toEqual([
       { key: 'poison', state: 'parked', reason: 'The replay of event 1 failed: its process died 3 times.' },
     ])
-    expect(await db.query(`select position::integer from ${effects} order by 1`)).toEqual([{ position: 2 }, { position: 3 }])
+    expect(await db.query(effects)).toEqual([{ position: 2 }, { position: 3 }])
   },
 )
 
