@@ -323,6 +323,11 @@ export function runJoined(client: PoolClient, config: QueryConfig, join: Join): 
   })
 }
 
+interface CopyWire {
+  readonly stream: { readonly writable: boolean; write(bytes: Buffer): unknown }
+  endCopyFrom(): void
+}
+
 /** A COPY from here. It is a Query of pg's own, which a pipelined client accepts; await it before anything else is sent. */
 class CopyIn extends pg.Query {
   readonly #data: Buffer
@@ -332,9 +337,14 @@ class CopyIn extends pg.Query {
     this.#data = data
   }
 
-  handleCopyInResponse(connection: { sendCopyFromChunk(chunk: Buffer): void; endCopyFrom(): void }): void {
-    connection.sendCopyFromChunk(this.#data)
-    connection.endCopyFrom()
+  /** One CopyData message with the bytes as they are: what pg itself would send is a copy of them. */
+  handleCopyInResponse(wire: CopyWire): void {
+    if (!wire.stream.writable) return
+    const header = Buffer.from('d\0\0\0\0')
+    header.writeUInt32BE(this.#data.length + 4, 1)
+    wire.stream.write(header)
+    wire.stream.write(this.#data)
+    wire.endCopyFrom()
   }
 }
 

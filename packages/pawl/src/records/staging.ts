@@ -14,7 +14,7 @@ const lookupStatement = statement(import.meta.url, 'lookup')
 const progressStatement = statement(import.meta.url, 'stage-progress')
 const errorsStatement = statement(import.meta.url, 'errors-add')
 
-export const batchRows = 2500
+export const batchRows = 1000
 /** A batch ends early when its rows are large, so that memory is bounded in bytes too. */
 export const batchChars = 4_000_000
 /** About what an error with its texts needs. */
@@ -106,6 +106,8 @@ export class Stager {
   readonly #set: DefinedSet
   readonly #staged: Staged
   #errors = 0
+  /** For every batch the same: they are staged one behind the other, and buffers of their own would pile up until they are collected. */
+  #bytes = Buffer.alloc(0)
   #last = Promise.resolve()
   lines = 0
   lastLine = 0
@@ -131,8 +133,10 @@ export class Stager {
   }
 
   async #stage(rows: readonly ReadRow[], bytes: number, met: readonly Met[] | undefined): Promise<void> {
-    const data = Buffer.from(
-      met === undefined ? firstText(this.#tenant, this.#staged.id, rows) : text(this.#tenant, this.#staged.id, rows, met),
+    const data = this.#encode(
+      met === undefined
+        ? firstLines(this.#tenant, this.#staged.id, rows)
+        : comparedLines(this.#tenant, this.#staged.id, rows, met),
     )
     const columns = `tenant, submission, line, kind, is_new, type, key, hash, classification, data, changed${met === undefined ? '' : ', record_id'}`
     const faults = rows.flatMap((row) => row.faults.map((fault) => ({ line: row.line, fault })))
@@ -158,6 +162,15 @@ export class Stager {
     this.lines += rows.length
     this.lastLine = rows.at(-1)!.line
     if (probe.on) await probe.hit('records.stage.committed', { id: this.#staged.id, lines: this.lines })
+  }
+
+  #encode(texts: readonly string[]): Buffer {
+    // UTF-8 needs at most three bytes for a unit of a text.
+    const bytesMax = 3 * texts.reduce((chars, each) => chars + each.length, 0)
+    if (this.#bytes.length < bytesMax) this.#bytes = Buffer.allocUnsafeSlow(bytesMax)
+    let end = 0
+    for (const each of texts) end += this.#bytes.write(each, end)
+    return this.#bytes.subarray(0, end)
   }
 
   #lookup(rows: readonly ReadRow[]): Promise<Met[]> {
@@ -219,28 +232,25 @@ function copyNullable(value: string | null): string {
   return value === null ? '\\N' : copyText(value)
 }
 
-/** The rows of a COPY as pieces: joined once they are one text, and adding them up would make a tree of tens of thousands. */
-function firstText(tenant: string, id: string, rows: readonly ReadRow[]): string {
+function firstLines(tenant: string, id: string, rows: readonly ReadRow[]): string[] {
   const start = `${copyText(tenant)}\t${id}\t`
-  const lines = rows.map((row) => {
+  return rows.map((row) => {
     const kind = row.faults.length === 0 ? 'C' : row.key === '' ? 'X' : 'I'
     return `${start}${row.line}\t${kind}\tt\t${copyText(row.type)}\t${copyText(row.key)}\t${contentText(row, kind === 'C')}\t\\N\n`
   })
-  return lines.join('')
 }
 
 function contentText(row: ReadRow, isKept: boolean): string {
   return isKept ? `${row.hash}\t${copyNullable(row.classification)}\t${copyJson(row.data)}` : '\\N\t\\N\t\\N'
 }
 
-function text(tenant: string, id: string, rows: readonly ReadRow[], met: readonly Met[]): string {
+function comparedLines(tenant: string, id: string, rows: readonly ReadRow[], met: readonly Met[]): string[] {
   const start = `${copyText(tenant)}\t${id}\t`
-  const lines = rows.map((row, index) => {
+  return rows.map((row, index) => {
     const found = met[index]!
     const kind = row.faults.length === 0 ? kindOf(found) : row.key === '' ? 'X' : kindOf(found) === 'C' ? 'I' : 'J'
     const changed = kind === 'U' ? copyText(textsLiteral(changedFields(found.data, row.data))) : '\\N'
     const about = `${row.line}\t${kind}\t${found.is_new ? 't' : 'f'}\t${copyText(row.type)}\t${copyText(row.key)}`
     return `${start}${about}\t${contentText(row, kind === 'C' || kind === 'U')}\t${changed}\t${found.record_id}\n`
   })
-  return lines.join('')
 }

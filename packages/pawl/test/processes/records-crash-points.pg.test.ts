@@ -15,7 +15,7 @@ async function createScene(): Promise<TestDatabase> {
   return db
 }
 
-/** Three batches of an upload. */
+/** Six batches of an upload. */
 const staged = 5200
 
 function* file(rows: number): Generator<string> {
@@ -24,8 +24,8 @@ function* file(rows: number): Generator<string> {
 }
 
 const whileStaging: readonly (readonly [ProbeName, number, string, number])[] = [
-  ['records.stage.committed', 1, 'uploading', 2500],
-  ['records.stage.committed', 3, 'uploading', staged],
+  ['records.stage.committed', 1, 'uploading', 1000],
+  ['records.stage.committed', 6, 'uploading', staged],
   ['records.validate.before', 1, 'validating', staged],
   ['records.validate.after', 1, 'validated', staged],
   ['records.submit.written', 1, 'validated', staged],
