@@ -155,6 +155,28 @@ describe.each(['run', 'tx'] as const)('a running %s handler', (shape) => {
     if (shape === 'tx') expect(await db.query('select from effect')).toHaveLength(0)
   })
 
+  test('[J17] gets its signal as soon as it listens again where nobody listened when it was cancelled, and not a heartbeat later', async () => {
+    const { pawl, id, context, answer } = await running(shape, {}, 60_000)
+    const listeners = () =>
+      db.query<{ pid: number }>(
+        "select pid from pg_stat_activity where datname = current_database() and query = 'listen pawl_lost' and state = 'idle'",
+      )
+    await until('it listens', async () => (await listeners()).length === 1)
+    const allowConnections = (isAllowed: boolean) =>
+      db.query('update pg_database set datallowconn = $1 where datname = current_database()', [isAllowed])
+    try {
+      await allowConnections(false)
+      await db.query('select pg_terminate_backend($1, 10000)', [(await listeners())[0]!.pid])
+      await pawl.jobs.cancel(id, { reason: 'enough' })
+    } finally {
+      await allowConnections(true)
+    }
+    await until('the signal fires', () => context.signal.aborted)
+    expect(context.signal.reason).toMatchObject({ code: 'PAWL_CANCELLED', message: expect.stringContaining('enough') })
+    answer()
+    await until('the late result is refused', async () => (await db.query('select from pawl.refusal')).length > 0)
+  })
+
   test('[J17] a cancellation that rolled back changes nothing', async () => {
     const { pawl, worker, id, context, answer } = await running(shape, {}, 100)
     const client = await db.pool.connect()

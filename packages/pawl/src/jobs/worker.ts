@@ -248,7 +248,7 @@ export class Worker {
       onLost: (worker) => this.#onLost(worker),
       onKeeper: (message) => this.#onKeeper(message),
       onNotify: (channel, payload) => this.#onNotify(channel, payload),
-      onConnect: () => this.#changed.fire(),
+      onConnect: () => this.#onConnect(),
       onTrouble: (error) => this.#ends.trouble(error),
     })
   }
@@ -354,6 +354,12 @@ export class Worker {
     if (channel === 'pawl_wake') {
       if (this.#options.queues.includes(payload)) this.#changed.fire()
     } else if (payload === String(this.#incarnation.id)) void this.#lost.look()
+  }
+
+  /** What was notified meanwhile, of new jobs and of lost ones, is looked for. */
+  #onConnect(): void {
+    this.#changed.fire()
+    void this.#lost.look()
   }
 
   /** Signals abort; whatever finishes may still settle under its fence. */
