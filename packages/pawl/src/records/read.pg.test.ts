@@ -328,6 +328,30 @@ test('submissions are listed by their state, newest first, page by page, of a sc
   }
 })
 
+test('pages of any size fit together, and each has what was asked for', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(
+    pawl.records.define('many', { scope: ['x'], types: { row: { key: 'id', columns: { id: 'text' } } } }),
+    {
+      x: '1',
+    },
+  )
+  const ids = Array.from({ length: 2500 }, (_, n) => `k${String(n).padStart(4, '0')}`)
+  await scope.append(ids.map((id) => ({ data: { id } })))
+  for (const limit of [999, 1000, 1001, 1700, 2499, 2501]) {
+    const pages: string[][] = []
+    for (let after: string | undefined; pages.length === 0 || after !== undefined; ) {
+      const { items, next } = await scope.list({ limit, ...(after === undefined ? {} : { after }) })
+      pages.push(items.map(({ key }) => key))
+      after = next
+    }
+    expect(pages.map(({ length }) => length)).toEqual(
+      Array.from({ length: Math.ceil(2500 / limit) }, (_, n) => Math.min(limit, 2500 - n * limit)),
+    )
+    expect(pages.flat()).toEqual(ids)
+  }
+})
+
 test('an export can be uploaded again and changes nothing', async () => {
   const pawl = db.pawl()
   const type = { key: 'id', columns: { id: 'text', note: 'text', tonnes: 'number', ok: 'boolean' } } as const

@@ -17,6 +17,10 @@ const historyStatement = statement(import.meta.url, 'history')
 const numberAtStatement = statement(import.meta.url, 'number-at')
 const scopeStatement = statement(import.meta.url, 'scope-read')
 
+/** A page ends behind so many bytes. It is read in steps, because the database passes over what is behind them. */
+const pageBytes = 4_000_000
+const stepRows = 1000
+
 const numberMax = '9223372036854775807'
 
 export interface ReadPlace {
@@ -84,23 +88,34 @@ export async function listRecords(
   options: ListRecordsOptions,
 ): Promise<Page<RecordVersion> & { readonly number: string | undefined }> {
   const start = options.after === undefined ? undefined : readCursor(options.after)
-  const number = start?.number ?? (await numberAt(core, place, options.at))
   const limit = whole('limit', options.limit ?? 100, 1, 10_000)
-  const rows = await read<VersionRow & { pinned: string; found: number }>(core, pageStatement, {
-    ...names(place),
-    number,
-    type: options.type ?? null,
-    filter: options.filter === undefined ? null : filterText(options.filter),
-    with_deleted: options.withDeleted ?? false,
-    after_type: start?.type ?? options.type ?? '',
-    after_key: start?.key ?? '',
-    limit,
-  })
-  const last = rows.at(-1)
-  // Large records cut a page short.
-  const isLast = last === undefined || (last.found < limit && rows.length === last.found)
-  const next = isLast ? undefined : cursor({ number: last.pinned, type: last.type, key: last.key })
-  return { items: rows.map(toVersion), next, number: last?.pinned ?? number ?? undefined }
+  const filter = options.filter === undefined ? null : filterText(options.filter)
+  let number = start?.number ?? (await numberAt(core, place, options.at))
+  let after = { type: start?.type ?? options.type ?? '', key: start?.key ?? '' }
+  const items: RecordVersion[] = []
+  for (let bytes = 0; items.length < limit && bytes < pageBytes; ) {
+    const asked = Math.min(limit - items.length, stepRows)
+    const rows = await read<VersionRow & { pinned: string; bytes: number }>(core, pageStatement, {
+      ...names(place),
+      number,
+      type: options.type ?? null,
+      filter,
+      with_deleted: options.withDeleted ?? false,
+      after_type: after.type,
+      after_key: after.key,
+      limit: asked,
+      bytes_max: pageBytes - bytes,
+    })
+    for (const row of rows) items.push(toVersion(row))
+    const last = rows.at(-1)
+    if (last !== undefined) {
+      bytes += last.bytes
+      number = last.pinned
+      after = { type: last.type, key: last.key }
+    }
+    if (rows.length < asked && bytes < pageBytes) return { items, next: undefined, number: number ?? undefined }
+  }
+  return { items, next: cursor({ number: number!, ...after }), number: number! }
 }
 
 /** A field without a value would be left out of the text, and everything would match. */

@@ -1,9 +1,9 @@
 -- A page of records of a scope in the order of their keys, as they are committed or were at a number. With a number that stays the same, pages
 -- fit together whatever is committed between them.
 -- Locks: none.
--- Plan: record_scope_name, record_pkey in order, record_version_pkey. Nothing is sorted. A length is known without reading a long text.
--- Rows: the next ones after (:after_type, :after_key), none behind 4 MB; found is how many there would have been; pinned is the number that they
--- were read at.
+-- Plan: record_scope_name, record_pkey in order, record_version_pkey. Nothing is sorted. Data are made a text once, in the inner query.
+-- Rows: the next ones after (:after_type, :after_key), none behind :bytes_max; bytes are those up to each; pinned is the number that they were
+-- read at.
 with scope as materialized (
   select s.id, least(coalesce(:number::bigint, s.committed), s.committed) as number
   from pawl.record_scope s
@@ -12,13 +12,12 @@ with scope as materialized (
     and s.scope = :scope::text
 )
 select p.type, p.key, p.number::text as number, p.status, p.submission::text as submission, p.schema_version, p.classification, p.changed,
-  p.data::text as data, p.is_erased, (select s.number from scope s)::text as pinned, p.found
+  p.data, p.is_erased, (select s.number from scope s)::text as pinned, p.bytes::integer as bytes
 from (
   select f.type, f.key, f.number, f.status, f.submission, f.schema_version, f.classification, f.changed, f.data, f.is_erased,
-    (count(*) over ())::integer as found,
-    sum(octet_length(f.data::text)) over (order by f.type, f.key rows between unbounded preceding and 1 preceding) as bytes_before
+    sum(coalesce(octet_length(f.data), 0)) over (order by f.type, f.key rows unbounded preceding) as bytes
   from (
-    select r.type, r.key, v.number, v.status, v.submission, v.schema_version, v.classification, v.changed, v.data, v.is_erased
+    select r.type, r.key, v.number, v.status, v.submission, v.schema_version, v.classification, v.changed, v.data::text as data, v.is_erased
     from pawl.record r
     cross join lateral (
       select w.number, w.status, w.submission, w.schema_version, w.classification, w.changed, w.data, w.is_erased
@@ -40,5 +39,5 @@ from (
     limit :limit::integer
   ) f
 ) p
-where coalesce(p.bytes_before, 0) < 4000000
+where p.bytes - coalesce(octet_length(p.data), 0) < :bytes_max::integer
 order by p.type, p.key
