@@ -330,12 +330,8 @@ test('submissions are listed by their state, newest first, page by page, of a sc
 
 test('pages of any size fit together, and each has what was asked for', async () => {
   const pawl = db.pawl()
-  const scope = pawl.records.in(
-    pawl.records.define('many', { scope: ['x'], types: { row: { key: 'id', columns: { id: 'text' } } } }),
-    {
-      x: '1',
-    },
-  )
+  const set = pawl.records.define('many', { scope: ['x'], types: { row: { key: 'id', columns: { id: 'text' } } } })
+  const scope = pawl.records.in(set, { x: '1' })
   const ids = Array.from({ length: 2500 }, (_, n) => `k${String(n).padStart(4, '0')}`)
   await scope.append(ids.map((id) => ({ data: { id } })))
   for (const limit of [999, 1000, 1001, 1700, 2499, 2501]) {

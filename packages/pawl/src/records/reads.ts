@@ -17,7 +17,7 @@ const historyStatement = statement(import.meta.url, 'history')
 const numberAtStatement = statement(import.meta.url, 'number-at')
 const scopeStatement = statement(import.meta.url, 'scope-read')
 
-/** A page ends behind so many bytes. It is read in steps, because the database passes over what is behind them. */
+/** A page ends behind so many bytes. It is read in steps: of the one in which it ends the database reads all rows, also those behind the end. */
 const pageBytes = 4_000_000
 const stepRows = 1000
 
