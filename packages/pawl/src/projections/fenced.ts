@@ -74,6 +74,7 @@ export async function runFenced(world: World, cursor: HeldCursor, work: FencedWo
   return tell(world, cursor, error)
 }
 
+/** Only our own statements: what goes wrong here is not the handler's failure. */
 async function begin(world: World, cursor: HeldCursor, work: FencedWork, tx: HandlerTx): Promise<boolean> {
   const { durability } = world.config
   if (durability !== 'durable') tx.send('select pawl.set_durability($1::text, true)', [durability])
@@ -83,8 +84,8 @@ async function begin(world: World, cursor: HeldCursor, work: FencedWork, tx: Han
       ? tx.run<{ effects_after: string | null }>(cursorStatements.stay, { ...cursor.fencedKey, idle_ms: String(idleMs) })
       : tx.run<{ effects_after: string | null }>(cursorStatements.move, cursor.moveTo(work.to, idleMs))
   const [moved, prepared] = await Promise.allSettled([moving, work.prepare?.(tx)])
-  if (moved.status === 'rejected') throw moved.reason
-  if (prepared.status === 'rejected') throw prepared.reason
+  if (moved.status === 'rejected') throw broken(moved.reason)
+  if (prepared.status === 'rejected') throw broken(prepared.reason)
   const [row] = moved.value
   if (row === undefined) return false
   // Generations were switched since we last looked: the names of the tables are other ones now.
@@ -113,11 +114,12 @@ async function tell(world: World, cursor: HeldCursor, error: unknown): Promise<F
   return { type: 'failed', error }
 }
 
-/** The transaction's own connection broke: whatever the handler threw then, it is not its failure. */
+/** The transaction could not begin, or its connection broke: whatever the handler threw then, it is not its failure. */
 class Broken extends Error {}
 
 function broken(error: unknown): unknown {
-  return isPawlError(error, 'PAWL_COMMIT_UNKNOWN') ? error : new Broken('the connection broke', { cause: error })
+  const isTold = error instanceof Broken || isPawlError(error, 'PAWL_COMMIT_UNKNOWN')
+  return isTold ? error : new Broken('the transaction broke', { cause: error })
 }
 
 /** An event that was inserted by SQL in a replay cannot be taken back out of the log, so the transaction must not commit. */

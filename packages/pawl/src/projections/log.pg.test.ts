@@ -126,6 +126,37 @@ test('[P4] a key that was parked by a commit without an answer stays parked: its
   expect(await pawl.projections.parked('p')).toMatchObject([{ key: 'a', events: 2, firstPosition: 1 }])
 })
 
+test.each(['begin', 'update pawl.cursor', 'select c.effects_after'])(
+  '[P3] a connection that breaks at our own "%s" costs an event none of its attempts',
+  async (sent) => {
+    const db = await createLog()
+    const proxy = await FaultProxy.start(db.url)
+    onTestFinished(() => proxy.stop())
+    const pawl = db.pawl({ databaseUrl: proxy.url })
+    const got: number[] = []
+    let isBroken = true
+    pawl.projections.define('p', {
+      retry: { ...retry, attempts: 1 },
+      each: ({ key, position }) => {
+        if (key === 'bad' && isBroken) throw new NonRetryable('no')
+        got.push(position)
+      },
+    })
+    await append(db, { key: 'bad' })
+    await startRunner(pawl)
+    await caughtUp(db, 'p')
+    isBroken = false
+    const { happened } = proxy.loseRequest(new RegExp(`^(--.*\n)*${sent}`), { of: / handler$/ })
+    // An event by the cursor's move, and a parked one by its stay.
+    await append(db, { key: 'a' })
+    await pawl.projections.unpark('p', { key: 'bad', reason: 'mended' })
+    await happened
+    await until('the parked one is applied', async () => (await pawl.projections.parked('p')).length === 0)
+    await caughtUp(db, 'p')
+    expect(got.sort()).toEqual([1, 2])
+  },
+)
+
 test('[P3] an error whose message has a NUL parks its key all the same', async () => {
   const db = await createLog()
   const pawl = db.pawl()
@@ -179,36 +210,40 @@ test('the time that a handler may take is for each event, not for all of a trans
   const db = await createLog()
   const pawl = db.pawl()
   const got: number[] = []
+  // All of them take longer than that; each has seconds to spare, so that a machine that stalls does not end one.
   pawl.projections.define('p', {
-    timeout: 1000,
+    timeout: 4000,
     each: async ({ position }, tx) => {
       got.push(position)
-      await tx.query('select pg_sleep(0.3)')
+      await tx.query('select pg_sleep(0.4)')
     },
   })
-  await append(db, ...Array.from({ length: 6 }, () => ({ key: 'a' })))
+  await append(db, ...Array.from({ length: 12 }, () => ({ key: 'a' })))
   await startRunner(pawl)
   await caughtUp(db, 'p')
-  expect(got).toEqual([1, 2, 3, 4, 5, 6])
+  expect(got).toEqual(Array.from({ length: 12 }, (_, n) => n + 1))
 })
 
 test('a statement may take as long as its handler, also where the connection would have given up', async () => {
   const db = await createLog()
-  const pawl = db.pawl({ queryTimeoutMs: 1000 })
-  let calls = 0
-  pawl.projections.define('p', {
-    timeout: '1m',
-    each: async (event, tx) => {
-      calls++
-      if (event.key === 'asked') await tx.query('select pg_sleep(2)')
-      else tx.send('select pg_sleep(2)')
-    },
-  })
-  await append(db, { key: 'asked' })
-  await append(db, { key: 'sent' })
+  // Everything else that a runner asks, from its start on, has this long for its answer, also on a machine that stalls.
+  const pawl = db.pawl({ queryTimeoutMs: 4000 })
+  const calls: string[] = []
+  const names = ['asked', 'sent']
+  for (const name of names) {
+    pawl.projections.define(name, {
+      timeout: '1m',
+      each: async (_event, tx) => {
+        calls.push(name)
+        if (name === 'asked') await tx.query('select pg_sleep(5)')
+        else tx.send('select pg_sleep(5)')
+      },
+    })
+  }
+  await append(db, { key: 'a' })
   await startRunner(pawl)
-  await caughtUp(db, 'p')
-  expect(calls).toBe(2)
+  for (const name of names) await caughtUp(db, name)
+  expect(calls.sort()).toEqual(names)
 })
 
 test('[P3] an event is counted as failed and parked also while the server is still at the statement that took too long', async () => {
@@ -298,7 +333,7 @@ test('[P8] after seen(token) the row is there', async () => {
   await startRunner(pawl)
   for (let n = 0; n < 20; n++) {
     const token = await append(db, { key: `w${n}`, data: { amount: n } }, { key: 'all', data: { amount: 1 } })
-    await pawl.projections.seen('wallets', token)
+    await pawl.projections.seen('wallets', token, { timeout: '20s' })
     expect(await db.query('select balance::integer from wallet where id = $1', [`w${n}`])).toEqual([{ balance: n }])
     expect(await db.query("select balance::integer from wallet where id = 'all'")).toEqual([{ balance: n + 1 }])
   }
@@ -317,7 +352,7 @@ test('[P8] seen waits for a transaction that is still open, and says why it give
     code: 'PAWL_TIMED_OUT',
     message: expect.stringContaining('still open'),
   })
-  const seeing = pawl.projections.seen('wallets', token)
+  const seeing = pawl.projections.seen('wallets', token, { timeout: '20s' })
   await client.query('commit')
   client.release()
   await seeing
@@ -392,6 +427,8 @@ test('[P2] a holder that was overtaken and has not noticed is refused by its fen
   installProbe(undefined)
   await caughtUp(db, 'wallets')
   expect(refused).toEqual([fence])
+  // The event comes first; what is kept of it is written on a connection of its own.
+  await until('the refusal is kept', async () => (await db.query('select from pawl.refusal')).length > 0)
   expect(await db.query('select fence::text, what from pawl.refusal')).toEqual([{ fence, what: 'cursor' }])
   expect(await db.query('select position::integer from entry order by 1')).toEqual([{ position: 1 }, { position: 2 }])
 })
