@@ -51,6 +51,7 @@ export const purposeOf: Readonly<Partial<Record<ProbeName, string>>> = {
   'projections.park.before': 'handler',
   'projections.unpark.handled': 'handler',
   'projections.sink.handled': 'projections',
+  'projections.state.taken': 'handler',
   'projections.state.handled': 'handler',
   'projections.switch.before_commit': 'caller commit',
   'records.stage.committed': 'caller commit',

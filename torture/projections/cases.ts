@@ -15,6 +15,7 @@ const probes: readonly ProbeName[] = [
   'projections.fail.before',
   'projections.park.before',
   'projections.unpark.handled',
+  'projections.state.taken',
   'projections.state.handled',
   'projections.rebuild.held',
   'projections.switch.before_commit',

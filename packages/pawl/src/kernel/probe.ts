@@ -43,6 +43,7 @@ export const probeNames = [
   'projections.unpark.handled',
   'projections.sink.handled',
   'projections.sink.flushed',
+  'projections.state.taken',
   'projections.state.handled',
   'projections.rebuild.held',
   'projections.switch.before_commit',

@@ -67,6 +67,9 @@ export class Applier {
         await this.handle(waiting.length === 0 ? events : events.filter((event) => !parked.has(keyOf(event))), tx, context)
         if (probe.on) await probe.hit('projections.batch.handled', this.#cursor)
       },
+      onCommitted: () => {
+        if (this.#definition.kind === 'state') this.#world.onRefreshable()
+      },
     })
   }
 

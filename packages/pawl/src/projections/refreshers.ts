@@ -95,6 +95,7 @@ export class Refreshers {
         await tx.rollback()
         return 'nothing'
       }
+      if (probe.on) await probe.hit('projections.state.taken', taken.entity)
       tx.answerMs = this.#world.config.database.queryTimeoutMs + timeoutMs
       tx.send('savepoint refresh')
       const marks = await tx.run(clearStatement, { ...key, entity: taken.entity })

@@ -1,6 +1,8 @@
-import { expect, test } from 'vitest'
+import { installProbe } from 'pawl/testing'
+import { expect, onTestFinished, test, vi } from 'vitest'
 import { deferred, until } from '../../test/support/database.ts'
 import { append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
+import { Wakeup } from '../kernel/signal.ts'
 
 const sql = `
   create table article (id text primary key, title text not null, version integer not null default 1);
@@ -68,7 +70,7 @@ test('a change that comes while its entity is refreshed is refreshed again, and 
   expect(await db.query('select from search')).toEqual([])
   await expect(pawl.projections.seen('search', token, { timeout: 50 })).rejects.toMatchObject({ code: 'PAWL_TIMED_OUT' })
   hold.resolve()
-  await pawl.projections.seen('search', token)
+  await pawl.projections.seen('search', token, { timeout: '20s' })
   expect(seen).toEqual([1, 2])
   expect(await db.query('select version, refreshes from search')).toEqual([{ version: 2, refreshes: 2 }])
 })
@@ -94,8 +96,12 @@ test('pause waits for a refresh that is under way, and none begins after it', as
   await until('one is under way', () => begun === 1)
   const pausing = pawl.projections.pause('search', { reason: 'a migration' })
   const atPause = pausing.then(() => db.query('select id from search'))
+  // For the refresh, by the statement behind the committed pause: others may wait for a moment too, before it is paused.
   const waiting = until('it waits', async () => {
-    const rows = await db.query("select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")
+    const rows = await db.query(
+      `select from pg_stat_activity
+       where datname = current_database() and wait_event_type = 'Lock' and query like '%pawl.cursor%' and query like '%for update'`,
+    )
     return rows.length > 0
   })
   await Promise.race([pausing, waiting])
@@ -130,13 +136,65 @@ test('[O7] an entity whose refresh fails waits for a person, others go on, and u
   await startRunner(pawl)
   await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1)
   expect(calls).toBe(2)
-  expect(await db.query('select id from search')).toEqual([{ id: 'good' }])
   expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'bad', attempts: 2 }])
+  // By another connection: it may be later than both attempts of the one that fails.
+  await until('the other is refreshed', async () => (await db.query('select from search')).length > 0)
+  expect(await db.query('select id from search')).toEqual([{ id: 'good' }])
   expect(await pawl.alerts()).toMatchObject([{ code: 'projection.parked', subject: 'search' }])
   isBroken = false
   expect(await pawl.projections.unpark('search', { key: 'bad', reason: 'there is an index' })).toEqual(['bad'])
   await until('it is refreshed', async () => (await db.query("select from search where id = 'bad'")).length === 1)
   expect(await pawl.projections.parked('search')).toEqual([])
+})
+
+test('[O7] an entity that was put off just before it is taken, behind the look that found it due, is not tried before its time', async () => {
+  const db = await createLog(sql)
+  const pawl = db.pawl()
+  const tried: string[] = []
+  pawl.projections.define('search', {
+    kind: 'state',
+    entity: (event) => event.key,
+    refresh: (entity) => void tried.push(entity),
+  })
+  let isPutOff = false
+  // Between the look and the lock another one's failure was committed, which parked the entity.
+  installProbe(async (name, entity) => {
+    if (name !== 'projections.state.taken' || entity !== 'bad') return
+    await db.query("update pawl.dirty set due_at = 'infinity', attempts = 2 where entity = 'bad'")
+    isPutOff = true
+  })
+  onTestFinished(() => installProbe(undefined))
+  await append(db, { key: 'bad' })
+  await startRunner(pawl)
+  await until('it is put off', () => isPutOff)
+  await append(db, { key: 'good' })
+  await until('the other is refreshed', () => tried.length > 0)
+  expect(tried).toEqual(['good'])
+  expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'bad', attempts: 2 }])
+  // The next change of the entity asks for it, and takes the mark that waited with it.
+  installProbe(undefined)
+  await append(db, { key: 'bad' })
+  await until('nothing is left to do', async () => (await db.query('select from pawl.dirty')).length === 0)
+  expect(tried).toEqual(['good', 'bad'])
+})
+
+test('a refresh is begun by what feeds it in the same process, and not only at the next look', async () => {
+  const { wait } = Wakeup.prototype
+  // Without a limit to how long a refresher waits, only being woken helps.
+  vi.spyOn(Wakeup.prototype, 'wait').mockImplementation(function (this: Wakeup, ms) {
+    return wait.call(this, ms === 250 ? undefined : ms)
+  })
+  onTestFinished(() => void vi.restoreAllMocks())
+  const db = await createLog(sql)
+  const pawl = db.pawl()
+  let refreshed = 0
+  pawl.projections.define('search', { kind: 'state', entity: (event) => event.key, refresh: () => void refreshed++ })
+  await startRunner(pawl)
+  for (let n = 1; n <= 3; n++) {
+    await append(db, { key: 'a' })
+    await until('it is refreshed', () => refreshed === n)
+    await until('nothing is left to do', async () => (await db.query('select from pawl.dirty')).length === 0)
+  }
 })
 
 test('[P8] one entity that is parked keeps nobody else from seeing what they wrote, and who wrote it is told', async () => {
@@ -156,7 +214,7 @@ test('[P8] one entity that is parked keeps nobody else from seeing what they wro
   // In one transaction with others, before and behind it.
   const bad = await append(db, { key: 'other' }, { key: 'bad' }, { key: 'other' })
   await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1)
-  await pawl.projections.seen('search', await append(db, { key: 'good' }))
+  await pawl.projections.seen('search', await append(db, { key: 'good' }), { timeout: '20s' })
   expect(await db.query('select id from search')).toEqual([{ id: 'good' }])
   await expect(pawl.projections.seen('search', bad)).rejects.toMatchObject({ code: 'PAWL_PARKED' })
 })
@@ -200,6 +258,8 @@ test('[O7] a refresh that takes too long is counted also while the server is sti
     kind: 'state',
     timeout: 200,
     retry: { ...retry, attempts: 1 },
+    // With the end of its statement the entity's lock is gone: with others at it one of them might try before the failure is counted.
+    concurrency: 1,
     entity: (event) => event.key,
     refresh: async (_entity, tx) => void (await tx.query('select pg_sleep(7)')),
   })
