@@ -335,7 +335,8 @@ test('[P7] a process that hangs in the middle of a switch is ended by the server
 
 test('[P7] a comparison may take longer than other calls', async () => {
   const db = await createLog('create table slow (id text primary key, amount numeric)')
-  const pawl = db.pawl({ queryTimeoutMs: 1000 })
+  // Every other call has this long for its answer, also on a machine that stalls.
+  const pawl = db.pawl({ queryTimeoutMs: 4000 })
   const by = (generation: number) =>
     pawl.projections.define('p', {
       generation,
@@ -357,7 +358,7 @@ test('[P7] a comparison may take longer than other calls', async () => {
   const switching = pawl.projections.switchTo('p', { generation: 2, reason })
   await until('it waits for the table', async () => {
     const rows = await db.query<{ waits: boolean }>(
-      `select max(clock_timestamp() - query_start) > interval '1500 milliseconds' as waits from pg_stat_activity
+      `select coalesce(max(clock_timestamp() - query_start) > interval '4500 milliseconds', false) as waits from pg_stat_activity
        where datname = current_database() and wait_event_type = 'Lock' and query like '%differing%' and pid <> pg_backend_pid()`,
     )
     return rows[0]!.waits
@@ -445,4 +446,45 @@ test('[P7] a table that a view or a foreign key refers to is not rebuilt behind 
     code: 'PAWL_WRONG_STATE',
     message: expect.stringContaining('the view rich'),
   })
+})
+
+test('[P7] a roll-back and the end of a generation wait for readers of the tables, and name those that do not end', async () => {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  define(pawl, 1)
+  define(pawl, 2)
+  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
+  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', 'default', 0)")
+  await startRunner(pawl)
+  await add(db, 1)
+  await pawl.projections.rebuild('balances', { reason })
+  await caughtUp(db, 'balances', 2)
+  const reader = await db.pool.connect()
+  try {
+    await reader.query('begin; select from balance')
+    const [{ pid }] = (await reader.query<{ pid: number }>('select pg_backend_pid() as pid')).rows as [{ pid: number }]
+    const switching = pawl.projections.switchTo('balances', { generation: 2, reason, timeout: 1 })
+    await expect(switching).rejects.toMatchObject({
+      code: 'PAWL_TIMED_OUT',
+      message: expect.stringContaining(`pg_terminate_backend(${pid})`),
+      details: { holders: [expect.objectContaining({ pid, state: 'idle in transaction' })] },
+    })
+    // The first try gives up; a later one goes on when the reader has ended.
+    const waiting = async () => {
+      const [row] = await db.query<{ since: string }>(
+        "select query_start::text as since from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like 'alter table%'",
+      )
+      return row?.since
+    }
+    const rolling = pawl.projections.rollBack('balances', { generation: 2, reason })
+    const first = await until('it waits', waiting)
+    await until('it tries again', async () => ![undefined, first].includes(await waiting()))
+    await reader.query('rollback')
+    await rolling
+  } finally {
+    reader.release()
+  }
+  expect(await pawl.projections.status('balances')).toMatchObject([{ isLive: false }, { isLive: true }])
+  await pawl.projections.retire('balances', { generation: 1, reason })
+  expect(await pawl.projections.status('balances')).toMatchObject([{ generation: 2, isLive: true }])
 })

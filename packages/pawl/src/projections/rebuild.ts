@@ -4,7 +4,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Pool } from '../db/driver.ts'
-import { statement } from '../db/statement.ts'
+import { statement, textsLiteral } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
 import { durationMs, monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
@@ -27,12 +27,14 @@ const statements = {
   switchProjection: statement(import.meta.url, 'switch-projection'),
   remove: statement(import.meta.url, 'remove-generation'),
   dependents: statement(import.meta.url, 'table-dependents'),
+  holders: statement(import.meta.url, 'table-holders'),
 } as const
 
 /** A hold ends by itself, so that whoever asked for it and died does not stop the live generation for ever. */
 const holdMs = 60_000
 const pollMs = 25
 const lockTimeout = '2s'
+const patienceMs = 30_000
 
 interface Pair {
   readonly shard: number
@@ -103,7 +105,7 @@ export async function compare(
   definition: Defined,
   options: { generation: number; timeout?: number | string },
 ): Promise<Comparison> {
-  return whileHeld(pool, target, options.generation, options.timeout, async () =>
+  return whileHeld(pool, target, definition, options, async () =>
     inTransaction(pool, async (runs) => {
       assertLevel(target, await lockBoth(runs, target, options.generation))
       return compareTables(runs, definition)
@@ -118,7 +120,7 @@ export async function switchTo(
   options: Act & { generation: number; mayDiffer?: boolean; timeout?: number | string },
 ): Promise<Comparison> {
   const { generation } = options
-  return whileHeld(pool, target, generation, options.timeout, () =>
+  return whileHeld(pool, target, definition, options, () =>
     inTransaction(pool, async (runs, query) => {
       const locked = await lockBoth(runs, target, generation)
       assertLevel(target, locked)
@@ -140,11 +142,13 @@ export async function rollBack(
   options: Act & { generation: number },
 ): Promise<void> {
   const { generation } = options
-  await inTransaction(pool, async (runs, query) => {
-    const { live } = await lockBoth(runs, target, generation)
-    await makeLive(runs, query, { target, definition, live, generation })
-    await audit(runs, target, 'rollback', options, { from: live, to: generation })
-  })
+  const rollback = () =>
+    inTransaction(pool, async (runs, query) => {
+      const { live } = await lockBoth(runs, target, generation)
+      await makeLive(runs, query, { target, definition, live, generation })
+      await audit(runs, target, 'rollback', options, { from: live, to: generation })
+    })
+  await retryLocked(pool, { target, definition, generation }, rollback, monotonicMs() + patienceMs)
 }
 
 export async function retire(
@@ -154,13 +158,15 @@ export async function retire(
   options: Act & { generation: number },
 ): Promise<void> {
   const { generation } = options
-  await inTransaction(pool, async (runs, query) => {
-    await lockBoth(runs, target, generation)
-    await query(`set local lock_timeout = '${lockTimeout}'`)
-    for (const { name } of definition.tables) await query(`drop table if exists ${tableOf(name, generation, false)}`)
-    await runs.run(statements.remove, { ...target, generation })
-    await audit(runs, target, 'retire', options, { generation })
-  })
+  const drop = () =>
+    inTransaction(pool, async (runs, query) => {
+      await lockBoth(runs, target, generation)
+      await query(`set local lock_timeout = '${lockTimeout}'`)
+      for (const { name } of definition.tables) await query(`drop table if exists ${tableOf(name, generation, false)}`)
+      await runs.run(statements.remove, { ...target, generation })
+      await audit(runs, target, 'retire', options, { generation })
+    })
+  await retryLocked(pool, { target, definition, generation }, drop, monotonicMs() + patienceMs)
 }
 
 /** Locks every cursor of both generations, in one order. From here until the commit no handler of either is in a transaction. */
@@ -218,12 +224,12 @@ async function makeLive(
 async function whileHeld<T>(
   pool: Pool,
   target: Target,
-  generation: number,
-  timeout: number | string | undefined,
+  definition: Defined,
+  { generation, timeout }: { readonly generation: number; readonly timeout?: number | string },
   work: () => Promise<T>,
 ): Promise<T> {
   const runs = runsOf(pool)
-  const deadlineMs = monotonicMs() + durationMs(timeout ?? 30_000)
+  const deadlineMs = monotonicMs() + durationMs(timeout ?? patienceMs)
   await cursorsOf(runs, target, generation)
   const values = { ...target, generation, hold_ms: holdMs }
   try {
@@ -231,7 +237,8 @@ async function whileHeld<T>(
       const pairs = await runs.run<Pair>(statements.hold, values)
       const behind = pairs.find((pair) => pair.live !== pair.hold_at || pair.other !== pair.hold_at)
       if (probe.on) await probe.hit('projections.rebuild.held', pairs)
-      if (behind === undefined && pairs.length > 0) return await retryLocked(work, deadlineMs)
+      if (behind === undefined && pairs.length > 0)
+        return await retryLocked(pool, { target, definition, generation }, work, deadlineMs)
       if (monotonicMs() > deadlineMs) throw behind === undefined ? gone(target, generation) : notLevel(target, behind)
       await sleep(pollMs)
     }
@@ -241,17 +248,45 @@ async function whileHeld<T>(
   }
 }
 
-/** Readers keep the tables for as long as their transactions last; the rename is tried again. */
-async function retryLocked<T>(work: () => Promise<T>, deadlineMs: number): Promise<T> {
+/** Readers keep the tables for as long as their transactions last; what waits for them is tried again. */
+async function retryLocked<T>(pool: Pool, of: Omit<Switch, 'live'>, work: () => Promise<T>, deadlineMs: number): Promise<T> {
   for (;;) {
     try {
       return await work()
     } catch (error) {
-      const isLocked = (error as { code?: string }).code === '55P03' || isPawlError(error, 'PAWL_ROLLED_BACK')
-      if (!isLocked || monotonicMs() > deadlineMs) throw error
+      const isLocked = (error as { code?: string }).code === '55P03'
+      if (!isLocked && !isPawlError(error, 'PAWL_ROLLED_BACK')) throw error
+      if (monotonicMs() > deadlineMs) throw isLocked ? await stillRead(pool, of, error) : error
       await sleep(pollMs)
     }
   }
+}
+
+interface Holder {
+  readonly pid: number
+  readonly name: string
+  readonly state: string | null
+  readonly seconds: number
+}
+
+async function stillRead(
+  pool: Pool,
+  { target, definition, generation }: Omit<Switch, 'live'>,
+  cause: unknown,
+): Promise<PawlError> {
+  const tables = definition.tables.flatMap(({ name }) => [tableOf(name, generation, true), tableOf(name, generation, false)])
+  const holders = await runsOf(pool).run<Holder>(statements.holders, { tables: textsLiteral(tables) })
+  const sessions = holders.map(({ pid, name, state, seconds }) => `${pid} (${name || 'unnamed'}, ${state}, for ${seconds} s)`)
+  const [longest] = holders
+  const next =
+    longest === undefined
+      ? 'They have ended just now: ask again.'
+      : `Sessions that hold them: ${sessions.join(', ')}. End their transactions, for example by select pg_terminate_backend(${longest.pid}), and ask again.`
+  return new PawlError(
+    'PAWL_TIMED_OUT',
+    `The tables of '${target.name}' were in use all the time by transactions that do not end, so nothing was changed. ${next}`,
+    { cause, details: { holders } },
+  )
 }
 
 function gone(target: Target, generation: number): PawlError {
