@@ -1,6 +1,6 @@
 // Claims: from which queue, and from where in its order. A stranger's old snapshot may keep thousands of dead entries in front of what is
 // ready. So under full load, and whenever a look from the beginning has shown to be dear, a claim starts behind the last one's end. Once a
-// second it looks from the beginning, and less often where that itself takes long.
+// second it looks from the beginning, and less often where that itself takes long, twice in a row: one answer may be late for any reason.
 
 import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
@@ -32,6 +32,8 @@ interface Mark {
   /** More was waiting behind it. */
   readonly isFull: boolean
   readonly isDear: boolean
+  /** What the last look from the beginning took. */
+  readonly costMs: number
   /** The last look began behind the mark, and what lies before it waits for the next whole one. */
   readonly isPartial: boolean
 }
@@ -75,13 +77,15 @@ export class Fetcher {
     rows.sort(byOrder)
     const last = rows.at(-1) ?? mark
     if (last !== undefined) {
-      const costMs = monotonicMs() - nowMs - rows.length * perRowMs
+      const tookMs = monotonicMs() - nowMs - rows.length * perRowMs
+      const costMs = Math.min(tookMs, mark?.costMs ?? 0)
       this.#marks.set(queue, {
         due: last.due,
         id: last.id,
         fullScanMs: from?.fullScanMs ?? nextFullScanMs(nowMs, costMs),
         isFull: rows.length >= limit,
         isDear: from?.isDear ?? costMs > this.#dearMs,
+        costMs: from?.costMs ?? tookMs,
         isPartial: from !== undefined,
       })
     }
