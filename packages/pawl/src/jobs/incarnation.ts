@@ -56,7 +56,7 @@ export class Incarnation {
   async start(): Promise<void> {
     // The lease begins when somebody is there to renew it: a thread may take longer to start than a short lease lasts.
     await this.#startKeeper(undefined)
-    this.#keeper!.incarnation(await this.#open())
+    await this.#openKept()
     this.#startListener()
   }
 
@@ -74,6 +74,12 @@ export class Incarnation {
 
   async disconnect(): Promise<void> {
     await Promise.all([this.#listener?.stop(), this.#keeper?.stop()])
+  }
+
+  /** Whichever keeper there is by then renews it: the one of before may have died meanwhile. */
+  async #openKept(): Promise<void> {
+    const id = await this.#open()
+    this.#keeper?.incarnation(id)
   }
 
   async #open(): Promise<number> {
@@ -108,7 +114,7 @@ export class Incarnation {
     if (probe.on) await probe.hit('jobs.incarnation.lost')
     for (let tried = 1; !signal.aborted && this.#id === undefined; tried++) {
       try {
-        this.#keeper?.incarnation(await this.#open())
+        await this.#openKept()
         this.#listener?.renew()
         onConnect()
       } catch (error) {

@@ -77,7 +77,7 @@ async function sweep(): Promise<void> {
   const isClean = await rescue()
   await timeOut([])
   // Rows that were locked just now are tried again at the next beat.
-  if (isClean) lastSweepNs = threadClockNs()
+  if (isClean && closed.length === 0) lastSweepNs = threadClockNs()
 }
 
 async function rescue(): Promise<boolean> {
@@ -114,27 +114,35 @@ async function watchMain(): Promise<void> {
     tell({ type: 'blocked', blockedMs: stillMs })
   }
   const overdue = board.overdue(threadClockNs())
-  if (overdue.length === 0 || worker === undefined) return
+  if (overdue.length === 0) return
   if (overdueTurn !== lastTurn) {
     overdueTurn = lastTurn
     overdueSinceNs = threadClockNs()
   }
   const mine = worker
-  await timeOut(overdue)
+  if (mine !== undefined) await timeOut(overdue)
   const waitedMs = Number((threadClockNs() - overdueSinceNs) / 1_000_000n)
   const isStill = board.lastTurnNs() === lastTurn && worker === mine
   if (isStill && waitedMs >= Math.min(data.leaseMs, patienceMs)) await giveUp(mine)
 }
 
-/** Whatever the database answers, the main thread hears of it, or it would wait for work under a number that nobody renews. */
-async function giveUp(mine: number): Promise<void> {
+/** Also after the lease was lost: the process still stands. */
+async function giveUp(mine: number | undefined): Promise<void> {
   worker = undefined
+  try {
+    if (mine !== undefined) await closeBlocked(mine)
+  } finally {
+    if (data.exitWhenBlocked) process.kill(process.pid, 'SIGKILL')
+  }
+}
+
+/** Whatever the database answers, the main thread hears of it, or it would wait for work under a number that nobody renews. */
+async function closeBlocked(mine: number): Promise<void> {
   try {
     await sweeps.run(leaseStatements.close, { worker: mine, reason: 'blocked past a time limit' })
     await rescue()
   } finally {
     tell({ type: 'lost', worker: mine })
-    if (data.exitWhenBlocked) process.kill(process.pid, 'SIGKILL')
   }
 }
 

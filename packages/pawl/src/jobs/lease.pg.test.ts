@@ -3,7 +3,7 @@
 import { isPawlError, type Job, type JobContext, type Pawl, type PawlError } from 'pawl'
 import { endLease, installProbe, keeperTesting, moveClock } from 'pawl/testing'
 import type pg from 'pg'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { Connection } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
@@ -13,8 +13,9 @@ import { defineKind } from './kinds.ts'
 import type { Worker } from './worker.ts'
 
 const settleStatement = statement(import.meta.url, 'settle')
-// With a beat this slow the worker hears of nothing by itself: only the database can refuse.
-const deaf = { lease: '60s', beatMs: 20_000 } as const
+// With a beat this slow, and without a session to listen in, the worker hears of nothing by itself: only the database can refuse.
+const deaf = { lease: '1h', beatMs: 600_000, pollMs: 20 } as const
+const deafPawl = () => db.pawl({ pooler: 'transaction' })
 const quick = { lease: '10s', beatMs: 100 } as const
 
 let db: TestDatabase
@@ -23,6 +24,7 @@ beforeEach(async () => {
   db = await createDatabase()
 })
 afterEach(async () => {
+  vi.restoreAllMocks()
   installProbe(undefined)
   await Promise.all(workers.splice(0).map((worker) => worker.stop({ grace: 0 })))
   await db.drop()
@@ -33,6 +35,11 @@ async function startWorker(pawl: Pawl, options: Parameters<Pawl['jobs']['worker'
   workers.push(worker)
   await worker.start()
   return worker
+}
+
+/** Stands the process's clock still, so that a worker does none of its chores, such as giving back what it holds without knowing it. */
+function stopClock(): void {
+  vi.spyOn(performance, 'now').mockReturnValue(performance.now())
 }
 
 /** A transaction of the test's own, committed only if the work does not throw. */
@@ -83,7 +90,8 @@ const verbs: Readonly<Record<string, { act: Verb; what: string; isTyped: boolean
 
 for (const [name, { act, what, isTyped }] of Object.entries(verbs)) {
   test(`[K2] ${name} after a take-over is refused, typed, counted and kept, and the signal fires`, async () => {
-    const pawl = db.pawl()
+    stopClock()
+    const pawl = deafPawl()
     const started = deferred<Job>()
     const go = deferred()
     const ended = deferred<{ error: unknown; signal: AbortSignal }>()
@@ -126,8 +134,9 @@ for (const [name, { act, what, isTyped }] of Object.entries(verbs)) {
 }
 
 test('[K2] a tx handler whose job was taken over leaves nothing, and its commit is refused and kept', async () => {
+  stopClock()
   await db.query('create table effect (fence bigint)')
-  const pawl = db.pawl()
+  const pawl = deafPawl()
   const started = deferred<Job>()
   const go = deferred()
   pawl.jobs.define('work', {
@@ -150,7 +159,8 @@ test('[K2] a tx handler whose job was taken over leaves nothing, and its commit 
 })
 
 test('[K2] giving back what was not started is refused after a take-over, counted and kept', async () => {
-  const pawl = db.pawl()
+  stopClock()
+  const pawl = deafPawl()
   const go = deferred()
   let ran = 0
   pawl.jobs.define<{ n: number; waits: boolean }>('work', {
@@ -280,20 +290,24 @@ test('[K2] a running handler whose incarnation was closed before a rescue came s
   const worker = await startWorker(pawl, quick)
   const { id } = await pawl.jobs.enqueue('work', {})
   const signal = await started.promise
-  await inTransaction(async (client) => {
-    // A rescue skips what is locked, so as long as this transaction is open nobody can take the job.
-    await client.query('select from pawl.job where id = $1 for update', [id])
-    await endLease(db.pool, worker.id!)
-    await until('the worker is told', () => signal.aborted)
-    go.resolve()
-    await until('its settle waits for the row', async () => {
-      const rows = await db.query(
-        "select from pg_stat_activity where datname = current_database() and application_name like '% settle' and wait_event_type = 'Lock'",
-      )
-      return rows.length > 0
+  await inTransaction(async (rescueless) => {
+    // A rescue records what it takes and a settle does not, so as long as this transaction is open nobody can take the job.
+    await rescueless.query('lock table pawl.job_attempt in share mode')
+    await inTransaction(async (client) => {
+      await client.query('select from pawl.job where id = $1 for update', [id])
+      await endLease(db.pool, worker.id!)
+      await until('the worker is told', () => signal.aborted)
+      go.resolve()
+      // It waits for half a second; who looks less often finds that it has given up for now.
+      await until('its settle meets the lock', async () => {
+        const rows = await db.query(
+          "select from pg_stat_activity where datname = current_database() and application_name like '% settle' and wait_event_type = 'Lock'",
+        )
+        return rows.length > 0 || worker.metrics().conflicts > 0
+      })
     })
+    await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
   })
-  await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
   expect(await pawl.jobs.get(id)).toMatchObject({ result: 'in time', attempt: 1, crashes: 0 })
   expect(worker.metrics().refused).toBe(0)
 })
@@ -342,6 +356,38 @@ test('[K2] a keeper thread that ends without an error is started again, and the 
   expect(worker.id).toBe(id)
 })
 
+test('[K2] a keeper thread that dies while its worker opens is replaced by one that renews the lease', async () => {
+  const died = deferred()
+  const logger = {
+    debug() {},
+    info() {},
+    warn() {},
+    error: (_fields: unknown, message: string) => {
+      if (!message.includes('keeper thread died')) return
+      keeperTesting.probeModule = undefined
+      died.resolve()
+    },
+  }
+  const pawl = db.pawl({ logger })
+  pawl.jobs.define('work', { run: () => undefined })
+  keeperTesting.probeModule = new URL('../../test/support/ending-keeper.ts', import.meta.url).href
+  onTestFinished(() => {
+    keeperTesting.probeModule = undefined
+  })
+  const starting = await inTransaction(async (client) => {
+    await client.query('lock table pawl.worker in share mode')
+    const start = startWorker(pawl, { lease: '60s', beatMs: 100 })
+    start.catch(() => undefined)
+    await died.promise
+    return { start }
+  })
+  const { id } = await starting.start
+  await until(
+    'it is renewed',
+    async () => (await db.query('select from pawl.worker where id = $1 and seen_at > started_at', [id])).length > 0,
+  )
+})
+
 test('[K12] a worker that beats so slowly that its stamp is old while it lives is not judged by its lock', async () => {
   const pawl = db.pawl()
   pawl.jobs.define('work', { run: () => undefined })
@@ -354,7 +400,9 @@ test('[K12] a worker that beats so slowly that its stamp is old while it lives i
     async () =>
       (
         await db.query(
-          "select from pg_stat_activity where datname = current_database() and query = 'listen pawl_lost' and state = 'idle'",
+          // Its heartbeat is the only thing that it says after it has begun to listen.
+          `select from pg_stat_activity where datname = current_database() and application_name = 'pawl listen' and state = 'idle'
+             and query in ('listen pawl_lost', 'select 1')`,
         )
       ).length > 0,
   )

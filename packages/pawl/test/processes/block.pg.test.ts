@@ -1,7 +1,7 @@
 // Handlers that block the event loop of their process, or never come back.
 
 import { expect, test } from 'vitest'
-import { until } from '../support/database.ts'
+import { endLeasesOf, until } from '../support/database.ts'
 import { createScene, quick, WorkerProcess, workHere } from '../support/worker-process.ts'
 
 test('[J5] a handler that blocks the event loop for 3 leases keeps its lease: the job runs once', async () => {
@@ -12,7 +12,7 @@ test('[J5] a handler that blocks the event loop for 3 leases keeps its lease: th
   const { holder } = (await db.pawl().jobs.get(id))!
   // It would take the job over as soon as the lease ended.
   const rival = await workHere(db, ['plain'])
-  await until('the job is done', async () => (await rival.pawl.jobs.get(id))!.state === 'done')
+  await until('the job is done', async () => (await rival.pawl.jobs.get(id))!.state === 'done', 40_000)
   expect(await rival.pawl.jobs.get(id)).toMatchObject({ attempt: 1, crashes: 0, holder })
   expect((await rival.pawl.jobs.get(id))!.ranMs).toBeGreaterThanOrEqual(3 * quick.lease - 1)
   // That it blocked is said, and nothing was refused or lost.
@@ -27,7 +27,7 @@ test('[J5] a handler that blocks the event loop for 3 leases keeps its lease: th
 test('[J5] a handler that blocks past its timeout loses the job: timed out, named by an alert, while other jobs go on; its late result is refused', async () => {
   const db = await createScene()
   const blocked = await WorkerProcess.start({ url: db.url, kinds: ['brief', 'plain'] })
-  const { id } = await db.pawl().jobs.enqueue('brief', { block: [1], blockMs: 8000 })
+  const { id } = await db.pawl().jobs.enqueue('brief', { block: [1], blockMs: 10_000 })
   await blocked.hears('started')
   const other = await workHere(db, ['plain'])
   const { pawl } = other
@@ -47,7 +47,7 @@ test('[J5] a handler that blocks past its timeout loses the job: timed out, name
     { code: 'job.timed-out', subject: 'brief', count: 1, message: expect.stringContaining(id) },
   ])
   // Then it wakes, is refused, starts anew and does the second attempt.
-  await until('the second attempt has done the job', async () => (await pawl.jobs.get(id))!.state === 'done')
+  await until('the second attempt has done the job', async () => (await pawl.jobs.get(id))!.state === 'done', 40_000)
   expect((await pawl.jobs.attempts(id)).map(({ attempt, outcome }) => [attempt, outcome])).toEqual([
     [1, 'timed out'],
     [2, 'done'],
@@ -75,7 +75,8 @@ test('[J5] a handler that awaits for ever loses the job at its timeout; its neig
     [1, 'timed out'],
     [2, 'done'],
   ])
-  expect((await pawl.jobs.attempts(id))[0]!.error).toContain('700 ms')
+  // A main thread that a busy machine keeps still for a second is overtaken by its keeper, whose words are others.
+  expect((await pawl.jobs.attempts(id))[0]!.error).toMatch(/longer than its timeout of 700 ms|past its time limit/)
   for (const job of ids) expect(await pawl.jobs.get(job)).toMatchObject({ attempt: 1, crashes: 0 })
   expect(await pawl.alerts()).toMatchObject([
     { code: 'job.timed-out', subject: 'brief', count: 1, message: expect.stringContaining(id) },
@@ -109,6 +110,15 @@ test('[J5] with exitWhenBlocked the process that is blocked past the timeout end
   await next.stop()
 })
 
+test('[J5] with exitWhenBlocked the process ends also when it lost its lease before that', async () => {
+  const db = await createScene()
+  const blocked = await WorkerProcess.start({ url: db.url, kinds: ['brief'], worker: { ...quick, exitWhenBlocked: true } })
+  await db.pawl().jobs.enqueue('brief', { block: [1], blockMs: 600_000 })
+  await blocked.hears('started')
+  await endLeasesOf(db, blocked)
+  expect(await blocked.ended()).toBe('SIGKILL')
+})
+
 test('[J5] a short block beside a job that is past its timeout ends that job only: the worker keeps its lease, and its others run once', async () => {
   const db = await createScene()
   const process = await WorkerProcess.start({
@@ -140,7 +150,8 @@ test('[J5] a process that cannot even close its incarnation when it is given up 
       when (new.close_reason = 'blocked past a time limit') execute function refuse()`)
   const blocked = await WorkerProcess.start({ url: db.url, kinds: ['brief', 'plain'] })
   const pawl = db.pawl()
-  await pawl.jobs.enqueue('brief', { block: [1], blockMs: 6000 })
+  // Long enough to be given up, a second and a lease after it began to block, also when a look of the keeper takes its time.
+  await pawl.jobs.enqueue('brief', { block: [1], blockMs: 2 * quick.lease + 2000 })
   await blocked.hears('worker.lost')
   const { id } = await pawl.jobs.enqueue('plain', {})
   await until('it works on', async () => (await pawl.jobs.get(id))!.state === 'done')

@@ -2,7 +2,7 @@
 
 import { randomBytes } from 'node:crypto'
 import { createPawl, type Pawl, type PawlOptions, silentLogger } from 'pawl'
-import { keeperTesting } from 'pawl/testing'
+import { endLease, keeperTesting } from 'pawl/testing'
 import pg from 'pg'
 import { inject } from 'vitest'
 
@@ -66,16 +66,26 @@ export function withDatabase(url: string, name: string): string {
 /** Waits until the condition holds; looks often, and fails with what it last saw. Tests wait for events, never for time. */
 export async function until<T>(
   what: string,
-  look: () => Promise<T | undefined | false> | T | undefined | false,
+  look: () => Promise<T | null | undefined | false> | T | null | undefined | false,
   timeoutMs = 20_000,
 ): Promise<T> {
   const deadline = performance.now() + timeoutMs
   for (;;) {
     const seen = await look()
-    if (seen !== undefined && seen !== false) return seen
+    // Null is what PostgreSQL says of rows that are not there yet.
+    if (seen !== undefined && seen !== null && seen !== false) return seen
     if (performance.now() > deadline) throw new Error(`Waited ${timeoutMs} ms in vain until ${what}.`)
     await new Promise((resolve) => setTimeout(resolve, 10))
   }
+}
+
+/**
+ * What a process held that died or was stopped is free now, and not when its lease ends: for tests in which leases are so long that no busy
+ * machine ends one. How a death is noticed is shown elsewhere.
+ */
+export async function endLeasesOf(db: TestDatabase, process: { readonly pid: number }): Promise<void> {
+  for (const { id } of await db.query<{ id: number }>('select id from pawl.worker where pid = $1', [process.pid]))
+    await endLease(db.pool, id)
 }
 
 /** A promise with its ends in hand. */

@@ -84,9 +84,9 @@ export async function readerView(scope: RecordScope): Promise<{ count: number; d
   return { count, digest: hash.digest('hex') }
 }
 
-/** A worker in the test's own process. */
+/** A worker in the test's own process. Nobody waits for the end of its lease. */
 export async function startWorker(pawl: Pawl): Promise<Worker> {
-  const worker = pawl.jobs.worker({ lease: 3000, beatMs: 200, pollMs: 100 })
+  const worker = pawl.jobs.worker({ lease: '30s', beatMs: 200, pollMs: 100 })
   onTestFinished(async () => void (await worker.stop({ grace: 5000 })))
   await worker.start()
   return worker
@@ -152,6 +152,10 @@ export class RecordsProcess {
     const said = look()
     if (said === undefined) throw new Error(`The process ended before it said '${event}': ${this.#stderr}`)
     return said as Extract<RecordsSaid, { event: Event }>
+  }
+
+  get pid(): number {
+    return this.#child.pid!
   }
 
   get hasEnded(): boolean {
