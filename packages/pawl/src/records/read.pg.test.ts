@@ -1,6 +1,6 @@
 import { moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { csv, defineLoads, ended, loadRows, loads, readerView, startWorker, submitted } from '../../test/support/records.ts'
 
 let db: TestDatabase
@@ -110,6 +110,21 @@ test('[R11] an erasure takes the data out of every version, keeps the numbers, i
   // The others' data is untouched, and the record can have data again.
   expect((await scope.get('load', 'row-2'))?.data).toMatchObject({ note: 'note 2' })
   expect(await scope.put({ data: { rowId: 'row-1', note: 'new' } })).toMatchObject({ updated: 1 })
+})
+
+test('[R11] what was submitted and is staged still, because nobody has tidied up, is erased there too', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await startWorker(pawl)
+  const { id } = await scope.upload(csv(loadRows(2)), { format: 'csv' })
+  await db.query('create table kept as select * from pawl.submission_row')
+  await pawl.records.submit(id)
+  const staged = () => db.query<{ key: string }>('select key from pawl.submission_row order by line')
+  await until('the worker has tidied up', async () => (await staged()).length === 0)
+  // As it is before that.
+  await db.query('insert into pawl.submission_row select * from kept')
+  expect(await scope.erase('load', 'row-1', { reason: 'asked' })).toEqual({ versions: 1 })
+  expect(await staged()).toEqual([{ key: 'row-0' }])
 })
 
 test('[R11] what is only staged is erased too, is written down, and supersedes what is left of its upload', async () => {

@@ -1,6 +1,7 @@
 -- Takes the data out of every version of one record, takes the record out of everything that is staged for its scope, and writes down that it
 -- did. Numbers, states and submissions stay. The caller holds the scope's lock and has seen that its slot is free. The scope's new revision
--- supersedes what was compared with the old data and what is left of those uploads, which cannot be rebased.
+-- supersedes what was compared with the old data and what is left of those uploads, which cannot be rebased. What was submitted may be staged
+-- still until somebody tidies up, so the submissions that wrote a version are looked at as well.
 -- Locks: the version rows of the record, its staged rows, the scope row.
 -- Plan: record_pkey, record_version_pkey, submission_open_of_scope, submission_row_pkey, record_scope_pkey.
 -- No row: there is no such record, staged or not, or it was erased before; nothing is changed.
@@ -36,6 +37,10 @@ staged as (
         where u.tenant = :tenant::text
           and u.scope_id = :scope_id::bigint
           and u.state <> 'submitted'
+        union
+        select w.submission
+        from found f
+        join pawl.record_version w on w.tenant = :tenant::text and w.record_id = f.id
       )
     )
     and r.type = :type::text
