@@ -87,6 +87,8 @@ export class Scheduler<State> {
         const [row] = await connection.query<{ pid: number }>('select pg_backend_pid() as pid')
         // A circle of waits shows at once, and not after the second that is the default.
         await connection.query("set deadlock_timeout = '20ms'")
+        // How long somebody waits is for the schedule to say, not for how busy the machine is.
+        await connection.query("set lock_timeout = '25s'")
         return { program, connection, pid: row!.pid, next: 0, waiting: undefined, isWaiting: false }
       }),
     )

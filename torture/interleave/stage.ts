@@ -18,7 +18,8 @@ export const productStatements = {
 } as const
 export type Statements = { readonly [Name in keyof typeof productStatements]: Statement }
 
-export const leaseMs = 4000
+/** Only steps move the clock by leases: a machine that stands still for some seconds must not end one. */
+export const leaseMs = 120_000
 /** The incarnations of every schedule. */
 export const worker = { a: 1, b: 2 } as const
 

@@ -20,7 +20,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-const viaProxy = () => db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 1500 })
+/** A client that gives up before the server has answered cuts its connection, and the reply to lose never comes: hence so long. */
+const viaProxy = () => db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 5000 })
 const count = async (what: string) => (await db.query<{ n: number }>(`select count(*)::int as n from ${what}`))[0]!.n
 
 describe('the reply to an enqueue is lost', () => {
@@ -166,9 +167,10 @@ describe('the reply to the end of a job is lost', () => {
       const worker = pawl.jobs.worker()
       await worker.start()
       await lost.happened
-      await until('it is done', async () => (await db.pawl().jobs.get(id))?.state === 'done')
+      const direct = db.pawl()
+      await until('it is done', async () => (await direct.jobs.get(id))?.state === 'done')
       await worker.stop()
-      expect((await db.pawl().jobs.attempts(id)).map(({ attempt, outcome }) => [attempt, outcome])).toEqual([
+      expect((await direct.jobs.attempts(id)).map(({ attempt, outcome }) => [attempt, outcome])).toEqual([
         [1, 'failed'],
         [2, 'done'],
       ])
@@ -207,10 +209,10 @@ test('[K6] a claim that commits only after its worker looked for it is given bac
   })
   const worker = pawl.jobs.worker({ pollMs: 200 })
   await worker.start()
-  await until(
-    'its claim is under way',
-    async () => (await db.query("select from pg_locks where locktype = 'advisory' and not granted")).length > 0,
-  )
+  // The server's locks are those of every test that runs now.
+  const waiting = `pg_locks where locktype = 'advisory' and not granted
+    and database = (select oid from pg_database where datname = current_database())`
+  await until('its claim is under way', async () => (await count(waiting)) > 0)
   proxy.reset(/claim/)
   const before = claims
   await until('it looked for what it may hold, and claims again', () => claims > before)
@@ -262,7 +264,8 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
     const worker = pawl.jobs.worker()
     await worker.start()
     await lost.happened
-    await until('it is done', async () => (await db.pawl().jobs.get(id))?.state === 'done')
+    const direct = db.pawl()
+    await until('it is done', async () => (await direct.jobs.get(id))?.state === 'done')
     await worker.stop()
     expect(await db.query('select job_id::text as id from effect')).toEqual([{ id }])
   })

@@ -15,7 +15,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-const timeoutMs = 500
+/** Long enough for every answer that does come, also on a loaded machine. */
+const timeoutMs = 3000
 /** Timers and a loaded machine; far below what the operating system would take to notice (minutes). */
 const slackMs = 5000
 
@@ -125,14 +126,20 @@ test('[K9] a killed LISTEN connection reconnects, looks for what it missed, and 
 
 test('[K9] a LISTEN connection that died without a word is noticed by its heartbeat, reconnects and looks', async () => {
   const { seen, listener, count } = listening(300)
-  await until('it listens', () => count('looked') === 1)
-  expect(proxy.blackhole(/listen/)).toBe(1)
+  await until('it listens', () => count('looked') > 0)
+  const looked = count('looked')
+  // New connections fall silent too until the notification is out: the next session may else be there before it, and hear it.
+  expect(proxy.blackhole()).toBeGreaterThan(0)
   await db.query("select pg_notify('pawl_wake', 'missed')")
-  const noticedMs = await tookMs(() => until('it looked again', () => count('looked') === 2))
-  expect(noticedMs).toBeLessThan(2 * 300 + slackMs)
+  proxy.restore()
+  const noticedMs = await tookMs(() => until('it looked again', () => count('looked') > looked))
+  expect(noticedMs).toBeLessThan(2 * 300 + timeoutMs + slackMs)
   expect(seen).not.toContain('notified missed')
-  await db.query("select pg_notify('pawl_wake', 'heard')")
-  await until('it hears again', () => seen.includes('notified heard'))
+  // With so short a heartbeat a slow answer costs it another session, and what is said between two of them is not heard.
+  await until('it hears again', async () => {
+    await db.query("select pg_notify('pawl_wake', 'heard')")
+    return seen.includes('notified heard')
+  })
   await listener.stop()
 })
 
@@ -143,7 +150,7 @@ test('[K9] a listener keeps trying while the server refuses, and stops when it i
   proxy.reset(/listen/)
   await until('its connection is gone', () => proxy.names.length === 0)
   await proxy.accept()
-  await until('it looked again', () => count('looked') === 2)
+  await until('it looked again', () => count('looked') >= 2)
   await proxy.refuse()
   proxy.reset(/listen/)
   expect(await tookMs(() => listener.stop())).toBeLessThan(slackMs)
@@ -162,7 +169,8 @@ test('[K9] a worker whose every connection fell silent goes on by itself, and ru
   proxy.blackhole()
   const { id: second } = await direct.jobs.enqueue('k', {})
   proxy.restore()
-  await until('the second ran', () => ran.includes(second))
+  // Each connection is given up after its own timeout, one after another.
+  await until('the second ran', () => ran.includes(second), 40_000)
   await until('it is done', async () => (await direct.jobs.get(second))?.state === 'done')
   expect(ran).toEqual([first, second])
   await worker.stop()
@@ -183,19 +191,20 @@ test("[K9] a keeper's connection that fell silent costs no lease, however long t
   const direct = db.pawl()
   const pawl = db.pawl({ databaseUrl: proxy.url })
   pawl.jobs.define('k', { run: () => undefined })
-  const worker = pawl.jobs.worker({ lease: '4s', beatMs: 200 })
+  const worker = pawl.jobs.worker({ lease: '8s', beatMs: 200 })
   await worker.start()
   const { id } = worker
   await until('its keeper is there', () => proxy.names.some((name) => /keeper/.test(name)))
   expect(proxy.blackhole(/keeper/)).toBe(1)
   // Its last beat was before, so a beat that much later than the whole lease is one of a new connection.
-  await until('the lease has been renewed past its end', async () => {
+  const renewed = async () => {
     const [row] = await db.query<{ held: boolean }>(
-      "select closed_at is null and seen_at > started_at + interval '6 seconds' as held from pawl.worker where id = $1",
+      "select closed_at is null and seen_at > started_at + interval '10 seconds' as held from pawl.worker where id = $1",
       [id],
     )
     return row!.held
-  })
+  }
+  await until('the lease has been renewed past its end', renewed, 40_000)
   expect(worker.id).toBe(id)
   const job = await direct.jobs.enqueue('k', {})
   await until('it works on', async () => (await direct.jobs.get(job.id))?.state === 'done')

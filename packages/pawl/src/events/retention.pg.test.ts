@@ -15,12 +15,16 @@ const dayMs = 86_400_000
 let db: TestDatabase
 let log: LogReader
 let connection: Connection
+let firstNoonMs: number
 const clients: pg.Client[] = []
 beforeEach(async () => {
   db = await createDatabase()
   const { database } = db.pawl().config
   log = new LogReader(database)
   connection = new Connection(database, 'test')
+  const [first] = await db.query<{ day: Date }>("select min(from_at) as day from pawl.day_partitions('event')")
+  firstNoonMs = first!.day.getTime() + dayMs / 2
+  await toDay(0)
 })
 afterEach(async () => {
   installProbe(undefined)
@@ -35,6 +39,8 @@ async function client(): Promise<pg.Client> {
   return connected
 }
 
+/** Noon, so many days after the first that the template has a partition for: a midnight since then, or during a test, changes nothing. */
+const toDay = (day: number) => moveClock(db.pool, firstNoonMs + day * dayMs - Date.now())
 const append = (n: number) => db.query(`select pawl.append('Counted', 'a', 'k', '{"key": "k", "version": ${n}, "n": ${n}}')`)
 const oldEvent = (n: number, daysAgo: number) =>
   `insert into pawl.event (aggregatetype, aggregateid, type, payload, created_at) values ('a', 'k', 'Old', '{"n": ${n}}', pawl.now() - interval '${daysAgo} days')`
@@ -58,10 +64,10 @@ async function cursor(name: string, position: number, state = 'running'): Promis
 async function daysPass(today: number): Promise<void> {
   for (const n of [1, 2, 3]) await append(n)
   await log.catchUp()
-  await moveClock(db.pool, dayMs)
+  await toDay(1)
   await append(4)
   await log.catchUp()
-  await moveClock(db.pool, today * dayMs)
+  await toDay(today)
 }
 
 test('days past their keep go, their pages after them, and the log goes on', async () => {
@@ -132,7 +138,7 @@ test('[O7] a parked key keeps its events, and the day goes when it is unparked',
 
 test('events that nobody gave a position to yet keep their day', async () => {
   await append(1)
-  await moveClock(db.pool, 10 * dayMs)
+  await toDay(10)
   expect(await db.pawl().events.retain()).toMatchObject({ removed: [], held: { by: 'events in it that have no position yet' } })
   await log.catchUp()
   expect((await db.pawl().events.retain()).held).toBeUndefined()
@@ -145,7 +151,7 @@ test('[O13] while a stranger that wrote an event stays open, retention runs, app
   const stranger = await client()
   await stranger.query('begin')
   await stranger.query('select pawl.append(\'Late\', \'a\', \'late\', \'{"key": "late", "version": 1, "n": -1}\')')
-  await moveClock(db.pool, 10 * dayMs)
+  await toDay(10)
   const first = await db.pawl().events.retain()
   expect(first).toMatchObject({ removed: [], held: { by: expect.stringContaining('an open transaction that wrote into it') } })
   const holds = await db.pawl().events.whoHoldsBack()
@@ -166,7 +172,7 @@ test('[O13] while a stranger that wrote an event stays open, retention runs, app
 test('[O13] a stranger that wrote into another day delays the removal and no append', async () => {
   await append(1)
   await log.catchUp()
-  await moveClock(db.pool, 10 * dayMs)
+  await toDay(10)
   const stranger = await client()
   await stranger.query('begin')
   await stranger.query("select pawl.append('Late', 'a', 'late')")
@@ -182,8 +188,11 @@ test('[O13] a stranger that wrote into another day delays the removal and no app
   // The events of the stranger's own day and of today are read meanwhile.
   expect(log.seen.map(({ n }) => n)).toEqual(Array.from({ length: 29 }, (_, index) => index + 1))
   await stranger.query('commit')
-  expect(await retaining).toMatchObject({ held: undefined })
-  expect((await retaining).removed.length).toBeGreaterThan(0)
+  // On a slow machine all that may take longer than the removal waits; then the next one finishes it.
+  const first = await retaining
+  const retained = first.held === undefined ? first : await db.pawl().events.retain()
+  expect(retained).toMatchObject({ held: undefined })
+  expect(retained.removed.length).toBeGreaterThan(0)
 })
 
 test('[O13] a stranger that only read delays the removal, and is named with the statement that ends it', async () => {
@@ -197,7 +206,7 @@ test('[O13] a stranger that only read delays the removal, and is named with the 
     (await db.pawl().events.whoHoldsBack({ keepDays })).filter(
       ({ endWith }) => endWith === `select pg_terminate_backend(${rows[0]!.pid})`,
     )
-  await moveClock(db.pool, 10 * dayMs)
+  await toDay(10)
   expect(await db.pawl().events.retain()).toMatchObject({ held: { by: 'a transaction that uses pawl.event' } })
   expect(await named()).toMatchObject([{ what: 'transaction', delays: 'retention', since: expect.any(Date) }])
   // Where no day is old there is nothing that it could delay.
@@ -225,7 +234,7 @@ test('who holds back most comes first, and a cursor that a person or a fault sto
 test('[O13] a removal that gave up waiting is finished by the next one', async () => {
   await append(1)
   await log.catchUp()
-  await moveClock(db.pool, 10 * dayMs)
+  await toDay(10)
   const stranger = await client()
   await stranger.query('begin')
   await stranger.query("select pawl.append('Late', 'a', 'late')")
@@ -244,14 +253,15 @@ test('an event that is committed into a day while it is being removed gets its p
   await append(1)
   await log.catchUp()
   const writer = await client()
-  await moveClock(db.pool, 10 * dayMs)
+  await toDay(10)
+  let committed: Promise<void> | undefined
   installProbe(async (name) => {
     if (name !== 'events.retain.before') return
     installProbe(undefined)
     await writer.query('begin')
     await writer.query(oldEvent(2, 10))
     // It commits when the removal waits for it already, and the sequencer has looked past it.
-    void until('the removal waits', async () => {
+    committed = until('the removal waits', async () => {
       const [row] = await db.query<{ n: number }>(
         "select count(*)::int as n from pg_stat_activity where datname = current_database() and query like 'alter table pawl.event detach%' and wait_event_type = 'Lock'",
       )
@@ -261,6 +271,8 @@ test('an event that is committed into a day while it is being removed gets its p
       .then(() => log.catchUp())
   })
   expect(await db.pawl().events.retain()).toMatchObject({ removed: [], held: { by: 'events in it that have no position yet' } })
+  // The reader remembers where it is: two reads of it at once would give the event twice.
+  await committed
   await until('it is read', async () => {
     await log.catchUp()
     return log.seen.length === 2
@@ -273,7 +285,7 @@ test('an event that is committed into a day while it is being removed gets its p
 test('an event that was committed into a day whose removal then died is found by the next one, which also removes the day', async () => {
   await append(1)
   await log.catchUp()
-  await moveClock(db.pool, 10 * dayMs)
+  await toDay(10)
   const [, day0] = await partitions()
   installProbe((name) => {
     if (name === 'events.retain.detached') throw new Error('died here')
@@ -300,7 +312,7 @@ test('an event that was committed into a day whose removal then died is found by
 test('an event that gets its position in a day after the day was looked at stays for those who read it later', async () => {
   await append(1)
   await log.catchUp()
-  await moveClock(db.pool, 10 * dayMs)
+  await toDay(10)
   installProbe(async (name) => {
     if (name !== 'events.retain.before') return
     installProbe(undefined)
@@ -398,7 +410,7 @@ test('a removal that died between detaching and dropping is finished by the next
 test('[O14] without maintenance for longer than the days prepared appends and settles succeed, an alert says so, and maintenance makes room', async () => {
   const pawl = db.pawl()
   pawl.jobs.define('work', { run: () => 'done' })
-  await moveClock(db.pool, 20 * dayMs)
+  await toDay(20)
   await append(1)
   const { id } = await pawl.jobs.enqueue('work', {})
   const worker = pawl.jobs.worker()
@@ -424,7 +436,7 @@ test('[O14] without maintenance for longer than the days prepared appends and se
   expect(log.seen.map(({ n }) => n).sort((a, b) => a - b)).toEqual([1, 2, 3, 4])
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done' })
   // And the days that were late go in their time.
-  await moveClock(db.pool, 40 * dayMs)
+  await toDay(40)
   expect((await db.pawl().events.retain()).held).toBeUndefined()
   expect(await eventCount()).toBe(0)
 })
@@ -440,7 +452,7 @@ test('[O14] making room while others append loses no append and leaves no day wi
     return appended
   })
   for (let day = 4; day <= 40; day += 6) {
-    await moveClock(db.pool, day * dayMs)
+    await toDay(day)
     await until('there is room', async () => (await extendPartitions(connection)).includes('event'))
   }
   isExtending = false

@@ -10,6 +10,8 @@ import { statement } from '../db/statement.ts'
 import type { Worker } from './worker.ts'
 
 const promoteStatement = statement(import.meta.url, 'promote')
+/** The keeper would also end what is past its time limit, with other words, when it finds the main thread standing still; here it does not look. */
+const unwatched = { lease: '1h', beatMs: 600_000 } as const
 
 let db: TestDatabase
 let pawl: Pawl
@@ -28,6 +30,14 @@ async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}):
   workers.push(worker)
   await worker.start()
   return worker
+}
+
+/** Stands the database's clock still: nothing becomes due by itself, however long a look at it takes. */
+async function stopClock(): Promise<void> {
+  await db.query(`do $$ begin
+    execute format('create or replace function pawl.now() returns timestamptz language sql volatile as %L',
+      format('select %L::timestamptz', clock_timestamp()));
+  end $$`)
 }
 
 /** From the end of an attempt to the time of the next, both of which the database wrote by one clock reading. */
@@ -59,6 +69,7 @@ async function delays(id: string, count: number): Promise<number[]> {
 
 test('[J15] without jitter the delays are exactly 1, 2, 4, 8 and 16 seconds', async () => {
   pawl.jobs.define('fails', { retry: { jitter: false }, run: () => Promise.reject(new Error('no')) })
+  await stopClock()
   await startWorker()
   const { id } = await pawl.jobs.enqueue('fails', {})
   expect(await delays(id, 5)).toEqual([1000, 2000, 4000, 8000, 16_000])
@@ -67,6 +78,7 @@ test('[J15] without jitter the delays are exactly 1, 2, 4, 8 and 16 seconds', as
 test('[J15] a factor and a cap are kept to, also for tx handlers', async () => {
   const retry = { jitter: false, initialMs: 100, factor: 3, maxMs: 1000 }
   pawl.jobs.define('fails', { retry, tx: () => Promise.reject(new Error('no')) })
+  await stopClock()
   await startWorker()
   const { id } = await pawl.jobs.enqueue('fails', {})
   expect(await delays(id, 5)).toEqual([100, 300, 900, 1000, 1000])
@@ -280,7 +292,7 @@ test('[J15] a job whose last attempt ran past its time limit calls the hook and 
     onDead: (job) => hook.resolve(job),
     run: () => new Promise(() => undefined),
   })
-  const worker = await startWorker()
+  const worker = await startWorker(unwatched)
   const { id } = await pawl.jobs.enqueue('hangs', {})
   expect(await hook.promise).toMatchObject({ id, reason: expect.stringContaining('timeout of 150 ms') })
   expect(worker.metrics()).toMatchObject({ timedOut: 1, dead: 1 })
@@ -298,7 +310,7 @@ test('[J15] a `retry.when` that throws ends neither the process nor the limit of
   pawl.jobs.define('hangs', { retry, timeout: '100ms', run: () => new Promise(() => undefined) })
   const dead: DeadJob[] = []
   pawl.on('job.dead', (job) => dead.push(job))
-  await startWorker()
+  await startWorker(unwatched)
   const fails = await pawl.jobs.enqueue('fails', {})
   const hangs = await pawl.jobs.enqueue('hangs', {})
   await until('both are dead', () => dead.length === 2)

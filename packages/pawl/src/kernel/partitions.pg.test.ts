@@ -11,15 +11,21 @@ const dayMs = 86_400_000
 
 let db: TestDatabase
 let connection: Connection
+let firstNoonMs: number
 beforeEach(async () => {
   db = await createDatabase()
   connection = new Connection(db.pawl().config.database, 'test')
+  const [first] = await db.query<{ day: Date }>("select min(from_at) as day from pawl.day_partitions('event')")
+  firstNoonMs = first!.day.getTime() + dayMs / 2
+  await toDay(0)
 })
 afterEach(async () => {
   await connection.close()
   await db.drop()
 })
 
+/** Noon, so many days after the first that the template has a partition for: a midnight since then, or during a test, changes nothing. */
+const toDay = (day: number) => moveClock(db.pool, firstNoonMs + day * dayMs - Date.now())
 const finish = (id: number) =>
   db.query(
     `insert into pawl.job_history (id, fence, created_at, finished_at, attempt, crashes, priority, payload_version, tenant, queue, kind, outcome, payload)
@@ -36,7 +42,7 @@ const ids = async () => (await db.query<{ id: string }>('select id::text from pa
 test('there is always room ahead: seven days, and an open end', async () => {
   expect(await extendPartitions(connection)).toEqual([])
   for (const day of [3, 4, 9, 30]) {
-    await moveClock(db.pool, day * dayMs)
+    await toDay(day)
     await extendPartitions(connection)
     expect(await extendPartitions(connection)).toEqual([])
     for (const table of ['event', 'job_history', 'job_attempt']) {
@@ -51,50 +57,50 @@ test('there is always room ahead: seven days, and an open end', async () => {
 
 test('a last partition that was used becomes an ordinary one of several days, and goes when its last day is past', async () => {
   await finish(1)
-  await moveClock(db.pool, 20 * dayMs)
+  await toDay(20)
   await finish(2)
   expect(await extendPartitions(connection)).toContain('job_history')
   const wide = (await daysOf('job_history')).find(({ days }) => days !== null && days > 1)
   expect(wide!.days).toBe(14)
-  await moveClock(db.pool, 25 * dayMs)
+  await toDay(25)
   await dropOldPartitions(connection, 7)
   expect(await ids()).toEqual(['2'])
-  await moveClock(db.pool, 29 * dayMs)
+  await toDay(29)
   expect(await dropOldPartitions(connection, 7)).toContain(wide!.name)
   expect(await ids()).toEqual([])
 })
 
 test('rows of a clock that was a year ahead for a moment wait for their day, and the days before it come and go', async () => {
-  await moveClock(db.pool, 365 * dayMs)
+  await toDay(365)
   await finish(1)
-  await moveClock(db.pool, 0)
+  await toDay(0)
   await finish(2)
   expect(await extendPartitions(connection)).toEqual([])
   expect(await db.pawl().alerts()).toEqual([])
   const widest = async () => Math.max(...(await daysOf('job_history')).map(({ days }) => days ?? 0))
-  await moveClock(db.pool, 5 * dayMs)
+  await toDay(5)
   expect(await extendPartitions(connection)).toContain('job_history')
   expect(await widest()).toBe(1)
   // Maintenance is late, so the last partition has rows of both kinds.
-  await moveClock(db.pool, 20 * dayMs)
+  await toDay(20)
   await finish(3)
   expect(await extendPartitions(connection)).toContain('job_history')
   expect(await extendPartitions(connection)).toEqual([])
   expect(await widest()).toBe(9)
   expect(await ids()).toEqual(['1', '2', '3'])
-  await moveClock(db.pool, 40 * dayMs)
+  await toDay(40)
   await extendPartitions(connection)
   await dropOldPartitions(connection, 7)
   expect(await ids()).toEqual(['1'])
-  await moveClock(db.pool, 366 * dayMs)
+  await toDay(366)
   await extendPartitions(connection)
-  await moveClock(db.pool, 380 * dayMs)
+  await toDay(380)
   await dropOldPartitions(connection, 7)
   expect(await ids()).toEqual([])
 })
 
 test('a table that nobody used for a year gets one partition for the year and the days ahead', async () => {
-  await moveClock(db.pool, 365 * dayMs)
+  await toDay(365)
   await extendPartitions(connection)
   expect((await daysOf('event')).filter(({ days }) => days !== null).map(({ days }) => days)).toEqual([
     ...Array(7).fill(1),
@@ -106,18 +112,18 @@ test('a table that nobody used for a year gets one partition for the year and th
 })
 
 test('days before the first that is kept have a place too', async () => {
-  await moveClock(db.pool, 10 * dayMs)
+  await toDay(10)
   await extendPartitions(connection)
   expect((await dropOldPartitions(connection, 7)).length).toBeGreaterThan(0)
   await extendPartitions(connection)
   // A clock that was set right: it is ten days earlier than it was.
-  await moveClock(db.pool, 0)
+  await toDay(0)
   await finish(1)
   expect(await ids()).toEqual(['1'])
 })
 
 test('eight at once make room once', async () => {
-  await moveClock(db.pool, 5 * dayMs)
+  await toDay(5)
   const connections = Array.from({ length: 8 }, () => new Connection(db.pawl().config.database, 'test'))
   const answers = await Promise.all(connections.map((each) => extendPartitions(each)))
   await Promise.all(connections.map((each) => each.close()))

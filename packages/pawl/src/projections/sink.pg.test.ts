@@ -49,10 +49,8 @@ test('an event that comes while a sink reads the log is handed over without wait
   const pawl = db.pawl()
   const got: string[] = []
   pawl.projections.sink('out', { handle: ({ key }) => void got.push(key) })
-  await startRunner(pawl)
-  await append(db, { key: 'first' })
-  await until('it is idle', () => got.length === 1)
   // The answer to a read that found one event is under way; another event gets its position, and the sink is woken, before it arrives.
+  let isArmed = false
   let isHeld = false
   let wakes = 0
   const { run } = Connection.prototype
@@ -68,7 +66,7 @@ test('an event that comes while a sink reads the log is handed over without wait
   Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
     const rows = await run.call(this, sent, values)
     const [page] = rows as unknown as readonly { events?: string | null }[]
-    if (sent.file === 'read-log' && page?.events && !isHeld) {
+    if (sent.file === 'read-log' && page?.events && isArmed && !isHeld) {
       isHeld = true
       const before = wakes
       await append(db, { key: 'third' })
@@ -76,6 +74,11 @@ test('an event that comes while a sink reads the log is handed over without wait
     }
     return rows as never
   }
+  await startRunner(pawl)
+  await append(db, { key: 'first' })
+  await until('the first was handed over', () => got.length === 1)
+  // From now on, whichever read has the second: one that was sent before this may be still under way.
+  isArmed = true
   await append(db, { key: 'second' })
   await until('all were handed over', () => got.length === 3)
   expect(isHeld).toBe(true)

@@ -139,7 +139,11 @@ test('[R12] an alert that is raised while another submission of its set is tende
   await until(
     'its tending meets the alert',
     async () =>
-      (await db.query("select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")).length > 0,
+      (
+        await db.query(
+          "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%pawl.alert%'",
+        )
+      ).length > 0,
   )
   await raiser.query('commit')
   raiser.release()

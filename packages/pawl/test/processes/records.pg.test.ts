@@ -3,7 +3,7 @@
 import type { Pawl, RecordScope } from 'pawl'
 import { installProbe, type ProbeName } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
-import { createDatabase, type TestDatabase, until } from '../support/database.ts'
+import { createDatabase, endLeasesOf, type TestDatabase, until } from '../support/database.ts'
 import { csv, defineLoads, ended, loadRows, loads, RecordsProcess, readerView, startWorker } from '../support/records.ts'
 
 const here = { organisation: '17', registration: '4' }
@@ -75,6 +75,7 @@ test.each(Object.keys(chains))(
       const victim = new RecordsProcess({ url: db.url, sets, killAt: { probe, hit } })
       await victim.hears('killing')
       expect(await victim.ended()).toBe('SIGKILL')
+      await endLeasesOf(db, victim)
       await other.put({ data: { rowId: `put ${puts++}`, note: probe } })
       const { state } = await pawl.records.get(id)
       expect(state).toBe(probe === 'records.commit.after' ? 'submitted' : 'submitting')
@@ -125,6 +126,7 @@ test('[R4] a zombie applier that wakes up after another took over writes nothing
   const zombie = new RecordsProcess({ url: db.url, sets, holdAt: { probe: 'records.apply.before', hit: 3 } })
   await zombie.hears('holding')
   zombie.pause()
+  await endLeasesOf(db, zombie)
   // Another takes over and stands before the same chunk when the zombie wakes up.
   const holder = new RecordsProcess({ url: db.url, sets, holdAt: { probe: 'records.apply.before', hit: 1 } })
   await holder.hears('holding')
@@ -162,6 +164,7 @@ test('[R12] a submission whose job is killed too often fails: purged, slot free,
   expect(await db.query('select count(*)::int as n from pawl.record_version where submission = $1', [id])).not.toEqual([{ n: 0 }])
   // One crash short of its limit: the rescue of this death is the last.
   await db.query("update pawl.job set crashes = 9, max_crashes = 10 where kind = 'pawl.records.apply'")
+  await endLeasesOf(db, victim)
   await startWorker(pawl)
   const failed = await ended(pawl, id)
   expect(failed).toMatchObject({ state: 'failed', failureClass: 'unknown' })

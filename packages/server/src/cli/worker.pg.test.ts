@@ -1,4 +1,4 @@
-import { writeFile } from 'node:fs/promises'
+import { rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -25,8 +25,28 @@ async function startWorker(more: readonly string[] = []): Promise<RunningCli> {
   return worker
 }
 
+/** A worker with one kind more, 'gated', which runs until it is let go: however slow the machine, it runs when we look. */
+async function startGatedWorker(more: readonly string[]): Promise<{ worker: RunningCli; letGo: () => Promise<void> }> {
+  const gate = join(tmpdir(), `pawl-gate-${db.name}`)
+  const gated = join(tmpdir(), `pawl-gated-${db.name}.mjs`)
+  onTestFinished(async () => {
+    await Promise.all([gate, gated].map((file) => rm(file, { force: true })))
+  })
+  await writeFile(
+    gated,
+    `import { existsSync } from 'node:fs'
+    import { setTimeout as sleep } from 'node:timers/promises'
+    const run = async () => {
+      while (!existsSync(${JSON.stringify(gate)})) await sleep(20)
+      return 'finished'
+    }
+    export default (pawl) => pawl.jobs.define('gated', { run })`,
+  )
+  return { worker: await startWorker([gated, ...more]), letGo: () => writeFile(gate, '') }
+}
+
 test('runs the jobs of a module, prints a line for each, and SIGTERM lets a running one finish', async () => {
-  const worker = await startWorker(['--each', '-o', 'jsonl'])
+  const { worker, letGo } = await startGatedWorker(['--each', '-o', 'jsonl'])
   const { id: quick } = await pawl.jobs.enqueue('quick', {})
   const { id: broken } = await pawl.jobs.enqueue('broken', {})
   await worker.until('both ended', () => worker.events().length >= 2)
@@ -34,9 +54,11 @@ test('runs the jobs of a module, prints a line for each, and SIGTERM lets a runn
   expect(worker.events()).toContainEqual(
     expect.objectContaining({ id: broken, kind: 'broken', outcome: 'dead', note: 'Error: it broke' }),
   )
-  const { id: slow } = await pawl.jobs.enqueue('slow', {})
+  const { id: slow } = await pawl.jobs.enqueue('gated', {})
   await until('it runs', async () => (await pawl.jobs.get(slow))?.state === 'running')
   worker.signal('SIGTERM')
+  await worker.until('it stops', () => worker.stderr.includes('stopping'))
+  await letGo()
   const { code, stderr } = await worker.ended()
   expect(code).toBe(0)
   expect(stderr).toContain('stopped: 1 finished, 0 given back')
@@ -80,12 +102,14 @@ test('it ends also when its handlers hang and the database is away: exit 130, an
 })
 
 test('when nobody reads its output any more, running jobs finish, and it ends with exit 1', async () => {
-  const worker = await startWorker(['--each'])
-  const { id } = await pawl.jobs.enqueue('slow', {})
+  const { worker, letGo } = await startGatedWorker(['--each'])
+  const { id } = await pawl.jobs.enqueue('gated', {})
   await until('it runs', async () => (await pawl.jobs.get(id))?.state === 'running')
   worker.child.stdout!.destroy()
   worker.child.stderr!.destroy()
-  await pawl.jobs.enqueue('quick', {})
+  const { id: quick } = await pawl.jobs.enqueue('quick', {})
+  await until('there was something to say', async () => (await pawl.jobs.get(quick))?.state === 'done')
+  await letGo()
   expect((await worker.ended()).code).toBe(1)
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', result: 'finished', attempt: 1, crashes: 0 })
   expect(await db.query('select close_reason from pawl.worker')).toEqual([{ close_reason: 'stopped' }])

@@ -1,10 +1,12 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { rename, stat, symlink, writeFile } from 'node:fs/promises'
+import { readdir, readFile, rename, stat, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import pg from 'pg'
 import { afterAll, describe, expect, onTestFinished, test } from 'vitest'
 import { accountForPostgres } from './account.ts'
+import { withLock } from './lock.ts'
+import { logPath } from './log.ts'
 import { pidFilePath, readPidFile } from './pidfile.ts'
 import { isAlive } from './processes.ts'
 import { Launch } from './test-support/process.ts'
@@ -67,13 +69,17 @@ describe('a postmaster that runs already', () => {
 describe('two starts at once on one directory', () => {
   test('in two processes, on an empty directory: one starts, the other waits and shares it', async () => {
     const dir = await scratch.dir()
-    const launches = [new Launch({ dir, port: 0 }), new Launch({ dir, port: 0 })]
+    // One of them may be up long after the other. So both come to a lock that is held, and begin when it is freed.
+    const launches = await withLock(join(dir, 'lock'), { waitMs: 0 }, async () => {
+      const waiting = [new Launch({ dir, port: 0 }), new Launch({ dir, port: 0 })]
+      await until('both wait', async () => waiting.every(({ notices }) => notices.length > 0))
+      return waiting
+    })
     const running = await Promise.all(launches.map((launch) => launch.running()))
     expect(running.map(({ how }) => how).sort()).toEqual(['adopted', 'started'])
     expect(new Set(running.map(({ pid, url }) => `${pid} ${url}`)).size).toBe(1)
-    expect(launches.flatMap(({ notices }) => notices)).toEqual([
-      expect.stringMatching(/^Process \d+ is starting the database in .*; waiting for it\.$/),
-    ])
+    for (const { notices } of launches)
+      expect(notices).toEqual([`Process ${process.pid} is starting the database in ${dir}; waiting for it.`])
     await launches[0]!.stop()
     await launches[1]!.kill()
   })
@@ -87,15 +93,7 @@ describe('two starts at once on one directory', () => {
   })
 
   test('the one that waits takes over when the one that starts is killed', async () => {
-    const dir = await scratch.dir()
-    const first = new Launch({ dir, port: 0 })
-    await until('the first one has the lock', () =>
-      stat(join(dir, 'lock.1')).then(
-        () => true,
-        () => false,
-      ),
-    )
-    first.child.kill('SIGSTOP')
+    const { dir, first } = await stoppedHalfWay()
     const second = new Launch({ dir, port: 0 })
     await until('the second one waits', async () => second.notices.length > 0)
     await first.kill()
@@ -148,18 +146,50 @@ describe('a postmaster.pid that names no postmaster', () => {
     await client.connect()
     const backend = Number((await client.query('select pg_backend_pid() as pid')).rows[0].pid)
     // A busy loop does not notice that the postmaster is gone, as a sleep would.
-    const busy = `do $$ declare t timestamptz := clock_timestamp(); begin while clock_timestamp() < t + interval '1500 ms' loop end loop; end $$`
-    const query = client.query(busy).catch(() => 'cut off')
+    const busy = `do $$ declare t timestamptz := clock_timestamp(); begin while clock_timestamp() < t + interval '40 s' loop end loop; end $$`
+    const cutOff = client.query(busy).catch(() => 'cut off')
+    onTestFinished(() => killIfAlive(backend))
+    await until('it is in the loop', async () => {
+      const [row] = await query(killed.url, `select state from pg_stat_activity where pid = ${backend} and query like 'do %'`)
+      return row?.state === 'active'
+    })
     process.kill(killed.pid, 'SIGKILL')
     await until('the postmaster has ended', async () => !(await isAlive(killed.pid)))
+    const starting = scratch.start({ dir })
+    const refusal = 'pre-existing shared memory block'
+    await until('the next one has refused to run beside it', async () => (await readFile(logPath(dir), 'utf8')).includes(refusal))
     expect(await isAlive(backend)).toBe(true)
-    const { server } = await scratch.start({ dir })
+    await killIfAlive(backend)
+    const { server } = await starting
     expect(await isAlive(backend)).toBe(false)
-    await query
+    await cutOff
     await client.end().catch(() => {})
     await server.stop()
   })
 })
+
+/** A start that stands still while it has the lock, before it has made a cluster. Where it was quicker than we were, another is begun. */
+async function stoppedHalfWay(): Promise<{ dir: string; first: Launch }> {
+  for (;;) {
+    const dir = await scratch.dir()
+    const first = new Launch({ dir, port: 0 })
+    await until('the first one has the lock', () =>
+      stat(join(dir, 'lock.1')).then(
+        () => true,
+        () => false,
+      ),
+    )
+    first.child.kill('SIGSTOP')
+    const status = () => readFile(`/proc/${first.child.pid}/status`, 'utf8').catch(() => 'State: T')
+    await until('it stands still', async () => /^State:\s+T/m.test(await status()))
+    if (!(await readdir(dir)).includes('pgdata')) return { dir, first }
+    await first.kill()
+  }
+}
+
+async function killIfAlive(pid: number): Promise<void> {
+  if (await isAlive(pid)) process.kill(pid, 'SIGKILL')
+}
 
 /** A program that runs as PostgreSQL's account does. */
 async function spawnStranger(): Promise<ChildProcess> {

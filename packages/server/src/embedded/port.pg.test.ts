@@ -53,11 +53,18 @@ describe('the port', () => {
   })
 })
 
+/** Below the ports of outgoing connections: one of those could take the next port between our look and that of PostgreSQL. */
 async function listen(): Promise<Server> {
-  const server = createServer().listen(0, '127.0.0.1')
-  onTestFinished(() => void server.close())
-  await once(server, 'listening')
-  return server
+  for (;;) {
+    const server = createServer().listen(20_000 + Math.floor(Math.random() * 10_000), '127.0.0.1')
+    const isListening = await once(server, 'listening').then(
+      () => true,
+      () => false,
+    )
+    if (!isListening) continue
+    onTestFinished(() => void server.close())
+    return server
+  }
 }
 
 function portOf(server: Server): number {

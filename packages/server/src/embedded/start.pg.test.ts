@@ -1,10 +1,11 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { readdir, readFile, readlink, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, describe, expect, onTestFinished, test } from 'vitest'
 import { ensureBinaries } from './binaries.ts'
 import { startEmbedded } from './index.ts'
+import { readPidFile } from './pidfile.ts'
 import { isAlive, startOf } from './processes.ts'
 import { stopPostmaster } from './stop.ts'
 import { Launch } from './test-support/process.ts'
@@ -58,11 +59,9 @@ describe('a first start in an empty directory', () => {
   })
 
   test('an initdb that was killed half-way is begun anew, and its remains are removed', async () => {
-    const dir = await scratch.dir()
-    const launch = new Launch({ dir, port: 0 })
-    await until('initdb has begun', async () => (await readdir(dir)).some((name) => name.startsWith('pgdata.new-')))
-    await launch.kill()
-    expect(await readdir(dir)).not.toContain('pgdata')
+    const dir = await killedHalfWay()
+    // It outlives its parent by a moment, and what it still writes would be no remains yet.
+    await until('initdb has ended as well', async () => !(await isUsed(join(dir, 'pgdata.new-'))))
     const { server } = await scratch.start({ dir })
     expect(server.how).toBe('started')
     expect((await readdir(dir)).filter((name) => !name.startsWith('lock.')).sort()).toEqual([
@@ -197,6 +196,7 @@ describe('stopping', () => {
     const dir = await scratch.cluster()
     const first = (await scratch.start({ dir })).server
     const stopping = first.stop()
+    await until('it has been told to stop', async () => (await readPidFile(first.dataDir))?.status !== 'ready')
     const { server } = await scratch.start({ dir })
     await stopping
     expect(server.how).toBe('started')
@@ -224,6 +224,27 @@ describe('the parent', () => {
     expect(await query(url, 'select 1 as one')).toEqual([{ one: 1 }])
   })
 })
+
+/** A directory whose first start was killed before its initdb had ended. Where that was quicker than we were, another is begun. */
+async function killedHalfWay(): Promise<string> {
+  for (;;) {
+    const dir = await scratch.dir()
+    const launch = new Launch({ dir, port: 0 })
+    await until('initdb has begun', async () => (await readdir(dir)).some((name) => name.startsWith('pgdata')))
+    await launch.kill()
+    if (!(await readdir(dir)).includes('pgdata')) return dir
+  }
+}
+
+/** Whether a process works in a directory whose path begins so, or names it on its command line. */
+async function isUsed(prefix: string): Promise<boolean> {
+  const pids = (await readdir('/proc').catch(() => [])).filter((name) => /^\d+$/.test(name))
+  const texts = pids.flatMap((pid) => [
+    readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => ''),
+    readlink(`/proc/${pid}/cwd`).catch(() => ''),
+  ])
+  return (await Promise.all(texts)).some((text) => text.includes(prefix))
+}
 
 async function settingsOf(url: string): Promise<Record<string, unknown>> {
   const names = [
