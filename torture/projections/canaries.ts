@@ -95,6 +95,17 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
     },
   },
   {
+    name: 'shadow-runs-ahead',
+    bug: 'A generation that is not live passes events that the live one has not applied.',
+    proves: 'An answer that was never given is seen.',
+    caughtBy: 'let out once',
+    story: 'rolled back while the live one stands',
+    statements: {
+      move: swap('c.effects_after is not null', 'true'),
+      'read-cursor': swap('when c.effects_after is null then', 'when false then'),
+    },
+  },
+  {
     name: 'replay-let-out',
     bug: 'What the handlers of a rebuild add for the outside is let out.',
     proves: 'An answer that was given twice is seen.',

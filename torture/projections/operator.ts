@@ -1,5 +1,5 @@
 // A process that operates: mends what is parked, pauses and resumes, rebuilds the projection as a new generation, switches to it and retires
-// the old one. It may die at any moment; whoever comes after it looks where things stand and goes on.
+// the old one, or, in a story, rolls back to it. It may die at any moment; whoever comes after it looks where things stand and goes on.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createPawl } from 'pawl'
@@ -66,12 +66,34 @@ async function rebuild(): Promise<void> {
   history.write('retired', { generation: Math.min(live, other) })
 }
 
-/** `how`: only rebuilds, in a matrix that parks by itself. */
-const isOnlyRebuilding = options.how === 'rebuild'
-await Promise.all([
-  every(isOnlyRebuilding ? 50 : 700, rebuild),
-  ...(isOnlyRebuilding ? [] : [every(400, () => mendAll(pool)), every(1500, pauseForAWhile)]),
-])
+/** Switches to a second generation, pauses it, and rolls back when the first has gone on as far as it will. */
+async function rollBack(): Promise<void> {
+  const positionOf = async (generation: number) =>
+    (await pawl.projections.status(foldedName)).find((each) => each.generation === generation)?.position
+  define(2)
+  if ((await positionOf(2)) === undefined) await pawl.projections.rebuild(foldedName, act)
+  await pawl.projections.switchTo(foldedName, { ...act, generation: 2, timeout: 10_000 })
+  await pawl.projections.pause(foldedName, { ...act, generation: 2 })
+  const paused = await positionOf(2)
+  history.write('paused', { name: foldedName, generation: 2, position: paused })
+  for (let time = 0; time < 30 && (await positionOf(1))! <= paused!; time++) await sleep(100)
+  await pawl.projections.rollBack(foldedName, { ...act, generation: 1 })
+  await resumeAll(pool)
+  history.write('rolled back', { position: await positionOf(1) })
+  stop.abort()
+}
+
+/** `how`: only this, in a story or in a matrix that parks by itself. */
+switch (options.how) {
+  case 'roll back':
+    await every(100, rollBack)
+    break
+  case 'rebuild':
+    await every(50, rebuild)
+    break
+  default:
+    await Promise.all([every(700, rebuild), every(400, () => mendAll(pool)), every(1500, pauseForAWhile)])
+}
 history.write('stopped')
 await pawl.close()
 await pool.end()

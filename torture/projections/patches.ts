@@ -33,7 +33,7 @@ export function believeToHold(): void {
     )
     const isMoved = Number(row!.position) !== this.place.position
     this.place = { position: Number(row!.position), eventId: row!.event_id, logGeneration: row!.log_generation }
-    return { state: 'running', holdAt: undefined, isMoved }
+    return { state: 'running', limitAt: undefined, isHeld: false, isMoved }
   }
 }
 

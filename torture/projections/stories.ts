@@ -103,6 +103,19 @@ const told: readonly ProjectionStory[] = [
     },
   },
   {
+    name: 'rolled back while the live one stands',
+    tells: 'The live generation is paused, events come, and the one before it becomes live again.',
+    async play(rig, traffic) {
+      await Promise.all([rig.startProcess('w1'), rig.startProcess('w2')])
+      for (const key of keys) await traffic.writer.write(transaction(`${key}/1`, key, 10))
+      await rig.startProcess(operatorSlot, { role: 'operator', how: 'roll back' })
+      await rig.until(() => wrote(rig, 'paused') > 0, patienceMs)
+      for (const key of keys) await traffic.writer.write(transaction(`${key}/2`, key, 10))
+      await rig.until(() => wrote(rig, 'rolled back') > 0, patienceMs)
+      await rig.stopProcess(operatorSlot)
+    },
+  },
+  {
     name: 'parked while switched',
     tells:
       'A key is parked in both generations when the new one becomes live; what its events let out is let out when it is mended.',

@@ -40,6 +40,7 @@ interface CursorRow extends Omit<AcquiredRow, 'shard' | 'shards' | 'is_tried'> {
   readonly state: CursorState
   readonly reason: string | null
   readonly hold_at: string | null
+  readonly live_at: string | null
 }
 
 /** Where a cursor stands: the last event that it passed. */
@@ -56,7 +57,10 @@ export function placeOf(event: LogEvent): Place {
 /** Why a fenced write met no row, other than a lost lease. */
 export interface Standstill {
   readonly state: CursorState
-  readonly holdAt: number | undefined
+  /** It comes to here and no further, for now. */
+  readonly limitAt: number | undefined
+  /** The limit is a comparison's, which waits for it. */
+  readonly isHeld: boolean
   /** The position is another one than we thought: an operator moved it, or a commit without an answer had happened. */
   readonly isMoved: boolean
 }
@@ -155,7 +159,9 @@ export class HeldCursor {
     this.effectsAfter = numberOf(row.effects_after)
     this.attempts = row.attempts
     this.done = row.done
-    return { state: row.state, holdAt: numberOf(row.hold_at), isMoved }
+    const limits = [row.hold_at, row.live_at].filter((limit) => limit !== null).map(Number)
+    const limitAt = limits.length === 0 ? undefined : Math.min(...limits)
+    return { state: row.state, limitAt, isHeld: row.hold_at !== null, isMoved }
   }
 
   toString(): string {

@@ -113,7 +113,7 @@ export class LogLoop {
   }
 
   #waitMs(): number {
-    if (this.#standstill !== undefined) return this.#standstill.holdAt === undefined ? 500 : standstillPollMs
+    if (this.#standstill !== undefined) return this.#standstill.isHeld ? standstillPollMs : 500
     return this.#replay.mayHaveParked || this.#lookedTo > this.cursor.place.position ? 500 : 5000
   }
 
@@ -127,6 +127,7 @@ export class LogLoop {
   async #turn(): Promise<boolean> {
     if (this.#standstill !== undefined && !(await this.#mayGoOn())) return false
     const hasReplayed = await this.#replay.step()
+    if (this.#isAtLimit()) return hasReplayed
     const page = await this.#page()
     if (page.head < this.cursor.place.position) {
       await this.#latch(`The cursor stands at position ${this.cursor.place.position}, and the log ends at ${page.head}.`)
@@ -183,11 +184,11 @@ export class LogLoop {
   /** Nothing of ours up to here. The row follows now and then, not at every look. */
   async #passOver(page: LogRead): Promise<void> {
     this.#lookedTo = page.next
-    const holdAt = this.#standstill?.holdAt
-    const to = Math.min(page.next, holdAt ?? page.next)
+    const limitAt = this.#standstill?.limitAt
+    const to = Math.min(page.next, limitAt ?? page.next)
     const passed = to - this.cursor.place.position
-    // Somebody waits for it to come to the hold.
-    const isSoon = holdAt === undefined && passed < passEvents && monotonicMs() - this.#passedMs < passEveryMs
+    // Somebody may wait for it to come to the limit.
+    const isSoon = limitAt === undefined && passed < passEvents && monotonicMs() - this.#passedMs < passEveryMs
     if (passed <= 0 || isSoon) return
     const place = await placeAt(this.#world, to)
     if (place !== undefined) await this.#take(await this.#applier.apply([], place))
@@ -201,7 +202,7 @@ export class LogLoop {
     while (rest.length > 0 && !this.#isOver()) {
       if (!(await this.#isSameLog(rest[0]!))) return
       const count = this.#countOf(rest)
-      if (count === 0) return this.#passToHold()
+      if (count === 0) return this.#passToLimit()
       const chunk = rest.slice(0, count)
       const isApplied = await this.#applyChunk(chunk)
       if (isApplied === undefined) return
@@ -213,26 +214,31 @@ export class LogLoop {
     this.#passedMs = monotonicMs()
   }
 
-  /** How many of them go into one transaction: those on one side of where effects begin, and not beyond a hold. */
+  /** How many of them go into one transaction: those on one side of where effects begin, and not beyond a limit. */
   #countOf(events: readonly LogEvent[]): number {
-    if (this.#careful > 0 || this.#suspect) return this.#isHeld(events[0]!) ? 0 : 1
+    if (this.#careful > 0 || this.#suspect) return this.#isBeyond(events[0]!) ? 0 : 1
     const border = this.cursor.effectsAfter
     const isEffective = isAbove(events[0]!, border)
-    const end = events.findIndex((event) => this.#isHeld(event) || isAbove(event, border) !== isEffective)
+    const end = events.findIndex((event) => this.#isBeyond(event) || isAbove(event, border) !== isEffective)
     return end < 0 ? events.length : end
   }
 
-  /** The next event is beyond the hold: nothing of ours is before it, so the cursor may stand at it. */
-  async #passToHold(): Promise<void> {
-    const holdAt = this.#standstill?.holdAt
-    const place = holdAt === undefined || holdAt <= this.cursor.place.position ? undefined : await placeAt(this.#world, holdAt)
+  /** The next event is beyond the limit: nothing of ours is before it, so the cursor may stand at it. */
+  async #passToLimit(): Promise<void> {
+    const limitAt = this.#standstill?.limitAt
+    const place = limitAt === undefined || this.#isAtLimit() ? undefined : await placeAt(this.#world, limitAt)
     if (place !== undefined) await this.#take(await this.#applier.apply([], place))
     this.#forgetPages()
   }
 
-  #isHeld(event: LogEvent): boolean {
-    const holdAt = this.#standstill?.holdAt
-    return holdAt !== undefined && event.position > holdAt
+  #isBeyond(event: LogEvent): boolean {
+    const limitAt = this.#standstill?.limitAt
+    return limitAt !== undefined && event.position > limitAt
+  }
+
+  #isAtLimit(): boolean {
+    const limitAt = this.#standstill?.limitAt
+    return limitAt !== undefined && this.cursor.place.position >= limitAt
   }
 
   /** true: applied. false: the same again. undefined: the cursor is elsewhere or stands still; read anew. */
@@ -303,14 +309,14 @@ export class LogLoop {
 
   // ---- standing still
 
-  /** Paused, held for a comparison, or moved by an operator: looks at the row again. */
+  /** Paused, held for a comparison, beside the live one, or moved by an operator: looks at the row again. */
   async #mayGoOn(): Promise<boolean> {
     this.#standstill = await this.cursor.reload(this.#world.engine)
-    const { state, holdAt, isMoved } = this.#standstill
+    const { state, limitAt, isHeld, isMoved } = this.#standstill
     if (isMoved) this.#forgetPages()
     if (state !== 'running') return false
-    if (holdAt === undefined) this.#standstill = undefined
-    return holdAt === undefined || this.cursor.place.position < holdAt
+    if (limitAt === undefined) this.#standstill = undefined
+    return !isHeld || !this.#isAtLimit()
   }
 
   /** A log of another generation: is the event at our place still the one that we passed? */

@@ -1,8 +1,9 @@
 import { expectRows, type LogEvent, type Pawl, type ProjectionContext, type ProjectionTx } from 'pawl'
 import { installProbe } from 'pawl/testing'
-import { expect, onTestFinished, test } from 'vitest'
+import { expect, onTestFinished, test, vi } from 'vitest'
 import { deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
+import { HeldCursor } from './cursor.ts'
 
 const balanceSql = `
   create table balance (id text primary key, amount bigint not null, note text, written_at timestamptz not null default clock_timestamp());
@@ -223,12 +224,12 @@ test('[P7] a replay that stalls while another generation lets the effects out le
   expect(await pawl.projections.switchTo('balances', { generation: 2, reason })).toMatchObject({ isEqual: true })
   const stalled = { 1: deferred(), 2: deferred() }
   const goOn = { 1: deferred(), 2: deferred() }
-  let met = 0
   installProbe(async (name, subject) => {
     if (name !== 'projections.batch.before') return
-    const { generation } = (subject as { definition: { generation: 1 | 2 } }).definition
-    // The first time it only notices that it is live.
-    if (generation === 2 && ++met === 1) return
+    const { definition, isLive } = subject as HeldCursor
+    const generation = definition.generation as 1 | 2
+    // So it only notices that it is live.
+    if (generation === 2 && !isLive) return
     stalled[generation].resolve()
     await goOn[generation].promise
   })
@@ -245,6 +246,44 @@ test('[P7] a replay that stalls while another generation lets the effects out le
   await until('nothing is parked', async () => (await db.query('select from pawl.parked_key')).length === 0)
   await caughtUp(db, 'balances', 2)
   expect((await effects(db)).jobs).toEqual([1])
+})
+
+test('[P7] a roll-back while the live generation stands loses no effect: the other one does not pass what the live one has not', async () => {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  define(pawl, 1)
+  define(pawl, 2)
+  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
+  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', 'default', 0)")
+  await startRunner(pawl)
+  await pawl.projections.rebuild('balances', { reason })
+  await add(db, 10)
+  await pawl.projections.switchTo('balances', { generation: 2, reason })
+  // With this they learn which of them is live.
+  await add(db, 1)
+  await caughtUp(db, 'balances', 1)
+  await caughtUp(db, 'balances', 2)
+  const goOn = deferred()
+  installProbe(async (name, cursor) => {
+    if (name === 'projections.batch.before' && (cursor as HeldCursor).definition.generation === 2) await goOn.promise
+  })
+  onTestFinished(() => installProbe(undefined))
+  const { position: stood } = await cursorOf(db, 'balances')
+  const looked = vi.spyOn(HeldCursor.prototype, 'reload')
+  onTestFinished(() => looked.mockRestore())
+  await add(db, 20)
+  // The old one is told that the live one has not come so far; without that it would pass the event in silence.
+  await until('the old one has come to it', async () => {
+    const { position } = await cursorOf(db, 'balances')
+    return position > stood || looked.mock.contexts.some((cursor) => (cursor as HeldCursor).definition.generation === 1)
+  })
+  await pawl.projections.rollBack('balances', { generation: 1, reason })
+  goOn.resolve()
+  await caughtUp(db, 'balances', 1)
+  await caughtUp(db, 'balances', 2)
+  const expected = await expectedEffects(db)
+  expect(expected).toHaveLength(2)
+  expect(await effects(db)).toEqual({ jobs: expected, events: expected })
 })
 
 test('[P7] a generation that differs is not switched to, and the comparison names the keys', async () => {
