@@ -120,7 +120,7 @@ export class LogLoop {
   async #begin(): Promise<void> {
     await this.#applier.begin()
     this.#replay.begin(this.#applier.hasParked)
-    if (!(await assertSameLog(this.#world, this.cursor))) this.#standstill = await this.cursor.reload(this.#world.engine)
+    if (!(await assertSameLog(this.#world, this.cursor))) await this.#stand()
   }
 
   /** One step forward; says whether there is more to do at once. */
@@ -292,7 +292,7 @@ export class LogLoop {
     const over = AbortSignal.any([this.#stop.signal, this.cursor.signal])
     const [row] = await whenUnlocked(this.#world, over, (tx) => tx.run<{ attempts: number }>(cursorStatements.fail, values))
     if (row === undefined) {
-      this.#standstill = await this.cursor.reload(this.#world.engine)
+      await this.#stand()
       return undefined
     }
     const retryInMs = retryDelayMs(this.#definition, row.attempts, error, this.#world.onTrouble)
@@ -308,6 +308,12 @@ export class LogLoop {
   }
 
   // ---- standing still
+
+  /** Something stopped it. An operator may have let it go on from an earlier place by now: nothing of what was looked at is taken for passed. */
+  async #stand(): Promise<void> {
+    this.#standstill = await this.cursor.reload(this.#world.engine)
+    this.#forgetPages()
+  }
 
   /** Paused, held for a comparison, beside the live one, or moved by an operator: looks at the row again. */
   async #mayGoOn(): Promise<boolean> {
@@ -327,13 +333,13 @@ export class LogLoop {
       this.cursor.place = { ...this.cursor.place, logGeneration: next.generation }
       return true
     }
-    this.#standstill = await this.cursor.reload(this.#world.engine)
+    await this.#stand()
     return false
   }
 
   async #latch(reason: string): Promise<void> {
     await latch(this.#world, this.cursor, reason)
-    this.#standstill = await this.cursor.reload(this.#world.engine)
+    await this.#stand()
   }
 
   async #pause(delayMs: number): Promise<void> {

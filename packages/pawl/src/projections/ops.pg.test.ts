@@ -4,6 +4,8 @@ import { installProbe, moveClock } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { type TestDatabase, until } from '../../test/support/database.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
+import { Connection } from '../db/driver.ts'
+import type { Statement } from '../db/statement.ts'
 
 // By nth, the order of the inserts: ctid is not, since two connections that fill a page at once go on in pages of their own.
 const seenSql =
@@ -202,6 +204,35 @@ test('[O12] a cursor ahead of the log latches and says so; resumed, it goes on f
   await append(db, { key: 'd' })
   await caughtUp(db, 'p')
   expect(await positions(db)).toEqual([1, 2, 4])
+})
+
+test('[O12] a cursor that is resumed before its holder has heard of the latch skips nothing', async () => {
+  const db = await createLog(seenSql)
+  const pawl = define(db)
+  await append(db, { key: 'a' }, { key: 'b' })
+  const runner = await startRunner(pawl)
+  await caughtUp(db, 'p')
+  await runner.stop()
+  await db.query('update pawl.cursor set position = 7')
+  const { run } = Connection.prototype
+  onTestFinished(() => {
+    Connection.prototype.run = run
+  })
+  let isResumed = false
+  Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
+    const rows = await run.call(this, sent, values)
+    // The answer is under way.
+    if (sent.file === 'latch' && !isResumed) {
+      isResumed = true
+      await pawl.projections.resume('p', { reason: 'what comes is new' })
+    }
+    return rows as never
+  }
+  await startRunner(define(db))
+  await until('it is resumed', () => isResumed)
+  await append(db, { key: 'c' }, { key: 'd' })
+  await caughtUp(db, 'p')
+  expect(await positions(db)).toEqual([1, 2, 3, 4])
 })
 
 test('[O12] a log that was lost and has grown again past the cursor latches it: another event stands at its position', async () => {
