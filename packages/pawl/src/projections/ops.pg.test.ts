@@ -218,18 +218,19 @@ test('[O12] a cursor that is resumed before its holder has heard of the latch sk
   onTestFinished(() => {
     Connection.prototype.run = run
   })
-  let isResumed = false
+  let resumed: Promise<void> | undefined
   Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
     const rows = await run.call(this, sent, values)
     // The answer is under way.
-    if (sent.file === 'latch' && !isResumed) {
-      isResumed = true
-      await pawl.projections.resume('p', { reason: 'what comes is new' })
+    if (sent.file === 'latch') {
+      resumed ??= pawl.projections.resume('p', { reason: 'what comes is new' })
+      await resumed
     }
     return rows as never
   }
   await startRunner(define(db))
-  await until('it is resumed', () => isResumed)
+  await until('it is latched', () => resumed !== undefined)
+  await resumed
   await append(db, { key: 'c' }, { key: 'd' })
   await caughtUp(db, 'p')
   expect(await positions(db)).toEqual([1, 2, 3, 4])
