@@ -25,7 +25,7 @@ import type { Scenario } from './scenario.ts'
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 
 /** An orderly stop lets running jobs end; three processes on a busy machine take their time. */
-const stopMs = 30_000
+const stopMs = 15_000
 
 const failedStartsMax = 3
 

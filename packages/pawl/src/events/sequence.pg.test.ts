@@ -26,15 +26,6 @@ function readers() {
   return all
 }
 
-/** Below xmin it waits for the transactions of every other database too, and another test file's may be long. */
-function catchUp(xmin: XminReader, events: number): Promise<boolean> {
-  const look = async () => {
-    await xmin.poll()
-    return xmin.seen.length >= events
-  }
-  return until('the reader below xmin was let on', look, 120_000)
-}
-
 async function client(): Promise<pg.Client> {
   const connected = new pg.Client({ connectionString: db.url })
   await connected.connect()
@@ -235,7 +226,7 @@ test('[O2] random schedules of five sessions lose, repeat and swap nothing, and 
   await Promise.all(rivals.map((rival) => rival.read()))
   for (const rival of rivals) expect(rival.seen).toEqual(log.seen)
   await max.poll()
-  await catchUp(xmin, committed.length)
+  await xmin.catchUp(committed.length)
   expect(committed.length).toBeGreaterThan(500)
   // The popular readers on the same schedules.
   expect(faultsOf(max.seen, committed).lost).toBeGreaterThan(0)
@@ -270,7 +261,7 @@ test('[O2] under free load at every isolation level nothing is lost, repeated or
   isWriting = false
   await Promise.all(reading)
   await log.catchUp()
-  await Promise.all([rival.read(), max.poll(), catchUp(xmin, committed.length)])
+  await Promise.all([rival.read(), max.poll(), xmin.catchUp(committed.length)])
   expect(committed.length).toBeGreaterThan(500)
   expect(faultsOf(log.seen, committed)).toEqual(noFaults)
   expect(log.positions).toEqual(committed.map((_, index) => index + 1))
@@ -300,7 +291,7 @@ test('[O2] two writers of one key, the second with the older transaction: their 
   await Promise.all([xmin.poll(), log.poll()])
   expect(log.seen.map(({ version }) => version)).toEqual([1, 2])
   await stranger.query('commit')
-  await catchUp(xmin, 2)
+  await xmin.catchUp(2)
   // The popular reader cuts the key in two at the stranger.
   expect(xmin.seen.map(({ version }) => version)).toEqual([2, 1])
 }, 180_000)

@@ -186,9 +186,9 @@ for (const [name, open] of Object.entries(adapters)) {
           })
         await write()
         if (job.attempt > 1) return
-        // Another claim: a new fence under which this handler is a zombie. Due now, because what lies before a claim's mark may wait long.
+        // Another claim: a new fence under which this handler is a zombie.
         await db.query(
-          "update pawl.job set state = 'ready', due = pawl.now(), holder = null, run_until = null, fence = nextval('pawl.fence') where id = $1",
+          "update pawl.job set state = 'ready', holder = null, run_until = null, fence = nextval('pawl.fence') where id = $1",
           [job.id],
         )
         await write().catch((error: unknown) => errors.push(error))
@@ -204,7 +204,7 @@ for (const [name, open] of Object.entries(adapters)) {
       const id = await runScript('zombie', async (job) => {
         if (job.attempt === 1) {
           await db.query(
-            "update pawl.job set state = 'ready', due = pawl.now(), holder = null, run_until = null, fence = nextval('pawl.fence') where id = $1",
+            "update pawl.job set state = 'ready', holder = null, run_until = null, fence = nextval('pawl.fence') where id = $1",
             [job.id],
           )
         }

@@ -1,6 +1,6 @@
 // A lease that ended and was taken over: whatever its former holder still writes is refused, with a typed error, counted, and kept.
 
-import { isPawlError, type Job, type JobContext, type Pawl, type PawlError } from 'pawl'
+import { isPawlError, type Job, type JobContext, type Pawl, type PawlError, silentLogger } from 'pawl'
 import { endLease, installProbe, keeperTesting, moveClock } from 'pawl/testing'
 import type pg from 'pg'
 import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
@@ -327,18 +327,18 @@ async function openWorker(connection: Connection, leaseMs: number): Promise<numb
   return row!.id
 }
 
+function pawlWhoseKeeperDies(onDeath: () => void): Pawl {
+  const error = (_fields: unknown, message: string) => {
+    if (message.includes('keeper thread died')) onDeath()
+  }
+  const pawl = db.pawl({ logger: { ...silentLogger, error } })
+  pawl.jobs.define('work', { run: () => undefined })
+  return pawl
+}
+
 test('[K2] a keeper thread that ends without an error is started again, and the lease goes on', async () => {
   const died = deferred()
-  const logger = {
-    debug() {},
-    info() {},
-    warn() {},
-    error: (_fields: unknown, message: string) => {
-      if (message.includes('keeper thread died')) died.resolve()
-    },
-  }
-  const pawl = db.pawl({ logger })
-  pawl.jobs.define('work', { run: () => undefined })
+  const pawl = pawlWhoseKeeperDies(() => died.resolve())
   keeperTesting.probeModule = new URL('../../test/support/ending-keeper.ts', import.meta.url).href
   let worker: Worker
   try {
@@ -358,18 +358,10 @@ test('[K2] a keeper thread that ends without an error is started again, and the 
 
 test('[K2] a keeper thread that dies while its worker opens is replaced by one that renews the lease', async () => {
   const died = deferred()
-  const logger = {
-    debug() {},
-    info() {},
-    warn() {},
-    error: (_fields: unknown, message: string) => {
-      if (!message.includes('keeper thread died')) return
-      keeperTesting.probeModule = undefined
-      died.resolve()
-    },
-  }
-  const pawl = db.pawl({ logger })
-  pawl.jobs.define('work', { run: () => undefined })
+  const pawl = pawlWhoseKeeperDies(() => {
+    keeperTesting.probeModule = undefined
+    died.resolve()
+  })
   keeperTesting.probeModule = new URL('../../test/support/ending-keeper.ts', import.meta.url).href
   onTestFinished(() => {
     keeperTesting.probeModule = undefined

@@ -1,5 +1,6 @@
 // What operators do, and what cursors do by themselves: pause, resume, skip, shards, stale, latch.
 
+import type { Pawl } from 'pawl'
 import { installProbe, moveClock } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { type TestDatabase, until } from '../../test/support/database.ts'
@@ -178,13 +179,19 @@ test('a cursor that is behind by more than its limit becomes stale, raises an al
   expect(await positions(db)).toEqual([1])
 })
 
-test('[O12] a cursor ahead of the log latches and says so; resumed, it goes on from the end of the log', async () => {
+/** A cursor that stands at the second of two events, and that nobody holds. */
+async function stoppedAtTwo(): Promise<{ db: TestDatabase; pawl: Pawl }> {
   const db = await createLog(seenSql)
   const pawl = define(db)
   await append(db, { key: 'a' }, { key: 'b' })
   const runner = await startRunner(pawl)
   await caughtUp(db, 'p')
   await runner.stop()
+  return { db, pawl }
+}
+
+test('[O12] a cursor ahead of the log latches and says so; resumed, it goes on from the end of the log', async () => {
+  const { db } = await stoppedAtTwo()
   // As after a restore of the log alone from an older copy.
   await db.query('update pawl.cursor set position = 7')
   const again = define(db)
@@ -207,12 +214,7 @@ test('[O12] a cursor ahead of the log latches and says so; resumed, it goes on f
 })
 
 test('[O12] a cursor that is resumed before its holder has heard of the latch skips nothing', async () => {
-  const db = await createLog(seenSql)
-  const pawl = define(db)
-  await append(db, { key: 'a' }, { key: 'b' })
-  const runner = await startRunner(pawl)
-  await caughtUp(db, 'p')
-  await runner.stop()
+  const { db, pawl } = await stoppedAtTwo()
   await db.query('update pawl.cursor set position = 7')
   const { run } = Connection.prototype
   onTestFinished(() => {
@@ -237,12 +239,7 @@ test('[O12] a cursor that is resumed before its holder has heard of the latch sk
 })
 
 test('[O12] a log that was lost and has grown again past the cursor latches it: another event stands at its position', async () => {
-  const db = await createLog(seenSql)
-  const pawl = define(db)
-  await append(db, { key: 'a' }, { key: 'b' })
-  const runner = await startRunner(pawl)
-  await caughtUp(db, 'p')
-  await runner.stop()
+  const { db } = await stoppedAtTwo()
   // The events and their positions are others now; the cursor remembers what it passed.
   await db.query('truncate pawl.event, pawl.log_page')
   await db.query('update pawl.sequencer set position = 0')

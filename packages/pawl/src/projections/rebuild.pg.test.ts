@@ -37,6 +37,18 @@ function define(pawl: Pawl, generation: number, factor = 1): void {
   pawl.projections.define('balances', { generation, channel: 'default', tables, on: { Added: apply(pawl, factor) } })
 }
 
+/** One process that runs two generations, of which the first is live and the second is still to be built. */
+async function runBoth(): Promise<{ db: TestDatabase; pawl: Pawl }> {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  define(pawl, 1)
+  define(pawl, 2)
+  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
+  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', 'default', 0)")
+  await startRunner(pawl)
+  return { db, pawl }
+}
+
 const add = (db: TestDatabase, n: number) => append(db, { key: `k${n % 17}`, data: { amount: n } })
 
 /** Every outside effect, by the position of the event that caused it. */
@@ -249,13 +261,7 @@ test('[P7] a replay that stalls while another generation lets the effects out le
 })
 
 test('[P7] a roll-back while the live generation stands loses no effect: the other one does not pass what the live one has not', async () => {
-  const db = await createLog(balanceSql)
-  const pawl = db.pawl()
-  define(pawl, 1)
-  define(pawl, 2)
-  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
-  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', 'default', 0)")
-  await startRunner(pawl)
+  const { db, pawl } = await runBoth()
   await pawl.projections.rebuild('balances', { reason })
   await add(db, 10)
   await pawl.projections.switchTo('balances', { generation: 2, reason })
@@ -315,13 +321,7 @@ test('[P7] a generation that differs is not switched to, and the comparison name
 })
 
 test('[P7] a switch whose process dies before its commit changes nothing, and the hold ends by itself', async () => {
-  const db = await createLog(balanceSql)
-  const pawl = db.pawl()
-  define(pawl, 1)
-  define(pawl, 2)
-  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
-  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', 'default', 0)")
-  await startRunner(pawl)
+  const { db, pawl } = await runBoth()
   for (let n = 1; n <= 10; n++) await add(db, n)
   await pawl.projections.rebuild('balances', { reason })
   await caughtUp(db, 'balances', 1)
@@ -342,13 +342,7 @@ test('[P7] a switch whose process dies before its commit changes nothing, and th
 })
 
 test('[P7] a process that hangs in the middle of a switch is ended by the server, and the live generation goes on', async () => {
-  const db = await createLog(balanceSql)
-  const pawl = db.pawl()
-  define(pawl, 1)
-  define(pawl, 2)
-  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
-  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', 'default', 0)")
-  await startRunner(pawl)
+  const { db, pawl } = await runBoth()
   await add(db, 1)
   await pawl.projections.rebuild('balances', { reason })
   await caughtUp(db, 'balances', 1)
@@ -488,13 +482,7 @@ test('[P7] a table that a view or a foreign key refers to is not rebuilt behind 
 })
 
 test('[P7] a roll-back and the end of a generation wait for readers of the tables, and name those that do not end', async () => {
-  const db = await createLog(balanceSql)
-  const pawl = db.pawl()
-  define(pawl, 1)
-  define(pawl, 2)
-  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
-  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', 'default', 0)")
-  await startRunner(pawl)
+  const { db, pawl } = await runBoth()
   await add(db, 1)
   await pawl.projections.rebuild('balances', { reason })
   await caughtUp(db, 'balances', 2)

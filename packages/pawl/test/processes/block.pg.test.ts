@@ -60,7 +60,9 @@ test('[J5] a handler that blocks past its timeout loses the job: timed out, name
 
 test('[J5] a handler that awaits for ever loses the job at its timeout; its neighbours in the same process go on', async () => {
   const db = await createScene()
-  const process = await WorkerProcess.start({ url: db.url, kinds: ['brief', 'plain'] })
+  // The keeper would also end it, with other words, if a busy machine kept the main thread still for a second; here it does not look.
+  const unwatched = { ...quick, lease: '1h', beatMs: 600_000 }
+  const process = await WorkerProcess.start({ url: db.url, kinds: ['brief', 'plain'], worker: unwatched })
   const pawl = db.pawl()
   const { id } = await pawl.jobs.enqueue('brief', { hold: [1] })
   await process.hears('holding')
@@ -75,8 +77,7 @@ test('[J5] a handler that awaits for ever loses the job at its timeout; its neig
     [1, 'timed out'],
     [2, 'done'],
   ])
-  // A main thread that a busy machine keeps still for a second is overtaken by its keeper, whose words are others.
-  expect((await pawl.jobs.attempts(id))[0]!.error).toMatch(/longer than its timeout of 700 ms|past its time limit/)
+  expect((await pawl.jobs.attempts(id))[0]!.error).toContain('700 ms')
   for (const job of ids) expect(await pawl.jobs.get(job)).toMatchObject({ attempt: 1, crashes: 0 })
   expect(await pawl.alerts()).toMatchObject([
     { code: 'job.timed-out', subject: 'brief', count: 1, message: expect.stringContaining(id) },

@@ -102,12 +102,13 @@ export class XminReader implements Reader {
     if (last !== undefined) this.#after = [last.xid, last.seq]
   }
 
-  /** Its horizon is the whole server's: another database's transaction holds it up too. */
+  /** Its horizon is the whole server's: another database's transaction holds it up too, and another test file's may be long. */
   async catchUp(events: number): Promise<void> {
-    await until('the reader below xmin was let on', async () => {
+    const look = async () => {
       await this.poll()
       return this.seen.length >= events
-    })
+    }
+    await until('the reader below xmin was let on', look, 120_000)
   }
 
   close(): Promise<void> {

@@ -11,11 +11,4 @@ export default (pawl) => {
       while (!job.payload.isOver) await sleep(20)
     },
   })
-  pawl.jobs.define('slow', {
-    run: async (_job, { touch }) => {
-      await touch('started')
-      await sleep(1500)
-      return 'finished'
-    },
-  })
 }
