@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs'
 import { join, relative } from 'node:path'
 import { root } from './phase.ts'
 import { filesUnder, type TestResult } from './results.ts'
+import { type Tier, tierOf } from './tiers.ts'
 
 export interface Guarantee {
   readonly id: string
@@ -53,6 +54,14 @@ export function judge(guarantees: readonly Guarantee[], tests: readonly TestResu
   const states = new Map<string, TestResult['state'][]>()
   for (const test of tests) for (const id of idsIn(test.title)) states.set(id, [...(states.get(id) ?? []), test.state])
   return new Map(guarantees.map(({ id }) => [id, verdictOf(states.get(id) ?? [])]))
+}
+
+/** The tiers of the tests that name each promise. */
+export function tiersById(tests: readonly TestResult[]): Map<string, Set<Tier>> {
+  const tiers = new Map<string, Set<Tier>>()
+  for (const { file, title } of tests)
+    for (const id of idsIn(title)) tiers.set(id, (tiers.get(id) ?? new Set()).add(tierOf(file)))
+  return tiers
 }
 
 function verdictOf(states: readonly TestResult['state'][]): Verdict {

@@ -8,6 +8,8 @@ import { fingerprint, type ResultLine, resultsFile } from './results.ts'
 
 export default class ResultsReporter implements Reporter {
   readonly #file = process.env.PAWL_RESULTS ?? resultsFile
+  /** Tests that a pattern left out are not skipped: nobody asked for them. */
+  readonly #titles = new RegExp(process.env.PAWL_TITLES ?? '')
 
   onInit(): void {
     mkdirSync(dirname(this.#file), { recursive: true })
@@ -17,7 +19,7 @@ export default class ResultsReporter implements Reporter {
 
   onTestCaseResult(test: TestCase): void {
     const { state } = test.result()
-    if (state === 'pending') return
+    if (state === 'pending' || !this.#titles.test(test.fullName)) return
     this.#write({
       type: 'test',
       file: fileOf(test.module),

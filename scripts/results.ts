@@ -1,8 +1,8 @@
 // What a test run found, one JSON object a line, written as it goes: a run that is killed half-way leaves what it knew.
 
 import { createHash } from 'node:crypto'
-import { readdirSync, readFileSync, statSync } from 'node:fs'
-import { join, relative } from 'node:path'
+import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { dirname, join, relative } from 'node:path'
 import { root } from './phase.ts'
 
 export type TestState = 'passed' | 'failed' | 'skipped'
@@ -14,8 +14,25 @@ export interface TestResult {
   readonly ms: number
 }
 
+export interface Counts {
+  readonly passed: number
+  readonly failed: number
+  readonly skipped: number
+}
+
+export function sumCounts(all: readonly Counts[]): Counts {
+  const sum = (of: (counts: Counts) => number): number => all.reduce((total, counts) => total + of(counts), 0)
+  return { passed: sum(({ passed }) => passed), failed: sum(({ failed }) => failed), skipped: sum(({ skipped }) => skipped) }
+}
+
 export type ResultLine =
-  | { readonly type: 'run'; readonly startedAt: string; readonly node: string; readonly sources: string }
+  | {
+      readonly type: 'run'
+      readonly startedAt: string
+      readonly node: string
+      readonly sources: string
+      readonly isFull?: boolean
+    }
   | ({ readonly type: 'test' } & TestResult)
   | { readonly type: 'end'; readonly unhandled: number }
 
@@ -25,6 +42,8 @@ export interface Results {
   /** The fingerprint of the sources that were tested. */
   readonly sources: string | undefined
   readonly unhandled: number
+  /** Whether both tiers of tests were run whole. */
+  readonly isFull: boolean
   /** Whether it came to its end. */
   readonly isWhole: boolean
 }
@@ -46,8 +65,27 @@ export function readResults(file: string = resultsFile): Results {
     startedAt: run?.startedAt,
     sources: run?.sources,
     unhandled: end?.unhandled ?? 0,
+    isFull: run?.isFull ?? false,
     isWhole: end !== undefined,
   }
+}
+
+/** Several runs as one, which `npm run acceptance` reads. */
+export function writeResults(runs: readonly Results[], isFull: boolean): void {
+  const lines: ResultLine[] = [
+    {
+      type: 'run',
+      startedAt: runs[0]?.startedAt ?? '',
+      node: process.versions.node,
+      sources: fingerprint(),
+      isFull,
+    },
+    ...runs.flatMap(({ tests }) => tests.map((test) => ({ type: 'test' as const, ...test }))),
+  ]
+  const isWhole = runs.every((run) => run.isWhole)
+  if (isWhole) lines.push({ type: 'end', unhandled: runs.reduce((sum, run) => sum + run.unhandled, 0) })
+  mkdirSync(dirname(resultsFile), { recursive: true })
+  writeFileSync(resultsFile, `${lines.map((line) => JSON.stringify(line)).join('\n')}\n`)
 }
 
 /** The last line of a run that was killed may be cut off. */
@@ -60,7 +98,7 @@ function parseLine(text: string): ResultLine[] {
 }
 
 /** Errors outside of any test count as failed: a run with them must not look like a good one. */
-export function countResults({ tests, unhandled }: Results): { passed: number; failed: number; skipped: number } {
+export function countResults({ tests, unhandled }: Results): Counts {
   const count = (state: TestState): number => tests.filter((test) => test.state === state).length
   return { passed: count('passed'), failed: count('failed') + unhandled, skipped: count('skipped') }
 }

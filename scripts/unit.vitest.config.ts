@@ -4,5 +4,10 @@ import base from '../vitest.config.ts'
 
 export default {
   ...base,
-  test: { ...base.test, exclude: ['**/node_modules/**', '**/dist/**', '**/*.pg.test.ts'], globalSetup: [], testTimeout: 30_000 },
+  test: {
+    ...base.test,
+    exclude: ['**/node_modules/**', '**/dist/**', '**/*.pg.test.ts', '**/*.slow.test.ts'],
+    globalSetup: [],
+    testTimeout: 30_000,
+  },
 }

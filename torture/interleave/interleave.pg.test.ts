@@ -14,12 +14,15 @@ afterAll(() => db.drop())
 
 const testMs = 300_000
 
-/** All orders, none bad. */
+/** A full run plays every order; `npm test` every eighth, which ones changes with the statements. */
+const stride = process.env.PAWL_FULL === undefined ? 8 : 1
+
+/** None of the orders is bad. */
 async function everyOrder<State>(suite: Suite<State>): Promise<Awaited<ReturnType<typeof explore>>> {
-  const explored = await explore(suite, { url: db.url, sql: productStatements })
+  const explored = await explore(suite, { url: db.url, sql: productStatements, stride })
   expect(explored.bad).toEqual([])
   expect(explored.deadlocks).toBe(0)
-  expect(explored.schedules).toBe(scheduleCount(suite, productStatements))
+  expect(explored.schedules).toBe(Math.ceil(scheduleCount(suite, productStatements) / stride))
   return explored
 }
 

@@ -1,5 +1,6 @@
 // The rig as part of the tests: of each scenario one storm must be clean and worth something, and two planted bugs must be found. Which
-// two, and which seed, follow from the commit, so that every commit tries others and one commit always tries the same.
+// two, and which seed, follow from the commit, so that every commit tries others and one commit always tries the same. The smoke that
+// `npm test` runs takes one scenario and one of its bugs.
 
 import { execFile, execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -49,8 +50,11 @@ function torture(...args: string[]): Promise<Run> {
 const turn = rotation()
 const seed = ['--seed', String(turn), '--seconds', '10']
 
-describe.each(scenarios)('$name', ({ name: scenario, canaries }) => {
-  const chosen = [0, 1].map((offset) => canaries[(turn * 2 + offset) % canaries.length]!)
+const isSmoke = process.env.PAWL_SMOKE !== undefined
+const played = isSmoke ? [scenarios[turn % scenarios.length]!] : scenarios
+
+describe.each(played)('$name', ({ name: scenario, canaries }) => {
+  const chosen = (isSmoke ? [0] : [0, 1]).map((offset) => canaries[(turn * 2 + offset) % canaries.length]!)
 
   test('a storm of ten seconds breaks no promise, and every planned kind of fault happened in it', {
     timeout: 240_000,
