@@ -1,8 +1,8 @@
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
 import { root, summary } from './phase.ts'
-import { runVitest } from './run-vitest.ts'
+import { runVitest, runWithRetry } from './run-vitest.ts'
 
 const files: Readonly<Record<string, string>> = {
   'vitest.config.mjs': "export default { test: { include: ['*.test.mjs'], exclude: [] } }",
@@ -54,4 +54,46 @@ test('failed tests, files that cannot be loaded, hooks that fail and errors outs
 test('a run without any test is a failure, not a success of nothing', async () => {
   const { counts } = await runIn(await project(['vitest.config.mjs']))
   expect(summary(counts)).toBe('0 passed, 1 failed')
+})
+
+/** Fails when it is run for the first time, and passes from then on. */
+const failsOnce = (name: string): string => `
+    import { existsSync, writeFileSync } from 'node:fs'
+    import { expect, test } from 'vitest'
+    const ran = new URL('./${name}.ran', import.meta.url)
+    test('${name} fails once', () => {
+      const isFirst = !existsSync(ran)
+      writeFileSync(ran, '')
+      expect(isFirst).toBe(false)
+    })
+    test('${name} is good', () => {})`
+
+async function retryIn(folder: string) {
+  const args = ['--root', folder, '--config', join(folder, 'vitest.config.mjs')]
+  return runWithRetry({ args, alone: (path) => [...args, basename(path)], isLive: false, file: join(folder, 'results.jsonl') })
+}
+
+test('a file that fails beside others and passes alone counts as passed and is named as flaky', async () => {
+  const folder = await project(['vitest.config.mjs'])
+  await writeFile(join(folder, 'a.test.mjs'), failsOnce('a'))
+  await writeFile(join(folder, 'b.test.mjs'), "import { test } from 'vitest'\ntest('b is good', () => {})")
+  const { counts, flaky, ended } = await retryIn(folder)
+  expect(summary(counts)).toBe('3 passed, 0 failed')
+  expect(flaky.map(({ title }) => title)).toEqual(['a fails once'])
+  expect(ended.ok).toBe(true)
+})
+
+test('a file that fails twice counts as failed and is not flaky', async () => {
+  const { counts, flaky, ended } = await retryIn(await project(['vitest.config.mjs', 'mixed.test.mjs']))
+  expect(summary(counts)).toBe('1 passed, 2 failed, 3 skipped')
+  expect(flaky).toEqual([])
+  expect(ended.ok).toBe(false)
+})
+
+test('more than three files that fail are not run again', async () => {
+  const folder = await project(['vitest.config.mjs'])
+  for (const name of ['a', 'b', 'c', 'd']) await writeFile(join(folder, `${name}.test.mjs`), failsOnce(name))
+  const { counts, flaky } = await retryIn(folder)
+  expect(summary(counts)).toBe('4 passed, 4 failed')
+  expect(flaky).toEqual([])
 })

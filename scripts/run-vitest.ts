@@ -53,21 +53,27 @@ export interface RetriedEnd extends VitestEnd {
   readonly flaky: readonly TestResult[]
 }
 
+export interface RetriedRun extends VitestRun {
+  /** What runs one file by itself. */
+  readonly alone?: (path: string) => readonly string[]
+}
+
 /** As `runVitest`, and then each file that failed once more, with nothing beside it. */
-export async function runWithRetry(run: VitestRun): Promise<RetriedEnd> {
+export async function runWithRetry(run: RetriedRun): Promise<RetriedEnd> {
   const first = await runVitest(run)
   const failed = first.results.tests.filter(({ state }) => state === 'failed')
   const files = [...new Set(failed.map(({ file }) => file))]
   // An error outside of any test names no file, so nothing could be shown by a second run.
   if (files.length === 0 || files.length > flakyFilesMax || first.results.unhandled > 0 || !first.results.isWhole)
     return { ...first, flaky: [] }
+  const alone = run.alone ?? ((path) => [path, '--maxWorkers=1'])
   let { tests } = first.results
   const flaky: TestResult[] = []
   for (const [index, path] of files.entries()) {
     const again = await runVitest({
       ...run,
       name: `again, alone: ${path}`,
-      args: [path, '--maxWorkers=1'],
+      args: alone(path),
       file: join(root, '.pawl', 'test', `again-${index + 1}.jsonl`),
     })
     if (again.counts.failed > 0) continue

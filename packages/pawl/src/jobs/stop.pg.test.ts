@@ -124,7 +124,7 @@ for (const shape of ['run', 'tx'] as const) {
       })
     }
     // Longer than a busy machine may keep a beat waiting.
-    const leaseMs = 6000
+    const leaseMs = 2000
     const worker = await startWorker({ lease: leaseMs, beatMs: 100 })
     const { id } = await pawl.jobs.enqueue('long', {})
     const { signal } = await started.promise

@@ -45,8 +45,8 @@ async function progressOf(id: string): Promise<unknown> {
 
 test('[J6] a touch storm makes at most one write per interval, stores the last progress, and the lease never lapses', async () => {
   await recordProgressWrites()
-  const leaseMs = 4000
-  const touchMs = 250
+  const leaseMs = 1600
+  const touchMs = 100
   const stormMs = 1.5 * leaseMs
   const storm = deferred<{ touches: number; tookMs: number }>()
   pawl.jobs.define('storm', {
