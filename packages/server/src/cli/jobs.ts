@@ -222,7 +222,7 @@ function addAdd(adder: CommandAdder, parent: Parent): void {
 
 async function add(context: Context<AddFlags>, kind: string, payloadText: string): Promise<void> {
   const { terminal, flags } = context
-  const payload = await readPayload(payloadText)
+  const payload = await readPayload(payloadText, terminal)
   const { queue, delay, at, priority, maxAttempts } = flags
   const options = {
     ...(queue ? { queue } : {}),
@@ -242,8 +242,8 @@ async function add(context: Context<AddFlags>, kind: string, payloadText: string
     if (code === 'queue-not-worked' || code === 'kind-unknown') terminal.say(`note  ${text}`)
 }
 
-async function readPayload(text: string): Promise<unknown> {
-  const source = text === '-' ? await readStdin() : text.startsWith('@') ? await readPayloadFile(text.slice(1)) : text
+async function readPayload(text: string, { streams }: Terminal): Promise<unknown> {
+  const source = text === '-' ? await readAll(streams.stdin) : text.startsWith('@') ? await readPayloadFile(text.slice(1)) : text
   try {
     return JSON.parse(source)
   } catch (error) {
@@ -262,9 +262,9 @@ async function readPayloadFile(path: string): Promise<string> {
   }
 }
 
-async function readStdin(): Promise<string> {
+async function readAll(stream: NodeJS.ReadableStream): Promise<string> {
   const chunks: Buffer[] = []
-  for await (const chunk of process.stdin) chunks.push(chunk as Buffer)
+  for await (const chunk of stream) chunks.push(chunk as Buffer)
   return Buffer.concat(chunks).toString('utf8')
 }
 
@@ -318,7 +318,7 @@ async function mayCancel({ terminal, flags }: Context<ChangeFlags>, { jobs }: Te
   if (flags.yes || !terminal.canAsk) return true
   const job = await jobs.get(id)
   if (job?.state !== 'running') return true
-  const reader = createInterface({ input: process.stdin, output: process.stderr })
+  const reader = createInterface({ input: terminal.streams.stdin, output: terminal.streams.stderr })
   try {
     const answer = await reader.question(`Job ${id} (${oneLine(job.kind)}) is running on worker ${job.holder}. Cancel it? [y/N] `)
     return /^y(es)?$/i.test(answer.trim())

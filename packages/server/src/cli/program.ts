@@ -8,7 +8,7 @@ import { addDoctor } from './doctor/doctor.ts'
 import { exitCodes, reportFailure } from './failure.ts'
 import { addJobs } from './jobs.ts'
 import { addMigrate } from './migrate.ts'
-import { type Output, outputs, Terminal } from './terminal.ts'
+import { type Output, outputs, type Streams, Terminal } from './terminal.ts'
 import { addVersion } from './version.ts'
 import { addWorker } from './worker.ts'
 
@@ -33,9 +33,9 @@ export interface Context<Flags = object> {
 export type Action<Flags> = (context: Context<Flags>, ...args: never[]) => Promise<number> | Promise<void>
 
 /** The exit code of the command line, once everything that it started has ended. */
-export async function run(argv: readonly string[]): Promise<number> {
+export async function run(argv: readonly string[], streams: Streams = process): Promise<number> {
   let exit: number = exitCodes.ok
-  const program = buildProgram((code) => {
+  const program = buildProgram(streams, (code) => {
     exit = code
   })
   if (argv.length <= 2) {
@@ -51,7 +51,7 @@ export async function run(argv: readonly string[]): Promise<number> {
   }
 }
 
-function buildProgram(onExit: (code: number) => void): Command {
+function buildProgram(streams: Streams, onExit: (code: number) => void): Command {
   const program = new Command('pawl')
   program
     .description('Jobs that move forward exactly once, on the PostgreSQL you already run.')
@@ -73,6 +73,10 @@ function buildProgram(onExit: (code: number) => void): Command {
     .helpCommand(false)
     .configureHelp({ showGlobalOptions: true, sortSubcommands: false })
     .showHelpAfterError('(run it with --help for examples)')
+    .configureOutput({
+      writeOut: (text) => void streams.stdout.write(text),
+      writeErr: (text) => void streams.stderr.write(text),
+    })
     .exitOverride()
   program.addHelpText('before', exampleText(['pawl dev', 'pawl jobs list --state dead']))
   const adder: CommandAdder = {
@@ -89,7 +93,9 @@ function buildProgram(onExit: (code: number) => void): Command {
       command.action(async (...given: unknown[]) => {
         // commander passes the arguments, then the command's own options, then the command.
         const args = given.slice(0, -2)
-        onExit(await runAction(command.optsWithGlobals(), (context) => action(context as never, ...(args as never[]))))
+        const flags: GlobalFlags = command.optsWithGlobals()
+        const terminal = openTerminal(flags, streams)
+        onExit(await runAction({ terminal, flags }, (context) => action(context as never, ...(args as never[]))))
       })
     },
   }
@@ -107,13 +113,22 @@ export interface CommandAdder {
   does<Flags = object>(command: Command, action: Action<Flags>): void
 }
 
-async function runAction(flags: GlobalFlags, action: (context: Context) => Promise<number> | Promise<void>): Promise<number> {
-  const terminal = new Terminal({
-    output: flags.json ? 'json' : flags.output,
-    isQuiet: flags.quiet ?? false,
-    isVerbose: flags.verbose ?? false,
-    mayColour: flags.color,
-  })
+function openTerminal(flags: GlobalFlags, streams: Streams): Terminal {
+  return new Terminal(
+    {
+      output: flags.json ? 'json' : flags.output,
+      isQuiet: flags.quiet ?? false,
+      isVerbose: flags.verbose ?? false,
+      mayColour: flags.color,
+    },
+    streams,
+  )
+}
+
+async function runAction(
+  { terminal, flags }: Pick<Context, 'terminal' | 'flags'>,
+  action: (context: Context) => Promise<number> | Promise<void>,
+): Promise<number> {
   try {
     return (await action({ terminal, flags, database: flags, tenant: flags.tenant })) ?? exitCodes.ok
   } catch (error) {

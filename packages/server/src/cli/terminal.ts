@@ -23,13 +23,23 @@ export type Paint = keyof typeof codes
 
 type Stream = 'stdout' | 'stderr'
 
+/** The streams that a command reads and writes: those of the process, or of a test that runs the command in its own process. */
+export interface Streams {
+  readonly stdin: NodeJS.ReadableStream & { readonly isTTY?: boolean }
+  readonly stdout: NodeJS.WritableStream & { readonly isTTY?: boolean; readonly columns?: number }
+  readonly stderr: NodeJS.WritableStream & { readonly isTTY?: boolean }
+}
+
 export class Terminal {
   readonly options: TerminalOptions
+  readonly streams: Streams
   readonly #hasColour: Readonly<Record<Stream, boolean>>
 
-  constructor(options: TerminalOptions) {
+  constructor(options: TerminalOptions, streams: Streams) {
     this.options = options
-    this.#hasColour = { stdout: hasColour('stdout', options.mayColour), stderr: hasColour('stderr', options.mayColour) }
+    this.streams = streams
+    const { mayColour } = options
+    this.#hasColour = { stdout: mayColour && hasColour(streams.stdout), stderr: mayColour && hasColour(streams.stderr) }
   }
 
   get output(): Output {
@@ -42,7 +52,7 @@ export class Terminal {
 
   /** Whether a person can be asked something. */
   get canAsk(): boolean {
-    return process.stdin.isTTY === true && process.stderr.isTTY === true
+    return this.streams.stdin.isTTY === true && this.streams.stderr.isTTY === true
   }
 
   paint(text: string, paint: Paint | undefined, stream: Stream = 'stdout'): string {
@@ -51,7 +61,7 @@ export class Terminal {
 
   /** One line of data. */
   line(text: string): void {
-    process.stdout.write(`${text}\n`)
+    this.streams.stdout.write(`${text}\n`)
   }
 
   /** One value as JSON: indented for `json`, on a line of its own for `jsonl`. */
@@ -61,19 +71,19 @@ export class Terminal {
 
   /** Words for a person; silent with -q. */
   say(text: string): void {
-    if (!this.options.isQuiet) process.stderr.write(`${text}\n`)
+    if (!this.options.isQuiet) this.streams.stderr.write(`${text}\n`)
   }
 
   /** Like say, but -q does not silence it. */
   complain(text: string): void {
-    process.stderr.write(`${text}\n`)
+    this.streams.stderr.write(`${text}\n`)
   }
 
   table<Row>(columns: readonly Column<Row>[], rows: readonly Row[]): void {
     if (rows.length === 0) return
     const cells = rows.map((row) => columns.map((column) => oneLine(column.value(row))))
     const widths = columns.map((column, index) => Math.max(column.title.length, ...cells.map((line) => widthOf(line[index]!))))
-    const room = process.stdout.isTTY ? process.stdout.columns : Number.POSITIVE_INFINITY
+    const room = this.#room()
     this.line(
       this.paint(
         layOut(
@@ -96,6 +106,11 @@ export class Terminal {
           .trimEnd(),
       )
     }
+  }
+
+  #room(): number {
+    const { isTTY, columns } = this.streams.stdout
+    return isTTY === true && columns !== undefined ? columns : Number.POSITIVE_INFINITY
   }
 
   /** Names and values, one pair a line, aligned. */
@@ -129,8 +144,8 @@ function layOut<Row>(
   })
 }
 
-function hasColour(stream: Stream, mayColour: boolean): boolean {
-  return mayColour && process[stream].isTTY === true && !process.env.NO_COLOR && process.env.TERM !== 'dumb'
+function hasColour({ isTTY }: { readonly isTTY?: boolean }): boolean {
+  return isTTY === true && !process.env.NO_COLOR && process.env.TERM !== 'dumb'
 }
 
 function widthOf(text: string): number {

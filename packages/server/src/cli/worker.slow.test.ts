@@ -6,7 +6,7 @@ import type { Pawl } from 'pawl'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../../pawl/test/support/database.ts'
 import { FaultProxy } from '../../../pawl/test/support/fault-proxy.ts'
-import { pawl as cli, RunningCli } from './test-support/cli.ts'
+import { pawl as cli, RunningCli } from './test-support/cli-process.ts'
 
 const jobsModule = fileURLToPath(new URL('./test-support/jobs-module.mjs', import.meta.url))
 const otherModule = fileURLToPath(new URL('./test-support/other-module.mjs', import.meta.url))
@@ -123,14 +123,6 @@ test('--queue takes one queue each time, and leaves the modules around it alone'
   ])
   worker.signal('SIGTERM')
   expect((await worker.ended()).code).toBe(0)
-})
-
-test('--tenant is refused: a worker runs the jobs of every tenant', async () => {
-  for (const command of ['worker', 'dev']) {
-    const { code, stderr } = await cli([command, jobsModule, '--tenant', 'acme', '--database-url', db.url])
-    expect({ command, code }).toEqual({ command, code: 2 })
-    expect(stderr).toContain('runs the jobs of every tenant')
-  }
 })
 
 test('loads TypeScript, and says what is wrong with a module that is missing or defines nothing', async () => {

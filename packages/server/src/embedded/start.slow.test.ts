@@ -127,24 +127,6 @@ describe('what cannot work is refused with a reason and advice', () => {
     await expect(startEmbedded({ dir, port: 0 })).rejects.toMatchObject({ code: 'password_refused' })
     await until('the server has ended', async () => !(await readdir(join(dir, 'pgdata'))).includes('postmaster.pid'))
   })
-
-  test('a platform without binaries, or an install that has left them out', async () => {
-    const arch = Object.getOwnPropertyDescriptor(process, 'arch')!
-    onTestFinished(() => void Object.defineProperty(process, 'arch', arch))
-    Object.defineProperty(process, 'arch', { ...arch, value: 'sparc' })
-    const failure = startEmbedded({ dir: await scratch.dir(), port: 0 })
-    await expect(failure).rejects.toMatchObject({
-      code: 'no_binaries',
-      message: expect.stringMatching(/-sparc .*--omit=optional.*DATABASE_URL/),
-    })
-  })
-
-  test('a port that is no port, and settings that are ours', async () => {
-    const dir = await scratch.dir()
-    await expect(startEmbedded({ dir, port: 70_000 })).rejects.toMatchObject({ code: 'bad_option' })
-    await expect(startEmbedded({ dir, settings: { Listen_Addresses: '*' } })).rejects.toMatchObject({ code: 'bad_option' })
-    await expect(startEmbedded({ dir, settings: { 'a=b -c c': '*' } })).rejects.toMatchObject({ code: 'bad_option' })
-  })
 })
 
 describe('stopping', () => {

@@ -11,7 +11,7 @@ import { startEmbedded } from '../embedded/index.ts'
 import { withLock } from '../embedded/lock.ts'
 import { isAlive } from '../embedded/processes.ts'
 import { openDevDatabase } from './dev/dev-database.ts'
-import { pawl as cli, pawlJson, RunningCli } from './test-support/cli.ts'
+import { pawl as cli, pawlJson, RunningCli } from './test-support/cli-process.ts'
 
 vi.mock('../embedded/index.ts', { spy: true })
 // Each starts servers and processes more than once, and some wait for jobs that are due in seconds.

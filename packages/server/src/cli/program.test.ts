@@ -1,0 +1,31 @@
+import { expect, test } from 'vitest'
+import { pawl as cli } from './test-support/cli.ts'
+
+/** Nothing listens there: whatever connects does not get as far as what is expected here. */
+const nowhere = 'postgres://pawl@127.0.0.1:1/x'
+
+test('every command prints a runnable example before anything else', async () => {
+  const commands = [
+    [],
+    ['dev'],
+    ['worker'],
+    ['migrate'],
+    ['doctor'],
+    ['version'],
+    ['jobs'],
+    ...['list', 'get', 'add', 'retry', 'cancel', 'why'].map((verb) => ['jobs', verb]),
+  ]
+  for (const command of commands) {
+    const { code, stdout } = await cli([...command, '--help'])
+    expect({ command, code }).toEqual({ command, code: 0 })
+    expect(stdout).toMatch(new RegExp(`^Examples?:\\n +\\$ (.*\\| )?pawl ${command.join(' ')}`))
+  }
+})
+
+test('--tenant is refused: a worker runs the jobs of every tenant', async () => {
+  for (const command of ['worker', 'dev']) {
+    const { code, stderr } = await cli([command, './jobs.js', '--tenant', 'acme', '--database-url', nowhere])
+    expect({ command, code }).toEqual({ command, code: 2 })
+    expect(stderr).toContain('runs the jobs of every tenant')
+  }
+})
