@@ -37,7 +37,7 @@ test('a reader that has closed the pipe is no failure: exit 0, nothing on stderr
     'many',
     Array.from({ length: 500 }, (_, n) => ({ n, text: 'x'.repeat(1000) })),
   )
-  const list = new RunningCli(['jobs', 'list', '--kind', 'many', '--limit', '500', '-o', 'jsonl', ...on])
+  const list = await RunningCli.start(['jobs', 'list', '--kind', 'many', '--limit', '500', '-o', 'jsonl', ...on])
   list.child.stdout!.destroy()
   expect(await list.ended()).toEqual({ code: 0, stdout: '', stderr: '' })
 })

@@ -20,7 +20,7 @@ beforeEach(async () => {
 afterEach(() => db.drop())
 
 async function startWorker(more: readonly string[] = []): Promise<RunningCli> {
-  const worker = new RunningCli(['worker', jobsModule, '--database-url', db.url, ...more])
+  const worker = await RunningCli.start(['worker', jobsModule, '--database-url', db.url, ...more])
   await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
   return worker
 }
@@ -89,7 +89,7 @@ test('a second signal gives up what still runs: exit 130, and another worker tak
 test('it ends also when its handlers hang and the database is away: exit 130, and it says who takes the jobs when', async () => {
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
-  const worker = new RunningCli(['worker', jobsModule, '--database-url', proxy.url, '--grace', '10ms'])
+  const worker = await RunningCli.start(['worker', jobsModule, '--database-url', proxy.url, '--grace', '10ms'])
   await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
   const { id } = await pawl.jobs.enqueue('patient', { isOver: false })
   await until('it runs', async () => (await pawl.jobs.get(id))?.state === 'running')
@@ -116,7 +116,17 @@ test('when nobody reads its output any more, running jobs finish, and it ends wi
 })
 
 test('--queue takes one queue each time, and leaves the modules around it alone', async () => {
-  const worker = new RunningCli(['worker', '--database-url', db.url, '--queue', 'a', jobsModule, '--queue', 'b', otherModule])
+  const worker = await RunningCli.start([
+    'worker',
+    '--database-url',
+    db.url,
+    '--queue',
+    'a',
+    jobsModule,
+    '--queue',
+    'b',
+    otherModule,
+  ])
   await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
   expect(await db.query('select queues, kinds @> $1 as both from pawl.worker', [['quick', 'other']])).toEqual([
     { queues: ['a', 'b'], both: true },
@@ -131,7 +141,7 @@ test('loads TypeScript, and says what is wrong with a module that is missing or 
     typed,
     'export const kinds = (pawl: { jobs: { define(name: string, options: object): void } }): void => pawl.jobs.define("typed", { run: () => 1 })\n',
   )
-  const worker = new RunningCli(['worker', typed, '--database-url', db.url])
+  const worker = await RunningCli.start(['worker', typed, '--database-url', db.url])
   await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
   const { id } = await pawl.jobs.enqueue('typed', {})
   await until('it ran', async () => (await pawl.jobs.get(id))?.state === 'done')

@@ -11,8 +11,13 @@ import { root } from '../../../../../scripts/phase.ts'
 import { fingerprint } from '../../../../../scripts/results.ts'
 import { type CliEnd, type CliOptions, commandEnv, parsed } from './cli.ts'
 
+let main: Promise<string> | undefined
+
 /** Compiled once for all test files: it starts five times as fast as from TypeScript, and commands are started often here. */
-const main = await compiled()
+function compiledMain(): Promise<string> {
+  main ??= compiled()
+  return main
+}
 
 async function compiled(): Promise<string> {
   // From here it finds the same packages as the server does.
@@ -61,8 +66,6 @@ function cleanEnv(env: NodeJS.ProcessEnv = {}): NodeJS.ProcessEnv {
   return { ...process.env, ...commandEnv, ...env }
 }
 
-const nodeArgs = [main]
-
 /** A command that is still running. */
 export class RunningCli {
   readonly child: ChildProcess
@@ -70,8 +73,15 @@ export class RunningCli {
   stderr = ''
   readonly #closed: Promise<unknown>
 
-  constructor(args: readonly string[], { env, cwd, through = nodeArgs }: ProcessOptions = {}) {
-    this.child = spawn(process.execPath, [...through, ...args], { env: cleanEnv(env), stdio: 'pipe', ...(cwd ? { cwd } : {}) })
+  static async start(args: readonly string[], { env, cwd, through }: ProcessOptions = {}): Promise<RunningCli> {
+    const program = through ?? [await compiledMain()]
+    return new RunningCli(
+      spawn(process.execPath, [...program, ...args], { env: cleanEnv(env), stdio: 'pipe', ...(cwd ? { cwd } : {}) }),
+    )
+  }
+
+  constructor(child: ChildProcess) {
+    this.child = child
     this.child.stdout!.setEncoding('utf8').on('data', (text: string) => (this.stdout += text))
     this.child.stderr!.setEncoding('utf8').on('data', (text: string) => (this.stderr += text))
     this.#closed = once(this.child, 'close')
@@ -110,7 +120,7 @@ export class RunningCli {
 
 export async function pawl(args: readonly string[], options: ProcessOptions = {}): Promise<CliEnd> {
   if (options.typed !== undefined) return onTerminal(args, options)
-  const running = new RunningCli(args, options)
+  const running = await RunningCli.start(args, options)
   running.child.stdin!.end(options.input ?? '')
   return running.ended()
 }
@@ -121,7 +131,7 @@ export async function pawlJson<T = Record<string, unknown>>(args: readonly strin
 
 /** util-linux's script gives it a terminal; what it prints on both streams comes back as stdout. */
 async function onTerminal(args: readonly string[], { env, typed = '' }: ProcessOptions): Promise<CliEnd> {
-  const command = [process.execPath, ...nodeArgs, ...args].map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(' ')
+  const command = [process.execPath, await compiledMain(), ...args].map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(' ')
   const child = spawn('script', ['-qec', command, '/dev/null'], { env: { ...cleanEnv(env), TERM: 'xterm' }, stdio: 'pipe' })
   onTestFinished(() => void child.kill('SIGKILL'))
   let stdout = ''
