@@ -32,10 +32,10 @@ test('a process reads stdin, writes data to stdout, and ends with its exit code'
   expect(unknown).toEqual({ code: 2, stdout: '', stderr: expect.stringContaining('Did you mean list') })
 })
 
-test('a reader that has closed the pipe is no failure: exit 0, nothing on stderr', async () => {
+test('a reader that has closed the pipe is no failure: it ends with 0 and says nothing', async () => {
   await pawl.jobs.enqueueMany(
     'many',
-    Array.from({ length: 500 }, (_, n) => ({ n, text: 'x'.repeat(1000) })),
+    Array.from({ length: 400 }, (_, n) => ({ n, text: 'x'.repeat(1000) })),
   )
   const list = await RunningCli.start(['jobs', 'list', '--kind', 'many', '--limit', '500', '-o', 'jsonl', ...on])
   list.child.stdout!.destroy()
