@@ -27,6 +27,7 @@ export const smoke: readonly Smoke[] = [
   { file: processes('projections'), titles: ["a projector killed at 'projections.batch.handled', time 2"] },
   { file: processes('records'), titles: ['[R4] kill -9 around the commit'] },
   { file: processes('pooler'), titles: ['with a direct connection beside it: false > [K8] enqueue alone'] },
+  { file: 'packages/server/src/cli/dev.slow.test.ts', titles: ['npm start runs the demonstration'] },
   { file: 'torture/torture.slow.test.ts', titles: ['a storm of ten seconds', 'the planted bug'] },
 ]
 

@@ -76,7 +76,7 @@ async function doneCount(url: string): Promise<number> {
   return row!.count
 }
 
-test('smoke: npm start runs the demonstration, and Ctrl-C drains and stops everything', async () => {
+test('npm start runs the demonstration, and Ctrl-C drains and stops everything', async () => {
   const { dev, ready } = await startDev([], asNpmStart)
   expect(ready.how).toBe('started')
   for (const kind of ['demo.greet', 'demo.transfer']) await dev.until(`${kind} was done`, ended(dev, kind, 'done'))
