@@ -189,6 +189,9 @@ const step = fc.oneof(
   },
 )
 
+/** All of them with PAWL_FULL=1. */
+const schedules = process.env.PAWL_FULL === '1' ? 150 : 20
+
 test('[O2] random schedules of five sessions lose, repeat and swap nothing, and positions are dense', async () => {
   const committed: ReadEvent[] = []
   const sessions: Session[] = []
@@ -221,13 +224,13 @@ test('[O2] random schedules of five sessions lose, repeat and swap nothing, and 
       expect(log.seen).toHaveLength(committed.length)
       expect(log.positions).toEqual(log.positions.map((_, index) => index + 1))
     }),
-    { numRuns: 150, endOnFailure: true },
+    { numRuns: schedules, endOnFailure: true },
   )
   await Promise.all(rivals.map((rival) => rival.read()))
   for (const rival of rivals) expect(rival.seen).toEqual(log.seen)
   await max.poll()
   await xmin.catchUp(committed.length)
-  expect(committed.length).toBeGreaterThan(500)
+  expect(committed.length).toBeGreaterThan(3 * schedules)
   // The popular readers on the same schedules.
   expect(faultsOf(max.seen, committed).lost).toBeGreaterThan(0)
   expect(faultsOf(xmin.seen, committed)).toMatchObject({ lost: 0, repeated: 0 })

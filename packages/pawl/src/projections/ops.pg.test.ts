@@ -166,11 +166,14 @@ test('a cursor of one channel passes over the others, and says so in its positio
 test('a cursor that is behind by more than its limit becomes stale, raises an alert and can be resumed while its events are kept', async () => {
   const db = await createLog(seenSql)
   const pawl = define(db, { maxLag: '1h' })
-  await startRunner(pawl)
+  const runner = await startRunner(pawl)
   await pawl.projections.pause('p', { reason: 'for too long' })
   await append(db, { key: 'a' })
   await until('it has a position', async () => (await pawl.projections.status('p'))[0]!.lag === 1)
+  await runner.stop()
   await moveClock({ query: async (text, values) => ({ rows: await db.query(text, [...(values ?? [])]) }) }, 2 * 3_600_000)
+  // A runner looks for stale cursors when it starts, and every five seconds.
+  await startRunner(pawl)
   await until('it is stale', async () => (await cursorOf(db, 'p')).state === 'stale')
   expect(await pawl.alerts()).toMatchObject([{ code: 'cursor.stale', subject: 'p generation 1 shard 0' }])
   await db.query('update pawl.cursor set max_lag = null')

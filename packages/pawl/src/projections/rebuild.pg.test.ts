@@ -1,55 +1,10 @@
 import { expectRows, type LogEvent, type Pawl, type ProjectionContext, type ProjectionTx } from 'pawl'
 import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test, vi } from 'vitest'
+import { add, apply, balanceSql, define, reason, runBoth, tables } from '../../test/support/balances.ts'
 import { deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
 import { HeldCursor } from './cursor.ts'
-
-const balanceSql = `
-  create table balance (id text primary key, amount bigint not null, note text, written_at timestamptz not null default clock_timestamp());
-  create table total (id integer primary key, events bigint not null)`
-const tables = [
-  { name: 'balance', key: ['id'], columns: ['id', 'amount', 'note'] },
-  { name: 'total', key: ['id'], columns: ['id', 'events'] },
-] as const
-
-const reason = 'a test'
-
-/** Folds into two tables, and lets a job and an event out for every tenth. */
-function apply(pawl: Pawl, factor = 1) {
-  return async (event: LogEvent, tx: ProjectionTx, { table }: ProjectionContext) => {
-    const { amount } = event.data as { amount: number }
-    tx.send(
-      `insert into ${table('balance')} as b (id, amount) values ($1, $2) on conflict (id) do update set amount = b.amount + excluded.amount`,
-      [event.key, amount * factor],
-    )
-    tx.send(`insert into ${table('total')} as t values (1, 1) on conflict (id) do update set events = t.events + 1`)
-    if (amount % 10 !== 0) return
-    await pawl.jobs.enqueue('notify', { position: event.position }, { tx })
-    await pawl.events.append(
-      { type: 'Noticed', aggregateType: 'notice', key: event.key, channel: 'out', data: event.position },
-      { tx },
-    )
-  }
-}
-
-function define(pawl: Pawl, generation: number, factor = 1): void {
-  pawl.projections.define('balances', { generation, channel: 'default', tables, on: { Added: apply(pawl, factor) } })
-}
-
-/** One process that runs two generations, of which the first is live and the second is still to be built. */
-async function runBoth(): Promise<{ db: TestDatabase; pawl: Pawl }> {
-  const db = await createLog(balanceSql)
-  const pawl = db.pawl()
-  define(pawl, 1)
-  define(pawl, 2)
-  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
-  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', 'default', 0)")
-  await startRunner(pawl)
-  return { db, pawl }
-}
-
-const add = (db: TestDatabase, n: number) => append(db, { key: `k${n % 17}`, data: { amount: n } })
 
 /** Every outside effect, by the position of the event that caused it. */
 async function effects(db: TestDatabase): Promise<{ jobs: number[]; events: number[] }> {
@@ -341,66 +296,6 @@ test('[P7] a switch whose process dies before its commit changes nothing, and th
   expect(row).toEqual({ is_over: true })
 })
 
-test('[P7] a process that hangs in the middle of a switch is ended by the server, and the live generation goes on', async () => {
-  const { db, pawl } = await runBoth()
-  await add(db, 1)
-  await pawl.projections.rebuild('balances', { reason })
-  await caughtUp(db, 'balances', 1)
-  await caughtUp(db, 'balances', 2)
-  const hung = deferred()
-  const end = deferred()
-  installProbe(async (name) => {
-    if (name !== 'projections.switch.before_commit') return
-    hung.resolve()
-    await end.promise
-  })
-  onTestFinished(() => installProbe(undefined))
-  const switching = expect(pawl.projections.switchTo('balances', { generation: 2, reason })).rejects.toThrow()
-  await hung.promise
-  // It holds the cursors' rows, so this waits until the server has ended it; its hold would end by itself within a minute.
-  await db.query('update pawl.cursor set hold_until = pawl.now()')
-  await add(db, 2)
-  await caughtUp(db, 'balances', 1)
-  end.resolve()
-  await switching
-  expect(await pawl.projections.status('balances')).toMatchObject([{ isLive: true }, { isLive: false }])
-})
-
-test('[P7] a comparison may take longer than other calls', async () => {
-  const db = await createLog('create table slow (id text primary key, amount numeric)')
-  // Every other call has this long for its answer, also on a machine that stalls.
-  const pawl = db.pawl({ queryTimeoutMs: 4000 })
-  const by = (generation: number) =>
-    pawl.projections.define('p', {
-      generation,
-      tables: [{ name: 'slow', key: ['id'], columns: ['id', 'amount'] }],
-      each: (event, tx, { table }) => tx.send(`insert into ${table('slow')} values ($1, 1)`, [event.key]),
-    })
-  by(1)
-  const first = await startRunner(pawl)
-  await first.stop()
-  by(2)
-  await append(db, { key: 'a' })
-  await pawl.projections.rebuild('p', { reason })
-  await startRunner(pawl)
-  for (const generation of [1, 2]) await caughtUp(db, 'p', generation)
-  // It stands in for tables that take as long to read.
-  const reader = await db.pool.connect()
-  await reader.query('begin')
-  await reader.query('lock table slow in access exclusive mode')
-  const switching = pawl.projections.switchTo('p', { generation: 2, reason })
-  await until('it waits for the table', async () => {
-    const rows = await db.query<{ waits: boolean }>(
-      `select coalesce(max(clock_timestamp() - query_start) > interval '4500 milliseconds', false) as waits from pg_stat_activity
-       where datname = current_database() and wait_event_type = 'Lock' and query like '%differing%' and pid <> pg_backend_pid()`,
-    )
-    return rows[0]!.waits
-  })
-  await reader.query('rollback')
-  reader.release()
-  expect(await switching).toMatchObject({ isEqual: true })
-})
-
 test('[P7] generations of one channel come to one position also while only events of others lie beyond it', async () => {
   const db = await createLog(balanceSql)
   const pawl = db.pawl()
@@ -479,39 +374,4 @@ test('[P7] a table that a view or a foreign key refers to is not rebuilt behind 
     code: 'PAWL_WRONG_STATE',
     message: expect.stringContaining('the view rich'),
   })
-})
-
-test('[P7] a roll-back and the end of a generation wait for readers of the tables, and name those that do not end', async () => {
-  const { db, pawl } = await runBoth()
-  await add(db, 1)
-  await pawl.projections.rebuild('balances', { reason })
-  await caughtUp(db, 'balances', 2)
-  const reader = await db.pool.connect()
-  try {
-    await reader.query('begin; select from balance')
-    const [{ pid }] = (await reader.query<{ pid: number }>('select pg_backend_pid() as pid')).rows as [{ pid: number }]
-    const switching = pawl.projections.switchTo('balances', { generation: 2, reason, timeout: 1 })
-    await expect(switching).rejects.toMatchObject({
-      code: 'PAWL_TIMED_OUT',
-      message: expect.stringContaining(`pg_terminate_backend(${pid})`),
-      details: { holders: [expect.objectContaining({ pid, state: 'idle in transaction' })] },
-    })
-    // The first try gives up; a later one goes on when the reader has ended.
-    const waiting = async () => {
-      const [row] = await db.query<{ since: string }>(
-        "select query_start::text as since from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like 'alter table%'",
-      )
-      return row?.since
-    }
-    const rolling = pawl.projections.rollBack('balances', { generation: 2, reason })
-    const first = await until('it waits', waiting)
-    await until('it tries again', async () => ![undefined, first].includes(await waiting()))
-    await reader.query('rollback')
-    await rolling
-  } finally {
-    reader.release()
-  }
-  expect(await pawl.projections.status('balances')).toMatchObject([{ isLive: false }, { isLive: true }])
-  await pawl.projections.retire('balances', { generation: 1, reason })
-  expect(await pawl.projections.status('balances')).toMatchObject([{ generation: 2, isLive: true }])
 })

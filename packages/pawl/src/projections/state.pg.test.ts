@@ -251,24 +251,6 @@ test.each([
   expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'bad', attempts: 2 }])
 })
 
-test('[O7] a refresh that takes too long is counted also while the server is still at its statement', async () => {
-  const db = await createLog(sql)
-  const pawl = db.pawl()
-  pawl.projections.define('search', {
-    kind: 'state',
-    timeout: 200,
-    retry: { ...retry, attempts: 1 },
-    // With the end of its statement the entity's lock is gone: with others at it one of them might try before the failure is counted.
-    concurrency: 1,
-    entity: (event) => event.key,
-    refresh: async (_entity, tx) => void (await tx.query('select pg_sleep(7)')),
-  })
-  await append(db, { key: 'a' })
-  await startRunner(pawl)
-  await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1, 30_000)
-  expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'a', attempts: 1 }])
-})
-
 test('entities are refreshed while one that takes long gathers more marks than are looked at first', async () => {
   const db = await createLog(sql)
   const pawl = db.pawl()

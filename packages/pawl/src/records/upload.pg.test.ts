@@ -255,7 +255,7 @@ test('[R8] large rows make small batches: what is staged, rebased, listed and ex
   const scope = pawl.records.in(set, { x: '1' })
   await startWorker(pawl)
   function* rows() {
-    for (let id = 10; id < 40; id++) yield `{"id":"${id}","text":"${'x'.repeat(900_000)}"}\n`
+    for (let id = 10; id < 22; id++) yield `{"id":"${id}","text":"${'x'.repeat(900_000)}"}\n`
   }
   /** How many bytes each transaction staged. */
   const batches = async (id: string) =>
@@ -271,18 +271,18 @@ test('[R8] large rows make small batches: what is staged, rebased, listed and ex
   const rebased = await pawl.records.rebase(upload.id)
   for (const { id } of [upload, rebased]) {
     const found = await batches(id)
-    expect(found.reduce((sum, bytes) => sum + bytes)).toBeGreaterThan(27_000_000)
+    expect(found.reduce((sum, bytes) => sum + bytes)).toBeGreaterThan(10_800_000)
     expect(Math.max(...found)).toBeLessThan(5_000_000)
   }
   await pawl.records.submit(rebased.id)
-  expect(await ended(pawl, rebased.id)).toMatchObject({ state: 'submitted', counts: { created: 30 } })
+  expect(await ended(pawl, rebased.id)).toMatchObject({ state: 'submitted', counts: { created: 12 } })
   const { items, next } = await scope.list({ limit: 1000 })
   expect(items.length).toBeLessThan(10)
   expect(next).toBeDefined()
   const texts: string[] = []
   for await (const text of scope.export({ format: 'ndjson' })) texts.push(text)
   expect(Math.max(...texts.map(({ length }) => length))).toBeLessThan(5_500_000)
-  expect(texts.join('').match(/"id"/g)).toHaveLength(31)
+  expect(texts.join('').match(/"id"/g)).toHaveLength(13)
 })
 
 test('[R8] of the undeclared columns of a row 50 are errors, and one more says how many there are', async () => {
@@ -383,31 +383,6 @@ test('[R10] an upload whose time is over when it is to be validated is refused, 
   const late = await scope.upload(csv(loadRows(5)), { format: 'csv' }).catch((caught: unknown) => caught)
   expect(late).toMatchObject({ code: 'PAWL_LEASE_LOST' })
   expect(await pawl.records.get(String((late as PawlError).details.id))).toMatchObject({ state: 'validating' })
-})
-
-test('[R8] what counts a whole submission may take longer than an ordinary statement', async () => {
-  // Everything before it has this long for its answer, also on a machine that stalls.
-  const pawl = db.pawl({ queryTimeoutMs: 3000 })
-  const scope = pawl.records.in(defineLoads(pawl), here)
-  const client = await db.pool.connect()
-  installProbe(async (name, subject) => {
-    if (name !== 'records.validate.before') return
-    await client.query('begin')
-    await client.query('select from pawl.submission where id = $1 for update', [(subject as { id: string }).id])
-  })
-  onTestFinished(() => installProbe(undefined))
-  const upload = scope.upload(csv(loadRows(5)), { format: 'csv' }).catch((caught: unknown) => caught)
-  const waits = `select now() - query_start > interval '4 seconds' as long from pg_stat_activity
-    where datname = current_database() and wait_event_type = 'Lock'`
-  try {
-    await until('it has waited longer than that', async () => (await db.query<{ long: boolean }>(waits)).some(({ long }) => long))
-    // It has not been given up and begun again.
-    expect(await db.query(waits)).toHaveLength(1)
-  } finally {
-    await client.query('commit')
-    client.release()
-  }
-  expect(await upload).toMatchObject({ state: 'validated' })
 })
 
 test('an upload whose body hangs ends when it is aborted, and its body is told', { timeout: 20_000 }, async () => {

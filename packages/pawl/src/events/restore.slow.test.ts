@@ -1,0 +1,125 @@
+// The log after a move to another server: into a cluster whose transaction ids are lower, and to a standby that was promoted.
+
+import { migrate } from 'pawl'
+import pg from 'pg'
+import { expect, onTestFinished, test } from 'vitest'
+import { faultsOf, noFaults } from '../../test/support/log-readers.ts'
+import { append, eventOf, optionsOf, readerOf } from '../../test/support/restored-log.ts'
+import { killPostmaster, promote, query, startOwnServer, startPair } from '../../test/support/standby.ts'
+import { auditLog } from './audit.ts'
+
+async function burnTransactions(url: string, count: number): Promise<void> {
+  await query(url, `do $$ begin for n in 1..${count} loop perform pg_current_xact_id(); commit; end loop; end $$`)
+}
+
+const nextXid = async (url: string) =>
+  Number((await query<{ xid: string }>(url, 'select pg_snapshot_xmax(pg_current_snapshot())::text as xid'))[0]!.xid)
+
+/** As a dump and restore: the rows of every table and the values of sequences, and nothing of the old cluster's transactions. */
+async function copyInto(from: string, to: string): Promise<void> {
+  const tables = await query<{ name: string }>(
+    from,
+    `select c.relname as name from pg_class c join pg_namespace n on n.oid = c.relnamespace and n.nspname = 'pawl'
+     where c.relkind in ('r', 'p') and not c.relispartition and c.relname in ('event', 'log_page', 'sequencer', 'installation')`,
+  )
+  for (const { name } of tables) {
+    const [row] = await query<{ rows: string }>(
+      from,
+      `select coalesce(jsonb_agg(to_jsonb(t)), '[]')::text as rows from pawl.${name} t`,
+    )
+    await query(to, `truncate pawl.${name}`)
+    await query(to, `insert into pawl.${name} select * from jsonb_populate_recordset(null::pawl.${name}, $1::jsonb)`, [row!.rows])
+  }
+  const [seq] = await query<{ last: string }>(from, 'select last_value::text as last from pawl.event_seq')
+  await query(to, 'select setval($1, $2::bigint)', ['pawl.event_seq', seq!.last])
+}
+
+async function sides(): Promise<{ old: string; fresh: string }> {
+  const [old, fresh] = [(await startOwnServer()).url, (await startOwnServer()).url]
+  await migrate(optionsOf(old))
+  await migrate(optionsOf(fresh))
+  return { old, fresh }
+}
+
+test('[O12] a restore into another cluster with lower transaction ids goes on: nothing lost, nothing repeated', async () => {
+  const { old, fresh } = await sides()
+  await burnTransactions(old, 3000)
+  const committed = Array.from({ length: 60 }, (_, index) => eventOf(index + 1))
+  const before = readerOf(old)
+  for (let n = 1; n <= 20; n++) await append(old, n)
+  await before.catchUp()
+  // These became visible and had no position when the copy was taken.
+  for (let n = 21; n <= 30; n++) await append(old, n)
+  expect(await nextXid(old)).toBeGreaterThan((await nextXid(fresh)) + 1000)
+  await copyInto(old, fresh)
+  // And these were appended after it, before anyone ticked, some in a transaction that is still open at the rebase.
+  for (let n = 31; n <= 40; n++) await append(fresh, n)
+  const writer = new pg.Client({ connectionString: fresh })
+  await writer.connect()
+  onTestFinished(() => writer.end())
+  await writer.query('begin')
+  for (let n = 41; n <= 45; n++)
+    await writer.query(`select pawl.append('Counted', 'a', 'k${n % 5}', '${JSON.stringify(eventOf(n))}')`)
+  const after = readerOf(fresh)
+  await after.catchUp()
+  expect(after.seen.map(({ n }) => n)).toEqual(Array.from({ length: 40 }, (_, index) => index + 1))
+  expect(after.seen.slice(0, 20)).toEqual(before.seen)
+  expect(await query(fresh, 'select generation, position::int as head from pawl.sequencer')).toEqual([
+    { generation: 2, head: 40 },
+  ])
+  await writer.query('commit')
+  await after.catchUp()
+  // The new cluster's transaction ids now pass through those that the old events carry.
+  for (let n = 46; n <= 60; n++) {
+    await append(fresh, n)
+    await burnTransactions(fresh, 300)
+    await after.catchUp()
+  }
+  expect(await nextXid(fresh)).toBeGreaterThan(await nextXid(old))
+  expect(faultsOf(after.seen, committed)).toEqual(noFaults)
+  expect(after.positions).toEqual(committed.map((_, index) => index + 1))
+  expect(await auditLog({ direct: optionsOf(fresh) } as never)).toMatchObject({ isSound: true, head: 60 })
+}, 180_000)
+
+test('[O12] a copy that left the sequence behind gives no number out twice, and loses nothing', async () => {
+  const { old, fresh } = await sides()
+  for (let n = 1; n <= 10; n++) await append(old, n)
+  await readerOf(old).catchUp()
+  await copyInto(old, fresh)
+  await query(fresh, "select setval('pawl.event_seq', 1, false)")
+  for (let n = 11; n <= 15; n++) await append(fresh, n)
+  const reader = readerOf(fresh)
+  await reader.catchUp()
+  for (let n = 16; n <= 20; n++) await append(fresh, n)
+  await reader.catchUp()
+  expect(reader.seen.map(({ n }) => n)).toEqual(Array.from({ length: 20 }, (_, index) => index + 1))
+  expect(
+    await query(
+      fresh,
+      'select count(*)::int as n from (select seq from pawl.event where seq > 10 group by seq having count(*) > 1) x',
+    ),
+  ).toEqual([{ n: 0 }])
+}, 180_000)
+
+test('[O12] after a failover to a standby the generation grows, and the log goes on where it was', async () => {
+  const { primary, standby } = await startPair()
+  await migrate(optionsOf(primary.url))
+  const before = readerOf(primary.url)
+  for (let n = 1; n <= 10; n++) await append(primary.url, n)
+  await before.catchUp()
+  for (let n = 11; n <= 15; n++) await append(primary.url, n)
+  await killPostmaster(primary)
+  await promote(standby)
+  await append(standby.url, 16)
+  const after = readerOf(standby.url)
+  await after.catchUp()
+  expect(after.seen.map(({ n }) => n)).toEqual(Array.from({ length: 16 }, (_, index) => index + 1))
+  expect(after.seen.slice(0, 10)).toEqual(before.seen)
+  expect(await query(standby.url, 'select generation, position::int as head from pawl.sequencer')).toEqual([
+    { generation: 2, head: 16 },
+  ])
+  expect(await query(standby.url, 'select distinct generation from pawl.log_page order by 1')).toEqual([
+    { generation: 1 },
+    { generation: 2 },
+  ])
+}, 180_000)

@@ -1,0 +1,51 @@
+// A projection of balances in two tables, with two generations, for the tests of rebuilding.
+
+import type { LogEvent, Pawl, ProjectionContext, ProjectionTx } from 'pawl'
+import type { TestDatabase } from './database.ts'
+import { append, createLog, startRunner } from './projections.ts'
+
+export const balanceSql = `
+  create table balance (id text primary key, amount bigint not null, note text, written_at timestamptz not null default clock_timestamp());
+  create table total (id integer primary key, events bigint not null)`
+export const tables = [
+  { name: 'balance', key: ['id'], columns: ['id', 'amount', 'note'] },
+  { name: 'total', key: ['id'], columns: ['id', 'events'] },
+] as const
+
+export const reason = 'a test'
+
+/** Folds into two tables, and lets a job and an event out for every tenth. */
+export function apply(pawl: Pawl, factor = 1) {
+  return async (event: LogEvent, tx: ProjectionTx, { table }: ProjectionContext) => {
+    const { amount } = event.data as { amount: number }
+    tx.send(
+      `insert into ${table('balance')} as b (id, amount) values ($1, $2) on conflict (id) do update set amount = b.amount + excluded.amount`,
+      [event.key, amount * factor],
+    )
+    tx.send(`insert into ${table('total')} as t values (1, 1) on conflict (id) do update set events = t.events + 1`)
+    if (amount % 10 !== 0) return
+    await pawl.jobs.enqueue('notify', { position: event.position }, { tx })
+    await pawl.events.append(
+      { type: 'Noticed', aggregateType: 'notice', key: event.key, channel: 'out', data: event.position },
+      { tx },
+    )
+  }
+}
+
+export function define(pawl: Pawl, generation: number, factor = 1): void {
+  pawl.projections.define('balances', { generation, channel: 'default', tables, on: { Added: apply(pawl, factor) } })
+}
+
+/** One process that runs two generations, of which the first is live and the second is still to be built. */
+export async function runBoth(): Promise<{ db: TestDatabase; pawl: Pawl }> {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  define(pawl, 1)
+  define(pawl, 2)
+  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
+  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', 'default', 0)")
+  await startRunner(pawl)
+  return { db, pawl }
+}
+
+export const add = (db: TestDatabase, n: number) => append(db, { key: `k${n % 17}`, data: { amount: n } })
