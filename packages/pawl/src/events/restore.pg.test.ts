@@ -35,7 +35,7 @@ test('[O12] events of the old cluster, whose transaction ids are still to come h
   await db.query(`insert into pawl.event (xid, aggregatetype, aggregateid, type, payload)
     select (1000000000 + n)::text::xid8, 'a', 'k', 'Counted', jsonb_build_object('n', n) from generate_series(1, 30000) n`)
   await db.query('update pawl.sequencer set system_id = 0')
-  const reader = readerOf(db.url)
+  const reader = readerOf(db.url, 5000)
   await reader.catchUp()
   expect(reader.seen).toHaveLength(30_000)
   const { events } = db.pawl()

@@ -24,10 +24,12 @@ export class LogReader implements Reader {
   readonly positions: number[] = []
   readonly #database: DatabaseOptions
   readonly #connection: Connection
+  readonly #pageMax: number
   #after = 0
 
-  constructor(database: DatabaseOptions) {
+  constructor(database: DatabaseOptions, pageMax = 100) {
     this.#database = database
+    this.#pageMax = pageMax
     this.#connection = new Connection(database, 'log reader')
   }
 
@@ -44,7 +46,7 @@ export class LogReader implements Reader {
 
   async read(): Promise<void> {
     for (;;) {
-      const { events, next } = await readLog(this.#connection, { after: this.#after, limit: 100 })
+      const { events, next } = await readLog(this.#connection, { after: this.#after, limit: this.#pageMax })
       this.seen.push(...events.map(({ data }) => data as ReadEvent))
       this.positions.push(...events.map(({ position }) => position))
       if (next === this.#after) return

@@ -18,8 +18,8 @@ export const append = (url: string, n: number) =>
   query(url, `select pawl.append('Counted', 'a', 'k${n % 5}', '${JSON.stringify(eventOf(n))}')`)
 
 /** Closed with the test. */
-export function readerOf(url: string): LogReader {
-  const reader = new LogReader(optionsOf(url))
+export function readerOf(url: string, pageMax?: number): LogReader {
+  const reader = new LogReader(optionsOf(url), pageMax)
   onTestFinished(() => reader.close())
   return reader
 }
