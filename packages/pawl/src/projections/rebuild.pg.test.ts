@@ -1,7 +1,7 @@
 import { expectRows, type LogEvent, type Pawl, type ProjectionContext, type ProjectionTx } from 'pawl'
 import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test, vi } from 'vitest'
-import { add, apply, balanceSql, define, reason, runBoth, tables } from '../../test/support/balances.ts'
+import { add, applied, apply, balanceSql, define, reason, runBoth, tables } from '../../test/support/balances.ts'
 import { deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
 import { HeldCursor } from './cursor.ts'
@@ -29,9 +29,9 @@ test('[P7] a rebuild beside the live generation, under writes: equal, switched i
   const db = await createLog(balanceSql)
   const pawl = db.pawl()
   define(pawl, 1)
-  for (let n = 0; n < 100; n++) await add(db, n)
+  for (let n = 0; n < 60; n++) await add(db, n)
   const old = await startRunner(pawl)
-  await caughtUp(db, 'balances')
+  await applied(db, 1)
 
   // The new code, beside the old.
   const next = db.pawl()
@@ -41,12 +41,12 @@ test('[P7] a rebuild beside the live generation, under writes: equal, switched i
   await expect(pawl.projections.rebuild('balances', { reason })).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
   expect(await next.projections.rebuild('balances', { reason })).toEqual({ generation: 2 })
   await expect(next.projections.rebuild('balances', { reason })).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE' })
-  let n = 100
+  let n = 60
   let isWriting = true
   const writing = (async () => {
     while (isWriting) await add(db, n++)
   })()
-  await until('the new one has begun', async () => (await cursorOf(db, 'balances', { generation: 2 }))?.position > 50)
+  await until('the new one has begun', async () => (await cursorOf(db, 'balances', { generation: 2 }))?.position > 30)
 
   // A reader asks all the time: it never sees a missing table, and never fewer events than before.
   const totals: number[] = []
@@ -75,8 +75,8 @@ test('[P7] a rebuild beside the live generation, under writes: equal, switched i
   isWriting = false
   await Promise.all([writing, reading])
   await old.stop()
-  await caughtUp(db, 'balances', 1)
-  await caughtUp(db, 'balances', 2)
+  await applied(db, 1)
+  await applied(db, 2)
 
   expect(await next.projections.compare('balances', { generation: 2 })).toMatchObject({ isEqual: true })
   expect(await db.query('select events::integer from total')).toEqual([{ events: n }])
@@ -98,7 +98,7 @@ test('[P7] a generation that is rolled back to from behind catches up in silence
   define(old, 1)
   const first = await startRunner(old)
   for (let n = 0; n < 30; n++) await add(db, n)
-  await caughtUp(db, 'balances')
+  await applied(db, 1)
   const next = db.pawl()
   define(next, 2)
   await next.projections.rebuild('balances', { reason })
@@ -107,7 +107,7 @@ test('[P7] a generation that is rolled back to from behind catches up in silence
   // Nobody runs the old code any more.
   await first.stop()
   for (let n = 30; n < 60; n++) await add(db, n)
-  await caughtUp(db, 'balances', 2)
+  await applied(db, 2)
   expect((await effects(db)).jobs).toEqual(await expectedEffects(db))
   await next.projections.rollBack('balances', { generation: 1, reason })
   await second.stop()
@@ -115,7 +115,7 @@ test('[P7] a generation that is rolled back to from behind catches up in silence
   define(again, 1)
   await startRunner(again)
   for (let n = 60; n < 90; n++) await add(db, n)
-  await caughtUp(db, 'balances', 1)
+  await applied(db, 1)
   const expected = await expectedEffects(db)
   expect(expected).toHaveLength(9)
   expect(await effects(db)).toEqual({ jobs: expected, events: expected })
@@ -139,12 +139,12 @@ test('[P7] what a key that is parked at the switch lets out is let out once, by 
   await append(db, { key: 'bad', data: { amount: 10 } })
   await append(db, { key: 'bad', data: { amount: 20 } })
   await append(db, { key: 'good', data: { amount: 30 } })
-  await caughtUp(db, 'balances', 1)
+  await applied(db, 1)
   const pawl = db.pawl()
   defineWithBad(pawl, 2)
   await pawl.projections.rebuild('balances', { reason })
   await startRunner(pawl)
-  await caughtUp(db, 'balances', 2)
+  await applied(db, 2)
   const before = (await effects(db)).jobs
   expect(before).toHaveLength(1)
   // There, back, and there again: what is owed goes along.
@@ -161,10 +161,10 @@ test('[P7] what a key that is parked at the switch lets out is let out once, by 
   await until('everything is let out', async () => (await effects(db)).jobs.length >= expected.length)
   await until('nothing is parked', async () => (await db.query('select from pawl.parked_key')).length === 0)
   // The old one has replayed the key too, in silence; and it owes nothing when it is live again.
-  await caughtUp(db, 'balances', 1)
+  await applied(db, 1)
   await pawl.projections.rollBack('balances', { generation: 1, reason })
   await append(db, { key: 'good', data: { amount: 50 } })
-  await caughtUp(db, 'balances', 1)
+  await applied(db, 1)
   const all = await expectedEffects(db)
   expect(await effects(db)).toEqual({ jobs: all, events: all })
 })
@@ -240,8 +240,8 @@ test('[P7] a roll-back while the live generation stands loses no effect: the oth
   })
   await pawl.projections.rollBack('balances', { generation: 1, reason })
   goOn.resolve()
-  await caughtUp(db, 'balances', 1)
-  await caughtUp(db, 'balances', 2)
+  await applied(db, 1)
+  await applied(db, 2)
   const expected = await expectedEffects(db)
   expect(expected).toHaveLength(2)
   expect(await effects(db)).toEqual({ jobs: expected, events: expected })
@@ -253,12 +253,12 @@ test('[P7] a generation that differs is not switched to, and the comparison name
   define(pawl, 1)
   await startRunner(pawl)
   for (let n = 1; n < 20; n++) await add(db, n)
-  await caughtUp(db, 'balances')
+  await applied(db, 1)
   const next = db.pawl()
   define(next, 2, 3)
   await next.projections.rebuild('balances', { reason })
   await startRunner(next)
-  await caughtUp(db, 'balances', 2)
+  await applied(db, 2)
   const comparison = await next.projections.switchTo('balances', { generation: 2, reason })
   expect(comparison).toMatchObject({
     isEqual: false,
@@ -268,7 +268,7 @@ test('[P7] a generation that differs is not switched to, and the comparison name
   expect(await next.projections.status('balances')).toMatchObject([{ isLive: true }, { isLive: false }])
   // Nothing is held any more.
   await add(db, 20)
-  await caughtUp(db, 'balances')
+  await applied(db, 1)
   expect(await next.projections.switchTo('balances', { generation: 2, reason, mayDiffer: true })).toMatchObject({
     isEqual: false,
   })
@@ -279,8 +279,8 @@ test('[P7] a switch whose process dies before its commit changes nothing, and th
   const { db, pawl } = await runBoth()
   for (let n = 1; n <= 10; n++) await add(db, n)
   await pawl.projections.rebuild('balances', { reason })
-  await caughtUp(db, 'balances', 1)
-  await caughtUp(db, 'balances', 2)
+  await applied(db, 1)
+  await applied(db, 2)
   installProbe((name) => {
     if (name === 'projections.switch.before_commit') throw new Error('it died')
   })
@@ -290,8 +290,8 @@ test('[P7] a switch whose process dies before its commit changes nothing, and th
   // As a process leaves it that dies without taking its hold back: both stand still, until the hold ends.
   await db.query("update pawl.cursor set hold_at = position, hold_until = pawl.now() + interval '700 milliseconds'")
   await add(db, 11)
-  await caughtUp(db, 'balances', 1)
-  await caughtUp(db, 'balances', 2)
+  await applied(db, 1)
+  await applied(db, 2)
   const [row] = await db.query<{ is_over: boolean }>('select bool_and(hold_until < pawl.now()) as is_over from pawl.cursor')
   expect(row).toEqual({ is_over: true })
 })

@@ -35,7 +35,7 @@ test('a state projection converges to the current state, whatever the order and 
     await client.query(n % 10 === 9 ? 'rollback' : 'commit')
     client.release()
   }
-  for (let n = 0; n < 200; n += 8) await Promise.all(Array.from({ length: 8 }, (_, i) => write(n + i)))
+  for (let n = 0; n < 104; n += 8) await Promise.all(Array.from({ length: 8 }, (_, i) => write(n + i)))
   await caughtUp(db, 'search')
   await until('nothing is dirty', async () => (await db.query('select from pawl.dirty')).length === 0)
   expect(

@@ -1,7 +1,7 @@
 // A projection of balances in two tables, with two generations, for the tests of rebuilding.
 
 import type { LogEvent, Pawl, ProjectionContext, ProjectionTx } from 'pawl'
-import type { TestDatabase } from './database.ts'
+import { type TestDatabase, until } from './database.ts'
 import { append, createLog, startRunner } from './projections.ts'
 
 export const balanceSql = `
@@ -49,3 +49,31 @@ export async function runBoth(): Promise<{ db: TestDatabase; pawl: Pawl }> {
 }
 
 export const add = (db: TestDatabase, n: number) => append(db, { key: `k${n % 17}`, data: { amount: n } })
+
+/**
+ * Waits until everything appended has its position, and the generation is past all events of its channel. Past those of the other channel,
+ * its own effects, a cursor moves only once a second.
+ */
+export async function applied(db: TestDatabase, generation: number): Promise<void> {
+  await until(
+    `generation ${generation} has applied everything`,
+    async () => {
+      const [row] = await db.query<{ left: number }>(
+        `select (
+           (select count(*) from pawl.event) - (select position from pawl.sequencer)
+           + (
+             select count(*)
+             from pawl.cursor c
+             cross join pawl.log_page p
+             cross join lateral unnest(p.xids, p.seqs) with ordinality u(xid, seq, n)
+             join pawl.event e on e.xid = u.xid and e.seq = u.seq
+             where c.name = 'balances' and c.generation = $1 and e.channel = c.channel and p.first_position + u.n - 1 > c.position
+           )
+         )::integer as left`,
+        [generation],
+      )
+      return row!.left === 0
+    },
+    30_000,
+  )
+}
