@@ -35,7 +35,7 @@ export function attemptsAddUp(facts: Facts, find: Find): number {
 
 function attemptEnd(change: string, by: number, crashes: number, row: EndedAttempt | undefined, find: Find): void {
   const outcome = row?.outcome ?? 'given back'
-  const isReturned = outcome === 'given back' || outcome === 'snoozed' || outcome === 'interrupted'
+  const isReturned = outcome === 'given back' || outcome === 'interrupted'
   if (by !== (isReturned ? -1 : 0)) find(`${change}: it was ${outcome}, and its attempts changed by ${by}`)
   if (crashes !== (outcome === 'crashed' ? 1 : 0)) find(`${change}: it was ${outcome}, and its crashes changed by ${crashes}`)
 }

@@ -129,6 +129,26 @@ begin
 end
 $$;
 
+-- Takes away what a handler may have left in its session after its transaction: settings, role, advisory locks, temporary tables,
+-- LISTEN and cursors. Prepared statements stay. p_durable raises the session where a role or a database has a lower level.
+create function pawl.reset_session(p_durable boolean) returns void
+language plpgsql as $$
+begin
+  reset session authorization;
+  reset role;
+  reset all;
+  unlisten *;
+  execute 'close all';
+  perform pg_advisory_unlock_all();
+  if pg_my_temp_schema() <> 0 then
+    discard temp;
+  end if;
+  if p_durable and current_setting('synchronous_commit') in ('off', 'local', 'remote_write') then
+    set synchronous_commit = on;
+  end if;
+end
+$$;
+
 -- Partitions by day. Each is made standalone and attached, which blocks no writer; the first and the last are open-ended, so no
 -- insert ever depends on maintenance having run or on the clock. p_days days from p_from get a partition of their own.
 create function pawl.add_day_partitions(p_table text, p_from date, p_days integer) returns void

@@ -22,6 +22,7 @@ create table pawl.job (
   max_attempts integer,
   crashes smallint not null default 0,
   excused smallint not null default 0,
+  snoozes integer not null default 0,
   max_crashes smallint,
   priority smallint not null default 0,
   payload_version smallint not null default 1,
@@ -49,6 +50,7 @@ comment on column pawl.job.due is 'The one sort key of the claim: run_at less a 
 comment on column pawl.job.suspect is 'Its process died while it may have run: it is claimed alone, by a process that runs nothing else.';
 comment on column pawl.job.excused is
   'Crashes before its last orderly end, which showed that it does not kill its process: only the later ones count to its limit.';
+comment on column pawl.job.snoozes is 'How often it was put off without an attempt; last_error says why, where there was a reason.';
 comment on column pawl.job.holder is 'The incarnation (pawl.worker.id) that holds it; the lease ends when that row says so.';
 
 create index job_ready on pawl.job (queue, due, id) where state = 'ready' and not suspect;
@@ -96,7 +98,7 @@ create table pawl.job_attempt (
   kind text collate "C" not null,
   outcome text collate "C" not null,
   error text,
-  constraint outcome_known check (outcome in ('failed', 'timed out', 'crashed', 'snoozed', 'interrupted', 'invalid'))
+  constraint outcome_known check (outcome in ('failed', 'timed out', 'crashed', 'interrupted', 'invalid'))
 ) partition by range (ended_at);
 create index job_attempt_job on pawl.job_attempt (job_id);
 comment on table pawl.job_attempt is 'Attempts that did not finish their job. The one that did is the history row itself.';

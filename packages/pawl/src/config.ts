@@ -120,10 +120,10 @@ export function withoutUndefined<T extends object>(value: T): T {
 
 export const silentLogger: Logger = { debug() {}, info() {}, warn() {}, error() {} }
 
-/** Warnings and errors go to stderr as one line of JSON each; whoever wants more passes a logger. */
+/** One line of JSON each on stderr. Pawl itself logs at `info` only what a handler says with `context.log`. */
 export const stderrLogger: Logger = {
   debug() {},
-  info() {},
+  info: (fields, message) => line('info', fields, message),
   warn: (fields, message) => line('warn', fields, message),
   error: (fields, message) => line('error', fields, message),
 }

@@ -15,7 +15,7 @@ test('docs/reference/alerts.md lists exactly the codes that the library raises, 
     .filter((source) => /pawl\.alert\b|raise_alert|raiseAlert/.test(source))
     .join('\n')
   const raised = new Set(
-    [...text.matchAll(/'((?:job|kind|event|cursor|projection|sequencer|partition|submission)\.[a-z-]+)'/g)].map(
+    [...text.matchAll(/'((?:engine|job|kind|event|cursor|projection|sequencer|partition|submission)\.[a-z-]+)'/g)].map(
       ([, code]) => code!,
     ),
   )

@@ -90,6 +90,21 @@ function classifyPawl(code: string): ErrorClass {
   return 'foreign'
 }
 
+const own = new WeakSet<object>()
+
+/** Marks an error as one that a connection of Pawl's answered with. */
+export function markOwn(error: unknown): unknown {
+  if (typeof error === 'object' && error !== null) own.add(error)
+  return error
+}
+
+/** Whether it came from a connection of Pawl's, however a handler or its library has wrapped it. The same code from anywhere else is a handler's failure. */
+export function isOwn(error: unknown, depth = 5): boolean {
+  if (typeof error !== 'object' || error === null || depth === 0) return false
+  const { cause, driverError } = error as { cause?: unknown; driverError?: unknown }
+  return own.has(error) || isOwn(cause, depth - 1) || isOwn(driverError, depth - 1)
+}
+
 /** Whether our own whole transaction may be run again as it is. */
 export function isRetryable(error: unknown): boolean {
   const kind = classify(error)

@@ -79,8 +79,17 @@ function socketOf(client: pg.Client): { readonly destroyed: boolean; destroy(): 
   return (client as unknown as { connection?: { stream?: { readonly destroyed: boolean; destroy(): void } } }).connection?.stream
 }
 
+/** Hears how the statements of an engine connection end. */
+export interface StatementWatch {
+  succeeded(statement: string): void
+  failed(statement: string, error: unknown, connection: Connection): void
+  /** A stale plan was dropped and the statement sent again. */
+  repeated(): void
+}
+
 export interface ConnectionExtra {
   readonly settings?: readonly string[]
+  readonly watch?: StatementWatch | undefined
   readonly durability?: Durability
   /** How long a statement waits for a lock, where that is not the 5 seconds of the others. */
   readonly lockTimeoutMs?: number
@@ -93,6 +102,7 @@ export class Connection {
   readonly #settings: readonly string[]
   readonly #durability: Durability | undefined
   readonly #lockTimeoutMs: number | undefined
+  readonly #watch: StatementWatch | undefined
   #client: pg.Client | undefined
   #connecting: Promise<pg.Client> | undefined
   #isClosed = false
@@ -100,6 +110,7 @@ export class Connection {
   constructor(options: DatabaseOptions, purpose: string, extra: ConnectionExtra = {}) {
     const { durability, lockTimeoutMs, settings = [] } = extra
     this.#options = options
+    this.#watch = extra.watch
     this.#purpose = purpose
     const lockTimeout = lockTimeoutMs === undefined ? [] : [`lock_timeout=${lockTimeoutMs}`]
     this.#settings = [...engineSettings, ...durabilitySettings(durability), ...lockTimeout, ...settings]
@@ -111,12 +122,43 @@ export class Connection {
 
   /** Runs one statement, a transaction of its own, and gives its rows. */
   async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
-    const client = this.#live() ?? (await this.#connect())
+    try {
+      const client = this.#live() ?? (await this.#connect())
+      const rows = await this.#send<Row>(client, statement, values).catch((error: unknown) => {
+        if (classify(error) !== 'replan') throw error
+        return this.#repeat<Row>(client, statement, values)
+      })
+      this.#watch?.succeeded(statement.file)
+      return rows
+    } catch (error) {
+      this.#watch?.failed(statement.file, error, this)
+      throw error
+    }
+  }
+
+  async #send<Row>(
+    client: pg.Client,
+    statement: Statement,
+    values: Readonly<Record<string, Parameter>>,
+  ): Promise<Row[]> {
     const query = { text: statement.text, values: bind(statement, values) as unknown[] }
     if (this.#durability !== undefined || this.#lockTimeoutMs !== undefined)
       return runWith<Row>(client, query, this.#durability, this.#lockTimeoutMs)
     const result = await client.query(this.#options.pooler === 'none' ? { ...query, name: statement.name } : query)
     return result.rows as Row[]
+  }
+
+  /** A session keeps a stale plan under its name. The statement failed as a whole, so it is sent once more on a fresh session. */
+  async #repeat<Row>(
+    stale: pg.Client,
+    statement: Statement,
+    values: Readonly<Record<string, Parameter>>,
+  ): Promise<Row[]> {
+    if (this.#client === stale) this.#client = undefined
+    // The driver answers what is in flight on it before it says goodbye.
+    void this.#end(stale)
+    this.#watch?.repeated()
+    return this.#send<Row>(this.#live() ?? (await this.#connect()), statement, values)
   }
 
   /** Several statements in one transaction, on one session: if that breaks, none of them happened. Nobody else may use it meanwhile. */
@@ -125,15 +167,19 @@ export class Connection {
   ): Promise<Answer> {
     const client = this.#live() ?? (await this.#connect())
     await client.query('begin isolation level read committed')
+    let last = ''
     try {
-      const answer = await work(
-        async <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) =>
-          (await client.query(statement.text, bind(statement, values) as unknown[])).rows as Row[],
-      )
+      const answer = await work(async <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) => {
+        last = statement.file
+        const { rows } = await client.query(statement.text, bind(statement, values) as unknown[])
+        this.#watch?.succeeded(last)
+        return rows as Row[]
+      })
       await client.query('commit')
       return answer
     } catch (error) {
       await client.query('rollback').catch(() => undefined)
+      this.#watch?.failed(last, error, this)
       throw error
     }
   }
@@ -236,7 +282,7 @@ export function cork(client: object): () => void {
 
 interface Wire {
   readonly stream: { cork?(): void; uncork?(): void }
-  parse(message: { text: string }): void
+  parse(message: { text: string; name?: string }): void
   bind(message: object): void
   execute(message: object): void
   sync(): void
@@ -253,54 +299,78 @@ const Query = pg.Query as unknown as new (
   name: string | undefined
   submit(wire: Wire): Error | null
   handleCommandComplete(message: { text: string }, wire: Wire): void
+  handleDataRow(message: object): void
+  handleError(error: Error, wire: Wire): void
+  handleReadyForQuery(wire: Wire): void
 }
 
+/** The sessions that have the statement after a commit prepared. Parsing it costs as much as running it. */
+const preparedReset = new WeakSet<Wire>()
+const resetName = 'pawl_reset_session'
+
 /**
- * A statement with `begin` before it or `commit` behind it, and one Sync for all: one answer, and one wake-up on either side, where three
- * statements would cost three. If one fails, the server skips the rest, so a commit never follows a statement that failed.
+ * A statement with `begin` before it, or `commit` and a reset of the session after it, and one Sync for all: one answer, and one wake-up on
+ * either side, where four statements would cost four. If one fails, the server skips the rest, so a commit never follows a statement that failed.
  */
 class Joined extends Query {
-  readonly #begin: string | undefined
-  readonly #commits: boolean
+  readonly #join: Join
   readonly #name: string | undefined
   /** Read by the driver, as of any query. */
   readonly query_timeout: number | undefined
-  #isBegun = false
+  // Which of begin, the statement and the commit are complete.
+  #isBegun: boolean
   #isDone = false
+  #isCommitted = false
 
-  constructor(config: QueryConfig, { begin, commits }: Join, answered: Answered<pg.QueryResult>) {
+  constructor(config: QueryConfig, join: Join, answered: Answered<pg.QueryResult>) {
     super({ ...config, queryMode: 'extended' }, undefined, answered)
-    this.#begin = begin
-    this.#commits = commits ?? false
+    this.#join = join
+    this.#isBegun = join.begin === undefined
     this.#name = config.name
     this.query_timeout = config.query_timeout
   }
 
   override submit(wire: Wire): Error | null {
     wire.stream.cork?.()
-    if (this.#begin !== undefined) sendBare(wire, this.#begin)
+    const { begin } = this.#join
+    if (begin !== undefined) sendBare(wire, begin)
     const error = super.submit(wire)
     wire.stream.uncork?.()
     // The driver would take the first answer to a parse for that of the named statement; it is begin's.
-    if (this.#begin !== undefined) this.name = undefined
+    if (begin !== undefined) this.name = undefined
     return error
   }
 
   // Called by pg's Query when everything before the execution of its statement is written.
   _getRows(wire: Wire): void {
     wire.execute({ portal: '' })
-    if (this.#commits) sendBare(wire, 'commit')
+    const { commits, reset } = this.#join
+    if (commits) sendBare(wire, 'commit')
+    if (commits && reset !== undefined) sendReset(wire, reset)
     wire.sync()
   }
 
   override handleCommandComplete(message: { text: string }, wire: Wire): void {
-    if (this.#begin !== undefined && !this.#isBegun) {
+    if (!this.#isBegun) {
       this.#isBegun = true
       this.name = this.#name
     } else if (!this.#isDone) {
       this.#isDone = true
       super.handleCommandComplete(message, wire)
-    }
+    } else if (!this.#isCommitted) this.#isCommitted = true
+    else if (this.#join.reset?.isNamed) preparedReset.add(wire)
+  }
+
+  /** The reset's row is nobody's. */
+  override handleDataRow(message: object): void {
+    if (!this.#isDone) super.handleDataRow(message)
+  }
+
+  /** What fails after the commit does not undo it; the session is not used again. */
+  override handleError(error: Error, wire: Wire): void {
+    if (!this.#isCommitted) return super.handleError(error, wire)
+    this.#join.onUnclean?.()
+    this.handleReadyForQuery(wire)
   }
 }
 
@@ -310,17 +380,41 @@ function sendBare(wire: Wire, text: string): void {
   wire.execute({ portal: '' })
 }
 
+function sendReset(wire: Wire, { text, isNamed }: Reset): void {
+  if (!isNamed) return sendBare(wire, text)
+  if (!preparedReset.has(wire)) wire.parse({ text, name: resetName })
+  wire.bind({ statement: resetName })
+  wire.execute({ portal: '' })
+}
+
+/** A statement that takes away what a transaction may have left in its session. */
+export interface Reset {
+  readonly text: string
+  /** Whether it may be prepared under a name: not behind a transaction pooler. */
+  readonly isNamed: boolean
+}
+
 interface Join {
   /** The statement that begins the transaction. */
   readonly begin?: string | undefined
   readonly commits?: boolean
+  /** Sent after the commit. */
+  readonly reset?: Reset | undefined
+  /** The commit happened and the reset did not: the session may still have what the transaction set in it. */
+  readonly onUnclean?: () => void
 }
 
-/** Runs one statement with parameters together with the begin before it, the commit behind it, or both. */
+/** Runs one statement with parameters together with the begin before it, the commit after it, or both. */
 export function runJoined(client: PoolClient, config: QueryConfig, join: Join): Promise<QueryResult> {
   return new Promise((resolve, reject) => {
     client.query(new Joined(config, join, (error, result) => (error ? reject(error) : resolve(result))) as unknown as pg.Query)
   })
+}
+
+/** Cuts a pooled client's connection and gives its place in the pool back: a statement that does not end is not waited for. */
+export function discard(client: PoolClient): void {
+  socketOf(client as unknown as pg.Client)?.destroy()
+  client.release(true)
 }
 
 interface CopyWire {

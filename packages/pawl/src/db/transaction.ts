@@ -3,8 +3,8 @@
 
 import { PawlError } from '../errors.ts'
 import type { Tx } from './adapters.ts'
-import { classify } from './classify.ts'
-import { copyIn, cork, type PoolClient, type QueryConfig, type QueryResult, runJoined } from './driver.ts'
+import { classify, markOwn } from './classify.ts'
+import { copyIn, cork, discard, type PoolClient, type QueryConfig, type QueryResult, type Reset, runJoined } from './driver.ts'
 import type { StatementNames } from './statement.ts'
 
 export interface OwnTransactionOptions {
@@ -14,6 +14,8 @@ export interface OwnTransactionOptions {
   readonly settings?: string | undefined
   /** How long a statement with parameters may take, where that is not what the connection allows. */
   readonly statementMs?: number | undefined
+  /** Sent after the end of a transaction that a handler had in its hands, in the same round trip. */
+  readonly reset?: Reset | undefined
 }
 
 const begin = 'begin isolation level read committed'
@@ -22,21 +24,24 @@ export class OwnTransaction implements Tx {
   readonly #client: PoolClient
   readonly #names: StatementNames | undefined
   readonly #statementMs: number | undefined
+  readonly #reset: Reset | undefined
   #begun: Promise<unknown> | undefined
   #isOpen = true
+  /** Why it was abandoned. */
+  #reason: Error | undefined
   #isBroken = false
+  #isReleased = false
 
-  constructor(client: PoolClient, { names, settings, statementMs }: OwnTransactionOptions = {}) {
+  constructor(client: PoolClient, { names, settings, statementMs, reset }: OwnTransactionOptions = {}) {
     this.#client = client
     this.#names = names
     this.#statementMs = statementMs
+    this.#reset = reset
     if (settings !== undefined) void this.#begin(`${begin}; ${settings}`)
   }
 
   async query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
-    if (!this.#isOpen) {
-      throw new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query of a tx handler before it returns.')
-    }
+    if (!this.#isOpen) throw this.#reason ?? ended()
     return this.run<Row>(text, values, values.length > 0 ? this.#names?.of(text) : undefined)
   }
 
@@ -47,7 +52,7 @@ export class OwnTransaction implements Tx {
       return { rows: rows as Row[] }
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
-      throw error
+      throw markOwn(error)
     }
   }
 
@@ -63,7 +68,7 @@ export class OwnTransaction implements Tx {
 
   /** `copy ... from stdin` with these bytes. Gives how many rows it took. */
   async copy(text: string, data: Buffer): Promise<number> {
-    if (!this.#isOpen) throw new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended.')
+    if (!this.#isOpen) throw this.#reason ?? ended()
     await (this.#begun ?? this.#begin(begin))
     return copyIn(this.#client, text, data)
   }
@@ -72,10 +77,17 @@ export class OwnTransaction implements Tx {
   async commitWith(text: string, values: readonly unknown[], name?: string): Promise<void> {
     this.#isOpen = false
     try {
-      await runJoined(this.#client, this.#prepared(text, values, name), { begin: this.#begun ? undefined : begin, commits: true })
+      await runJoined(this.#client, this.#prepared(text, values, name), {
+        begin: this.#begun ? undefined : begin,
+        commits: true,
+        reset: this.#reset,
+        onUnclean: () => {
+          this.#isBroken = true
+        },
+      })
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
-      throw commitUnknown(error)
+      throw markOwn(commitUnknown(error))
     }
   }
 
@@ -83,17 +95,31 @@ export class OwnTransaction implements Tx {
     this.#isOpen = false
     if (this.#begun === undefined) return
     const { error, result } = await this.#answer('commit')
-    if (error !== undefined) throw commitUnknown(error)
+    if (error !== undefined) throw markOwn(commitUnknown(error))
     assertCommitted(result!)
   }
 
+  /** A session's advisory locks outlive the rollback, so the session is reset here too. */
   async rollback(): Promise<void> {
     this.#isOpen = false
-    if (this.#begun !== undefined) await this.#answer('rollback')
+    if (this.#begun === undefined || this.#isReleased) return
+    const { error } = await this.#answer(this.#reset === undefined ? 'rollback' : `rollback; ${this.#reset.text}`)
+    if (error !== undefined) this.#isBroken = true
+  }
+
+  /** Ends it without its handler, which may never answer: the connection is cut, so the server rolls back, and its place in the pool is free. */
+  abandon(reason: Error): void {
+    this.#isOpen = false
+    if (this.#isReleased) return
+    this.#reason = reason
+    this.#isReleased = true
+    discard(this.#client)
   }
 
   /** Puts the client back, or away if its connection is no longer sound. */
   release(): void {
+    if (this.#isReleased) return
+    this.#isReleased = true
     const status = (this.#client as unknown as { getTransactionStatus?(): string | null }).getTransactionStatus?.()
     this.#client.release(this.#isBroken || (status !== undefined && status !== null && status !== 'I'))
   }
@@ -137,6 +163,10 @@ export class OwnTransaction implements Tx {
     this.#isBroken = true
     this.#names?.forget()
   }
+}
+
+function ended(): PawlError {
+  return new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query of a tx handler before it returns.')
 }
 
 export function assertCommitted(result: { command: string }): void {

@@ -7,7 +7,7 @@ import { type Connection, type Pool, unavailable } from '../db/driver.ts'
 import { OwnTransaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import { invalid, toJson } from '../jobs/payload.ts'
-import { insideTx } from '../jobs/runner.ts'
+import { txHandler } from '../jobs/runner.ts'
 import { assertStandby } from '../jobs/start-checks.ts'
 import { answerLost, retryingDefinite } from '../kernel/definite.ts'
 import { probe } from '../kernel/probe.ts'
@@ -82,7 +82,7 @@ export async function append(
 
 /** A call without its transaction inside a handler would not commit with it, and could wait for the pool that the handler occupies. */
 export function assertOutsideTx(verb: string): void {
-  const held = insideTx.getStore()
+  const held = txHandler()
   if (held === undefined) return
   throw new PawlError(
     'PAWL_TX_REQUIRED',

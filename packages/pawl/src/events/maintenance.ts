@@ -1,7 +1,7 @@
 // The slow chores of the event log: room for the days ahead, and retention. Any number of processes may do them at once.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { DatabaseOptions } from '../db/driver.ts'
+import type { DatabaseOptions, StatementWatch } from '../db/driver.ts'
 import { extendPartitions } from '../kernel/partitions.ts'
 import { longConnection } from './long-connection.ts'
 import { retain } from './retention.ts'
@@ -15,15 +15,17 @@ export interface EventMaintenanceOptions {
   readonly database: DatabaseOptions
   readonly keepDays: number
   readonly signal: AbortSignal
+  readonly watch?: StatementWatch
   readonly onTrouble: (error: unknown) => void
 }
 
 /** Until the signal fires. */
-export async function maintainEvents({ database, keepDays, signal, onTrouble }: EventMaintenanceOptions): Promise<void> {
+export async function maintainEvents(options: EventMaintenanceOptions): Promise<void> {
+  const { database, keepDays, signal, watch, onTrouble } = options
   for (let waitMs = firstMs; ; waitMs = everyMs) {
     await sleep(waitMs, undefined, { signal }).catch(() => undefined)
     if (signal.aborted) return
-    const connection = longConnection(database, 'event maintenance')
+    const connection = longConnection(database, 'event maintenance', watch)
     // Whoever stops does not wait for a removal that waits for a stranger; the next process finishes it.
     const cut = () => void connection.close()
     signal.addEventListener('abort', cut, { once: true })

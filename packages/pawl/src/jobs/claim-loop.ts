@@ -3,8 +3,6 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from '../config.ts'
-import { isRetryable } from '../db/classify.ts'
-import { describeError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import type { Wakeup } from '../kernel/signal.ts'
@@ -79,7 +77,7 @@ export class ClaimLoop {
   }
 
   async run(): Promise<void> {
-    const { signal, logger, onTrouble } = this.#options
+    const { signal, onTrouble } = this.#options
     for (let failed = 0; !signal.aborted; ) {
       try {
         await this.#turn()
@@ -89,7 +87,6 @@ export class ClaimLoop {
         // The claim may have happened without an answer: what we hold and do not know is given back before the next one.
         this.#isDoubtful = true
         onTrouble(error)
-        if (!isRetryable(error)) logger.error({ error: describeError(error) }, 'claiming failed')
         await sleep(engineBackoffMs(error, failed), undefined, { signal }).catch(() => undefined)
       }
     }

@@ -82,7 +82,6 @@ export class Ends {
 
   /** Jobs that a sweep took from others. */
   swept(jobs: readonly SweptJob[], reason: string): void {
-    this.#options.counts.rescued += jobs.length
     for (const { tenant, id, kind, state } of jobs) if (state === 'dead') this.#died({ tenant, id, kind, reason })
   }
 
@@ -104,7 +103,12 @@ export class Ends {
     const { counts, engine, events, logger } = this.#options
     counts.refused++
     events.emit('job.refused', { tenant: held.tenant, id: held.id, fence: held.fence, what })
-    logger.warn({ what, job: held.id, fence: held.fence }, 'a write was refused: its fence is no longer current')
+    // A cancel and a time-out were told already, and a handler that ends after them is the ordinary case.
+    const isExpected = held.lost?.code === 'PAWL_CANCELLED' || held.lost?.code === 'PAWL_TIMED_OUT'
+    logger[isExpected ? 'debug' : 'warn'](
+      { what, job: held.id, fence: held.fence },
+      'a write was refused: its fence is no longer current',
+    )
     engine
       .run(leaseStatements.refuse, {
         what: `job ${what}`,

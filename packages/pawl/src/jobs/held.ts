@@ -25,6 +25,9 @@ export interface ClaimedRow {
   readonly due: string
 }
 
+/** PostgreSQL's largest integer: a run of 24.8 days and more. */
+const ranMsMax = 2_147_483_647
+
 const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)::text as done'
 
 export class HeldJob implements Job {
@@ -111,7 +114,7 @@ export class HeldJob implements Job {
   }
 
   ranMs(): number {
-    return Math.round(monotonicMs() - this.startedMs)
+    return Math.min(ranMsMax, Math.round(monotonicMs() - this.startedMs))
   }
 
   async guard(tx: AnyTx): Promise<void> {

@@ -14,7 +14,7 @@ import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import { type DefinedKind, defineKind, kindDefaults, validate } from './kinds.ts'
 import { toJson } from './payload.ts'
-import { insideTx } from './runner.ts'
+import { txHandler } from './runner.ts'
 import { assertStandby } from './start-checks.ts'
 import { isFinal } from './states.ts'
 import type {
@@ -90,6 +90,8 @@ export interface ChangeOptions {
   /** Change it only if it is still at this revision. */
   readonly revision?: number
   readonly tx?: object
+  /** false: notify no worker; each finds out by itself within seconds. Needed before PREPARE TRANSACTION, which cannot notify. */
+  readonly wake?: boolean
 }
 
 /** Jobs of one tenant. `pawl.jobs` is the one without a tenant; `pawl.for('acme').jobs` cannot name another's. */
@@ -163,7 +165,7 @@ export class Jobs {
 
   /** Cancels a job. One that waits never starts; one that runs gets its signal, and its late result is refused. */
   async cancel(id: string, options: ChangeOptions & { reason?: string } = {}): Promise<{ was: JobState }> {
-    const values = { tenant: this.#tenant, id: jobId(id), revision: options.revision ?? null, reason: options.reason ?? null }
+    const values = { tenant: this.#tenant, id: jobId(id), revision: options.revision ?? null, reason: options.reason ?? null, wake: options.wake ?? true }
     const [row] = await this.#write<{ state: JobState }>('cancel', cancelStatement, values, options)
     if (row === undefined) throw await this.#whyNot('cancelled', id, options.revision)
     return { was: row.state }
@@ -171,7 +173,7 @@ export class Jobs {
 
   /** Makes a dead or scheduled job ready now. A dead one gets all its attempts back. */
   async retry(id: string, options: ChangeOptions = {}): Promise<{ revision: number }> {
-    const values = { tenant: this.#tenant, id: jobId(id), revision: options.revision ?? null }
+    const values = { tenant: this.#tenant, id: jobId(id), revision: options.revision ?? null, wake: options.wake ?? true }
     const [row] = await this.#write<{ revision: number }>('retry', retryStatement, values, options)
     if (row === undefined) throw await this.#whyNot('retried', id, options.revision)
     return { revision: row.revision }
@@ -307,7 +309,7 @@ export class Jobs {
   // ---- reading and changing
 
   #assertOutsideTx(verb: string): void {
-    const held = insideTx.getStore()
+    const held = txHandler()
     if (held === undefined) return
     throw new PawlError(
       'PAWL_TX_REQUIRED',

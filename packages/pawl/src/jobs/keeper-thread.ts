@@ -3,11 +3,12 @@
 // blocked the main thread past its time limit.
 
 import { parentPort, workerData } from 'node:worker_threads'
-import { classify, sqlState } from '../db/classify.ts'
+import { classify, isRetryable, sqlState } from '../db/classify.ts'
 import { Connection } from '../db/driver.ts'
 import { numbersLiteral, statement } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import { threadClockNs } from '../kernel/clock.ts'
+import { Failures } from '../kernel/failures.ts'
 import { leaseStatements, livenessLockClass } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
@@ -34,8 +35,12 @@ const database = {
   connectTimeoutMs: Math.min(data.database.connectTimeoutMs, answerMs),
 }
 // Losing a beat to a crash of the server only shortens the lease, so it need not wait for the disk.
-const connection = new Connection(database, 'keeper', { durability: 'relaxed' })
-const sweeps = new Connection(data.database, 'sweep')
+const watch = new Failures({
+  logger: { error: (fields, message) => tell({ type: 'logged', fields, message }) },
+  onError: () => tell({ type: 'failed' }),
+})
+const connection = new Connection(database, 'keeper', { durability: 'relaxed', watch })
+const sweeps = new Connection(data.database, 'sweep', { watch })
 const commands = new Wakeup()
 const beats = new Wakeup()
 let worker: number | undefined = data.worker
@@ -154,7 +159,7 @@ async function everyBeat(work: () => Promise<void>, wakeup: Wakeup): Promise<voi
       failed = 0
     } catch (error) {
       failed++
-      tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
+      if (isRetryable(error)) tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
     }
     await wakeup.wait(failed === 0 ? data.beatMs : Math.min(500, Math.max(50, engineBackoffMs(undefined, failed))))
   }

@@ -2,6 +2,7 @@
 // takes over from dead ones, and watches whether this thread still turns. What it must know without asking is in shared memory.
 
 import { Worker as Thread, type WorkerOptions } from 'node:worker_threads'
+import type { LogFields } from '../config.ts'
 import type { DatabaseOptions } from '../db/driver.ts'
 import { threadClockNs } from '../kernel/clock.ts'
 import type { HeldJob } from './held.ts'
@@ -35,6 +36,9 @@ export type KeeperMessage =
   | { readonly type: 'rescued' | 'timed out'; readonly jobs: readonly SweptJob[] }
   | { readonly type: 'blocked'; readonly blockedMs: number }
   | { readonly type: 'trouble'; readonly message: string; readonly code: string | undefined }
+  /** A statement of the thread failed and no repetition mends it: to be counted, and logged once a minute. */
+  | { readonly type: 'failed' }
+  | { readonly type: 'logged'; readonly fields: LogFields; readonly message: string }
 
 export type KeeperCommand = { readonly type: 'incarnation'; readonly worker: number } | { readonly type: 'stop' }
 

@@ -28,16 +28,35 @@ export interface LostJobsOptions {
 export class LostJobs {
   readonly #options: LostJobsOptions
   #lastLookMs = 0
+  /** Behind a connection that stalls one look waits, not one more every half second. */
+  #looking: Promise<void> | undefined
+  #isAskedAgain = false
 
   constructor(options: LostJobsOptions) {
     this.#options = options
   }
 
   tick(nowMs: number): void {
-    if (nowMs - this.#lastLookMs > this.#options.everyMs) void this.look()
+    if (this.#looking === undefined && nowMs - this.#lastLookMs > this.#options.everyMs) void this.look()
   }
 
-  async look(): Promise<void> {
+  /** What was lost after a look was sent is found by the next one, which follows at once. */
+  look(): Promise<void> {
+    if (this.#looking !== undefined) this.#isAskedAgain = true
+    this.#looking ??= this.#lookAll().finally(() => {
+      this.#looking = undefined
+    })
+    return this.#looking
+  }
+
+  async #lookAll(): Promise<void> {
+    do {
+      this.#isAskedAgain = false
+      await this.#lookOnce()
+    } while (this.#isAskedAgain)
+  }
+
+  async #lookOnce(): Promise<void> {
     const { engine, slots, onTrouble } = this.#options
     this.#lastLookMs = monotonicMs()
     const mine = slots.heldJobs()

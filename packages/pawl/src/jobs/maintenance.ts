@@ -2,7 +2,7 @@
 // Any number of workers may do them at once; each step takes short locks or none.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Connection, type DatabaseOptions } from '../db/driver.ts'
+import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { dropPartition, extendPartitions } from '../kernel/partitions.ts'
 
@@ -25,27 +25,40 @@ export interface MaintenanceOptions {
   readonly queues: readonly string[]
   readonly keepDays: number
   readonly signal: AbortSignal
+  readonly watch: StatementWatch
   readonly onTrouble: (error: unknown) => void
 }
 
-export async function maintain({ database, queues, keepDays, signal, onTrouble }: MaintenanceOptions): Promise<void> {
-  const connection = new Connection(database, 'maintenance')
+interface Chore {
+  /** Done in one of so many rounds. */
+  readonly rounds: number
+  readonly work: () => Promise<unknown>
+}
+
+export async function maintain(options: MaintenanceOptions): Promise<void> {
+  const { database, signal, watch, onTrouble } = options
+  const connection = new Connection(database, 'maintenance', { watch })
+  const chores = choresOn(connection, options)
   for (let round = 0; !signal.aborted; round++) {
-    try {
-      await lookForUnknownKinds(connection, queues, everyMs)
-      if (round % everyQueueRounds === 1) await lookForUnknownKinds(connection, await readyQueues(connection), everyMs, 100)
-      await resolveDeadAlerts(connection)
-      if (round % heavyRounds === 1) {
-        await prune(connection)
-        await dropOldPartitions(connection, keepDays)
-        await extendPartitions(connection)
-      }
-    } catch (error) {
-      onTrouble(error)
-    }
+    // One that fails keeps none of the others from being done.
+    for (const { rounds, work } of chores) if (round % rounds === 1 % rounds && !signal.aborted) await work().catch(onTrouble)
     await sleep(everyMs, undefined, { signal }).catch(() => undefined)
   }
   await connection.close()
+}
+
+function choresOn(connection: Connection, { queues, keepDays, signal }: MaintenanceOptions): Chore[] {
+  return [
+    { rounds: 1, work: () => lookForUnknownKinds(connection, queues, everyMs) },
+    {
+      rounds: everyQueueRounds,
+      work: async () => lookForUnknownKinds(connection, await readyQueues(connection), everyMs, 100),
+    },
+    { rounds: 1, work: () => resolveDeadAlerts(connection) },
+    { rounds: heavyRounds, work: () => prune(connection, signal) },
+    { rounds: heavyRounds, work: () => dropOldPartitions(connection, keepDays) },
+    { rounds: heavyRounds, work: () => extendPartitions(connection) },
+  ]
 }
 
 export async function lookForUnknownKinds(
@@ -81,8 +94,12 @@ export async function resolveDeadAlerts(connection: Connection): Promise<void> {
   })
 }
 
-export async function prune(connection: Connection): Promise<void> {
-  await connection.run(pruneStatement, { limit: 10_000 })
+/** Removes all of it, in statements of `limit` rows each. */
+export async function prune(connection: Connection, signal?: AbortSignal, limit = 10_000): Promise<void> {
+  for (;;) {
+    const [row] = await connection.run<{ removed: string }>(pruneStatement, { limit })
+    if (Number(row?.removed) < limit || signal?.aborted) return
+  }
 }
 
 /** Removes days older than `keepDays`: detached without blocking writers, then dropped. */

@@ -4,8 +4,8 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability, Logger } from '../config.ts'
-import { classify, isConflict, isRetryable } from '../db/classify.ts'
-import type { Connection, Pool, PoolClient } from '../db/driver.ts'
+import { classify, type ErrorClass, isConflict, isOwn, isRetryable } from '../db/classify.ts'
+import type { Connection, Pool, PoolClient, Reset } from '../db/driver.ts'
 import { StatementNames, statement } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
@@ -22,15 +22,45 @@ import type { JobContext } from './types.ts'
 const settledStatement = statement(import.meta.url, 'settled')
 /** How long a job waits whose handler met a database that cannot write. */
 const unwritableDelayMs = 5000
+/** How often in a row it waits so. After that it is the job's own doing: a handler can make its transaction read-only itself. */
+const unwritableMax = 10
+/** How many jobs are remembered that wait so. */
+const unwritableJobsMax = 1000
 /** How long a job waits whose payload only a newer release can read. */
 const newerDelayMs = 5000
 const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)'
+/** For a handler that called job.complete(tx): nothing commits unless that was in this transaction, or has committed in another. */
+const completedSql = `select pawl.raise_lease_lost('job', $2::bigint, $3::bigint)
+  where not exists (
+    select
+    from pawl.job_history h
+    where h.tenant = $1::text
+      and h.id = $2::bigint
+      and h.fence = $3::bigint
+      and h.finished_at >= to_timestamp(($2::bigint >> 21) / 1000.0) - interval '2 days'
+  )`
 
-/** Raises the commit of a transaction; pools are durable already, unless a handler has reset its settings. */
+/** Raises the commit of a transaction. */
 export const levelSql = (level: 'durable' | 'replicated'): string => `select pawl.set_durability('${level}')`
 
 /** Inside a tx handler a call without its transaction would wait for the very pool that the handler occupies. */
-export const insideTx = new AsyncLocalStorage<{ readonly kind: string }>()
+export const insideTx = new AsyncLocalStorage<{ readonly kind: string; readonly isEnded: boolean }>()
+
+/** The tx handler that this call is made in. A timer that a handler left behind is in none once its attempt has ended. */
+export function txHandler(): { readonly kind: string } | undefined {
+  const inside = insideTx.getStore()
+  return inside?.isEnded ? undefined : inside
+}
+
+/** Runs the handler of something that is no job, such as a projection, in the same way. */
+export async function runInsideTx<Answer>(kind: string, handler: () => Promise<Answer>): Promise<Answer> {
+  const inside = { kind, isEnded: false }
+  try {
+    return await insideTx.run(inside, handler)
+  } finally {
+    inside.isEnded = true
+  }
+}
 
 export interface RunnerOptions {
   readonly pool: Pool
@@ -46,16 +76,21 @@ export interface RunnerOptions {
   readonly onRefused: (held: HeldJob, what: string) => void
 }
 
-/** 'settled': its own transaction did it. 'late': it had an end before (timed out, lost). */
-export type RunEnd = Ending | 'settled' | 'late'
+/** 'settled': its own transaction did it. 'late': it had an end before (timed out, lost). 'stopped': that, and its handler heeded the signal. */
+export type RunEnd = Ending | 'settled' | 'late' | 'stopped'
 
 export class Runner {
   readonly options: RunnerOptions
   readonly names: StatementNames | undefined
+  /** Sent after every transaction of a handler. Behind a pooler the session is others' too, and its durability is left as it is. */
+  readonly reset: Reset
+  /** How often in a row a job met a database of ours that cannot write. */
+  readonly #unwritable = new Map<string, number>()
 
   constructor(options: RunnerOptions) {
     this.options = options
     this.names = options.isNamed ? new StatementNames() : undefined
+    this.reset = { text: `select pawl.reset_session(${options.isNamed})`, isNamed: options.isNamed }
   }
 
   /** How durable the commit of its handler is. */
@@ -98,10 +133,10 @@ export class Runner {
       if (held.completeCalled) return await this.#checkCompleted(held, undefined, result)
       return this.endOf(held, result)
     } catch (error) {
-      if (classify(error) === 'unwritable') this.options.onConflict(error)
+      if (kindOf(error) === 'unwritable') this.options.onConflict(error)
       await context.flush()
-      if (held.isEnded) return 'late'
-      return held.completeCalled ? this.#checkCompleted(held, error) : failedEnd(held, error)
+      if (held.isEnded) return lateEnd(held, error)
+      return held.completeCalled ? this.#checkCompleted(held, error) : this.failedEnd(held, error)
     }
   }
 
@@ -113,8 +148,19 @@ export class Runner {
     try {
       return { held, result: toJson(result, `The result of '${held.kind}'`, this.options.limits) }
     } catch (error) {
-      return failedEnd(held, error)
+      return this.failedEnd(held, error)
     }
+  }
+
+  failedEnd(held: HeldJob, error: unknown): Ending {
+    const key = `${held.tenant} ${held.id}`
+    const waited = this.#unwritable.get(key) ?? 0
+    this.#unwritable.delete(key)
+    // A full disk or a read-only server is not the job's failure: it waits, without an attempt used up.
+    if (kindOf(error) !== 'unwritable' || waited >= unwritableMax) return failure(held, 'failed', error, describeError(error))
+    if (this.#unwritable.size >= unwritableJobsMax) this.#unwritable.delete(this.#unwritable.keys().next().value!)
+    this.#unwritable.set(key, waited + 1)
+    return { held, result: null, failed: { outcome: 'snoozed', delayMs: unwritableDelayMs, error: describeError(error) } }
   }
 
   /** After job.complete(tx): only the history knows whether that transaction committed. If it did not, a handler may know and snooze. */
@@ -123,14 +169,23 @@ export class Runner {
     if (result instanceof Snooze) return this.endOf(held, result)
     const reason =
       error ?? new Error('job.complete(tx) was called, but its transaction did not commit before the handler returned.')
-    return failedEnd(held, reason)
+    return this.failedEnd(held, reason)
   }
 
   async isSettled(held: HeldJob): Promise<boolean> {
+    return (await this.#fate(held)) === 'done'
+  }
+
+  /** What became of the job under this very fence: done, still held, or neither. */
+  async #fate(held: HeldJob): Promise<'done' | 'held' | undefined> {
     for (let tried = 1; ; tried++) {
       try {
-        const rows = await this.options.engine.run(settledStatement, { tenant: held.tenant, id: held.id, fence: held.fence })
-        return rows.length > 0
+        const [row] = await this.options.engine.run<{ fate: 'done' | 'held' }>(settledStatement, {
+          tenant: held.tenant,
+          id: held.id,
+          fence: held.fence,
+        })
+        return row?.fate
       } catch (error) {
         this.options.onConflict(error)
         if (tried >= 20) throw error
@@ -147,17 +202,23 @@ export class Runner {
         client = await this.connect(() => !held.isEnded && held.lost === undefined)
       } catch (error) {
         if (held.isEnded) return 'late'
-        return tried === 1 && isRetryable(error) ? unstartedEnd(held) : failedEnd(held, error)
+        return tried === 1 && isRetryable(error) ? unstartedEnd(held) : this.failedEnd(held, error)
+      }
+      // It may have waited long for a connection: what has ended or was lost meanwhile does not start.
+      if (held.isEnded || held.lost !== undefined) {
+        client.release()
+        return held.isEnded ? 'stopped' : unstartedEnd(held)
       }
       try {
         return await this.#tryTx(held, client)
       } catch (error) {
-        const kind = classify(error)
-        if (isConflict(error) || kind === 'unwritable') this.options.onConflict(error)
-        if (held.isEnded) return 'late'
+        const kind = kindOf(error)
+        if (kind === 'unwritable' || (kind === 'transient' && isConflict(error))) this.options.onConflict(error)
+        if (held.isEnded) return lateEnd(held, error)
+        if (wasCut(held, error, kind)) return unstartedEnd(held)
         if (kind === 'fenced') return this.#fencedEnd(held, error)
-        if (isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return this.#unknownEnd(held, error)
-        if (tried >= 4 || (kind !== 'transient' && kind !== 'connection' && kind !== 'replan')) return failedEnd(held, error)
+        if (isOwn(error) && isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return this.#unknownEnd(held, error)
+        if (tried >= 4 || (kind !== 'transient' && kind !== 'connection' && kind !== 'replan')) return this.failedEnd(held, error)
         await sleep(engineBackoffMs(error, tried))
         if (held.isEnded) return 'late'
       }
@@ -178,10 +239,10 @@ export class Runner {
   }
 
   async #tryTx(held: HeldJob, client: PoolClient): Promise<RunEnd> {
-    const settings = this.levelOf(held) === 'replicated' ? levelSql('replicated') : undefined
-    const tx = new OwnTransaction(client, { names: this.names, settings })
+    const tx = new OwnTransaction(client, { names: this.names, settings: this.#settingsOf(held), reset: this.reset })
     const context = new RunContext(held, this.options)
-    abandonWhenLost(held, client)
+    held.completeCalled = false
+    abandonWhenLost(held, tx)
     try {
       if (probe.on) await probe.hit('jobs.tx.begun', held)
       const result = await insideTx.run(held, () => held.definition.tx!(held as never, tx, context))
@@ -194,11 +255,13 @@ export class Runner {
       }
       await context.flush()
       if (probe.on) await probe.hit('jobs.tx.before_commit', held)
-      await tx.commitWith(
-        completeSql,
-        [held.tenant, held.id, held.fence, end.result, held.ranMs()],
-        this.names === undefined ? undefined : 'pawl_complete_job',
-      )
+      if (held.completeCalled) await tx.commitWith(completedSql, [held.tenant, held.id, held.fence])
+      else
+        await tx.commitWith(
+          completeSql,
+          [held.tenant, held.id, held.fence, end.result, held.ranMs()],
+          this.names === undefined ? undefined : 'pawl_complete_job',
+        )
       if (probe.on) await probe.hit('jobs.tx.after_commit', held)
       return 'settled'
     } catch (error) {
@@ -210,9 +273,17 @@ export class Runner {
     }
   }
 
-  /** The fence was refused. It may have been our own earlier commit whose answer was lost. */
+  /** A pool's sessions are durable already; behind a pooler a transaction must ask for it. */
+  #settingsOf(held: HeldJob): string | undefined {
+    if (this.levelOf(held) === 'replicated') return levelSql('replicated')
+    return this.options.isNamed ? undefined : levelSql('durable')
+  }
+
+  /** A fence was refused: that of our own earlier commit whose answer was lost, that of another job, or this one's, which is lost only if its row is gone. */
   async #fencedEnd(held: HeldJob, error: unknown): Promise<RunEnd> {
-    if (await this.isSettled(held)) return 'settled'
+    const fate = await this.#fate(held)
+    if (fate === 'done') return 'settled'
+    if (fate === 'held') return this.failedEnd(held, error)
     held.lose(leaseLost(held.row, error))
     this.options.onRefused(held, 'complete')
     return 'late'
@@ -220,7 +291,7 @@ export class Runner {
 
   /** Never run again blindly: a failed attempt is written under the fence, and only if that is refused the history is asked. */
   async #unknownEnd(held: HeldJob, error: unknown): Promise<RunEnd> {
-    return (await this.isSettled(held)) ? 'settled' : failedEnd(held, error)
+    return (await this.isSettled(held)) ? 'settled' : this.failedEnd(held, error)
   }
 }
 
@@ -266,11 +337,15 @@ class RunContext implements JobContext {
   }
 }
 
-export function failedEnd(held: HeldJob, error: unknown): Ending {
-  // A full disk or a read-only server is not the job's failure: it waits, without an attempt used up.
-  if (classify(error) === 'unwritable')
-    return { held, result: null, failed: { outcome: 'snoozed', delayMs: unwritableDelayMs, error: describeError(error) } }
-  return failure(held, 'failed', error, describeError(error))
+/** What an error means to the engine. The same code from any connection but ours is the handler's failure, whatever it says. */
+function kindOf(error: unknown): ErrorClass {
+  return isOwn(error) ? classify(error) : 'foreign'
+}
+
+/** A handler that stops because its signal fired has written nothing: there is nothing to refuse. */
+function lateEnd(held: HeldJob, error: unknown): 'late' | 'stopped' {
+  const isReason = error === held.lost || (error instanceof Error && error.cause === held.lost)
+  return held.lost !== undefined && isReason ? 'stopped' : 'late'
 }
 
 /** What the kind's own `retry.when` threw is kept beside the error: nobody else would say it. */
@@ -282,7 +357,13 @@ function failure(held: HeldJob, outcome: FailedOutcome, error: unknown, text: st
   return { held, result: null, failed: { outcome, delayMs, error: said } }
 }
 
-/** It lost its lease, or its grace is over, before it could begin: given back, without an attempt. */
+/** The incarnation was lost and the handler's transaction cut with it. A lost job that a handler's own call found has a cause. */
+function wasCut(held: HeldJob, error: unknown, kind: ErrorClass): boolean {
+  if (held.lost === undefined || held.lost.code === 'PAWL_STOPPED' || held.lost.cause !== undefined) return false
+  return error === held.lost || kind === 'connection'
+}
+
+/** It lost its lease, or its grace is over, before anything of it could commit: given back, without an attempt. */
 function unstartedEnd(held: HeldJob): Ending {
   return { held, result: null, failed: { outcome: 'released', delayMs: 0, error: null } }
 }
@@ -300,12 +381,11 @@ export function timedOutEnd(held: HeldJob): Ending {
 }
 
 /**
- * A timed-out or lost tx handler may sit on locks for ever; without its connection the server rolls it back. At the end of a stop's grace
+ * A timed-out or lost tx handler may never return, and hold locks and a connection. It loses both at once. At the end of a stop's grace
  * the job is still ours, and an answer counts: only a job that is gone takes its connection with it.
  */
-export function abandonWhenLost(held: HeldJob, client: PoolClient): void {
+export function abandonWhenLost(held: HeldJob, tx: OwnTransaction): void {
   held.onLost = () => {
-    if (held.lost?.code !== 'PAWL_STOPPED')
-      (client as unknown as { connection?: { stream?: { destroy(): void } } }).connection?.stream?.destroy()
+    if (held.lost !== undefined && held.lost.code !== 'PAWL_STOPPED') tx.abandon(held.lost)
   }
 }

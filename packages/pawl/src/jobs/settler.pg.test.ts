@@ -112,7 +112,7 @@ test('[J5] an end that was set aside is refused when whoever had locked its row 
 
 test('[J15] an end that PostgreSQL refuses to store makes its job dead, and says why', async () => {
   await db.query(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not this one' using errcode = '22000'; end $$;
-    create trigger refuse before insert on pawl.job_attempt for each row when (new.outcome = 'snoozed') execute function refuse()`)
+    create trigger refuse before update on pawl.job for each row when (new.snoozes > 0) execute function refuse()`)
   let runs = 0
   pawl.jobs.define('sleepy', {
     run: async (job) => {

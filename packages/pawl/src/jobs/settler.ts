@@ -1,11 +1,12 @@
 // Writes the ends of attempts, in batches, each under its fence. A flush takes whatever has gathered when the last one answered, so
 // batches grow by themselves under load and a lone job is never delayed. A job counts as held until its flush has answered. A row that
-// somebody has locked, such as a handler that timed out inside its own transaction, is set aside: nobody waits behind it.
+// somebody has locked, such as a handler that timed out inside its own transaction, is set aside: nobody waits behind it. Each durability
+// has a loop and connections of its own, so that a commit that waits for a standby holds up only commits that must.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability, Logger } from '../config.ts'
 import { classify, isConflict, isRetryable } from '../db/classify.ts'
-import { Connection, type DatabaseOptions } from '../db/driver.ts'
+import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 import { numbersLiteral, type Parameter, statement, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
@@ -21,7 +22,10 @@ const lockedStatement = statement(import.meta.url, 'locked')
 /** How long a batch waits for a row that somebody has locked, before all of it is set aside. */
 const lockTimeoutMs = 500
 
-type Lane = 'settle' | 'settle-aside'
+/** PostgreSQL takes 1 GB in one statement; this much settles within a second. */
+const bytesMax = 16 * 1_048_576
+
+type Purpose = 'settle' | 'settle-aside'
 
 export type FailedOutcome = 'failed' | 'timed out' | 'snoozed' | 'released' | 'invalid'
 
@@ -45,6 +49,7 @@ export interface SettlerOptions {
   readonly durability: Durability
   readonly batchMax: number
   readonly logger: Logger
+  readonly watch: StatementWatch
   readonly onSettled: (endings: readonly Ending[]) => void
   readonly onRefused: (endings: readonly Ending[]) => void
   readonly onTrouble: (error: unknown) => void
@@ -52,7 +57,71 @@ export interface SettlerOptions {
 
 export class Settler {
   readonly #options: SettlerOptions
-  readonly #connections = new Map<string, Connection>()
+  readonly #lanes = new Map<Durability, SettleLane>()
+  readonly #drained = new Set<() => void>()
+  #isStarted = false
+
+  constructor(options: SettlerOptions) {
+    this.#options = options
+  }
+
+  get unsettled(): number {
+    let count = 0
+    for (const lane of this.#lanes.values()) count += lane.unsettled
+    return count
+  }
+
+  ids(): string[] {
+    return [...this.#lanes.values()].flatMap((lane) => lane.ids())
+  }
+
+  start(): void {
+    this.#isStarted = true
+    for (const lane of this.#lanes.values()) lane.start()
+  }
+
+  add(ending: Ending): void {
+    const durability = ending.held.definition.durability ?? this.#options.durability
+    let lane = this.#lanes.get(durability)
+    if (lane === undefined) {
+      lane = new SettleLane(this.#options, durability, () => this.#tellDrained())
+      this.#lanes.set(durability, lane)
+      if (this.#isStarted) lane.start()
+    }
+    lane.add(ending)
+  }
+
+  /** Resolves when everything added so far has been answered, or the signal aborts. */
+  async drained(signal?: AbortSignal): Promise<void> {
+    if (this.unsettled === 0 || signal?.aborted) return
+    await new Promise<void>((resolve) => {
+      const done = () => {
+        this.#drained.delete(done)
+        signal?.removeEventListener('abort', done)
+        resolve()
+      }
+      this.#drained.add(done)
+      signal?.addEventListener('abort', done)
+    })
+  }
+
+  /** Tries no more. What is not stored by now belongs to whoever takes over from this worker. */
+  async stop(): Promise<void> {
+    await Promise.all([...this.#lanes.values()].map((lane) => lane.stop()))
+  }
+
+  #tellDrained(): void {
+    if (this.unsettled > 0) return
+    for (const resolve of [...this.#drained]) resolve()
+  }
+}
+
+/** The ends of one durability. */
+class SettleLane {
+  readonly #options: SettlerOptions
+  readonly #durability: Durability
+  readonly #onEmpty: () => void
+  readonly #connections = new Map<Purpose, Connection>()
   #waiting: Ending[] = []
   #inFlight: readonly Ending[] = []
   readonly #aside = new Set<Ending>()
@@ -61,11 +130,12 @@ export class Settler {
   readonly #gaveUp = new AbortController()
   readonly #more = new Wakeup()
   readonly #moreAside = new Wakeup()
-  readonly #drained = new Set<() => void>()
   #running: Promise<unknown> | undefined
 
-  constructor(options: SettlerOptions) {
+  constructor(options: SettlerOptions, durability: Durability, onEmpty: () => void) {
     this.#options = options
+    this.#durability = durability
+    this.#onEmpty = onEmpty
   }
 
   get unsettled(): number {
@@ -85,16 +155,6 @@ export class Settler {
     this.#more.fire()
   }
 
-  /** Resolves when everything added so far has been answered, or the signal aborts. */
-  async drained(signal?: AbortSignal): Promise<void> {
-    if (this.unsettled === 0 || signal?.aborted) return
-    await new Promise<void>((resolve) => {
-      this.#drained.add(resolve)
-      signal?.addEventListener('abort', () => resolve(), { once: true })
-    })
-  }
-
-  /** Tries no more. What is not stored by now belongs to whoever takes over from this worker. */
   async stop(): Promise<void> {
     this.#gaveUp.abort()
     this.#more.fire()
@@ -106,13 +166,14 @@ export class Settler {
   async #loop(): Promise<void> {
     while (!this.#gaveUp.signal.aborted) {
       if (this.#waiting.length === 0) {
-        this.#tellDrained()
+        this.#onEmpty()
         await this.#more.wait()
         continue
       }
-      const batch = this.#waiting.splice(0, this.#options.batchMax)
-      this.#inFlight = batch
-      await this.#flush(batch, 'settle')
+      const [batch] = byBytes(this.#waiting, this.#options.batchMax, sizeOf)
+      this.#waiting.splice(0, batch!.length)
+      this.#inFlight = batch!
+      await this.#flush(batch!, 'settle')
       this.#inFlight = []
     }
   }
@@ -128,47 +189,39 @@ export class Settler {
         trouble = error
         this.#options.onTrouble(error)
       }
-      this.#tellDrained()
+      this.#onEmpty()
       tried = this.#aside.size < before ? 0 : tried + 1
       await this.#moreAside.wait(this.#aside.size === 0 ? undefined : engineBackoffMs(trouble, tried))
     }
   }
 
   async #flushAside(): Promise<void> {
-    const { batchMax, durability } = this.#options
-    const all = [...this.#aside]
-    for (let from = 0; from < all.length && !this.#gaveUp.signal.aborted; from += batchMax) {
-      const batch = all.slice(from, from + batchMax)
-      const rows = await this.#connection(durability, 'settle-aside').run<JobKey>(lockedStatement, identity(batch))
+    for (const batch of byBytes([...this.#aside], this.#options.batchMax, sizeOf)) {
+      if (this.#gaveUp.signal.aborted) return
+      const rows = await this.#connection('settle-aside').run<JobKey>(lockedStatement, identity(batch))
       await this.#flush(without(batch, rows), 'settle-aside')
     }
   }
 
-  #tellDrained(): void {
-    if (this.unsettled > 0) return
-    for (const resolve of this.#drained) resolve()
-    this.#drained.clear()
-  }
-
-  async #flush(batch: readonly Ending[], lane: Lane): Promise<void> {
+  async #flush(batch: readonly Ending[], purpose: Purpose): Promise<void> {
     const groups = new Map<string, Ending[]>()
     for (const ending of batch) {
-      const { durability, settleEach } = ending.held.definition
-      const key = settleEach ? `${ending.held.id}` : `${ending.failed ? 'failed' : 'done'} ${durability}`
+      const key = ending.held.definition.settleEach ? ending.held.id : ending.failed ? 'failed' : 'done'
       const group = groups.get(key)
       if (group === undefined) groups.set(key, [ending])
       else group.push(ending)
     }
-    await Promise.all([...groups.values()].map((group) => this.#settleSurely(group, lane)))
+    await Promise.all([...groups.values()].map((group) => this.#settleSurely(group, purpose)))
   }
 
   /** Tries until the database has answered, or somebody's lock is in the way: an ending that is lost here would be run again. */
-  async #settleSurely(group: readonly Ending[], lane: Lane): Promise<void> {
+  async #settleSurely(group: readonly Ending[], purpose: Purpose): Promise<void> {
     const { signal } = this.#gaveUp
     for (let tried = 1; !signal.aborted; tried++) {
       try {
-        const refused = await this.#settle(group, lane)
-        if (lane === 'settle-aside') for (const ending of group) this.#aside.delete(ending)
+        const connection = this.#connection(purpose)
+        const refused = await (group[0]!.failed === undefined ? settleDone(connection, group) : settleFailed(connection, group))
+        if (purpose === 'settle-aside') for (const ending of group) this.#aside.delete(ending)
         if (refused.length < group.length)
           this.#options.onSettled(refused.length === 0 ? group : group.filter((ending) => !refused.includes(ending)))
         if (refused.length > 0) this.#options.onRefused(refused)
@@ -178,7 +231,7 @@ export class Settler {
         if (isConflict(error)) return this.#setAside(group)
         // One broken row must not hold up the others of its batch.
         if (group.length > 1 && !isRetryable(error)) {
-          for (const ending of group) await this.#settleSurely([ending], lane)
+          for (const ending of group) await this.#settleSurely([ending], purpose)
           return
         }
         if (!isRetryable(error)) return this.#giveUp(group[0]!, error)
@@ -193,18 +246,12 @@ export class Settler {
     if (this.#aside.size > before) this.#moreAside.fire()
   }
 
-  /** Gives the refused ones. */
-  async #settle(group: readonly Ending[], lane: Lane): Promise<readonly Ending[]> {
-    const connection = this.#connection(group[0]!.held.definition.durability ?? this.#options.durability, lane)
-    return group[0]!.failed === undefined ? settleDone(connection, group) : settleFailed(connection, group)
-  }
-
-  #connection(durability: Durability, lane: Lane): Connection {
-    const key = `${lane} ${durability}`
-    let connection = this.#connections.get(key)
+  #connection(purpose: Purpose): Connection {
+    let connection = this.#connections.get(purpose)
     if (connection === undefined) {
-      connection = new Connection(this.#options.database, lane, { durability, lockTimeoutMs })
-      this.#connections.set(key, connection)
+      const { database, watch } = this.#options
+      connection = new Connection(database, purpose, { durability: this.#durability, lockTimeoutMs, watch })
+      this.#connections.set(purpose, connection)
     }
     return connection
   }
@@ -228,6 +275,22 @@ export class Settler {
       failed: { outcome: 'failed', delayMs: undefined, error: `Its ${what} could not be stored: ${describeError(error, 500)}` },
       isStandIn: true,
     })
+  }
+}
+
+/** What an end weighs in its statement. */
+function sizeOf({ result, failed }: Ending): number {
+  return Buffer.byteLength(result ?? failed?.error ?? '')
+}
+
+/** Batches of at most so many, and of so much text unless a single one is longer. */
+export function* byBytes<Item>(items: readonly Item[], countMax: number, size: (item: Item) => number): Generator<Item[]> {
+  for (let from = 0, to = 0; from < items.length; from = to) {
+    for (let bytes = 0; to < items.length && to - from < countMax; to++) {
+      bytes += size(items[to]!)
+      if (to > from && bytes > bytesMax) break
+    }
+    yield items.slice(from, to)
   }
 }
 

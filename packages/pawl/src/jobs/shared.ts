@@ -10,6 +10,7 @@ import { type HeldJob, leaseLost } from './held.ts'
 import { readPayload } from './kinds.ts'
 import { assertSafe } from './payload.ts'
 import { abandonWhenLost, insideTx, levelSql, type Runner } from './runner.ts'
+import { byBytes } from './settler.ts'
 import { learn, mayOverlap, resetSettings, type Turn, Turns } from './turns.ts'
 import type { JobContext } from './types.ts'
 
@@ -55,11 +56,11 @@ export async function runShared(runner: Runner, group: readonly HeldJob[]): Prom
   const client = await runner.connect(isOurs).catch(() => undefined)
   // Alone, each finds out for itself how it ends without having begun.
   if (client === undefined) return { settled: [], again: group, unstarted: [] }
-  const tx = new OwnTransaction(client, { names: runner.names, settings: ownPlans })
+  const tx = new OwnTransaction(client, { names: runner.names, settings: ownPlans, reset: runner.reset })
   const started: Started[] = []
   for (const held of group) {
     held.startedMs = waiting
-    abandonWhenLost(held, client)
+    abandonWhenLost(held, tx)
   }
   try {
     await lockGroup(runner, tx, group)
@@ -165,18 +166,24 @@ async function commitGroup(
   settled: readonly HeldJob[],
   results: readonly Result[],
 ): Promise<void> {
-  const values = bind(settleStatement, {
-    ...identity(settled),
-    results: textsLiteral(results.map(({ json }) => json)),
-    ran_ms: numbersLiteral(results.map(({ ranMs }) => ranMs)),
-  })
+  const ends = settled.map((held, index) => ({ held, ...results[index]! }))
+  const batches = [...byBytes(ends, settled.length, ({ json }) => Buffer.byteLength(json ?? ''))].map((batch) =>
+    bind(settleStatement, {
+      ...identity(batch.map(({ held }) => held)),
+      results: textsLiteral(batch.map(({ json }) => json)),
+      ran_ms: numbersLiteral(batch.map(({ ranMs }) => ranMs)),
+    }),
+  )
   const uncork = tx.cork()
   // The last handler's settings go too: they must not reach our settle and commit.
   const level = settled.some((held) => runner.levelOf(held) === 'replicated') ? 'replicated' : 'durable'
   tx.send(`${resetSettings}; ${ownPlans}; ${levelSql(level)}`)
-  const committed = tx.commitWith(settleStatement.text, values, nameOf(runner, settleStatement))
+  const name = nameOf(runner, settleStatement)
+  // If one of them fails, so does the commit.
+  const earlier = batches.slice(0, -1).map((values) => tx.run(settleStatement.text, values, name))
+  const committed = tx.commitWith(settleStatement.text, batches.at(-1)!, name)
   uncork()
-  await committed
+  await Promise.all([...earlier, committed])
 }
 
 function nameOf(runner: Runner, ours: Statement): string | undefined {

@@ -8,8 +8,8 @@ import type { OwnTransaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import type { DefinedKind } from './kinds.ts'
 
-/** One job's SET LOCAL must not reach the next one. RESET ALL leaves the role as it is. */
-export const resetSettings = 'reset all; reset role'
+/** One job's SET LOCAL must not reach the next one. RESET ALL leaves the role as it is. Locks stay until the group commits: they guard its effects. */
+export const resetSettings = 'reset session authorization; reset role; reset all; discard temp'
 
 /** Kinds whose handlers send all they have to send without waiting for an answer, as far as this process has seen: `false` is for good. */
 const sendAtOnce = new WeakMap<DefinedKind, boolean>()

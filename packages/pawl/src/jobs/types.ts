@@ -145,6 +145,8 @@ export interface JobRow {
   readonly attempt: number
   readonly maxAttempts: number | null
   readonly crashes: number
+  /** How often it was put off without an attempt; null once it has finished. */
+  readonly snoozes: number | null
   readonly suspect: boolean
   readonly payload: unknown
   readonly headers: unknown
@@ -162,7 +164,7 @@ export interface JobRow {
 
 export interface AttemptRow {
   readonly attempt: number
-  readonly outcome: 'done' | 'cancelled' | 'failed' | 'timed out' | 'crashed' | 'snoozed' | 'interrupted' | 'invalid'
+  readonly outcome: 'done' | 'cancelled' | 'failed' | 'timed out' | 'crashed' | 'interrupted' | 'invalid'
   readonly error: string | null
   readonly holder: number | null
   readonly fence: string
@@ -225,6 +227,8 @@ export interface Metrics {
   readonly touches: number
   readonly conflicts: number
   readonly retries: number
+  /** Errors of the engine's own statements that no repetition mends: see the alert engine.failing. */
+  readonly errors: number
   readonly claims: number
   readonly settles: number
 }

@@ -19,6 +19,7 @@ interface Row {
   run_at: Date | null
   attempt: number
   crashes: number
+  snoozes: number
   suspect: boolean
   last_error: string | null
   finished_at: Date | null
@@ -52,6 +53,8 @@ function* reasonsOf(row: Row): Generator<[code: string, text: string]> {
       'scheduled',
       `It waits for ${row.run_at?.toISOString()}${row.attempt > 0 ? `, after attempt ${row.attempt} failed: ${firstLine(row.last_error)}` : '.'}`,
     ]
+  if (row.state === 'scheduled' && row.snoozes > 0)
+    yield ['snoozed', `It was put off ${row.snoozes} time(s) without an attempt${row.last_error ? `: ${firstLine(row.last_error)}` : '.'}`]
   if (row.state === 'running') yield* runningReasons(row)
   if (row.state === 'ready') yield* readyReasons(row)
 }

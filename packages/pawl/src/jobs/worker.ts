@@ -7,6 +7,7 @@ import { Connection, createPool, type Pool } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
 import { durationMs, monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
+import { Failures } from '../kernel/failures.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { ClaimLoop } from './claim-loop.ts'
 import { Counts } from './counts.ts'
@@ -42,6 +43,7 @@ export class Worker {
   readonly #core: WorkerCore
   readonly #options: ResolvedWorkerOptions
   readonly #counts = new Counts()
+  readonly #failures: Failures
   readonly #changed = new Wakeup()
   readonly #stopAll = new AbortController()
   readonly #claimConnection: Connection
@@ -72,8 +74,18 @@ export class Worker {
     this.#core = { ...core, kinds: new Map(core.kinds) }
     this.#options = resolveWorkerOptions(options, core.kinds)
     const { config } = core
-    this.#claimConnection = new Connection(config.database, 'claim', { durability: atLeastDurable(config.durability) })
-    this.#engine = new Connection(config.database, 'engine', { durability: config.durability })
+    this.#failures = new Failures({
+      logger: config.logger,
+      onError: () => {
+        this.#counts.errors++
+      },
+      onRepeated: () => {
+        this.#counts.retries++
+      },
+    })
+    const watch = this.#failures
+    this.#claimConnection = new Connection(config.database, 'claim', { durability: atLeastDurable(config.durability), watch })
+    this.#engine = new Connection(config.database, 'engine', { durability: config.durability, watch })
     this.#pool = createPool(config.database, 'handler', this.#options.handlerConnectionsMax)
     this.#board = new Board(this.#options.concurrency + 128)
     this.#fetcher = new Fetcher(this.#claimConnection, this.#options.bufferMs)
@@ -133,7 +145,8 @@ export class Worker {
     const { signal } = this.#stopAll
     const onTrouble = (error: unknown): void => this.#ends.trouble(error)
     const { queues, keepDays } = this.#options
-    const maintenance = maintain({ database: this.#core.config.direct, queues, keepDays, signal, onTrouble })
+    const watch = this.#failures
+    const maintenance = maintain({ database: this.#core.config.direct, queues, keepDays, signal, watch, onTrouble })
     const promotion = promoteWhenDue({ engine: this.#engine, signal, onPromoted: () => this.#changed.fire(), onTrouble })
     this.#loops = [this.#claims.run(), promotion, maintenance]
   }
@@ -183,6 +196,7 @@ export class Worker {
       durability: this.#core.config.durability,
       batchMax: this.#options.batchMax,
       logger: this.#core.config.logger,
+      watch: this.#failures,
       onSettled: (endings) => {
         this.#ends.settled(endings)
         this.#changed.fire()
@@ -315,6 +329,7 @@ export class Worker {
 
   #onEnd(held: HeldJob, end: RunEnd): void {
     // Also late: a job that was lost while its runner still asked what became of its commit.
+    if (end === 'stopped') return
     if (end === 'late' || (held.isEnded && end !== 'settled')) {
       if (held.lost !== undefined) this.#ends.keepEvidence(held, 'settle')
     } else if (!held.isEnded) {
@@ -379,6 +394,7 @@ export class Worker {
         }
         return
       case 'rescued':
+        this.#counts.rescued += message.jobs.length
         this.#ends.swept(message.jobs, 'Its worker died once too often while it ran')
         return this.#claims.lookForSuspects()
       case 'timed out':
@@ -395,6 +411,11 @@ export class Worker {
           { error: message.message, code: message.code },
           'the keeper could not reach the database; it tries again',
         )
+      case 'failed':
+        this.#counts.errors++
+        return
+      case 'logged':
+        return config.logger.error(message.fields, message.message)
     }
   }
 }

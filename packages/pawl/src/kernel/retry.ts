@@ -1,7 +1,7 @@
 // Backoff with full jitter, and the loop that runs our own whole transaction again when the database says it may.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { classify, isRetryable } from '../db/classify.ts'
+import { classify, isRetryable, markOwn } from '../db/classify.ts'
 
 export interface Backoff {
   /** Delay before the first retry. */
@@ -37,7 +37,7 @@ export async function retrying<T>(
     try {
       return await work()
     } catch (error) {
-      if (tried >= triesMax || !isRetryable(error) || signal?.aborted) throw error
+      if (tried >= triesMax || !isRetryable(error) || signal?.aborted) throw markOwn(error)
       onRetry?.(error)
       await sleep(engineBackoffMs(error, tried), undefined, signal ? { signal } : {})
     }

@@ -5,7 +5,7 @@ import { classify, isConflict } from '../db/classify.ts'
 import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError, storable } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
-import { insideTx } from '../jobs/runner.ts'
+import { runInsideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
 import { HandlerContext, withTimeout } from './context.ts'
 import { cursorStatements, type HeldCursor, type Place, type Standstill } from './cursor.ts'
@@ -56,7 +56,7 @@ export async function runFenced(world: World, cursor: HeldCursor, work: FencedWo
     tx.answerMs = world.config.database.queryTimeoutMs + work.timeoutMs
     const context = new HandlerContext(cursor.definition, cursor.isLive)
     const limits = { timeoutMs: work.timeoutMs, lost: cursor.signal, what: work.what }
-    await withTimeout(context, limits, () => insideTx.run({ kind: cursor.definition.name }, () => work.handle(tx, context)))
+    await withTimeout(context, limits, () => runInsideTx(cursor.definition.name, () => work.handle(tx, context)))
     if (tx.effects === 'suppressed') await assertNothingAppended(tx)
     await tx.commit()
     if (work.to !== undefined) cursor.moved(work.to)

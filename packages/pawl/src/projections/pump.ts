@@ -2,7 +2,7 @@
 // notification, an append in this process, or the poll, which is the truth.
 
 import type { Config } from '../config.ts'
-import { Connection } from '../db/driver.ts'
+import { Connection, type StatementWatch } from '../db/driver.ts'
 import { sequence } from '../events/sequence.ts'
 import { Sleep } from '../jobs/sleep.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
@@ -18,6 +18,7 @@ const unlistenedMs = 200
 
 export interface PumpOptions {
   readonly config: Config
+  readonly watch: StatementWatch
   readonly pollMs: number
   readonly worker: () => number | undefined
   /** A tick is on its way on this connection. */
@@ -37,7 +38,7 @@ export class Pump {
 
   constructor(options: PumpOptions) {
     this.#options = options
-    this.#connection = new Connection(options.config.database, 'sequencer')
+    this.#connection = new Connection(options.config.database, 'sequencer', { watch: options.watch })
     this.#sleep = new Sleep(this.#connection, {
       queues: [sleepQueue],
       canListen: options.config.hasSession,

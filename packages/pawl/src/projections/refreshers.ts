@@ -5,7 +5,7 @@
 import { classify, isConflict } from '../db/classify.ts'
 import { type Parameter, statement } from '../db/statement.ts'
 import { describeError, isPawlError } from '../errors.ts'
-import { insideTx } from '../jobs/runner.ts'
+import { runInsideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
@@ -156,7 +156,7 @@ export class Refreshers {
       what: `${definition.name} for ${taken.entity}`,
     }
     await withTimeout(context, limits, () =>
-      insideTx.run({ kind: definition.name }, async () => {
+      runInsideTx(definition.name, async () => {
         await definition.refresh(taken.entity, tx, context)
       }),
     )

@@ -11,6 +11,7 @@ import { Incarnation } from '../jobs/incarnation.ts'
 import { Board } from '../jobs/keeper.ts'
 import { assertMigrated } from '../jobs/start-checks.ts'
 import type { Events } from '../kernel/events.ts'
+import { Failures } from '../kernel/failures.ts'
 import type { Defined } from './definition.ts'
 import { kindOf } from './definition.ts'
 import { Holds } from './holds.ts'
@@ -36,6 +37,7 @@ export class ProjectionRunner {
   readonly #options: ResolvedRunnerOptions
   readonly #definitions: readonly Defined[]
   readonly #stopAll = new AbortController()
+  readonly #watch: Failures
   readonly #engine: Connection
   readonly #acquirer: Connection
   readonly #reader: Connection
@@ -61,10 +63,12 @@ export class ProjectionRunner {
     this.#definitions = [...core.definitions.values()]
     const { config } = core
     const { handlerConnectionsMax } = this.#options
-    this.#engine = new Connection(config.database, 'projections')
+    const watch = new Failures({ logger: config.logger })
+    this.#watch = watch
+    this.#engine = new Connection(config.database, 'projections', { watch })
     // A fence that a crash of the server forgets would be given out again, so taking a cursor is never less than durable.
-    this.#acquirer = new Connection(config.database, 'acquire', { durability: atLeastDurable(config.durability) })
-    this.#reader = new Connection(config.database, 'log')
+    this.#acquirer = new Connection(config.database, 'acquire', { durability: atLeastDurable(config.durability), watch })
+    this.#reader = new Connection(config.database, 'log', { watch })
     this.#pool = createPool(config.database, 'handler', handlerConnectionsMax)
     this.#board = new Board(1024)
     const world = this.#createWorld()
@@ -81,6 +85,7 @@ export class ProjectionRunner {
     )
     this.#pump = new Pump({
       config,
+      watch,
       pollMs: this.#options.pollMs,
       worker: () => this.#incarnation.id,
       onTicking: (connection) => this.#holds.readAhead(connection),
@@ -120,6 +125,7 @@ export class ProjectionRunner {
       database: this.#core.config.direct,
       keepDays: this.#options.keepDays,
       signal: this.#stopAll.signal,
+      watch: this.#watch,
       onTrouble: this.#world.onTrouble,
     })
     this.#loops = [this.#pump.run(), this.#holds.run(this.#options.lookMs), this.#refreshers.run(), maintenance]
@@ -199,6 +205,7 @@ export class ProjectionRunner {
           config.logger.warn({ blockedMs: message.blockedMs }, 'a handler blocked the event loop')
         else if (message.type === 'trouble')
           config.logger.warn({ error: message.message, code: message.code }, 'the keeper met trouble')
+        else if (message.type === 'logged') config.logger.error(message.fields, message.message)
       },
       onNotify: () => this.#pump.wake(),
       onConnect: () => this.#pump.wake(),

@@ -157,6 +157,7 @@ function showJob(terminal: Terminal, job: JobRow, attempts: readonly AttemptRow[
     ['state', job.suspect ? `${job.state}, suspect` : job.state, stateColours[job.state]],
     ['attempt', job.maxAttempts === null ? String(job.attempt) : `${job.attempt} of ${job.maxAttempts}`],
     ['crashes', job.crashes > 0 ? String(job.crashes) : ''],
+    ['snoozes', job.snoozes ? String(job.snoozes) : ''],
     ['revision', job.revision === null ? '' : String(job.revision)],
     ['worker', job.holder === null ? '' : String(job.holder)],
     ['created', time(job.createdAt)],
@@ -179,7 +180,7 @@ function showJob(terminal: Terminal, job: JobRow, attempts: readonly AttemptRow[
       {
         title: 'outcome',
         value: ({ outcome }) => outcome,
-        paint: ({ outcome }) => (outcome === 'done' ? 'green' : outcome === 'snoozed' ? 'cyan' : 'yellow'),
+        paint: ({ outcome }) => (outcome === 'done' ? 'green' : 'yellow'),
       },
       { title: 'ended', value: ({ endedAt }) => relativeTime(endedAt) },
       { title: 'ms', value: ({ ranMs }) => String(ranMs ?? ''), isRight: true },

@@ -18,5 +18,5 @@ kept as (
   from gone o
 )
 select o.state, o.holder,
-  case when o.holder is not null then pg_notify('pawl_lost', o.holder::text) is null end as told
+  case when o.holder is not null and :wake::boolean then pg_notify('pawl_lost', o.holder::text) is null end as told
 from gone o

@@ -34,4 +34,5 @@ set state = 'running',
 from holder h
 where j.ctid = any (array(select p.ctid from picked p))
   and j.state = 'ready'
-returning j.tenant, j.id, j.fence, j.kind, j.payload, j.payload_version, j.attempt, j.max_attempts, j.crashes, j.headers, j.due::text as due
+returning j.tenant, j.id, j.fence, j.kind, j.payload, j.payload_version, j.attempt, j.max_attempts, j.crashes, j.headers,
+  coalesce(to_char(j.due at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), '-infinity') as due

@@ -2,14 +2,14 @@
 -- Locks: none.
 -- Plan: job_pkey, then job_history_id in the partitions from the day that the id carries.
 -- No row: there is no such job for this tenant, or its history has been removed by retention.
-select j.tenant, j.id, j.fence, j.revision, j.queue, j.kind, j.state, j.priority, j.attempt, j.max_attempts, j.crashes, j.suspect, j.payload,
-  j.payload_version, j.headers, null::jsonb as result, j.progress, j.last_error, j.holder, j.created_at, j.run_at, j.claimed_at,
+select j.tenant, j.id, j.fence, j.revision, j.queue, j.kind, j.state, j.priority, j.attempt, j.max_attempts, j.crashes, j.snoozes, j.suspect,
+  j.payload, j.payload_version, j.headers, null::jsonb as result, j.progress, j.last_error, j.holder, j.created_at, j.run_at, j.claimed_at,
   j.run_until, null::timestamptz as finished_at, null::integer as ran_ms
 from pawl.job j
 where j.tenant = :tenant::text
   and j.id = :id::bigint
 union all
-select h.tenant, h.id, h.fence, null, h.queue, h.kind, h.outcome, h.priority, h.attempt, null, h.crashes, false, h.payload,
+select h.tenant, h.id, h.fence, null, h.queue, h.kind, h.outcome, h.priority, h.attempt, null, h.crashes, null, false, h.payload,
   h.payload_version, h.headers, h.result, h.progress, h.reason, h.holder, h.created_at, null, null,
   null, h.finished_at, h.ran_ms
 from pawl.job_history h

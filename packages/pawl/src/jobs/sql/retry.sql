@@ -19,5 +19,5 @@ with changed as (
     and (:revision::integer is null or j.revision = :revision::integer)
   returning j.queue, j.revision
 )
-select o.revision, pawl.wake(o.queue) is null as woke
+select o.revision, case when :wake::boolean then pawl.wake(o.queue) is null end as woke
 from changed o

@@ -2,7 +2,7 @@
 -- Locks: the job rows, by primary key, as settle.sql. The new fence makes a second ending of the same attempt a refusal.
 -- Plan: job_pkey for each.
 -- Rows: every accepted job with its state, among them what this very fence ended so before (the answer to that commit was lost; a
--- rescuer's record of the same fence says 'crashed'). A job that is missing here was refused.
+-- rescuer's record of the same fence says 'crashed'; a snooze and a release leave no record). A job that is missing here was refused.
 with given as materialized (
   select g.tenant, g.id, g.fence, g.outcome, g.delay_ms, g.error, g.ran_ms
   from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[], :outcomes::text[], :delays_ms::bigint[], :errors::text[], :ran_ms::integer[])
@@ -24,6 +24,7 @@ changed as (
     -- Who failed in order does not kill its process; a snooze says nothing, and would let crash and snooze alternate for ever.
     suspect = j.suspect and g.outcome in ('released', 'snoozed'),
     excused = case when g.outcome in ('released', 'snoozed') then j.excused else j.crashes end,
+    snoozes = j.snoozes + case when g.outcome = 'snoozed' then 1 else 0 end,
     last_error = coalesce(g.error, j.last_error),
     fence = nextval('pawl.fence'),
     revision = j.revision + 1,
@@ -40,7 +41,7 @@ recorded as (
   insert into pawl.job_attempt (job_id, fence, ended_at, ran_ms, holder, attempt, tenant, kind, outcome, error)
   select o.id, o.fence, o.now, o.ran_ms, :worker::integer, o.attempt, o.tenant, o.kind, o.outcome, o.error
   from changed o
-  where o.outcome <> 'released'
+  where o.outcome not in ('released', 'snoozed')
 ),
 alerted as (
   insert into pawl.alert as a (tenant, code, subject, message, count)
