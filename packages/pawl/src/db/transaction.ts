@@ -28,7 +28,7 @@ export class OwnTransaction implements Tx {
   #begun: Promise<unknown> | undefined
   #isOpen = true
   /** Why it was abandoned. */
-  #reason: Error | undefined
+  #reason: PawlError | undefined
   #isBroken = false
   #isReleased = false
 
@@ -41,7 +41,7 @@ export class OwnTransaction implements Tx {
   }
 
   async query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
-    if (!this.#isOpen) throw this.#reason ?? ended()
+    if (!this.#isOpen) throw ended(this.#reason)
     return this.run<Row>(text, values, values.length > 0 ? this.#names?.of(text) : undefined)
   }
 
@@ -68,7 +68,7 @@ export class OwnTransaction implements Tx {
 
   /** `copy ... from stdin` with these bytes. Gives how many rows it took. */
   async copy(text: string, data: Buffer): Promise<number> {
-    if (!this.#isOpen) throw this.#reason ?? ended()
+    if (!this.#isOpen) throw ended(this.#reason)
     await (this.#begun ?? this.#begin(begin))
     return copyIn(this.#client, text, data)
   }
@@ -108,7 +108,7 @@ export class OwnTransaction implements Tx {
   }
 
   /** Ends it without its handler, which may never answer: the connection is cut, so the server rolls back, and its place in the pool is free. */
-  abandon(reason: Error): void {
+  abandon(reason: PawlError): void {
     this.#isOpen = false
     if (this.#isReleased) return
     this.#reason = reason
@@ -165,7 +165,8 @@ export class OwnTransaction implements Tx {
   }
 }
 
-function ended(): PawlError {
+function ended(reason: PawlError | undefined): unknown {
+  if (reason !== undefined) return markOwn(new PawlError(reason.code, reason.message, { cause: reason }))
   return new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query of a tx handler before it returns.')
 }
 

@@ -342,10 +342,14 @@ function kindOf(error: unknown): ErrorClass {
   return isOwn(error) ? classify(error) : 'foreign'
 }
 
-/** A handler that stops because its signal fired has written nothing: there is nothing to refuse. */
+/** A handler that stops because its signal fired has written nothing: there is nothing to refuse. A statement on its ended transaction is a write. */
 function lateEnd(held: HeldJob, error: unknown): 'late' | 'stopped' {
-  const isReason = error === held.lost || (error instanceof Error && error.cause === held.lost)
-  return held.lost !== undefined && isReason ? 'stopped' : 'late'
+  return isReason(held, error) && !isOwn(error) ? 'stopped' : 'late'
+}
+
+/** Whether it is why the job was lost, or what a library made of it: AbortError has the signal's reason as its cause. */
+function isReason({ lost }: HeldJob, error: unknown): boolean {
+  return lost !== undefined && (error === lost || (error instanceof Error && error.cause === lost))
 }
 
 /** What the kind's own `retry.when` threw is kept beside the error: nobody else would say it. */
@@ -360,7 +364,7 @@ function failure(held: HeldJob, outcome: FailedOutcome, error: unknown, text: st
 /** The incarnation was lost and the handler's transaction cut with it. A lost job that a handler's own call found has a cause. */
 function wasCut(held: HeldJob, error: unknown, kind: ErrorClass): boolean {
   if (held.lost === undefined || held.lost.code === 'PAWL_STOPPED' || held.lost.cause !== undefined) return false
-  return error === held.lost || kind === 'connection'
+  return isReason(held, error) || kind === 'connection'
 }
 
 /** It lost its lease, or its grace is over, before anything of it could commit: given back, without an attempt. */
