@@ -136,11 +136,7 @@ export class Connection {
     }
   }
 
-  async #send<Row>(
-    client: pg.Client,
-    statement: Statement,
-    values: Readonly<Record<string, Parameter>>,
-  ): Promise<Row[]> {
+  async #send<Row>(client: pg.Client, statement: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
     const query = { text: statement.text, values: bind(statement, values) as unknown[] }
     if (this.#durability !== undefined || this.#lockTimeoutMs !== undefined)
       return runWith<Row>(client, query, this.#durability, this.#lockTimeoutMs)
@@ -149,11 +145,7 @@ export class Connection {
   }
 
   /** A session keeps a stale plan under its name. The statement failed as a whole, so it is sent once more on a fresh session. */
-  async #repeat<Row>(
-    stale: pg.Client,
-    statement: Statement,
-    values: Readonly<Record<string, Parameter>>,
-  ): Promise<Row[]> {
+  async #repeat<Row>(stale: pg.Client, statement: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
     if (this.#client === stale) this.#client = undefined
     // The driver answers what is in flight on it before it says goodbye.
     void this.#end(stale)

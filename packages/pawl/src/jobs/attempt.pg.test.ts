@@ -205,7 +205,9 @@ test('[J31] a job that ended while it waited for a connection does not start', a
       if (end === 'ended') job.isEnded = true
       else job.lose(new PawlError('PAWL_STOPPED', 'over'))
       client.release()
-      expect(await ran).toEqual(end === 'ended' ? 'stopped' : expect.objectContaining({ failed: expect.objectContaining({ outcome: 'released' }) }))
+      expect(await ran).toEqual(
+        end === 'ended' ? 'stopped' : expect.objectContaining({ failed: expect.objectContaining({ outcome: 'released' }) }),
+      )
     }
     expect(runs).toBe(0)
   })

@@ -263,3 +263,13 @@ test('one answer that is late does not make the beginning dear: what lies before
   const [urgent] = await enqueue(1, 50)
   expect((await claim(10)).map(({ id }) => id)).toEqual([urgent])
 })
+
+test('[J1] a claim is in order of due whatever the DateStyle of the session', async () => {
+  const session = new Connection(pawl.config.database, 'test', { settings: ['DateStyle=SQL,DMY'] })
+  const days = ['2024-01-02', '2023-12-31', '2024-02-01', '2023-11-30']
+  const ids: Record<string, string> = {}
+  for (const day of days) ids[day] = (await pawl.jobs.enqueue('work', {}, { runAt: new Date(`${day}T10:00:00Z`) })).id
+  const rows = await new Fetcher(session, 10_000).claim(worker, 'default', kinds, 10)
+  await session.close()
+  expect(rows.map((row) => row.id)).toEqual([...days].sort().map((day) => ids[day]))
+})

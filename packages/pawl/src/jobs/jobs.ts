@@ -165,7 +165,13 @@ export class Jobs {
 
   /** Cancels a job. One that waits never starts; one that runs gets its signal, and its late result is refused. */
   async cancel(id: string, options: ChangeOptions & { reason?: string } = {}): Promise<{ was: JobState }> {
-    const values = { tenant: this.#tenant, id: jobId(id), revision: options.revision ?? null, reason: options.reason ?? null, wake: options.wake ?? true }
+    const values = {
+      tenant: this.#tenant,
+      id: jobId(id),
+      revision: options.revision ?? null,
+      reason: options.reason ?? null,
+      wake: options.wake ?? true,
+    }
     const [row] = await this.#write<{ state: JobState }>('cancel', cancelStatement, values, options)
     if (row === undefined) throw await this.#whyNot('cancelled', id, options.revision)
     return { was: row.state }

@@ -159,7 +159,8 @@ async function everyBeat(work: () => Promise<void>, wakeup: Wakeup): Promise<voi
       failed = 0
     } catch (error) {
       failed++
-      if (isRetryable(error)) tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
+      if (isRetryable(error))
+        tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
     }
     await wakeup.wait(failed === 0 ? data.beatMs : Math.min(500, Math.max(50, engineBackoffMs(undefined, failed))))
   }

@@ -43,9 +43,12 @@ test.each(poolers)('[J34] settings, role, tables and locks end with their handle
   const found: unknown[] = []
   pawl.jobs.define('finds', {
     tx: async (_job, tx) => {
-      const { rows } = await tx.query(`select coalesce(current_setting('app.tenant', true), '') as tenant,
+      const { rows } = await tx.query(
+        `select coalesce(current_setting('app.tenant', true), '') as tenant,
         current_user = session_user as is_itself, current_setting('search_path') as path, to_regclass('pg_temp.left_behind') as temporary,
-        (select count(*)::integer from pg_listening_channels()) as listens, $1::integer as one`, [1])
+        (select count(*)::integer from pg_listening_channels()) as listens, $1::integer as one`,
+        [1],
+      )
       found.push(rows[0])
     },
   })

@@ -127,3 +127,26 @@ test('[J15] an end that PostgreSQL refuses to store makes its job dead, and says
   await worker.whenIdle()
   expect(runs).toBe(1)
 })
+
+test('[J18] a settle that waits for its durability holds up no end of another', async () => {
+  await db.query(`create table gate (a integer);
+    create function wait() returns trigger language plpgsql as
+      $$ begin while not exists (select from gate) loop perform pg_sleep(0.01); end loop; return new; end $$;
+    create trigger wait before insert on pawl.job_history for each row when (new.kind = 'slow') execute function wait()`)
+  pawl.jobs.define('slow', { durability: 'relaxed', run: () => undefined })
+  pawl.jobs.define('quick', { run: () => undefined })
+  const worker = await startWorker()
+  await pawl.jobs.enqueue('slow', {})
+  await until('its settle waits', async () => {
+    const rows = await db.query(
+      "select from pg_stat_activity where datname = current_database() and application_name = 'pawl settle' and wait_event = 'PgSleep'",
+    )
+    return rows.length === 1
+  })
+  await pawl.jobs.enqueueMany('quick', many(3))
+  await until('the others are done', async () => (await done('quick')) === 3)
+  expect(await done('slow')).toBe(0)
+  await db.query('insert into gate values (1)')
+  await worker.whenIdle()
+  expect(await done('slow')).toBe(1)
+})

@@ -184,6 +184,25 @@ test('[J23] a prepared transaction can enqueue without a wake-up and is picked u
   await until('it is picked up', () => ran.includes(id))
 })
 
+test('[J23] a prepared transaction can cancel and retry without a wake-up', async () => {
+  const isFree = deferred()
+  pawl.jobs.define('held', { run: () => isFree.promise })
+  const worker = await startWorker({ pollMs: 100 })
+  const held = await pawl.jobs.enqueue('held', {})
+  const later = await pawl.jobs.enqueue('work', {}, { delay: '1h' })
+  await until('it runs', async () => (await pawl.jobs.get(held.id))?.state === 'running')
+  await asleep(worker)
+  const client = await connect()
+  await client.query('begin')
+  await pawl.jobs.cancel(held.id, { tx: client, wake: false })
+  await pawl.jobs.retry(later.id, { tx: client, wake: false })
+  await client.query("prepare transaction 'pawl j23 changes'")
+  await client.query("commit prepared 'pawl j23 changes'")
+  await until('the other is picked up', () => ran.includes(later.id))
+  await until('the loss is noticed', () => worker.metrics().running === 0)
+  isFree.resolve()
+})
+
 test('[J23] a prepared transaction by plain SQL, too; with the wake-up PostgreSQL refuses the prepare', async () => {
   const worker = await startWorker({ pollMs: 100 })
   await asleep(worker)

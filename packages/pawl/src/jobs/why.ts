@@ -54,7 +54,10 @@ function* reasonsOf(row: Row): Generator<[code: string, text: string]> {
       `It waits for ${row.run_at?.toISOString()}${row.attempt > 0 ? `, after attempt ${row.attempt} failed: ${firstLine(row.last_error)}` : '.'}`,
     ]
   if (row.state === 'scheduled' && row.snoozes > 0)
-    yield ['snoozed', `It was put off ${row.snoozes} time(s) without an attempt${row.last_error ? `: ${firstLine(row.last_error)}` : '.'}`]
+    yield [
+      'snoozed',
+      `It was put off ${row.snoozes} time(s) without an attempt${row.last_error ? `: ${firstLine(row.last_error)}` : '.'}`,
+    ]
   if (row.state === 'running') yield* runningReasons(row)
   if (row.state === 'ready') yield* readyReasons(row)
 }

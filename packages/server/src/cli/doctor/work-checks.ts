@@ -55,7 +55,8 @@ export const checkWorkers: Check = async (patient) => {
 
 const fixes: Readonly<Record<string, (subject: string) => string>> = {
   'job.dead': (kind) => `pawl jobs list --state dead --kind ${kind}; then pawl jobs retry <id>, or cancel`,
-  'engine.failing': () => "mend what the message says: often a privilege of the worker's role, or a schema of another release (pawl migrate)",
+  'engine.failing': () =>
+    "mend what the message says: often a privilege of the worker's role, or a schema of another release (pawl migrate)",
 }
 
 export const checkAlerts: Check = async (patient) => {

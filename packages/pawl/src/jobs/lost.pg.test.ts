@@ -1,0 +1,64 @@
+// The look for jobs that are no longer ours, behind a connection that stalls.
+
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { Connection } from '../db/driver.ts'
+import { HeldJob } from './held.ts'
+import { defineKind } from './kinds.ts'
+import { LostJobs } from './lost.ts'
+import { prune } from './maintenance.ts'
+import type { Slots } from './slots.ts'
+
+let db: TestDatabase
+let connection: Connection
+let looks: number
+beforeEach(async () => {
+  db = await createDatabase()
+  looks = 0
+  const watch = { succeeded: () => void looks++, failed: () => undefined, repeated: () => undefined }
+  connection = new Connection(db.pawl().config.database, 'engine', { watch })
+})
+afterEach(async () => {
+  await connection.close()
+  await db.drop()
+})
+
+test('[J17] while a look is not answered no other is sent; one that was asked for follows', async () => {
+  const row = { tenant: '', id: '1', fence: '1', queue: 'default', kind: 'work', payload: {}, payload_version: 1, attempt: 1 }
+  const held = new HeldJob(
+    { ...row, max_attempts: 1, crashes: 0, headers: null, due: '' },
+    defineKind('work', { run: () => undefined }),
+    '',
+    1,
+  )
+  const told: string[] = []
+  const lost = new LostJobs({
+    engine: connection,
+    everyMs: 1,
+    slots: { heldJobs: () => [held], loseOne: () => held } as unknown as Slots,
+    onLost: (job) => void told.push(job.id),
+    onTrouble: () => undefined,
+  })
+  const stranger = await db.pool.connect()
+  await stranger.query('begin; lock table pawl.job')
+  for (let nowMs = 1e12; nowMs < 1e12 + 50_000; nowMs += 500) lost.tick(nowMs)
+  await until('the look waits', async () => {
+    const waiting = await db.query(
+      "select from pg_stat_activity where datname = current_database() and application_name = 'pawl engine' and wait_event_type = 'Lock'",
+    )
+    return waiting.length === 1
+  })
+  const asked = lost.look()
+  await stranger.query('rollback')
+  stranger.release()
+  await asked
+  expect(looks).toBe(2)
+  expect(told).toEqual(['1', '1'])
+})
+
+test('pruning removes all that has expired, however much', async () => {
+  await db.query(`insert into pawl.once (namespace, key, expires_at)
+    select 'test', n::text, pawl.now() - interval '1 second' from generate_series(1, 45) n`)
+  await prune(connection, undefined, 10)
+  expect(await db.query('select from pawl.once')).toEqual([])
+})
