@@ -1,5 +1,5 @@
 -- Raises the alert of a statement of the engine that keeps failing, or refreshes it.
 -- Locks: that alert row.
--- Plan: alert_open.
+-- Plan: the few open alerts.
 -- One row.
 select pawl.raise_alert('', 'engine.failing', :subject::text, :message::text)

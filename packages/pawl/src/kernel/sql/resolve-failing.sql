@@ -1,6 +1,6 @@
 -- Resolves the alert of a statement of the engine that succeeds again. Another process where it still fails raises it again within a minute.
 -- Locks: that alert row.
--- Plan: alert_open.
+-- Plan: the few open alerts.
 -- No row is returned.
 update pawl.alert a
 set resolved_at = pawl.now()
