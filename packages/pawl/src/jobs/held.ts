@@ -2,7 +2,7 @@
 
 import { whole } from '../config.ts'
 import { type AnyTx, toTx } from '../db/adapters.ts'
-import { classify } from '../db/classify.ts'
+import { classify, markOwn } from '../db/classify.ts'
 import { PawlError } from '../errors.ts'
 import { delayMsMax, durationMs, monotonicMs } from '../kernel/clock.ts'
 import type { DefinedKind } from './kinds.ts'
@@ -140,7 +140,8 @@ export class HeldJob implements Job {
     try {
       await toTx(tx).query(text, [this.row.tenant, this.row.id, this.row.fence, ...values])
     } catch (error) {
-      if (classify(error) !== 'fenced') throw error
+      // Whosever transaction it is, the statement is ours, on our database.
+      if (classify(error) !== 'fenced') throw markOwn(error)
       const lost = leaseLost(this.row, error)
       this.lose(lost)
       this.onRefused?.(this, what)
