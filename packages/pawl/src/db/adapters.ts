@@ -157,7 +157,6 @@ function asTexts(text: string, values: readonly unknown[]): [text: string, value
   return [casts, values.map((value) => (typeof value === 'number' || typeof value === 'boolean' ? String(value) : value))]
 }
 
-/** A pg client knows its status as of the last answer; while a statement is on its way the server is asked. */
 function queryTx(given: Shape): Tx {
   if (typeof given.totalCount === 'number')
     throw unsupported(
@@ -167,9 +166,27 @@ function queryTx(given: Shape): Tx {
   const run: Run = (text, values) => call(given, 'query', [text, [...values]])
   const ask = askingServer(run)
   return rowsTx(run, () => {
-    if (!isFunction(given.getTransactionStatus) || given.readyForQuery !== true) return ask()
-    if ((given.getTransactionStatus as () => unknown)() === 'I') throw notBegun()
+    if (!isFunction(given.getTransactionStatus)) return ask()
+    if (!isBegunHere(given)) throw notBegun()
   })
+}
+
+const begins = /^\s*(begin|start\s+transaction)\b/i
+const ends = /^\s*(commit|end|abort|prepare\s+transaction|rollback(?!\s+((work|transaction)\s+)?to\b))\b/i
+
+/**
+ * A pg client knows its status as of the last answer; what it has sent since comes first. To ask the server would be wrong here: with
+ * begin, our statement and commit sent at once, the answer would come after the commit.
+ */
+function isBegunHere(client: Shape): boolean {
+  const { _activeQuery: active, _sentQueryQueue: sent = [], _queryQueue: queued = [] } = client
+  for (const query of [active, ...(sent as unknown[]), ...(queued as unknown[])].reverse()) {
+    const text = String((query as { text?: unknown } | null | undefined)?.text ?? '')
+    if (begins.test(text)) return true
+    if (ends.test(text)) return false
+  }
+  const status = (client.getTransactionStatus as () => unknown)()
+  return status === 'T' || status === 'E'
 }
 
 function postgresJsTx(given: Shape): Tx {

@@ -4,7 +4,7 @@
 import type { Knex } from 'knex'
 import type { Kysely } from 'kysely'
 import { type AnyTx, type Job, once, type Pawl, type RecordScope, toTx } from 'pawl'
-import type pg from 'pg'
+import pg from 'pg'
 import type { Sql } from 'postgres'
 import type { DataSource } from 'typeorm'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -345,6 +345,30 @@ describe('a pg client', () => {
     await client.query('rollback')
     client.release()
     expect(await pawl.jobs.get(id)).toBeUndefined()
+  })
+
+  test('[J29] that sends begin, append and the end at once keeps them together', async () => {
+    for (const [end, kept] of [
+      ['rollback', 0],
+      ['commit', 1],
+    ] as const) {
+      const client = new pg.Client({ connectionString: db.url, pipeline: true } as pg.ClientConfig)
+      await client.connect()
+      const event = { type: 'sent', aggregateType: 'a', key: end, data: {} }
+      await Promise.all([client.query('begin'), pawl.events.append(event, { tx: client }), client.query(end)])
+      await client.end()
+      expect(await db.query('select from pawl.event where aggregateid = $1', [end])).toHaveLength(kept)
+    }
+  })
+
+  test('[J29] whose commit is on its way is refused', async () => {
+    const client = await db.pool.connect()
+    await client.query('begin')
+    const committed = client.query('commit')
+    const event = { type: 'late', aggregateType: 'a', key: 'late', data: {} }
+    await expect(pawl.events.append(event, { tx: client })).rejects.toMatchObject({ code: 'PAWL_TX_UNSUPPORTED' })
+    await committed
+    client.release()
   })
 
   test('[J29] after its commit is refused', async () => {
