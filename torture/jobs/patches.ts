@@ -30,7 +30,10 @@ export function completeBeforeCommit(): void {
 }
 
 export function blindEnqueue(): void {
-  const enqueueMany = Jobs.prototype.enqueueMany
+  const { enqueue, enqueueMany } = Jobs.prototype
+  Jobs.prototype.enqueue = function (this: Jobs, kind, payload, { tx: _ignored, ...options } = {}) {
+    return enqueue.call(this, kind, payload, options)
+  } as typeof enqueue
   Jobs.prototype.enqueueMany = async function (this: Jobs, ...args: Parameters<typeof enqueueMany>) {
     for (;;) {
       try {
@@ -51,7 +54,10 @@ export function deafCancel(): void {
 }
 
 export function enqueueOutsideTransaction(): void {
-  const enqueueMany = Jobs.prototype.enqueueMany
+  const { enqueue, enqueueMany } = Jobs.prototype
+  Jobs.prototype.enqueue = function (this: Jobs, kind, payload, { tx: _ignored, ...options } = {}) {
+    return enqueue.call(this, kind, payload, options)
+  } as typeof enqueue
   Jobs.prototype.enqueueMany = function (this: Jobs, kind, payloads, { tx: _ignored, ...options } = {}) {
     return enqueueMany.call(this, kind, payloads, options)
   } as typeof enqueueMany

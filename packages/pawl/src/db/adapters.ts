@@ -1,45 +1,85 @@
 // One interface for a transaction, whoever began it: (text, values) => {rows}. Inside a caller's transaction every parameter is cast in
-// SQL and only text, integers and json come back, because their client may parse types in its own way.
+// SQL and only text, integers and json come back, because their client may parse types in its own way. A handle that is no transaction is
+// refused: by what its library says of it, else by the server.
 
 import { PawlError } from '../errors.ts'
+import { sqlState } from './classify.ts'
 
 /** 'suppressed': a replay that must not reach the outside again; events and jobs that are added through it are not. */
 export type Effects = 'allowed' | 'suppressed'
+
+/** On a `Tx` that is known to be a transaction: our own, and those that `toTx` and `drizzleTx` returned. */
+export const checked: unique symbol = Symbol('pawl.checked')
 
 export interface Tx {
   query<Row = Record<string, unknown>>(text: string, values?: readonly unknown[]): Promise<{ rows: Row[] }>
   /** Absent: allowed. */
   readonly effects?: Effects
+  readonly [checked]?: true
 }
 
 export function areEffectsSuppressed(tx: AnyTx | undefined): boolean {
   return (tx as Tx | undefined)?.effects === 'suppressed'
 }
 
-/** What `{ tx }` accepts: a client of pg, postgres.js, Kysely, Knex, TypeORM or Prisma inside a transaction, or a `Tx`. Drizzle: `drizzleTx(tx, sql)`. */
-export type AnyTx = object
+/** A client of pg after `begin`, TypeORM's manager or query runner inside a transaction, a `Tx`, or an object of your own. */
+interface QueryHandle {
+  query(text: string, values: unknown[]): unknown
+  /** A pool and a TypeORM data source have these. */
+  readonly totalCount?: never
+  readonly createQueryRunner?: never
+}
+
+/** What postgres.js hands to `sql.begin(...)`, or a reserved connection after `begin`. */
+type PostgresJsHandle = { unsafe(text: string, values: never[]): unknown } & (
+  | { savepoint(work: never): unknown }
+  | { release(): void }
+)
+
+interface KyselyHandle {
+  executeQuery(query: never): unknown
+  readonly isTransaction: true
+}
+
+interface KnexHandle {
+  raw(text: string, values: never): unknown
+  isCompleted(): boolean
+}
+
+/** The client of an interactive transaction; only the root client can connect. */
+interface PrismaHandle {
+  $queryRawUnsafe(text: string, ...values: unknown[]): unknown
+  readonly $connect?: never
+}
+
+/** What `{ tx }` accepts: a transaction of pg, postgres.js, Kysely, Knex, TypeORM or Prisma, or a `Tx`. Drizzle: `drizzleTx(tx, sql)`. */
+export type AnyTx = QueryHandle | PostgresJsHandle | KyselyHandle | KnexHandle | PrismaHandle
 
 type Callable = (...args: readonly unknown[]) => Promise<unknown>
 type Shape = Readonly<Record<string, unknown>>
 
 export function toTx(tx: AnyTx): Tx {
-  // postgres.js hands its transaction over as a function.
-  const given = tx as Shape
-  if (isFunction(given.unsafe)) return rowsTx((text, values) => call(given, 'unsafe', [text, values]))
-  if (isFunction(given.$queryRawUnsafe)) return rowsTx((text, values) => call(given, '$queryRawUnsafe', [text, ...values]))
+  // postgres.js and Knex hand their transactions over as functions.
+  if ((typeof tx !== 'object' || tx === null) && typeof tx !== 'function') throw unsupported(`tx is ${String(tx)}`, known)
+  if ((tx as Tx)[checked] === true) return tx as Tx
+  const given = tx as unknown as Shape
+  if (isFunction(given.unsafe)) return postgresJsTx(given)
+  if (isFunction(given.$queryRawUnsafe)) return prismaTx(given)
   if (isFunction(given.executeQuery)) return kyselyTx(given)
   if (isFunction(given.raw) && given.client !== undefined) return knexTx(given)
+  if (isFunction(given.getRepository)) return typeormTx(given, given.queryRunner as Shape | undefined)
+  if (typeof given.isTransactionActive === 'boolean' && isFunction(given.query)) return typeormTx(given, given)
   if (isFunction(given.query)) return queryTx(given)
-  if (isFunction(given.execute)) {
-    throw new PawlError(
-      'PAWL_TX_UNSUPPORTED',
-      "This looks like a Drizzle transaction. Pass { tx: drizzleTx(tx, sql) }, with drizzle's own `sql`.",
-    )
-  }
-  throw new PawlError(
-    'PAWL_TX_UNSUPPORTED',
-    'This is not a transaction that Pawl knows. Pass a client of pg, postgres.js, Kysely, Knex, TypeORM or Prisma, drizzleTx(tx, sql), or { query(text, values) }.',
-  )
+  if (isFunction(given.execute))
+    throw unsupported('tx looks like a Drizzle transaction', "Pass { tx: drizzleTx(tx, sql) }, with drizzle's own `sql`.")
+  throw unsupported('tx is not a transaction that Pawl knows', known)
+}
+
+const known =
+  'Pass a client of pg, postgres.js, Kysely, Knex, TypeORM or Prisma inside its transaction, drizzleTx(tx, sql), or { query(text, values) }.'
+
+function unsupported(what: string, fix: string): PawlError {
+  return new PawlError('PAWL_TX_UNSUPPORTED', `${what}. ${fix}`)
 }
 
 /** For Drizzle, which needs its own `sql` to run a text: `enqueue(kind, payload, { tx: drizzleTx(tx, sql) })`. */
@@ -47,6 +87,11 @@ export function drizzleTx(
   tx: { execute(query: never): unknown },
   sql: { raw(text: string): unknown; join(parts: never): unknown; param(value: never): unknown },
 ): Tx {
+  if (!isFunction((tx as unknown as Shape).rollback))
+    throw unsupported(
+      'tx is a Drizzle database outside a transaction',
+      'Pass what db.transaction(async (tx) => ...) hands to your function.',
+    )
   return rowsTx(async (text, values) => {
     const parts: unknown[] = []
     for (const [index, piece] of text.split(/\$(\d+)/).entries()) {
@@ -56,15 +101,46 @@ export function drizzleTx(
   })
 }
 
+type Run = (text: string, values: readonly unknown[]) => Promise<unknown>
+
 /** pg answers {rows}; TypeORM's query() and postgres.js answer the rows themselves. */
-function rowsTx(run: (text: string, values: readonly unknown[]) => Promise<unknown>): Tx {
+function rowsTx(run: Run, assertBegun?: () => Promise<void> | void): Tx {
   return {
+    [checked]: true,
     async query<Row>(text: string, values: readonly unknown[] = []) {
+      const asking = assertBegun?.()
+      if (asking !== undefined) await asking
       const answer = await run(...asTexts(text, values))
       if (Array.isArray(answer)) return { rows: [...answer] as Row[] }
       return { rows: ((answer as { rows?: Row[] } | undefined)?.rows ?? []) as Row[] }
     },
   }
+}
+
+// The one statement without effects that the server refuses outside a transaction block. now() = statement_timestamp() cannot tell:
+// in the extended protocol the two differ in a transaction of one statement too.
+const assertBegunSql = 'lock table pg_catalog.pg_am in access share mode'
+
+/** Asks the server, once, before the first statement: for handles that cannot tell whether `begin` was called. */
+function askingServer(run: Run): () => Promise<void> | void {
+  let isBegun = false
+  const ask = async () => {
+    try {
+      await run(assertBegunSql, [])
+    } catch (error) {
+      if (sqlState(error) !== '25P01') throw error
+      throw notBegun()
+    }
+    isBegun = true
+  }
+  return () => (isBegun ? undefined : ask())
+}
+
+function notBegun(): PawlError {
+  return unsupported(
+    'tx is not inside a transaction: what Pawl writes would be there whether or not you commit',
+    'Call begin on this connection first, or leave tx out.',
+  )
 }
 
 /**
@@ -82,19 +158,94 @@ function asTexts(text: string, values: readonly unknown[]): [text: string, value
 }
 
 function queryTx(given: Shape): Tx {
-  return rowsTx((text, values) => call(given, 'query', [text, [...values]]))
+  if (typeof given.totalCount === 'number')
+    throw unsupported(
+      'tx is a pool, which runs each statement on a connection of its own',
+      'Pass the client on which you called begin: const client = await pool.connect().',
+    )
+  const run: Run = (text, values) => call(given, 'query', [text, [...values]])
+  const ask = askingServer(run)
+  return rowsTx(run, () => {
+    if (!isFunction(given.getTransactionStatus)) return ask()
+    if (!isBegunHere(given)) throw notBegun()
+  })
+}
+
+const begins = /^\s*(begin|start\s+transaction)\b/i
+const ends = /^\s*(commit|end|abort|prepare\s+transaction|rollback(?!\s+((work|transaction)\s+)?to\b))\b/i
+
+/**
+ * A pg client knows its status as of the last answer; what it has sent since comes first. To ask the server would be wrong here: with
+ * begin, our statement and commit sent at once, the answer would come after the commit.
+ */
+function isBegunHere(client: Shape): boolean {
+  const { _activeQuery: active, _sentQueryQueue: sent = [], _queryQueue: queued = [] } = client
+  for (const query of [active, ...(sent as unknown[]), ...(queued as unknown[])].reverse()) {
+    const text = String((query as { text?: unknown } | null | undefined)?.text ?? '')
+    if (begins.test(text)) return true
+    if (ends.test(text)) return false
+  }
+  const status = (client.getTransactionStatus as () => unknown)()
+  return status === 'T' || status === 'E'
+}
+
+function postgresJsTx(given: Shape): Tx {
+  const run: Run = (text, values) => call(given, 'unsafe', [text, values])
+  if (isFunction(given.savepoint)) return rowsTx(run)
+  if (isFunction(given.release)) return rowsTx(run, askingServer(run))
+  throw unsupported(
+    'tx is the sql of postgres.js outside a transaction',
+    'Pass what sql.begin(async (tx) => ...) hands to your function.',
+  )
+}
+
+function prismaTx(given: Shape): Tx {
+  if (isFunction(given.$connect))
+    throw unsupported(
+      "tx is Prisma's client outside a transaction",
+      'Pass what prisma.$transaction(async (tx) => ...) hands to your function.',
+    )
+  return rowsTx((text, values) => call(given, '$queryRawUnsafe', [text, ...values]))
+}
+
+function typeormTx(given: Shape, runner: Shape | undefined): Tx {
+  return rowsTx(
+    (text, values) => call(given, 'query', [text, [...values]]),
+    () => {
+      if (runner?.isTransactionActive === true) return
+      throw unsupported(
+        'tx is a TypeORM data source, manager or query runner outside a transaction',
+        'Pass what dataSource.transaction(async (manager) => ...) hands to your function, or a query runner after startTransaction().',
+      )
+    },
+  )
 }
 
 function kyselyTx(given: Shape): Tx {
-  return rowsTx((sql, parameters) =>
-    call(given, 'executeQuery', [
-      { sql, parameters, query: { kind: 'RawNode', sqlFragments: [sql], parameters: [] }, queryId: { queryId: 'pawl' } },
-    ]),
+  return rowsTx(
+    (sql, parameters) =>
+      call(given, 'executeQuery', [
+        { sql, parameters, query: { kind: 'RawNode', sqlFragments: [sql], parameters: [] }, queryId: { queryId: 'pawl' } },
+      ]),
+    () => {
+      if (given.isTransaction === true && given.isCommitted !== true && given.isRolledBack !== true) return
+      throw unsupported(
+        'tx is a Kysely instance outside a transaction, or a transaction that has ended',
+        'Pass what db.transaction().execute(async (tx) => ...) hands to your function.',
+      )
+    },
   )
 }
 
 /** Knex reads `?` as a placeholder, so ours are rewritten and literal ones escaped. */
 function knexTx(given: Shape): Tx {
+  const assertBegun = () => {
+    if (given.isTransaction === true && !(isFunction(given.isCompleted) && (given.isCompleted as () => unknown)())) return
+    throw unsupported(
+      'tx is a Knex instance outside a transaction, or a transaction that has ended',
+      'Pass what knex.transaction(async (tx) => ...) hands to your function.',
+    )
+  }
   return rowsTx((text, values) => {
     const ordered: unknown[] = []
     const rewritten = text.replace(/\?|\$(\d+)/g, (match, index: string | undefined) => {
@@ -103,7 +254,7 @@ function knexTx(given: Shape): Tx {
       return '?'
     })
     return call(given, 'raw', [rewritten, ordered])
-  })
+  }, assertBegun)
 }
 
 function isFunction(value: unknown): value is Callable {

@@ -2,7 +2,7 @@
 // travels with the last in the same way: a handler that sends one statement costs two round trips in all.
 
 import { PawlError } from '../errors.ts'
-import type { Tx } from './adapters.ts'
+import { checked, type Tx } from './adapters.ts'
 import { classify, markOwn } from './classify.ts'
 import { copyIn, cork, discard, type PoolClient, type QueryConfig, type QueryResult, type Reset, runJoined } from './driver.ts'
 import type { StatementNames } from './statement.ts'
@@ -21,6 +21,7 @@ export interface OwnTransactionOptions {
 const begin = 'begin isolation level read committed'
 
 export class OwnTransaction implements Tx {
+  readonly [checked] = true
   readonly #client: PoolClient
   readonly #names: StatementNames | undefined
   readonly #statementMs: number | undefined

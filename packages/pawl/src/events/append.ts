@@ -6,7 +6,7 @@ import { classify } from '../db/classify.ts'
 import { type Connection, type Pool, unavailable } from '../db/driver.ts'
 import { OwnTransaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
-import { invalid, toJson } from '../jobs/payload.ts'
+import { atIndex, invalid, toJson } from '../jobs/payload.ts'
 import { txHandler } from '../jobs/runner.ts'
 import { assertStandby } from '../jobs/start-checks.ts'
 import { answerLost, retryingDefinite } from '../kernel/definite.ts'
@@ -66,7 +66,7 @@ export async function append(
 ): Promise<Appended> {
   assertKnown('append', options, knownOptions)
   if (events.length === 0) return { ids: [], token: suppressed.token }
-  const texts = events.map((event) => eventTexts(core.config, event))
+  const texts = events.map((event, index) => textsAt(core.config, event, events.length === 1 ? undefined : index))
   if (areEffectsSuppressed(options.tx)) return { ids: events.map(() => suppressed.id), token: suppressed.token }
   const calls = callsFor(tenant, texts, options.wake ?? true)
   if (options.tx !== undefined) return appendIn(core, toTx(options.tx), calls)
@@ -136,6 +136,14 @@ export interface EventTexts {
   readonly event: NewEvent
   readonly data: string
   readonly headers: string | null
+}
+
+function textsAt(config: Config, event: NewEvent, index: number | undefined): EventTexts {
+  try {
+    return eventTexts(config, event)
+  } catch (error) {
+    throw index === undefined ? error : atIndex(error, index)
+  }
 }
 
 /** The parts of an event as they are stored, or a PAWL_INVALID_PAYLOAD that says what is wrong. */

@@ -1,7 +1,12 @@
 // One suite over every client library whose transaction Pawl can join: what is enqueued, completed or guarded in it commits and rolls
 // back with it.
 
-import { type Job, type Pawl, toTx } from 'pawl'
+import type { Knex } from 'knex'
+import type { Kysely } from 'kysely'
+import { type AnyTx, type Job, once, type Pawl, type RecordScope, toTx } from 'pawl'
+import pg from 'pg'
+import type { Sql } from 'postgres'
+import type { DataSource } from 'typeorm'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Adapter, adapters, awkward } from '../../test/support/adapters.ts'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
@@ -13,6 +18,7 @@ for (const [name, open] of Object.entries(adapters)) {
     let pawl: Pawl
     let adapter: Adapter
     let worker: Worker
+    let scope: RecordScope
     const scripts = new Map<string, (job: Job) => Promise<unknown>>()
 
     beforeAll(async () => {
@@ -24,6 +30,8 @@ for (const [name, open] of Object.entries(adapters)) {
         retry: { attempts: 3, initialMs: 1, jitter: false },
         run: (job) => scripts.get(job.payload.script)!(job),
       })
+      const sites = pawl.records.define('sites', { scope: ['org'], types: { site: { key: 'id', columns: { id: 'text' } } } })
+      scope = pawl.records.in(sites, { org: 'acme' })
       worker = pawl.jobs.worker()
       await worker.start()
     })
@@ -114,6 +122,42 @@ for (const [name, open] of Object.entries(adapters)) {
       expect(await Promise.all(ids.map(async (id) => (await pawl.jobs.get(id))?.state))).toEqual(['scheduled', 'scheduled'])
       await change(true)
       expect(await Promise.all(ids.map(async (id) => (await pawl.jobs.get(id))?.state))).toEqual(['cancelled', 'ready'])
+    })
+
+    test('[J29] a handle outside a transaction is refused and nothing is written', async () => {
+      const { id: parked } = await pawl.jobs.enqueue('parked', {}, { delay: '1h' })
+      const tables = ['job', 'job_history', 'event', 'once', 'record_scope', 'record']
+      const counts = tables.map((table) => `(select count(*)::integer from pawl.${table}) as ${table}`)
+      const written = () => db.query(`select ${counts.join(', ')}`)
+      const calls: Record<string, (job: Job, tx: AnyTx) => Promise<unknown>> = {
+        enqueue: (_, tx) => pawl.jobs.enqueue('never', {}, { tx }),
+        enqueueMany: (_, tx) => pawl.jobs.enqueueMany('never', [{}, {}], { tx }),
+        cancel: (_, tx) => pawl.jobs.cancel(parked, { tx }),
+        append: (_, tx) => pawl.events.append({ type: 'never', aggregateType: 'a', key: 'k', data: {} }, { tx }),
+        put: (_, tx) => scope.put({ data: { id: '1' } }, { tx }),
+        once: (_, tx) => once(tx, { namespace: 'never', key: 'k' }, () => 1),
+        guard: (job, tx) => job.guard(tx),
+        complete: (job, tx) => job.complete(tx, 'never'),
+      }
+      const answers: string[] = []
+      const id = await runScript('outside', async (job) => {
+        const before = await written()
+        for (const [handle, outside] of Object.entries(adapter.outside))
+          for (const [verb, call] of Object.entries(calls)) {
+            const attempted = (async () => call(job, outside() as AnyTx))()
+            const answer = await attempted.then(
+              () => 'accepted',
+              (error: { code?: string }) => error.code ?? String(error),
+            )
+            if (answer !== 'PAWL_TX_UNSUPPORTED') answers.push(`${verb} with ${handle}: ${answer}`)
+          }
+        return { before, after: await written() }
+      })
+      const job = await waitFor(id, 'done')
+      expect(answers).toEqual([])
+      const { before, after } = job.result as { before: unknown; after: unknown }
+      expect(after).toEqual(before)
+      expect((await pawl.jobs.get(parked))?.state).toBe('scheduled')
     })
 
     test('[J2] job.complete(tx): the effect, the completion and the follow-up job are all there', async () => {
@@ -276,37 +320,99 @@ describe('SQL alone', () => {
 })
 
 test('a transaction of an unknown library is refused with what to pass instead', () => {
-  expect(() => toTx({})).toThrow(expect.objectContaining({ code: 'PAWL_TX_UNSUPPORTED' }))
-  expect(() => toTx({ execute: () => undefined })).toThrow(/drizzleTx\(tx, sql\)/)
+  for (const none of [{}, null, undefined, 'tx', () => undefined])
+    expect(() => toTx(none as never)).toThrow(expect.objectContaining({ code: 'PAWL_TX_UNSUPPORTED' }))
+  expect(() => toTx({ execute: () => undefined } as never)).toThrow(/drizzleTx\(tx, sql\)/)
 })
 
-// Prisma needs a generated client and, before release 7, an engine binary from its own server; neither is among our dependencies. Its
-// interface is covered above. Where the client is installed and generated this runs the real one.
-const prisma: { PrismaClient?: unknown } = await import('@prisma/client' as string).catch(() => ({}))
-test.skipIf(prisma.PrismaClient === undefined)(
-  '[J1] Prisma itself: skipped unless a generated @prisma/client is installed',
-  async () => {
-    const db = await createDatabase()
-    const Client = prisma.PrismaClient as new (
-      options: object,
-    ) => {
-      $transaction(work: (tx: object) => Promise<void>): Promise<void>
-      $disconnect(): Promise<void>
+describe('a pg client', () => {
+  let db: TestDatabase
+  let pawl: Pawl
+  beforeAll(async () => {
+    db = await createDatabase()
+    pawl = db.pawl()
+  })
+  afterAll(() => db.drop())
+
+  /** A client of an older pg, which cannot tell its status. */
+  const older = (client: pg.PoolClient) => ({ query: client.query.bind(client) })
+
+  test('[J29] whose begin is still on its way is accepted', async () => {
+    const client = await db.pool.connect()
+    const begun = client.query('begin')
+    const { id } = await pawl.jobs.enqueue('early', {}, { tx: client })
+    await begun
+    await client.query('rollback')
+    client.release()
+    expect(await pawl.jobs.get(id)).toBeUndefined()
+  })
+
+  test('[J29] that sends begin, append and the end at once keeps them together', async () => {
+    for (const [end, kept] of [
+      ['rollback', 0],
+      ['commit', 1],
+    ] as const) {
+      const client = new pg.Client({ connectionString: db.url, pipeline: true } as pg.ClientConfig)
+      await client.connect()
+      const event = { type: 'sent', aggregateType: 'a', key: end, data: {} }
+      await Promise.all([client.query('begin'), pawl.events.append(event, { tx: client }), client.query(end)])
+      await client.end()
+      expect(await db.query('select from pawl.event where aggregateid = $1', [end])).toHaveLength(kept)
     }
-    const client = new Client({ datasourceUrl: db.url })
-    try {
-      const pawl = db.pawl()
-      await client.$transaction(async (tx) => void (await pawl.jobs.enqueue('kept', awkward, { tx })))
-      await client
-        .$transaction(async (tx) => {
-          await pawl.jobs.enqueue('undone', awkward, { tx })
-          throw new Error('rolled back on purpose')
-        })
-        .catch(() => undefined)
-      expect(await db.query('select kind, payload from pawl.job')).toEqual([{ kind: 'kept', payload: awkward }])
-    } finally {
-      await client.$disconnect()
-      await db.drop()
-    }
-  },
-)
+  })
+
+  test('[J29] whose commit is on its way is refused', async () => {
+    const client = await db.pool.connect()
+    await client.query('begin')
+    const committed = client.query('commit')
+    const event = { type: 'late', aggregateType: 'a', key: 'late', data: {} }
+    await expect(pawl.events.append(event, { tx: client })).rejects.toMatchObject({ code: 'PAWL_TX_UNSUPPORTED' })
+    await committed
+    client.release()
+  })
+
+  test('[J29] after its commit is refused', async () => {
+    const client = await db.pool.connect()
+    await client.query('begin')
+    await pawl.jobs.enqueue('in time', {}, { tx: client })
+    await client.query('commit')
+    await expect(pawl.jobs.enqueue('late', {}, { tx: client })).rejects.toMatchObject({ code: 'PAWL_TX_UNSUPPORTED' })
+    await expect(pawl.jobs.enqueue('late', {}, { tx: older(client) })).rejects.toMatchObject({ code: 'PAWL_TX_UNSUPPORTED' })
+    client.release()
+    expect(await db.query('select kind from pawl.job')).toEqual([{ kind: 'in time' }])
+  })
+
+  test('[J29] that cannot tell its status is asked in SQL', async () => {
+    const client = await db.pool.connect()
+    await client.query('begin')
+    const { id } = await pawl.jobs.enqueue('asked', {}, { tx: older(client) })
+    await client.query('commit')
+    client.release()
+    expect(await pawl.jobs.get(id)).toMatchObject({ kind: 'asked' })
+  })
+})
+
+/** Never called: the types refuse what is no transaction where the library's own types can tell. */
+export function refusedByTypes(
+  pawl: Pawl,
+  pool: pg.Pool,
+  sql: Sql,
+  kysely: Kysely<never>,
+  knex: Knex,
+  source: DataSource,
+): unknown[] {
+  return [
+    // @ts-expect-error a pool
+    pawl.jobs.enqueue('x', {}, { tx: pool }),
+    // @ts-expect-error postgres.js outside a transaction
+    pawl.jobs.enqueue('x', {}, { tx: sql }),
+    // @ts-expect-error a Kysely outside a transaction
+    pawl.jobs.enqueue('x', {}, { tx: kysely }),
+    // @ts-expect-error a Knex outside a transaction
+    pawl.jobs.enqueue('x', {}, { tx: knex }),
+    // @ts-expect-error a TypeORM data source
+    pawl.jobs.enqueue('x', {}, { tx: source }),
+    // @ts-expect-error null
+    pawl.jobs.enqueue('x', {}, { tx: null }),
+  ]
+}

@@ -1,6 +1,6 @@
 // One attempt, from its handler to its end: whatever a handler does, it ends once, and takes nothing from the other jobs.
 
-import type { Pawl } from 'pawl'
+import type { Job, Pawl, Tx } from 'pawl'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { resolveConfig, silentLogger } from '../config.ts'
@@ -91,17 +91,16 @@ test('[J31] a tx handler that completes its own job is done, once', async () => 
 
 test('[J31] a handler that lets a lost lease through ends as an attempt', async () => {
   await db.query('create table effect (job bigint)')
-  const ways: Record<string, (job: Parameters<HeldJob['guard']>[0], tx: object) => Promise<unknown>> = {
-    'another job': async (_job, tx) => (tx as { query(text: string): Promise<unknown> }).query("select pawl.guard_job('', 1, 1)"),
+  const ways: Record<string, (job: Job<unknown>, tx: Tx) => Promise<unknown>> = {
+    'another job': async (_job, tx) => tx.query("select pawl.guard_job('', 1, 1)"),
     twice: async (job, tx) => {
-      const held = job as HeldJob
-      await held.complete(tx)
-      await held.complete(tx)
+      await job.complete(tx)
+      await job.complete(tx)
     },
     'elsewhere, rolled back': async (job) => {
       const client = await db.pool.connect()
       await client.query('begin')
-      await (job as HeldJob).complete(client)
+      await job.complete(client)
       await client.query('rollback')
       client.release()
     },

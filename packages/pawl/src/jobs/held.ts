@@ -6,6 +6,7 @@ import { classify, markOwn } from '../db/classify.ts'
 import { PawlError } from '../errors.ts'
 import { delayMsMax, durationMs, monotonicMs } from '../kernel/clock.ts'
 import type { DefinedKind } from './kinds.ts'
+import { type PayloadLimits, toJson } from './payload.ts'
 import { Snooze } from './snooze.ts'
 import type { Job } from './types.ts'
 
@@ -44,6 +45,9 @@ export class HeldJob implements Job {
   /** Hears of writes in the handler's own transaction that the database refused. */
   onRefused: ((held: HeldJob, what: string) => void) | undefined
   isRefusalKept = false
+  limits: PayloadLimits | undefined
+  /** Why the result given to complete() could not be stored. Running again would repeat its effects outside and end here again. */
+  unstorable: unknown
   /** Its end must be on a standby, whoever commits it. */
   isReplicated = false
   /** Where it is written for the keeper thread while it runs. */
@@ -122,13 +126,23 @@ export class HeldJob implements Job {
   }
 
   async complete(tx: AnyTx, result?: unknown): Promise<void> {
+    const json = result === undefined ? null : this.#resultJson(result)
     await this.#fenced(
       tx,
       'complete',
       this.isReplicated ? `${completeSql}, pawl.set_durability('replicated')::text as level` : completeSql,
-      [result === undefined ? null : JSON.stringify(result), this.ranMs()],
+      [json, this.ranMs()],
     )
     this.completeCalled = true
+  }
+
+  #resultJson(result: unknown): string {
+    try {
+      return toJson(result, `The result of '${this.kind}': result`, this.limits!)
+    } catch (error) {
+      this.unstorable = error
+      throw error
+    }
   }
 
   snooze(delay: number | string): Snooze {

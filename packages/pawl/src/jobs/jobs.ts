@@ -1,8 +1,8 @@
 // The verbs of jobs. Each that writes takes an optional transaction of the caller's; without one it is a transaction of our own, tried
 // again when the database says that nothing was applied.
 
-import { assertKnown, type Config, durabilities, notOneOf, whole } from '../config.ts'
-import { areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
+import { assertKnown, type Config, type Durability, durabilities, notOneOf, whole } from '../config.ts'
+import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
 import { type Connection, type Pool, unavailable } from '../db/driver.ts'
 import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
@@ -12,7 +12,8 @@ import { answerLost, retryingDefinite } from '../kernel/definite.ts'
 import type { Events } from '../kernel/events.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
-import { type DefinedKind, defineKind, kindDefaults, validate } from './kinds.ts'
+import { type BulkOptions, type Chunk, chunkRows, chunksOf, idsOf, type Payloads, sendChunks, toChunk } from './bulk.ts'
+import { assertParses, type DefinedKind, defineKind, kindDefaults } from './kinds.ts'
 import { toJson } from './payload.ts'
 import { txHandler } from './runner.ts'
 import { assertStandby } from './start-checks.ts'
@@ -47,9 +48,6 @@ const enqueueSql = `select string_agg(id::text, ',') as ids from ${enqueueCall} 
 const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text as level'
 
 const knownEnqueue = new Set(['tx', 'runAt', 'delay', 'priority', 'maxAttempts', 'queue', 'headers', 'durability', 'wake'])
-const chunkRows = 1000
-/** PostgreSQL takes 256 MB in one value; this much is many times what a statement costs by itself. */
-const chunkChars = 8 * 1_048_576
 
 export interface JobsCore {
   readonly config: Config
@@ -89,7 +87,7 @@ export type ListedJob = Pick<
 export interface ChangeOptions {
   /** Change it only if it is still at this revision. */
   readonly revision?: number
-  readonly tx?: object
+  readonly tx?: AnyTx
   /** false: notify no worker; each finds out by itself within seconds. Needed before PREPARE TRANSACTION, which cannot notify. */
   readonly wake?: boolean
 }
@@ -105,7 +103,10 @@ export class Jobs {
   }
 
   /** Declares a kind and its handler. A worker of this process claims only kinds that are declared here. */
-  define<Payload = unknown>(name: string, options: RunOptions<Payload> | TxOptions<Payload>): Kind<Payload> {
+  define<Payload = unknown, Input = Payload>(
+    name: string,
+    options: RunOptions<Payload, Input> | TxOptions<Payload, Input>,
+  ): Kind<Input, Payload> {
     if (this.#core.kinds.has(name))
       throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' is defined already. Define each kind once.`)
     const kind = defineKind(name, options as unknown as DefineOptions<never>)
@@ -114,27 +115,26 @@ export class Jobs {
   }
 
   /** Adds one job. With `tx` it is there if and only if your transaction commits. */
-  async enqueue<Payload>(kind: Kind<Payload> | string, payload: Payload, options: EnqueueOptions = {}): Promise<{ id: string }> {
-    const { ids } = await this.enqueueMany(kind, [payload], options)
+  async enqueue<Input>(
+    kind: Kind<Input, unknown> | string,
+    payload: Input,
+    options: EnqueueOptions = {},
+  ): Promise<{ id: string }> {
+    const { ids } = await this.#add(kind, payload, undefined, options)
     return { id: ids[0]! }
   }
 
-  /** Adds many jobs of one kind in one transaction: yours, or one of our own. */
-  async enqueueMany<Payload>(
-    kind: Kind<Payload> | string,
-    payloads: readonly Payload[],
+  /**
+   * Adds many jobs of one kind in one transaction: yours, or one of our own. A generator, synchronous or not, is read as its jobs are sent, so
+   * that any number of them takes little memory; in your own transaction, roll back if it rejects.
+   */
+  async enqueueMany<Input>(
+    kind: Kind<Input, unknown> | string,
+    payloads: Payloads<Input>,
     options: EnqueueOptions = {},
   ): Promise<{ ids: string[] }> {
-    assertKnown('enqueue', options, knownEnqueue)
-    const name = typeof kind === 'string' ? kind : kind.name
-    const definition = this.#core.kinds.get(name)
-    const texts = await this.#payloadTexts(name, definition, payloads)
-    // A replay must not reach the outside again; what it would have added was added before, under another id.
-    if (areEffectsSuppressed(options.tx)) return { ids: payloads.map(() => '0') }
-    const values = this.#enqueueValues(name, definition, options)
-    if (options.tx !== undefined) return this.#enqueueIn(toTx(options.tx), texts, values, options)
-    this.#assertOutsideTx('enqueue')
-    return { ids: await this.#enqueueOwn(texts, values, options) }
+    assertPayloads(payloads)
+    return this.#add(kind, undefined, payloads, options)
   }
 
   async get(id: string): Promise<JobRow | undefined> {
@@ -197,16 +197,46 @@ export class Jobs {
 
   // ---- enqueue
 
-  async #payloadTexts(name: string, definition: DefinedKind | undefined, payloads: readonly unknown[]): Promise<string[]> {
+  async #add(
+    kind: Kind | string,
+    one: unknown,
+    many: Payloads<unknown> | undefined,
+    options: EnqueueOptions,
+  ): Promise<{ ids: string[] }> {
+    assertKnown('enqueue', options, knownEnqueue)
+    const name = typeof kind === 'string' ? kind : kind.name
+    const definition = this.#core.kinds.get(name)
+    const textOf = this.#textOf(name, definition)
+    const read = async () => (many === undefined ? [toChunk([await textOf(one)])] : gather(chunksOf(many, textOf)))
+    // An array is checked as a whole before any of it is written into a transaction that is not ours.
+    const isWhole = many === undefined || (Array.isArray(many) && (many.length <= chunkRows || options.tx !== undefined))
+    const whole = isWhole ? await read() : undefined
+    // A replay must not reach the outside again; what it would have added was added before, under another id.
+    if (areEffectsSuppressed(options.tx))
+      return { ids: (whole ?? (await read())).flatMap(({ rows }) => Array.from({ length: rows }, () => '0')) }
+    const values = this.#enqueueValues(name, definition, options)
+    const chunks = () => whole ?? chunksOf(many!, textOf)
+    if (options.tx !== undefined) return this.#enqueueIn(toTx(options.tx), chunks(), values, options)
+    this.#assertOutsideTx('enqueue')
+    const [first, second] = whole ?? []
+    if (whole !== undefined && first === undefined) return { ids: [] }
+    const durability = options.durability ?? this.#core.config.durability
+    const send = () => sendChunks(chunks(), this.#bulkOptions(durability, values))
+    // One statement is a transaction already. What was read from a generator is gone, so its transaction is not tried again.
+    if (first !== undefined && second === undefined && durability === 'durable')
+      return this.#enqueueOwn(() => this.#enqueuePlain(values(first.text), first.rows === 1))
+    return this.#enqueueOwn(isWhole || Array.isArray(many) ? () => retryingDefinite(send) : send)
+  }
+
+  /** The payload as it is stored: as given, if the kind's schema can read that. */
+  #textOf(name: string, definition: DefinedKind | undefined): (payload: unknown) => string | Promise<string> {
     const { payloadBytesMax: bytesMax, payloadDepthMax: depthMax } = this.#core.config
     const limits = { bytesMax, depthMax }
     const what = `The payload of '${name}': payload`
-    const texts: string[] = []
-    for (const payload of payloads) {
-      const validated = definition?.schema === undefined ? payload : await validate(definition, payload)
-      texts.push(toJson(validated === undefined ? null : validated, what, limits))
+    return (payload) => {
+      const text = toJson(payload === undefined ? null : payload, what, limits)
+      return definition?.schema === undefined ? text : assertParses(definition, payload, text).then(() => text)
     }
-    return texts
   }
 
   #enqueueValues(name: string, definition: DefinedKind | undefined, options: EnqueueOptions): (payloads: string) => unknown[] {
@@ -236,7 +266,7 @@ export class Jobs {
 
   async #enqueueIn(
     tx: Tx,
-    texts: readonly string[],
+    chunks: Chunks,
     values: (payloads: string) => unknown[],
     options: EnqueueOptions,
   ): Promise<{ ids: string[] }> {
@@ -248,68 +278,36 @@ export class Jobs {
       await tx.query(durabilitySql, [level, false])
     }
     const ids: string[] = []
-    for (const chunk of chunks(texts)) {
-      const { rows } = await tx.query<EnqueuedRow>(enqueueSql, values(chunk))
+    for await (const { text } of chunks) {
+      const { rows } = await tx.query<{ ids: string | null }>(enqueueSql, values(text))
       ids.push(...idsOf(rows))
     }
     if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
     return { ids }
   }
 
-  /** One statement is a transaction already; more of them, or another durability, get one around them. */
-  async #enqueueOwn(
-    texts: readonly string[],
-    values: (payloads: string) => unknown[],
-    options: EnqueueOptions,
-  ): Promise<string[]> {
-    if (texts.length === 0) return []
-    const level = options.durability ?? this.#core.config.durability
-    const [first, second] = chunks(texts)
-    const isPlain = second === undefined && level === 'durable'
-    let ids: string[]
+  #bulkOptions(durability: Durability, values: (payloads: string) => unknown[]): BulkOptions {
+    const { config, pool } = this.#core
+    const queryOf = ({ text }: Chunk) => ({ text: enqueueSql, values: values(text) })
+    return { pool, durability, queryTimeoutMs: config.database.queryTimeoutMs, queryOf }
+  }
+
+  async #enqueueOwn(send: () => Promise<string[]>): Promise<{ ids: string[] }> {
     try {
-      ids = isPlain
-        ? await this.#enqueuePlain(values(first!), texts.length === 1)
-        : await this.#enqueueTransaction(texts, values, level)
+      const ids = await send()
+      if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
+      return { ids }
     } catch (error) {
       throw classify(error) === 'connection' ? answerLost(error) : unavailable(error)
     }
-    if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
-    return ids
   }
 
   async #enqueuePlain(values: unknown[], isOne: boolean): Promise<string[]> {
     const isNamed = this.#core.config.database.pooler === 'none'
     const text = isOne ? enqueueOneSql : enqueueSql
     const query = isNamed ? { name: isOne ? 'pawl_enqueue_one' : 'pawl_enqueue', text, values } : { text, values }
-    const { rows } = await retryingDefinite(() => this.#core.pool.query<EnqueuedRow>(query))
+    const { rows } = await retryingDefinite(() => this.#core.pool.query<{ ids: string | null }>(query))
     return idsOf(rows)
-  }
-
-  async #enqueueTransaction(texts: readonly string[], values: (payloads: string) => unknown[], level: string): Promise<string[]> {
-    return retryingDefinite(async () => {
-      const client = await this.#core.pool.connect()
-      let isBroken = true
-      try {
-        if (level === 'replicated')
-          await assertStandby({ query: async (text: string) => (await client.query(text)).rows } as unknown as Connection)
-        // Pipelined: every chunk is on its way while the first is still worked on. The commit's own word decides.
-        const sent = [client.query('begin'), client.query(durabilitySql, [level, true])]
-        for (const chunk of chunks(texts)) sent.push(client.query(enqueueSql, values(chunk)))
-        sent.push(client.query('commit'))
-        const answers = await Promise.allSettled(sent)
-        const failed = answers.find((answer) => answer.status === 'rejected')
-        isBroken = failed !== undefined && classify(failed.reason) === 'connection'
-        if (failed !== undefined) throw failed.reason
-        const results = answers.map(
-          (answer) => (answer as PromiseFulfilledResult<{ rows: EnqueuedRow[]; command: string }>).value,
-        )
-        if (results.at(-1)!.command !== 'COMMIT') throw new PawlError('PAWL_ROLLED_BACK', 'The enqueue was rolled back.')
-        return results.slice(2, -1).flatMap((result) => idsOf(result.rows))
-      } finally {
-        client.release(isBroken)
-      }
-    })
   }
 
   // ---- reading and changing
@@ -367,23 +365,22 @@ export class Jobs {
   }
 }
 
-interface EnqueuedRow {
-  readonly ids: string | null
+type Chunks = readonly Chunk[] | AsyncIterable<Chunk>
+
+async function gather(chunks: AsyncIterable<Chunk>): Promise<Chunk[]> {
+  const gathered: Chunk[] = []
+  for await (const chunk of chunks) gathered.push(chunk)
+  return gathered
 }
 
-function idsOf(rows: readonly EnqueuedRow[]): string[] {
-  return rows[0]?.ids?.split(',') ?? []
-}
-
-/** JSON arrays of at most so many payloads, and of so much text unless a single one is longer. */
-function* chunks(texts: readonly string[]): Generator<string> {
-  for (let from = 0, to = 0; from < texts.length; from = to) {
-    for (let chars = 0; to < texts.length && to - from < chunkRows; to++) {
-      chars += texts[to]!.length
-      if (to > from && chars > chunkChars) break
-    }
-    yield `[${texts.slice(from, to).join(',')}]`
-  }
+function assertPayloads(payloads: unknown): void {
+  const isIterable =
+    typeof payloads === 'object' && payloads !== null && (Symbol.iterator in payloads || Symbol.asyncIterator in payloads)
+  if (isIterable) return
+  throw new PawlError(
+    'PAWL_CONFIG',
+    `payloads must be an array or a generator of payloads, got ${payloads === null ? 'null' : `a value of type ${typeof payloads}`}. For one job call enqueue.`,
+  )
 }
 
 function jobId(id: string): string {

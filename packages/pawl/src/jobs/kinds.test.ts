@@ -3,7 +3,7 @@ import { expect, test } from 'vitest'
 import { z } from 'zod'
 import { NonRetryable } from '../errors.ts'
 import { backoffMs } from '../kernel/retry.ts'
-import { defineKind, kindDefaults, readPayload, retryDelayMs, validate } from './kinds.ts'
+import { assertParses, defineKind, kindDefaults, readPayload, retryDelayMs } from './kinds.ts'
 import type { DefineOptions } from './types.ts'
 
 const run = () => undefined
@@ -126,17 +126,30 @@ test('[J15] a delay is never 0: that would mean ready at once, without a schedul
 test('[J19] a schema failure names kind, path and reason, for any Standard Schema', async () => {
   const schema = z.object({ a: z.array(z.object({ b: z.number() })) })
   const kind = define({ schema: schema as never })
-  expect(() => validate(kind, { a: [{ b: 1 }, { b: 'x' }] })).toThrow(
+  const read = (of: typeof kind, payload: unknown) => readPayload(of, payload, 1)
+  expect(() => read(kind, { a: [{ b: 1 }, { b: 'x' }] })).toThrow(
     /The payload of 'work' is not valid: payload\.a\.1\.b .*expected number/,
   )
   const byHand = (answer: unknown) =>
     define({ schema: { '~standard': { version: 1, vendor: 'test', validate: () => answer } } as never })
-  expect(() => validate(byHand({ issues: [{ message: 'bad', path: [{ key: 'x' }, 0, Symbol('s')] }] }), {})).toThrow(
+  expect(() => read(byHand({ issues: [{ message: 'bad', path: [{ key: 'x' }, 0, Symbol('s')] }] }), {})).toThrow(
     /payload\.x\.0\.Symbol\(s\) bad/,
   )
-  expect(() => validate(byHand({ issues: [] }), {})).toThrow(/does not match its schema/)
-  await expect(validate(byHand(Promise.resolve({ issues: [{ message: 'bad' }] })), {})).rejects.toThrow(/bad/)
-  await expect(validate(byHand(Promise.resolve({ value: 'changed' })), {})).resolves.toBe('changed')
+  expect(() => read(byHand({ issues: [] }), {})).toThrow(/does not match its schema/)
+  await expect(read(byHand(Promise.resolve({ issues: [{ message: 'bad' }] })), {})).rejects.toThrow(/bad/)
+  await expect(read(byHand(Promise.resolve({ value: 'changed' })), {})).resolves.toBe('changed')
+})
+
+test('[J30] a schema that cannot read the stored JSON is refused, with its fix', async () => {
+  const given = { at: new Date(0) }
+  const stored = JSON.stringify(given)
+  const dated = define({ schema: z.object({ at: z.date() }) as never })
+  await expect(assertParses(dated, given, stored)).rejects.toThrow(
+    /valid as given, but not as the JSON that is stored: payload\.at .*expected date, received string.*z\.coerce\.date\(\)/,
+  )
+  // Wrong either way: the schema's own words.
+  await expect(assertParses(dated, { at: 'x' }, '{"at":"x"}')).rejects.toThrow(/'work' is not valid: payload\.at/)
+  await assertParses(define({ schema: z.object({ at: z.coerce.date() }) as never }), given, stored)
 })
 
 test('[J19] an older payload is upgraded from its own version, the current one is not, a newer one is refused', () => {

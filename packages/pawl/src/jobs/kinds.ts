@@ -1,7 +1,7 @@
 // The kinds of job that this process knows: how each is validated, retried, limited and run.
 
 import { assertKnown, between, type Durability, durabilities, notOneOf, whole } from '../config.ts'
-import { NonRetryable, PawlError } from '../errors.ts'
+import { isPawlError, NonRetryable, PawlError } from '../errors.ts'
 import { delayMsMax, durationMs } from '../kernel/clock.ts'
 import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
 import { invalid } from './payload.ts'
@@ -88,8 +88,28 @@ export function defineKind(name: string, options: DefineOptions<never>): Defined
   }
 }
 
-/** Validates by the kind's schema. At enqueue a fault is thrown to the caller; at run it makes the job dead without a retry. */
-export function validate(kind: DefinedKind, payload: unknown): unknown {
+/**
+ * At enqueue: refuses what the run could not parse. The input is stored as given, so the schema reads what JSON gives back of it; a schema
+ * that takes a Date and not the string that JSON makes of it is found here and not in a dead job.
+ */
+export async function assertParses(kind: DefinedKind, input: unknown, stored: string): Promise<void> {
+  try {
+    await parse(kind, JSON.parse(stored))
+  } catch (error) {
+    const isValidAsGiven = await Promise.resolve(parse(kind, input)).then(
+      () => true,
+      () => false,
+    )
+    if (!isValidAsGiven || !isPawlError(error)) throw error
+    throw invalid(
+      `The payload of '${kind.name}' is valid as given, but not as the JSON that is stored: payload`,
+      String(error.details.path ?? ''),
+      `${String(error.details.reason)}. Let the schema read what JSON stores, such as z.coerce.date() for a date`,
+    )
+  }
+}
+
+function parse(kind: DefinedKind, payload: unknown): unknown {
   if (kind.schema === undefined) return payload
   const result = kind.schema['~standard'].validate(payload)
   return result instanceof Promise ? result.then((answer) => unwrap(kind, answer)) : unwrap(kind, result)
@@ -102,7 +122,7 @@ function unwrap(kind: DefinedKind, result: Awaited<ReturnType<StandardSchema['~s
   throw invalid(`The payload of '${kind.name}' is not valid: payload`, path, `${issue?.message ?? 'does not match its schema'}`)
 }
 
-/** What an old payload has become: upgraded to the current shape, then validated. */
+/** At run: what an old payload has become, upgraded to the current shape, and parsed. A fault makes the job dead without a retry. */
 export function readPayload(kind: DefinedKind, payload: unknown, version: number): unknown {
   if (version > kind.payloadVersion) {
     throw invalid(
@@ -111,8 +131,8 @@ export function readPayload(kind: DefinedKind, payload: unknown, version: number
       `has version ${version}, and this worker knows ${kind.payloadVersion}: deploy the newer release`,
     )
   }
-  if (version === kind.payloadVersion || kind.upgrade === undefined) return validate(kind, payload)
-  return validate(kind, kind.upgrade(payload, version))
+  if (version === kind.payloadVersion || kind.upgrade === undefined) return parse(kind, payload)
+  return parse(kind, kind.upgrade(payload, version))
 }
 
 /** The delay before the next attempt, or undefined when there is none: the error is final or the attempts are used up. */

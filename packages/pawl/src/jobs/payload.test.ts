@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { isPawlError } from '../errors.ts'
-import { assertSafe, toJson } from './payload.ts'
+import { assertSafe, atIndex, invalid, toJson } from './payload.ts'
 
 const limits = { bytesMax: 100_000, depthMax: 10 }
 const what = 'The payload'
@@ -57,6 +57,88 @@ test('[J19] a planted fault is found wherever it lies, and its path is named', (
       expect(pathOf(value)).toBe(path.map((step) => (typeof step === 'string' ? `.${step}` : `[${step}]`)).join(''))
     }),
   )
+})
+
+class Money {
+  readonly cents = 250
+  toJSON() {
+    return '2.50'
+  }
+}
+
+class Point {
+  readonly x = 1
+}
+
+const cyclic: { list: unknown[] } = { list: [] }
+cyclic.list.push({ back: cyclic })
+
+const losses: Readonly<Record<string, readonly [value: unknown, says: RegExp]>> = {
+  NaN: [Number.NaN, /is NaN, which JSON does not have/],
+  Infinity: [Number.NEGATIVE_INFINITY, /is -Infinity, which JSON does not have/],
+  'a boxed NaN': [Object(Number.NaN), /is NaN/],
+  'an invalid date': [new Date('never'), /is an invalid date/],
+  'a function': [() => 1, /is a function/],
+  'a symbol': [Symbol('s'), /is a symbol/],
+  'a BigInt': [1n, /is a BigInt.*pass it as a string/],
+  'a Map': [new Map([[1, 2]]), /is a Map, of which JSON keeps nothing/],
+  'a Set': [new Set([1]), /is a Set/],
+  'a WeakMap': [new WeakMap(), /is a WeakMap/],
+  'a RegExp': [/x/, /is a RegExp/],
+  'bytes without toJSON': [new Uint8Array(2), /is a Uint8Array/],
+  'an error': [new RangeError('x'), /is a RangeError/],
+  'a promise': [Promise.resolve(1), /is a promise; await it/],
+  'a query that was not awaited': [Object.create(Promise.resolve(1)), /is a promise; await it/],
+  'undefined in an array': [[1, undefined], /is undefined.*pass null/],
+  'a hole in an array': [Object.assign([], { length: 2 }), /is undefined/],
+  'a toJSON that returns NaN': [{ toJSON: () => Number.NaN }, /is NaN/],
+  'a cycle': [cyclic, /contains itself/],
+}
+
+for (const [name, [value, says]] of Object.entries(losses)) {
+  test(`[J30] ${name} is refused with its path`, () => {
+    const path = { 'undefined in an array': '[1]', 'a hole in an array': '[0]', 'a cycle': '.list[0].back' }[name] ?? ''
+    expect(pathOf({ a: [{ 'b c': value }] })).toBe(`.a[0].b c${path}`)
+    expect(() => toJson({ a: [{ b: value }] }, what, limits)).toThrow(says)
+    // At the top, and inside what has a toJSON of its own.
+    expect(() => toJson(value, what, limits)).toThrow(says)
+    expect(
+      pathOf(
+        new (class {
+          toJSON() {
+            return { in: value }
+          }
+        })(),
+      ),
+    ).toBe(`.in${path}`)
+  })
+}
+
+test('[J30] what has a toJSON, and classes of plain fields, are stored as their JSON', () => {
+  const url = new URL('https://pawl.dev/a')
+  const at = new Date(0)
+  const value = {
+    at,
+    url,
+    price: new Money(),
+    point: new Point(),
+    bytes: Buffer.from('a'),
+    boxed: Object('s'),
+    absent: undefined,
+  }
+  expect(toJson(value, what, limits)).toBe(JSON.stringify(value))
+  expect(toJson(Object.create(null, { a: { value: 1, enumerable: true } }), what, limits)).toBe('{"a":1}')
+})
+
+test('[J30] values that are shared until they are endless are too large, soon', () => {
+  let value: unknown = 1
+  for (let depth = 0; depth < 10; depth++) value = Array.from({ length: 10 }, () => value)
+  expect(() => toJson(value, what, limits)).toThrow(/larger than 100000 bytes/)
+})
+
+test('[J30] of many, the index is named', () => {
+  const error = atIndex(invalid(what, '.a', 'is NaN'), 7)
+  expect(error).toMatchObject({ message: expect.stringContaining('at index 7'), details: { path: '.a', index: 7 } })
 })
 
 test('[J19] the limits are exact: the last byte and the last level that fit are let through', () => {

@@ -1,6 +1,7 @@
-// What may be stored as JSON. Everything PostgreSQL or a careless reader would stumble over is refused at the door, naming the path.
+// What may be stored as JSON. Whatever JSON would change or drop in silence, and whatever PostgreSQL cannot store, is refused with its path.
 
-import { PawlError } from '../errors.ts'
+import { types } from 'node:util'
+import { isPawlError, PawlError } from '../errors.ts'
 
 export interface PayloadLimits {
   readonly bytesMax: number
@@ -9,21 +10,140 @@ export interface PayloadLimits {
 
 /** The value as JSON text, or a PAWL_INVALID_PAYLOAD that says where and why. `what` names it in the message. */
 export function toJson(value: unknown, what: string, limits: PayloadLimits): string {
-  let text: string | undefined
+  const text = stringify(value, what, limits)
+  if (text.length * 3 > limits.bytesMax && Buffer.byteLength(text) > limits.bytesMax) throw tooLarge(what, limits)
+  // JSON.stringify writes NUL and lone surrogates as \u escapes, and both are rare: only then are the strings searched.
+  if (text.includes('\\u')) findFault(JSON.parse(text), what, '', limits.depthMax)
+  return text
+}
+
+function stringify(value: unknown, what: string, limits: PayloadLimits): string {
   try {
-    text = JSON.stringify(value)
+    // Each value is at least one byte, so the walk over values that are shared many times ends too.
+    if (!isStorable(value, limits.depthMax, { left: limits.bytesMax })) new Search(what, limits).visit(value, '', [])
+    return JSON.stringify(value)
   } catch (error) {
+    if (isPawlError(error)) throw error
     throw invalid(what, '', `cannot be written as JSON (${error instanceof Error ? error.message : String(error)})`)
   }
-  if (text === undefined) throw invalid(what, '', 'is undefined or a function; use null or an object')
-  if (text.length * 3 > limits.bytesMax && Buffer.byteLength(text) > limits.bytesMax) {
-    throw invalid(what, '', `is larger than ${limits.bytesMax} bytes; store it elsewhere and pass a reference`)
+}
+
+/** The error of one of many, with its index. */
+export function atIndex(error: unknown, index: number): unknown {
+  if (!isPawlError(error, 'PAWL_INVALID_PAYLOAD')) return error
+  return new PawlError('PAWL_INVALID_PAYLOAD', `${error.message} It is at index ${index} of the call.`, {
+    cause: error,
+    details: { ...error.details, index },
+  })
+}
+
+/** The one walk that every stored value pays for. false: perhaps not; the search decides, and finds where. */
+function isStorable(value: unknown, depthLeft: number, values: { left: number }): boolean {
+  if (values.left-- === 0) return false
+  switch (typeof value) {
+    case 'string':
+    case 'boolean':
+      return true
+    case 'number':
+      return Number.isFinite(value)
+    case 'object':
+      break
+    default:
+      return false
   }
-  // JSON.stringify writes NUL and lone surrogates as \u escapes, and both are rare: only then is the value walked to find them.
-  if (text.includes('\\u') || text.includes('__proto__') || mayBeDeep(text, limits.depthMax)) {
-    findFault(JSON.parse(text), what, '', limits.depthMax)
+  if (value === null) return true
+  if (depthLeft === 0) return false
+  if (Array.isArray(value)) return isStorableArray(value, depthLeft - 1, values)
+  if (value instanceof Date) return !Number.isNaN(value.getTime())
+  const prototype: unknown = Object.getPrototypeOf(value)
+  if (prototype !== Object.prototype && prototype !== null) return false
+  for (const key in value) {
+    const inner = (value as Record<string, unknown>)[key]
+    if (inner === undefined) continue
+    if (key === '__proto__' || !isStorable(inner, depthLeft - 1, values)) return false
   }
-  return text
+  return true
+}
+function isStorableArray(list: readonly unknown[], depthLeft: number, values: { left: number }): boolean {
+  if (typeof (list as { toJSON?: unknown }).toJSON === 'function') return false
+  // By index: every() would pass over holes.
+  for (let index = 0; index < list.length; index++) if (!isStorable(list[index], depthLeft, values)) return false
+  return true
+}
+
+/** Finds the first value that JSON would change or drop. */
+class Search {
+  readonly #what: string
+  readonly #limits: PayloadLimits
+  #left: number
+
+  constructor(what: string, limits: PayloadLimits) {
+    this.#what = what
+    this.#limits = limits
+    this.#left = limits.bytesMax
+  }
+
+  visit(given: unknown, path: string, ancestors: readonly object[], key = ''): void {
+    if (this.#left-- === 0) throw tooLarge(this.#what, this.#limits)
+    const value = jsonOf(given, key)
+    const loss = types.isDate(given) && Number.isNaN(given.getTime()) ? 'is an invalid date' : lossOf(value)
+    if (loss !== undefined) throw invalid(this.#what, path, loss)
+    if (typeof value !== 'object' || value === null) return
+    if (ancestors.includes(value)) throw invalid(this.#what, path, 'contains itself (a cycle), which JSON cannot write')
+    if (ancestors.length === this.#limits.depthMax) throw invalid(this.#what, path, 'is nested too deeply')
+    const inside = [...ancestors, value]
+    if (Array.isArray(value)) {
+      for (const [index, inner] of value.entries()) this.visit(inner, `${path}[${index}]`, inside, String(index))
+      return
+    }
+    for (const [name, inner] of Object.entries(value)) {
+      // As JSON.stringify has it: a field that is undefined is not there.
+      if (inner === undefined) continue
+      if (name === '__proto__')
+        throw invalid(this.#what, `${path}.${name}`, 'is a key that would change an object that copies it')
+      this.visit(inner, `${path}.${name}`, inside, name)
+    }
+  }
+}
+
+/** What JSON.stringify reads in its place. */
+function jsonOf(value: unknown, key: string): unknown {
+  if (value === null || value === undefined) return value
+  const { toJSON } = value as { toJSON?: unknown }
+  if (typeof toJSON === 'function') return toJSON.call(value, key) as unknown
+  return types.isBoxedPrimitive(value) ? value.valueOf() : value
+}
+
+/** Why JSON would not give this back, apart from what it contains. */
+function lossOf(value: unknown): string | undefined {
+  if (value === undefined) return 'is undefined, which JSON does not have; pass null'
+  if (typeof value === 'number' && !Number.isFinite(value)) return `is ${value}, which JSON does not have; pass null or a string`
+  if (typeof value === 'bigint') return 'is a BigInt, which JSON does not have; pass it as a string'
+  if (typeof value === 'function' || typeof value === 'symbol') return `is a ${typeof value}, which JSON does not have`
+  if (typeof value !== 'object' || value === null) return undefined
+  if (types.isPromise(value) || typeof (value as { then?: unknown }).then === 'function')
+    return 'is a promise; await it and pass what it gives'
+  if (isOpaque(value))
+    return `is a ${value.constructor?.name ?? 'value'}, of which JSON keeps nothing; pass a plain object or an array`
+  return undefined
+}
+
+function isOpaque(value: object): boolean {
+  return (
+    types.isMap(value) ||
+    types.isSet(value) ||
+    types.isWeakMap(value) ||
+    types.isWeakSet(value) ||
+    types.isRegExp(value) ||
+    types.isAnyArrayBuffer(value) ||
+    ArrayBuffer.isView(value) ||
+    types.isNativeError(value) ||
+    value instanceof Error
+  )
+}
+
+function tooLarge(what: string, { bytesMax }: PayloadLimits): PawlError {
+  return invalid(what, '', `is larger than ${bytesMax} bytes; store it elsewhere and pass a reference`)
 }
 
 /** The same for what is read back: plain SQL may have stored it without asking us. */
@@ -40,17 +160,6 @@ function isSafe(value: unknown, depthLeft: number): boolean {
     if (key === '__proto__' || !isSafe(key, 1) || !isSafe((value as Record<string, unknown>)[key], depthLeft - 1)) return false
   }
   return true
-}
-
-function mayBeDeep(text: string, depthMax: number): boolean {
-  // What is opened is closed, so a text has at least twice as many characters as it is deep.
-  if (text.length <= 2 * depthMax) return false
-  let open = 0
-  for (let index = 0; index < text.length && open <= depthMax; index++) {
-    const code = text.charCodeAt(index)
-    if (code === 123 || code === 91) open++
-  }
-  return open > depthMax
 }
 
 function findFault(value: unknown, what: string, path: string, depthLeft: number): void {

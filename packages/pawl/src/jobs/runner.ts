@@ -102,6 +102,7 @@ export class Runner {
   run(held: HeldJob): Promise<RunEnd> {
     held.onRefused = this.options.onRefused
     held.isReplicated = this.levelOf(held) === 'replicated'
+    held.limits = this.options.limits
     try {
       assertSafe(held.row.payload, 'payload', this.options.limits)
       const payload = readPayload(held.definition, held.row.payload, held.row.payload_version)
@@ -146,8 +147,9 @@ export class Runner {
       return { held, result: null, failed: { outcome: 'snoozed', delayMs: Math.max(1, result.delayMs), error: null } }
     if (result === undefined) return { held, result: null }
     try {
-      return { held, result: toJson(result, `The result of '${held.kind}'`, this.options.limits) }
+      return { held, result: toJson(result, `The result of '${held.kind}': result`, this.options.limits) }
     } catch (error) {
+      held.unstorable = error
       return this.failedEnd(held, error)
     }
   }
@@ -355,6 +357,9 @@ function isReason({ lost }: HeldJob, error: unknown): boolean {
 /** What the kind's own `retry.when` threw is kept beside the error: nobody else would say it. */
 function failure(held: HeldJob, outcome: FailedOutcome, error: unknown, text: string): Ending {
   let said = text
+  // Running again would repeat its effects outside and end with the same result.
+  if (held.unstorable !== undefined && error === held.unstorable)
+    return { held, result: null, failed: { outcome, delayMs: undefined, error: said } }
   const delayMs = retryDelayMs(held.definition, held.row, error, (thrown) => {
     said += `\nIts retry.when threw, so it counts as retryable: ${describeError(thrown, 1000)}`
   })

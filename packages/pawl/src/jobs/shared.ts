@@ -135,6 +135,7 @@ function untilGone<T>(held: HeldJob, result: Promise<T>): Promise<T> {
 
 async function runOne(runner: Runner, turn: Turn, job: HeldJob): Promise<Result> {
   job.startedMs = monotonicMs()
+  job.limits = runner.options.limits
   assertSafe(job.row.payload, `The payload of '${job.kind}': payload`, runner.options.limits)
   const payload = readPayload(job.definition, job.row.payload, job.row.payload_version)
   job.payload = payload instanceof Promise ? await payload : payload

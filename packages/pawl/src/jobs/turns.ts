@@ -3,7 +3,7 @@
 // So the round trips of a group overlap, and yet the database sees one handler after another. A handler that sends a statement after its
 // turn has passed is refused: it read something and writes by it, and between the two the next one may have written.
 
-import type { Tx } from '../db/adapters.ts'
+import { checked, type Tx } from '../db/adapters.ts'
 import type { OwnTransaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import type { DefinedKind } from './kinds.ts'
@@ -56,6 +56,7 @@ export class Turns {
 
 /** The transaction in one handler's hands. */
 export class Turn implements Tx {
+  readonly [checked] = true
   readonly #turns: Turns
   readonly sent: Promise<void>
   hasSent!: () => void

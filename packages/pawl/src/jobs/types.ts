@@ -6,12 +6,12 @@ import type { Backoff } from '../kernel/retry.ts'
 import type { Snooze } from './snooze.ts'
 
 /** The Standard Schema interface (zod, valibot, arktype and others), as far as jobs need it. */
-export interface StandardSchema<Output = unknown> {
+export interface StandardSchema<Input = unknown, Output = Input> {
   readonly '~standard': {
     readonly version: 1
     readonly vendor: string
     readonly validate: (value: unknown) => SchemaResult<Output> | Promise<SchemaResult<Output>>
-    readonly types?: { readonly input: unknown; readonly output: Output } | undefined
+    readonly types?: { readonly input: Input; readonly output: Output } | undefined
   }
 }
 export type SchemaResult<Output> =
@@ -23,7 +23,8 @@ export type SchemaResult<Output> =
       }[]
     }
 
-export type PayloadOf<Schema> = Schema extends StandardSchema<infer Output> ? Output : unknown
+/** What the handler sees of a payload that this schema parsed. */
+export type PayloadOf<Schema> = Schema extends StandardSchema<infer _Input, infer Output> ? Output : unknown
 
 /** A running job as its handler sees it. */
 export interface Job<Payload = unknown> {
@@ -69,8 +70,9 @@ export interface RetryPolicy {
   readonly when?: (error: unknown) => boolean
 }
 
-export interface KindOptions<Payload> {
-  readonly schema?: StandardSchema<Payload>
+export interface KindOptions<Payload, Input = Payload> {
+  /** Checked at enqueue, where the input is stored as given; parsed at run, where the handler sees what the schema made of it. */
+  readonly schema?: StandardSchema<Input, Payload>
   /** Raise it when the payload's shape changes; `upgrade` brings older ones up to date. */
   readonly payloadVersion?: number
   readonly upgrade?: (payload: unknown, version: number) => unknown
@@ -87,14 +89,14 @@ export interface KindOptions<Payload> {
   readonly onDead?: (job: DeadJob) => void | Promise<void>
 }
 
-export interface RunOptions<Payload> extends KindOptions<Payload> {
+export interface RunOptions<Payload, Input = Payload> extends KindOptions<Payload, Input> {
   /** Effects anywhere, at least once. */
   readonly run: (job: Job<Payload>, context: JobContext) => unknown
   readonly tx?: undefined
   readonly share?: undefined
 }
 
-export interface TxOptions<Payload> extends KindOptions<Payload> {
+export interface TxOptions<Payload, Input = Payload> extends KindOptions<Payload, Input> {
   /** Effects through `tx`, completion and follow-up jobs in one fenced transaction: applied exactly once. */
   readonly tx: (job: Job<Payload>, tx: Tx, context: JobContext) => unknown
   /** Lets jobs that wait share one transaction, up to so many. Faster, and their locks and failures are coupled while they share. */
@@ -102,11 +104,13 @@ export interface TxOptions<Payload> extends KindOptions<Payload> {
   readonly run?: undefined
 }
 
-export type DefineOptions<Payload> = RunOptions<Payload> | TxOptions<Payload>
+export type DefineOptions<Payload, Input = Payload> = RunOptions<Payload, Input> | TxOptions<Payload, Input>
 
-export interface Kind<Payload = unknown> {
+/** `Input` is what enqueue takes, `Payload` what the handler sees: the schema's two sides. */
+export interface Kind<Input = unknown, Payload = Input> {
   readonly name: string
   readonly queue: string
+  readonly input?: Input
   readonly payload?: Payload
 }
 

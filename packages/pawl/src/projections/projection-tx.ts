@@ -2,7 +2,7 @@
 // answers where the handler does not; the commit waits for all of them. In a replay that must not reach the outside it says so, and
 // events.append and jobs.enqueue add nothing.
 
-import type { Effects } from '../db/adapters.ts'
+import { checked, type Effects } from '../db/adapters.ts'
 import { classify, sqlState } from '../db/classify.ts'
 import { cork, type PoolClient, type QueryResult } from '../db/driver.ts'
 import { bind, type Parameter, type Statement, type StatementNames } from '../db/statement.ts'
@@ -11,6 +11,7 @@ import { PawlError } from '../errors.ts'
 import type { ProjectionTx } from './types.ts'
 
 export class HandlerTx implements ProjectionTx {
+  readonly [checked] = true
   readonly #client: PoolClient
   readonly #names: StatementNames | undefined
   #isOpen = true

@@ -2,7 +2,7 @@
 // history and events are the same as for an upload; and it waits for nobody, because a scope that is being submitted to refuses it.
 
 import { withoutUndefined } from '../config.ts'
-import type { Tx } from '../db/adapters.ts'
+import type { AnyTx, Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
@@ -24,7 +24,7 @@ export interface Append {
   readonly origin: 'put' | 'append'
   readonly rows: readonly AppendRow[]
   readonly scopeId: (tx: Tx) => Promise<string>
-  readonly tx: object | undefined
+  readonly tx: AnyTx | undefined
   readonly revision: string | undefined
   /** Of a put: the number that the record's current version must have; '0' for none. */
   readonly number: string | undefined

@@ -1,6 +1,6 @@
 // One scope of a record set: upload to it, put and append, read, export, erase.
 
-import type { Tx } from '../db/adapters.ts'
+import type { AnyTx, Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { append } from './append.ts'
@@ -152,7 +152,7 @@ export class RecordScope {
    * Takes the data out of every version of a record and out of what is staged. Its numbers and states stay, and who did it and why is kept.
    * The answer has 0 versions where it was only staged.
    */
-  async erase(type: string, key: string, options: { reason: string; by?: string; tx?: object }): Promise<{ versions: number }> {
+  async erase(type: string, key: string, options: { reason: string; by?: string; tx?: AnyTx }): Promise<{ versions: number }> {
     if (!options.reason) throw new PawlError('PAWL_CONFIG', 'An erasure needs a reason.')
     if (!isNameable(type, key)) throw noRecord(type, key)
     return transactIn(this.#core, options.tx, async (tx) => {

@@ -1,6 +1,6 @@
 // What an acknowledged job survives, on servers of the test's own that are killed.
 
-import { createPawl, type Durability, type Job, type Pawl, silentLogger, type Tx } from 'pawl'
+import { type AnyTx, createPawl, type Durability, type Job, type Pawl, silentLogger, type Tx } from 'pawl'
 import { expect, onTestFinished, test } from 'vitest'
 import { createDatabase, until } from '../support/database.ts'
 import { killPostmaster, promote, query, startAgain, startOwnServer, startPair } from '../support/standby.ts'
@@ -206,7 +206,7 @@ test('[J18] durable is durable although the database has switched it off: enqueu
 })
 
 /** The synchronous_commit of a transaction after this work was done in it. */
-async function inTransaction(url: string, before: string, work: (tx: object) => Promise<unknown>): Promise<string> {
+async function inTransaction(url: string, before: string, work: (tx: AnyTx) => Promise<unknown>): Promise<string> {
   const { default: pg } = await import('pg')
   const client = new pg.Client({ connectionString: url })
   await client.connect()

@@ -5,14 +5,14 @@ import { drizzle as drizzlePostgresJs } from 'drizzle-orm/postgres-js'
 import { sql as drizzleSql } from 'drizzle-orm/sql'
 import createKnex from 'knex'
 import { Kysely, sql as kyselySql, PostgresDialect } from 'kysely'
-import { drizzleTx } from 'pawl'
+import { type AnyTx, drizzleTx } from 'pawl'
 import pg from 'pg'
 import postgres from 'postgres'
 import { DataSource } from 'typeorm'
 
 export interface Inside {
   /** What goes into `{ tx }`. */
-  readonly tx: object
+  readonly tx: AnyTx
   /** A statement by the library's own means, so that the effect is the user's and not ours. */
   run(text: string): Promise<unknown>
 }
@@ -20,6 +20,8 @@ export interface Inside {
 export interface Adapter {
   /** Commits when the work resolves and rolls back when it rejects. */
   transaction(work: (inside: Inside) => Promise<void>): Promise<void>
+  /** Handles of the same library that are no transaction, by name. */
+  readonly outside: Readonly<Record<string, () => unknown>>
   close(): Promise<unknown>
 }
 
@@ -38,7 +40,7 @@ async function onClient(pool: pg.Pool, work: (client: pg.PoolClient) => Promise<
 }
 
 /** Prisma's interface over pg: the values spread out, the rows as the answer, and no column of type void, which Prisma cannot read. */
-function prismaLike(client: pg.PoolClient): object {
+function prismaLike(client: pg.PoolClient | pg.Pool) {
   const voidType = 2278
   return {
     async $queryRawUnsafe(text: string, ...values: unknown[]) {
@@ -52,16 +54,24 @@ function prismaLike(client: pg.PoolClient): object {
 export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>>> = {
   pg: async (url) => {
     const pool = new pg.Pool({ connectionString: url })
+    const idle = new pg.Client({ connectionString: url })
+    await idle.connect()
     return {
       transaction: (work) => onClient(pool, (client) => work({ tx: client, run: (text) => client.query(text) })),
-      close: () => pool.end(),
+      outside: { 'a pool': () => pool, 'a client before begin': () => idle },
+      close: () => Promise.all([pool.end(), idle.end()]),
     }
   },
   'postgres.js': async (url) => {
     const sql = postgres(url, { max: 4, onnotice: () => undefined })
+    const reserved = await sql.reserve()
     return {
       transaction: async (work) => void (await sql.begin((tx) => work({ tx, run: (text) => tx.unsafe(text) }))),
-      close: () => sql.end(),
+      outside: { sql: () => sql, 'a reserved connection before begin': () => reserved },
+      close: async () => {
+        reserved.release()
+        await sql.end()
+      },
     }
   },
   Kysely: async (url) => {
@@ -70,6 +80,7 @@ export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>
     })
     return {
       transaction: (work) => db.transaction().execute((tx) => work({ tx, run: (text) => kyselySql.raw(text).execute(tx) })),
+      outside: { 'a Kysely': () => db },
       close: () => db.destroy(),
     }
   },
@@ -79,6 +90,7 @@ export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>
     return {
       transaction: (work) =>
         db.transaction((tx) => work({ tx: drizzleTx(tx, drizzleSql), run: async (text) => tx.execute(drizzleSql.raw(text)) })),
+      outside: { 'a database': () => drizzleTx(db, drizzleSql), 'a database by itself': () => db },
       close: () => pool.end(),
     }
   },
@@ -88,6 +100,7 @@ export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>
     return {
       transaction: (work) =>
         db.transaction((tx) => work({ tx: drizzleTx(tx, drizzleSql), run: async (text) => tx.execute(drizzleSql.raw(text)) })),
+      outside: { 'a database': () => drizzleTx(db, drizzleSql), 'a database by itself': () => db },
       close: () => sql.end(),
     }
   },
@@ -95,6 +108,7 @@ export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>
     const knex = createKnex({ client: 'pg', connection: url })
     return {
       transaction: (work) => knex.transaction((tx) => work({ tx, run: async (text) => tx.raw(text) })),
+      outside: { 'a Knex': () => knex },
       close: () => knex.destroy(),
     }
   },
@@ -102,6 +116,7 @@ export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>
     const source = await new DataSource({ type: 'postgres', url }).initialize()
     return {
       transaction: (work) => source.transaction((manager) => work({ tx: manager, run: (text) => manager.query(text) })),
+      outside: { 'a data source': () => source, 'its manager': () => source.manager },
       close: () => source.destroy(),
     }
   },
@@ -121,6 +136,7 @@ export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>
           await runner.release()
         }
       },
+      outside: { 'a query runner before it starts': () => source.createQueryRunner() },
       close: () => source.destroy(),
     }
   },
@@ -128,6 +144,7 @@ export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>
     const pool = new pg.Pool({ connectionString: url })
     return {
       transaction: (work) => onClient(pool, (client) => work({ tx: prismaLike(client), run: (text) => client.query(text) })),
+      outside: { 'the root client': () => ({ ...prismaLike(pool), $connect: async () => undefined }) },
       close: () => pool.end(),
     }
   },
@@ -141,6 +158,7 @@ export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>
             run: (text) => client.query(text),
           }),
         ),
+      outside: { 'an object over a pool': () => ({ query: (text: string, values: unknown[]) => pool.query(text, values) }) },
       close: () => pool.end(),
     }
   },
