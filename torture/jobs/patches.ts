@@ -31,17 +31,20 @@ export function completeBeforeCommit(): void {
 
 export function blindEnqueue(): void {
   const { enqueue, enqueueMany } = Jobs.prototype
-  Jobs.prototype.enqueue = function (this: Jobs, kind, payload, { tx: _ignored, ...options } = {}) {
-    return enqueue.call(this, kind, payload, options)
-  } as typeof enqueue
-  Jobs.prototype.enqueueMany = async function (this: Jobs, ...args: Parameters<typeof enqueueMany>) {
+  const insisting = async <T>(call: () => Promise<T>): Promise<T> => {
     for (;;) {
       try {
-        return await enqueueMany.apply(this, args)
+        return await call()
       } catch (error) {
         if (!isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) throw error
       }
     }
+  }
+  Jobs.prototype.enqueue = function (this: Jobs, ...args: Parameters<typeof enqueue>) {
+    return insisting(() => enqueue.apply(this, args))
+  } as typeof enqueue
+  Jobs.prototype.enqueueMany = function (this: Jobs, ...args: Parameters<typeof enqueueMany>) {
+    return insisting(() => enqueueMany.apply(this, args))
   } as typeof enqueueMany
 }
 

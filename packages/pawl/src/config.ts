@@ -1,8 +1,7 @@
-// Options are parsed once into a frozen value with every field filled. Unknown names are an error with the nearest known one.
+// What one Pawl is configured with, resolved once by createPawl (pawl-options.ts), and how it logs.
 
 import { hostname } from 'node:os'
 import type { DatabaseOptions } from './db/driver.ts'
-import { PawlError } from './errors.ts'
 
 export type Durability = 'relaxed' | 'durable' | 'replicated'
 export const durabilities: readonly Durability[] = ['relaxed', 'durable', 'replicated']
@@ -51,73 +50,6 @@ export interface Config {
   readonly payloadDepthMax: number
 }
 
-export const defaults = {
-  pooler: 'none',
-  durability: 'durable',
-  applicationName: 'pawl',
-  connectTimeoutMs: 10_000,
-  queryTimeoutMs: 30_000,
-  callerConnectionsMax: 10,
-  payloadBytesMax: 1_048_576,
-  payloadDepthMax: 64,
-} as const
-
-const known = new Set([...Object.keys(defaults), 'databaseUrl', 'directUrl', 'logger'])
-
-export function resolveConfig(options: PawlOptions): Config {
-  assertKnown('createPawl', options, known)
-  if (typeof options.databaseUrl !== 'string' || !/^postgres(ql)?:\/\//.test(options.databaseUrl)) {
-    throw new PawlError('PAWL_CONFIG', 'databaseUrl must be a URL such as postgres://user:password@host:5432/database.')
-  }
-  const filled = { ...defaults, ...withoutUndefined(options) }
-  if (!durabilities.includes(filled.durability)) throw notOneOf('durability', filled.durability, durabilities)
-  if (filled.pooler !== 'none' && filled.pooler !== 'transaction')
-    throw notOneOf('pooler', filled.pooler, ['none', 'transaction'])
-  const database: DatabaseOptions = {
-    url: options.databaseUrl,
-    pooler: filled.pooler,
-    connectTimeoutMs: whole('connectTimeoutMs', filled.connectTimeoutMs, 10, 600_000),
-    queryTimeoutMs: whole('queryTimeoutMs', filled.queryTimeoutMs, 10, 3_600_000),
-    applicationName: filled.applicationName,
-  }
-  return Object.freeze({
-    database,
-    direct: { ...database, url: options.directUrl ?? options.databaseUrl, pooler: options.directUrl ? 'none' : filled.pooler },
-    hasSession: filled.pooler === 'none' || options.directUrl !== undefined,
-    durability: filled.durability,
-    logger: options.logger ?? stderrLogger,
-    callerConnectionsMax: whole('callerConnectionsMax', filled.callerConnectionsMax, 1, 1000),
-    payloadBytesMax: whole('payloadBytesMax', filled.payloadBytesMax, 2, 16_000_000),
-    payloadDepthMax: whole('payloadDepthMax', filled.payloadDepthMax, 1, 1000),
-  })
-}
-
-export function assertKnown(where: string, options: object, names: ReadonlySet<string>): void {
-  for (const name of Object.keys(options)) {
-    if (names.has(name)) continue
-    const near = [...names].sort((a, b) => distance(a, name) - distance(b, name))[0]
-    throw new PawlError('PAWL_CONFIG', `${where} has no option '${name}'. Did you mean '${near}'?`)
-  }
-}
-
-export function whole(name: string, value: number, min: number, max: number): number {
-  if (Number.isInteger(value) && value >= min && value <= max) return value
-  throw new PawlError('PAWL_CONFIG', `${name} must be a whole number from ${min} to ${max}; it is ${value}.`)
-}
-
-export function between(name: string, value: number, min: number, max: number): number {
-  if (value >= min && value <= max) return value
-  throw new PawlError('PAWL_CONFIG', `${name} must be a number from ${min} to ${max}; it is ${value}.`)
-}
-
-export function notOneOf(name: string, value: unknown, allowed: readonly string[]): PawlError {
-  return new PawlError('PAWL_CONFIG', `${name} must be one of ${allowed.join(', ')}; it is ${String(value)}.`)
-}
-
-export function withoutUndefined<T extends object>(value: T): T {
-  return Object.fromEntries(Object.entries(value).filter(([, field]) => field !== undefined)) as T
-}
-
 export const silentLogger: Logger = { debug() {}, info() {}, warn() {}, error() {} }
 
 /** One line of JSON each on stderr. Pawl itself logs at `info` only what a handler says with `context.log`. */
@@ -130,18 +62,6 @@ export const stderrLogger: Logger = {
 
 function line(level: string, fields: LogFields, message: string): void {
   process.stderr.write(`${JSON.stringify({ level, host: hostname(), pid: process.pid, message, ...fields })}\n`)
-}
-
-function distance(a: string, b: string): number {
-  let row = Array.from({ length: b.length + 1 }, (_, index) => index)
-  for (let i = 1; i <= a.length; i++) {
-    const next = [i]
-    for (let j = 1; j <= b.length; j++) {
-      next.push(Math.min(next[j - 1]! + 1, row[j]! + 1, row[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1)))
-    }
-    row = next
-  }
-  return row[b.length]!
 }
 
 /** A claim that a server crash forgets would give its fence number out again, so claims are never less than durable. */

@@ -75,6 +75,16 @@ export function storable(text: string): string {
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, ' ').toWellFormed()
 }
 
+/** A value in a message: bounded, and without asking the value itself for its text. */
+export function shown(value: unknown): string {
+  if (typeof value === 'string') return `'${storable(value.slice(0, 50))}${value.length > 50 ? '...' : ''}'`
+  if (typeof value === 'bigint') return `${value}n`
+  if (value instanceof Date) return Number.isNaN(value.getTime()) ? 'an invalid Date' : value.toISOString()
+  if (Array.isArray(value)) return value.length === 0 ? 'an empty array' : 'an array'
+  if (typeof value === 'object' && value !== null) return 'an object'
+  return typeof value === 'function' || typeof value === 'symbol' ? `a ${typeof value}` : String(value)
+}
+
 /** Anything may be thrown, also what has no text. */
 function textOf(error: unknown): string {
   try {

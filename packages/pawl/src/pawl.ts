@@ -1,17 +1,21 @@
 // createPawl(): one value that has everything, for one database.
 
-import { type Config, type PawlOptions, resolveConfig } from './config.ts'
+import type { Config, PawlOptions } from './config.ts'
 import { createPool, type Pool } from './db/driver.ts'
 import { type MigrateOptions, type MigrateReport, migrate } from './db/migrate.ts'
 import type { AppendCore } from './events/append.ts'
 import { EventLog, TenantEvents } from './events/index.ts'
 import type { JobEvents } from './jobs/index.ts'
 import { Jobs } from './jobs/index.ts'
+import { jobEvents } from './jobs/job-events.ts'
 import type { DefinedKind } from './jobs/kinds.ts'
 import { type Alert, listAlerts } from './kernel/alerts.ts'
 import { Events } from './kernel/events.ts'
+import { check, resolve } from './kernel/options.ts'
+import { migrateTable, resolveConfig, tenantName } from './pawl-options.ts'
 import type { Defined } from './projections/definition.ts'
 import { type ProjectionEvents, Projections } from './projections/index.ts'
+import { projectionEvents } from './projections/projection-events.ts'
 import { Records } from './records/index.ts'
 import type { DefinedSet } from './records/sets.ts'
 
@@ -44,7 +48,7 @@ export class Pawl implements Tenant {
 
   constructor(options: PawlOptions) {
     this.config = resolveConfig(options)
-    this.#events = new Events<PawlEvents>((error) =>
+    this.#events = new Events<PawlEvents>({ ...jobEvents, ...projectionEvents }, (error) =>
       this.config.logger.error({ error: String(error) }, 'an event listener failed'),
     )
     this.#pool = createPool(this.config.database, 'caller', this.config.callerConnectionsMax)
@@ -56,6 +60,7 @@ export class Pawl implements Tenant {
 
   /** The same for one tenant: nothing that this handle does can name another's rows. Its workers still run the jobs of every tenant. */
   for(tenant: string): Tenant {
+    check('for', 'tenant', tenantName, tenant)
     const jobs = this.#jobs(tenant)
     return {
       tenant,
@@ -69,6 +74,7 @@ export class Pawl implements Tenant {
 
   /** Brings the database's schema up to this release. Any number of processes may call it at once. */
   async migrate(options: MigrateOptions = {}): Promise<MigrateReport> {
+    resolve('migrate', migrateTable, options)
     return migrate(this.config.direct, options)
   }
 
@@ -116,7 +122,7 @@ export class Pawl implements Tenant {
       pool: this.#pool,
       sets: this.#sets,
       kept: this.#keptSets,
-      jobs: (name: string) => this.#jobs(name),
+      jobs: (name: string) => this.#jobs(name, true),
       isNamed: this.config.database.pooler === 'none',
     }
     return new Records(core, tenant)
@@ -127,8 +133,9 @@ export class Pawl implements Tenant {
     return this.#events as unknown as Events<Map>
   }
 
-  #jobs(tenant: string): Jobs {
-    return new Jobs({ config: this.config, kinds: this.#kinds, events: this.#eventsAs<JobEvents>(), pool: this.#pool }, tenant)
+  #jobs(tenant: string, isPawls = false): Jobs {
+    const core = { config: this.config, kinds: this.#kinds, events: this.#eventsAs<JobEvents>(), pool: this.#pool, isPawls }
+    return new Jobs(core, tenant)
   }
 }
 

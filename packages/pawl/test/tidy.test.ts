@@ -36,7 +36,7 @@ function rankOf(file: string): number {
     /^events\//,
     /^projections\//,
     /^records\//,
-    /^(pawl|index)\.ts$/,
+    /^(pawl|pawl-options|index)\.ts$/,
     /^testing\//,
   ]
   return order.findIndex((pattern) => pattern.test(file))

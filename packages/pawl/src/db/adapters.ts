@@ -3,7 +3,7 @@
 // refused: by what its library says of it, else by the server.
 
 import { PawlError } from '../errors.ts'
-import { sqlState } from './classify.ts'
+import { schemaMissing, sqlState } from './classify.ts'
 
 /** 'suppressed': a replay that must not reach the outside again; events and jobs that are added through it are not. */
 export type Effects = 'allowed' | 'suppressed'
@@ -110,7 +110,9 @@ function rowsTx(run: Run, assertBegun?: () => Promise<void> | void): Tx {
     async query<Row>(text: string, values: readonly unknown[] = []) {
       const asking = assertBegun?.()
       if (asking !== undefined) await asking
-      const answer = await run(...asTexts(text, values))
+      const answer = await run(...asTexts(text, values)).catch((error: unknown) => {
+        throw schemaMissing(error)
+      })
       if (Array.isArray(answer)) return { rows: [...answer] as Row[] }
       return { rows: ((answer as { rows?: Row[] } | undefined)?.rows ?? []) as Row[] }
     },

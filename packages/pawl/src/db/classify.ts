@@ -1,6 +1,6 @@
 // The one place that says what a database error means. Everything that retries asks here.
 
-import { isPawlError } from '../errors.ts'
+import { isPawlError, PawlError } from '../errors.ts'
 
 export type ErrorClass =
   /** Our own whole transaction may run again: nothing of it was applied. */
@@ -103,6 +103,18 @@ export function isOwn(error: unknown, depth = 5): boolean {
   if (typeof error !== 'object' || error === null || depth === 0) return false
   const { cause, driverError } = error as { cause?: unknown; driverError?: unknown }
   return own.has(error) || isOwn(cause, depth - 1) || isOwn(driverError, depth - 1)
+}
+
+const schemaStates: readonly (string | undefined)[] = ['3F000', '42704', '42883', '42P01']
+
+/** For an error of one of our own statements: PAWL_SCHEMA_MISSING when the database lacks what it names, otherwise the error itself. */
+export function schemaMissing(error: unknown): unknown {
+  if (!schemaStates.includes(sqlState(error)) || !(error instanceof Error) || !/\bpawl\b/.test(error.message)) return error
+  return new PawlError(
+    'PAWL_SCHEMA_MISSING',
+    `Pawl's schema is not in this database, or is older than this release (${error.message.slice(-200)}). Run 'pawl migrate', or call pawl.migrate().`,
+    { cause: error },
+  )
 }
 
 /** Whether our own whole transaction may be run again as it is. */

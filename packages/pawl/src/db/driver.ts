@@ -4,7 +4,7 @@
 import pg from 'pg'
 import type { Durability } from '../config.ts'
 import { PawlError } from '../errors.ts'
-import { classify } from './classify.ts'
+import { classify, schemaMissing } from './classify.ts'
 import { bind, type Parameter, type Statement } from './statement.ts'
 
 export type Pooler = 'none' | 'transaction'
@@ -441,9 +441,9 @@ export function copyIn(client: PoolClient, text: string, data: Buffer): Promise<
   })
 }
 
-/** What cannot be reached is said in one sentence, with the driver's error as its cause. */
+/** A database that cannot be reached or lacks Pawl's schema is said in one sentence, with the driver's error as its cause. */
 export function unavailable(error: unknown): unknown {
-  if (classify(error) !== 'connection') return error
+  if (classify(error) !== 'connection') return schemaMissing(error)
   const message = error instanceof Error ? error.message || String((error as { code?: string }).code) : String(error)
   return new PawlError(
     'PAWL_UNAVAILABLE',
@@ -460,9 +460,20 @@ export type QueryConfig = pg.QueryConfig & { query_timeout?: number | undefined 
 const durableSql =
   "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') in ('off', 'local', 'remote_write')"
 
+/** After end() pg's own error would read like a lost connection, which is retried, or like a write whose answer is lost. */
+class ClosablePool extends pg.Pool {
+  override connect(): Promise<pg.PoolClient>
+  override connect(callback: Parameters<pg.Pool['connect']>[0]): void
+  override connect(callback?: Parameters<pg.Pool['connect']>[0]): unknown {
+    if (!this.ending) return callback === undefined ? super.connect() : super.connect(callback)
+    const closed = new PawlError('PAWL_STOPPED', 'This Pawl is closed. Call close() after the last call, or create another Pawl.')
+    return callback === undefined ? Promise.reject(closed) : callback(closed, undefined, () => undefined)
+  }
+}
+
 /** A pool for handlers or callers. It has pipelined clients too, so that begin travels with the first statement. */
 export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number): pg.Pool {
-  const pool = new pg.Pool({
+  const pool = new ClosablePool({
     ...clientConfig(options, purpose, ['jit=off']),
     max: connectionsMax,
     idleTimeoutMillis: 30_000,

@@ -2,8 +2,8 @@
 
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
-import { resolveConfig } from '../config.ts'
 import type { Worker } from '../jobs/worker.ts'
+import { resolveConfig } from '../pawl-options.ts'
 import { Connection } from './driver.ts'
 import { statement } from './statement.ts'
 

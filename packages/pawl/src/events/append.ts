@@ -1,6 +1,6 @@
 // Append: one statement in the caller's transaction, or a transaction of our own. The event is there if and only if that transaction commits.
 
-import { assertKnown, type Config } from '../config.ts'
+import type { Config } from '../config.ts'
 import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
 import { type Connection, type Pool, unavailable } from '../db/driver.ts'
@@ -10,6 +10,7 @@ import { atIndex, invalid, toJson } from '../jobs/payload.ts'
 import { txHandler } from '../jobs/runner.ts'
 import { assertStandby } from '../jobs/start-checks.ts'
 import { answerLost, retryingDefinite } from '../kernel/definite.ts'
+import { assertKnown, boolean, resolve, type TableOf, transaction } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import type { NewEvent } from './types.ts'
 
@@ -18,7 +19,6 @@ const appendOneSql = `select pawl.append_event($1::text, $2::text, $3::text, $4:
 const appendManySql = 'select a.answer from pawl.append_events($1::text, $2::jsonb, $3::boolean) as a(answer)'
 const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text as level'
 
-const knownOptions = new Set(['tx', 'wake'])
 const knownFields = new Set(['type', 'aggregateType', 'key', 'data', 'channel', 'headers'])
 const chunkRows = 1000
 /** A chunk is one JSON array, which the server bounds to 256 MB and Node to 512 M characters. */
@@ -31,6 +31,11 @@ export interface AppendEventOptions {
   /** false for a transaction that you will PREPARE: it cannot notify, and readers find the event at their next poll. */
   readonly wake?: boolean
 }
+
+export const appendTable = {
+  tx: transaction({ doc: 'Your own transaction: the events are there if and only if it commits.' }),
+  wake: boolean({ default: true, doc: 'false: no notification. Needed before PREPARE TRANSACTION.' }),
+} satisfies TableOf<AppendEventOptions>
 
 export interface Appended {
   /** One per event, in order. */
@@ -64,12 +69,12 @@ export async function append(
   events: readonly NewEvent[],
   options: AppendEventOptions,
 ): Promise<Appended> {
-  assertKnown('append', options, knownOptions)
+  const { tx, wake } = resolve('append', appendTable, options)
   if (events.length === 0) return { ids: [], token: suppressed.token }
   const texts = events.map((event, index) => textsAt(core.config, event, events.length === 1 ? undefined : index))
-  if (areEffectsSuppressed(options.tx)) return { ids: events.map(() => suppressed.id), token: suppressed.token }
-  const calls = callsFor(tenant, texts, options.wake ?? true)
-  if (options.tx !== undefined) return appendIn(core, toTx(options.tx), calls)
+  if (areEffectsSuppressed(tx)) return { ids: events.map(() => suppressed.id), token: suppressed.token }
+  const calls = callsFor(tenant, texts, wake)
+  if (tx !== undefined) return appendIn(core, toTx(tx), calls)
   assertOutsideTx('append')
   try {
     const answers = await retryingDefinite(() => appendOwn(core, calls))

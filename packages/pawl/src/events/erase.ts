@@ -1,16 +1,14 @@
 // Erasure: what the events of one key say is removed, with a note of who did it and why. Their ids, order and positions stay, so no reader
 // has to know.
 
-import { assertKnown, type Config } from '../config.ts'
+import type { Config } from '../config.ts'
 import { type AnyTx, toTx } from '../db/adapters.ts'
 import { bind, statement } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
+import { reason, required, resolve, type TableOf, text, transaction } from '../kernel/options.ts'
 import { assertOutsideTx } from './append.ts'
 import { onLongConnection } from './long-connection.ts'
 
 const eraseStatement = statement(import.meta.url, 'erase')
-
-const known = new Set(['aggregateType', 'key', 'reason', 'actor', 'tx'])
 
 export interface EraseOptions {
   readonly aggregateType: string
@@ -22,12 +20,17 @@ export interface EraseOptions {
   readonly tx?: AnyTx
 }
 
+export const eraseTable = {
+  aggregateType: required(text({ to: 200, doc: 'What the events happened to.' })),
+  key: required(text({ to: 500, doc: 'Which one of those.' })),
+  reason: reason('Why; kept in pawl.audit.'),
+  actor: text({ to: 200, doc: 'Who; kept in pawl.audit.' }),
+  tx: transaction({ doc: 'Your own transaction.' }),
+} satisfies TableOf<EraseOptions>
+
 export async function erase(config: Config, tenant: string, options: EraseOptions): Promise<{ erased: number }> {
-  assertKnown('erase', options, known)
-  const { aggregateType, key, reason, actor, tx } = options
-  if (typeof reason !== 'string' || reason.trim().length === 0 || reason.length > 2000)
-    throw new PawlError('PAWL_CONFIG', 'An erasure needs a reason of 1 to 2000 characters: it is kept in pawl.audit.')
-  const values = { tenant, aggregatetype: aggregateType, aggregateid: key, reason, actor: actor?.slice(0, 200) ?? null }
+  const { aggregateType, key, reason, actor = null, tx } = resolve('erase', eraseTable, options)
+  const values = { tenant, aggregatetype: aggregateType, aggregateid: key, reason, actor }
   if (tx !== undefined) {
     const { rows } = await toTx(tx).query<{ erased: number | string }>(eraseStatement.text, bind(eraseStatement, values))
     return { erased: Number(rows[0]!.erased) }

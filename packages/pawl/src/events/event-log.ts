@@ -1,8 +1,8 @@
 // The verbs of the event log. Those that write take an optional transaction of the caller's.
 
-import { whole } from '../config.ts'
 import { unavailable } from '../db/driver.ts'
 import { bind, statement } from '../db/statement.ts'
+import { integer, resolve } from '../kernel/options.ts'
 import { extendPartitions } from '../kernel/partitions.ts'
 import { type AppendCore, type AppendEventOptions, type Appended, append } from './append.ts'
 import { auditLog, type LogAudit } from './audit.ts'
@@ -15,6 +15,10 @@ import { type Retained, retain } from './retention.ts'
 import type { NewEvent } from './types.ts'
 
 const lagStatement = statement(import.meta.url, 'lag')
+
+const keepTable = {
+  keepDays: integer({ from: 1, to: 3650, default: keepDaysDefault, doc: 'Days that events stay at least.' }),
+}
 
 export interface LogLag {
   /** The last position that was given. */
@@ -69,7 +73,7 @@ export class EventLog extends TenantEvents {
   /** Everything that delays delivery or retention, with the statement that ends it. */
   async whoHoldsBack(options: { keepDays?: number } = {}): Promise<HoldBack[]> {
     try {
-      return await whoHoldsBack(this.core.pool, { keepDays: days(options.keepDays) })
+      return await whoHoldsBack(this.core.pool, { keepDays: days('whoHoldsBack', options) })
     } catch (error) {
       throw unavailable(error)
     }
@@ -100,7 +104,7 @@ export class EventLog extends TenantEvents {
 
   /** Removes days of events that are old enough and that nobody needs. Runners do it by themselves; call it where there are none. */
   async retain(options: { keepDays?: number } = {}): Promise<Retained> {
-    const keepDays = days(options.keepDays)
+    const keepDays = days('retain', options)
     return onLongConnection(this.core.config, 'event maintenance', async (connection) => {
       await extendPartitions(connection)
       return retain(connection, { keepDays })
@@ -108,8 +112,8 @@ export class EventLog extends TenantEvents {
   }
 }
 
-function days(keepDays: number | undefined): number {
-  return whole('keepDays', keepDays ?? keepDaysDefault, 1, 3650)
+function days(call: string, options: object): number {
+  return resolve(call, keepTable, options).keepDays
 }
 
 function listOf<T>(given: T | readonly T[]): readonly T[] {

@@ -1,12 +1,11 @@
 // The inbox: events of an outside source, each taken in once, with the source's position moved in the same transaction.
 
-import { assertKnown, whole } from '../config.ts'
 import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
 import { unavailable } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
-import { durationMs } from '../kernel/clock.ts'
 import { answerLost } from '../kernel/definite.ts'
+import { boolean, duration, option, required, resolve, type TableOf, text, transaction, whole } from '../kernel/options.ts'
 import { retrying } from '../kernel/retry.ts'
 import { type AppendCore, assertOutsideTx, charsOf, type EventTexts, eventsJson, eventTexts } from './append.ts'
 import type { NewEvent } from './types.ts'
@@ -14,12 +13,10 @@ import type { NewEvent } from './types.ts'
 const ingestSql = `select i.outcome, i.was::text as was, i.reached::text as reached, i.ingested, i.repeated
   from pawl.ingest_events($1::text, $2::text, $3::bigint, $4::bigint, $5::jsonb, $6::bigint, $7::boolean) i`
 
-const knownOptions = new Set(['source', 'position', 'after', 'remember', 'tx', 'wake'])
 const knownFields = new Set(['id', 'type', 'aggregateType', 'key', 'data', 'channel', 'headers'])
 const eventsMax = 10_000
 /** The server takes them apart as one JSON of at most 256 MB; a character may take three bytes. */
 const charsMax = 64_000_000
-const rememberMs = 30 * 86_400_000
 
 export interface OutsideEvent<Data = unknown> extends NewEvent<Data> {
   /** The source's own id of the event: the same one is taken in once. 1 to 500 characters. */
@@ -37,6 +34,21 @@ export interface IngestOptions {
   readonly remember?: number | string
   readonly tx?: AnyTx
   readonly wake?: boolean
+}
+
+const place = (doc: string) => option<number | bigint>('an integer, as a number or a bigint', { doc }, isPlace)
+
+export const ingestTable = {
+  source: required(text({ to: 200, doc: "Where the events come from, such as 'chain:main'." })),
+  position: place('Where in the source they stand. It moves forward in the same transaction.'),
+  after: place('The position that the source says came before this one.'),
+  remember: duration({ from: 1, to: 10 * 365 * 86_400_000, default: '30d', doc: 'How long ids are remembered.' }),
+  tx: transaction({ doc: 'Your own transaction.' }),
+  wake: boolean({ default: true, doc: 'false: no notification. Needed before PREPARE TRANSACTION.' }),
+} satisfies TableOf<IngestOptions>
+
+function isPlace(given: unknown): boolean {
+  return Number.isSafeInteger(given) || (typeof given === 'bigint' && BigInt.asIntN(64, given) === given)
 }
 
 export interface Ingested {
@@ -62,14 +74,10 @@ export async function ingest(
   events: readonly OutsideEvent[],
   options: IngestOptions,
 ): Promise<Ingested> {
-  assertKnown('ingest', options, knownOptions)
-  const { source, position, after, remember, tx, wake = true } = options
-  if (typeof source !== 'string' || source.length < 1 || source.length > 200)
-    throw new PawlError('PAWL_CONFIG', 'The source of ingested events has 1 to 200 characters.')
+  const { source, position, after, remember: keepMs, tx, wake } = resolve('ingest', ingestTable, options)
   if (after !== undefined && position === undefined)
     throw new PawlError('PAWL_CONFIG', '`after` says which position came before; give `position` as well.')
   whole('the number of events in one call of ingest', events.length, 0, eventsMax)
-  const keepMs = whole('remember', Math.round(durationMs(remember ?? rememberMs)), 1, 10 * 365 * 86_400_000)
   const texts = events.map((event) => eventTexts(core.config, event, knownFields))
   assertFits(texts)
   const json = eventsJson(texts, (index) => `,"event_id":${JSON.stringify(idOf(events[index]!))}`)

@@ -1,7 +1,7 @@
 // For acts that read everything that is kept: no limit of time, and the planner may read tables from end to end.
 
 import type { Config } from '../config.ts'
-import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
+import { Connection, type DatabaseOptions, type StatementWatch, unavailable } from '../db/driver.ts'
 
 const hourMs = 3_600_000
 
@@ -18,6 +18,8 @@ export async function onLongConnection<T>(
   const connection = longConnection(config.direct, purpose)
   try {
     return await work(connection)
+  } catch (error) {
+    throw unavailable(error)
   } finally {
     await connection.close()
   }

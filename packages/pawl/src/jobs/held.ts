@@ -1,10 +1,10 @@
 // A job in this process: claimed, perhaps running, until its settle has answered.
 
-import { whole } from '../config.ts'
 import { type AnyTx, toTx } from '../db/adapters.ts'
 import { classify, markOwn } from '../db/classify.ts'
 import { PawlError } from '../errors.ts'
-import { delayMsMax, durationMs, monotonicMs } from '../kernel/clock.ts'
+import { delayMsMax, monotonicMs } from '../kernel/clock.ts'
+import { check, duration, required } from '../kernel/options.ts'
 import type { DefinedKind } from './kinds.ts'
 import { type PayloadLimits, toJson } from './payload.ts'
 import { Snooze } from './snooze.ts'
@@ -29,6 +29,7 @@ export interface ClaimedRow {
 /** PostgreSQL's largest integer: a run of 24.8 days and more. */
 const ranMsMax = 2_147_483_647
 
+const snoozeDelay = required(duration({ from: 0, to: delayMsMax, doc: 'How long until it runs again.' }))
 const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)::text as done'
 
 export class HeldJob implements Job {
@@ -146,7 +147,7 @@ export class HeldJob implements Job {
   }
 
   snooze(delay: number | string): Snooze {
-    return new Snooze(whole('The delay of a snooze', Math.round(durationMs(delay)), 0, delayMsMax))
+    return new Snooze(check('snooze', 'delay', snoozeDelay, delay))
   }
 
   async #fenced(tx: AnyTx, what: string, text: string, values: readonly unknown[]): Promise<void> {

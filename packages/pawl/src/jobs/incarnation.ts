@@ -135,8 +135,8 @@ export class Incarnation {
         leaseMs,
         beatMs,
         exitWhenBlocked,
-        maxAttempts: kindDefaults.attempts,
-        maxCrashes: kindDefaults.crashes,
+        maxAttempts: kindDefaults.retry.attempts,
+        maxCrashes: kindDefaults.retry.crashes,
       },
       board,
       (message) => {

@@ -1,5 +1,5 @@
 // Public names of jobs.
-export { type ChangeOptions, Jobs, type ListedJob, type ListOptions } from './jobs.ts'
+export { Jobs, type ListedJob } from './jobs.ts'
 export { Snooze } from './snooze.ts'
 export { finalStates, liveStates, type Transition, transitions } from './states.ts'
 export type * from './types.ts'

@@ -1,31 +1,35 @@
 // The verbs of jobs. Each that writes takes an optional transaction of the caller's; without one it is a transaction of our own, tried
 // again when the database says that nothing was applied.
 
-import { assertKnown, type Config, type Durability, durabilities, notOneOf, whole } from '../config.ts'
+import type { Config, Durability } from '../config.ts'
 import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
 import { type Connection, type Pool, unavailable } from '../db/driver.ts'
 import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
-import { delayMsMax, durationMs } from '../kernel/clock.ts'
+import { PawlError, shown } from '../errors.ts'
 import { answerLost, retryingDefinite } from '../kernel/definite.ts'
 import type { Events } from '../kernel/events.ts'
+import { type Resolved, refused, resolve } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import { type BulkOptions, type Chunk, chunkRows, chunksOf, idsOf, type Payloads, sendChunks, toChunk } from './bulk.ts'
 import { assertParses, type DefinedKind, defineKind, kindDefaults } from './kinds.ts'
+import { assertUsers, cancelTable, changeTable, checkJobId, checkKind, enqueueTable, listTable } from './options.ts'
 import { toJson } from './payload.ts'
 import { txHandler } from './runner.ts'
 import { assertStandby } from './start-checks.ts'
 import { isFinal } from './states.ts'
 import type {
   AttemptRow,
+  CancelOptions,
+  ChangeOptions,
   DefineOptions,
   EnqueueOptions,
   JobEvents,
   JobRow,
   JobState,
   Kind,
+  ListOptions,
   RunOptions,
   TxOptions,
   WorkerOptions,
@@ -47,22 +51,15 @@ const enqueueOneSql = `select id::text as ids from ${enqueueCall} as id`
 const enqueueSql = `select string_agg(id::text, ',') as ids from ${enqueueCall} as id`
 const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text as level'
 
-const knownEnqueue = new Set(['tx', 'runAt', 'delay', 'priority', 'maxAttempts', 'queue', 'headers', 'durability', 'wake'])
+type Enqueue = Resolved<typeof enqueueTable>
 
 export interface JobsCore {
   readonly config: Config
   readonly kinds: Map<string, DefinedKind>
   readonly events: Events<JobEvents>
   readonly pool: Pool
-}
-
-export interface ListOptions {
-  readonly state?: JobState
-  readonly kind?: string
-  readonly queue?: string
-  readonly limit?: number
-  /** The id that ended the last page. */
-  readonly before?: string
+  /** Whether names may begin with `pawl.`: of Pawl's own work. */
+  readonly isPawls?: boolean
 }
 
 export type ListedJob = Pick<
@@ -84,14 +81,6 @@ export type ListedJob = Pick<
   readonly finishedAt: Date | null
 }
 
-export interface ChangeOptions {
-  /** Change it only if it is still at this revision. */
-  readonly revision?: number
-  readonly tx?: AnyTx
-  /** false: notify no worker; each finds out by itself within seconds. Needed before PREPARE TRANSACTION, which cannot notify. */
-  readonly wake?: boolean
-}
-
 /** Jobs of one tenant. `pawl.jobs` is the one without a tenant; `pawl.for('acme').jobs` cannot name another's. */
 export class Jobs {
   readonly #core: JobsCore
@@ -107,9 +96,9 @@ export class Jobs {
     name: string,
     options: RunOptions<Payload, Input> | TxOptions<Payload, Input>,
   ): Kind<Input, Payload> {
+    const kind = defineKind(name, options as unknown as DefineOptions<never>, this.#isPawls)
     if (this.#core.kinds.has(name))
       throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' is defined already. Define each kind once.`)
-    const kind = defineKind(name, options as unknown as DefineOptions<never>)
     this.#core.kinds.set(name, kind)
     return { name, queue: kind.queue }
   }
@@ -120,8 +109,8 @@ export class Jobs {
     payload: Input,
     options: EnqueueOptions = {},
   ): Promise<{ id: string }> {
-    const { ids } = await this.#add(kind, payload, undefined, options)
-    return { id: ids[0]! }
+    const [id] = await this.#add('enqueue', kind, payload, undefined, options)
+    return { id: id! }
   }
 
   /**
@@ -134,60 +123,57 @@ export class Jobs {
     options: EnqueueOptions = {},
   ): Promise<{ ids: string[] }> {
     assertPayloads(payloads)
-    return this.#add(kind, undefined, payloads, options)
+    return { ids: await this.#add('enqueueMany', kind, undefined, payloads, options) }
   }
 
   async get(id: string): Promise<JobRow | undefined> {
-    const [row] = await this.#read<Record<string, never>>(getStatement, { tenant: this.#tenant, id: jobId(id) })
+    const [row] = await this.#read<Record<string, never>>(getStatement, { tenant: this.#tenant, id: checkJobId('get', id) })
     return row === undefined ? undefined : (camelCase(row) as unknown as JobRow)
   }
 
   /** Every ended attempt, oldest first. */
   async attempts(id: string): Promise<AttemptRow[]> {
-    const rows = await this.#read<Record<string, never>>(attemptsStatement, { tenant: this.#tenant, id: jobId(id) })
+    const values = { tenant: this.#tenant, id: checkJobId('attempts', id) }
+    const rows = await this.#read<Record<string, never>>(attemptsStatement, values)
     return rows.map((row) => camelCase(row) as unknown as AttemptRow)
   }
 
   /** A page of jobs, newest first. Without a state: live ones. */
   async list(options: ListOptions = {}): Promise<ListedJob[]> {
-    const { state, kind = null, queue = null, before = null, limit = 50 } = options
+    const { state, kind = null, queue = null, before, limit } = resolve('list', listTable, options)
     const isFinished = state !== undefined && isFinal(state)
     const rows = await this.#read<Record<string, never>>(isFinished ? listFinishedStatement : listLiveStatement, {
       tenant: this.#tenant,
       state: state ?? null,
       kind,
       queue,
-      before: before === null ? null : jobId(before),
-      limit: whole('limit', limit, 1, 500),
+      before: before === undefined ? null : checkJobId('list', before),
+      limit,
     })
     return rows.map((row) => camelCase({ run_at: null, finished_at: null, ...row }) as unknown as ListedJob)
   }
 
   /** Cancels a job. One that waits never starts; one that runs gets its signal, and its late result is refused. */
-  async cancel(id: string, options: ChangeOptions & { reason?: string } = {}): Promise<{ was: JobState }> {
-    const values = {
-      tenant: this.#tenant,
-      id: jobId(id),
-      revision: options.revision ?? null,
-      reason: options.reason ?? null,
-      wake: options.wake ?? true,
-    }
-    const [row] = await this.#write<{ state: JobState }>('cancel', cancelStatement, values, options)
-    if (row === undefined) throw await this.#whyNot('cancelled', id, options.revision)
+  async cancel(id: string, options: CancelOptions = {}): Promise<{ was: JobState }> {
+    const { revision = null, reason = null, wake, tx } = resolve('cancel', cancelTable, options)
+    const values = { tenant: this.#tenant, id: checkJobId('cancel', id), revision, reason, wake }
+    const [row] = await this.#write<{ state: JobState }>('cancel', cancelStatement, values, tx)
+    if (row === undefined) throw await this.#whyNot('cancelled', id, revision)
     return { was: row.state }
   }
 
   /** Makes a dead or scheduled job ready now. A dead one gets all its attempts back. */
   async retry(id: string, options: ChangeOptions = {}): Promise<{ revision: number }> {
-    const values = { tenant: this.#tenant, id: jobId(id), revision: options.revision ?? null, wake: options.wake ?? true }
-    const [row] = await this.#write<{ revision: number }>('retry', retryStatement, values, options)
-    if (row === undefined) throw await this.#whyNot('retried', id, options.revision)
+    const { revision = null, wake, tx } = resolve('retry', changeTable, options)
+    const values = { tenant: this.#tenant, id: checkJobId('retry', id), revision, wake }
+    const [row] = await this.#write<{ revision: number }>('retry', retryStatement, values, tx)
+    if (row === undefined) throw await this.#whyNot('retried', id, revision)
     return { revision: row.revision }
   }
 
   /** Why a job is not running, or what became of it. */
   async why(id: string): Promise<Why> {
-    return explain((statement, values) => this.#read(statement, values), this.#tenant, jobId(id))
+    return explain((statement, values) => this.#read(statement, values), this.#tenant, checkJobId('why', id))
   }
 
   /** A worker for the kinds declared so far. Call start(). */
@@ -197,14 +183,21 @@ export class Jobs {
 
   // ---- enqueue
 
+  get #isPawls(): boolean {
+    return this.#core.isPawls ?? false
+  }
+
   async #add(
+    call: string,
     kind: Kind | string,
     one: unknown,
     many: Payloads<unknown> | undefined,
-    options: EnqueueOptions,
-  ): Promise<{ ids: string[] }> {
-    assertKnown('enqueue', options, knownEnqueue)
-    const name = typeof kind === 'string' ? kind : kind.name
+    given: EnqueueOptions,
+  ): Promise<string[]> {
+    const name = checkKind(call, kind, this.#isPawls)
+    const options = resolve(call, enqueueTable, given)
+    if (!this.#isPawls) assertUsers(call, 'queue', options.queue)
+    if (options.delay !== undefined && options.runAt !== undefined) throw refused(call, 'give delay or runAt, not both')
     const definition = this.#core.kinds.get(name)
     const textOf = this.#textOf(name, definition)
     const read = async () => (many === undefined ? [toChunk([await textOf(one)])] : gather(chunksOf(many, textOf)))
@@ -213,13 +206,13 @@ export class Jobs {
     const whole = isWhole ? await read() : undefined
     // A replay must not reach the outside again; what it would have added was added before, under another id.
     if (areEffectsSuppressed(options.tx))
-      return { ids: (whole ?? (await read())).flatMap(({ rows }) => Array.from({ length: rows }, () => '0')) }
+      return (whole ?? (await read())).flatMap(({ rows }) => Array.from({ length: rows }, () => '0'))
     const values = this.#enqueueValues(name, definition, options)
     const chunks = () => whole ?? chunksOf(many!, textOf)
     if (options.tx !== undefined) return this.#enqueueIn(toTx(options.tx), chunks(), values, options)
-    this.#assertOutsideTx('enqueue')
+    this.#assertOutsideTx(call)
     const [first, second] = whole ?? []
-    if (whole !== undefined && first === undefined) return { ids: [] }
+    if (whole !== undefined && first === undefined) return []
     const durability = options.durability ?? this.#core.config.durability
     const send = () => sendChunks(chunks(), this.#bulkOptions(durability, values))
     // One statement is a transaction already. What was read from a generator is gone, so its transaction is not tried again.
@@ -239,13 +232,8 @@ export class Jobs {
     }
   }
 
-  #enqueueValues(name: string, definition: DefinedKind | undefined, options: EnqueueOptions): (payloads: string) => unknown[] {
-    const { runAt, delay, priority = 0, maxAttempts, headers, wake = true, durability } = options
-    if (name.length === 0 || name.length > 200) throw new PawlError('PAWL_CONFIG', 'The name of a kind has 1 to 200 characters.')
-    if (runAt !== undefined && Number.isNaN(runAt.getTime())) throw new PawlError('PAWL_CONFIG', 'runAt is not a valid date.')
-    if (durability !== undefined && !durabilities.includes(durability)) throw notOneOf('durability', durability, durabilities)
-    whole('priority', priority, -100, 100)
-    const delayMs = delay === undefined ? null : whole('delay', Math.round(durationMs(delay)), 0, delayMsMax)
+  #enqueueValues(name: string, definition: DefinedKind | undefined, options: Enqueue): (payloads: string) => unknown[] {
+    const { headers } = options
     const { payloadBytesMax: bytesMax, payloadDepthMax: depthMax } = this.#core.config
     const headersText = headers === undefined ? null : toJson(headers, 'headers', { bytesMax, depthMax })
     return (payloads) => [
@@ -254,22 +242,17 @@ export class Jobs {
       name,
       payloads,
       definition?.payloadVersion ?? 1,
-      runAt?.toISOString() ?? null,
-      delayMs,
-      priority,
-      maxAttempts ?? definition?.attempts ?? null,
+      options.runAt?.toISOString() ?? null,
+      options.delay ?? null,
+      options.priority,
+      options.maxAttempts ?? definition?.attempts ?? null,
       definition?.crashes ?? null,
       headersText,
-      wake,
+      options.wake,
     ]
   }
 
-  async #enqueueIn(
-    tx: Tx,
-    chunks: Chunks,
-    values: (payloads: string) => unknown[],
-    options: EnqueueOptions,
-  ): Promise<{ ids: string[] }> {
+  async #enqueueIn(tx: Tx, chunks: Chunks, values: (payloads: string) => unknown[], options: Enqueue): Promise<string[]> {
     const level = options.durability ?? this.#core.config.durability
     // 'relaxed' would be a lowering, and 'durable' is what PostgreSQL does unless someone switched it off; both are left to the function.
     if (level !== 'relaxed' && (options.durability !== undefined || level === 'replicated')) {
@@ -283,7 +266,7 @@ export class Jobs {
       ids.push(...idsOf(rows))
     }
     if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
-    return { ids }
+    return ids
   }
 
   #bulkOptions(durability: Durability, values: (payloads: string) => unknown[]): BulkOptions {
@@ -292,11 +275,11 @@ export class Jobs {
     return { pool, durability, queryTimeoutMs: config.database.queryTimeoutMs, queryOf }
   }
 
-  async #enqueueOwn(send: () => Promise<string[]>): Promise<{ ids: string[] }> {
+  async #enqueueOwn(send: () => Promise<string[]>): Promise<string[]> {
     try {
       const ids = await send()
       if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
-      return { ids }
+      return ids
     } catch (error) {
       throw classify(error) === 'connection' ? answerLost(error) : unavailable(error)
     }
@@ -333,9 +316,9 @@ export class Jobs {
     verb: string,
     query: Statement,
     values: Readonly<Record<string, Parameter>>,
-    options: ChangeOptions,
+    tx: AnyTx | undefined,
   ): Promise<Row[]> {
-    if (options.tx !== undefined) return (await toTx(options.tx).query<Row>(query.text, bind(query, values))).rows
+    if (tx !== undefined) return (await toTx(tx).query<Row>(query.text, bind(query, values))).rows
     this.#assertOutsideTx(verb)
     try {
       return await retryingDefinite(
@@ -347,10 +330,10 @@ export class Jobs {
   }
 
   /** Every zero-row update is an answer. */
-  async #whyNot(verb: string, id: string, revision: number | undefined): Promise<PawlError> {
+  async #whyNot(verb: string, id: string, revision: number | null): Promise<PawlError> {
     const job = await this.get(id)
     if (job === undefined) return new PawlError('PAWL_NOT_FOUND', `There is no job ${id}.`, { details: { id } })
-    if (revision !== undefined && job.revision !== null && job.revision !== revision) {
+    if (revision !== null && job.revision !== null && job.revision !== revision) {
       return new PawlError(
         'PAWL_REVISION_CONFLICT',
         `Job ${id} is at revision ${job.revision}, not ${revision}: somebody changed it. Read it again and decide anew.`,
@@ -377,15 +360,10 @@ function assertPayloads(payloads: unknown): void {
   const isIterable =
     typeof payloads === 'object' && payloads !== null && (Symbol.iterator in payloads || Symbol.asyncIterator in payloads)
   if (isIterable) return
-  throw new PawlError(
-    'PAWL_CONFIG',
-    `payloads must be an array or a generator of payloads, got ${payloads === null ? 'null' : `a value of type ${typeof payloads}`}. For one job call enqueue.`,
+  throw refused(
+    'enqueueMany',
+    `payloads must be an array or a generator of payloads, got ${shown(payloads)}. For one job call enqueue`,
   )
-}
-
-function jobId(id: string): string {
-  if (/^\d{1,19}$/.test(id) && BigInt(id) < 2n ** 63n) return id
-  throw new PawlError('PAWL_NOT_FOUND', `'${id.slice(0, 100)}' is not the id of a job: ids are numbers of up to 19 digits.`)
 }
 
 function camelCase(row: Record<string, unknown>): Record<string, unknown> {

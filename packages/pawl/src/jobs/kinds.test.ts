@@ -3,7 +3,7 @@ import { expect, test } from 'vitest'
 import { z } from 'zod'
 import { NonRetryable } from '../errors.ts'
 import { backoffMs } from '../kernel/retry.ts'
-import { assertParses, defineKind, kindDefaults, readPayload, retryDelayMs } from './kinds.ts'
+import { assertParses, defineKind, readPayload, retryDelayMs } from './kinds.ts'
 import type { DefineOptions } from './types.ts'
 
 const run = () => undefined
@@ -23,24 +23,43 @@ test('a kind has defaults for everything but its handler', () => {
     crashes: 3,
     payloadVersion: 1,
     share: 1,
-    backoff: kindDefaults.backoff,
+    backoff: { initialMs: 1000, factor: 2, maxMs: 3_600_000, jitter: true },
   })
 })
 
-test('an unknown option names the nearest known one, and a wrong value its limits', () => {
+test('[G2] a wrong option of a kind names the option, the value and the fix', () => {
   const wrong = (options: object) => () => define(options as Partial<DefineOptions<never>>)
-  expect(wrong({ timout: '1m' })).toThrow(/no option 'timout'. Did you mean 'timeout'\?/)
-  expect(wrong({ retry: { attemps: 1 } })).toThrow(/Did you mean 'attempts'\?/)
-  expect(wrong({ retry: { attempts: 0 } })).toThrow(/retry.attempts must be a whole number from 1/)
-  expect(wrong({ retry: { initialMs: Number.NaN } })).toThrow(/retry.initialMs must be a whole number from 0/)
-  expect(wrong({ retry: { maxMs: Number.POSITIVE_INFINITY } })).toThrow(/retry.maxMs must be a whole number from 0/)
-  expect(wrong({ retry: { factor: Number.NaN } })).toThrow(/retry.factor must be a number from 1 to 1000/)
-  expect(wrong({ timeout: 'soon' })).toThrow(/not a duration/)
-  expect(wrong({ durability: 'maybe' })).toThrow(/relaxed, durable, replicated/)
-  expect(wrong({ tx: run })).toThrow(/either run or tx, not both/)
-  expect(() => defineKind('work', {} as DefineOptions<never>)).toThrow(/needs a handler/)
-  expect(() => defineKind('', { run })).toThrow(/1 to 200 characters/)
-  expect(() => defineKind('x'.repeat(201), { run })).toThrow(/1 to 200 characters/)
+  const cases: [object, string | RegExp][] = [
+    [{ timout: '1m' }, "define('work') has no option 'timout'. Did you mean 'timeout'?"],
+    [{ retry: { attemps: 1 } }, "define('work') has no option 'retry.attemps'. Did you mean 'retry.attempts'?"],
+    [{ retry: { attempts: 0 } }, "define('work'): retry.attempts must be an integer from 1 to 1000000, got 0."],
+    [{ retry: 3 }, "define('work'): retry must be an object, got 3."],
+    [{ retry: { initialMs: Number.NaN } }, /retry.initialMs must be an integer from 0 to \d+, got NaN/],
+    [{ retry: { maxMs: Number.POSITIVE_INFINITY } }, /retry.maxMs must be an integer from 0 to \d+, got Infinity/],
+    [{ retry: { factor: Number.NaN } }, /retry.factor must be a number from 1 to 1000, got NaN/],
+    [{ retry: { jitter: 'no' } }, /retry.jitter must be true or false, got 'no'/],
+    [{ retry: { when: true } }, /retry.when must be a function, got true/],
+    [{ timeout: 'soon' }, /timeout must be a duration from 1ms to 30d: .*, got 'soon'/],
+    [{ timeout: -5 }, /timeout must be a duration .*, got -5/],
+    [{ durability: 'maybe' }, /durability must be one of 'relaxed', 'durable', 'replicated', got 'maybe'/],
+    [{ run: 'x' }, /run must be a function, got 'x'/],
+    [{ schema: { type: 'object' } }, /schema must be a Standard Schema .*, got an object/],
+    [{ queue: '' }, /queue must be a string of 1 to 100 characters .*, got ''/],
+    [{ queue: 'pawl.records' }, /queue must not begin with 'pawl\.'.*, got 'pawl.records'/],
+    [{ concurrency: '5' }, /concurrency must be an integer from 1 to 10000, got '5'/],
+    [{ settleEach: 1 }, /settleEach must be true or false, got 1/],
+    [{ share: 5 }, /share is for tx handlers/],
+    [{ tx: run }, /either run or tx, not both/],
+  ]
+  for (const [options, message] of cases) expect(wrong(options)).toThrow(message)
+  expect(() => defineKind('work', {} as DefineOptions<never>)).toThrow(/give a handler/)
+  expect(() => defineKind('work', undefined as never)).toThrow("define('work'): options must be an object, got undefined.")
+})
+
+test('[G2] a name that no kind of a user may have is refused', () => {
+  for (const name of ['', 'x'.repeat(201), 5, {}, null, 'a\u0000b', '\ud800', 'pawl.records.apply'])
+    expect(() => defineKind(name as string, { run }), String(name)).toThrow(/^define: kind must /)
+  expect(defineKind('pawl.records.apply', { run }, true).name).toBe('pawl.records.apply')
 })
 
 test('[J15] without jitter the delays are 1, 2, 4, 8, 16 s and then up to the cap', () => {

@@ -1,19 +1,15 @@
 // The kinds of job that this process knows: how each is validated, retried, limited and run.
 
-import { assertKnown, between, type Durability, durabilities, notOneOf, whole } from '../config.ts'
-import { isPawlError, NonRetryable, PawlError } from '../errors.ts'
-import { delayMsMax, durationMs } from '../kernel/clock.ts'
+import type { Durability } from '../config.ts'
+import { isPawlError, NonRetryable } from '../errors.ts'
+import { refused, resolve } from '../kernel/options.ts'
 import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
+import { assertUsers, checkKind, kindTable } from './options.ts'
 import { invalid } from './payload.ts'
 import type { DefineOptions, KindOptions, StandardSchema } from './types.ts'
 
-export const kindDefaults = {
-  queue: 'default',
-  timeoutMs: 15 * 60_000,
-  attempts: 10,
-  crashes: 3,
-  backoff: { initialMs: 1000, factor: 2, maxMs: 3_600_000, jitter: true },
-} as const
+/** What holds for a kind that says nothing, and for jobs of kinds that this process does not define. */
+export const kindDefaults = resolve('define', kindTable, {})
 
 export interface DefinedKind {
   readonly name: string
@@ -35,56 +31,33 @@ export interface DefinedKind {
   readonly share: number
 }
 
-const knownOptions = new Set([
-  'schema',
-  'payloadVersion',
-  'upgrade',
-  'queue',
-  'concurrency',
-  'timeout',
-  'retry',
-  'durability',
-  'settleEach',
-  'onDead',
-  'run',
-  'tx',
-  'share',
-])
-const knownRetry = new Set(['attempts', 'crashes', 'initialMs', 'factor', 'maxMs', 'jitter', 'when'])
-
-export function defineKind(name: string, options: DefineOptions<never>): DefinedKind {
-  assertKnown(`define('${name}')`, options, knownOptions)
-  assertKnown(`define('${name}').retry`, options.retry ?? {}, knownRetry)
-  if (name.length === 0 || name.length > 200) throw new PawlError('PAWL_CONFIG', 'The name of a kind has 1 to 200 characters.')
-  if ((options.run === undefined) === (options.tx === undefined)) {
-    throw new PawlError('PAWL_CONFIG', `define('${name}') needs a handler: either run or tx, not both.`)
-  }
-  if (options.durability !== undefined && !durabilities.includes(options.durability))
-    throw notOneOf('durability', options.durability, durabilities)
-  const retry = options.retry ?? {}
+export function defineKind(name: string, given: DefineOptions<never>, isPawls = false): DefinedKind {
+  const call = `define('${checkKind('define', name, isPawls)}')`
+  const options = resolve(call, kindTable, given)
+  const { retry, run, tx, share } = options
+  if (!isPawls) assertUsers(call, 'queue', options.queue)
+  if ((run === undefined) === (tx === undefined)) throw refused(call, 'give a handler: either run or tx, not both')
+  if (share !== undefined && tx === undefined)
+    throw refused(call, 'share is for tx handlers: leave it out, or use tx in place of run')
+  const { attempts, crashes, initialMs, factor, maxMs, jitter, when } = retry
   return {
     name,
-    queue: options.queue ?? kindDefaults.queue,
+    queue: options.queue,
     schema: options.schema as StandardSchema | undefined,
-    payloadVersion: whole('payloadVersion', options.payloadVersion ?? 1, 1, 32_767),
+    payloadVersion: options.payloadVersion,
     upgrade: options.upgrade,
-    concurrency: whole('concurrency', options.concurrency ?? 10_000, 1, 10_000),
-    timeoutMs: whole('timeout', durationMs(options.timeout ?? kindDefaults.timeoutMs), 1, 30 * 86_400_000),
-    attempts: whole('retry.attempts', retry.attempts ?? kindDefaults.attempts, 1, 1_000_000),
-    crashes: whole('retry.crashes', retry.crashes ?? kindDefaults.crashes, 1, 1000),
-    backoff: {
-      initialMs: whole('retry.initialMs', retry.initialMs ?? kindDefaults.backoff.initialMs, 0, delayMsMax),
-      factor: between('retry.factor', retry.factor ?? kindDefaults.backoff.factor, 1, 1000),
-      maxMs: whole('retry.maxMs', retry.maxMs ?? kindDefaults.backoff.maxMs, 0, delayMsMax),
-      jitter: retry.jitter ?? kindDefaults.backoff.jitter,
-    },
-    when: retry.when,
+    concurrency: options.concurrency,
+    timeoutMs: options.timeout,
+    attempts,
+    crashes,
+    backoff: { initialMs, factor, maxMs, jitter },
+    when,
     durability: options.durability,
-    settleEach: options.settleEach ?? false,
+    settleEach: options.settleEach,
     onDead: options.onDead,
-    run: options.run as DefinedKind['run'],
-    tx: options.tx as DefinedKind['tx'],
-    share: whole('share', options.share ?? 1, 1, 100),
+    run: run as DefinedKind['run'],
+    tx: tx as DefinedKind['tx'],
+    share: share ?? 1,
   }
 }
 

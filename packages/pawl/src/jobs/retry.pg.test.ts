@@ -358,7 +358,7 @@ test('[J15] a snooze without a sensible length is a failed attempt that says so'
     expect(await pawl.jobs.get(id)).toMatchObject({
       state: 'dead',
       attempt: 1,
-      lastError: expect.stringContaining('The delay of a snooze must be a whole number from 0'),
+      lastError: expect.stringContaining('snooze: delay must be a duration from 0ms'),
     })
   }
 })

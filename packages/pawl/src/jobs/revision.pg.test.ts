@@ -122,7 +122,7 @@ test('[J8] any sequence of changes with true and stale revisions does what a mod
       const id = await scheduled()
       const model = { state: 'scheduled', revision: 1 }
       for (const { verb, staleness } of steps) {
-        const revision = model.revision - staleness
+        const revision = Math.max(0, model.revision - staleness)
         const isLive = model.state !== 'cancelled'
         const isPossible = isLive && revision === model.revision && (verb === 'cancel' || model.state === 'scheduled')
         const code = await pawl.jobs[verb](id, { revision }).then(

@@ -117,7 +117,9 @@ export interface Kind<Input = unknown, Payload = Input> {
 export interface EnqueueOptions {
   /** Your own transaction: the job is there if and only if it commits. */
   readonly tx?: AnyTx
+  /** When it is due. Not with `delay`. */
   readonly runAt?: Date
+  /** How long after the enqueue it is due. Not with `runAt`. */
   readonly delay?: number | string
   /** -100 to 100; a point is worth a minute of waiting. */
   readonly priority?: number
@@ -127,6 +129,28 @@ export interface EnqueueOptions {
   readonly durability?: Durability
   /** false: do not notify a sleeping worker. Needed before PREPARE TRANSACTION, which cannot notify. */
   readonly wake?: boolean
+}
+
+export interface ListOptions {
+  readonly state?: JobState
+  readonly kind?: string
+  readonly queue?: string
+  readonly limit?: number
+  /** The id that ended the last page. */
+  readonly before?: string
+}
+
+export interface ChangeOptions {
+  /** Change it only if it is still at this revision. */
+  readonly revision?: number
+  readonly tx?: AnyTx
+  /** false: notify no worker; each finds out by itself within seconds. Needed before PREPARE TRANSACTION, which cannot notify. */
+  readonly wake?: boolean
+}
+
+export interface CancelOptions extends ChangeOptions {
+  /** Kept with the job. */
+  readonly reason?: string
 }
 
 export interface DeadJob {

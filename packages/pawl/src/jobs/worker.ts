@@ -5,9 +5,10 @@
 import { atLeastDurable, type Config } from '../config.ts'
 import { Connection, createPool, type Pool } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
-import { durationMs, monotonicMs } from '../kernel/clock.ts'
+import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
 import { Failures } from '../kernel/failures.ts'
+import { type Resolved, resolve } from '../kernel/options.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { ClaimLoop } from './claim-loop.ts'
 import { Counts } from './counts.ts'
@@ -19,6 +20,7 @@ import { Board } from './keeper.ts'
 import type { DefinedKind } from './kinds.ts'
 import { LostJobs } from './lost.ts'
 import { maintain } from './maintenance.ts'
+import { stopTable } from './options.ts'
 import { promoteWhenDue } from './promote.ts'
 import { type RunEnd, Runner, timedOutEnd } from './runner.ts'
 import { Settler } from './settler.ts'
@@ -27,7 +29,7 @@ import { Sleep } from './sleep.ts'
 import { Slots } from './slots.ts'
 import { assertReady } from './start-checks.ts'
 import type { JobEvents, Metrics, StopOptions, StopReport, WorkerOptions } from './types.ts'
-import { type ResolvedWorkerOptions, resolveWorkerOptions, workerDefaults } from './worker-options.ts'
+import { type ResolvedWorkerOptions, resolveWorkerOptions } from './worker-options.ts'
 
 const tickMs = 50
 /** A worker that stops does not wait for ever for a database that cannot write. */
@@ -152,8 +154,9 @@ export class Worker {
   }
 
   /** Lets running jobs finish, gives back what has not started, and stops. A handler that outlives the grace keeps its lease until it answers. */
-  stop(options: StopOptions = {}): Promise<StopReport> {
-    this.#stopped ??= this.#stop(options)
+  async stop(options: StopOptions = {}): Promise<StopReport> {
+    const resolved = resolve('stop', stopTable, options)
+    this.#stopped ??= this.#stop(resolved)
     return this.#stopped
   }
 
@@ -269,7 +272,7 @@ export class Worker {
 
   // ---- stopping
 
-  async #stop(options: StopOptions): Promise<StopReport> {
+  async #stop({ grace, signal }: Resolved<typeof stopTable>): Promise<StopReport> {
     const before = this.#counts.done + this.#counts.failed
     this.#stopAll.abort()
     this.#changed.fire()
@@ -279,7 +282,7 @@ export class Worker {
     await this.#starting?.catch(() => undefined)
     await Promise.all(this.#loops)
     const released = waiting + this.#slots.close()
-    await this.#runningEnded(durationMs(options.grace ?? workerDefaults.graceMs), options.signal)
+    await this.#runningEnded(grace, signal)
     const still = this.#slots.runningJobs()
     for (const held of still) held.lose(new PawlError('PAWL_STOPPED', 'The worker stops and its grace is over.'))
     await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))

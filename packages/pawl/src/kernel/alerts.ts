@@ -1,6 +1,6 @@
 // What a person should look at.
 
-import type { Pool } from '../db/driver.ts'
+import { type Pool, unavailable } from '../db/driver.ts'
 import { bind, statement } from '../db/statement.ts'
 
 const listStatement = statement(import.meta.url, 'list-alerts')
@@ -15,7 +15,7 @@ export interface Alert {
 }
 
 export async function listAlerts(pool: Pool, tenant: string): Promise<Alert[]> {
-  const { rows } = await pool.query<{
+  const listed = pool.query<{
     code: string
     subject: string
     message: string
@@ -23,6 +23,9 @@ export async function listAlerts(pool: Pool, tenant: string): Promise<Alert[]> {
     first_at: Date
     last_at: Date
   }>(listStatement.text, bind(listStatement, { tenant, limit: 500 }) as unknown[])
+  const { rows } = await listed.catch((error: unknown) => {
+    throw unavailable(error)
+  })
   return rows.map((row) => ({
     code: row.code,
     subject: row.subject,

@@ -1,14 +1,25 @@
 // Typed events. Nothing is built for an event that nobody listens to, and a listener that throws harms nobody else.
 
+import { callback, check, oneOf, required } from './options.ts'
+
+/** One line of doc for each event: the names that can be listened to, and the reference. */
+export type EventTable<Map> = Readonly<Record<keyof Map & string, string>>
+
+const listenerOption = required(callback({ doc: 'Called with each event.' }))
+
 export class Events<Map extends object> {
   readonly #listeners = new globalThis.Map<keyof Map, Set<(event: never) => void>>()
+  readonly #names: readonly string[]
   readonly #onError: (error: unknown) => void
 
-  constructor(onError: (error: unknown) => void) {
+  constructor(table: EventTable<Map>, onError: (error: unknown) => void) {
+    this.#names = Object.keys(table)
     this.#onError = onError
   }
 
   on<Name extends keyof Map>(name: Name, listener: (event: Map[Name]) => void): () => void {
+    check('on', 'event', required(oneOf(this.#names, { doc: 'The name of an event.' })), name)
+    check('on', 'listener', listenerOption, listener)
     let listeners = this.#listeners.get(name)
     if (listeners === undefined) {
       listeners = new Set()

@@ -3,10 +3,11 @@
 import type { Pawl } from 'pawl'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
-import { type LogFields, resolveConfig } from '../config.ts'
+import type { LogFields } from '../config.ts'
 import { Connection } from '../db/driver.ts'
 import { maintain } from '../jobs/maintenance.ts'
 import type { Worker } from '../jobs/worker.ts'
+import { resolveConfig } from '../pawl-options.ts'
 import { Failures } from './failures.ts'
 
 let db: TestDatabase

@@ -4,7 +4,8 @@
 import { type AnyTx, type Tx, toTx } from '../db/adapters.ts'
 import { bind, type Statement, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import { durationMs } from './clock.ts'
+import { delayMsMax } from './clock.ts'
+import { duration, required, resolve, type TableOf, text } from './options.ts'
 
 const takeStatement = statement(import.meta.url, 'once-take')
 const readStatement = statement(import.meta.url, 'once-read')
@@ -23,6 +24,13 @@ export interface OnceKey {
   readonly ttl?: number | string
 }
 
+export const onceTable = {
+  tenant: text({ from: 0, to: 100, default: '', doc: 'The tenant whose key it is.' }),
+  namespace: required(text({ to: 200, doc: "What the key is a key of, such as 'payment'." })),
+  key: required(text({ to: 500, doc: 'What happens once.' })),
+  ttl: duration({ from: 1, to: delayMsMax, otherwise: 'no end', doc: 'How long it is remembered.' }),
+} satisfies TableOf<OnceKey>
+
 export interface OnceAnswer<Result> {
   /** true: the work ran in this transaction. false: it had run before, and this is what it gave then. */
   readonly isFirst: boolean
@@ -35,11 +43,8 @@ export interface OnceAnswer<Result> {
  * The result is stored as JSON. Above READ COMMITTED a caller that had to wait gets 40001, as with any concurrent write.
  */
 export async function once<Result>(tx: AnyTx, key: OnceKey, work: () => Promise<Result> | Result): Promise<OnceAnswer<Result>> {
-  const { tenant = '', namespace, ttl } = key
-  assertLength('namespace', namespace, 200)
-  assertLength('key', key.key, 500)
-  const name = { tenant, namespace, key: key.key }
-  const taking = { ...name, ttl_ms: ttl === undefined ? null : Math.round(durationMs(ttl)) }
+  const { ttl, ...name } = resolve('once', onceTable, key)
+  const taking = { ...name, ttl_ms: ttl ?? null }
   const given = toTx(tx)
   for (;;) {
     if ((await run(given, takeStatement, taking)).length > 0) return runFirst(given, name, work)
@@ -69,9 +74,4 @@ async function runFirst<Result>(
 
 async function run<Row>(tx: Tx, query: Statement, values: Parameters<typeof bind>[1]): Promise<Row[]> {
   return (await tx.query<Row>(query.text, bind(query, values))).rows
-}
-
-function assertLength(what: string, text: string, charsMax: number): void {
-  if (typeof text === 'string' && text.length >= 1 && text.length <= charsMax) return
-  throw new PawlError('PAWL_CONFIG', `The ${what} of a once key has 1 to ${charsMax} characters.`)
 }

@@ -38,8 +38,13 @@ export interface Runs {
 
 export function runsOf(queryable: { query(text: string, values: unknown[]): Promise<{ rows: unknown[] }> }): Runs {
   return {
-    run: async <Row>(query: Statement, values: Readonly<Record<string, Parameter>>) =>
-      (await queryable.query(query.text, bind(query, values) as unknown[])).rows as Row[],
+    run: async <Row>(query: Statement, values: Readonly<Record<string, Parameter>>) => {
+      const answer = queryable.query(query.text, bind(query, values) as unknown[])
+      const { rows } = await answer.catch((error: unknown) => {
+        throw unavailable(error)
+      })
+      return rows as Row[]
+    },
   }
 }
 
@@ -99,7 +104,6 @@ export async function cursorsOf(runs: Runs, target: Target, generation: number |
 }
 
 export async function pause(pool: Pool, target: Target, act: Act, generation: number | null): Promise<void> {
-  assertReason(act)
   await inTransaction(pool, async (runs) => {
     const rows = await runs.run(statements.pause, { ...target, generation, reason: act.reason })
     if (rows.length === 0) throw await notInState(runs, target, 'paused', 'running')
@@ -109,7 +113,6 @@ export async function pause(pool: Pool, target: Target, act: Act, generation: nu
 }
 
 export async function resume(pool: Pool, target: Target, act: Act, generation: number | null): Promise<void> {
-  assertReason(act)
   await inTransaction(pool, async (runs) => {
     const { before, head } = await logBounds(runs)
     for (const { state, position } of await cursorsOf(runs, target, generation)) {
@@ -131,7 +134,6 @@ export async function unpark(
   which: { readonly key: string | null; readonly keyTenant: string | null },
   act: Act,
 ): Promise<string[]> {
-  assertReason(act)
   return inTransaction(pool, async (runs) => {
     await cursorsOf(runs, target)
     const rows = await runs.run<{ key: string }>(statements.unpark, { ...target, key: which.key, key_tenant: which.keyTenant })
@@ -145,7 +147,6 @@ export async function unpark(
 
 /** A parked event goes from behind its key; the next event of a projection is passed over. */
 export async function skip(pool: Pool, target: Target, position: number, act: Act): Promise<void> {
-  assertReason(act)
   await inTransaction(pool, async (runs) => {
     const parked = await runs.run<{ generation: number; shard: number; key_tenant: string; key: string }>(statements.skipParked, {
       ...target,
@@ -193,9 +194,4 @@ async function notInState(runs: Runs, target: Target, verb: string, from: string
     'PAWL_WRONG_STATE',
     `'${target.name}' is ${states.join(' and ')} and cannot be ${verb}: that is for what is ${from}.`,
   )
-}
-
-function assertReason({ reason }: Act): void {
-  if (typeof reason === 'string' && reason.trim().length > 0) return
-  throw new PawlError('PAWL_CONFIG', 'Give a reason: it is kept with the act, for whoever asks later.')
 }

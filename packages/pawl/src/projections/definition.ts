@@ -1,9 +1,9 @@
 // Definitions of projections and sinks, checked and filled in.
 
-import { assertKnown, whole } from '../config.ts'
-import { isPawlError, NonRetryable, PawlError } from '../errors.ts'
+import { isPawlError, NonRetryable, PawlError, shown } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
-import { durationMs } from '../kernel/clock.ts'
+import { retryTable } from '../jobs/options.ts'
+import { assertKnown, check, durationIn, nested, notOneOf, refused, whole, withoutUndefined } from '../kernel/options.ts'
 import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
 import { assertTables } from './tables.ts'
 import type {
@@ -81,15 +81,24 @@ const known: Readonly<Record<CursorKind, ReadonlySet<string>>> = {
   sink: new Set([...cursorOptions, 'handle', 'concurrency']),
 }
 
+const projectionKinds = ['log', 'state']
+const starts: readonly StartFrom[] = ['start', 'oldest', 'now']
+
 export function defineProjection(tenant: string, name: string, options: LogProjectionOptions | StateProjectionOptions): Defined {
-  return options.kind === 'state' ? defineState(tenant, name, options) : defineLog(tenant, name, options)
+  if (options?.kind !== undefined && !projectionKinds.includes(options.kind))
+    throw notOneOf(`define(${shown(name)}): kind`, options.kind, projectionKinds)
+  return options?.kind === 'state' ? defineState(tenant, name, options) : defineLog(tenant, name, options)
 }
 
 function defineLog(tenant: string, name: string, options: LogProjectionOptions): DefinedLog {
   assertKnown(`define('${name}')`, options, known.log)
   const { on, each, batch } = options
-  if ([on, each, batch].filter((handler) => handler !== undefined).length !== 1)
-    throw new PawlError('PAWL_CONFIG', `define('${name}') needs a handler: one of on, each and batch.`)
+  const handlers = Object.entries({ on, each, batch }).filter(([, handler]) => handler !== undefined)
+  if (handlers.length !== 1) throw refused(`define('${name}')`, 'give a handler: one of on, each and batch')
+  if (on !== undefined && (typeof on !== 'object' || on === null))
+    throw refused(`define('${name}')`, `on must be an object with a function per type of event, got ${shown(on)}`)
+  assertHandlers(`define('${name}')`, { each, batch })
+  assertHandlers(`define('${name}').on`, on ?? {})
   return {
     ...baseOf(tenant, name, options, 'log'),
     kind: 'log',
@@ -132,6 +141,12 @@ export function defineSink(tenant: string, name: string, options: SinkOptions): 
   }
 }
 
+function assertHandlers(call: string, handlers: Readonly<Record<string, unknown>>): void {
+  for (const [name, handler] of Object.entries(handlers))
+    if (handler !== undefined && typeof handler !== 'function')
+      throw refused(call, `${name} must be a function, got ${shown(handler)}`)
+}
+
 function baseOf(
   tenant: string,
   name: string,
@@ -140,13 +155,18 @@ function baseOf(
 ): DefinedBase {
   if (typeof name !== 'string' || name.length < 1 || name.length > 100)
     throw new PawlError('PAWL_CONFIG', 'A projection or sink has a name of 1 to 100 characters.')
-  const retry = options.retry ?? {}
   const isSink = kind === 'sink'
-  const backoff = isSink ? projectionDefaults.sinkBackoff : projectionDefaults.backoff
-  const attempts = isSink ? projectionDefaults.sinkAttempts : projectionDefaults.attempts
+  const call = `${isSink ? 'sink' : 'define'}('${name}')`
+  const { attempts, crashes, when, ...backoff } = check(call, 'retry', nested(retryTable, { doc: 'What follows a failure.' }), {
+    crashes: projectionDefaults.crashes,
+    attempts: isSink ? projectionDefaults.sinkAttempts : projectionDefaults.attempts,
+    ...(isSink ? projectionDefaults.sinkBackoff : projectionDefaults.backoff),
+    ...withoutUndefined(options.retry ?? {}),
+  })
   const from = options.from ?? (isSink ? 'oldest' : 'start')
-  if (!['start', 'oldest', 'now'].includes(from))
-    throw new PawlError('PAWL_CONFIG', `from must be one of start, oldest, now; it is ${String(from)}.`)
+  if (!starts.includes(from)) throw notOneOf(`${call}: from`, from, starts)
+  if (options.channel !== undefined && typeof options.channel !== 'string')
+    throw refused(call, `channel must be a string, got ${shown(options.channel)}`)
   assertTables(name, options.tables ?? [])
   return {
     tenant,
@@ -155,17 +175,12 @@ function baseOf(
     shards: whole('shards', options.shards ?? 1, 1, 1024),
     channel: options.channel ?? null,
     from,
-    timeoutMs: whole('timeout', durationMs(options.timeout ?? projectionDefaults.timeoutMs), 1, 86_400_000),
-    maxLagMs: options.maxLag === undefined ? null : whole('maxLag', durationMs(options.maxLag), 1000, 3650 * 86_400_000),
-    attempts: whole('retry.attempts', retry.attempts ?? attempts, 1, 1_000_000),
-    crashes: whole('retry.crashes', retry.crashes ?? projectionDefaults.crashes, 1, 1000),
-    backoff: {
-      initialMs: retry.initialMs ?? backoff.initialMs,
-      factor: retry.factor ?? backoff.factor,
-      maxMs: retry.maxMs ?? backoff.maxMs,
-      jitter: retry.jitter ?? backoff.jitter,
-    },
-    when: retry.when,
+    timeoutMs: durationIn('timeout', options.timeout ?? projectionDefaults.timeoutMs, 1, 86_400_000),
+    maxLagMs: options.maxLag === undefined ? null : durationIn('maxLag', options.maxLag, 1000, 3650 * 86_400_000),
+    attempts,
+    crashes,
+    backoff,
+    when,
     tables: options.tables ?? [],
   }
 }

@@ -5,8 +5,20 @@ import { createPool, type Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
+import { resolve } from '../kernel/options.ts'
 import { pause, resume, runsOf, skip, type Target, unpark } from './acts.ts'
 import { type Defined, defineProjection, defineSink, definitionKey } from './definition.ts'
+import {
+  actTable,
+  compareTable,
+  generationTable,
+  parkedTable,
+  pauseTable,
+  seenTable,
+  skipTable,
+  switchTable,
+  unparkTable,
+} from './options.ts'
 import { compare, rebuild, retire, rollBack, switchTo } from './rebuild.ts'
 import { ProjectionRunner } from './runner.ts'
 import { type SeenOptions, type Token, waitUntilSeen } from './seen.ts'
@@ -79,10 +91,8 @@ export class Projections {
 
   /** Keys that wait for a person, oldest first. */
   async parked(name: string, options: { limit?: number } = {}): Promise<ParkedKey[]> {
-    const rows = await runsOf(this.#core.pool).run<Record<string, unknown>>(listParkedStatement, {
-      ...this.#target(name),
-      limit: options.limit ?? 100,
-    })
+    const { limit } = resolve('parked', parkedTable, options)
+    const rows = await runsOf(this.#core.pool).run<Record<string, unknown>>(listParkedStatement, { ...this.#target(name), limit })
     return rows.map((row) => {
       const { firstPosition, ...key } = camelCase(row) as unknown as ParkedKey & { firstPosition: string | null }
       return { ...key, name, firstPosition: firstPosition === null ? null : Number(firstPosition) }
@@ -91,38 +101,44 @@ export class Projections {
 
   /** Stops it. When this resolves, no handler of a projection commits any more; a sink's calls that are under way end, and a moment later none begins. */
   async pause(name: string, act: Act & { generation?: number }): Promise<void> {
+    resolve('pause', pauseTable, act)
     await pause(this.#core.pool, this.#target(name), act, act.generation ?? null)
   }
 
   /** Goes on after a pause, a latch, or a lag that made it stale. After a latch it takes its place in the log as it is now. */
   async resume(name: string, act: Act & { generation?: number }): Promise<void> {
+    resolve('resume', pauseTable, act)
     await resume(this.#core.pool, this.#target(name), act, act.generation ?? null)
   }
 
   /** Passes over one event: the parked one at this position, or the next one that a projection applies. */
   async skip(name: string, options: Act & { position: number }): Promise<void> {
+    resolve('skip', skipTable, options)
     await skip(this.#core.pool, this.#target(name), options.position, options)
   }
 
   /** Replays a parked key in order, or, without a key, all of them. Gives the keys. */
   async unpark(name: string, options: Act & { key?: string; keyTenant?: string }): Promise<string[]> {
+    resolve('unpark', unparkTable, options)
     const which = { key: options.key ?? null, keyTenant: options.keyTenant ?? null }
     return unpark(this.#core.pool, this.#target(name), which, options)
   }
 
   /** Read-your-writes: resolves when the live generation has applied what was appended with this token. */
   async seen(name: string, token: Token, options: SeenOptions = {}): Promise<void> {
-    await waitUntilSeen(this.#core.pool, this.#target(name), token, options)
+    await waitUntilSeen(this.#core.pool, this.#target(name), token, resolve('seen', seenTable, options))
   }
 
   /** Starts the highest generation that this process declares beside the live one: its tables are made, and runners fill them from the first event. */
   async rebuild(name: string, act: Act): Promise<{ generation: number }> {
+    resolve('rebuild', actTable, act)
     const definitions = [...this.#core.definitions.values()].filter((each) => each.tenant === this.#tenant && each.name === name)
     return rebuild(this.#core.pool, this.#target(name), definitions, act)
   }
 
   /** Holds both generations at one position and compares the declared columns of their rows. */
   async compare(name: string, options: { generation: number; timeout?: number | string }): Promise<Comparison> {
+    resolve('compare', compareTable, options)
     const definition = this.#defined(name, options.generation)
     return this.#onPatientPool((pool) => compare(pool, this.#target(name), definition, options))
   }
@@ -132,17 +148,20 @@ export class Projections {
     name: string,
     options: Act & { generation: number; mayDiffer?: boolean; timeout?: number | string },
   ): Promise<Comparison> {
+    resolve('switchTo', switchTable, options)
     const definition = this.#defined(name, options.generation)
     return this.#onPatientPool((pool) => switchTo(pool, this.#target(name), definition, options))
   }
 
   /** Makes an earlier generation live again at once, wherever it stands. */
   async rollBack(name: string, options: Act & { generation: number }): Promise<void> {
+    resolve('rollBack', generationTable, options)
     await rollBack(this.#core.pool, this.#target(name), this.#tablesOf(name, options.generation), options)
   }
 
   /** Removes a generation that is not live, and its tables. */
   async retire(name: string, options: Act & { generation: number }): Promise<void> {
+    resolve('retire', generationTable, options)
     await retire(this.#core.pool, this.#target(name), this.#tablesOf(name, options.generation), options)
   }
 

@@ -6,7 +6,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Pool } from '../db/driver.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
-import { durationMs, monotonicMs } from '../kernel/clock.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import { durationIn } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import { audit, cursorsOf, inTransaction, type Runs, runsOf, type Target } from './acts.ts'
@@ -229,7 +230,7 @@ async function whileHeld<T>(
   work: () => Promise<T>,
 ): Promise<T> {
   const runs = runsOf(pool)
-  const deadlineMs = monotonicMs() + durationMs(timeout ?? patienceMs)
+  const deadlineMs = monotonicMs() + durationIn('timeout', timeout ?? patienceMs, 0, 86_400_000)
   await cursorsOf(runs, target, generation)
   const values = { ...target, generation, hold_ms: holdMs }
   try {

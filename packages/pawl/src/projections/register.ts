@@ -1,13 +1,15 @@
 // What must be true before a runner works: each definition has its row, and agrees with what the database knows of it.
 
 import type { Connection } from '../db/driver.ts'
-import { statement } from '../db/statement.ts'
+import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { Defined } from './definition.ts'
 import { logBounds } from './log-place.ts'
+import { tableOf } from './tables.ts'
 
 const registerStatement = statement(import.meta.url, 'register')
 const readStatement = statement(import.meta.url, 'read-projection')
+const missingColumnsStatement = statement(import.meta.url, 'missing-columns')
 const configureStatement = statement(import.meta.url, 'configure')
 
 export interface KnownGeneration {
@@ -29,6 +31,7 @@ export async function readProjection(
 /** Of several generations that are new to the database the highest is the live one: there is nothing to compare it with. */
 export async function register(connection: Connection, definitions: readonly Defined[]): Promise<void> {
   for (const definition of [...definitions].sort((a, b) => b.generation - a.generation)) {
+    await assertTablesExist(connection, definition)
     let known = await readProjection(connection, definition)
     if (known.length === 0) {
       const { tenant, name, generation, kind, shards, channel, maxLagMs } = definition
@@ -40,6 +43,25 @@ export async function register(connection: Connection, definitions: readonly Def
     const { tenant, name, generation, maxLagMs } = definition
     await connection.run(configureStatement, { tenant, name, generation, max_lag_ms: maxLagMs })
   }
+}
+
+/** A rebuild makes its tables like these, and a switch renames them; finding out there would be late. */
+async function assertTablesExist(connection: Connection, { name: projection, generation, tables }: Defined): Promise<void> {
+  const columns = tables.flatMap(({ name, key, columns }) =>
+    [...key, ...columns].map((column) => ({ name, quoted: tableOf(name, generation, true), column })),
+  )
+  if (columns.length === 0) return
+  const [missing] = await connection.run<{ name: string; column_name: string | null }>(missingColumnsStatement, {
+    names: textsLiteral(columns.map(({ name }) => name)),
+    quoted: textsLiteral(columns.map(({ quoted }) => quoted)),
+    columns: textsLiteral(columns.map(({ column }) => column)),
+  })
+  if (missing === undefined) return
+  const what = missing.column_name === null ? '' : `the column '${missing.column_name}' of `
+  throw new PawlError(
+    'PAWL_CONFIG',
+    `'${projection}' declares ${what}the table '${missing.name}', which is not in the database. Create it before the runner starts, or correct the declaration.`,
+  )
 }
 
 async function startOf(connection: Connection, { name, from }: Defined): Promise<number> {

@@ -1,10 +1,9 @@
 // Options of a runner, checked and filled in.
 
 import { hostname } from 'node:os'
-import { assertKnown, whole } from '../config.ts'
 import { PawlError } from '../errors.ts'
 import { keepDaysDefault } from '../events/maintenance.ts'
-import { durationMs } from '../kernel/clock.ts'
+import { assertKnown, durationIn, whole } from '../kernel/options.ts'
 import type { RunnerOptions } from './types.ts'
 
 export const runnerDefaults = {
@@ -30,7 +29,7 @@ export interface ResolvedRunnerOptions {
 
 export function resolveRunnerOptions(options: RunnerOptions): ResolvedRunnerOptions {
   assertKnown('runner()', options, known)
-  const leaseMs = whole('lease', durationMs(options.lease ?? runnerDefaults.leaseMs), 100, 3_600_000)
+  const leaseMs = durationIn('lease', options.lease ?? runnerDefaults.leaseMs, 100, 3_600_000)
   const beatMs = whole('beatMs', options.beatMs ?? Math.min(runnerDefaults.beatMs, Math.floor(leaseMs / 4)), 10, 600_000)
   if (beatMs * 3 > leaseMs)
     throw new PawlError('PAWL_CONFIG', `beatMs (${beatMs}) must be at most a third of the lease (${leaseMs} ms).`)

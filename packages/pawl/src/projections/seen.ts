@@ -6,8 +6,10 @@ import type { Pool } from '../db/driver.ts'
 import { unavailable } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import { durationMs, monotonicMs } from '../kernel/clock.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import type { Resolved } from '../kernel/options.ts'
 import { runsOf, type Target } from './acts.ts'
+import type { seenTable } from './options.ts'
 
 const seenStatement = statement(import.meta.url, 'seen')
 
@@ -29,9 +31,14 @@ interface Row {
   readonly dirty: number
 }
 
-export async function waitUntilSeen(pool: Pool, target: Target, token: Token, options: SeenOptions): Promise<void> {
+export async function waitUntilSeen(
+  pool: Pool,
+  target: Target,
+  token: Token,
+  options: Resolved<typeof seenTable>,
+): Promise<void> {
   const { tenant, name } = target
-  const timeoutMs = durationMs(options.timeout ?? 5000)
+  const { timeout: timeoutMs, signal } = options
   const deadlineMs = monotonicMs() + timeoutMs
   const xid = xidOf(token)
   for (let waitMs = 2; ; waitMs = Math.min(waitMs * 1.5, 50)) {
@@ -42,7 +49,7 @@ export async function waitUntilSeen(pool: Pool, target: Target, token: Token, op
       })
     if (isSeen(row, name, token)) return
     if (monotonicMs() + waitMs > deadlineMs) throw tooLate(row, name, timeoutMs)
-    await sleep(waitMs, undefined, options.signal === undefined ? {} : { signal: options.signal })
+    await sleep(waitMs, undefined, signal === undefined ? {} : { signal })
   }
 }
 

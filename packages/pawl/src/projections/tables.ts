@@ -1,7 +1,7 @@
 // The tables of a projection's generations. Readers use the declared name, which is always the live generation's; another generation's
 // table has the same name with `_g` and its number. A switch renames both in one transaction, so readers change nothing.
 
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import type { ProjectionTable } from './types.ts'
 
 const identifierBytesMax = 63
@@ -36,7 +36,14 @@ export function tableOf(name: string, generation: number, isLive: boolean): stri
 }
 
 export function assertTables(projection: string, tables: readonly ProjectionTable[]): void {
+  if (!Array.isArray(tables))
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `tables of '${projection}' must be an array of { name, key, columns }, got ${shown(tables)}.`,
+    )
   for (const { name, key, columns } of tables) {
+    if (typeof name !== 'string' || !Array.isArray(key) || !Array.isArray(columns))
+      throw new PawlError('PAWL_CONFIG', `Each of the tables of '${projection}' must have a name and the arrays key and columns.`)
     const { table } = parseTable(name)
     if (Buffer.byteLength(table) > identifierBytesMax - 10)
       throw new PawlError(

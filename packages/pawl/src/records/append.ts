@@ -1,10 +1,10 @@
 // Put and append: a few rows, committed at once, in the caller's transaction or one of our own. Each is a submission of its own, so numbers,
 // history and events are the same as for an upload; and it waits for nobody, because a scope that is being submitted to refuses it.
 
-import { withoutUndefined } from '../config.ts'
 import type { AnyTx, Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
+import { withoutUndefined } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { isNameable, type RecordsCore, run, transactIn } from './core.ts'
 import { changedFields } from './diff.ts'

@@ -85,7 +85,7 @@ test('[R9] a rule that its type does not use is refused rather than ignored', ()
   ]
   for (const column of refused)
     expect(() => resolveColumn('c', column), JSON.stringify(column)).toThrow(
-      /^c(\.charsMax must be a whole number|: a column of type)/,
+      /^c(\.charsMax must be an integer|: a column of type)/,
     )
   const kept: Column = { type: 'text', oneOf: ['a'], pattern: /a/, charsMax: 3, trim: false, required: true }
   expect(resolveColumn('c', kept)).toEqual(kept)
@@ -102,7 +102,7 @@ test('a record set with a limit, a time or a name that is none is refused', () =
   const define = (more: object) =>
     defineSet('s', { scope: ['x'], types: { t: { key: 'id', columns: { id: 'text' } } }, ...more } as RecordSetOptions)
   for (const [more, message] of [
-    [{ limits: { bytesMax: '1GB' } }, /limits\.bytesMax must be a whole number/],
+    [{ limits: { bytesMax: '1GB' } }, /limits\.bytesMax must be an integer/],
     [{ limits: { rowCharsMax: Number.NaN } }, /limits\.rowCharsMax must be/],
     [{ limits: { xlsx: { ratioMax: -1 } } }, /limits\.xlsx\.ratioMax must be/],
     [{ limits: { xlsx: { ratio: 5 } } }, /Did you mean 'ratioMax'/],

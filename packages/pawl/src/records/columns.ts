@@ -1,7 +1,7 @@
 // Columns: what a cell must be, and the one canonical value that it becomes. Every rule is compiled once per upload; a cell costs one call.
 
-import { assertKnown, notOneOf, whole } from '../config.ts'
 import { PawlError } from '../errors.ts'
+import { assertKnown, notOneOf, whole } from '../kernel/options.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
 import { canonicalJson, numberMark, numberText, parseJson, Unstorable } from './json-text.ts'
 import type { Column, ColumnType } from './types.ts'

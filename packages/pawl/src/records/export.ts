@@ -3,7 +3,7 @@
 import { PawlError } from '../errors.ts'
 import type { RecordsCore } from './core.ts'
 import { listRecords, type ReadPlace } from './reads.ts'
-import type { DefinedSet, DefinedType } from './sets.ts'
+import { type DefinedSet, type DefinedType, mayHaveOtherColumns } from './sets.ts'
 import type { At, RecordData, RecordVersion } from './types.ts'
 
 export interface ExportOptions {
@@ -79,8 +79,8 @@ function csvRow(set: DefinedSet, columns: readonly string[], isTyped: boolean): 
 }
 
 /**
- * The declared columns, and those that records have besides: kept ones, ones that a schema adds, ones of an older version of the set. The header comes
- * first, so where there may be some all records are read twice, as of the same commit.
+ * The declared columns, and those that records have besides. The header comes first, so where there may be some all records are read
+ * twice, as of the same commit.
  */
 async function csvColumns(
   core: RecordsCore,
@@ -90,8 +90,7 @@ async function csvColumns(
 ): Promise<{ columns: string[]; at: At | undefined }> {
   const { set } = place
   const columns = new Set(types.flatMap((type) => type.columns.map(({ name }) => name)))
-  const mayHaveMore = set.unknownColumns === 'keep' || set.schemaVersion > 1 || types.some(({ schema }) => schema !== undefined)
-  if (!mayHaveMore) return { columns: [...columns], at: options.at }
+  if (!mayHaveOtherColumns(set, types)) return { columns: [...columns], at: options.at }
   const isDeclared = new Set(columns)
   let { at } = options
   for await (const { items, number } of pages(core, place, options.type, options.at)) {

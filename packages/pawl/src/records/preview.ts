@@ -1,10 +1,11 @@
 // What a submission would do, or did, row by row: the same staged rows that its apply writes; after the commit, the versions themselves.
 
-import { whole } from '../config.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
+import { resolve, whole } from '../kernel/options.ts'
 import { type RecordsCore, read } from './core.ts'
 import { fieldChanges } from './diff.ts'
+import { pageTable } from './options.ts'
 import type { SubmissionRow } from './submissions.ts'
 import type { Page, PageOptions, PreviewRow, RecordData, RowError, RowKind } from './types.ts'
 
@@ -32,7 +33,7 @@ export async function previewRows(
   kind: RowKind,
   options: PageOptions,
 ): Promise<Page<PreviewRow>> {
-  const limit = whole('limit', options.limit ?? 100, 1, 10_000)
+  const { limit } = resolve('rows', pageTable, options)
   if (submission.state === 'submitted') return changedRows(core, tenant, submission, kind, limit, options.after)
   if (kind === 'missing') return missingRows(core, tenant, submission, limit, options.after)
   // The counts of a whole upload say it; looking would read every staged row to find none.
@@ -106,7 +107,7 @@ async function changedRows(
 }
 
 export async function rowErrors(core: RecordsCore, tenant: string, id: string, options: PageOptions): Promise<Page<RowError>> {
-  const limit = whole('limit', options.limit ?? 100, 1, 10_000)
+  const { limit } = resolve('errors', pageTable, options)
   const rows = await read<{
     ordinal: string
     line: string

@@ -1,13 +1,14 @@
 // Reads of a scope's records: current, as of a number, page by page, history. A reader takes of each record the latest version up to one
 // number, so what it sees is one commit, at any moment of a running submission.
 
-import { whole } from '../config.ts'
 import { statement } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
+import { check, refused, resolve } from '../kernel/options.ts'
 import { idText, isNameable, type RecordsCore, read } from './core.ts'
 import { fieldChanges, jsonPatch, type PatchOperation } from './diff.ts'
 import { canonicalJson, Unstorable } from './json-text.ts'
-import type { DefinedSet } from './sets.ts'
+import { at as atOption, historyTable, listRecordsTable } from './options.ts'
+import { type DefinedSet, mayHaveOtherColumns } from './sets.ts'
 import { needSubmission } from './submissions.ts'
 import type { At, FieldChange, Page, RecordData, RecordVersion } from './types.ts'
 
@@ -76,7 +77,7 @@ export async function getRecord(
   key: string,
   at?: At,
 ): Promise<RecordVersion | undefined> {
-  const number = await numberAt(core, place, at)
+  const number = await numberAt(core, place, check('get', 'at', atOption, at))
   if (!isNameable(type, key)) return undefined
   const [row] = await read<VersionRow>(core, getStatement, { ...names(place), type, key, number })
   return row === undefined ? undefined : toVersion(row)
@@ -85,11 +86,12 @@ export async function getRecord(
 export async function listRecords(
   core: RecordsCore,
   place: ReadPlace,
-  options: ListRecordsOptions,
+  given: ListRecordsOptions,
 ): Promise<Page<RecordVersion> & { readonly number: string | undefined }> {
+  const options = resolve('list', listRecordsTable, given)
+  const { limit } = options
   const start = options.after === undefined ? undefined : readCursor(options.after)
-  const limit = whole('limit', options.limit ?? 100, 1, 10_000)
-  const filter = options.filter === undefined ? null : filterText(options.filter)
+  const filter = options.filter === undefined ? null : filterText(place.set, options.type, options.filter)
   let number = start?.number ?? (await numberAt(core, place, options.at))
   let after = { type: start?.type ?? options.type ?? '', key: start?.key ?? '' }
   const items: RecordVersion[] = []
@@ -100,7 +102,7 @@ export async function listRecords(
       number,
       type: options.type ?? null,
       filter,
-      with_deleted: options.withDeleted ?? false,
+      with_deleted: options.withDeleted,
       after_type: after.type,
       after_key: after.key,
       limit: asked,
@@ -119,7 +121,8 @@ export async function listRecords(
 }
 
 /** A field without a value would be left out of the text, and everything would match. */
-function filterText(filter: RecordData): string {
+function filterText(set: DefinedSet, type: string | undefined, filter: RecordData): string {
+  assertColumns(set, type, Object.keys(filter))
   for (const [field, value] of Object.entries(filter))
     if (value === null || value === undefined)
       throw new PawlError(
@@ -134,6 +137,18 @@ function filterText(filter: RecordData): string {
   }
 }
 
+/** Nothing has a column that is misspelt, and an empty page would look like an answer. */
+function assertColumns(set: DefinedSet, type: string | undefined, names: readonly string[]): void {
+  const types = type === undefined ? [...set.types.values()] : [...set.types.values()].filter(({ name }) => name === type)
+  if (types.length === 0 || mayHaveOtherColumns(set, types)) return
+  const columns = new Set(types.flatMap(({ columns }) => columns.map(({ name }) => name)))
+  const unknown = names.find((name) => !columns.has(name))
+  if (unknown !== undefined)
+    throw refused('list', `filter must name columns of '${set.name}' (${[...columns].join(', ')}), got ${shown(unknown)}`, {
+      option: 'filter',
+    })
+}
+
 export async function recordHistory(
   core: RecordsCore,
   place: ReadPlace,
@@ -141,6 +156,7 @@ export async function recordHistory(
   key: string,
   options: { limit?: number; before?: string } = {},
 ): Promise<HistoryEntry[]> {
+  const { limit, before } = resolve('history', historyTable, options)
   if (!isNameable(type, key)) return []
   const rows = await read<VersionRow & { committed_at: Date | null; submitted_by: string | null; origin: string | null }>(
     core,
@@ -149,8 +165,8 @@ export async function recordHistory(
       ...names(place),
       type,
       key,
-      before: options.before === undefined ? numberMax : idText('version', options.before),
-      limit: whole('limit', options.limit ?? 100, 1, 10_000),
+      before: before === undefined ? numberMax : idText('version', before),
+      limit,
     },
   )
   return rows.map((row) => ({ ...toVersion(row), committedAt: row.committed_at, by: row.submitted_by, origin: row.origin }))

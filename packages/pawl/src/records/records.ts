@@ -1,10 +1,12 @@
 // The verbs of records: declare a set, open a scope of it, and see a submission through.
 
 import { PawlError } from '../errors.ts'
+import { notOneOf, resolve } from '../kernel/options.ts'
 import { apply } from './apply.ts'
 import { type RecordsCore, setOf } from './core.ts'
 import { failDead } from './fail.ts'
 import { keptDescriptions } from './json-schema.ts'
+import { rowKinds, submitTable } from './options.ts'
 import { previewRows, rowErrors } from './preview.ts'
 import { RecordScope } from './scope.ts'
 import { defineSet } from './sets.ts'
@@ -76,6 +78,7 @@ export class Records {
 
   /** Rows of a submission by what they do, with the fields before and after. */
   async rows(id: string, kind: RowKind, options: PageOptions = {}): Promise<Page<PreviewRow>> {
+    if (!rowKinds.includes(kind)) throw notOneOf('rows: kind', kind, rowKinds)
     return previewRows(this.#core, this.#tenant, await needSubmission(this.#core, this.#tenant, id), kind, options)
   }
 
@@ -86,11 +89,13 @@ export class Records {
 
   /** Takes the scope's slot and answers at once; a job applies it. Refused when another holds the slot, or the scope has moved since the upload. */
   async submit(id: string, options: SubmitOptions = {}): Promise<SubmitAnswer> {
+    resolve('submit', submitTable, options)
     return submit(this.#core, this.#tenant, id, 'validated', options)
   }
 
   /** Submits a failed one again, with its slot and baseline checked anew. */
   async resume(id: string, options: SubmitOptions = {}): Promise<SubmitAnswer> {
+    resolve('resume', submitTable, options)
     return submit(this.#core, this.#tenant, id, 'failed', options)
   }
 

@@ -3,10 +3,12 @@
 import type { AnyTx, Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
+import { resolve } from '../kernel/options.ts'
 import { append } from './append.ts'
 import { isNameable, type RecordsCore, read, run, transactIn } from './core.ts'
 import { type ExportOptions, exportRecords } from './export.ts'
 import { keepDescription } from './json-schema.ts'
+import { appendTable, eraseTable, exportTable, putTable, submissionsTable, uploadTable } from './options.ts'
 import {
   diffRecord,
   getRecord,
@@ -72,6 +74,7 @@ export class RecordScope {
 
   /** Stages and validates a file. The answer is validated or invalid; submit it by its id. Throws when it did not arrive. */
   async upload(body: Body, options: UploadOptions): Promise<Submission> {
+    resolve('upload', uploadTable, options)
     await keepDescription(this.#core, this.#tenant, this.#set)
     const scopeId = await transactIn(this.#core, undefined, (tx) => this.#ensure(tx, options.attributes))
     const id = await upload(this.#core, { tenant: this.#tenant, set: this.#set, scopeId }, body, options)
@@ -80,6 +83,7 @@ export class RecordScope {
 
   /** Submissions of this scope, newest first. */
   async submissions(options: ListSubmissionsOptions = {}): Promise<Submission[]> {
+    resolve('submissions', submissionsTable, options)
     const [scope] = await this.#read()
     if (scope === undefined) return []
     const rows = await listSubmissions(this.#core, this.#tenant, { scopeId: scope.id }, options)
@@ -99,6 +103,7 @@ export class RecordScope {
 
   /** Writes one record now. Refused while a submission is being applied to the scope. */
   async put(row: PutRow, options: PutOptions = {}): Promise<AppendAnswer> {
+    resolve('put', putTable, options)
     if (options.tx === undefined) await keepDescription(this.#core, this.#tenant, this.#set)
     return append(this.#core, this.#tenant, this.#set, {
       origin: 'put',
@@ -113,6 +118,7 @@ export class RecordScope {
 
   /** Writes a delta that the caller computed, all of it or nothing. Rows that change nothing write nothing. */
   async append(rows: readonly AppendRow[], options: AppendOptions = {}): Promise<AppendAnswer> {
+    resolve('append', appendTable, options)
     if (options.tx === undefined) await keepDescription(this.#core, this.#tenant, this.#set)
     return append(this.#core, this.#tenant, this.#set, {
       origin: 'append',
@@ -145,6 +151,7 @@ export class RecordScope {
 
   /** All current records, or those of a moment, as a stream of text that can be uploaded again. */
   export(options: ExportOptions): AsyncGenerator<string> {
+    resolve('export', exportTable, options)
     return exportRecords(this.#core, this.#place, options)
   }
 
@@ -153,7 +160,7 @@ export class RecordScope {
    * The answer has 0 versions where it was only staged.
    */
   async erase(type: string, key: string, options: { reason: string; by?: string; tx?: AnyTx }): Promise<{ versions: number }> {
-    if (!options.reason) throw new PawlError('PAWL_CONFIG', 'An erasure needs a reason.')
+    resolve('erase', eraseTable, options)
     if (!isNameable(type, key)) throw noRecord(type, key)
     return transactIn(this.#core, options.tx, async (tx) => {
       const [found] = await run<{ id: string }>(tx, scopeStatement, this.#names)

@@ -1,8 +1,7 @@
 // Record sets: what a scope is made of, which types of row there are, and what each column must be. Declared once, resolved once.
 
-import { assertKnown, notOneOf, whole, withoutUndefined } from '../config.ts'
 import { PawlError } from '../errors.ts'
-import { durationMs } from '../kernel/clock.ts'
+import { assertKnown, durationIn, notOneOf, whole, withoutUndefined } from '../kernel/options.ts'
 import { type Coerce, compileCell, compileColumn, resolveColumn } from './columns.ts'
 import type { Column, MissingPolicy, RecordSetOptions, RecordTypeOptions, ScopeKey, UploadLimits } from './types.ts'
 
@@ -155,7 +154,7 @@ function assertWhole(where: string, numbers: Readonly<Record<string, number>>): 
 function keepOf(where: string, given: RecordSetOptions['keep'] = {}): DefinedSet['keepMs'] {
   assertKnown(where, given, namesOf(recordDefaults.keepMs))
   const filled = { ...recordDefaults.keepMs, ...withoutUndefined(given) }
-  const ms = (name: keyof typeof filled) => whole(`${where}.${name}`, durationMs(filled[name]), 1, keepMsMax)
+  const ms = (name: keyof typeof filled) => durationIn(`${where}.${name}`, filled[name], 1, keepMsMax)
   return { validated: ms('validated'), uploading: ms('uploading'), ended: ms('ended') }
 }
 
@@ -192,6 +191,11 @@ function defineColumn(where: string, name: string, given: Parameters<typeof reso
   // A row without its key cannot be told apart from the others.
   const column = isKey ? { ...resolved, required: true } : resolved
   return { name, column, prefix: `,${JSON.stringify(name)}:`, coerce: compileColumn(column), coerceCell: compileCell(column) }
+}
+
+/** Whether records may have columns that are not declared: kept ones, ones that a schema adds, ones of an older version of the set. */
+export function mayHaveOtherColumns(set: DefinedSet, types: readonly DefinedType[]): boolean {
+  return set.unknownColumns === 'keep' || set.schemaVersion > 1 || types.some(({ schema }) => schema !== undefined)
 }
 
 /** The canonical text of a scope: its parts in the declared order, as a JSON array, so that no part can run into the next. */

@@ -1,9 +1,10 @@
 // Submissions as people and programs see them.
 
-import { whole } from '../config.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
+import { resolve } from '../kernel/options.ts'
 import { idText, type RecordsCore, read } from './core.ts'
+import { submissionsTable } from './options.ts'
 import { scopeOf } from './sets.ts'
 import type { FailureClass, Submission, SubmissionState } from './types.ts'
 
@@ -82,11 +83,12 @@ export async function listSubmissions(
   where: { scopeId: string } | { set: string },
   options: ListSubmissionsOptions,
 ): Promise<SubmissionRow[]> {
+  const { state = null, before, limit } = resolve('submissions', submissionsTable, options)
   const values = {
     tenant,
-    state: options.state ?? null,
-    before: options.before === undefined ? '9223372036854775807' : idText('submission', options.before),
-    limit: whole('limit', options.limit ?? 50, 1, 500),
+    state,
+    before: before === undefined ? '9223372036854775807' : idText('submission', before),
+    limit,
   }
   if ('set' in where) return read<SubmissionRow>(core, listSetStatement, { ...values, record_set: where.set })
   return read<SubmissionRow>(core, listStatement, { ...values, scope_id: where.scopeId })

@@ -1,0 +1,116 @@
+import { createPawl, type EnqueueOptions, isPawlError } from 'pawl'
+import { expect, test } from 'vitest'
+import { configError, nowhere, pawlOfNowhere } from '../../test/support/nowhere.ts'
+
+test('[G2] createPawl refuses what is no option or out of its range', () => {
+  const wrong: [unknown, RegExp][] = [
+    [undefined, /^createPawl: options must be an object with databaseUrl, got undefined\.$/],
+    [null, /options must be an object with databaseUrl, got null/],
+    [nowhere, /options must be an object with databaseUrl, got 'postgres/],
+    [{}, /databaseUrl must be a URL such as postgres:.*, got undefined/],
+    [{ databaseUrl: nowhere, directUrl: 'localhost' }, /directUrl must be a URL/],
+    [{ databaseUrl: nowhere, pool: 5 }, /createPawl has no option 'pool'. Did you mean 'pooler'\?/],
+    [{ databaseUrl: nowhere, pooler: 'session' }, /pooler must be one of 'none', 'transaction', got 'session'/],
+    [{ databaseUrl: nowhere, durability: 'high' }, /durability must be one of 'relaxed', 'durable', 'replicated', got 'high'/],
+    [
+      { databaseUrl: nowhere, logger: {} },
+      /logger must be an object with the functions debug, info, warn and error, got an object/,
+    ],
+    [{ databaseUrl: nowhere, queryTimeoutMs: '5s' }, /queryTimeoutMs must be an integer from 10 to 3600000, got '5s'/],
+    [{ databaseUrl: nowhere, applicationName: '' }, /applicationName must be a string of 1 to 50 characters/],
+  ]
+  for (const [options, message] of wrong) expect(() => createPawl(options as never)).toThrow(configError(message))
+})
+
+test('a URL that is refused is not shown: it may have a password', () => {
+  expect(() => createPawl({ databaseUrl: 'mysql://me:secret@host/db' })).toThrow(
+    expect.objectContaining({ message: expect.not.stringContaining('secret') }),
+  )
+})
+
+test('[G2] enqueue refuses what is no option, no value of it, or contradicts itself', async () => {
+  const { jobs } = pawlOfNowhere()
+  const wrong: [object | null, RegExp][] = [
+    [{ priority: 'high' }, /^enqueue: priority must be an integer from -100 to 100, got 'high'\.$/],
+    [{ priorty: 5 }, /^enqueue has no option 'priorty'. Did you mean 'priority'\?$/],
+    [{ runAt: '2030-01-01' }, /runAt must be a valid Date, such as new Date\('2030-01-01T00:00:00Z'\), got '2030-01-01'/],
+    [{ runAt: new Date(Number.NaN) }, /runAt must be a valid Date.*, got an invalid Date/],
+    [{ runAt: new Date(8.64e15) }, /runAt must be a valid Date/],
+    [{ runAt: null }, /runAt must be a valid Date.*, got null/],
+    [{ delay: 'soon' }, /delay must be a duration from 0ms to 3650d: .*, got 'soon'/],
+    [{ delay: {} }, /delay must be a duration .*, got an object/],
+    [{ delay: -1 }, /delay must be a duration .*, got -1/],
+    [{ delay: '1m', runAt: new Date() }, /give delay or runAt, not both/],
+    [{ maxAttempts: 0 }, /maxAttempts must be an integer from 1 to 1000000, got 0/],
+    [{ queue: '' }, /queue must be a string of 1 to 100 characters .*, got ''/],
+    [{ queue: 5 }, /queue must be a string of 1 to 100 characters .*, got 5/],
+    [{ queue: 'pawl.records' }, /queue must not begin with 'pawl\.'/],
+    [{ headers: 'x' }, /headers must be an object, got 'x'/],
+    [{ headers: ['x'] }, /headers must be an object, got an array/],
+    [{ wake: 'no' }, /wake must be true or false, got 'no'/],
+    [{ tx: null }, /tx must be your transaction, or be left out for one of Pawl's own, got null/],
+    [{ tx: 5 }, /tx must be your transaction.*, got 5/],
+    [{ durability: 'none' }, /durability must be one of/],
+    [null, /options must be an object, got null/],
+  ]
+  for (const [options, message] of wrong)
+    await expect(jobs.enqueue('mail', {}, options as EnqueueOptions)).rejects.toThrow(configError(message))
+  await expect(jobs.enqueueMany('mail', 'no' as never)).rejects.toThrow(
+    configError(/payloads must be an array or a generator of payloads, got 'no'/),
+  )
+  for (const kind of [5, {}, null, undefined, '', 'a\u0000b', 'pawl.records.apply', { name: 'pawl.x' }])
+    await expect(jobs.enqueue(kind as string, {}), String(kind)).rejects.toThrow(configError(/^enqueue: kind must /))
+})
+
+test('[G2] lists and changes of jobs refuse wrong options', async () => {
+  const { jobs } = pawlOfNowhere()
+  const states = /state must be one of 'scheduled', 'ready', 'running', 'dead', 'done', 'cancelled', got 'failed'/
+  await expect(jobs.list({ state: 'failed' as never })).rejects.toThrow(configError(states))
+  await expect(jobs.list({ limit: 0 })).rejects.toThrow(configError(/limit must be an integer from 1 to 500, got 0/))
+  await expect(jobs.list({ kinds: 'x' } as never)).rejects.toThrow(configError(/Did you mean 'kind'/))
+  await expect(jobs.cancel('1', { revision: '2' as never })).rejects.toThrow(
+    configError(/revision must be an integer .*, got '2'/),
+  )
+  await expect(jobs.cancel('1', { reason: 'x'.repeat(2001) })).rejects.toThrow(
+    configError(/reason must be a string of 0 to 2000/),
+  )
+  await expect(jobs.retry('1', { reason: 'x' } as never)).rejects.toThrow(configError(/retry has no option 'reason'/))
+  await expect(jobs.get(5 as never)).rejects.toThrow(configError(/id must be a string, got 5/))
+  await expect(jobs.why({} as never)).rejects.toThrow(configError(/id must be a string, got an object/))
+  await expect(jobs.why('x')).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+})
+
+test('[G2] a worker and its stop refuse wrong options', async () => {
+  const { jobs } = pawlOfNowhere()
+  jobs.define('mail', { run: () => undefined })
+  const wrong: [object, RegExp][] = [
+    [{ queues: 'a' }, /^worker: queues must be an array, got 'a'\.$/],
+    [{ queues: ['a', 5] }, /queues\[1\] must be a string of 1 to 100 characters .*, got 5/],
+    [{ lease: 'long' }, /lease must be a duration from 100ms to 1h/],
+    [{ exitWhenBlocked: 'yes' }, /exitWhenBlocked must be true or false/],
+    [{ concurency: 5 }, /Did you mean 'concurrency'\?/],
+    [{ beatMs: 600, lease: '1s' }, /beatMs \(600\) must be at most a third of the lease \(1000 ms\)/],
+  ]
+  for (const [options, message] of wrong) expect(() => jobs.worker(options)).toThrow(configError(message))
+  const worker = jobs.worker()
+  await expect(worker.stop({ grace: 'soon' })).rejects.toThrow(configError(/^stop: grace must be a duration/))
+  await expect(worker.stop({ signal: {} as never })).rejects.toThrow(configError(/signal must be an AbortSignal/))
+  await worker.stop({ grace: 0 })
+})
+
+test('[G2] a tenant or an event that cannot be is refused', () => {
+  const pawl = pawlOfNowhere()
+  for (const tenant of [undefined, null, 5, 'x'.repeat(101), '\u0000'])
+    expect(() => pawl.for(tenant as string)).toThrow(configError(/^for: tenant must be a string of 0 to 100 characters/))
+  expect(pawl.for('').tenant).toBe('')
+  expect(() => pawl.on('job.completed' as never, () => undefined)).toThrow(
+    configError(/^on: event must be one of 'job.started', 'job.done', .*, got 'job.completed'\.$/),
+  )
+  expect(() => pawl.on('job.done', 'x' as never)).toThrow(configError(/listener must be a function, got 'x'/))
+})
+
+test('every refusal is a PawlError', async () => {
+  const { jobs } = pawlOfNowhere()
+  const error = await jobs.enqueue('mail', {}, { priority: 101 }).catch((caught: unknown) => caught)
+  expect(isPawlError(error, 'PAWL_CONFIG') && error.details).toEqual({ call: 'enqueue', option: 'priority' })
+})

@@ -1,0 +1,279 @@
+// An options object is a table: what each option must be, its default, one line of doc. The call checks what it was given against its
+// table and gets every value filled in. The tables are plain data, so that a reference can be written from them.
+
+import { isDate } from 'node:util/types'
+import type { AnyTx } from '../db/adapters.ts'
+import { PawlError, shown, storable } from '../errors.ts'
+import { durationMs, durationText, isDuration } from './clock.ts'
+
+export interface Option<Value> {
+  /** Completes "<name> must be ...", such as 'an integer from 1 to 500'. */
+  readonly expects: string
+  readonly doc: string
+  /** As a user would write it. */
+  readonly default?: unknown
+  /** What holds when it is left out, where that is not one value. */
+  readonly otherwise?: string
+  readonly isRequired?: boolean
+  /** Its value is not shown in errors. */
+  readonly isSecret?: boolean
+  /** The options of an option that is itself an object of options. */
+  readonly table?: Table
+  /** What each item of a list must be. */
+  readonly item?: Option<unknown>
+  accepts(given: unknown): boolean
+  /** The value as the code uses it, where that is not as it was given. */
+  readonly convert?: (given: never) => Value
+}
+
+export type Table = Readonly<Record<string, Option<unknown>>>
+
+/** A table with exactly the options of an interface: `const listTable = {...} satisfies TableOf<ListOptions>`. */
+export type TableOf<Given> = { readonly [Name in keyof Required<Given>]: Option<unknown> }
+
+export type Resolved<T> = { readonly [Name in keyof T]: T[Name] extends Option<infer Value> ? Value : never }
+
+/** Checks what a call was given and fills in the defaults. Throws PAWL_CONFIG with the option, the value and what it must be. */
+export function resolve<T extends Table>(call: string, table: T, given: unknown): Resolved<T> {
+  return readTable(call, table, given, '') as Resolved<T>
+}
+
+/** The same for a single argument of a call. */
+export function check<Value>(call: string, name: string, option: Option<Value>, given: unknown): Value {
+  return readOption(call, option, given, name) as Value
+}
+
+/** What the table cannot say, such as two options that exclude each other: "enqueue: give delay or runAt, not both." */
+export function refused(call: string, problem: string, details: Readonly<Record<string, unknown>> = {}): PawlError {
+  return new PawlError('PAWL_CONFIG', `${call}: ${problem}.`, { details: { call, ...details } })
+}
+
+// ---- what an option may be
+
+interface Spec<Default> {
+  readonly doc: string
+  readonly default?: Default
+  readonly otherwise?: string
+}
+
+type Filled<Value, Default> = Default extends undefined ? Value | undefined : Value
+
+/** Any other option, by what it accepts. */
+export function option<Value, Default = undefined>(
+  expects: string,
+  spec: Spec<Default>,
+  accepts: (given: unknown) => boolean,
+): Option<Filled<Value, Default>> {
+  return { expects, ...spec, accepts }
+}
+
+export function required<Value>(optional: Option<Value>): Option<NonNullable<Value>> {
+  return { ...optional, isRequired: true } as Option<NonNullable<Value>>
+}
+
+interface Range {
+  readonly from: number
+  readonly to: number
+}
+
+export function integer<D extends number | undefined = undefined>(spec: Spec<D> & Range): Option<Filled<number, D>> {
+  return option(
+    `an integer from ${spec.from} to ${spec.to}`,
+    spec,
+    (given) => Number.isInteger(given) && isIn(spec, given as number),
+  )
+}
+
+export function number<D extends number | undefined = undefined>(spec: Spec<D> & Range): Option<Filled<number, D>> {
+  return option(`a number from ${spec.from} to ${spec.to}`, spec, (given) => typeof given === 'number' && isIn(spec, given))
+}
+
+export function boolean<D extends boolean | undefined = undefined>(spec: Spec<D>): Option<Filled<boolean, D>> {
+  return option('true or false', spec, (given) => typeof given === 'boolean')
+}
+
+/** A string that PostgreSQL can store, counted in its characters. */
+export function text<D extends string | undefined = undefined>(
+  spec: Spec<D> & { readonly from?: number; readonly to: number },
+): Option<Filled<string, D>> {
+  const { from = 1, to } = spec
+  const accepts = (given: unknown) =>
+    typeof given === 'string' && isStorable(given) && given.length >= from && charactersOf(given, to) <= to
+  return option(`a string of ${from} to ${to} characters (valid Unicode, no NUL)`, spec, accepts)
+}
+
+/** A string that is only compared, or checked elsewhere. */
+export function anyText(doc: string): Option<string | undefined> {
+  return option('a string', { doc }, (given) => typeof given === 'string')
+}
+
+export function oneOf<const Value extends string, D extends Value | undefined = undefined>(
+  values: readonly Value[],
+  spec: Spec<D>,
+): Option<Filled<Value, D>> {
+  return option(`one of ${quoted(values)}`, spec, (given) => values.includes(given as Value))
+}
+
+/** Its value is in milliseconds. */
+export function duration<D extends number | string | undefined = undefined>(spec: Spec<D> & Range): Option<Filled<number, D>> {
+  const expects = `a duration from ${durationText(spec.from)} to ${durationText(spec.to)}: milliseconds, or a string such as '250ms', '5s', '15m', '2h', '7d'`
+  const convert = (given: number | string) => Math.round(durationMs(given))
+  return { ...option(expects, spec, (given) => isDuration(given) && isIn(spec, convert(given))), convert } as Option<
+    Filled<number, D>
+  >
+}
+
+/** A string is refused: without an offset it would mean another moment on another machine. */
+export function time(spec: Spec<undefined>): Option<Date | undefined> {
+  const expects = "a valid Date, such as new Date('2030-01-01T00:00:00Z')"
+  // PostgreSQL does not read the signed years that come before 0 and after 9999.
+  return option(expects, spec, (given) => isDate(given) && !Number.isNaN(given.getTime()) && /^\d/.test(given.toISOString()))
+}
+
+export function callback<F extends (...args: never[]) => unknown>(spec: Spec<undefined>): Option<F | undefined> {
+  return option('a function', spec, (given) => typeof given === 'function')
+}
+
+export function signal(spec: Spec<undefined>): Option<AbortSignal | undefined> {
+  const isSignal = (given: Partial<AbortSignal>) =>
+    typeof given.aborted === 'boolean' && typeof given.addEventListener === 'function'
+  return option('an AbortSignal', spec, (given) => isObject(given) && isSignal(given))
+}
+
+export function record(spec: Spec<undefined>): Option<Readonly<Record<string, unknown>> | undefined> {
+  return option('an object', spec, isObject)
+}
+
+export function transaction(spec: Spec<undefined>): Option<AnyTx | undefined> {
+  const expects = "your transaction, or be left out for one of Pawl's own"
+  return option(expects, spec, (given) => isObject(given) || typeof given === 'function')
+}
+
+/** Kept with an act for a person who asks later; blanks are none. */
+export function reason(doc: string): Option<string> {
+  const accepts = (given: unknown) =>
+    typeof given === 'string' && isStorable(given) && given.trim() !== '' && given.length <= 2000
+  return required(option<string>('a reason of 1 to 2000 characters', { doc }, accepts))
+}
+
+export function list<Value>(item: Option<Value>, spec: Spec<undefined>): Option<readonly NonNullable<Value>[] | undefined> {
+  return { ...option<readonly NonNullable<Value>[]>('an array', spec, Array.isArray), item: required(item) }
+}
+
+/** An object of options within one. Its defaults hold also when all of it is left out. */
+export function nested<T extends Table>(table: T, spec: Spec<undefined>): Option<Resolved<T>> {
+  return { expects: 'an object', ...spec, accepts: isObject, table }
+}
+
+// ---- checking
+
+function readTable(call: string, table: Table, given: unknown, prefix: string): Readonly<Record<string, unknown>> {
+  if (!isObject(given)) throw noObject(call, table, given, prefix)
+  for (const name of Object.keys(given)) if (!Object.hasOwn(table, name)) throw noOption(call, Object.keys(table), name, prefix)
+  const values: Record<string, unknown> = {}
+  for (const name of Object.keys(table)) values[name] = readOption(call, table[name]!, given[name], prefix + name)
+  return values
+}
+
+function readOption(call: string, row: Option<unknown>, given: unknown, path: string): unknown {
+  if (row.table !== undefined) return readTable(call, row.table, given === undefined ? {} : given, `${path}.`)
+  const value = given === undefined ? row.default : given
+  if (value === undefined && !row.isRequired) return undefined
+  if (!row.accepts(value)) throw wrong(call, path, row, given)
+  if (row.item !== undefined)
+    return (value as unknown[]).map((each, index) => readOption(call, row.item!, each, `${path}[${index}]`))
+  return row.convert === undefined ? value : row.convert(value as never)
+}
+
+function wrong(call: string, path: string, row: Option<unknown>, given: unknown): PawlError {
+  const got = row.isSecret && given !== undefined ? `another ${typeof given}` : shown(given)
+  return refused(call, `${path} must be ${row.expects}, got ${got}`, { option: path })
+}
+
+function noObject(call: string, table: Table, given: unknown, prefix: string): PawlError {
+  const needed = Object.keys(table).filter((name) => table[name]!.isRequired)
+  const what = prefix === '' ? 'options' : prefix.slice(0, -1)
+  return refused(call, `${what} must be an object${needed.length > 0 ? ` with ${needed.join(', ')}` : ''}, got ${shown(given)}`)
+}
+
+function noOption(call: string, names: readonly string[], name: string, prefix: string): PawlError {
+  const near = nearest(name, names)
+  const known = names.map((each) => prefix + each).join(', ')
+  const fix = near === undefined ? `Its options are ${known}.` : `Did you mean '${prefix}${near}'?`
+  const shownName = storable(prefix + name).slice(0, 100)
+  return new PawlError('PAWL_CONFIG', `${call} has no option '${shownName}'. ${fix}`, { details: { call, option: shownName } })
+}
+
+function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+function isIn({ from, to }: Range, value: number): boolean {
+  return value >= from && value <= to
+}
+
+function quoted(values: readonly string[]): string {
+  return values.map((each) => `'${each}'`).join(', ')
+}
+
+function isStorable(value: string): boolean {
+  return value.isWellFormed() && !value.includes('\u0000')
+}
+
+/** As PostgreSQL counts them. Code units are at least as many, so few of them need no counting. */
+function charactersOf(value: string, enough: number): number {
+  return value.length <= enough ? value.length : [...value].length
+}
+
+/** The name that was probably meant: at most a third of its letters differ, or it has the other in it, as maxAttempts has attempts. */
+function nearest(given: string, names: readonly string[]): string | undefined {
+  const name = given.toLowerCase()
+  const [best] = names
+    .map((each) => ({ each, lower: each.toLowerCase(), letters: distance(each.toLowerCase(), name) }))
+    .filter(
+      ({ lower, letters }) =>
+        letters <= Math.max(lower.length, name.length) / 3 || (name.length > 2 && (lower.includes(name) || name.includes(lower))),
+    )
+    .sort((a, b) => a.letters - b.letters)
+  return best?.each
+}
+
+/** Levenshtein's: the letters to insert, delete or replace. */
+function distance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, index) => index)
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i]
+    for (let j = 1; j <= b.length; j++) {
+      next.push(Math.min(next[j - 1]! + 1, row[j]! + 1, row[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1)))
+    }
+    row = next
+  }
+  return row[b.length]!
+}
+
+// ---- single checks, for what has no table
+
+export function assertKnown(call: string, given: object, names: ReadonlySet<string>): void {
+  if (!isObject(given)) throw refused(call, `options must be an object, got ${shown(given)}`)
+  for (const name of Object.keys(given)) if (!names.has(name)) throw noOption(call, [...names], name, '')
+}
+
+export function whole(name: string, value: number, from: number, to: number): number {
+  if (Number.isInteger(value) && value >= from && value <= to) return value
+  throw new PawlError('PAWL_CONFIG', `${name} must be an integer from ${from} to ${to}, got ${shown(value)}.`)
+}
+
+/** In milliseconds. */
+export function durationIn(name: string, value: unknown, from: number, to: number): number {
+  const row = duration({ from, to, doc: '' })
+  if (row.accepts(value)) return row.convert!(value as never)!
+  throw new PawlError('PAWL_CONFIG', `${name} must be ${row.expects}, got ${shown(value)}.`)
+}
+
+export function notOneOf(name: string, value: unknown, allowed: readonly string[]): PawlError {
+  return new PawlError('PAWL_CONFIG', `${name} must be one of ${quoted(allowed)}, got ${shown(value)}.`)
+}
+
+export function withoutUndefined<T extends object>(value: T): T {
+  return Object.fromEntries(Object.entries(value).filter(([, field]) => field !== undefined)) as T
+}

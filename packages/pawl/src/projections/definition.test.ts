@@ -1,0 +1,55 @@
+import { expect, test } from 'vitest'
+import { configError, pawlOfNowhere } from '../../test/support/nowhere.ts'
+import { defineSink, projectionDefaults } from './definition.ts'
+
+test('[G2] a projection, sink or runner refuses wrong options', () => {
+  const { projections } = pawlOfNowhere()
+  const each = () => undefined
+  const table = { name: 't', key: ['id'], columns: ['id'] }
+  const wrong: [object | undefined, RegExp][] = [
+    [undefined, /options must be an object, got undefined/],
+    [{ kind: 'stat', entity: each, refresh: each }, /^define\('p'\): kind must be one of 'log', 'state', got 'stat'\.$/],
+    [{ each: 'x' }, /each must be a function, got 'x'/],
+    [{ on: { Added: 5 } }, /Added must be a function, got 5/],
+    [{ on: 'x' }, /on must be an object with a function per type of event, got 'x'/],
+    [{ each, from: 'begin' }, /from must be one of 'start', 'oldest', 'now', got 'begin'/],
+    [{ each, channel: 5 }, /channel must be a string, got 5/],
+    [{ each, timeout: 'soon' }, /timeout must be a duration/],
+    [{ each, retry: { initialMs: '1s' } }, /retry.initialMs must be an integer .*, got '1s'/],
+    [{ each, retry: { atempts: 1 } }, /Did you mean 'retry.attempts'/],
+    [{ each, tables: table }, /tables of 'p' must be an array of \{ name, key, columns \}, got an object/],
+    [{ each, tables: [{ ...table, key: 'id' }] }, /must have a name and the arrays key and columns/],
+  ]
+  for (const [options, message] of wrong) expect(() => projections.define('p', options as never)).toThrow(configError(message))
+  expect(() => projections.sink('s', { handle: each, retry: { factor: 0 } })).toThrow(configError(/^sink\('s'\): retry.factor/))
+  projections.sink('s', { handle: each })
+  expect(() => projections.runner({ lease: 'x' })).toThrow(configError(/lease must be a duration/))
+})
+
+test('a retry policy keeps the defaults of what it does not name', () => {
+  const { attempts, crashes, backoff } = defineSink('', 's', { handle: () => undefined, retry: { crashes: 2, initialMs: 5 } })
+  expect({ attempts, crashes, backoff }).toEqual({
+    attempts: projectionDefaults.sinkAttempts,
+    crashes: 2,
+    backoff: { ...projectionDefaults.sinkBackoff, initialMs: 5 },
+  })
+})
+
+test('[G2] what is done to projections refuses wrong options', async () => {
+  const { projections } = pawlOfNowhere()
+  const act = { reason: 'a test' }
+  const wrong: [() => Promise<unknown>, RegExp][] = [
+    [() => projections.pause('p', undefined as never), /^pause: options must be an object with reason, got undefined/],
+    [() => projections.pause('p', { reason: ' ' }), /reason must be a reason of 1 to 2000 characters, got ' '/],
+    [() => projections.resume('p', { ...act, generation: '2' as never }), /generation must be an integer .*, got '2'/],
+    [() => projections.skip('p', { ...act, position: 0 }), /position must be an integer from 1/],
+    [() => projections.unpark('p', { ...act, key: 5 as never }), /key must be a string of 1 to 500/],
+    [() => projections.parked('p', { limit: 'all' as never }), /limit must be an integer from 1 to 10000, got 'all'/],
+    [() => projections.seen('p', '5:1', { timeout: 'long' }), /timeout must be a duration/],
+    [() => projections.seen('p', '5:1', { timout: 5 } as never), /Did you mean 'timeout'/],
+    [() => projections.rebuild('p', {} as never), /^rebuild: reason must be/],
+    [() => projections.switchTo('p', { ...act, generation: 2, mayDiffer: 'yes' as never }), /mayDiffer must be true or false/],
+    [() => projections.retire('p', act as never), /generation must be an integer .*, got undefined/],
+  ]
+  for (const [call, message] of wrong) await expect(call()).rejects.toThrow(configError(message))
+})

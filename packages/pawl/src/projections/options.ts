@@ -1,0 +1,43 @@
+// The options of what people and programs do to projections and sinks, as tables. definition.ts checks what they are defined with.
+
+import { boolean, duration, integer, reason, required, signal, type TableOf, text } from '../kernel/options.ts'
+import type { SeenOptions } from './seen.ts'
+import type { Act } from './types.ts'
+
+const generation = integer({ from: 1, to: 1_000_000, otherwise: 'all', doc: 'Only this generation.' })
+const timeout = duration({ from: 0, to: 86_400_000, default: '30s', doc: 'How long it waits for both generations.' })
+
+export const actTable = {
+  reason: reason('Why; kept in pawl.audit.'),
+  actor: text({ to: 200, doc: 'Who; kept in pawl.audit.' }),
+} satisfies TableOf<Act>
+
+export const pauseTable = { ...actTable, generation }
+
+export const skipTable = {
+  ...actTable,
+  position: required(integer({ from: 1, to: Number.MAX_SAFE_INTEGER, doc: 'The position of the event.' })),
+}
+
+export const unparkTable = {
+  ...actTable,
+  key: text({ to: 500, otherwise: 'all parked keys', doc: 'The parked key.' }),
+  keyTenant: text({ from: 0, to: 100, otherwise: 'any', doc: 'The tenant of the key.' }),
+}
+
+export const parkedTable = { limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The most keys.' }) }
+
+export const seenTable = {
+  timeout: duration({ from: 0, to: 86_400_000, default: '5s', doc: 'How long it waits.' }),
+  signal: signal({ doc: 'Ends the wait.' }),
+} satisfies TableOf<SeenOptions>
+
+export const generationTable = { ...actTable, generation: required(generation) }
+
+export const compareTable = { generation: required(generation), timeout }
+
+export const switchTable = {
+  ...generationTable,
+  timeout,
+  mayDiffer: boolean({ default: false, doc: 'true: switch also when rows differ.' }),
+}

@@ -1,0 +1,114 @@
+// The options of what reads and uploads records, as tables.
+
+import {
+  anyText,
+  boolean,
+  callback,
+  integer,
+  nested,
+  oneOf,
+  option,
+  reason,
+  record,
+  required,
+  signal,
+  type TableOf,
+  text,
+  transaction,
+} from '../kernel/options.ts'
+import type { ExportOptions } from './export.ts'
+import type { ListRecordsOptions } from './reads.ts'
+import { formats } from './sources.ts'
+import { submissionStates } from './states.ts'
+import type { ListSubmissionsOptions } from './submissions.ts'
+import type { AppendOptions, At, PageOptions, PutOptions, RowKind, SubmitOptions, UploadOptions } from './types.ts'
+
+export const at = option<At>(
+  'one of { number }, { submission } and { time: Date }',
+  { otherwise: 'as committed now', doc: 'As of a number, a submission or a time.' },
+  isAt,
+)
+
+export const uploadTable = {
+  format: required(oneOf(formats, { doc: 'The format of the file.' })),
+  attributes: record({ doc: 'Attributes of the scope, each of which is set once.' }),
+  name: text({ from: 0, to: 500, doc: 'The name of the file, for people.' }),
+  by: text({ from: 0, to: 200, doc: 'Who sent it.' }),
+  expect: nested(
+    {
+      bytes: integer({ from: 0, to: Number.MAX_SAFE_INTEGER, doc: 'The size that the sender announced.' }),
+      sha256: anyText('The digest that the sender announced, in hexadecimal.'),
+    },
+    { doc: 'What the sender says it sent; anything else is a truncated or damaged upload.' },
+  ),
+  restart: anyText('The id of an upload that stopped, to start it over.'),
+  signal: signal({ doc: 'Ends the upload.' }),
+  onProgress: callback<NonNullable<UploadOptions['onProgress']>>({ doc: 'Called after each batch.' }),
+} satisfies TableOf<UploadOptions>
+
+export const listRecordsTable = {
+  type: anyText('Only records of this type.'),
+  filter: record({ doc: 'Columns that must have these values.' }),
+  at,
+  withDeleted: boolean({ default: false, doc: 'true: also records that were deleted.' }),
+  limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The size of a page; large records make it smaller.' }),
+  after: anyText('`next` of the last page.'),
+} satisfies TableOf<ListRecordsOptions>
+
+export const exportTable = {
+  format: required(oneOf(['csv', 'ndjson'], { doc: 'The format of the text.' })),
+  type: anyText('Only records of this type.'),
+  at,
+} satisfies TableOf<ExportOptions>
+
+const scopeWrite = {
+  tx: transaction({ doc: 'Your own transaction.' }),
+  by: text({ from: 0, to: 200, doc: 'Who writes it.' }),
+  attributes: record({ doc: 'Attributes of the scope, each of which is set once.' }),
+}
+
+export const putTable = {
+  ...scopeWrite,
+  number: anyText("Write only if the record's current version has this number; '0': only if there is none."),
+} satisfies TableOf<PutOptions>
+
+export const appendTable = {
+  ...scopeWrite,
+  revision: anyText('Append only if the scope is still at this revision.'),
+} satisfies TableOf<AppendOptions>
+
+export const submitTable = {
+  revision: integer({ from: 0, to: 2_147_483_647, doc: 'Submit only if it is still at this revision.' }),
+  tx: transaction({ doc: 'Your own transaction.' }),
+} satisfies TableOf<SubmitOptions>
+
+export const eraseTable = {
+  reason: reason('Why; kept with the record.'),
+  by: text({ from: 0, to: 200, doc: 'Who asked for it.' }),
+  tx: transaction({ doc: 'Your own transaction.' }),
+}
+
+export const historyTable = {
+  limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The most versions.' }),
+  before: anyText('The number that the last page ended with.'),
+}
+
+export const submissionsTable = {
+  state: oneOf(submissionStates, { otherwise: 'any', doc: 'Only submissions in this state.' }),
+  before: anyText('The id that the last page ended with.'),
+  limit: integer({ from: 1, to: 500, default: 50, doc: 'The size of a page.' }),
+} satisfies TableOf<ListSubmissionsOptions>
+
+/** Of `rows`: what the rows of a submission do. */
+export const rowKinds: readonly RowKind[] = ['created', 'updated', 'unchanged', 'missing', 'invalid']
+
+export const pageTable = {
+  limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The size of a page.' }),
+  after: anyText('`next` of the last page.'),
+} satisfies TableOf<PageOptions>
+
+function isAt(given: unknown): boolean {
+  if (typeof given !== 'object' || given === null) return false
+  const { number, submission, time } = given as { number?: unknown; submission?: unknown; time?: unknown }
+  return typeof number === 'string' || typeof submission === 'string' || (time instanceof Date && !Number.isNaN(time.getTime()))
+}
