@@ -284,7 +284,8 @@ test('with a database of yours it starts none, hides the password, and leaves th
 
 test('a module that cannot be loaded ends it with the reason, and nothing is left running', async () => {
   const { code, stderr } = await cli(['dev', './not-there.js', '--dir', dir, '--port', '0'])
-  expect(code).not.toBe(0)
+  // As `pawl worker` does.
+  expect(code).toBe(2)
   expect(stderr).toContain('There is no module ./not-there.js')
   await expect(stat(join(dir, 'pgdata', 'postmaster.pid'))).rejects.toThrow()
 })

@@ -26,6 +26,17 @@ export class UsageError extends Error {
   }
 }
 
+/** What a process of ours could not do, as it would have reported it itself. */
+export class ChildFailure extends Error {
+  override readonly name = 'ChildFailure'
+  readonly failure: Failure
+
+  constructor(failure: Failure) {
+    super(failure.what)
+    this.failure = failure
+  }
+}
+
 export interface Failure {
   readonly code: string
   readonly what: string
@@ -34,6 +45,7 @@ export interface Failure {
 }
 
 const nextByCode: Partial<Record<ErrorCode, string>> = {
+  PAWL_CONFIG: 'correct what it names; the command with --help lists its flags',
   PAWL_COMMIT_UNKNOWN: 'pawl jobs list: see whether it is there before you try again',
   PAWL_NOT_FOUND: "pawl jobs list, or 'pawl jobs list --state done' for finished ones; with --tenant if it belongs to one",
   PAWL_REVISION_CONFLICT: 'pawl jobs get <id>, then decide anew with its revision',
@@ -102,6 +114,7 @@ const byState: Readonly<
 }
 
 export function failureOf(error: unknown): Failure {
+  if (error instanceof ChildFailure) return error.failure
   if (error instanceof UsageError) return { code: 'USAGE', what: error.message, next: error.next, exit: exitCodes.usage }
   if (isPawlError(error)) return { code: error.code, what: error.message, next: nextOf(error), exit: error.exitCode }
   if (error instanceof EmbeddedError) {
@@ -112,8 +125,6 @@ export function failureOf(error: unknown): Failure {
       exit: error.code === 'bad_option' ? exitCodes.usage : exitCodes.unavailable,
     }
   }
-  if (error instanceof RangeError)
-    return { code: 'USAGE', what: error.message, next: 'run the command with --help', exit: exitCodes.usage }
   const state = byState[String((error as { code?: unknown } | null)?.code)]
   if (state !== undefined)
     return { code: state.code, what: state.what((error as Error).message), next: state.next, exit: state.exit }

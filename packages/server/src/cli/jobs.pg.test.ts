@@ -161,7 +161,9 @@ describe('exit codes', () => {
       [['jobs', 'list', '--state', 'asleep', ...on], /Allowed choices are scheduled/],
       [['jobs', 'list', '--limit', '0', ...on], /whole number from 1 to 500/],
       [['jobs', 'add', 'x', '{', ...on], /not JSON/],
-      [['jobs', 'add', 'x', '--delay', 'soon', ...on], /'soon' is not a duration/],
+      [['jobs', 'add', 'x', '--delay', 'soon', ...on], /delay must be a duration .* got 'soon'/],
+      [['jobs', 'add', 'x', '--queue', '', ...on], /queue must be a string of 1 to 100 characters/],
+      [['jobs', 'add', 'x', '--delay', '5s', '--at', '2030-01-31T08:00:00Z', ...on], /give delay or runAt, not both/],
       [['jobs', 'list'], /No database was named/],
       [['jobs', 'list', '--database-url', 'mysql://x'], /--database-url is not the URL of a PostgreSQL database/],
     ]

@@ -226,11 +226,11 @@ async function add(context: Context<AddFlags>, kind: string, payloadText: string
   const payload = await readPayload(payloadText, terminal)
   const { queue, delay, at, priority, maxAttempts } = flags
   const options = {
-    ...(queue ? { queue } : {}),
-    ...(delay ? { delay } : {}),
-    ...(at ? { runAt: at } : {}),
+    ...(queue === undefined ? {} : { queue }),
+    ...(delay === undefined ? {} : { delay }),
+    ...(at === undefined ? {} : { runAt: at }),
     ...(priority === undefined ? {} : { priority }),
-    ...(maxAttempts ? { maxAttempts } : {}),
+    ...(maxAttempts === undefined ? {} : { maxAttempts }),
   }
   const { id, why } = await open(context, async ({ jobs }) => {
     const added = await jobs.enqueue(kind, payload, options)

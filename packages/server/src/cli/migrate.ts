@@ -29,7 +29,8 @@ async function printSql({ terminal, database }: Context<Flags>): Promise<void> {
   const found = await findDatabase(database)
   const applied = found === undefined ? new Set<string>() : await appliedSteps(found.url)
   if (readMigrations().every(({ name }) => applied.has(name))) {
-    terminal.say(`Nothing is missing in ${withoutPassword(found!.url)}.`)
+    // A file of this is still SQL that runs, and says why it does nothing.
+    terminal.line(`-- Nothing is missing in ${withoutPassword(found!.url)}.`)
     return
   }
   terminal.line(exportSql(readMigrations(), applied))

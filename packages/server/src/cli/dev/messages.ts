@@ -2,6 +2,7 @@
 
 import type { StopReport } from 'pawl'
 import type { FoundDatabase } from '../database.ts'
+import type { Failure } from '../failure.ts'
 import type { JobLine } from '../job-lines.ts'
 
 export interface WorkerTask {
@@ -21,5 +22,5 @@ export type FromWorker =
   | { readonly type: 'started'; readonly worker: number; readonly kinds: readonly string[] }
   | { readonly type: 'job'; readonly line: JobLine }
   | { readonly type: 'notice'; readonly text: string }
-  | { readonly type: 'failed'; readonly message: string }
+  | { readonly type: 'failed'; readonly failure: Failure }
   | { readonly type: 'stopped'; readonly report: StopReport }

@@ -5,6 +5,7 @@ import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import type { StopReport } from 'pawl'
+import { ChildFailure } from '../failure.ts'
 import type { JobLine } from '../job-lines.ts'
 import type { FromWorker, ToWorker, WorkerTask } from './messages.ts'
 
@@ -88,7 +89,7 @@ export class WorkerPool {
     await new Promise<void>((resolve, reject) => {
       child.on('message', (message: FromWorker) => {
         if (message.type === 'started') resolve()
-        else if (message.type === 'failed') reject(new Error(message.message))
+        else if (message.type === 'failed') reject(new ChildFailure(message.failure))
         else if (message.type === 'job') this.#events.onJob(message.line, number)
         else if (message.type === 'notice') this.#events.onNotice(`worker ${number}: ${message.text}`)
         else member.report = message.report

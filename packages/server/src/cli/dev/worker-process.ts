@@ -1,6 +1,7 @@
 // A worker process of `pawl dev`. Its parent tells it when to stop, and it stops by itself when its parent is gone.
 
 import { createPawl, type Logger, type Worker } from 'pawl'
+import { failureOf } from '../failure.ts'
 import { watchJobs } from '../job-lines.ts'
 import { oneLine } from '../terminal.ts'
 import { defineFrom } from '../user-modules.ts'
@@ -55,7 +56,7 @@ async function stop(graceMs: number): Promise<void> {
 }
 
 function fail(error: unknown): never {
-  tell({ type: 'failed', message: error instanceof Error ? error.message : String(error) })
+  tell({ type: 'failed', failure: failureOf(error) })
   process.exit(1)
 }
 

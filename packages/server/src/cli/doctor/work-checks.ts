@@ -53,10 +53,19 @@ export const checkWorkers: Check = async (patient) => {
   return faults.length > 0 ? faults : [ok('workers', alive === 0 ? 'none runs, and no job waits' : `${alive} alive`)]
 }
 
-const fixes: Readonly<Record<string, (subject: string) => string>> = {
-  'job.dead': (kind) => `pawl jobs list --state dead --kind ${kind}; then pawl jobs retry <id>, or cancel`,
+/** By the code of the alert. */
+export const alertFixes: Readonly<Record<string, (subject: string) => string>> = {
+  'cursor.latched': () => 'compare its tables with the log, then pawl.projections.resume(name, {reason}), or rebuild it',
+  'cursor.stale': () => 'start a runner and call pawl.projections.resume(name, {reason}); if its events are gone, rebuild it',
   'engine.failing': () =>
     "mend what the message says: often a privilege of the worker's role, or a schema of another release (pawl migrate)",
+  'event.retention': () => 'pawl.events.whoHoldsBack() names what holds them, with the statement that ends it',
+  'job.dead': (kind) => `pawl jobs list --state dead --kind ${kind}; then pawl jobs retry <id>, or cancel`,
+  'job.timed-out': (kind) => `give '${kind}' a longer timeout, or have its handler heed its signal`,
+  'kind.unknown': (kind) => `start a worker that defines '${kind}' and works its queue`,
+  'partition.last': () => 'start a worker or a runner; if it stays, end the oldest open transaction',
+  'projection.parked': (name) => `pawl.projections.parked('${name}') gives the reason; repair it, then unpark or skip`,
+  'submission.failed': () => 'pawl.records.why(id) gives the reason; repair it, then pawl.records.resume(id)',
 }
 
 export const checkAlerts: Check = async (patient) => {
@@ -77,7 +86,7 @@ export const checkAlerts: Check = async (patient) => {
     fault(
       'alerts',
       `${code} ${oneLine(subject)}${tenant === '' ? '' : ` of tenant ${oneLine(tenant)}`}, ${count} time(s), last ${shortDuration(last_ms)} ago: ${oneLine(message.split('\n')[0]!)}`,
-      fixes[code]?.(oneLine(subject)) ?? 'see to its cause; docs/reference/alerts.md lists what each means',
+      alertFixes[code]?.(oneLine(subject)) ?? 'repair what its message names',
     ),
   )
 }
