@@ -47,7 +47,7 @@ export class Pawl implements Tenant {
     this.#events = new Events<PawlEvents>((error) =>
       this.config.logger.error({ error: String(error) }, 'an event listener failed'),
     )
-    this.#pool = createPool(this.config.database, 'caller', this.config.callerConnectionsMax)
+    this.#pool = createPool(this.config.database, 'caller', this.config.callerConnectionsMax, 'own')
     this.jobs = this.#jobs('')
     this.events = new EventLog(this.#appendCore())
     this.projections = this.#projectionsOf('')

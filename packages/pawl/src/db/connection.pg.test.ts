@@ -183,8 +183,11 @@ test("options in the URL are kept, and the engine's own settings come after them
     `select current_setting('search_path') as path, current_setting('lock_timeout') as lock_timeout,
        current_setting('enable_seqscan') as seqscan, current_setting('application_name') as name`,
   )
-  expect(row).toEqual({ path: 'mine', lock_timeout: '5s', seqscan: 'off', name: 'theirs' })
+  expect(row).toEqual({ path: 'pg_catalog,pg_temp', lock_timeout: '5s', seqscan: 'off', name: 'theirs' })
   await connection.close()
+  const handlers = createPool({ ...options(), url }, 'handler', 1)
+  expect((await handlers.query('show search_path')).rows).toEqual([{ search_path: 'mine' }])
+  await handlers.end()
 })
 
 test("[K9] a keeper's connection that fell silent costs no lease, however long the other connections wait for an answer", async () => {

@@ -3,6 +3,7 @@
 
 import { assertKnown, type Config } from '../config.ts'
 import { type AnyTx, toTx } from '../db/adapters.ts'
+import { inOwnPath } from '../db/own-path.ts'
 import { bind, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { assertOutsideTx } from './append.ts'
@@ -29,7 +30,10 @@ export async function erase(config: Config, tenant: string, options: EraseOption
     throw new PawlError('PAWL_CONFIG', 'An erasure needs a reason of 1 to 2000 characters: it is kept in pawl.audit.')
   const values = { tenant, aggregatetype: aggregateType, aggregateid: key, reason, actor: actor?.slice(0, 200) ?? null }
   if (tx !== undefined) {
-    const { rows } = await toTx(tx).query<{ erased: number | string }>(eraseStatement.text, bind(eraseStatement, values))
+    const { rows } = await inOwnPath(toTx(tx)).query<{ erased: number | string }>(
+      eraseStatement.text,
+      bind(eraseStatement, values),
+    )
     return { erased: Number(rows[0]!.erased) }
   }
   assertOutsideTx('erase')

@@ -5,6 +5,7 @@ import { assertKnown, type Config, type Durability, durabilities, notOneOf, whol
 import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
 import { type Connection, type Pool, unavailable } from '../db/driver.ts'
+import { inOwnPath } from '../db/own-path.ts'
 import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { delayMsMax, durationMs } from '../kernel/clock.ts'
@@ -44,7 +45,7 @@ const enqueueCall = `pawl.enqueue_many($1::text, $2::text, $3::text, $4::jsonb, 
   $8::integer, $9::integer, $10::integer, $11::jsonb, $12::boolean)`
 const enqueueOneSql = `select id::text as ids from ${enqueueCall} as id`
 // The ids of many come back as one text: a row for each would cost as much as a third of its insert.
-const enqueueSql = `select string_agg(id::text, ',') as ids from ${enqueueCall} as id`
+const enqueueSql = `select pg_catalog.string_agg(id::text, ',') as ids from ${enqueueCall} as id`
 const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text as level'
 
 const knownEnqueue = new Set(['tx', 'runAt', 'delay', 'priority', 'maxAttempts', 'queue', 'headers', 'durability', 'wake'])
@@ -335,7 +336,7 @@ export class Jobs {
     values: Readonly<Record<string, Parameter>>,
     options: ChangeOptions,
   ): Promise<Row[]> {
-    if (options.tx !== undefined) return (await toTx(options.tx).query<Row>(query.text, bind(query, values))).rows
+    if (options.tx !== undefined) return (await inOwnPath(toTx(options.tx)).query<Row>(query.text, bind(query, values))).rows
     this.#assertOutsideTx(verb)
     try {
       return await retryingDefinite(

@@ -20,8 +20,12 @@ const settleStatement = statement(import.meta.url, 'settle')
 /** A group commits when it has run for so long, so that a slow handler does not hold its neighbours' results. */
 const groupMs = 50
 
-/** A handler's connection keeps its planner as the user set it; ours are kept on their indexes, so that their plans can be kept too. */
+/**
+ * A handler's connection keeps its planner and search path as the user set them; our statements are kept on their indexes, so that their plans can
+ * be kept too, and on our own path. The first turn resets all of it.
+ */
 const ownPlans = [
+  'search_path = pg_catalog, pg_temp',
   'enable_seqscan = off',
   'enable_hashjoin = off',
   'enable_mergejoin = off',
