@@ -159,6 +159,10 @@ begin
   if p_max_attempts not between 1 and 1000000 or p_priority not between -100 and 100 then
     raise exception using errcode = '22023', message = 'max_attempts must be from 1 to 1000000 and priority from -100 to 100';
   end if;
+  if not isfinite(v_run_at) or v_run_at > v_now + interval '10 years' then
+    raise exception using errcode = '22023', message = format('run_at must be a time of the next 10 years, got %s', v_run_at),
+      hint = 'For a job that runs when something else happens, enqueue it when that happens.';
+  end if;
   if pg_column_size(p_payloads) > 16777216 and exists (select from jsonb_array_elements(p_payloads) e where pg_column_size(e.value) > 16777216) then
     raise exception using errcode = '22023', message = 'a payload is larger than 16 MB', hint = 'Store it elsewhere and pass a reference.';
   end if;

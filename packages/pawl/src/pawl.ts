@@ -1,6 +1,6 @@
 // createPawl(): one value that has everything, for one database.
 
-import { type Config, type PawlOptions, resolveConfig } from './config.ts'
+import { assertKnown, type Config, notOneOf, type PawlOptions, resolveConfig } from './config.ts'
 import { createPool, type Pool } from './db/driver.ts'
 import { type MigrateOptions, type MigrateReport, migrate } from './db/migrate.ts'
 import type { AppendCore } from './events/append.ts'
@@ -10,12 +10,18 @@ import { Jobs } from './jobs/index.ts'
 import type { DefinedKind } from './jobs/kinds.ts'
 import { type Alert, listAlerts } from './kernel/alerts.ts'
 import { Events } from './kernel/events.ts'
+import { assertTenant } from './kernel/tenant.ts'
 import type { Defined } from './projections/definition.ts'
 import { type ProjectionEvents, Projections } from './projections/index.ts'
 import { Records } from './records/index.ts'
 import type { DefinedSet } from './records/sets.ts'
 
 export interface PawlEvents extends JobEvents, ProjectionEvents {}
+
+export interface AlertsOptions {
+  /** '*': of all tenants. `pawl.for('acme').alerts()` lists those of one. */
+  readonly tenant?: '*'
+}
 
 export interface Tenant {
   readonly tenant: string
@@ -48,18 +54,21 @@ export class Pawl implements Tenant {
       this.config.logger.error({ error: String(error) }, 'an event listener failed'),
     )
     this.#pool = createPool(this.config.database, 'caller', this.config.callerConnectionsMax, 'own')
-    this.jobs = this.#jobs('')
+    this.jobs = this.#jobs(undefined)
     this.events = new EventLog(this.#appendCore())
     this.projections = this.#projectionsOf('')
-    this.records = this.#records('')
+    this.records = this.#records(undefined)
   }
 
-  /** The same for one tenant: nothing that this handle does can name another's rows. Its workers still run the jobs of every tenant. */
+  /**
+   * The same for one tenant, a string of 1 to 100 characters: nothing that this handle does can name another's rows. Its workers still run the jobs
+   * of every tenant.
+   */
   for(tenant: string): Tenant {
-    const jobs = this.#jobs(tenant)
+    assertTenant(tenant)
     return {
       tenant,
-      jobs,
+      jobs: this.#jobs(tenant),
       events: new TenantEvents(this.#appendCore(), tenant),
       projections: this.#projectionsOf(tenant),
       records: this.#records(tenant),
@@ -76,8 +85,11 @@ export class Pawl implements Tenant {
     return this.#events.on(name, listener)
   }
 
-  async alerts(): Promise<Alert[]> {
-    return listAlerts(this.#pool, '')
+  /** Open alerts of the empty tenant, newest first; with `tenant: '*'` those of all tenants. */
+  async alerts(options: AlertsOptions = {}): Promise<Alert[]> {
+    assertKnown('alerts', options, new Set(['tenant']))
+    if (options.tenant !== undefined && options.tenant !== '*') throw notOneOf('tenant', options.tenant, ['*'])
+    return listAlerts(this.#pool, options.tenant ?? '')
   }
 
   /** Closes the callers' pool. Stop workers first. */
@@ -111,7 +123,7 @@ export class Pawl implements Tenant {
     return new Projections(core, tenant)
   }
 
-  #records(tenant: string): Records {
+  #records(tenant: string | undefined): Records {
     const core = {
       pool: this.#pool,
       sets: this.#sets,
@@ -127,7 +139,7 @@ export class Pawl implements Tenant {
     return this.#events as unknown as Events<Map>
   }
 
-  #jobs(tenant: string): Jobs {
+  #jobs(tenant: string | undefined): Jobs {
     return new Jobs({ config: this.config, kinds: this.#kinds, events: this.#eventsAs<JobEvents>(), pool: this.#pool }, tenant)
   }
 }

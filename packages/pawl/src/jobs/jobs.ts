@@ -13,6 +13,7 @@ import { answerLost, retryingDefinite } from '../kernel/definite.ts'
 import type { Events } from '../kernel/events.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
+import { currentTenant } from '../kernel/tenant.ts'
 import { type BulkOptions, type Chunk, chunkRows, chunksOf, idsOf, type Payloads, sendChunks, toChunk } from './bulk.ts'
 import { assertParses, type DefinedKind, defineKind, kindDefaults } from './kinds.ts'
 import { toJson } from './payload.ts'
@@ -49,6 +50,8 @@ const enqueueSql = `select pg_catalog.string_agg(id::text, ',') as ids from ${en
 const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text as level'
 
 const knownEnqueue = new Set(['tx', 'runAt', 'delay', 'priority', 'maxAttempts', 'queue', 'headers', 'durability', 'wake'])
+/** Ten years with their leap days, and a day for a clock that is wrong. */
+const runAtMsMax = (3653 + 1) * 86_400_000
 
 export interface JobsCore {
   readonly config: Config
@@ -93,14 +96,18 @@ export interface ChangeOptions {
   readonly wake?: boolean
 }
 
-/** Jobs of one tenant. `pawl.jobs` is the one without a tenant; `pawl.for('acme').jobs` cannot name another's. */
+/** Jobs of one tenant. `pawl.jobs` is that of the job whose handler calls it, else the empty one; `pawl.for('acme').jobs` cannot name another's. */
 export class Jobs {
   readonly #core: JobsCore
-  readonly #tenant: string
+  readonly #given: string | undefined
 
-  constructor(core: JobsCore, tenant: string) {
+  constructor(core: JobsCore, tenant: string | undefined) {
     this.#core = core
-    this.#tenant = tenant
+    this.#given = tenant
+  }
+
+  get #tenant(): string {
+    return this.#given ?? currentTenant()
   }
 
   /** Declares a kind and its handler. A worker of this process claims only kinds that are declared here. */
@@ -243,7 +250,7 @@ export class Jobs {
   #enqueueValues(name: string, definition: DefinedKind | undefined, options: EnqueueOptions): (payloads: string) => unknown[] {
     const { runAt, delay, priority = 0, maxAttempts, headers, wake = true, durability } = options
     if (name.length === 0 || name.length > 200) throw new PawlError('PAWL_CONFIG', 'The name of a kind has 1 to 200 characters.')
-    if (runAt !== undefined && Number.isNaN(runAt.getTime())) throw new PawlError('PAWL_CONFIG', 'runAt is not a valid date.')
+    if (runAt !== undefined) assertRunAt(runAt)
     if (durability !== undefined && !durabilities.includes(durability)) throw notOneOf('durability', durability, durabilities)
     whole('priority', priority, -100, 100)
     const delayMs = delay === undefined ? null : whole('delay', Math.round(durationMs(delay)), 0, delayMsMax)
@@ -382,6 +389,13 @@ function assertPayloads(payloads: unknown): void {
     'PAWL_CONFIG',
     `payloads must be an array or a generator of payloads, got ${payloads === null ? 'null' : `a value of type ${typeof payloads}`}. For one job call enqueue.`,
   )
+}
+
+/** The database decides by its own clock, and refuses the same; here the answer is one of ours, before anything is sent. */
+function assertRunAt(runAt: Date): void {
+  if (!(runAt instanceof Date) || Number.isNaN(runAt.getTime())) throw new PawlError('PAWL_CONFIG', 'runAt is not a valid date.')
+  if (runAt.getTime() - Date.now() <= runAtMsMax) return
+  throw new PawlError('PAWL_CONFIG', `runAt must be a time of the next 10 years, got ${runAt.toISOString()}.`)
 }
 
 function jobId(id: string): string {

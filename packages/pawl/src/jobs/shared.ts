@@ -6,6 +6,7 @@ import { bind, numbersLiteral, type Statement, statement, textsLiteral } from '.
 import { OwnTransaction } from '../db/transaction.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
+import { runAs } from '../kernel/tenant.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import { readPayload } from './kinds.ts'
 import { assertSafe } from './payload.ts'
@@ -144,7 +145,8 @@ async function runOne(runner: Runner, turn: Turn, job: HeldJob): Promise<Result>
   const payload = readPayload(job.definition, job.row.payload, job.row.payload_version)
   job.payload = payload instanceof Promise ? await payload : payload
   try {
-    const answer = await insideTx.run(job, () => job.definition.tx!(job as never, turn, contextOf(runner, job)))
+    const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job))
+    const answer = await insideTx.run(job, () => runAs(job.tenant, handle))
     const end = runner.endOf(job, answer)
     if (end.failed !== undefined || job.isEnded) throw new Error('It ends in another way than done, so it runs alone.')
     return { json: end.result, ranMs: job.ranMs() }
