@@ -153,7 +153,7 @@ function verbsOf(value: object): string[] {
 /** What every table has of the tenant, as one text each. */
 async function allOf(tenant: string): Promise<unknown> {
   const tables = await db.query<{ name: string }>(
-    "select c.relname as name from pg_class c where c.relnamespace = 'pawl'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition and c.relname <> 'migration'",
+    "select c.relname as name from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant' where c.relnamespace = 'pawl'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition",
   )
   const found: Record<string, unknown> = {}
   for (const { name } of tables)
@@ -209,13 +209,13 @@ test("what a handler enqueues, appends and puts belongs to its job's tenant", as
   defineLoads(mine)
   const root = mine.records.in('loads', { organisation: '1', registration: '1' })
   const row = (note: string) => ({ data: { ...loadRows(1)[0]!, note } })
-  mine.jobs.define('follow', { run: () => undefined, queue: 'asleep' })
+  const delay = '1h'
   mine.jobs.define('run', {
-    onDead: async () => void (await mine.jobs.enqueue('follow', 'onDead')),
+    onDead: async () => void (await mine.jobs.enqueue('follow', 'onDead', { delay })),
     retry: { attempts: 1 },
     run: async (job) => {
-      await mine.jobs.enqueue('follow', 'run')
-      await mine.for('cole').jobs.enqueue('follow', 'run for another')
+      await mine.jobs.enqueue('follow', 'run', { delay })
+      await mine.for('cole').jobs.enqueue('follow', 'run for another', { delay })
       await mine.events.append({ ...event, key: 'run' })
       await root.put(row(job.tenant))
       throw new Error('over')
@@ -225,8 +225,8 @@ test("what a handler enqueues, appends and puts belongs to its job's tenant", as
     mine.jobs.define(name, {
       ...(share === undefined ? {} : { share }),
       tx: async (_job, tx) => {
-        await mine.jobs.enqueue('follow', name, { tx })
-        await mine.for('cole').jobs.enqueue('follow', `${name} for another`, { tx })
+        await mine.jobs.enqueue('follow', name, { tx, delay })
+        await mine.for('cole').jobs.enqueue('follow', `${name} for another`, { tx, delay })
         await mine.events.append({ ...event, key: name }, { tx })
       },
     })
