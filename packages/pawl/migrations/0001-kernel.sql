@@ -97,13 +97,12 @@ end
 $$;
 
 create function pawl.raise_alert(p_tenant text, p_code text, p_subject text, p_message text, p_count bigint default 1) returns void
-language sql
-begin atomic
+language sql set search_path = pg_catalog, pg_temp as $$
   insert into pawl.alert as a (tenant, code, subject, message, count)
   values (p_tenant, p_code, left(p_subject, 500), left(p_message, 2000), p_count)
   on conflict (tenant, code, subject) where resolved_at is null
-  do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message;
-end;
+  do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message
+$$;
 
 -- In a caller's transaction the level may be raised, never lowered: it is their commit too.
 create function pawl.set_durability(p_level text, p_may_lower boolean default false) returns void

@@ -244,8 +244,7 @@ $$;
 
 -- Whether the log has this event already. Asked only for events from before a rebase, whose transaction ids may be another cluster's.
 create function pawl.has_position(p_xid xid8, p_seq bigint, p_created_at timestamptz) returns boolean
-language sql stable
-begin atomic
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select exists (
     select
     from pawl.log_page p
@@ -255,8 +254,8 @@ begin atomic
       and p.to_at >= p_created_at
       and u.xid = p_xid
       and u.seq = p_seq
-  );
-end;
+  )
+$$;
 
 -- After a restore into another cluster the transaction ids of old events mean nothing here. One statement gives every visible event that has
 -- no position its position, by seq, and starts again from that very statement's snapshot. It reads every event that is kept, once.

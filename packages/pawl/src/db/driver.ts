@@ -247,8 +247,7 @@ function durabilitySettings(durability: Durability | undefined): string[] {
   return durability === 'replicated' ? ['synchronous_commit=remote_apply'] : []
 }
 
-const settingsSql = `select pawl.set_durability($1::text, true),
-  pg_catalog.set_config('lock_timeout', coalesce($2::integer::text, pg_catalog.current_setting('lock_timeout')), true)`
+const durabilitySql = 'select pawl.set_durability($1::text, true)'
 
 /** Behind a transaction pooler there is no session to set anything in, so each statement brings its settings, in the same packet. */
 async function runWith(
@@ -257,9 +256,11 @@ async function runWith(
   durability: Durability = 'durable',
   lockTimeoutMs?: number,
 ): Promise<pg.QueryResult> {
+  const lockTimeout = lockTimeoutMs === undefined ? '' : `; set local lock_timeout = ${lockTimeoutMs}`
+  const isSet = durability !== 'durable' || lockTimeoutMs !== undefined
   const [begun, set, result, committed] = await Promise.allSettled([
-    client.query(`begin; ${ownPathSql}`),
-    client.query(settingsSql, [durability, lockTimeoutMs ?? null]),
+    client.query(`begin; ${ownPathSql}${lockTimeout}`),
+    isSet ? client.query(durabilitySql, [durability]) : undefined,
     client.query(query),
     client.query('commit'),
   ])

@@ -3,7 +3,7 @@
 
 import { assertKnown, type Config, type Durability, durabilities, notOneOf, whole } from '../config.ts'
 import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
-import { classify } from '../db/classify.ts'
+import { classify, sqlState } from '../db/classify.ts'
 import { type Connection, type Pool, unavailable } from '../db/driver.ts'
 import { inOwnPath } from '../db/own-path.ts'
 import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
@@ -50,8 +50,6 @@ const enqueueSql = `select pg_catalog.string_agg(id::text, ',') as ids from ${en
 const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text as level'
 
 const knownEnqueue = new Set(['tx', 'runAt', 'delay', 'priority', 'maxAttempts', 'queue', 'headers', 'durability', 'wake'])
-/** Ten years with their leap days, and a day for a clock that is wrong. */
-const runAtMsMax = (3653 + 1) * 86_400_000
 
 export interface JobsCore {
   readonly config: Config
@@ -128,7 +126,7 @@ export class Jobs {
     payload: Input,
     options: EnqueueOptions = {},
   ): Promise<{ id: string }> {
-    const { ids } = await this.#add(kind, payload, undefined, options)
+    const { ids } = await this.#add(kind, payload, undefined, options).catch(refuse)
     return { id: ids[0]! }
   }
 
@@ -142,7 +140,7 @@ export class Jobs {
     options: EnqueueOptions = {},
   ): Promise<{ ids: string[] }> {
     assertPayloads(payloads)
-    return this.#add(kind, undefined, payloads, options)
+    return this.#add(kind, undefined, payloads, options).catch(refuse)
   }
 
   async get(id: string): Promise<JobRow | undefined> {
@@ -391,11 +389,18 @@ function assertPayloads(payloads: unknown): void {
   )
 }
 
-/** The database decides by its own clock, and refuses the same; here the answer is one of ours, before anything is sent. */
+/** Whether it is too far away is for the database's clock to say; a year of five digits is, whatever the clock says. */
 function assertRunAt(runAt: Date): void {
   if (!(runAt instanceof Date) || Number.isNaN(runAt.getTime())) throw new PawlError('PAWL_CONFIG', 'runAt is not a valid date.')
-  if (runAt.getTime() - Date.now() <= runAtMsMax) return
-  throw new PawlError('PAWL_CONFIG', `runAt must be a time of the next 10 years, got ${runAt.toISOString()}.`)
+  if (runAt.getUTCFullYear() <= 9999) return
+  throw new PawlError('PAWL_CONFIG', `run_at must be a time of the next 10 years, got ${runAt.toISOString()}.`)
+}
+
+/** What enqueue_many says of its arguments. */
+function refuse(error: unknown): never {
+  if (sqlState(error) !== '22023') throw error
+  const { message, hint = '' } = error as Error & { hint?: string }
+  throw new PawlError('PAWL_CONFIG', `${message}. ${hint}`.trim(), { cause: error })
 }
 
 function jobId(id: string): string {

@@ -51,9 +51,10 @@ export class HandlerTx implements ProjectionTx {
   async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
     const query = { text: statement.text, values: bind(statement, values) as unknown[] }
     // The handler's statements need the user's search path and ours must not. All three are sent at once; if ours fails, so does the third.
-    this.#client.query(ownPathTaken, (error: unknown) => this.#answered(error))
+    const named = (name: string) => (this.#names === undefined ? {} : { name: `pawl_path_${name}` })
+    this.#client.query({ text: ownPathTaken, ...named('taken') }, (error: unknown) => this.#answered(error))
     const answer = this.#ask(this.#names === undefined ? query : { ...query, name: statement.name })
-    this.#client.query(ownPathReturned, () => undefined)
+    this.#client.query({ text: ownPathReturned, ...named('returned') }, () => undefined)
     return (await answer).rows as Row[]
   }
 
