@@ -192,11 +192,10 @@ create function pawl.enqueue(
   headers jsonb default null,
   wake boolean default true
 ) returns bigint
-language sql
-begin atomic
+language sql set search_path = pg_catalog, pg_temp as $$
   select pawl.enqueue_many(enqueue.tenant, enqueue.queue, enqueue.kind, jsonb_build_array(enqueue.payload), 1, enqueue.run_at,
-    (extract(epoch from enqueue.delay) * 1000)::bigint, enqueue.priority, enqueue.max_attempts, null, enqueue.headers, enqueue.wake);
-end;
+    (extract(epoch from enqueue.delay) * 1000)::bigint, enqueue.priority, enqueue.max_attempts, null, enqueue.headers, enqueue.wake)
+$$;
 
 -- Both functions keep to the primary key, whatever the table looked like when this session first planned them.
 

@@ -488,11 +488,10 @@ create function pawl.append(
   tenant text default '',
   wake boolean default true
 ) returns uuid
-language sql
-begin atomic
+language sql set search_path = pg_catalog, pg_temp as $$
   select split_part(pawl.append_event(append.tenant, append.channel, append.aggregatetype, append.aggregateid, append.type, append.payload,
-    append.headers, append.wake), ' ', 1)::uuid;
-end;
+    append.headers, append.wake), ' ', 1)::uuid
+$$;
 
 create table pawl.inbox (
   tenant text collate "C" not null default '',
@@ -699,8 +698,7 @@ $$;
 -- The partitions of a table that is partitioned by days, with their bounds; a null bound is open.
 create function pawl.day_partitions(p_table text)
 returns table (name text, from_at timestamptz, to_at timestamptz, is_detaching boolean)
-language sql stable
-begin atomic
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select c.relname::text, (b.bound[1])::timestamptz, (b.bound[2])::timestamptz, i.inhdetachpending
   from pg_inherits i
   join pg_class c on c.oid = i.inhrelid
@@ -710,14 +708,13 @@ begin atomic
       nullif(substring(pg_get_expr(c.relpartbound, c.oid) from $r$TO \('?([^')]+)'?\)$r$), 'MAXVALUE')
     ] as bound
   ) b
-  where i.inhparent = to_regclass(format('pawl.%I', p_table));
-end;
+  where i.inhparent = to_regclass(format('pawl.%I', p_table))
+$$;
 
 create function pawl.partition_column(p_table text) returns text
-language sql stable
-begin atomic
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select a.attname::text
   from pg_partitioned_table t
   join pg_attribute a on a.attrelid = t.partrelid and a.attnum = t.partattrs[0]
-  where t.partrelid = to_regclass(format('pawl.%I', p_table));
-end;
+  where t.partrelid = to_regclass(format('pawl.%I', p_table))
+$$;
