@@ -132,18 +132,19 @@ $$;
 -- Takes away what a handler may have left in its session after its transaction: settings, role, advisory locks, temporary tables,
 -- LISTEN and cursors. Prepared statements stay. p_durable raises the session where a role or a database has a lower level.
 create function pawl.reset_session(p_durable boolean) returns void
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   reset session authorization;
   reset role;
   reset all;
+  -- The search path is the session's own from here on, so what follows has exact matches in the catalogue only.
   unlisten *;
   execute 'close all';
-  perform pg_advisory_unlock_all();
-  if pg_my_temp_schema() <> 0 then
+  perform pg_catalog.pg_advisory_unlock_all();
+  if pg_catalog.pg_my_temp_schema() <> 0::oid then
     discard temp;
   end if;
-  if p_durable and current_setting('synchronous_commit') in ('off', 'local', 'remote_write') then
+  if p_durable and pg_catalog.current_setting('synchronous_commit') in ('off', 'local', 'remote_write') then
     set synchronous_commit = on;
   end if;
 end
