@@ -1,4 +1,5 @@
 import { once } from 'pawl'
+import type pg from 'pg'
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from './support/database.ts'
 import { startRunner } from './support/projections.ts'
@@ -81,7 +82,7 @@ afterEach(assertNoTrapRan)
 const poolers = ['none', 'transaction'] as const
 
 /** In a transaction of the caller's, whose path has the traps. */
-async function inTx<T>(work: (tx: object) => Promise<T>): Promise<T> {
+async function inTx<T>(work: (tx: pg.PoolClient) => Promise<T>): Promise<T> {
   const client = await db.pool.connect()
   try {
     await client.query('begin')

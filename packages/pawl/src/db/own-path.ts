@@ -2,7 +2,7 @@
 // a role that may create in a schema of that path could put its own code there (CVE-2018-1058). Functions of ours fix their path by
 // themselves and our connections by their settings; this is for plain statements of ours in somebody else's session.
 
-import type { Tx } from './adapters.ts'
+import { checked, type Tx } from './adapters.ts'
 import { textsLiteral } from './statement.ts'
 
 /** For a session of ours, where there is one. */
@@ -24,6 +24,8 @@ const runSql = 'select r.answer::text as answer from pawl.run($1::text, $2::text
  */
 export function inOwnPath(tx: Tx): Tx {
   return {
+    [checked]: true,
+    ...(tx.effects !== undefined && { effects: tx.effects }),
     async query<Row>(text: string, values: readonly unknown[] = []) {
       const numbered = text.replace(/\$(\d+)/g, (_match, index: string) => `($1)[${index}]`)
       const given = values.map((value) => (value === null || value === undefined ? null : String(value)))

@@ -92,7 +92,7 @@ async function inTx(pawl: Pawl, job: Work, tx: Tx, world: HandlerWorld): Promise
   await work(job, world)
 }
 
-async function appendEnded(pawl: Pawl, job: Work, tx: object): Promise<void> {
+async function appendEnded(pawl: Pawl, job: Work, tx: Tx | pg.PoolClient): Promise<void> {
   await pawl.events.append({ type: 'Ended', aggregateType: 'job', key: job.id }, { tx })
 }
 
