@@ -4,7 +4,7 @@
 
 import { join } from 'node:path'
 import { prepareDebianPrograms } from '../packages/pawl/test/support/debian.ts'
-import { type Guarantee, judge, readGuarantees, tiersById, type Verdict } from './guarantees.ts'
+import { isBroken, judge, readGuarantees, tiersById, type Verdict } from './guarantees.ts'
 import { root, summary } from './phase.ts'
 import { fingerprint, readResults, type TestResult } from './results.ts'
 import { runVitest } from './run-vitest.ts'
@@ -26,11 +26,6 @@ async function results(): Promise<readonly TestResult[]> {
   return [...quick.results.tests, ...slow.results.tests]
 }
 
-/** A promise of a capability that is not built yet may be missing; nothing else may, and one that was skipped was not kept. */
-function isBroken({ id, state }: Guarantee, verdicts: ReadonlyMap<string, Verdict>): boolean {
-  return verdicts.get(id) === 'fail' || (state === 'built' && verdicts.get(id) !== 'pass')
-}
-
 const guarantees = readGuarantees()
 const tests = await results()
 const verdicts = judge(guarantees, tests)
@@ -42,7 +37,7 @@ for (const guarantee of guarantees) {
   console.log(`${guarantee.id.padEnd(4)}  ${shown.padEnd(15)}  ${by.padEnd(12)}  ${guarantee.text}`)
 }
 const count = (verdict: Verdict): number => [...verdicts.values()].filter((one) => one === verdict).length
-const failed = guarantees.filter((guarantee) => isBroken(guarantee, verdicts)).length
+const failed = guarantees.filter((guarantee) => isBroken(guarantee, verdicts.get(guarantee.id)!)).length
 console.log(`\n${summary({ passed: count('pass'), failed, skipped: count('skipped') })}`)
 if (isJson) console.log(JSON.stringify({ ids: Object.fromEntries(verdicts) }))
 process.exitCode = failed === 0 ? 0 : 1

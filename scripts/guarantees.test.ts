@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { type Guarantee, idsIn, idsInTree, judge, readGuarantees, titlesIn } from './guarantees.ts'
+import { type Guarantee, idsIn, idsInTree, isBroken, judge, readGuarantees, titlesIn } from './guarantees.ts'
 
 const guarantees = readGuarantees()
 const sizes: Readonly<Record<string, number>> = { K: 19, J: 36, O: 15, P: 12, R: 15, D: 11, B: 9, G: 2, S: 7 }
@@ -57,5 +57,12 @@ describe('verdicts', () => {
       result(bracketed('A3', 'second'), 'skipped'),
     ])
     expect(Object.fromEntries(verdicts)).toEqual({ A1: 'pass', A2: 'fail', A3: 'skipped', A4: 'missing' })
+  })
+
+  test('a built promise that did not pass is broken, a later one only when it fails', () => {
+    const broken = (state: Guarantee['state']) =>
+      (['pass', 'fail', 'skipped', 'missing'] as const).filter((verdict) => isBroken({ id: 'A1', state, text: 'A1' }, verdict))
+    expect(broken('built')).toEqual(['fail', 'skipped', 'missing'])
+    expect(broken('later')).toEqual(['fail'])
   })
 })

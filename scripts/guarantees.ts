@@ -69,3 +69,8 @@ function verdictOf(states: readonly TestResult['state'][]): Verdict {
   if (states.includes('failed')) return 'fail'
   return states.includes('skipped') ? 'skipped' : 'pass'
 }
+
+/** A promise that is not built yet may be missing or skipped. One that is built must have been shown: what was skipped was not. */
+export function isBroken({ state }: Guarantee, verdict: Verdict): boolean {
+  return verdict === 'fail' || (state === 'built' && verdict !== 'pass')
+}

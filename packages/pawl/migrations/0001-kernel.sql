@@ -87,7 +87,7 @@ comment on table pawl.refusal is 'Evidence of writes that were refused because t
 
 -- What a fenced write raises when its fence is no longer the current one; the transaction around it cannot commit.
 create function pawl.raise_lease_lost(p_what text, p_id bigint, p_fence bigint) returns void
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   raise exception using
     errcode = 'PW001',
@@ -97,7 +97,7 @@ end
 $$;
 
 create function pawl.raise_alert(p_tenant text, p_code text, p_subject text, p_message text, p_count bigint default 1) returns void
-language sql as $$
+language sql set search_path = pg_catalog, pg_temp as $$
   insert into pawl.alert as a (tenant, code, subject, message, count)
   values (p_tenant, p_code, left(p_subject, 500), left(p_message, 2000), p_count)
   on conflict (tenant, code, subject) where resolved_at is null
@@ -106,7 +106,7 @@ $$;
 
 -- In a caller's transaction the level may be raised, never lowered: it is their commit too.
 create function pawl.set_durability(p_level text, p_may_lower boolean default false) returns void
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_current text := current_setting('synchronous_commit');
 begin
@@ -132,18 +132,19 @@ $$;
 -- Takes away what a handler may have left in its session after its transaction: settings, role, advisory locks, temporary tables,
 -- LISTEN and cursors. Prepared statements stay. p_durable raises the session where a role or a database has a lower level.
 create function pawl.reset_session(p_durable boolean) returns void
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   reset session authorization;
   reset role;
   reset all;
+  -- The search path is the session's own from here on, so what follows has exact matches in the catalogue only.
   unlisten *;
   execute 'close all';
-  perform pg_advisory_unlock_all();
-  if pg_my_temp_schema() <> 0 then
+  perform pg_catalog.pg_advisory_unlock_all();
+  if pg_catalog.pg_my_temp_schema() <> 0::oid then
     discard temp;
   end if;
-  if p_durable and current_setting('synchronous_commit') in ('off', 'local', 'remote_write') then
+  if p_durable and pg_catalog.current_setting('synchronous_commit') in ('off', 'local', 'remote_write') then
     set synchronous_commit = on;
   end if;
 end
@@ -152,7 +153,7 @@ $$;
 -- Partitions by day. Each is made standalone and attached, which blocks no writer; the first and the last are open-ended, so no
 -- insert ever depends on maintenance having run or on the clock. p_days days from p_from get a partition of their own.
 create function pawl.add_day_partitions(p_table text, p_from date, p_days integer) returns void
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_day date;
   v_first text := p_table || '_first';
@@ -176,5 +177,18 @@ begin
     execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (maxvalue)',
       p_table, v_last, (p_from + p_days)::timestamp at time zone 'UTC');
   end if;
+end
+$$;
+
+-- Runs one statement of ours inside a caller's transaction under the search path of this function, and answers its rows. The statement has the
+-- caller's rights, as if the caller had sent it. Its parameters are ($1)[1], ($1)[2] and so on.
+create function pawl.run(p_statement text, p_values text[]) returns setof jsonb
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_row record;
+begin
+  for v_row in execute p_statement using p_values loop
+    return next to_jsonb(v_row);
+  end loop;
 end
 $$;

@@ -118,7 +118,7 @@ comment on table pawl.sleeper is 'Workers that wait for a notification on a queu
 -- Wakes sleepers of a queue. The caller inserted first, so its transaction has an id that a worker going to sleep waits for. Above
 -- READ COMMITTED the flag could be as old as the caller's snapshot, so such callers always notify.
 create function pawl.wake(p_queue text) returns void
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if current_setting('transaction_isolation') <> 'read committed'
     or exists (select from pawl.sleeper s where s.tenant = '' and s.queue = p_queue)
@@ -142,7 +142,7 @@ create function pawl.enqueue_many(
   p_headers jsonb default null,
   p_wake boolean default true
 ) returns setof bigint
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_now timestamptz := pawl.now();
   v_run_at timestamptz := coalesce(p_run_at, v_now) + coalesce(p_delay_ms, 0) * interval '1 millisecond';
@@ -158,6 +158,10 @@ begin
   end if;
   if p_max_attempts not between 1 and 1000000 or p_priority not between -100 and 100 then
     raise exception using errcode = '22023', message = 'max_attempts must be from 1 to 1000000 and priority from -100 to 100';
+  end if;
+  if not isfinite(v_run_at) or v_run_at > v_now + interval '10 years' then
+    raise exception using errcode = '22023', message = format('run_at must be a time of the next 10 years, got %s', v_run_at),
+      hint = 'For a job that runs when something else happens, enqueue it when that happens.';
   end if;
   if pg_column_size(p_payloads) > 16777216 and exists (select from jsonb_array_elements(p_payloads) e where pg_column_size(e.value) > 16777216) then
     raise exception using errcode = '22023', message = 'a payload is larger than 16 MB', hint = 'Store it elsewhere and pass a reference.';
@@ -188,7 +192,7 @@ create function pawl.enqueue(
   headers jsonb default null,
   wake boolean default true
 ) returns bigint
-language sql as $$
+language sql set search_path = pg_catalog, pg_temp as $$
   select pawl.enqueue_many(enqueue.tenant, enqueue.queue, enqueue.kind, jsonb_build_array(enqueue.payload), 1, enqueue.run_at,
     (extract(epoch from enqueue.delay) * 1000)::bigint, enqueue.priority, enqueue.max_attempts, null, enqueue.headers, enqueue.wake)
 $$;
@@ -197,7 +201,7 @@ $$;
 
 -- Holds the job for the caller's transaction: until it ends nobody can take the job over. Raises PW001 when it is lost already.
 create function pawl.guard_job(p_tenant text, p_id bigint, p_fence bigint) returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
   perform from pawl.job j where j.tenant = p_tenant and j.id = p_id and j.fence = p_fence for no key update;
   if not found then
@@ -208,7 +212,7 @@ $$;
 
 -- Settles one job as done inside the caller's transaction. Raises PW001 when the fence is not the current one.
 create function pawl.complete_job(p_tenant text, p_id bigint, p_fence bigint, p_result jsonb default null, p_ran_ms integer default null) returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
   with gone as (
     delete from pawl.job j

@@ -6,7 +6,7 @@ create sequence pawl.event_seq as bigint cache 1;
 -- A UUID of version 7: 48 bits of milliseconds, then random. Only for a server that has none of its own: before PostgreSQL 18. Not in SQL,
 -- because the planner would inline it into every insert that it plans, at half the cost of the insert.
 create function pawl.new_event_id() returns uuid
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   return encode(
     set_bit(
@@ -94,7 +94,7 @@ insert into pawl.sequencer default values;
 
 -- Which cluster and which of its histories this is. A role that may not ask gets 0 and relies on transaction ids that run backwards.
 create function pawl.cluster(out system_id bigint, out timeline integer)
-language plpgsql stable as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
   select c.system_identifier into system_id from pg_control_system() c;
   timeline := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer;
@@ -107,7 +107,7 @@ $$;
 -- The current snapshot as others see it: with the calling transaction among those in progress, which pg_current_snapshot() leaves out. A
 -- transaction that asks and then appends would else be taken for complete.
 create function pawl.snapshot_without_me(p_snapshot pg_snapshot) returns pg_snapshot
-language plpgsql volatile as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
   v_me xid8 := pg_current_xact_id_if_assigned();
 begin
@@ -139,7 +139,7 @@ create function pawl.sequence_events(
   out generation integer,
   out has_more boolean
 )
-language plpgsql set enable_seqscan = off set jit = off as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 declare
   v_row pawl.sequencer;
   v_system_id bigint;
@@ -244,7 +244,7 @@ $$;
 
 -- Whether the log has this event already. Asked only for events from before a rebase, whose transaction ids may be another cluster's.
 create function pawl.has_position(p_xid xid8, p_seq bigint, p_created_at timestamptz) returns boolean
-language sql stable as $$
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select exists (
     select
     from pawl.log_page p
@@ -260,7 +260,7 @@ $$;
 -- After a restore into another cluster the transaction ids of old events mean nothing here. One statement gives every visible event that has
 -- no position its position, by seq, and starts again from that very statement's snapshot. It reads every event that is kept, once.
 create function pawl.rebase_events(out sequenced integer, out head bigint, out generation integer)
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_row pawl.sequencer;
   v_system_id bigint;
@@ -330,7 +330,7 @@ $$;
 -- being detached was overlooked by the sequencer, or got a position behind those that retention had looked at. Such a one goes back into
 -- the table first, under its own names, and the next tick looks for every event without a position, as after a restore.
 create function pawl.drop_detached_events(p_name text) returns boolean
-language plpgsql set enable_seqscan = on set enable_hashjoin = on as $$
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = on set enable_hashjoin = on as $$
 declare
   v_late text := format($q$
     from pawl.%I e
@@ -384,7 +384,7 @@ return ((get_byte(sha256(convert_to(p_tenant || chr(31) || p_key, 'UTF8')), 0) <
 create sequence pawl.reader_sleeps as integer;
 
 create function pawl.note_sleeping_readers() returns trigger
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   -- One at a time: else one that wakes up could clear what another has set and not yet committed.
   perform pg_advisory_xact_lock(x'70617765'::integer, 0);
@@ -406,7 +406,7 @@ return case when pg_sequence_last_value('pawl.reader_sleeps'::regclass) is not n
 -- Says what is wrong with an event that is refused.
 create function pawl.raise_bad_event(p_tenant text, p_channel text, p_aggregatetype text, p_aggregateid text, p_type text, p_payload jsonb, p_headers jsonb)
 returns void
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if length(p_tenant) <= 100 and length(p_channel) between 1 and 100 and length(p_aggregatetype) between 1 and 200
     and length(p_aggregateid) between 1 and 500 and length(p_type) between 1 and 200
@@ -431,7 +431,7 @@ create function pawl.append_event(
   p_headers jsonb default null,
   p_wake boolean default true
 ) returns text
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_answer text;
 begin
@@ -454,7 +454,7 @@ $$;
 
 -- Appends many, given as a JSON array of {type, aggregatetype, aggregateid, payload, channel, headers}, in that order.
 create function pawl.append_events(p_tenant text, p_events jsonb, p_wake boolean default true) returns setof text
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   -- Checked in the same pass: to take the array apart twice would cost a fifth more.
   return query
@@ -488,7 +488,7 @@ create function pawl.append(
   tenant text default '',
   wake boolean default true
 ) returns uuid
-language sql as $$
+language sql set search_path = pg_catalog, pg_temp as $$
   select split_part(pawl.append_event(append.tenant, append.channel, append.aggregatetype, append.aggregateid, append.type, append.payload,
     append.headers, append.wake), ' ', 1)::uuid
 $$;
@@ -533,7 +533,7 @@ create function pawl.ingest_events(
   out ingested integer,
   out repeated integer
 )
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_fresh jsonb;
 begin
@@ -612,7 +612,7 @@ comment on table pawl.audit is 'What people did to data by hand, and why: erasur
 -- Whether rows of the coming p_days, or of before, are in the open-ended last partition of a table that is partitioned by days. One of later
 -- comes from a clock that was ahead, and waits there for its day.
 create function pawl.is_last_day_used(p_table text, p_days integer default 7) returns boolean
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_is_used boolean;
 begin
@@ -625,7 +625,7 @@ $$;
 -- Whether a table that is partitioned by days lacks room: fewer than p_days - 3 days ahead, rows in its open-ended last partition, or days
 -- before the first one that is kept without a place.
 create function pawl.lacks_days(p_table text, p_days integer) returns boolean
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   return pawl.is_last_day_used(p_table, p_days) or (
     select max(d.from_at) < ((pawl.now() at time zone 'UTC')::date + p_days - 3)::timestamp at time zone 'UTC' or min(d.from_at) <> min(d.to_at)
@@ -639,7 +639,7 @@ $$;
 -- for longer than the days ahead, the last one keeps its rows and becomes an ordinary one of several days. It needs the whole
 -- table for an instant, waits for it at most 200 ms, and otherwise fails with 55P03: the open-ended partition serves until the next time.
 create function pawl.extend_day_partitions(p_table text, p_days integer default 7) returns boolean
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_first text := p_table || '_first';
   v_last text := p_table || '_last';
@@ -698,7 +698,7 @@ $$;
 -- The partitions of a table that is partitioned by days, with their bounds; a null bound is open.
 create function pawl.day_partitions(p_table text)
 returns table (name text, from_at timestamptz, to_at timestamptz, is_detaching boolean)
-language sql stable as $$
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select c.relname::text, (b.bound[1])::timestamptz, (b.bound[2])::timestamptz, i.inhdetachpending
   from pg_inherits i
   join pg_class c on c.oid = i.inhrelid
@@ -712,7 +712,7 @@ language sql stable as $$
 $$;
 
 create function pawl.partition_column(p_table text) returns text
-language sql stable as $$
+language sql stable set search_path = pg_catalog, pg_temp as $$
   select a.attname::text
   from pg_partitioned_table t
   join pg_attribute a on a.attrelid = t.partrelid and a.attnum = t.partattrs[0]

@@ -50,8 +50,17 @@ export const migrateTable = {
   signal: signal({ doc: 'Ends the wait for another process; a step that has begun is finished.' }),
 } satisfies TableOf<MigrateOptions>
 
-/** At most 100 characters; the empty one is the tenant of `pawl` itself. */
-export const tenantName = required(text({ from: 0, to: 100, doc: 'The name of a tenant.' }))
+export interface AlertsOptions {
+  /** '*': of all tenants. `pawl.for('acme').alerts()` lists those of one. */
+  readonly tenant?: '*'
+}
+
+export const alertsTable = {
+  tenant: oneOf(['*'], { otherwise: 'those of the empty tenant', doc: 'The alerts of all tenants.' }),
+} satisfies TableOf<AlertsOptions>
+
+/** The empty one is the tenant of `pawl` itself. */
+export const tenantName = required(text({ to: 100, doc: 'The name of a tenant.' }))
 
 export function resolveConfig(given: PawlOptions): Config {
   const options = resolve('createPawl', pawlTable, given)

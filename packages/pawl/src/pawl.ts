@@ -12,7 +12,7 @@ import type { DefinedKind } from './jobs/kinds.ts'
 import { type Alert, listAlerts } from './kernel/alerts.ts'
 import { Events } from './kernel/events.ts'
 import { check, resolve } from './kernel/options.ts'
-import { migrateTable, resolveConfig, tenantName } from './pawl-options.ts'
+import { type AlertsOptions, alertsTable, migrateTable, resolveConfig, tenantName } from './pawl-options.ts'
 import type { Defined } from './projections/definition.ts'
 import { type ProjectionEvents, Projections } from './projections/index.ts'
 import { projectionEvents } from './projections/projection-events.ts'
@@ -51,20 +51,22 @@ export class Pawl implements Tenant {
     this.#events = new Events<PawlEvents>({ ...jobEvents, ...projectionEvents }, (error) =>
       this.config.logger.error({ error: String(error) }, 'an event listener failed'),
     )
-    this.#pool = createPool(this.config.database, 'caller', this.config.callerConnectionsMax)
-    this.jobs = this.#jobs('')
+    this.#pool = createPool(this.config.database, 'caller', this.config.callerConnectionsMax, 'own')
+    this.jobs = this.#jobs(undefined)
     this.events = new EventLog(this.#appendCore())
     this.projections = this.#projectionsOf('')
-    this.records = this.#records('')
+    this.records = this.#records(undefined)
   }
 
-  /** The same for one tenant: nothing that this handle does can name another's rows. Its workers still run the jobs of every tenant. */
+  /**
+   * The same for one tenant, a string of 1 to 100 characters: nothing that this handle does can name another's rows. Its workers still run the jobs
+   * of every tenant.
+   */
   for(tenant: string): Tenant {
     check('for', 'tenant', tenantName, tenant)
-    const jobs = this.#jobs(tenant)
     return {
       tenant,
-      jobs,
+      jobs: this.#jobs(tenant),
       events: new TenantEvents(this.#appendCore(), tenant),
       projections: this.#projectionsOf(tenant),
       records: this.#records(tenant),
@@ -82,8 +84,10 @@ export class Pawl implements Tenant {
     return this.#events.on(name, listener)
   }
 
-  async alerts(): Promise<Alert[]> {
-    return listAlerts(this.#pool, '')
+  /** Open alerts of the empty tenant, newest first; with `tenant: '*'` those of all tenants. */
+  async alerts(options: AlertsOptions = {}): Promise<Alert[]> {
+    const { tenant = '' } = resolve('alerts', alertsTable, options)
+    return listAlerts(this.#pool, tenant)
   }
 
   /** Closes the callers' pool. Stop workers first. */
@@ -117,7 +121,7 @@ export class Pawl implements Tenant {
     return new Projections(core, tenant)
   }
 
-  #records(tenant: string): Records {
+  #records(tenant: string | undefined): Records {
     const core = {
       pool: this.#pool,
       sets: this.#sets,
@@ -133,7 +137,7 @@ export class Pawl implements Tenant {
     return this.#events as unknown as Events<Map>
   }
 
-  #jobs(tenant: string, isPawls = false): Jobs {
+  #jobs(tenant: string | undefined, isPawls = false): Jobs {
     const core = { config: this.config, kinds: this.#kinds, events: this.#eventsAs<JobEvents>(), pool: this.#pool, isPawls }
     return new Jobs(core, tenant)
   }

@@ -84,16 +84,3 @@ test('[K13] the look at the catalogue finds keys that cross', async () => {
     client.release()
   }
 })
-
-test('[K13] one tenant cannot read, change or settle a job of another', async () => {
-  const pawl = db.pawl()
-  const { id } = await pawl.for('acme').jobs.enqueue('k', { secret: 1 })
-  for (const other of [pawl.jobs, pawl.for('bolt').jobs]) {
-    expect(await other.get(id)).toBeUndefined()
-    expect(await other.list()).toEqual([])
-    await expect(other.cancel(id)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
-    await expect(other.retry(id)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
-  }
-  await expect(db.query("select pawl.complete_job('bolt', $1, 0)", [id])).rejects.toMatchObject({ code: 'PW001' })
-  expect(await pawl.for('acme').jobs.get(id)).toMatchObject({ state: 'ready', tenant: 'acme' })
-})

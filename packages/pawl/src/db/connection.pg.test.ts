@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
@@ -15,75 +16,79 @@ afterEach(async () => {
   await db.drop()
 })
 
+/** The timeout of what never answers. */
+const timeoutMs = 300
 /** Long enough for every answer that does come, also on a loaded machine. */
-const timeoutMs = 3000
-/** Timers and a loaded machine; far below what the operating system would take to notice (minutes). */
-const slackMs = 5000
+const answerMs = 10_000
 
-function options(): DatabaseOptions {
-  return { url: proxy.url, pooler: 'none', connectTimeoutMs: timeoutMs, queryTimeoutMs: timeoutMs, applicationName: 'pawl' }
+function options(more: Partial<DatabaseOptions> = {}): DatabaseOptions {
+  const timeouts = { connectTimeoutMs: answerMs, queryTimeoutMs: timeoutMs }
+  return { url: proxy.url, pooler: 'none', ...timeouts, applicationName: 'pawl', ...more }
 }
 
-async function tookMs(work: () => Promise<unknown>): Promise<number> {
-  const startedMs = performance.now()
-  await work()
-  return performance.now() - startedMs
+/** A machine that is held up holds up both: of two timers of one process the shorter one fires first. */
+async function endsWithin(limitMs: number, work: Promise<unknown>): Promise<void> {
+  const late = new AbortController()
+  const limit = sleep(limitMs, 'late', { signal: late.signal })
+  limit.catch(() => undefined)
+  expect(await Promise.race([work.then(() => 'in time'), limit])).toBe('in time')
+  late.abort()
+}
+
+/** With a short timeout an answer may come too late on a loaded machine: asked until it is there. */
+function answers(ask: () => Promise<unknown>): Promise<unknown> {
+  return until('it answers', () => ask().catch(() => undefined))
 }
 
 test('[K9] an engine connection that is half-open is noticed within the query timeout, and the next statement has a new one', async () => {
   const connection = new Connection(options(), 'engine')
-  expect(await connection.query('select 1 as n')).toEqual([{ n: 1 }])
-  expect(proxy.blackhole(/engine/)).toBe(1)
-  const noticedMs = await tookMs(() => expect(connection.query('select 2')).rejects.toThrow(/timeout/i))
-  expect(noticedMs).toBeGreaterThanOrEqual(timeoutMs - 50)
-  expect(noticedMs).toBeLessThan(timeoutMs + slackMs)
-  expect(await connection.query('select 3 as n')).toEqual([{ n: 3 }])
+  expect(await answers(() => connection.query('select 1 as n'))).toEqual([{ n: 1 }])
+  expect(proxy.blackhole(/engine/)).toBeGreaterThan(0)
+  const startedMs = performance.now()
+  await endsWithin(2 * timeoutMs, expect(connection.query('select 2')).rejects.toThrow(/timeout/i))
+  expect(performance.now() - startedMs).toBeGreaterThanOrEqual(timeoutMs - 50)
+  expect(await answers(() => connection.query('select 3 as n'))).toEqual([{ n: 3 }])
   await connection.close()
 })
 
 test('[K9] everything in flight on a half-open connection is told, not only the first', async () => {
   const connection = new Connection(options(), 'engine')
-  await connection.query('select 1')
+  await answers(() => connection.query('select 1'))
   proxy.blackhole(/engine/)
-  const answers = await Promise.allSettled([
-    connection.query('select 2'),
-    connection.query('select 3'),
-    connection.query('select 4'),
-  ])
-  expect(answers.map((answer) => answer.status)).toEqual(['rejected', 'rejected', 'rejected'])
+  const asked = Promise.allSettled([connection.query('select 2'), connection.query('select 3'), connection.query('select 4')])
+  await endsWithin(2 * timeoutMs, asked)
+  expect((await asked).map((answer) => answer.status)).toEqual(['rejected', 'rejected', 'rejected'])
   await connection.close()
 })
 
 test('[K9] a server that accepts and says nothing is noticed within the connect timeout', async () => {
   proxy.blackhole()
-  const connection = new Connection(options(), 'engine')
-  const noticedMs = await tookMs(() => expect(connection.query('select 1')).rejects.toMatchObject({ code: 'PAWL_UNAVAILABLE' }))
-  expect(noticedMs).toBeLessThan(timeoutMs + slackMs)
+  const connection = new Connection(options({ connectTimeoutMs: timeoutMs }), 'engine')
+  await endsWithin(2 * timeoutMs, expect(connection.query('select 1')).rejects.toMatchObject({ code: 'PAWL_UNAVAILABLE' }))
   proxy.restore()
-  expect(await connection.query('select 2 as n')).toEqual([{ n: 2 }])
+  expect(await answers(() => connection.query('select 2 as n'))).toEqual([{ n: 2 }])
   await connection.close()
 })
 
 test('[K9] a pooled connection that is half-open is noticed and leaves the pool', async () => {
   const pool = createPool(options(), 'caller', 1)
-  await pool.query('select 1')
+  await answers(() => pool.query('select 1'))
   proxy.blackhole(/caller/)
-  const noticedMs = await tookMs(() => expect(pool.query('select 2')).rejects.toThrow(/timeout/i))
-  expect(noticedMs).toBeLessThan(timeoutMs + slackMs)
-  expect((await pool.query('select 3 as n')).rows).toEqual([{ n: 3 }])
+  await endsWithin(2 * timeoutMs, expect(pool.query('select 2')).rejects.toThrow(/timeout/i))
+  expect(await answers(() => pool.query('select 3 as n'))).toMatchObject({ rows: [{ n: 3 }] })
   await pool.end()
 })
 
 test('[K9] closing a half-open connection that is idle does not wait for ever', async () => {
   const connection = new Connection(options(), 'engine')
-  await connection.query('select 1')
+  await answers(() => connection.query('select 1'))
   proxy.blackhole()
-  expect(await tookMs(() => connection.close())).toBeLessThan(timeoutMs + slackMs)
+  await endsWithin(2 * timeoutMs, connection.close())
 })
 
 test('[K9] the server is asked to notice a client that went without a word', async () => {
-  const connection = new Connection(options(), 'engine')
-  const pool = createPool(options(), 'handler', 1)
+  const connection = new Connection(options({ queryTimeoutMs: answerMs }), 'engine')
+  const pool = createPool(options({ queryTimeoutMs: answerMs }), 'handler', 1)
   const settings = "select current_setting('tcp_keepalives_idle') as idle, current_setting('tcp_keepalives_count') as count"
   expect(await connection.query(settings)).toEqual([{ idle: '10', count: '3' }])
   expect((await pool.query(settings)).rows).toEqual([{ idle: '10', count: '3' }])
@@ -95,7 +100,7 @@ test('[K9] the server is asked to notice a client that went without a word', asy
 function listening(heartbeatMs: number) {
   const seen: string[] = []
   const listener = new Listener({
-    database: options(),
+    database: options({ queryTimeoutMs: answerMs, connectTimeoutMs: 1000 }),
     channels: ['pawl_wake'],
     heartbeatMs,
     backoffMs: () => 20,
@@ -130,10 +135,15 @@ test('[K9] a LISTEN connection that died without a word is noticed by its heartb
   const looked = count('looked')
   // New connections fall silent too until the notification is out: the next session may else be there before it, and hear it.
   expect(proxy.blackhole()).toBeGreaterThan(0)
+  const silent = proxy.names.length
+  // At the latest the next beat is sent after 300 ms, has 300 ms to be answered, and the goodbye has as long.
+  await endsWithin(
+    4 * 300,
+    until('it connects again', () => proxy.names.length > silent),
+  )
   await db.query("select pg_notify('pawl_wake', 'missed')")
   proxy.restore()
-  const noticedMs = await tookMs(() => until('it looked again', () => count('looked') > looked))
-  expect(noticedMs).toBeLessThan(2 * 300 + timeoutMs + slackMs)
+  await until('it looked again', () => count('looked') > looked)
   expect(seen).not.toContain('notified missed')
   // With so short a heartbeat a slow answer costs it another session, and what is said between two of them is not heard.
   await until('it hears again', async () => {
@@ -153,12 +163,12 @@ test('[K9] a listener keeps trying while the server refuses, and stops when it i
   await until('it looked again', () => count('looked') >= 2)
   await proxy.refuse()
   proxy.reset(/listen/)
-  expect(await tookMs(() => listener.stop())).toBeLessThan(slackMs)
+  await endsWithin(2 * timeoutMs, listener.stop())
 })
 
 test('[K9] a worker whose every connection fell silent goes on by itself, and runs what was enqueued meanwhile', async () => {
   const direct = db.pawl()
-  const pawl = db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: timeoutMs, connectTimeoutMs: timeoutMs })
+  const pawl = db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 3000, connectTimeoutMs: 3000 })
   const ran: string[] = []
   pawl.jobs.define('k', { run: async (job) => void ran.push(job.id) })
   const worker = pawl.jobs.worker({ lease: '10s' })
@@ -178,13 +188,16 @@ test('[K9] a worker whose every connection fell silent goes on by itself, and ru
 
 test("options in the URL are kept, and the engine's own settings come after them", async () => {
   const url = `${db.url}?options=${encodeURIComponent('-c search_path=mine -c lock_timeout=1')}&application_name=theirs`
-  const connection = new Connection({ ...options(), url }, 'engine')
+  const connection = new Connection(options({ url, queryTimeoutMs: answerMs }), 'engine')
   const [row] = await connection.query(
     `select current_setting('search_path') as path, current_setting('lock_timeout') as lock_timeout,
        current_setting('enable_seqscan') as seqscan, current_setting('application_name') as name`,
   )
-  expect(row).toEqual({ path: 'mine', lock_timeout: '5s', seqscan: 'off', name: 'theirs' })
+  expect(row).toEqual({ path: 'pg_catalog,pg_temp', lock_timeout: '5s', seqscan: 'off', name: 'theirs' })
   await connection.close()
+  const handlers = createPool(options({ url, queryTimeoutMs: answerMs }), 'handler', 1)
+  expect((await handlers.query('show search_path')).rows).toEqual([{ search_path: 'mine' }])
+  await handlers.end()
 })
 
 test("[K9] a keeper's connection that fell silent costs no lease, however long the other connections wait for an answer", async () => {

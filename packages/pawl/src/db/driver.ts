@@ -5,6 +5,7 @@ import pg from 'pg'
 import type { Durability } from '../config.ts'
 import { PawlError } from '../errors.ts'
 import { classify, schemaMissing } from './classify.ts'
+import { ownPathSetting, ownPathSql } from './own-path.ts'
 import { bind, type Parameter, type Statement } from './statement.ts'
 
 export type Pooler = 'none' | 'transaction'
@@ -38,6 +39,7 @@ const engineSettings = [
   'plan_cache_mode=force_generic_plan',
   'TimeZone=UTC',
   'DateStyle=ISO',
+  ownPathSetting,
 ]
 
 function clientConfig(options: DatabaseOptions, purpose: string, settings: readonly string[]): pg.ClientConfig {
@@ -114,10 +116,8 @@ export class Connection {
     this.#purpose = purpose
     const lockTimeout = lockTimeoutMs === undefined ? [] : [`lock_timeout=${lockTimeoutMs}`]
     this.#settings = [...engineSettings, ...durabilitySettings(durability), ...lockTimeout, ...settings]
-    // Behind a pooler there is no session to set them in, so each statement brings its own.
-    const hasSession = options.pooler === 'none'
-    this.#durability = hasSession || durability === 'durable' ? undefined : durability
-    this.#lockTimeoutMs = hasSession ? undefined : lockTimeoutMs
+    this.#durability = durability
+    this.#lockTimeoutMs = lockTimeoutMs
   }
 
   /** Runs one statement, a transaction of its own, and gives its rows. */
@@ -138,9 +138,10 @@ export class Connection {
 
   async #send<Row>(client: pg.Client, statement: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
     const query = { text: statement.text, values: bind(statement, values) as unknown[] }
-    if (this.#durability !== undefined || this.#lockTimeoutMs !== undefined)
-      return runWith<Row>(client, query, this.#durability, this.#lockTimeoutMs)
-    const result = await client.query(this.#options.pooler === 'none' ? { ...query, name: statement.name } : query)
+    const result =
+      this.#options.pooler === 'none'
+        ? await client.query({ ...query, name: statement.name })
+        : await runWith(client, query, this.#durability, this.#lockTimeoutMs)
     return result.rows as Row[]
   }
 
@@ -158,7 +159,7 @@ export class Connection {
     work: (run: <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) => Promise<Row[]>) => Promise<Answer>,
   ): Promise<Answer> {
     const client = this.#live() ?? (await this.#connect())
-    await client.query('begin isolation level read committed')
+    await client.query(`begin isolation level read committed; ${ownPathSql}`)
     let last = ''
     try {
       const answer = await work(async <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) => {
@@ -246,23 +247,25 @@ function durabilitySettings(durability: Durability | undefined): string[] {
   return durability === 'replicated' ? ['synchronous_commit=remote_apply'] : []
 }
 
-const settingsSql = `select pawl.set_durability($1::text, true),
-  set_config('lock_timeout', coalesce($2::integer::text, current_setting('lock_timeout')), true)`
+const durabilitySql = 'select pawl.set_durability($1::text, true)'
 
-async function runWith<Row>(
-  client: pg.Client,
-  query: { text: string; values: unknown[] },
+/** Behind a transaction pooler there is no session to set anything in, so each statement brings its settings, in the same packet. */
+async function runWith(
+  client: Pick<pg.Client, 'query'>,
+  query: pg.QueryConfig,
   durability: Durability = 'durable',
   lockTimeoutMs?: number,
-): Promise<Row[]> {
+): Promise<pg.QueryResult> {
+  const lockTimeout = lockTimeoutMs === undefined ? '' : `; set local lock_timeout = ${lockTimeoutMs}`
+  const isSet = durability !== 'durable' || lockTimeoutMs !== undefined
   const [begun, set, result, committed] = await Promise.allSettled([
-    client.query('begin'),
-    client.query(settingsSql, [durability, lockTimeoutMs ?? null]),
+    client.query(`begin; ${ownPathSql}${lockTimeout}`),
+    isSet ? client.query(durabilitySql, [durability]) : undefined,
     client.query(query),
     client.query('commit'),
   ])
   for (const step of [begun, set, result, committed]) if (step.status === 'rejected') throw step.reason
-  return (result as PromiseFulfilledResult<pg.QueryResult>).value.rows as Row[]
+  return (result as PromiseFulfilledResult<pg.QueryResult>).value
 }
 
 /** Holds back what is written to this client until the given function is called, so that several statements leave in one packet. */
@@ -457,8 +460,11 @@ export type QueryResult = pg.QueryResult
 export type QueryConfig = pg.QueryConfig & { query_timeout?: number | undefined }
 
 /** Undoes what a role or a database may have set: what is acknowledged is on disk. A higher level stays. */
-const durableSql =
-  "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') in ('off', 'local', 'remote_write')"
+const durableSql = `select pg_catalog.set_config('synchronous_commit', 'on', false)
+  where pg_catalog.current_setting('synchronous_commit') in ('off', 'local', 'remote_write')`
+
+/** 'own': only statements of ours run on it. 'users': a handler's do too, and find the user's tables by the user's search path. */
+export type PoolPath = 'own' | 'users'
 
 /** After end() pg's own error would read like a lost connection, which is retried, or like a write whose answer is lost. */
 class ClosablePool extends pg.Pool {
@@ -472,9 +478,9 @@ class ClosablePool extends pg.Pool {
 }
 
 /** A pool for handlers or callers. It has pipelined clients too, so that begin travels with the first statement. */
-export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number): pg.Pool {
+export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number, path: PoolPath = 'users'): pg.Pool {
   const pool = new ClosablePool({
-    ...clientConfig(options, purpose, ['jit=off']),
+    ...clientConfig(options, purpose, path === 'own' ? ['jit=off', ownPathSetting] : ['jit=off']),
     max: connectionsMax,
     idleTimeoutMillis: 30_000,
     allowExitOnIdle: true,
@@ -489,7 +495,24 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
     openClients.delete(client as unknown as pg.Client)
   })
   pool.on('error', () => undefined)
+  if (path === 'own' && options.pooler === 'transaction') pool.query = settingQuery(pool) as typeof pool.query
   return pool
+}
+
+/** As pool.query, for a statement with parameters. */
+function settingQuery(pool: pg.Pool): (query: string | pg.QueryConfig, values?: unknown[]) => Promise<pg.QueryResult> {
+  return async (query, values) => {
+    const client = await pool.connect()
+    let error: unknown
+    try {
+      return await runWith(client, typeof query === 'string' ? { text: query, values: values ?? [] } : query)
+    } catch (caught) {
+      error = caught
+      throw caught
+    } finally {
+      client.release(error !== undefined && classify(error) === 'connection')
+    }
+  }
 }
 
 export type Pool = pg.Pool

@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { PawlError } from '../errors.ts'
 import { sqlState } from './classify.ts'
 import { Connection, type DatabaseOptions } from './driver.ts'
+import { ownPathSql } from './own-path.ts'
 
 export interface Migration {
   readonly name: string
@@ -52,10 +53,11 @@ export function exportSql(migrations: readonly Migration[] = readMigrations(), a
     .map((migration) => {
       const record = `insert into pawl.migration (name, checksum) values ('${migration.name}', '${migration.checksum}');`
       return migration.isTransactional
-        ? `-- ${migration.name}\nbegin;\n${migration.sql.trim()}\n${record}\ncommit;\n`
+        ? `-- ${migration.name}\nbegin;\n${ownPathSql};\n${migration.sql.trim()}\n${record}\ncommit;\n`
         : `-- ${migration.name}: run outside a transaction\n${migration.sql.trim()}\n${record}\n`
     })
-  return `${ledger};\n\n${steps.join('\n')}`
+  // Defaults and bodies of functions are resolved when they are made, by the search path of whoever runs this.
+  return `begin;\n${ownPathSql};\n${ledger};\ncommit;\n\n${steps.join('\n')}`
 }
 
 export interface MigrateOptions {
@@ -192,7 +194,7 @@ function splitStatements(sql: string): string[] {
 function noRights(cause: unknown, sql: string): PawlError {
   return new PawlError(
     'PAWL_SCHEMA_MISSING',
-    "This database role may not create Pawl's schema. Run the SQL in details.sql (or the output of 'pawl migrate --sql') with a role that may, then grant this role usage and DML on schema pawl.",
+    "This database role may not create Pawl's schema. Run the SQL in details.sql (or the output of 'pawl migrate --sql') with a role that may, then grant this role usage on schema pawl, DML on its tables, usage on its sequences and execute on its functions.",
     { cause, details: { sql } },
   )
 }

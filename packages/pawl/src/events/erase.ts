@@ -3,6 +3,7 @@
 
 import type { Config } from '../config.ts'
 import { type AnyTx, toTx } from '../db/adapters.ts'
+import { inOwnPath } from '../db/own-path.ts'
 import { bind, statement } from '../db/statement.ts'
 import { reason, required, resolve, type TableOf, text, transaction } from '../kernel/options.ts'
 import { assertOutsideTx } from './append.ts'
@@ -32,7 +33,10 @@ export async function erase(config: Config, tenant: string, options: EraseOption
   const { aggregateType, key, reason, actor = null, tx } = resolve('erase', eraseTable, options)
   const values = { tenant, aggregatetype: aggregateType, aggregateid: key, reason, actor }
   if (tx !== undefined) {
-    const { rows } = await toTx(tx).query<{ erased: number | string }>(eraseStatement.text, bind(eraseStatement, values))
+    const { rows } = await inOwnPath(toTx(tx)).query<{ erased: number | string }>(
+      eraseStatement.text,
+      bind(eraseStatement, values),
+    )
     return { erased: Number(rows[0]!.erased) }
   }
   assertOutsideTx('erase')

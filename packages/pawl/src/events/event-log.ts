@@ -4,6 +4,7 @@ import { unavailable } from '../db/driver.ts'
 import { bind, statement } from '../db/statement.ts'
 import { integer, resolve } from '../kernel/options.ts'
 import { extendPartitions } from '../kernel/partitions.ts'
+import { currentTenant } from '../kernel/tenant.ts'
 import { type AppendCore, type AppendEventOptions, type Appended, append } from './append.ts'
 import { auditLog, type LogAudit } from './audit.ts'
 import { type EraseOptions, erase } from './erase.ts'
@@ -36,11 +37,15 @@ export interface LogLag {
 /** What one tenant may do with the log: `pawl.for('acme').events` cannot name another's events. */
 export class TenantEvents {
   protected readonly core: AppendCore
-  readonly #tenant: string
+  readonly #given: string | undefined
 
-  constructor(core: AppendCore, tenant: string) {
+  constructor(core: AppendCore, tenant: string | undefined) {
     this.core = core
-    this.#tenant = tenant
+    this.#given = tenant
+  }
+
+  get #tenant(): string {
+    return this.#given ?? currentTenant()
   }
 
   /** Appends one event, or many in order. With `tx` they are there if and only if your transaction commits. */
@@ -59,10 +64,10 @@ export class TenantEvents {
   }
 }
 
-/** The event log: `pawl.events`. It appends for the empty tenant, and looks at the whole. */
+/** The event log: `pawl.events`. It appends for the tenant of the job whose handler calls it, else for the empty one, and looks at the whole. */
 export class EventLog extends TenantEvents {
   constructor(core: AppendCore) {
-    super(core, '')
+    super(core, undefined)
   }
 
   /** Proves that the log has every event once. It reads everything that is kept. */

@@ -7,6 +7,7 @@ import { numbersLiteral, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
 import { leaseStatements } from '../kernel/lease.ts'
+import { runAs } from '../kernel/tenant.ts'
 import type { Counts } from './counts.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import type { SweptJob } from './keeper.ts'
@@ -76,7 +77,7 @@ export class Ends {
     const onDead = kinds.get(job.kind)?.onDead
     if (onDead === undefined) return
     Promise.resolve()
-      .then(() => onDead(job))
+      .then(() => runAs(job.tenant, () => onDead(job)))
       .catch((error: unknown) => logger.error({ job: job.id, error: describeError(error) }, 'onDead failed'))
   }
 

@@ -3,8 +3,9 @@
 
 import type { Config, Durability } from '../config.ts'
 import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
-import { classify } from '../db/classify.ts'
+import { classify, sqlState } from '../db/classify.ts'
 import { type Connection, type Pool, unavailable } from '../db/driver.ts'
+import { inOwnPath } from '../db/own-path.ts'
 import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { answerLost, retryingDefinite } from '../kernel/definite.ts'
@@ -12,6 +13,7 @@ import type { Events } from '../kernel/events.ts'
 import { type Resolved, refused, resolve } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
+import { currentTenant } from '../kernel/tenant.ts'
 import { type BulkOptions, type Chunk, chunkRows, chunksOf, idsOf, type Payloads, sendChunks, toChunk } from './bulk.ts'
 import { assertParses, type DefinedKind, defineKind, kindDefaults } from './kinds.ts'
 import { assertUsers, cancelTable, changeTable, checkJobId, checkKind, enqueueTable, listTable } from './options.ts'
@@ -48,7 +50,7 @@ const enqueueCall = `pawl.enqueue_many($1::text, $2::text, $3::text, $4::jsonb, 
   $8::integer, $9::integer, $10::integer, $11::jsonb, $12::boolean)`
 const enqueueOneSql = `select id::text as ids from ${enqueueCall} as id`
 // The ids of many come back as one text: a row for each would cost as much as a third of its insert.
-const enqueueSql = `select string_agg(id::text, ',') as ids from ${enqueueCall} as id`
+const enqueueSql = `select pg_catalog.string_agg(id::text, ',') as ids from ${enqueueCall} as id`
 const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text as level'
 
 type Enqueue = Resolved<typeof enqueueTable>
@@ -81,14 +83,18 @@ export type ListedJob = Pick<
   readonly finishedAt: Date | null
 }
 
-/** Jobs of one tenant. `pawl.jobs` is the one without a tenant; `pawl.for('acme').jobs` cannot name another's. */
+/** Jobs of one tenant. `pawl.jobs` is that of the job whose handler calls it, else the empty one; `pawl.for('acme').jobs` cannot name another's. */
 export class Jobs {
   readonly #core: JobsCore
-  readonly #tenant: string
+  readonly #given: string | undefined
 
-  constructor(core: JobsCore, tenant: string) {
+  constructor(core: JobsCore, tenant: string | undefined) {
     this.#core = core
-    this.#tenant = tenant
+    this.#given = tenant
+  }
+
+  get #tenant(): string {
+    return this.#given ?? currentTenant()
   }
 
   /** Declares a kind and its handler. A worker of this process claims only kinds that are declared here. */
@@ -109,7 +115,7 @@ export class Jobs {
     payload: Input,
     options: EnqueueOptions = {},
   ): Promise<{ id: string }> {
-    const [id] = await this.#add('enqueue', kind, payload, undefined, options)
+    const [id] = await this.#add('enqueue', kind, payload, undefined, options).catch(refuse)
     return { id: id! }
   }
 
@@ -123,7 +129,7 @@ export class Jobs {
     options: EnqueueOptions = {},
   ): Promise<{ ids: string[] }> {
     assertPayloads(payloads)
-    return { ids: await this.#add('enqueueMany', kind, undefined, payloads, options) }
+    return { ids: await this.#add('enqueueMany', kind, undefined, payloads, options).catch(refuse) }
   }
 
   async get(id: string): Promise<JobRow | undefined> {
@@ -318,7 +324,7 @@ export class Jobs {
     values: Readonly<Record<string, Parameter>>,
     tx: AnyTx | undefined,
   ): Promise<Row[]> {
-    if (tx !== undefined) return (await toTx(tx).query<Row>(query.text, bind(query, values))).rows
+    if (tx !== undefined) return (await inOwnPath(toTx(tx)).query<Row>(query.text, bind(query, values))).rows
     this.#assertOutsideTx(verb)
     try {
       return await retryingDefinite(
@@ -364,6 +370,13 @@ function assertPayloads(payloads: unknown): void {
     'enqueueMany',
     `payloads must be an array or a generator of payloads, got ${shown(payloads)}. For one job call enqueue`,
   )
+}
+
+/** What enqueue_many says of its arguments. */
+function refuse(error: unknown): never {
+  if (sqlState(error) !== '22023') throw error
+  const { message, hint = '' } = error as Error & { hint?: string }
+  throw new PawlError('PAWL_CONFIG', `${message}. ${hint}`.trim(), { cause: error })
 }
 
 function camelCase(row: Record<string, unknown>): Record<string, unknown> {

@@ -11,6 +11,7 @@ import { OwnTransaction } from '../db/transaction.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
+import { runAs } from '../kernel/tenant.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import { readPayload, retryDelayMs } from './kinds.ts'
 import { assertSafe, type PayloadLimits, toJson } from './payload.ts'
@@ -127,7 +128,7 @@ export class Runner {
     const context = new RunContext(held, this.options)
     try {
       if (probe.on) await probe.hit('jobs.run.before', held)
-      const result = await held.definition.run!(held as never, context)
+      const result = await runAs(held.tenant, () => held.definition.run!(held as never, context))
       if (probe.on) await probe.hit('jobs.run.after', held)
       if (context.isTouched) await context.flush()
       if (held.isEnded) return 'late'
@@ -247,7 +248,7 @@ export class Runner {
     abandonWhenLost(held, tx)
     try {
       if (probe.on) await probe.hit('jobs.tx.begun', held)
-      const result = await insideTx.run(held, () => held.definition.tx!(held as never, tx, context))
+      const result = await insideTx.run(held, () => runAs(held.tenant, () => held.definition.tx!(held as never, tx, context)))
       if (probe.on) await probe.hit('jobs.tx.handled', held)
       if (held.isEnded) throw leaseLost(held.row)
       const end = this.endOf(held, result)

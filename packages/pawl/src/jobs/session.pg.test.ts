@@ -90,9 +90,9 @@ test('[J34] a session that cannot be reset is not used again, and its commit sta
 
 test.each(poolers)('[J34] no commit is less durable than it promises (pooler %s)', async (pooler) => {
   await db.query(`alter database ${db.name} set synchronous_commit = off;
-    create table level (kind text, level text);
+    create table public.level (kind text, level text);
     create function note() returns trigger language plpgsql as
-      $$ begin insert into level values (new.kind, current_setting('synchronous_commit')); return null; end $$;
+      $$ begin insert into public.level values (new.kind, current_setting('synchronous_commit')); return null; end $$;
     create trigger note after insert on pawl.job_history for each row execute function note()`)
   const pawl = db.pawl({ pooler })
   pawl.jobs.define('plain', { tx: async (_job, tx) => tx.query('select 1') })
@@ -104,7 +104,7 @@ test.each(poolers)('[J34] no commit is less durable than it promises (pooler %s)
     await worker.whenIdle()
   }
   await until('all are done', () => worker.metrics().done === 7)
-  expect(await db.query('select level, count(*)::integer as n from level group by level')).toEqual([{ level: 'on', n: 7 }])
+  expect(await db.query('select level, count(*)::integer as n from public.level group by level')).toEqual([{ level: 'on', n: 7 }])
 })
 
 test('[J34] a higher durability of the database stays', async () => {

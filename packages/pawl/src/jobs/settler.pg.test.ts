@@ -130,7 +130,7 @@ test('[J15] an end that PostgreSQL refuses to store makes its job dead, and says
 
 test('[J18] a settle that waits for its durability holds up no end of another', async () => {
   await db.query(`create table gate (a integer);
-    create function wait() returns trigger language plpgsql as
+    create function wait() returns trigger language plpgsql set search_path from current as
       $$ begin while not exists (select from gate) loop perform pg_sleep(0.01); end loop; return new; end $$;
     create trigger wait before insert on pawl.job_history for each row when (new.kind = 'slow') execute function wait()`)
   pawl.jobs.define('slow', { durability: 'relaxed', run: () => undefined })

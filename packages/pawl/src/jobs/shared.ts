@@ -6,6 +6,7 @@ import { bind, numbersLiteral, type Statement, statement, textsLiteral } from '.
 import { OwnTransaction } from '../db/transaction.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
+import { runAs } from '../kernel/tenant.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import { readPayload } from './kinds.ts'
 import { assertSafe } from './payload.ts'
@@ -20,8 +21,12 @@ const settleStatement = statement(import.meta.url, 'settle')
 /** A group commits when it has run for so long, so that a slow handler does not hold its neighbours' results. */
 const groupMs = 50
 
-/** A handler's connection keeps its planner as the user set it; ours are kept on their indexes, so that their plans can be kept too. */
+/**
+ * A handler's connection keeps its planner and search path as the user set them; our statements are kept on their indexes, so that their plans can
+ * be kept too, and on our own path. The first turn resets all of it.
+ */
 const ownPlans = [
+  'search_path = pg_catalog, pg_temp',
   'enable_seqscan = off',
   'enable_hashjoin = off',
   'enable_mergejoin = off',
@@ -140,7 +145,8 @@ async function runOne(runner: Runner, turn: Turn, job: HeldJob): Promise<Result>
   const payload = readPayload(job.definition, job.row.payload, job.row.payload_version)
   job.payload = payload instanceof Promise ? await payload : payload
   try {
-    const answer = await insideTx.run(job, () => job.definition.tx!(job as never, turn, contextOf(runner, job)))
+    const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job))
+    const answer = await insideTx.run(job, () => runAs(job.tenant, handle))
     const end = runner.endOf(job, answer)
     if (end.failed !== undefined || job.isEnded) throw new Error('It ends in another way than done, so it runs alone.')
     return { json: end.result, ranMs: job.ranMs() }

@@ -31,7 +31,7 @@ export async function assertMigrated(engine: Connection): Promise<void> {
 }
 
 export async function assertStandby(engine: Connection): Promise<void> {
-  const [row] = await engine.query<{ names: string }>("select current_setting('synchronous_standby_names') as names")
+  const [row] = await engine.query<{ names: string }>("select pg_catalog.current_setting('synchronous_standby_names') as names")
   if (row?.names) return
   throw new PawlError(
     'PAWL_NO_STANDBY',

@@ -28,7 +28,7 @@ async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0], of: P
 /** Every write of progress that the table saw, whoever counted it. */
 async function recordProgressWrites(): Promise<void> {
   await db.query('create table progress_write (progress jsonb)')
-  await db.query(`create function record_progress() returns trigger language plpgsql as $$
+  await db.query(`create function record_progress() returns trigger language plpgsql set search_path from current as $$
     begin
       insert into progress_write values (new.progress);
       return new;

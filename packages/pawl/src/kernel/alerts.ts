@@ -4,8 +4,10 @@ import { type Pool, unavailable } from '../db/driver.ts'
 import { bind, statement } from '../db/statement.ts'
 
 const listStatement = statement(import.meta.url, 'list-alerts')
+const listAllStatement = statement(import.meta.url, 'list-all-alerts')
 
 export interface Alert {
+  readonly tenant: string
   readonly code: string
   readonly subject: string
   readonly message: string
@@ -14,19 +16,23 @@ export interface Alert {
   readonly lastAt: Date
 }
 
+/** '*': of all tenants. */
 export async function listAlerts(pool: Pool, tenant: string): Promise<Alert[]> {
+  const list = tenant === '*' ? listAllStatement : listStatement
   const listed = pool.query<{
+    tenant: string
     code: string
     subject: string
     message: string
     count: string
     first_at: Date
     last_at: Date
-  }>(listStatement.text, bind(listStatement, { tenant, limit: 500 }) as unknown[])
+  }>(list.text, bind(list, { tenant, limit: 500 }) as unknown[])
   const { rows } = await listed.catch((error: unknown) => {
     throw unavailable(error)
   })
   return rows.map((row) => ({
+    tenant: row.tenant,
     code: row.code,
     subject: row.subject,
     message: row.message,

@@ -153,7 +153,8 @@ test('of several that find a key expired at the same moment, exactly one takes i
         const tx = {
           query: async (text: string, values: unknown[]) => {
             // The third statement of each takes the expired key: all four are held here until each has seen that it is.
-            if (text.startsWith('update') && text.includes('expires_at') && ++found <= 4)
+            const sent = String(values[0])
+            if (sent.startsWith('update') && sent.includes('expires_at') && ++found <= 4)
               await until('all four have found it', () => found >= 4)
             return client.query(text, values)
           },

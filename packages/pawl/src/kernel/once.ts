@@ -2,6 +2,7 @@
 // caller whose commit was never answered asks again with the same key and nothing is applied twice.
 
 import { type AnyTx, type Tx, toTx } from '../db/adapters.ts'
+import { inOwnPath } from '../db/own-path.ts'
 import { bind, type Statement, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { delayMsMax } from './clock.ts'
@@ -45,7 +46,7 @@ export interface OnceAnswer<Result> {
 export async function once<Result>(tx: AnyTx, key: OnceKey, work: () => Promise<Result> | Result): Promise<OnceAnswer<Result>> {
   const { ttl, ...name } = resolve('once', onceTable, key)
   const taking = { ...name, ttl_ms: ttl ?? null }
-  const given = toTx(tx)
+  const given = inOwnPath(toTx(tx))
   for (;;) {
     if ((await run(given, takeStatement, taking)).length > 0) return runFirst(given, name, work)
     const [found] = await run<{ result: string | null; is_expired: number }>(given, readStatement, name)

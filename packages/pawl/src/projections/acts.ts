@@ -2,6 +2,7 @@
 
 import type { Pool } from '../db/driver.ts'
 import { unavailable } from '../db/driver.ts'
+import { ownPathSql } from '../db/own-path.ts'
 import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { readLog } from '../events/read-log.ts'
@@ -49,7 +50,7 @@ export function runsOf(queryable: { query(text: string, values: unknown[]): Prom
 }
 
 /** A process that hangs in here holds cursors, and every handler waits for it: the server ends it. */
-const begin = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'"
+const begin = `begin isolation level read committed; ${ownPathSql}; set local idle_in_transaction_session_timeout = '10s'`
 
 /** One transaction of ours on the callers' pool. */
 export async function inTransaction<T>(

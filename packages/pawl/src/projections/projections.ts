@@ -22,6 +22,7 @@ import {
 import { compare, rebuild, retire, rollBack, switchTo } from './rebuild.ts'
 import { ProjectionRunner } from './runner.ts'
 import { type SeenOptions, type Token, waitUntilSeen } from './seen.ts'
+import { qualifyTables } from './tables.ts'
 import type {
   Act,
   Comparison,
@@ -132,15 +133,16 @@ export class Projections {
   /** Starts the highest generation that this process declares beside the live one: its tables are made, and runners fill them from the first event. */
   async rebuild(name: string, act: Act): Promise<{ generation: number }> {
     resolve('rebuild', actTable, act)
-    const definitions = [...this.#core.definitions.values()].filter((each) => each.tenant === this.#tenant && each.name === name)
-    return rebuild(this.#core.pool, this.#target(name), definitions, act)
+    const [definition] = this.#declared(name).sort((a, b) => b.generation - a.generation)
+    return rebuild(this.#core.pool, this.#target(name), definition && (await this.#qualified(definition)), act)
   }
 
   /** Holds both generations at one position and compares the declared columns of their rows. */
   async compare(name: string, options: { generation: number; timeout?: number | string }): Promise<Comparison> {
     resolve('compare', compareTable, options)
-    const definition = this.#defined(name, options.generation)
-    return this.#onPatientPool((pool) => compare(pool, this.#target(name), definition, options))
+    const declared = this.#defined(name, options.generation)
+    const definition = await this.#qualified(declared)
+    return inDeclaredNames(declared, await this.#onPatientPool((pool) => compare(pool, this.#target(name), definition, options)))
   }
 
   /** Makes a generation the live one, in one transaction, after both stand at one position and their rows are equal (or `mayDiffer` allows it). */
@@ -149,25 +151,26 @@ export class Projections {
     options: Act & { generation: number; mayDiffer?: boolean; timeout?: number | string },
   ): Promise<Comparison> {
     resolve('switchTo', switchTable, options)
-    const definition = this.#defined(name, options.generation)
-    return this.#onPatientPool((pool) => switchTo(pool, this.#target(name), definition, options))
+    const declared = this.#defined(name, options.generation)
+    const definition = await this.#qualified(declared)
+    return inDeclaredNames(declared, await this.#onPatientPool((pool) => switchTo(pool, this.#target(name), definition, options)))
   }
 
   /** Makes an earlier generation live again at once, wherever it stands. */
   async rollBack(name: string, options: Act & { generation: number }): Promise<void> {
     resolve('rollBack', generationTable, options)
-    await rollBack(this.#core.pool, this.#target(name), this.#tablesOf(name, options.generation), options)
+    await rollBack(this.#core.pool, this.#target(name), await this.#tablesOf(name, options.generation), options)
   }
 
   /** Removes a generation that is not live, and its tables. */
   async retire(name: string, options: Act & { generation: number }): Promise<void> {
     resolve('retire', generationTable, options)
-    await retire(this.#core.pool, this.#target(name), this.#tablesOf(name, options.generation), options)
+    await retire(this.#core.pool, this.#target(name), await this.#tablesOf(name, options.generation), options)
   }
 
   /** Tables are read from end to end. A connection that gives up would leave its query behind, and with it both generations locked. */
   async #onPatientPool<T>(work: (pool: Pool) => Promise<T>): Promise<T> {
-    const pool = createPool({ ...this.#core.config.database, queryTimeoutMs: comparisonMs }, 'comparison', 2)
+    const pool = createPool({ ...this.#core.config.database, queryTimeoutMs: comparisonMs }, 'comparison', 2, 'own')
     try {
       return await work(pool)
     } finally {
@@ -189,9 +192,19 @@ export class Projections {
   }
 
   /** The tables are the same for every generation; whichever is declared here tells them. */
-  #tablesOf(name: string, generation: number): Defined {
-    const declared = [...this.#core.definitions.values()].filter((each) => each.tenant === this.#tenant && each.name === name)
-    return declared.find((each) => each.generation === generation) ?? declared[0] ?? this.#defined(name, generation)
+  async #tablesOf(name: string, generation: number): Promise<Defined> {
+    const declared = this.#declared(name)
+    return this.#qualified(
+      declared.find((each) => each.generation === generation) ?? declared[0] ?? this.#defined(name, generation),
+    )
+  }
+
+  #declared(name: string): Defined[] {
+    return [...this.#core.definitions.values()].filter((each) => each.tenant === this.#tenant && each.name === name)
+  }
+
+  #qualified(definition: Defined): Promise<Defined> {
+    return qualifyTables(this.#core.config.database, definition)
   }
 
   #add(definition: Defined): void {
@@ -203,6 +216,10 @@ export class Projections {
       )
     this.#core.definitions.set(key, definition)
   }
+}
+
+function inDeclaredNames({ tables }: Defined, comparison: Comparison): Comparison {
+  return { ...comparison, tables: comparison.tables.map((each, index) => ({ ...each, table: tables[index]!.name })) }
 }
 
 function camelCase(row: Readonly<Record<string, unknown>>): Record<string, unknown> {

@@ -47,13 +47,13 @@ interface Pair {
 export async function rebuild(
   pool: Pool,
   target: Target,
-  definitions: readonly Defined[],
+  /** The highest generation that this process declares. */
+  definition: Defined | undefined,
   act: Act,
 ): Promise<{ generation: number }> {
   const runs = runsOf(pool)
   const known = await readProjection(runs, target)
   const live = known[0]?.live_generation
-  const definition = [...definitions].sort((a, b) => b.generation - a.generation)[0]
   if (live === undefined)
     throw new PawlError('PAWL_NOT_FOUND', `There is no projection '${target.name}'. A runner makes it when it starts.`)
   if (definition === undefined || definition.generation <= live)

@@ -1,8 +1,12 @@
 // The tables of a projection's generations. Readers use the declared name, which is always the live generation's; another generation's
 // table has the same name with `_g` and its number. A switch renames both in one transaction, so readers change nothing.
 
+import { createPool, type DatabaseOptions } from '../db/driver.ts'
+import { bind, statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import type { ProjectionTable } from './types.ts'
+
+const schemaStatement = statement(import.meta.url, 'table-schema')
 
 const identifierBytesMax = 63
 
@@ -52,5 +56,26 @@ export function assertTables(projection: string, tables: readonly ProjectionTabl
       )
     if (key.length === 0 || columns.length === 0)
       throw new PawlError('PAWL_CONFIG', `The table '${name}' of '${projection}' needs its key and the columns to compare.`)
+  }
+}
+
+/** The same tables with their schema in front. What is done to generations runs under our own search path, which does not find the user's tables. */
+export async function qualifyTables<Definition extends { readonly tables: readonly ProjectionTable[] }>(
+  database: DatabaseOptions,
+  definition: Definition,
+): Promise<Definition> {
+  if (definition.tables.every(({ name }) => parseTable(name).schema !== undefined)) return definition
+  const pool = createPool(database, 'tables', 1, 'users')
+  try {
+    const tables: ProjectionTable[] = []
+    for (const table of definition.tables) {
+      const { schema, table: name } = parseTable(table.name)
+      const values = bind(schemaStatement, { table: quoteIdentifier(name) }) as unknown[]
+      const found = schema ?? (await pool.query<{ schema: string }>(schemaStatement.text, values)).rows[0]?.schema
+      tables.push(found === undefined ? table : { ...table, name: `${found}.${name}` })
+    }
+    return { ...definition, tables }
+  } finally {
+    await pool.end()
   }
 }

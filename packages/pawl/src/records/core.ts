@@ -2,6 +2,7 @@
 
 import { type AnyTx, type Tx, toTx } from '../db/adapters.ts'
 import { type Pool, unavailable } from '../db/driver.ts'
+import { inOwnPath, ownPathSql } from '../db/own-path.ts'
 import { bind, type Parameter, type Statement } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
@@ -45,7 +46,9 @@ export async function transact<Answer>(
   work: (tx: OwnTransaction) => Promise<Answer>,
   statementMs?: number,
 ): Promise<Answer> {
-  const tx = new OwnTransaction(await core.pool.connect(), { statementMs })
+  // Behind a transaction pooler there is no session that has our search path.
+  const settings = core.isNamed ? undefined : ownPathSql
+  const tx = new OwnTransaction(await core.pool.connect(), { statementMs, settings })
   try {
     const answer = await work(tx)
     await tx.commit()
@@ -64,7 +67,7 @@ export async function transactIn<Answer>(
   tx: AnyTx | undefined,
   work: (tx: Tx) => Promise<Answer>,
 ): Promise<Answer> {
-  if (tx !== undefined) return work(toTx(tx))
+  if (tx !== undefined) return work(inOwnPath(toTx(tx)))
   try {
     return await retrying(() => transact(core, work))
   } catch (error) {

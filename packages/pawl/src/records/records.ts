@@ -2,6 +2,7 @@
 
 import { PawlError } from '../errors.ts'
 import { notOneOf, resolve } from '../kernel/options.ts'
+import { currentTenant } from '../kernel/tenant.ts'
 import { apply } from './apply.ts'
 import { type RecordsCore, setOf } from './core.ts'
 import { failDead } from './fail.ts'
@@ -30,14 +31,18 @@ import { rebase } from './upload.ts'
 import { explainSubmission, type SubmissionWhy } from './why.ts'
 import { type ApplyPayload, applyKind, recordsQueue, type TendPayload, tendKind } from './work.ts'
 
-/** Records of one tenant. `pawl.records` is the one without a tenant; `pawl.for('acme').records` cannot name another's. */
+/** Records of one tenant. `pawl.records` is that of the job whose handler calls it, else the empty one; `pawl.for('acme').records` cannot name another's. */
 export class Records {
   readonly #core: RecordsCore
-  readonly #tenant: string
+  readonly #given: string | undefined
 
-  constructor(core: RecordsCore, tenant: string) {
+  constructor(core: RecordsCore, tenant: string | undefined) {
     this.#core = core
-    this.#tenant = tenant
+    this.#given = tenant
+  }
+
+  get #tenant(): string {
+    return this.#given ?? currentTenant()
   }
 
   /** Declares a record set. With the first one this process's workers also do the work of records. */
@@ -52,7 +57,7 @@ export class Records {
 
   /** One scope of a set, such as `in(wasteRecords, { organisation: '17', registration: '4' })`. */
   in(set: RecordSet | string, scope: ScopeKey): RecordScope {
-    return new RecordScope(this.#core, this.#tenant, setOf(this.#core, set), scope)
+    return new RecordScope(this.#core, this.#given, setOf(this.#core, set), scope)
   }
 
   /** How sets are declared, as data with JSON Schemas: each in its latest version, of whatever process used it. */

@@ -4,6 +4,7 @@ import type { AnyTx, Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { resolve } from '../kernel/options.ts'
+import { currentTenant } from '../kernel/tenant.ts'
 import { append } from './append.ts'
 import { isNameable, type RecordsCore, read, run, transactIn } from './core.ts'
 import { type ExportOptions, exportRecords } from './export.ts'
@@ -61,15 +62,19 @@ export interface AuditReport {
 
 export class RecordScope {
   readonly #core: RecordsCore
-  readonly #tenant: string
+  readonly #given: string | undefined
   readonly #set: DefinedSet
   readonly #scope: string
 
-  constructor(core: RecordsCore, tenant: string, set: DefinedSet, scope: ScopeKey) {
+  constructor(core: RecordsCore, tenant: string | undefined, set: DefinedSet, scope: ScopeKey) {
     this.#core = core
-    this.#tenant = tenant
+    this.#given = tenant
     this.#set = set
     this.#scope = scopeText(set, scope)
+  }
+
+  get #tenant(): string {
+    return this.#given ?? currentTenant()
   }
 
   /** Stages and validates a file. The answer is validated or invalid; submit it by its id. Throws when it did not arrive. */

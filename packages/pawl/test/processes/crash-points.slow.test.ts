@@ -18,7 +18,7 @@ const points = [
 ] as const
 
 test.each(points.flatMap((probe) => [1, 4].map((hit) => ({ probe, hit }))))(
-  '[J2] effects, completion and follow-up jobs are all there or none when the process is killed at $probe, time $hit',
+  '[J2] effects, completion, follow-ups and events: all or none, killed at $probe ($hit)',
   async ({ probe, hit }) => {
     const db = await createScene()
     const caller = db.pawl()
@@ -52,7 +52,7 @@ test.each(points.flatMap((probe) => [1, 4].map((hit) => ({ probe, hit }))))(
     expect(counts!.crashes).toBeLessThanOrEqual(1)
     expect(plain).toHaveLength(12)
 
-    /** At this moment: a job has its one effect and its one follow-up if and only if it is done. */
+    /** At this moment: a job has its one effect, its one follow-up and its one event if and only if it is done. */
     async function expectWhole(): Promise<void> {
       const rows = await db.query(
         `with jobs as (
@@ -65,12 +65,14 @@ test.each(points.flatMap((probe) => [1, 4].map((hit) => ({ probe, hit }))))(
            union all
            select (payload ->> 'parent')::bigint from pawl.job_history where kind = 'follow'
          )
-         select j.id, j.kind, j.done, e.n as effects, f.n as follows
+         select j.id, j.kind, j.done, e.n as effects, f.n as follows, v.n as events
          from jobs j,
            lateral (select count(*)::integer as n from effect x where x.job_id = j.id) e,
-           lateral (select count(*)::integer as n from follows x where x.parent = j.id) f
+           lateral (select count(*)::integer as n from follows x where x.parent = j.id) f,
+           lateral (select count(*)::integer as n from pawl.event x where x.aggregateid = j.id::text and x.type = 'Ended') v
          where e.n <> j.done::integer
-            or f.n <> (j.done and j.kind = 'tx')::integer`,
+            or f.n <> (j.done and j.kind = 'tx')::integer
+            or v.n <> (j.done and j.kind in ('tx', 'completed'))::integer`,
       )
       expect(rows).toEqual([])
     }

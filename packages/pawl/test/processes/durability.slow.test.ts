@@ -179,7 +179,7 @@ test('[J18] durable is durable although the database has switched it off: enqueu
   await db.query(`
     create table effect (what text);
     create table committed (what text, level text);
-    create function note() returns trigger language plpgsql as $$
+    create function note() returns trigger language plpgsql set search_path from current as $$
     begin
       insert into committed values (case tg_table_name when 'job' then 'enqueue' else to_jsonb(new) ->> 'what' end, current_setting('synchronous_commit'));
       return null;

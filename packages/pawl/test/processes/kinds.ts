@@ -43,11 +43,12 @@ export function defineKinds(pawl: Pawl, names: readonly KindName[], world: Handl
   const definitions: Readonly<Record<KindName, () => unknown>> = {
     // Effects in the application's own transaction, held by the fence; settled afterwards.
     guarded: () => pawl.jobs.define<WorkPayload>('guarded', { retry, run: (job, context) => guarded(job, context, world) }),
-    // Effect, follow-up job and completion in one transaction of Pawl's.
+    // Effect, follow-up job, event and completion in one transaction of Pawl's.
     tx: () => pawl.jobs.define<WorkPayload>('tx', { retry, tx: (job, tx) => inTx(pawl, job, tx, world) }),
     shared: () => pawl.jobs.define<WorkPayload>('shared', { retry, share: 4, tx: (job, tx) => inTx(pawl, job, tx, world) }),
-    // Effect and completion in the application's own transaction.
-    completed: () => pawl.jobs.define<WorkPayload>('completed', { retry, run: (job, context) => completed(job, context, world) }),
+    // Effect, event and completion in the application's own transaction.
+    completed: () =>
+      pawl.jobs.define<WorkPayload>('completed', { retry, run: (job, context) => completed(pawl, job, context, world) }),
     plain: () => pawl.jobs.define<WorkPayload>('plain', { retry, run: (job) => work(job, world) }),
     brief: () => pawl.jobs.define<WorkPayload>('brief', { retry, timeout: '700ms', run: (job) => work(job, world) }),
     follow: () =>
@@ -67,10 +68,11 @@ async function guarded(job: Work, context: JobContext, world: HandlerWorld): Pro
   })
 }
 
-async function completed(job: Work, context: JobContext, world: HandlerWorld): Promise<void> {
+async function completed(pawl: Pawl, job: Work, context: JobContext, world: HandlerWorld): Promise<void> {
   await workAt('before', job, world)
   await telling(job, context, world, async (client) => {
     await writeEffect(client, job)
+    await appendEnded(pawl, job, client)
     await workAt('inside', job, world)
     await job.complete(client)
     await workAt('end', job, world)
@@ -83,8 +85,15 @@ async function workAt(at: NonNullable<WorkPayload['at']>, job: Work, world: Hand
 
 async function inTx(pawl: Pawl, job: Work, tx: Tx, world: HandlerWorld): Promise<void> {
   await writeEffect(tx, job)
-  if (job.kind === 'tx') await pawl.jobs.enqueue('follow', { parent: job.id }, { tx })
+  if (job.kind === 'tx') {
+    await pawl.jobs.enqueue('follow', { parent: job.id }, { tx })
+    await appendEnded(pawl, job, tx)
+  }
   await work(job, world)
+}
+
+async function appendEnded(pawl: Pawl, job: Work, tx: Tx | pg.PoolClient): Promise<void> {
+  await pawl.events.append({ type: 'Ended', aggregateType: 'job', key: job.id }, { tx })
 }
 
 /** What the payload asks for, with a word before and after. */

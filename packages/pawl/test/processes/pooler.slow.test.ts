@@ -6,6 +6,7 @@ import { describe, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, until } from '../support/database.ts'
 import { debianProgram } from '../support/debian.ts'
 import { startPgBouncer } from '../support/pgbouncer.ts'
+import { csv, defineLoads, ended, loadRows, startWorker } from '../support/records.ts'
 import { calm, createScene, effectsByJob, isFinished, quick, WorkerProcess, workHere } from '../support/worker-process.ts'
 
 const pgbouncer = await debianProgram('pgbouncer')
@@ -101,6 +102,27 @@ describe.each([{ direct: false }, { direct: true }])('with a direct connection b
     for (const id of failing.ids)
       expect((await caller.jobs.attempts(id)).map(({ outcome }) => outcome)).toEqual(['failed', 'done'])
     expect(await caller.alerts()).toEqual([])
+  })
+
+  test('[K8] records are uploaded, submitted, put and read', { timeout: 90_000 }, async ({ skip }) => {
+    const { bouncer, db, pawl: options } = await createPooled(skip)
+    const pawl = db.pawl(options)
+    const scope = pawl.records.in(defineLoads(pawl), { organisation: '17', registration: '4' })
+    const worker = await startWorker(pawl)
+    const upload = await scope.upload(csv(loadRows(2500)), { format: 'csv' })
+    expect(upload).toMatchObject({ state: 'validated' })
+    await pawl.records.submit(upload.id)
+    expect(await ended(pawl, upload.id)).toMatchObject({ state: 'submitted', number: '1' })
+    const client = new pg.Client({ connectionString: bouncer.url })
+    await client.connect()
+    onTestFinished(() => client.end())
+    await client.query('begin')
+    expect(await scope.put({ data: { ...loadRows(1)[0]!, note: 'new' } }, { tx: client })).toMatchObject({ updated: 1 })
+    await client.query('commit')
+    expect(await scope.get('load', 'row-0')).toMatchObject({ data: { note: 'new' } })
+    expect(await scope.history('load', 'row-0')).toHaveLength(2)
+    expect(await scope.audit()).toMatchObject({ isSound: true, live: 2500 })
+    await worker.stop()
   })
 
   test('[K8] a dead job is retried, and kill -9 of a worker is noticed', { timeout: 90_000 }, async ({ skip }) => {

@@ -91,6 +91,26 @@ test('finds what this role may not do, and prints the grants', async () => {
   ])
 })
 
+test('finds schemas of the search path in which other roles may create', async () => {
+  const db = await healthy()
+  const role = `maker_${db.name}`
+  await db.query(`create role ${role}; create schema aside; grant create on schema aside, public to ${role}, public`)
+  onTestFinished(async () => {
+    await db.query(`drop owned by ${role}; drop role ${role}`)
+  })
+  const found = await faults(db.url)
+  expect(found).toEqual([
+    expect.stringMatching(
+      /^search path: The role maker_\w+ may create in schema public, .* -> revoke create on schema "public" from "maker_/,
+    ),
+    expect.stringMatching(
+      /^search path: Every role may create in schema public, .* -> revoke create on schema "public" from public;/,
+    ),
+  ])
+  for (const line of found) await db.query(/-> (revoke [^;]*);/.exec(line)![1]!)
+  expect(await faults(db.url)).toEqual([])
+})
+
 test('finds a transaction that has been open for long', async () => {
   const db = await healthy()
   const client = await db.pool.connect()

@@ -1,7 +1,7 @@
 -- Makes scheduled jobs ready whose time has come, at most :limit of them.
 -- Locks: those job rows, SKIP LOCKED.
 -- Plan: job_scheduled in order, then a TID scan. A second test of the state there would let the planner walk job_scheduled instead.
--- One row: how many, and in how many milliseconds the next one is due (null: none is scheduled).
+-- One row: how many, and in how many milliseconds the next one is due, at most an hour (null: none is scheduled).
 with clock as materialized (
   select pawl.now() as now
 ),
@@ -23,7 +23,7 @@ moved as (
 select (select count(*)::integer from moved) as promoted,
   (select count(*)::integer from (select pawl.wake(q.queue) from (select distinct m.queue from moved m) q) w) as queues,
   (
-    select greatest(0, ceil(extract(epoch from k.run_at - c.now) * 1000))::bigint
+    select greatest(0, ceil(extract(epoch from least(k.run_at, c.now + interval '1 hour') - c.now) * 1000))::bigint
     from pawl.job k, clock c
     where k.state = 'scheduled'
       and k.run_at > c.now

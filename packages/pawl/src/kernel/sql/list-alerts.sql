@@ -2,7 +2,7 @@
 -- Locks: none.
 -- Plan: alert_open.
 -- No row: nothing needs attention.
-select a.code, a.subject, a.message, a.count, a.first_at, a.last_at
+select a.tenant, a.code, a.subject, a.message, a.count, a.first_at, a.last_at
 from pawl.alert a
 where a.tenant = :tenant::text
   and a.resolved_at is null

@@ -7,3 +7,4 @@ set result = :result::jsonb
 where o.tenant = :tenant::text
   and o.namespace = :namespace::text
   and o.key = :key::text
+returning 1 as stored

@@ -30,6 +30,12 @@ export function skipped(check: string, what: string): Finding {
   return { check, state: 'skipped', what }
 }
 
+/** Under a search path in which no other role has operators; in a transaction, because behind a pooler the session is not ours to set. */
 export async function rowsOf<Row>({ client }: Patient, text: string, values: unknown[] = []): Promise<Row[]> {
-  return (await client.query(text, values)).rows as Row[]
+  await client.query('begin; set local search_path = pg_catalog, pg_temp')
+  try {
+    return (await client.query(text, values)).rows as Row[]
+  } finally {
+    await client.query('rollback')
+  }
 }

@@ -9,7 +9,7 @@ import type { Terminal } from '../terminal.ts'
 import { type Check, type Finding, fault, type Patient, skipped } from './check.ts'
 import { checkDrift } from './drift-check.ts'
 import { checkPawlClock, checkRights, checkSchema } from './schema-checks.ts'
-import { checkClock, checkListen, checkNode, checkPostgres, checkSettings, checkSnapshots } from './server-checks.ts'
+import { checkClock, checkListen, checkNode, checkPath, checkPostgres, checkSettings, checkSnapshots } from './server-checks.ts'
 import { checkAlerts, checkKinds, checkWorkers } from './work-checks.ts'
 
 interface Flags {
@@ -19,6 +19,7 @@ interface Flags {
 const outside: readonly (readonly [string, Check])[] = [
   ['postgresql', checkPostgres],
   ['settings', checkSettings],
+  ['search path', checkPath],
   ['clock', checkClock],
   ['listen', checkListen],
   ['transactions', checkSnapshots],

@@ -74,17 +74,47 @@ function resetSql(name: string, source: string): string {
   return `alter system set ${name} = on; select pg_reload_conf();`
 }
 
+const creatorsSql = `
+select n.nspname::text as schema, coalesce(r.rolname::text, 'public') as role
+from unnest($1::text[]) with ordinality p(schema, nth)
+join pg_namespace n on n.nspname = p.schema
+cross join lateral aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
+left join pg_roles r on r.oid = a.grantee
+where a.privilege_type = 'CREATE'
+  and coalesce(not r.rolsuper and r.rolname not in ('pg_database_owner', current_user), true)
+  and a.grantee <> (select d.datdba from pg_database d where d.datname = current_database())
+order by p.nth, 2`
+
+/** What another role puts into a schema of the path runs with the rights of whoever meets it. Our own statements do not look there; an application's do. */
+export const checkPath: Check = async (patient) => {
+  const { rows } = await patient.client.query<{ schemas: string[] }>(
+    'select pg_catalog.current_schemas(false)::pg_catalog.text[] as schemas',
+  )
+  const { schemas } = rows[0]!
+  const creators = await rowsOf<{ schema: string; role: string }>(patient, creatorsSql, [schemas])
+  if (creators.length === 0) return [ok('search path', schemas.join(', ') || 'empty')]
+  return creators.map(({ schema, role }) =>
+    fault(
+      'search path',
+      `${role === 'public' ? 'Every role' : `The role ${role}`} may create in schema ${schema}, which is in the search path: its operators and functions would run with your handlers' rights.`,
+      `revoke create on schema ${pg.escapeIdentifier(schema)} from ${role === 'public' ? role : pg.escapeIdentifier(role)}; or take the schema out of the role's search_path`,
+    ),
+  )
+}
+
 const clockMaxMs = 1000
 
-export const checkClock: Check = async (patient) => {
+export const checkClock: Check = async ({ client }) => {
   // The best of a few: whatever a round trip took is doubt about the offset.
   let best = { offsetMs: 0, doubtMs: Number.POSITIVE_INFINITY }
   for (let tried = 0; tried < 5; tried++) {
     const startedMs = performance.now()
     const before = Date.now()
-    const [row] = await rowsOf<{ ms: number }>(patient, 'select (extract(epoch from clock_timestamp()) * 1000)::float8 as ms')
+    const { rows } = await client.query<{ ms: number }>(
+      'select extract(epoch from pg_catalog.clock_timestamp())::float8 * 1000::float8 as ms',
+    )
     const doubtMs = (performance.now() - startedMs) / 2
-    if (doubtMs < best.doubtMs) best = { offsetMs: row!.ms - (before + doubtMs), doubtMs }
+    if (doubtMs < best.doubtMs) best = { offsetMs: rows[0]!.ms - (before + doubtMs), doubtMs }
   }
   const { offsetMs, doubtMs } = best
   const side = offsetMs > 0 ? 'ahead of' : 'behind'

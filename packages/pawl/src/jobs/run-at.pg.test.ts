@@ -1,0 +1,54 @@
+import { moveClock } from 'pawl/testing'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { Connection } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
+
+let db: TestDatabase
+beforeAll(async () => {
+  db = await createDatabase()
+})
+afterAll(() => db.drop())
+
+test('[J35] a run_at that is infinite or far away is refused', async () => {
+  const refused = { code: '22023', message: expect.stringContaining('run_at must be a time of the next 10 years, got') }
+  for (const runAt of ["'infinity'", "'-infinity'", "now() + interval '11 years'"])
+    await expect(db.query(`select pawl.enqueue('k', run_at => ${runAt})`)).rejects.toMatchObject(refused)
+  await expect(db.query("select pawl.enqueue('k', delay => interval '11 years')")).rejects.toMatchObject(refused)
+  const { jobs } = db.pawl()
+  const far = new Date(Date.now() + 11 * 366 * 86_400_000)
+  for (const runAt of [far, new Date(8.64e15)])
+    await expect(jobs.enqueue('k', {}, { runAt })).rejects.toMatchObject({
+      code: 'PAWL_CONFIG',
+      message: /the next 10 years, got/,
+    })
+  for (const runAt of [new Date(Number.NaN), Number.POSITIVE_INFINITY as never])
+    await expect(jobs.enqueue('k', {}, { runAt })).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+  expect(await jobs.list()).toEqual([])
+  await jobs.enqueue('k', {}, { runAt: new Date(Date.now() + 9 * 365 * 86_400_000) })
+  await jobs.enqueue('k', {}, { runAt: new Date(0) })
+})
+
+test('[J35] an infinite run_at that got in anyway holds up no other job', async () => {
+  const pawl = db.pawl()
+  const { id: never } = await pawl.jobs.enqueue('k', {}, { delay: '1h' })
+  await db.query("update pawl.job set run_at = 'infinity', due = 'infinity' where id = $1", [never])
+  const { id } = await pawl.jobs.enqueue('k', {}, { delay: '2h' })
+  await moveClock(db.pool as never, 3 * 3_600_000)
+  const database = {
+    url: db.url,
+    pooler: 'none',
+    connectTimeoutMs: 10_000,
+    queryTimeoutMs: 10_000,
+    applicationName: 'test',
+  } as const
+  const connection = new Connection(database, 'promote')
+  try {
+    const [row] = await connection.run<{ next_ms: string }>(statement(import.meta.url, 'promote'), { limit: 10 })
+    expect(Number(row!.next_ms)).toBe(3_600_000)
+  } finally {
+    await connection.close()
+  }
+  await until('the other one is ready', async () => (await pawl.jobs.get(id))?.state === 'ready')
+  expect(await pawl.jobs.get(never)).toMatchObject({ state: 'scheduled' })
+})
