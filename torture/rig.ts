@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url'
 import { type EmbeddedServer, startEmbedded } from '@pawl/server/embedded'
 import { migrate } from 'pawl'
 import type pg from 'pg'
-import { Connection } from '../packages/pawl/src/db/driver.ts'
+import { Connection, type DatabaseOptions } from '../packages/pawl/src/db/driver.ts'
 import { type BuiltPrograms, buildPrograms } from '../packages/pawl/test/support/programs.ts'
 import { type Canary, plantInDatabase, plantInRig } from './canary.ts'
 import { childEnvironment } from './child.ts'
@@ -130,11 +130,12 @@ export class Rig {
   }
 
   /** An engine connection of the rig's own, for scenarios that play single statements. */
+  get database(): DatabaseOptions {
+    return { url: this.#server.url, pooler: 'none', connectTimeoutMs: 5000, queryTimeoutMs: 10_000, applicationName: 'rig' }
+  }
+
   connection(purpose: string): Connection {
-    return new Connection(
-      { url: this.#server.url, pooler: 'none', connectTimeoutMs: 5000, queryTimeoutMs: 10_000, applicationName: 'rig' },
-      purpose,
-    )
+    return new Connection(this.database, purpose)
   }
 
   get processes(): number {

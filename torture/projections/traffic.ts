@@ -34,7 +34,7 @@ export class ProjectionTraffic extends EventTraffic {
   static override async open(rig: Rig, plan: Plan): Promise<ProjectionTraffic> {
     // Of generations that are new to the database the highest would be live, and processes define all of them.
     const connection = rig.connection('register')
-    await register(connection, [defineProjection('', foldedName, folded(undefined, 1))])
+    await register(connection, rig.database, [defineProjection('', foldedName, folded(undefined, 1))])
     await connection.close()
     return new ProjectionTraffic(rig, plan, await rig.proxy())
   }

@@ -1,11 +1,11 @@
 // What must be true before a runner works: each definition has its row, and agrees with what the database knows of it.
 
-import type { Connection } from '../db/driver.ts'
+import type { Connection, DatabaseOptions } from '../db/driver.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { Defined } from './definition.ts'
 import { logBounds } from './log-place.ts'
-import { tableOf } from './tables.ts'
+import { qualifyTables, tableOf } from './tables.ts'
 
 const registerStatement = statement(import.meta.url, 'register')
 const readStatement = statement(import.meta.url, 'read-projection')
@@ -29,9 +29,13 @@ export async function readProjection(
 }
 
 /** Of several generations that are new to the database the highest is the live one: there is nothing to compare it with. */
-export async function register(connection: Connection, definitions: readonly Defined[]): Promise<void> {
+export async function register(
+  connection: Connection,
+  database: DatabaseOptions,
+  definitions: readonly Defined[],
+): Promise<void> {
   for (const definition of [...definitions].sort((a, b) => b.generation - a.generation)) {
-    await assertTablesExist(connection, definition)
+    await assertTablesExist(connection, definition, await qualifyTables(database, definition))
     let known = await readProjection(connection, definition)
     if (known.length === 0) {
       const { tenant, name, generation, kind, shards, channel, maxLagMs } = definition
@@ -46,10 +50,12 @@ export async function register(connection: Connection, definitions: readonly Def
 }
 
 /** A rebuild makes its tables like these, and a switch renames them; finding out there would be late. */
-async function assertTablesExist(connection: Connection, { name: projection, generation, tables }: Defined): Promise<void> {
-  const columns = tables.flatMap(({ name, key, columns }) =>
-    [...key, ...columns].map((column) => ({ name, quoted: tableOf(name, generation, true), column })),
-  )
+async function assertTablesExist(connection: Connection, definition: Defined, qualified: Defined): Promise<void> {
+  const { name: projection, generation, tables } = definition
+  const columns = tables.flatMap(({ name, key, columns }, index) => {
+    const quoted = tableOf(qualified.tables[index]!.name, generation, true)
+    return [...key, ...columns].map((column) => ({ name, quoted, column }))
+  })
   if (columns.length === 0) return
   const [missing] = await connection.run<{ name: string; column_name: string | null }>(missingColumnsStatement, {
     names: textsLiteral(columns.map(({ name }) => name)),

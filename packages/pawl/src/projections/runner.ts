@@ -110,7 +110,7 @@ export class ProjectionRunner {
     this.#isStarted = true
     try {
       await assertMigrated(this.#engine)
-      await register(this.#engine, this.#definitions)
+      await register(this.#engine, this.#core.config.database, this.#definitions)
       const [row] = await this.#engine.query<{ id: string }>("select id::text as id from pawl.installation where tenant = ''")
       this.#installation = row!.id
       await this.#incarnation.start()
