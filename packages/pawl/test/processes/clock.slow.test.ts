@@ -111,10 +111,11 @@ test('[K4] a step of the database clock doubles no effect and counts no crash', 
   for (const shiftMs of [hourMs, -hourMs, 2 * hourMs]) {
     await moveClock(db.pool, shiftMs)
     await enqueue(false)
-    const [row] = await db.query<{ id: string }>('select max(id)::text as id from pawl.job')
-    await until('work goes on', async () => row!.id === null || (await caller.jobs.get(row!.id))!.state === 'done', 40_000)
+    await until('work goes on', async () => (await caller.jobs.get(ids.at(-1)!))!.state === 'done', 40_000)
   }
-  // The first holders learn now what became of their jobs: an hour forward they were past their time limit.
+  const timedOut = () => db.query("select distinct job_id from pawl.job_attempt where outcome = 'timed out'")
+  await until('the first holders are past their time limit', async () => (await timedOut()).length === 12, 40_000)
+  // They learn now what became of their jobs.
   for (const { go } of workers) go()
   await until('everything is done', () => isFinished(db), 40_000)
   // They write down what was refused in their own time, and a stop does not wait for it.
