@@ -11,7 +11,7 @@ const settings = ['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'jit'
 
 const claim = `
   update pawl.job j
-  set state = 'running', fence = (select nextval('pawl.fence')), holder = 1, attempt = j.attempt + 1, revision = j.revision + 1,
+  set state = 'running', fence = (select pawl.next_fence()), holder = 1, attempt = j.attempt + 1, revision = j.revision + 1,
     claimed_at = c.now, run_until = c.now + interval '15 minutes'
   from (select clock_timestamp() as now) c
   where j.ctid = any (array(

@@ -2,17 +2,18 @@
 
 import { type Find, groupBy, type LogFacts } from './facts.ts'
 
-/** Every taking of a cursor has a fence above all before it, and nothing else changes it. */
-export function fencesRise({ changes }: LogFacts, find: Find): number {
+/** Every taking of a cursor has a fence that it never had before, and nothing else changes it. */
+export function fencesNeverRepeat({ changes }: LogFacts, find: Find): number {
   let looked = 0
   for (const [cursor, list] of groupBy(changes, nameOf)) {
-    let highest = 0n
+    const seen = new Set<bigint>()
     for (const { oldFence, newFence, oldHolder, newHolder, actor } of list) {
+      seen.add(oldFence)
       const isTaken = newHolder !== null && (newHolder !== oldHolder || newFence !== oldFence)
       if (isTaken) looked++
-      if (isTaken ? newFence <= highest : newFence < highest)
-        find(`${cursor}: the fence went from ${highest} to ${newFence} (taken by ${actor})`)
-      highest = newFence > highest ? newFence : highest
+      if (isTaken ? seen.has(newFence) : newFence !== oldFence)
+        find(`${cursor}: the fence went from ${oldFence} to ${newFence} (by ${actor})`)
+      seen.add(newFence)
     }
   }
   return looked

@@ -22,6 +22,8 @@ export type Statements = { readonly [Name in keyof typeof productStatements]: St
 export const leaseMs = 120_000
 /** The incarnations of every schedule. */
 export const worker = { a: 1, b: 2 } as const
+const nonce = '00000000-0000-4000-8000-000000000001'
+const question = '00000000-0000-4000-8000-000000000002'
 
 /** A clock that a step can move, a ledger, and the reset as a function, whose plans are made once. */
 export const setupSql = `
@@ -53,8 +55,8 @@ begin
   delete from pawl.job_attempt;
   delete from pawl.worker;
   delete from pawl.alert;
-  insert into pawl.worker (id, name, host, pid, release, queues, kinds, concurrency, locks, lease_until)
-    select id, 'w' || id, 'here', 1, 'test', '{}', '{}', 1, false,
+  insert into pawl.worker (id, nonce, name, host, pid, release, queues, kinds, concurrency, lease_until)
+    select id, '${nonce}', 'w' || id, 'here', 1, 'test', '{}', '{}', 1,
       pawl.now() + interval '${leaseMs} milliseconds' * case id when ${worker.a} then 1 else 100 end
     from unnest(array[${worker.a}, ${worker.b}]) id;
   insert into pawl.job (id, queue, kind, state, payload, due, run_at)
@@ -113,8 +115,15 @@ const kinds = { kinds: '{k}', timeouts_ms: '{900000}', queue: 'default' }
 
 /** An ordinary claim, and if it finds nothing one for a suspect. */
 export async function claimOne(connection: Connection, sql: Statements, who: number, limit = 1): Promise<Claimed[]> {
-  const rows = await connection.run<Claimed>(sql.claim, { worker: who, limit, after_due: '-infinity', after_id: '0', ...kinds })
-  return rows.length > 0 ? rows : connection.run<Claimed>(sql.claimSuspect, { worker: who, ...kinds })
+  const rows = await connection.run<Claimed>(sql.claim, {
+    worker: who,
+    nonce,
+    limit,
+    after_due: '-infinity',
+    after_id: '0',
+    ...kinds,
+  })
+  return rows.length > 0 ? rows : connection.run<Claimed>(sql.claimSuspect, { worker: who, nonce, ...kinds })
 }
 
 export function settle(connection: Connection, sql: Statements, jobs: readonly Claimed[]): Promise<{ settled: number }[]> {
@@ -140,16 +149,30 @@ export function cancel(connection: Connection, sql: Statements, id: string): Pro
   return connection.run(sql.cancel, { tenant: '', id, revision: null, reason: null })
 }
 
+/** As a watcher does it: whoever has an ended lease is asked. */
+export async function ask(connection: Connection, sql: Statements): Promise<unknown> {
+  const ended = await connection.query<{ id: number }>(
+    'select id from pawl.worker where lease_until < pawl.now() and closed_at is null',
+  )
+  return connection.run(sql.ask, { workers: numbers(ended.map(({ id }) => id)), question })
+}
+
+/** Closes whoever has not answered. */
 export function closeDead(connection: Connection, sql: Statements): Promise<{ id: number }[]> {
-  return connection.run(sql.closeDead, { lock_class: 0x7061776c })
+  const workers = Object.values(worker)
+  return connection.run(sql.closeDead, {
+    workers: numbers(workers),
+    questions: `{${workers.map(() => question).join(',')}}`,
+    reasons: `{${workers.map(() => '"lease ended"').join(',')}}`,
+  })
 }
 
 export function rescue(connection: Connection, sql: Statements): Promise<unknown[]> {
-  return connection.run(sql.rescue, { limit: 1000, max_crashes: 3 })
+  return connection.run(sql.rescue, { workers: numbers(Object.values(worker)), limit: 1000, max_crashes: 3 })
 }
 
 export function beat(connection: Connection, sql: Statements, who: number): Promise<unknown[]> {
-  return connection.run(sql.beat, { worker: who, lease_ms: leaseMs })
+  return connection.run(sql.beat, { worker: who, nonce, lease_ms: leaseMs })
 }
 
 export function moveOn(connection: Connection, ms: number): Promise<unknown[]> {

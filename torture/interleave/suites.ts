@@ -4,6 +4,7 @@ import type { Connection } from '../../packages/pawl/src/db/driver.ts'
 import type { Program, Step, Trace } from './scheduler.ts'
 import {
   type After,
+  ask,
   beat,
   type Claimed,
   cancel,
@@ -46,7 +47,10 @@ const claimAs = (who: 'a' | 'b', sql: Statements): Step<Holders> => ({
   },
 })
 
-const lease: Step<Holders> = { name: 'lease ends', run: (_state, connection) => moveOn(connection, leaseMs * 2) }
+const lease = (sql: Statements): Step<Holders> => ({
+  name: 'lease ends, asked',
+  run: (_state, connection) => moveOn(connection, leaseMs * 2).then(() => ask(connection, sql)),
+})
 const takeOver = (sql: Statements): Step<Holders>[] => [
   { name: 'close', run: (_state, connection) => closeDead(connection, sql) },
   { name: 'rescue', run: (_state, connection) => rescue(connection, sql) },
@@ -114,7 +118,7 @@ export const holdersInTransactions: Suite<Holders> = {
   }),
   programs: (sql) => [
     { letter: 'A', steps: [...(isFull ? [claimAs('a', sql)] : []), ...inTransaction('a')] },
-    { letter: 'T', steps: [lease] },
+    { letter: 'T', steps: [lease(sql)] },
     { letter: 'B', steps: [...takeOver(sql), claimAs('b', sql), ...inTransaction('b')] },
   ],
   judge(_state, trace, after) {
@@ -136,7 +140,7 @@ export const holdersWithSettle: Suite<Holders> = {
   before: noHolders,
   programs: (sql) => [
     { letter: 'A', steps: [claimAs('a', sql), settleStep('a', sql)] },
-    { letter: 'T', steps: [lease] },
+    { letter: 'T', steps: [lease(sql)] },
     { letter: 'B', steps: [...takeOver(sql), claimAs('b', sql), settleStep('b', sql)] },
     // A second rescuer: what one has taken over the other leaves alone.
     { letter: 'R', steps: takeOver(sql).slice(1) },
@@ -156,6 +160,9 @@ export const holdersWithSettle: Suite<Holders> = {
 
 interface Overlap {
   readonly held: readonly Claimed[]
+  /** In the order in which it happened: who was closed, and each renewal with whether it succeeded. */
+  readonly closed: number[]
+  readonly beats: boolean[]
 }
 
 export const overlappingSets: Suite<Overlap> = {
@@ -163,7 +170,7 @@ export const overlappingSets: Suite<Overlap> = {
   jobs: 4,
   async before(connection, sql) {
     const held = await claimOne(connection, sql, worker.a, 4)
-    return { held: [...held].sort((a, b) => Number(a.id) - Number(b.id)) }
+    return { held: [...held].sort((a, b) => Number(a.id) - Number(b.id)), closed: [], beats: [] }
   },
   programs: (sql) => [
     {
@@ -174,7 +181,17 @@ export const overlappingSets: Suite<Overlap> = {
         { name: 'fail 4, 2', run: ({ held }, connection) => settleFailed(connection, sql, [held[3]!, held[1]!], worker.a) },
       ],
     },
-    { letter: 'K', steps: [{ name: 'beat', run: (_state, connection) => beat(connection, sql, worker.a) }] },
+    {
+      letter: 'K',
+      steps: [
+        {
+          name: 'beat',
+          run: async (state, connection) => {
+            state.beats.push((await beat(connection, sql, worker.a)).length === 1)
+          },
+        },
+      ],
+    },
     {
       // An operator's own transaction, in the order that ARCHITECTURE.md asks for: by id.
       letter: 'C',
@@ -202,15 +219,24 @@ export const overlappingSets: Suite<Overlap> = {
       letter: 'R',
       steps: [
         {
-          name: 'lease ends, close',
-          run: (_state, connection) => moveOn(connection, leaseMs * 2).then(() => closeDead(connection, sql)),
+          name: 'lease ends, ask',
+          run: (_state, connection) => moveOn(connection, leaseMs * 2).then(() => ask(connection, sql)),
         },
-        { name: 'rescue', run: (_state, connection) => rescue(connection, sql) },
+        {
+          name: 'close, rescue',
+          run: async (state, connection) => {
+            state.closed.push(...(await closeDead(connection, sql)).map(({ id }) => id))
+            await rescue(connection, sql)
+          },
+        },
       ],
     },
   ],
-  judge(_state, trace, after) {
+  judge(state, trace, after) {
     const wrong = [...unexpected(trace), ...oneOfEach(4, after)]
+    const order = trace.schedule
+    if (state.closed.length === 0 && state.beats[0] !== true)
+      wrong.push(`nobody closed it, and its renewal was refused in ${order}`)
     for (const step of trace.waited) if (step.startsWith('R') || step.startsWith('K')) wrong.push(`${step} had to wait`)
     return wrong
   },
@@ -264,8 +290,11 @@ export const slowHandler: Suite<Slow> = {
     {
       letter: 'R',
       steps: [
-        { name: 'close', run: (_state, connection) => closeDead(connection, sql) },
-        { name: 'rescue', run: (_state, connection) => rescue(connection, sql) },
+        { name: 'ask', run: (_state, connection) => ask(connection, sql) },
+        {
+          name: 'close, rescue',
+          run: (_state, connection) => closeDead(connection, sql).then(() => rescue(connection, sql)),
+        },
       ],
     },
   ],

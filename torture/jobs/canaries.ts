@@ -22,7 +22,7 @@ function byClientClock(text: string, slot: string): string {
 
 const unfenced = swap('and j.fence = g.fence', '')
 
-const sameFence = swap(/fence = (\(select )?nextval\('pawl\.fence'\)\)?/, 'fence = greatest(j.fence, 1)')
+const sameFence = swap(/fence = (\(select )?pawl\.next_fence\(\)\)?/, 'fence = greatest(j.fence, 1)')
 
 export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
   {
@@ -38,8 +38,8 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
   {
     name: 'fence-reused',
     bug: 'The fence is given once and kept, as if the name of the holder were enough.',
-    proves: 'Fences are seen to grow with every claim, also when one process takes its own job again.',
-    caughtBy: 'fences grow',
+    proves: 'Fences are seen to be new with every claim, also when one process takes its own job again.',
+    caughtBy: 'fences never repeat',
     story: 'zombie',
     statements: {
       claim: sameFence,
@@ -66,12 +66,12 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
     inProcess: completeBeforeCommit,
   },
   {
-    name: 'renewal-revives-ended-lease',
-    bug: 'A renewal extends a lease that had ended.',
-    proves: 'An ended lease is seen to stay ended, although nobody took over meanwhile.',
-    caughtBy: 'ended leases stay ended',
-    story: 'lonely pause',
-    statements: { beat: swap(/and w\.lease_until > pawl\.now\(\)/, '') },
+    name: 'renewal-revives-closed-incarnation',
+    bug: 'A renewal extends the lease of an incarnation that was closed.',
+    proves: 'A closed incarnation is seen to stay closed, although it held nothing.',
+    caughtBy: 'closed incarnations stay closed',
+    story: 'late renewal',
+    statements: { beat: swap('and w.closed_at is null', '') },
   },
   {
     name: 'skip-locked-removed',

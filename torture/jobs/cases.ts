@@ -22,6 +22,7 @@ const provocations: Readonly<Partial<Record<ProbeName, Provocation>>> = {
   'jobs.release.before': 'stop',
   'worker.closed': 'stop',
   'jobs.incarnation.lost': 'pause',
+  'keeper.asked': 'death of another',
   'keeper.rescue.closed': 'death of another',
   'keeper.rescue.after': 'death of another',
 }

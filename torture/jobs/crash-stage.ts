@@ -76,7 +76,7 @@ async function provoke(rig: Rig, workload: Workload, { slot, hit, provocation, k
     case 'burst':
       return enqueueMany(workload, key, 200, {})
     case 'pause':
-      return rig.pause(slot, true)
+      return rig.pause(slot)
     case 'death of another':
       await enqueueShapes(workload, key)
       rig.signal('w2', 'SIGKILL')

@@ -1,7 +1,7 @@
 // The stories of jobs. Without a canary each of them is clean.
 
 import { endLease } from 'pawl/testing'
-import { leaseStatements } from '../../packages/pawl/src/kernel/lease.ts'
+import { type Holder, leaseStatements } from '../../packages/pawl/src/kernel/lease.ts'
 import { readHistory } from '../history.ts'
 import { calmPlan } from '../plan.ts'
 import type { Rig } from '../rig.ts'
@@ -90,8 +90,9 @@ const told: readonly JobsStory[] = [
     },
   },
   {
-    name: 'lonely pause',
-    tells: 'The only worker is stopped for longer than its lease, and nobody is there to take over.',
+    name: 'late renewal',
+    tells:
+      'An incarnation is closed before it renews; and the only worker is stopped for longer than its lease, and goes on under it.',
     async play({ rig, workload }) {
       await workload.enqueueOwn('tx', 'tx', keyed('tx', 3))
       await renewTooLate(rig)
@@ -179,11 +180,10 @@ export const stories: readonly Story[] = told.map((story) => ({
   },
 }))
 
-/** The statements alone: a process that wakes up may happen to close itself before it renews. */
+/** The statements alone: a process finds out that it is closed before it renews. */
 async function renewTooLate(rig: Rig): Promise<void> {
   const connection = rig.connection('keeper')
-  const leaseMs = 200
-  const [opened] = await connection.run<{ id: number }>(leaseStatements.open, {
+  const [opened] = await connection.run<Holder>(leaseStatements.open, {
     name: 'rig',
     host: 'rig',
     pid: process.pid,
@@ -191,16 +191,12 @@ async function renewTooLate(rig: Rig): Promise<void> {
     queues: '{}',
     kinds: '{}',
     concurrency: 1,
-    locks: false,
-    lease_ms: leaseMs,
+    look_ms: 500,
+    lease_ms: rig.options.leaseMs,
   })
-  const isLate = async () =>
-    (await count(
-      rig,
-      `select count(*)::integer as n from pawl.worker where id = ${opened!.id} and lease_until < pawl.now() - interval '1 second'`,
-    )) === 1
-  await rig.until(isLate, patienceMs)
-  await connection.run(leaseStatements.beat, { worker: opened!.id, lease_ms: rig.options.leaseMs })
+  const own = { worker: opened!.id, nonce: opened!.nonce }
+  await connection.run(leaseStatements.close, { ...own, reason: 'stopped' })
+  await connection.run(leaseStatements.beat, { ...own, lease_ms: rig.options.leaseMs })
   await connection.close()
 }
 

@@ -39,10 +39,10 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
   {
     name: 'cursor-fence-kept',
     bug: 'Whoever takes a cursor over keeps its fence.',
-    proves: 'Fences are seen to rise with every taking.',
-    caughtBy: 'fences rise',
+    proves: 'Fences are seen to be new with every taking.',
+    caughtBy: 'fences never repeat',
     story: 'killed before the commit',
-    statements: { acquire: swap("fence = nextval('pawl.fence')", 'fence = greatest(c.fence, 1)') },
+    statements: { acquire: swap('fence = pawl.next_fence()', 'fence = greatest(c.fence, 1)') },
   },
   {
     name: 'unpark-out-of-order',

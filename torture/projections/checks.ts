@@ -1,6 +1,6 @@
 // The checks of projections. Each is a promise as a program over the facts: how much it looked at, and what it found against the promise.
 
-import { allAtRest, fencesRise, movedByHolder } from '../events/cursor-checks.ts'
+import { allAtRest, fencesNeverRepeat, movedByHolder } from '../events/cursor-checks.ts'
 import { type Check, type Find, groupBy, type LogFacts, type Logged, type Rows, shardOf } from '../events/facts.ts'
 import { foldedName, handedName, shardedName } from './handlers.ts'
 import { type Observed, observe } from './observe.ts'
@@ -23,7 +23,7 @@ export const checks = {
   'applied once, in order': appliedOnce,
   'checkpoint and state agree': checkpointsAgree,
   'moved by its holder': movedByHolder,
-  'fences rise': fencesRise,
+  'fences never repeat': fencesNeverRepeat,
   'seen and not too early': seenInTime,
   'copied in the end': copiedInTheEnd,
   'let out once': letOutOnce,

@@ -6,8 +6,13 @@ return clock_timestamp();
 comment on function pawl.now() is
   'Database time. Every lease, due time and deadline is decided by this clock; tests replace the function to move it.';
 
--- One number per claim, for everything that is claimed. CACHE 1: a number given later is always larger.
-create sequence pawl.fence as bigint cache 1;
+create sequence pawl.fence_serial as bigint cache 1;
+
+-- One number per claim, for everything that is claimed: milliseconds of database time, then 21 bits of a sequence. A lagging standby or a
+-- restore sets a sequence back, so a sequence alone would give a number out twice. Fences are compared for equality only.
+create function pawl.next_fence() returns bigint
+language sql volatile
+return ((date_part('epoch', pawl.now()) * 1000)::bigint << 21) | (nextval('pawl.fence_serial') & 2097151);
 
 create table pawl.installation (
   tenant text collate "C" not null default '',
@@ -23,6 +28,7 @@ create sequence pawl.worker_id as integer;
 create table pawl.worker (
   tenant text collate "C" not null default '',
   id integer not null default nextval('pawl.worker_id'),
+  nonce uuid not null default gen_random_uuid(),
   name text not null,
   host text not null,
   pid integer not null,
@@ -30,19 +36,31 @@ create table pawl.worker (
   queues text[] not null,
   kinds text[] not null,
   concurrency integer not null,
-  locks boolean not null,
+  locks boolean not null default false,
+  look_ms integer not null default 500,
   started_at timestamptz not null default pawl.now(),
   seen_at timestamptz not null default pawl.now(),
   lease_until timestamptz not null,
+  asked_by uuid,
+  asked_at timestamptz,
   closed_at timestamptz,
   close_reason text,
+  emptied_at timestamptz,
   primary key (tenant, id),
-  constraint closed_has_reason check ((closed_at is null) = (close_reason is null))
-) with (fillfactor = 50);
+  constraint closed_has_reason check ((closed_at is null) = (close_reason is null)),
+  constraint asked_has_time check ((asked_by is null) = (asked_at is null)),
+  constraint emptied_is_closed check (emptied_at is null or closed_at is not null)
+) with (fillfactor = 50, toast_tuple_target = 128);
+create index worker_live on pawl.worker (id) where emptied_at is null;
 comment on table pawl.worker is
-  'One row per incarnation of a worker process. lease_until is the end of the lease of everything that it holds; a closed '
-  'incarnation never opens again.';
+  'One row per incarnation of a worker process. lease_until is the end of the lease of everything that it holds, until the incarnation is '
+  'closed: a closed one never opens again. A long list of kinds is stored apart (toast_tuple_target), so a beat does not write it again.';
+comment on column pawl.worker.nonce is 'Drawn when it was opened. A restore can set worker_id back, so an id alone may be given out twice.';
 comment on column pawl.worker.locks is 'Whether it holds the session advisory lock (pawl, id), which shows that its process lives.';
+comment on column pawl.worker.look_ms is 'How often it reads its own row, and answers a question that it finds there with a beat.';
+comment on column pawl.worker.asked_by is
+  'A watcher that found its lease ended or its lock free asks whether it lives. Only a question that stays unanswered closes it.';
+comment on column pawl.worker.emptied_at is 'When it was found to hold nothing, long after it was closed: sweeps pass over it.';
 
 create table pawl.once (
   tenant text collate "C" not null default '',

@@ -56,7 +56,7 @@ comment on column pawl.job.holder is 'The incarnation (pawl.worker.id) that hold
 create index job_ready on pawl.job (queue, due, id) where state = 'ready' and not suspect;
 create index job_suspect on pawl.job (queue, due, id) where state = 'ready' and suspect;
 create index job_scheduled on pawl.job (run_at, id) where state = 'scheduled';
-create index job_held on pawl.job (holder) where state = 'running';
+create index job_held on pawl.job (holder, run_until) where state = 'running';
 create index job_dead on pawl.job (tenant, kind, id) where state = 'dead';
 create unique index job_unique on pawl.job (tenant, kind, unique_key) where unique_key is not null;
 

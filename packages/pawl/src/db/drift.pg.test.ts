@@ -70,8 +70,8 @@ const planted: readonly (readonly [what: string, sql: string, expected: readonly
     "drop function pawl.wake; create function pawl.wake(q text) returns void language sql as 'select null::void'",
     ['function pawl.wake(text)'],
   ],
-  ['a changed sequence', 'alter sequence pawl.fence cache 50', ['sequence fence']],
-  ['a missing sequence', 'drop sequence pawl.fence', ['sequence fence']],
+  ['a changed sequence', 'alter sequence pawl.fence_serial cache 50', ['sequence fence_serial']],
+  ['a missing sequence', 'drop sequence pawl.fence_serial cascade', ['sequence fence_serial', 'function pawl.next_fence()']],
   ['a missing table', 'drop table pawl.once', ['table once']],
   ['a missing partitioned table', 'drop table pawl.job_attempt', ['table job_attempt']],
   [

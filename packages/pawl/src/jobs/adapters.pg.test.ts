@@ -232,7 +232,7 @@ for (const [name, open] of Object.entries(adapters)) {
         if (job.attempt > 1) return
         // Another claim: a new fence under which this handler is a zombie.
         await db.query(
-          "update pawl.job set state = 'ready', holder = null, run_until = null, fence = nextval('pawl.fence') where id = $1",
+          "update pawl.job set state = 'ready', holder = null, run_until = null, fence = pawl.next_fence() where id = $1",
           [job.id],
         )
         await write().catch((error: unknown) => errors.push(error))
@@ -248,7 +248,7 @@ for (const [name, open] of Object.entries(adapters)) {
       const id = await runScript('zombie', async (job) => {
         if (job.attempt === 1) {
           await db.query(
-            "update pawl.job set state = 'ready', holder = null, run_until = null, fence = nextval('pawl.fence') where id = $1",
+            "update pawl.job set state = 'ready', holder = null, run_until = null, fence = pawl.next_fence() where id = $1",
             [job.id],
           )
         }

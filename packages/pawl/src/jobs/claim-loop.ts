@@ -4,6 +4,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from '../config.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { Holder } from '../kernel/lease.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import type { Wakeup } from '../kernel/signal.ts'
 import type { Counts } from './counts.ts'
@@ -17,6 +18,7 @@ import type { Slots } from './slots.ts'
 /** Enough is fetched ahead for about so long at the present rate. */
 const prefetchMs = 500
 const reconcileEveryMs = 5000
+const doubtLastsMs = 120_000
 const suspectLookEveryMs = 1000
 /** While ready work waits, suspects get at least an eighth of the time: a slice like this after each look. */
 const suspectSliceMs = 250
@@ -37,7 +39,7 @@ export interface ClaimLoopOptions {
   readonly sleep: Sleep
   readonly slots: Slots
   readonly signal: AbortSignal
-  readonly worker: () => number | undefined
+  readonly worker: () => Holder | undefined
   readonly installation: () => string
   /** Who waits for this worker to be idle. */
   readonly idleWaiters: ReadonlySet<() => void>
@@ -51,6 +53,7 @@ export class ClaimLoop {
   readonly #kinds: readonly DefinedKind[]
   #isDoubtful = false
   #lastReconcileMs = monotonicMs()
+  #doubtUntilMs = 0
   #nextSuspectLookMs = 0
   #drainPatienceMs = drainPatienceMinMs
   #ratePerMs = 0
@@ -86,6 +89,7 @@ export class ClaimLoop {
         failed++
         // The claim may have happened without an answer: what we hold and do not know is given back before the next one.
         this.#isDoubtful = true
+        this.#doubtUntilMs = monotonicMs() + doubtLastsMs
         onTrouble(error)
         await sleep(engineBackoffMs(error, failed), undefined, { signal }).catch(() => undefined)
       }
@@ -111,11 +115,11 @@ export class ClaimLoop {
     // Whoever begins to wait from here on may have enqueued what this claim cannot see: the next one answers.
     const waiters = [...this.#options.idleWaiters]
     const found = await this.#claim(worker, room)
-    if (found > 0) return sleep.worked(worker, found)
+    if (found > 0) return sleep.worked(worker.id, found)
     if (this.#held() === 0 && (await this.#runSuspects(worker))) return
     const fullScanInMs = this.#options.fetcher.nextFullScanInMs
     if (wasEmpty && this.#held() === 0 && fullScanInMs === undefined) this.#options.onIdle(waiters)
-    const waitMs = Math.min(await sleep.idle(worker), fullScanInMs ?? Number.POSITIVE_INFINITY)
+    const waitMs = Math.min(await sleep.idle(worker.id), fullScanInMs ?? Number.POSITIVE_INFINITY)
     if (waitMs > 0) await changed.wait(waitMs)
   }
 
@@ -139,7 +143,7 @@ export class ClaimLoop {
     return Math.min(target - slots.buffered, batchMax, 3 * Math.max(batchMax, concurrency) - this.#held())
   }
 
-  async #claim(worker: number, room: number): Promise<number> {
+  async #claim(worker: Holder, room: number): Promise<number> {
     const { counts, fetcher, signal, slots } = this.#options
     const kinds = this.#kinds.filter((kind) => slots.hasRoom(kind))
     if (kinds.length === 0) return 0
@@ -158,14 +162,14 @@ export class ClaimLoop {
     return found
   }
 
-  #hold(row: ClaimedRow, worker: number): HeldJob {
-    return new HeldJob(row, this.#options.kinds.get(row.kind)!, this.#options.installation(), worker)
+  #hold(row: ClaimedRow, worker: Holder): HeldJob {
+    return new HeldJob(row, this.#options.kinds.get(row.kind)!, this.#options.installation(), worker.id)
   }
 
-  async #reconcile(worker: number): Promise<void> {
+  async #reconcile(worker: Holder): Promise<void> {
     const { counts, fetcher, settler, slots } = this.#options
-    // Also without a doubt: a claim that was given up here may commit there long after the look that was to find it.
-    const isDue = monotonicMs() - this.#lastReconcileMs > reconcileEveryMs
+    // A claim that was given up here may commit there long after the reconciliation that was to find it: repeated for two minutes.
+    const isDue = monotonicMs() - this.#lastReconcileMs > reconcileEveryMs && monotonicMs() < this.#doubtUntilMs
     if (!this.#isDoubtful && !isDue) return
     counts.released += await fetcher.releaseUnknown(worker, [...slots.ids(), ...settler.ids()])
     this.#lastReconcileMs = monotonicMs()
@@ -175,7 +179,7 @@ export class ClaimLoop {
   // ---- suspects
 
   /** While other work goes on: if a suspect waits, the process empties itself and runs suspects for a while. */
-  async #suspectTurn(worker: number): Promise<boolean> {
+  async #suspectTurn(worker: Holder): Promise<boolean> {
     if (monotonicMs() < this.#nextSuspectLookMs) return false
     this.#nextSuspectLookMs = monotonicMs() + suspectLookEveryMs
     if (!(await this.#options.fetcher.areSuspectsWaiting(this.#queues, this.#kinds))) return false
@@ -191,7 +195,7 @@ export class ClaimLoop {
     return true
   }
 
-  async #drained(worker: number): Promise<boolean> {
+  async #drained(worker: Holder): Promise<boolean> {
     const { changed, signal } = this.#options
     const deadlineMs = monotonicMs() + this.#drainPatienceMs
     while (this.#held() > 0 && monotonicMs() < deadlineMs) {
@@ -202,7 +206,7 @@ export class ClaimLoop {
   }
 
   /** One after another, alone, for a slice of time. Says whether there was one. */
-  async #runSuspects(worker: number): Promise<boolean> {
+  async #runSuspects(worker: Holder): Promise<boolean> {
     const { counts, settler, signal, slots } = this.#options
     const untilMs = monotonicMs() + suspectSliceMs
     let hasRun = false
@@ -218,7 +222,7 @@ export class ClaimLoop {
     return hasRun
   }
 
-  async #claimSuspect(worker: number): Promise<ClaimedRow | undefined> {
+  async #claimSuspect(worker: Holder): Promise<ClaimedRow | undefined> {
     for (const queue of this.#queues) {
       const row = await this.#options.fetcher.claimSuspect(worker, queue, this.#kinds)
       if (row !== undefined) return row

@@ -5,6 +5,7 @@
 import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { Holder } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
 import type { ClaimedRow } from './held.ts'
 import type { DefinedKind } from './kinds.ts'
@@ -58,14 +59,14 @@ export class Fetcher {
     return Math.max(1, Math.min(...partial.map((mark) => mark.fullScanMs)) - monotonicMs())
   }
 
-  async claim(worker: number, queue: string, kinds: readonly DefinedKind[], limit: number): Promise<ClaimedRow[]> {
+  async claim(worker: Holder, queue: string, kinds: readonly DefinedKind[], limit: number): Promise<ClaimedRow[]> {
     const mark = this.#marks.get(queue)
     const nowMs = monotonicMs()
     const from = mark !== undefined && (mark.isFull || mark.isDear) && nowMs < mark.fullScanMs ? mark : undefined
-    if (probe.on) await probe.hit('jobs.claim.before', { worker, queue, limit })
+    if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queue, limit })
     this.claims++
     const rows = await this.#connection.run<ClaimedRow>(claimStatement, {
-      worker,
+      ...holderParameters(worker),
       queue,
       limit,
       after_due: from?.due ?? beginning.due,
@@ -94,9 +95,13 @@ export class Fetcher {
     return rows
   }
 
-  async claimSuspect(worker: number, queue: string, kinds: readonly DefinedKind[]): Promise<ClaimedRow | undefined> {
-    if (probe.on) await probe.hit('jobs.claim.before', { worker, queue, limit: 1 })
-    const [row] = await this.#connection.run<ClaimedRow>(claimSuspectStatement, { worker, queue, ...this.#kindParameters(kinds) })
+  async claimSuspect(worker: Holder, queue: string, kinds: readonly DefinedKind[]): Promise<ClaimedRow | undefined> {
+    if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queue, limit: 1 })
+    const [row] = await this.#connection.run<ClaimedRow>(claimSuspectStatement, {
+      ...holderParameters(worker),
+      queue,
+      ...this.#kindParameters(kinds),
+    })
     if (probe.on) await probe.hit('jobs.claim.after', row === undefined ? [] : [row])
     if (row !== undefined) row.queue = queue
     return row
@@ -111,8 +116,11 @@ export class Fetcher {
   }
 
   /** After a claim without an answer: what the database thinks we hold and we do not know goes back. */
-  async releaseUnknown(worker: number, known: readonly string[]): Promise<number> {
-    const rows = await this.#connection.run(releaseUnknownStatement, { worker, known: numbersLiteral(known) })
+  async releaseUnknown(worker: Holder, known: readonly string[]): Promise<number> {
+    const rows = await this.#connection.run(releaseUnknownStatement, {
+      ...holderParameters(worker),
+      known: numbersLiteral(known),
+    })
     return rows.length
   }
 
@@ -122,6 +130,10 @@ export class Fetcher {
       timeouts_ms: numbersLiteral(kinds.map((kind) => kind.timeoutMs + this.#bufferMs)),
     }
   }
+}
+
+function holderParameters({ id, nonce }: Holder): { worker: number; nonce: string } {
+  return { worker: id, nonce }
 }
 
 function nextFullScanMs(startedMs: number, costMs: number): number {

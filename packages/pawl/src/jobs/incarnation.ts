@@ -8,7 +8,7 @@ import type { Connection } from '../db/driver.ts'
 import { Listener } from '../db/listen.ts'
 import { textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
-import { leaseStatements, livenessLockClass } from '../kernel/lease.ts'
+import { type Holder, leaseStatements, lockClass, lookEveryMs } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs, retrying } from '../kernel/retry.ts'
 import { release } from '../release.ts'
@@ -16,12 +16,12 @@ import { type Board, Keeper, type KeeperMessage } from './keeper.ts'
 import { kindDefaults } from './kinds.ts'
 import type { ResolvedWorkerOptions } from './worker-options.ts'
 
-/** A free lock is believed beside a stamp that is older than a second. Who beats more slowly has such a stamp also while it lives. */
-const lockBeatMsMax = 500
-
 export interface IncarnationOptions {
   readonly config: Config
-  readonly worker: Pick<ResolvedWorkerOptions, 'name' | 'queues' | 'concurrency' | 'leaseMs' | 'beatMs' | 'exitWhenBlocked'>
+  readonly worker: Pick<
+    ResolvedWorkerOptions,
+    'name' | 'queues' | 'concurrency' | 'leaseMs' | 'beatMs' | 'keeperMs' | 'exitWhenBlocked'
+  >
   readonly kinds: readonly string[]
   /** What it listens to. */
   readonly channels: readonly string[]
@@ -39,7 +39,7 @@ export interface IncarnationOptions {
 
 export class Incarnation {
   readonly #options: IncarnationOptions
-  #id: number | undefined
+  #holder: Holder | undefined
   #keeper: Keeper | undefined
   #listener: Listener | undefined
   #isReopening = false
@@ -50,7 +50,12 @@ export class Incarnation {
 
   /** Undefined between the loss of one incarnation and the start of the next. */
   get id(): number | undefined {
-    return this.#id
+    return this.#holder?.id
+  }
+
+  /** The id, and the nonce that its own writes name beside it. */
+  get holder(): Holder | undefined {
+    return this.#holder
   }
 
   async start(): Promise<void> {
@@ -63,13 +68,15 @@ export class Incarnation {
   /** Gives the row up in order, so that others take what is left without a crash counted. */
   async close(): Promise<void> {
     await this.#keeper?.stop()
-    if (this.#id !== undefined)
+    if (this.#holder !== undefined)
       await retrying(() => this.abandon(), { triesMax: 3 }).catch((error: unknown) => this.#options.onTrouble(error))
-    if (probe.on) await probe.hit('worker.closed', this.#id)
+    if (probe.on) await probe.hit('worker.closed', this.#holder?.id)
   }
 
   async abandon(): Promise<void> {
-    if (this.#id !== undefined) await this.#options.engine.run(leaseStatements.close, { worker: this.#id, reason: 'stopped' })
+    const holder = this.#holder
+    if (holder === undefined) return
+    await this.#options.engine.run(leaseStatements.close, { worker: holder.id, nonce: holder.nonce, reason: 'stopped' })
   }
 
   async disconnect(): Promise<void> {
@@ -78,13 +85,13 @@ export class Incarnation {
 
   /** Whichever keeper there is by then renews it: the one of before may have died meanwhile. */
   async #openKept(): Promise<void> {
-    const id = await this.#open()
-    this.#keeper?.incarnation(id)
+    const holder = await this.#open()
+    this.#keeper?.incarnation(holder)
   }
 
-  async #open(): Promise<number> {
+  async #open(): Promise<Holder> {
     const { worker, kinds, engine, onOpened } = this.#options
-    const [row] = await engine.run<{ id: number }>(leaseStatements.open, {
+    const [row] = await engine.run<Holder>(leaseStatements.open, {
       name: worker.name,
       host: hostname(),
       pid: process.pid,
@@ -92,18 +99,18 @@ export class Incarnation {
       queues: textsLiteral(worker.queues),
       kinds: textsLiteral(kinds),
       concurrency: worker.concurrency,
-      locks: false,
+      look_ms: this.#lookMs(),
       lease_ms: worker.leaseMs,
     })
-    this.#id = row!.id
+    this.#holder = row!
     if (probe.on) await probe.hit('worker.opened', row!.id)
     onOpened(row!.id)
-    return row!.id
+    return row!
   }
 
   #lost(id: number): void {
-    if (this.#id !== id) return
-    this.#id = undefined
+    if (this.#holder?.id !== id) return
+    this.#holder = undefined
     this.#options.onLost(id)
     if (!this.#isReopening) void this.#reopen()
   }
@@ -112,7 +119,7 @@ export class Incarnation {
     const { signal, onConnect, onTrouble } = this.#options
     this.#isReopening = true
     if (probe.on) await probe.hit('jobs.incarnation.lost')
-    for (let tried = 1; !signal.aborted && this.#id === undefined; tried++) {
+    for (let tried = 1; !signal.aborted && this.#holder === undefined; tried++) {
       try {
         await this.#openKept()
         this.#listener?.renew()
@@ -125,15 +132,22 @@ export class Incarnation {
     this.#isReopening = false
   }
 
-  async #startKeeper(worker: number | undefined): Promise<void> {
+  #lookMs(): number {
+    const { keeperMs, leaseMs } = this.#options.worker
+    return Math.min(keeperMs, lookEveryMs(leaseMs))
+  }
+
+  async #startKeeper(worker: Holder | undefined): Promise<void> {
     const { config, board, onKeeper } = this.#options
-    const { leaseMs, beatMs, exitWhenBlocked } = this.#options.worker
+    const { leaseMs, beatMs, keeperMs, exitWhenBlocked } = this.#options.worker
     this.#keeper = new Keeper(
       {
         database: config.database,
         worker,
         leaseMs,
         beatMs,
+        lookMs: this.#lookMs(),
+        watchMainMs: keeperMs,
         exitWhenBlocked,
         maxAttempts: kindDefaults.retry.attempts,
         maxCrashes: kindDefaults.retry.crashes,
@@ -158,7 +172,7 @@ export class Incarnation {
     const { signal, onTrouble } = this.#options
     for (let tried = 1; !signal.aborted; tried++) {
       try {
-        return await this.#startKeeper(this.#id)
+        return await this.#startKeeper(this.#holder)
       } catch (error) {
         onTrouble(error)
         await sleep(engineBackoffMs(error, tried), undefined, { signal }).catch(() => undefined)
@@ -184,11 +198,17 @@ export class Incarnation {
 
   /** The lock tells others that this process lives. */
   async #takeLock(query: (text: string, values: unknown[]) => Promise<{ rows: unknown[] }>): Promise<void> {
-    if (this.#id === undefined || this.#options.worker.beatMs > lockBeatMsMax) return
-    const { rows } = await query('select pg_try_advisory_lock($1::integer, $2::integer) as taken', [livenessLockClass, this.#id])
-    // An incarnation's number is nobody else's: our last session has not ended on the server yet. Tried again with the next session.
-    if (!(rows[0] as { taken: boolean }).taken) throw new Error(`The last session of worker ${this.#id} still holds its lock.`)
-    // Only from now on does a free lock mean a dead process: one that starts slowly must not be taken for dead before it has it.
-    await query("update pawl.worker set locks = true where tenant = '' and id = $1::integer", [this.#id])
+    const holder = this.#holder
+    if (holder === undefined) return
+    const { rows } = await query('select pg_try_advisory_lock($1::integer, $2::integer) as taken', [lockClass, holder.id])
+    // Our last session has not ended on the server yet, or a watcher tries the lock just now. Tried again with the next session.
+    if (!(rows[0] as { taken: boolean }).taken) throw new Error(`Another session holds the lock of worker ${holder.id}.`)
+    // Only from now on does a free lock raise a question: one that starts slowly must not be asked before it has it.
+    const { text, parameters } = leaseStatements.lock
+    const values: Readonly<Record<string, unknown>> = { worker: holder.id, nonce: holder.nonce }
+    await query(
+      text,
+      parameters.map((name) => values[name]),
+    )
   }
 }

@@ -1,25 +1,20 @@
-// The keeper itself, in a thread of its own, so that a handler that blocks the main thread does not lose the process its lease. Every
-// beat it renews, then looks for others' ended leases. It never touches what the main thread works on, except to take away a job that
-// blocked the main thread past its time limit.
+// The keeper itself, in a thread of its own, so that a handler that blocks the main thread does not lose the process its lease. Twice a
+// second it reads its own row, answers a question there with a beat, and beats every quarter of the lease. Every k-th look is also the watch
+// over others (watch.ts). It never touches what the main thread works on, except to take away a job that blocked it past its time limit.
 
 import { parentPort, workerData } from 'node:worker_threads'
 import { classify, isRetryable, sqlState } from '../db/classify.ts'
 import { Connection } from '../db/driver.ts'
-import { numbersLiteral, statement } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
-import { threadClockNs } from '../kernel/clock.ts'
+import { monotonicMs, threadClockNs } from '../kernel/clock.ts'
 import { Failures } from '../kernel/failures.ts'
-import { leaseStatements, livenessLockClass } from '../kernel/lease.ts'
+import { type Holder, leaseStatements } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
-import { Board, type KeeperCommand, type KeeperData, type KeeperMessage, type SweptJob } from './keeper.ts'
+import { Board, type KeeperCommand, type KeeperData, type KeeperMessage } from './keeper.ts'
+import { Trouble, Watch } from './watch.ts'
 
-const rescueStatement = statement(import.meta.url, 'rescue')
-const timeOutStatement = statement(import.meta.url, 'time-out')
-
-/** Besides right after a closing, everything is swept this often. */
-const sweepEveryMs = 5000
 const blockedMs = 1000
 /** A main thread that has stood still for so long after a job of its own was overdue does not come back by itself. */
 const patienceMs = 10_000
@@ -35,17 +30,21 @@ const database = {
   connectTimeoutMs: Math.min(data.database.connectTimeoutMs, answerMs),
 }
 // Losing a beat to a crash of the server only shortens the lease, so it need not wait for the disk.
-const watch = new Failures({
+const failures = new Failures({
   logger: { error: (fields, message) => tell({ type: 'logged', fields, message }) },
   onError: () => tell({ type: 'failed' }),
 })
-const connection = new Connection(database, 'keeper', { durability: 'relaxed', watch })
-const sweeps = new Connection(data.database, 'sweep', { watch })
-const commands = new Wakeup()
-const beats = new Wakeup()
-let worker: number | undefined = data.worker
+const connection = new Connection(database, 'keeper', { durability: 'relaxed', watch: failures })
+const sweeps = new Connection(data.database, 'sweep', { watch: failures })
+const [looks, sweepings, turns] = [new Wakeup(), new Wakeup(), new Wakeup()]
+const trouble = new Trouble()
+const watch = new Watch({ sweeps, maxAttempts: data.maxAttempts, maxCrashes: data.maxCrashes, tell }, trouble)
+/** Between two incarnations it watches as nobody. */
+const nobody: Holder = { id: 0, nonce: '00000000-0000-0000-0000-000000000000' }
+let worker: Holder | undefined = data.worker
 let isStopping = false
-let lastSweepNs = 0n
+let nextBeatMs = 0
+let lastLookMs = monotonicMs()
 let reportedBlock = 0n
 /** Of which turn a job was found overdue, and when first. */
 let overdueTurn = 0n
@@ -57,52 +56,45 @@ function tell(message: KeeperMessage): void {
 
 parentPort!.on('message', (command: KeeperCommand) => {
   if (command.type === 'stop') isStopping = true
-  else worker = command.worker
-  commands.fire()
-  beats.fire()
+  else {
+    worker = command.worker
+    nextBeatMs = 0
+  }
+  for (const wakeup of [looks, sweepings, turns]) wakeup.fire()
 })
 
-async function beat(): Promise<void> {
-  if (worker === undefined) return
-  if (probe.on) await probe.hit('keeper.beat.before', worker)
+async function look(): Promise<void> {
+  // A thread that stood still cannot tell for how long the others had time to answer.
+  if (monotonicMs() - lastLookMs > data.lookMs + 500) trouble.note()
+  lastLookMs = monotonicMs()
   const mine = worker
-  const rows = await connection.run(leaseStatements.beat, { worker: mine, lease_ms: data.leaseMs })
-  if (probe.on) await probe.hit('keeper.beat.after', mine)
-  if (rows.length > 0 || worker !== mine) return
+  const state = await (watch.isTurn() ? watch.look(connection, mine ?? nobody) : lookAtOwn(mine))
+  sweepings.fire()
+  lastLookMs = monotonicMs()
+  if (mine === undefined || worker !== mine) return
+  if (state === null) lose(mine)
+  else if (state === 'asked' || monotonicMs() >= nextBeatMs) await beat(mine)
+}
+
+async function lookAtOwn(mine: Holder | undefined): Promise<'open' | 'asked' | null> {
+  if (mine === undefined) return null
+  const [row] = await trouble.run<{ is_asked: boolean }>(connection, leaseStatements.look, { worker: mine.id, nonce: mine.nonce })
+  if (row === undefined) return null
+  return row.is_asked ? 'asked' : 'open'
+}
+
+async function beat(mine: Holder): Promise<void> {
+  if (probe.on) await probe.hit('keeper.beat.before', mine.id)
+  const startedMs = monotonicMs()
+  const rows = await trouble.run(connection, leaseStatements.beat, { worker: mine.id, nonce: mine.nonce, lease_ms: data.leaseMs })
+  if (probe.on) await probe.hit('keeper.beat.after', mine.id)
+  if (rows.length > 0) nextBeatMs = startedMs + data.beatMs
+  else if (worker === mine) lose(mine)
+}
+
+function lose(mine: Holder): void {
   worker = undefined
-  tell({ type: 'lost', worker: mine })
-}
-
-async function sweep(): Promise<void> {
-  const closed = await sweeps.run<{ id: number; reason: string }>(leaseStatements.closeDead, { lock_class: livenessLockClass })
-  if (probe.on && closed.length > 0) await probe.hit('keeper.rescue.closed', closed)
-  if (closed.length > 0) tell({ type: 'closed', workers: closed })
-  const isDue = threadClockNs() - lastSweepNs > BigInt(sweepEveryMs) * 1_000_000n
-  if (closed.length === 0 && !isDue) return
-  const isClean = await rescue()
-  await timeOut([])
-  // Rows that were locked just now are tried again at the next beat.
-  if (isClean && closed.length === 0) lastSweepNs = threadClockNs()
-}
-
-async function rescue(): Promise<boolean> {
-  for (;;) {
-    const jobs = await sweeps.run<SweptJob>(rescueStatement, { limit: 1000, max_crashes: data.maxCrashes })
-    if (probe.on && jobs.length > 0) await probe.hit('keeper.rescue.after', jobs)
-    if (jobs.length > 0) tell({ type: 'rescued', jobs })
-    if (jobs.length < 1000) return jobs.length === 0
-  }
-}
-
-async function timeOut(overdue: readonly { id: string; fence: string }[]): Promise<void> {
-  const jobs = await sweeps.run<SweptJob>(timeOutStatement, {
-    worker: worker ?? 0,
-    ids: numbersLiteral(overdue.map(({ id }) => id)),
-    fences: numbersLiteral(overdue.map(({ fence }) => fence)),
-    limit: 1000,
-    max_attempts: data.maxAttempts,
-  })
-  if (jobs.length > 0) tell({ type: 'timed out', jobs })
+  tell({ type: 'lost', worker: mine.id })
 }
 
 /**
@@ -125,14 +117,14 @@ async function watchMain(): Promise<void> {
     overdueSinceNs = threadClockNs()
   }
   const mine = worker
-  if (mine !== undefined) await timeOut(overdue)
+  if (mine !== undefined) await watch.timeOut({ worker: mine.id, jobs: overdue })
   const waitedMs = Number((threadClockNs() - overdueSinceNs) / 1_000_000n)
   const isStill = board.lastTurnNs() === lastTurn && worker === mine
   if (isStill && waitedMs >= Math.min(data.leaseMs, patienceMs)) await giveUp(mine)
 }
 
 /** Also after the lease was lost: the process still stands. */
-async function giveUp(mine: number | undefined): Promise<void> {
+async function giveUp(mine: Holder | undefined): Promise<void> {
   worker = undefined
   try {
     if (mine !== undefined) await closeBlocked(mine)
@@ -142,17 +134,17 @@ async function giveUp(mine: number | undefined): Promise<void> {
 }
 
 /** Whatever the database answers, the main thread hears of it, or it would wait for work under a number that nobody renews. */
-async function closeBlocked(mine: number): Promise<void> {
+async function closeBlocked(mine: Holder): Promise<void> {
   try {
-    await sweeps.run(leaseStatements.close, { worker: mine, reason: 'blocked past a time limit' })
-    await rescue()
+    await sweeps.run(leaseStatements.close, { worker: mine.id, nonce: mine.nonce, reason: 'blocked past a time limit' })
+    await watch.rescue([mine.id])
   } finally {
-    tell({ type: 'lost', worker: mine })
+    tell({ type: 'lost', worker: mine.id })
   }
 }
 
-/** Runs until the stop, at every beat; trouble is told and tried again sooner. */
-async function everyBeat(work: () => Promise<void>, wakeup: Wakeup): Promise<void> {
+/** Runs until the stop. After an error it is told and tried again sooner. */
+async function every(work: () => Promise<void>, wakeup: Wakeup, waitMs: () => number): Promise<void> {
   for (let failed = 0; !isStopping; ) {
     try {
       await work()
@@ -162,13 +154,21 @@ async function everyBeat(work: () => Promise<void>, wakeup: Wakeup): Promise<voi
       if (isRetryable(error))
         tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
     }
-    await wakeup.wait(failed === 0 ? data.beatMs : Math.min(500, Math.max(50, engineBackoffMs(undefined, failed))))
+    await wakeup.wait(failed === 0 ? waitMs() : Math.min(500, Math.max(50, engineBackoffMs(undefined, failed))))
   }
 }
 
 if (data.probeModule !== undefined) await import(data.probeModule)
 tell({ type: 'ready' })
-// Two loops, because a sweep that waits for a lock must not hold up a beat.
-await Promise.all([everyBeat(beat, beats), everyBeat(() => watchMain().then(sweep), commands)])
+// Three loops, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
+await Promise.all([
+  every(look, looks, () => data.lookMs),
+  every(
+    () => watch.sweep(),
+    sweepings,
+    () => Math.min(data.lookMs, watch.promoteInMs),
+  ),
+  every(watchMain, turns, () => data.watchMainMs),
+])
 await Promise.all([connection.close(), sweeps.close()])
 parentPort!.close()

@@ -5,14 +5,17 @@ import { Worker as Thread, type WorkerOptions } from 'node:worker_threads'
 import type { LogFields } from '../config.ts'
 import type { DatabaseOptions } from '../db/driver.ts'
 import { threadClockNs } from '../kernel/clock.ts'
+import type { Holder } from '../kernel/lease.ts'
 import type { HeldJob } from './held.ts'
 
 export interface KeeperData {
   readonly database: DatabaseOptions
   /** Undefined until there is an incarnation: it is told as a command then. */
-  readonly worker: number | undefined
+  readonly worker: Holder | undefined
   readonly leaseMs: number
   readonly beatMs: number
+  readonly lookMs: number
+  readonly watchMainMs: number
   readonly maxAttempts: number
   readonly maxCrashes: number
   readonly exitWhenBlocked: boolean
@@ -34,13 +37,14 @@ export type KeeperMessage =
   | { readonly type: 'lost'; readonly worker: number }
   | { readonly type: 'closed'; readonly workers: readonly { readonly id: number; readonly reason: string }[] }
   | { readonly type: 'rescued' | 'timed out'; readonly jobs: readonly SweptJob[] }
+  | { readonly type: 'promoted' }
   | { readonly type: 'blocked'; readonly blockedMs: number }
   | { readonly type: 'trouble'; readonly message: string; readonly code: string | undefined }
   /** A statement of the thread failed and no repetition mends it: to be counted, and logged once a minute. */
   | { readonly type: 'failed' }
   | { readonly type: 'logged'; readonly fields: LogFields; readonly message: string }
 
-export type KeeperCommand = { readonly type: 'incarnation'; readonly worker: number } | { readonly type: 'stop' }
+export type KeeperCommand = { readonly type: 'incarnation'; readonly worker: Holder } | { readonly type: 'stop' }
 
 /** What runs on the main thread, as far as the keeper must know it. */
 export interface Watched extends Pick<HeldJob, 'id' | 'fence' | 'slot'> {
@@ -170,7 +174,7 @@ export class Keeper {
     thread.unref()
   }
 
-  incarnation(worker: number): void {
+  incarnation(worker: Holder): void {
     this.#thread?.postMessage({ type: 'incarnation', worker } satisfies KeeperCommand)
   }
 

@@ -5,10 +5,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { dropPartition, extendPartitions } from '../kernel/partitions.ts'
+import { ScanStart } from './scan-start.ts'
 
 const pruneStatement = statement(import.meta.url, 'prune')
 const unknownKindsStatement = statement(import.meta.url, 'unknown-kinds')
-const readyQueuesStatement = statement(import.meta.url, 'ready-queues')
+const unworkedQueuesStatement = statement(import.meta.url, 'unworked-queues')
 const resolveAlertsStatement = statement(import.meta.url, 'resolve-alerts')
 const lockDeadAlertsStatement = statement(import.meta.url, 'lock-dead-alerts')
 const resolveDeadAlertsStatement = statement(import.meta.url, 'resolve-dead-alerts')
@@ -17,8 +18,10 @@ const oldPartitionsStatement = statement(import.meta.url, 'old-partitions')
 const everyMs = 10_000
 /** Of the rounds, one in so many does the heavier chores: about every quarter of an hour. */
 const heavyRounds = 90
-/** And one in so many looks at every queue, not only at those that this worker works: once a minute. */
+/** And one in so many looks at the queues that no worker works: once a minute. */
 const everyQueueRounds = 6
+/** Well below the ten minutes after which the alert of a kind that was not seen is resolved. */
+const fullScanEveryMs = 60_000
 
 export interface MaintenanceOptions {
   readonly database: DatabaseOptions
@@ -48,11 +51,17 @@ export async function maintain(options: MaintenanceOptions): Promise<void> {
 }
 
 function choresOn(connection: Connection, { queues, keepDays, signal }: MaintenanceOptions): Chore[] {
+  const scan = new ScanStart()
+  const lookInOwnQueues = async (after: string) => {
+    await lookForUnknownKinds(connection, queues, everyMs, { after })
+    const [row] = await connection.query<{ reached: string }>("select (pawl.now() - interval '1 minute')::text as reached")
+    return row!
+  }
   return [
-    { rounds: 1, work: () => lookForUnknownKinds(connection, queues, everyMs) },
+    { rounds: 1, work: () => scan.scan(lookInOwnQueues, fullScanEveryMs) },
     {
       rounds: everyQueueRounds,
-      work: async () => lookForUnknownKinds(connection, await readyQueues(connection), everyMs, 100),
+      work: async () => lookForUnknownKinds(connection, await unworkedQueues(connection), everyMs, { depth: 100 }),
     },
     { rounds: 1, work: () => resolveDeadAlerts(connection) },
     { rounds: heavyRounds, work: () => prune(connection, signal) },
@@ -65,20 +74,21 @@ export async function lookForUnknownKinds(
   connection: Connection,
   queues: readonly string[],
   ageMs: number,
-  depth = 1000,
+  { depth = 1000, after = '-infinity' } = {},
 ): Promise<readonly string[]> {
   const rows = await connection.run<{ kind: string }>(unknownKindsStatement, {
     queues: textsLiteral(queues),
     depth,
     age_ms: ageMs,
+    after,
   })
   await connection.run(resolveAlertsStatement)
   return rows.map(({ kind }) => kind)
 }
 
-/** Also those that nobody works. */
-export async function readyQueues(connection: Connection): Promise<readonly string[]> {
-  const rows = await connection.run<{ queue: string }>(readyQueuesStatement, { limit: 1000 })
+/** Those that are worked are looked at by their own workers. */
+export async function unworkedQueues(connection: Connection): Promise<readonly string[]> {
+  const rows = await connection.run<{ queue: string }>(unworkedQueuesStatement, { limit: 1000 })
   return rows.map(({ queue }) => queue)
 }
 

@@ -80,9 +80,9 @@ export const workerTable = {
   lease: duration({ from: 100, to: 3_600_000, default: '30s', doc: 'How long the lease of a hung process lasts.' }),
   beatMs: integer({
     from: 10,
-    to: 600_000,
-    otherwise: '500, or a quarter of a shorter lease',
-    doc: 'How often the lease is renewed.',
+    to: 900_000,
+    otherwise: 'a quarter of the lease',
+    doc: 'How often the lease is renewed and the main thread is watched, for tests.',
   }),
   pollMs: integer({ from: 10, to: 3_600_000, default: 2000, doc: 'The longest wait between two polls.' }),
   bufferMs: integer({

@@ -7,6 +7,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
+import { lockClass } from '../kernel/lease.ts'
 import type { Worker } from './worker.ts'
 
 const promoteStatement = statement(import.meta.url, 'promote')
@@ -106,7 +107,8 @@ test('[J15] a retry becomes ready when its time has come by the database, and no
   await runAll(pawl)
   const connection = new Connection(pawl.config.database, 'test')
   try {
-    const promoted = async () => (await connection.run<{ promoted: number }>(promoteStatement, { limit: 1000 }))[0]!.promoted
+    const values = { lock_class: lockClass, limit: 1000, after_run_at: '-infinity', after_id: 0 }
+    const promoted = async () => (await connection.run<{ promoted: number }>(promoteStatement, values))[0]!.promoted
     await moveClock(db.pool, 30_000)
     expect(await promoted()).toBe(0)
     expect((await pawl.jobs.get(id))?.state).toBe('scheduled')

@@ -2,9 +2,10 @@
 
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
-import { leaseStatements } from '../kernel/lease.ts'
+import { type Holder, leaseStatements } from '../kernel/lease.ts'
 import { Fetcher } from './fetcher.ts'
 import { defineKind } from './kinds.ts'
 
@@ -25,26 +26,20 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function openWorker(): Promise<number> {
-  const about = { name: 'test', host: 'test', pid: 1, release: 'test', queues: '{default}', kinds: '{work}', concurrency: 1 }
-  const [row] = await connection.run<{ id: number }>(leaseStatements.open, { ...about, locks: false, lease_ms: 60_000 })
-  return row!.id
-}
-
 /** A process claims the job, with others or alone, and dies. */
-async function dieWith(claim: (worker: number) => Promise<unknown>): Promise<void> {
-  const worker = await openWorker()
+async function dieWith(claim: (worker: Holder) => Promise<unknown>): Promise<void> {
+  const worker = await openIncarnation(connection)
   await claim(worker)
-  await connection.run(leaseStatements.close, { worker, reason: 'process died' })
-  await connection.run(rescueStatement, { limit: 1000, max_crashes: 3 })
+  await connection.run(leaseStatements.close, { ...asHolder(worker), reason: 'process died' })
+  await connection.run(rescueStatement, { workers: `{${worker.id}}`, limit: 1000, max_crashes: 3 })
 }
 
 async function endAlone(outcome: 'failed' | 'snoozed'): Promise<void> {
-  const worker = await openWorker()
+  const worker = await openIncarnation(connection)
   const row = await fetcher.claimSuspect(worker, 'default', kinds)
   expect(row).toBeDefined()
   await connection.run(failStatement, {
-    worker,
+    worker: worker.id,
     tenants: '{""}',
     ids: `{${row!.id}}`,
     fences: `{${row!.fence}}`,
@@ -55,8 +50,8 @@ async function endAlone(outcome: 'failed' | 'snoozed'): Promise<void> {
   })
 }
 
-const together = (worker: number) => fetcher.claim(worker, 'default', kinds, 10)
-const alone = (worker: number) => fetcher.claimSuspect(worker, 'default', kinds)
+const together = (worker: Holder) => fetcher.claim(worker, 'default', kinds, 10)
+const alone = (worker: Holder) => fetcher.claimSuspect(worker, 'default', kinds)
 
 test("[J21] a job that fails in order after each crash is never dead of others' crashes, and none of them uses up an attempt", async () => {
   const { id } = await db.pawl().jobs.enqueue('work', {}, { maxAttempts: 10 })

@@ -170,7 +170,7 @@ test('[J6] touch on a cancelled job rejects with a typed error', async () => {
 test('[J6] touch on a lost job rejects with a typed error, before any news of the loss', async () => {
   // Without a session to listen in, it does not look for lost jobs when it begins to listen either.
   const { id, context, end } = await held(db.pawl({ pooler: 'transaction' }))
-  await db.query("update pawl.job set fence = nextval('pawl.fence') where id = $1", [id])
+  await db.query('update pawl.job set fence = pawl.next_fence() where id = $1', [id])
   expect(context.signal.aborted).toBe(false)
   await expect(context.touch(1)).rejects.toMatchObject({ code: 'PAWL_LEASE_LOST' })
   expect(context.signal.aborted).toBe(true)

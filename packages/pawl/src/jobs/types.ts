@@ -211,7 +211,10 @@ export interface WorkerOptions {
   readonly batchMax?: number
   /** How long the lease of a hung process lasts. Default 30s. */
   readonly lease?: number | string
-  /** How often the lease is renewed. Above 500 ms a dead process is noticed by the end of its lease only. */
+  /**
+   * How often the keeper renews the lease and watches the main thread, for tests. By default it renews every quarter of the lease and watches
+   * twice a second.
+   */
   readonly beatMs?: number
   /** The safety net below notifications. Default 2s. */
   readonly pollMs?: number

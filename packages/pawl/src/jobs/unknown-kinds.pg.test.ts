@@ -5,7 +5,7 @@ import { moveClock, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { Connection } from '../db/driver.ts'
-import { lookForUnknownKinds, readyQueues, resolveDeadAlerts } from './maintenance.ts'
+import { lookForUnknownKinds, resolveDeadAlerts, unworkedQueues } from './maintenance.ts'
 import type { Worker } from './worker.ts'
 
 let db: TestDatabase
@@ -103,8 +103,8 @@ test('[J26] a job in a queue that nobody works, or whose workers do not define i
   await pawl.jobs.enqueue('unknown', {}, { queue: 'misspelt' })
   await pawl.jobs.enqueue('crashed', {}, { queue: 'images' })
   await db.query("update pawl.job set suspect = true, crashes = 1, attempt = 1 where kind = 'crashed'")
-  expect(await readyQueues(connection)).toEqual(['default', 'misspelt'])
-  const look = async () => lookForUnknownKinds(connection, ['images', ...(await readyQueues(connection))], -1)
+  expect(await unworkedQueues(connection)).toEqual(['default', 'misspelt'])
+  const look = async () => lookForUnknownKinds(connection, ['images', ...(await unworkedQueues(connection))], -1)
   expect((await look()).toSorted()).toEqual(['crashed', 'resize in queue default', 'unknown'])
   expect(await pawl.alerts()).toHaveLength(3)
   expect((await pawl.alerts()).find(({ subject }) => subject.startsWith('resize'))).toMatchObject({

@@ -6,8 +6,8 @@ import { installProbe } from 'pawl/testing'
 import type pg from 'pg'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
-import { textsLiteral } from '../db/statement.ts'
 import { leaseStatements } from '../kernel/lease.ts'
 import { prune } from './maintenance.ts'
 import { Sleep } from './sleep.ts'
@@ -223,25 +223,20 @@ test('[J23] a prepared transaction by plain SQL, too; with the wake-up PostgreSQ
 test('[J23] a closed incarnation leaves no sleeper for ever, and the next one sets a flag of its own', async () => {
   const connection = new Connection(db.pawl().config.database, 'test')
   try {
-    const open = async () => {
-      const values = { name: 'w', host: 'h', pid: 1, release: '0', concurrency: 1, locks: false, lease_ms: 60_000 }
-      const lists = { queues: textsLiteral(['default']), kinds: textsLiteral(['k']) }
-      return (await connection.run<{ id: number }>(leaseStatements.open, { ...values, ...lists }))[0]!.id
-    }
     const sleepers = async () =>
       (await db.query<{ worker: number }>('select worker from pawl.sleeper')).map(({ worker }) => worker)
     const sleep = new Sleep(connection, { queues: ['default'], canListen: true, pollMs: 1000 })
-    const [old, next] = [await open(), await open()]
-    await connection.run(leaseStatements.close, { worker: old, reason: 'lease ended' })
+    const [old, next] = [await openIncarnation(connection), await openIncarnation(connection)]
+    await connection.run(leaseStatements.close, { ...asHolder(old), reason: 'lease ended' })
     // It has not heard of that yet.
-    await sleep.idle(old)
+    await sleep.idle(old.id)
     expect(await sleepers()).toEqual([])
-    await sleep.idle(next)
-    expect(await sleepers()).toEqual([next])
+    await sleep.idle(next.id)
+    expect(await sleepers()).toEqual([next.id])
     // Closed in the very moment in which it lay down: its row was not there yet for whoever closed it.
-    await db.query("insert into pawl.sleeper (queue, worker) values ('default', $1), ('default', 4711)", [old])
+    await db.query("insert into pawl.sleeper (queue, worker) values ('default', $1), ('default', 4711)", [old.id])
     await prune(connection)
-    expect(await sleepers()).toEqual([next])
+    expect(await sleepers()).toEqual([next.id])
   } finally {
     await connection.close()
   }

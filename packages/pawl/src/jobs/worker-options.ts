@@ -1,6 +1,7 @@
 // Options of a worker, checked and filled in.
 
 import { hostname } from 'node:os'
+import { lookEveryMs } from '../kernel/lease.ts'
 import { refused, resolve } from '../kernel/options.ts'
 import type { DefinedKind } from './kinds.ts'
 import { workerTable } from './options.ts'
@@ -13,6 +14,7 @@ export interface ResolvedWorkerOptions {
   readonly batchMax: number
   readonly leaseMs: number
   readonly beatMs: number
+  readonly keeperMs: number
   readonly pollMs: number
   readonly bufferMs: number
   readonly touchMs: number
@@ -21,11 +23,9 @@ export interface ResolvedWorkerOptions {
   readonly keepDays: number
 }
 
-const beatMsDefault = 500
-
 export function resolveWorkerOptions(given: WorkerOptions, kinds: ReadonlyMap<string, DefinedKind>): ResolvedWorkerOptions {
   const { lease: leaseMs, ...options } = resolve('worker', workerTable, given)
-  const beatMs = options.beatMs ?? Math.min(beatMsDefault, Math.floor(leaseMs / 4))
+  const beatMs = options.beatMs ?? Math.floor(leaseMs / 4)
   if (beatMs * 3 > leaseMs) throw refused('worker', `beatMs (${beatMs}) must be at most a third of the lease (${leaseMs} ms)`)
   const queues = options.queues ?? [...kinds.values()].map(({ queue }) => queue)
   if (queues.length === 0) throw refused('worker', 'queues is empty: name a queue, or leave it out for those of the kinds')
@@ -35,6 +35,7 @@ export function resolveWorkerOptions(given: WorkerOptions, kinds: ReadonlyMap<st
     queues: [...new Set(queues)],
     leaseMs,
     beatMs,
+    keeperMs: options.beatMs ?? lookEveryMs(leaseMs),
     // Progress that is stored less often than that would come too late for the lease.
     touchMs: Math.min(options.touchMs, Math.floor(leaseMs / 3)),
     handlerConnectionsMax: options.handlerConnectionsMax ?? options.concurrency,

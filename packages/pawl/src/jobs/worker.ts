@@ -21,7 +21,6 @@ import type { DefinedKind } from './kinds.ts'
 import { LostJobs } from './lost.ts'
 import { maintain } from './maintenance.ts'
 import { stopTable } from './options.ts'
-import { promoteWhenDue } from './promote.ts'
 import { type RunEnd, Runner, timedOutEnd } from './runner.ts'
 import { Settler } from './settler.ts'
 import { runShared } from './shared.ts'
@@ -108,7 +107,8 @@ export class Worker {
     this.#slots = this.#createSlots()
     this.#lost = new LostJobs({
       engine: this.#engine,
-      everyMs: this.#options.beatMs,
+      // With a session a cancel is notified.
+      everyMs: config.hasSession ? this.#options.beatMs : this.#options.keeperMs,
       slots: this.#slots,
       onLost: (held, reason) => core.events.emit('job.lost', { tenant: held.tenant, id: held.id, kind: held.kind, reason }),
       onTrouble: (error) => this.#ends.trouble(error),
@@ -149,8 +149,7 @@ export class Worker {
     const { queues, keepDays } = this.#options
     const watch = this.#failures
     const maintenance = maintain({ database: this.#core.config.direct, queues, keepDays, signal, watch, onTrouble })
-    const promotion = promoteWhenDue({ engine: this.#engine, signal, onPromoted: () => this.#changed.fire(), onTrouble })
-    this.#loops = [this.#claims.run(), promotion, maintenance]
+    this.#loops = [this.#claims.run(), maintenance]
   }
 
   /** Lets running jobs finish, gives back what has not started, and stops. A handler that outlives the grace keeps its lease until it answers. */
@@ -240,7 +239,7 @@ export class Worker {
       sleep: this.#sleep,
       slots: this.#slots,
       signal: this.#stopAll.signal,
-      worker: () => this.#incarnation.id,
+      worker: () => this.#incarnation.holder,
       installation: () => this.#installation,
       idleWaiters: this.#idleWaiters,
       onIdle: (waiters) => this.#onIdle(waiters),
@@ -396,6 +395,8 @@ export class Worker {
           config.logger.warn({ worker: id, reason }, 'a worker is gone; its jobs are taken over')
         }
         return
+      case 'promoted':
+        return this.#changed.fire()
       case 'rescued':
         this.#counts.rescued += message.jobs.length
         this.#ends.swept(message.jobs, 'Its worker died once too often while it ran')

@@ -1,10 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection, type DatabaseOptions } from '../db/driver.ts'
 import { bind, numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
 import type { Job } from '../jobs/types.ts'
-import { leaseStatements } from './lease.ts'
+import { moveClock } from '../testing/index.ts'
+import { type Holder, leaseStatements } from './lease.ts'
 
 // The kernel's promises are shown on the statements that carry them, those of the one claim engine.
 const jobsModule = new URL('../jobs/fetcher.ts', import.meta.url).href
@@ -33,27 +35,16 @@ function options(): DatabaseOptions {
 }
 
 /** A connection and an incarnation of its own. */
-async function claimer(): Promise<{ connection: Connection; worker: number; claim: (limit: number) => Promise<Claimed[]> }> {
+async function claimer(): Promise<{ connection: Connection; worker: Holder; claim: (limit: number) => Promise<Claimed[]> }> {
   const connection = new Connection(options(), 'claim')
   connections.push(connection)
-  const [row] = await connection.run<{ id: number }>(leaseStatements.open, {
-    name: 'one name for all',
-    host: 'host',
-    pid: 1,
-    release: '0',
-    queues: textsLiteral(['default']),
-    kinds: textsLiteral(['k']),
-    concurrency: 1,
-    locks: false,
-    lease_ms: 3_600_000,
-  })
-  const worker = row!.id
+  const worker = await openIncarnation(connection, { name: 'one name for all', kinds: ['k'] })
   return { connection, worker, claim: (limit) => connection.run<Claimed>(claim, claimValues(worker, limit)) }
 }
 
-function claimValues(worker: number, limit: number) {
+function claimValues(worker: Holder, limit: number) {
   return {
-    worker,
+    ...asHolder(worker),
     queue: 'default',
     limit,
     kinds: textsLiteral(['k']),
@@ -146,7 +137,7 @@ test('[K1] 16 claimers, 10,000 rows: each is claimed once, each claimer gets 1 %
     "select holder, count(*)::int as n from pawl.job where state = 'running' group by holder",
   )
   expect(new Map(held.map(({ holder, n }) => [holder, n]))).toEqual(
-    new Map(claimers.map(({ worker }, index) => [worker, got[index]!.length])),
+    new Map(claimers.map(({ worker }, index) => [worker.id, got[index]!.length])),
   )
   expect(await db.query('select fence from pawl.job group by fence having count(distinct holder) > 1')).toEqual([])
 })
@@ -165,11 +156,18 @@ test('[K3] the same incarnation claims its own ended row again: every write unde
   const { connection, worker, claim } = await claimer()
   await addJobs(1)
   const [earlier] = await claim(1)
-  const release = { ...identity(earlier!), worker, outcomes: '{released}', delays_ms: '{0}', errors: '{null}', ran_ms: '{null}' }
+  const release = {
+    ...identity(earlier!),
+    worker: worker.id,
+    outcomes: '{released}',
+    delays_ms: '{0}',
+    errors: '{null}',
+    ran_ms: '{null}',
+  }
   expect(await connection.run(settleFailed, release)).toHaveLength(1)
   const [later] = await claim(1)
   expect(later!.id).toBe(earlier!.id)
-  expect(BigInt(later!.fence)).toBeGreaterThan(BigInt(earlier!.fence))
+  expect(later!.fence).not.toBe(earlier!.fence)
   const [before] = await db.query('select j.* from pawl.job j')
 
   expect(await settleOne(connection, earlier!)).toBe(0)
@@ -220,4 +218,54 @@ test('[K3] a handler that outlived its time limit cannot complete the job that i
   expect(refusals.slice(0, 3)).toMatchObject([{ code: 'PAWL_TIMED_OUT' }, { code: 'PAWL_TIMED_OUT' }, { code: 'PW001' }])
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', result: 'fresh' })
   expect(await db.query('select count(*)::int as n from pawl.job_history')).toEqual([{ n: 1 }])
+})
+
+test('[K3] after a restore set the sequence back, the first holder is refused', async () => {
+  const { connection, claim } = await claimer()
+  await addJobs(1)
+  const [{ last_value: serial }] = (await db.query('select last_value from pawl.fence_serial')) as [{ last_value: string }]
+  const [first] = await claim(1)
+  await db.query("update pawl.job set state = 'ready', holder = null, run_until = null, attempt = 0")
+  await db.query('select setval($1::regclass, $2::bigint, false)', ['pawl.fence_serial', serial])
+  const [second] = await claim(1)
+  expect(second!.id).toBe(first!.id)
+  expect(second!.fence).not.toBe(first!.fence)
+  expect(await settleOne(connection, first!)).toBe(0)
+  expect(await settleOne(connection, second!)).toBe(1)
+})
+
+test('[K2] ended but not closed, a lease is renewed; closed, it is not', async () => {
+  const { connection, worker, claim } = await claimer()
+  await addJobs(3)
+  const [held] = await claim(1)
+  // Two hours later, twice the lease.
+  await moveClock(db.pool, 7_200_000)
+  const beat = () => connection.run(leaseStatements.beat, { ...asHolder(worker), lease_ms: 30_000 })
+  const isEnded = async () =>
+    (await db.query<{ ended: boolean }>('select lease_until < pawl.now() as ended from pawl.worker'))[0]!.ended
+  expect(await isEnded()).toBe(true)
+  expect(await claim(1)).toHaveLength(1)
+  expect(await settleOne(connection, held!)).toBe(1)
+  expect(await beat()).toHaveLength(1)
+  expect(await isEnded()).toBe(false)
+  expect(await connection.run(leaseStatements.close, { ...asHolder(worker), reason: 'lease ended' })).toHaveLength(1)
+  expect(await beat()).toEqual([])
+  expect(await connection.run(leaseStatements.look, asHolder(worker))).toEqual([])
+  expect(await claim(1)).toEqual([])
+})
+
+test('[K2] an incarnation whose id was given out again writes nothing', async () => {
+  const { connection, worker, claim } = await claimer()
+  await addJobs(2)
+  expect(await claim(1)).toHaveLength(1)
+  // A restore set the sequence back, and another process opened under the same number.
+  await db.query('update pawl.worker set nonce = gen_random_uuid()')
+  const [before] = await db.query('select w.* from pawl.worker w')
+  expect(await connection.run(leaseStatements.look, asHolder(worker))).toEqual([])
+  expect(await connection.run(leaseStatements.beat, { ...asHolder(worker), lease_ms: 30_000 })).toEqual([])
+  expect(await connection.run(leaseStatements.close, { ...asHolder(worker), reason: 'stopped' })).toEqual([])
+  expect(await connection.run(leaseStatements.lock, asHolder(worker))).toEqual([])
+  expect(await claim(1)).toEqual([])
+  expect(await connection.run(statement(jobsModule, 'release-unknown'), { ...asHolder(worker), known: '{}' })).toEqual([])
+  expect(await db.query('select w.* from pawl.worker w')).toEqual([before])
 })

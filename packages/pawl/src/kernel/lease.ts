@@ -1,15 +1,40 @@
 // Leases: the end of a lease is one column of one row, the holder's. A job names its holder and its fence, so renewing one row renews
-// everything that the holder has.
+// everything that the holder has. A take-over closes the holder's row first, and only after a question in that row stayed unanswered.
 
 import { statement } from '../db/statement.ts'
 
-/** The first key of the liveness advisory locks: "pawl". The second is the incarnation's id. */
-export const livenessLockClass = 0x7061776c
+/** The first key of Pawl's advisory locks: "pawl". The second is an incarnation's id for its liveness lock, 0 for a watch, -1 for a promotion. */
+export const lockClass = 0x7061776c
+
+/** An incarnation: its id, and the nonce drawn when it was opened, because a restore can give an id out twice. */
+export interface Holder {
+  readonly id: number
+  readonly nonce: string
+}
 
 export const leaseStatements = {
   open: statement(import.meta.url, 'open-worker'),
+  lock: statement(import.meta.url, 'lock-worker'),
+  look: statement(import.meta.url, 'look'),
   beat: statement(import.meta.url, 'beat'),
   close: statement(import.meta.url, 'close-worker'),
+  ask: statement(import.meta.url, 'ask-workers'),
   closeDead: statement(import.meta.url, 'close-dead-workers'),
+  empty: statement(import.meta.url, 'empty-workers'),
   refuse: statement(import.meta.url, 'refuse'),
 } as const
+
+const lookMsMax = 500
+
+/** How often a keeper reads its own row: twice a second, and more often where a lease is so short that this would be late. */
+export function lookEveryMs(leaseMs: number): number {
+  return Math.max(10, Math.min(lookMsMax, Math.floor(leaseMs / 20)))
+}
+
+const answerMsMin = 500
+const troubleFactor = 10
+
+/** How long an incarnation gets to answer: two of its looks, a second by default, and ten times that if the asker itself had trouble. */
+export function answerWithinMs(lookMs: number, hadTrouble: boolean): number {
+  return Math.max(answerMsMin, 2 * lookMs) * (hadTrouble ? troubleFactor : 1)
+}

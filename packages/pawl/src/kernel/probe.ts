@@ -21,6 +21,7 @@ export const probeNames = [
   'jobs.incarnation.lost',
   'keeper.beat.before',
   'keeper.beat.after',
+  'keeper.asked',
   'keeper.rescue.closed',
   'keeper.rescue.after',
   'worker.opened',

@@ -5,7 +5,7 @@ import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
-import { leaseStatements } from '../kernel/lease.ts'
+import { type Holder, leaseStatements } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
@@ -47,7 +47,7 @@ export interface HoldsOptions {
   readonly world: World
   readonly acquirer: Connection
   readonly definitions: readonly Defined[]
-  readonly worker: () => number | undefined
+  readonly worker: () => Holder | undefined
 }
 
 export class Holds {
@@ -125,10 +125,10 @@ export class Holds {
     }
   }
 
-  async #lookOnce(worker: number): Promise<void> {
+  async #lookOnce(worker: Holder): Promise<void> {
     const { acquirer, definitions } = this.#options
     const rows = await acquirer.run<LookRow>(lookStatement, {
-      worker,
+      worker: worker.id,
       fences: this.#fences(),
       tenants: textsLiteral(definitions.map(({ tenant }) => tenant)),
       names: textsLiteral(definitions.map(({ name }) => name)),
@@ -152,18 +152,19 @@ export class Holds {
     return numbersLiteral([...this.#holds].map(({ loop }) => loop.cursor.fence))
   }
 
-  async #acquire(definition: Defined, worker: number, limit: number): Promise<void> {
+  async #acquire(definition: Defined, worker: Holder, limit: number): Promise<void> {
     const { tenant, name, generation } = definition
     const rows = await this.#options.acquirer.run<AcquiredRow>(cursorStatements.acquire, {
       tenant,
       name,
       generation,
-      worker,
+      worker: worker.id,
+      nonce: worker.nonce,
       limit,
       fences: this.#fences(),
     })
     for (const row of rows) {
-      const cursor = new HeldCursor(definition, worker, row)
+      const cursor = new HeldCursor(definition, worker.id, row)
       if (probe.on) await probe.hit('projections.acquired', cursor)
       const { events } = this.#options.world
       events.emit('cursor.acquired', { name, generation, shard: row.shard, fence: row.fence, crashes: row.crashes })
@@ -172,9 +173,9 @@ export class Holds {
   }
 
   /** What is free and more than our share is for others; to them it is not free while it has our name on it. */
-  async #releaseStrays({ tenant, name, generation }: Defined, worker: number): Promise<void> {
+  async #releaseStrays({ tenant, name, generation }: Defined, { id, nonce }: Holder): Promise<void> {
     const fences = this.#fences()
-    await this.#options.acquirer.run(cursorStatements.releaseStrays, { tenant, name, generation, worker, fences })
+    await this.#options.acquirer.run(cursorStatements.releaseStrays, { tenant, name, generation, worker: id, nonce, fences })
   }
 
   #hold(cursor: HeldCursor): void {

@@ -364,7 +364,7 @@ test('[P2] a holder that was overtaken and has not noticed is refused by its fen
   await append(db, { key: 'a', data: { amount: 2 } })
   await held.promise
   // Another process took it, and died before it moved: the position is the same, the fence is not.
-  await db.query("update pawl.cursor set fence = nextval('pawl.fence'), holder = null")
+  await db.query('update pawl.cursor set fence = pawl.next_fence(), holder = null')
   go.resolve()
   await until('it is refused', () => refused.length > 0)
   installProbe(undefined)

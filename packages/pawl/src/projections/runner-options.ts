@@ -3,12 +3,12 @@
 import { hostname } from 'node:os'
 import { PawlError } from '../errors.ts'
 import { keepDaysDefault } from '../events/maintenance.ts'
+import { lookEveryMs } from '../kernel/lease.ts'
 import { assertKnown, durationIn, whole } from '../kernel/options.ts'
 import type { RunnerOptions } from './types.ts'
 
 export const runnerDefaults = {
   leaseMs: 30_000,
-  beatMs: 500,
   lookMs: 500,
   pollMs: 1000,
   handlerConnectionsMax: 10,
@@ -21,6 +21,7 @@ export interface ResolvedRunnerOptions {
   readonly name: string
   readonly leaseMs: number
   readonly beatMs: number
+  readonly keeperMs: number
   readonly lookMs: number
   readonly pollMs: number
   readonly handlerConnectionsMax: number
@@ -30,13 +31,14 @@ export interface ResolvedRunnerOptions {
 export function resolveRunnerOptions(options: RunnerOptions): ResolvedRunnerOptions {
   assertKnown('runner()', options, known)
   const leaseMs = durationIn('lease', options.lease ?? runnerDefaults.leaseMs, 100, 3_600_000)
-  const beatMs = whole('beatMs', options.beatMs ?? Math.min(runnerDefaults.beatMs, Math.floor(leaseMs / 4)), 10, 600_000)
+  const beatMs = whole('beatMs', options.beatMs ?? Math.floor(leaseMs / 4), 10, 900_000)
   if (beatMs * 3 > leaseMs)
     throw new PawlError('PAWL_CONFIG', `beatMs (${beatMs}) must be at most a third of the lease (${leaseMs} ms).`)
   return {
     name: options.name ?? `${hostname()}-${process.pid}`,
     leaseMs,
     beatMs,
+    keeperMs: options.beatMs ?? lookEveryMs(leaseMs),
     lookMs: whole('lookMs', options.lookMs ?? runnerDefaults.lookMs, 10, 600_000),
     pollMs: whole('pollMs', options.pollMs ?? runnerDefaults.pollMs, 10, 600_000),
     handlerConnectionsMax: whole(

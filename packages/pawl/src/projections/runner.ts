@@ -66,7 +66,7 @@ export class ProjectionRunner {
     const watch = new Failures({ logger: config.logger })
     this.#watch = watch
     this.#engine = new Connection(config.database, 'projections', { watch })
-    // A fence that a crash of the server forgets would be given out again, so taking a cursor is never less than durable.
+    // A taking that a crash of the server forgets would leave a holder that does not know it, so it is never less than durable.
     this.#acquirer = new Connection(config.database, 'acquire', { durability: atLeastDurable(config.durability), watch })
     this.#reader = new Connection(config.database, 'log', { watch })
     this.#pool = createPool(config.database, 'handler', handlerConnectionsMax)
@@ -77,7 +77,7 @@ export class ProjectionRunner {
       world,
       acquirer: this.#acquirer,
       definitions: this.#definitions,
-      worker: () => this.#incarnation.id,
+      worker: () => this.#incarnation.holder,
     })
     this.#refreshers = new Refreshers(
       this.#definitions.filter((definition) => definition.kind === 'state'),
@@ -181,10 +181,18 @@ export class ProjectionRunner {
 
   #createIncarnation(): Incarnation {
     const { config } = this.#core
-    const { name, leaseMs, beatMs } = this.#options
+    const { name, leaseMs, beatMs, keeperMs } = this.#options
     return new Incarnation({
       config,
-      worker: { name, leaseMs, beatMs, queues: [], concurrency: this.#options.handlerConnectionsMax, exitWhenBlocked: false },
+      worker: {
+        name,
+        leaseMs,
+        beatMs,
+        keeperMs,
+        queues: [],
+        concurrency: this.#options.handlerConnectionsMax,
+        exitWhenBlocked: false,
+      },
       kinds: this.#definitions.map(kindOf),
       channels: ['pawl_events'],
       board: this.#board,

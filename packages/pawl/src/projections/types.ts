@@ -99,6 +99,7 @@ export interface RunnerOptions {
   readonly name?: string
   /** How long the lease of a hung process lasts. Default 30s. */
   readonly lease?: number | string
+  /** How often the lease is renewed, for tests. Default: every quarter of the lease. */
   readonly beatMs?: number
   /** How often free cursors are looked for. Default 500. */
   readonly lookMs?: number

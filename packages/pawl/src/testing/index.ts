@@ -20,12 +20,19 @@ export async function moveClock(db: Tx, shiftMs: number): Promise<void> {
   )
 }
 
-/** Ends the lease of one incarnation (`worker.id`) now, as if its process had hung: it cannot renew, and the next sweep takes its jobs over. */
+/**
+ * Ends the lease of one incarnation (`worker.id`) and closes it now, as if its process had hung and had not answered: it cannot renew, and the
+ * next sweep takes its jobs over.
+ */
 export async function endLease(db: Tx, worker: number): Promise<void> {
   await db.query(
-    `update pawl.worker
-     set lease_until = pawl.now() - interval '1 second', seen_at = pawl.now() - interval '2 seconds'
-     where tenant = '' and id = $1::integer`,
+    `with closed as (
+       update pawl.worker
+       set lease_until = pawl.now() - interval '1 second', closed_at = pawl.now(), close_reason = 'lease ended'
+       where tenant = '' and id = $1::integer and closed_at is null
+       returning id
+     )
+     delete from pawl.sleeper s using closed c where s.tenant = '' and s.worker = c.id`,
     [worker],
   )
 }

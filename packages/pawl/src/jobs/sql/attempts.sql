@@ -13,4 +13,4 @@ from pawl.job_history h
 where h.tenant = :tenant::text
   and h.id = :id::bigint
   and h.finished_at >= to_timestamp((:id::bigint >> 21) / 1000.0) - interval '2 days'
-order by ended_at, fence
+order by ended_at, attempt

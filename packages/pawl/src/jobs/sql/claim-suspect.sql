@@ -1,14 +1,14 @@
 -- Claims one suspect: a job whose process died while it may have run. The claimer runs nothing else meanwhile.
 -- Locks: one job row, SKIP LOCKED; it waits for nobody.
 -- Plan: job_suspect in order, then a TID scan.
--- No row: no suspect of these kinds waits, or the incarnation's lease ended.
+-- No row: no suspect of these kinds waits, or the incarnation is closed.
 with holder as materialized (
   select w.id, pawl.now() as now
   from pawl.worker w
   where w.tenant = ''
     and w.id = :worker::integer
+    and w.nonce = :nonce::uuid
     and w.closed_at is null
-    and w.lease_until > (select pawl.now())
 ),
 picked as materialized (
   select j.ctid
@@ -24,7 +24,7 @@ picked as materialized (
 )
 update pawl.job j
 set state = 'running',
-  fence = (select nextval('pawl.fence')),
+  fence = (select pawl.next_fence()),
   holder = h.id,
   attempt = j.attempt + 1,
   revision = j.revision + 1,

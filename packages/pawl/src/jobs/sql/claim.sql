@@ -1,14 +1,14 @@
 -- Claims the next ready jobs of a queue for one incarnation, with one new fence for all of them.
 -- Locks: the job rows it takes, SKIP LOCKED; it waits for nobody.
 -- Plan: job_ready in order, then a TID scan. :after_due and :after_id start it behind entries that vacuum cannot remove yet.
--- No row: nothing is ready, or the incarnation's lease ended (a closed or ended incarnation claims nothing).
+-- No row: nothing is ready, or the incarnation is closed. An ended lease does not matter: a take-over closes the incarnation first.
 with holder as materialized (
   select w.id, pawl.now() as now
   from pawl.worker w
   where w.tenant = ''
     and w.id = :worker::integer
+    and w.nonce = :nonce::uuid
     and w.closed_at is null
-    and w.lease_until > (select pawl.now())
 ),
 picked as materialized (
   select j.ctid
@@ -25,7 +25,7 @@ picked as materialized (
 )
 update pawl.job j
 set state = 'running',
-  fence = (select nextval('pawl.fence')),
+  fence = (select pawl.next_fence()),
   holder = h.id,
   attempt = j.attempt + 1,
   revision = j.revision + 1,

@@ -1,5 +1,6 @@
 -- Removes what is past its keep: expired once keys, old evidence, long closed workers, resolved alerts, and sleepers whose worker was
--- closed at the very moment when it lay down. At most :limit of each.
+-- closed at the very moment when it lay down. At most :limit of each. A closed worker that holds something although it was found to hold
+-- nothing (the clock was set forward in between) is shown to the sweeps again.
 -- Locks: those rows, SKIP LOCKED.
 -- Plan: once_expiry and primary keys.
 -- One row: how many rows went.
@@ -40,6 +41,12 @@ sleepers as (
   delete from pawl.sleeper s
   where not exists (select from pawl.worker w where w.tenant = '' and w.id = s.worker and w.closed_at is null)
   returning 1
+),
+stranded as (
+  update pawl.worker w
+  set emptied_at = null
+  where w.emptied_at is not null
+    and exists (select from pawl.job j where j.state = 'running' and j.holder = w.id)
 )
 select (select count(*) from expired) + (select count(*) from evidence) + (select count(*) from workers) + (select count(*) from alerts)
   + (select count(*) from sleepers) as removed

@@ -1,11 +1,11 @@
 -- Gives back what this incarnation holds without knowing it: a claim whose answer was lost. No attempt is burnt.
 -- Locks: those job rows, SKIP LOCKED.
 -- Plan: job_held, then a TID scan. A second test of the state there would let the planner walk job_held instead.
--- Rows: the jobs given back.
+-- Rows: the jobs given back; none also where the incarnation is closed, whose jobs a rescue takes.
 update pawl.job j
 set state = 'ready',
   attempt = j.attempt - 1,
-  fence = nextval('pawl.fence'),
+  fence = pawl.next_fence(),
   revision = j.revision + 1,
   holder = null,
   run_until = null,
@@ -16,6 +16,14 @@ where j.ctid = any (array(
     where k.state = 'running'
       and k.holder = :worker::integer
       and k.id <> all (:known::bigint[])
+      and exists (
+        select
+        from pawl.worker w
+        where w.tenant = ''
+          and w.id = :worker::integer
+          and w.nonce = :nonce::uuid
+          and w.closed_at is null
+      )
     order by k.id
     for update skip locked
   ))

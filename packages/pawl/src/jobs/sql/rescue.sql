@@ -1,14 +1,14 @@
--- Takes the jobs of closed incarnations away from them, at most :limit: each is a suspect now, or dead at its limit of crashes. What
+-- Takes the jobs of these closed incarnations away from them, at most :limit: each is a suspect now, or dead at its limit of crashes. What
 -- an orderly stopped worker left running is simply ready again.
 -- Locks: those job rows, SKIP LOCKED: one that a transaction guards is left for the next round.
 -- Plan: job_held, pawl.worker by primary key, then a TID scan.
 -- Rows: the jobs, with their new state.
 with lost as materialized (
   select j.ctid, j.holder, j.fence, w.close_reason
-  from pawl.job j
-  join pawl.worker w on w.tenant = '' and w.id = j.holder
+  from unnest(:workers::integer[]) g(id)
+  join pawl.worker w on w.tenant = '' and w.id = g.id and w.closed_at is not null
+  join pawl.job j on j.holder = w.id
   where j.state = 'running'
-    and w.closed_at is not null
   order by j.id
   limit :limit::integer
   for update of j skip locked
@@ -20,7 +20,7 @@ changed as (
     crashes = j.crashes + case when l.close_reason = 'stopped' then 0 else 1 end,
     suspect = l.close_reason <> 'stopped' and j.crashes + 1 - j.excused < coalesce(j.max_crashes, :max_crashes::integer),
     last_error = case when l.close_reason = 'stopped' then j.last_error else 'Its worker ' || l.holder || ' ended while it may have run (' || l.close_reason || ')' end,
-    fence = nextval('pawl.fence'),
+    fence = pawl.next_fence(),
     revision = j.revision + 1,
     holder = null,
     run_until = null,

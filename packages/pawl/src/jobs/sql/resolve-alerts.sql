@@ -13,6 +13,7 @@ where a.resolved_at is null
       select
       from pawl.worker w, unnest(w.kinds) k
       where w.tenant = ''
+        and w.emptied_at is null
         and w.closed_at is null
         and (a.subject = k or a.subject in (select format('%s in queue %s', k, q) from unnest(w.queues) q))
     )

@@ -11,7 +11,7 @@ with changed as (
     crashes = case when j.state = 'dead' then 0 else j.crashes end,
     excused = case when j.state = 'dead' then 0 else j.excused end,
     suspect = j.suspect or (j.state = 'dead' and j.crashes > j.excused),
-    fence = nextval('pawl.fence'),
+    fence = pawl.next_fence(),
     revision = j.revision + 1
   where j.tenant = :tenant::text
     and j.id = :id::bigint

@@ -26,7 +26,7 @@ changed as (
     excused = case when g.outcome in ('released', 'snoozed') then j.excused else j.crashes end,
     snoozes = j.snoozes + case when g.outcome = 'snoozed' then 1 else 0 end,
     last_error = coalesce(g.error, j.last_error),
-    fence = nextval('pawl.fence'),
+    fence = pawl.next_fence(),
     revision = j.revision + 1,
     holder = null,
     run_until = null,
@@ -54,7 +54,7 @@ alerted as (
     or o.outcome = 'timed out'
   group by o.tenant, o.kind, o.state = 'dead', case when o.state = 'dead' then 'job.dead' else 'job.timed-out' end,
     case when o.state = 'dead' then 'are dead' else 'timed out' end
-  order by o.tenant, o.kind
+  order by o.tenant, 2, o.kind
   on conflict (tenant, code, subject) where resolved_at is null
   do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message
 )

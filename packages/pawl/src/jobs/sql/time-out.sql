@@ -1,7 +1,7 @@
--- Takes jobs away that ran past their time limit: those whose run_until has passed, and the given ones, which a keeper saw to be overdue
--- while its own main thread was blocked. Counted as an attempt; retried with the default backoff, or dead.
+-- Takes jobs away that ran past their time limit: those of the given holders whose run_until has passed, and the given ones, which a keeper
+-- saw to be overdue while its own main thread was blocked. Counted as an attempt; retried with the default backoff, or dead.
 -- Locks: those job rows, SKIP LOCKED.
--- Plan: job_held, then a TID scan.
+-- Plan: job_held, then a TID scan. :after starts it behind entries that vacuum cannot remove yet.
 -- Rows: the jobs, with their new state.
 with clock as materialized (
   select pawl.now() as now
@@ -9,13 +9,33 @@ with clock as materialized (
 overdue as materialized (
   select j.ctid, j.fence, j.holder, least(3600, power(2, least(j.attempt, 16))) * random() * interval '1 second' as delay
   from pawl.job j
-  where j.state = 'running'
+  where j.ctid = any (array(
+      (
+        select f.ctid
+        from unnest(:holders::integer[]) h(id)
+        cross join lateral (
+          select k.ctid
+          from pawl.job k
+          where k.state = 'running'
+            and k.holder = h.id
+            and k.run_until < (select c.now from clock c)
+            and k.run_until >= :after::timestamptz
+          limit :limit::integer
+        ) f
+        limit :limit::integer
+      )
+      union all
+      select k.ctid
+      from unnest(:ids::bigint[], :fences::bigint[]) as u(id, fence)
+      join pawl.job k on k.holder = :worker::integer and k.id = u.id and k.fence = u.fence
+      where k.state = 'running'
+    ))
+    -- Tested again in the row as it is once it is locked.
     and (
       j.run_until < (select c.now from clock c)
-      or (j.holder = :worker::integer and (j.id, j.fence) in (select u.id, u.fence from unnest(:ids::bigint[], :fences::bigint[]) as u(id, fence)))
+      or (j.id, j.fence) in (select u.id, u.fence from unnest(:ids::bigint[], :fences::bigint[]) as u(id, fence))
     )
   order by j.id
-  limit :limit::integer
   for update skip locked
 ),
 changed as (
@@ -26,7 +46,7 @@ changed as (
     suspect = false,
     excused = j.crashes,
     last_error = 'It ran past its time limit',
-    fence = nextval('pawl.fence'),
+    fence = pawl.next_fence(),
     revision = j.revision + 1,
     holder = null,
     run_until = null,
@@ -47,8 +67,8 @@ alerted as (
   select o.tenant, case when o.state = 'dead' then 'job.dead' else 'job.timed-out' end, o.kind,
     format('%s job(s) of kind %s ran past their time limit; the last is %s', count(*), o.kind, max(o.id)), count(*)
   from changed o
-  group by o.tenant, o.kind, o.state = 'dead'
-  order by o.tenant, o.kind
+  group by o.tenant, 2, o.kind
+  order by o.tenant, 2, o.kind
   on conflict (tenant, code, subject) where resolved_at is null
   do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message
 )

@@ -1,12 +1,14 @@
 -- Raises an alert for each kind that waits at the front of a queue although no open worker takes it from there: nobody defines it, or
 -- whoever does works other queues.
 -- Locks: the alert rows, by key.
--- Plan: job_ready and job_suspect, the first :depth entries of each queue in turn: what nobody claims gathers there.
+-- Plan: job_ready and job_suspect, the first :depth entries of each queue in turn: what nobody claims gathers
+-- there. :after starts it behind entries that vacuum cannot remove yet.
 -- Rows: the subjects of the alerts: the kind, with the queue if it is that which is wrong.
 with taken as materialized (
   select distinct q as queue, k as kind
   from pawl.worker w, unnest(w.queues) q, unnest(w.kinds) k
   where w.tenant = ''
+    and w.emptied_at is null
     and w.closed_at is null
 ),
 front as materialized (
@@ -19,6 +21,7 @@ front as materialized (
       where j.queue = q
         and j.state = 'ready'
         and not j.suspect
+        and j.due > :after::timestamptz
       order by j.due, j.id
       limit :depth::integer
     )
@@ -29,6 +32,7 @@ front as materialized (
       where j.queue = q
         and j.state = 'ready'
         and j.suspect
+        and j.due > :after::timestamptz
       order by j.due, j.id
       limit :depth::integer
     )

@@ -1,4 +1,4 @@
--- Takes cursors that nobody living holds, each under a new fence. Whoever held one before is refused from now on. One that this process took
+-- Takes cursors whose holder is closed or that have none, each under a new fence. Whoever held one before is refused from now on. One that this process took
 -- without getting the answer is among them: its fence is none that the process knows. A process that died had many cursors: the first crash makes
 -- the next holder careful, and only those count on that end while the next event is tried alone. Where there is nothing to do none does.
 -- Locks: their rows, SKIP LOCKED: one whose former holder still has a transaction open is taken at a later look.
@@ -40,7 +40,6 @@ with free as materialized (
         where w.tenant = ''
           and w.id = c.holder
           and w.closed_at is null
-          and w.lease_until > pawl.now()
       )
     )
     and exists (
@@ -48,8 +47,8 @@ with free as materialized (
       from pawl.worker m
       where m.tenant = ''
         and m.id = :worker::integer
+        and m.nonce = :nonce::uuid
         and m.closed_at is null
-        and m.lease_until > pawl.now()
     )
   order by c.shard
   limit :limit::integer
@@ -57,7 +56,7 @@ with free as materialized (
 )
 update pawl.cursor c
 set holder = :worker::integer,
-  fence = nextval('pawl.fence'),
+  fence = pawl.next_fence(),
   crashes = c.crashes + f.is_crash::integer
 from free f
 where c.tenant = f.tenant

@@ -1,8 +1,15 @@
 -- What of this process's definitions is held here, what is free, and how many living processes share it. A cursor that this process took without
 -- getting the answer has a fence that it does not know: it is free, and not held here.
 -- Locks: none.
--- Plan: cursor_pkey, worker_pkey, and the few rows of open workers.
+-- Plan: cursor_pkey, worker_live.
 -- Rows: one per definition that has cursors.
+with open as materialized (
+  select w.id, w.kinds
+  from pawl.worker w
+  where w.tenant = ''
+    and w.emptied_at is null
+    and w.closed_at is null
+)
 select d.n::integer as definition,
   count(*)::integer as shards,
   count(*) filter (where c.holder = :worker::integer and c.fence = any (:fences::bigint[]))::integer as mine,
@@ -12,13 +19,10 @@ select d.n::integer as definition,
   )::integer as free,
   (
     select count(*)::integer
-    from pawl.worker p
-    where p.tenant = ''
-      and p.closed_at is null
-      and p.lease_until > pawl.now()
-      and p.kinds @> array[d.kind]
+    from open p
+    where p.kinds @> array[d.kind]
   ) as peers
 from unnest(:tenants::text[], :names::text[], :generations::integer[], :kinds::text[]) with ordinality as d(tenant, name, generation, kind, n)
 join pawl.cursor c on c.tenant = d.tenant and c.name = d.name and c.generation = d.generation
-left join pawl.worker w on w.tenant = '' and w.id = c.holder and w.closed_at is null and w.lease_until > pawl.now()
+left join open w on w.id = c.holder
 group by d.n, d.kind

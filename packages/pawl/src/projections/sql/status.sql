@@ -25,7 +25,7 @@ select c.tenant, c.name, c.kind, c.generation, p.live_generation = c.generation 
 from pawl.projection p
 join pawl.cursor c on c.tenant = p.tenant and c.name = p.name
 join pawl.sequencer s on s.tenant = ''
-left join pawl.worker w on w.tenant = '' and w.id = c.holder and w.closed_at is null and w.lease_until > pawl.now()
+left join pawl.worker w on w.tenant = '' and w.id = c.holder and w.closed_at is null
 where p.tenant = :tenant::text
   and (:name::text is null or p.name = :name::text)
 order by c.name, c.generation, c.shard

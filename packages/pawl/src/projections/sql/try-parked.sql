@@ -14,7 +14,7 @@ set tried_at = :position::bigint,
         and w.id = k.tried_by
         and w.id <> :worker::integer
         and w.close_reason is distinct from 'stopped'
-        and (w.closed_at is not null or w.lease_until <= pawl.now())
+        and w.closed_at is not null
     ) then k.crashes + 1
     else k.crashes
   end

@@ -4,7 +4,7 @@
 -- One row: its id and its baseline.
 insert into pawl.submission (tenant, record_set, scope_id, origin, state, fence, baseline, baseline_number, baseline_live, schema_version, missing_policy,
   format, name, submitted_by, rebased_from, expires_at)
-select s.tenant, s.record_set, s.id, :origin::text, 'uploading', nextval('pawl.fence'), s.revision, s.committed, s.live, :schema_version::integer,
+select s.tenant, s.record_set, s.id, :origin::text, 'uploading', pawl.next_fence(), s.revision, s.committed, s.live, :schema_version::integer,
   :missing_policy::text, :format::text, left(:name::text, 500), left(:submitted_by::text, 500), :rebased_from::bigint,
   pawl.now() + :keep_ms::bigint * interval '1 millisecond'
 from pawl.record_scope s

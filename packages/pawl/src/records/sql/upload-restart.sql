@@ -5,7 +5,7 @@
 update pawl.submission u
 set state = 'uploading',
   revision = u.revision + 1,
-  fence = nextval('pawl.fence'),
+  fence = pawl.next_fence(),
   baseline = s.revision,
   baseline_number = s.committed,
   baseline_live = s.live,

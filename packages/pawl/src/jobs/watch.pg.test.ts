@@ -1,0 +1,307 @@
+// The watch over other incarnations: nobody is closed who was not asked, and nobody who answers.
+
+import { moveClock } from 'pawl/testing'
+import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
+import { Connection } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
+import { type Holder, leaseStatements, lockClass } from '../kernel/lease.ts'
+import { Fetcher } from './fetcher.ts'
+import type { KeeperMessage } from './keeper.ts'
+import { defineKind } from './kinds.ts'
+import { Trouble, Watch } from './watch.ts'
+
+const kinds = [defineKind('work', { run: () => undefined }), defineKind('other', { run: () => undefined })]
+
+let db: TestDatabase
+let connection: Connection
+let nowMs: number
+let messages: KeeperMessage[]
+beforeEach(async () => {
+  db = await createDatabase()
+  connection = new Connection(db.pawl().config.database, 'test')
+  messages = []
+  // The watcher's clock stands still, so a slow machine is no trouble; tests move it.
+  nowMs = 1_000_000
+  vi.spyOn(performance, 'now').mockImplementation(() => nowMs)
+})
+afterEach(async () => {
+  vi.restoreAllMocks()
+  await connection.close()
+  await db.drop()
+})
+
+interface Watcher {
+  readonly trouble: Trouble
+  /** A look at all others and the sweep that follows. */
+  turn(): Promise<void>
+}
+
+async function watcher(): Promise<Watcher> {
+  const trouble = new Trouble()
+  const tell = (message: KeeperMessage) => void messages.push(message)
+  const watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell }, trouble)
+  const self = await openIncarnation(connection, { name: 'watcher' })
+  return {
+    trouble,
+    async turn() {
+      await connection.run(leaseStatements.beat, { ...asHolder(self), lease_ms: 3_600_000 })
+      expect(await watch.look(connection, self)).toBe('open')
+      await watch.sweep()
+    },
+  }
+}
+
+interface Row {
+  readonly asked_by: string | null
+  readonly close_reason: string | null
+}
+
+async function row({ id }: Holder): Promise<Row> {
+  return (await db.query<Row>('select asked_by, close_reason from pawl.worker where id = $1', [id]))[0]!
+}
+
+async function endLeaseOf({ id }: Holder): Promise<void> {
+  await db.query("update pawl.worker set lease_until = pawl.now() - interval '1 second' where id = $1", [id])
+}
+
+const answer = (holder: Holder) => connection.run(leaseStatements.beat, { ...asHolder(holder), lease_ms: 3_600_000 })
+
+test('[K2] an ended lease is asked about first, and closed when nobody answers', async () => {
+  const watch = await watcher()
+  const silent = await openIncarnation(connection)
+  await db.query("select pawl.enqueue('work')")
+  const [job] = await new Fetcher(connection, 10_000).claim(silent, 'default', kinds, 1)
+  await watch.turn()
+  expect(await row(silent)).toEqual({ asked_by: null, close_reason: null })
+  await endLeaseOf(silent)
+  await watch.turn()
+  const asked = await row(silent)
+  expect(asked).toEqual({ asked_by: expect.any(String), close_reason: null })
+  nowMs += 999
+  await watch.turn()
+  expect(await row(silent)).toEqual(asked)
+  nowMs += 1
+  await watch.turn()
+  expect(await row(silent)).toMatchObject({ close_reason: 'lease ended' })
+  expect(await db.query('select state, crashes from pawl.job')).toEqual([{ state: 'ready', crashes: 1 }])
+  expect(messages).toMatchObject([
+    { type: 'closed', workers: [{ id: silent.id, reason: 'lease ended' }] },
+    { type: 'rescued', jobs: [{ id: job!.id }] },
+  ])
+  expect(await answer(silent)).toEqual([])
+})
+
+test('[K2] an ended lease whose holder answers in time stays open', async () => {
+  const watch = await watcher()
+  const slow = await openIncarnation(connection)
+  for (let round = 0; round < 3; round++) {
+    await endLeaseOf(slow)
+    await watch.turn()
+    expect(await connection.run(leaseStatements.look, asHolder(slow))).toEqual([{ is_asked: true }])
+    expect(await answer(slow)).toHaveLength(1)
+    expect(await connection.run(leaseStatements.look, asHolder(slow))).toEqual([{ is_asked: false }])
+    nowMs += 60_000
+    await watch.turn()
+    expect(await row(slow)).toEqual({ asked_by: null, close_reason: null })
+  }
+})
+
+test('[K2] an answer and a new question before the next look start the wait again', async () => {
+  const watch = await watcher()
+  const slow = await openIncarnation(connection)
+  await endLeaseOf(slow)
+  await watch.turn()
+  await answer(slow)
+  const other = '11111111-1111-4111-8111-111111111111'
+  expect(await connection.run(leaseStatements.ask, { workers: `{${slow.id}}`, question: other })).toHaveLength(1)
+  await endLeaseOf(slow)
+  nowMs += 60_000
+  await watch.turn()
+  expect(await row(slow)).toEqual({ asked_by: other, close_reason: null })
+})
+
+test('[K2] a free liveness lock is asked about, and closes only who had taken it', async () => {
+  const watch = await watcher()
+  const [dead, starting, alive] = [
+    await openIncarnation(connection),
+    await openIncarnation(connection),
+    await openIncarnation(connection),
+  ]
+  for (const holder of [dead, alive]) await connection.run(leaseStatements.lock, asHolder(holder))
+  const session = await db.pool.connect()
+  try {
+    await session.query('select pg_advisory_lock($1::integer, $2::integer)', [lockClass, alive.id])
+    await watch.turn()
+    nowMs += 1000
+    await watch.turn()
+    expect(await row(dead)).toMatchObject({ close_reason: 'process died' })
+    for (const holder of [starting, alive]) expect(await row(holder)).toEqual({ asked_by: null, close_reason: null })
+  } finally {
+    session.release(true)
+  }
+})
+
+test('[K2] a lock that is taken again before the close saves its holder', async () => {
+  const watch = await watcher()
+  const cut = await openIncarnation(connection)
+  await connection.run(leaseStatements.lock, asHolder(cut))
+  await watch.turn()
+  expect(await row(cut)).toMatchObject({ asked_by: expect.any(String) })
+  const session = await db.pool.connect()
+  try {
+    await session.query('select pg_advisory_lock($1::integer, $2::integer)', [lockClass, cut.id])
+    nowMs += 60_000
+    await watch.turn()
+    expect(await row(cut)).toMatchObject({ close_reason: null })
+  } finally {
+    session.release(true)
+  }
+})
+
+test('[K2] a question of another watcher closes nobody until it is old and asked again', async () => {
+  const [first, second] = [await watcher(), await watcher()]
+  const silent = await openIncarnation(connection)
+  await endLeaseOf(silent)
+  await first.turn()
+  const asked = await row(silent)
+  nowMs += 60_000
+  await second.turn()
+  expect(await row(silent)).toEqual(asked)
+  // Its asker died: by the clock of the database its question is old.
+  await moveClock(db.pool, 16_000)
+  await second.turn()
+  const again = await row(silent)
+  expect(again.asked_by).not.toBe(asked.asked_by)
+  // The first, alive after all, has lost its question.
+  await first.turn()
+  expect(await row(silent)).toEqual(again)
+  nowMs += 1000
+  await second.turn()
+  expect(await row(silent)).toMatchObject({ close_reason: 'lease ended' })
+})
+
+test('[K15] a watcher that had trouble itself gives ten times as long to answer', async () => {
+  const watch = await watcher()
+  const silent = await openIncarnation(connection)
+  await endLeaseOf(silent)
+  await watch.turn()
+  watch.trouble.note()
+  nowMs += 9999
+  await watch.turn()
+  expect(await row(silent)).toMatchObject({ close_reason: null })
+  nowMs += 1
+  await watch.turn()
+  expect(await row(silent)).toMatchObject({ close_reason: 'lease ended' })
+})
+
+test('[K15] a statement that fails or takes half a second is trouble for ten', async () => {
+  const trouble = new Trouble()
+  const failing = statement(import.meta.url, 'settled')
+  const look = asHolder({ id: 1, nonce: '11111111-1111-4111-8111-111111111111' })
+  await trouble.run(connection, leaseStatements.look, look)
+  expect(trouble.isRecent).toBe(false)
+  await expect(trouble.run(connection, failing, { tenant: '', id: 'none', fence: 0 })).rejects.toThrow()
+  expect(trouble.isRecent).toBe(true)
+  nowMs += 10_000
+  expect(trouble.isRecent).toBe(false)
+  const running = trouble.run(connection, leaseStatements.look, look)
+  nowMs += 501
+  await running
+  expect(trouble.isRecent).toBe(true)
+})
+
+test('[K4] a clock set back leaves a dead worker no longer lease', async () => {
+  const watch = await watcher()
+  const silent = await openIncarnation(connection)
+  await moveClock(db.pool, -3_600_000)
+  await watch.turn()
+  nowMs += 1000
+  await watch.turn()
+  expect(await row(silent)).toMatchObject({ close_reason: 'lease ended' })
+})
+
+test('a closing passes over a worker whose row is locked', async () => {
+  const watch = await watcher()
+  const [locked, silent] = [await openIncarnation(connection), await openIncarnation(connection)]
+  for (const holder of [locked, silent]) await endLeaseOf(holder)
+  await watch.turn()
+  const client = await db.pool.connect()
+  await client.query('begin')
+  await client.query('select from pawl.worker where id = $1 for update', [locked.id])
+  nowMs += 1000
+  await watch.turn()
+  expect(await row(silent)).toMatchObject({ close_reason: 'lease ended' })
+  expect(await row(locked)).toMatchObject({ close_reason: null })
+  await client.query('rollback')
+  client.release()
+  await watch.turn()
+  expect(await row(locked)).toMatchObject({ close_reason: 'lease ended' })
+})
+
+test('a claim that commits after the closing of its incarnation is rescued', async () => {
+  const watch = await watcher()
+  const silent = await openIncarnation(connection)
+  await db.query("select pawl.enqueue('work')")
+  await connection.run(leaseStatements.close, { ...asHolder(silent), reason: 'process died' })
+  await watch.turn()
+  await db.query("update pawl.job set state = 'running', holder = $1, run_until = 'infinity', attempt = 1", [silent.id])
+  await watch.turn()
+  expect(await db.query('select state, crashes from pawl.job')).toEqual([{ state: 'ready', crashes: 1 }])
+  // Long after, it is passed over.
+  await moveClock(db.pool, 121_000)
+  await watch.turn()
+  expect(await db.query('select emptied_at is not null as emptied from pawl.worker where id = $1', [silent.id])).toEqual([
+    { emptied: true },
+  ])
+})
+
+test('alerts of one sweep are raised in the order of their key', async () => {
+  const watch = await watcher()
+  const holder = await openIncarnation(connection)
+  await db.query(
+    `select pawl.enqueue(k, max_attempts => a) from (values ('work', 1), ('work', 5), ('other', 1), ('other', 5)) v(k, a)`,
+  )
+  await new Fetcher(connection, 10_000).claim(holder, 'default', kinds, 10)
+  await db.query("update pawl.job set run_until = pawl.now() - interval '1 second'")
+  await watch.turn()
+  expect(await db.query('select code, subject from pawl.alert order by id')).toEqual([
+    { code: 'job.dead', subject: 'other' },
+    { code: 'job.dead', subject: 'work' },
+    { code: 'job.timed-out', subject: 'other' },
+    { code: 'job.timed-out', subject: 'work' },
+  ])
+})
+
+test('with k workers open each watches every k/2-th look', async () => {
+  const self = await openIncarnation(connection)
+  for (let n = 1; n < 20; n++) await openIncarnation(connection)
+  const watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell: () => undefined }, new Trouble())
+  expect(watch.isTurn()).toBe(true)
+  let watched = 0
+  for (let look = 0; look < 200; look++) {
+    if (!watch.isTurn()) continue
+    watched++
+    await watch.look(connection, self)
+    await watch.sweep()
+  }
+  expect(watched).toBeGreaterThan(12)
+  expect(watched).toBeLessThan(30)
+})
+
+test('one turn promotes everything that is due, and nothing else', async () => {
+  const watch = await watcher()
+  const payloads = (count: number) => `(select jsonb_agg(n) from generate_series(1, ${count}) n)`
+  await db.query(`select count(*) from pawl.enqueue_many('', 'default', 'work', ${payloads(2500)}, p_delay_ms => 60000)`)
+  await db.query(`select count(*) from pawl.enqueue_many('', 'default', 'work', ${payloads(1)}, p_delay_ms => 120000)`)
+  await watch.turn()
+  expect(await db.query("select count(*)::integer as n from pawl.job where state = 'ready'")).toEqual([{ n: 0 }])
+  await moveClock(db.pool, 61_000)
+  await watch.turn()
+  expect(await db.query('select state, count(*)::integer as n from pawl.job group by state order by state')).toEqual([
+    { state: 'ready', n: 2500 },
+    { state: 'scheduled', n: 1 },
+  ])
+  expect(messages.map(({ type }) => type)).toEqual(['promoted', 'promoted', 'promoted'])
+})

@@ -1,0 +1,273 @@
+// The watch over other incarnations, in every keeper thread: every k-th look at the own row looks at all others too, and a sweep does what
+// that look found. About four a second whatever the number of workers; no holder is elected that could stop.
+
+import { randomUUID } from 'node:crypto'
+import type { Connection } from '../db/driver.ts'
+import { numbersLiteral, type Parameter, type Statement, statement, textsLiteral } from '../db/statement.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import { answerWithinMs, type Holder, leaseStatements, lockClass } from '../kernel/lease.ts'
+import { probe } from '../kernel/probe.ts'
+import type { KeeperMessage, SweptJob } from './keeper.ts'
+import { ScanStart } from './scan-start.ts'
+
+const watchStatement = statement(import.meta.url, 'watch')
+const rescueStatement = statement(import.meta.url, 'rescue')
+const timeOutStatement = statement(import.meta.url, 'time-out')
+const promoteStatement = statement(import.meta.url, 'promote')
+
+const slowStatementMs = 500
+const troubleLastsMs = 10_000
+const batchMax = 1000
+/** Times k, as all others: about one sweep in a second looks for jobs past their time limit. */
+const timeOutEveryMs = 2500
+const promoteEveryMsMin = 50
+const fullScanEveryMs = 10_000
+
+interface SilentWorker {
+  readonly id: number
+  /** Null: nobody asks. */
+  readonly question: string | null
+  readonly mayAsk: boolean
+  readonly lookMs: number
+  readonly reason: string
+}
+
+interface WatchRow {
+  readonly is_turn: boolean
+  readonly mine: 'open' | 'asked' | null
+  readonly open: readonly number[] | null
+  readonly silent: readonly SilentWorker[] | null
+  readonly lost: readonly number[] | null
+  readonly emptied: readonly number[] | null
+  readonly next_ms: number | null
+  readonly reached: string
+}
+
+interface PromotedRow {
+  readonly promoted: number
+  readonly last_run_at: string | null
+  readonly last_id: string | null
+  readonly next_ms: number | null
+}
+
+export interface WatchOptions {
+  readonly sweeps: Connection
+  readonly maxAttempts: number
+  readonly maxCrashes: number
+  readonly tell: (message: KeeperMessage) => void
+}
+
+/** Whether this process had trouble with the database a moment ago. Then all others may have it too, and get more time to answer. */
+export class Trouble {
+  #lastMs = Number.NEGATIVE_INFINITY
+
+  note(): void {
+    this.#lastMs = monotonicMs()
+  }
+
+  get isRecent(): boolean {
+    return monotonicMs() - this.#lastMs < troubleLastsMs
+  }
+
+  /** A statement that fails or takes long is trouble. */
+  async run<Row>(connection: Connection, sent: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
+    const startedMs = monotonicMs()
+    try {
+      return await connection.run<Row>(sent, values)
+    } catch (error) {
+      this.note()
+      throw error
+    } finally {
+      if (monotonicMs() - startedMs > slowStatementMs) this.note()
+    }
+  }
+}
+
+export class Watch {
+  readonly #options: WatchOptions
+  readonly #trouble: Trouble
+  readonly #scheduled = new ScanStart()
+  readonly #held = new ScanStart()
+  /** Questions of this watch that are not answered yet: when each was asked, and how often those that it asked look. */
+  readonly #asked = new Map<string, { readonly askedMs: number; readonly lookMs: number }>()
+  #looksLeft = 0
+  #k = 1
+  #found: WatchRow | undefined
+  #isSweeping = false
+  #lastTimeOutMs = Number.NEGATIVE_INFINITY
+  #promoteAtMs = Number.POSITIVE_INFINITY
+  #scheduledAfter = '-infinity'
+
+  constructor(options: WatchOptions, trouble: Trouble) {
+    this.#options = options
+    this.#trouble = trouble
+  }
+
+  /** Counts a look at the own row, and says whether this one is also a watch: every k-th, and when a question has waited long enough. */
+  isTurn(): boolean {
+    this.#looksLeft--
+    if (this.#isSweeping) return false
+    return this.#looksLeft <= 0 || [...this.#asked.keys()].some((question) => this.#isUnanswered(question))
+  }
+
+  /** Says how the own incarnation is, and keeps for the sweep what else it saw. */
+  async look(connection: Connection, worker: Holder): Promise<WatchRow['mine']> {
+    let mine: WatchRow['mine'] = null
+    const found = await this.#scheduled.scan(async (after) => {
+      const [row] = await this.#trouble.run<WatchRow>(connection, watchStatement, {
+        worker: worker.id,
+        nonce: worker.nonce,
+        lock_class: lockClass,
+        after,
+      })
+      mine = row!.mine
+      return row!.is_turn ? { ...row!, after } : undefined
+    }, this.#fullScanEveryMs)
+    if (found !== undefined) {
+      this.#found = found
+      this.#scheduledAfter = found.after
+      this.#k = Math.max(1, (found.open ?? []).length / 2)
+    }
+    this.#looksLeft = Math.max(1, Math.round(this.#k * (0.75 + Math.random() / 2)))
+    return mine
+  }
+
+  /** All workers together scan in full about once in ten seconds. */
+  get #fullScanEveryMs(): number {
+    return fullScanEveryMs * 2 * this.#k
+  }
+
+  /** How long until a scheduled job is due, as far as the last look knows. */
+  get promoteInMs(): number {
+    return Math.max(0, this.#promoteAtMs - monotonicMs())
+  }
+
+  /** Does what the last look found, or only promotes where there was none since. */
+  async sweep(): Promise<void> {
+    const found = this.#found
+    this.#found = undefined
+    this.#isSweeping = true
+    try {
+      if (found === undefined) {
+        if (this.promoteInMs === 0) await this.promote()
+        return
+      }
+      await this.#close(found)
+      await this.#ask(found)
+      if (found.lost !== null) await this.rescue(found.lost)
+      if (found.emptied !== null) await this.#run(leaseStatements.empty, { workers: numbersLiteral(found.emptied) })
+      await this.#timeOutHeld(found)
+      this.#dueIn(found.next_ms)
+      if (found.next_ms !== null && found.next_ms <= 0) await this.promote()
+    } finally {
+      this.#isSweeping = false
+    }
+  }
+
+  #run<Row>(sent: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
+    return this.#trouble.run<Row>(this.#options.sweeps, sent, values)
+  }
+
+  /** Closes those that are silent still and whose question, one of ours, has waited long enough by our own clock. */
+  async #close({ silent }: WatchRow): Promise<void> {
+    this.#forgetAnswered(silent ?? [])
+    const unanswered = (silent ?? []).filter(({ question }) => question !== null && this.#isUnanswered(question))
+    if (unanswered.length === 0) return
+    const closed = await this.#run<{ id: number; reason: string }>(leaseStatements.closeDead, {
+      workers: numbersLiteral(unanswered.map(({ id }) => id)),
+      questions: textsLiteral(unanswered.map(({ question }) => question)),
+      reasons: textsLiteral(unanswered.map(({ reason }) => reason)),
+    })
+    if (closed.length === 0) return
+    if (probe.on) await probe.hit('keeper.rescue.closed', closed)
+    this.#options.tell({ type: 'closed', workers: closed })
+    await this.rescue(closed.map(({ id }) => id))
+  }
+
+  #isUnanswered(question: string): boolean {
+    const asked = this.#asked.get(question)
+    return asked !== undefined && monotonicMs() - asked.askedMs >= answerWithinMs(asked.lookMs, this.#trouble.isRecent)
+  }
+
+  #forgetAnswered(silent: readonly SilentWorker[]): void {
+    const standing = new Set(silent.map(({ question }) => question))
+    for (const question of this.#asked.keys()) if (!standing.has(question)) this.#asked.delete(question)
+  }
+
+  /** A question whose sending was not confirmed is not ours to act on: it is asked again by anybody when it is old. */
+  async #ask({ silent }: WatchRow): Promise<void> {
+    const workers = (silent ?? []).filter(({ mayAsk }) => mayAsk)
+    if (workers.length === 0) return
+    const question = randomUUID()
+    const asked = await this.#run<{ id: number }>(leaseStatements.ask, {
+      workers: numbersLiteral(workers.map(({ id }) => id)),
+      question,
+    })
+    if (asked.length === 0) return
+    this.#asked.set(question, { askedMs: monotonicMs(), lookMs: Math.max(...workers.map(({ lookMs }) => lookMs)) })
+    if (probe.on) await probe.hit('keeper.asked', asked)
+  }
+
+  /** Rows that are locked just now are found again by the next look. */
+  async rescue(workers: readonly number[]): Promise<void> {
+    for (;;) {
+      const jobs = await this.#run<SweptJob>(rescueStatement, {
+        workers: numbersLiteral(workers),
+        limit: batchMax,
+        max_crashes: this.#options.maxCrashes,
+      })
+      if (probe.on && jobs.length > 0) await probe.hit('keeper.rescue.after', jobs)
+      if (jobs.length > 0) this.#options.tell({ type: 'rescued', jobs })
+      if (jobs.length < batchMax) return
+    }
+  }
+
+  async #timeOutHeld({ open, lost, reached }: WatchRow): Promise<void> {
+    if (monotonicMs() - this.#lastTimeOutMs < timeOutEveryMs * this.#k) return
+    this.#lastTimeOutMs = monotonicMs()
+    await this.#held.scan(async (after) => {
+      await this.timeOut({ holders: [...(open ?? []), ...(lost ?? [])], after })
+      return { reached }
+    }, this.#fullScanEveryMs)
+  }
+
+  /** Takes away what ran past its time limit, and the given jobs, which block their own process. */
+  async timeOut(what: {
+    readonly holders?: readonly number[]
+    readonly after?: string
+    readonly worker?: number
+    readonly jobs?: readonly { readonly id: string; readonly fence: string }[]
+  }): Promise<void> {
+    const { holders = [], after = '-infinity', worker = 0, jobs: given = [] } = what
+    const jobs = await this.#run<SweptJob>(timeOutStatement, {
+      holders: numbersLiteral(holders),
+      after,
+      worker,
+      ids: numbersLiteral(given.map(({ id }) => id)),
+      fences: numbersLiteral(given.map(({ fence }) => fence)),
+      limit: batchMax,
+      max_attempts: this.#options.maxAttempts,
+    })
+    if (jobs.length > 0) this.#options.tell({ type: 'timed out', jobs })
+  }
+
+  async promote(): Promise<void> {
+    let after = { run_at: this.#scheduledAfter, id: '0' }
+    for (;;) {
+      const [row] = await this.#run<PromotedRow>(promoteStatement, {
+        lock_class: lockClass,
+        limit: batchMax,
+        after_run_at: after.run_at,
+        after_id: after.id,
+      })
+      if (row!.promoted > 0) this.#options.tell({ type: 'promoted' })
+      this.#dueIn(row!.next_ms)
+      if (row!.promoted < batchMax) return
+      after = { run_at: row!.last_run_at!, id: row!.last_id! }
+    }
+  }
+
+  #dueIn(ms: number | null): void {
+    this.#promoteAtMs = ms === null ? Number.POSITIVE_INFINITY : monotonicMs() + Math.max(ms + 1, promoteEveryMsMin * this.#k)
+  }
+}

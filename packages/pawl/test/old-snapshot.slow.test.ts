@@ -1,0 +1,212 @@
+// An hour of beats and delayed jobs while a stranger's snapshot stays open. Vacuum can remove nothing, so every periodic statement meets what
+// the hour left behind: dead versions of each worker's row, and dead entries at the front of each index of jobs.
+
+import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { Connection } from '../src/db/driver.ts'
+import { bind, numbersLiteral, type Parameter, type Statement, statement } from '../src/db/statement.ts'
+import { Fetcher } from '../src/jobs/fetcher.ts'
+import { defineKind } from '../src/jobs/kinds.ts'
+import { lookForUnknownKinds, resolveDeadAlerts, unworkedQueues } from '../src/jobs/maintenance.ts'
+import { ScanStart } from '../src/jobs/scan-start.ts'
+import { Trouble, Watch } from '../src/jobs/watch.ts'
+import { type Holder, leaseStatements } from '../src/kernel/lease.ts'
+import { createDatabase, type TestDatabase, until } from './support/database.ts'
+import { asHolder, openIncarnation } from './support/incarnation.ts'
+
+const workersCount = 20
+const leaseMs = 30_000
+const beatMs = leaseMs / 4
+const minutes = 60
+const jobsPerMinute = 1700
+const kinds = ['email', 'report'].map((name) => defineKind(name, { run: () => undefined }))
+const jobsModule = new URL('../src/jobs/any.ts', import.meta.url).href
+const settle = statement(jobsModule, 'settle')
+const projectionsLook = statement(new URL('../src/projections/any.ts', import.meta.url).href, 'look')
+
+interface Sent {
+  readonly statement: Statement
+  readonly values: Readonly<Record<string, Parameter>>
+}
+
+/** Remembers what the engine sent last, with its values: that is what is measured. */
+class Recorder extends Connection {
+  readonly sent = new Map<string, Sent>()
+
+  override run<Row>(sent: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
+    this.sent.set(sent.name, { statement: sent, values })
+    return super.run<Row>(sent, values)
+  }
+}
+
+let db: TestDatabase
+let connection: Recorder
+let skewMs = 0
+beforeEach(async () => {
+  const now = performance.now.bind(performance)
+  vi.spyOn(performance, 'now').mockImplementation(() => now() + skewMs)
+  db = await createDatabase()
+  connection = new Recorder(db.pawl().config.database, 'test')
+  // A clock without rows: moving it leaves nothing behind.
+  await db.query('create sequence public.shift minvalue 0 start 0')
+  await db.query(`create or replace function pawl.now() returns timestamptz language sql volatile as
+    'select clock_timestamp() + (select last_value from public.shift) * interval ''1 millisecond'''`)
+})
+afterEach(async () => {
+  vi.restoreAllMocks()
+  await connection.close()
+  await db.drop()
+})
+
+/** Each periodic statement once, as the engine sends it when there is nothing to do. */
+class Periodic {
+  readonly #workers: readonly Holder[]
+  readonly #watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell: () => undefined }, new Trouble())
+  readonly #fetcher = new Fetcher(connection, 10_000)
+  readonly #unknownKinds = new ScanStart()
+
+  constructor(workers: readonly Holder[]) {
+    this.#workers = workers
+  }
+
+  async run(): Promise<void> {
+    const [self] = this.#workers as [Holder]
+    await connection.run(leaseStatements.look, asHolder(self))
+    await connection.run(leaseStatements.beat, { ...asHolder(self), lease_ms: leaseMs })
+    await this.#watch.look(connection, self)
+    await this.#watch.sweep()
+    await this.#watch.promote()
+    await this.#fetcher.claim(self, 'default', kinds, 100)
+    await this.#unknownKinds.scan(async (after) => {
+      await lookForUnknownKinds(connection, ['default'], 10_000, { after })
+      const [row] = await connection.query<{ reached: string }>("select (pawl.now() - interval '1 minute')::text as reached")
+      return row!
+    }, 60_000)
+    await unworkedQueues(connection)
+    await resolveDeadAlerts(connection)
+    await connection.run(projectionsLook, {
+      worker: self.id,
+      fences: '{}',
+      tenants: '{""}',
+      names: '{none}',
+      generations: '{1}',
+      kinds: '{none}',
+    })
+  }
+
+  /** Until each has found out by itself that its scan from the beginning is slow. */
+  async findOut(): Promise<void> {
+    const isStarted = (file: string, parameter: string) =>
+      [...connection.sent.values()].some((sent) => sent.statement.file === file && sent.values[parameter] !== '-infinity')
+    await until('claims and unknown kinds are looked for behind what has passed', async () => {
+      await this.run()
+      return isStarted('claim', 'after_due') && isStarted('unknown-kinds', 'after') && isStarted('promote', 'after_run_at')
+    })
+    let rounds = 0
+    await until(
+      'so are time-outs and scheduled jobs',
+      async () => {
+        // Each of 20 workers looks for time-outs every 25 seconds.
+        skewMs += 26_000
+        await this.#watch.look(connection, this.#workers[0]!)
+        await this.#watch.sweep()
+        // The first may still start before the time that was passed over at once.
+        return ++rounds > 2 && isStarted('time-out', 'after') && isStarted('watch', 'after')
+      },
+      1_000_000,
+    )
+  }
+
+  async pass(ms: number): Promise<void> {
+    await db.query("select setval('public.shift', (select last_value from public.shift) + $1)", [ms])
+    await Promise.all(
+      this.#workers.map((worker) => connection.run(leaseStatements.beat, { ...asHolder(worker), lease_ms: leaseMs })),
+    )
+  }
+
+  /** One minute of a fleet. */
+  async minute(): Promise<void> {
+    for (let ms = 0; ms < 60_000; ms += beatMs) await this.pass(beatMs)
+    await this.#watch.look(connection, this.#workers[0]!)
+    await this.#watch.sweep()
+    for (let n = 0; ; n++) {
+      const rows = await this.#fetcher.claim(this.#workers[n % workersCount]!, 'default', kinds, 200)
+      if (rows.length === 0) return
+      await connection.run(settle, {
+        tenants: `{${rows.map(() => '""').join(',')}}`,
+        ids: numbersLiteral(rows.map(({ id }) => id)),
+        fences: numbersLiteral(rows.map(({ fence }) => fence)),
+        results: numbersLiteral(rows.map(() => null)),
+        ran_ms: numbersLiteral(rows.map(() => 1)),
+      })
+    }
+  }
+}
+
+interface Usage {
+  readonly 'Shared Hit Blocks': number
+  readonly 'Shared Read Blocks': number
+}
+
+async function pages({ statement: sent, values }: Sent): Promise<number> {
+  await connection.query('begin')
+  try {
+    // The first one fills the caches of the catalogue.
+    let used = 0
+    for (let time = 0; time < 2; time++) {
+      const [row] = await connection.query<{ 'QUERY PLAN': { Plan: Usage }[] }>(
+        `explain (analyze, buffers, format json) ${sent.text}`,
+        bind(sent, values) as unknown[],
+      )
+      const { Plan } = row!['QUERY PLAN'][0]!
+      used = Plan['Shared Hit Blocks'] + Plan['Shared Read Blocks']
+    }
+    return used
+  } finally {
+    await connection.query('rollback')
+  }
+}
+
+async function measure(): Promise<Map<Statement, number>> {
+  const measured = new Map<Statement, number>()
+  for (const sent of connection.sent.values()) if (isPeriodic(sent)) measured.set(sent.statement, await pages(sent))
+  return measured
+}
+
+const isPeriodic = ({ statement: { file } }: Sent) => !['settle', 'open-worker'].includes(file)
+const readsWorkers = ({ text }: Statement) => text.includes('pawl.worker')
+const sentOf = (file: string) => [...connection.sent.values()].find((sent) => sent.statement.file === file)!.statement
+
+test('[K18] after an hour beside an old snapshot each periodic statement stays cheap', { timeout: 600_000 }, async () => {
+  const workers: Holder[] = []
+  for (let n = 0; n < workersCount; n++)
+    workers.push(await openIncarnation(connection, { name: `worker-${n}-4711`, kinds: kinds.map(({ name }) => name), leaseMs }))
+  const periodic = new Periodic(workers)
+  const stranger = await db.pool.connect()
+  try {
+    await stranger.query('begin isolation level repeatable read')
+    await stranger.query('select count(*) from pawl.job')
+    for (let minute = 1; minute <= minutes; minute++) {
+      await db.query(
+        `select count(*) from pawl.enqueue_many('', 'default', 'email', (select jsonb_agg(n) from generate_series(1, $1::integer) n),
+           p_delay_ms => $2::bigint)`,
+        [jobsPerMinute, minute * 60_000 - 1000],
+      )
+    }
+    for (let minute = 1; minute <= minutes; minute++) await periodic.minute()
+    expect(await db.query('select count(*)::integer as n from pawl.job_history')).toEqual([{ n: minutes * jobsPerMinute }])
+    // The time limits of the last jobs pass too.
+    await periodic.pass(20 * 60_000)
+    await periodic.findOut()
+    const beside = await measure()
+    // It was there all the time.
+    expect((await stranger.query('select count(*)::integer as n from pawl.job_history')).rows).toEqual([{ n: 0 }])
+    await stranger.query('commit')
+    await db.query('vacuum')
+    const alone = await measure()
+    expect(beside.size).toBeGreaterThan(8)
+    const tooMany = [...beside].filter(([sent, used]) => used > (readsWorkers(sent) ? 300 : 3 * alone.get(sent)!))
+    expect(tooMany.map(([{ file }, used]) => `${file}: ${alone.get(sentOf(file))} -> ${used} pages`)).toEqual([])
+  } finally {
+    stranger.release(true)
+  }
+})
