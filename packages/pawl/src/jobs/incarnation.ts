@@ -68,8 +68,8 @@ export class Incarnation {
     if (probe.on) await probe.hit('worker.closed', this.#id)
   }
 
-  async abandon(): Promise<void> {
-    if (this.#id !== undefined) await this.#options.engine.run(leaseStatements.close, { worker: this.#id, reason: 'stopped' })
+  async abandon(reason = 'stopped'): Promise<void> {
+    if (this.#id !== undefined) await this.#options.engine.run(leaseStatements.close, { worker: this.#id, reason })
   }
 
   async disconnect(): Promise<void> {

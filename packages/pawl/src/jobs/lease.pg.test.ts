@@ -254,11 +254,11 @@ test('[K2] a lease that ended and was not taken: the settle succeeds, the renewa
     const worker = await openWorker(connection, 30_000)
     const kinds = [defineKind('work', { run: () => undefined })]
     const fetcher = new Fetcher(connection, 10_000)
-    const [row] = await fetcher.claim(worker, 'default', kinds, 1)
+    const [row] = (await fetcher.claim(worker, 'default', kinds, 1)).rows
     expect(await connection.run(leaseStatements.beat, { worker, lease_ms: 30_000 })).toHaveLength(1)
     await moveClock(db.pool, 31_000)
     expect(await connection.run(leaseStatements.beat, { worker, lease_ms: 30_000 })).toHaveLength(0)
-    expect(await fetcher.claim(worker, 'default', kinds, 1)).toHaveLength(0)
+    expect((await fetcher.claim(worker, 'default', kinds, 1)).rows).toHaveLength(0)
     const settled = await connection.run(settleStatement, {
       tenants: textsLiteral([row!.tenant]),
       ids: numbersLiteral([row!.id]),

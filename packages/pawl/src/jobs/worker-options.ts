@@ -2,6 +2,7 @@
 
 import { hostname } from 'node:os'
 import { refused, resolve } from '../kernel/options.ts'
+import type { Deciding } from './fetcher.ts'
 import type { DefinedKind } from './kinds.ts'
 import { workerTable } from './options.ts'
 import type { WorkerOptions } from './types.ts'
@@ -19,6 +20,7 @@ export interface ResolvedWorkerOptions {
   readonly handlerConnectionsMax: number
   readonly exitWhenBlocked: boolean
   readonly keepDays: number
+  readonly deciding: Deciding
 }
 
 const beatMsDefault = 500
