@@ -133,11 +133,12 @@ export class ClaimLoop {
     const waiters = [...idleWaiters]
     if (waiters.length > 0 && wasEmpty) this.#expect()
     this.#reserve()
-    const hasPriority = slots.starts >= this.#suspectsFrom
-    if (hasPriority && (await this.#takeSuspects(worker))) return
+    // Suspects go first only where some are known to wait: a lone job must not wait for that look.
+    const areFirst = this.#areSuspectsLeft && slots.starts >= this.#suspectsFrom
+    if (areFirst && (await this.#takeSuspects(worker))) return
     const found = await this.#claim(worker)
     if (found.count > 0) await sleep.worked(worker, found.count)
-    if (!hasPriority && slots.free > 0 && (await this.#takeSuspects(worker))) return
+    if (!areFirst && (await this.#takeSuspects(worker))) return
     if (found.isFull && this.#hasRoom()) return
     const fullScanInMs = fetcher.nextFullScanInMs
     const isIdle =
