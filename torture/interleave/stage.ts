@@ -111,19 +111,16 @@ export interface Claimed {
   readonly fence: string
 }
 
-const kinds = { kinds: '{k}', timeouts_ms: '{900000}', queue: 'default' }
+const kinds = { kinds: '{k}', timeouts_ms: '{900000}', max_attempts: '{10}', max_crashes: '{3}' }
 
 /** An ordinary claim, and if it finds nothing one for a suspect. */
 export async function claimOne(connection: Connection, sql: Statements, who: number, limit = 1): Promise<Claimed[]> {
-  const rows = await connection.run<Claimed>(sql.claim, {
-    worker: who,
-    nonce,
-    limit,
-    after_due: '-infinity',
-    after_id: '0',
-    ...kinds,
-  })
-  return rows.length > 0 ? rows : connection.run<Claimed>(sql.claimSuspect, { worker: who, nonce, ...kinds })
+  const from = { queue: 'default', after_due: '-infinity', after_id: '0' }
+  const rows = await connection.run<Claimed>(sql.claim, { worker: who, nonce, limit, ...from, ...kinds })
+  if (rows.length > 0) return rows
+  const room = { queues: '{default}', rooms: '{1}', limit: 1, deciding: 'alone', drain_ms: 30_000 }
+  const suspects = await connection.run<Claimed | { id: null }>(sql.claimSuspect, { worker: who, nonce, ...room, ...kinds })
+  return suspects.filter((row): row is Claimed => row.id !== null)
 }
 
 export function settle(connection: Connection, sql: Statements, jobs: readonly Claimed[]): Promise<{ settled: number }[]> {

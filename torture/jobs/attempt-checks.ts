@@ -61,14 +61,14 @@ export function deadForCause(facts: Facts, find: Find): number {
     else if (row.outcome === 'failed' && death.kind !== 'doomed')
       find(`${text}: its handler never failed by itself so often (${firstLine(row.error)})`)
     else if (row.outcome === 'crashed') {
-      // Of the crashes that count, the first may have been somebody else's; in each of the others it ran alone.
+      // Of the crashes that count, the first may have been somebody else's; in each of the others it was a suspect, and alone in the last.
       const own = facts.byJob
         .get(death.job)!
         .filter(
           (claim) =>
             claim.to === 'running' && claim.isSuspect && ended.get(`${claim.job} ${claim.newFence}`)?.[0]?.outcome === 'crashed',
         ).length
-      if (own < (death.newCrashes ?? 0) - 1) find(`${text}: in only ${own} of them it was alone`)
+      if (own < (death.newCrashes ?? 0) - 1) find(`${text}: in only ${own} of them it was a suspect`)
       const limit = death.kind === 'poison' ? poisonCrashes : bystanderCrashes
       if ((death.newCrashes ?? 0) < limit) find(`${text}: its kind may crash ${limit} times`)
     }
@@ -77,36 +77,33 @@ export function deadForCause(facts: Facts, find: Find): number {
 }
 
 /**
- * Whatever died once with its process is claimed alone from then on, until it has ended an attempt in order: only itself can be blamed
- * for the next crash.
+ * The crash that reaches the limit of a kind is one of a process that held nothing else: only the job itself can be blamed for it. Before
+ * that, and while its process empties itself, others may be held beside it.
  */
-export function suspectsAlone(facts: Facts, find: Find): number {
+export function decidingAlone(facts: Facts, find: Find): number {
   const held = heldIntervals(facts)
-  const byHolder = groupBy(held, (interval) => String(interval.claim.newHolder))
   const ended = groupBy(facts.attempts, (attempt) => `${attempt.job} ${attempt.fence}`)
+  const outcomeOf = ({ claim }: Interval) => ended.get(`${claim.job} ${claim.newFence}`)?.[0]?.outcome
+  const crashed = groupBy(
+    held.filter((interval) => outcomeOf(interval) === 'crashed'),
+    (interval) => String(interval.claim.newHolder),
+  )
   let looked = 0
   for (const [id, intervals] of groupBy(held, (interval) => interval.claim.job)) {
-    let crashes = 0
-    for (const { claim, end } of intervals) {
-      if (claim.oldCrashes === 0) crashes = 0
-      if (claim.isSuspect && (claim.neighbours ?? 0) > 0)
-        find(`job ${id} (${claim.kind}) is a suspect and was claimed beside ${claim.neighbours} other(s) by ${claim.actor}`)
+    let strikes = 0
+    for (const interval of intervals) {
+      const { claim } = interval
+      const limit = claim.kind === 'poison' ? poisonCrashes : bystanderCrashes
+      if (claim.oldCrashes === 0) strikes = 0
       if (claim.isSuspect) looked++
-      if (end === undefined || end.to === null) continue
-      const outcome = ended.get(`${id} ${claim.newFence}`)?.[0]?.outcome
-      if (outcome !== 'crashed') {
-        if (outcome !== undefined && outcome !== 'interrupted') crashes = 0
-        continue
-      }
-      crashes++
-      const others = (byHolder.get(String(claim.newHolder)) ?? []).filter(
-        (other) => other.claim.job !== id && other.claim.n < end.n && (other.end?.n ?? Number.POSITIVE_INFINITY) > claim.n,
+      const outcome = outcomeOf(interval)
+      if (outcome === 'crashed') strikes++
+      else if (outcome !== undefined && outcome !== 'interrupted' && outcome !== 'snoozed') strikes = 0
+      const others = (crashed.get(String(claim.newHolder)) ?? []).filter((other) => other.claim.job !== id)
+      if (outcome !== 'crashed' || strikes < limit || others.length === 0) continue
+      find(
+        `job ${id} (${claim.kind}): its crash number ${strikes} of ${limit} was counted although its process held ${others.length} other job(s), among them ${others[0]!.claim.job} (${others[0]!.claim.kind})`,
       )
-      if (crashes > 1 && others.length > 0) {
-        find(
-          `job ${id} (${claim.kind}): its crash number ${crashes} was counted although its process held ${others.length} other job(s), among them ${others[0]!.claim.job} (${others[0]!.claim.kind})`,
-        )
-      }
     }
   }
   return looked

@@ -92,8 +92,8 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
   {
     name: 'attempt-burnt-for-bystanders',
     bug: 'Jobs whose process died are claimed in batches again, beside the one that killed it.',
-    proves: 'A crash that is counted against a job that did not cause it is seen, before the job is dead.',
-    caughtBy: 'suspects alone',
+    proves: 'A crash that decides, and that another job may have caused, is seen.',
+    caughtBy: 'deciding runs alone',
     story: 'poison',
     statements: { rescue: swap(/suspect = l\.close_reason[^\n]*/, 'suspect = false,') },
   },

@@ -2,7 +2,7 @@
 
 import type { Entry } from '../history.ts'
 import type { Violation } from '../scenario.ts'
-import { attemptsAddUp, deadForCause, suspectsAlone } from './attempt-checks.ts'
+import { attemptsAddUp, deadForCause, decidingAlone } from './attempt-checks.ts'
 import { type Facts, type Find, groupBy, type StoredJob } from './facts.ts'
 import { exactKinds, outsideKinds } from './kinds.ts'
 
@@ -26,7 +26,7 @@ export const checks = {
   'fences never repeat': fencesNeverRepeat,
   'attempts add up': attemptsAddUp,
   'dead for a cause': deadForCause,
-  'suspects alone': suspectsAlone,
+  'deciding runs alone': decidingAlone,
   'cancel respected': cancelRespected,
   'leases in database time': leasesInDatabaseTime,
   'closed incarnations stay closed': closedStayClosed,

@@ -19,11 +19,13 @@ create table pawl.job (
   holder integer,
   revision integer not null default 1,
   attempt integer not null default 0,
+  given_attempts integer,
   max_attempts integer,
   crashes smallint not null default 0,
   excused smallint not null default 0,
   snoozes integer not null default 0,
   max_crashes smallint,
+  postponed smallint not null default 0,
   priority smallint not null default 0,
   payload_version smallint not null default 1,
   suspect boolean not null default false,
@@ -47,14 +49,19 @@ comment on table pawl.job is
   'Live jobs. Done and cancelled ones are deleted and written to pawl.job_history in the same statement; dead ones stay until '
   'they are retried or cancelled.';
 comment on column pawl.job.due is 'The one sort key of the claim: run_at less a minute per point of priority, so waiting ages a job.';
-comment on column pawl.job.suspect is 'Its process died while it may have run: it is claimed alone, by a process that runs nothing else.';
+comment on column pawl.job.suspect is
+  'Its process died while it may have run, and it has not ended in order since: it is never buffered, and the run that would reach '
+  'max_crashes has no other job beside it.';
+comment on column pawl.job.given_attempts is 'The attempts that its enqueue named. They win over those of its kind.';
+comment on column pawl.job.max_attempts is 'Written by the claim: given_attempts, or those of the kind''s definition. max_crashes likewise.';
+comment on column pawl.job.postponed is 'How often in a row a process could not empty itself to run it alone.';
 comment on column pawl.job.excused is
   'Crashes before its last orderly end, which showed that it does not kill its process: only the later ones count to its limit.';
 comment on column pawl.job.snoozes is 'How often it was put off without an attempt; last_error says why, where there was a reason.';
 comment on column pawl.job.holder is 'The incarnation (pawl.worker.id) that holds it; the lease ends when that row says so.';
 
 create index job_ready on pawl.job (queue, due, id) where state = 'ready' and not suspect;
-create index job_suspect on pawl.job (queue, due, id) where state = 'ready' and suspect;
+create index job_suspect on pawl.job (queue, due, id) where suspect;
 create index job_scheduled on pawl.job (run_at, id) where state = 'scheduled';
 create index job_held on pawl.job (holder, run_until) where state = 'running';
 create index job_dead on pawl.job (tenant, kind, id) where state = 'dead';
@@ -138,7 +145,6 @@ create function pawl.enqueue_many(
   p_delay_ms bigint default null,
   p_priority integer default 0,
   p_max_attempts integer default null,
-  p_max_crashes integer default null,
   p_headers jsonb default null,
   p_wake boolean default true
 ) returns setof bigint
@@ -167,10 +173,10 @@ begin
     raise exception using errcode = '22023', message = 'a payload is larger than 16 MB', hint = 'Store it elsewhere and pass a reference.';
   end if;
   return query
-    insert into pawl.job (id, tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority, max_attempts, max_crashes,
+    insert into pawl.job (id, tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority, given_attempts, max_attempts,
       headers)
     select v_id_time | (nextval('pawl.job_serial') & 2097151), p_tenant, p_queue, p_kind, v_state, e.value, p_payload_version, v_due, v_run_at, v_now,
-      p_priority, p_max_attempts, p_max_crashes, p_headers
+      p_priority, p_max_attempts, p_max_attempts, p_headers
     from jsonb_array_elements(p_payloads) e(value)
     returning pawl.job.id;
   if p_wake and v_run_at <= v_now then
@@ -194,7 +200,7 @@ create function pawl.enqueue(
 ) returns bigint
 language sql set search_path = pg_catalog, pg_temp as $$
   select pawl.enqueue_many(enqueue.tenant, enqueue.queue, enqueue.kind, jsonb_build_array(enqueue.payload), 1, enqueue.run_at,
-    (extract(epoch from enqueue.delay) * 1000)::bigint, enqueue.priority, enqueue.max_attempts, null, enqueue.headers, enqueue.wake)
+    (extract(epoch from enqueue.delay) * 1000)::bigint, enqueue.priority, enqueue.max_attempts, enqueue.headers, enqueue.wake)
 $$;
 
 -- Both functions keep to the primary key, whatever the table looked like when this session first planned them.

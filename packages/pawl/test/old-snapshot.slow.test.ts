@@ -129,7 +129,7 @@ class Periodic {
     await this.#watch.look(connection, this.#workers[0]!)
     await this.#watch.sweep()
     for (let n = 0; ; n++) {
-      const rows = await this.#fetcher.claim(this.#workers[n % workersCount]!, 'default', kinds, 200)
+      const { rows } = await this.#fetcher.claim(this.#workers[n % workersCount]!, 'default', kinds, 200)
       if (rows.length === 0) return
       await connection.run(settle, {
         tenants: `{${rows.map(() => '""').join(',')}}`,

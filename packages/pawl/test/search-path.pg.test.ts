@@ -108,7 +108,7 @@ test('every function of ours fixes its search path', async () => {
 
 test("the traps are there: plain SQL of the owner's runs one", async () => {
   const client = await db.pool.connect()
-  await expect(client.query("select nextval('pawl.fence') & 1")).rejects.toMatchObject({ message: /a trap ran as/ })
+  await expect(client.query("select nextval('pawl.fence_serial') & 1")).rejects.toMatchObject({ message: /a trap ran as/ })
   await client.query("select setval('public.sprung', 1, false)")
   client.release()
 })

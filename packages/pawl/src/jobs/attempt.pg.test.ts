@@ -8,7 +8,7 @@ import { markOwn } from '../db/classify.ts'
 import { Connection, createPool } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
 import { resolveConfig } from '../pawl-options.ts'
-import { HeldJob } from './held.ts'
+import { ClaimedRow, HeldJob } from './held.ts'
 import { defineKind } from './kinds.ts'
 import { Runner } from './runner.ts'
 import type { Worker } from './worker.ts'
@@ -189,9 +189,9 @@ async function withRunner(work: (runner: Runner, pool: ReturnType<typeof createP
 }
 
 function held(run: () => void): HeldJob {
-  const row = { tenant: '', id: '1', fence: '1', queue: 'default', kind: 'work', payload: {}, payload_version: 1, attempt: 1 }
+  const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
   const rest = { max_attempts: 5, crashes: 0, headers: null, due: '' }
-  return new HeldJob({ ...row, ...rest }, defineKind('work', { tx: async () => run() }), '', 1)
+  return new HeldJob(new ClaimedRow({ ...row, ...rest }, 'default'), defineKind('work', { tx: async () => run() }), '', 1)
 }
 
 test('[J31] a job that ended while it waited for a connection does not start', async () => {

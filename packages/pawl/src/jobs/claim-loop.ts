@@ -1,40 +1,44 @@
-// The worker's main loop: claim, hand over, wait. One claim is under way at a time, so after a lost answer it can give back whatever the
-// database thinks it holds. Suspects run alone: the process empties itself first.
+// The worker's main loop: claim, hand over, wait. One claim is in progress at a time, so after a lost answer it can give back whatever the
+// database thinks it holds. Jobs that died with their process run beside others again; the run that would be the last one has nothing
+// beside it.
 
-import { setTimeout as sleep } from 'node:timers/promises'
-import type { Logger } from '../config.ts'
+import { setTimeout as delay } from 'node:timers/promises'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Holder } from '../kernel/lease.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import type { Wakeup } from '../kernel/signal.ts'
 import type { Counts } from './counts.ts'
-import type { Fetcher } from './fetcher.ts'
+import { type Deciding, drainMs, type Fetcher } from './fetcher.ts'
 import { type ClaimedRow, HeldJob } from './held.ts'
 import type { DefinedKind } from './kinds.ts'
 import type { Settler } from './settler.ts'
 import type { Sleep } from './sleep.ts'
-import type { Slots } from './slots.ts'
+import { prefetchMs, type Slots } from './slots.ts'
 
-/** Enough is fetched ahead for about so long at the present rate. */
-const prefetchMs = 500
 const reconcileEveryMs = 5000
+/** A claim without an answer may still commit for this long: no statement lasts two minutes. */
 const doubtLastsMs = 120_000
-const suspectLookEveryMs = 1000
-/** While ready work waits, suspects get at least an eighth of the time: a slice like this after each look. */
-const suspectSliceMs = 250
-const drainPatienceMinMs = 2000
-const drainPatienceMaxMs = 15 * 60_000
+/** Under continuous work suspects are looked for this often, and unbuffered kinds too. */
+const suspectsEveryMs = 250
+/** Of each eight jobs that start at least one is a suspect, while both wait. */
+const startsPerSuspect = 7
+/** Under continuous work a claim that found too little is repeated after this time. */
+const busyPollMs = 2
+/** What waits here, or was done and is not stored yet, takes about this much memory at most. */
+const waitingBytesMax = 32 * 1_048_576
+/** A process that could not empty itself leaves jobs that must run alone to others for ten times as long. */
+const drainPauseMs = 10 * drainMs
 
 export interface ClaimLoopOptions {
   readonly batchMax: number
   readonly concurrency: number
   readonly pollMs: number
   readonly queues: readonly string[]
+  readonly deciding: Deciding
   readonly kinds: ReadonlyMap<string, DefinedKind>
   readonly changed: Wakeup
   readonly counts: Counts
   readonly fetcher: Fetcher
-  readonly logger: Logger
   readonly settler: Settler
   readonly sleep: Sleep
   readonly slots: Slots
@@ -44,38 +48,61 @@ export interface ClaimLoopOptions {
   /** Who waits for this worker to be idle. */
   readonly idleWaiters: ReadonlySet<() => void>
   readonly onIdle: (waiters: readonly (() => void)[]) => void
+  /** A job that must run alone waits, and this worker leaves it to another. */
+  readonly onDecidingLeft: () => void
+  /** This process could not empty itself for the job. */
+  readonly onPostponed: (held: HeldJob) => void
   readonly onTrouble: (error: unknown) => void
+}
+
+/** Kinds that are claimed together: all without a limit, or one with a limit. */
+interface Group {
+  readonly kinds: readonly DefinedKind[]
+  readonly limited: DefinedKind | undefined
+  /** false: nothing of it was left, and a notification comes for what is added. */
+  mayWait: boolean
+}
+
+interface Found {
+  readonly count: number
+  /** More is there for the room that is left. */
+  readonly isFull: boolean
+  readonly hasAsked: boolean
 }
 
 export class ClaimLoop {
   readonly #options: ClaimLoopOptions
   readonly #queues: string[]
   readonly #kinds: readonly DefinedKind[]
+  readonly #groups: Group[]
+  /** Counts what was heard: a claim that was in progress then has not seen it. */
+  #news = 0
   #isDoubtful = false
   #lastReconcileMs = monotonicMs()
   #doubtUntilMs = 0
-  #nextSuspectLookMs = 0
-  #drainPatienceMs = drainPatienceMinMs
-  #ratePerMs = 0
-  /** The last claim that got all it asked for: more waits there. */
-  #lastFull: { readonly count: number; readonly atMs: number } | undefined
-  readonly #aborted: Promise<void>
+  /** Suspects may have become ready since the last look for them. */
+  #areSuspectsNews = true
+  #areSuspectsLeft = false
+  /** The last look for suspects had free slots for them and found none that may run. */
+  #wasInVain = false
+  #suspectsMs = 0
+  /** When kinds that never wait here were last asked for. */
+  #unbufferedMs = 0
+  /** Suspects go first again when so many others have started. */
+  #suspectsFrom = 0
+  #decidingMs = 0
 
   constructor(options: ClaimLoopOptions) {
     this.#options = options
-    this.#aborted = new Promise((resolve) => options.signal.addEventListener('abort', () => resolve(), { once: true }))
     this.#queues = [...options.queues]
     this.#kinds = [...options.kinds.values()]
+    this.#groups = options.deciding === 'only' ? [] : groupsOf(this.#kinds, (kind) => options.slots.isLimited(kind))
   }
 
-  /** Told at every tick how many jobs ended in how long. */
-  measured(ended: number, tookMs: number): void {
-    const rate = ended / Math.max(1, tookMs)
-    this.#ratePerMs = Math.max(rate, this.#ratePerMs * 0.7 + rate * 0.3)
-  }
-
-  lookForSuspects(): void {
-    this.#nextSuspectLookMs = 0
+  /** Something may have become ready. */
+  heard(): void {
+    this.#news++
+    this.#expect()
     this.#options.changed.fire()
   }
 
@@ -90,37 +117,64 @@ export class ClaimLoop {
         // The claim may have happened without an answer: what we hold and do not know is given back before the next one.
         this.#isDoubtful = true
         this.#doubtUntilMs = monotonicMs() + doubtLastsMs
+        this.#expect()
         onTrouble(error)
-        await sleep(engineBackoffMs(error, failed), undefined, { signal }).catch(() => undefined)
+        await delay(engineBackoffMs(error, failed), undefined, { signal }).catch(() => undefined)
       }
     }
   }
 
   async #turn(): Promise<void> {
-    const { changed, pollMs, sleep } = this.#options
+    const { changed, fetcher, idleWaiters, pollMs, sleep, slots } = this.#options
     const worker = this.#options.worker()
     if (worker === undefined) {
       await changed.wait(pollMs)
       return
     }
     await this.#reconcile(worker)
-    if (this.#held() > 0 && (await this.#suspectTurn(worker))) return
-    const room = this.#room()
-    if (room <= 0) {
-      await changed.wait(pollMs)
-      return
-    }
-    // What ended while the claim was under way may have left follow-up jobs that it could not see: idle is only who was empty before.
+    // What ended while the claim was in progress may have left follow-up jobs that it could not see: idle is only who was empty before.
     const wasEmpty = this.#held() === 0
     // Whoever begins to wait from here on may have enqueued what this claim cannot see: the next one answers.
-    const waiters = [...this.#options.idleWaiters]
-    const found = await this.#claim(worker, room)
-    if (found > 0) return sleep.worked(worker.id, found)
-    if (this.#held() === 0 && (await this.#runSuspects(worker))) return
-    const fullScanInMs = this.#options.fetcher.nextFullScanInMs
-    if (wasEmpty && this.#held() === 0 && fullScanInMs === undefined) this.#options.onIdle(waiters)
-    const waitMs = Math.min(await sleep.idle(worker.id), fullScanInMs ?? Number.POSITIVE_INFINITY)
-    if (waitMs > 0) await changed.wait(waitMs)
+    const waiters = [...idleWaiters]
+    if (waiters.length > 0 && wasEmpty) this.#expect()
+    this.#reserve()
+    // Suspects go first only where some are known to wait: a lone job must not wait for that look.
+    const areFirst = this.#areSuspectsLeft && slots.starts >= this.#suspectsFrom
+    if (areFirst && (await this.#takeSuspects(worker))) return
+    const found = await this.#claim(worker)
+    if (found.count > 0) await sleep.worked(worker.id, found.count)
+    if (!areFirst && (await this.#takeSuspects(worker))) return
+    if (found.isFull && this.#hasRoom()) return
+    const fullScanInMs = fetcher.nextFullScanInMs
+    const isIdle =
+      wasEmpty &&
+      this.#held() === 0 &&
+      found.count === 0 &&
+      !this.#areSuspectsNews &&
+      !this.#areSuspectsLeft &&
+      fullScanInMs === undefined
+    if (isIdle && (found.hasAsked || this.#groups.length === 0)) this.#options.onIdle(waiters)
+    await this.#wait(worker)
+  }
+
+  async #wait(worker: Holder): Promise<void> {
+    const { changed, fetcher, pollMs, signal, sleep } = this.#options
+    const hasRoom = this.#hasRoom()
+    if (sleep.isBusy && hasRoom) {
+      // Not at each ending: that would be one claim for each job.
+      await delay(busyPollMs, undefined, { signal }).catch(() => undefined)
+      return this.#expect()
+    }
+    let waitMs = hasRoom ? await sleep.idle(worker.id) : pollMs
+    if (this.#areSuspectsLeft || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
+    const isTold = waitMs > 0 && (await changed.wait(Math.min(waitMs, fetcher.nextScanInMs)))
+    // Where a notification cannot be relied on yet, anything may have been added while we waited.
+    if (!isTold || !sleep.isRelied(worker.id)) this.#expect()
+  }
+
+  #expect(): void {
+    for (const group of this.#groups) group.mayWait = true
+    this.#areSuspectsNews = true
   }
 
   #held(): number {
@@ -128,38 +182,83 @@ export class ClaimLoop {
     return slots.running + slots.buffered + settler.unsettled
   }
 
-  /**
-   * Free slots, or what runs in about half a second at the present rate, less what waits here already. Up to two batches: under full load
-   * the next one is claimed while the last one runs, and neither side waits for the other.
-   */
-  #room(): number {
-    const { batchMax, concurrency, slots } = this.#options
-    // The whole last batch is through before the first tick could measure it: its own rate counts, so a burst is at full size at once.
-    if (this.#lastFull !== undefined && slots.buffered === 0 && slots.free > concurrency / 2) {
-      this.#ratePerMs = Math.max(this.#ratePerMs, this.#lastFull.count / Math.max(1, monotonicMs() - this.#lastFull.atMs))
-    }
-    const target = Math.max(slots.free, Math.min(2 * batchMax, Math.ceil(this.#ratePerMs * prefetchMs)))
-    if (slots.buffered > target / 2 && slots.buffered >= slots.free) return 0
-    return Math.min(target - slots.buffered, batchMax, 3 * Math.max(batchMax, concurrency) - this.#held())
+  // ---- ready jobs
+
+  #hasRoom(): boolean {
+    return (
+      this.#options.deciding === 'only' ||
+      this.#groups.some((group) => group.mayWait && this.#roomOf(group) > 0) ||
+      this.#room() > 0
+    )
   }
 
-  async #claim(worker: Holder, room: number): Promise<number> {
-    const { counts, fetcher, signal, slots } = this.#options
-    const kinds = this.#kinds.filter((kind) => slots.hasRoom(kind))
-    if (kinds.length === 0) return 0
-    let found = 0
-    for (const queue of this.#queues) {
-      if (found >= room || signal.aborted) break
-      const rows = await fetcher.claim(worker, queue, kinds, room - found)
-      found += rows.length
-      counts.claimed += rows.length
-      if (found >= room) this.#lastFull = { count: found, atMs: monotonicMs() }
-      else this.#lastFull = undefined
-      slots.add(rows.map((row) => this.#hold(row, worker)))
+  /**
+   * Free slots, or what will start within half a second by the mean run time, less what waits here already. Up to two batches: under full
+   * load the next one is claimed while the last one runs, and neither side waits for the other.
+   */
+  #room(): number {
+    const { batchMax, concurrency, fetcher, settler, slots } = this.#options
+    const ahead = Math.min(2 * batchMax, slots.startsWithin(prefetchMs), fetcher.rowsIn(waitingBytesMax / 2))
+    const target = Math.max(slots.free, ahead)
+    if (slots.buffered > target / 2 && slots.buffered >= slots.free) return 0
+    const byBytes = fetcher.rowsIn(waitingBytesMax) - slots.buffered - settler.unsettled
+    return Math.min(
+      target - slots.buffered,
+      batchMax,
+      3 * Math.max(batchMax, concurrency) - this.#held(),
+      Math.max(byBytes, this.#held() === 0 ? 1 : 0),
+    )
+  }
+
+  #roomOf({ limited }: Group): number {
+    const room = this.#room()
+    return limited === undefined ? room : Math.min(room, this.#options.slots.roomOf(limited))
+  }
+
+  async #claim(worker: Holder): Promise<Found> {
+    let count = 0
+    let isFull = false
+    let hasAsked = false
+    for (const group of [...this.#groups]) {
+      const room = this.#roomOf(group)
+      if (!group.mayWait || room <= 0 || this.#options.signal.aborted) continue
+      const found = await this.#claimGroup(worker, group, room)
+      count += found.count
+      isFull ||= found.isFull
+      hasAsked = true
     }
-    // The next claim begins with another queue, so that none starves behind a full one.
-    this.#queues.push(this.#queues.shift()!)
-    return found
+    // The next claim begins with another queue and another group, so that none starves behind a full one.
+    this.#queues.push(...this.#queues.splice(0, 1))
+    this.#groups.push(...this.#groups.splice(0, 1))
+    return { count, isFull, hasAsked }
+  }
+
+  async #claimGroup(worker: Holder, group: Group, room: number): Promise<{ readonly count: number; readonly isFull: boolean }> {
+    const { counts, fetcher, signal, sleep, slots } = this.#options
+    const news = this.#news
+    const isRelied = sleep.isRelied(worker.id)
+    let count = 0
+    let isFull = false
+    let isExhausted = true
+    for (const queue of this.#queues) {
+      if (count >= room || signal.aborted) {
+        isFull = true
+        break
+      }
+      const claimed = await fetcher.claim(worker, queue, group.kinds, room - count, group.limited !== undefined)
+      // Rows of an incarnation that was lost meanwhile belong to whoever takes over from it.
+      if (this.#options.worker() !== worker) return { count, isFull: false }
+      count += claimed.rows.length
+      counts.claimed += claimed.rows.length
+      isFull ||= claimed.isFull
+      isExhausted &&= claimed.isExhausted
+      const held = claimed.rows.map((row) => this.#hold(row, worker))
+      if (group.limited?.crashes === 1) slots.addFirst(held)
+      else slots.add(held)
+    }
+    if (group.limited?.crashes === 1) this.#unbufferedMs = monotonicMs()
+    if (isExhausted && !isFull && isRelied && news === this.#news) group.mayWait = false
+    return { count, isFull }
   }
 
   #hold(row: ClaimedRow, worker: Holder): HeldJob {
@@ -171,62 +270,106 @@ export class ClaimLoop {
     // A claim that was given up here may commit there long after the reconciliation that was to find it: repeated for two minutes.
     const isDue = monotonicMs() - this.#lastReconcileMs > reconcileEveryMs && monotonicMs() < this.#doubtUntilMs
     if (!this.#isDoubtful && !isDue) return
-    counts.released += await fetcher.releaseUnknown(worker, [...slots.ids(), ...settler.ids()])
+    const released = await fetcher.releaseUnknown(worker, [...slots.heldJobs(), ...settler.heldJobs()])
+    counts.released += released
+    if (released > 0) this.#expect()
     this.#lastReconcileMs = monotonicMs()
     this.#isDoubtful = false
   }
 
-  // ---- suspects
+  // ---- jobs that died with their process
 
-  /** While other work goes on: if a suspect waits, the process empties itself and runs suspects for a while. */
-  async #suspectTurn(worker: Holder): Promise<boolean> {
-    if (monotonicMs() < this.#nextSuspectLookMs) return false
-    this.#nextSuspectLookMs = monotonicMs() + suspectLookEveryMs
-    if (!(await this.#options.fetcher.areSuspectsWaiting(this.#queues, this.#kinds))) return false
-    if (!(await this.#drained(worker))) {
-      // A long job runs here. Others may be free sooner; this process is more patient each time, so a suspect is never stuck for good.
-      this.#drainPatienceMs = Math.min(drainPatienceMaxMs, this.#drainPatienceMs * 2)
-      this.#nextSuspectLookMs = monotonicMs() + this.#drainPatienceMs * (0.5 + Math.random())
-      return false
-    }
-    this.#drainPatienceMs = drainPatienceMinMs
-    await this.#runSuspects(worker)
-    this.#nextSuspectLookMs = monotonicMs() + suspectLookEveryMs
+  /** At most half of the slots, at least one. */
+  #suspectRoom(): number {
+    const { concurrency, slots } = this.#options
+    return Math.min(slots.free, Math.ceil(concurrency / 2) - slots.suspects)
+  }
+
+  #isSuspectLookDue(): boolean {
+    const { sleep } = this.#options
+    if (this.#areSuspectsNews && (!sleep.isBusy || this.#held() === 0)) return true
+    if (this.#areSuspectsLeft && !this.#wasInVain && this.#suspectRoom() > 0) return true
+    return (this.#areSuspectsLeft || this.#areSuspectsNews) && monotonicMs() - this.#suspectsMs >= suspectsEveryMs
+  }
+
+  /** Claims suspects into free slots. Says whether it ran one that must be alone. */
+  async #takeSuspects(worker: Holder): Promise<boolean> {
+    if (!this.#isSuspectLookDue()) return false
+    const { concurrency, counts, fetcher, slots } = this.#options
+    const news = this.#news
+    const isOnly = this.#options.deciding === 'only'
+    const limit = isOnly ? 0 : Math.max(0, this.#suspectRoom())
+    const kinds = this.#kinds.map((kind) => ({ kind, room: slots.isLimited(kind) ? slots.roomOf(kind) : concurrency }))
+    this.#suspectsMs = monotonicMs()
+    const deciding = this.#suspectsMs < this.#decidingMs && this.#held() > 0 ? 'leave' : this.#options.deciding
+    const found = await fetcher.claimSuspects(worker, this.#queues, kinds, { limit, deciding })
+    if (this.#options.worker() !== worker) return false
+    this.#areSuspectsNews = news !== this.#news
+    this.#areSuspectsLeft = found.isSuspectLeft && !isOnly
+    this.#wasInVain = limit > 0 && found.rows.length === 0
+    counts.claimed += found.rows.length
+    if (found.rows.length > 0) this.#suspectsFrom = slots.starts + startsPerSuspect * found.rows.length
+    slots.addFirst(found.rows.map((row) => this.#holdSuspect(row, worker)))
+    this.#reserve()
+    if (this.#options.deciding === 'leave' && found.isDecidingLeft) this.#options.onDecidingLeft()
+    if (found.deciding === undefined) return false
+    counts.claimed++
+    await this.#runAlone(worker, this.#holdSuspect(found.deciding, worker))
     return true
   }
 
-  async #drained(worker: Holder): Promise<boolean> {
-    const { changed, signal } = this.#options
-    const deadlineMs = monotonicMs() + this.#drainPatienceMs
-    while (this.#held() > 0 && monotonicMs() < deadlineMs) {
-      if (signal.aborted || this.#options.worker() !== worker) return false
-      await changed.wait(Math.max(1, deadlineMs - monotonicMs()))
-    }
-    return this.#held() === 0
+  #holdSuspect(row: ClaimedRow, worker: Holder): HeldJob {
+    const held = this.#hold(row, worker)
+    held.isSuspect = true
+    held.isUnshared = true
+    return held
   }
 
-  /** One after another, alone, for a slice of time. Says whether there was one. */
-  async #runSuspects(worker: Holder): Promise<boolean> {
-    const { counts, settler, signal, slots } = this.#options
-    const untilMs = monotonicMs() + suspectSliceMs
-    let hasRun = false
-    while (!signal.aborted && monotonicMs() < untilMs) {
-      const row = await this.#claimSuspect(worker)
-      if (row === undefined) break
-      hasRun = true
-      counts.claimed++
-      await Promise.race([slots.runAlone(this.#hold(row, worker)), this.#aborted])
-      // Its end must be stored before the next one starts: otherwise that one's crash would count against this one.
-      await settler.drained(signal)
-    }
-    return hasRun
+  /** Slots that are freed next are kept from the buffer, if suspects wait and it is their turn, or for kinds that never wait in it. */
+  #reserve(): void {
+    const { concurrency, slots } = this.#options
+    const isTheirTurn = this.#areSuspectsLeft && slots.starts >= this.#suspectsFrom
+    const room = Math.ceil(concurrency / 2) - slots.suspects
+    const forSuspects = isTheirTurn ? Math.max(0, Math.min(room, Math.ceil(concurrency / 8))) : 0
+    const isUnbufferedDue = this.#hasUnbuffered() && monotonicMs() - this.#unbufferedMs >= suspectsEveryMs
+    slots.reserve(Math.max(forSuspects, isUnbufferedDue ? 1 : 0))
   }
 
-  async #claimSuspect(worker: Holder): Promise<ClaimedRow | undefined> {
-    for (const queue of this.#queues) {
-      const row = await this.#options.fetcher.claimSuspect(worker, queue, this.#kinds)
-      if (row !== undefined) return row
-    }
-    return undefined
+  #hasUnbuffered(): boolean {
+    return this.#groups.some(({ limited, mayWait }) => mayWait && limited?.crashes === 1)
   }
+
+  /**
+   * The job is claimed, then this process empties itself and runs it: one process drains, not all that see it. Not empty in time, it goes
+   * back without an attempt; others may have no long jobs.
+   */
+  async #runAlone(worker: Holder, held: HeldJob): Promise<void> {
+    const { changed, settler, signal, slots } = this.#options
+    const startedMs = monotonicMs()
+    const goesOn = () => !signal.aborted && this.#options.worker() === worker
+    slots.empty(held)
+    while (goesOn() && held.lost === undefined && this.#held() > 0) {
+      const leftMs = startedMs + drainMs - monotonicMs()
+      if (leftMs <= 0) {
+        this.#decidingMs = monotonicMs() + drainPauseMs
+        if (slots.dropAlone()) this.#options.onPostponed(held)
+        return
+      }
+      await changed.wait(leftMs)
+    }
+    if (!goesOn() || held.lost !== undefined) return
+    slots.startAlone()
+    // Its end is stored before anything else starts: otherwise the next crash would count against it.
+    while (goesOn() && (slots.running > 0 || settler.unsettled > 0)) await changed.wait()
+    // Others have had to wait for this one; now they get as long.
+    this.#decidingMs = 2 * monotonicMs() - startedMs
+    this.#suspectsFrom = slots.starts + 1
+    this.#expect()
+  }
+}
+
+function groupsOf(kinds: readonly DefinedKind[], isLimited: (kind: DefinedKind) => boolean): Group[] {
+  const unlimited = kinds.filter((kind) => !isLimited(kind))
+  const limited = kinds.filter(isLimited).map((kind) => ({ kinds: [kind], limited: kind, mayWait: true }))
+  return unlimited.length === 0 ? limited : [{ kinds: unlimited, limited: undefined, mayWait: true }, ...limited]
 }

@@ -3,7 +3,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import type { Pawl } from 'pawl'
-import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { installProbe } from 'pawl/testing'
+import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
@@ -27,6 +28,7 @@ class WatchedConnection extends Connection {
 }
 
 const kinds = [defineKind('work', { run: () => undefined })]
+const rooms = kinds.map((kind) => ({ kind, room: 100 }))
 
 let db: TestDatabase
 let pawl: Pawl
@@ -50,7 +52,9 @@ afterEach(async () => {
 /** Stands the process's clock still: a look from the beginning is not due, however long the machine takes for what comes before it. */
 const stopClock = () => vi.spyOn(performance, 'now').mockReturnValue(performance.now())
 
-const claim = (limit: number) => fetcher.claim(worker, 'default', kinds, limit)
+const claim = async (limit: number) => (await fetcher.claim(worker, 'default', kinds, limit)).rows
+const claimSuspects = (limit: number, deciding: 'alone' | 'leave' | 'only' = 'alone') =>
+  fetcher.claimSuspects(worker, ['default'], rooms, { limit, deciding })
 const enqueue = (count: number, priority = 0) =>
   pawl.jobs
     .enqueueMany(
@@ -114,7 +118,7 @@ test('what lies before the mark is found within about a second though more and m
 test('where a look from the beginning is dear, even a trickle is claimed behind the mark, and the whole is looked at within a second', async () => {
   const dear = new Fetcher(connection, 10_000, Number.NEGATIVE_INFINITY)
   const clock = stopClock()
-  const claimDear = () => dear.claim(worker, 'default', kinds, 10)
+  const claimDear = async () => (await dear.claim(worker, 'default', kinds, 10)).rows
   await enqueue(1)
   expect(await claimDear()).toHaveLength(1)
   expect(dear.nextFullScanInMs).toBeUndefined()
@@ -136,7 +140,7 @@ test('two claimers share out a queue: each job once', async () => {
   const taken: string[] = []
   const drain = async (of: Fetcher, as: Holder, limit: number) => {
     for (;;) {
-      const rows = await of.claim(as, 'default', kinds, limit)
+      const { rows } = await of.claim(as, 'default', kinds, limit)
       if (rows.length === 0) return
       taken.push(...rows.map(({ id }) => id))
     }
@@ -158,7 +162,7 @@ test('any mixture of priorities and claim sizes is claimed once each, and by due
         const wanted = await db.query<{ id: string }>('select id::text as id from pawl.job order by due, id')
         const taken: string[] = []
         for (;;) {
-          const rows = await fresh.claim(worker, 'default', kinds, limit)
+          const { rows } = await fresh.claim(worker, 'default', kinds, limit)
           if (rows.length === 0) break
           taken.push(...rows.map(({ id }) => id))
         }
@@ -183,23 +187,22 @@ test('other queues, other kinds, suspects, scheduled and locked jobs are left al
   await client.query('rollback')
   client.release()
   expect((await claim(100)).map(({ id }) => id)).toEqual([locked])
-  expect(await fetcher.areSuspectsWaiting(['other'], kinds)).toBe(false)
-  expect(await fetcher.areSuspectsWaiting(['other', 'default'], kinds)).toBe(true)
-  expect(await fetcher.claimSuspect(worker, 'default', kinds)).toMatchObject({ id: suspect, queue: 'default' })
-  expect(await fetcher.claimSuspect(worker, 'default', kinds)).toBeUndefined()
+  expect((await claimSuspects(10)).rows).toMatchObject([{ id: suspect, queue: 'default' }])
+  expect((await claimSuspects(10)).rows).toEqual([])
 })
 
 test('a closed incarnation claims nothing', async () => {
   await enqueue(3)
   await connection.run(leaseStatements.close, { ...asHolder(worker), reason: 'stopped' })
   expect(await claim(10)).toEqual([])
-  expect(await fetcher.claimSuspect(worker, 'default', kinds)).toBeUndefined()
+  await db.query('update pawl.job set suspect = true')
+  expect((await claimSuspects(10)).rows).toEqual([])
 })
 
 test('what this incarnation holds without knowing it is given back untouched, under a new fence', async () => {
   await enqueue(5)
   const rows = await claim(5)
-  const known = rows.slice(0, 2).map(({ id }) => id)
+  const known = rows.slice(0, 2)
   expect(await fetcher.releaseUnknown(worker, known)).toBe(3)
   expect(await db.query('select state, attempt, count(*)::int as n from pawl.job group by 1, 2 order by 1')).toEqual([
     { state: 'ready', attempt: 0, n: 3 },
@@ -208,6 +211,52 @@ test('what this incarnation holds without knowing it is given back untouched, un
   const fresh = await claim(5)
   expect(fresh.map(({ id }) => id)).toEqual(rows.slice(2).map(({ id }) => id))
   expect(fresh[0]!.fence).not.toBe(rows[0]!.fence)
+})
+
+test('a job of a new claim is given back although an older run of it is known', async () => {
+  await enqueue(1)
+  const [old] = await claim(1)
+  // Another worker took it over and gave it back; the answer to the next claim is lost.
+  await db.query("update pawl.job set state = 'ready', holder = null, run_until = null, fence = fence + 1000")
+  await claim(1)
+  expect(await fetcher.releaseUnknown(worker, [old!])).toBe(1)
+})
+
+test('[J35] limits of the definition are written into the row at claim; attempts given at enqueue win', async () => {
+  await pawl.jobs.enqueue('strict', {})
+  await pawl.jobs.enqueue('strict', {}, { maxAttempts: 7 })
+  await db.query("select pawl.enqueue('strict')")
+  const limits = () => db.query('select max_attempts, max_crashes from pawl.job order by id')
+  await fetcher.claim(worker, 'default', [defineKind('strict', { retry: { attempts: 2, crashes: 1 }, run: () => 0 })], 10)
+  expect(await limits()).toEqual([2, 7, 2].map((attempts) => ({ max_attempts: attempts, max_crashes: 1 })))
+  await db.query("update pawl.job set state = 'ready', holder = null, run_until = null")
+  await fetcher.claim(worker, 'default', [defineKind('strict', { retry: { attempts: 4, crashes: 5 }, run: () => 0 })], 10)
+  expect(await limits()).toEqual([4, 7, 4].map((attempts) => ({ max_attempts: attempts, max_crashes: 5 })))
+})
+
+test('[J32] a batch grows only while it stays below half of 16 MB', async () => {
+  const asked: number[] = []
+  installProbe((name, detail) => {
+    if (name === 'jobs.claim.before') asked.push((detail as { limit: number }).limit)
+  })
+  onTestFinished(() => installProbe(undefined))
+  await db.query(
+    "select count(pawl.enqueue('work', jsonb_build_object('x', repeat('x', n)))) from (select 900000 as n, i from generate_series(1, 32) i) s",
+  )
+  let bytes = 0
+  for (let claims = 0; claims < 2; claims++) {
+    const rows = await claim(1000)
+    bytes = Math.max(
+      bytes,
+      rows.reduce((sum, row) => sum + row.bytes, 0),
+    )
+  }
+  expect(asked).toEqual([16, 16])
+  expect(bytes).toBeLessThanOrEqual(16 * 1_048_576)
+  await db.query('truncate pawl.job')
+  await db.query("select count(pawl.enqueue('work')) from generate_series(1, 2000)")
+  for (let claims = 0; claims < 20; claims++) await claim(1000)
+  expect(asked.at(-1)).toBeGreaterThan(200)
 })
 
 test("the time limit of a claimed job is its kind's timeout plus the time it may wait in the buffer", async () => {
@@ -255,7 +304,7 @@ test('[J1] a claim is in order of due whatever the DateStyle of the session', as
   const days = ['2024-01-02', '2023-12-31', '2024-02-01', '2023-11-30']
   const ids: Record<string, string> = {}
   for (const day of days) ids[day] = (await pawl.jobs.enqueue('work', {}, { runAt: new Date(`${day}T10:00:00Z`) })).id
-  const rows = await new Fetcher(session, 10_000).claim(worker, 'default', kinds, 10)
+  const { rows } = await new Fetcher(session, 10_000).claim(worker, 'default', kinds, 10)
   await session.close()
   expect(rows.map((row) => row.id)).toEqual([...days].sort().map((day) => ids[day]))
 })

@@ -7,12 +7,11 @@ import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Holder } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
-import type { ClaimedRow } from './held.ts'
+import { ClaimedRow, type FetchedRow } from './held.ts'
 import type { DefinedKind } from './kinds.ts'
 
 const claimStatement = statement(import.meta.url, 'claim')
 const claimSuspectStatement = statement(import.meta.url, 'claim-suspect')
-const suspectsStatement = statement(import.meta.url, 'suspects-waiting')
 const releaseUnknownStatement = statement(import.meta.url, 'release-unknown')
 
 const fullScanEveryMs = 1000
@@ -24,6 +23,42 @@ const beginning = { due: '-infinity', id: '0' }
 /** A look from the beginning that takes longer than this, its rows aside, is dear. */
 const dearDefaultMs = 5
 const perRowMs = 0.1
+/** A scan for one kind that takes longer than this and finds none is not repeated at once. */
+const apartDearMs = 20
+
+/** The most text of payloads that one claim asks for, by the mean size of the last ones. */
+const claimBytesMax = 16 * 1_048_576
+/** The first claim of a process: as much as sixteen payloads of the largest size allowed by default. */
+const firstRows = 16
+/** How long a process may take to empty itself for a job that must run alone. */
+export const drainMs = 30_000
+
+export type Deciding = 'alone' | 'leave' | 'only'
+
+export interface Claim {
+  readonly rows: readonly ClaimedRow[]
+  /** It got all it asked for, or more may lie before the mark. */
+  readonly isFull: boolean
+  /** Nothing of these kinds is left in this queue, or only before a mark, where the next full scan finds it. */
+  readonly isExhausted: boolean
+}
+
+export interface SuspectClaim {
+  /** To be run beside others. */
+  readonly rows: readonly ClaimedRow[]
+  /** To be run with nothing beside it: another crash would be its last. */
+  readonly deciding: ClaimedRow | undefined
+  readonly isSuspectLeft: boolean
+  readonly isDecidingLeft: boolean
+}
+
+interface SuspectRow extends Omit<FetchedRow, 'id'> {
+  readonly id: string | null
+  readonly queue: string
+  readonly is_deciding: boolean
+  readonly is_suspect_left: boolean
+  readonly is_deciding_left: boolean
+}
 
 interface Mark {
   readonly due: string
@@ -44,12 +79,21 @@ export class Fetcher {
   readonly #bufferMs: number
   readonly #dearMs: number
   readonly #marks = new Map<string, Mark>()
+  /** When a kind that is claimed apart is looked for again, after a long scan that did not find it. */
+  readonly #apartMs = new Map<string, number>()
+  #rowsMax = firstRows
+  #bytesPerRow = 0
   claims = 0
 
   constructor(connection: Connection, bufferMs: number, dearMs = dearDefaultMs) {
     this.#connection = connection
     this.#bufferMs = bufferMs
     this.#dearMs = dearMs
+  }
+
+  /** How many jobs fit into so many bytes, by the mean size of the last ones. */
+  rowsIn(bytes: number): number {
+    return Math.floor(bytes / Math.max(1, this.#bytesPerRow))
   }
 
   /** Milliseconds until the next look from the beginning, where the last look was only behind a mark; undefined where it was whole. */
@@ -59,32 +103,46 @@ export class Fetcher {
     return Math.max(1, Math.min(...partial.map((mark) => mark.fullScanMs)) - monotonicMs())
   }
 
-  async claim(worker: Holder, queue: string, kinds: readonly DefinedKind[], limit: number): Promise<ClaimedRow[]> {
-    const mark = this.#marks.get(queue)
+  /** Milliseconds until a scan is due that the last claims left out; infinite where there is none. */
+  get nextScanInMs(): number {
+    const apart = [...this.#apartMs.values()].map((atMs) => atMs - monotonicMs()).filter((ms) => ms > 0)
+    return Math.max(1, Math.min(this.nextFullScanInMs ?? Number.POSITIVE_INFINITY, ...apart))
+  }
+
+  /** Rows of kinds that are claimed together. Each set of kinds has marks of its own: what one passes by, another may want. */
+  async claim(worker: Holder, queue: string, kinds: readonly DefinedKind[], limit: number, isApart = false): Promise<Claim> {
+    const key = `${kinds[0]!.name} ${queue}`
+    const mark = this.#marks.get(key)
     const nowMs = monotonicMs()
+    if (isApart && nowMs < (this.#apartMs.get(key) ?? 0)) return { rows: [], isFull: false, isExhausted: false }
     const from = mark !== undefined && (mark.isFull || mark.isDear) && nowMs < mark.fullScanMs ? mark : undefined
-    if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queue, limit })
+    const asked = Math.min(limit, this.#rowsMax)
+    if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queue, limit: asked })
     this.claims++
-    const rows = await this.#connection.run<ClaimedRow>(claimStatement, {
+    const fetched = await this.#connection.run<FetchedRow>(claimStatement, {
       ...holderParameters(worker),
       queue,
-      limit,
+      limit: asked,
       after_due: from?.due ?? beginning.due,
       after_id: from?.id ?? beginning.id,
       ...this.#kindParameters(kinds),
     })
+    const rows = fetched.map((row) => new ClaimedRow(row, queue))
     if (probe.on) await probe.hit('jobs.claim.after', rows)
-    for (const row of rows) row.queue = queue
+    this.#measure(rows, asked)
     rows.sort(byOrder)
+    // Everything else that is ready was read in vain: at most 1/10 of the time goes into that.
+    const scannedMs = monotonicMs() - nowMs
+    if (isApart && rows.length === 0 && scannedMs > apartDearMs) this.#apartMs.set(key, nowMs + fullScanShare * scannedMs)
     const last = rows.at(-1) ?? mark
     if (last !== undefined) {
       const tookMs = monotonicMs() - nowMs - rows.length * perRowMs
       const costMs = Math.min(tookMs, mark?.costMs ?? 0)
-      this.#marks.set(queue, {
+      this.#marks.set(key, {
         due: last.due,
         id: last.id,
         fullScanMs: from?.fullScanMs ?? nextFullScanMs(nowMs, costMs),
-        isFull: rows.length >= limit,
+        isFull: rows.length >= asked,
         isDear: from?.isDear ?? costMs > this.#dearMs,
         costMs: from?.costMs ?? tookMs,
         isPartial: from !== undefined,
@@ -92,42 +150,72 @@ export class Fetcher {
     }
     // Behind the mark there was nothing: what lies before it is looked at now, not in a second, unless that is dear.
     if (from !== undefined && rows.length === 0 && !from.isDear) return this.claim(worker, queue, kinds, limit)
-    return rows
+    const isFull = rows.length >= asked
+    return {
+      rows,
+      isFull: isFull || (from !== undefined && !from.isDear),
+      isExhausted: !isFull && (from === undefined || from.isDear),
+    }
   }
 
-  async claimSuspect(worker: Holder, queue: string, kinds: readonly DefinedKind[]): Promise<ClaimedRow | undefined> {
-    if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queue, limit: 1 })
-    const [row] = await this.#connection.run<ClaimedRow>(claimSuspectStatement, {
+  async claimSuspects(
+    worker: Holder,
+    queues: readonly string[],
+    kinds: readonly { readonly kind: DefinedKind; readonly room: number }[],
+    { limit, deciding }: { readonly limit: number; readonly deciding: Deciding },
+  ): Promise<SuspectClaim> {
+    const asked = Math.min(limit, this.#rowsMax)
+    if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queues, limit: asked })
+    this.claims++
+    const answer = await this.#connection.run<SuspectRow>(claimSuspectStatement, {
       ...holderParameters(worker),
-      queue,
-      ...this.#kindParameters(kinds),
+      queues: textsLiteral(queues),
+      limit: asked,
+      deciding,
+      drain_ms: drainMs,
+      rooms: numbersLiteral(kinds.map(({ room }) => room)),
+      ...this.#kindParameters(kinds.map(({ kind }) => kind)),
     })
-    if (probe.on) await probe.hit('jobs.claim.after', row === undefined ? [] : [row])
-    if (row !== undefined) row.queue = queue
-    return row
+    const found = answer.filter((row): row is SuspectRow & FetchedRow => row.id !== null)
+    const rows = found.filter((row) => !row.is_deciding).map((row) => new ClaimedRow(row, row.queue))
+    const last = found.find((row) => row.is_deciding)
+    const alone = last === undefined ? undefined : new ClaimedRow(last, last.queue)
+    if (probe.on) await probe.hit('jobs.claim.after', alone === undefined ? rows : [...rows, alone])
+    this.#measure(rows, asked)
+    return {
+      rows: rows.sort(byOrder),
+      deciding: alone,
+      isSuspectLeft: answer[0]?.is_suspect_left ?? false,
+      isDecidingLeft: answer[0]?.is_deciding_left ?? false,
+    }
   }
 
-  async areSuspectsWaiting(queues: readonly string[], kinds: readonly DefinedKind[]): Promise<boolean> {
-    const [row] = await this.#connection.run<{ waiting: boolean }>(suspectsStatement, {
-      queues: textsLiteral(queues),
-      kinds: textsLiteral(kinds.map((kind) => kind.name)),
-    })
-    return row?.waiting ?? false
+  /** The batch doubles only while the last one was below half of what a claim may bring. */
+  #measure(rows: readonly ClaimedRow[], asked: number): void {
+    if (rows.length === 0) return
+    const bytes = rows.reduce((sum, row) => sum + row.bytes, 0)
+    const mean = bytes / rows.length
+    this.#bytesPerRow = Math.max(mean, this.#bytesPerRow * 0.7 + mean * 0.3)
+    const grown = rows.length >= asked && bytes < claimBytesMax / 2 ? Math.max(this.#rowsMax, 2 * asked) : this.#rowsMax
+    this.#rowsMax = Math.max(1, Math.min(grown, this.rowsIn(claimBytesMax)))
   }
 
   /** After a claim without an answer: what the database thinks we hold and we do not know goes back. */
-  async releaseUnknown(worker: Holder, known: readonly string[]): Promise<number> {
+  async releaseUnknown(worker: Holder, known: readonly { readonly id: string; readonly fence: string }[]): Promise<number> {
     const rows = await this.#connection.run(releaseUnknownStatement, {
       ...holderParameters(worker),
-      known: numbersLiteral(known),
+      ids: numbersLiteral(known.map(({ id }) => id)),
+      fences: numbersLiteral(known.map(({ fence }) => fence)),
     })
     return rows.length
   }
 
-  #kindParameters(kinds: readonly DefinedKind[]): { kinds: string; timeouts_ms: string } {
+  #kindParameters(kinds: readonly DefinedKind[]): Record<'kinds' | 'timeouts_ms' | 'max_attempts' | 'max_crashes', string> {
     return {
       kinds: textsLiteral(kinds.map((kind) => kind.name)),
       timeouts_ms: numbersLiteral(kinds.map((kind) => kind.timeoutMs + this.#bufferMs)),
+      max_attempts: numbersLiteral(kinds.map((kind) => kind.attempts)),
+      max_crashes: numbersLiteral(kinds.map((kind) => kind.crashes)),
     }
   }
 }

@@ -10,20 +10,63 @@ import { type PayloadLimits, toJson } from './payload.ts'
 import { Snooze } from './snooze.ts'
 import type { Job } from './types.ts'
 
-/** What claim.sql returns, and the queue that it was asked for. */
-export interface ClaimedRow {
+/** What claim.sql and claim-suspect.sql return. */
+export interface FetchedRow {
   readonly tenant: string
   readonly id: string
   readonly fence: string
-  queue: string
   readonly kind: string
-  readonly payload: unknown
+  /** JSON text. */
+  readonly payload: string
   readonly payload_version: number
   readonly attempt: number
   readonly max_attempts: number | null
   readonly crashes: number
   readonly headers: Record<string, unknown> | null
   readonly due: string
+}
+
+export class ClaimedRow {
+  readonly tenant: string
+  readonly id: string
+  readonly fence: string
+  readonly queue: string
+  readonly kind: string
+  readonly payload_version: number
+  readonly attempt: number
+  readonly max_attempts: number | null
+  readonly crashes: number
+  readonly headers: Record<string, unknown> | null
+  readonly due: string
+  /** What it takes in memory while it waits, about. */
+  readonly bytes: number
+  #text: string | undefined
+  #payload: unknown
+
+  constructor(row: FetchedRow, queue: string) {
+    this.tenant = row.tenant
+    this.id = row.id
+    this.fence = row.fence
+    this.queue = queue
+    this.kind = row.kind
+    this.payload_version = row.payload_version
+    this.attempt = row.attempt
+    this.max_attempts = row.max_attempts
+    this.crashes = row.crashes
+    this.headers = row.headers
+    this.due = row.due
+    this.bytes = row.payload.length
+    this.#text = row.payload
+  }
+
+  /** Parsed when the job starts: a batch of large payloads that wait takes no more than their text. */
+  get payload(): unknown {
+    if (this.#text !== undefined) {
+      this.#payload = JSON.parse(this.#text)
+      this.#text = undefined
+    }
+    return this.#payload
+  }
 }
 
 /** PostgreSQL's largest integer: a run of 24.8 days and more. */
@@ -54,6 +97,10 @@ export class HeldJob implements Job {
   /** Where it is written for the keeper thread while it runs. */
   slot = -1
   slotsTaken = 0
+  /** Its process died while it may have run, and it has not ended in order since. */
+  isSuspect = false
+  /** It shared a transaction that failed, and runs in one of its own now. */
+  isUnshared = false
   /** Called when the attempt was ended by somebody else than its handler. */
   onGone: (() => void) | undefined
   /** Called when it is lost; cheaper than a listener on a signal that most handlers never use. */
@@ -66,7 +113,6 @@ export class HeldJob implements Job {
     this.definition = definition
     this.installation = installation
     this.worker = worker
-    this.payload = row.payload
   }
 
   get id(): string {

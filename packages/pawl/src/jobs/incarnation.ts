@@ -73,10 +73,10 @@ export class Incarnation {
     if (probe.on) await probe.hit('worker.closed', this.#holder?.id)
   }
 
-  async abandon(): Promise<void> {
+  async abandon(reason = 'stopped'): Promise<void> {
     const holder = this.#holder
     if (holder === undefined) return
-    await this.#options.engine.run(leaseStatements.close, { worker: holder.id, nonce: holder.nonce, reason: 'stopped' })
+    await this.#options.engine.run(leaseStatements.close, { worker: holder.id, nonce: holder.nonce, reason })
   }
 
   async disconnect(): Promise<void> {

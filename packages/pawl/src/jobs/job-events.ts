@@ -15,5 +15,6 @@ export const jobEvents: EventTable<JobEvents> = {
   'worker.rescued': 'This process took over the jobs of a dead worker.',
   'worker.blocked': 'A handler blocked the event loop.',
   'worker.unwritable': 'The database cannot write now; the worker tries again.',
+  'worker.deciding': 'A job that must run alone waits, and this worker leaves it to another process.',
   'worker.idle': 'Nothing is claimable, running or unsettled here.',
 }

@@ -47,7 +47,7 @@ const listLiveStatement = statement(import.meta.url, 'list-live')
 const listFinishedStatement = statement(import.meta.url, 'list-finished')
 
 const enqueueCall = `pawl.enqueue_many($1::text, $2::text, $3::text, $4::jsonb, $5::integer, $6::timestamptz, $7::bigint,
-  $8::integer, $9::integer, $10::integer, $11::jsonb, $12::boolean)`
+  $8::integer, $9::integer, $10::jsonb, $11::boolean)`
 const enqueueOneSql = `select id::text as ids from ${enqueueCall} as id`
 // The ids of many come back as one text: a row for each would cost as much as a third of its insert.
 const enqueueSql = `select pg_catalog.string_agg(id::text, ',') as ids from ${enqueueCall} as id`
@@ -251,8 +251,8 @@ export class Jobs {
       options.runAt?.toISOString() ?? null,
       options.delay ?? null,
       options.priority,
-      options.maxAttempts ?? definition?.attempts ?? null,
-      definition?.crashes ?? null,
+      // The limits of the kind are those of whoever claims it.
+      options.maxAttempts ?? null,
       headersText,
       options.wake,
     ]

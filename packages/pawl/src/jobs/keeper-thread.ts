@@ -2,6 +2,7 @@
 // second it reads its own row, answers a question there with a beat, and beats every quarter of the lease. Every k-th look is also the watch
 // over others (watch.ts). It never touches what the main thread works on, except to take away a job that blocked it past its time limit.
 
+import { writeSync } from 'node:fs'
 import { parentPort, workerData } from 'node:worker_threads'
 import { classify, isRetryable, sqlState } from '../db/classify.ts'
 import { Connection } from '../db/driver.ts'
@@ -129,7 +130,19 @@ async function giveUp(mine: Holder | undefined): Promise<void> {
   try {
     if (mine !== undefined) await closeBlocked(mine)
   } finally {
+    if (data.exitWhenBlocked) sayLastWords()
     if (data.exitWhenBlocked) process.kill(process.pid, 'SIGKILL')
+  }
+}
+
+/** The main thread stands, and with it everything that goes through its streams. */
+function sayLastWords(): void {
+  const blockedS = Math.round(Number((threadClockNs() - board.lastTurnNs()) / 1_000_000n) / 1000)
+  const line = `pawl: this worker process (pid ${process.pid}) ends itself: a handler has blocked its event loop for ${blockedS} s, past a job's timeout; other workers take its jobs\n`
+  try {
+    writeSync(2, line)
+  } catch {
+    // Nobody reads it.
   }
 }
 

@@ -3,7 +3,7 @@
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { Connection } from '../db/driver.ts'
-import { HeldJob } from './held.ts'
+import { ClaimedRow, HeldJob } from './held.ts'
 import { defineKind } from './kinds.ts'
 import { LostJobs } from './lost.ts'
 import { prune } from './maintenance.ts'
@@ -24,9 +24,9 @@ afterEach(async () => {
 })
 
 test('[J17] while a look is not answered no other is sent; one that was asked for follows', async () => {
-  const row = { tenant: '', id: '1', fence: '1', queue: 'default', kind: 'work', payload: {}, payload_version: 1, attempt: 1 }
+  const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
   const held = new HeldJob(
-    { ...row, max_attempts: 1, crashes: 0, headers: null, due: '' },
+    new ClaimedRow({ ...row, max_attempts: 1, crashes: 0, headers: null, due: '' }, 'default'),
     defineKind('work', { run: () => undefined }),
     '',
     1,

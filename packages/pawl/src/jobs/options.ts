@@ -95,11 +95,16 @@ export const workerTable = {
   handlerConnectionsMax: integer({ from: 1, to: 10_000, otherwise: 'the concurrency', doc: 'Connections for tx handlers.' }),
   exitWhenBlocked: boolean({ default: false, doc: 'End the process when a handler still blocks it after its timeout.' }),
   keepDays: integer({ from: 1, to: 36_500, default: 14, doc: 'Days that finished jobs stay.' }),
+  deciding: oneOf(['alone', 'leave', 'only'], {
+    default: 'alone',
+    doc: 'Jobs whose next crash would be their last: run them alone, leave them, or claim only them.',
+  }),
 } satisfies TableOf<WorkerOptions>
 
 export const stopTable = {
-  grace: duration({ from: 0, to: 86_400_000, default: '30s', doc: 'How long running handlers get.' }),
+  grace: duration({ from: 0, to: 86_400_000, default: '20s', doc: 'How long running handlers get.' }),
   signal: signal({ doc: 'Ends the grace early.' }),
+  abandon: boolean({ default: false, doc: 'The process ends after this: what still runs then is given up at once.' }),
 } satisfies TableOf<StopOptions>
 
 export const enqueueTable = {

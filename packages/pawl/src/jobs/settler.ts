@@ -71,8 +71,8 @@ export class Settler {
     return count
   }
 
-  ids(): string[] {
-    return [...this.#lanes.values()].flatMap((lane) => lane.ids())
+  heldJobs(): HeldJob[] {
+    return [...this.#lanes.values()].flatMap((lane) => lane.heldJobs())
   }
 
   start(): void {
@@ -126,7 +126,7 @@ class SettleLane {
   #inFlight: readonly Ending[] = []
   readonly #aside = new Set<Ending>()
   /** Nothing could be stored of their ends. They are held until their time limit; given back they would run again and again. */
-  readonly #unstorable = new Set<string>()
+  readonly #unstorable = new Set<HeldJob>()
   readonly #gaveUp = new AbortController()
   readonly #more = new Wakeup()
   readonly #moreAside = new Wakeup()
@@ -142,8 +142,8 @@ class SettleLane {
     return this.#waiting.length + this.#inFlight.length + this.#aside.size
   }
 
-  ids(): string[] {
-    return [...[...this.#waiting, ...this.#inFlight, ...this.#aside].map((ending) => ending.held.id), ...this.#unstorable]
+  heldJobs(): HeldJob[] {
+    return [...[...this.#waiting, ...this.#inFlight, ...this.#aside].map((ending) => ending.held), ...this.#unstorable]
   }
 
   start(): void {
@@ -265,7 +265,7 @@ class SettleLane {
       'the end of a job could not be stored',
     )
     if (ending.isStandIn || classify(error) !== 'permanent') {
-      this.#unstorable.add(held.id)
+      this.#unstorable.add(held)
       return
     }
     const what = ending.failed === undefined ? 'result' : 'end'

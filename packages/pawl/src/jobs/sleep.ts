@@ -8,8 +8,10 @@ import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
 import { sleepStatements } from '../kernel/sleepers.ts'
 
-/** After so many full turns without an empty claim the worker counts as busy. */
-const busyTurns = 3
+/** About 500 jobs a second are continuous work: a notification for each would cost its enqueuer more than quick polls cost this worker. */
+const busyJobs = 50
+const busyMs = 100
+const lastFoundMs = 20
 
 export class Sleep {
   readonly #connection: Connection
@@ -20,7 +22,9 @@ export class Sleep {
   #flagged: number | undefined
   #snapshot: string | undefined
   #flaggedMs = 0
-  #turns = 0
+  /** Jobs found, halved about every 70 ms. */
+  #found = 0
+  #foundMs = 0
 
   constructor(connection: Connection, options: { queues: readonly string[]; canListen: boolean; pollMs: number }) {
     this.#connection = connection
@@ -33,21 +37,31 @@ export class Sleep {
   reset(): void {
     this.#flagged = undefined
     this.#snapshot = undefined
-    this.#turns = 0
+  }
+
+  /** Whether a notification comes for every job from now on, so that a claim that found too little has found all. */
+  isRelied(worker: number): boolean {
+    return this.#flagged === worker && this.#snapshot === undefined
+  }
+
+  get isBusy(): boolean {
+    const nowMs = monotonicMs()
+    return nowMs - this.#foundMs < lastFoundMs && this.#foundBy(nowMs) >= busyJobs
   }
 
   /** Called after a claim that found something. Clears the flag once the work is continuous. */
   async worked(worker: number, count: number): Promise<void> {
-    this.#turns += count >= 50 ? busyTurns : 1
-    if (this.#flagged !== worker || this.#turns < busyTurns) return
+    const nowMs = monotonicMs()
+    this.#found = this.#foundBy(nowMs) + count
+    this.#foundMs = nowMs
+    if (this.#flagged !== worker || !this.isBusy) return
     this.#flagged = undefined
     this.#snapshot = undefined
     await this.#connection.run(sleepStatements.awake, { worker })
   }
 
-  /** Called after an empty claim. Gives how long to wait before the next look; 0 means look again at once. */
+  /** Called after a claim that found too little. Returns how long to wait before the next claim; 0 means claim again at once. */
   async idle(worker: number): Promise<number> {
-    this.#turns = 0
     if (!this.#canListen) return Math.min(this.#pollMs, 200)
     if (this.#flagged !== worker) {
       await this.#connection.run(sleepStatements.sleep, { worker, queues: textsLiteral(this.#queues) })
@@ -67,5 +81,9 @@ export class Sleep {
     // A stranger's transaction may stay open for hours; the polls thin out, and never below the ordinary one.
     const ageMs = monotonicMs() - this.#flaggedMs
     return Math.min(this.#pollMs, ageMs < 5000 ? 20 : ageMs < 60_000 ? 100 : 500)
+  }
+
+  #foundBy(nowMs: number): number {
+    return this.#found * Math.exp((this.#foundMs - nowMs) / busyMs)
   }
 }

@@ -9,6 +9,13 @@ import { type DefinedKind, retryDelayMs } from './kinds.ts'
 import type { RunEnd } from './runner.ts'
 import type { SharedEnd } from './shared.ts'
 
+/** A worker holds what it will start within this time, and no more: what it cannot start, another could. */
+export const prefetchMs = 500
+/** For so long after a job was given back nothing is claimed beyond the free slots. */
+const gaveBackMs = 1000
+/** No job counts as shorter. */
+const shortestMs = 0.05
+
 export interface SlotsOptions {
   readonly concurrency: number
   /** A tx handler needs a connection, so no more of them start than there are; waiting in the pool would run into its timeout. */
@@ -35,8 +42,16 @@ export class Slots {
   #taken = 0
   #takenTx = 0
   #isClosed = false
-  #isAlone = false
-  #finished = 0
+  /** It runs with nothing beside it: held until this process is empty, then started. */
+  #alone: HeldJob | undefined
+  /** Slots that what waits in the buffer leaves free. */
+  #reserved = 0
+  /** How many started from the buffer, suspects aside. */
+  #starts = 0
+  /** Mean run time by kind, and of what ended last, in milliseconds. */
+  readonly #meanMs = new Map<DefinedKind, number>()
+  #meanOfAllMs = Number.POSITIVE_INFINITY
+  #gaveBackMs = Number.NEGATIVE_INFINITY
 
   constructor(options: SlotsOptions) {
     this.#options = options
@@ -57,18 +72,32 @@ export class Slots {
   }
 
   heldJobs(): HeldJob[] {
-    return [...this.#running, ...this.#buffer]
+    const held = [...this.#running, ...this.#buffer]
+    return this.#alone === undefined || this.#running.has(this.#alone) ? held : [...held, this.#alone]
   }
 
-  ids(): string[] {
-    return this.heldJobs().map((held) => held.id)
+  get starts(): number {
+    return this.#starts
   }
 
-  /** How many ended since the last call. */
-  takeFinished(): number {
-    const finished = this.#finished
-    this.#finished = 0
-    return finished
+  /** Suspects held here, which is as many as run, or will within one change. */
+  get suspects(): number {
+    return this.heldJobs().reduce((count, held) => count + (held.isSuspect ? 1 : 0), 0)
+  }
+
+  /**
+   * How many jobs start within this time: each slot takes the next one after the mean run time of its kind (Little's law). A job that has
+   * run for longer than that counts with its age, so slots in long jobs start nothing. After a job was given back nothing is expected.
+   */
+  startsWithin(ms: number): number {
+    const nowMs = monotonicMs()
+    if (nowMs - this.#gaveBackMs < gaveBackMs) return 0
+    let perMs = this.free / Math.max(shortestMs, this.#meanOfAllMs)
+    for (const held of this.#running) {
+      const meanMs = this.#meanMs.get(held.definition) ?? Number.POSITIVE_INFINITY
+      perMs += held.slotsTaken / Math.max(shortestMs, meanMs, nowMs - held.startedMs)
+    }
+    return Math.floor(perMs * ms)
   }
 
   add(jobs: readonly HeldJob[]): void {
@@ -76,31 +105,63 @@ export class Slots {
     this.#pump()
   }
 
-  /** Whether one more of this kind may be claimed. */
-  hasRoom(kind: DefinedKind): boolean {
-    if (kind.concurrency >= this.#options.concurrency) return true
-    const waiting = this.#buffer.reduce((count, held) => count + (held.definition === kind ? 1 : 0), 0)
-    return (this.#byKind.get(kind) ?? 0) + waiting < kind.concurrency
+  /** Before what waits already, and into reserved slots. */
+  addFirst(jobs: readonly HeldJob[]): void {
+    this.#reserved = 0
+    this.#buffer.unshift(...jobs)
+    this.#pump()
   }
 
-  /** Runs one job with nothing beside it. */
-  async runAlone(held: HeldJob): Promise<void> {
-    this.#isAlone = true
-    // A handler that timed out or lost its job may never answer; its turn is over all the same.
-    const gone = new Promise<void>((resolve) => {
-      held.onGone = resolve
-    })
-    try {
-      await Promise.race([this.#start(held), gone])
-    } finally {
-      this.#isAlone = false
-    }
+  /** Keeps so many slots from what waits in the buffer. */
+  reserve(slots: number): void {
+    this.#reserved = slots
+    this.#pump()
+  }
+
+  /** Whether fewer of this kind may run than there are slots, or none of it may wait. */
+  isLimited(kind: DefinedKind): boolean {
+    const { concurrency, txMax } = this.#options
+    return kind.concurrency < concurrency || (kind.tx !== undefined && txMax < concurrency) || kind.crashes === 1
+  }
+
+  /** How many of a limited kind may be claimed. What was held by a process that died counts as started, so where one crash is the limit none waits. */
+  roomOf(kind: DefinedKind): number {
+    const { concurrency, txMax } = this.#options
+    const waiting = (isIt: (held: HeldJob) => boolean) => this.#buffer.reduce((count, held) => count + (isIt(held) ? 1 : 0), 0)
+    const places = Math.max(0, kind.concurrency - (this.#byKind.get(kind) ?? 0)) * kind.share
+    let room = places - waiting((held) => held.definition === kind)
+    if (kind.tx !== undefined && txMax < concurrency)
+      room = Math.min(room, (txMax - this.#takenTx) * kind.share - waiting((held) => held.definition.tx !== undefined))
+    return kind.crashes === 1 ? Math.min(room, this.free) : room
+  }
+
+  /** Holds a job that must have nothing beside it: nothing else starts, and what waits is given back. */
+  empty(held: HeldJob): void {
+    this.#alone = held
+    this.#giveBack(this.#buffer.splice(0))
+  }
+
+  /** Starts the job that was held until this process is empty. */
+  startAlone(): void {
+    if (this.#alone !== undefined) void this.#start(this.#alone)
+  }
+
+  /** The job that waits for this process to be empty is given up; false when it is not ours any more. */
+  dropAlone(): boolean {
+    const had = this.#alone !== undefined
+    this.#alone = undefined
+    this.#pump()
+    return had
   }
 
   /** Nothing starts any more; what waits is released. Gives how many that were. */
   close(): number {
     this.#isClosed = true
     const waiting = this.#buffer.splice(0)
+    if (this.#alone !== undefined && !this.#running.has(this.#alone)) {
+      waiting.push(this.#alone)
+      this.#alone = undefined
+    }
     for (const held of waiting) this.#options.onRelease(held)
     return waiting.length
   }
@@ -108,6 +169,7 @@ export class Slots {
   /** The incarnation is lost: what waits belongs to somebody else now, what runs is told. Whatever still finishes may settle under its fence. */
   lose(worker: number): void {
     this.#buffer.splice(0)
+    this.#alone = undefined
     for (const held of this.#running) if (held.worker === worker) held.lose(leaseLost(held.row))
   }
 
@@ -116,6 +178,11 @@ export class Slots {
     const isIt = (held: HeldJob) => held.id === row.id && held.fence === row.fence && held.tenant === row.tenant
     const waiting = this.#buffer.findIndex(isIt)
     if (waiting >= 0) this.#buffer.splice(waiting, 1)
+    if (this.#alone !== undefined && isIt(this.#alone) && !this.#running.has(this.#alone)) {
+      this.#alone.lose(reason(this.#alone))
+      this.#alone = undefined
+      this.#options.onChange()
+    }
     const held = this.runningJobs().find(isIt)
     if (held === undefined || held.isEnded) return undefined
     held.isEnded = true
@@ -127,11 +194,26 @@ export class Slots {
     return held
   }
 
-  /** Ends what ran too long, and gives back what has waited here too long. */
+  /** Ends what ran too long, and gives back what has waited here too long or will not start soon. */
   tick(nowMs: number): void {
     for (const held of this.#running) if (nowMs - held.startedMs > held.definition.timeoutMs) this.#timeOut(held)
-    while (this.#buffer.length > 0 && nowMs - this.#buffer[0]!.claimedMs > this.#options.bufferMs / 2)
-      this.#options.onRelease(this.#buffer.shift()!)
+    if (this.#buffer.length === 0) return
+    // Twice as many: what is expected to start changes with every job that ends.
+    const startMax = Math.max(this.free, 2 * this.startsWithin(prefetchMs))
+    const isLate = (held: HeldJob, index: number) =>
+      !held.isUnshared && (index >= startMax || nowMs - held.claimedMs > this.#options.bufferMs / 2)
+    const late = this.#buffer.filter(isLate)
+    if (late.length === 0) return
+    this.#buffer.splice(0, this.#buffer.length, ...this.#buffer.filter((held, index) => !isLate(held, index)))
+    this.#giveBack(late)
+  }
+
+  /** For a while this process claims only what it has free slots for: another may start these at once. */
+  #giveBack(jobs: readonly HeldJob[]): void {
+    if (jobs.length === 0) return
+    this.#gaveBackMs = monotonicMs()
+    for (const held of jobs) this.#options.onRelease(held)
+    this.#options.onChange()
   }
 
   #timeOut(held: HeldJob): void {
@@ -146,10 +228,11 @@ export class Slots {
   }
 
   #pump(): void {
-    while (!this.#isClosed && !this.#isAlone && this.#taken < this.#options.concurrency) {
+    while (!this.#isClosed && this.#alone === undefined && this.#taken < this.#options.concurrency - this.#reserved) {
       const held = this.#next()
       if (held === undefined) return
-      if (held.definition.share > 1) void this.#startShared(this.#groupOf(held))
+      if (!held.isSuspect) this.#starts++
+      if (held.definition.share > 1 && !held.isUnshared) void this.#startShared(this.#groupOf(held))
       else void this.#start(held)
     }
   }
@@ -186,7 +269,8 @@ export class Slots {
     const group = [first]
     for (let index = 0; index < this.#buffer.length && group.length < first.definition.share; ) {
       const next = this.#buffer[index]!
-      if (next.definition === first.definition && next.tenant === first.tenant) group.push(...this.#buffer.splice(index, 1))
+      if (next.definition === first.definition && next.tenant === first.tenant && !next.isUnshared)
+        group.push(...this.#buffer.splice(index, 1))
       else index++
     }
     return group
@@ -199,8 +283,14 @@ export class Slots {
     for (const held of settled) this.#options.onEnd(held, 'settled')
     // In their old order and in front: they were claimed before what waits now.
     this.#buffer.unshift(...unstarted.filter((held) => !held.isEnded))
-    for (const held of again) if (!held.isEnded) void this.#start(held)
+    // Each alone now, within the same limits as all others. They have run, so they are not given back for having waited.
+    this.#buffer.unshift(...again.filter((held) => !held.isEnded))
+    for (const held of again) {
+      held.isUnshared = true
+      held.startedMs = 0
+    }
     if (this.#isClosed) this.close()
+    else if (this.#alone !== undefined) this.#giveBack(this.#buffer.splice(0))
     this.#pump()
     this.#options.onChange()
   }
@@ -218,10 +308,19 @@ export class Slots {
 
   #leave(held: HeldJob): void {
     if (!this.#running.delete(held)) return
-    this.#finished++
+    this.#measure(held)
+    if (this.#alone === held) this.#alone = undefined
     this.#taken -= held.slotsTaken
     if (held.definition.tx !== undefined) this.#takenTx -= held.slotsTaken
     this.#byKind.set(held.definition, (this.#byKind.get(held.definition) ?? 1) - 1)
     this.#options.board.leave(held)
+  }
+
+  #measure({ definition, startedMs }: HeldJob): void {
+    const ranMs = monotonicMs() - startedMs
+    if (!(ranMs >= 0)) return
+    const blend = (meanMs: number) => (Number.isFinite(meanMs) ? meanMs * 0.9 + ranMs * 0.1 : ranMs)
+    this.#meanMs.set(definition, blend(this.#meanMs.get(definition) ?? Number.POSITIVE_INFINITY))
+    this.#meanOfAllMs = blend(this.#meanOfAllMs)
   }
 }

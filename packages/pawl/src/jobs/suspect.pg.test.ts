@@ -12,6 +12,7 @@ import { defineKind } from './kinds.ts'
 const rescueStatement = statement(import.meta.url, 'rescue')
 const failStatement = statement(import.meta.url, 'settle-failed')
 const kinds = [defineKind('work', { run: () => undefined })]
+const rooms = kinds.map((kind) => ({ kind, room: 10 }))
 
 let db: TestDatabase
 let connection: Connection
@@ -26,49 +27,113 @@ afterEach(async () => {
   await db.drop()
 })
 
-/** A process claims the job, with others or alone, and dies. */
+/** A process claims jobs and dies. */
 async function dieWith(claim: (worker: Holder) => Promise<unknown>): Promise<void> {
   const worker = await openIncarnation(connection)
   await claim(worker)
   await connection.run(leaseStatements.close, { ...asHolder(worker), reason: 'process died' })
+  // A rescuer that defines no kind brings the defaults only.
   await connection.run(rescueStatement, { workers: `{${worker.id}}`, limit: 1000, max_crashes: 3 })
 }
 
-async function endAlone(outcome: 'failed' | 'snoozed'): Promise<void> {
+const together = (worker: Holder) => fetcher.claim(worker, 'default', kinds, 10)
+const again = (worker: Holder, limit = 10, deciding: 'alone' | 'leave' | 'only' = 'alone') =>
+  fetcher.claimSuspects(worker, ['default'], rooms, { limit, deciding })
+
+async function end(outcome: 'failed' | 'snoozed' | 'released', delayMs = 0): Promise<void> {
   const worker = await openIncarnation(connection)
-  const row = await fetcher.claimSuspect(worker, 'default', kinds)
-  expect(row).toBeDefined()
+  const { rows, deciding } = await again(worker)
+  const row = deciding ?? rows[0]!
   await connection.run(failStatement, {
     worker: worker.id,
     tenants: '{""}',
-    ids: `{${row!.id}}`,
-    fences: `{${row!.fence}}`,
+    ids: `{${row.id}}`,
+    fences: `{${row.fence}}`,
     outcomes: `{${outcome}}`,
-    delays_ms: '{0}',
+    delays_ms: `{${delayMs}}`,
     errors: '{null}',
     ran_ms: '{1}',
   })
 }
 
-const together = (worker: Holder) => fetcher.claim(worker, 'default', kinds, 10)
-const alone = (worker: Holder) => fetcher.claimSuspect(worker, 'default', kinds)
+const enqueue = (count: number) =>
+  db
+    .pawl()
+    .jobs.enqueueMany(
+      'work',
+      Array.from({ length: count }, () => ({})),
+    )
+    .then(({ ids }) => ids)
 
-test("[J21] a job that fails in order after each crash is never dead of others' crashes, and none of them uses up an attempt", async () => {
+test('[J21] orderly failures between crashes excuse them, and none uses up an attempt', async () => {
   const { id } = await db.pawl().jobs.enqueue('work', {}, { maxAttempts: 10 })
   for (let round = 1; round <= 5; round++) {
     await dieWith(together)
     expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'ready', suspect: true, crashes: round })
-    await endAlone('failed')
+    await end('failed')
     expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'ready', suspect: false, attempt: 2 * round, crashes: round })
   }
 })
 
-test('[J21] a job that kills its process each time is dead at its limit, also when it snoozes in between', async () => {
+test('[J21] a job that kills each process is dead at its limit, snoozes aside', async () => {
   const { id } = await db.pawl().jobs.enqueue('work', {})
   await dieWith(together)
-  await endAlone('snoozed')
+  await end('snoozed')
   expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'ready', suspect: true, crashes: 1 })
-  await dieWith(alone)
-  await dieWith(alone)
+  await dieWith(again)
+  await dieWith(again)
   expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'dead', crashes: 3 })
+})
+
+test('[J3] suspects run beside others until the crash that decides, which is alone', async () => {
+  const ids = await enqueue(4)
+  await dieWith(together)
+  const first = await openIncarnation(connection)
+  const beside = await again(first, 3)
+  expect(beside.rows.map(({ id }) => id)).toEqual(ids.slice(0, 3))
+  expect(beside).toMatchObject({ deciding: undefined, isSuspectLeft: true, isDecidingLeft: false })
+  await connection.run(leaseStatements.close, { ...asHolder(first), reason: 'process died' })
+  await connection.run(rescueStatement, { workers: `{${first.id}}`, limit: 1000, max_crashes: 3 })
+  const second = await openIncarnation(connection)
+  const left = await again(second, 0, 'leave')
+  expect(left).toMatchObject({ rows: [], deciding: undefined, isSuspectLeft: true, isDecidingLeft: true })
+  const alone = await again(second)
+  expect(alone.rows.map(({ id }) => id)).toEqual(ids.slice(3))
+  expect(alone.deciding?.id).toBe(ids[0])
+  // One process drains, not all; a process that runs nothing else need not wait for it.
+  const third = await openIncarnation(connection)
+  expect((await again(third)).deciding).toBeUndefined()
+  expect((await again(third, 0, 'only')).deciding?.id).toBe(ids[1])
+})
+
+test('[J3] limits of a kind decide: two crashes, the second run alone; one, dead at once', async () => {
+  const twice = [{ kind: defineKind('work', { retry: { crashes: 2 }, run: () => 0 }), room: 10 }]
+  const [id] = await enqueue(1)
+  await dieWith((worker) => fetcher.claim(worker, 'default', [twice[0]!.kind], 1))
+  await dieWith(async (worker) => {
+    const { deciding } = await fetcher.claimSuspects(worker, ['default'], twice, { limit: 10, deciding: 'alone' })
+    expect(deciding?.id).toBe(id)
+  })
+  expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'dead', crashes: 2 })
+  const once = defineKind('work', { retry: { crashes: 1 }, run: () => 0 })
+  const [other] = await enqueue(1)
+  await dieWith((worker) => fetcher.claim(worker, 'default', [once], 1))
+  expect(await db.pawl().jobs.get(other!)).toMatchObject({ state: 'dead', crashes: 1 })
+})
+
+test('[J3] a job that ten times could not run alone is named by an alert', async () => {
+  const [id] = await enqueue(1)
+  await dieWith(together)
+  await dieWith(again)
+  for (let round = 1; round <= 10; round++) {
+    expect(await db.pawl().alerts()).toEqual([])
+    await end('released', 5000)
+    expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'scheduled', attempt: 2, crashes: 2, suspect: true })
+    const [row] = await db.query<{ ms: number }>('select extract(epoch from run_at - pawl.now()) * 1000 as ms from pawl.job')
+    expect(Number(row!.ms)).toBeGreaterThan(0)
+    await db.query("update pawl.job set state = 'ready'")
+  }
+  expect(await db.pawl().alerts()).toMatchObject([
+    { code: 'job.postponed', subject: 'work', message: expect.stringContaining(id!) },
+  ])
 })

@@ -227,13 +227,20 @@ export interface WorkerOptions {
   readonly exitWhenBlocked?: boolean
   /** Days that finished jobs stay. Default 14. */
   readonly keepDays?: number
+  /**
+   * Jobs whose next crash would be their last must run with nothing beside them. 'alone' (default): this worker empties itself for one.
+   * 'leave': it leaves them to another process. 'only': it claims nothing else, one at a time.
+   */
+  readonly deciding?: 'alone' | 'leave' | 'only'
 }
 
 export interface StopOptions {
-  /** How long running handlers get. Default 30s. */
+  /** How long running handlers get. Default 20s. */
   readonly grace?: number | string
   /** Ends the grace early. */
   readonly signal?: AbortSignal
+  /** true: the process ends after this. What still runs at the end of the grace is given up at once, so that others take it, without a crash counted. */
+  readonly abandon?: boolean
 }
 
 export interface StopReport {
@@ -243,6 +250,8 @@ export interface StopReport {
   readonly stillRunning: readonly string[]
   /** Jobs that ended here and whose end the database would not store in time. They run again elsewhere. */
   readonly unsettled: readonly string[]
+  /** Why the database could not be told that what still runs is given up. */
+  readonly abandonError?: unknown
 }
 
 export interface Metrics {
@@ -276,6 +285,8 @@ export interface JobEvents {
   'worker.rescued': { worker: number; reason: string }
   'worker.blocked': { blockedMs: number }
   'worker.unwritable': { error: unknown }
+  /** A job that must run alone waits, and this worker leaves it to another process. */
+  'worker.deciding': Record<string, never>
   'worker.idle': Record<string, never>
 }
 

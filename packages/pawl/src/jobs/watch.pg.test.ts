@@ -72,7 +72,7 @@ test('[K2] an ended lease is asked about first, and closed when nobody answers',
   const watch = await watcher()
   const silent = await openIncarnation(connection)
   await db.query("select pawl.enqueue('work')")
-  const [job] = await new Fetcher(connection, 10_000).claim(silent, 'default', kinds, 1)
+  const [job] = (await new Fetcher(connection, 10_000).claim(silent, 'default', kinds, 1)).rows
   await watch.turn()
   expect(await row(silent)).toEqual({ asked_by: null, close_reason: null })
   await endLeaseOf(silent)

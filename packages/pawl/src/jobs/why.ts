@@ -21,6 +21,8 @@ interface Row {
   crashes: number
   snoozes: number
   suspect: boolean
+  is_deciding: boolean
+  alone_with: number | null
   last_error: string | null
   finished_at: Date | null
   holder: number | null
@@ -63,7 +65,13 @@ function* reasonsOf(row: Row): Generator<[code: string, text: string]> {
 }
 
 function* runningReasons(row: Row): Generator<[string, string]> {
-  if (row.holder_closed === null) yield ['running', `Worker ${row.holder} (${row.holder_name}) has it.`]
+  const holder = `Worker ${row.holder} (${row.holder_name})`
+  if (row.holder_closed === null && row.is_deciding)
+    yield [
+      'alone',
+      `${holder} has it, and empties itself for it or is a process for it: its process died ${row.crashes} time(s), and another crash would be its last. Nothing runs beside it.`,
+    ]
+  else if (row.holder_closed === null) yield ['running', `${holder} has it.`]
   else
     yield [
       'rescue',
@@ -75,12 +83,17 @@ function* readyReasons(row: Row): Generator<[string, string]> {
   if (!row.is_queue_worked) yield ['queue-not-worked', `No running worker works the queue '${row.queue}'. Start one.`]
   else if (!row.is_kind_known)
     yield ['kind-unknown', `No running worker on '${row.queue}' defines the kind '${row.kind}'. Deploy one that does.`]
-  if (row.suspect)
+  if (row.is_deciding)
     yield [
       'suspect',
-      `Its process died while it may have run (${row.crashes} time(s)). It waits for a worker that runs nothing else meanwhile.`,
+      `Its process died while it may have run (${row.crashes} time(s)), and another crash would be its last. It waits for a worker that has nothing beside it${row.alone_with === null ? '' : `; now worker ${row.alone_with} does so for another job`}.`,
     ]
-  if (row.ahead > 0)
+  else if (row.suspect)
+    yield [
+      'suspect',
+      `Its process died while it may have run (${row.crashes} time(s)). It waits for a free slot; of each process it and its like take half at most.`,
+    ]
+  if (row.ahead > 0 && !row.suspect)
     yield ['behind', `${row.ahead >= 1000 ? 'At least 1000' : row.ahead} job(s) are ahead of it in '${row.queue}'.`]
   if (row.is_queue_worked && row.is_kind_known && !row.suspect && row.ahead === 0)
     yield ['next', 'It is next; a worker takes it as soon as one has a free slot.']

@@ -3,6 +3,7 @@
 import { hostname } from 'node:os'
 import { lookEveryMs } from '../kernel/lease.ts'
 import { refused, resolve } from '../kernel/options.ts'
+import type { Deciding } from './fetcher.ts'
 import type { DefinedKind } from './kinds.ts'
 import { workerTable } from './options.ts'
 import type { WorkerOptions } from './types.ts'
@@ -21,6 +22,7 @@ export interface ResolvedWorkerOptions {
   readonly handlerConnectionsMax: number
   readonly exitWhenBlocked: boolean
   readonly keepDays: number
+  readonly deciding: Deciding
 }
 
 export function resolveWorkerOptions(given: WorkerOptions, kinds: ReadonlyMap<string, DefinedKind>): ResolvedWorkerOptions {

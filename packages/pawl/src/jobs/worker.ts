@@ -2,6 +2,7 @@
 // ClaimLoop decides what to claim, Slots what runs, Runner runs one attempt, Settler writes ends in batches, Ends tells of them, Keeper
 // holds the lease and takes over from the dead, Sleep waits without missing a wake-up.
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import { atLeastDurable, type Config } from '../config.ts'
 import { Connection, createPool, type Pool } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
@@ -33,6 +34,10 @@ import { type ResolvedWorkerOptions, resolveWorkerOptions } from './worker-optio
 const tickMs = 50
 /** A worker that stops does not wait for ever for a database that cannot write. */
 const settlePatienceMs = 5000
+/** How long a job waits that no process had room to run alone. */
+const postponeMs = 5000
+/** How long the last words of a process that ends by an error may take. */
+const lastWordsMs = 2000
 
 export interface WorkerCore {
   readonly config: Config
@@ -64,7 +69,6 @@ export class Worker {
   #installation = ''
   #loops: Promise<unknown>[] = []
   #tick: NodeJS.Timeout | undefined
-  #lastTickMs = 0
   #starting: Promise<void> | undefined
   #stopped: Promise<StopReport> | undefined
 
@@ -92,7 +96,8 @@ export class Worker {
     this.#fetcher = new Fetcher(this.#claimConnection, this.#options.bufferMs)
     this.#sleep = new Sleep(this.#claimConnection, {
       queues: this.#options.queues,
-      canListen: config.hasSession,
+      // A worker that seldom has anything to do would make every enqueue notify.
+      canListen: config.hasSession && this.#options.deciding !== 'only',
       pollMs: this.#options.pollMs,
     })
     this.#runner = this.#createRunner()
@@ -141,7 +146,6 @@ export class Worker {
       throw error
     }
     this.#settler.start()
-    this.#lastTickMs = monotonicMs()
     this.#board.turn()
     this.#tick = setInterval(() => this.#onTick(), tickMs)
     const { signal } = this.#stopAll
@@ -162,6 +166,17 @@ export class Worker {
   /** For the end of a process whose handlers do not answer: gives the incarnation up, so that others take its jobs at once, without a crash counted. */
   abandon(): Promise<void> {
     return this.#incarnation.abandon()
+  }
+
+  /**
+   * For the end of a process by an error that nobody caught: gives back what had not started, and closes the incarnation as dead, so that
+   * others take what ran at once, with a crash counted.
+   */
+  async lastWords(reason: string): Promise<void> {
+    this.#stopAll.abort()
+    this.#slots.close()
+    await this.#settler.drained(AbortSignal.timeout(lastWordsMs))
+    await Promise.race([this.#incarnation.abandon(reason), sleep(lastWordsMs, undefined, { ref: false })])
   }
 
   /** Resolves when nothing is claimable, running or unsettled here. For tests and one-off workers. */
@@ -201,14 +216,20 @@ export class Worker {
       watch: this.#failures,
       onSettled: (endings) => {
         this.#ends.settled(endings)
-        this.#changed.fire()
+        if (endings.some(({ failed }) => failed?.outcome === 'released')) this.#claims.heard()
+        this.#fireSettled()
       },
       onRefused: (endings) => {
         this.#ends.refused(endings)
-        this.#changed.fire()
+        this.#fireSettled()
       },
       onTrouble: (error) => this.#ends.trouble(error),
     })
+  }
+
+  /** The settler counts a batch as unsettled until its callbacks have returned. */
+  #fireSettled(): void {
+    setImmediate(() => this.#changed.fire())
   }
 
   #createSlots(): Slots {
@@ -234,7 +255,6 @@ export class Worker {
       changed: this.#changed,
       counts: this.#counts,
       fetcher: this.#fetcher,
-      logger: this.#core.config.logger,
       settler: this.#settler,
       sleep: this.#sleep,
       slots: this.#slots,
@@ -243,6 +263,8 @@ export class Worker {
       installation: () => this.#installation,
       idleWaiters: this.#idleWaiters,
       onIdle: (waiters) => this.#onIdle(waiters),
+      onDecidingLeft: () => this.#core.events.emit('worker.deciding', {}),
+      onPostponed: (held) => this.#release(held, postponeMs),
       onTrouble: (error) => this.#ends.trouble(error),
     })
   }
@@ -271,7 +293,7 @@ export class Worker {
 
   // ---- stopping
 
-  async #stop({ grace, signal }: Resolved<typeof stopTable>): Promise<StopReport> {
+  async #stop({ grace, signal, abandon }: Resolved<typeof stopTable>): Promise<StopReport> {
     const before = this.#counts.done + this.#counts.failed
     this.#stopAll.abort()
     this.#changed.fire()
@@ -284,12 +306,20 @@ export class Worker {
     await this.#runningEnded(grace, signal)
     const still = this.#slots.runningJobs()
     for (const held of still) held.lose(new PawlError('PAWL_STOPPED', 'The worker stops and its grace is over.'))
+    // Before the waits below: whoever asked for it may have seconds before it is killed, and a kill counts a crash for all that runs.
+    const abandoning = abandon && still.length > 0 ? this.abandon() : undefined
+    const abandoned = abandoning?.then(
+      () => undefined,
+      (error: unknown) => error,
+    )
     await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
+    const abandonError = await abandoned
     const report = {
+      ...(abandonError === undefined ? {} : { abandonError }),
       finished: this.#counts.done + this.#counts.failed - before,
       released,
       stillRunning: still.map((held) => held.id),
-      unsettled: this.#settler.ids(),
+      unsettled: this.#settler.heldJobs().map((held) => held.id),
     }
     if (still.length === 0) await this.#shutDown()
     else void this.#runningEnded(undefined, undefined).then(() => this.#shutDown())
@@ -341,9 +371,9 @@ export class Worker {
     }
   }
 
-  #release(held: HeldJob): void {
+  #release(held: HeldJob, delayMs = 0): void {
     this.#counts.released++
-    this.#settler.add({ held, result: null, failed: { outcome: 'released', delayMs: 0, error: null } })
+    this.#settler.add({ held, result: null, failed: { outcome: 'released', delayMs, error: null } })
   }
 
   #onIdle(waiters: readonly (() => void)[]): void {
@@ -359,8 +389,6 @@ export class Worker {
   #onTick(): void {
     const nowMs = monotonicMs()
     this.#board.turn()
-    this.#claims.measured(this.#slots.takeFinished(), nowMs - this.#lastTickMs)
-    this.#lastTickMs = nowMs
     this.#slots.tick(nowMs)
     this.#lost.tick(nowMs)
   }
@@ -369,13 +397,13 @@ export class Worker {
 
   #onNotify(channel: string, payload: string): void {
     if (channel === 'pawl_wake') {
-      if (this.#options.queues.includes(payload)) this.#changed.fire()
+      if (this.#options.queues.includes(payload)) this.#claims.heard()
     } else if (payload === String(this.#incarnation.id)) void this.#lost.look()
   }
 
   /** What was notified meanwhile, of new jobs and of lost ones, is looked for. */
   #onConnect(): void {
-    this.#changed.fire()
+    this.#claims.heard()
     void this.#lost.look()
   }
 
@@ -396,11 +424,11 @@ export class Worker {
         }
         return
       case 'promoted':
-        return this.#changed.fire()
+        return this.#claims.heard()
       case 'rescued':
         this.#counts.rescued += message.jobs.length
         this.#ends.swept(message.jobs, 'Its worker died once too often while it ran')
-        return this.#claims.lookForSuspects()
+        return this.#claims.heard()
       case 'timed out':
         this.#counts.timedOut += message.jobs.length
         return this.#ends.swept(message.jobs, 'It ran past its time limit')

@@ -1,7 +1,10 @@
 // `pawl worker <module...>`: a process that runs the kinds of the user's modules until it is told to stop.
 
+import { hostname } from 'node:os'
 import { createPawl, durationMs, type StopReport, type Worker, type WorkerOptions } from 'pawl'
 import { requireDatabase, withoutPassword } from './database.ts'
+import type { WorkerTask } from './dev/messages.ts'
+import { sumOf, WorkerPool } from './dev/worker-pool.ts'
 import { exitCodes, UsageError } from './failure.ts'
 import { type JobLine, jobLineText, watchJobs } from './job-lines.ts'
 import { wholeNumber } from './jobs.ts'
@@ -9,6 +12,7 @@ import { personLogger } from './logger.ts'
 import type { CommandAdder, Context } from './program.ts'
 import { exitOf, stopRequests } from './stop-signals.ts'
 import { oneLine } from './terminal.ts'
+import { endOnUncaught } from './uncaught.ts'
 import { defineFrom } from './user-modules.ts'
 
 interface Flags {
@@ -33,7 +37,7 @@ export function addWorker(adder: CommandAdder): void {
       (name: string, before: string[] | undefined) => [...(before ?? []), name],
     )
     .option('--name <name>', "shown in lists (default: the host's name and the process id)")
-    .option('--grace <duration>', 'how long running jobs may take to finish when it is told to stop', '30s')
+    .option('--grace <duration>', 'how long running jobs may take to finish when it is told to stop', '20s')
     .option('--each', 'print a line for each job, not only for those that went wrong')
   adder.does<Flags>(command, work)
 }
@@ -52,24 +56,86 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
   try {
     await defineFrom(pawl, modules)
     watchJobs(pawl, flags.each ?? false, (line) => tell(context, line))
-    const worker = pawl.jobs.worker(workerOptions(flags))
+    const worker = pawl.jobs.worker({ ...workerOptions(flags), deciding: 'leave' })
+    endOnUncaught(() => worker)
     const requests = stopRequests()
+    const alone = new DecidingProcess(context, { database: options, modules })
+    pawl.on('worker.deciding', () => alone.start())
     await worker.start()
     terminal.say(`worker ${worker.id} (pid ${process.pid}) works on ${withoutPassword(url)}; Ctrl-C stops it`)
     const reason = await requests.asked
     const why = reason === 'signal' ? '' : 'nobody reads the output any more; '
     terminal.say(`${why}stopping: running jobs have ${flags.grace} to finish; a second signal gives them up`)
-    const report = await stopOrAbandon(worker, {
-      grace: flags.grace,
-      insisted: requests.insisted,
-      say: (text) => terminal.say(text),
-    })
-    terminal.say(stopText(report))
+    void requests.insisted.then(() => alone.insist())
+    const [report, others] = await Promise.all([
+      stopOrAbandon(worker, { grace: flags.grace, insisted: requests.insisted, say: (text) => terminal.say(text) }),
+      alone.stop(),
+    ])
+    terminal.say(stopText(sumOf([report, ...others])))
     if (report.stillRunning.length === 0) return exitOf(reason)
     // Nothing else ends a handler that does not answer, and its jobs have been given to others.
     process.exit(exitCodes.interrupted)
   } finally {
     await pawl.close()
+  }
+}
+
+/** A process that could not start is tried again after this time. */
+const restartMs = 5000
+
+/**
+ * Jobs whose next crash would be their last run in a process of their own, one at a time, while this one goes on. It is started when the
+ * first such job waits, and stays.
+ */
+class DecidingProcess {
+  readonly #create: () => WorkerPool
+  readonly #say: (text: string) => void
+  #pool: WorkerPool | undefined
+  #isStopping = false
+
+  constructor(context: Context<Flags>, { database, modules }: Pick<WorkerTask, 'database' | 'modules'>) {
+    const { flags, terminal } = context
+    const task = {
+      database,
+      modules,
+      graceMs: durationMs(flags.grace),
+      applicationName: 'pawl worker, jobs that run alone',
+      worker: {
+        ...workerOptions(flags),
+        name: `${flags.name ?? `${hostname()}-${process.pid}`}-alone`,
+        concurrency: 1,
+        deciding: 'only',
+      },
+    } as const
+    this.#say = (text) => terminal.say(text)
+    this.#create = () =>
+      new WorkerPool(task, {
+        onJob: (line) => {
+          if (flags.each || line.outcome !== 'done') tell(context, line)
+        },
+        onNotice: this.#say,
+        nameOf: () => 'the process for jobs that must run alone',
+      })
+  }
+
+  start(): void {
+    if (this.#pool !== undefined || this.#isStopping) return
+    this.#pool = this.#create()
+    this.#pool.start(1, new AbortController().signal).catch((error: unknown) => {
+      this.#say(oneLine(error instanceof Error ? error.message : String(error)))
+      setTimeout(() => {
+        this.#pool = undefined
+      }, restartMs).unref()
+    })
+  }
+
+  async stop(): Promise<readonly StopReport[]> {
+    this.#isStopping = true
+    return this.#pool === undefined ? [] : [await this.#pool.stop()]
+  }
+
+  insist(): void {
+    this.#pool?.insist()
   }
 }
 
@@ -106,8 +172,8 @@ export interface Stopping {
 export async function stopOrAbandon(worker: Worker, { grace, insisted, say }: Stopping): Promise<StopReport> {
   const impatience = new AbortController()
   void insisted.then(() => impatience.abort())
-  const report = await worker.stop({ grace, signal: impatience.signal })
-  if (report.stillRunning.length > 0) await worker.abandon().catch((error: unknown) => say(notToldText(error)))
+  const report = await worker.stop({ grace, signal: impatience.signal, abandon: true })
+  if (report.abandonError !== undefined) say(notToldText(report.abandonError))
   return report
 }
 

@@ -1,4 +1,5 @@
--- Claims the next ready jobs of a queue for one incarnation, with one new fence for all of them.
+-- Claims the next ready jobs of a queue for one incarnation, with one new fence for all of them. The limits of their kinds are written into
+-- the rows, so that a sweep by a process that does not define the kind obeys them.
 -- Locks: the job rows it takes, SKIP LOCKED; it waits for nobody.
 -- Plan: job_ready in order, then a TID scan. :after_due and :after_id start it behind entries that vacuum cannot remove yet.
 -- No row: nothing is ready, or the incarnation is closed. An ended lease does not matter: a take-over closes the incarnation first.
@@ -30,9 +31,11 @@ set state = 'running',
   attempt = j.attempt + 1,
   revision = j.revision + 1,
   claimed_at = h.now,
+  max_attempts = coalesce(j.given_attempts, (:max_attempts::integer[])[array_position(:kinds::text[], j.kind)]),
+  max_crashes = (:max_crashes::integer[])[array_position(:kinds::text[], j.kind)],
   run_until = h.now + (:timeouts_ms::bigint[])[array_position(:kinds::text[], j.kind)] * interval '1 millisecond'
 from holder h
 where j.ctid = any (array(select p.ctid from picked p))
   and j.state = 'ready'
-returning j.tenant, j.id, j.fence, j.kind, j.payload, j.payload_version, j.attempt, j.max_attempts, j.crashes, j.headers,
+returning j.tenant, j.id, j.fence, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes, j.headers,
   coalesce(to_char(j.due at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), '-infinity') as due

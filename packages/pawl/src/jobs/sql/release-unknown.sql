@@ -15,7 +15,7 @@ where j.ctid = any (array(
     from pawl.job k
     where k.state = 'running'
       and k.holder = :worker::integer
-      and k.id <> all (:known::bigint[])
+      and (k.id, k.fence) not in (select g.id, g.fence from unnest(:ids::bigint[], :fences::bigint[]) as g(id, fence))
       and exists (
         select
         from pawl.worker w

@@ -15,7 +15,8 @@ clock as materialized (
 changed as (
   update pawl.job j
   set state = case when g.delay_ms is null then 'dead' when g.delay_ms > 0 then 'scheduled' else 'ready' end,
-    run_at = case when g.outcome = 'released' then j.run_at else c.now + coalesce(g.delay_ms, 0) * interval '1 millisecond' end,
+    -- Given back with a delay: a job that must run alone, and whose process could not empty itself in time.
+    run_at = case when g.outcome = 'released' and g.delay_ms = 0 then j.run_at else c.now + coalesce(g.delay_ms, 0) * interval '1 millisecond' end,
     due = case
       when g.outcome = 'released' then j.due
       else c.now + coalesce(g.delay_ms, 0) * interval '1 millisecond' - j.priority * interval '1 minute'
@@ -25,6 +26,7 @@ changed as (
     suspect = j.suspect and g.outcome in ('released', 'snoozed'),
     excused = case when g.outcome in ('released', 'snoozed') then j.excused else j.crashes end,
     snoozes = j.snoozes + case when g.outcome = 'snoozed' then 1 else 0 end,
+    postponed = case when g.outcome = 'released' then j.postponed + case when g.delay_ms > 0 then 1 else 0 end else 0 end,
     last_error = coalesce(g.error, j.last_error),
     fence = pawl.next_fence(),
     revision = j.revision + 1,
@@ -35,7 +37,12 @@ changed as (
   where j.tenant = g.tenant
     and j.id = g.id
     and j.fence = g.fence
-  returning j.tenant, j.id, j.kind, j.queue, j.state, j.attempt, j.run_at, g.fence, g.outcome, g.error, g.ran_ms, c.now
+  returning j.tenant, j.id, j.kind, j.queue, j.state, j.attempt, j.run_at, g.fence, g.outcome, g.error, g.ran_ms, c.now,
+    case
+      when j.state = 'dead' then 'job.dead'
+      when g.outcome = 'timed out' then 'job.timed-out'
+      when g.outcome = 'released' and j.postponed >= 10 then 'job.postponed'
+    end as alert
 ),
 recorded as (
   insert into pawl.job_attempt (job_id, fence, ended_at, ran_ms, holder, attempt, tenant, kind, outcome, error)
@@ -45,16 +52,19 @@ recorded as (
 ),
 alerted as (
   insert into pawl.alert as a (tenant, code, subject, message, count)
-  select o.tenant, case when o.state = 'dead' then 'job.dead' else 'job.timed-out' end, o.kind,
-    format('%s job(s) of kind %s %s; the last is %s: %s', count(*), o.kind, case when o.state = 'dead' then 'are dead' else 'timed out' end, max(o.id),
-      left(coalesce(max(o.error), 'no error was recorded'), 1000)),
+  select o.tenant, o.alert, o.kind,
+    format('%s job(s) of kind %s %s; the last is %s: %s', count(*), o.kind,
+      case o.alert
+        when 'job.dead' then 'are dead'
+        when 'job.timed-out' then 'timed out'
+        else 'must run alone, and ten times no process could empty itself for them'
+      end,
+      max(o.id), left(coalesce(max(o.error), 'no error was recorded'), 1000)),
     count(*)
   from changed o
-  where o.state = 'dead'
-    or o.outcome = 'timed out'
-  group by o.tenant, o.kind, o.state = 'dead', case when o.state = 'dead' then 'job.dead' else 'job.timed-out' end,
-    case when o.state = 'dead' then 'are dead' else 'timed out' end
-  order by o.tenant, 2, o.kind
+  where o.alert is not null
+  group by o.tenant, o.alert, o.kind
+  order by o.tenant, o.alert, o.kind
   on conflict (tenant, code, subject) where resolved_at is null
   do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message
 )

@@ -1,6 +1,6 @@
 // What `pawl dev` and its worker processes say to each other.
 
-import type { StopReport } from 'pawl'
+import type { StopReport, WorkerOptions } from 'pawl'
 import type { FoundDatabase } from '../database.ts'
 import type { Failure } from '../failure.ts'
 import type { JobLine } from '../job-lines.ts'
@@ -11,6 +11,8 @@ export interface WorkerTask {
   /** The user's modules; none: the demonstration jobs. */
   readonly modules: readonly string[]
   readonly graceMs: number
+  readonly applicationName?: string
+  readonly worker?: WorkerOptions
 }
 
 export type ToWorker =

@@ -12,6 +12,8 @@ import type { FromWorker, ToWorker, WorkerTask } from './messages.ts'
 export interface PoolEvents {
   readonly onJob: (line: JobLine, number: number) => void
   readonly onNotice: (text: string) => void
+  /** What a notice calls it. */
+  readonly nameOf?: (number: number) => string
 }
 
 const restartMs = 500
@@ -37,6 +39,10 @@ export class WorkerPool {
 
   get pids(): number[] {
     return this.#members.map(({ child }) => child.pid!)
+  }
+
+  #nameOf(number: number): string {
+    return this.#events.nameOf?.(number) ?? `worker ${number}`
   }
 
   /** Resolves when each has started; rejects with what one of them could not do, or when the signal ends them before. */
@@ -71,13 +77,7 @@ export class WorkerPool {
         await ended
       }),
     )
-    const reports = this.#members.flatMap(({ report }) => report ?? [])
-    return {
-      finished: reports.reduce((sum, { finished }) => sum + finished, 0),
-      released: reports.reduce((sum, { released }) => sum + released, 0),
-      stillRunning: reports.flatMap(({ stillRunning }) => stillRunning),
-      unsettled: reports.flatMap(({ unsettled }) => unsettled),
-    }
+    return sumOf(this.#members.flatMap(({ report }) => report ?? []))
   }
 
   insist(): void {
@@ -91,12 +91,12 @@ export class WorkerPool {
         if (message.type === 'started') resolve()
         else if (message.type === 'failed') reject(new ChildFailure(message.failure))
         else if (message.type === 'job') this.#events.onJob(message.line, number)
-        else if (message.type === 'notice') this.#events.onNotice(`worker ${number}: ${message.text}`)
+        else if (message.type === 'notice') this.#events.onNotice(`${this.#nameOf(number)}: ${message.text}`)
         else member.report = message.report
       })
       child.on('error', reject)
       child.on('exit', (code, signal) => {
-        reject(new Error(`Worker ${number} ended before it had started (${signal ?? `exit code ${code}`}).`))
+        reject(new Error(`${this.#nameOf(number)} ended before it had started (${signal ?? `exit code ${code}`}).`))
         void this.#ended(member, code, signal)
       })
       send(child, { type: 'start', task: { ...this.#task, number } })
@@ -106,16 +106,25 @@ export class WorkerPool {
   async #ended(member: Member, code: number | null, signal: NodeJS.Signals | null): Promise<void> {
     if (this.#isStopping) return
     this.#events.onNotice(
-      `worker ${member.number} (pid ${member.child.pid}) ended by ${signal ?? `exit code ${code}`}; another is started`,
+      `${this.#nameOf(member.number)} (pid ${member.child.pid}) ended by ${signal ?? `exit code ${code}`}; another is started`,
     )
     await sleep(restartMs)
     if (this.#isStopping) return
     member.child = forked()
     await this.#begin(member).then(
-      () => this.#events.onNotice(`worker ${member.number} runs again (pid ${member.child.pid})`),
+      () => this.#events.onNotice(`${this.#nameOf(member.number)} runs again (pid ${member.child.pid})`),
       (error: unknown) =>
-        this.#events.onNotice(`worker ${member.number}: ${error instanceof Error ? error.message : String(error)}`),
+        this.#events.onNotice(`${this.#nameOf(member.number)}: ${error instanceof Error ? error.message : String(error)}`),
     )
+  }
+}
+
+export function sumOf(reports: readonly StopReport[]): StopReport {
+  return {
+    finished: reports.reduce((sum, { finished }) => sum + finished, 0),
+    released: reports.reduce((sum, { released }) => sum + released, 0),
+    stillRunning: reports.flatMap(({ stillRunning }) => stillRunning),
+    unsettled: reports.flatMap(({ unsettled }) => unsettled),
   }
 }
 

@@ -1,9 +1,10 @@
-// A worker process of `pawl dev`. Its parent tells it when to stop, and it stops by itself when its parent is gone.
+// A worker process of `pawl dev`, and of `pawl worker` for jobs that must run alone. Its parent tells it when to stop, and it stops by itself when its parent is gone.
 
 import { createPawl, type Logger, type Worker } from 'pawl'
 import { failureOf } from '../failure.ts'
 import { watchJobs } from '../job-lines.ts'
 import { oneLine } from '../terminal.ts'
+import { endOnUncaught } from '../uncaught.ts'
 import { defineFrom } from '../user-modules.ts'
 import { stopOrAbandon } from '../worker.ts'
 import { defineDemo } from './demo.ts'
@@ -14,6 +15,7 @@ const tell = (message: FromWorker): void => {
 }
 
 let worker: Worker | undefined
+endOnUncaught(() => worker)
 let insist!: () => void
 const insisted = new Promise<void>((resolve) => {
   insist = resolve
@@ -24,23 +26,27 @@ let isStopping = false
 for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined)
 // Ctrl-C in a terminal reaches every process of the group, but it is the parent that decides.
 process.on('SIGINT', () => undefined)
-process.on('SIGTERM', () => void stop(30_000))
+process.on('SIGTERM', () => void stop(20_000))
 process.on('disconnect', () => void stop(5000))
 process.on('message', (message: ToWorker) => {
   if (message.type === 'start') start(message.task).catch(fail)
   else if (message.type === 'abandon') insist()
-  else void stop(task?.graceMs ?? 30_000)
+  else void stop(task?.graceMs ?? 20_000)
 })
 
 let task: WorkerTask | undefined
 
 async function start(given: WorkerTask): Promise<void> {
   task = given
-  const pawl = createPawl({ ...given.database, applicationName: `pawl dev worker ${given.number}`, logger })
+  const pawl = createPawl({
+    ...given.database,
+    applicationName: given.applicationName ?? `pawl dev worker ${given.number}`,
+    logger,
+  })
   if (given.modules.length === 0) defineDemo(pawl)
   else await defineFrom(pawl, given.modules)
   watchJobs(pawl, true, (line) => tell({ type: 'job', line }))
-  worker = pawl.jobs.worker({ name: `dev-${given.number}`, exitWhenBlocked: true })
+  worker = pawl.jobs.worker(given.worker ?? { name: `dev-${given.number}`, exitWhenBlocked: true })
   await worker.start()
   tell({ type: 'started', worker: worker.id!, kinds: [] })
 }

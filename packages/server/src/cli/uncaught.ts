@@ -1,0 +1,24 @@
+// The end of a worker process by an error that nobody caught: one line, what had not started is given back, then exit 1.
+
+import { writeSync } from 'node:fs'
+import type { Worker } from 'pawl'
+import { oneLine } from './terminal.ts'
+
+export function endOnUncaught(worker: () => Worker | undefined): void {
+  let isEnding = false
+  const end = (error: unknown): void => {
+    if (isEnding) return
+    isEnding = true
+    const why = error instanceof Error ? (error.stack ?? error.message) : String(error)
+    try {
+      // Whatever streams and loggers do now, this line is written.
+      writeSync(2, `pawl: an error that nobody caught ends this worker process (pid ${process.pid}): ${oneLine(why)}\n`)
+    } catch {
+      // Nobody reads it.
+    }
+    const words = worker()?.lastWords('uncaught error') ?? Promise.resolve()
+    void words.catch(() => undefined).finally(() => process.exit(1))
+  }
+  process.on('uncaughtException', end)
+  process.on('unhandledRejection', end)
+}
