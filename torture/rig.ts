@@ -276,7 +276,8 @@ export class Rig {
     const pid = this.pidOf(slotName)
     if (pid === undefined) return
     process.kill(pid, 'SIGSTOP')
-    const deadline = performance.now() + this.options.leaseMs + (isLonely ? 1000 : 6000)
+    // A watcher that was cut off itself waits ten times as long for an answer before it closes the paused process.
+    const deadline = performance.now() + this.options.leaseMs + (isLonely ? 1000 : 14_000)
     try {
       while (performance.now() < deadline && !this.#isHealed) {
         await sleep(50)

@@ -143,7 +143,7 @@ export function settleFailed(connection: Connection, sql: Statements, jobs: read
 }
 
 export function cancel(connection: Connection, sql: Statements, id: string): Promise<unknown[]> {
-  return connection.run(sql.cancel, { tenant: '', id, revision: null, reason: null })
+  return connection.run(sql.cancel, { tenant: '', id, revision: null, reason: null, wake: true })
 }
 
 /** As a watcher does it: whoever has an ended lease is asked. */

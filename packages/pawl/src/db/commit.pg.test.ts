@@ -183,7 +183,7 @@ describe('the reply to the end of a job is lost', () => {
     const attempts: number[] = []
     pawl.jobs.define('k', { run: async (job) => void attempts.push(job.attempt) })
     const { ids } = await pawl.jobs.enqueueMany('k', [1, 2, 3])
-    const lost = proxy.loseReply(/for update skip locked[\s\S]*nextval\('pawl\.fence'\)/, { of: /claim/ })
+    const lost = proxy.loseReply(/for update skip locked[\s\S]*pawl\.next_fence\(\)/, { of: /claim/ })
     const worker = pawl.jobs.worker()
     await worker.start()
     await lost.happened

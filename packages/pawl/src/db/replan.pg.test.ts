@@ -33,7 +33,7 @@ test('[K16] a stale statement costs one repetition on a fresh session', async ()
   const connection = new Connection(resolveConfig({ databaseUrl: db.url }).database, 'engine', { watch })
   const pid = async () => (await connection.query<{ pid: number }>('select pg_backend_pid() as pid'))[0]!.pid
   const rescue = statement(jobs, 'rescue')
-  const sweep = () => connection.run(rescue, Object.fromEntries(rescue.parameters.map((name) => [name, 3])))
+  const sweep = () => connection.run(rescue, { workers: '{}', limit: 3, max_crashes: 3 })
   await sweep()
   const before = await pid()
   await changeTypes()

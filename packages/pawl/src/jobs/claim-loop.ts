@@ -67,7 +67,8 @@ interface Found {
   readonly count: number
   /** More is there for the room that is left. */
   readonly isFull: boolean
-  readonly hasAsked: boolean
+  /** Something was asked for, no scan was put off, and nothing is left. */
+  readonly isExhausted: boolean
 }
 
 export class ClaimLoop {
@@ -153,7 +154,7 @@ export class ClaimLoop {
       !this.#areSuspectsNews &&
       !this.#areSuspectsLeft &&
       fullScanInMs === undefined
-    if (isIdle && (found.hasAsked || this.#groups.length === 0)) this.#options.onIdle(waiters)
+    if (isIdle && (found.isExhausted || this.#groups.length === 0)) this.#options.onIdle(waiters)
     await this.#wait(worker)
   }
 
@@ -218,22 +219,24 @@ export class ClaimLoop {
   async #claim(worker: Holder): Promise<Found> {
     let count = 0
     let isFull = false
-    let hasAsked = false
+    let asked = 0
+    let exhausted = 0
     for (const group of [...this.#groups]) {
       const room = this.#roomOf(group)
       if (!group.mayWait || room <= 0 || this.#options.signal.aborted) continue
       const found = await this.#claimGroup(worker, group, room)
       count += found.count
       isFull ||= found.isFull
-      hasAsked = true
+      asked++
+      if (found.isExhausted) exhausted++
     }
     // The next claim begins with another queue and another group, so that none starves behind a full one.
     this.#queues.push(...this.#queues.splice(0, 1))
     this.#groups.push(...this.#groups.splice(0, 1))
-    return { count, isFull, hasAsked }
+    return { count, isFull, isExhausted: asked > 0 && exhausted === asked }
   }
 
-  async #claimGroup(worker: Holder, group: Group, room: number): Promise<{ readonly count: number; readonly isFull: boolean }> {
+  async #claimGroup(worker: Holder, group: Group, room: number): Promise<Found> {
     const { counts, fetcher, signal, sleep, slots } = this.#options
     const news = this.#news
     const isRelied = sleep.isRelied(worker.id)
@@ -247,7 +250,7 @@ export class ClaimLoop {
       }
       const claimed = await fetcher.claim(worker, queue, group.kinds, room - count, group.limited !== undefined)
       // Rows of an incarnation that was lost meanwhile belong to whoever takes over from it.
-      if (this.#options.worker() !== worker) return { count, isFull: false }
+      if (this.#options.worker() !== worker) return { count, isFull: false, isExhausted: false }
       count += claimed.rows.length
       counts.claimed += claimed.rows.length
       isFull ||= claimed.isFull
@@ -258,7 +261,7 @@ export class ClaimLoop {
     }
     if (group.limited?.crashes === 1) this.#unbufferedMs = monotonicMs()
     if (isExhausted && !isFull && isRelied && news === this.#news) group.mayWait = false
-    return { count, isFull }
+    return { count, isFull, isExhausted }
   }
 
   #hold(row: ClaimedRow, worker: Holder): HeldJob {

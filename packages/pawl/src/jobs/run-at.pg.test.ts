@@ -3,6 +3,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
+import { lockClass } from '../kernel/lease.ts'
 
 let db: TestDatabase
 beforeAll(async () => {
@@ -44,7 +45,12 @@ test('[J35] an infinite run_at that got in anyway holds up no other job', async 
   } as const
   const connection = new Connection(database, 'promote')
   try {
-    const [row] = await connection.run<{ next_ms: string }>(statement(import.meta.url, 'promote'), { limit: 10 })
+    const [row] = await connection.run<{ next_ms: string }>(statement(import.meta.url, 'promote'), {
+      lock_class: lockClass,
+      limit: 10,
+      after_run_at: '-infinity',
+      after_id: 0,
+    })
     expect(Number(row!.next_ms)).toBe(3_600_000)
   } finally {
     await connection.close()

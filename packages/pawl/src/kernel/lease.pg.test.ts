@@ -49,6 +49,8 @@ function claimValues(worker: Holder, limit: number) {
     limit,
     kinds: textsLiteral(['k']),
     timeouts_ms: numbersLiteral([900_000]),
+    max_attempts: numbersLiteral([10]),
+    max_crashes: numbersLiteral([3]),
     after_due: '-infinity',
     after_id: 0,
   }
@@ -266,6 +268,6 @@ test('[K2] an incarnation whose id was given out again writes nothing', async ()
   expect(await connection.run(leaseStatements.close, { ...asHolder(worker), reason: 'stopped' })).toEqual([])
   expect(await connection.run(leaseStatements.lock, asHolder(worker))).toEqual([])
   expect(await claim(1)).toEqual([])
-  expect(await connection.run(statement(jobsModule, 'release-unknown'), { ...asHolder(worker), known: '{}' })).toEqual([])
+  expect(await connection.run(statement(jobsModule, 'release-unknown'), { ...asHolder(worker), ids: '{}', fences: '{}' })).toEqual([])
   expect(await db.query('select w.* from pawl.worker w')).toEqual([before])
 })

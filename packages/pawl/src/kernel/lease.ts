@@ -15,7 +15,7 @@ export interface Holder {
 export const leaseStatements = {
   open: statement(import.meta.url, 'open-worker'),
   lock: statement(import.meta.url, 'lock-worker'),
-  look: statement(import.meta.url, 'look'),
+  look: statement(import.meta.url, 'look-worker'),
   beat: statement(import.meta.url, 'beat'),
   close: statement(import.meta.url, 'close-worker'),
   ask: statement(import.meta.url, 'ask-workers'),

@@ -61,6 +61,7 @@ export const alertFixes: Readonly<Record<string, (subject: string) => string>> =
     "mend what the message says: often a privilege of the worker's role, or a schema of another release (pawl migrate)",
   'event.retention': () => 'pawl.events.whoHoldsBack() names what holds them, with the statement that ends it',
   'job.dead': (kind) => `pawl jobs list --state dead --kind ${kind}; then pawl jobs retry <id>, or cancel`,
+  'job.postponed': (kind) => `start pawl worker, which runs jobs of '${kind}' in a process of their own, or cancel the job`,
   'job.timed-out': (kind) => `give '${kind}' a longer timeout, or have its handler heed its signal`,
   'kind.unknown': (kind) => `start a worker that defines '${kind}' and works its queue`,
   'partition.last': () => 'start a worker or a runner; if it stays, end the oldest open transaction',
