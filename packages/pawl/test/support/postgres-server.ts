@@ -1,6 +1,6 @@
 // One embedded PostgreSQL for the whole test run, and a migrated template that each test file's database is cloned from.
 
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtemp, rm, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { startEmbedded } from '@pawl/server/embedded'
@@ -28,8 +28,17 @@ const programs = {
 }
 export type Program = keyof typeof programs
 
+const memoryFolder = '/dev/shm'
+const memoryBytesMin = 4 * 2 ** 30
+
+/** A database per test is copied and dropped a thousand times: in memory that takes 50 ms, on a slow disk 700. */
+async function dataFolder(): Promise<string> {
+  const memory = await statfs(memoryFolder).catch(() => undefined)
+  return memory !== undefined && memory.bavail * memory.bsize >= memoryBytesMin ? memoryFolder : tmpdir()
+}
+
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
-  const dir = await mkdtemp(join(tmpdir(), 'pawl-test-'))
+  const dir = await mkdtemp(join(await dataFolder(), 'pawl-test-'))
   const server = await startEmbedded({
     dir,
     database: 'pawl_template',
