@@ -187,7 +187,7 @@ test('[J23] a prepared transaction can enqueue without a wake-up and is picked u
 test('[J23] a prepared transaction can cancel and retry without a wake-up', async () => {
   const isFree = deferred()
   pawl.jobs.define('held', { run: () => isFree.promise })
-  const worker = await startWorker({ pollMs: 100 })
+  const worker = await startWorker({ pollMs: 100, beatMs: 100 })
   const held = await pawl.jobs.enqueue('held', {})
   const later = await pawl.jobs.enqueue('work', {}, { delay: '1h' })
   await until('it runs', async () => (await pawl.jobs.get(held.id))?.state === 'running')
