@@ -139,7 +139,7 @@ export class Fetcher {
       const tookMs = monotonicMs() - nowMs - rows.length * perRowMs
       const costMs = Math.min(tookMs, mark?.costMs ?? 0)
       this.#marks.set(key, {
-        due: last.due,
+        due: last instanceof ClaimedRow ? timeOf(last.dueUs) : last.due,
         id: last.id,
         fullScanMs: from?.fullScanMs ?? nextFullScanMs(nowMs, costMs),
         isFull: rows.length >= asked,
@@ -228,7 +228,14 @@ function nextFullScanMs(startedMs: number, costMs: number): number {
   return startedMs + Math.min(fullScanEveryMsMax, Math.max(fullScanEveryMs, costMs * fullScanShare))
 }
 
+/** Microseconds since 1970 as a time that PostgreSQL reads in any DateStyle. */
+function timeOf(us: number): string {
+  if (!Number.isFinite(us)) return beginning.due
+  const ms = Math.floor(us / 1000)
+  return `${new Date(ms).toISOString().slice(0, -1)}${String(us - ms * 1000).padStart(3, '0')}Z`
+}
+
 function byOrder(a: ClaimedRow, b: ClaimedRow): number {
-  if (a.due !== b.due) return a.due < b.due ? -1 : 1
+  if (a.dueUs !== b.dueUs) return a.dueUs - b.dueUs
   return a.id.length - b.id.length || (a.id < b.id ? -1 : a.id > b.id ? 1 : 0)
 }

@@ -23,7 +23,8 @@ export interface FetchedRow {
   readonly max_attempts: number | null
   readonly crashes: number
   readonly headers: Record<string, unknown> | null
-  readonly due: string
+  /** Microseconds since 1970; null: not finite. */
+  readonly due_us: string | null
 }
 
 export class ClaimedRow {
@@ -37,7 +38,7 @@ export class ClaimedRow {
   readonly max_attempts: number | null
   readonly crashes: number
   readonly headers: Record<string, unknown> | null
-  readonly due: string
+  readonly dueUs: number
   /** What it takes in memory while it waits, about. */
   readonly bytes: number
   #text: string | undefined
@@ -54,7 +55,7 @@ export class ClaimedRow {
     this.max_attempts = row.max_attempts
     this.crashes = row.crashes
     this.headers = row.headers
-    this.due = row.due
+    this.dueUs = row.due_us === null ? Number.NEGATIVE_INFINITY : Number(row.due_us)
     this.bytes = row.payload.length
     this.#text = row.payload
   }

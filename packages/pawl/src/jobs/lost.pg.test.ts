@@ -26,7 +26,7 @@ afterEach(async () => {
 test('[J17] while a look is not answered no other is sent; one that was asked for follows', async () => {
   const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
   const held = new HeldJob(
-    new ClaimedRow({ ...row, max_attempts: 1, crashes: 0, headers: null, due: '' }, 'default'),
+    new ClaimedRow({ ...row, max_attempts: 1, crashes: 0, headers: null, due_us: '0' }, 'default'),
     defineKind('work', { run: () => undefined }),
     '',
     1,

@@ -79,7 +79,7 @@ claimed as (
   where j.ctid = any (array(select p.ctid from picked p))
     and j.state = 'ready'
   returning j.tenant, j.id, j.fence, j.queue, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes,
-    j.headers, coalesce(to_char(j.due at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), '-infinity') as due,
+    j.headers, case when isfinite(j.due) then (date_part('epoch', j.due) * 1000000)::bigint end as due_us,
     j.crashes - j.excused >= j.max_crashes - 1 as is_deciding
 ),
 remaining as (
@@ -88,6 +88,6 @@ remaining as (
   where n.ctid <> all (array(select c.ctid from chosen c))
 )
 select r.is_suspect_left, r.is_deciding_left, c.tenant, c.id, c.fence, c.queue, c.kind, c.payload, c.payload_version, c.attempt, c.max_attempts,
-  c.crashes, c.headers, c.due, c.is_deciding
+  c.crashes, c.headers, c.due_us, c.is_deciding
 from remaining r
 left join claimed c on true

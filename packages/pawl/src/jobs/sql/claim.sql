@@ -38,4 +38,4 @@ from holder h
 where j.ctid = any (array(select p.ctid from picked p))
   and j.state = 'ready'
 returning j.tenant, j.id, j.fence, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes, j.headers,
-  coalesce(to_char(j.due at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), '-infinity') as due
+  case when isfinite(j.due) then (date_part('epoch', j.due) * 1000000)::bigint end as due_us
