@@ -38,7 +38,7 @@ test('[J5] a handler that hangs inside its guarded transaction past its timeout 
   const hang = deferred()
   let guarded: number | undefined
   pawl.jobs.define('hangs', {
-    timeout: '500ms',
+    timeout: '300ms',
     // On a busy machine an attempt may time out before its guard; the next attempt guards instead.
     retry: { attempts: 50, initialMs: 1, jitter: false },
     run: async (job) => {
