@@ -5,7 +5,8 @@ import { root, summary } from './phase.ts'
 import { runVitest, runWithRetry } from './run-vitest.ts'
 
 const files: Readonly<Record<string, string>> = {
-  'vitest.config.mjs': "export default { test: { include: ['*.test.mjs'], exclude: [] } }",
+  'vitest.config.mjs':
+    "export default { test: { include: ['*.test.mjs'], exclude: [], pool: 'threads', isolate: false, maxWorkers: 1 } }",
   'mixed.test.mjs': `
     import { describe, expect, test, beforeAll } from 'vitest'
     test('good', () => {})

@@ -193,37 +193,6 @@ describe('the reply to the end of a job is lost', () => {
   })
 })
 
-test('[K6] a claim that commits only after its worker looked for it is given back too, without an attempt', async () => {
-  await db.query(`create function wait() returns trigger language plpgsql as $$
-      begin perform pg_advisory_xact_lock_shared(4711); return new; end $$;
-    create trigger wait before update on pawl.job for each row when (new.state = 'running') execute function wait()`)
-  const pawl = viaProxy()
-  const attempts: number[] = []
-  pawl.jobs.define('k', { run: async (job) => void attempts.push(job.attempt) })
-  const { id } = await pawl.jobs.enqueue('k', {})
-  const gate = await db.pool.connect()
-  await gate.query('select pg_advisory_lock(4711)')
-  let claims = 0
-  installProbe((name) => {
-    if (name === 'jobs.claim.before') claims++
-  })
-  const worker = pawl.jobs.worker({ pollMs: 200 })
-  await worker.start()
-  // The server's locks are those of every test that runs now.
-  const waiting = `pg_locks where locktype = 'advisory' and not granted
-    and database = (select oid from pg_database where datname = current_database())`
-  await until('its claim is under way', async () => (await count(waiting)) > 0)
-  proxy.reset(/claim/)
-  const before = claims
-  await until('it looked for what it may hold, and claims again', () => claims > before)
-  await gate.query('select pg_advisory_unlock(4711)')
-  gate.release()
-  const direct = db.pawl()
-  await until('it is done', async () => (await direct.jobs.get(id))?.state === 'done')
-  await worker.stop()
-  expect(attempts).toEqual([1])
-})
-
 describe("the reply to a tx handler's COMMIT is lost", () => {
   const insert = 'insert into effect values ($1)'
 

@@ -3,7 +3,7 @@
 import type { Pawl } from 'pawl'
 import { runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -120,30 +120,4 @@ test('[J2] settings and role of one handler do not reach the next, nor the commi
   expect(seen).toHaveLength(30)
   for (const each of seen) expect(each).toEqual({ who: '', user, level: 'on' })
   expect(await done()).toBe(60)
-})
-
-test('a handler that never answers is timed out, and the others of its group run without it', { timeout: 60_000 }, async () => {
-  await db.query('create table effect (job_id bigint)')
-  pawl.jobs.define<Numbered>('hangs', {
-    share: 5,
-    // Longer than a slow machine keeps a handler waiting for its answer.
-    timeout: 5000,
-    retry: { attempts: 3, initialMs: 1, jitter: false },
-    tx: async (job, tx) => {
-      await tx.query('insert into effect values ($1)', [job.id])
-      if (job.payload.n === 2 && job.attempt === 1) await new Promise(() => undefined)
-    },
-  })
-  const { ids } = await pawl.jobs.enqueueMany('hangs', numbered(5))
-  const worker = pawl.jobs.worker(oneGroup)
-  await worker.start()
-  await until('all are done', async () => {
-    const [row] = await db.query<{ n: number }>("select count(*)::int as n from pawl.job_history where outcome = 'done'")
-    return row!.n === 5
-  })
-  await worker.stop()
-  expect(await db.query('select job_id::text as id from effect order by job_id')).toEqual([...ids].sort().map((id) => ({ id })))
-  expect(await db.query('select distinct job_id::text as id, outcome from pawl.job_attempt')).toEqual([
-    { id: ids[2], outcome: 'timed out' },
-  ])
 })

@@ -45,8 +45,8 @@ async function progressOf(id: string): Promise<unknown> {
 
 test('[J6] a touch storm makes at most one write per interval, stores the last progress, and the lease never lapses', async () => {
   await recordProgressWrites()
-  const leaseMs = 1600
-  const touchMs = 100
+  const leaseMs = 800
+  const touchMs = 50
   const stormMs = 1.5 * leaseMs
   const storm = deferred<{ touches: number; tookMs: number }>()
   pawl.jobs.define('storm', {
@@ -109,7 +109,7 @@ test('[J6] with a lease shorter than the interval the interval shrinks to a thir
       await quiet.promise
     },
   })
-  await startWorker({ lease: '6s', beatMs: 200, touchMs: 3_600_000 })
+  await startWorker({ lease: '2s', beatMs: 200, touchMs: 3_600_000 })
   const { id } = await pawl.jobs.enqueue('short', {})
   await until('the second is stored long before the hour is over', async () => (await pawl.jobs.get(id))?.progress === 'second')
   expect(await progressOf(id)).toEqual({ state: 'running', progress: 'second' })

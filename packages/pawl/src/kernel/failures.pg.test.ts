@@ -28,8 +28,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(): Promise<Worker> {
-  worker = pawl.jobs.worker()
+async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
+  worker = pawl.jobs.worker(options)
   await worker.start()
   return worker
 }
@@ -56,13 +56,13 @@ test('[K17] a promotion that always fails is logged, counted and alerted; other 
 
 test('[K17] a sweep of the keeper that always fails is alerted too', async () => {
   pawl.jobs.define('work', { run: () => undefined })
-  const running = await startWorker()
-  await db.query(`create trigger refuse before update on pawl.worker for each row when (new.closed_at is not null) execute function refuse();
+  const running = await startWorker({ beatMs: 100 })
+  await db.query(`create trigger refuse before update on pawl.worker for each row when (new.asked_by is not null) execute function refuse();
     insert into pawl.worker (name, host, pid, release, queues, kinds, concurrency, locks, lease_until)
     values ('gone', 'here', 1, '0', '{}', '{}', 1, false, pawl.now() - interval '1 hour')`)
   await until('there is an alert', async () => (await failing()).length === 1)
   await until('the errors are counted', () => running.metrics().errors > 2)
-  expect(errors.filter(({ statement }) => statement === 'close-dead-workers')).toHaveLength(1)
+  expect(errors.filter(({ statement }) => statement === 'ask-workers')).toHaveLength(1)
   const { id } = await pawl.jobs.enqueue('work', {})
   await until('jobs run', async () => (await pawl.jobs.get(id))?.state === 'done')
   await db.query('drop trigger refuse on pawl.worker')
