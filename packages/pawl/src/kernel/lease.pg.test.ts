@@ -268,6 +268,8 @@ test('[K2] an incarnation whose id was given out again writes nothing', async ()
   expect(await connection.run(leaseStatements.close, { ...asHolder(worker), reason: 'stopped' })).toEqual([])
   expect(await connection.run(leaseStatements.lock, asHolder(worker))).toEqual([])
   expect(await claim(1)).toEqual([])
-  expect(await connection.run(statement(jobsModule, 'release-unknown'), { ...asHolder(worker), ids: '{}', fences: '{}' })).toEqual([])
+  expect(
+    await connection.run(statement(jobsModule, 'release-unknown'), { ...asHolder(worker), ids: '{}', fences: '{}' }),
+  ).toEqual([])
   expect(await db.query('select w.* from pawl.worker w')).toEqual([before])
 })
