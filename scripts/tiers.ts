@@ -23,7 +23,7 @@ const processes = (name: string): string => `packages/pawl/test/processes/${name
 export const smoke: readonly Smoke[] = [
   { file: processes('kill'), titles: ["[J3] after kill -9 of a worker its 'tx' jobs run again"] },
   { file: processes('stop'), titles: ["when it goes on with its job ('tx') and its successor 'still runs it'"] },
-  { file: processes('crash-points'), titles: ["when the process is killed at 'jobs.tx.before_commit', time 1"] },
+  { file: processes('crash-points'), titles: ["killed at 'jobs.tx.before_commit' (1)"] },
   { file: processes('projections'), titles: ["a projector killed at 'projections.batch.handled', time 2"] },
   { file: processes('records'), titles: ['[R4] kill -9 around the commit'] },
   { file: processes('pooler'), titles: ['with a direct connection beside it: false > [K8] enqueue alone'] },
