@@ -18,6 +18,7 @@ export default defineConfig({
     globalSetup: ['packages/pawl/test/support/postgres-server.ts'],
     testTimeout: 60_000,
     hookTimeout: 60_000,
-    maxWorkers: 2,
+    // On two cores: tests wait for the database half of their time.
+    maxWorkers: 3,
   },
 })
