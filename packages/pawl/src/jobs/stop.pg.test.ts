@@ -235,7 +235,7 @@ test('[J13] last words give back what a claim in progress brings', async () => {
   installProbe((name, detail) => {
     if (name !== 'jobs.claim.after' || (detail as unknown[]).length === 0 || isSaid) return
     isSaid = true
-    words.resolve(worker.lastWords('uncaught error').then(() => undefined))
+    words.resolve(worker.lastWords('uncaught error'))
   })
   onTestFinished(() => installProbe(undefined))
   await pawl.jobs.enqueue('once', {})
@@ -254,7 +254,8 @@ test('[J13] a claim without an answer goes back although a handler outlives the 
   const worker = await startWorker()
   await pawl.jobs.enqueue('long', {})
   await until('it runs', () => worker.metrics().running === 1)
-  // Asked again and again while it works, so only a claim that finds something is lost: its rows come with this statement.
+  // Asleep, so that the next claim is the one that finds the job.
+  await until('it sleeps', async () => (await db.query('select from pawl.sleeper where worker = $1', [worker.id])).length > 0)
   const lost = proxy.loseReply(/picked as materialized/i, { of: /claim/ })
   const { id } = await pawl.jobs.enqueue('short', {})
   await lost.happened
