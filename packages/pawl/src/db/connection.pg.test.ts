@@ -3,7 +3,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { Connection, createPool, type DatabaseOptions } from './driver.ts'
-import { Listener } from './listen.ts'
+import { Listener, type ListenOptions } from './listen.ts'
 
 let db: TestDatabase
 let proxy: FaultProxy
@@ -97,7 +97,7 @@ test('[K9] the server is asked to notice a client that went without a word', asy
 })
 
 /** A listener that finds jobs as a worker does: by a look after each (re)connect, and by notifications in between. */
-function listening(heartbeatMs: number) {
+function listening(heartbeatMs: number, onSession?: ListenOptions['onSession']) {
   const seen: string[] = []
   const listener = new Listener({
     database: options({ queryTimeoutMs: answerMs, connectTimeoutMs: 1000 }),
@@ -106,6 +106,7 @@ function listening(heartbeatMs: number) {
     backoffMs: () => 20,
     onNotify: (_channel, payload) => seen.push(`notified ${payload}`),
     onConnect: () => seen.push('looked'),
+    ...(onSession === undefined ? {} : { onSession }),
   })
   listener.start()
   return { seen, listener, count: (what: string) => seen.filter((each) => each === what).length }
@@ -150,6 +151,28 @@ test('[K9] a LISTEN connection that died without a word is noticed by its heartb
     await db.query("select pg_notify('pawl_wake', 'heard')")
     return seen.includes('notified heard')
   })
+  await listener.stop()
+})
+
+test('[K9] a listener whose lock is refused hears, and tries it again', async () => {
+  const tried: boolean[] = []
+  const holder = await db.pool.connect()
+  await holder.query('select pg_advisory_lock(7)')
+  const { seen, listener } = listening(500, async (query) => {
+    const { rows } = await query('select pg_try_advisory_lock($1::bigint) as taken', [7])
+    const { taken } = rows[0] as { taken: boolean }
+    tried.push(taken)
+    return taken
+  })
+  await until('it was refused', () => tried.length > 0)
+  await until('it hears', async () => {
+    await db.query("select pg_notify('pawl_wake', 'heard')")
+    return seen.includes('notified heard')
+  })
+  expect(tried).not.toContain(true)
+  await holder.query('select pg_advisory_unlock(7)')
+  holder.release()
+  await until('it has the lock', () => tried.includes(true))
   await listener.stop()
 })
 

@@ -1,6 +1,7 @@
 // The driver seam: the only module that imports pg. It makes the engine's own connections (pipelined, each for one purpose, reconnecting)
 // and the pools for handlers and callers, all with client-side timeouts and keepalive, because a half-open connection gives no error.
 
+import { connect } from 'node:net'
 import pg from 'pg'
 import type { Durability } from '../config.ts'
 import { PawlError } from '../errors.ts'
@@ -77,8 +78,15 @@ export function resetConnections(): number {
   return cut.length
 }
 
-function socketOf(client: pg.Client): { readonly destroyed: boolean; destroy(): void } | undefined {
-  return (client as unknown as { connection?: { stream?: { readonly destroyed: boolean; destroy(): void } } }).connection?.stream
+interface SessionSocket {
+  readonly destroyed: boolean
+  /** None of a Unix socket. */
+  readonly remoteAddress?: string | undefined
+  destroy(): void
+}
+
+function socketOf(client: pg.Client): SessionSocket | undefined {
+  return (client as unknown as { connection?: { stream?: SessionSocket } }).connection?.stream
 }
 
 /** Hears how the statements of an engine connection end. */
@@ -406,10 +414,49 @@ export function runJoined(client: PoolClient, config: QueryConfig, join: Join): 
   })
 }
 
+/** How long the wish to cancel a statement may be on its way. */
+const cancelMs = 1000
+const cancelCode = 80_877_102
+
+/** What pg knows of a client that its types leave out. */
+interface Session {
+  readonly host: string
+  readonly port: number
+  readonly processID: number | null
+  readonly secretKey: number | null
+  readonly _activeQuery: unknown
+  readonly _sentQueryQueue: readonly unknown[]
+  readonly _queryQueue: readonly unknown[]
+}
+
 /** Cuts a pooled client's connection and gives its place in the pool back: a statement that does not end is not waited for. */
 export function discard(client: PoolClient): void {
-  socketOf(client as unknown as pg.Client)?.destroy()
+  const session = client as unknown as Session
+  const socket = socketOf(client as unknown as pg.Client)
+  const isBusy = session._activeQuery != null || session._sentQueryQueue.length > 0 || session._queryQueue.length > 0
+  // A server that waits for a lock does not see that its client is gone. Asked before the cut: a pooler forgets who is gone.
+  if (isBusy && socket !== undefined && !socket.destroyed) cancel(session, socket, () => socket.destroy())
+  else socket?.destroy()
   client.release(true)
+}
+
+/** Asks the server, once and without an answer, to end what this session does. */
+function cancel({ host, port, processID, secretKey }: Session, { remoteAddress }: SessionSocket, done: () => void): void {
+  if (processID === null || secretKey === null) return done()
+  const request = Buffer.alloc(16)
+  request.writeInt32BE(16, 0)
+  request.writeInt32BE(cancelCode, 4)
+  request.writeInt32BE(processID, 8)
+  request.writeInt32BE(secretKey, 12)
+  const socket = host.startsWith('/') ? connect(`${host}/.s.PGSQL.${port}`) : connect(port, remoteAddress ?? host)
+  const timer = setTimeout(() => socket.destroy(), cancelMs).unref()
+  socket.on('error', () => undefined)
+  socket.on('close', () => {
+    clearTimeout(timer)
+    done()
+  })
+  // The server closes the connection when it has passed the request on.
+  socket.unref().resume().write(request)
 }
 
 interface CopyWire {

@@ -4,14 +4,16 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection, type DatabaseOptions } from './driver.ts'
 
+export type SessionQuery = (text: string, values: unknown[]) => Promise<{ rows: unknown[] }>
+
 export interface ListenOptions {
   readonly database: DatabaseOptions
   readonly channels: readonly string[]
   readonly onNotify: (channel: string, payload: string) => void
   /** Called after each (re)connect: what was notified meanwhile is gone, so look for yourself. */
   readonly onConnect: () => void
-  /** Runs on the session before it listens; takes the liveness lock. */
-  readonly onSession?: (query: (text: string, values: unknown[]) => Promise<{ rows: unknown[] }>) => Promise<void>
+  /** Runs on the session once it listens; takes the liveness lock. False: refused, so it runs again with the next heartbeat. */
+  readonly onSession?: (query: SessionQuery) => Promise<boolean>
   readonly heartbeatMs: number
   readonly backoffMs: (error: unknown, failed: number) => number
   readonly onError?: (error: unknown) => void
@@ -76,12 +78,15 @@ export class Listener {
       client.on('notification', (message) => onNotify(message.channel, message.payload ?? ''))
       client.on('error', lose)
       client.on('end', lose)
-      await onSession?.((text, values) => client.query(text, values))
       for (const channel of channels) await client.query(`listen ${channel}`)
       onConnect()
-      heartbeat = setInterval(() => {
-        client.query('select 1').catch(lose)
-      }, heartbeatMs)
+      const take = async () => (await onSession?.((text, values) => client.query(text, values))) ?? true
+      let isTaken = await take()
+      const beat = async () => {
+        await client.query('select 1')
+        if (!isTaken) isTaken = await take()
+      }
+      heartbeat = setInterval(() => void beat().catch(lose), heartbeatMs)
       await lost
     } finally {
       clearInterval(heartbeat)

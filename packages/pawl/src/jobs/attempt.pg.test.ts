@@ -52,6 +52,29 @@ test('[J31] more hung tx handlers than connections: the other jobs run', async (
   expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 1 })
 })
 
+test('[J31] timed-out handlers that wait for a lock leave no sessions behind', async () => {
+  await db.query('create table effect (n integer); insert into effect values (0)')
+  const locker = await db.pool.connect()
+  await locker.query('begin; update effect set n = 1')
+  pawl.jobs.define('waits', {
+    timeout: 100,
+    retry: { attempts: 1 },
+    tx: async (_job, tx) => tx.query('update effect set n = n + $1::integer', [1]),
+  })
+  const worker = await startWorker({ concurrency: 2, handlerConnectionsMax: 2 })
+  await pawl.jobs.enqueueMany('waits', [1, 2, 3, 4, 5, 6])
+  await until('all are timed out', () => worker.metrics().timedOut === 6)
+  await until('none of their sessions waits', async () => {
+    const waiting = await db.query(
+      "select from pg_stat_activity where datname = current_database() and application_name = 'pawl handler' and state <> 'idle'",
+    )
+    return waiting.length === 0
+  })
+  await locker.query('rollback')
+  locker.release()
+  expect(await db.query('select n from effect')).toEqual([{ n: 0 }])
+})
+
 test('[J31] a handler that timed out meets a closed transaction', async () => {
   const isGone = deferred()
   const met = deferred<unknown>()

@@ -173,7 +173,7 @@ describe.each(['run', 'tx'] as const)('a running %s handler', (shape) => {
       db.query<{ pid: number }>(
         // Its heartbeat is the only thing that it says after it has begun to listen.
         `select pid from pg_stat_activity where datname = current_database() and application_name = 'pawl listen' and state = 'idle'
-           and query in ('listen pawl_lost', 'select 1')`,
+           and query not in ('', 'listen pawl_wake')`,
       )
     const { pid } = await until('it listens', async () => (await listeners())[0])
     const allowConnections = (isAllowed: boolean) =>

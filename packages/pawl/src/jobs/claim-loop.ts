@@ -80,7 +80,7 @@ export class ClaimLoop {
   #news = 0
   #isDoubtful = false
   #lastReconcileMs = monotonicMs()
-  #doubtUntilMs = 0
+  #doubtUntilMs = Number.NEGATIVE_INFINITY
   /** Suspects may have become ready since the last look for them. */
   #areSuspectsNews = true
   #areSuspectsLeft = false
@@ -122,6 +122,19 @@ export class ClaimLoop {
         onTrouble(error)
         await delay(engineBackoffMs(error, failed), undefined, { signal }).catch(() => undefined)
       }
+    }
+  }
+
+  /** For a worker that stops, once the loop has ended: what a claim without an answer brought must not wait for handlers that still run. */
+  async giveBackUnknown(): Promise<number> {
+    const worker = this.#options.worker()
+    if (worker === undefined || monotonicMs() >= this.#doubtUntilMs) return 0
+    this.#isDoubtful = true
+    try {
+      return await this.#reconcile(worker)
+    } catch (error) {
+      this.#options.onTrouble(error)
+      return 0
     }
   }
 
@@ -268,16 +281,17 @@ export class ClaimLoop {
     return new HeldJob(row, this.#options.kinds.get(row.kind)!, this.#options.installation(), worker.id)
   }
 
-  async #reconcile(worker: Holder): Promise<void> {
+  async #reconcile(worker: Holder): Promise<number> {
     const { counts, fetcher, settler, slots } = this.#options
     // A claim that was given up here may commit there long after the reconciliation that was to find it: repeated for two minutes.
     const isDue = monotonicMs() - this.#lastReconcileMs > reconcileEveryMs && monotonicMs() < this.#doubtUntilMs
-    if (!this.#isDoubtful && !isDue) return
+    if (!this.#isDoubtful && !isDue) return 0
     const released = await fetcher.releaseUnknown(worker, [...slots.heldJobs(), ...settler.heldJobs()])
     counts.released += released
     if (released > 0) this.#expect()
     this.#lastReconcileMs = monotonicMs()
     this.#isDoubtful = false
+    return released
   }
 
   // ---- jobs that died with their process

@@ -5,7 +5,7 @@ import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Config } from '../config.ts'
 import type { Connection } from '../db/driver.ts'
-import { Listener } from '../db/listen.ts'
+import { Listener, type SessionQuery } from '../db/listen.ts'
 import { textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import { type Holder, leaseStatements, lockClass, lookEveryMs } from '../kernel/lease.ts'
@@ -197,12 +197,18 @@ export class Incarnation {
   }
 
   /** The lock tells others that this process lives. */
-  async #takeLock(query: (text: string, values: unknown[]) => Promise<{ rows: unknown[] }>): Promise<void> {
+  async #takeLock(query: SessionQuery): Promise<boolean> {
     const holder = this.#holder
-    if (holder === undefined) return
+    if (holder === undefined) return true
     const { rows } = await query('select pg_try_advisory_lock($1::integer, $2::integer) as taken', [lockClass, holder.id])
-    // Our last session has not ended on the server yet, or a watcher tries the lock just now. Tried again with the next session.
-    if (!(rows[0] as { taken: boolean }).taken) throw new Error(`Another session holds the lock of worker ${holder.id}.`)
+    // Our last session has not ended on the server yet, or a watcher tries the lock just now.
+    if (!(rows[0] as { taken: boolean }).taken) {
+      this.#options.config.logger.warn(
+        { worker: holder.id },
+        "another session holds this worker's liveness lock; it is tried again",
+      )
+      return false
+    }
     // Only from now on does a free lock raise a question: one that starts slowly must not be asked before it has it.
     const { text, parameters } = leaseStatements.lock
     const values: Readonly<Record<string, unknown>> = { worker: holder.id, nonce: holder.nonce }
@@ -210,5 +216,6 @@ export class Incarnation {
       text,
       parameters.map((name) => values[name]),
     )
+    return true
   }
 }

@@ -4,6 +4,7 @@ import type { JobContext, Pawl } from 'pawl'
 import { endLease, installProbe } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import type { Worker } from './worker.ts'
 
 let db: TestDatabase
@@ -224,4 +225,63 @@ test('stop() while start() has just opened the incarnation ends what start() goe
     )
     return sessions.length === 0
   })
+})
+
+test('[J13] last words give back what a claim in progress brings', async () => {
+  pawl.jobs.define('once', { retry: { crashes: 1 }, run: () => undefined })
+  const worker = await startWorker()
+  const words = deferred<Promise<void>>()
+  let isSaid = false
+  installProbe((name, detail) => {
+    if (name !== 'jobs.claim.after' || (detail as unknown[]).length === 0 || isSaid) return
+    isSaid = true
+    words.resolve(worker.lastWords('uncaught error'))
+  })
+  onTestFinished(() => installProbe(undefined))
+  await pawl.jobs.enqueue('once', {})
+  await words.promise
+  expect(await closeReason(worker.id!)).toBe('uncaught error')
+  expect(await db.query('select state, attempt, crashes from pawl.job')).toEqual([{ state: 'ready', attempt: 0, crashes: 0 }])
+})
+
+test('[J13] a claim without an answer goes back although a handler outlives the grace', async () => {
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  pawl = db.pawl({ databaseUrl: proxy.url })
+  const go = deferred()
+  pawl.jobs.define('long', { run: () => go.promise })
+  pawl.jobs.define('short', { run: () => undefined })
+  const worker = await startWorker()
+  await pawl.jobs.enqueue('long', {})
+  await until('it runs', () => worker.metrics().running === 1)
+  // Asleep, so that the next claim is the one that finds the job.
+  await until('it sleeps', async () => (await db.query('select from pawl.sleeper where worker = $1', [worker.id])).length > 0)
+  const lost = proxy.loseReply(/picked as materialized/i, { of: /claim/ })
+  const { id } = await pawl.jobs.enqueue('short', {})
+  await lost.happened
+  const report = await worker.stop({ grace: 1 })
+  expect(report.stillRunning).toHaveLength(1)
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'ready', attempt: 0 })
+  go.resolve()
+})
+
+test('[J13] a stop that abandons does not wait for a chore that waits for a lock', async () => {
+  const go = deferred()
+  pawl.jobs.define('long', { run: () => go.promise })
+  await pawl.jobs.enqueue('long', {})
+  const locker = await db.pool.connect()
+  await locker.query('begin; lock table pawl.alert in access exclusive mode')
+  const worker = await startWorker()
+  const chore = () =>
+    db.query(
+      "select pid from pg_stat_activity where datname = current_database() and application_name = 'pawl maintenance' and wait_event_type = 'Lock'",
+    )
+  await until('it runs', () => worker.metrics().running === 1)
+  await until('a chore waits', async () => (await chore()).length === 1)
+  await worker.stop({ grace: 0, abandon: true })
+  expect(await chore()).toHaveLength(1)
+  expect(await closeReason(worker.id!)).toBe('stopped')
+  await locker.query('rollback')
+  locker.release()
+  go.resolve()
 })

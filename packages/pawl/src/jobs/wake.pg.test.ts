@@ -1,14 +1,14 @@
 // Pick-up: a job is found when its transaction commits, however long that stayed open and whatever the worker did meanwhile. The poll is
 // set to an hour here, so only the notification or the watch over open transactions can find it.
 
-import type { Pawl } from 'pawl'
+import { type Pawl, silentLogger } from 'pawl'
 import { installProbe } from 'pawl/testing'
 import type pg from 'pg'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
-import { leaseStatements } from '../kernel/lease.ts'
+import { leaseStatements, lockClass } from '../kernel/lease.ts'
 import { prune } from './maintenance.ts'
 import { Sleep } from './sleep.ts'
 import type { Worker } from './worker.ts'
@@ -62,7 +62,7 @@ async function asleep(worker: Worker): Promise<void> {
     const [row] = await db.query<{ is_asleep: boolean }>(
       `select exists (select from pawl.sleeper where worker = $1)
          and exists (select from pg_stat_activity where datname = current_database() and application_name = 'pawl listen' and state = 'idle'
-           and query in ('listen pawl_lost', 'select 1')) as is_asleep`,
+           and query not in ('', 'listen pawl_wake')) as is_asleep`,
       [worker.id],
     )
     return row?.is_asleep
@@ -138,6 +138,24 @@ test('[J23] a job whose enqueue read the flag in the very moment before it was s
   await stayOpen(client)
   await client.query('commit')
   await until('it is picked up', () => ran.includes(id))
+})
+
+test('[J23] a worker whose liveness lock is held elsewhere hears of jobs', async () => {
+  const said: string[] = []
+  const heard: string[] = []
+  const own = db.pawl({ logger: { ...silentLogger, warn: (_fields, message) => said.push(message) } })
+  own.jobs.define('work', { run: (job) => void heard.push(job.id) })
+  const before = await connect()
+  await before.query('select pg_advisory_lock($1::integer, 1)', [lockClass])
+  const worker = own.jobs.worker({ pollMs: noPollMs })
+  workers.push(worker)
+  await worker.start()
+  expect(worker.id).toBe(1)
+  await until('it says so', () => said.some((message) => message.includes('liveness lock')))
+  await asleep(worker)
+  const { id } = await pawl.jobs.enqueue('work', {})
+  await until('it ran', () => heard.includes(id))
+  await before.query('select pg_advisory_unlock_all()')
 })
 
 test('[J23] an enqueue that rolled back wakes nobody into anything, and the next is still picked up', async () => {

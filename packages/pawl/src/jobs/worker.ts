@@ -38,6 +38,8 @@ const settlePatienceMs = 5000
 const postponeMs = 5000
 /** How long the last words of a process that ends by an error may take. */
 const lastWordsMs = 2000
+/** And how long of it they wait for a claim in progress. */
+const lastClaimMs = 1000
 
 export interface WorkerCore {
   readonly config: Config
@@ -67,7 +69,8 @@ export class Worker {
   readonly #lost: LostJobs
   readonly #idleWaiters = new Set<() => void>()
   #installation = ''
-  #loops: Promise<unknown>[] = []
+  #claiming: Promise<void> | undefined
+  #maintaining: Promise<void> | undefined
   #tick: NodeJS.Timeout | undefined
   #starting: Promise<void> | undefined
   #stopped: Promise<StopReport> | undefined
@@ -152,8 +155,8 @@ export class Worker {
     const onTrouble = (error: unknown): void => this.#ends.trouble(error)
     const { queues, keepDays } = this.#options
     const watch = this.#failures
-    const maintenance = maintain({ database: this.#core.config.direct, queues, keepDays, signal, watch, onTrouble })
-    this.#loops = [this.#claims.run(), maintenance]
+    this.#maintaining = maintain({ database: this.#core.config.direct, queues, keepDays, signal, watch, onTrouble })
+    this.#claiming = this.#claims.run()
   }
 
   /** Lets running jobs finish, gives back what has not started, and stops. A handler that outlives the grace keeps its lease until it answers. */
@@ -174,6 +177,10 @@ export class Worker {
    */
   async lastWords(reason: string): Promise<void> {
     this.#stopAll.abort()
+    this.#changed.fire()
+    this.#slots.close()
+    // And again for what a claim in progress brought.
+    await Promise.race([this.#claiming, sleep(lastClaimMs, undefined, { ref: false })])
     this.#slots.close()
     await this.#settler.drained(AbortSignal.timeout(lastWordsMs))
     await Promise.race([this.#incarnation.abandon(reason), sleep(lastWordsMs, undefined, { ref: false })])
@@ -297,12 +304,13 @@ export class Worker {
     const before = this.#counts.done + this.#counts.failed
     this.#stopAll.abort()
     this.#changed.fire()
-    // Closed before the loops are waited for, so that nothing starts after the call; and again for what a claim under way brought.
+    // Closed before the claim loop is waited for, so that nothing starts after the call; and again for what a claim under way brought.
     const waiting = this.#slots.close()
     // A start under way goes on to begin what is ended here.
     await this.#starting?.catch(() => undefined)
-    await Promise.all(this.#loops)
+    await this.#claiming
     const released = waiting + this.#slots.close()
+    const givingBack = this.#claims.giveBackUnknown()
     await this.#runningEnded(grace, signal)
     const still = this.#slots.runningJobs()
     for (const held of still) held.lose(new PawlError('PAWL_STOPPED', 'The worker stops and its grace is over.'))
@@ -314,10 +322,11 @@ export class Worker {
     )
     await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
     const abandonError = await abandoned
+    const givenBack = (await Promise.race([givingBack, sleep(settlePatienceMs, undefined, { ref: false })])) ?? 0
     const report = {
       ...(abandonError === undefined ? {} : { abandonError }),
       finished: this.#counts.done + this.#counts.failed - before,
-      released,
+      released: released + givenBack,
       stillRunning: still.map((held) => held.id),
       unsettled: this.#settler.heldJobs().map((held) => held.id),
     }
@@ -341,6 +350,8 @@ export class Worker {
     await this.#settler.stop()
     clearInterval(this.#tick)
     await this.#incarnation.close()
+    // Last: a chore may wait for a lock, and what this worker held must not wait for the chore.
+    await this.#maintaining
     await this.#closeConnections()
   }
 
