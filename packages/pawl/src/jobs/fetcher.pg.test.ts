@@ -115,6 +115,16 @@ test('what lies before the mark is found within about a second though more and m
   expect(connection.claimedFrom.filter((from) => from === '-infinity').length).toBeGreaterThan(1)
 })
 
+test('a look that is overdue for want of room is not waited for', async () => {
+  const clock = stopClock()
+  await enqueue(3)
+  await claim(1)
+  await claim(1)
+  expect(fetcher.nextScanInMs).toBeGreaterThan(1)
+  clock.mockReturnValue(performance.now() + 60_000)
+  expect(fetcher.nextScanInMs).toBe(Number.POSITIVE_INFINITY)
+})
+
 test('where a look from the beginning is dear, even a trickle is claimed behind the mark, and the whole is looked at within a second', async () => {
   const dear = new Fetcher(connection, 10_000, Number.NEGATIVE_INFINITY)
   const clock = stopClock()

@@ -105,8 +105,10 @@ export class Fetcher {
 
   /** Milliseconds until a scan is due that the last claims left out; infinite where there is none. */
   get nextScanInMs(): number {
-    const apart = [...this.#apartMs.values()].map((atMs) => atMs - monotonicMs()).filter((ms) => ms > 0)
-    return Math.max(1, Math.min(this.nextFullScanInMs ?? Number.POSITIVE_INFINITY, ...apart))
+    const partial = [...this.#marks.values()].filter((mark) => mark.isPartial).map((mark) => mark.fullScanMs)
+    // One whose time is past waits for room, not for time.
+    const ahead = [...partial, ...this.#apartMs.values()].map((atMs) => atMs - monotonicMs()).filter((ms) => ms > 0)
+    return Math.max(1, Math.min(...ahead))
   }
 
   /** Rows of kinds that are claimed together. Each set of kinds has marks of its own: what one passes by, another may want. */

@@ -27,11 +27,11 @@ afterEach(async () => {
   await db.drop()
 })
 
-/** A process claims jobs and dies. */
-async function dieWith(claim: (worker: Holder) => Promise<unknown>): Promise<void> {
+/** A process claims jobs and dies, or leaves them. */
+async function dieWith(claim: (worker: Holder) => Promise<unknown>, reason = 'process died'): Promise<void> {
   const worker = await openIncarnation(connection)
   await claim(worker)
-  await connection.run(leaseStatements.close, { ...asHolder(worker), reason: 'process died' })
+  await connection.run(leaseStatements.close, { ...asHolder(worker), reason })
   // A rescuer that defines no kind brings the defaults only.
   await connection.run(rescueStatement, { workers: `{${worker.id}}`, limit: 1000, max_crashes: 3 })
 }
@@ -104,6 +104,15 @@ test('[J3] suspects run beside others until the crash that decides, which is alo
   const third = await openIncarnation(connection)
   expect((await again(third)).deciding).toBeUndefined()
   expect((await again(third, 0, 'only')).deciding?.id).toBe(ids[1])
+})
+
+test('[J3] a suspect that an orderly stop abandons stays a suspect', async () => {
+  const [id] = await enqueue(1)
+  await dieWith(together)
+  await dieWith(again)
+  await dieWith(again, 'stopped')
+  expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'ready', suspect: true, attempt: 2, crashes: 2 })
+  expect((await again(await openIncarnation(connection))).deciding?.id).toBe(id)
 })
 
 test('[J3] limits of a kind decide: two crashes, the second run alone; one, dead at once', async () => {

@@ -1,5 +1,5 @@
 -- Takes the jobs of these closed incarnations away from them, at most :limit: each is a suspect now, or dead at its limit of crashes. What
--- an orderly stopped worker left running is simply ready again.
+-- an orderly stopped worker left running is ready again, and as suspect as before.
 -- Locks: those job rows, SKIP LOCKED: one that a transaction guards is left for the next round.
 -- Plan: job_held, pawl.worker by primary key, then a TID scan.
 -- Rows: the jobs, with their new state.
@@ -18,7 +18,7 @@ changed as (
   set state = case when l.close_reason <> 'stopped' and j.crashes + 1 - j.excused >= coalesce(j.max_crashes, :max_crashes::integer) then 'dead' else 'ready' end,
     attempt = j.attempt - case when l.close_reason = 'stopped' then 1 else 0 end,
     crashes = j.crashes + case when l.close_reason = 'stopped' then 0 else 1 end,
-    suspect = l.close_reason <> 'stopped' and j.crashes + 1 - j.excused < coalesce(j.max_crashes, :max_crashes::integer),
+    suspect = case when l.close_reason = 'stopped' then j.suspect else j.crashes + 1 - j.excused < coalesce(j.max_crashes, :max_crashes::integer) end,
     last_error = case when l.close_reason = 'stopped' then j.last_error else 'Its worker ' || l.holder || ' ended while it may have run (' || l.close_reason || ')' end,
     fence = pawl.next_fence(),
     revision = j.revision + 1,
