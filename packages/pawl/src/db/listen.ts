@@ -23,9 +23,14 @@ export class Listener {
   #running: Promise<void> | undefined
   #stop = new AbortController()
   #lostConnection: (() => void) | undefined
+  #isListening = false
 
   constructor(options: ListenOptions) {
     this.#options = options
+  }
+
+  get isListening(): boolean {
+    return this.#isListening
   }
 
   start(): void {
@@ -78,12 +83,14 @@ export class Listener {
       client.on('end', lose)
       await onSession?.((text, values) => client.query(text, values))
       for (const channel of channels) await client.query(`listen ${channel}`)
+      this.#isListening = true
       onConnect()
       heartbeat = setInterval(() => {
         client.query('select 1').catch(lose)
       }, heartbeatMs)
       await lost
     } finally {
+      this.#isListening = false
       clearInterval(heartbeat)
       await connection.close()
     }

@@ -78,6 +78,8 @@ export class ClaimLoop {
   readonly #groups: Group[]
   /** Counts what was heard: a claim that was in progress then has not seen it. */
   #news = 0
+  /** When it was last assumed that anything may wait. */
+  #expectedMs = monotonicMs()
   #isDoubtful = false
   #lastReconcileMs = monotonicMs()
   #doubtUntilMs = 0
@@ -168,12 +170,16 @@ export class ClaimLoop {
     }
     let waitMs = hasRoom ? await sleep.idle(worker.id) : pollMs
     if (this.#areSuspectsLeft || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
-    const isTold = waitMs > 0 && (await changed.wait(Math.min(waitMs, fetcher.nextScanInMs)))
-    // Where a notification cannot be relied on yet, anything may have been added while we waited.
+    // Not everything is notified, and a job that ends is no notification: once in pollMs we look for ourselves.
+    const expectAtMs = Math.min(this.#expectedMs + pollMs, monotonicMs() + Math.min(waitMs, fetcher.nextScanInMs))
+    const leftMs = expectAtMs - monotonicMs()
+    const isTold = leftMs > 0 && (await changed.wait(leftMs)) && monotonicMs() < expectAtMs
+    // Where a notification cannot be relied on, anything may have been added while we waited.
     if (!isTold || !sleep.isRelied(worker.id)) this.#expect()
   }
 
   #expect(): void {
+    this.#expectedMs = monotonicMs()
     for (const group of this.#groups) group.mayWait = true
     this.#areSuspectsNews = true
   }

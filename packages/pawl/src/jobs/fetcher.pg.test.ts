@@ -223,6 +223,23 @@ test('what this incarnation holds without knowing it is given back untouched, un
   expect(fresh[0]!.fence).not.toBe(rows[0]!.fence)
 })
 
+test('[J23] what is given back for want of an answer wakes those who sleep', async () => {
+  await enqueue(2)
+  await claim(2)
+  await db.query("insert into pawl.sleeper (queue, worker) values ('default', $1)", [worker.id])
+  const client = await db.pool.connect()
+  try {
+    const heard: (string | undefined)[] = []
+    client.on('notification', ({ payload }) => heard.push(payload))
+    await client.query('listen pawl_wake')
+    expect(await fetcher.releaseUnknown(worker, [])).toBe(2)
+    await until('they hear of it', () => heard.length > 0)
+    expect(heard).toEqual(['default'])
+  } finally {
+    client.release(true)
+  }
+})
+
 test('a job of a new claim is given back although an older run of it is known', async () => {
   await enqueue(1)
   const [old] = await claim(1)
