@@ -9,7 +9,7 @@ import { engineBackoffMs } from '../kernel/retry.ts'
 import type { Wakeup } from '../kernel/signal.ts'
 import type { Counts } from './counts.ts'
 import { type Deciding, drainMs, type Fetcher } from './fetcher.ts'
-import { type ClaimedRow, HeldJob } from './held.ts'
+import { type ClaimedRow, HeldJob, leaseLost } from './held.ts'
 import type { DefinedKind } from './kinds.ts'
 import type { Settler } from './settler.ts'
 import type { Sleep } from './sleep.ts'
@@ -366,7 +366,7 @@ export class ClaimLoop {
       }
       await changed.wait(leftMs)
     }
-    if (!goesOn() || held.lost !== undefined) return
+    if (!goesOn() || held.lost !== undefined || !(await this.#mayStart(worker, held))) return
     slots.startAlone()
     // Its end is stored before anything else starts: otherwise the next crash would count against it.
     while (goesOn() && (slots.running > 0 || settler.unsettled > 0)) await changed.wait()
@@ -374,6 +374,19 @@ export class ClaimLoop {
     this.#decidingMs = 2 * monotonicMs() - startedMs
     this.#suspectsFrom = slots.starts + 1
     this.#expect()
+  }
+
+  /** Until then the job was only held: had this process died of another one, no crash would have been counted. */
+  async #mayStart(worker: Holder, held: HeldJob): Promise<boolean> {
+    const { fetcher, slots } = this.#options
+    try {
+      const mayStart = await fetcher.startAlone(worker, held.row, held.definition)
+      if (!mayStart) slots.loseOne(held, ({ row }) => leaseLost(row))
+      return mayStart
+    } catch (error) {
+      if (slots.dropAlone()) this.#options.onPostponed(held)
+      throw error
+    }
   }
 }
 

@@ -12,6 +12,7 @@ import type { DefinedKind } from './kinds.ts'
 
 const claimStatement = statement(import.meta.url, 'claim')
 const claimSuspectStatement = statement(import.meta.url, 'claim-suspect')
+const startAloneStatement = statement(import.meta.url, 'start-alone')
 const releaseUnknownStatement = statement(import.meta.url, 'release-unknown')
 
 const fullScanEveryMs = 1000
@@ -190,6 +191,13 @@ export class Fetcher {
       isSuspectLeft: answer[0]?.is_suspect_left ?? false,
       isDecidingLeft: answer[0]?.is_deciding_left ?? false,
     }
+  }
+
+  /** Called when this process is empty; false when the job is no longer ours to start. */
+  async startAlone(worker: Holder, { tenant, id, fence }: ClaimedRow, kind: DefinedKind): Promise<boolean> {
+    const timeoutMs = kind.timeoutMs + this.#bufferMs
+    const parameters = { ...holderParameters(worker), tenant, id, fence, timeout_ms: timeoutMs }
+    return (await this.#connection.run(startAloneStatement, parameters)).length > 0
   }
 
   /** The batch doubles only while the last one was below half of what a claim may bring. */

@@ -39,6 +39,10 @@ async function dieWith(claim: (worker: Holder) => Promise<unknown>, reason = 'pr
 const together = (worker: Holder) => fetcher.claim(worker, 'default', kinds, 10)
 const again = (worker: Holder, limit = 10, deciding: 'alone' | 'leave' | 'only' = 'alone') =>
   fetcher.claimSuspects(worker, ['default'], rooms, { limit, deciding })
+async function run(worker: Holder): Promise<void> {
+  const { deciding } = await again(worker)
+  if (deciding !== undefined) expect(await fetcher.startAlone(worker, deciding, kinds[0]!)).toBe(true)
+}
 
 async function end(outcome: 'failed' | 'snoozed' | 'released', delayMs = 0): Promise<void> {
   const worker = await openIncarnation(connection)
@@ -80,8 +84,8 @@ test('[J21] a job that kills each process is dead at its limit, snoozes aside', 
   await dieWith(together)
   await end('snoozed')
   expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'ready', suspect: true, crashes: 1 })
-  await dieWith(again)
-  await dieWith(again)
+  await dieWith(run)
+  await dieWith(run)
   expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'dead', crashes: 3 })
 })
 
@@ -109,10 +113,30 @@ test('[J3] suspects run beside others until the crash that decides, which is alo
 test('[J3] a suspect that an orderly stop abandons stays a suspect', async () => {
   const [id] = await enqueue(1)
   await dieWith(together)
-  await dieWith(again)
-  await dieWith(again, 'stopped')
+  await dieWith(run)
+  await dieWith(run, 'stopped')
   expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'ready', suspect: true, attempt: 2, crashes: 2 })
   expect((await again(await openIncarnation(connection))).deciding?.id).toBe(id)
+})
+
+test('[J3] a deciding job that its process only held has no crash counted', async () => {
+  const [id] = await enqueue(1)
+  await dieWith(together)
+  await dieWith(run)
+  await dieWith(async (worker) => expect((await again(worker)).deciding?.id).toBe(id))
+  expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'ready', suspect: true, attempt: 2, crashes: 2 })
+  await dieWith(run)
+  expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'dead', crashes: 3 })
+})
+
+test('[J3] a deciding job that was taken away meanwhile does not start', async () => {
+  await enqueue(1)
+  await dieWith(together)
+  await dieWith(run)
+  const worker = await openIncarnation(connection)
+  const { deciding } = await again(worker)
+  await connection.run(leaseStatements.close, { ...asHolder(worker), reason: 'lease ended' })
+  expect(await fetcher.startAlone(worker, deciding!, kinds[0]!)).toBe(false)
 })
 
 test('[J3] limits of a kind decide: two crashes, the second run alone; one, dead at once', async () => {
@@ -122,6 +146,7 @@ test('[J3] limits of a kind decide: two crashes, the second run alone; one, dead
   await dieWith(async (worker) => {
     const { deciding } = await fetcher.claimSuspects(worker, ['default'], twice, { limit: 10, deciding: 'alone' })
     expect(deciding?.id).toBe(id)
+    await fetcher.startAlone(worker, deciding!, twice[0]!.kind)
   })
   expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'dead', crashes: 2 })
   const once = defineKind('work', { retry: { crashes: 1 }, run: () => 0 })
@@ -133,7 +158,7 @@ test('[J3] limits of a kind decide: two crashes, the second run alone; one, dead
 test('[J3] a job that ten times could not run alone is named by an alert', async () => {
   const [id] = await enqueue(1)
   await dieWith(together)
-  await dieWith(again)
+  await dieWith(run)
   for (let round = 1; round <= 10; round++) {
     expect(await db.pawl().alerts()).toEqual([])
     await end('released', 5000)

@@ -70,7 +70,8 @@ claimed as (
     holder = h.id,
     attempt = j.attempt + 1,
     revision = j.revision + 1,
-    claimed_at = h.now,
+    -- One that must run alone is only held as yet: start-alone.sql says when it starts.
+    claimed_at = case when j.crashes - j.excused < (:max_crashes::integer[])[array_position(:kinds::text[], j.kind)] - 1 then h.now end,
     max_attempts = coalesce(j.given_attempts, (:max_attempts::integer[])[array_position(:kinds::text[], j.kind)]),
     max_crashes = (:max_crashes::integer[])[array_position(:kinds::text[], j.kind)],
     -- The time that its process may take to empty itself does not count against the job's timeout.
