@@ -218,8 +218,10 @@ export class ClaimLoop {
   }
 
   #roomOf({ limited }: Group): number {
-    const room = this.#room()
-    return limited === undefined ? room : Math.min(room, this.#options.slots.roomOf(limited))
+    if (limited === undefined) return this.#room()
+    const ofKind = this.#options.slots.roomOf(limited)
+    // What never waits here starts before what does: a full buffer leaves it its room.
+    return limited.crashes === 1 ? ofKind : Math.min(this.#room(), ofKind)
   }
 
   async #claim(worker: Holder): Promise<Found> {
@@ -340,7 +342,9 @@ export class ClaimLoop {
     const isTheirTurn = this.#areSuspectsLeft && slots.starts >= this.#suspectsFrom
     const room = Math.ceil(concurrency / 2) - slots.suspects
     const forSuspects = isTheirTurn ? Math.max(0, Math.min(room, Math.ceil(concurrency / 8))) : 0
-    const isUnbufferedDue = this.#hasUnbuffered() && monotonicMs() - this.#unbufferedMs >= suspectsEveryMs
+    // With a slot free already, only a kind that may start is waited for.
+    const hasPlace = slots.free === 0 || this.#groups.some(({ limited }) => limited?.crashes === 1 && slots.roomOf(limited) > 0)
+    const isUnbufferedDue = hasPlace && this.#hasUnbuffered() && monotonicMs() - this.#unbufferedMs >= suspectsEveryMs
     slots.reserve(Math.max(forSuspects, isUnbufferedDue ? 1 : 0))
   }
 
