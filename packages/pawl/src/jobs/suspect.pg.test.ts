@@ -155,6 +155,38 @@ test('[J3] limits of a kind decide: two crashes, the second run alone; one, dead
   expect(await db.pawl().jobs.get(other!)).toMatchObject({ state: 'dead', crashes: 1 })
 })
 
+test('of many suspects a claim reads few', async () => {
+  await db.query("select pawl.enqueue('work') from generate_series(1, 3000)")
+  await db.query('update pawl.job set suspect = true, crashes = 1, attempt = 1')
+  await db.query('vacuum analyze pawl.job')
+  const worker = await openIncarnation(connection)
+  const { text, parameters } = statement(import.meta.url, 'claim-suspect')
+  const limits = { limit: 10, deciding: 'alone', drain_ms: 0, timeouts_ms: '{1000}', max_attempts: '{5}', max_crashes: '{3}' }
+  const values: Record<string, unknown> = { ...asHolder(worker), queues: '{default}', kinds: '{work}', rooms: '{10}', ...limits }
+  const plan = await db.query(
+    `explain (analyze, format json) ${text}`,
+    parameters.map((name) => values[name]),
+  )
+  const read = [...JSON.stringify(plan).matchAll(/"Actual Rows":\s*(\d+)/g)].map(([, rows]) => Number(rows))
+  expect(Math.max(...read)).toBeLessThanOrEqual(1000)
+  const { rows, isSuspectLeft, isDecidingLeft } = await again(worker)
+  expect({ count: rows.length, isSuspectLeft, isDecidingLeft }).toEqual({ count: 10, isSuspectLeft: true, isDecidingLeft: false })
+})
+
+test('[J3] suspects of a kind without room hide none of another', async () => {
+  const other = defineKind('other', { run: () => undefined })
+  await db.query("select pawl.enqueue('work') from generate_series(1, 100)")
+  const { id } = await db.pawl().jobs.enqueue('other', {})
+  await db.query('update pawl.job set suspect = true, crashes = 1, attempt = 1')
+  const both = [
+    { kind: kinds[0]!, room: 0 },
+    { kind: other, room: 1 },
+  ]
+  const found = await fetcher.claimSuspects(await openIncarnation(connection), ['default'], both, { limit: 1, deciding: 'alone' })
+  expect(found.rows.map((row) => row.id)).toEqual([id])
+  expect(found.isSuspectLeft).toBe(true)
+})
+
 test('[J3] a job that ten times could not run alone is named by an alert', async () => {
   const [id] = await enqueue(1)
   await dieWith(together)
