@@ -95,7 +95,7 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
     proves: 'A crash that decides, and that another job may have caused, is seen.',
     caughtBy: 'deciding runs alone',
     story: 'poison',
-    statements: { rescue: swap(/suspect = l\.close_reason[^\n]*/, 'suspect = false,') },
+    statements: { rescue: swap(/suspect = case when l\.is_crash[^\n]*/, 'suspect = false,') },
   },
   {
     name: 'release-burns-attempt',

@@ -25,9 +25,14 @@ export class Listener {
   #running: Promise<void> | undefined
   #stop = new AbortController()
   #lostConnection: (() => void) | undefined
+  #isListening = false
 
   constructor(options: ListenOptions) {
     this.#options = options
+  }
+
+  get isListening(): boolean {
+    return this.#isListening
   }
 
   start(): void {
@@ -79,6 +84,7 @@ export class Listener {
       client.on('error', lose)
       client.on('end', lose)
       for (const channel of channels) await client.query(`listen ${channel}`)
+      this.#isListening = true
       onConnect()
       const take = async () => (await onSession?.((text, values) => client.query(text, values))) ?? true
       let isTaken = await take()
@@ -89,6 +95,7 @@ export class Listener {
       heartbeat = setInterval(() => void beat().catch(lose), heartbeatMs)
       await lost
     } finally {
+      this.#isListening = false
       clearInterval(heartbeat)
       await connection.close()
     }

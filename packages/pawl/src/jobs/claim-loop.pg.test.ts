@@ -159,6 +159,15 @@ test('[J3] a kind with one crash allowed is never buffered, and does not starve'
   await worker.whenIdle()
 })
 
+test('[J3] a kind with one crash allowed and nothing to do keeps no slot', async () => {
+  pawl.jobs.define('short', { run: () => new Promise((resolve) => setTimeout(resolve, 20)) })
+  pawl.jobs.define('once', { retry: { crashes: 1 }, run: () => undefined })
+  const worker = await startWorker({ concurrency: 1 })
+  await many('short', 50)
+  await worker.whenIdle()
+  expect(worker.metrics()).toMatchObject({ done: 50, released: 0 })
+})
+
 test('[J3] suspects take at most half of the slots, beside fresh jobs', async () => {
   const go = deferred()
   let running = 0

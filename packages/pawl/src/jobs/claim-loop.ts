@@ -9,7 +9,7 @@ import { engineBackoffMs } from '../kernel/retry.ts'
 import type { Wakeup } from '../kernel/signal.ts'
 import type { Counts } from './counts.ts'
 import { type Deciding, drainMs, type Fetcher } from './fetcher.ts'
-import { type ClaimedRow, HeldJob } from './held.ts'
+import { type ClaimedRow, HeldJob, leaseLost } from './held.ts'
 import type { DefinedKind } from './kinds.ts'
 import type { Settler } from './settler.ts'
 import type { Sleep } from './sleep.ts'
@@ -78,6 +78,8 @@ export class ClaimLoop {
   readonly #groups: Group[]
   /** Counts what was heard: a claim that was in progress then has not seen it. */
   #news = 0
+  /** When it was last assumed that anything may wait. */
+  #expectedMs = monotonicMs()
   #isDoubtful = false
   #lastReconcileMs = monotonicMs()
   #doubtUntilMs = Number.NEGATIVE_INFINITY
@@ -181,12 +183,16 @@ export class ClaimLoop {
     }
     let waitMs = hasRoom ? await sleep.idle(worker.id) : pollMs
     if (this.#areSuspectsLeft || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
-    const isTold = waitMs > 0 && (await changed.wait(Math.min(waitMs, fetcher.nextScanInMs)))
-    // Where a notification cannot be relied on yet, anything may have been added while we waited.
+    // Not everything is notified, and a job that ends is no notification: once in pollMs we look for ourselves.
+    const expectAtMs = Math.min(this.#expectedMs + pollMs, monotonicMs() + Math.min(waitMs, fetcher.nextScanInMs))
+    const leftMs = expectAtMs - monotonicMs()
+    const isTold = leftMs > 0 && (await changed.wait(leftMs)) && monotonicMs() < expectAtMs
+    // Where a notification cannot be relied on, anything may have been added while we waited.
     if (!isTold || !sleep.isRelied(worker.id)) this.#expect()
   }
 
   #expect(): void {
+    this.#expectedMs = monotonicMs()
     for (const group of this.#groups) group.mayWait = true
     this.#areSuspectsNews = true
   }
@@ -225,8 +231,10 @@ export class ClaimLoop {
   }
 
   #roomOf({ limited }: Group): number {
-    const room = this.#room()
-    return limited === undefined ? room : Math.min(room, this.#options.slots.roomOf(limited))
+    if (limited === undefined) return this.#room()
+    const ofKind = this.#options.slots.roomOf(limited)
+    // What never waits here starts before what does: a full buffer leaves it its room.
+    return limited.crashes === 1 ? ofKind : Math.min(this.#room(), ofKind)
   }
 
   async #claim(worker: Holder): Promise<Found> {
@@ -348,7 +356,9 @@ export class ClaimLoop {
     const isTheirTurn = this.#areSuspectsLeft && slots.starts >= this.#suspectsFrom
     const room = Math.ceil(concurrency / 2) - slots.suspects
     const forSuspects = isTheirTurn ? Math.max(0, Math.min(room, Math.ceil(concurrency / 8))) : 0
-    const isUnbufferedDue = this.#hasUnbuffered() && monotonicMs() - this.#unbufferedMs >= suspectsEveryMs
+    // With a slot free already, only a kind that may start is waited for.
+    const hasPlace = slots.free === 0 || this.#groups.some(({ limited }) => limited?.crashes === 1 && slots.roomOf(limited) > 0)
+    const isUnbufferedDue = hasPlace && this.#hasUnbuffered() && monotonicMs() - this.#unbufferedMs >= suspectsEveryMs
     slots.reserve(Math.max(forSuspects, isUnbufferedDue ? 1 : 0))
   }
 
@@ -374,7 +384,7 @@ export class ClaimLoop {
       }
       await changed.wait(leftMs)
     }
-    if (!goesOn() || held.lost !== undefined) return
+    if (!goesOn() || held.lost !== undefined || !(await this.#mayStart(worker, held))) return
     slots.startAlone()
     // Its end is stored before anything else starts: otherwise the next crash would count against it.
     while (goesOn() && (slots.running > 0 || settler.unsettled > 0)) await changed.wait()
@@ -382,6 +392,19 @@ export class ClaimLoop {
     this.#decidingMs = 2 * monotonicMs() - startedMs
     this.#suspectsFrom = slots.starts + 1
     this.#expect()
+  }
+
+  /** Until then the job was only held: had this process died of another one, no crash would have been counted. */
+  async #mayStart(worker: Holder, held: HeldJob): Promise<boolean> {
+    const { fetcher, slots } = this.#options
+    try {
+      const mayStart = await fetcher.startAlone(worker, held.row, held.definition)
+      if (!mayStart) slots.loseOne(held, ({ row }) => leaseLost(row))
+      return mayStart
+    } catch (error) {
+      if (slots.dropAlone()) this.#options.onPostponed(held)
+      throw error
+    }
   }
 }
 

@@ -115,6 +115,16 @@ test('what lies before the mark is found within about a second though more and m
   expect(connection.claimedFrom.filter((from) => from === '-infinity').length).toBeGreaterThan(1)
 })
 
+test('a look that is overdue for want of room is not waited for', async () => {
+  const clock = stopClock()
+  await enqueue(3)
+  await claim(1)
+  await claim(1)
+  expect(fetcher.nextScanInMs).toBeGreaterThan(1)
+  clock.mockReturnValue(performance.now() + 60_000)
+  expect(fetcher.nextScanInMs).toBe(Number.POSITIVE_INFINITY)
+})
+
 test('where a look from the beginning is dear, even a trickle is claimed behind the mark, and the whole is looked at within a second', async () => {
   const dear = new Fetcher(connection, 10_000, Number.NEGATIVE_INFINITY)
   const clock = stopClock()
@@ -211,6 +221,23 @@ test('what this incarnation holds without knowing it is given back untouched, un
   const fresh = await claim(5)
   expect(fresh.map(({ id }) => id)).toEqual(rows.slice(2).map(({ id }) => id))
   expect(fresh[0]!.fence).not.toBe(rows[0]!.fence)
+})
+
+test('[J23] what is given back for want of an answer wakes those who sleep', async () => {
+  await enqueue(2)
+  await claim(2)
+  await db.query("insert into pawl.sleeper (queue, worker) values ('default', $1)", [worker.id])
+  const client = await db.pool.connect()
+  try {
+    const heard: (string | undefined)[] = []
+    client.on('notification', ({ payload }) => heard.push(payload))
+    await client.query('listen pawl_wake')
+    expect(await fetcher.releaseUnknown(worker, [])).toBe(2)
+    await until('they hear of it', () => heard.length > 0)
+    expect(heard).toEqual(['default'])
+  } finally {
+    client.release(true)
+  }
 })
 
 test('a job of a new claim is given back although an older run of it is known', async () => {

@@ -12,6 +12,7 @@ import type { DefinedKind } from './kinds.ts'
 
 const claimStatement = statement(import.meta.url, 'claim')
 const claimSuspectStatement = statement(import.meta.url, 'claim-suspect')
+const startAloneStatement = statement(import.meta.url, 'start-alone')
 const releaseUnknownStatement = statement(import.meta.url, 'release-unknown')
 
 const fullScanEveryMs = 1000
@@ -105,8 +106,10 @@ export class Fetcher {
 
   /** Milliseconds until a scan is due that the last claims left out; infinite where there is none. */
   get nextScanInMs(): number {
-    const apart = [...this.#apartMs.values()].map((atMs) => atMs - monotonicMs()).filter((ms) => ms > 0)
-    return Math.max(1, Math.min(this.nextFullScanInMs ?? Number.POSITIVE_INFINITY, ...apart))
+    const partial = [...this.#marks.values()].filter((mark) => mark.isPartial).map((mark) => mark.fullScanMs)
+    // One whose time is past waits for room, not for time.
+    const ahead = [...partial, ...this.#apartMs.values()].map((atMs) => atMs - monotonicMs()).filter((ms) => ms > 0)
+    return Math.max(1, Math.min(...ahead))
   }
 
   /** Rows of kinds that are claimed together. Each set of kinds has marks of its own: what one passes by, another may want. */
@@ -188,6 +191,13 @@ export class Fetcher {
       isSuspectLeft: answer[0]?.is_suspect_left ?? false,
       isDecidingLeft: answer[0]?.is_deciding_left ?? false,
     }
+  }
+
+  /** Called when this process is empty; false when the job is no longer ours to start. */
+  async startAlone(worker: Holder, { tenant, id, fence }: ClaimedRow, kind: DefinedKind): Promise<boolean> {
+    const timeoutMs = kind.timeoutMs + this.#bufferMs
+    const parameters = { ...holderParameters(worker), tenant, id, fence, timeout_ms: timeoutMs }
+    return (await this.#connection.run(startAloneStatement, parameters)).length > 0
   }
 
   /** The batch doubles only while the last one was below half of what a claim may bring. */

@@ -100,8 +100,10 @@ export class HeldJob implements Job {
   slotsTaken = 0
   /** Its process died while it may have run, and it has not ended in order since. */
   isSuspect = false
-  /** It shared a transaction that failed, and runs in one of its own now. */
+  /** It runs in a transaction of its own. */
   isUnshared = false
+  /** It shared a transaction that failed: it has run, so it is not given back for having waited. */
+  hasShared = false
   /** Called when the attempt was ended by somebody else than its handler. */
   onGone: (() => void) | undefined
   /** Called when it is lost; cheaper than a listener on a signal that most handlers never use. */

@@ -58,6 +58,10 @@ export class Incarnation {
     return this.#holder
   }
 
+  get isListening(): boolean {
+    return this.#listener?.isListening ?? false
+  }
+
   async start(): Promise<void> {
     // The lease begins when somebody is there to renew it: a thread may take longer to start than a short lease lasts.
     await this.#startKeeper(undefined)

@@ -13,10 +13,19 @@ const busyJobs = 50
 const busyMs = 100
 const lastFoundMs = 20
 
+export interface SleepOptions {
+  readonly queues: readonly string[]
+  readonly canListen: boolean
+  /** Whether notifications arrive just now. */
+  readonly isListening?: () => boolean
+  readonly pollMs: number
+}
+
 export class Sleep {
   readonly #connection: Connection
   readonly #queues: readonly string[]
   readonly #canListen: boolean
+  readonly #isListening: () => boolean
   readonly #pollMs: number
   /** The incarnation whose flag is set. */
   #flagged: number | undefined
@@ -26,10 +35,11 @@ export class Sleep {
   #found = 0
   #foundMs = 0
 
-  constructor(connection: Connection, options: { queues: readonly string[]; canListen: boolean; pollMs: number }) {
+  constructor(connection: Connection, options: SleepOptions) {
     this.#connection = connection
     this.#queues = options.queues
     this.#canListen = options.canListen
+    this.#isListening = options.isListening ?? (() => true)
     this.#pollMs = options.pollMs
   }
 
@@ -41,7 +51,7 @@ export class Sleep {
 
   /** Whether a notification comes for every job from now on, so that a claim that found too little has found all. */
   isRelied(worker: number): boolean {
-    return this.#flagged === worker && this.#snapshot === undefined
+    return this.#flagged === worker && this.#snapshot === undefined && this.#isListening()
   }
 
   get isBusy(): boolean {

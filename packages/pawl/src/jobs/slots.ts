@@ -201,7 +201,7 @@ export class Slots {
     // Twice as many: what is expected to start changes with every job that ends.
     const startMax = Math.max(this.free, 2 * this.startsWithin(prefetchMs))
     const isLate = (held: HeldJob, index: number) =>
-      !held.isUnshared && (index >= startMax || nowMs - held.claimedMs > this.#options.bufferMs / 2)
+      !held.hasShared && (index >= startMax || nowMs - held.claimedMs > this.#options.bufferMs / 2)
     const late = this.#buffer.filter(isLate)
     if (late.length === 0) return
     this.#buffer.splice(0, this.#buffer.length, ...this.#buffer.filter((held, index) => !isLate(held, index)))
@@ -283,10 +283,11 @@ export class Slots {
     for (const held of settled) this.#options.onEnd(held, 'settled')
     // In their old order and in front: they were claimed before what waits now.
     this.#buffer.unshift(...unstarted.filter((held) => !held.isEnded))
-    // Each alone now, within the same limits as all others. They have run, so they are not given back for having waited.
+    // Each alone now, within the same limits as all others.
     this.#buffer.unshift(...again.filter((held) => !held.isEnded))
     for (const held of again) {
       held.isUnshared = true
+      held.hasShared = true
       held.startedMs = 0
     }
     if (this.#isClosed) this.close()

@@ -27,11 +27,11 @@ afterEach(async () => {
   await db.drop()
 })
 
-/** A process claims jobs and dies. */
-async function dieWith(claim: (worker: Holder) => Promise<unknown>): Promise<void> {
+/** A process claims jobs and dies, or leaves them. */
+async function dieWith(claim: (worker: Holder) => Promise<unknown>, reason = 'process died'): Promise<void> {
   const worker = await openIncarnation(connection)
   await claim(worker)
-  await connection.run(leaseStatements.close, { ...asHolder(worker), reason: 'process died' })
+  await connection.run(leaseStatements.close, { ...asHolder(worker), reason })
   // A rescuer that defines no kind brings the defaults only.
   await connection.run(rescueStatement, { workers: `{${worker.id}}`, limit: 1000, max_crashes: 3 })
 }
@@ -39,6 +39,10 @@ async function dieWith(claim: (worker: Holder) => Promise<unknown>): Promise<voi
 const together = (worker: Holder) => fetcher.claim(worker, 'default', kinds, 10)
 const again = (worker: Holder, limit = 10, deciding: 'alone' | 'leave' | 'only' = 'alone') =>
   fetcher.claimSuspects(worker, ['default'], rooms, { limit, deciding })
+async function run(worker: Holder): Promise<void> {
+  const { deciding } = await again(worker)
+  if (deciding !== undefined) expect(await fetcher.startAlone(worker, deciding, kinds[0]!)).toBe(true)
+}
 
 async function end(outcome: 'failed' | 'snoozed' | 'released', delayMs = 0): Promise<void> {
   const worker = await openIncarnation(connection)
@@ -80,8 +84,8 @@ test('[J21] a job that kills each process is dead at its limit, snoozes aside', 
   await dieWith(together)
   await end('snoozed')
   expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'ready', suspect: true, crashes: 1 })
-  await dieWith(again)
-  await dieWith(again)
+  await dieWith(run)
+  await dieWith(run)
   expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'dead', crashes: 3 })
 })
 
@@ -106,6 +110,35 @@ test('[J3] suspects run beside others until the crash that decides, which is alo
   expect((await again(third, 0, 'only')).deciding?.id).toBe(ids[1])
 })
 
+test('[J3] a suspect that an orderly stop abandons stays a suspect', async () => {
+  const [id] = await enqueue(1)
+  await dieWith(together)
+  await dieWith(run)
+  await dieWith(run, 'stopped')
+  expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'ready', suspect: true, attempt: 2, crashes: 2 })
+  expect((await again(await openIncarnation(connection))).deciding?.id).toBe(id)
+})
+
+test('[J3] a deciding job that its process only held has no crash counted', async () => {
+  const [id] = await enqueue(1)
+  await dieWith(together)
+  await dieWith(run)
+  await dieWith(async (worker) => expect((await again(worker)).deciding?.id).toBe(id))
+  expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'ready', suspect: true, attempt: 2, crashes: 2 })
+  await dieWith(run)
+  expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'dead', crashes: 3 })
+})
+
+test('[J3] a deciding job that was taken away meanwhile does not start', async () => {
+  await enqueue(1)
+  await dieWith(together)
+  await dieWith(run)
+  const worker = await openIncarnation(connection)
+  const { deciding } = await again(worker)
+  await connection.run(leaseStatements.close, { ...asHolder(worker), reason: 'lease ended' })
+  expect(await fetcher.startAlone(worker, deciding!, kinds[0]!)).toBe(false)
+})
+
 test('[J3] limits of a kind decide: two crashes, the second run alone; one, dead at once', async () => {
   const twice = [{ kind: defineKind('work', { retry: { crashes: 2 }, run: () => 0 }), room: 10 }]
   const [id] = await enqueue(1)
@@ -113,6 +146,7 @@ test('[J3] limits of a kind decide: two crashes, the second run alone; one, dead
   await dieWith(async (worker) => {
     const { deciding } = await fetcher.claimSuspects(worker, ['default'], twice, { limit: 10, deciding: 'alone' })
     expect(deciding?.id).toBe(id)
+    await fetcher.startAlone(worker, deciding!, twice[0]!.kind)
   })
   expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'dead', crashes: 2 })
   const once = defineKind('work', { retry: { crashes: 1 }, run: () => 0 })
@@ -121,10 +155,42 @@ test('[J3] limits of a kind decide: two crashes, the second run alone; one, dead
   expect(await db.pawl().jobs.get(other!)).toMatchObject({ state: 'dead', crashes: 1 })
 })
 
+test('of many suspects a claim reads few', async () => {
+  await db.query("select pawl.enqueue('work') from generate_series(1, 3000)")
+  await db.query('update pawl.job set suspect = true, crashes = 1, attempt = 1')
+  await db.query('vacuum analyze pawl.job')
+  const worker = await openIncarnation(connection)
+  const { text, parameters } = statement(import.meta.url, 'claim-suspect')
+  const limits = { limit: 10, deciding: 'alone', drain_ms: 0, timeouts_ms: '{1000}', max_attempts: '{5}', max_crashes: '{3}' }
+  const values: Record<string, unknown> = { ...asHolder(worker), queues: '{default}', kinds: '{work}', rooms: '{10}', ...limits }
+  const plan = await db.query(
+    `explain (analyze, format json) ${text}`,
+    parameters.map((name) => values[name]),
+  )
+  const read = [...JSON.stringify(plan).matchAll(/"Actual Rows":\s*(\d+)/g)].map(([, rows]) => Number(rows))
+  expect(Math.max(...read)).toBeLessThanOrEqual(1000)
+  const { rows, isSuspectLeft, isDecidingLeft } = await again(worker)
+  expect({ count: rows.length, isSuspectLeft, isDecidingLeft }).toEqual({ count: 10, isSuspectLeft: true, isDecidingLeft: false })
+})
+
+test('[J3] suspects of a kind without room hide none of another', async () => {
+  const other = defineKind('other', { run: () => undefined })
+  await db.query("select pawl.enqueue('work') from generate_series(1, 100)")
+  const { id } = await db.pawl().jobs.enqueue('other', {})
+  await db.query('update pawl.job set suspect = true, crashes = 1, attempt = 1')
+  const both = [
+    { kind: kinds[0]!, room: 0 },
+    { kind: other, room: 1 },
+  ]
+  const found = await fetcher.claimSuspects(await openIncarnation(connection), ['default'], both, { limit: 1, deciding: 'alone' })
+  expect(found.rows.map((row) => row.id)).toEqual([id])
+  expect(found.isSuspectLeft).toBe(true)
+})
+
 test('[J3] a job that ten times could not run alone is named by an alert', async () => {
   const [id] = await enqueue(1)
   await dieWith(together)
-  await dieWith(again)
+  await dieWith(run)
   for (let round = 1; round <= 10; round++) {
     expect(await db.pawl().alerts()).toEqual([])
     await end('released', 5000)

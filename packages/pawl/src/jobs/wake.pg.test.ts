@@ -238,6 +238,41 @@ test('[J23] a prepared transaction by plain SQL, too; with the wake-up PostgreSQ
   )
 })
 
+test('[J23] without a connection that listens no notification is relied on', async () => {
+  const connection = new Connection(db.pawl().config.database, 'test')
+  try {
+    let isListening = true
+    const sleep = new Sleep(connection, { queues: ['default'], canListen: true, isListening: () => isListening, pollMs: 1000 })
+    const { id } = await openIncarnation(connection)
+    await until('it relies on them', async () => {
+      await sleep.idle(id)
+      return sleep.isRelied(id)
+    })
+    isListening = false
+    expect(sleep.isRelied(id)).toBe(false)
+  } finally {
+    await connection.close()
+  }
+})
+
+test('[J23] a job added without a wake-up is found beside jobs that end', async () => {
+  const worker = await startWorker({ pollMs: 300 })
+  await pawl.jobs.enqueue('work', { waits: true })
+  await until('one runs', () => ran.length === 1)
+  await asleep(worker)
+  await until('it relies on notifications', async () => {
+    const { claims } = worker.metrics()
+    await db.query('select pg_sleep(0.1)')
+    return worker.metrics().claims === claims
+  })
+  await db.query("select pawl.enqueue('work', wake => false)")
+  await until('it is picked up', () => {
+    // As a job that ends: something changed, and nothing was added.
+    void worker.whenIdle()
+    return ran.length === 2
+  })
+})
+
 test('[J23] a closed incarnation leaves no sleeper for ever, and the next one sets a flag of its own', async () => {
   const connection = new Connection(db.pawl().config.database, 'test')
   try {

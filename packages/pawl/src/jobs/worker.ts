@@ -101,6 +101,7 @@ export class Worker {
       queues: this.#options.queues,
       // A worker that seldom has anything to do would make every enqueue notify.
       canListen: config.hasSession && this.#options.deciding !== 'only',
+      isListening: () => this.#incarnation.isListening,
       pollMs: this.#options.pollMs,
     })
     this.#runner = this.#createRunner()

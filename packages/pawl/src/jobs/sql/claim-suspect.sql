@@ -11,35 +11,55 @@ with holder as materialized (
     and w.nonce = :nonce::uuid
     and w.closed_at is null
 ),
-suspects as materialized (
-  select j.ctid, j.kind, j.due, j.id,
-    j.crashes - j.excused >= (:max_crashes::integer[])[array_position(:kinds::text[], j.kind)] - 1 as is_deciding
-  from pawl.job j
-  where j.queue = any (:queues::text[])
-    and j.suspect
-    and j.state = 'ready'
-    and j.kind = any (:kinds::text[])
-    and exists (select from holder)
+-- The first of each queue, of kinds that have room: however many wait, few are read.
+beside as materialized (
+  select f.ctid, f.kind, f.due, f.id, row_number() over (partition by f.kind order by f.due, f.id) as number
+  from unnest(:queues::text[]) q(name)
+  cross join lateral (
+    select j.ctid, j.kind, j.due, j.id
+    from pawl.job j
+    where j.queue = q.name
+      and j.suspect
+      and j.state = 'ready'
+      and (:rooms::integer[])[array_position(:kinds::text[], j.kind)] > 0
+      and j.crashes - j.excused < (:max_crashes::integer[])[array_position(:kinds::text[], j.kind)] - 1
+    order by j.due, j.id
+    limit case when :limit::integer > 0 then 4 * :limit::integer + 16 else 0 end
+  ) f
+  where exists (select from holder)
 ),
-numbered as materialized (
-  select s.ctid, s.kind, s.due, s.id, s.is_deciding, row_number() over (partition by s.kind, s.is_deciding order by s.due, s.id) as number
-  from suspects s
+-- Those whose next crash would be their last are looked for among the first thousand suspects of each queue.
+deciding as materialized (
+  select f.ctid, f.due, f.id
+  from unnest(:queues::text[]) q(name)
+  cross join lateral (
+    select j.ctid, j.due, j.id, j.crashes - j.excused >= (:max_crashes::integer[])[array_position(:kinds::text[], j.kind)] - 1 as is_deciding
+    from pawl.job j
+    where j.queue = q.name
+      and j.suspect
+      and j.state = 'ready'
+      and j.kind = any (:kinds::text[])
+    order by j.due, j.id
+    limit 1000
+  ) f
+  where f.is_deciding
+    and exists (select from holder)
+  order by f.due, f.id
+  limit 2
 ),
 chosen as materialized (
   (
     select n.ctid
-    from numbered n
-    where not n.is_deciding
-      and n.number <= (:rooms::integer[])[array_position(:kinds::text[], n.kind)]
+    from beside n
+    where n.number <= (:rooms::integer[])[array_position(:kinds::text[], n.kind)]
     order by n.due, n.id
     limit :limit::integer
   )
   union all
   (
     select n.ctid
-    from numbered n
-    where n.is_deciding
-      and :deciding::text <> 'leave'
+    from deciding n
+    where :deciding::text <> 'leave'
       and (
         :deciding::text = 'only'
         or not exists (
@@ -70,7 +90,8 @@ claimed as (
     holder = h.id,
     attempt = j.attempt + 1,
     revision = j.revision + 1,
-    claimed_at = h.now,
+    -- One that must run alone is only held as yet: start-alone.sql says when it starts.
+    claimed_at = case when j.crashes - j.excused < (:max_crashes::integer[])[array_position(:kinds::text[], j.kind)] - 1 then h.now end,
     max_attempts = coalesce(j.given_attempts, (:max_attempts::integer[])[array_position(:kinds::text[], j.kind)]),
     max_crashes = (:max_crashes::integer[])[array_position(:kinds::text[], j.kind)],
     -- The time that its process may take to empty itself does not count against the job's timeout.
@@ -83,9 +104,23 @@ claimed as (
     j.crashes - j.excused >= j.max_crashes - 1 as is_deciding
 ),
 remaining as (
-  select count(*) filter (where not n.is_deciding) > 0 as is_suspect_left, count(*) filter (where n.is_deciding) > 0 as is_deciding_left
-  from numbered n
-  where n.ctid <> all (array(select c.ctid from chosen c))
+  select exists (
+      select
+      from unnest(:queues::text[]) q(name)
+      cross join lateral (
+        select
+        from pawl.job j
+        where j.queue = q.name
+          and j.suspect
+          and j.state = 'ready'
+          and j.crashes - j.excused < (:max_crashes::integer[])[array_position(:kinds::text[], j.kind)] - 1
+          and j.ctid <> all (array(select c.ctid from chosen c))
+        order by j.due, j.id
+        limit 1
+      ) f
+      where exists (select from holder)
+    ) as is_suspect_left,
+    exists (select from deciding d where d.ctid <> all (array(select c.ctid from chosen c))) as is_deciding_left
 )
 select r.is_suspect_left, r.is_deciding_left, c.tenant, c.id, c.fence, c.queue, c.kind, c.payload, c.payload_version, c.attempt, c.max_attempts,
   c.crashes, c.headers, c.due_us, c.is_deciding

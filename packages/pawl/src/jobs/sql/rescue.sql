@@ -1,10 +1,11 @@
 -- Takes the jobs of these closed incarnations away from them, at most :limit: each is a suspect now, or dead at its limit of crashes. What
--- an orderly stopped worker left running is simply ready again.
+-- an orderly stopped worker left running, or a process only held and had not started, is ready again, and as suspect as before.
 -- Locks: those job rows, SKIP LOCKED: one that a transaction guards is left for the next round.
 -- Plan: job_held, pawl.worker by primary key, then a TID scan.
 -- Rows: the jobs, with their new state.
 with lost as materialized (
-  select j.ctid, j.holder, j.fence, w.close_reason
+  select j.ctid, j.holder, j.fence, w.close_reason, j.claimed_at is not null as has_started,
+    w.close_reason <> 'stopped' and j.claimed_at is not null as is_crash
   from unnest(:workers::integer[]) g(id)
   join pawl.worker w on w.tenant = '' and w.id = g.id and w.closed_at is not null
   join pawl.job j on j.holder = w.id
@@ -15,11 +16,11 @@ with lost as materialized (
 ),
 changed as (
   update pawl.job j
-  set state = case when l.close_reason <> 'stopped' and j.crashes + 1 - j.excused >= coalesce(j.max_crashes, :max_crashes::integer) then 'dead' else 'ready' end,
-    attempt = j.attempt - case when l.close_reason = 'stopped' then 1 else 0 end,
-    crashes = j.crashes + case when l.close_reason = 'stopped' then 0 else 1 end,
-    suspect = l.close_reason <> 'stopped' and j.crashes + 1 - j.excused < coalesce(j.max_crashes, :max_crashes::integer),
-    last_error = case when l.close_reason = 'stopped' then j.last_error else 'Its worker ' || l.holder || ' ended while it may have run (' || l.close_reason || ')' end,
+  set state = case when l.is_crash and j.crashes + 1 - j.excused >= coalesce(j.max_crashes, :max_crashes::integer) then 'dead' else 'ready' end,
+    attempt = j.attempt - case when l.is_crash then 0 else 1 end,
+    crashes = j.crashes + case when l.is_crash then 1 else 0 end,
+    suspect = case when l.is_crash then j.crashes + 1 - j.excused < coalesce(j.max_crashes, :max_crashes::integer) else j.suspect end,
+    last_error = case when l.is_crash then 'Its worker ' || l.holder || ' ended while it may have run (' || l.close_reason || ')' else j.last_error end,
     fence = pawl.next_fence(),
     revision = j.revision + 1,
     holder = null,
@@ -29,13 +30,14 @@ changed as (
   where j.ctid = l.ctid
     and j.state = 'running'
     and j.fence = l.fence
-  returning j.tenant, j.id, j.queue, j.kind, j.state, j.attempt, j.crashes, j.last_error, l.holder, l.fence, l.close_reason
+  returning j.tenant, j.id, j.queue, j.kind, j.state, j.attempt, j.crashes, j.last_error, l.holder, l.fence, l.has_started, l.is_crash
 ),
 recorded as (
   insert into pawl.job_attempt (job_id, fence, ended_at, holder, attempt, tenant, kind, outcome, error)
   select o.id, o.fence, pawl.now(), o.holder, o.attempt, o.tenant, o.kind,
-    case when o.close_reason = 'stopped' then 'interrupted' else 'crashed' end, o.last_error
+    case when o.is_crash then 'crashed' else 'interrupted' end, o.last_error
   from changed o
+  where o.has_started
 ),
 alerted as (
   insert into pawl.alert as a (tenant, code, subject, message, count)
