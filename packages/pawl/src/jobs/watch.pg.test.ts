@@ -246,7 +246,10 @@ test('a claim that commits after the closing of its incarnation is rescued', asy
   await db.query("select pawl.enqueue('work')")
   await connection.run(leaseStatements.close, { ...asHolder(silent), reason: 'process died' })
   await watch.turn()
-  await db.query("update pawl.job set state = 'running', holder = $1, run_until = 'infinity', claimed_at = pawl.now(), attempt = 1", [silent.id])
+  await db.query(
+    "update pawl.job set state = 'running', holder = $1, run_until = 'infinity', claimed_at = pawl.now(), attempt = 1",
+    [silent.id],
+  )
   await watch.turn()
   expect(await db.query('select state, crashes from pawl.job')).toEqual([{ state: 'ready', crashes: 1 }])
   // Long after, it is passed over.
