@@ -1,6 +1,7 @@
 // Inside a process under test: counts the hits of probes and lets the next planned fault happen at its place.
 
 import { installProbe, type ProbeName, resetConnections } from 'pawl/testing'
+import { markOwn } from '../packages/pawl/src/db/classify.ts'
 import type { ControlClient } from './control.ts'
 import { type PlannedFault, purposeOf } from './faults.ts'
 import type { History } from './history.ts'
@@ -42,7 +43,8 @@ async function fire(
       // The keeper's thread loses its own connections, a process every one it has: also those that its handlers opened by themselves.
       return slot.endsWith(' keeper') ? undefined : control.ask({ slot, pid, what: 'reset' })
     case 'sql-40001':
-      throw Object.assign(new Error('could not serialize access (planned)'), { code: '40001' })
+      // As if a statement of ours had failed there: the same from a handler is the handler's failure.
+      throw markOwn(Object.assign(new Error('could not serialize access (planned)'), { code: '40001' }))
     case 'block':
       return blockFor(fault.ms ?? 2000)
     case 'commit-unknown':
