@@ -323,8 +323,7 @@ test('[K2] a keeper thread that dies while its worker opens is replaced by one t
     return { start }
   })
   const { id } = await starting.start
-  await until(
-    'it is renewed',
-    async () => (await db.query('select from pawl.worker where id = $1 and seen_at > started_at', [id])).length > 0,
-  )
+  const renewed =
+    'select from pawl.worker w join pawl.worker_process p on p.id = w.id where w.id = $1 and w.seen_at > p.started_at'
+  await until('it is renewed', async () => (await db.query(renewed, [id])).length > 0)
 })

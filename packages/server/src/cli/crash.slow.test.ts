@@ -74,7 +74,7 @@ test('[J21] one killer among a thousand dies alone, and nothing waits for it', a
   ])
   // Two of its three deaths took a worker with it, the last one only the process that ran it alone.
   const alone = await db.query<{ name: string }>(
-    'select w.name from pawl.job_attempt a join pawl.worker w on w.id = a.holder where a.job_id = $1 order by a.attempt',
+    'select p.name from pawl.job_attempt a join pawl.worker_process p on p.id = a.holder where a.job_id = $1 order by a.attempt',
     [killer],
   )
   expect(alone.map(({ name }) => name.endsWith('-alone'))).toEqual([false, false, true])

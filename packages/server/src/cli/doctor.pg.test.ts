@@ -129,8 +129,9 @@ test('finds a transaction that has been open for long', async () => {
 
 test('finds a worker that is gone and the jobs that nobody runs', async () => {
   const db = await healthy()
-  await db.query(`insert into pawl.worker (name, host, pid, release, queues, kinds, concurrency, locks, seen_at, lease_until)
-    values ('gone', 'elsewhere', 7, '0.1.0', '{default}', '{email}', 1, false, pawl.now() - interval '1 hour', pawl.now() - interval '59 minutes')`)
+  await db.query(`insert into pawl.worker (id, seen_at, lease_until) values (7, pawl.now() - interval '1 hour', pawl.now() - interval '59 minutes');
+    insert into pawl.worker_process (id, name, host, pid, release, queues, kinds, concurrency)
+    values (7, 'gone', 'elsewhere', 7, '0.1.0', '{default}', '{email}', 1)`)
   await db.query("select pawl.enqueue_many('', 'default', 'nobody', '[1, 2]', p_run_at => pawl.now() - interval '1 minute')")
   expect(await faults(db.url)).toEqual([
     expect.stringMatching(/^workers: Worker \d+ \(gone, pid 7 on elsewhere\) has been silent for 1h/),

@@ -18,9 +18,10 @@ export const checkWorkers: Check = async (patient) => {
     held: number
   }>(
     patient,
-    `select w.id, w.name, w.pid, w.host, w.lease_until < pawl.now() as is_dead, (extract(epoch from pawl.now() - w.seen_at) * 1000)::float8 as silent_ms,
+    `select w.id, p.name, p.pid, p.host, w.lease_until < pawl.now() as is_dead, (extract(epoch from pawl.now() - w.seen_at) * 1000)::float8 as silent_ms,
        (select count(*)::integer from (select from pawl.job j where j.state = 'running' and j.holder = w.id limit 10000) held) as held
      from pawl.worker w
+     join pawl.worker_process p on p.tenant = w.tenant and p.id = w.id
      where w.closed_at is null
      order by w.id
      limit 1000`,
@@ -105,7 +106,14 @@ export const checkKinds: Check = async (patient) => {
      )
      select w.kind, w.queue, count(*)::integer as count, min(w.id)::text as oldest
      from waiting w
-     where not exists (select from pawl.worker o where o.closed_at is null and w.kind = any (o.kinds) and w.queue = any (o.queues))
+     where not exists (
+       select
+       from pawl.worker o
+       join pawl.worker_process p on p.tenant = o.tenant and p.id = o.id
+       where o.closed_at is null
+         and w.kind = any (p.kinds)
+         and w.queue = any (p.queues)
+     )
      group by w.kind, w.queue
      order by count(*) desc
      limit ${listMax}`,
