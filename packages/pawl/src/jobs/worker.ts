@@ -136,7 +136,12 @@ export class Worker {
     return { ...this.#counts, claims: this.#fetcher.claims, running, buffered, unsettled: this.#settler.unsettled }
   }
 
-  start(): Promise<void> {
+  async start(): Promise<void> {
+    if (this.#stopped !== undefined)
+      throw new PawlError(
+        'PAWL_STOPPED',
+        'This worker was stopped and does not start again. Create another with pawl.jobs.worker().',
+      )
     this.#starting ??= this.#start()
     return this.#starting
   }
@@ -189,6 +194,8 @@ export class Worker {
 
   /** Resolves when nothing is claimable, running or unsettled here. For tests and one-off workers. */
   async whenIdle(): Promise<void> {
+    if (this.#starting === undefined || this.#stopped !== undefined)
+      throw new PawlError('PAWL_STOPPED', 'This worker does not run: call start() before whenIdle().')
     await new Promise<void>((resolve) => {
       this.#idleWaiters.add(resolve)
       this.#changed.fire()
@@ -321,15 +328,19 @@ export class Worker {
       () => undefined,
       (error: unknown) => error,
     )
-    await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
     const abandonError = await abandoned
+    await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
     const givenBack = (await Promise.race([givingBack, sleep(settlePatienceMs, undefined, { ref: false })])) ?? 0
     const report = {
       ...(abandonError === undefined ? {} : { abandonError }),
       finished: this.#counts.done + this.#counts.failed - before,
       released: released + givenBack,
       stillRunning: still.map((held) => held.id),
-      unsettled: this.#settler.heldJobs().map((held) => held.id),
+      // What still ran is listed already, whatever its handler has said since.
+      unsettled: this.#settler
+        .heldJobs()
+        .filter((held) => !still.includes(held))
+        .map((held) => held.id),
     }
     if (still.length === 0) await this.#shutDown()
     else void this.#runningEnded(undefined, undefined).then(() => this.#shutDown())
@@ -448,13 +459,15 @@ export class Worker {
         events.emit('worker.blocked', { blockedMs: message.blockedMs })
         return config.logger.warn(
           { blockedMs: message.blockedMs },
-          'a handler blocked the event loop; its lease is kept, other handlers wait',
+          'the event loop stood still: a handler blocked it, or the process was paused; other handlers wait',
         )
       case 'trouble':
         return config.logger.warn(
           { error: message.message, code: message.code },
-          'the keeper could not reach the database; it tries again',
+          'the keeper could not reach the database; it tries again, and says so once a minute',
         )
+      case 'recovered':
+        return config.logger.warn({ awayMs: message.awayMs }, 'the keeper reaches the database again')
       case 'failed':
         this.#counts.errors++
         return

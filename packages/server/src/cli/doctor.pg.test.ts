@@ -153,6 +153,22 @@ test('finds open alerts, of one tenant if asked', async () => {
   ])
 })
 
+test('says how many alerts it does not show', async () => {
+  const db = await healthy()
+  await db.query("select pawl.raise_alert('', 'job.dead', 'kind ' || n, 'down') from generate_series(1, 25) n")
+  const found = await faults(db.url)
+  expect(found).toHaveLength(21)
+  expect(found.at(-1)).toMatch(/^alerts: 5 more alert\(s\) are open; these are the 20 newest\. -> pawl\.alerts/)
+})
+
+test('names the tenant of jobs that no worker runs, and the command that cancels them', async () => {
+  const db = await healthy()
+  await db.query("select pawl.enqueue('nobody', tenant => 'acme', run_at => now() - interval '1 minute')")
+  expect(await faults(db.url)).toContainEqual(
+    expect.stringMatching(/^kinds: 1 job\(s\) of kind nobody of tenant acme wait .* pawl jobs cancel <id> --tenant acme$/),
+  )
+})
+
 test('finds a clock of Pawl that was moved', async () => {
   const db = await healthy()
   await moveClock(db.pool as never, 3_600_000)
