@@ -2,7 +2,7 @@ import { expect, test } from 'vitest'
 import { deferred } from '../../test/support/database.ts'
 import { Solitude } from './solitude.ts'
 
-test('a deciding run waits for what is inside, and nothing gets inside before its end', async () => {
+test('an ask waits for what is inside, and keeps the rest out', async () => {
   const solitude = new Solitude()
   const go = deferred<string>()
   const told: string[] = []
@@ -23,7 +23,7 @@ test('a deciding run waits for what is inside, and nothing gets inside before it
   expect(await solitude.run(() => Promise.resolve('next'))).toBe('next')
 })
 
-test('of two that ask the second follows the first, and one that gives up is passed over', () => {
+test('asks are granted in order, and one that ended is passed over', () => {
   const solitude = new Solitude()
   const told: string[] = []
   solitude.onOpened(() => told.push('opened'))

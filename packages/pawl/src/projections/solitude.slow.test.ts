@@ -4,7 +4,7 @@ import { expect, onTestFinished, test } from 'vitest'
 import { deferred, until } from '../../test/support/database.ts'
 import { append, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
 
-test('[J3] a deciding job goes back after 30 s of one sink call, and cursors go on', async () => {
+test('[J3] a deciding job goes back after 30 s of one sink call', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const go = deferred()
