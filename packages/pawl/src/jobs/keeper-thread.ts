@@ -196,7 +196,7 @@ if (data.probeModule !== undefined) await import(data.probeModule)
 tell({ type: 'ready' })
 // Three loops, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
 await Promise.all([
-  every(look, looks, () => data.lookMs),
+  every(look, looks, () => watch.lookInMs(data.lookMs)),
   every(
     () => watch.sweep(),
     sweepings,

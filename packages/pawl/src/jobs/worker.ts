@@ -360,6 +360,7 @@ export class Worker {
   async #shutDown(): Promise<void> {
     await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
     await this.#settler.stop()
+    this.#claims.endSolitude()
     clearInterval(this.#tick)
     await this.#incarnation.close()
     // Last: a chore may wait for a lock, and what this worker held must not wait for the chore.
