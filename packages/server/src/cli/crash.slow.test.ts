@@ -167,8 +167,8 @@ async function killBeside(): Promise<Cost> {
        from pawl.job_history
      ),
      moment as (
-       select (select asked_at from pawl.worker where pid = $2) as asked,
-         (select closed_at from pawl.worker where pid = $2) as closed,
+       select (select w.asked_at from pawl.worker w join pawl.worker_process p on p.id = w.id where p.pid = $2) as asked,
+         (select w.closed_at from pawl.worker w join pawl.worker_process p on p.id = w.id where p.pid = $2) as closed,
          (select max(started_at) from run where kind = 'three') as restarted,
          (select max(finished_at) from run where kind = 'three') as done
      )
