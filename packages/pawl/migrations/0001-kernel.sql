@@ -65,12 +65,16 @@ create table pawl.worker_process (
   queues text[] not null,
   kinds text[] not null,
   concurrency integer not null,
+  sessions text not null default '',
   started_at timestamptz not null default pawl.now(),
   primary key (tenant, id)
 );
 comment on table pawl.worker_process is
   'The process of each incarnation and what it works on: written once, with its row in pawl.worker, and removed with it. There is no foreign '
   'key: each beat would read its old row again for it.';
+
+comment on column pawl.worker_process.sessions is
+  'What application_name ends with in the sessions of its handlers. Empty behind a pooler, where a session is not one process''s.';
 
 -- The incarnations that are open, or closed and not yet found empty. An index scan would read a page again for each worker that has a dead
 -- version there, up to 20 times with 20 workers; a bitmap scan reads each page once, whatever the statistics say.

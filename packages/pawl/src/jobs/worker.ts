@@ -2,6 +2,7 @@
 // ClaimLoop decides what to claim, Slots what runs, Runner runs one attempt, Settler writes ends in batches, Ends tells of them, Keeper
 // holds the lease and takes over from the dead, Sleep waits without missing a wake-up.
 
+import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { atLeastDurable, type Config } from '../config.ts'
 import { Connection, createPool, type Pool } from '../db/driver.ts'
@@ -54,6 +55,7 @@ export class Worker {
   readonly #failures: Failures
   readonly #changed = new Wakeup()
   readonly #stopAll = new AbortController()
+  readonly #sessions = randomBytes(4).toString('hex')
   readonly #claimConnection: Connection
   readonly #engine: Connection
   readonly #pool: Pool
@@ -94,7 +96,7 @@ export class Worker {
     const watch = this.#failures
     this.#claimConnection = new Connection(config.database, 'claim', { durability: atLeastDurable(config.durability), watch })
     this.#engine = new Connection(config.database, 'engine', { durability: config.durability, watch })
-    this.#pool = createPool(config.database, 'handler', this.#options.handlerConnectionsMax)
+    this.#pool = createPool(config.database, `handler ${this.#sessions}`, this.#options.handlerConnectionsMax)
     this.#board = new Board(this.#options.concurrency + 128)
     this.#fetcher = new Fetcher(this.#claimConnection, this.#options.bufferMs)
     this.#sleep = new Sleep(this.#claimConnection, {
@@ -290,6 +292,7 @@ export class Worker {
       config,
       worker: this.#options,
       kinds: [...kinds.keys()],
+      sessions: this.#sessions,
       channels: ['pawl_wake', 'pawl_lost'],
       board: this.#board,
       engine: this.#engine,

@@ -23,6 +23,7 @@ export async function openIncarnation(connection: Connection, row: IncarnationRo
     queues: textsLiteral(queues),
     kinds: textsLiteral(kinds),
     concurrency: 1,
+    sessions: '',
     look_ms: lookMs,
     lease_ms: leaseMs,
   })

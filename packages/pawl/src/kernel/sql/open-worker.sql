@@ -8,8 +8,9 @@ with opened as (
   returning id, nonce
 ),
 described as (
-  insert into pawl.worker_process (id, name, host, pid, release, queues, kinds, concurrency)
-  select o.id, :name::text, :host::text, :pid::integer, :release::text, :queues::text[], :kinds::text[], :concurrency::integer
+  insert into pawl.worker_process (id, name, host, pid, release, queues, kinds, concurrency, sessions)
+  select o.id, :name::text, :host::text, :pid::integer, :release::text, :queues::text[], :kinds::text[], :concurrency::integer,
+    :sessions::text
   from opened o
 )
 select o.id, o.nonce
