@@ -5,7 +5,7 @@ import type { Durability } from '../config.ts'
 import { classify } from '../db/classify.ts'
 import type { Connection, Pool, PoolClient, QueryConfig } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
-import { atIndex } from './payload.ts'
+import { atIndex } from '../kernel/payload.ts'
 import { assertStandby } from './start-checks.ts'
 
 /** A generator is read once, as its chunks are sent; an array can be read again when the transaction is. */

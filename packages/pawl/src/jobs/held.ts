@@ -5,8 +5,8 @@ import { classify, markOwn } from '../db/classify.ts'
 import { PawlError } from '../errors.ts'
 import { delayMsMax, monotonicMs } from '../kernel/clock.ts'
 import { check, duration, required } from '../kernel/options.ts'
-import type { DefinedKind } from './kinds.ts'
-import { type PayloadLimits, toJson } from './payload.ts'
+import { fromJson, type PayloadLimits, toJson } from '../kernel/payload.ts'
+import { type DefinedKind, readPayload } from './kinds.ts'
 import { Snooze } from './snooze.ts'
 import type { Job } from './types.ts'
 
@@ -22,7 +22,8 @@ export interface FetchedRow {
   readonly attempt: number
   readonly max_attempts: number | null
   readonly crashes: number
-  readonly headers: Record<string, unknown> | null
+  /** JSON text. */
+  readonly headers: string | null
   /** Microseconds since 1970; null: not finite. */
   readonly due_us: string | null
 }
@@ -37,12 +38,12 @@ export class ClaimedRow {
   readonly attempt: number
   readonly max_attempts: number | null
   readonly crashes: number
-  readonly headers: Record<string, unknown> | null
   readonly dueUs: number
   /** What it takes in memory while it waits, about. */
   readonly bytes: number
-  #text: string | undefined
-  #payload: unknown
+  /** JSON texts, read again before each call of the handler: no call sees what another made of its payload. */
+  payload: string
+  headers: string | null
 
   constructor(row: FetchedRow, queue: string) {
     this.tenant = row.tenant
@@ -56,17 +57,14 @@ export class ClaimedRow {
     this.crashes = row.crashes
     this.headers = row.headers
     this.dueUs = row.due_us === null ? Number.NEGATIVE_INFINITY : Number(row.due_us)
-    this.bytes = row.payload.length
-    this.#text = row.payload
+    this.bytes = row.payload.length + (row.headers?.length ?? 0)
+    this.payload = row.payload
   }
 
-  /** Parsed when the job starts: a batch of large payloads that wait takes no more than their text. */
-  get payload(): unknown {
-    if (this.#text !== undefined) {
-      this.#payload = JSON.parse(this.#text)
-      this.#text = undefined
-    }
-    return this.#payload
+  /** Its handler is not called again: what waits for its settle does not keep the texts in memory. */
+  dropTexts(): void {
+    this.payload = 'null'
+    this.headers = null
   }
 }
 
@@ -108,6 +106,7 @@ export class HeldJob implements Job {
   onGone: (() => void) | undefined
   /** Called when it is lost; cheaper than a listener on a signal that most handlers never use. */
   onLost: (() => void) | undefined
+  #headers: Record<string, unknown> | undefined
   #controller: AbortController | undefined
   #lost: PawlError | undefined
 
@@ -140,10 +139,24 @@ export class HeldJob implements Job {
     return this.row.fence
   }
   get headers(): Record<string, unknown> {
-    return this.row.headers ?? {}
+    this.#headers ??= JSON.parse(this.row.headers ?? '{}') as Record<string, unknown>
+    return this.#headers
   }
   get idempotencyKey(): string {
     return `${this.installation}-${this.row.id}`
+  }
+
+  /** Before each call of the handler: the payload and the headers as they are stored. Throws or rejects when the payload is invalid. */
+  read(): Promise<void> | undefined {
+    this.#headers = undefined
+    const stored = fromJson(this.row.payload, `The payload of '${this.kind}': payload`, this.limits!)
+    const payload = readPayload(this.definition, stored, this.row.payload_version)
+    if (payload instanceof Promise)
+      return payload.then((value: unknown) => {
+        this.payload = value
+      })
+    this.payload = payload
+    return undefined
   }
 
   /** Made on first use: most handlers never look at it. */

@@ -9,12 +9,12 @@ import type { Connection, Pool, PoolClient, Reset } from '../db/driver.ts'
 import { StatementNames, statement } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
+import { type PayloadLimits, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { runAs } from '../kernel/tenant.ts'
 import { type HeldJob, leaseLost } from './held.ts'
-import { readPayload, retryDelayMs } from './kinds.ts'
-import { assertSafe, type PayloadLimits, toJson } from './payload.ts'
+import { retryDelayMs } from './kinds.ts'
 import type { Ending, FailedOutcome } from './settler.ts'
 import { Snooze } from './snooze.ts'
 import { Toucher } from './toucher.ts'
@@ -105,19 +105,17 @@ export class Runner {
     held.isReplicated = this.levelOf(held) === 'replicated'
     held.limits = this.options.limits
     try {
-      assertSafe(held.row.payload, 'payload', this.options.limits)
-      const payload = readPayload(held.definition, held.row.payload, held.row.payload_version)
-      if (payload instanceof Promise) return this.#runAfter(held, payload)
-      held.payload = payload
+      const reading = held.read()
+      if (reading !== undefined) return this.#runAfter(held, reading)
     } catch (error) {
       return Promise.resolve(invalidEnd(held, error))
     }
     return held.definition.tx === undefined ? this.#runFree(held) : this.#runTx(held)
   }
 
-  async #runAfter(held: HeldJob, payload: Promise<unknown>): Promise<RunEnd> {
+  async #runAfter(held: HeldJob, reading: Promise<void>): Promise<RunEnd> {
     try {
-      held.payload = await payload
+      await reading
     } catch (error) {
       return invalidEnd(held, error)
     }
@@ -224,6 +222,8 @@ export class Runner {
         if (tried >= 4 || (kind !== 'transient' && kind !== 'connection' && kind !== 'replan')) return this.failedEnd(held, error)
         await sleep(engineBackoffMs(error, tried))
         if (held.isEnded) return 'late'
+        const invalid = await readAgain(held)
+        if (invalid !== undefined) return invalid
       }
     }
   }
@@ -376,6 +376,16 @@ function wasCut(held: HeldJob, error: unknown, kind: ErrorClass): boolean {
 /** It lost its lease, or its grace is over, before anything of it could commit: given back, without an attempt. */
 function unstartedEnd(held: HeldJob): Ending {
   return { held, result: null, failed: { outcome: 'released', delayMs: 0, error: null } }
+}
+
+/** For another call of the handler. Undefined unless what is stored cannot be read. */
+async function readAgain(held: HeldJob): Promise<Ending | undefined> {
+  try {
+    await held.read()
+    return undefined
+  } catch (error) {
+    return invalidEnd(held, error)
+  }
 }
 
 /** A payload that is newer than this release is not wrong: it waits for a worker of the newer one, which is being deployed. */

@@ -8,8 +8,6 @@ import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
 import { runAs } from '../kernel/tenant.ts'
 import { type HeldJob, leaseLost } from './held.ts'
-import { readPayload } from './kinds.ts'
-import { assertSafe } from './payload.ts'
 import { abandonWhenLost, insideTx, levelSql, type Runner } from './runner.ts'
 import { byBytes } from './settler.ts'
 import { learn, mayOverlap, resetSettings, type Turn, Turns } from './turns.ts'
@@ -141,9 +139,8 @@ function untilGone<T>(held: HeldJob, result: Promise<T>): Promise<T> {
 async function runOne(runner: Runner, turn: Turn, job: HeldJob): Promise<Result> {
   job.startedMs = monotonicMs()
   job.limits = runner.options.limits
-  assertSafe(job.row.payload, `The payload of '${job.kind}': payload`, runner.options.limits)
-  const payload = readPayload(job.definition, job.row.payload, job.row.payload_version)
-  job.payload = payload instanceof Promise ? await payload : payload
+  const reading = job.read()
+  if (reading !== undefined) await reading
   try {
     const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job))
     const answer = await insideTx.run(job, () => runAs(job.tenant, handle))

@@ -4,9 +4,9 @@
 import type { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import { type PayloadLimits, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { type HeldJob, leaseLost } from './held.ts'
-import { type PayloadLimits, toJson } from './payload.ts'
 
 const touchStatement = statement(import.meta.url, 'touch')
 

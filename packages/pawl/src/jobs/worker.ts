@@ -372,6 +372,7 @@ export class Worker {
   }
 
   #onEnd(held: HeldJob, end: RunEnd): void {
+    held.row.dropTexts()
     // Also late: a job that was lost while its runner still asked what became of its commit.
     if (end === 'stopped') return
     if (end === 'late' || (held.isEnded && end !== 'settled')) {
