@@ -254,3 +254,27 @@ test('progress that cannot be stored is an error of the touch and not of the job
   await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
   expect((await pawl.jobs.get(id))?.result).toBe('PAWL_INVALID_PAYLOAD')
 })
+
+test('[J6] a touch without a value leaves the progress and says that the job goes on', async () => {
+  const stored = deferred<Date>()
+  const go = deferred()
+  const at = async (id: string) =>
+    (await db.query<{ at: Date }>('select progress_at as at from pawl.job where id = $1', [id]))[0]!.at
+  pawl.jobs.define('goes on', {
+    run: async (job, { touch }) => {
+      await touch({ done: 50 })
+      stored.resolve(await at(job.id))
+      await pause(20)
+      await touch()
+      await go.promise
+    },
+  })
+  await startWorker({ touchMs: 1 })
+  const { id } = await pawl.jobs.enqueue('goes on', {})
+  const before = await stored.promise
+  await until('the second is stored', async () => (await at(id)) > before)
+  expect(await progressOf(id)).toEqual({ state: 'running', progress: { done: 50 } })
+  go.resolve()
+  await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
+  expect(await progressOf(id)).toEqual({ state: 'done', progress: { done: 50 } })
+})

@@ -22,7 +22,8 @@ export interface ToucherOptions {
 export class Toucher {
   readonly #held: HeldJob
   readonly #options: ToucherOptions
-  #pending: string | undefined
+  /** JSON text; null: a sign of life alone; undefined: nothing is to be written. */
+  #pending: string | null | undefined
   #lastWriteMs = Number.NEGATIVE_INFINITY
   #timer: NodeJS.Timeout | undefined
   #writing: Promise<void> | undefined
@@ -35,7 +36,7 @@ export class Toucher {
   async touch(progress: unknown): Promise<void> {
     if (this.#held.lost !== undefined) throw this.#held.lost
     if (this.#held.isEnded) throw leaseLost(this.#held.row)
-    this.#pending = progress === undefined ? (this.#pending ?? 'null') : toJson(progress, 'The progress', this.#options.limits)
+    this.#pending = progress === undefined ? (this.#pending ?? null) : toJson(progress, 'The progress', this.#options.limits)
     if (this.#writing !== undefined || this.#timer !== undefined) return
     const waitMs = this.#lastWriteMs + this.#options.touchMs - monotonicMs()
     if (waitMs <= 0) return this.#write()
