@@ -355,14 +355,14 @@ function isReason({ lost }: HeldJob, error: unknown): boolean {
   return lost !== undefined && (error === lost || (error instanceof Error && error.cause === lost))
 }
 
-/** What the kind's own `retry.when` threw is kept beside the error: nobody else would say it. */
+/** How the kind's own `retry.when` failed is kept beside the error: nobody else would say it. */
 function failure(held: HeldJob, outcome: FailedOutcome, error: unknown, text: string): Ending {
   let said = text
   // Running again would repeat its effects outside and end with the same result.
   if (held.unstorable !== undefined && error === held.unstorable)
     return { held, result: null, failed: { outcome, delayMs: undefined, error: said } }
   const delayMs = retryDelayMs(held.definition, held.row, error, (thrown) => {
-    said += `\nIts retry.when threw, so it counts as retryable: ${describeError(thrown, 1000)}`
+    said += `\nIts retry.when failed, so it counts as retryable: ${describeError(thrown, 1000)}`
   })
   return { held, result: null, failed: { outcome, delayMs, error: said } }
 }
