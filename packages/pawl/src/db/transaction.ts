@@ -49,8 +49,8 @@ export class OwnTransaction implements Tx {
   /** The same, prepared under a name if one is given. */
   async run<Row>(text: string, values: readonly unknown[], name?: string): Promise<{ rows: Row[] }> {
     try {
-      const { rows } = await (values.length > 0 ? this.#runPrepared(this.#prepared(text, values, name)) : this.#runText(text))
-      return { rows: rows as Row[] }
+      const result = await (values.length > 0 ? this.#runPrepared(this.#prepared(text, values, name)) : this.#runText(text))
+      return { rows: lastOf(result).rows as Row[] }
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
       throw markOwn(error)
@@ -164,6 +164,11 @@ export class OwnTransaction implements Tx {
     this.#isBroken = true
     this.#names?.forget()
   }
+}
+
+/** The driver answers a text of several statements with a result for each. */
+export function lastOf(result: QueryResult | readonly QueryResult[]): QueryResult {
+  return Array.isArray(result) ? (result as readonly QueryResult[]).at(-1)! : (result as QueryResult)
 }
 
 function ended(reason: PawlError | undefined): unknown {

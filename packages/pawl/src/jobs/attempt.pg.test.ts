@@ -288,3 +288,17 @@ test('[J17] a cancelled handler that stops by its signal is no refused write', a
   expect(worker.metrics().refused).toBe(0)
   expect(lines).toEqual([])
 })
+
+test('several statements in one text give the rows of the last', async () => {
+  const seen: unknown[] = []
+  pawl.jobs.define('reads', {
+    tx: async (_job, tx) => {
+      seen.push((await tx.query('select 1 as a; select 2 as b union select 3 order by b')).rows)
+      seen.push((await tx.query('select 1 as a; create table made (a integer)')).rows)
+    },
+  })
+  const worker = await startWorker()
+  await pawl.jobs.enqueue('reads', {})
+  await worker.whenIdle()
+  expect(seen).toEqual([[{ b: 2 }, { b: 3 }], []])
+})
