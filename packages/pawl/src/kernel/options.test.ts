@@ -14,6 +14,7 @@ import {
   type TableOf,
   text,
   time,
+  transaction,
 } from './options.ts'
 
 interface Given {
@@ -124,4 +125,13 @@ test('bounds of durations are written in their largest unit', () => {
     '1h',
     '1d',
   ])
+})
+
+test('[G2] a transaction that is undefined is refused: leaving it out is another call', () => {
+  const verb = { tx: transaction({ doc: 'Yours.' }), size: integer({ from: 1, to: 10, doc: 'Its size.' }) }
+  expect(resolve('enqueue', verb, {})).toEqual({})
+  expect(resolve('enqueue', verb, { size: undefined })).toEqual({})
+  expect(() => resolve('enqueue', verb, { tx: undefined })).toThrow(
+    "enqueue: tx must be your transaction, or be left out for one of Pawl's own, got undefined.",
+  )
 })
