@@ -57,6 +57,12 @@ export function isPawlError(error: unknown, code?: ErrorCode): error is PawlErro
   return error instanceof PawlError && (code === undefined || error.code === code)
 }
 
+/** For a promise that is handed out: whoever awaits it gets its error, and one that nobody awaits does not end the process. */
+export function caught<T>(promise: Promise<T>): Promise<T> {
+  promise.catch(() => undefined)
+  return promise
+}
+
 /** Thrown by a handler to say that trying again is of no use: the job is dead at once, with this as its error. */
 export class NonRetryable extends Error {
   override readonly name = 'NonRetryable'

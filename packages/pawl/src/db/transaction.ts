@@ -1,7 +1,7 @@
 // A transaction of ours on a pooled client. It begins with its first statement, in the same packet and with one answer, and its commit
 // travels with the last in the same way: a handler that sends one statement costs two round trips in all.
 
-import { PawlError } from '../errors.ts'
+import { caught, PawlError } from '../errors.ts'
 import { checked, type Tx } from './adapters.ts'
 import { classify, markOwn } from './classify.ts'
 import { copyIn, cork, discard, type PoolClient, type QueryConfig, type QueryResult, type Reset, runJoined } from './driver.ts'
@@ -41,9 +41,9 @@ export class OwnTransaction implements Tx {
     if (settings !== undefined) void this.#begin(`${begin}; ${settings}`)
   }
 
-  async query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
-    if (!this.#isOpen) throw ended(this.#reason)
-    return this.run<Row>(text, values, values.length > 0 ? this.#names?.of(text) : undefined)
+  query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
+    if (!this.#isOpen) return caught(Promise.reject(ended(this.#reason)))
+    return caught(this.run<Row>(text, values, values.length > 0 ? this.#names?.of(text) : undefined))
   }
 
   /** The same, prepared under a name if one is given. */

@@ -302,3 +302,39 @@ test('several statements in one text give the rows of the last', async () => {
   await worker.whenIdle()
   expect(seen).toEqual([[{ b: 2 }, { b: 3 }], []])
 })
+
+test.each([1, 10])('[J31] promises that a handler does not await never end the process (share %i)', async (share) => {
+  const unhandled: unknown[] = []
+  const note = (reason: unknown) => unhandled.push(reason)
+  process.on('unhandledRejection', note)
+  const float = async (calls: (() => Promise<unknown>)[]) => {
+    for (const call of calls) void call()
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+  let left: (() => Promise<unknown>)[] = []
+  pawl.jobs.define('floats', {
+    share,
+    retry: { attempts: 1 },
+    tx: async (job, tx, { touch }) => {
+      left = [() => tx.query('select $1::integer', [1]), () => touch(1), () => job.guard(tx), () => job.complete(tx)]
+      await float([() => tx.query('no sql'), () => tx.query('select $1::integer', ['x']), () => touch(Number.NaN)])
+    },
+  })
+  pawl.jobs.define('touches', {
+    retry: { attempts: 1 },
+    run: async (job, { touch, signal }) => {
+      await pawl.jobs.cancel(job.id)
+      await until('the signal fires', () => signal.aborted)
+      await float([() => touch(1), () => job.guard(db.pool as never)])
+    },
+  })
+  const worker = await startWorker({ touchMs: 1 })
+  await pawl.jobs.enqueue('floats', {})
+  await worker.whenIdle()
+  await float(left)
+  await pawl.jobs.enqueue('touches', {})
+  await worker.whenIdle()
+  expect(worker.metrics()).toMatchObject({ dead: 1, done: 0 })
+  process.off('unhandledRejection', note)
+  expect(unhandled).toEqual([])
+})

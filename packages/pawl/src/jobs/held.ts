@@ -2,7 +2,7 @@
 
 import { type AnyTx, toTx } from '../db/adapters.ts'
 import { classify, markOwn } from '../db/classify.ts'
-import { PawlError } from '../errors.ts'
+import { caught, PawlError } from '../errors.ts'
 import { delayMsMax, monotonicMs } from '../kernel/clock.ts'
 import { check, duration, required } from '../kernel/options.ts'
 import { fromJson, type PayloadLimits, toJson } from '../kernel/payload.ts'
@@ -184,11 +184,15 @@ export class HeldJob implements Job {
     return Math.min(ranMsMax, Math.round(monotonicMs() - this.startedMs))
   }
 
-  async guard(tx: AnyTx): Promise<void> {
-    await this.#fenced(tx, 'guard', 'select pawl.guard_job($1::text, $2::bigint, $3::bigint)::text as held', [])
+  guard(tx: AnyTx): Promise<void> {
+    return caught(this.#fenced(tx, 'guard', 'select pawl.guard_job($1::text, $2::bigint, $3::bigint)::text as held', []))
   }
 
-  async complete(tx: AnyTx, result?: unknown): Promise<void> {
+  complete(tx: AnyTx, result?: unknown): Promise<void> {
+    return caught(this.#complete(tx, result))
+  }
+
+  async #complete(tx: AnyTx, result: unknown): Promise<void> {
     const json = result === undefined ? null : this.#resultJson(result)
     await this.#fenced(
       tx,

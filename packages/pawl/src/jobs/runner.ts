@@ -8,7 +8,7 @@ import { classify, type ErrorClass, isConflict, isOwn, isRetryable } from '../db
 import type { Connection, Pool, PoolClient, Reset } from '../db/driver.ts'
 import { StatementNames, statement } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
-import { describeError, isPawlError, PawlError } from '../errors.ts'
+import { caught, describeError, isPawlError, PawlError } from '../errors.ts'
 import { type PayloadLimits, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
@@ -311,7 +311,7 @@ class RunContext implements JobContext {
 
   // Handlers take these apart, so each is given out bound; most take none.
   get touch(): JobContext['touch'] {
-    return (progress) => this.#touch(progress)
+    return (progress) => caught(this.#touch(progress))
   }
 
   get log(): JobContext['log'] {
