@@ -338,3 +338,72 @@ test.each([1, 10])('[J31] promises that a handler does not await never end the p
   process.off('unhandledRejection', note)
   expect(unhandled).toEqual([])
 })
+
+test.each([1, 10])(
+  '[J31] a job that its handler completes twice is done, and the second call says so (share %i)',
+  async (share) => {
+    await db.query('create table effect (job bigint)')
+    const codes: unknown[] = []
+    const codeOf = (promise: Promise<unknown>) => promise.catch((error: { code: string }) => codes.push(error.code))
+    pawl.jobs.define('completes', {
+      share,
+      retry: twice,
+      tx: async (job, tx) => {
+        await tx.query('insert into effect values ($1)', [job.id])
+        await job.complete(tx, 'first')
+        await codeOf(job.complete(tx, 'second'))
+        await codeOf(job.guard(tx))
+      },
+    })
+    const worker = await startWorker({ concurrency: 1 })
+    const { ids } = await pawl.jobs.enqueueMany('completes', [1, 2, 3])
+    await worker.whenIdle()
+    for (const id of ids) expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', attempt: 1, result: 'first' })
+    expect(new Set(codes)).toEqual(new Set(['PAWL_WRONG_STATE']))
+    expect(await db.query('select from effect')).toHaveLength(3)
+    expect(worker.metrics()).toMatchObject({ refused: 0, released: 0 })
+  },
+)
+
+test.each([1, 10])('[J31] a handler that hides a refused fence ends as an attempt (share %i)', async (share) => {
+  let runs = 0
+  pawl.jobs.define('hides', {
+    share,
+    retry: twice,
+    tx: async (job, tx) => {
+      runs++
+      await tx.query('update pawl.job set fence = 1 where id = $1', [job.id])
+      await job.guard(tx).catch(() => undefined)
+    },
+  })
+  await startWorker({ concurrency: 1 })
+  const { id } = await pawl.jobs.enqueue('hides', {})
+  await until('it is dead', isIn(id, 'dead'))
+  expect((await pawl.jobs.attempts(id)).map(({ outcome }) => outcome)).toEqual(['failed', 'failed'])
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 2, lastError: expect.stringContaining('no longer held under fence') })
+  expect(runs).toBeLessThanOrEqual(4)
+})
+
+test('[J31] a run handler may complete its job again after its own transaction was rolled back', async () => {
+  let code: unknown
+  pawl.jobs.define('tries', {
+    retry: { attempts: 1 },
+    run: async (job) => {
+      const client = await db.pool.connect()
+      await client.query('begin')
+      await job.complete(client, 'first')
+      await client.query('rollback; begin')
+      await job.complete(client, 'second')
+      code = await job.complete(client).catch((error: { code: string }) => error.code)
+      await client.query('rollback; begin')
+      await job.complete(client, 'third')
+      await client.query('commit')
+      client.release()
+    },
+  })
+  await startWorker()
+  const { id } = await pawl.jobs.enqueue('tries', {})
+  await until('it is done', isIn(id, 'done'))
+  expect(code).toBe('PAWL_WRONG_STATE')
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 1, result: 'third' })
+})

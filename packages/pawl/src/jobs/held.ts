@@ -1,6 +1,6 @@
 // A job in this process: claimed, perhaps running, until its settle has answered.
 
-import { type AnyTx, toTx } from '../db/adapters.ts'
+import { type AnyTx, checked, type Tx, toTx } from '../db/adapters.ts'
 import { classify, markOwn } from '../db/classify.ts'
 import { caught, PawlError } from '../errors.ts'
 import { delayMsMax, monotonicMs } from '../kernel/clock.ts'
@@ -106,6 +106,7 @@ export class HeldJob implements Job {
   onGone: (() => void) | undefined
   /** Called when it is lost; cheaper than a listener on a signal that most handlers never use. */
   onLost: (() => void) | undefined
+  #completedIn: AnyTx | undefined
   #headers: Record<string, unknown> | undefined
   #controller: AbortController | undefined
   #lost: PawlError | undefined
@@ -185,7 +186,12 @@ export class HeldJob implements Job {
   }
 
   guard(tx: AnyTx): Promise<void> {
-    return caught(this.#fenced(tx, 'guard', 'select pawl.guard_job($1::text, $2::bigint, $3::bigint)::text as held', []))
+    return caught(this.#guard(tx))
+  }
+
+  async #guard(tx: AnyTx): Promise<void> {
+    this.#assertOpenIn(tx)
+    await this.#fenced(tx, 'guard', 'select pawl.guard_job($1::text, $2::bigint, $3::bigint)::text as held', [])
   }
 
   complete(tx: AnyTx, result?: unknown): Promise<void> {
@@ -193,6 +199,7 @@ export class HeldJob implements Job {
   }
 
   async #complete(tx: AnyTx, result: unknown): Promise<void> {
+    this.#assertOpenIn(tx)
     const json = result === undefined ? null : this.#resultJson(result)
     await this.#fenced(
       tx,
@@ -201,6 +208,20 @@ export class HeldJob implements Job {
       [json, this.ranMs()],
     )
     this.completeCalled = true
+    this.#completedIn = tx
+  }
+
+  /** A handle of ours is one transaction; a client of the user's may have rolled back the one in which the job was completed. */
+  #assertOpenIn(tx: AnyTx): void {
+    if (tx === this.#completedIn && (tx as Tx)[checked]) throw this.#completedBefore()
+  }
+
+  #completedBefore(cause?: unknown): PawlError {
+    return new PawlError(
+      'PAWL_WRONG_STATE',
+      `Job ${this.id} is completed in this transaction already. Call complete once, as the last thing before the commit.`,
+      { cause, details: { id: this.id } },
+    )
   }
 
   #resultJson(result: unknown): string {
@@ -223,6 +244,8 @@ export class HeldJob implements Job {
     } catch (error) {
       // Whosever transaction it is, the statement is ours, on our database.
       if (classify(error) !== 'fenced') throw markOwn(error)
+      // Most likely by its own hand, in this very transaction. If not, its end is refused, and what is lost is found there.
+      if (this.completeCalled) throw this.#completedBefore(error)
       const lost = leaseLost(this.row, error)
       this.lose(lost)
       this.onRefused?.(this, what)

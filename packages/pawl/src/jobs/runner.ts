@@ -208,7 +208,8 @@ export class Runner {
       // It may have waited long for a connection: what has ended or was lost meanwhile does not start.
       if (held.isEnded || held.lost !== undefined) {
         client.release()
-        return held.isEnded ? 'stopped' : unstartedEnd(held)
+        if (held.isEnded) return 'stopped'
+        return foundLost(held) ? this.#fencedEnd(held, held.lost) : unstartedEnd(held)
       }
       try {
         return await this.#tryTx(held, client)
@@ -218,6 +219,7 @@ export class Runner {
         if (held.isEnded) return lateEnd(held, error)
         if (wasCut(held, error, kind)) return unstartedEnd(held)
         if (kind === 'fenced') return this.#fencedEnd(held, error)
+        if (foundLost(held)) return this.#fencedEnd(held, kind === 'connection' ? held.lost : error)
         if (isOwn(error) && isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return this.#unknownEnd(held, error)
         if (tried >= 4 || (kind !== 'transient' && kind !== 'connection' && kind !== 'replan')) return this.failedEnd(held, error)
         await sleep(engineBackoffMs(error, tried))
@@ -367,9 +369,14 @@ function failure(held: HeldJob, outcome: FailedOutcome, error: unknown, text: st
   return { held, result: null, failed: { outcome, delayMs, error: said } }
 }
 
-/** The incarnation was lost and the handler's transaction cut with it. A lost job that a handler's own call found has a cause. */
+/** A call of the handler itself found that its fence is refused, and may have caught that. Only then has the loss a cause. */
+function foundLost({ lost }: HeldJob): boolean {
+  return lost?.cause !== undefined
+}
+
+/** The incarnation was lost and the handler's transaction cut with it. */
 function wasCut(held: HeldJob, error: unknown, kind: ErrorClass): boolean {
-  if (held.lost === undefined || held.lost.code === 'PAWL_STOPPED' || held.lost.cause !== undefined) return false
+  if (held.lost === undefined || held.lost.code === 'PAWL_STOPPED' || foundLost(held)) return false
   return isReason(held, error) || kind === 'connection'
 }
 
