@@ -1,8 +1,9 @@
 // Ends of attempts whose rows somebody else has locked: they wait, and nobody waits behind them.
 
 import type { Pawl } from 'pawl'
-import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import pg from 'pg'
+import { afterEach, beforeEach, expect, inject, test } from 'vitest'
+import { createDatabase, deferred, type TestDatabase, until, withDatabase } from '../../test/support/database.ts'
 import type { Worker } from './worker.ts'
 
 let db: TestDatabase
@@ -107,6 +108,42 @@ test('[J5] an end that was set aside is refused when whoever had locked its row 
   await worker.whenIdle()
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'cancelled' })
   await until('the refusal is counted', () => worker.metrics().refused === 1)
+})
+
+/** Whether anybody may connect to the test's database. Connections that are there stay. */
+async function setLogins(areAllowed: boolean): Promise<void> {
+  const client = new pg.Client({ connectionString: withDatabase(inject('serverUrl'), 'postgres') })
+  await client.connect()
+  await client.query(`alter database ${db.name} allow_connections ${areAllowed}`)
+  await client.end()
+}
+
+test('[K15] a login that is refused while jobs end costs no end and no attempt, and is counted', async () => {
+  const go = deferred()
+  let runs = 0
+  pawl.jobs.define('held', {
+    run: async () => {
+      runs++
+      await go.promise
+    },
+  })
+  pawl.jobs.define('tx', { tx: async (_job, tx) => void (await tx.query('select 1')) })
+  const worker = await startWorker()
+  await pawl.jobs.enqueueMany('held', many(3))
+  await until('they run', () => worker.metrics().running === 3)
+  await db.query('select 1')
+  await setLogins(false)
+  try {
+    await pawl.jobs.enqueue('tx', {})
+    go.resolve()
+    await until('their ends and the new job met it', () => worker.metrics().errors > 0 && worker.metrics().started === 4)
+    expect(worker.metrics()).toMatchObject({ done: 0, failed: 0, unsettled: 3 })
+  } finally {
+    await setLogins(true)
+  }
+  await until('all are done', async () => (await done('held')) === 3 && (await done('tx')) === 1)
+  expect(runs).toBe(3)
+  expect(await db.query('select from pawl.job_attempt')).toEqual([])
 })
 
 test('[J15] an end that PostgreSQL refuses to store makes its job dead, and says why', async () => {
