@@ -27,6 +27,8 @@ const startsPerSuspect = 7
 const busyPollMs = 2
 /** What waits here, or was done and is not stored yet, takes about this much memory at most. */
 const waitingBytesMax = 32 * 1_048_576
+/** How often a deciding run that has ended asks whether its end still waits to be stored. */
+const unstoredEveryMs = 250
 /** A process that could not empty itself leaves jobs that must run alone to others for ten times as long. */
 const drainPauseMs = 10 * drainMs
 
@@ -394,7 +396,12 @@ export class ClaimLoop {
       if (!goesOn() || held.lost !== undefined || !(await this.#mayStart(worker, held))) return
       slots.startAlone()
       // Its end is stored before anything else starts: otherwise the next crash would count against it.
-      while (goesOn() && (slots.running > 0 || settler.unsettled > 0)) await changed.wait()
+      for (let endedMs: number | undefined; goesOn() && (slots.running > 0 || settler.pending > 0); ) {
+        if (slots.running === 0) endedMs ??= monotonicMs()
+        // A row that somebody has locked may stay so, and a database may be unwritable, for hours.
+        if (endedMs !== undefined && monotonicMs() - endedMs >= drainMs) break
+        await changed.wait(endedMs === undefined ? undefined : unstoredEveryMs)
+      }
       // Others have had to wait for this one; now they get as long.
       this.#decidingMs = 2 * monotonicMs() - startedMs
       this.#hasKeptOut = this.#ask?.hasKeptOut ?? false

@@ -164,6 +164,55 @@ test('[J15] an end that PostgreSQL refuses to store makes its job dead, and says
   expect(runs).toBe(1)
 })
 
+test('[K17] a missing privilege holds ends back and raises an alert; nothing is dead, and all go on when it is given', async () => {
+  const role = `role_${db.name}`
+  await db.query(`create role ${role} login password 'given';
+    grant usage on schema pawl to ${role};
+    grant all on all tables in schema pawl to ${role};
+    grant all on all sequences in schema pawl to ${role}`)
+  try {
+    const url = new URL(db.url)
+    url.username = role
+    url.password = 'given'
+    const as = db.pawl({ databaseUrl: url.href })
+    let runs = 0
+    as.jobs.define('work', { run: () => ({ runs: ++runs }) })
+    const worker = as.jobs.worker()
+    workers.push(worker)
+    await worker.start()
+    await db.query(`revoke insert on pawl.job_history from ${role}`)
+    await pawl.jobs.enqueueMany('work', many(3))
+    await until('there is an alert', async () => (await pawl.alerts()).some(({ subject }) => subject === 'settle'))
+    expect(worker.metrics()).toMatchObject({ started: 3, done: 0, failed: 0, unsettled: 3 })
+    expect(await db.query('select distinct state from pawl.job')).toEqual([{ state: 'running' }])
+    await db.query(`grant insert on pawl.job_history to ${role}`)
+    await until('all are done', async () => (await done('work')) === 3)
+    await until('the alert is resolved', async () => (await pawl.alerts()).length === 0)
+    await until('none is held', () => worker.metrics().unsettled === 0)
+    expect(runs).toBe(3)
+    await Promise.all(workers.splice(0).map((each) => each.stop()))
+  } finally {
+    await db.query(`drop owned by ${role} cascade; drop role ${role}`)
+  }
+})
+
+test('[J5] ends that are refused for a reason of their own hold up no other of their batch', async () => {
+  await db.query(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not yet'; end $$;
+    create trigger refuse before insert on pawl.job_history for each row when (new.payload = '"bad"') execute function refuse()`)
+  const go = deferred()
+  pawl.jobs.define('mixed', { run: () => go.promise })
+  const worker = await startWorker({ concurrency: 40 })
+  const kinds = (payload: string) => Array<string>(payload === 'bad' ? 15 : 20).fill(payload)
+  await pawl.jobs.enqueueMany('mixed', [...kinds('bad'), ...kinds('good')])
+  await until('all run', () => worker.metrics().running === 35)
+  go.resolve()
+  await until('the others are done', async () => (await done('mixed')) === 20)
+  await until('the refused ones wait', () => worker.metrics().unsettled === 15)
+  await db.query('drop trigger refuse on pawl.job_history')
+  await until('they follow', async () => (await done('mixed')) === 35)
+  expect(worker.metrics()).toMatchObject({ started: 35, failed: 0 })
+})
+
 test('[J18] a settle that waits for its durability holds up no end of another', async () => {
   await db.query(`create table gate (a integer);
     create function wait() returns trigger language plpgsql set search_path from current as
