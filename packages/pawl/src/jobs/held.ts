@@ -22,7 +22,8 @@ export interface FetchedRow {
   readonly attempt: number
   readonly max_attempts: number | null
   readonly crashes: number
-  readonly headers: Record<string, unknown> | null
+  /** JSON text. */
+  readonly headers: string | null
   /** Microseconds since 1970; null: not finite. */
   readonly due_us: string | null
 }
@@ -37,12 +38,13 @@ export class ClaimedRow {
   readonly attempt: number
   readonly max_attempts: number | null
   readonly crashes: number
-  readonly headers: Record<string, unknown> | null
   readonly dueUs: number
   /** What it takes in memory while it waits, about. */
   readonly bytes: number
   #text: string | undefined
   #payload: unknown
+  #headersText: string | undefined
+  #headers: Record<string, unknown> = {}
 
   constructor(row: FetchedRow, queue: string) {
     this.tenant = row.tenant
@@ -54,10 +56,10 @@ export class ClaimedRow {
     this.attempt = row.attempt
     this.max_attempts = row.max_attempts
     this.crashes = row.crashes
-    this.headers = row.headers
     this.dueUs = row.due_us === null ? Number.NEGATIVE_INFINITY : Number(row.due_us)
-    this.bytes = row.payload.length
+    this.bytes = row.payload.length + (row.headers?.length ?? 0)
     this.#text = row.payload
+    this.#headersText = row.headers ?? undefined
   }
 
   /** Parsed when the job starts: a batch of large payloads that wait takes no more than their text. */
@@ -67,6 +69,15 @@ export class ClaimedRow {
       this.#text = undefined
     }
     return this.#payload
+  }
+
+  /** Parsed when a handler asks for them. */
+  get headers(): Record<string, unknown> {
+    if (this.#headersText !== undefined) {
+      this.#headers = JSON.parse(this.#headersText) as Record<string, unknown>
+      this.#headersText = undefined
+    }
+    return this.#headers
   }
 }
 
@@ -140,7 +151,7 @@ export class HeldJob implements Job {
     return this.row.fence
   }
   get headers(): Record<string, unknown> {
-    return this.row.headers ?? {}
+    return this.row.headers
   }
   get idempotencyKey(): string {
     return `${this.installation}-${this.row.id}`

@@ -110,6 +110,14 @@ test('[J5] an end that was set aside is refused when whoever had locked its row 
   await until('the refusal is counted', () => worker.metrics().refused === 1)
 })
 
+/** No end of this kind is stored until the gate has a row. */
+async function holdHistory(kind: string): Promise<void> {
+  await db.query(`create table gate (a integer);
+    create function wait() returns trigger language plpgsql set search_path from current as
+      $$ begin while not exists (select from gate) loop perform pg_sleep(0.01); end loop; return new; end $$;
+    create trigger wait before insert on pawl.job_history for each row when (new.kind = '${kind}') execute function wait()`)
+}
+
 /** Whether anybody may connect to the test's database. Connections that are there stay. */
 async function setLogins(areAllowed: boolean): Promise<void> {
   const client = new pg.Client({ connectionString: withDatabase(inject('serverUrl'), 'postgres') })
@@ -213,11 +221,21 @@ test('[J5] ends that are refused for a reason of their own hold up no other of t
   expect(worker.metrics()).toMatchObject({ started: 35, failed: 0 })
 })
 
+test('[J32] results that wait to be stored stop claims and starts at 32 MB', async () => {
+  await holdHistory('heavy')
+  const text = 'x'.repeat(900_000)
+  pawl.jobs.define('heavy', { run: () => text })
+  const worker = await startWorker({ concurrency: 4 })
+  await pawl.jobs.enqueueMany('heavy', many(45))
+  // 38 of them are more than 32 MB, and three others may run when that one ends.
+  await until('no more start', () => worker.metrics().running === 0 && worker.metrics().unsettled >= 38)
+  expect(worker.metrics().started).toBeLessThanOrEqual(41)
+  await db.query('insert into gate values (1)')
+  await until('all are done', async () => (await done('heavy')) === 45)
+})
+
 test('[J18] a settle that waits for its durability holds up no end of another', async () => {
-  await db.query(`create table gate (a integer);
-    create function wait() returns trigger language plpgsql set search_path from current as
-      $$ begin while not exists (select from gate) loop perform pg_sleep(0.01); end loop; return new; end $$;
-    create trigger wait before insert on pawl.job_history for each row when (new.kind = 'slow') execute function wait()`)
+  await holdHistory('slow')
   pawl.jobs.define('slow', { durability: 'relaxed', run: () => undefined })
   pawl.jobs.define('quick', { run: () => undefined })
   const worker = await startWorker()

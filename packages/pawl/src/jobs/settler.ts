@@ -31,6 +31,9 @@ const refusedBackoff: Backoff = { initialMs: 200, factor: 2, maxMs: 10_000, jitt
 /** After so many refusals in one batch it is not a row that is broken, and the others of the batch are not tried one by one. */
 const refusedMax = 10
 
+/** What waits here, or was done and is not stored yet, takes about this much memory at most. */
+export const waitingBytesMax = 32 * 1_048_576
+
 type Purpose = 'settle' | 'settle-aside'
 
 export type FailedOutcome = 'failed' | 'timed out' | 'snoozed' | 'released' | 'invalid'
@@ -89,6 +92,11 @@ export class Settler {
     let bytes = 0
     for (const lane of this.#lanes.values()) bytes += lane.bytes
     return bytes
+  }
+
+  /** Nothing is claimed or started until some of it is stored. */
+  get isFull(): boolean {
+    return this.bytes >= waitingBytesMax
   }
 
   heldJobs(): HeldJob[] {

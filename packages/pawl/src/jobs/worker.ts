@@ -237,7 +237,10 @@ export class Worker {
 
   /** The settler counts a batch as unsettled until its callbacks have returned. */
   #fireSettled(): void {
-    setImmediate(() => this.#changed.fire())
+    setImmediate(() => {
+      this.#slots.resume()
+      this.#changed.fire()
+    })
   }
 
   #createSlots(): Slots {
@@ -246,6 +249,7 @@ export class Worker {
       txMax: this.#options.handlerConnectionsMax,
       bufferMs: this.#options.bufferMs,
       board: this.#board,
+      mayStart: () => !this.#settler.isFull,
       run: (held) => this.#runner.run(held),
       runShared: (group) => runShared(this.#runner, group),
       onStart: (held) => this.#onStart(held),
