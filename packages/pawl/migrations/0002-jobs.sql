@@ -21,8 +21,8 @@ create table pawl.job (
   attempt integer not null default 0,
   given_attempts integer,
   max_attempts integer,
-  crashes smallint not null default 0,
-  excused smallint not null default 0,
+  crashes integer not null default 0,
+  excused integer not null default 0,
   snoozes integer not null default 0,
   max_crashes smallint,
   postponed smallint not null default 0,
@@ -75,7 +75,7 @@ create table pawl.job_history (
   ran_ms integer,
   holder integer,
   attempt integer not null,
-  crashes smallint not null,
+  crashes integer not null,
   priority smallint not null,
   payload_version smallint not null,
   tenant text collate "C" not null,
@@ -151,8 +151,12 @@ create function pawl.enqueue_many(
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_now timestamptz := pawl.now();
-  v_run_at timestamptz := coalesce(p_run_at, v_now) + coalesce(p_delay_ms, 0) * interval '1 millisecond';
-  v_due timestamptz := v_run_at - p_priority * interval '1 minute';
+  -- What is refused below is not added to first: the sum may be no time at all.
+  v_run_at timestamptz := case
+    when p_run_at not between 'epoch' and v_now + interval '10 years' then p_run_at
+    when p_delay_ms not between -315576000000 and 315576000000 then 'infinity'
+    else coalesce(p_run_at, v_now) + coalesce(p_delay_ms, 0) * interval '1 millisecond'
+  end;
   v_state text := case when v_run_at > v_now then 'scheduled' else 'ready' end;
   -- As pawl.next_job_id(), with the clock read once for all rows of the call.
   v_id_time bigint := (date_part('epoch', v_now) * 1000)::bigint << 21;
@@ -165,6 +169,10 @@ begin
   if p_max_attempts not between 1 and 1000000 or p_priority not between -100 and 100 then
     raise exception using errcode = '22023', message = 'max_attempts must be from 1 to 1000000 and priority from -100 to 100';
   end if;
+  if v_run_at < 'epoch' and isfinite(v_run_at) then
+    raise exception using errcode = '22023', message = format('run_at must not be before 1970, got %s', v_run_at),
+      hint = 'Leave it out for a job that is due at once.';
+  end if;
   if not isfinite(v_run_at) or v_run_at > v_now + interval '10 years' then
     raise exception using errcode = '22023', message = format('run_at must be a time of the next 10 years, got %s', v_run_at),
       hint = 'For a job that runs when something else happens, enqueue it when that happens.';
@@ -172,11 +180,14 @@ begin
   if pg_column_size(p_payloads) > 16777216 and exists (select from jsonb_array_elements(p_payloads) e where pg_column_size(e.value) > 16777216) then
     raise exception using errcode = '22023', message = 'a payload is larger than 16 MB', hint = 'Store it elsewhere and pass a reference.';
   end if;
+  if pg_column_size(p_headers) > 16777216 then
+    raise exception using errcode = '22023', message = 'headers are larger than 16 MB', hint = 'Store it elsewhere and pass a reference.';
+  end if;
   return query
     insert into pawl.job (id, tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority, given_attempts, max_attempts,
       headers)
-    select v_id_time | (nextval('pawl.job_serial') & 2097151), p_tenant, p_queue, p_kind, v_state, e.value, p_payload_version, v_due, v_run_at, v_now,
-      p_priority, p_max_attempts, p_max_attempts, p_headers
+    select v_id_time | (nextval('pawl.job_serial') & 2097151), p_tenant, p_queue, p_kind, v_state, e.value, p_payload_version,
+      v_run_at - p_priority * interval '1 minute', v_run_at, v_now, p_priority, p_max_attempts, p_max_attempts, p_headers
     from jsonb_array_elements(p_payloads) e(value)
     returning pawl.job.id;
   if p_wake and v_run_at <= v_now then

@@ -4,7 +4,7 @@
 import { connect } from 'node:net'
 import pg from 'pg'
 import type { Durability } from '../config.ts'
-import { PawlError } from '../errors.ts'
+import { isPawlError, PawlError } from '../errors.ts'
 import { classify, schemaMissing } from './classify.ts'
 import { ownPathSetting, ownPathSql } from './own-path.ts'
 import { bind, type Parameter, type Statement } from './statement.ts'
@@ -233,7 +233,7 @@ export class Connection {
     } catch (error) {
       openClients.delete(client)
       client.end().catch(() => undefined)
-      throw unavailable(error)
+      throw unreachable(error)
     }
     openClients.add(client)
     if (this.#isClosed) {
@@ -493,7 +493,15 @@ export function copyIn(client: PoolClient, text: string, data: Buffer): Promise<
 
 /** A database that cannot be reached or lacks Pawl's schema is said in one sentence, with the driver's error as its cause. */
 export function unavailable(error: unknown): unknown {
-  if (classify(error) !== 'connection') return schemaMissing(error)
+  return classify(error) === 'connection' ? unreachable(error) : schemaMissing(error)
+}
+
+/**
+ * For a connection that could not be opened, whatever the reason: a refused login says nothing about the statement that waits for it, so it is
+ * waited for as for a server that is away.
+ */
+function unreachable(error: unknown): unknown {
+  if (isPawlError(error)) return error
   const message = error instanceof Error ? error.message || String((error as { code?: string }).code) : String(error)
   return new PawlError(
     'PAWL_UNAVAILABLE',
@@ -513,14 +521,21 @@ const durableSql = `select pg_catalog.set_config('synchronous_commit', 'on', fal
 /** 'own': only statements of ours run on it. 'users': a handler's do too, and find the user's tables by the user's search path. */
 export type PoolPath = 'own' | 'users'
 
-/** After end() pg's own error would read like a lost connection, which is retried, or like a write whose answer is lost. */
+/**
+ * After end() pg's own error would read like a lost connection, which is retried, or like a write whose answer is lost. And an error of
+ * connecting is told from one of a statement.
+ */
 class ClosablePool extends pg.Pool {
   override connect(): Promise<pg.PoolClient>
   override connect(callback: Parameters<pg.Pool['connect']>[0]): void
   override connect(callback?: Parameters<pg.Pool['connect']>[0]): unknown {
-    if (!this.ending) return callback === undefined ? super.connect() : super.connect(callback)
+    if (callback === undefined)
+      return new Promise((resolve, reject) => {
+        this.connect((error, client) => (error ? reject(error) : resolve(client!)))
+      })
     const closed = new PawlError('PAWL_STOPPED', 'This Pawl is closed. Call close() after the last call, or create another Pawl.')
-    return callback === undefined ? Promise.reject(closed) : callback(closed, undefined, () => undefined)
+    if (this.ending) return callback(closed, undefined, () => undefined)
+    super.connect((error, client, done) => callback(error ? (unreachable(error) as Error) : error, client, done))
   }
 }
 

@@ -43,7 +43,7 @@ export class ClaimedRow {
   readonly bytes: number
   /** JSON texts, read again before each call of the handler: no call sees what another made of its payload. */
   payload: string
-  headers: string | null
+  readonly headers: string | null
 
   constructor(row: FetchedRow, queue: string) {
     this.tenant = row.tenant
@@ -55,16 +55,15 @@ export class ClaimedRow {
     this.attempt = row.attempt
     this.max_attempts = row.max_attempts
     this.crashes = row.crashes
-    this.headers = row.headers
     this.dueUs = row.due_us === null ? Number.NEGATIVE_INFINITY : Number(row.due_us)
     this.bytes = row.payload.length + (row.headers?.length ?? 0)
     this.payload = row.payload
+    this.headers = row.headers
   }
 
-  /** Its handler is not called again: what waits for its settle does not keep the texts in memory. */
-  dropTexts(): void {
+  /** Its handler is not called again: what waits for its settle does not take the memory of the text too. */
+  dropPayload(): void {
     this.payload = 'null'
-    this.headers = null
   }
 }
 

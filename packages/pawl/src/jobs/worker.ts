@@ -237,7 +237,10 @@ export class Worker {
 
   /** The settler counts a batch as unsettled until its callbacks have returned. */
   #fireSettled(): void {
-    setImmediate(() => this.#changed.fire())
+    setImmediate(() => {
+      this.#slots.resume()
+      this.#changed.fire()
+    })
   }
 
   #createSlots(): Slots {
@@ -246,6 +249,7 @@ export class Worker {
       txMax: this.#options.handlerConnectionsMax,
       bufferMs: this.#options.bufferMs,
       board: this.#board,
+      mayStart: () => !this.#settler.isFull,
       run: (held) => this.#runner.run(held),
       runShared: (group) => runShared(this.#runner, group),
       onStart: (held) => this.#onStart(held),
@@ -349,6 +353,7 @@ export class Worker {
   async #shutDown(): Promise<void> {
     await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
     await this.#settler.stop()
+    this.#claims.endSolitude()
     clearInterval(this.#tick)
     await this.#incarnation.close()
     // Last: a chore may wait for a lock, and what this worker held must not wait for the chore.
@@ -372,7 +377,7 @@ export class Worker {
   }
 
   #onEnd(held: HeldJob, end: RunEnd): void {
-    held.row.dropTexts()
+    held.row.dropPayload()
     // Also late: a job that was lost while its runner still asked what became of its commit.
     if (end === 'stopped') return
     if (end === 'late' || (held.isEnded && end !== 'settled')) {

@@ -1,8 +1,8 @@
 // Writes of our own that are not idempotent: sent again only while it is certain that nothing was stored.
 
-import { classify } from '../db/classify.ts'
+import { classify, sqlState } from '../db/classify.ts'
 import { unavailable } from '../db/driver.ts'
-import { PawlError } from '../errors.ts'
+import { isPawlError, PawlError } from '../errors.ts'
 import { retrying } from './retry.ts'
 
 /** What failed before it was sent, or was refused as a whole, may be sent again; a lost answer may not: it would be there twice. */
@@ -28,8 +28,6 @@ export function answerLost(error: unknown): unknown {
 }
 
 function isBeforeSending(error: unknown): boolean {
-  const text = `${(error as { code?: string }).code ?? ''} ${error instanceof Error ? error.message : ''}`
-  return /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|53300|57P03|timeout exceeded when trying to connect|due to connection timeout/.test(
-    text,
-  )
+  // The two codes: of a pooler that was given a statement and got no connection to the server.
+  return isPawlError(error, 'PAWL_UNAVAILABLE') || ['53300', '57P03'].includes(sqlState(error) ?? '')
 }

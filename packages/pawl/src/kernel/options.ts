@@ -128,8 +128,8 @@ export function duration<D extends number | string | undefined = undefined>(spec
 /** A string is refused: without an offset it would mean another moment on another machine. */
 export function time(spec: Spec<undefined>): Option<Date | undefined> {
   const expects = "a valid Date, such as new Date('2030-01-01T00:00:00Z')"
-  // PostgreSQL does not read the signed years that come before 0 and after 9999.
-  return option(expects, spec, (given) => isDate(given) && !Number.isNaN(given.getTime()) && /^\d/.test(given.toISOString()))
+  // PostgreSQL reads neither year 0 nor the signed years that come before it and after 9999.
+  return option(expects, spec, (given) => isDate(given) && !Number.isNaN(given.getTime()) && /^(?!0000)\d/.test(given.toISOString()))
 }
 
 export function callback<F extends (...args: never[]) => unknown>(spec: Spec<undefined>): Option<F | undefined> {

@@ -12,6 +12,7 @@ import { Board } from '../jobs/keeper.ts'
 import { assertMigrated } from '../jobs/start-checks.ts'
 import type { Events } from '../kernel/events.ts'
 import { Failures } from '../kernel/failures.ts'
+import { solitude } from '../kernel/solitude.ts'
 import type { Defined } from './definition.ts'
 import { kindOf } from './definition.ts'
 import { Holds } from './holds.ts'
@@ -52,6 +53,7 @@ export class ProjectionRunner {
   #loops: Promise<unknown>[] = []
   #turns: NodeJS.Timeout | undefined
   #offLocal: (() => void) | undefined
+  #offOpened: (() => void) | undefined
   #isStarted = false
   #stopped: Promise<void> | undefined
 
@@ -121,6 +123,10 @@ export class ProjectionRunner {
     this.#board.turn()
     this.#turns = setInterval(() => this.#board.turn(), turnMs)
     this.#offLocal = this.#core.onLocal(() => this.#pump.wake())
+    this.#offOpened = solitude.onOpened(() => {
+      this.#holds.wake()
+      this.#refreshers.wake()
+    })
     const maintenance = maintainEvents({
       database: this.#core.config.direct,
       keepDays: this.#options.keepDays,
@@ -140,6 +146,7 @@ export class ProjectionRunner {
   async #stop(): Promise<void> {
     this.#stopAll.abort()
     this.#offLocal?.()
+    this.#offOpened?.()
     this.#pump.stop()
     this.#refreshers.stop()
     await this.#holds.stop()
