@@ -4,7 +4,9 @@
 
 import { bind, numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
+import { caught } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { runAs } from '../kernel/tenant.ts'
 import { type HeldJob, leaseLost } from './held.ts'
@@ -41,7 +43,12 @@ export interface SharedEnd {
   readonly unstarted: readonly HeldJob[]
 }
 
-interface Result {
+interface Touched {
+  /** JSON text of the last progress. */
+  progress: string | null
+}
+
+interface Result extends Touched {
   readonly json: string | null
   readonly ranMs: number
 }
@@ -141,27 +148,34 @@ async function runOne(runner: Runner, turn: Turn, job: HeldJob): Promise<Result>
   job.limits = runner.options.limits
   const reading = job.read()
   if (reading !== undefined) await reading
+  const touched: Touched = { progress: null }
   try {
-    const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job))
+    const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job, touched))
     const answer = await insideTx.run(job, () => runAs(job.tenant, handle))
     const end = runner.endOf(job, answer)
     if (end.failed !== undefined || job.isEnded) throw new Error('It ends in another way than done, so it runs alone.')
-    return { json: end.result, ranMs: job.ranMs() }
+    return { ...touched, json: end.result, ranMs: job.ranMs() }
   } finally {
     turn.isOver = true
     if (!job.isEnded) job.startedMs = waiting
   }
 }
 
-function contextOf(runner: Runner, job: HeldJob): JobContext {
+function contextOf(runner: Runner, job: HeldJob, touched: Touched): JobContext {
   return {
     get signal() {
       return job.signal
     },
-    // The group's own transaction holds the row, so progress could not be written before it ends anyway.
-    touch: async () => undefined,
+    // The group's own transaction holds the row, so the last progress is stored with its commit.
+    touch: (progress) => caught(touch(job, progress, touched)),
     log: (message, fields = {}) => runner.options.logger.info({ job: job.id, kind: job.kind, ...fields }, message),
   }
+}
+
+async function touch(job: HeldJob, progress: unknown, touched: Touched): Promise<void> {
+  if (job.lost !== undefined) throw job.lost
+  if (job.isEnded) throw leaseLost(job.row)
+  if (progress !== undefined) touched.progress = toJson(progress, 'The progress', job.limits!)
 }
 
 async function commitGroup(
@@ -171,10 +185,11 @@ async function commitGroup(
   results: readonly Result[],
 ): Promise<void> {
   const ends = settled.map((held, index) => ({ held, ...results[index]! }))
-  const batches = [...byBytes(ends, settled.length, ({ json }) => Buffer.byteLength(json ?? ''))].map((batch) =>
+  const batches = [...byBytes(ends, settled.length, (end) => Buffer.byteLength(`${end.json}${end.progress}`))].map((batch) =>
     bind(settleStatement, {
       ...identity(batch.map(({ held }) => held)),
       results: textsLiteral(batch.map(({ json }) => json)),
+      progress: textsLiteral(batch.map(({ progress }) => progress)),
       ran_ms: numbersLiteral(batch.map(({ ranMs }) => ranMs)),
     }),
   )
