@@ -198,6 +198,11 @@ export class Connection {
 
   async close(): Promise<void> {
     this.#isClosed = true
+    await this.disconnect()
+  }
+
+  /** Ends the session; the next statement makes another. */
+  async disconnect(): Promise<void> {
     const client = this.#client ?? (await this.#connecting?.catch(() => undefined))
     this.#client = undefined
     if (client !== undefined) await this.#end(client)

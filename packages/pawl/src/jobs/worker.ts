@@ -9,7 +9,7 @@ import { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
 import { Failures } from '../kernel/failures.ts'
-import { type Resolved, resolve } from '../kernel/options.ts'
+import { resolve } from '../kernel/options.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { ClaimLoop } from './claim-loop.ts'
 import { Counts } from './counts.ts'
@@ -74,6 +74,11 @@ export class Worker {
   #tick: NodeJS.Timeout | undefined
   #starting: Promise<void> | undefined
   #stopped: Promise<StopReport> | undefined
+  #graceEndsMs = Number.POSITIVE_INFINITY
+  readonly #graceOver = new AbortController()
+  #abandons = false
+  /** Gives why it failed. */
+  #abandoned: Promise<unknown> | undefined
 
   constructor(core: WorkerCore, options: WorkerOptions = {}) {
     if (core.kinds.size === 0)
@@ -136,17 +141,21 @@ export class Worker {
     return { ...this.#counts, claims: this.#fetcher.claims, running, buffered, unsettled: this.#settler.unsettled }
   }
 
+  /** Rejects when the database cannot be reached or is not ready; called again, it tries again. */
   start(): Promise<void> {
     this.#starting ??= this.#start()
     return this.#starting
   }
 
   async #start(): Promise<void> {
+    if (this.#stopAll.signal.aborted)
+      throw new PawlError('PAWL_STOPPED', 'This worker was stopped, and does not start again. Create another one.')
     try {
       this.#installation = await assertReady(this.#engine, this.#core)
       await this.#incarnation.start()
     } catch (error) {
-      await this.#closeConnections()
+      await Promise.all([this.#incarnation.disconnect(), this.#claimConnection.disconnect(), this.#engine.disconnect()])
+      this.#starting = undefined
       throw error
     }
     this.#settler.start()
@@ -160,11 +169,19 @@ export class Worker {
     this.#claiming = this.#claims.run()
   }
 
-  /** Lets running jobs finish, gives back what has not started, and stops. A handler that outlives the grace keeps its lease until it answers. */
+  /**
+   * Lets running jobs finish, gives back what has not started, and stops. A handler that outlives the grace keeps its lease until it answers.
+   * Called again, it may shorten the grace and abandon what still runs.
+   */
   async stop(options: StopOptions = {}): Promise<StopReport> {
-    const resolved = resolve('stop', stopTable, options)
-    this.#stopped ??= this.#stop(resolved)
-    return this.#stopped
+    const { grace, signal, abandon } = resolve('stop', stopTable, options)
+    this.#shortenGrace(grace, signal)
+    this.#abandons ||= abandon
+    this.#stopped ??= this.#stop()
+    if (this.#graceOver.signal.aborted) this.#abandonRunning()
+    const report = await this.#stopped
+    const abandonError = await this.#abandoned
+    return abandonError === undefined ? report : { ...report, abandonError }
   }
 
   /** For the end of a process whose handlers do not answer: gives the incarnation up, so that others take its jobs at once, without a crash counted. */
@@ -305,7 +322,7 @@ export class Worker {
 
   // ---- stopping
 
-  async #stop({ grace, signal, abandon }: Resolved<typeof stopTable>): Promise<StopReport> {
+  async #stop(): Promise<StopReport> {
     const before = this.#counts.done + this.#counts.failed
     this.#stopAll.abort()
     this.#changed.fire()
@@ -316,38 +333,49 @@ export class Worker {
     await this.#claiming
     const released = waiting + this.#slots.close()
     const givingBack = this.#claims.giveBackUnknown()
-    await this.#runningEnded(grace, signal)
+    await this.#runningEnded(() => this.#graceEndsMs)
+    this.#graceOver.abort()
     const still = this.#slots.runningJobs()
     for (const held of still) held.lose(new PawlError('PAWL_STOPPED', 'The worker stops and its grace is over.'))
     // Before the waits below: whoever asked for it may have seconds before it is killed, and a kill counts a crash for all that runs.
-    const abandoning = abandon && still.length > 0 ? this.abandon() : undefined
-    const abandoned = abandoning?.then(
-      () => undefined,
-      (error: unknown) => error,
-    )
+    this.#abandonRunning()
     await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
-    const abandonError = await abandoned
+    await this.#abandoned
     const givenBack = (await Promise.race([givingBack, sleep(settlePatienceMs, undefined, { ref: false })])) ?? 0
     const report = {
-      ...(abandonError === undefined ? {} : { abandonError }),
       finished: this.#counts.done + this.#counts.failed - before,
       released: released + givenBack,
       stillRunning: still.map((held) => held.id),
       unsettled: this.#settler.heldJobs().map((held) => held.id),
     }
     if (still.length === 0) await this.#shutDown()
-    else void this.#runningEnded(undefined, undefined).then(() => this.#shutDown())
+    else void this.#runningEnded(() => Number.POSITIVE_INFINITY).then(() => this.#shutDown())
     return report
   }
 
-  async #runningEnded(graceMs: number | undefined, signal: AbortSignal | undefined): Promise<void> {
-    const deadlineMs = graceMs === undefined ? undefined : monotonicMs() + graceMs
-    const wake = () => this.#changed.fire()
-    signal?.addEventListener('abort', wake, { once: true })
-    while (this.#slots.running > 0 && !signal?.aborted && (deadlineMs === undefined || monotonicMs() < deadlineMs)) {
-      await this.#changed.wait(deadlineMs === undefined ? undefined : Math.max(1, deadlineMs - monotonicMs()))
+  #shortenGrace(graceMs: number, signal: AbortSignal | undefined): void {
+    const endBy = (endsMs: number) => {
+      this.#graceEndsMs = Math.min(this.#graceEndsMs, endsMs)
+      this.#changed.fire()
     }
-    signal?.removeEventListener('abort', wake)
+    endBy(signal?.aborted ? 0 : monotonicMs() + graceMs)
+    signal?.addEventListener('abort', () => endBy(0), { once: true, signal: this.#graceOver.signal })
+  }
+
+  #abandonRunning(): void {
+    if (!this.#abandons || this.#slots.running === 0) return
+    this.#abandoned ??= this.abandon().then(
+      () => undefined,
+      (error: unknown) => error,
+    )
+  }
+
+  async #runningEnded(untilMs: () => number): Promise<void> {
+    while (this.#slots.running > 0) {
+      const leftMs = untilMs() - monotonicMs()
+      if (leftMs <= 0) return
+      await this.#changed.wait(Number.isFinite(leftMs) ? Math.max(1, leftMs) : undefined)
+    }
   }
 
   async #shutDown(): Promise<void> {
