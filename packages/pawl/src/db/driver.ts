@@ -5,7 +5,7 @@ import { connect } from 'node:net'
 import pg from 'pg'
 import type { Durability } from '../config.ts'
 import { isPawlError, PawlError } from '../errors.ts'
-import { classify, schemaMissing } from './classify.ts'
+import { classify, markOwn, schemaMissing } from './classify.ts'
 import { ownPathSetting, ownPathSql } from './own-path.ts'
 import { bind, type Parameter, type Statement } from './statement.ts'
 
@@ -496,7 +496,7 @@ export function copyIn(client: PoolClient, text: string, data: Buffer): Promise<
   })
 }
 
-/** A database that cannot be reached or lacks Pawl's schema is said in one sentence, with the driver's error as its cause. */
+/** For an error of a connection of ours. A database that cannot be reached or lacks Pawl's schema is said in one sentence, with the driver's error as its cause. */
 export function unavailable(error: unknown): unknown {
   return classify(error) === 'connection' ? unreachable(error) : schemaMissing(error)
 }
@@ -508,10 +508,12 @@ export function unavailable(error: unknown): unknown {
 function unreachable(error: unknown): unknown {
   if (isPawlError(error)) return error
   const message = error instanceof Error ? error.message || String((error as { code?: string }).code) : String(error)
-  return new PawlError(
-    'PAWL_UNAVAILABLE',
-    `The database cannot be reached (${message}). Check that it runs and that the URL, user and password are right.`,
-    { cause: error },
+  return markOwn(
+    new PawlError(
+      'PAWL_UNAVAILABLE',
+      `The database cannot be reached (${message}). Check that it runs and that the URL, user and password are right.`,
+      { cause: error },
+    ),
   )
 }
 
@@ -555,7 +557,9 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
   pool.on('connect', (client) => {
     openClients.add(client as unknown as pg.Client)
     // The pool listens only while a client is idle. One that breaks between two queries of its user would end the process.
-    client.on('error', () => undefined)
+    client.on('error', (error) => {
+      if (!brokenBy.has(client)) brokenBy.set(client, error)
+    })
     if (options.pooler === 'none') client.query(durableSql, () => undefined)
   })
   pool.on('remove', (client) => {
@@ -564,6 +568,15 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
   pool.on('error', () => undefined)
   if (path === 'own' && options.pooler === 'transaction') pool.query = settingQuery(pool) as typeof pool.query
   return pool
+}
+
+const brokenBy = new WeakMap<object, unknown>()
+
+/** An error of a pooled client, with what the server said when it ended the session between two statements. */
+export function withReason(client: PoolClient, error: unknown): unknown {
+  const reason = brokenBy.get(client)
+  if (reason !== undefined && reason !== error && error instanceof Error) error.cause ??= reason
+  return error
 }
 
 /** As pool.query, for a statement with parameters. */

@@ -4,7 +4,17 @@
 import { caught, PawlError } from '../errors.ts'
 import { checked, type Tx } from './adapters.ts'
 import { classify, markOwn } from './classify.ts'
-import { copyIn, cork, discard, type PoolClient, type QueryConfig, type QueryResult, type Reset, runJoined } from './driver.ts'
+import {
+  copyIn,
+  cork,
+  discard,
+  type PoolClient,
+  type QueryConfig,
+  type QueryResult,
+  type Reset,
+  runJoined,
+  withReason,
+} from './driver.ts'
 import type { StatementNames } from './statement.ts'
 
 export interface OwnTransactionOptions {
@@ -53,7 +63,7 @@ export class OwnTransaction implements Tx {
       return { rows: lastOf(result).rows as Row[] }
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
-      throw markOwn(error)
+      throw markOwn(withReason(this.#client, error))
     }
   }
 
@@ -88,7 +98,7 @@ export class OwnTransaction implements Tx {
       })
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
-      throw markOwn(commitUnknown(error))
+      throw markOwn(commitUnknown(withReason(this.#client, error)))
     }
   }
 

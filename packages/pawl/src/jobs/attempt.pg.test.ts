@@ -1,8 +1,9 @@
 // One attempt, from its handler to its end: whatever a handler does, it ends once, and takes nothing from the other jobs.
 
 import type { Job, Pawl, Tx } from 'pawl'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { silentLogger } from '../config.ts'
 import { markOwn } from '../db/classify.ts'
 import { Connection, createPool } from '../db/driver.ts'
@@ -406,4 +407,79 @@ test('[J31] a run handler may complete its job again after its own transaction w
   await until('it is done', isIn(id, 'done'))
   expect(code).toBe('PAWL_WRONG_STATE')
   expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 1, result: 'third' })
+})
+
+test('[K15] a session that the server ends during its commit burns no attempt', async () => {
+  await db.query(`create table effect (n integer); create table slow ();
+    create function wait() returns trigger language plpgsql set search_path from current as
+      $$ begin if exists (select from slow) then perform pg_sleep(60); end if; return null; end $$;
+    create constraint trigger wait after insert on effect deferrable initially deferred for each row execute function wait();
+    insert into slow default values`)
+  pawl.jobs.define('commits', { retry: { attempts: 1 }, tx: async (_job, tx) => tx.query('insert into effect values ($1)', [1]) })
+  const { id } = await pawl.jobs.enqueue('commits', {})
+  await startWorker()
+  const end = `select pg_terminate_backend(pid) as was_ended from pg_stat_activity
+    where datname = current_database() and application_name = 'pawl handler' and wait_event = 'PgSleep'`
+  await until('its session was ended', async () => (await db.query(end)).length > 0)
+  await until('it waits', isIn(id, 'scheduled'))
+  expect(await pawl.jobs.get(id)).toMatchObject({
+    attempt: 0,
+    lastError: expect.stringContaining('The connection broke during the commit'),
+  })
+  expect(await pawl.jobs.attempts(id)).toEqual([])
+  await db.query('delete from slow')
+  await pawl.jobs.retry(id)
+  await until('it is done', isIn(id, 'done'))
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 1 })
+  expect(await db.query('select from effect')).toHaveLength(1)
+})
+
+test("[K15] a run handler's calls of Pawl that find no database burn no attempt", async () => {
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  const far = db.pawl({ databaseUrl: proxy.url })
+  const calls: Record<string, () => Promise<unknown>> = {
+    enqueue: () => far.jobs.enqueue('later', {}),
+    'many from a generator': () => far.jobs.enqueueMany('later', [1, 2].values()),
+    get: () => far.jobs.get('1'),
+    append: () => far.events.append({ aggregateType: 'order', key: 'a', type: 'made', data: {} }),
+  }
+  const go = deferred()
+  far.jobs.define<string>('calls', {
+    retry: { attempts: 1 },
+    run: async (job) => {
+      await go.promise
+      await calls[job.payload]!()
+    },
+  })
+  const { ids } = await pawl.jobs.enqueueMany('calls', Object.keys(calls))
+  const worker = far.jobs.worker()
+  workers.unshift(worker)
+  await worker.start()
+  await until('they run', () => worker.metrics().running === ids.length)
+  await proxy.refuse()
+  proxy.reset()
+  go.resolve()
+  await until('all have ended', () => worker.metrics().running === 0)
+  await proxy.accept()
+  for (const id of ids) {
+    await until('it waits', isIn(id, 'scheduled'))
+    expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 0, lastError: expect.stringContaining('PawlError') })
+    expect(await pawl.jobs.attempts(id)).toEqual([])
+  }
+})
+
+test('[J36] a session that idles too long in its own transaction is an attempt', async () => {
+  pawl.jobs.define('idles', {
+    retry: twice,
+    tx: async (_job, tx) => {
+      await tx.query("set local idle_in_transaction_session_timeout = '20ms'")
+      await new Promise((resolve) => setTimeout(resolve, 60))
+      await tx.query('select 1')
+    },
+  })
+  await startWorker()
+  const { id } = await pawl.jobs.enqueue('idles', {})
+  await until('it is dead', isIn(id, 'dead'))
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 2, snoozes: 0 })
 })

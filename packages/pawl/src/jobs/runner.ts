@@ -4,7 +4,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability, Logger } from '../config.ts'
-import { classify, type ErrorClass, isConflict, isOwn, isRetryable } from '../db/classify.ts'
+import { classify, type ErrorClass, isConflict, isOwn, isRetryable, sqlState } from '../db/classify.ts'
 import type { Connection, Pool, PoolClient, Reset } from '../db/driver.ts'
 import { StatementNames, statement } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
@@ -21,12 +21,12 @@ import { Toucher } from './toucher.ts'
 import type { JobContext } from './types.ts'
 
 const settledStatement = statement(import.meta.url, 'settled')
-/** How long a job waits whose handler met a database that cannot write. */
-const unwritableDelayMs = 5000
-/** How often in a row it waits so. After that it is the job's own doing: a handler can make its transaction read-only itself. */
-const unwritableMax = 10
+/** How long a job waits whose handler met a database of ours that cannot write or cannot be reached. */
+const troubleDelayMs = 5000
+/** How often in a row it waits so. After that it is the job's own doing: a handler can make its transaction read-only, or end its session. */
+const troublesMax = 10
 /** How many jobs are remembered that wait so. */
-const unwritableJobsMax = 1000
+const troubledJobsMax = 1000
 /** How long a job waits whose payload only a newer release can read. */
 const newerDelayMs = 5000
 const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)'
@@ -85,8 +85,8 @@ export class Runner {
   readonly names: StatementNames | undefined
   /** Sent after every transaction of a handler. Behind a pooler the session is others' too, and its durability is left as it is. */
   readonly reset: Reset
-  /** How often in a row a job met a database of ours that cannot write. */
-  readonly #unwritable = new Map<string, number>()
+  /** How often in a row a job waits for a database of ours. */
+  readonly #troubles = new Map<string, number>()
 
   constructor(options: RunnerOptions) {
     this.options = options
@@ -155,13 +155,13 @@ export class Runner {
 
   failedEnd(held: HeldJob, error: unknown): Ending {
     const key = `${held.tenant} ${held.id}`
-    const waited = this.#unwritable.get(key) ?? 0
-    this.#unwritable.delete(key)
-    // A full disk or a read-only server is not the job's failure: it waits, without an attempt used up.
-    if (kindOf(error) !== 'unwritable' || waited >= unwritableMax) return failure(held, 'failed', error, describeError(error))
-    if (this.#unwritable.size >= unwritableJobsMax) this.#unwritable.delete(this.#unwritable.keys().next().value!)
-    this.#unwritable.set(key, waited + 1)
-    return { held, result: null, failed: { outcome: 'snoozed', delayMs: unwritableDelayMs, error: describeError(error) } }
+    const waited = this.#troubles.get(key) ?? 0
+    this.#troubles.delete(key)
+    // A full disk, a read-only server or one that is away is not the job's failure: it waits, without an attempt used up.
+    if (!isTrouble(error) || waited >= troublesMax) return failure(held, 'failed', error, describeError(error))
+    if (this.#troubles.size >= troubledJobsMax) this.#troubles.delete(this.#troubles.keys().next().value!)
+    this.#troubles.set(key, waited + 1)
+    return { held, result: null, failed: { outcome: 'snoozed', delayMs: troubleDelayMs, error: describeError(error) } }
   }
 
   /** After job.complete(tx): only the history knows whether that transaction committed. If it did not, a handler may know and snooze. */
@@ -294,7 +294,7 @@ export class Runner {
     return 'late'
   }
 
-  /** Never run again blindly: a failed attempt is written under the fence, and only if that is refused the history is asked. */
+  /** Never run again blindly: unless history has it, it waits, which is written under the fence; a commit that comes later is refused by that. */
   async #unknownEnd(held: HeldJob, error: unknown): Promise<RunEnd> {
     return (await this.isSettled(held)) ? 'settled' : this.failedEnd(held, error)
   }
@@ -346,6 +346,17 @@ class RunContext implements JobContext {
 function kindOf(error: unknown): ErrorClass {
   return isOwn(error) ? classify(error) : 'foreign'
 }
+
+/** Of a connection of ours: the database cannot write, cannot be reached, or was lost before a commit was answered. */
+function isTrouble(error: unknown): boolean {
+  if (!isOwn(error)) return false
+  const isUnanswered = isPawlError(error, 'PAWL_COMMIT_UNKNOWN') || isPawlError(error, 'PAWL_ROLLED_BACK')
+  const kind = classify(isUnanswered ? error.cause : error)
+  // A session that idled or took too long in its transaction is the handler's own doing.
+  return kind === 'unwritable' || (kind === 'connection' && !handlersStates.includes(sqlState(error)))
+}
+
+const handlersStates: readonly (string | undefined)[] = ['25P03', '25P04']
 
 /** A handler that stops because its signal fired has written nothing: there is nothing to refuse. A statement on its ended transaction is a write. */
 function lateEnd(held: HeldJob, error: unknown): 'late' | 'stopped' {

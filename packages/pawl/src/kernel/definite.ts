@@ -1,6 +1,6 @@
 // Writes of our own that are not idempotent: sent again only while it is certain that nothing was stored.
 
-import { classify, sqlState } from '../db/classify.ts'
+import { classify, markOwn, sqlState } from '../db/classify.ts'
 import { unavailable } from '../db/driver.ts'
 import { isPawlError, PawlError } from '../errors.ts'
 import { retrying } from './retry.ts'
@@ -20,10 +20,12 @@ export async function retryingDefinite<T>(work: () => Promise<T>): Promise<T> {
 /** For what `retryingDefinite` gave up on. */
 export function answerLost(error: unknown): unknown {
   if (isBeforeSending(error)) return unavailable(error)
-  return new PawlError(
-    'PAWL_COMMIT_UNKNOWN',
-    'The connection broke before the answer came, so whether it was stored is not known. Look before you repeat it, or do it in a transaction of your own with a once key.',
-    { cause: error },
+  return markOwn(
+    new PawlError(
+      'PAWL_COMMIT_UNKNOWN',
+      'The connection broke before the answer came, so whether it was stored is not known. Look before you repeat it, or do it in a transaction of your own with a once key.',
+      { cause: error },
+    ),
   )
 }
 
