@@ -16,7 +16,7 @@ export interface DatabaseOptions {
   /** 'transaction' behind pgbouncer in transaction mode: unnamed statements, no session state, polling instead of LISTEN. */
   readonly pooler: Pooler
   readonly connectTimeoutMs: number
-  /** A query without an answer for so long means a dead connection. */
+  /** A query without an answer for so long means a dead connection. 0: any time. */
   readonly queryTimeoutMs: number
   readonly applicationName: string
 }
@@ -432,6 +432,10 @@ interface Session {
   readonly _activeQuery: unknown
   readonly _sentQueryQueue: readonly unknown[]
   readonly _queryQueue: readonly unknown[]
+}
+
+export function sessionIdOf(client: PoolClient): number | null {
+  return (client as unknown as Session).processID
 }
 
 /** Cuts a pooled client's connection and gives its place in the pool back: a statement that does not end is not waited for. */

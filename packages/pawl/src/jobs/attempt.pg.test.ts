@@ -200,6 +200,7 @@ async function withRunner(work: (runner: Runner, pool: ReturnType<typeof createP
     limits: { bytesMax: 1000, depthMax: 10 },
     durability: 'durable',
     touchMs: 1000,
+    answerMs: 30_000,
     onConflict: nothing,
     onTouch: nothing,
     onRefused: nothing,
@@ -482,4 +483,48 @@ test('[J36] a session that idles too long in its own transaction is an attempt',
   const { id } = await pawl.jobs.enqueue('idles', {})
   await until('it is dead', isIn(id, 'dead'))
   expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 2, snoozes: 0 })
+})
+
+test('a statement of a tx handler may take longer than the time for an answer, and runs once', async () => {
+  await db.query('create table effect (n integer)')
+  let runs = 0
+  const patient = db.pawl({ queryTimeoutMs: 700 })
+  patient.jobs.define('slow', {
+    retry: { attempts: 1 },
+    tx: async (_job, tx) => {
+      runs++
+      await tx.query('with e as (insert into effect values ($1::integer)) select pg_sleep(1.6)', [1])
+      await tx.query('select pg_sleep(0.3); insert into effect values (2)')
+    },
+  })
+  const { id } = await pawl.jobs.enqueue('slow', {})
+  const worker = patient.jobs.worker()
+  workers.push(worker)
+  await worker.start()
+  await until('it is done', isIn(id, 'done'))
+  expect(runs).toBe(1)
+  expect(await db.query('select n from effect order by n')).toEqual([{ n: 1 }, { n: 2 }])
+})
+
+test('[K9] a handler whose connection fell silent runs again within its attempt', async () => {
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  await db.query('create table effect (n integer)')
+  const far = db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 1000 })
+  let runs = 0
+  far.jobs.define('work', {
+    retry: { attempts: 1 },
+    tx: async (_job, tx) => {
+      await tx.query('select $1::integer', [1])
+      if (++runs === 1) proxy.blackhole(/handler/)
+      await tx.query('insert into effect values ($1)', [runs])
+    },
+  })
+  const { id } = await pawl.jobs.enqueue('work', {})
+  const worker = far.jobs.worker()
+  workers.unshift(worker)
+  await worker.start()
+  await until('it is done', isIn(id, 'done'))
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 1, snoozes: null })
+  expect(await db.query('select n from effect')).toEqual([{ n: 2 }])
 })

@@ -16,6 +16,7 @@ import { runAs } from '../kernel/tenant.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import { retryDelayMs } from './kinds.ts'
 import type { Ending, FailedOutcome } from './settler.ts'
+import { Silence } from './silence.ts'
 import { Snooze } from './snooze.ts'
 import { Toucher } from './toucher.ts'
 import type { JobContext } from './types.ts'
@@ -72,6 +73,8 @@ export interface RunnerOptions {
   readonly limits: PayloadLimits
   readonly durability: Durability
   readonly touchMs: number
+  /** How long an answer may take that does not wait for a handler's statement. */
+  readonly answerMs: number
   readonly onConflict: (error: unknown) => void
   readonly onTouch: () => void
   readonly onRefused: (held: HeldJob, what: string) => void
@@ -85,11 +88,13 @@ export class Runner {
   readonly names: StatementNames | undefined
   /** Sent after every transaction of a handler. Behind a pooler the session is others' too, and its durability is left as it is. */
   readonly reset: Reset
+  readonly #silence: Silence
   /** How often in a row a job waits for a database of ours. */
   readonly #troubles = new Map<string, number>()
 
   constructor(options: RunnerOptions) {
     this.options = options
+    this.#silence = new Silence(options)
     this.names = options.isNamed ? new StatementNames() : undefined
     this.reset = { text: `select pawl.reset_session(${options.isNamed})`, isNamed: options.isNamed }
   }
@@ -244,7 +249,7 @@ export class Runner {
   }
 
   async #tryTx(held: HeldJob, client: PoolClient): Promise<RunEnd> {
-    const tx = new OwnTransaction(client, { names: this.names, settings: this.#settingsOf(held), reset: this.reset })
+    const tx = this.begin(client, this.#settingsOf(held))
     const context = new RunContext(held, this.options)
     held.completeCalled = false
     abandonWhenLost(held, tx)
@@ -274,8 +279,26 @@ export class Runner {
       throw error
     } finally {
       held.onLost = undefined
-      tx.release()
+      this.end(tx)
     }
+  }
+
+  /** A transaction for handlers. Their statements may take as long as their attempt. */
+  begin(client: PoolClient, settings: string | undefined): OwnTransaction {
+    const { answerMs } = this.options
+    const tx = new OwnTransaction(client, { names: this.names, settings, answerMs, reset: this.reset })
+    this.#silence.add(tx)
+    return tx
+  }
+
+  /** Puts its connection back. */
+  end(tx: OwnTransaction): void {
+    this.#silence.delete(tx)
+    tx.release()
+  }
+
+  tick(nowMs: number): void {
+    this.#silence.tick(nowMs)
   }
 
   /** A pool's sessions are durable already; behind a pooler a transaction must ask for it. */

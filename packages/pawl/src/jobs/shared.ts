@@ -3,7 +3,7 @@
 // again alone, which is safe because its effects are in this database only.
 
 import { bind, numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
-import { OwnTransaction } from '../db/transaction.ts'
+import type { OwnTransaction } from '../db/transaction.ts'
 import { caught } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { toJson } from '../kernel/payload.ts'
@@ -66,7 +66,7 @@ export async function runShared(runner: Runner, group: readonly HeldJob[]): Prom
   const client = await runner.connect(isOurs).catch(() => undefined)
   // Alone, each finds out for itself how it ends without having begun.
   if (client === undefined) return { settled: [], again: group, unstarted: [] }
-  const tx = new OwnTransaction(client, { names: runner.names, settings: ownPlans, reset: runner.reset })
+  const tx = runner.begin(client, ownPlans)
   const started: Started[] = []
   for (const held of group) {
     held.startedMs = waiting
@@ -91,7 +91,7 @@ export async function runShared(runner: Runner, group: readonly HeldJob[]): Prom
     return { settled: [], again, unstarted: unstarted(group, again.length) }
   } finally {
     for (const held of group) held.onLost = held.onGone = undefined
-    tx.release()
+    runner.end(tx)
   }
 }
 

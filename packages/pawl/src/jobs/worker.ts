@@ -99,7 +99,8 @@ export class Worker {
     const watch = this.#failures
     this.#claimConnection = new Connection(config.database, 'claim', { durability: atLeastDurable(config.durability), watch })
     this.#engine = new Connection(config.database, 'engine', { durability: config.durability, watch })
-    this.#pool = createPool(config.database, 'handler', this.#options.handlerConnectionsMax)
+    // A handler's statement may take as long as its attempt.
+    this.#pool = createPool({ ...config.database, queryTimeoutMs: 0 }, 'handler', this.#options.handlerConnectionsMax)
     this.#board = new Board(this.#options.concurrency + 128)
     this.#fetcher = new Fetcher(this.#claimConnection, this.#options.bufferMs)
     this.#sleep = new Sleep(this.#claimConnection, {
@@ -224,6 +225,7 @@ export class Worker {
       limits: { bytesMax: config.payloadBytesMax, depthMax: config.payloadDepthMax },
       durability: config.durability,
       touchMs: this.#options.touchMs,
+      answerMs: config.database.queryTimeoutMs,
       onConflict: (error) => this.#ends.trouble(error),
       onTouch: () => {
         this.#counts.touches++
@@ -436,6 +438,7 @@ export class Worker {
     const nowMs = monotonicMs()
     this.#board.turn()
     this.#slots.tick(nowMs)
+    this.#runner.tick(nowMs)
     this.#lost.tick(nowMs)
   }
 
