@@ -4,8 +4,8 @@
 import { connect } from 'node:net'
 import pg from 'pg'
 import type { Durability } from '../config.ts'
-import { PawlError } from '../errors.ts'
-import { classify, schemaMissing } from './classify.ts'
+import { isPawlError, PawlError } from '../errors.ts'
+import { classify, markOwn, schemaMissing } from './classify.ts'
 import { ownPathSetting, ownPathSql } from './own-path.ts'
 import { bind, type Parameter, type Statement } from './statement.ts'
 
@@ -16,7 +16,7 @@ export interface DatabaseOptions {
   /** 'transaction' behind pgbouncer in transaction mode: unnamed statements, no session state, polling instead of LISTEN. */
   readonly pooler: Pooler
   readonly connectTimeoutMs: number
-  /** A query without an answer for so long means a dead connection. */
+  /** A query without an answer for so long means a dead connection. 0: any time. */
   readonly queryTimeoutMs: number
   readonly applicationName: string
 }
@@ -209,6 +209,11 @@ export class Connection {
 
   async close(): Promise<void> {
     this.#isClosed = true
+    await this.disconnect()
+  }
+
+  /** Ends the session; the next statement makes another. */
+  async disconnect(): Promise<void> {
     const client = this.#client ?? (await this.#connecting?.catch(() => undefined))
     this.#client = undefined
     if (client !== undefined) await this.#end(client)
@@ -244,7 +249,7 @@ export class Connection {
     } catch (error) {
       openClients.delete(client)
       client.end().catch(() => undefined)
-      throw unavailable(error)
+      throw unreachable(error)
     }
     openClients.add(client)
     if (this.#isClosed) {
@@ -440,6 +445,10 @@ interface Session {
   readonly _queryQueue: readonly unknown[]
 }
 
+export function sessionIdOf(client: PoolClient): number | null {
+  return (client as unknown as Session).processID
+}
+
 /** Cuts a pooled client's connection and gives its place in the pool back: a statement that does not end is not waited for. */
 export function discard(client: PoolClient): void {
   const session = client as unknown as Session
@@ -502,14 +511,24 @@ export function copyIn(client: PoolClient, text: string, data: Buffer): Promise<
   })
 }
 
-/** A database that cannot be reached or lacks Pawl's schema is said in one sentence, with the driver's error as its cause. */
+/** For an error of a connection of ours. A database that cannot be reached or lacks Pawl's schema is said in one sentence, with the driver's error as its cause. */
 export function unavailable(error: unknown): unknown {
-  if (classify(error) !== 'connection') return schemaMissing(error)
+  return classify(error) === 'connection' ? unreachable(error) : schemaMissing(error)
+}
+
+/**
+ * For a connection that could not be opened, whatever the reason: a refused login says nothing about the statement that waits for it, so it is
+ * waited for as for a server that is away.
+ */
+function unreachable(error: unknown): unknown {
+  if (isPawlError(error)) return error
   const message = error instanceof Error ? error.message || String((error as { code?: string }).code) : String(error)
-  return new PawlError(
-    'PAWL_UNAVAILABLE',
-    `The database cannot be reached (${message}). Check that it runs and that the URL, user and password are right.`,
-    { cause: error },
+  return markOwn(
+    new PawlError(
+      'PAWL_UNAVAILABLE',
+      `The database cannot be reached (${message}). Check that it runs and that the URL, user and password are right.`,
+      { cause: error },
+    ),
   )
 }
 
@@ -524,14 +543,21 @@ const durableSql = `select pg_catalog.set_config('synchronous_commit', 'on', fal
 /** 'own': only statements of ours run on it. 'users': a handler's do too, and find the user's tables by the user's search path. */
 export type PoolPath = 'own' | 'users'
 
-/** After end() pg's own error would read like a lost connection, which is retried, or like a write whose answer is lost. */
+/**
+ * After end() pg's own error would read like a lost connection, which is retried, or like a write whose answer is lost. And an error of
+ * connecting is told from one of a statement.
+ */
 class ClosablePool extends pg.Pool {
   override connect(): Promise<pg.PoolClient>
   override connect(callback: Parameters<pg.Pool['connect']>[0]): void
   override connect(callback?: Parameters<pg.Pool['connect']>[0]): unknown {
-    if (!this.ending) return callback === undefined ? super.connect() : super.connect(callback)
+    if (callback === undefined)
+      return new Promise((resolve, reject) => {
+        this.connect((error, client) => (error ? reject(error) : resolve(client!)))
+      })
     const closed = new PawlError('PAWL_STOPPED', 'This Pawl is closed. Call close() after the last call, or create another Pawl.')
-    return callback === undefined ? Promise.reject(closed) : callback(closed, undefined, () => undefined)
+    if (this.ending) return callback(closed, undefined, () => undefined)
+    super.connect((error, client, done) => callback(error ? (unreachable(error) as Error) : error, client, done))
   }
 }
 
@@ -546,7 +572,9 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
   pool.on('connect', (client) => {
     openClients.add(client as unknown as pg.Client)
     // The pool listens only while a client is idle. One that breaks between two queries of its user would end the process.
-    client.on('error', () => undefined)
+    client.on('error', (error) => {
+      if (!brokenBy.has(client)) brokenBy.set(client, error)
+    })
     if (options.pooler === 'none') client.query(durableSql, () => undefined)
   })
   pool.on('remove', (client) => {
@@ -555,6 +583,15 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
   pool.on('error', () => undefined)
   if (path === 'own' && options.pooler === 'transaction') pool.query = settingQuery(pool) as typeof pool.query
   return pool
+}
+
+const brokenBy = new WeakMap<object, unknown>()
+
+/** An error of a pooled client, with what the server said when it ended the session between two statements. */
+export function withReason(client: PoolClient, error: unknown): unknown {
+  const reason = brokenBy.get(client)
+  if (reason !== undefined && reason !== error && error instanceof Error) error.cause ??= reason
+  return error
 }
 
 /** As pool.query, for a statement with parameters. */

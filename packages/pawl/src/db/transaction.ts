@@ -1,10 +1,21 @@
 // A transaction of ours on a pooled client. It begins with its first statement, in the same packet and with one answer, and its commit
 // travels with the last in the same way: a handler that sends one statement costs two round trips in all.
 
-import { PawlError } from '../errors.ts'
+import { caught, PawlError } from '../errors.ts'
 import { checked, type Tx } from './adapters.ts'
 import { classify, markOwn } from './classify.ts'
-import { copyIn, cork, discard, type PoolClient, type QueryConfig, type QueryResult, type Reset, runJoined } from './driver.ts'
+import {
+  copyIn,
+  cork,
+  discard,
+  type PoolClient,
+  type QueryConfig,
+  type QueryResult,
+  type Reset,
+  runJoined,
+  sessionIdOf,
+  withReason,
+} from './driver.ts'
 import type { StatementNames } from './statement.ts'
 
 export interface OwnTransactionOptions {
@@ -14,6 +25,8 @@ export interface OwnTransactionOptions {
   readonly settings?: string | undefined
   /** How long a statement with parameters may take, where that is not what the connection allows. */
   readonly statementMs?: number | undefined
+  /** How long the answer to a begin, commit or rollback may take, where the connection allows a handler's statements any time. */
+  readonly answerMs?: number | undefined
   /** Sent after the end of a transaction that a handler had in its hands, in the same round trip. */
   readonly reset?: Reset | undefined
 }
@@ -25,6 +38,7 @@ export class OwnTransaction implements Tx {
   readonly #client: PoolClient
   readonly #names: StatementNames | undefined
   readonly #statementMs: number | undefined
+  readonly #answerMs: number | undefined
   readonly #reset: Reset | undefined
   #begun: Promise<unknown> | undefined
   #isOpen = true
@@ -32,28 +46,46 @@ export class OwnTransaction implements Tx {
   #reason: PawlError | undefined
   #isBroken = false
   #isReleased = false
+  /** Statements without an answer, and since when there was none. */
+  #pending = 0
+  #silentSinceMs = 0
 
-  constructor(client: PoolClient, { names, settings, statementMs, reset }: OwnTransactionOptions = {}) {
+  constructor(client: PoolClient, { names, settings, statementMs, answerMs, reset }: OwnTransactionOptions = {}) {
     this.#client = client
     this.#names = names
     this.#statementMs = statementMs
+    this.#answerMs = answerMs
     this.#reset = reset
     if (settings !== undefined) void this.#begin(`${begin}; ${settings}`)
   }
 
-  async query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
-    if (!this.#isOpen) throw ended(this.#reason)
-    return this.run<Row>(text, values, values.length > 0 ? this.#names?.of(text) : undefined)
+  query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
+    if (!this.#isOpen) return caught(Promise.reject(ended(this.#reason)))
+    return caught(this.run<Row>(text, values, values.length > 0 ? this.#names?.of(text) : undefined))
+  }
+
+  /** How long its statements have had no answer. */
+  silentMs(nowMs: number): number {
+    return this.#pending === 0 ? 0 : nowMs - this.#silentSinceMs
+  }
+
+  /** The number of its session at the server, or at a pooler. */
+  get sessionId(): number | null {
+    return sessionIdOf(this.#client)
   }
 
   /** The same, prepared under a name if one is given. */
   async run<Row>(text: string, values: readonly unknown[], name?: string): Promise<{ rows: Row[] }> {
+    if (this.#pending++ === 0) this.#silentSinceMs = performance.now()
     try {
-      const { rows } = await (values.length > 0 ? this.#runPrepared(this.#prepared(text, values, name)) : this.#runText(text))
-      return { rows: rows as Row[] }
+      const result = await (values.length > 0 ? this.#runPrepared(this.#prepared(text, values, name)) : this.#runText(text))
+      return { rows: lastOf(result).rows as Row[] }
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
-      throw markOwn(error)
+      throw markOwn(withReason(this.#client, error))
+    } finally {
+      this.#pending--
+      this.#silentSinceMs = performance.now()
     }
   }
 
@@ -78,7 +110,8 @@ export class OwnTransaction implements Tx {
   async commitWith(text: string, values: readonly unknown[], name?: string): Promise<void> {
     this.#isOpen = false
     try {
-      await runJoined(this.#client, this.#prepared(text, values, name), {
+      const query = { ...this.#prepared(text, values, name), query_timeout: this.#answerMs ?? this.#statementMs }
+      await runJoined(this.#client, query, {
         begin: this.#begun ? undefined : begin,
         commits: true,
         reset: this.#reset,
@@ -88,7 +121,7 @@ export class OwnTransaction implements Tx {
       })
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
-      throw markOwn(commitUnknown(error))
+      throw markOwn(commitUnknown(withReason(this.#client, error)))
     }
   }
 
@@ -155,7 +188,8 @@ export class OwnTransaction implements Tx {
   /** With a callback: the driver's own promise is three, and every one is dear while a process uses AsyncLocalStorage. */
   #answer(text: string): Promise<{ error?: unknown; result?: QueryResult }> {
     return new Promise((resolve) => {
-      this.#client.query(text, (error: unknown, result: QueryResult) => resolve(error ? { error } : { result }))
+      const query: QueryConfig = { text, query_timeout: this.#answerMs }
+      this.#client.query(query, (error: unknown, result: QueryResult) => resolve(error ? { error } : { result }))
     })
   }
 
@@ -164,6 +198,11 @@ export class OwnTransaction implements Tx {
     this.#isBroken = true
     this.#names?.forget()
   }
+}
+
+/** The driver answers a text of several statements with a result for each. */
+export function lastOf(result: QueryResult | readonly QueryResult[]): QueryResult {
+  return Array.isArray(result) ? (result as readonly QueryResult[]).at(-1)! : (result as QueryResult)
 }
 
 function ended(reason: PawlError | undefined): unknown {

@@ -256,6 +256,26 @@ test('[J21] beside a worker for deciding runs no process empties itself', async 
   go.resolve()
 })
 
+test('[J21] a deciding run that leaves its guard open stops nobody', async () => {
+  const stranger = await db.pool.connect()
+  pawl.jobs.define('leaks', {
+    run: async (job) => {
+      await stranger.query('begin')
+      await job.guard(stranger)
+    },
+  })
+  pawl.jobs.define('fresh', { run: () => undefined })
+  const [leaking] = await enqueueSuspects('leaks', 1, 2)
+  const worker = await startWorker()
+  await until('it has run', () => worker.metrics().started === 1 && worker.metrics().unsettled === 1)
+  const fresh = await pawl.jobs.enqueue('fresh', {})
+  await until('others run', () => isDone(fresh.id))
+  expect(worker.metrics().unsettled).toBe(1)
+  await stranger.query('commit')
+  stranger.release()
+  await until('its end is stored', () => isDone(leaking!))
+})
+
 test('a deciding job that is cancelled while its process empties itself never runs', async () => {
   const go = deferred()
   let runs = 0

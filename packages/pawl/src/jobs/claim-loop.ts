@@ -12,7 +12,7 @@ import type { Counts } from './counts.ts'
 import { type Deciding, drainMs, type Fetcher } from './fetcher.ts'
 import { type ClaimedRow, HeldJob, leaseLost } from './held.ts'
 import type { DefinedKind } from './kinds.ts'
-import type { Settler } from './settler.ts'
+import { type Settler, waitingBytesMax } from './settler.ts'
 import type { Sleep } from './sleep.ts'
 import { prefetchMs, type Slots } from './slots.ts'
 
@@ -25,8 +25,8 @@ const suspectsEveryMs = 250
 const startsPerSuspect = 7
 /** Under continuous work a claim that found too little is repeated after this time. */
 const busyPollMs = 2
-/** What waits here, or was done and is not stored yet, takes about this much memory at most. */
-const waitingBytesMax = 32 * 1_048_576
+/** How often a deciding run that has ended asks whether its end still waits to be stored. */
+const unstoredEveryMs = 250
 /** A process that could not empty itself leaves jobs that must run alone to others for ten times as long. */
 const drainPauseMs = 10 * drainMs
 
@@ -225,7 +225,7 @@ export class ClaimLoop {
     const ahead = Math.min(2 * batchMax, slots.startsWithin(prefetchMs), fetcher.rowsIn(waitingBytesMax / 2))
     const target = Math.max(slots.free, ahead)
     if (slots.buffered > target / 2 && slots.buffered >= slots.free) return 0
-    const byBytes = fetcher.rowsIn(waitingBytesMax) - slots.buffered - settler.unsettled
+    const byBytes = fetcher.rowsIn(waitingBytesMax - settler.bytes) - slots.buffered - settler.unsettled
     return Math.min(
       target - slots.buffered,
       batchMax,
@@ -238,7 +238,8 @@ export class ClaimLoop {
     if (limited === undefined) return this.#room()
     const ofKind = this.#options.slots.roomOf(limited)
     // What never waits here starts before what does: a full buffer leaves it its room.
-    return limited.crashes === 1 ? ofKind : Math.min(this.#room(), ofKind)
+    if (limited.crashes === 1) return this.#options.settler.isFull ? 0 : ofKind
+    return Math.min(this.#room(), ofKind)
   }
 
   async #claim(worker: Holder): Promise<Found> {
@@ -310,8 +311,8 @@ export class ClaimLoop {
 
   /** At most half of the slots, at least one. */
   #suspectRoom(): number {
-    const { concurrency, slots } = this.#options
-    return Math.min(slots.free, Math.ceil(concurrency / 2) - slots.suspects)
+    const { concurrency, settler, slots } = this.#options
+    return settler.isFull ? 0 : Math.min(slots.free, Math.ceil(concurrency / 2) - slots.suspects)
   }
 
   #isSuspectLookDue(): boolean {
@@ -394,7 +395,12 @@ export class ClaimLoop {
       if (!goesOn() || held.lost !== undefined || !(await this.#mayStart(worker, held))) return
       slots.startAlone()
       // Its end is stored before anything else starts: otherwise the next crash would count against it.
-      while (goesOn() && (slots.running > 0 || settler.unsettled > 0)) await changed.wait()
+      for (let endedMs: number | undefined; goesOn() && (slots.running > 0 || settler.pending > 0); ) {
+        if (slots.running === 0) endedMs ??= monotonicMs()
+        // A row that somebody has locked may stay so, and a database may be unwritable, for hours.
+        if (endedMs !== undefined && monotonicMs() - endedMs >= drainMs) break
+        await changed.wait(endedMs === undefined ? undefined : unstoredEveryMs)
+      }
       // Others have had to wait for this one; now they get as long.
       this.#decidingMs = 2 * monotonicMs() - startedMs
       this.#hasKeptOut = this.#ask?.hasKeptOut ?? false

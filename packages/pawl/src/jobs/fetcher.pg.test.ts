@@ -286,6 +286,15 @@ test('[J32] a batch grows only while it stays below half of 16 MB', async () => 
   expect(asked.at(-1)).toBeGreaterThan(200)
 })
 
+test('[J32] headers count as payloads do, and arrive as they were given', async () => {
+  const headers = { trace: 'x'.repeat(900_000) }
+  await pawl.jobs.enqueueMany('work', [1, 2, 3], { headers })
+  const rows = await claim(10)
+  expect(rows.map((row) => row.bytes > 900_000)).toEqual([true, true, true])
+  expect(rows.map((row) => row.headers)).toEqual([headers, headers, headers])
+  expect(fetcher.rowsIn(9_000_000)).toBe(9)
+})
+
 test("the time limit of a claimed job is its kind's timeout plus the time it may wait in the buffer", async () => {
   await pawl.jobs.enqueue('slow', {})
   await enqueue(1)

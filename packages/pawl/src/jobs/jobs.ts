@@ -11,13 +11,13 @@ import { PawlError, shown } from '../errors.ts'
 import { answerLost, retryingDefinite } from '../kernel/definite.ts'
 import type { Events } from '../kernel/events.ts'
 import { type Resolved, refused, resolve } from '../kernel/options.ts'
+import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { type BulkOptions, type Chunk, chunkRows, chunksOf, idsOf, type Payloads, sendChunks, toChunk } from './bulk.ts'
 import { assertParses, type DefinedKind, defineKind, kindDefaults } from './kinds.ts'
-import { assertUsers, cancelTable, changeTable, checkJobId, checkKind, enqueueTable, listTable } from './options.ts'
-import { toJson } from './payload.ts'
+import { assertUsers, cancelTable, changeTable, checkJobId, checkKind, enqueueTable, listTable, queueOf } from './options.ts'
 import { txHandler } from './runner.ts'
 import { assertStandby } from './start-checks.ts'
 import { isFinal } from './states.ts'
@@ -202,7 +202,8 @@ export class Jobs {
   ): Promise<string[]> {
     const name = checkKind(call, kind, this.#isPawls)
     const options = resolve(call, enqueueTable, given)
-    if (!this.#isPawls) assertUsers(call, 'queue', options.queue)
+    const queue = options.queue ?? queueOf(call, kind)
+    if (!this.#isPawls) assertUsers(call, 'queue', queue)
     if (options.delay !== undefined && options.runAt !== undefined) throw refused(call, 'give delay or runAt, not both')
     const definition = this.#core.kinds.get(name)
     const textOf = this.#textOf(name, definition)
@@ -213,7 +214,7 @@ export class Jobs {
     // A replay must not reach the outside again; what it would have added was added before, under another id.
     if (areEffectsSuppressed(options.tx))
       return (whole ?? (await read())).flatMap(({ rows }) => Array.from({ length: rows }, () => '0'))
-    const values = this.#enqueueValues(name, definition, options)
+    const values = this.#enqueueValues(name, definition, { ...options, queue })
     const chunks = () => whole ?? chunksOf(many!, textOf)
     if (options.tx !== undefined) return this.#enqueueIn(toTx(options.tx), chunks(), values, options)
     this.#assertOutsideTx(call)

@@ -3,9 +3,9 @@
 import type { Durability } from '../config.ts'
 import { isPawlError, NonRetryable } from '../errors.ts'
 import { refused, resolve } from '../kernel/options.ts'
+import { invalid } from '../kernel/payload.ts'
 import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
 import { assertUsers, checkKind, kindTable } from './options.ts'
-import { invalid } from './payload.ts'
 import type { DefineOptions, KindOptions, StandardSchema } from './types.ts'
 
 /** What holds for a kind that says nothing, and for jobs of kinds that this process does not define. */
@@ -120,7 +120,12 @@ export function readPayload(kind: DefinedKind, payload: unknown, version: number
     )
   }
   if (version === kind.payloadVersion || kind.upgrade === undefined) return parse(kind, payload)
-  return parse(kind, kind.upgrade(payload, version))
+  const upgraded = kind.upgrade(payload, version)
+  return isThenable(upgraded) ? Promise.resolve(upgraded).then((value) => parse(kind, value)) : parse(kind, upgraded)
+}
+
+function isThenable(value: unknown): value is PromiseLike<unknown> {
+  return typeof (value as { then?: unknown } | null | undefined)?.then === 'function'
 }
 
 /** The delay before the next attempt, or undefined when there is none: the error is final or the attempts are used up. */

@@ -41,7 +41,7 @@ test('[G2] enqueue refuses what is no option, no value of it, or contradicts its
     [{ priorty: 5 }, /^enqueue has no option 'priorty'. Did you mean 'priority'\?$/],
     [
       { runAt: '2030-01-01' },
-      /runAt must be a valid Date of the years 0 to 9999, such as new Date\('2030-01-01T00:00:00Z'\), got '2030-01-01'/,
+      /runAt must be a valid Date of the years 1 to 9999, such as new Date\('2030-01-01T00:00:00Z'\), got '2030-01-01'/,
     ],
     [{ runAt: new Date(Number.NaN) }, /runAt must be a valid Date.*, got an invalid Date/],
     [{ runAt: new Date(8.64e15) }, /runAt must be a valid Date/],

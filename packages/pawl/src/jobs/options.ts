@@ -148,6 +148,14 @@ export function checkKind(call: string, kind: unknown, mayReserved: boolean): st
   return name
 }
 
+/** The queue of a handle, which may be of a kind that only another Pawl defines. */
+export function queueOf(call: string, kind: unknown): string | undefined {
+  const isHandle = typeof kind === 'object' && kind !== null
+  return isHandle
+    ? check(call, 'kind.queue', queueName('The queue of its kind.'), (kind as { queue?: unknown }).queue)
+    : undefined
+}
+
 export function assertUsers(call: string, what: string, name: string | undefined): void {
   if (name?.startsWith('pawl.'))
     throw refused(call, `${what} must not begin with 'pawl.', which is kept for Pawl's own jobs, got ${shown(name)}`, {

@@ -13,6 +13,7 @@ test('a suspect that cannot start is given back like any other', () => {
     txMax: 1,
     bufferMs: 10_000,
     board: new Board(10),
+    mayStart: () => true,
     run: () => new Promise(() => undefined),
     runShared: () => new Promise(() => undefined),
     onStart: () => undefined,

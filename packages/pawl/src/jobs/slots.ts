@@ -22,6 +22,8 @@ export interface SlotsOptions {
   readonly txMax: number
   readonly bufferMs: number
   readonly board: Board
+  /** Whether what has ended and is not stored yet leaves room for more. */
+  readonly mayStart: () => boolean
   readonly run: (held: HeldJob) => Promise<RunEnd>
   readonly runShared: (group: readonly HeldJob[]) => Promise<SharedEnd>
   readonly onStart: (held: HeldJob) => void
@@ -115,6 +117,11 @@ export class Slots {
   /** Keeps so many slots from what waits in the buffer. */
   reserve(slots: number): void {
     this.#reserved = slots
+    this.#pump()
+  }
+
+  /** Ends were stored. */
+  resume(): void {
     this.#pump()
   }
 
@@ -228,7 +235,8 @@ export class Slots {
   }
 
   #pump(): void {
-    while (!this.#isClosed && this.#alone === undefined && this.#taken < this.#options.concurrency - this.#reserved) {
+    const { concurrency, mayStart } = this.#options
+    while (!this.#isClosed && this.#alone === undefined && mayStart() && this.#taken < concurrency - this.#reserved) {
       const held = this.#next()
       if (held === undefined) return
       if (!held.isSuspect) this.#starts++

@@ -203,3 +203,21 @@ test('[J3] a job that ten times could not run alone is named by an alert', async
     { code: 'job.postponed', subject: 'work', message: expect.stringContaining(id!) },
   ])
 })
+
+test('[J3] counters at the end of their types end no job', async () => {
+  await enqueue(1)
+  await dieWith(together)
+  await dieWith(run)
+  const counters = () => db.query('select postponed, snoozes, crashes, revision from pawl.job')
+  const set =
+    "update pawl.job set state = 'ready', postponed = 32767, snoozes = 2147483647, crashes = 32767, excused = 32765, revision = 2000000000"
+  await db.query(set)
+  await end('released', 5000)
+  expect(await counters()).toEqual([{ postponed: 32767, snoozes: 2147483646, crashes: 32767, revision: 1 }])
+  await db.query(set)
+  await end('snoozed', 5000)
+  expect(await counters()).toEqual([{ postponed: 0, snoozes: 2147483647, crashes: 32767, revision: 1 }])
+  await db.query(set)
+  await dieWith(run)
+  expect(await db.query('select state, crashes from pawl.job')).toEqual([{ state: 'dead', crashes: 32768 }])
+})

@@ -4,9 +4,9 @@
 import type { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import { type PayloadLimits, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { type HeldJob, leaseLost } from './held.ts'
-import { type PayloadLimits, toJson } from './payload.ts'
 
 const touchStatement = statement(import.meta.url, 'touch')
 
@@ -22,7 +22,8 @@ export interface ToucherOptions {
 export class Toucher {
   readonly #held: HeldJob
   readonly #options: ToucherOptions
-  #pending: string | undefined
+  /** JSON text; null: a sign of life alone; undefined: nothing is to be written. */
+  #pending: string | null | undefined
   #lastWriteMs = Number.NEGATIVE_INFINITY
   #timer: NodeJS.Timeout | undefined
   #writing: Promise<void> | undefined
@@ -37,7 +38,7 @@ export class Toucher {
     if (this.#held.isEnded) throw leaseLost(this.#held.row)
     this.#pending =
       progress === undefined
-        ? (this.#pending ?? 'null')
+        ? (this.#pending ?? null)
         : toJson(progress, `The progress of '${this.#held.kind}': progress`, this.#options.limits)
     if (this.#writing !== undefined || this.#timer !== undefined) return
     const waitMs = this.#lastWriteMs + this.#options.touchMs - monotonicMs()

@@ -5,7 +5,7 @@
 
 import { checked, type Tx } from '../db/adapters.ts'
 import type { OwnTransaction } from '../db/transaction.ts'
-import { PawlError } from '../errors.ts'
+import { caught, PawlError } from '../errors.ts'
 import type { DefinedKind } from './kinds.ts'
 
 /** One job's SET LOCAL must not reach the next one. RESET ALL leaves the role as it is. Locks stay until the group commits: they guard its effects. */
@@ -75,7 +75,7 @@ export class Turn implements Tx {
   }
 
   query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
-    return this.#turns.send<Row>(this, text, values)
+    return caught(this.#turns.send<Row>(this, text, values))
   }
 }
 

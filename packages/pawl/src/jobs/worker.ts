@@ -10,7 +10,7 @@ import { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
 import { Failures } from '../kernel/failures.ts'
-import { type Resolved, resolve } from '../kernel/options.ts'
+import { resolve } from '../kernel/options.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { ClaimLoop } from './claim-loop.ts'
 import { Counts } from './counts.ts'
@@ -76,6 +76,11 @@ export class Worker {
   #tick: NodeJS.Timeout | undefined
   #starting: Promise<void> | undefined
   #stopped: Promise<StopReport> | undefined
+  #graceEndsMs = Number.POSITIVE_INFINITY
+  readonly #graceOver = new AbortController()
+  #abandons = false
+  /** Gives why it failed. */
+  #abandoned: Promise<unknown> | undefined
 
   constructor(core: WorkerCore, options: WorkerOptions = {}) {
     if (core.kinds.size === 0)
@@ -96,7 +101,12 @@ export class Worker {
     const watch = this.#failures
     this.#claimConnection = new Connection(config.database, 'claim', { durability: atLeastDurable(config.durability), watch })
     this.#engine = new Connection(config.database, 'engine', { durability: config.durability, watch })
-    this.#pool = createPool(config.database, `handler ${this.#sessions}`, this.#options.handlerConnectionsMax)
+    // A handler's statement may take as long as its attempt.
+    this.#pool = createPool(
+      { ...config.database, queryTimeoutMs: 0 },
+      `handler ${this.#sessions}`,
+      this.#options.handlerConnectionsMax,
+    )
     this.#board = new Board(this.#options.concurrency + 128)
     this.#fetcher = new Fetcher(this.#claimConnection, this.#options.bufferMs)
     this.#sleep = new Sleep(this.#claimConnection, {
@@ -138,6 +148,7 @@ export class Worker {
     return { ...this.#counts, claims: this.#fetcher.claims, running, buffered, unsettled: this.#settler.unsettled }
   }
 
+  /** Rejects when the database cannot be reached or is not ready; called again, it tries again. */
   async start(): Promise<void> {
     if (this.#stopped !== undefined)
       throw new PawlError(
@@ -149,11 +160,14 @@ export class Worker {
   }
 
   async #start(): Promise<void> {
+    if (this.#stopAll.signal.aborted)
+      throw new PawlError('PAWL_STOPPED', 'This worker was stopped, and does not start again. Create another one.')
     try {
       this.#installation = await assertReady(this.#engine, this.#core)
       await this.#incarnation.start()
     } catch (error) {
-      await this.#closeConnections()
+      await Promise.all([this.#incarnation.disconnect(), this.#claimConnection.disconnect(), this.#engine.disconnect()])
+      this.#starting = undefined
       throw error
     }
     this.#settler.start()
@@ -167,11 +181,19 @@ export class Worker {
     this.#claiming = this.#claims.run()
   }
 
-  /** Lets running jobs finish, gives back what has not started, and stops. A handler that outlives the grace keeps its lease until it answers. */
+  /**
+   * Lets running jobs finish, gives back what has not started, and stops. A handler that outlives the grace keeps its lease until it answers.
+   * Called again, it may shorten the grace and abandon what still runs.
+   */
   async stop(options: StopOptions = {}): Promise<StopReport> {
-    const resolved = resolve('stop', stopTable, options)
-    this.#stopped ??= this.#stop(resolved)
-    return this.#stopped
+    const { grace, signal, abandon } = resolve('stop', stopTable, options)
+    this.#shortenGrace(grace, signal)
+    this.#abandons ||= abandon
+    this.#stopped ??= this.#stop()
+    if (this.#graceOver.signal.aborted) this.#abandonRunning()
+    const report = await this.#stopped
+    const abandonError = await this.#abandoned
+    return abandonError === undefined ? report : { ...report, abandonError }
   }
 
   /** For the end of a process whose handlers do not answer: gives the incarnation up, so that others take its jobs at once, without a crash counted. */
@@ -216,6 +238,7 @@ export class Worker {
       limits: { bytesMax: config.payloadBytesMax, depthMax: config.payloadDepthMax },
       durability: config.durability,
       touchMs: this.#options.touchMs,
+      answerMs: config.database.queryTimeoutMs,
       onConflict: (error) => this.#ends.trouble(error),
       onTouch: () => {
         this.#counts.touches++
@@ -246,7 +269,10 @@ export class Worker {
 
   /** The settler counts a batch as unsettled until its callbacks have returned. */
   #fireSettled(): void {
-    setImmediate(() => this.#changed.fire())
+    setImmediate(() => {
+      this.#slots.resume()
+      this.#changed.fire()
+    })
   }
 
   #createSlots(): Slots {
@@ -255,6 +281,7 @@ export class Worker {
       txMax: this.#options.handlerConnectionsMax,
       bufferMs: this.#options.bufferMs,
       board: this.#board,
+      mayStart: () => !this.#settler.isFull,
       run: (held) => this.#runner.run(held),
       runShared: (group) => runShared(this.#runner, group),
       onStart: (held) => this.#onStart(held),
@@ -311,7 +338,7 @@ export class Worker {
 
   // ---- stopping
 
-  async #stop({ grace, signal, abandon }: Resolved<typeof stopTable>): Promise<StopReport> {
+  async #stop(): Promise<StopReport> {
     const before = this.#counts.done + this.#counts.failed
     this.#stopAll.abort()
     this.#changed.fire()
@@ -322,20 +349,16 @@ export class Worker {
     await this.#claiming
     const released = waiting + this.#slots.close()
     const givingBack = this.#claims.giveBackUnknown()
-    await this.#runningEnded(grace, signal)
+    await this.#runningEnded(() => this.#graceEndsMs)
+    this.#graceOver.abort()
     const still = this.#slots.runningJobs()
     for (const held of still) held.lose(new PawlError('PAWL_STOPPED', 'The worker stops and its grace is over.'))
     // Before the waits below: whoever asked for it may have seconds before it is killed, and a kill counts a crash for all that runs.
-    const abandoning = abandon && still.length > 0 ? this.abandon() : undefined
-    const abandoned = abandoning?.then(
-      () => undefined,
-      (error: unknown) => error,
-    )
-    const abandonError = await abandoned
+    this.#abandonRunning()
+    await this.#abandoned
     await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
     const givenBack = (await Promise.race([givingBack, sleep(settlePatienceMs, undefined, { ref: false })])) ?? 0
     const report = {
-      ...(abandonError === undefined ? {} : { abandonError }),
       finished: this.#counts.done + this.#counts.failed - before,
       released: released + givenBack,
       stillRunning: still.map((held) => held.id),
@@ -346,18 +369,33 @@ export class Worker {
         .map((held) => held.id),
     }
     if (still.length === 0) await this.#shutDown()
-    else void this.#runningEnded(undefined, undefined).then(() => this.#shutDown())
+    else void this.#runningEnded(() => Number.POSITIVE_INFINITY).then(() => this.#shutDown())
     return report
   }
 
-  async #runningEnded(graceMs: number | undefined, signal: AbortSignal | undefined): Promise<void> {
-    const deadlineMs = graceMs === undefined ? undefined : monotonicMs() + graceMs
-    const wake = () => this.#changed.fire()
-    signal?.addEventListener('abort', wake, { once: true })
-    while (this.#slots.running > 0 && !signal?.aborted && (deadlineMs === undefined || monotonicMs() < deadlineMs)) {
-      await this.#changed.wait(deadlineMs === undefined ? undefined : Math.max(1, deadlineMs - monotonicMs()))
+  #shortenGrace(graceMs: number, signal: AbortSignal | undefined): void {
+    const endBy = (endsMs: number) => {
+      this.#graceEndsMs = Math.min(this.#graceEndsMs, endsMs)
+      this.#changed.fire()
     }
-    signal?.removeEventListener('abort', wake)
+    endBy(signal?.aborted ? 0 : monotonicMs() + graceMs)
+    signal?.addEventListener('abort', () => endBy(0), { once: true, signal: this.#graceOver.signal })
+  }
+
+  #abandonRunning(): void {
+    if (!this.#abandons || this.#slots.running === 0) return
+    this.#abandoned ??= this.abandon().then(
+      () => undefined,
+      (error: unknown) => error,
+    )
+  }
+
+  async #runningEnded(untilMs: () => number): Promise<void> {
+    while (this.#slots.running > 0) {
+      const leftMs = untilMs() - monotonicMs()
+      if (leftMs <= 0) return
+      await this.#changed.wait(Number.isFinite(leftMs) ? Math.max(1, leftMs) : undefined)
+    }
   }
 
   async #shutDown(): Promise<void> {
@@ -387,6 +425,7 @@ export class Worker {
   }
 
   #onEnd(held: HeldJob, end: RunEnd): void {
+    held.row.dropPayload()
     // Also late: a job that was lost while its runner still asked what became of its commit.
     if (end === 'stopped') return
     if (end === 'late' || (held.isEnded && end !== 'settled')) {
@@ -417,6 +456,7 @@ export class Worker {
     const nowMs = monotonicMs()
     this.#board.turn()
     this.#slots.tick(nowMs)
+    this.#runner.tick(nowMs)
     this.#lost.tick(nowMs)
   }
 

@@ -79,6 +79,7 @@ export class Failures implements StatementWatch {
 /** Not: a connection that breaks, a conflict, or a server that cannot write now. Those end by themselves, and others tell of them. */
 function isLasting(error: unknown): boolean {
   if (isPawlError(error, 'PAWL_STOPPED')) return false
-  const kind = classify(error)
+  // A refused login is waited for, and lasts until a person changes it.
+  const kind = classify(isPawlError(error, 'PAWL_UNAVAILABLE') ? error.cause : error)
   return kind === 'permanent' || kind === 'foreign' || kind === 'replan'
 }

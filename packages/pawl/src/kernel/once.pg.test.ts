@@ -212,3 +212,21 @@ test('a result of nothing is remembered as null, and names that are too long are
   await expect(once(tx, { namespace: 'n', key: 'k'.repeat(501) }, () => 1)).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
   expect(sent).toEqual([])
 })
+
+test('[J30] a result that JSON cannot carry is refused with its path, and the key is free', async () => {
+  const bad = { map: new Map([[1, 2]]), nan: Number.NaN, fn: () => 1, text: 'x'.repeat(1_048_577), bytes: new Blob(['x']) }
+  for (const [field, value] of Object.entries(bad))
+    await expect(inTransaction((client) => once<unknown>(client, payment, () => ({ [field]: value })))).rejects.toMatchObject({
+      code: 'PAWL_INVALID_PAYLOAD',
+      message: expect.stringContaining("The result under once key 'invoice 7': result"),
+      ...(field !== 'text' && { details: { path: `.${field}`, reason: expect.any(String) } }),
+    })
+  expect(await pay('after all')).toMatchObject({ isFirst: true })
+})
+
+test('[J30] the first caller gets the result as all later ones do', async () => {
+  const give = () => inTransaction((client) => once<unknown>(client, payment, () => ({ at: new Date(0), absent: undefined })))
+  const result = { at: '1970-01-01T00:00:00.000Z' }
+  expect(await give()).toStrictEqual({ isFirst: true, result })
+  expect(await give()).toStrictEqual({ isFirst: false, result })
+})

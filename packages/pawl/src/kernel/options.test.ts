@@ -14,6 +14,7 @@ import {
   type TableOf,
   text,
   time,
+  transaction,
 } from './options.ts'
 
 interface Given {
@@ -73,11 +74,11 @@ test('[G2] a wrong value is refused with the option, the value and the fix', () 
     [{ name: 'a', colour: 'green' }, "colour must be one of 'red', 'blue', got 'green'"],
     [
       { name: 'a', at: '2030-01-01' },
-      "at must be a valid Date of the years 0 to 9999, such as new Date('2030-01-01T00:00:00Z'), got '2030-01-01'",
+      "at must be a valid Date of the years 1 to 9999, such as new Date('2030-01-01T00:00:00Z'), got '2030-01-01'",
     ],
     [
       { name: 'a', at: new Date('x') },
-      "at must be a valid Date of the years 0 to 9999, such as new Date('2030-01-01T00:00:00Z'), got an invalid Date",
+      "at must be a valid Date of the years 1 to 9999, such as new Date('2030-01-01T00:00:00Z'), got an invalid Date",
     ],
     [{ name: 'a', names: 'b' }, "names must be an array, got 'b'"],
     [{ name: 'a', names: ['b', ''] }, "names[1] must be a string of 1 to 5 characters (valid Unicode, no NUL), got ''"],
@@ -130,4 +131,13 @@ test('bounds of durations are written in their largest unit', () => {
     '1h',
     '1d',
   ])
+})
+
+test('[G2] a transaction that is undefined is refused: leaving it out is another call', () => {
+  const verb = { tx: transaction({ doc: 'Yours.' }), size: integer({ from: 1, to: 10, doc: 'Its size.' }) }
+  expect(resolve('enqueue', verb, {})).toEqual({})
+  expect(resolve('enqueue', verb, { size: undefined })).toEqual({})
+  expect(() => resolve('enqueue', verb, { tx: undefined })).toThrow(
+    "enqueue: tx must be your transaction, or be left out for one of Pawl's own, got undefined.",
+  )
 })

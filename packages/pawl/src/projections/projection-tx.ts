@@ -7,8 +7,8 @@ import { classify, sqlState } from '../db/classify.ts'
 import { cork, type PoolClient, type QueryResult } from '../db/driver.ts'
 import { ownPathReturned, ownPathTaken } from '../db/own-path.ts'
 import { bind, type Parameter, type Statement, type StatementNames } from '../db/statement.ts'
-import { assertCommitted, commitUnknown } from '../db/transaction.ts'
-import { PawlError } from '../errors.ts'
+import { assertCommitted, commitUnknown, lastOf } from '../db/transaction.ts'
+import { caught, PawlError } from '../errors.ts'
 import type { ProjectionTx } from './types.ts'
 
 export class HandlerTx implements ProjectionTx {
@@ -34,12 +34,16 @@ export class HandlerTx implements ProjectionTx {
     client.query('begin isolation level read committed', (error: unknown) => this.#answered(error))
   }
 
-  async query<Row = Record<string, unknown>>(
+  query<Row = Record<string, unknown>>(
     text: string,
     values: readonly unknown[] = [],
   ): Promise<{ rows: Row[]; rowCount: number }> {
+    return caught(this.#query<Row>(text, values))
+  }
+
+  async #query<Row>(text: string, values: readonly unknown[]): Promise<{ rows: Row[]; rowCount: number }> {
     // A handler may catch the error and go back to a savepoint of its own, so it is not the transaction's failure yet.
-    const result = await this.#ask(this.#prepared(text, values))
+    const result = lastOf(await this.#ask(this.#prepared(text, values)))
     return { rows: result.rows as Row[], rowCount: result.rowCount ?? 0 }
   }
 

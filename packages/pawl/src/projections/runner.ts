@@ -56,7 +56,7 @@ export class ProjectionRunner {
   #turns: NodeJS.Timeout | undefined
   #offLocal: (() => void) | undefined
   #offOpened: (() => void) | undefined
-  #isStarted = false
+  #starting: Promise<void> | undefined
   #stopped: Promise<void> | undefined
 
   constructor(core: RunnerCore, options: RunnerOptions = {}) {
@@ -109,9 +109,15 @@ export class ProjectionRunner {
     return this.#holds.list()
   }
 
-  async start(): Promise<void> {
-    if (this.#isStarted) return
-    this.#isStarted = true
+  /** Rejects when the database cannot be reached or is not ready; called again, it tries again. */
+  start(): Promise<void> {
+    this.#starting ??= this.#start()
+    return this.#starting
+  }
+
+  async #start(): Promise<void> {
+    if (this.#stopAll.signal.aborted)
+      throw new PawlError('PAWL_STOPPED', 'This runner was stopped, and does not start again. Create another one.')
     try {
       await assertMigrated(this.#engine)
       await register(this.#engine, this.#core.config.database, this.#definitions)
@@ -119,7 +125,9 @@ export class ProjectionRunner {
       this.#installation = row!.id
       await this.#incarnation.start()
     } catch (error) {
-      await this.#close()
+      const connections = [this.#engine, this.#acquirer, this.#reader]
+      await Promise.all([this.#incarnation.disconnect(), ...connections.map((connection) => connection.disconnect())])
+      this.#starting = undefined
       throw error
     }
     this.#board.turn()
@@ -147,6 +155,8 @@ export class ProjectionRunner {
 
   async #stop(): Promise<void> {
     this.#stopAll.abort()
+    // A start in progress goes on to begin what is ended here.
+    await this.#starting?.catch(() => undefined)
     this.#offLocal?.()
     this.#offOpened?.()
     this.#pump.stop()

@@ -25,11 +25,12 @@ changed as (
     -- Who failed in order does not kill its process; a snooze says nothing, and would let crash and snooze alternate for ever.
     suspect = j.suspect and g.outcome in ('released', 'snoozed'),
     excused = case when g.outcome in ('released', 'snoozed') then j.excused else j.crashes end,
-    snoozes = j.snoozes + case when g.outcome = 'snoozed' then 1 else 0 end,
-    postponed = case when g.outcome = 'released' then j.postponed + case when g.delay_ms > 0 then 1 else 0 end else 0 end,
+    -- Whoever is put off again and again reaches the end of a type here first; a revision starts over.
+    snoozes = least(j.snoozes, 2147483646) + case when g.outcome = 'snoozed' then 1 else 0 end,
+    postponed = case when g.outcome = 'released' then least(j.postponed, 32766) + case when g.delay_ms > 0 then 1 else 0 end else 0 end,
     last_error = coalesce(g.error, j.last_error),
     fence = pawl.next_fence(),
-    revision = j.revision + 1,
+    revision = case when j.revision < 2000000000 then j.revision + 1 else 1 end,
     holder = null,
     run_until = null,
     claimed_at = null
