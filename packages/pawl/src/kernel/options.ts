@@ -127,7 +127,11 @@ export function duration<D extends number | string | undefined = undefined>(spec
 export function time(spec: Spec<undefined>): Option<Date | undefined> {
   const expects = "a valid Date, such as new Date('2030-01-01T00:00:00Z')"
   // PostgreSQL reads neither year 0 nor the signed years that come before it and after 9999.
-  return option(expects, spec, (given) => isDate(given) && !Number.isNaN(given.getTime()) && /^(?!0000)\d/.test(given.toISOString()))
+  return option(
+    expects,
+    spec,
+    (given) => isDate(given) && !Number.isNaN(given.getTime()) && /^(?!0000)\d/.test(given.toISOString()),
+  )
 }
 
 export function callback<F extends (...args: never[]) => unknown>(spec: Spec<undefined>): Option<F | undefined> {

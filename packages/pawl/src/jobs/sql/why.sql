@@ -1,7 +1,7 @@
 -- What decides whether a job runs: its own state, who works its queue and kind, and how many are ahead (at most 1000 are counted).
 -- Locks: none.
 -- Plan: job_pkey, job_history_id, job_ready. Suspects are few, whichever index finds the one that runs.
--- No row: there is no such job for this tenant.
+-- No row: there is no such job for this tenant; or it finished before :since, as in get.sql.
 with j as materialized (
   select x.id, x.state, x.kind, x.queue, x.run_at, x.due, x.attempt, x.crashes, x.snoozes, x.suspect,
     x.suspect and x.crashes - x.excused >= coalesce(x.max_crashes, 3) - 1 as is_deciding, x.last_error, x.holder, null::timestamptz as finished_at
@@ -13,7 +13,7 @@ with j as materialized (
   from pawl.job_history h
   where h.tenant = :tenant::text
     and h.id = :id::bigint
-    and h.finished_at >= to_timestamp((:id::bigint >> 21) / 1000.0) - interval '2 days'
+    and h.finished_at >= coalesce(:since::timestamptz, to_timestamp((:id::bigint >> 21) / 1000.0) - interval '2 days')
 )
 select j.state, j.kind, j.queue, j.run_at, j.attempt, j.crashes, j.snoozes, j.suspect, j.is_deciding, j.last_error, j.finished_at, j.holder, w.name as holder_name,
   w.close_reason as holder_closed,
