@@ -91,7 +91,8 @@ export class Watch {
   readonly #options: WatchOptions
   readonly #trouble: Trouble
   readonly #scheduled = new ScanStart()
-  readonly #held = new ScanStart()
+  /** What this process alone leaves behind in its part of job_held takes many pages and not much time. */
+  readonly #held = new ScanStart(0)
   /** Questions of this watch that are not answered yet: when each was asked, and how often those that it asked look. */
   readonly #asked = new Map<string, { readonly askedMs: number; readonly lookMs: number }>()
   #looksLeft = 0
@@ -239,7 +240,7 @@ export class Watch {
     await this.#held.scan(async (after) => {
       await this.timeOut({ worker: own, after, before: reached })
       return { reached }
-    }, fullScanEveryMs)
+    }, this.#fullScanEveryMs)
   }
 
   /** Takes away what this worker holds and whose time limit was between the two times, and the given jobs, which block its process. */
