@@ -115,7 +115,6 @@ class Periodic {
     await until(
       'so are time-outs and scheduled jobs',
       async () => {
-        // Each of 20 workers looks for time-outs every 25 seconds.
         skewMs += 26_000
         await this.#watch.look(connection, this.#workers[0]!)
         await this.#watch.sweep()

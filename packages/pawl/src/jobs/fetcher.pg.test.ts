@@ -335,6 +335,16 @@ test('one answer that is late does not make the beginning dear: what lies before
   expect((await claim(10)).map(({ id }) => id)).toEqual([urgent])
 })
 
+test('[J1] where a claim starts is kept apart for kinds and queues with spaces', async () => {
+  const of = (name: string) => [defineKind(name, { run: () => undefined })]
+  const first = await pawl.jobs.enqueue('a', {}, { queue: 'b c' })
+  await pawl.jobs.enqueue('a b', {}, { queue: 'c' })
+  const second = await pawl.jobs.enqueue('a', {}, { queue: 'b c' })
+  expect((await fetcher.claim(worker, 'c', of('a b'), 1)).rows).toHaveLength(1)
+  const { rows } = await fetcher.claim(worker, 'b c', of('a'), 10)
+  expect(rows.map(({ id }) => id)).toEqual([first.id, second.id])
+})
+
 test('[J1] a claim is in order of due whatever the DateStyle of the session', async () => {
   const session = new Connection(pawl.config.database, 'test', { settings: ['DateStyle=SQL,DMY'] })
   const days = ['2024-01-02', '2023-12-31', '2024-02-01', '2023-11-30']

@@ -114,7 +114,7 @@ export class Fetcher {
 
   /** Rows of kinds that are claimed together. Each set of kinds has marks of its own: what one passes by, another may want. */
   async claim(worker: Holder, queue: string, kinds: readonly DefinedKind[], limit: number, isApart = false): Promise<Claim> {
-    const key = `${kinds[0]!.name} ${queue}`
+    const key = JSON.stringify([kinds[0]!.name, queue])
     const mark = this.#marks.get(key)
     const nowMs = monotonicMs()
     if (isApart && nowMs < (this.#apartMs.get(key) ?? 0)) return { rows: [], isFull: false, isExhausted: false }

@@ -81,6 +81,8 @@ export class HeldJob implements Job {
   readonly claimedMs = monotonicMs()
   payload: unknown
   startedMs = 0
+  /** When its end came to be stored. */
+  endedMs = 0
   /** Set once the attempt has an end; what the handler does afterwards is late and counts for nothing. */
   isEnded = false
   completeCalled = false

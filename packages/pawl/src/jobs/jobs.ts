@@ -133,7 +133,7 @@ export class Jobs {
   }
 
   async get(id: string): Promise<JobRow | undefined> {
-    const [row] = await this.#read<Record<string, never>>(getStatement, { tenant: this.#tenant, id: checkJobId('get', id) })
+    const [row] = await this.#find<Record<string, never>>(getStatement, { tenant: this.#tenant, id: checkJobId('get', id) })
     return row === undefined ? undefined : (camelCase(row) as unknown as JobRow)
   }
 
@@ -179,7 +179,7 @@ export class Jobs {
 
   /** Why a job is not running, or what became of it. */
   async why(id: string): Promise<Why> {
-    return explain((statement, values) => this.#read(statement, values), this.#tenant, checkJobId('why', id))
+    return explain((statement, values) => this.#find(statement, values), this.#tenant, checkJobId('why', id))
   }
 
   /** A worker for the kinds declared so far. Call start(). */
@@ -317,6 +317,12 @@ export class Jobs {
     } catch (error) {
       throw unavailable(error)
     }
+  }
+
+  /** From the day that the id carries; where that finds nothing in all days, because the clock may have been ahead then. */
+  async #find<Row>(query: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
+    const found = await this.#read<Row>(query, { ...values, since: null })
+    return found.length > 0 ? found : this.#read<Row>(query, { ...values, since: '-infinity' })
   }
 
   async #write<Row>(

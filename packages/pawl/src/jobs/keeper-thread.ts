@@ -77,6 +77,13 @@ async function look(): Promise<void> {
   else if (state === 'asked' || monotonicMs() >= nextBeatMs) await beat(mine)
 }
 
+/** Whether the main thread turns, and each end that it had two seconds ago is stored: a job that was done in time is none of those that run. */
+function areEndsStored(): boolean {
+  const [turnNs, endNs] = [board.lastTurnNs(), board.oldestEndNs()]
+  const nowNs = threadClockNs()
+  return nowNs - turnNs < BigInt(blockedMs) * 1_000_000n && (endNs === 0n || nowNs - endNs < 2_000_000_000n)
+}
+
 async function lookAtOwn(mine: Holder | undefined): Promise<'open' | 'asked' | null> {
   if (mine === undefined) return null
   const [row] = await trouble.run<{ is_asked: boolean }>(connection, leaseStatements.look, { worker: mine.id, nonce: mine.nonce })
@@ -198,7 +205,7 @@ tell({ type: 'ready' })
 await Promise.all([
   every(look, looks, () => watch.lookInMs(data.lookMs)),
   every(
-    () => watch.sweep(),
+    () => watch.sweep(areEndsStored()),
     sweepings,
     () => Math.min(data.lookMs, watch.promoteInMs),
   ),

@@ -39,7 +39,7 @@ const completedSql = `select pawl.raise_lease_lost('job', $2::bigint, $3::bigint
     where h.tenant = $1::text
       and h.id = $2::bigint
       and h.fence = $3::bigint
-      and h.finished_at >= to_timestamp(($2::bigint >> 21) / 1000.0) - interval '2 days'
+      and h.finished_at >= least(to_timestamp(($2::bigint >> 21) / 1000.0), (select pawl.now())) - interval '2 days'
   )`
 
 /** Raises the commit of a transaction. */

@@ -10,6 +10,7 @@ import { isConflict, isRetryable, sqlState } from '../db/classify.ts'
 import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 import { numbersLiteral, type Parameter, statement, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
+import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
 import { type Backoff, backoffMs, engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
@@ -92,6 +93,13 @@ export class Settler {
     let bytes = 0
     for (const lane of this.#lanes.values()) bytes += lane.bytes
     return bytes
+  }
+
+  /** How long the oldest of them has waited; 0: there is none. */
+  oldestMs(nowMs: number): number {
+    let oldestMs = 0
+    for (const lane of this.#lanes.values()) oldestMs = Math.max(oldestMs, lane.oldestMs(nowMs))
+    return oldestMs
   }
 
   /** Nothing is claimed or started until some of it is stored. */
@@ -182,11 +190,18 @@ class SettleLane {
     return [...this.#waiting, ...this.#inFlight, ...this.#aside].map((ending) => ending.held)
   }
 
+  /** Batches are taken in order, so the first of each is the oldest. */
+  oldestMs(nowMs: number): number {
+    const first = [this.#waiting[0], this.#inFlight[0], ...this.#aside]
+    return Math.max(0, ...first.map((ending) => (ending === undefined ? 0 : nowMs - ending.held.endedMs + 1)))
+  }
+
   start(): void {
     this.#running ??= Promise.all([this.#loop(), this.#loopAside()])
   }
 
   add(ending: Ending): void {
+    ending.held.endedMs ||= monotonicMs()
     this.#bytes += lengthOf(ending)
     this.#waiting.push(ending)
     this.#more.fire()

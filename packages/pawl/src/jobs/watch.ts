@@ -18,7 +18,6 @@ const promoteStatement = statement(import.meta.url, 'promote')
 const slowStatementMs = 500
 const troubleLastsMs = 10_000
 const batchMax = 1000
-/** Times k, as all others: about one sweep in a second looks for jobs past their time limit. */
 const timeOutEveryMs = 2500
 const promoteEveryMsMin = 50
 const fullScanEveryMs = 10_000
@@ -47,6 +46,11 @@ interface WatchRow {
   readonly emptied: readonly number[] | null
   readonly next_ms: number | null
   readonly reached: string
+}
+
+interface Found extends WatchRow {
+  /** The incarnation that looked. */
+  readonly own: number
 }
 
 interface PromotedRow {
@@ -93,12 +97,13 @@ export class Watch {
   readonly #options: WatchOptions
   readonly #trouble: Trouble
   readonly #scheduled = new ScanStart()
-  readonly #held = new ScanStart()
+  /** What this process alone leaves behind in its part of job_held takes many pages and not much time. */
+  readonly #held = new ScanStart(0)
   /** Questions of this watch that are not answered yet. */
   readonly #asked = new Map<string, Question>()
   #looksLeft = 0
   #k = 1
-  #found: WatchRow | undefined
+  #found: Found | undefined
   #isSweeping = false
   #lastTimeOutMs = Number.NEGATIVE_INFINITY
   #promoteAtMs = Number.POSITIVE_INFINITY
@@ -133,7 +138,7 @@ export class Watch {
         after,
       })
       mine = row!.mine
-      return row!.is_turn ? { ...row!, after } : undefined
+      return row!.is_turn ? { ...row!, after, own: worker.id } : undefined
     }, this.#fullScanEveryMs)
     if (found !== undefined) {
       this.#found = found
@@ -154,8 +159,11 @@ export class Watch {
     return Math.max(0, this.#promoteAtMs - monotonicMs())
   }
 
-  /** Does what the last look found, or only promotes where there was none since. */
-  async sweep(): Promise<void> {
+  /**
+   * Does what the last look found, or only promotes where there was none since. `mayTimeOut`: the process has stored every end that it had two
+   * seconds before.
+   */
+  async sweep(mayTimeOut = true): Promise<void> {
     const found = this.#found
     this.#found = undefined
     this.#isSweeping = true
@@ -168,7 +176,7 @@ export class Watch {
       await this.#ask(found)
       if (found.lost !== null) await this.rescue(found.lost)
       if (found.emptied !== null) await this.#run(leaseStatements.empty, { workers: numbersLiteral(found.emptied) })
-      await this.#timeOutHeld(found)
+      if (mayTimeOut) await this.#timeOutOwn(found)
       this.#dueIn(found.next_ms)
       if (found.next_ms !== null && found.next_ms <= 0) await this.promote()
     } finally {
@@ -240,27 +248,31 @@ export class Watch {
     }
   }
 
-  async #timeOutHeld({ open, lost, reached }: WatchRow): Promise<void> {
-    if (monotonicMs() - this.#lastTimeOutMs < timeOutEveryMs * this.#k) return
+  /**
+   * Takes away what this process holds past its time limit and has not ended itself. Another process could not tell it from a job that was done
+   * in time and whose end waits for a database that cannot write.
+   */
+  async #timeOutOwn({ own, reached }: Found): Promise<void> {
+    if (monotonicMs() - this.#lastTimeOutMs < timeOutEveryMs) return
     this.#lastTimeOutMs = monotonicMs()
     await this.#held.scan(async (after) => {
-      await this.timeOut({ holders: [...(open ?? []), ...(lost ?? [])], after })
+      await this.timeOut({ worker: own, after, before: reached })
       return { reached }
     }, this.#fullScanEveryMs)
   }
 
-  /** Takes away what ran past its time limit, and the given jobs, which block their own process. */
+  /** Takes away what this worker holds and whose time limit was between the two times, and the given jobs, which block its process. */
   async timeOut(what: {
-    readonly holders?: readonly number[]
+    readonly worker: number
     readonly after?: string
-    readonly worker?: number
+    readonly before?: string
     readonly jobs?: readonly { readonly id: string; readonly fence: string }[]
   }): Promise<void> {
-    const { holders = [], after = '-infinity', worker = 0, jobs: given = [] } = what
+    const { worker, after = '-infinity', before = '-infinity', jobs: given = [] } = what
     const jobs = await this.#run<SweptJob>(timeOutStatement, {
-      holders: numbersLiteral(holders),
-      after,
       worker,
+      after,
+      before,
       ids: numbersLiteral(given.map(({ id }) => id)),
       fences: numbersLiteral(given.map(({ fence }) => fence)),
       limit: batchMax,

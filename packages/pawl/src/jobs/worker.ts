@@ -454,7 +454,7 @@ export class Worker {
 
   #onTick(): void {
     const nowMs = monotonicMs()
-    this.#board.turn()
+    this.#board.turn(this.#settler.oldestMs(nowMs))
     this.#slots.tick(nowMs)
     this.#runner.tick(nowMs)
     this.#lost.tick(nowMs)

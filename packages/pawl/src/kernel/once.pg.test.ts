@@ -210,7 +210,13 @@ test('a result of nothing is remembered as null, and names that are too long are
   }
   await expect(once(tx, { namespace: '', key: 'k' }, () => 1)).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
   await expect(once(tx, { namespace: 'n', key: 'k'.repeat(501) }, () => 1)).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+  const refusing = { query: () => Promise.reject(new Error('It was sent.')) }
+  await expect(once(refusing, wide(126), () => 1)).rejects.toMatchObject({
+    code: 'PAWL_CONFIG',
+    message: expect.stringContaining('at most 2500 bytes together, got 2504'),
+  })
   expect(sent).toEqual([])
+  expect(await inTransaction((client) => once(client, wide(125), () => 1))).toMatchObject({ isFirst: true })
 })
 
 test('[J30] a result that JSON cannot carry is refused with its path, and the key is free', async () => {
@@ -230,3 +236,9 @@ test('[J30] the first caller gets the result as all later ones do', async () => 
   expect(await give()).toStrictEqual({ isFirst: true, result })
   expect(await give()).toStrictEqual({ isFirst: false, result })
 })
+/** A key of characters that take four bytes each and that no compression makes shorter; the namespace has this many. */
+function wide(characters: number): { namespace: string; key: string } {
+  const text = (length: number) =>
+    Array.from({ length }, () => String.fromCodePoint(0x20000 + Math.floor(Math.random() * 0xa000))).join('')
+  return { namespace: text(characters), key: text(500) }
+}

@@ -5,7 +5,7 @@ import { type AnyTx, type Tx, toTx } from '../db/adapters.ts'
 import { inOwnPath } from '../db/own-path.ts'
 import { bind, type Statement, statement } from '../db/statement.ts'
 import { delayMsMax } from './clock.ts'
-import { duration, required, resolve, type TableOf, text } from './options.ts'
+import { duration, refused, required, resolve, type TableOf, text } from './options.ts'
 import { toJson } from './payload.ts'
 
 const takeStatement = statement(import.meta.url, 'once-take')
@@ -14,12 +14,14 @@ const retakeStatement = statement(import.meta.url, 'once-retake')
 const storeStatement = statement(import.meta.url, 'once-store')
 
 const resultLimits = { bytesMax: 1_048_576, depthMax: 64 }
+/** An entry of the primary key, of all three names, takes at most 2,704 bytes. */
+const nameBytesMax = 2500
 
 export interface OnceKey {
   readonly tenant?: string
   /** What the key is a key of, such as 'payment'. 1 to 200 characters. */
   readonly namespace: string
-  /** 1 to 500 characters. */
+  /** 1 to 500 characters; with tenant and namespace at most 2,500 bytes. */
   readonly key: string
   /** How long it is remembered, by the database's clock. After that the work may run again. Default: for ever. */
   readonly ttl?: number | string
@@ -45,6 +47,12 @@ export interface OnceAnswer<Result> {
  */
 export async function once<Result>(tx: AnyTx, key: OnceKey, work: () => Promise<Result> | Result): Promise<OnceAnswer<Result>> {
   const { ttl, ...name } = resolve('once', onceTable, key)
+  const bytes = Buffer.byteLength(name.tenant + name.namespace + name.key)
+  if (bytes > nameBytesMax)
+    throw refused(
+      'once',
+      `tenant, namespace and key must be at most ${nameBytesMax} bytes together, got ${bytes}; use a hash as the key`,
+    )
   const taking = { ...name, ttl_ms: ttl ?? null }
   const given = inOwnPath(toTx(tx))
   for (;;) {

@@ -21,6 +21,6 @@ left join lateral (
   where x.tenant = l.tenant
     and x.id = l.id
     and x.fence = l.fence
-    and x.finished_at >= to_timestamp((l.id >> 21) / 1000.0) - interval '2 days'
+    and x.finished_at >= least(to_timestamp((l.id >> 21) / 1000.0), (select pawl.now())) - interval '2 days'
   limit 1
 ) h on true

@@ -81,5 +81,5 @@ where exists (
     and a.job_id = g.id
     and a.fence = g.fence
     and a.outcome = g.outcome
-    and a.ended_at >= to_timestamp((g.id >> 21) / 1000.0) - interval '2 days'
+    and a.ended_at >= least(to_timestamp((g.id >> 21) / 1000.0), (select c.now from clock c)) - interval '2 days'
 )

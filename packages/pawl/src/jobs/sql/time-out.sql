@@ -1,5 +1,5 @@
--- Takes jobs away that ran past their time limit: those of the given holders whose run_until has passed, and the given ones, which a keeper
--- saw to be overdue while its own main thread was blocked. Counted as an attempt; retried with the default backoff, or dead.
+-- Takes jobs away that ran past their time limit: those of the given worker whose run_until was before :before, and the given ones, which its
+-- keeper saw to be overdue while its own main thread was blocked. Counted as an attempt; retried with the default backoff, or dead.
 -- Locks: those job rows, SKIP LOCKED.
 -- Plan: job_held, then a TID scan. :after starts it behind entries that vacuum cannot remove yet. A test of the state beside a ctid would let the
 -- planner walk job_held from end to end.
@@ -18,17 +18,12 @@ overdue as materialized (
   from pawl.job j
   where j.ctid = any (array(
       (
-        select f.ctid
-        from unnest(:holders::integer[]) h(id)
-        cross join lateral (
-          select k.ctid
-          from pawl.job k
-          where k.state = 'running'
-            and k.holder = h.id
-            and k.run_until < (select c.now from clock c)
-            and k.run_until >= :after::timestamptz
-          limit :limit::integer
-        ) f
+        select k.ctid
+        from pawl.job k
+        where k.state = 'running'
+          and k.holder = :worker::integer
+          and k.run_until < :before::timestamptz
+          and k.run_until >= :after::timestamptz
         limit :limit::integer
       )
       union all

@@ -1,7 +1,7 @@
 -- What decides whether a job runs: its own state, who works its queue and kind, and how many are ahead (at most 1000 are counted).
 -- Locks: none.
 -- Plan: job_pkey, job_history_id, job_ready. Suspects are few, whichever index finds the one that runs.
--- No row: there is no such job for this tenant.
+-- No row: there is no such job for this tenant; or it finished before :since, as in get.sql.
 with open as materialized (
   select p.queues, p.kinds
   from pawl.worker_process p
@@ -19,7 +19,7 @@ j as materialized (
   from pawl.job_history h
   where h.tenant = :tenant::text
     and h.id = :id::bigint
-    and h.finished_at >= to_timestamp((:id::bigint >> 21) / 1000.0) - interval '2 days'
+    and h.finished_at >= coalesce(:since::timestamptz, to_timestamp((:id::bigint >> 21) / 1000.0) - interval '2 days')
 )
 select j.state, j.kind, j.queue, j.run_at, j.attempt, j.crashes, j.snoozes, j.suspect, j.is_deciding, j.last_error, j.finished_at, j.holder, p.name as holder_name,
   w.close_reason as holder_closed,
