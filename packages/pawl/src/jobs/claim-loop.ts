@@ -4,6 +4,7 @@
 
 import { setTimeout as delay } from 'node:timers/promises'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import type { Holder } from '../kernel/lease.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import type { Wakeup } from '../kernel/signal.ts'
@@ -52,7 +53,7 @@ export interface ClaimLoopOptions {
   readonly onDecidingLeft: () => void
   /** This process could not empty itself for the job. */
   readonly onPostponed: (held: HeldJob) => void
-  readonly onTrouble: (error: unknown) => void
+  readonly loop: LoopWatch
 }
 
 /** Kinds that are claimed together: all without a limit, or one with a limit. */
@@ -110,18 +111,19 @@ export class ClaimLoop {
   }
 
   async run(): Promise<void> {
-    const { signal, onTrouble } = this.#options
+    const { signal, loop } = this.#options
     for (let failed = 0; !signal.aborted; ) {
       try {
         await this.#turn()
         failed = 0
+        loop.succeeded()
       } catch (error) {
         failed++
         // The claim may have happened without an answer: what we hold and do not know is given back before the next one.
         this.#isDoubtful = true
         this.#doubtUntilMs = monotonicMs() + doubtLastsMs
         this.#expect()
-        onTrouble(error)
+        loop.failed(error)
         await delay(engineBackoffMs(error, failed), undefined, { signal }).catch(() => undefined)
       }
     }
@@ -135,7 +137,7 @@ export class ClaimLoop {
     try {
       return await this.#reconcile(worker)
     } catch (error) {
-      this.#options.onTrouble(error)
+      this.#options.loop.failed(error)
       return 0
     }
   }

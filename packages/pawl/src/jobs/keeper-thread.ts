@@ -157,13 +157,16 @@ async function closeBlocked(mine: Holder): Promise<void> {
 }
 
 /** Runs until the stop. After an error it is told and tried again sooner. */
-async function every(work: () => Promise<void>, wakeup: Wakeup, waitMs: () => number): Promise<void> {
+async function every(name: string, work: () => Promise<void>, wakeup: Wakeup, waitMs: () => number): Promise<void> {
+  const loop = failures.loop(name, sweeps)
   for (let failed = 0; !isStopping; ) {
     try {
       await work()
       failed = 0
+      loop.succeeded()
     } catch (error) {
       failed++
+      loop.failed(error)
       if (isRetryable(error))
         tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
     }
@@ -175,13 +178,14 @@ if (data.probeModule !== undefined) await import(data.probeModule)
 tell({ type: 'ready' })
 // Three loops, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
 await Promise.all([
-  every(look, looks, () => data.lookMs),
+  every('look', look, looks, () => data.lookMs),
   every(
+    'sweep',
     () => watch.sweep(),
     sweepings,
     () => Math.min(data.lookMs, watch.promoteInMs),
   ),
-  every(watchMain, turns, () => data.watchMainMs),
+  every('main thread', watchMain, turns, () => data.watchMainMs),
 ])
 await Promise.all([connection.close(), sweeps.close()])
 parentPort!.close()

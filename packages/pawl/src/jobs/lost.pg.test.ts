@@ -37,7 +37,7 @@ test('[J17] while a look is not answered no other is sent; one that was asked fo
     everyMs: 1,
     slots: { heldJobs: () => [held], loseOne: () => held } as unknown as Slots,
     onLost: (job) => void told.push(job.id),
-    onTrouble: () => undefined,
+    loop: { succeeded: () => undefined, failed: () => undefined },
   })
   const stranger = await db.pool.connect()
   await stranger.query('begin; lock table pawl.job')

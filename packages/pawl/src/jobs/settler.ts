@@ -9,6 +9,7 @@ import { classify, isConflict, isRetryable } from '../db/classify.ts'
 import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 import { numbersLiteral, type Parameter, statement, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
@@ -52,7 +53,7 @@ export interface SettlerOptions {
   readonly watch: StatementWatch
   readonly onSettled: (endings: readonly Ending[]) => void
   readonly onRefused: (endings: readonly Ending[]) => void
-  readonly onTrouble: (error: unknown) => void
+  readonly loop: (name: Purpose) => LoopWatch
 }
 
 export class Settler {
@@ -121,6 +122,7 @@ class SettleLane {
   readonly #options: SettlerOptions
   readonly #durability: Durability
   readonly #onEmpty: () => void
+  readonly #settling: LoopWatch
   readonly #connections = new Map<Purpose, Connection>()
   #waiting: Ending[] = []
   #inFlight: readonly Ending[] = []
@@ -136,6 +138,7 @@ class SettleLane {
     this.#options = options
     this.#durability = durability
     this.#onEmpty = onEmpty
+    this.#settling = options.loop('settle')
   }
 
   get unsettled(): number {
@@ -180,14 +183,16 @@ class SettleLane {
 
   /** What was set aside is asked for again and again, less often each time. A newcomer is looked at once: most of its batch is free. */
   async #loopAside(): Promise<void> {
+    const loop = this.#options.loop('settle-aside')
     for (let tried = 0; !this.#gaveUp.signal.aborted; ) {
       const before = this.#aside.size
       let trouble: unknown
       try {
         await this.#flushAside()
+        loop.succeeded()
       } catch (error) {
         trouble = error
-        this.#options.onTrouble(error)
+        loop.failed(error)
       }
       this.#onEmpty()
       tried = this.#aside.size < before ? 0 : tried + 1
@@ -225,9 +230,10 @@ class SettleLane {
         if (refused.length < group.length)
           this.#options.onSettled(refused.length === 0 ? group : group.filter((ending) => !refused.includes(ending)))
         if (refused.length > 0) this.#options.onRefused(refused)
+        this.#settling.succeeded()
         return
       } catch (error) {
-        this.#options.onTrouble(error)
+        this.#settling.failed(error)
         if (isConflict(error)) return this.#setAside(group)
         // One broken row must not hold up the others of its batch.
         if (group.length > 1 && !isRetryable(error)) {

@@ -8,7 +8,7 @@ import { Connection, createPool, type Pool } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
-import { Failures } from '../kernel/failures.ts'
+import { Failures, type LoopWatch } from '../kernel/failures.ts'
 import { type Resolved, resolve } from '../kernel/options.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { ClaimLoop } from './claim-loop.ts'
@@ -109,6 +109,7 @@ export class Worker {
       ...this.#core,
       counts: this.#counts,
       engine: this.#engine,
+      failures: this.#failures,
       logger: config.logger,
       isSettled: (held) => this.#runner.isSettled(held),
     })
@@ -120,7 +121,7 @@ export class Worker {
       everyMs: config.hasSession ? this.#options.beatMs : this.#options.keeperMs,
       slots: this.#slots,
       onLost: (held, reason) => core.events.emit('job.lost', { tenant: held.tenant, id: held.id, kind: held.kind, reason }),
-      onTrouble: (error) => this.#ends.trouble(error),
+      loop: this.#ends.loop('lost jobs'),
     })
     this.#claims = this.#createClaimLoop()
     this.#incarnation = this.#createIncarnation()
@@ -153,10 +154,10 @@ export class Worker {
     this.#board.turn()
     this.#tick = setInterval(() => this.#onTick(), tickMs)
     const { signal } = this.#stopAll
-    const onTrouble = (error: unknown): void => this.#ends.trouble(error)
     const { queues, keepDays } = this.#options
+    const loop = (name: string): LoopWatch => this.#ends.loop(name)
     const watch = this.#failures
-    this.#maintaining = maintain({ database: this.#core.config.direct, queues, keepDays, signal, watch, onTrouble })
+    this.#maintaining = maintain({ database: this.#core.config.direct, queues, keepDays, signal, watch, loop })
     this.#claiming = this.#claims.run()
   }
 
@@ -231,7 +232,7 @@ export class Worker {
         this.#ends.refused(endings)
         this.#fireSettled()
       },
-      onTrouble: (error) => this.#ends.trouble(error),
+      loop: (name) => this.#ends.loop(name),
     })
   }
 
@@ -273,7 +274,7 @@ export class Worker {
       onIdle: (waiters) => this.#onIdle(waiters),
       onDecidingLeft: () => this.#core.events.emit('worker.deciding', {}),
       onPostponed: (held) => this.#release(held, postponeMs),
-      onTrouble: (error) => this.#ends.trouble(error),
+      loop: this.#ends.loop('claim'),
     })
   }
 
@@ -295,7 +296,7 @@ export class Worker {
       onKeeper: (message) => this.#onKeeper(message),
       onNotify: (channel, payload) => this.#onNotify(channel, payload),
       onConnect: () => this.#onConnect(),
-      onTrouble: (error) => this.#ends.trouble(error),
+      loop: (name) => this.#ends.loop(name),
     })
   }
 
