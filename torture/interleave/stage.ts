@@ -127,6 +127,7 @@ export function settle(connection: Connection, sql: Statements, jobs: readonly C
   return connection.run(sql.settle, {
     ...identity(jobs),
     results: numbers(jobs.map(() => null)),
+    progress: '{}',
     ran_ms: numbers(jobs.map(() => 1)),
   })
 }

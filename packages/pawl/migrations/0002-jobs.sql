@@ -33,9 +33,6 @@ create table pawl.job (
   queue text collate "C" not null,
   kind text collate "C" not null,
   state text collate "C" not null,
-  lane text collate "C",
-  unique_key text collate "C",
-  limit_key text collate "C",
   payload jsonb not null,
   headers jsonb,
   progress jsonb,
@@ -65,7 +62,6 @@ create index job_suspect on pawl.job (queue, due, id) where suspect;
 create index job_scheduled on pawl.job (run_at, id) where state = 'scheduled';
 create index job_held on pawl.job (holder, run_until) where state = 'running';
 create index job_dead on pawl.job (tenant, kind, id) where state = 'dead';
-create unique index job_unique on pawl.job (tenant, kind, unique_key) where unique_key is not null;
 
 create table pawl.job_history (
   id bigint not null,
@@ -82,8 +78,6 @@ create table pawl.job_history (
   queue text collate "C" not null,
   kind text collate "C" not null,
   outcome text collate "C" not null,
-  lane text collate "C",
-  unique_key text collate "C",
   payload jsonb not null,
   headers jsonb,
   result jsonb,
@@ -224,12 +218,12 @@ begin
     delete from pawl.job j
     where j.tenant = p_tenant and j.id = p_id and j.fence = p_fence
     returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
-      j.lane, j.unique_key, j.payload, j.headers, j.progress
+      j.payload, j.headers, j.progress
   )
   insert into pawl.job_history (id, fence, created_at, finished_at, ran_ms, holder, attempt, crashes, priority, payload_version, tenant,
-    queue, kind, outcome, lane, unique_key, payload, headers, progress, result)
+    queue, kind, outcome, payload, headers, progress, result)
   select g.id, g.fence, g.created_at, pawl.now(), p_ran_ms, g.holder, g.attempt, g.crashes, g.priority, g.payload_version, g.tenant,
-    g.queue, g.kind, 'done', g.lane, g.unique_key, g.payload, g.headers, g.progress, p_result
+    g.queue, g.kind, 'done', g.payload, g.headers, g.progress, p_result
   from gone g;
   if not found then
     perform pawl.raise_lease_lost('job', p_id, p_fence);

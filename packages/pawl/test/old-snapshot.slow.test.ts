@@ -136,6 +136,7 @@ class Periodic {
         ids: numbersLiteral(rows.map(({ id }) => id)),
         fences: numbersLiteral(rows.map(({ fence }) => fence)),
         results: numbersLiteral(rows.map(() => null)),
+        progress: '{}',
         ran_ms: numbersLiteral(rows.map(() => 1)),
       })
     }

@@ -306,6 +306,7 @@ async function settleDone(connection: Connection, group: readonly Ending[]): Pro
     ...identity(group),
     // An array that is too short is filled up with nulls: mostly there are no results and only the empty tenant.
     results: group.every((ending) => ending.result === null) ? '{}' : textsLiteral(group.map((ending) => ending.result)),
+    progress: '{}',
     ...(group.every((ending) => ending.held.tenant === '') ? { tenants: '{}' } : {}),
     ran_ms: numbersLiteral(group.map((ending) => ending.held.ranMs())),
   })

@@ -9,7 +9,7 @@ import { probe } from '../kernel/probe.ts'
 import { runAs } from '../kernel/tenant.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import { readPayload } from './kinds.ts'
-import { assertSafe } from './payload.ts'
+import { assertSafe, toJson } from './payload.ts'
 import { abandonWhenLost, insideTx, levelSql, type Runner } from './runner.ts'
 import { byBytes } from './settler.ts'
 import { learn, mayOverlap, resetSettings, type Turn, Turns } from './turns.ts'
@@ -43,7 +43,12 @@ export interface SharedEnd {
   readonly unstarted: readonly HeldJob[]
 }
 
-interface Result {
+interface Touched {
+  /** JSON text of the last progress. */
+  progress: string | null
+}
+
+interface Result extends Touched {
   readonly json: string | null
   readonly ranMs: number
 }
@@ -144,25 +149,31 @@ async function runOne(runner: Runner, turn: Turn, job: HeldJob): Promise<Result>
   assertSafe(job.row.payload, `The payload of '${job.kind}': payload`, runner.options.limits)
   const payload = readPayload(job.definition, job.row.payload, job.row.payload_version)
   job.payload = payload instanceof Promise ? await payload : payload
+  const touched: Touched = { progress: null }
   try {
-    const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job))
+    const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job, touched))
     const answer = await insideTx.run(job, () => runAs(job.tenant, handle))
     const end = runner.endOf(job, answer)
     if (end.failed !== undefined || job.isEnded) throw new Error('It ends in another way than done, so it runs alone.')
-    return { json: end.result, ranMs: job.ranMs() }
+    return { ...touched, json: end.result, ranMs: job.ranMs() }
   } finally {
     turn.isOver = true
     if (!job.isEnded) job.startedMs = waiting
   }
 }
 
-function contextOf(runner: Runner, job: HeldJob): JobContext {
+function contextOf(runner: Runner, job: HeldJob, touched: Touched): JobContext {
   return {
     get signal() {
       return job.signal
     },
-    // The group's own transaction holds the row, so progress could not be written before it ends anyway.
-    touch: async () => undefined,
+    // The group's own transaction holds the row, so the last progress is stored with its commit.
+    touch: async (progress) => {
+      if (job.lost !== undefined) throw job.lost
+      if (job.isEnded) throw leaseLost(job.row)
+      touched.progress =
+        progress === undefined ? (touched.progress ?? 'null') : toJson(progress, 'The progress', runner.options.limits)
+    },
     log: (message, fields = {}) => runner.options.logger.info({ job: job.id, kind: job.kind, ...fields }, message),
   }
 }
@@ -174,10 +185,11 @@ async function commitGroup(
   results: readonly Result[],
 ): Promise<void> {
   const ends = settled.map((held, index) => ({ held, ...results[index]! }))
-  const batches = [...byBytes(ends, settled.length, ({ json }) => Buffer.byteLength(json ?? ''))].map((batch) =>
+  const batches = [...byBytes(ends, settled.length, (end) => Buffer.byteLength(`${end.json}${end.progress}`))].map((batch) =>
     bind(settleStatement, {
       ...identity(batch.map(({ held }) => held)),
       results: textsLiteral(batch.map(({ json }) => json)),
+      progress: textsLiteral(batch.map(({ progress }) => progress)),
       ran_ms: numbersLiteral(batch.map(({ ranMs }) => ranMs)),
     }),
   )

@@ -2,6 +2,7 @@
 
 import { setTimeout as pause } from 'node:timers/promises'
 import type { Job, JobContext, Pawl } from 'pawl'
+import { runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import type { Worker } from './worker.ts'
@@ -153,6 +154,35 @@ async function held(of: Pawl): Promise<{ id: string; job: Job; context: JobConte
   const { id } = await pawl.jobs.enqueue('held', {})
   return { id, ...(await started.promise), end: go.resolve }
 }
+
+test('[J6] the last progress of jobs that share a transaction is stored with its commit', async () => {
+  pawl.jobs.define('shares', {
+    share: 10,
+    tx: async (job, _tx, { touch }) => {
+      for (let n = 1; n <= 3; n++) await touch({ n, of: job.id })
+    },
+  })
+  const { ids } = await pawl.jobs.enqueueMany('shares', [1, 2, 3, 4, 5])
+  await runAll(pawl, { concurrency: 20 })
+  for (const id of ids) expect(await progressOf(id)).toEqual({ state: 'done', progress: { n: 3, of: id } })
+})
+
+test('[J6] touch in a shared transaction rejects once the job timed out', async () => {
+  const met = deferred<unknown>()
+  pawl.jobs.define('shares', {
+    share: 10,
+    timeout: '100ms',
+    retry: { attempts: 1 },
+    tx: async (_job, _tx, { signal, touch }) => {
+      await touch(1)
+      await new Promise((resolve) => signal.addEventListener('abort', resolve))
+      await touch(2).then(met.resolve, met.resolve)
+    },
+  })
+  await startWorker({})
+  await pawl.jobs.enqueue('shares', {})
+  expect(await met.promise).toMatchObject({ code: 'PAWL_TIMED_OUT' })
+})
 
 test('[J6] touch on a cancelled job rejects with a typed error', async () => {
   const { id, context, end } = await held(pawl)

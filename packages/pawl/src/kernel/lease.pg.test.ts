@@ -76,7 +76,12 @@ function identity({ id, fence }: Claimed) {
 }
 
 async function settleOne(connection: Connection, job: Claimed): Promise<number> {
-  const [row] = await connection.run<{ settled: number }>(settle, { ...identity(job), results: '{null}', ran_ms: '{1}' })
+  const [row] = await connection.run<{ settled: number }>(settle, {
+    ...identity(job),
+    results: '{null}',
+    progress: '{}',
+    ran_ms: '{1}',
+  })
   return row!.settled
 }
 
