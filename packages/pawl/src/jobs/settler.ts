@@ -320,7 +320,8 @@ async function settleFailed(connection: Connection, group: readonly Ending[]): P
   if (probe.on) await probe.hit(group[0]!.failed!.outcome === 'released' ? 'jobs.release.before' : 'jobs.fail.before', group)
   const accepted = await connection.run<JobKey>(failStatement, {
     ...identity(group),
-    worker: group[0]!.held.worker,
+    // More than one: an incarnation was lost, and another opened, while they ran.
+    holders: numbersLiteral(group.map((ending) => ending.held.worker)),
     outcomes: textsLiteral(group.map((ending) => ending.failed!.outcome)),
     delays_ms: numbersLiteral(group.map((ending) => ending.failed!.delayMs ?? null)),
     errors: textsLiteral(group.map((ending) => ending.failed!.error)),
