@@ -306,10 +306,14 @@ export class ClaimLoop {
 
   // ---- jobs that died with their process
 
-  /** At most half of the slots, at least one. */
-  #suspectRoom(): number {
+  /** How many suspects more may be held here: at most half of the slots, at least one. */
+  get #suspectsLeft(): number {
     const { concurrency, slots } = this.#options
-    return Math.min(slots.free, Math.ceil(concurrency / 2) - slots.suspects)
+    return Math.ceil(concurrency / 2) - slots.suspects
+  }
+
+  #suspectRoom(): number {
+    return Math.min(this.#options.slots.free, this.#suspectsLeft)
   }
 
   #isSuspectLookDue(): boolean {
@@ -356,8 +360,7 @@ export class ClaimLoop {
   #reserve(): void {
     const { concurrency, slots } = this.#options
     const isTheirTurn = this.#areSuspectsLeft && slots.starts >= this.#suspectsFrom
-    const room = Math.ceil(concurrency / 2) - slots.suspects
-    const forSuspects = isTheirTurn ? Math.max(0, Math.min(room, Math.ceil(concurrency / 8))) : 0
+    const forSuspects = isTheirTurn ? Math.max(0, Math.min(this.#suspectsLeft, Math.ceil(concurrency / 8))) : 0
     // With a slot free already, only a kind that may start is waited for.
     const hasPlace = slots.free === 0 || this.#groups.some(({ limited }) => limited?.crashes === 1 && slots.roomOf(limited) > 0)
     const isUnbufferedDue = hasPlace && this.#hasUnbuffered() && monotonicMs() - this.#unbufferedMs >= suspectsEveryMs

@@ -25,6 +25,12 @@ test('live and final states are exactly those that the CHECK constraints allow',
   }
 })
 
+test('the diagram in the README has exactly these transitions', () => {
+  const readme = readFileSync(new URL('./README.md', import.meta.url), 'utf8')
+  const drawn = [...readme.matchAll(/^ {4}([a-z]+) --> ([a-z]+)/gm)].map(([, from, to]) => `${from} ${to}`)
+  expect([...new Set(drawn)].sort()).toEqual([...new Set(transitions.map(({ from, to }) => `${from} ${to}`))].sort())
+})
+
 test('every statement that a transition names exists and writes the state that it leads to', () => {
   for (const { statement, to } of transitions) {
     expect(existsSync(new URL(`${statement}.sql`, folder)), statement).toBe(true)

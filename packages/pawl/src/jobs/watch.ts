@@ -18,7 +18,7 @@ const promoteStatement = statement(import.meta.url, 'promote')
 const slowStatementMs = 500
 const troubleLastsMs = 10_000
 const batchMax = 1000
-/** Times k, as all others: about one sweep in a second looks for jobs past their time limit. */
+/** Times k, as for all intervals here, so that all workers together look for jobs past their time limit about once a second. */
 const timeOutEveryMs = 2500
 const promoteEveryMsMin = 50
 const fullScanEveryMs = 10_000
@@ -91,6 +91,7 @@ export class Watch {
   /** Questions of this watch that are not answered yet: when each was asked, and how often those that it asked look. */
   readonly #asked = new Map<string, { readonly askedMs: number; readonly lookMs: number }>()
   #looksLeft = 0
+  /** Every k-th look at the own row is a watch: half the number of open workers, at least 1. */
   #k = 1
   #found: WatchRow | undefined
   #isSweeping = false

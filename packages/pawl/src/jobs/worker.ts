@@ -38,7 +38,7 @@ const settlePatienceMs = 5000
 const postponeMs = 5000
 /** How long the last words of a process that ends by an error may take. */
 const lastWordsMs = 2000
-/** And how long of it they wait for a claim in progress. */
+/** The part of that time in which they wait for a claim in progress. */
 const lastClaimMs = 1000
 
 export interface WorkerCore {
