@@ -56,9 +56,26 @@ test('[J17] while a look is not answered no other is sent; one that was asked fo
   expect(told).toEqual(['1', '1'])
 })
 
-test('pruning removes all that has expired, however much', async () => {
+test('pruning removes expired once keys, however many, and no other', async () => {
   await db.query(`insert into pawl.once (namespace, key, expires_at)
-    select 'test', n::text, pawl.now() - interval '1 second' from generate_series(1, 45) n`)
+    select 'test', n::text, pawl.now() - interval '1 second' from generate_series(1, 45) n
+    union all select 'test', 'later', pawl.now() + interval '1 hour'
+    union all select 'test', 'never', null`)
   await prune(connection, undefined, 10)
-  expect(await db.query('select from pawl.once')).toEqual([])
+  expect(await db.query('select key from pawl.once order by key')).toEqual([{ key: 'later' }, { key: 'never' }])
+})
+
+test('pruning keeps the newest 10,000 refusals, and alerts for 30 days after they were resolved', async () => {
+  await db.query(`insert into pawl.refusal (tenant, what, subject, fence)
+    select case when n % 2 = 0 then 'acme' else '' end, 'settle', n::text, 1 from generate_series(1, 10050) n`)
+  await db.query(`insert into pawl.alert (code, subject, message, resolved_at)
+    values ('c', 'open', 'm', null), ('c', 'resolved', 'm', pawl.now() - interval '29 days'), ('c', 'old', 'm', pawl.now() - interval '31 days')`)
+  await prune(connection, undefined, 20)
+  expect(await db.query('select count(*)::integer as n, min(subject::integer) as oldest from pawl.refusal')).toEqual([
+    { n: 10_000, oldest: 51 },
+  ])
+  expect(await db.query('select subject from pawl.alert order by subject')).toEqual([
+    { subject: 'open' },
+    { subject: 'resolved' },
+  ])
 })
