@@ -23,14 +23,36 @@ afterEach(async () => {
   await db.drop()
 })
 
+const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
+const held = new HeldJob(
+  new ClaimedRow({ ...row, max_attempts: 1, crashes: 0, headers: null, due_us: '0' }, 'default'),
+  defineKind('work', { run: () => undefined }),
+  '',
+  1,
+)
+
+test('[K17] a bug in the look for lost jobs is told, and the next look is made', async () => {
+  const bug = new TypeError('planted')
+  const told: unknown[] = []
+  let isPlanted = true
+  const loseOne = () => {
+    if (isPlanted) throw bug
+    return held
+  }
+  const lost = new LostJobs({
+    engine: connection,
+    everyMs: 1,
+    slots: { heldJobs: () => [held], loseOne } as unknown as Slots,
+    onLost: () => undefined,
+    loop: { succeeded: () => void told.push('well'), failed: (error) => void told.push(error) },
+  })
+  await lost.look()
+  isPlanted = false
+  await lost.look()
+  expect(told).toEqual([bug, 'well'])
+})
+
 test('[J17] while a look is not answered no other is sent; one that was asked for follows', async () => {
-  const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
-  const held = new HeldJob(
-    new ClaimedRow({ ...row, max_attempts: 1, crashes: 0, headers: null, due_us: '0' }, 'default'),
-    defineKind('work', { run: () => undefined }),
-    '',
-    1,
-  )
   const told: string[] = []
   const lost = new LostJobs({
     engine: connection,
