@@ -384,7 +384,7 @@ describe('a COMMIT that answers ROLLBACK', () => {
 })
 
 describe('a transaction whose commit was never sent', () => {
-  test('its client, released while it is open, does not go back to the pool', async () => {
+  test('its client, released while it is open, leaves the pool', async () => {
     const pool = createPool(db.pawl().config.database, 'handler', 1)
     const tx = new OwnTransaction(await pool.connect())
     await tx.query('insert into effect values (1)')
@@ -394,7 +394,7 @@ describe('a transaction whose commit was never sent', () => {
     expect(await count('effect')).toBe(0)
   })
 
-  test('[K6] it is surely not there, and not unknown, where the connection broke before', async () => {
+  test('[K6] it is surely not there where the connection broke before', async () => {
     const pool = createPool(db.pawl().config.database, 'handler', 1)
     const client = await pool.connect()
     const broken = new Promise((resolve) => client.once('error', resolve))

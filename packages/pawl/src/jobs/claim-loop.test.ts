@@ -145,7 +145,7 @@ test('[J3] while ready jobs and suspects wait, one of eight starts is a suspect'
   expect(share).toBeLessThan(0.25)
 })
 
-test('[J21] a process that could not empty itself leaves deciding jobs to others for five minutes', async () => {
+test('[J21] a drain in vain leaves deciding jobs to others for five minutes', async () => {
   moveClock()
   let isFirst = true
   const decides = row()
@@ -169,7 +169,7 @@ test('[J21] a process that could not empty itself leaves deciding jobs to others
   expect(await loop.turn()).toBe('alone')
 })
 
-test('[J21] after a deciding run others get as long as they had to wait for it', async () => {
+test('[J21] after a deciding run others get as long as they waited', async () => {
   moveClock()
   let decides: ClaimedRow | undefined = row()
   let isReady = false
@@ -194,7 +194,7 @@ test('[J21] after a deciding run others get as long as they had to wait for it',
   expect(await loop.turn()).toBe('alone')
 })
 
-test('what a claim without an answer may bring is looked for again for two minutes', async () => {
+test('jobs of a claim without an answer are given back for two minutes', async () => {
   moveClock()
   let hasFailed = false
   const loop = start({

@@ -327,7 +327,7 @@ test('one answer that is late does not make the beginning slow: what lies before
   expect((await claim(10)).map(({ id }) => id)).toEqual([urgent])
 })
 
-test('a kind claimed apart that a slow scan did not find is left alone for a while, also where a mark was in between', async () => {
+test('a kind that a slow scan did not find is left alone for a while', async () => {
   const clock = stopClock()
   const apart = () => fetcher.claim(worker, 'default', kinds, 1, true)
   await enqueue(1)

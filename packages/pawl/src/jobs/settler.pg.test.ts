@@ -196,7 +196,7 @@ async function settlerAlone(onSettled: (endings: readonly Ending[]) => void = ()
 
 const failed = (held: HeldJob): Ending => ({ held, result: null, failed: { outcome: 'failed', delayMs: 1000, error: 'no' } })
 
-test('after a lost incarnation a batch has the ends of two: each attempt is recorded with its own', async () => {
+test('attempts of two incarnations in one batch are recorded with their own', async () => {
   const settled = deferred<readonly Ending[]>()
   const { settler, claim } = await settlerAlone(settled.resolve)
   const held = [await claim(), await claim()]
@@ -206,7 +206,7 @@ test('after a lost incarnation a batch has the ends of two: each attempt is reco
   for (const { id, worker } of held) expect(await pawl.jobs.attempts(id)).toMatchObject([{ outcome: 'failed', holder: worker }])
 })
 
-test('a job of whose end nothing could be stored stays held: given back it would run again and again', async () => {
+test('a job of whose end nothing could be stored stays held', async () => {
   await db.query(`create function refuse() returns trigger language plpgsql as
       $$ begin raise exception 'refused on purpose' using errcode = '22000'; end $$;
     create trigger refuse before update on pawl.job for each row when (old.state = 'running') execute function refuse()`)

@@ -66,7 +66,7 @@ test('a suspect that cannot start is given back like any other', () => {
   expect(released).toEqual(['2'])
 })
 
-test('no more tx handlers start than there are connections, and jobs behind them pass', async () => {
+test('no more tx handlers start than connections, and other jobs pass them', async () => {
   const slots = createSlots({ concurrency: 4, txMax: 2 })
   const tx = defineKind('tx', { tx: () => undefined })
   slots.add([...['1', '2', '3'].map((id) => job(id, tx)), job('4', work)])
@@ -75,7 +75,7 @@ test('no more tx handlers start than there are connections, and jobs behind them
   expect(started).toEqual(['1', '2', '4', '3'])
 })
 
-test('a job that has waited for half of the buffer time is given back, though others start all the time', async () => {
+test('a job that waited half of the buffer time is given back', async () => {
   const narrow = defineKind('narrow', { concurrency: 1, run: () => undefined })
   const slots = createSlots({ concurrency: 2 })
   slots.add([job('1', narrow), job('2', narrow)])
@@ -92,7 +92,7 @@ test('a job that has waited for half of the buffer time is given back, though ot
   expect(released).toEqual(['2'])
 })
 
-test('for a second after a job was given back only free slots are counted on', async () => {
+test('after a job was given back only free slots count for a second', async () => {
   const slots = createSlots()
   slots.add([job('1', work)])
   nowMs++
@@ -110,7 +110,7 @@ test('for a second after a job was given back only free slots are counted on', a
   expect(slots.startsWithin(500)).toBeGreaterThan(0)
 })
 
-test('a job whose shared transaction failed has run: it is not given back for having waited', async () => {
+test('a job whose shared transaction failed is not given back', async () => {
   const shared = deferred<SharedEnd>()
   const slots = createSlots({ runShared: () => shared.promise })
   const shares = defineKind('shares', { share: 10, tx: () => undefined })

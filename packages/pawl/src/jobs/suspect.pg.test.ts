@@ -208,7 +208,7 @@ test('[J3] a job that ten times could not run alone is named by an alert', async
   ])
 })
 
-test('why of a deciding job that was put off says that no process was empty, not that it failed', async () => {
+test('why of a postponed deciding job says that no process was empty', async () => {
   const [id] = await enqueue(1)
   await dieWith(together)
   await end('failed')
@@ -230,7 +230,7 @@ test('why of a suspect that snoozed does not say that it failed', async () => {
   expect(reasons[0]!.text).not.toContain('failed')
 })
 
-test('the alert of dead jobs has the error of the job that it names', async () => {
+test('the alert of dead jobs has the error of the job it names', async () => {
   const ids = await enqueue(2)
   const workers = [await openIncarnation(connection), await openIncarnation(connection)]
   const rows = [(await fetcher.claim(workers[0]!, 'default', kinds, 1)).rows[0]!, (await together(workers[1]!)).rows[0]!]
@@ -250,7 +250,7 @@ test('the alert of dead jobs has the error of the job that it names', async () =
     expect(await db.pawl().jobs.attempts(id)).toMatchObject([{ holder: workers[index]!.id, outcome: 'failed' }])
 })
 
-test('the alert of jobs that died with their processes has the reason of the job that it names', async () => {
+test('the alert of jobs that died has the reason of the job it names', async () => {
   const ids = await enqueue(2)
   // The text of the first sorts behind that of the second.
   const workers = [await openIncarnation(connection), await openIncarnation(connection)].reverse()
@@ -293,7 +293,7 @@ test('[J3] a time-out is an orderly end: it excuses the crashes before it', asyn
   expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'ready', suspect: true, crashes: 4 })
 })
 
-test('[J15] a first time-out is retried within a second, however many crashes came before', async () => {
+test('[J15] a first time-out is retried within a second, crashes aside', async () => {
   await enqueue(300)
   await dieWith((worker) => fetcher.claim(worker, 'default', kinds, 300))
   await db.query('update pawl.job set suspect = false')

@@ -155,7 +155,7 @@ async function held(of: Pawl): Promise<{ id: string; job: Job; context: JobConte
   return { id, ...(await started.promise), end: go.resolve }
 }
 
-test('[J6] the last progress of jobs that share a transaction is stored with its commit', async () => {
+test('[J6] progress of jobs that share a transaction is stored with its commit', async () => {
   pawl.jobs.define('shares', {
     share: 10,
     tx: async (job, _tx, { touch }) => {

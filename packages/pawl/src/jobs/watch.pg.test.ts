@@ -182,7 +182,7 @@ test('[K2] a question of another watcher closes nobody until it is old and asked
   expect(await row(silent)).toMatchObject({ close_reason: 'lease ended' })
 })
 
-test('[K2] a question that stands is replaced only when it is 15 seconds old, or from the future', async () => {
+test('[K2] a question is replaced only when 15 seconds old or from the future', async () => {
   const silent = await openIncarnation(connection)
   const question = (n: number) => `11111111-1111-4111-8111-11111111111${n}`
   const ask = async (n: number) =>

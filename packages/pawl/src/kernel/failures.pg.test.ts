@@ -129,7 +129,7 @@ test.each([
   await until('the alert is resolved', async () => (await failing()).length === 0)
 })
 
-test('[K17] a liveness lock that is refused again and again is alerted; jobs run', async () => {
+test('[K17] a liveness lock that is always refused is alerted; jobs run', async () => {
   await db.query(
     'create trigger refuse before update on pawl.worker for each row when (new.locks and not old.locks) execute function refuse()',
   )
@@ -153,7 +153,7 @@ test('[K17] a bug in the keeper thread is counted and alerted', async () => {
   await until('the errors are counted', () => running.metrics().errors > 2)
 })
 
-test('[K17] a projection whose cursor cannot be moved is logged once and alerted; so is a bug in giving positions', async () => {
+test("[K17] a runner's cursor that cannot move is alerted, and so is a bug", async () => {
   await db.query('create trigger refuse before update of position on pawl.cursor for each row execute function refuse()')
   pawl.projections.define('totals', { tables: [], each: () => undefined })
   const runner = pawl.projections.runner({ lookMs: 20, pollMs: 20 })
@@ -169,7 +169,7 @@ test('[K17] a projection whose cursor cannot be moved is logged once and alerted
   await until('the alerts are resolved', async () => (await failing()).length === 0)
 })
 
-test('[K17] what a statement failed with counts once, though its loop meets it too', () => {
+test('[K17] an error that its statement and its loop meet counts once', () => {
   const onError = vi.fn()
   const watch = new Failures({ logger: { error: () => undefined }, onError })
   const connection = new Connection(resolveConfig({ databaseUrl: db.url }).database, 'unused')
