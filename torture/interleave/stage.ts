@@ -135,7 +135,7 @@ export function settle(connection: Connection, sql: Statements, jobs: readonly C
 export function settleFailed(connection: Connection, sql: Statements, jobs: readonly Claimed[], who: number): Promise<unknown[]> {
   return connection.run(sql.settleFailed, {
     ...identity(jobs),
-    worker: who,
+    holders: numbers(jobs.map(() => who)),
     outcomes: `{${jobs.map(() => 'failed').join(',')}}`,
     delays_ms: numbers(jobs.map(() => 1000)),
     errors: `{${jobs.map(() => 'planned').join(',')}}`,

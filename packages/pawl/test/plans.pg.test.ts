@@ -16,7 +16,9 @@ interface SqlFile {
 }
 
 const source = new URL('../src/', import.meta.url)
-const files: readonly SqlFile[] = ['events', 'jobs', 'kernel', 'projections'].flatMap((folder) =>
+const sqlFolders = readdirSync(source, { recursive: true, encoding: 'utf8' }).filter((path) => /^\w+[\\/]sql$/.test(path))
+/** Statements of records are planned by other settings: records/plans.pg.test.ts. */
+const files: readonly SqlFile[] = ['db', 'events', 'jobs', 'kernel', 'projections'].flatMap((folder) =>
   readdirSync(new URL(`${folder}/sql/`, source)).map((file) => {
     const name = file.replace(/\.sql$/, '')
     const text = statement(new URL(`${folder}/any.ts`, source).href, name).text
@@ -177,6 +179,28 @@ function textFaults({ name, source, text }: SqlFile): string[] {
 
 test.each(files)('$path says what it does, names its fence and keeps to its plan', (file) => {
   expect([...textFaults(file), ...faults.filter(({ path }) => path === file.path).map(({ fault }) => fault)]).toEqual([])
+})
+
+/** Whether its outermost statement is a select, or has a `returning`. */
+function returnsRows(text: string): boolean {
+  let outer = text.replace(/--[^\n]*/g, '').replace(/'(?:[^']|'')*'/g, "''")
+  for (let last = ''; last !== outer; ) {
+    last = outer
+    outer = outer.replace(/\([^()]*\)/g, '')
+  }
+  return /\breturning\b/.test(outer) || !/\b(insert into|delete from)\b|(?<!\b(for|key) )\bupdate\b/.test(outer)
+}
+
+test('a header says that no row is returned exactly where none is', () => {
+  const all = sqlFolders.flatMap((folder) =>
+    readdirSync(new URL(`${folder}/`, source)).map((file) => ({
+      path: `${folder}/${file}`,
+      text: readFileSync(new URL(`${folder}/${file}`, source), 'utf8'),
+    })),
+  )
+  expect(all.length).toBeGreaterThan(files.length)
+  const wrong = all.filter(({ text }) => text.includes('-- No row is returned') === returnsRows(text))
+  expect(wrong.map(({ path }) => path)).toEqual([])
 })
 
 test('a statement without header, cast, fence or index is found', async () => {

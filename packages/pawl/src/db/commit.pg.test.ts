@@ -4,6 +4,7 @@ import pg from 'pg'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { type Cut, FaultProxy } from '../../test/support/fault-proxy.ts'
+import { classify } from './classify.ts'
 import { createPool } from './driver.ts'
 import { OwnTransaction } from './transaction.ts'
 
@@ -379,5 +380,32 @@ describe('a COMMIT that answers ROLLBACK', () => {
     await db.query(`alter table pawl.job add constraint planted check (payload <> '"bad"')`)
     await expect(db.pawl().jobs.enqueueMany('k', payloads)).rejects.toMatchObject({ code: '23514' })
     expect(await count('pawl.job')).toBe(0)
+  })
+})
+
+describe('a transaction whose commit was never sent', () => {
+  test('its client, released while it is open, leaves the pool', async () => {
+    const pool = createPool(db.pawl().config.database, 'handler', 1)
+    const tx = new OwnTransaction(await pool.connect())
+    await tx.query('insert into effect values (1)')
+    tx.release()
+    expect(pool.totalCount).toBe(0)
+    await pool.end()
+    expect(await count('effect')).toBe(0)
+  })
+
+  test('[K6] it is surely not there where the connection broke before', async () => {
+    const pool = createPool(db.pawl().config.database, 'handler', 1)
+    const client = await pool.connect()
+    const broken = new Promise((resolve) => client.once('error', resolve))
+    const tx = new OwnTransaction(client)
+    const { rows } = await tx.query<{ pid: number }>('insert into effect values (1) returning pg_backend_pid() as pid')
+    await db.query('select pg_terminate_backend($1)', [rows[0]!.pid])
+    await broken
+    const error = await tx.commit().catch((thrown: unknown) => thrown)
+    expect(classify(error)).toBe('connection')
+    expect(error).not.toMatchObject({ code: 'PAWL_COMMIT_UNKNOWN' })
+    tx.release()
+    await pool.end()
   })
 })

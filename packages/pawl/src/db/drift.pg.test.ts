@@ -1,8 +1,7 @@
-import { readFileSync } from 'node:fs'
 import { moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
-import { compareSchemas, findDrift, readSchema, releasedSchema, type SchemaShape, schemaText } from './drift.ts'
+import { compareSchemas, findDrift, readSchema, releasedSchema, type SchemaShape } from './drift.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
@@ -14,11 +13,6 @@ afterEach(() => db.drop())
 async function fix(): Promise<void> {
   for (const { fixSql } of await findDrift(db.pool)) for (const one of fixSql.split(/\n\n(?=\S)/)) await db.query(one)
 }
-
-test('schema.json is what the migrations make', async () => {
-  const stale = 'packages/pawl/schema.json is stale: run `node scripts/run.mjs scripts/schema.ts` and commit the file'
-  expect(readFileSync(new URL('../../schema.json', import.meta.url), 'utf8'), stale).toBe(schemaText(await readSchema(db.pool)))
-})
 
 test('a freshly migrated database has no drift, whatever the search path is', async () => {
   expect(await findDrift(db.pool)).toEqual([])

@@ -185,7 +185,7 @@ export class OwnTransaction implements Tx {
     return this.#begun
   }
 
-  /** With a callback: the driver's own promise is three, and every one is dear while a process uses AsyncLocalStorage. */
+  /** With a callback: the driver would make three promises, and each is expensive while a process uses AsyncLocalStorage. */
   #answer(text: string): Promise<{ error?: unknown; result?: QueryResult }> {
     return new Promise((resolve) => {
       const query: QueryConfig = { text, query_timeout: this.#answerMs }

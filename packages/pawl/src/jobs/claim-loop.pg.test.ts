@@ -47,7 +47,7 @@ async function enqueueSuspects(kind: string, count: number, crashes: number): Pr
   return ids
 }
 
-test('a lone job costs at most two claim statements', async () => {
+test('the median lone job costs at most two claim statements', async () => {
   pawl.jobs.define('work', { run: () => undefined })
   const worker = await startWorker({ pollMs: 3_600_000 })
   const isAsleep = async () => {
@@ -190,7 +190,7 @@ test('[J3] suspects take at most half of the slots, beside fresh jobs', async ()
   await until('all are done', async () => (await Promise.all(ids.map(isDone))).every(Boolean))
 })
 
-test('[J3] with one slot suspects and ready jobs take turns', async () => {
+test('[J3] with one slot neither suspects nor ready jobs wait for all of the other', async () => {
   const order: string[] = []
   pawl.jobs.define('work', { run: (job) => void order.push(job.crashes > 0 ? 'suspect' : 'fresh') })
   const suspects = await enqueueSuspects('work', 10, 1)

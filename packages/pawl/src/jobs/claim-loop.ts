@@ -4,6 +4,7 @@
 
 import { setTimeout as delay } from 'node:timers/promises'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import type { Holder } from '../kernel/lease.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import type { Wakeup } from '../kernel/signal.ts'
@@ -53,7 +54,7 @@ export interface ClaimLoopOptions {
   readonly onDecidingLeft: () => void
   /** This process could not empty itself for the job. */
   readonly onPostponed: (held: HeldJob) => void
-  readonly onTrouble: (error: unknown) => void
+  readonly loop: LoopWatch
 }
 
 /** Kinds that are claimed together: all without a limit, or one with a limit. */
@@ -114,18 +115,19 @@ export class ClaimLoop {
   }
 
   async run(): Promise<void> {
-    const { signal, onTrouble } = this.#options
+    const { signal, loop } = this.#options
     for (let failed = 0; !signal.aborted; ) {
       try {
         await this.#turn()
         failed = 0
+        loop.succeeded()
       } catch (error) {
         failed++
         // The claim may have happened without an answer: what we hold and do not know is given back before the next one.
         this.#isDoubtful = true
         this.#doubtUntilMs = monotonicMs() + doubtLastsMs
         this.#expect()
-        onTrouble(error)
+        loop.failed(error)
         await delay(engineBackoffMs(error, failed), undefined, { signal }).catch(() => undefined)
       }
     }
@@ -139,7 +141,7 @@ export class ClaimLoop {
     try {
       return await this.#reconcile(worker)
     } catch (error) {
-      this.#options.onTrouble(error)
+      this.#options.loop.failed(error)
       return 0
     }
   }
@@ -309,10 +311,15 @@ export class ClaimLoop {
 
   // ---- jobs that died with their process
 
-  /** At most half of the slots, at least one. */
+  /** How many suspects more may be held here: at most half of the slots, at least one. */
+  get #suspectsLeft(): number {
+    const { concurrency, slots } = this.#options
+    return Math.ceil(concurrency / 2) - slots.suspects
+  }
+
   #suspectRoom(): number {
-    const { concurrency, settler, slots } = this.#options
-    return settler.isFull ? 0 : Math.min(slots.free, Math.ceil(concurrency / 2) - slots.suspects)
+    const { settler, slots } = this.#options
+    return settler.isFull ? 0 : Math.min(slots.free, this.#suspectsLeft)
   }
 
   #isSuspectLookDue(): boolean {
@@ -360,8 +367,7 @@ export class ClaimLoop {
   #reserve(): void {
     const { concurrency, slots } = this.#options
     const isTheirTurn = this.#areSuspectsLeft && slots.starts >= this.#suspectsFrom
-    const room = Math.ceil(concurrency / 2) - slots.suspects
-    const forSuspects = isTheirTurn ? Math.max(0, Math.min(room, Math.ceil(concurrency / 8))) : 0
+    const forSuspects = isTheirTurn ? Math.max(0, Math.min(this.#suspectsLeft, Math.ceil(concurrency / 8))) : 0
     // With a slot free already, only a kind that may start is waited for.
     const hasPlace = slots.free === 0 || this.#groups.some(({ limited }) => limited?.crashes === 1 && slots.roomOf(limited) > 0)
     const isUnbufferedDue = hasPlace && this.#hasUnbuffered() && monotonicMs() - this.#unbufferedMs >= suspectsEveryMs

@@ -6,6 +6,7 @@ import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
+import type { Failures, LoopWatch } from '../kernel/failures.ts'
 import { leaseStatements } from '../kernel/lease.ts'
 import { runAs } from '../kernel/tenant.ts'
 import type { Counts } from './counts.ts'
@@ -19,6 +20,7 @@ export interface EndsOptions {
   readonly counts: Counts
   readonly engine: Connection
   readonly events: Events<JobEvents>
+  readonly failures: Failures
   readonly kinds: ReadonlyMap<string, DefinedKind>
   readonly logger: Logger
   readonly isSettled: (held: HeldJob) => Promise<boolean>
@@ -120,6 +122,18 @@ export class Ends {
         detail: held.lost?.message ?? null,
       })
       .catch((error: unknown) => this.trouble(error))
+  }
+
+  /** Where a loop of this worker tells how its turns end. */
+  loop(name: string): LoopWatch {
+    const { succeeded, failed } = this.#options.failures.loop(name, this.#options.engine)
+    return {
+      succeeded,
+      failed: (error) => {
+        this.trouble(error)
+        failed(error)
+      },
+    }
   }
 
   /** Trouble with the database: counted, and said when it cannot write. Whoever met it tries again by itself. */

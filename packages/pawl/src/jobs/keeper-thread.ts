@@ -185,14 +185,17 @@ function sayRecovered(work: () => Promise<void>): void {
 }
 
 /** Runs until the stop. After an error it is told and tried again sooner. */
-async function every(work: () => Promise<void>, wakeup: Wakeup, waitMs: () => number): Promise<void> {
+async function every(name: string, work: () => Promise<void>, wakeup: Wakeup, waitMs: () => number): Promise<void> {
+  const loop = failures.loop(name, sweeps)
   for (let failed = 0; !isStopping; ) {
     try {
       await work()
       if (failed > 0) sayRecovered(work)
       failed = 0
+      loop.succeeded()
     } catch (error) {
       failed++
+      loop.failed(error)
       if (isRetryable(error)) say(error, work)
     }
     await wakeup.wait(failed === 0 ? waitMs() : Math.min(500, Math.max(50, engineBackoffMs(undefined, failed))))
@@ -203,13 +206,14 @@ if (data.probeModule !== undefined) await import(data.probeModule)
 tell({ type: 'ready' })
 // Three loops, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
 await Promise.all([
-  every(look, looks, () => watch.lookInMs(data.lookMs)),
+  every('look', look, looks, () => watch.lookInMs(data.lookMs)),
   every(
+    'sweep',
     () => watch.sweep(areEndsStored()),
     sweepings,
     () => Math.min(data.lookMs, watch.promoteInMs),
   ),
-  every(watchMain, turns, () => data.watchMainMs),
+  every('main thread', watchMain, turns, () => data.watchMainMs),
 ])
 await Promise.all([connection.close(), sweeps.close()])
 parentPort!.close()

@@ -24,21 +24,43 @@ afterEach(async () => {
   await db.drop()
 })
 
+const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
+const held = new HeldJob(
+  new ClaimedRow({ ...row, max_attempts: 1, crashes: 0, headers: null, due_us: '0' }, 'default'),
+  defineKind('work', { run: () => undefined }),
+  '',
+  1,
+)
+
+test('[K17] a bug in the look for lost jobs is told', async () => {
+  const bug = new TypeError('planted')
+  const told: unknown[] = []
+  let isPlanted = true
+  const loseOne = () => {
+    if (isPlanted) throw bug
+    return held
+  }
+  const lost = new LostJobs({
+    engine: connection,
+    everyMs: 1,
+    slots: { heldJobs: () => [held], loseOne } as unknown as Slots,
+    onLost: () => undefined,
+    loop: { succeeded: () => void told.push('well'), failed: (error) => void told.push(error) },
+  })
+  await lost.look()
+  isPlanted = false
+  await lost.look()
+  expect(told).toEqual([bug, 'well'])
+})
+
 test('[J17] while a look is not answered no other is sent; one that was asked for follows', async () => {
-  const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
-  const held = new HeldJob(
-    new ClaimedRow({ ...row, max_attempts: 1, crashes: 0, headers: null, due_us: '0' }, 'default'),
-    defineKind('work', { run: () => undefined }),
-    '',
-    1,
-  )
   const told: string[] = []
   const lost = new LostJobs({
     engine: connection,
     everyMs: 1,
     slots: { heldJobs: () => [held], loseOne: () => held } as unknown as Slots,
     onLost: (job) => void told.push(job.id),
-    onTrouble: () => undefined,
+    loop: { succeeded: () => undefined, failed: () => undefined },
   })
   const stranger = await db.pool.connect()
   await stranger.query('begin; lock table pawl.job')
@@ -57,11 +79,28 @@ test('[J17] while a look is not answered no other is sent; one that was asked fo
   expect(told).toEqual(['1', '1'])
 })
 
-test('pruning removes all that has expired, however much', async () => {
+test('pruning removes expired once keys, however many, and no other', async () => {
   await db.query(`insert into pawl.once (namespace, key, expires_at)
-    select 'test', n::text, pawl.now() - interval '1 second' from generate_series(1, 45) n`)
+    select 'test', n::text, pawl.now() - interval '1 second' from generate_series(1, 45) n
+    union all select 'test', 'later', pawl.now() + interval '1 hour'
+    union all select 'test', 'never', null`)
   await prune(connection, undefined, 10)
-  expect(await db.query('select from pawl.once')).toEqual([])
+  expect(await db.query('select key from pawl.once order by key')).toEqual([{ key: 'later' }, { key: 'never' }])
+})
+
+test('pruning keeps 10,000 refusals, and resolved alerts for 30 days', async () => {
+  await db.query(`insert into pawl.refusal (tenant, what, subject, fence)
+    select case when n % 2 = 0 then 'acme' else '' end, 'settle', n::text, 1 from generate_series(1, 10050) n`)
+  await db.query(`insert into pawl.alert (code, subject, message, resolved_at)
+    values ('c', 'open', 'm', null), ('c', 'resolved', 'm', pawl.now() - interval '29 days'), ('c', 'old', 'm', pawl.now() - interval '31 days')`)
+  await prune(connection, undefined, 20)
+  expect(await db.query('select count(*)::integer as n, min(subject::integer) as oldest from pawl.refusal')).toEqual([
+    { n: 10_000, oldest: 51 },
+  ])
+  expect(await db.query('select subject from pawl.alert order by subject')).toEqual([
+    { subject: 'open' },
+    { subject: 'resolved' },
+  ])
 })
 
 test('a worker that was closed a week ago is removed with its process, unless it holds a job', async () => {

@@ -91,7 +91,12 @@ export const workerTable = {
     default: 10_000,
     doc: 'The longest a claimed job may wait here before it starts.',
   }),
-  touchMs: integer({ from: 1, to: 3_600_000, default: 5000, doc: 'How often progress is stored; at most a third of the lease.' }),
+  touchMs: integer({
+    from: 1,
+    to: 3_600_000,
+    default: 5000,
+    doc: 'How often progress is stored. A third of the lease, if that is less.',
+  }),
   handlerConnectionsMax: integer({ from: 1, to: 10_000, otherwise: 'the concurrency', doc: 'Connections for tx handlers.' }),
   exitWhenBlocked: boolean({ default: false, doc: 'End the process when a handler still blocks it after its timeout.' }),
   keepDays: integer({ from: 1, to: 36_500, default: 14, doc: 'Days that finished jobs stay.' }),

@@ -2,8 +2,14 @@
 
 import type { Pawl } from 'pawl'
 import pg from 'pg'
-import { afterEach, beforeEach, expect, inject, test } from 'vitest'
+import { afterEach, beforeEach, expect, inject, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until, withDatabase } from '../../test/support/database.ts'
+import { openIncarnation } from '../../test/support/incarnation.ts'
+import { Connection } from '../db/driver.ts'
+import { Fetcher } from './fetcher.ts'
+import { HeldJob } from './held.ts'
+import { defineKind } from './kinds.ts'
+import { type Ending, Settler } from './settler.ts'
 import type { Worker } from './worker.ts'
 
 let db: TestDatabase
@@ -252,4 +258,67 @@ test('[J18] a settle that waits for its durability holds up no end of another', 
   await db.query('insert into gate values (1)')
   await worker.whenIdle()
   expect(await done('slow')).toBe(1)
+})
+
+// ---- the settler alone
+
+interface Alone {
+  readonly settler: Settler
+  /** A job that an incarnation of its own has claimed. */
+  claim(): Promise<HeldJob>
+}
+
+async function settlerAlone(onSettled: (endings: readonly Ending[]) => void = () => undefined): Promise<Alone> {
+  const { config } = pawl
+  const nothing = () => undefined
+  const settler = new Settler({
+    database: config.database,
+    durability: 'durable',
+    batchMax: 100,
+    logger: config.logger,
+    watch: { succeeded: nothing, failed: nothing, repeated: nothing },
+    onSettled,
+    onRefused: nothing,
+    loop: () => ({ succeeded: nothing, failed: nothing }),
+  })
+  const connection = new Connection(config.database, 'test')
+  onTestFinished(async () => {
+    await settler.stop()
+    await connection.close()
+  })
+  const kind = defineKind('work', { run: nothing })
+  return {
+    settler,
+    async claim() {
+      await pawl.jobs.enqueue('work', {})
+      const worker = await openIncarnation(connection)
+      const { rows } = await new Fetcher(connection, 10_000).claim(worker, 'default', [kind], 1)
+      return new HeldJob(rows[0]!, kind, 'test', worker.id)
+    },
+  }
+}
+
+const failed = (held: HeldJob): Ending => ({ held, result: null, failed: { outcome: 'failed', delayMs: 1000, error: 'no' } })
+
+test('attempts of two incarnations in one batch are recorded with their own', async () => {
+  const settled = deferred<readonly Ending[]>()
+  const { settler, claim } = await settlerAlone(settled.resolve)
+  const held = [await claim(), await claim()]
+  for (const each of held) settler.add(failed(each))
+  settler.start()
+  expect(await settled.promise).toHaveLength(2)
+  for (const { id, worker } of held) expect(await pawl.jobs.attempts(id)).toMatchObject([{ outcome: 'failed', holder: worker }])
+})
+
+test('a job of whose end nothing could be stored stays held', async () => {
+  await db.query(`create function refuse() returns trigger language plpgsql as
+      $$ begin raise exception 'refused on purpose' using errcode = '22000'; end $$;
+    create trigger refuse before update on pawl.job for each row when (old.state = 'running') execute function refuse()`)
+  const { settler, claim } = await settlerAlone()
+  const held = await claim()
+  settler.add(failed(held))
+  settler.start()
+  await settler.drained()
+  expect(settler.unsettled).toBe(0)
+  expect(settler.heldJobs()).toEqual([held])
 })

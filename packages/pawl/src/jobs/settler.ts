@@ -11,6 +11,7 @@ import { Connection, type DatabaseOptions, type StatementWatch } from '../db/dri
 import { numbersLiteral, type Parameter, statement, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { probe } from '../kernel/probe.ts'
 import { type Backoff, backoffMs, engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
@@ -62,7 +63,7 @@ export interface SettlerOptions {
   readonly watch: StatementWatch
   readonly onSettled: (endings: readonly Ending[]) => void
   readonly onRefused: (endings: readonly Ending[]) => void
-  readonly onTrouble: (error: unknown) => void
+  readonly loop: (name: Purpose) => LoopWatch
 }
 
 export class Settler {
@@ -157,6 +158,7 @@ class SettleLane {
   readonly #options: SettlerOptions
   readonly #durability: Durability
   readonly #onEmpty: () => void
+  readonly #settling: LoopWatch
   readonly #connections = new Map<Purpose, Connection>()
   #waiting: Ending[] = []
   #inFlight: readonly Ending[] = []
@@ -172,6 +174,7 @@ class SettleLane {
     this.#options = options
     this.#durability = durability
     this.#onEmpty = onEmpty
+    this.#settling = options.loop('settle')
   }
 
   get unsettled(): number {
@@ -232,15 +235,17 @@ class SettleLane {
 
   /** What was set aside is asked for again and again, less often each time. A newcomer is looked at once: most of its batch is free. */
   async #loopAside(): Promise<void> {
+    const loop = this.#options.loop('settle-aside')
     for (let tried = 0; !this.#gaveUp.signal.aborted; ) {
       const before = this.#aside.size
       let trouble: unknown
       let areRefused = false
       try {
         areRefused = await this.#flushAside()
+        loop.succeeded()
       } catch (error) {
         trouble = error
-        this.#options.onTrouble(error)
+        loop.failed(error)
       }
       this.#onEmpty()
       tried = this.#aside.size < before ? 0 : tried + 1
@@ -283,9 +288,10 @@ class SettleLane {
         if (refused.length < group.length)
           this.#options.onSettled(refused.length === 0 ? group : group.filter((ending) => !refused.includes(ending)))
         if (refused.length > 0) this.#options.onRefused(refused)
+        this.#settling.succeeded()
         return false
       } catch (error) {
-        this.#options.onTrouble(error)
+        this.#settling.failed(error)
         if (isConflict(error)) {
           this.#setAside(group)
           return false
@@ -404,7 +410,8 @@ async function settleFailed(connection: Connection, group: readonly Ending[]): P
   if (probe.on) await probe.hit(group[0]!.failed!.outcome === 'released' ? 'jobs.release.before' : 'jobs.fail.before', group)
   const accepted = await connection.run<JobKey>(failStatement, {
     ...identity(group),
-    worker: group[0]!.held.worker,
+    // More than one: an incarnation was lost, and another opened, while they ran.
+    holders: numbersLiteral(group.map((ending) => ending.held.worker)),
     outcomes: textsLiteral(group.map((ending) => ending.failed!.outcome)),
     delays_ms: numbersLiteral(group.map((ending) => ending.failed!.delayMs ?? null)),
     errors: textsLiteral(group.map((ending) => ending.failed!.error)),

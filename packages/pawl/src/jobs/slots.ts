@@ -131,7 +131,7 @@ export class Slots {
     return kind.concurrency < concurrency || (kind.tx !== undefined && txMax < concurrency) || kind.crashes === 1
   }
 
-  /** How many of a limited kind may be claimed. What was held by a process that died counts as started, so where one crash is the limit none waits. */
+  /** How many of a limited kind may be claimed. Being held counts as started after a crash, so a kind with one crash allowed gets free slots only. */
   roomOf(kind: DefinedKind): number {
     const { concurrency, txMax } = this.#options
     const waiting = (isIt: (held: HeldJob) => boolean) => this.#buffer.reduce((count, held) => count + (isIt(held) ? 1 : 0), 0)

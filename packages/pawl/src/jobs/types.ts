@@ -36,7 +36,7 @@ export interface Job<Payload = unknown> {
   /** 1 for the first run. A crash counts here, and apart in `crashes`. */
   readonly attempt: number
   readonly crashes: number
-  /** Grows with every claim; every write of the result names it. */
+  /** New with every claim; every write of the result names it. */
   readonly fence: string
   /** The same for every attempt of this job, unique beyond this database: give it to the outside as the idempotency key. */
   readonly idempotencyKey: string
@@ -220,10 +220,11 @@ export interface WorkerOptions {
    * twice a second.
    */
   readonly beatMs?: number
-  /** The safety net below notifications. Default 2s. */
+  /** The longest wait between two looks for work, in case a notification is missed. Default 2s. */
   readonly pollMs?: number
   /** The longest a claimed job may wait in this process before it is given back. Default 10s. */
   readonly bufferMs?: number
+  /** How often progress is stored. Default 5s, and at most a third of the lease. */
   readonly touchMs?: number
   /** Connections for tx handlers. Default: the concurrency. */
   readonly handlerConnectionsMax?: number
@@ -271,7 +272,7 @@ export interface Metrics {
   readonly touches: number
   readonly conflicts: number
   readonly retries: number
-  /** Errors of the engine's own statements that no repetition mends: see the alert engine.failing. */
+  /** Errors of the engine's own statements and loops that no repetition mends: see the alert engine.failing. */
   readonly errors: number
   readonly claims: number
   readonly settles: number

@@ -201,6 +201,22 @@ test('[J3] the next look comes when a question has waited long enough', async ()
   expect(watch.lookInMs(500)).toBe(500)
 })
 
+test('[K2] a question is replaced only when 15 seconds old or from the future', async () => {
+  const silent = await openIncarnation(connection)
+  const question = (n: number) => `11111111-1111-4111-8111-11111111111${n}`
+  const ask = async (n: number) =>
+    (await connection.run(leaseStatements.ask, { workers: `{${silent.id}}`, question: question(n) })).length === 1
+  expect(await ask(1)).toBe(true)
+  await moveClock(db.pool, 10_000)
+  expect(await ask(2)).toBe(false)
+  expect(await row(silent)).toMatchObject({ asked_by: question(1) })
+  await moveClock(db.pool, 15_100)
+  expect(await ask(3)).toBe(true)
+  await moveClock(db.pool, 0)
+  expect(await ask(4)).toBe(true)
+  expect(await row(silent)).toMatchObject({ asked_by: question(4) })
+})
+
 test('[K15] a watcher that had trouble itself gives ten times as long to answer', async () => {
   const watch = await watcher()
   const silent = await openIncarnation(connection)

@@ -18,6 +18,7 @@ const promoteStatement = statement(import.meta.url, 'promote')
 const slowStatementMs = 500
 const troubleLastsMs = 10_000
 const batchMax = 1000
+/** Times k, as for all intervals here, so that all workers together look for jobs past their time limit about once a second. */
 const timeOutEveryMs = 2500
 const promoteEveryMsMin = 50
 const fullScanEveryMs = 10_000
@@ -102,6 +103,7 @@ export class Watch {
   /** Questions of this watch that are not answered yet. */
   readonly #asked = new Map<string, Question>()
   #looksLeft = 0
+  /** Every k-th look at the own row is a watch: half the number of open workers, at least 1. */
   #k = 1
   #found: Found | undefined
   #isSweeping = false

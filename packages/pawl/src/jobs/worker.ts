@@ -9,7 +9,7 @@ import { Connection, createPool, type Pool } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
-import { Failures } from '../kernel/failures.ts'
+import { Failures, type LoopWatch } from '../kernel/failures.ts'
 import { resolve } from '../kernel/options.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { ClaimLoop } from './claim-loop.ts'
@@ -39,7 +39,7 @@ const settlePatienceMs = 5000
 const postponeMs = 5000
 /** How long the last words of a process that ends by an error may take. */
 const lastWordsMs = 2000
-/** And how long of it they wait for a claim in progress. */
+/** The part of that time in which they wait for a claim in progress. */
 const lastClaimMs = 1000
 
 export interface WorkerCore {
@@ -121,6 +121,7 @@ export class Worker {
       ...this.#core,
       counts: this.#counts,
       engine: this.#engine,
+      failures: this.#failures,
       logger: config.logger,
       isSettled: (held) => this.#runner.isSettled(held),
     })
@@ -132,7 +133,7 @@ export class Worker {
       everyMs: config.hasSession ? this.#options.beatMs : this.#options.keeperMs,
       slots: this.#slots,
       onLost: (held, reason) => core.events.emit('job.lost', { tenant: held.tenant, id: held.id, kind: held.kind, reason }),
-      onTrouble: (error) => this.#ends.trouble(error),
+      loop: this.#ends.loop('lost jobs'),
     })
     this.#claims = this.#createClaimLoop()
     this.#incarnation = this.#createIncarnation()
@@ -174,10 +175,10 @@ export class Worker {
     this.#board.turn()
     this.#tick = setInterval(() => this.#onTick(), tickMs)
     const { signal } = this.#stopAll
-    const onTrouble = (error: unknown): void => this.#ends.trouble(error)
     const { queues, keepDays } = this.#options
+    const loop = (name: string): LoopWatch => this.#ends.loop(name)
     const watch = this.#failures
-    this.#maintaining = maintain({ database: this.#core.config.direct, queues, keepDays, signal, watch, onTrouble })
+    this.#maintaining = maintain({ database: this.#core.config.direct, queues, keepDays, signal, watch, loop })
     this.#claiming = this.#claims.run()
   }
 
@@ -263,7 +264,7 @@ export class Worker {
         this.#ends.refused(endings)
         this.#fireSettled()
       },
-      onTrouble: (error) => this.#ends.trouble(error),
+      loop: (name) => this.#ends.loop(name),
     })
   }
 
@@ -309,7 +310,7 @@ export class Worker {
       onIdle: (waiters) => this.#onIdle(waiters),
       onDecidingLeft: () => this.#core.events.emit('worker.deciding', {}),
       onPostponed: (held) => this.#release(held, postponeMs),
-      onTrouble: (error) => this.#ends.trouble(error),
+      loop: this.#ends.loop('claim'),
     })
   }
 
@@ -332,7 +333,7 @@ export class Worker {
       onKeeper: (message) => this.#onKeeper(message),
       onNotify: (channel, payload) => this.#onNotify(channel, payload),
       onConnect: () => this.#onConnect(),
-      onTrouble: (error) => this.#ends.trouble(error),
+      loop: (name) => this.#ends.loop(name),
     })
   }
 

@@ -165,7 +165,7 @@ test('[K3] the same incarnation claims its own ended row again: every write unde
   const [earlier] = await claim(1)
   const release = {
     ...identity(earlier!),
-    worker: worker.id,
+    holders: `{${worker.id}}`,
     outcomes: '{released}',
     delays_ms: '{0}',
     errors: '{null}',

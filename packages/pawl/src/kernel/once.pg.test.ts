@@ -141,6 +141,11 @@ test('an expired key is taken anew by exactly one of many, by the clock of the d
   expect(await late).toEqual({ isFirst: true, result: { by: 'late' } })
   for (const other of await Promise.all(others)) expect(other).toEqual({ isFirst: false, result: { by: 'late' } })
   expect(await effects()).toEqual(['first'])
+  // It is remembered as long as the first time.
+  await moveClock(db.pool, 120 * 60_000)
+  expect((await pay('early again', hour)).isFirst).toBe(false)
+  await moveClock(db.pool, 122 * 60_000)
+  expect((await pay('late again', hour)).isFirst).toBe(true)
 })
 
 test('of several that find a key expired at the same moment, exactly one takes it', async () => {

@@ -8,6 +8,7 @@ import { describeError, isPawlError } from '../errors.ts'
 import { type LogRead, readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
@@ -32,6 +33,7 @@ export class LogLoop {
   readonly cursor: HeldCursor
   readonly #definition: DefinedLog | DefinedState
   readonly #world: World
+  readonly #loop: LoopWatch
   readonly #applier: Applier
   readonly #replay: Replay
   readonly #wakeup = new Wakeup()
@@ -51,6 +53,7 @@ export class LogLoop {
     this.cursor = cursor
     this.#definition = definition
     this.#world = world
+    this.#loop = world.loop(`projection ${definition.name}`)
     this.#applier = new Applier(cursor, definition, world)
     this.#replay = new Replay(cursor, this.#applier, world)
     this.#lookedTo = cursor.place.position
@@ -89,11 +92,12 @@ export class LogLoop {
         isChecked = true
         const hasMore = await this.#turn()
         failed = 0
+        if (this.#conflicts === 0) this.#loop.succeeded()
         if (!hasMore && !this.#isOver()) await this.#wait()
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
         if (isPawlError(error, 'PAWL_LOG_GAP')) await this.#latch(error.message)
-        else this.#world.onTrouble(error)
+        else this.#loop.failed(error)
         isChecked = false
         this.#forgetPages()
         await this.#pause(engineBackoffMs(error, ++failed))
@@ -291,7 +295,7 @@ export class LogLoop {
 
   async #again(error: unknown): Promise<false> {
     this.#conflicts++
-    this.#world.onTrouble(error)
+    this.#loop.failed(error)
     await this.#pause(engineBackoffMs(error, this.#conflicts))
     return false
   }

@@ -69,13 +69,15 @@ export class Refreshers {
   async #loop(definition: DefinedState): Promise<void> {
     const wakeup = new Wakeup()
     this.#wakeups.add(wakeup)
+    const loop = this.#world.loop(`refreshes of ${definition.name}`)
     for (let failed = 0; !this.#stop.signal.aborted; ) {
       try {
         const outcome = await solitude.run(() => this.#refreshOne(definition))
         failed = 0
+        loop.succeeded()
         if (outcome === undefined || outcome === 'nothing') await wakeup.wait(pollMs)
       } catch (error) {
-        this.#world.onTrouble(error)
+        loop.failed(error)
         await wakeup.wait(engineBackoffMs(error, ++failed))
       }
     }

@@ -75,6 +75,7 @@ export class Replay {
     }
     const { effectsAfter } = this.#cursor
     let isFree = false
+    const loop = this.#world.loop(`parked keys of ${this.#cursor.definition.name}`)
     const end = await runFenced(this.#world, this.#cursor, {
       to: undefined,
       what: `${this.#cursor.definition.name} at parked event ${next.position}`,
@@ -91,9 +92,10 @@ export class Replay {
       },
     })
     if (end.type === 'failed') await this.#repark(next, end.error)
-    else if (end.type === 'again') this.#world.onTrouble(end.error)
+    else if (end.type === 'again') loop.failed(end.error)
     else if (end.type === 'committed' && isFree)
       this.#world.events.emit('projection.unparked', { name: this.#cursor.definition.name, key: next.key })
+    if (end.type === 'committed') loop.succeeded()
     return end.type === 'committed'
   }
 

@@ -12,7 +12,7 @@ import { Incarnation } from '../jobs/incarnation.ts'
 import { Board } from '../jobs/keeper.ts'
 import { assertMigrated } from '../jobs/start-checks.ts'
 import type { Events } from '../kernel/events.ts'
-import { Failures } from '../kernel/failures.ts'
+import { Failures, isLasting, type LoopWatch } from '../kernel/failures.ts'
 import { solitude } from '../kernel/solitude.ts'
 import type { Defined } from './definition.ts'
 import { kindOf } from './definition.ts'
@@ -94,7 +94,7 @@ export class ProjectionRunner {
       worker: () => this.#incarnation.id,
       onTicking: (connection) => this.#holds.readAhead(connection),
       onHead: () => this.#holds.wake(),
-      onTrouble: world.onTrouble,
+      loop: world.loop('positions'),
     })
     this.#incarnation = this.#createIncarnation()
   }
@@ -142,7 +142,7 @@ export class ProjectionRunner {
       keepDays: this.#options.keepDays,
       signal: this.#stopAll.signal,
       watch: this.#watch,
-      onTrouble: this.#world.onTrouble,
+      loop: this.#world.loop('event maintenance'),
     })
     this.#loops = [this.#pump.run(), this.#holds.run(this.#options.lookMs), this.#refreshers.run(), maintenance]
   }
@@ -192,10 +192,25 @@ export class ProjectionRunner {
       events,
       installation: () => this.#installation,
       onRefreshable: () => this.#refreshers.wake(),
-      onTrouble: (error) => {
-        if (!this.#stopAll.signal.aborted) config.logger.warn({ error: String(error) }, 'a runner met trouble; it tries again')
+      loop: (name) => this.#loop(name),
+      onTrouble: (error) => this.#trouble(error),
+    }
+  }
+
+  #loop(name: string): LoopWatch {
+    const { succeeded, failed } = this.#watch.loop(name, this.#engine)
+    return {
+      succeeded,
+      failed: (error) => {
+        failed(error)
+        if (!isLasting(error)) this.#trouble(error)
       },
     }
+  }
+
+  #trouble(error: unknown): void {
+    if (!this.#stopAll.signal.aborted)
+      this.#core.config.logger.warn({ error: String(error) }, 'a runner met trouble; it tries again')
   }
 
   #createIncarnation(): Incarnation {
@@ -237,7 +252,7 @@ export class ProjectionRunner {
       },
       onNotify: () => this.#pump.wake(),
       onConnect: () => this.#pump.wake(),
-      onTrouble: (error) => config.logger.warn({ error: String(error) }, 'a runner met trouble; it tries again'),
+      loop: this.#world.loop,
     })
   }
 }

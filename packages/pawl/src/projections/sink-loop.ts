@@ -6,6 +6,7 @@ import { isPawlError, PawlError } from '../errors.ts'
 import { type LogRead, readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
@@ -34,6 +35,7 @@ export class SinkLoop {
   readonly cursor: HeldCursor
   readonly #definition: DefinedSink
   readonly #world: World
+  readonly #loop: LoopWatch
   readonly #acks: Acks
   readonly #keys = new SinkKeys()
   readonly #store: SinkStore
@@ -57,6 +59,7 @@ export class SinkLoop {
     this.cursor = cursor
     this.#definition = definition
     this.#world = world
+    this.#loop = world.loop(`sink ${definition.name}`)
     this.#acks = new Acks(cursor.place, cursor.done)
     this.#store = new SinkStore(cursor, this.#acks, world, {
       onState: (state) => this.#heard(state),
@@ -97,6 +100,7 @@ export class SinkLoop {
       try {
         await this.#turn()
         failed = 0
+        this.#loop.succeeded()
         await this.#wakeup.wait(this.#isPaused || this.#store.hasParked ? unparkEveryMs : 5000)
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) {
@@ -104,7 +108,7 @@ export class SinkLoop {
           throw error
         }
         if (isPawlError(error, 'PAWL_LOG_GAP')) await this.#latch(error.message)
-        else this.#world.onTrouble(error)
+        else this.#loop.failed(error)
         await this.#pause(engineBackoffMs(error, ++failed))
       }
     }
@@ -137,7 +141,7 @@ export class SinkLoop {
         return
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
-        this.#world.onTrouble(error)
+        this.#loop.failed(error)
         await this.#pause(engineBackoffMs(error, tried))
       }
     }
@@ -360,11 +364,13 @@ export class SinkLoop {
 
   /** Until it is stored, or this loop is over: then the last store of `run` is the one that counts. */
   async #flush(): Promise<void> {
+    const loop = this.#world.loop(`store of sink ${this.#definition.name}`)
     for (let tried = 1; this.#failure === undefined; tried++) {
       this.#isStoring = true
       try {
         await this.#store.flush()
         this.#isStoring = false
+        loop.succeeded()
         if (probe.on) await probe.hit('projections.sink.flushed', this.cursor)
         this.#wakeup.fire()
         return
@@ -374,7 +380,7 @@ export class SinkLoop {
           this.cursor.lose(error)
           return
         }
-        this.#world.onTrouble(error)
+        loop.failed(error)
         if (this.#isOver()) return
         await this.#pause(engineBackoffMs(error, tried))
       }

@@ -1,7 +1,7 @@
--- Removes what is past its keep: expired once keys, old evidence, long closed workers, resolved alerts, and sleepers whose worker was
--- closed at the very moment when it lay down. At most :limit of each. A closed worker that holds something although it was found to hold
+-- Removes what is past its keep: expired once keys, old evidence, long closed workers, resolved alerts, at most :limit of each; and all
+-- sleepers whose worker is closed (it lay down at that very moment). A closed worker that holds something although it was found to hold
 -- nothing (the clock was set forward in between) is shown to the sweeps again.
--- Locks: those rows, SKIP LOCKED.
+-- Locks: those rows; once keys, workers and alerts with SKIP LOCKED.
 -- Plan: once_expiry and primary keys.
 -- One row: how many rows went.
 with expired as (

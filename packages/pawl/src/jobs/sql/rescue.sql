@@ -46,7 +46,8 @@ recorded as (
 ),
 alerted as (
   insert into pawl.alert as a (tenant, code, subject, message, count)
-  select o.tenant, 'job.dead', o.kind, format('%s job(s) of kind %s are dead; the last is %s: %s', count(*), o.kind, max(o.id), max(o.last_error)), count(*)
+  select o.tenant, 'job.dead', o.kind, format('%s job(s) of kind %s are dead; the last is %s: %s', count(*), o.kind, max(o.id),
+    (array_agg(o.last_error order by o.id desc))[1]), count(*)
   from changed o
   where o.state = 'dead'
   group by o.tenant, o.kind

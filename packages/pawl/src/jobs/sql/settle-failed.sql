@@ -4,9 +4,9 @@
 -- Rows: every accepted job with its state, among them what this very fence ended so before (the answer to that commit was lost; a
 -- rescuer's record of the same fence says 'crashed'; a snooze and a release leave no record). A job that is missing here was refused.
 with given as materialized (
-  select g.tenant, g.id, g.fence, g.outcome, g.delay_ms, g.error, g.ran_ms
-  from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[], :outcomes::text[], :delays_ms::bigint[], :errors::text[], :ran_ms::integer[])
-    as g(tenant, id, fence, outcome, delay_ms, error, ran_ms)
+  select g.tenant, g.id, g.fence, g.holder, g.outcome, g.delay_ms, g.error, g.ran_ms
+  from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[], :holders::integer[], :outcomes::text[], :delays_ms::bigint[],
+    :errors::text[], :ran_ms::integer[]) as g(tenant, id, fence, holder, outcome, delay_ms, error, ran_ms)
   order by g.tenant, g.id
 ),
 clock as materialized (
@@ -38,7 +38,7 @@ changed as (
   where j.tenant = any (array[g.tenant])
     and j.id = g.id
     and j.fence = g.fence
-  returning j.tenant, j.id, j.kind, j.queue, j.state, j.attempt, j.run_at, g.fence, g.outcome, g.error, g.ran_ms, c.now,
+  returning j.tenant, j.id, j.kind, j.queue, j.state, j.attempt, j.run_at, g.fence, g.holder, g.outcome, g.error, g.ran_ms, c.now,
     case
       when j.state = 'dead' then 'job.dead'
       when g.outcome = 'timed out' then 'job.timed-out'
@@ -47,20 +47,22 @@ changed as (
 ),
 recorded as (
   insert into pawl.job_attempt (job_id, fence, ended_at, ran_ms, holder, attempt, tenant, kind, outcome, error)
-  select o.id, o.fence, o.now, o.ran_ms, :worker::integer, o.attempt, o.tenant, o.kind, o.outcome, o.error
+  select o.id, o.fence, o.now, o.ran_ms, o.holder, o.attempt, o.tenant, o.kind, o.outcome, o.error
   from changed o
   where o.outcome not in ('released', 'snoozed')
 ),
 alerted as (
   insert into pawl.alert as a (tenant, code, subject, message, count)
   select o.tenant, o.alert, o.kind,
-    format('%s job(s) of kind %s %s; the last is %s: %s', count(*), o.kind,
+    format('%s job(s) of kind %s %s; the last is %s%s', count(*), o.kind,
       case o.alert
         when 'job.dead' then 'are dead'
         when 'job.timed-out' then 'timed out'
         else 'must run alone, and ten times no process could empty itself for them'
       end,
-      max(o.id), left(coalesce(max(o.error), 'no error was recorded'), 1000)),
+      max(o.id),
+      -- One that could not run alone has not failed.
+      case when o.alert <> 'job.postponed' then ': ' || left(coalesce((array_agg(o.error order by o.id desc))[1], 'no error was recorded'), 1000) end),
     count(*)
   from changed o
   where o.alert is not null

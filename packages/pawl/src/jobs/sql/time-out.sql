@@ -1,5 +1,6 @@
 -- Takes jobs away that ran past their time limit: those of the given worker whose run_until was before :before, and the given ones, which its
--- keeper saw to be overdue while its own main thread was blocked. Counted as an attempt; retried with the default backoff, or dead.
+-- keeper saw to be overdue while its own main thread was blocked. Counted as an attempt; dead, or retried with the default backoff: the
+-- kind's own is not known here.
 -- Locks: those job rows, SKIP LOCKED.
 -- Plan: job_held, then a TID scan. :after starts it behind entries that vacuum cannot remove yet. A test of the state beside a ctid would let the
 -- planner walk job_held from end to end.
@@ -14,7 +15,7 @@ blocking as materialized (
     and k.holder = :worker::integer
 ),
 overdue as materialized (
-  select j.ctid, j.fence, j.holder, least(3600, power(2, least(j.attempt, 16))) * random() * interval '1 second' as delay
+  select j.ctid, j.fence, j.holder, least(3600, power(2, least(j.attempt - j.crashes - 1, 16))) * random() * interval '1 second' as delay
   from pawl.job j
   where j.ctid = any (array(
       (

@@ -10,12 +10,13 @@ with open as materialized (
 ),
 j as materialized (
   select x.id, x.state, x.kind, x.queue, x.run_at, x.due, x.attempt, x.crashes, x.snoozes, x.suspect,
-    x.suspect and x.crashes - x.excused >= coalesce(x.max_crashes, 3) - 1 as is_deciding, x.last_error, x.holder, null::timestamptz as finished_at
+    x.suspect and x.crashes - x.excused >= coalesce(x.max_crashes, 3) - 1 as is_deciding, x.last_error, x.holder, null::timestamptz as finished_at,
+    x.postponed
   from pawl.job x
   where x.tenant = :tenant::text
     and x.id = :id::bigint
   union all
-  select h.id, h.outcome, h.kind, h.queue, null, null, h.attempt, h.crashes, 0, false, false, h.reason, h.holder, h.finished_at
+  select h.id, h.outcome, h.kind, h.queue, null, null, h.attempt, h.crashes, 0, false, false, h.reason, h.holder, h.finished_at, 0
   from pawl.job_history h
   where h.tenant = :tenant::text
     and h.id = :id::bigint
@@ -45,7 +46,8 @@ select j.state, j.kind, j.queue, j.run_at, j.attempt, j.crashes, j.snoozes, j.su
         and (a.due, a.id) < (j.due, j.id)
       limit 1000
     ) before
-  ) as ahead
+  ) as ahead,
+  j.postponed
 from j
 left join pawl.worker w on w.tenant = '' and w.id = j.holder
 left join pawl.worker_process p on p.tenant = '' and p.id = j.holder
