@@ -6,6 +6,7 @@ import { createDatabase, deferred, type TestDatabase, until } from '../../test/s
 import { type Cut, FaultProxy } from '../../test/support/fault-proxy.ts'
 import { classify } from './classify.ts'
 import { createPool } from './driver.ts'
+import { StatementNames } from './statement.ts'
 import { OwnTransaction } from './transaction.ts'
 
 let db: TestDatabase
@@ -292,15 +293,15 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
   })
 })
 
-describe('a COMMIT that answers ROLLBACK', () => {
-  const options = () => ({
-    url: db.url,
-    pooler: 'none' as const,
-    connectTimeoutMs: 5000,
-    queryTimeoutMs: 10_000,
-    applicationName: 'pawl',
-  })
+const options = () => ({
+  url: db.url,
+  pooler: 'none' as const,
+  connectTimeoutMs: 5000,
+  queryTimeoutMs: 10_000,
+  applicationName: 'pawl',
+})
 
+describe('a COMMIT that answers ROLLBACK', () => {
   test('[K7] is a failure although no statement that was awaited failed', async () => {
     const pool = createPool(options(), 'handler', 1)
     const tx = new OwnTransaction(await pool.connect())
@@ -408,4 +409,32 @@ describe('a transaction whose commit was never sent', () => {
     tx.release()
     await pool.end()
   })
+})
+
+test('a session prepares begin, commit and reset once, also after a refused completion', async () => {
+  const pool = createPool(options(), 'handler', 1)
+  const names = new StatementNames()
+  const client = await pool.connect()
+  const reset = 'select pawl.reset_session(true)'
+  const work = async (last: string) => {
+    const tx = new OwnTransaction(client, { names, reset })
+    await tx.query('insert into effect values ($1)', [1])
+    await tx.commitWith(last, [1]).finally(() => tx.rollback())
+  }
+  const refused = work('select pawl.raise_lease_lost($1::text, 7, 7)')
+  await expect(refused).rejects.toMatchObject({ code: 'PW001' })
+  await work('select $1::integer')
+  await work('select $1::integer')
+  expect(await count('effect')).toBe(2)
+  const { rows } = await client.query('select statement from pg_prepared_statements where name = $1 || statement order by 1', [
+    'pawl ',
+  ])
+  expect(rows.map(({ statement }) => statement)).toEqual(['begin isolation level read committed', 'commit', reset])
+  const empty = new OwnTransaction(client, { names, reset: 'select 1 / 0' })
+  // Its handler has sent nothing, so there is nothing to reset.
+  await empty.commitWith('insert into effect values ($1)', [2])
+  empty.release()
+  expect(pool.idleCount).toBe(1)
+  expect(await count('effect')).toBe(3)
+  await pool.end()
 })

@@ -11,12 +11,11 @@ import {
   type PoolClient,
   type QueryConfig,
   type QueryResult,
-  type Reset,
   runJoined,
   sessionIdOf,
   withReason,
 } from './driver.ts'
-import type { StatementNames } from './statement.ts'
+import type { Parameter, StatementNames } from './statement.ts'
 
 export interface OwnTransactionOptions {
   /** Gives names to what is sent often; not behind a transaction pooler. */
@@ -28,7 +27,7 @@ export interface OwnTransactionOptions {
   /** How long the answer to a begin, commit or rollback may take, where the connection allows a handler's statements any time. */
   readonly answerMs?: number | undefined
   /** Sent after the end of a transaction that a handler had in its hands, in the same round trip. */
-  readonly reset?: Reset | undefined
+  readonly reset?: string | undefined
 }
 
 const begin = 'begin isolation level read committed'
@@ -39,7 +38,7 @@ export class OwnTransaction implements Tx {
   readonly #names: StatementNames | undefined
   readonly #statementMs: number | undefined
   readonly #answerMs: number | undefined
-  readonly #reset: Reset | undefined
+  readonly #reset: string | undefined
   #begun: Promise<unknown> | undefined
   #isOpen = true
   /** Why it was abandoned. */
@@ -107,14 +106,16 @@ export class OwnTransaction implements Tx {
   }
 
   /** Sends the last statement, prepared under a name if it has one, and the commit together. Rejects unless the commit happened. */
-  async commitWith(text: string, values: readonly unknown[], name?: string): Promise<void> {
+  async commitWith(text: string, values: readonly Parameter[], name?: string): Promise<void> {
     this.#isOpen = false
     try {
       const query = { ...this.#prepared(text, values, name), query_timeout: this.#answerMs ?? this.#statementMs }
       await runJoined(this.#client, query, {
         begin: this.#begun ? undefined : begin,
         commits: true,
-        reset: this.#reset,
+        // A handler that sent nothing has left nothing.
+        reset: this.#begun ? this.#reset : undefined,
+        isNamed: this.#names !== undefined,
         onUnclean: () => {
           this.#isBroken = true
         },
@@ -137,7 +138,7 @@ export class OwnTransaction implements Tx {
   async rollback(): Promise<void> {
     this.#isOpen = false
     if (this.#begun === undefined || this.#isReleased) return
-    const { error } = await this.#answer(this.#reset === undefined ? 'rollback' : `rollback; ${this.#reset.text}`)
+    const { error } = await this.#answer(this.#reset === undefined ? 'rollback' : `rollback; ${this.#reset}`)
     if (error !== undefined) this.#isBroken = true
   }
 
@@ -166,7 +167,7 @@ export class OwnTransaction implements Tx {
     if (this.#begun !== undefined) return this.#client.query(query)
     // What the handler sends at once leaves in the same packet.
     process.nextTick(cork(this.#client))
-    const answer = runJoined(this.#client, query, { begin })
+    const answer = runJoined(this.#client, query, { begin, isNamed: this.#names !== undefined })
     this.#begun = answer
     return answer
   }

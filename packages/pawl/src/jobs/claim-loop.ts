@@ -188,7 +188,7 @@ export class ClaimLoop {
       return this.#expect()
     }
     let waitMs = hasRoom ? await sleep.idle(worker.id) : pollMs
-    if (this.#areSuspectsLeft || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
+    if (this.#areSuspectsLeft || this.#areSuspectsNews || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
     // Not everything is notified, and a job that ends is no notification: once in pollMs we look for ourselves.
     const expectAtMs = Math.min(this.#expectedMs + pollMs, monotonicMs() + Math.min(waitMs, fetcher.nextScanInMs))
     const leftMs = expectAtMs - monotonicMs()
@@ -323,8 +323,7 @@ export class ClaimLoop {
   }
 
   #isSuspectLookDue(): boolean {
-    const { sleep } = this.#options
-    if (this.#areSuspectsNews && (!sleep.isBusy || this.#held() === 0)) return true
+    if (this.#areSuspectsNews && this.#held() === 0) return true
     if (this.#areSuspectsLeft && !this.#wasInVain && this.#suspectRoom() > 0) return true
     return (this.#areSuspectsLeft || this.#areSuspectsNews) && monotonicMs() - this.#suspectsMs >= suspectsEveryMs
   }

@@ -292,7 +292,7 @@ test('[J32] headers count as payloads do, and arrive as they were given', async 
   await pawl.jobs.enqueueMany('work', [1, 2, 3], { headers })
   const rows = await claim(10)
   expect(rows.map((row) => row.bytes > 900_000)).toEqual([true, true, true])
-  expect(rows.map((row) => row.headers)).toEqual([headers, headers, headers])
+  expect(rows.map((row) => JSON.parse(row.headers!))).toEqual([headers, headers, headers])
   expect(fetcher.rowsIn(9_000_000)).toBe(9)
 })
 

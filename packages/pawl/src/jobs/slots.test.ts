@@ -93,24 +93,6 @@ test('a job that waited half of the buffer time is given back', async () => {
   expect(released).toEqual(['2'])
 })
 
-test('after a job was given back only free slots count for a second', async () => {
-  const slots = createSlots()
-  slots.add([job('1', work)])
-  nowMs++
-  await end('1')
-  expect(slots.startsWithin(500)).toBe(500)
-  slots.add([job('2', work), job('3', work)])
-  // One that runs a thousand times as long as those before it starts nothing soon.
-  nowMs += 1000
-  slots.tick(nowMs)
-  expect(released).toEqual(['3'])
-  await end('2')
-  nowMs += 999
-  expect(slots.startsWithin(500)).toBe(0)
-  nowMs += 1
-  expect(slots.startsWithin(500)).toBeGreaterThan(0)
-})
-
 test('a job whose shared transaction failed is not given back', async () => {
   const shared = deferred<SharedEnd>()
   const slots = createSlots({ runShared: () => shared.promise })
