@@ -66,7 +66,7 @@ async function comeBack({ holder, job }: Held): Promise<void> {
 const counted = async () => (await db.query('select crashes, excused from pawl.job'))[0]
 const outcomes = async () => (await db.pawl().jobs.attempts(id)).map(({ outcome }) => outcome)
 
-test('[K2] a process that was cut off and lives excuses the crash of its job, once', async () => {
+test('[K15] a process that was cut off and lives excuses the crash of its job, once', async () => {
   const held = await cutOff()
   expect(await counted()).toEqual({ crashes: 1, excused: 0 })
   for (let times = 0; times < 3; times++) await comeBack(held)
@@ -78,7 +78,7 @@ test('[K2] a process that was cut off and lives excuses the crash of its job, on
   })
 })
 
-test('[K2] ten cuts of its processes leave a job alive, and the next death counts as the first', async () => {
+test('[K15] ten cuts of its processes leave a job alive, and the next death counts as the first', async () => {
   for (let cut = 1; cut <= 10; cut++) {
     await comeBack(await cutOff())
     expect(await counted()).toEqual({ crashes: cut, excused: cut })
@@ -87,7 +87,7 @@ test('[K2] ten cuts of its processes leave a job alive, and the next death count
   expect(await db.query('select state, crashes - excused as counted from pawl.job')).toEqual([{ state: 'ready', counted: 1 }])
 })
 
-test('[K2] an excuse leaves the next holder its fence, its state and its revision', async () => {
+test('[K15] an excuse leaves the next holder its fence, its state and its revision', async () => {
   const held = await cutOff()
   const next = await claim()
   const columns = 'select state, holder, fence, revision, attempt, run_until from pawl.job'
@@ -101,7 +101,7 @@ test('[K2] an excuse leaves the next holder its fence, its state and its revisio
 })
 
 test.each(['stopped', 'blocked past a time limit'])(
-  '[K2] an incarnation that was closed as %s excuses nothing',
+  '[K15] an incarnation that was closed as %s excuses nothing',
   async (reason) => {
     const held = await cutOff(kind, reason)
     const before = await counted()
@@ -110,7 +110,7 @@ test.each(['stopped', 'blocked past a time limit'])(
   },
 )
 
-test('[K2] what an orderly end has excused is not excused again: a death after it counts', async () => {
+test('[K15] what an orderly end has excused is not excused again: a death after it counts', async () => {
   const held = await cutOff()
   const next = await claim()
   const end = { worker: next.holder.id, tenants: '{""}', ids: `{${id}}`, fences: `{${next.job.fence}}`, ran_ms: '{1}' }
@@ -121,7 +121,7 @@ test('[K2] what an orderly end has excused is not excused again: a death after i
   expect(await outcomes()).toEqual(['interrupted', 'failed', 'crashed'])
 })
 
-test('[K2] a crash that is counted only after the process came back is excused too, and so is that of a locked job', async () => {
+test('[K15] a crash that is counted only after the process came back is excused too, and so is that of a locked job', async () => {
   const held = await claim()
   await close(held)
   const back = comeBack(held)
@@ -151,7 +151,7 @@ test('[J3] a job that a cut made dead stays dead, and says that its process live
   expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'ready', suspect: false })
 })
 
-test('[K2] a job that was done elsewhere has no crash on record for a process that lives', async () => {
+test('[K15] a job that was done elsewhere has no crash on record for a process that lives', async () => {
   const held = await cutOff()
   await db.pawl().jobs.cancel(id)
   await comeBack(held)
