@@ -32,7 +32,7 @@ export interface IncarnationOptions {
   readonly engine: Connection
   readonly signal: AbortSignal
   readonly onOpened: (id: number) => void
-  readonly onLost: (id: number) => void
+  readonly onLost: (holder: Holder) => void
   readonly onKeeper: (message: Exclude<KeeperMessage, { type: 'ready' | 'lost' }>) => void
   readonly onNotify: (channel: string, payload: string) => void
   /** Notifications may have been missed. */
@@ -117,9 +117,10 @@ export class Incarnation {
   }
 
   #lost(id: number): void {
-    if (this.#holder?.id !== id) return
+    const holder = this.#holder
+    if (holder?.id !== id) return
     this.#holder = undefined
-    this.#options.onLost(id)
+    this.#options.onLost(holder)
     if (!this.#isReopening) void this.#reopen()
   }
 

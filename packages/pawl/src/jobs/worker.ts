@@ -10,11 +10,13 @@ import { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
 import { Failures, type LoopWatch } from '../kernel/failures.ts'
+import type { Holder } from '../kernel/lease.ts'
 import { resolve } from '../kernel/options.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { ClaimLoop } from './claim-loop.ts'
 import { Counts } from './counts.ts'
 import { Ends } from './ends.ts'
+import { excuse, type JobKey } from './excuse.ts'
 import { Fetcher } from './fetcher.ts'
 import type { HeldJob } from './held.ts'
 import { Incarnation, type IncarnationOptions } from './incarnation.ts'
@@ -39,7 +41,9 @@ const settlePatienceMs = 5000
 const postponeMs = 5000
 /** How long the last words of a process that ends by an error may take. */
 const lastWordsMs = 2000
-/** The part of that time in which they wait for a claim in progress. */
+/** How many jobs are remembered that were found to be taken over, each by itself. */
+const takenOverMax = 1000
+/** The part of lastWordsMs in which they wait for a claim in progress. */
 const lastClaimMs = 1000
 
 export interface WorkerCore {
@@ -69,6 +73,8 @@ export class Worker {
   readonly #board: Board
   readonly #incarnation: Incarnation
   readonly #lost: LostJobs
+  /** Jobs of this incarnation that were taken over, found before the keeper says that the incarnation is closed. */
+  readonly #takenOver: JobKey[] = []
   readonly #idleWaiters = new Set<() => void>()
   #installation = ''
   #claiming: Promise<void> | undefined
@@ -132,7 +138,10 @@ export class Worker {
       // With a session a cancel is notified.
       everyMs: config.hasSession ? this.#options.beatMs : this.#options.keeperMs,
       slots: this.#slots,
-      onLost: (held, reason) => core.events.emit('job.lost', { tenant: held.tenant, id: held.id, kind: held.kind, reason }),
+      onLost: (held, reason) => {
+        if (reason !== 'cancelled') this.#noteTakenOver(held)
+        core.events.emit('job.lost', { tenant: held.tenant, id: held.id, kind: held.kind, reason })
+      },
       loop: this.#ends.loop('lost jobs'),
     })
     this.#claims = this.#createClaimLoop()
@@ -244,7 +253,10 @@ export class Worker {
       onTouch: () => {
         this.#counts.touches++
       },
-      onRefused: (held, what) => this.#ends.keepEvidence(held, what),
+      onRefused: (held, what) => {
+        this.#noteTakenOver(held)
+        this.#ends.keepEvidence(held, what)
+      },
     })
   }
 
@@ -261,6 +273,7 @@ export class Worker {
         this.#fireSettled()
       },
       onRefused: (endings) => {
+        for (const { held } of endings) this.#noteTakenOver(held)
         this.#ends.refused(endings)
         this.#fireSettled()
       },
@@ -329,7 +342,7 @@ export class Worker {
         this.#sleep.reset()
         events.emit('worker.opened', { worker })
       },
-      onLost: (worker) => this.#onLost(worker),
+      onLost: (holder) => this.#onLost(holder),
       onKeeper: (message) => this.#onKeeper(message),
       onNotify: (channel, payload) => this.#onNotify(channel, payload),
       onConnect: () => this.#onConnect(),
@@ -476,10 +489,21 @@ export class Worker {
   }
 
   /** Signals abort; whatever finishes may still settle under its fence. */
-  #onLost(worker: number): void {
+  #onLost(holder: Holder): void {
+    const { id: worker } = holder
     this.#core.events.emit('worker.lost', { worker })
     this.#core.config.logger.warn({ worker }, 'this worker lost its lease; it starts anew under another')
+    const held = [...this.#slots.heldJobs(), ...this.#settler.heldJobs()].filter((job) => job.worker === worker)
     this.#slots.lose(worker)
+    const onTrouble = (error: unknown): void => this.#ends.trouble(error)
+    const jobs = [...held, ...this.#takenOver.splice(0)]
+    void excuse(holder, jobs, { connection: this.#engine, signal: this.#stopAll.signal, onTrouble })
+  }
+
+  #noteTakenOver({ tenant, id, fence, worker }: HeldJob): void {
+    if (worker !== this.#incarnation.id) return
+    this.#takenOver.push({ tenant, id, fence })
+    if (this.#takenOver.length > takenOverMax) this.#takenOver.shift()
   }
 
   #onKeeper(message: Parameters<IncarnationOptions['onKeeper']>[0]): void {

@@ -237,7 +237,7 @@ export class ProjectionRunner {
         this.#pump.reset()
         this.#holds.look()
       },
-      onLost: (worker) => {
+      onLost: ({ id: worker }) => {
         config.logger.warn({ worker }, 'this runner lost its lease; it starts anew under another')
         this.#holds.lose(worker)
       },
