@@ -8,6 +8,7 @@ import type { LoopWatch } from '../kernel/failures.ts'
 import type { Holder } from '../kernel/lease.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import type { Wakeup } from '../kernel/signal.ts'
+import { type Ask, solitude } from '../kernel/solitude.ts'
 import type { Counts } from './counts.ts'
 import { type Deciding, drainMs, type Fetcher } from './fetcher.ts'
 import { type ClaimedRow, HeldJob, leaseLost } from './held.ts'
@@ -95,6 +96,9 @@ export class ClaimLoop {
   /** Suspects go first again when so many others have started. */
   #suspectsFrom = 0
   #decidingMs = 0
+  #ask: Ask | undefined
+  /** The last deciding run kept cursors out. */
+  #hasKeptOut = false
 
   constructor(options: ClaimLoopOptions) {
     this.#options = options
@@ -332,7 +336,8 @@ export class ClaimLoop {
     const limit = isOnly ? 0 : Math.max(0, this.#suspectRoom())
     const kinds = this.#kinds.map((kind) => ({ kind, room: slots.isLimited(kind) ? slots.roomOf(kind) : concurrency }))
     this.#suspectsMs = monotonicMs()
-    const deciding = this.#suspectsMs < this.#decidingMs && this.#held() > 0 ? 'leave' : this.#options.deciding
+    const isPause = this.#suspectsMs < this.#decidingMs && (this.#held() > 0 || solitude.isBusy || this.#hasKeptOut)
+    const deciding = isPause ? 'leave' : this.#options.deciding
     const found = await fetcher.claimSuspects(worker, this.#queues, kinds, { limit, deciding })
     if (this.#options.worker() !== worker) return false
     this.#areSuspectsNews = news !== this.#news
@@ -380,23 +385,43 @@ export class ClaimLoop {
     const startedMs = monotonicMs()
     const goesOn = () => !signal.aborted && this.#options.worker() === worker
     slots.empty(held)
-    while (goesOn() && held.lost === undefined && this.#held() > 0) {
-      const leftMs = startedMs + drainMs - monotonicMs()
-      if (leftMs <= 0) {
-        this.#decidingMs = monotonicMs() + drainPauseMs
-        if (slots.dropAlone()) this.#options.onPostponed(held)
-        return
+    try {
+      while (goesOn() && held.lost === undefined && !this.#isAlone()) {
+        const leftMs = startedMs + drainMs - monotonicMs()
+        if (leftMs <= 0) {
+          this.#decidingMs = monotonicMs() + drainPauseMs
+          this.#hasKeptOut = false
+          if (slots.dropAlone()) this.#options.onPostponed(held)
+          return
+        }
+        await changed.wait(leftMs)
       }
-      await changed.wait(leftMs)
+      if (!goesOn() || held.lost !== undefined || !(await this.#mayStart(worker, held))) return
+      slots.startAlone()
+      // Its end is stored before anything else starts: otherwise the next crash would count against it.
+      while (goesOn() && (slots.running > 0 || settler.unsettled > 0)) await changed.wait()
+      // Others have had to wait for this one; now they get as long.
+      this.#decidingMs = 2 * monotonicMs() - startedMs
+      this.#hasKeptOut = this.#ask?.hasKeptOut ?? false
+      this.#suspectsFrom = slots.starts + 1
+      this.#expect()
+    } finally {
+      // In a worker that stops the run may outlive this loop.
+      if (!signal.aborted) this.endSolitude()
     }
-    if (!goesOn() || held.lost !== undefined || !(await this.#mayStart(worker, held))) return
-    slots.startAlone()
-    // Its end is stored before anything else starts: otherwise the next crash would count against it.
-    while (goesOn() && (slots.running > 0 || settler.unsettled > 0)) await changed.wait()
-    // Others have had to wait for this one; now they get as long.
-    this.#decidingMs = 2 * monotonicMs() - startedMs
-    this.#suspectsFrom = slots.starts + 1
-    this.#expect()
+  }
+
+  /** Jobs end first, so that cursors wait only for the run itself. */
+  #isAlone(): boolean {
+    if (this.#held() > 0) return false
+    this.#ask ??= solitude.ask(() => this.#options.changed.fire())
+    return solitude.isGranted(this.#ask)
+  }
+
+  /** Called when no deciding run of this worker is in progress. */
+  endSolitude(): void {
+    if (this.#ask !== undefined) solitude.end(this.#ask)
+    this.#ask = undefined
   }
 
   /** Until then the job was only held: had this process died of another one, no crash would have been counted. */

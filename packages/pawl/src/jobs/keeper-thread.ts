@@ -156,19 +156,40 @@ async function closeBlocked(mine: Holder): Promise<void> {
   }
 }
 
+const sayEveryMs = 60_000
+/** Which of the loops fail now, since when, and when that was last said. */
+const failing = new Set<() => Promise<void>>()
+let failingSinceMs = 0
+let saidMs = Number.NEGATIVE_INFINITY
+
+function say(error: unknown, work: () => Promise<void>): void {
+  const nowMs = monotonicMs()
+  if (failing.size === 0) failingSinceMs = nowMs
+  failing.add(work)
+  if (nowMs - saidMs < sayEveryMs) return
+  saidMs = nowMs
+  tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
+}
+
+function sayRecovered(work: () => Promise<void>): void {
+  if (!failing.delete(work) || failing.size > 0) return
+  tell({ type: 'recovered', awayMs: Math.round(monotonicMs() - failingSinceMs) })
+  saidMs = Number.NEGATIVE_INFINITY
+}
+
 /** Runs until the stop. After an error it is told and tried again sooner. */
 async function every(name: string, work: () => Promise<void>, wakeup: Wakeup, waitMs: () => number): Promise<void> {
   const loop = failures.loop(name, sweeps)
   for (let failed = 0; !isStopping; ) {
     try {
       await work()
+      if (failed > 0) sayRecovered(work)
       failed = 0
       loop.succeeded()
     } catch (error) {
       failed++
       loop.failed(error)
-      if (isRetryable(error))
-        tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
+      if (isRetryable(error)) say(error, work)
     }
     await wakeup.wait(failed === 0 ? waitMs() : Math.min(500, Math.max(50, engineBackoffMs(undefined, failed))))
   }
@@ -178,7 +199,7 @@ if (data.probeModule !== undefined) await import(data.probeModule)
 tell({ type: 'ready' })
 // Three loops, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
 await Promise.all([
-  every('look', look, looks, () => data.lookMs),
+  every('look', look, looks, () => watch.lookInMs(data.lookMs)),
   every(
     'sweep',
     () => watch.sweep(),

@@ -198,6 +198,23 @@ test('[K2] a question is replaced only when 15 seconds old or from the future', 
   expect(await row(silent)).toMatchObject({ asked_by: question(4) })
 })
 
+test('[J3] the next look comes when a question has waited long enough', async () => {
+  const watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell: () => undefined }, new Trouble())
+  const self = await openIncarnation(connection)
+  const silent = await openIncarnation(connection, { lookMs: 400 })
+  await endLeaseOf(silent)
+  expect(watch.lookInMs(500)).toBe(500)
+  await watch.look(connection, self)
+  await watch.sweep()
+  expect(watch.lookInMs(500)).toBe(500)
+  nowMs += 500
+  expect(watch.lookInMs(500)).toBe(300)
+  nowMs += 300
+  expect(watch.isTurn()).toBe(true)
+  // What kept it from closing may last.
+  expect(watch.lookInMs(500)).toBe(500)
+})
+
 test('[K15] a watcher that had trouble itself gives ten times as long to answer', async () => {
   const watch = await watcher()
   const silent = await openIncarnation(connection)

@@ -32,6 +32,12 @@ interface SilentWorker {
   readonly reason: string
 }
 
+interface Question {
+  readonly askedMs: number
+  /** How often those that it asked look. */
+  readonly lookMs: number
+}
+
 interface WatchRow {
   readonly is_turn: boolean
   readonly mine: 'open' | 'asked' | null
@@ -88,8 +94,8 @@ export class Watch {
   readonly #trouble: Trouble
   readonly #scheduled = new ScanStart()
   readonly #held = new ScanStart()
-  /** Questions of this watch that are not answered yet: when each was asked, and how often those that it asked look. */
-  readonly #asked = new Map<string, { readonly askedMs: number; readonly lookMs: number }>()
+  /** Questions of this watch that are not answered yet. */
+  readonly #asked = new Map<string, Question>()
   #looksLeft = 0
   /** Every k-th look at the own row is a watch: half the number of open workers, at least 1. */
   #k = 1
@@ -109,6 +115,12 @@ export class Watch {
     this.#looksLeft--
     if (this.#isSweeping) return false
     return this.#looksLeft <= 0 || [...this.#asked.keys()].some((question) => this.#isUnanswered(question))
+  }
+
+  /** Milliseconds until the next look: sooner than usual where a question will have waited long enough before. */
+  lookInMs(everyMs: number): number {
+    const ahead = [...this.#asked.values()].map((asked) => this.#answerLeftMs(asked)).filter((ms) => ms > 0)
+    return Math.min(everyMs, ...ahead)
   }
 
   /** Says how the own incarnation is, and keeps for the sweep what else it saw. */
@@ -182,12 +194,18 @@ export class Watch {
     if (closed.length === 0) return
     if (probe.on) await probe.hit('keeper.rescue.closed', closed)
     this.#options.tell({ type: 'closed', workers: closed })
-    await this.rescue(closed.map(({ id }) => id))
+    const workers = closed.map(({ id }) => id)
+    await this.#run(leaseStatements.endSessions, { workers: numbersLiteral(workers) })
+    await this.rescue(workers)
   }
 
   #isUnanswered(question: string): boolean {
     const asked = this.#asked.get(question)
-    return asked !== undefined && monotonicMs() - asked.askedMs >= answerWithinMs(asked.lookMs, this.#trouble.isRecent)
+    return asked !== undefined && this.#answerLeftMs(asked) <= 0
+  }
+
+  #answerLeftMs({ askedMs, lookMs }: Question): number {
+    return askedMs + answerWithinMs(lookMs, this.#trouble.isRecent) - monotonicMs()
   }
 
   #forgetAnswered(silent: readonly SilentWorker[]): void {

@@ -9,6 +9,7 @@ import { runInsideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
+import { solitude } from '../kernel/solitude.ts'
 import { HandlerContext, withTimeout } from './context.ts'
 import { type DefinedState, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
@@ -71,10 +72,10 @@ export class Refreshers {
     const loop = this.#world.loop(`refreshes of ${definition.name}`)
     for (let failed = 0; !this.#stop.signal.aborted; ) {
       try {
-        const outcome = await this.#refreshOne(definition)
+        const outcome = await solitude.run(() => this.#refreshOne(definition))
         failed = 0
         loop.succeeded()
-        if (outcome === 'nothing') await wakeup.wait(pollMs)
+        if (outcome === undefined || outcome === 'nothing') await wakeup.wait(pollMs)
       } catch (error) {
         loop.failed(error)
         await wakeup.wait(engineBackoffMs(error, ++failed))

@@ -7,6 +7,7 @@ import { readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
+import { solitude } from '../kernel/solitude.ts'
 import type { Applier } from './applier.ts'
 import type { HeldCursor } from './cursor.ts'
 import { messageOf, runFenced } from './fenced.ts'
@@ -59,7 +60,7 @@ export class Replay {
     if (!this.#applier.hasParked || monotonicMs() - this.#lookedMs < lookEveryMs) return false
     const keys = await nextUnparking(this.#world, this.#cursor)
     let hasWorked = false
-    for (const next of keys) hasWorked = (await this.#replayNext(next)) || hasWorked
+    for (const next of keys) hasWorked = (await solitude.run(() => this.#replayNext(next))) || hasWorked
     // While it goes well, the next event of the key is looked for at once.
     this.#lookedMs = hasWorked ? 0 : monotonicMs()
     return hasWorked

@@ -2,6 +2,7 @@
 // and stops the pieces: Incarnation is the identity with its lease, Pump gives positions, Holds takes and gives back cursors, and each held
 // cursor has a loop of its own.
 
+import { randomBytes } from 'node:crypto'
 import { atLeastDurable, type Config } from '../config.ts'
 import { Connection, createPool, type Pool } from '../db/driver.ts'
 import { StatementNames } from '../db/statement.ts'
@@ -12,6 +13,7 @@ import { Board } from '../jobs/keeper.ts'
 import { assertMigrated } from '../jobs/start-checks.ts'
 import type { Events } from '../kernel/events.ts'
 import { Failures, isLasting, type LoopWatch } from '../kernel/failures.ts'
+import { solitude } from '../kernel/solitude.ts'
 import type { Defined } from './definition.ts'
 import { kindOf } from './definition.ts'
 import { Holds } from './holds.ts'
@@ -37,6 +39,7 @@ export class ProjectionRunner {
   readonly #options: ResolvedRunnerOptions
   readonly #definitions: readonly Defined[]
   readonly #stopAll = new AbortController()
+  readonly #sessions = randomBytes(4).toString('hex')
   readonly #watch: Failures
   readonly #engine: Connection
   readonly #acquirer: Connection
@@ -52,6 +55,7 @@ export class ProjectionRunner {
   #loops: Promise<unknown>[] = []
   #turns: NodeJS.Timeout | undefined
   #offLocal: (() => void) | undefined
+  #offOpened: (() => void) | undefined
   #isStarted = false
   #stopped: Promise<void> | undefined
 
@@ -69,7 +73,7 @@ export class ProjectionRunner {
     // A taking that a crash of the server forgets would leave a holder that does not know it, so it is never less than durable.
     this.#acquirer = new Connection(config.database, 'acquire', { durability: atLeastDurable(config.durability), watch })
     this.#reader = new Connection(config.database, 'log', { watch })
-    this.#pool = createPool(config.database, 'handler', handlerConnectionsMax)
+    this.#pool = createPool(config.database, `handler ${this.#sessions}`, handlerConnectionsMax)
     this.#board = new Board(1024)
     const world = this.#createWorld()
     this.#world = world
@@ -121,6 +125,10 @@ export class ProjectionRunner {
     this.#board.turn()
     this.#turns = setInterval(() => this.#board.turn(), turnMs)
     this.#offLocal = this.#core.onLocal(() => this.#pump.wake())
+    this.#offOpened = solitude.onOpened(() => {
+      this.#holds.wake()
+      this.#refreshers.wake()
+    })
     const maintenance = maintainEvents({
       database: this.#core.config.direct,
       keepDays: this.#options.keepDays,
@@ -140,6 +148,7 @@ export class ProjectionRunner {
   async #stop(): Promise<void> {
     this.#stopAll.abort()
     this.#offLocal?.()
+    this.#offOpened?.()
     this.#pump.stop()
     this.#refreshers.stop()
     await this.#holds.stop()
@@ -209,6 +218,7 @@ export class ProjectionRunner {
         exitWhenBlocked: false,
       },
       kinds: this.#definitions.map(kindOf),
+      sessions: this.#sessions,
       channels: ['pawl_events'],
       board: this.#board,
       engine: this.#acquirer,

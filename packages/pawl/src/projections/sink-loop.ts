@@ -10,6 +10,7 @@ import type { LoopWatch } from '../kernel/failures.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
+import { solitude } from '../kernel/solitude.ts'
 import { Acks } from './acks.ts'
 import { cursorStatements, type HeldCursor, leaseLost } from './cursor.ts'
 import { type DefinedSink, retryDelayMs } from './definition.ts'
@@ -160,6 +161,11 @@ export class SinkLoop {
       // Resumed elsewhere than it stood.
       if (isMoved) return this.#giveUp()
     }
+    await solitude.run(() => this.#advance())
+    this.#storeSoon()
+  }
+
+  async #advance(): Promise<void> {
     if (this.#store.hasParked) await this.#lookForUnparking()
     // One that has nothing to do hears nothing: what comes now may come after a pause.
     if (this.#acks.open === 0) this.#stateMs = Number.NEGATIVE_INFINITY
@@ -168,8 +174,7 @@ export class SinkLoop {
     await this.#readPages()
     await looking
     if (this.#isToBeNoted() && !this.#isPaused) await this.cursor.tryAlone(this.#world.engine)
-    this.#startReady()
-    this.#storeSoon()
+    this.#start()
   }
 
   /** Whether it still runs, before anything begins; unless a store has just told. */
@@ -248,6 +253,11 @@ export class SinkLoop {
   // ---- working
 
   #startReady(): void {
+    if (!solitude.isClosed()) this.#start()
+  }
+
+  /** Where it is not closed, or inside: then what was just noted as tried starts. */
+  #start(): void {
     const concurrency = this.#careful > 0 || this.#suspect ? 1 : this.#definition.concurrency
     if (!this.#isStateKnown() || this.#isToBeNoted()) {
       if (this.#keys.hasReady) this.#wakeup.fire()
@@ -256,8 +266,10 @@ export class SinkLoop {
     while (this.#running.size < concurrency && !this.#isOver() && !this.#isPaused) {
       const queued = this.#keys.take()
       if (queued === undefined) return
+      const leave = solitude.enter()
       const running = this.#work(queued).then(() => {
         this.#running.delete(running)
+        leave()
         this.#startReady()
         this.#wakeup.fire()
       })
@@ -285,8 +297,9 @@ export class SinkLoop {
       this.#unparkedMs = 0
       this.#store.unparked(event)
     } else this.#acks.finish(event.position)
-    if (this.#careful === 0) return
-    this.#careful--
+    // A deciding run that waits for this call may kill the process.
+    if (this.#careful === 0 && !solitude.isClosed()) return
+    this.#careful = Math.max(0, this.#careful - 1)
     await this.#flush()
   }
 
