@@ -55,8 +55,8 @@ begin
   delete from pawl.job_attempt;
   delete from pawl.worker;
   delete from pawl.alert;
-  insert into pawl.worker (id, nonce, name, host, pid, release, queues, kinds, concurrency, lease_until)
-    select id, '${nonce}', 'w' || id, 'here', 1, 'test', '{}', '{}', 1,
+  insert into pawl.worker (id, nonce, lease_until)
+    select id, '${nonce}',
       pawl.now() + interval '${leaseMs} milliseconds' * case id when ${worker.a} then 1 else 100 end
     from unnest(array[${worker.a}, ${worker.b}]) id;
   insert into pawl.job (id, queue, kind, state, payload, due, run_at)

@@ -162,8 +162,14 @@ begin
     raise exception using errcode = '22023', message = 'a name is empty or too long',
       hint = 'tenant: up to 100 characters, queue: 1 to 100, kind: 1 to 200';
   end if;
-  if p_max_attempts not between 1 and 1000000 or p_priority not between -100 and 100 then
-    raise exception using errcode = '22023', message = 'max_attempts must be from 1 to 1000000 and priority from -100 to 100';
+  if p_max_attempts not between 1 and 1000000 then
+    raise exception using errcode = '22023', message = format('max_attempts must be an integer from 1 to 1000000, got %s', p_max_attempts);
+  end if;
+  if p_priority is null or p_priority not between -100 and 100 then
+    raise exception using errcode = '22023', message = format('priority must be an integer from -100 to 100, got %s', coalesce(p_priority::text, 'null'));
+  end if;
+  if p_delay_ms < 0 then
+    raise exception using errcode = '22023', message = format('delay must not be negative, got %s ms', p_delay_ms);
   end if;
   if not isfinite(v_run_at) or v_run_at > v_now + interval '10 years' then
     raise exception using errcode = '22023', message = format('run_at must be a time of the next 10 years, got %s', v_run_at),
@@ -198,9 +204,14 @@ create function pawl.enqueue(
   headers jsonb default null,
   wake boolean default true
 ) returns bigint
-language sql set search_path = pg_catalog, pg_temp as $$
-  select pawl.enqueue_many(enqueue.tenant, enqueue.queue, enqueue.kind, jsonb_build_array(enqueue.payload), 1, enqueue.run_at,
-    (extract(epoch from enqueue.delay) * 1000)::bigint, enqueue.priority, enqueue.max_attempts, enqueue.headers, enqueue.wake)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if starts_with(enqueue.kind, 'pawl.') or starts_with(enqueue.queue, 'pawl.') then
+    raise exception using errcode = '22023', message = 'kind and queue must not begin with ''pawl.'', which is kept for Pawl''s own jobs';
+  end if;
+  return pawl.enqueue_many(enqueue.tenant, enqueue.queue, enqueue.kind, jsonb_build_array(enqueue.payload), 1, enqueue.run_at,
+    (extract(epoch from enqueue.delay) * 1000)::bigint, enqueue.priority, enqueue.max_attempts, enqueue.headers, enqueue.wake);
+end
 $$;
 
 -- Both functions keep to the primary key, whatever the table looked like when this session first planned them.

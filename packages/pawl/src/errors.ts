@@ -88,7 +88,9 @@ export function shown(value: unknown): string {
 /** Anything may be thrown, also what has no text. */
 function textOf(error: unknown): string {
   try {
-    return String(error instanceof Error ? (error.stack ?? `${error.name}: ${error.message}`) : error)
+    if (error instanceof Error) return String(error.stack ?? `${error.name}: ${error.message}`)
+    const text = String(error)
+    return text === '[object Object]' ? `a thrown object: ${JSON.stringify(error)}` : text
   } catch {
     return `a thrown ${typeof error} that cannot be shown as text`
   }

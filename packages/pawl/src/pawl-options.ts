@@ -3,7 +3,19 @@
 import { type Config, durabilities, type Logger, type PawlOptions, stderrLogger } from './config.ts'
 import type { DatabaseOptions } from './db/driver.ts'
 import type { MigrateOptions } from './db/migrate.ts'
-import { callback, integer, type Option, oneOf, option, required, resolve, signal, type TableOf, text } from './kernel/options.ts'
+import {
+  callback,
+  integer,
+  type Option,
+  oneOf,
+  option,
+  refused,
+  required,
+  resolve,
+  signal,
+  type TableOf,
+  text,
+} from './kernel/options.ts'
 
 export const pawlTable = {
   databaseUrl: required(url('The database.')),
@@ -65,6 +77,8 @@ export const tenantName = required(text({ to: 100, doc: 'The name of a tenant.' 
 export function resolveConfig(given: PawlOptions): Config {
   const options = resolve('createPawl', pawlTable, given)
   const { databaseUrl, directUrl, pooler } = options
+  if (directUrl !== undefined && pooler === 'none')
+    throw refused('createPawl', "directUrl is for pooler: 'transaction'; without a pooler databaseUrl is the direct one")
   const database: DatabaseOptions = {
     url: databaseUrl,
     pooler,

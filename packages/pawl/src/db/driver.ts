@@ -47,7 +47,7 @@ function clientConfig(options: DatabaseOptions, purpose: string, settings: reado
   const { url, own } = options.pooler === 'none' ? withoutOptions(options.url) : { url: options.url, own: [] }
   return {
     connectionString: url,
-    application_name: `${options.applicationName} ${purpose}`,
+    application_name: sessionName(options.applicationName, purpose),
     connectionTimeoutMillis: options.connectTimeoutMs,
     query_timeout: options.queryTimeoutMs,
     keepAlive: true,
@@ -57,6 +57,17 @@ function clientConfig(options: DatabaseOptions, purpose: string, settings: reado
       ? { options: [...own, ...[...keepaliveSettings, ...settings].map((setting) => `-c ${setting}`)].join(' ') }
       : {}),
   }
+}
+
+const sessionNameBytesMax = 63
+
+/** PostgreSQL cuts a longer name at its end, where the purpose is. */
+function sessionName(applicationName: string, purpose: string): string {
+  const bytesLeft = sessionNameBytesMax - Buffer.byteLength(purpose) - 1
+  return `${Buffer.from(applicationName)
+    .subarray(0, bytesLeft)
+    .toString()
+    .replace(/\ufffd/g, '')} ${purpose}`
 }
 
 /** pg would let the `options` of a URL replace ours. They go before ours instead: where both name a setting, the server takes the last. */

@@ -66,7 +66,7 @@ test('[J31] timed-out handlers that wait for a lock leave no sessions behind', a
   await until('all are timed out', () => worker.metrics().timedOut === 6)
   await until('none of their sessions waits', async () => {
     const waiting = await db.query(
-      "select from pg_stat_activity where datname = current_database() and application_name = 'pawl handler' and state <> 'idle'",
+      "select from pg_stat_activity where datname = current_database() and application_name like 'pawl handler %' and state <> 'idle'",
     )
     return waiting.length === 0
   })

@@ -104,8 +104,8 @@ export class Ends {
     const { counts, engine, events, logger } = this.#options
     counts.refused++
     events.emit('job.refused', { tenant: held.tenant, id: held.id, fence: held.fence, what })
-    // A cancel and a time-out were told already, and a handler that ends after them is the ordinary case.
-    const isExpected = held.lost?.code === 'PAWL_CANCELLED' || held.lost?.code === 'PAWL_TIMED_OUT'
+    // A cancel, a time-out and a stop were told already, and a handler that ends after them is the ordinary case.
+    const isExpected = ['PAWL_CANCELLED', 'PAWL_TIMED_OUT', 'PAWL_STOPPED'].includes(held.lost?.code ?? '')
     logger[isExpected ? 'debug' : 'warn'](
       { what, job: held.id, fence: held.fence },
       'a write was refused: its fence is no longer current',

@@ -23,6 +23,8 @@ export interface IncarnationOptions {
     'name' | 'queues' | 'concurrency' | 'leaseMs' | 'beatMs' | 'keeperMs' | 'exitWhenBlocked'
   >
   readonly kinds: readonly string[]
+  /** What application_name ends with in the sessions of its handlers. */
+  readonly sessions: string
   /** What it listens to. */
   readonly channels: readonly string[]
   readonly board: Board
@@ -94,7 +96,7 @@ export class Incarnation {
   }
 
   async #open(): Promise<Holder> {
-    const { worker, kinds, engine, onOpened } = this.#options
+    const { config, worker, kinds, sessions, engine, onOpened } = this.#options
     const [row] = await engine.run<Holder>(leaseStatements.open, {
       name: worker.name,
       host: hostname(),
@@ -103,6 +105,7 @@ export class Incarnation {
       queues: textsLiteral(worker.queues),
       kinds: textsLiteral(kinds),
       concurrency: worker.concurrency,
+      sessions: config.database.pooler === 'none' ? sessions : '',
       look_ms: this.#lookMs(),
       lease_ms: worker.leaseMs,
     })

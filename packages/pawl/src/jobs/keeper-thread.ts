@@ -156,16 +156,37 @@ async function closeBlocked(mine: Holder): Promise<void> {
   }
 }
 
+const sayEveryMs = 60_000
+/** Which of the loops fail now, since when, and when that was last said. */
+const failing = new Set<() => Promise<void>>()
+let failingSinceMs = 0
+let saidMs = Number.NEGATIVE_INFINITY
+
+function say(error: unknown, work: () => Promise<void>): void {
+  const nowMs = monotonicMs()
+  if (failing.size === 0) failingSinceMs = nowMs
+  failing.add(work)
+  if (nowMs - saidMs < sayEveryMs) return
+  saidMs = nowMs
+  tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
+}
+
+function sayRecovered(work: () => Promise<void>): void {
+  if (!failing.delete(work) || failing.size > 0) return
+  tell({ type: 'recovered', awayMs: Math.round(monotonicMs() - failingSinceMs) })
+  saidMs = Number.NEGATIVE_INFINITY
+}
+
 /** Runs until the stop. After an error it is told and tried again sooner. */
 async function every(work: () => Promise<void>, wakeup: Wakeup, waitMs: () => number): Promise<void> {
   for (let failed = 0; !isStopping; ) {
     try {
       await work()
+      if (failed > 0) sayRecovered(work)
       failed = 0
     } catch (error) {
       failed++
-      if (isRetryable(error))
-        tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
+      if (isRetryable(error)) say(error, work)
     }
     await wakeup.wait(failed === 0 ? waitMs() : Math.min(500, Math.max(50, engineBackoffMs(undefined, failed))))
   }

@@ -40,6 +40,8 @@ export type KeeperMessage =
   | { readonly type: 'promoted' }
   | { readonly type: 'blocked'; readonly blockedMs: number }
   | { readonly type: 'trouble'; readonly message: string; readonly code: string | undefined }
+  /** After trouble: everything of the thread works again. */
+  | { readonly type: 'recovered'; readonly awayMs: number }
   /** A statement of the thread failed and no repetition mends it: to be counted, and logged once a minute. */
   | { readonly type: 'failed' }
   | { readonly type: 'logged'; readonly fields: LogFields; readonly message: string }

@@ -11,6 +11,9 @@ import type { DefineOptions, KindOptions, StandardSchema } from './types.ts'
 /** What holds for a kind that says nothing, and for jobs of kinds that this process does not define. */
 export const kindDefaults = resolve('define', kindTable, {})
 
+/** Of what a schema finds wrong, a message names this many. */
+const issuesShown = 5
+
 export interface DefinedKind {
   readonly name: string
   readonly queue: string
@@ -39,7 +42,13 @@ export function defineKind(name: string, given: DefineOptions<never>, isPawls = 
   if ((run === undefined) === (tx === undefined)) throw refused(call, 'give a handler: either run or tx, not both')
   if (share !== undefined && tx === undefined)
     throw refused(call, 'share is for tx handlers: leave it out, or use tx in place of run')
+  if (options.settleEach && tx !== undefined)
+    throw refused(call, "settleEach is for run handlers: a tx handler's job is settled by its own commit")
+  if (options.upgrade !== undefined && options.payloadVersion === 1)
+    throw refused(call, 'upgrade needs payloadVersion: raise it to 2 with the first change of the payload')
   const { attempts, crashes, initialMs, factor, maxMs, jitter, when } = retry
+  if (maxMs < initialMs)
+    throw refused(call, `retry.maxMs must be at least retry.initialMs (${initialMs}), got ${maxMs}`, { option: 'retry.maxMs' })
   return {
     name,
     queue: options.queue,
@@ -78,6 +87,7 @@ export async function assertParses(kind: DefinedKind, input: unknown, stored: st
       `The payload of '${kind.name}' is valid as given, but not as the JSON that is stored: payload`,
       String(error.details.path ?? ''),
       `${String(error.details.reason)}. Let the schema read what JSON stores, such as z.coerce.date() for a date`,
+      ': ',
     )
   }
 }
@@ -90,9 +100,14 @@ function parse(kind: DefinedKind, payload: unknown): unknown {
 
 function unwrap(kind: DefinedKind, result: Awaited<ReturnType<StandardSchema['~standard']['validate']>>): unknown {
   if (result.issues === undefined) return result.value
-  const issue = result.issues[0]
-  const path = (issue?.path ?? []).map((part) => `.${String(typeof part === 'object' ? part.key : part)}`).join('')
-  throw invalid(`The payload of '${kind.name}' is not valid: payload`, path, `${issue?.message ?? 'does not match its schema'}`)
+  const [first, ...others] = result.issues.slice(0, issuesShown).map((issue) => ({
+    path: (issue.path ?? []).map((part) => `.${String(typeof part === 'object' ? part.key : part)}`).join(''),
+    message: issue.message,
+  }))
+  const more = result.issues.length - 1 - others.length
+  const rest = others.map(({ path, message }) => `; payload${path}: ${message}`).join('') + (more > 0 ? `; and ${more} more` : '')
+  const reason = `${first?.message ?? 'does not match its schema'}${rest}`
+  throw invalid(`The payload of '${kind.name}' is not valid: payload`, first?.path ?? '', reason, ': ')
 }
 
 /** At run: what an old payload has become, upgraded to the current shape, and parsed. A fault makes the job dead without a retry. */

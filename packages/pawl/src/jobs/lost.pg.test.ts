@@ -2,6 +2,7 @@
 
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { ClaimedRow, HeldJob } from './held.ts'
 import { defineKind } from './kinds.ts'
@@ -61,4 +62,25 @@ test('pruning removes all that has expired, however much', async () => {
     select 'test', n::text, pawl.now() - interval '1 second' from generate_series(1, 45) n`)
   await prune(connection, undefined, 10)
   expect(await db.query('select from pawl.once')).toEqual([])
+})
+
+test('a worker that was closed a week ago is removed with its process, unless it holds a job', async () => {
+  await openIncarnation(connection)
+  const holding = await openIncarnation(connection)
+  const open = await openIncarnation(connection)
+  await db.query(
+    "update pawl.worker set closed_at = pawl.now() - interval '8 days', close_reason = 'stopped', emptied_at = pawl.now() where id <> $1",
+    [open.id],
+  )
+  await db.query(
+    `insert into pawl.job (queue, kind, state, payload, due, run_at, holder, run_until)
+     values ('default', 'work', 'running', '{}', pawl.now(), pawl.now(), $1, pawl.now())`,
+    [holding.id],
+  )
+  await prune(connection)
+  expect(await db.query('select w.id, w.emptied_at from pawl.worker w order by w.id')).toEqual([
+    { id: holding.id, emptied_at: null },
+    { id: open.id, emptied_at: null },
+  ])
+  expect(await db.query('select p.id from pawl.worker_process p order by p.id')).toEqual([{ id: holding.id }, { id: open.id }])
 })

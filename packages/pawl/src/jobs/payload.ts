@@ -13,7 +13,7 @@ export function toJson(value: unknown, what: string, limits: PayloadLimits): str
   const text = stringify(value, what, limits)
   if (text.length * 3 > limits.bytesMax && Buffer.byteLength(text) > limits.bytesMax) throw tooLarge(what, limits)
   // JSON.stringify writes NUL and lone surrogates as \u escapes, and both are rare: only then are the strings searched.
-  if (text.includes('\\u')) findFault(JSON.parse(text), what, '', limits.depthMax)
+  if (text.includes('\\u')) findFault(JSON.parse(text), what, '', limits.depthMax, limits)
   return text
 }
 
@@ -90,7 +90,7 @@ class Search {
     if (loss !== undefined) throw invalid(this.#what, path, loss)
     if (typeof value !== 'object' || value === null) return
     if (ancestors.includes(value)) throw invalid(this.#what, path, 'contains itself (a cycle), which JSON cannot write')
-    if (ancestors.length === this.#limits.depthMax) throw invalid(this.#what, path, 'is nested too deeply')
+    if (ancestors.length === this.#limits.depthMax) throw invalid(this.#what, path.slice(0, 200), tooDeep(this.#limits.depthMax))
     const inside = [...ancestors, value]
     if (Array.isArray(value)) {
       for (const [index, inner] of value.entries()) this.visit(inner, `${path}[${index}]`, inside, String(index))
@@ -124,7 +124,7 @@ function lossOf(value: unknown): string | undefined {
   if (types.isPromise(value) || typeof (value as { then?: unknown }).then === 'function')
     return 'is a promise; await it and pass what it gives'
   if (isOpaque(value))
-    return `is a ${value.constructor?.name ?? 'value'}, of which JSON keeps nothing; pass a plain object or an array`
+    return `is ${withArticle(value.constructor?.name || 'value')}, of which JSON keeps nothing; pass a plain object or an array`
   return undefined
 }
 
@@ -142,13 +142,21 @@ function isOpaque(value: object): boolean {
   )
 }
 
+function withArticle(noun: string): string {
+  return `${/^[aeio]/i.test(noun) ? 'an' : 'a'} ${noun}`
+}
+
+function tooDeep(depthMax: number): string {
+  return `is nested more than ${depthMax} levels deep`
+}
+
 function tooLarge(what: string, { bytesMax }: PayloadLimits): PawlError {
   return invalid(what, '', `is larger than ${bytesMax} bytes; store it elsewhere and pass a reference`)
 }
 
 /** The same for what is read back: plain SQL may have stored it without asking us. */
 export function assertSafe(value: unknown, what: string, limits: PayloadLimits): void {
-  if (!isSafe(value, limits.depthMax)) findFault(value, what, '', limits.depthMax)
+  if (!isSafe(value, limits.depthMax)) findFault(value, what, '', limits.depthMax, limits)
 }
 
 /** The quick look that every run of a job pays for; only a fault is worth finding out where. */
@@ -162,15 +170,15 @@ function isSafe(value: unknown, depthLeft: number): boolean {
   return true
 }
 
-function findFault(value: unknown, what: string, path: string, depthLeft: number): void {
+function findFault(value: unknown, what: string, path: string, depthLeft: number, limits: PayloadLimits): void {
   if (typeof value === 'string') return findTextFault(value, what, path)
   if (typeof value !== 'object' || value === null) return
-  if (depthLeft === 0) throw invalid(what, path.slice(0, 200), 'is nested too deeply')
+  if (depthLeft === 0) throw invalid(what, path.slice(0, 200), tooDeep(limits.depthMax))
   for (const key of Object.keys(value)) {
     const inner = Array.isArray(value) ? `${path}[${key}]` : `${path}.${key}`
     if (key === '__proto__') throw invalid(what, inner, 'is a key that would change an object that copies it')
     findTextFault(key, what, inner)
-    findFault((value as Record<string, unknown>)[key], what, inner, depthLeft - 1)
+    findFault((value as Record<string, unknown>)[key], what, inner, depthLeft - 1, limits)
   }
 }
 
@@ -179,11 +187,14 @@ function findTextFault(text: string, what: string, path: string): void {
   if (!text.isWellFormed()) throw invalid(what, path, 'contains half of a surrogate pair, which is not valid Unicode')
 }
 
-export function invalid(what: string, path: string, reason: string): PawlError {
+/** `separator`: ': ' before a sentence of somebody else's, such as a schema's. */
+export function invalid(what: string, path: string, reason: string, separator = ' '): PawlError {
   // The message may end in a log or in last_error, so it is bounded and can be stored.
   const where = path
     .slice(0, 200)
     .replace(/[\u0000-\u001f]/g, ' ')
     .toWellFormed()
-  return new PawlError('PAWL_INVALID_PAYLOAD', `${what}${where} ${reason}.`, { details: { path: path.slice(0, 200), reason } })
+  return new PawlError('PAWL_INVALID_PAYLOAD', `${what}${where}${separator}${reason}.`, {
+    details: { path: path.slice(0, 200), reason },
+  })
 }

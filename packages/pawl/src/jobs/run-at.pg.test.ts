@@ -11,6 +11,21 @@ beforeAll(async () => {
 })
 afterAll(() => db.drop())
 
+test('[J35] pawl.enqueue names the argument that it refuses, and its value', async () => {
+  const wrong: [string, string][] = [
+    ["'k', priority => 500", 'priority must be an integer from -100 to 100, got 500'],
+    ["'k', max_attempts => 0", 'max_attempts must be an integer from 1 to 1000000, got 0'],
+    ["'k', delay => '-1 hour'", 'delay must not be negative, got -3600000 ms'],
+    ["'pawl.k'", "kind and queue must not begin with 'pawl.'"],
+    ["'k', queue => 'pawl.q'", "kind and queue must not begin with 'pawl.'"],
+  ]
+  for (const [given, message] of wrong)
+    await expect(db.query(`select pawl.enqueue(${given})`)).rejects.toMatchObject({
+      code: '22023',
+      message: expect.stringContaining(message),
+    })
+})
+
 test('[J35] a run_at that is infinite or far away is refused', async () => {
   const refused = { code: '22023', message: expect.stringContaining('run_at must be a time of the next 10 years, got') }
   for (const runAt of ["'infinity'", "'-infinity'", "now() + interval '11 years'"])

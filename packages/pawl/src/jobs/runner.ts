@@ -156,6 +156,8 @@ export class Runner {
   }
 
   failedEnd(held: HeldJob, error: unknown): Ending {
+    // It was told to stop, and did: whatever it throws from then on, no attempt is burnt for a deploy.
+    if (held.lost?.code === 'PAWL_STOPPED') return unstartedEnd(held)
     const key = `${held.tenant} ${held.id}`
     const waited = this.#unwritable.get(key) ?? 0
     this.#unwritable.delete(key)

@@ -35,7 +35,10 @@ export class Toucher {
   async touch(progress: unknown): Promise<void> {
     if (this.#held.lost !== undefined) throw this.#held.lost
     if (this.#held.isEnded) throw leaseLost(this.#held.row)
-    this.#pending = progress === undefined ? (this.#pending ?? 'null') : toJson(progress, 'The progress', this.#options.limits)
+    this.#pending =
+      progress === undefined
+        ? (this.#pending ?? 'null')
+        : toJson(progress, `The progress of '${this.#held.kind}': progress`, this.#options.limits)
     if (this.#writing !== undefined || this.#timer !== undefined) return
     const waitMs = this.#lastWriteMs + this.#options.touchMs - monotonicMs()
     if (waitMs <= 0) return this.#write()

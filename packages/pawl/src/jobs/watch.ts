@@ -193,7 +193,9 @@ export class Watch {
     if (closed.length === 0) return
     if (probe.on) await probe.hit('keeper.rescue.closed', closed)
     this.#options.tell({ type: 'closed', workers: closed })
-    await this.rescue(closed.map(({ id }) => id))
+    const workers = closed.map(({ id }) => id)
+    await this.#run(leaseStatements.endSessions, { workers: numbersLiteral(workers) })
+    await this.rescue(workers)
   }
 
   #isUnanswered(question: string): boolean {

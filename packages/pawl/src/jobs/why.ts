@@ -48,7 +48,7 @@ function* reasonsOf(row: Row): Generator<[code: string, text: string]> {
   if (row.state === 'dead')
     yield [
       'dead',
-      `It is dead after ${row.attempt} attempt(s) and ${row.crashes} crash(es): ${firstLine(row.last_error)} Retry it with 'pawl jobs retry'.`,
+      `It is dead after ${row.attempt} attempt(s) and ${row.crashes} crash(es): ${sentence(firstLine(row.last_error))} Retry it with 'pawl jobs retry'.`,
     ]
   if (row.state === 'scheduled')
     yield [
@@ -97,6 +97,10 @@ function* readyReasons(row: Row): Generator<[string, string]> {
     yield ['behind', `${row.ahead >= 1000 ? 'At least 1000' : row.ahead} job(s) are ahead of it in '${row.queue}'.`]
   if (row.is_queue_worked && row.is_kind_known && !row.suspect && row.ahead === 0)
     yield ['next', 'It is next; a worker takes it as soon as one has a free slot.']
+}
+
+function sentence(text: string): string {
+  return /[.!?]$/.test(text) ? text : `${text}.`
 }
 
 function firstLine(text: string | null): string {

@@ -2,6 +2,7 @@
 // ClaimLoop decides what to claim, Slots what runs, Runner runs one attempt, Settler writes ends in batches, Ends tells of them, Keeper
 // holds the lease and takes over from the dead, Sleep waits without missing a wake-up.
 
+import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { atLeastDurable, type Config } from '../config.ts'
 import { Connection, createPool, type Pool } from '../db/driver.ts'
@@ -54,6 +55,7 @@ export class Worker {
   readonly #failures: Failures
   readonly #changed = new Wakeup()
   readonly #stopAll = new AbortController()
+  readonly #sessions = randomBytes(4).toString('hex')
   readonly #claimConnection: Connection
   readonly #engine: Connection
   readonly #pool: Pool
@@ -94,7 +96,7 @@ export class Worker {
     const watch = this.#failures
     this.#claimConnection = new Connection(config.database, 'claim', { durability: atLeastDurable(config.durability), watch })
     this.#engine = new Connection(config.database, 'engine', { durability: config.durability, watch })
-    this.#pool = createPool(config.database, 'handler', this.#options.handlerConnectionsMax)
+    this.#pool = createPool(config.database, `handler ${this.#sessions}`, this.#options.handlerConnectionsMax)
     this.#board = new Board(this.#options.concurrency + 128)
     this.#fetcher = new Fetcher(this.#claimConnection, this.#options.bufferMs)
     this.#sleep = new Sleep(this.#claimConnection, {
@@ -136,7 +138,12 @@ export class Worker {
     return { ...this.#counts, claims: this.#fetcher.claims, running, buffered, unsettled: this.#settler.unsettled }
   }
 
-  start(): Promise<void> {
+  async start(): Promise<void> {
+    if (this.#stopped !== undefined)
+      throw new PawlError(
+        'PAWL_STOPPED',
+        'This worker was stopped and does not start again. Create another with pawl.jobs.worker().',
+      )
     this.#starting ??= this.#start()
     return this.#starting
   }
@@ -189,6 +196,8 @@ export class Worker {
 
   /** Resolves when nothing is claimable, running or unsettled here. For tests and one-off workers. */
   async whenIdle(): Promise<void> {
+    if (this.#starting === undefined || this.#stopped !== undefined)
+      throw new PawlError('PAWL_STOPPED', 'This worker does not run: call start() before whenIdle().')
     await new Promise<void>((resolve) => {
       this.#idleWaiters.add(resolve)
       this.#changed.fire()
@@ -283,6 +292,7 @@ export class Worker {
       config,
       worker: this.#options,
       kinds: [...kinds.keys()],
+      sessions: this.#sessions,
       channels: ['pawl_wake', 'pawl_lost'],
       board: this.#board,
       engine: this.#engine,
@@ -321,15 +331,19 @@ export class Worker {
       () => undefined,
       (error: unknown) => error,
     )
-    await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
     const abandonError = await abandoned
+    await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
     const givenBack = (await Promise.race([givingBack, sleep(settlePatienceMs, undefined, { ref: false })])) ?? 0
     const report = {
       ...(abandonError === undefined ? {} : { abandonError }),
       finished: this.#counts.done + this.#counts.failed - before,
       released: released + givenBack,
       stillRunning: still.map((held) => held.id),
-      unsettled: this.#settler.heldJobs().map((held) => held.id),
+      // What still ran is listed already, whatever its handler has said since.
+      unsettled: this.#settler
+        .heldJobs()
+        .filter((held) => !still.includes(held))
+        .map((held) => held.id),
     }
     if (still.length === 0) await this.#shutDown()
     else void this.#runningEnded(undefined, undefined).then(() => this.#shutDown())
@@ -449,13 +463,15 @@ export class Worker {
         events.emit('worker.blocked', { blockedMs: message.blockedMs })
         return config.logger.warn(
           { blockedMs: message.blockedMs },
-          'a handler blocked the event loop; its lease is kept, other handlers wait',
+          'the event loop stood still: a handler blocked it, or the process was paused; other handlers wait',
         )
       case 'trouble':
         return config.logger.warn(
           { error: message.message, code: message.code },
-          'the keeper could not reach the database; it tries again',
+          'the keeper could not reach the database; it tries again, and says so once a minute',
         )
+      case 'recovered':
+        return config.logger.warn({ awayMs: message.awayMs }, 'the keeper reaches the database again')
       case 'failed':
         this.#counts.errors++
         return

@@ -58,8 +58,7 @@ test('[K17] a sweep of the keeper that always fails is alerted too', async () =>
   pawl.jobs.define('work', { run: () => undefined })
   const running = await startWorker({ beatMs: 100 })
   await db.query(`create trigger refuse before update on pawl.worker for each row when (new.asked_by is not null) execute function refuse();
-    insert into pawl.worker (name, host, pid, release, queues, kinds, concurrency, locks, lease_until)
-    values ('gone', 'here', 1, '0', '{}', '{}', 1, false, pawl.now() - interval '1 hour')`)
+    insert into pawl.worker (lease_until) values (pawl.now() - interval '1 hour')`)
   await until('there is an alert', async () => (await failing()).length === 1)
   await until('the errors are counted', () => running.metrics().errors > 2)
   expect(errors.filter(({ statement }) => statement === 'ask-workers')).toHaveLength(1)

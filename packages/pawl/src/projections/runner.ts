@@ -2,6 +2,7 @@
 // and stops the pieces: Incarnation is the identity with its lease, Pump gives positions, Holds takes and gives back cursors, and each held
 // cursor has a loop of its own.
 
+import { randomBytes } from 'node:crypto'
 import { atLeastDurable, type Config } from '../config.ts'
 import { Connection, createPool, type Pool } from '../db/driver.ts'
 import { StatementNames } from '../db/statement.ts'
@@ -38,6 +39,7 @@ export class ProjectionRunner {
   readonly #options: ResolvedRunnerOptions
   readonly #definitions: readonly Defined[]
   readonly #stopAll = new AbortController()
+  readonly #sessions = randomBytes(4).toString('hex')
   readonly #watch: Failures
   readonly #engine: Connection
   readonly #acquirer: Connection
@@ -71,7 +73,7 @@ export class ProjectionRunner {
     // A taking that a crash of the server forgets would leave a holder that does not know it, so it is never less than durable.
     this.#acquirer = new Connection(config.database, 'acquire', { durability: atLeastDurable(config.durability), watch })
     this.#reader = new Connection(config.database, 'log', { watch })
-    this.#pool = createPool(config.database, 'handler', handlerConnectionsMax)
+    this.#pool = createPool(config.database, `handler ${this.#sessions}`, handlerConnectionsMax)
     this.#board = new Board(1024)
     const world = this.#createWorld()
     this.#world = world
@@ -201,6 +203,7 @@ export class ProjectionRunner {
         exitWhenBlocked: false,
       },
       kinds: this.#definitions.map(kindOf),
+      sessions: this.#sessions,
       channels: ['pawl_events'],
       board: this.#board,
       engine: this.#acquirer,

@@ -84,7 +84,7 @@ export async function until<T>(
  * machine ends one. How a death is noticed is shown elsewhere.
  */
 export async function endLeasesOf(db: TestDatabase, process: { readonly pid: number }): Promise<void> {
-  for (const { id } of await db.query<{ id: number }>('select id from pawl.worker where pid = $1', [process.pid]))
+  for (const { id } of await db.query<{ id: number }>('select id from pawl.worker_process where pid = $1', [process.pid]))
     await endLease(db.pool, id)
 }
 

@@ -109,7 +109,7 @@ test('[J21] one killer among a thousand dies alone, and nothing waits for it', a
   // Two of its three deaths took a worker with it, the last one only the process that ran it alone.
   const deaths = await db.query<{ name: string; rescued: number }>(
     `select w.name, date_part('epoch', a.ended_at) * 1000 as rescued
-     from pawl.job_attempt a join pawl.worker w on w.id = a.holder where a.job_id = $1 order by a.attempt`,
+     from pawl.job_attempt a join pawl.worker_process w on w.id = a.holder where a.job_id = $1 order by a.attempt`,
     [killer],
   )
   expect(deaths.map(({ name }) => name.endsWith('-alone'))).toEqual([false, false, true])
@@ -143,7 +143,7 @@ test('[J21] under one `pawl worker` fresh jobs pass by a deciding run', async ()
   await until('fresh ones are done', async () => (await live('fresh')) === 0)
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'running', crashes: 2 })
   const holders = await db.query<{ name: string }>(
-    'select distinct w.name from pawl.job_history h join pawl.worker w on w.id = h.holder where h.id = any ($1::bigint[])',
+    'select distinct w.name from pawl.job_history h join pawl.worker_process w on w.id = h.holder where h.id = any ($1::bigint[])',
     [ids],
   )
   expect(holders).toEqual([{ name: expect.not.stringMatching(/-alone$/) }])
@@ -178,8 +178,8 @@ async function killBeside(): Promise<Cost> {
        from pawl.job_history
      ),
      moment as (
-       select (select asked_at from pawl.worker where pid = $2) as asked,
-         (select closed_at from pawl.worker where pid = $2) as closed,
+       select (select w.asked_at from pawl.worker w join pawl.worker_process p on p.id = w.id where p.pid = $2) as asked,
+         (select w.closed_at from pawl.worker w join pawl.worker_process p on p.id = w.id where p.pid = $2) as closed,
          (select max(started_at) from run where kind = 'three') as restarted,
          (select max(finished_at) from run where kind = 'three') as done
      )

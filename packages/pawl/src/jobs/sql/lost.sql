@@ -5,13 +5,13 @@
 with lost as materialized (
   select g.tenant, g.id, g.fence
   from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[]) as g(tenant, id, fence)
-  where not exists (
-    select
+  where (
+    select true
     from pawl.job j
     where j.tenant = g.tenant
       and j.id = g.id
       and j.fence = g.fence
-  )
+  ) is null
 )
 select l.tenant, l.id, l.fence, h.outcome, h.reason
 from lost l

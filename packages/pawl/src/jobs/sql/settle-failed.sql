@@ -1,6 +1,6 @@
 -- Ends a batch of attempts without finishing their jobs: each is retried later, snoozed, given back, or dead.
 -- Locks: the job rows, by primary key, as settle.sql. The new fence makes a second ending of the same attempt a refusal.
--- Plan: job_pkey for each.
+-- Plan: job_pkey for each, with the array of settle.sql.
 -- Rows: every accepted job with its state, among them what this very fence ended so before (the answer to that commit was lost; a
 -- rescuer's record of the same fence says 'crashed'; a snooze and a release leave no record). A job that is missing here was refused.
 with given as materialized (
@@ -34,7 +34,7 @@ changed as (
     run_until = null,
     claimed_at = null
   from given g, clock c
-  where j.tenant = g.tenant
+  where j.tenant = any (array[g.tenant])
     and j.id = g.id
     and j.fence = g.fence
   returning j.tenant, j.id, j.kind, j.queue, j.state, j.attempt, j.run_at, g.fence, g.outcome, g.error, g.ran_ms, c.now,

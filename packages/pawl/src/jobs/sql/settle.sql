@@ -1,6 +1,7 @@
 -- Settles a batch of jobs as done: deletes each by (id, fence) and writes its history row.
 -- Locks: the job rows, by id: a caller's transaction that cancels several jobs in that order cannot wait with us in a circle.
--- Plan: job_pkey for each. The predicate names id and fence and nothing else: a test of the state would walk job_held instead.
+-- Plan: job_pkey for each. The predicate names id and fence and nothing else: a test of the state would walk job_held instead. An
+-- array beside the tenant has no order to merge by, so the planner cannot walk job_pkey from end to end where it takes the table for empty.
 -- One row: how many. If that is fewer than were given, unsettled.sql tells which were refused.
 with given as materialized (
   select coalesce(g.tenant, '') as tenant, g.id, g.fence, g.result, g.ran_ms
@@ -11,7 +12,7 @@ with given as materialized (
 gone as (
   delete from pawl.job j
   using given g
-  where j.tenant = g.tenant
+  where j.tenant = any (array[g.tenant])
     and j.id = g.id
     and j.fence = g.fence
   returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,

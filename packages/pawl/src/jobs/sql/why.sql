@@ -2,7 +2,13 @@
 -- Locks: none.
 -- Plan: job_pkey, job_history_id, job_ready. Suspects are few, whichever index finds the one that runs.
 -- No row: there is no such job for this tenant.
-with j as materialized (
+with open as materialized (
+  select p.queues, p.kinds
+  from pawl.worker_process p
+  where p.tenant = ''
+    and p.id = any (array(select w.id from pawl.live_workers() w where w.closed_at is null))
+),
+j as materialized (
   select x.id, x.state, x.kind, x.queue, x.run_at, x.due, x.attempt, x.crashes, x.snoozes, x.suspect,
     x.suspect and x.crashes - x.excused >= coalesce(x.max_crashes, 3) - 1 as is_deciding, x.last_error, x.holder, null::timestamptz as finished_at
   from pawl.job x
@@ -15,19 +21,19 @@ with j as materialized (
     and h.id = :id::bigint
     and h.finished_at >= to_timestamp((:id::bigint >> 21) / 1000.0) - interval '2 days'
 )
-select j.state, j.kind, j.queue, j.run_at, j.attempt, j.crashes, j.snoozes, j.suspect, j.is_deciding, j.last_error, j.finished_at, j.holder, w.name as holder_name,
+select j.state, j.kind, j.queue, j.run_at, j.attempt, j.crashes, j.snoozes, j.suspect, j.is_deciding, j.last_error, j.finished_at, j.holder, p.name as holder_name,
   w.close_reason as holder_closed,
   (
     select r.holder
     from pawl.job r
     where r.queue = j.queue
       and r.suspect
-      and r.state = 'running'
+      and r.holder is not null
       and r.crashes - r.excused >= r.max_crashes - 1
     limit 1
   ) as alone_with,
-  exists (select from pawl.worker o where o.tenant = '' and o.closed_at is null and j.queue = any (o.queues)) as is_queue_worked,
-  exists (select from pawl.worker o where o.tenant = '' and o.closed_at is null and j.queue = any (o.queues) and j.kind = any (o.kinds)) as is_kind_known,
+  exists (select from open o where j.queue = any (o.queues)) as is_queue_worked,
+  exists (select from open o where j.queue = any (o.queues) and j.kind = any (o.kinds)) as is_kind_known,
   (
     select count(*)::integer
     from (
@@ -42,3 +48,4 @@ select j.state, j.kind, j.queue, j.run_at, j.attempt, j.crashes, j.snoozes, j.su
   ) as ahead
 from j
 left join pawl.worker w on w.tenant = '' and w.id = j.holder
+left join pawl.worker_process p on p.tenant = '' and p.id = j.holder
