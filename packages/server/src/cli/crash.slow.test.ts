@@ -35,22 +35,26 @@ async function live(kind: string): Promise<number> {
   return row!.n
 }
 
-interface Started {
+interface Fresh {
   readonly created: number
-  readonly wait: number
+  /** Milliseconds from its creation to its claim and to its start. */
+  readonly claimed: number
+  readonly started: number
+  readonly holder: number
 }
 
-/** Fresh jobs of one database that no process had which died: when each was created and how long it waited, by its rows, in milliseconds. */
-async function freshOf(of: TestDatabase): Promise<Started[]> {
-  return of.query<Started>(
-    `select date_part('epoch', created_at) * 1000 as created,
-       date_part('epoch', finished_at - ran_ms * interval '1 ms' - created_at) * 1000 as wait
-     from pawl.job_history where kind = 'fresh' and crashes = 0`,
+/** The fresh jobs of one database that no process had which died, by their rows and in database time. A fence has the time of its claim. */
+async function freshOf(of: TestDatabase): Promise<Fresh[]> {
+  return of.query<Fresh>(
+    `select c.ms as created, (h.fence >> 21) - c.ms as claimed, date_part('epoch', h.finished_at) * 1000 - h.ran_ms - c.ms as started, h.holder
+     from pawl.job_history h, lateral (select date_part('epoch', h.created_at) * 1000) as c(ms)
+     where h.kind = 'fresh' and h.crashes = 0`,
   )
 }
 
-async function openWorkers(of: TestDatabase): Promise<number> {
-  return (await of.query('select from pawl.worker where closed_at is null and locks')).length
+async function openWorkers(of: TestDatabase): Promise<number[]> {
+  const rows = await of.query<{ id: number }>('select id from pawl.worker where closed_at is null and locks')
+  return rows.map(({ id }) => id)
 }
 
 test('[J21] one killer among a thousand dies alone, and nothing waits for it', async () => {
@@ -72,7 +76,14 @@ test('[J21] one killer among a thousand dies alone, and nothing waits for it', a
   onTestFinished(() => calm.drop())
   const calmPawl = calm.pawl()
   const calmWorker = await RunningCli.start(['worker', crashModule, '--database-url', calm.url])
-  await until('all work', async () => (await openWorkers(db)) === 3 && (await openWorkers(calm)) === 1, 60_000)
+  const [old] = await until(
+    'all work',
+    async () => {
+      const open = await Promise.all([openWorkers(db), openWorkers(calm)])
+      return open[0].length === 3 && open[1].length === 1 && open
+    },
+    60_000,
+  )
   await many('quick', 500)
   const [killer] = await many('killer', 1)
   await many('quick', 500)
@@ -103,24 +114,24 @@ test('[J21] one killer among a thousand dies alone, and nothing waits for it', a
   )
   expect(deaths.map(({ name }) => name.endsWith('-alone'))).toEqual([false, false, true])
   const [backlog] = await db.query<{ until: number }>(
-    `select date_part('epoch', max(finished_at - ran_ms * interval '1 ms')) * 1000 as until
-     from pawl.job_history where kind = 'quick' and crashes = 0`,
+    "select max(fence >> 21)::float8 as until from pawl.job_history where kind = 'quick' and crashes = 0",
   )
-  // Slots were free once those of the thousand had started that no dead process had.
+  // Slots were free once those of the thousand were claimed that no dead process had.
   const fresh = (await freshOf(db)).filter(({ created }) => created > backlog!.until)
-  const calmFresh = await freshOf(calm)
-  const isBeside = (one: Started, other: Started) =>
-    one.created < other.created + other.wait && other.created < one.created + one.wait
-  const excess = (job: Started) => {
-    const calmWaits = calmFresh.filter((other) => isBeside(job, other)).map(({ wait }) => wait)
-    return job.wait - Math.max(0, ...calmWaits)
-  }
   const between = (from: number, to: number) => fresh.filter(({ created }) => created > from && created < to).length
   // While its second and its third death were noticed; the first may fall among the thousand.
   const [first, second, third] = deaths.map(({ rescued }) => rescued)
   expect(between(first!, second!)).toBeGreaterThan(5)
   expect(between(second!, third!)).toBeGreaterThan(5)
-  expect(fresh.filter((job) => excess(job) > 1000)).toEqual([])
+  const calmFresh = await freshOf(calm)
+  const isBeside = (one: Fresh, other: Fresh) =>
+    one.created < other.created + other.started && other.created < one.created + one.started
+  const machineMs = (job: Fresh) =>
+    Math.max(0, ...calmFresh.filter((other) => isBeside(job, other)).map(({ started }) => started))
+  expect(fresh.filter((job) => job.claimed - machineMs(job) > 1000)).toEqual([])
+  // A process that has just been started again takes its time to start what it claims, on a busy machine seconds.
+  const ofOld = fresh.filter(({ holder }) => old.includes(holder))
+  expect(ofOld.filter((job) => job.started - machineMs(job) > 1000)).toEqual([])
 }, 180_000)
 
 test('[J21] under one `pawl worker` fresh jobs pass by a deciding run', async () => {
