@@ -68,6 +68,27 @@ test('a lone job costs at most two claim statements', async () => {
   expect(costs.sort((a, b) => a - b)[4]).toBeLessThanOrEqual(2)
 })
 
+test('a worker that works off a backlog looks for suspects four times a second', async () => {
+  let ran = 0
+  pawl.jobs.define('short', {
+    run: async () => {
+      await new Promise((resolve) => setTimeout(resolve, 1))
+      ran++
+    },
+  })
+  const worker = await startWorker({ concurrency: 4 })
+  await worker.whenIdle()
+  let scans = 0
+  installProbe((name, detail) => {
+    if (name === 'jobs.claim.before' && 'queues' in (detail as object) && ran > 0 && ran < 1000) scans++
+  })
+  onTestFinished(() => installProbe(undefined))
+  await many('short', 1000)
+  const startedMs = performance.now()
+  await until('all ran', () => ran === 1000)
+  expect(scans).toBeLessThanOrEqual(2 + (performance.now() - startedMs) / 250)
+})
+
 test('[J33] a worker full of long jobs claims none that another could start', async () => {
   const go = deferred()
   const define = (of: Pawl) => {

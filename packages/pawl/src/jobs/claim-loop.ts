@@ -182,7 +182,7 @@ export class ClaimLoop {
       return this.#expect()
     }
     let waitMs = hasRoom ? await sleep.idle(worker.id) : pollMs
-    if (this.#areSuspectsLeft || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
+    if (this.#areSuspectsLeft || this.#areSuspectsNews || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
     // Not everything is notified, and a job that ends is no notification: once in pollMs we look for ourselves.
     const expectAtMs = Math.min(this.#expectedMs + pollMs, monotonicMs() + Math.min(waitMs, fetcher.nextScanInMs))
     const leftMs = expectAtMs - monotonicMs()
@@ -311,8 +311,7 @@ export class ClaimLoop {
   }
 
   #isSuspectLookDue(): boolean {
-    const { sleep } = this.#options
-    if (this.#areSuspectsNews && (!sleep.isBusy || this.#held() === 0)) return true
+    if (this.#areSuspectsNews && this.#held() === 0) return true
     if (this.#areSuspectsLeft && !this.#wasInVain && this.#suspectRoom() > 0) return true
     return (this.#areSuspectsLeft || this.#areSuspectsNews) && monotonicMs() - this.#suspectsMs >= suspectsEveryMs
   }
@@ -354,8 +353,8 @@ export class ClaimLoop {
   #reserve(): void {
     const { concurrency, slots } = this.#options
     const isTheirTurn = this.#areSuspectsLeft && slots.starts >= this.#suspectsFrom
-    const room = Math.ceil(concurrency / 2) - slots.suspects
-    const forSuspects = isTheirTurn ? Math.max(0, Math.min(room, Math.ceil(concurrency / 8))) : 0
+    const room = isTheirTurn ? Math.ceil(concurrency / 2) - slots.suspects : 0
+    const forSuspects = Math.max(0, Math.min(room, Math.ceil(concurrency / 8)))
     // With a slot free already, only a kind that may start is waited for.
     const hasPlace = slots.free === 0 || this.#groups.some(({ limited }) => limited?.crashes === 1 && slots.roomOf(limited) > 0)
     const isUnbufferedDue = hasPlace && this.#hasUnbuffered() && monotonicMs() - this.#unbufferedMs >= suspectsEveryMs
