@@ -149,20 +149,21 @@ $$;
 
 -- Takes away what a handler may have left in its session after its transaction: settings, role, advisory locks, temporary tables,
 -- LISTEN and cursors. Prepared statements stay. p_durable raises the session where a role or a database has a lower level.
+-- It sets no search path, which it would reset with the other settings at a third of its cost: every name and operator has its schema instead.
 create function pawl.reset_session(p_durable boolean) returns void
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql as $$
 begin
   reset session authorization;
   reset role;
   reset all;
-  -- The search path is the session's own from here on, so what follows has exact matches in the catalogue only.
   unlisten *;
   execute 'close all';
   perform pg_catalog.pg_advisory_unlock_all();
-  if pg_catalog.pg_my_temp_schema() <> 0::oid then
+  if pg_catalog.pg_my_temp_schema() operator(pg_catalog.<>) 0::pg_catalog.oid then
     discard temp;
   end if;
-  if p_durable and pg_catalog.current_setting('synchronous_commit') in ('off', 'local', 'remote_write') then
+  if p_durable and pg_catalog.current_setting('synchronous_commit')
+      operator(pg_catalog.=) any ('{off,local,remote_write}'::pg_catalog.text[]) then
     set synchronous_commit = on;
   end if;
 end

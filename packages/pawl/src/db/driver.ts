@@ -285,6 +285,7 @@ export function cork(client: object): () => void {
 
 interface Wire {
   readonly stream: { cork?(): void; uncork?(): void }
+  readonly submittedNamedStatements: Record<string, string>
   parse(message: { text: string; name?: string }): void
   bind(message: object): void
   execute(message: object): void
@@ -295,11 +296,16 @@ type Answered<Result> = (error: Error | null | undefined, result: Result) => voi
 
 /** What pg's own Query does when it is sent and answered; its types leave it out. */
 const Query = pg.Query as unknown as new (
-  config: pg.QueryConfig & { queryMode: 'extended' },
-  values: undefined,
+  text: string,
+  values: unknown[] | undefined,
   answered: Answered<pg.QueryResult>,
 ) => {
+  readonly text: string
+  readonly values: readonly Parameter[] | undefined
   name: string | undefined
+  queryMode: 'extended'
+  hasBeenParsed(wire: Wire): boolean
+  prepare(wire: Wire): void
   submit(wire: Wire): Error | null
   handleCommandComplete(message: { text: string }, wire: Wire): void
   handleDataRow(message: object): void
@@ -307,9 +313,8 @@ const Query = pg.Query as unknown as new (
   handleReadyForQuery(wire: Wire): void
 }
 
-/** The sessions that have the statement after a commit prepared. Parsing it costs as much as running it. */
-const preparedReset = new WeakSet<Wire>()
-const resetName = 'pawl_reset_session'
+/** What a session has prepared under its own text, of the statements around ours. Parsing one costs as much as running it. */
+const preparedIn = new WeakMap<Wire, Set<string>>()
 
 /**
  * A statement with `begin` before it, or `commit` and a reset of the session after it, and one Sync for all: one answer, and one wake-up on
@@ -320,23 +325,22 @@ class Joined extends Query {
   readonly #name: string | undefined
   /** Read by the driver, as of any query. */
   readonly query_timeout: number | undefined
-  // Which of begin, the statement and the commit are complete.
-  #isBegun: boolean
-  #isDone = false
-  #isCommitted = false
+  /** Which of them the server answers next. */
+  #next: 'begin' | 'statement' | 'commit' | 'reset'
 
-  constructor(config: QueryConfig, join: Join, answered: Answered<pg.QueryResult>) {
-    super({ ...config, queryMode: 'extended' }, undefined, answered)
+  constructor({ text, values, name, query_timeout }: QueryConfig, join: Join, answered: Answered<pg.QueryResult>) {
+    super(text, values, answered)
+    this.queryMode = 'extended'
     this.#join = join
-    this.#isBegun = join.begin === undefined
-    this.#name = config.name
-    this.query_timeout = config.query_timeout
+    this.#next = join.begin === undefined ? 'statement' : 'begin'
+    this.#name = this.name = name
+    this.query_timeout = query_timeout
   }
 
   override submit(wire: Wire): Error | null {
     wire.stream.cork?.()
     const { begin } = this.#join
-    if (begin !== undefined) sendBare(wire, begin)
+    if (begin !== undefined) this.#send(wire, begin)
     const error = super.submit(wire)
     wire.stream.uncork?.()
     // The driver would take the first answer to a parse for that of the named statement; it is begin's.
@@ -344,65 +348,82 @@ class Joined extends Query {
     return error
   }
 
+  /** Nobody reads the rows of a last statement, so unlike pg's own this does not ask for their description. */
+  override prepare(wire: Wire): void {
+    if (!this.#join.commits) return super.prepare(wire)
+    const { text, values = [], name = '' } = this
+    if (!this.hasBeenParsed(wire)) {
+      wire.parse({ text, name })
+      if (name !== '') wire.submittedNamedStatements[name] = text
+    }
+    wire.bind({ statement: name, values: values.map((value) => (value === null ? null : String(value))) })
+    this._getRows(wire)
+  }
+
   // Called by pg's Query when everything before the execution of its statement is written.
   _getRows(wire: Wire): void {
     wire.execute({ portal: '' })
     const { commits, reset } = this.#join
-    if (commits) sendBare(wire, 'commit')
-    if (commits && reset !== undefined) sendReset(wire, reset)
+    if (commits) this.#send(wire, commit)
+    if (commits && reset !== undefined) this.#send(wire, reset)
     wire.sync()
   }
 
-  override handleCommandComplete(message: { text: string }, wire: Wire): void {
-    if (!this.#isBegun) {
-      this.#isBegun = true
-      this.name = this.#name
-    } else if (!this.#isDone) {
-      this.#isDone = true
-      super.handleCommandComplete(message, wire)
-    } else if (!this.#isCommitted) this.#isCommitted = true
-    else if (this.#join.reset?.isNamed) preparedReset.add(wire)
+  #send(wire: Wire, text: string): void {
+    const name = this.#join.isNamed ? `pawl ${text}` : ''
+    if (name === '' || !preparedIn.get(wire)?.has(text)) wire.parse({ text, name })
+    wire.bind({ statement: name })
+    wire.execute({ portal: '' })
   }
 
-  /** The reset's row is nobody's. */
+  #remember(wire: Wire, text: string): void {
+    if (!this.#join.isNamed) return
+    const prepared = preparedIn.get(wire)
+    if (prepared === undefined) preparedIn.set(wire, new Set([text]))
+    else prepared.add(text)
+  }
+
+  override handleCommandComplete(message: { text: string }, wire: Wire): void {
+    switch (this.#next) {
+      case 'begin':
+        this.#remember(wire, this.#join.begin!)
+        this.name = this.#name
+        this.#next = 'statement'
+        return
+      case 'statement':
+        this.#next = 'commit'
+        return super.handleCommandComplete(message, wire)
+      case 'commit':
+        this.#remember(wire, commit)
+        this.#next = 'reset'
+        return
+      case 'reset':
+        this.#remember(wire, this.#join.reset!)
+    }
+  }
+
   override handleDataRow(message: object): void {
-    if (!this.#isDone) super.handleDataRow(message)
+    if (!this.#join.commits) super.handleDataRow(message)
   }
 
   /** What fails after the commit does not undo it; the session is not used again. */
   override handleError(error: Error, wire: Wire): void {
-    if (!this.#isCommitted) return super.handleError(error, wire)
+    if (this.#next !== 'reset') return super.handleError(error, wire)
     this.#join.onUnclean?.()
     this.handleReadyForQuery(wire)
   }
 }
 
-function sendBare(wire: Wire, text: string): void {
-  wire.parse({ text })
-  wire.bind({})
-  wire.execute({ portal: '' })
-}
-
-function sendReset(wire: Wire, { text, isNamed }: Reset): void {
-  if (!isNamed) return sendBare(wire, text)
-  if (!preparedReset.has(wire)) wire.parse({ text, name: resetName })
-  wire.bind({ statement: resetName })
-  wire.execute({ portal: '' })
-}
-
-/** A statement that takes away what a transaction may have left in its session. */
-export interface Reset {
-  readonly text: string
-  /** Whether it may be prepared under a name: not behind a transaction pooler. */
-  readonly isNamed: boolean
-}
+const commit = 'commit'
 
 interface Join {
   /** The statement that begins the transaction. */
   readonly begin?: string | undefined
   readonly commits?: boolean
-  /** Sent after the commit. */
-  readonly reset?: Reset | undefined
+  /** Sent after the commit: takes away what the transaction may have left in its session. */
+  readonly reset?: string | undefined
+  /** Whether begin, commit and reset may be prepared under a name: not behind a transaction pooler. */
+  readonly isNamed?: boolean
   /** The commit happened and the reset did not: the session may still have what the transaction set in it. */
   readonly onUnclean?: () => void
 }
@@ -508,7 +529,7 @@ export type QueryConfig = pg.QueryConfig & { query_timeout?: number | undefined 
 
 /** Undoes what a role or a database may have set: what is acknowledged is on disk. A higher level stays. */
 const durableSql = `select pg_catalog.set_config('synchronous_commit', 'on', false)
-  where pg_catalog.current_setting('synchronous_commit') in ('off', 'local', 'remote_write')`
+  where pg_catalog.current_setting('synchronous_commit') operator(pg_catalog.=) any ('{off,local,remote_write}'::pg_catalog.text[])`
 
 /** 'own': only statements of ours run on it. 'users': a handler's do too, and find the user's tables by the user's search path. */
 export type PoolPath = 'own' | 'users'

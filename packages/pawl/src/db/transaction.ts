@@ -4,8 +4,8 @@
 import { PawlError } from '../errors.ts'
 import { checked, type Tx } from './adapters.ts'
 import { classify, markOwn } from './classify.ts'
-import { copyIn, cork, discard, type PoolClient, type QueryConfig, type QueryResult, type Reset, runJoined } from './driver.ts'
-import type { StatementNames } from './statement.ts'
+import { copyIn, cork, discard, type PoolClient, type QueryConfig, type QueryResult, runJoined } from './driver.ts'
+import type { Parameter, StatementNames } from './statement.ts'
 
 export interface OwnTransactionOptions {
   /** Gives names to what is sent often; not behind a transaction pooler. */
@@ -15,7 +15,7 @@ export interface OwnTransactionOptions {
   /** How long a statement with parameters may take, where that is not what the connection allows. */
   readonly statementMs?: number | undefined
   /** Sent after the end of a transaction that a handler had in its hands, in the same round trip. */
-  readonly reset?: Reset | undefined
+  readonly reset?: string | undefined
 }
 
 const begin = 'begin isolation level read committed'
@@ -25,7 +25,7 @@ export class OwnTransaction implements Tx {
   readonly #client: PoolClient
   readonly #names: StatementNames | undefined
   readonly #statementMs: number | undefined
-  readonly #reset: Reset | undefined
+  readonly #reset: string | undefined
   #begun: Promise<unknown> | undefined
   #isOpen = true
   /** Why it was abandoned. */
@@ -75,13 +75,15 @@ export class OwnTransaction implements Tx {
   }
 
   /** Sends the last statement, prepared under a name if it has one, and the commit together. Rejects unless the commit happened. */
-  async commitWith(text: string, values: readonly unknown[], name?: string): Promise<void> {
+  async commitWith(text: string, values: readonly Parameter[], name?: string): Promise<void> {
     this.#isOpen = false
     try {
       await runJoined(this.#client, this.#prepared(text, values, name), {
         begin: this.#begun ? undefined : begin,
         commits: true,
-        reset: this.#reset,
+        // A handler that sent nothing has left nothing.
+        reset: this.#begun ? this.#reset : undefined,
+        isNamed: this.#names !== undefined,
         onUnclean: () => {
           this.#isBroken = true
         },
@@ -104,7 +106,7 @@ export class OwnTransaction implements Tx {
   async rollback(): Promise<void> {
     this.#isOpen = false
     if (this.#begun === undefined || this.#isReleased) return
-    const { error } = await this.#answer(this.#reset === undefined ? 'rollback' : `rollback; ${this.#reset.text}`)
+    const { error } = await this.#answer(this.#reset === undefined ? 'rollback' : `rollback; ${this.#reset}`)
     if (error !== undefined) this.#isBroken = true
   }
 
@@ -133,7 +135,7 @@ export class OwnTransaction implements Tx {
     if (this.#begun !== undefined) return this.#client.query(query)
     // What the handler sends at once leaves in the same packet.
     process.nextTick(cork(this.#client))
-    const answer = runJoined(this.#client, query, { begin })
+    const answer = runJoined(this.#client, query, { begin, isNamed: this.#names !== undefined })
     this.#begun = answer
     return answer
   }

@@ -5,7 +5,7 @@ import { AsyncLocalStorage } from 'node:async_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability, Logger } from '../config.ts'
 import { classify, type ErrorClass, isConflict, isOwn, isRetryable } from '../db/classify.ts'
-import type { Connection, Pool, PoolClient, Reset } from '../db/driver.ts'
+import type { Connection, Pool, PoolClient } from '../db/driver.ts'
 import { StatementNames, statement } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
@@ -30,15 +30,21 @@ const unwritableJobsMax = 1000
 /** How long a job waits whose payload only a newer release can read. */
 const newerDelayMs = 5000
 const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)'
-/** For a handler that called job.complete(tx): nothing commits unless that was in this transaction, or has committed in another. */
+/**
+ * For a handler that called job.complete(tx): nothing commits unless that was in this transaction, or has committed in another. It runs in
+ * the handler's search path, so every operator has its schema.
+ */
 const completedSql = `select pawl.raise_lease_lost('job', $2::bigint, $3::bigint)
   where not exists (
     select
     from pawl.job_history h
-    where h.tenant = $1::text
-      and h.id = $2::bigint
-      and h.fence = $3::bigint
-      and h.finished_at >= to_timestamp(($2::bigint >> 21) / 1000.0) - interval '2 days'
+    where h.tenant operator(pg_catalog.=) $1::pg_catalog.text
+      and h.id operator(pg_catalog.=) $2::bigint
+      and h.fence operator(pg_catalog.=) $3::bigint
+      and h.finished_at operator(pg_catalog.>=) (
+        pg_catalog.to_timestamp(($2::bigint operator(pg_catalog.>>) 21) operator(pg_catalog./) 1000.0)
+          operator(pg_catalog.-) interval '2 days'
+      )
   )`
 
 /** Raises the commit of a transaction. */
@@ -84,14 +90,14 @@ export class Runner {
   readonly options: RunnerOptions
   readonly names: StatementNames | undefined
   /** Sent after every transaction of a handler. Behind a pooler the session is others' too, and its durability is left as it is. */
-  readonly reset: Reset
+  readonly reset: string
   /** How often in a row a job met a database of ours that cannot write. */
   readonly #unwritable = new Map<string, number>()
 
   constructor(options: RunnerOptions) {
     this.options = options
     this.names = options.isNamed ? new StatementNames() : undefined
-    this.reset = { text: `select pawl.reset_session(${options.isNamed})`, isNamed: options.isNamed }
+    this.reset = `select pawl.reset_session(${options.isNamed})`
   }
 
   /** How durable the commit of its handler is. */
