@@ -4,7 +4,6 @@
 import { caught, PawlError } from '../errors.ts'
 import { checked, type Tx } from './adapters.ts'
 import { classify, markOwn } from './classify.ts'
-
 import {
   copyIn,
   cork,
@@ -16,7 +15,6 @@ import {
   sessionIdOf,
   withReason,
 } from './driver.ts'
-
 import type { Parameter, StatementNames } from './statement.ts'
 
 export interface OwnTransactionOptions {

@@ -420,7 +420,7 @@ test('[K15] a session that the server ends during its commit burns no attempt', 
   const { id } = await pawl.jobs.enqueue('commits', {})
   await startWorker()
   const end = `select pg_terminate_backend(pid) as was_ended from pg_stat_activity
-    where datname = current_database() and application_name = 'pawl handler' and wait_event = 'PgSleep'`
+    where datname = current_database() and application_name like 'pawl handler %' and wait_event = 'PgSleep'`
   await until('its session was ended', async () => (await db.query(end)).length > 0)
   await until('it waits', isIn(id, 'scheduled'))
   expect(await pawl.jobs.get(id)).toMatchObject({

@@ -309,16 +309,3 @@ test('attempts of two incarnations in one batch are recorded with their own', as
   expect(await settled.promise).toHaveLength(2)
   for (const { id, worker } of held) expect(await pawl.jobs.attempts(id)).toMatchObject([{ outcome: 'failed', holder: worker }])
 })
-
-test('a job of whose end nothing could be stored stays held', async () => {
-  await db.query(`create function refuse() returns trigger language plpgsql as
-      $$ begin raise exception 'refused on purpose' using errcode = '22000'; end $$;
-    create trigger refuse before update on pawl.job for each row when (old.state = 'running') execute function refuse()`)
-  const { settler, claim } = await settlerAlone()
-  const held = await claim()
-  settler.add(failed(held))
-  settler.start()
-  await settler.drained()
-  expect(settler.unsettled).toBe(0)
-  expect(settler.heldJobs()).toEqual([held])
-})

@@ -36,7 +36,7 @@ crashed as materialized (
 free as materialized (
   select j.ctid, j.tenant, j.id, c.counts, c.error
   from crashed c
-  join pawl.job j on j.tenant = c.tenant and j.id = c.job_id
+  join pawl.job j on j.tenant = any (array[c.tenant]) and j.id = c.job_id
   for no key update of j skip locked
 ),
 excused as (
@@ -59,12 +59,12 @@ recorded as (
     and a.outcome = 'crashed'
     and (
       exists (select from free f where f.tenant = c.tenant and f.id = c.job_id)
-      or not exists (select from pawl.job j where j.tenant = c.tenant and j.id = c.job_id)
+      or not exists (select from pawl.job j where j.tenant = any (array[c.tenant]) and j.id = c.job_id)
     )
 )
 select g.tenant, g.id
 from given g
-join pawl.job j on j.tenant = g.tenant and j.id = g.id
+join pawl.job j on j.tenant = any (array[g.tenant]) and j.id = g.id
 where j.fence = g.fence
   or exists (select from crashed c where c.tenant = g.tenant and c.job_id = g.id)
     and not exists (select from free f where f.tenant = g.tenant and f.id = g.id)
