@@ -170,6 +170,35 @@ test('a CSV in pieces of any size is the same CSV', async () => {
   }
 })
 
+test('[R10] a CSV may have another delimiter, and a comma is then a character as any other', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  for (const delimiter of [';', '\t', '|']) {
+    const text = `rowId;note;tonnes\na;"x${delimiter}y";1.5\nb;x,y;2\n`.replaceAll(';', delimiter)
+    const upload = await scope.upload(inPieces(text, 3), { format: 'csv', delimiter })
+    expect((await pawl.records.rows(upload.id, 'created')).items.map(({ after }) => after)).toEqual([
+      { rowId: 'a', note: `x${delimiter}y`, tonnes: '1.5' },
+      { rowId: 'b', note: 'x,y', tonnes: '2' },
+    ])
+  }
+})
+
+test('[R6] a text that begins with a control character is that text, in every format', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await scope.put({ data: { rowId: 'a', note: '\u00017' } })
+  expect((await scope.get('load', 'a'))?.data).toEqual({ rowId: 'a', note: '\u00017' })
+  const texts = {
+    csv: 'rowId,note\na,\u00017\n',
+    ndjson: '{"rowId":"a","note":"\\u00017"}',
+    json: '[{"rowId":"a","note":"\\u00017"}]',
+  }
+  for (const [format, text] of Object.entries(texts))
+    expect((await scope.upload([text], { format: format as 'csv' })).counts, format).toMatchObject({ unchanged: 1 })
+  const bad = await scope.upload(['rowId,tonnes\na,\u00017\n'], { format: 'csv' })
+  expect((await pawl.records.errors(bad.id)).items).toMatchObject([{ column: 'tonnes', code: 'number' }])
+})
+
 test.each([
   ['csv', 'rowId,note\na,"never closed\nb,c\n', 'quote', 2],
   ['csv', 'rowId,note\na,"closed"x\n', 'quote', 2],
