@@ -88,7 +88,7 @@ export interface FileFormat {
 }
 
 export interface UploadedFile {
-  readonly chunks: AsyncIterable<Buffer>
+  readonly chunks: AsyncIterable<Uint8Array>
   readonly rowCharsMax: number
   /** The types of the record set. */
   readonly types: ReadonlySet<string>

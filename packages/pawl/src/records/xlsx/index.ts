@@ -1,36 +1,17 @@
 // pawl/records/xlsx: workbooks of Excel and of programs like it. A record set that is given this format takes uploads of format 'xlsx'. It
 // needs saxes and yauzl, which the rest of Pawl does not.
 
-import { integer, resolve, type TableOf } from '../../kernel/options.ts'
+import { resolve } from '../../kernel/options.ts'
 import { isMalformed, Malformed } from '../bytes.ts'
 import type { SourceRow } from '../rows.ts'
 import type { FileFormat, UploadedFile } from '../types.ts'
+import { type XlsxLimits, type XlsxOptions, xlsxTable } from './options.ts'
 import { readSheet } from './sheet.ts'
 import { spool } from './spool.ts'
 import { readWorkbook, type Sheet } from './workbook.ts'
 import { Parts } from './zip.ts'
 
-export interface XlsxOptions {
-  /** Of the file as it is uploaded. It is written to disk before it is read. */
-  readonly fileBytesMax?: number
-  readonly entriesMax?: number
-  readonly unpackedBytesMax?: number
-  /** Unpacked bytes per packed byte of a part with more than 64 kB. */
-  readonly ratioMax?: number
-  readonly sharedStringsBytesMax?: number
-}
-
-export type XlsxLimits = Required<XlsxOptions>
-
-const to = Number.MAX_SAFE_INTEGER
-
-export const xlsxTable = {
-  fileBytesMax: integer({ from: 1, to, default: 104_857_600, doc: 'The most bytes of a workbook as it is uploaded.' }),
-  entriesMax: integer({ from: 1, to, default: 1000, doc: 'The most entries of its zip file.' }),
-  unpackedBytesMax: integer({ from: 1, to, default: 1_073_741_824, doc: 'The most bytes of its parts, unpacked.' }),
-  ratioMax: integer({ from: 1, to, default: 200, doc: 'The most unpacked bytes per packed byte of a part above 64 kB.' }),
-  sharedStringsBytesMax: integer({ from: 1, to, default: 67_108_864, doc: 'The most memory for its shared strings.' }),
-} satisfies TableOf<XlsxOptions>
+export type { XlsxOptions } from './options.ts'
 
 /** For `formats` of a record set: `formats: [xlsx()]`. */
 export function xlsx(options: XlsxOptions = {}): FileFormat {

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 /** A file that has no name any more: however the process ends, the system removes it. */
-export async function spool(chunks: AsyncIterable<Buffer>): Promise<FileHandle> {
+export async function spool(chunks: AsyncIterable<Uint8Array>): Promise<FileHandle> {
   const path = join(tmpdir(), `pawl-${randomUUID()}.xlsx`)
   const file = await open(path, 'wx+', 0o600)
   try {

@@ -6,7 +6,7 @@ import { Readable } from 'node:stream'
 import { crc32 } from 'node:zlib'
 import { type Entry, fromRandomAccessReaderPromise, RandomAccessReader, type ZipFile } from 'yauzl'
 import { Malformed } from '../bytes.ts'
-import type { XlsxLimits } from './index.ts'
+import type { XlsxLimits } from './options.ts'
 
 const directoryBytesMax = 16_777_216
 const blockBytes = 65_536
