@@ -1,6 +1,7 @@
 // The parts of a workbook, out of its zip file. yauzl reads the directory and unpacks; here are the limits and the checksum. A part whose
 // size, checksum or place is not what the directory says is refused.
 
+import { read } from 'node:fs'
 import type { FileHandle } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import { crc32 } from 'node:zlib'
@@ -125,10 +126,7 @@ class FileReader extends RandomAccessReader {
     position: number,
     callback: (error: Error | null, bytesRead?: number) => void,
   ): void {
-    this.#file.read(buffer, offset, length, position).then(
-      ({ bytesRead }) => callback(null, bytesRead),
-      (error: Error) => callback(error),
-    )
+    read(this.#file.fd, buffer, offset, length, position, callback)
   }
 
   override close(callback: (error: Error | null) => void): void {
