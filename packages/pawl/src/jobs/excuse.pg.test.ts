@@ -100,7 +100,7 @@ test('[K15] an excuse leaves the next holder its fence, its state and its revisi
   expect(accepted).toHaveLength(1)
 })
 
-test.each(['stopped', 'blocked past a time limit'])(
+test.each(['stopped', 'blocked past a time limit', 'lease ended'])(
   '[K15] an incarnation that was closed as %s excuses nothing',
   async (reason) => {
     const held = await cutOff(kind, reason)

@@ -1,5 +1,6 @@
--- Excuses the crashes that were counted when this incarnation was closed as dead: its process lives, and was only cut off from the database. Each
--- recorded attempt is 'interrupted' from then on, so that none is excused twice. Who holds the job now, and its state, stay as they are; a job that
+-- Excuses the crashes that were counted when this incarnation was closed as dead: its process lives, and was only cut off from the database. One
+-- that was silent for a whole lease is not excused: what froze it may be the job. Each recorded attempt is 'interrupted' from then on, so that
+-- none is excused twice. Who holds the job now, and its state, stay as they are; a job that
 -- the crash made dead stays dead, for that has been told, and says so.
 -- Locks: the job rows, SKIP LOCKED, then those attempts.
 -- Plan: pawl.worker by primary key, job_attempt_job, job_pkey, then a TID scan.
@@ -13,7 +14,7 @@ with given as materialized (
     where w.tenant = ''
       and w.id = :worker::integer
       and w.nonce = :nonce::uuid
-      and w.close_reason in ('process died', 'lease ended')
+      and w.close_reason = 'process died'
   )
   order by g.tenant, g.id
 ),
