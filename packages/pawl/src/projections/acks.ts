@@ -49,9 +49,22 @@ export class Acks {
     for (const event of events) this.#known.push(placeOf(event))
     // Not at every page, so that it costs little for each event.
     if (this.#known.length > 3 * this.#open.size + 16) this.#thinOut()
-    if (lookedTo !== this.#lookedTo) this.version++
+    // Positions that are none of ours are not worth a write each; `pass` moves over them now and then.
+    if (events.length > 0) this.version++
     this.#lookedTo = lookedTo
     return fresh
+  }
+
+  /** How many positions a crash would look at again, although nothing of ours is left among them. */
+  get unpassed(): number {
+    return this.#open.size > 0 ? 0 : this.#lookedTo - (this.#known.at(-1) ?? this.#place).position
+  }
+
+  /** Nothing of ours is between the last event that was read and this place, up to which everything was looked at. */
+  pass(place: Place): void {
+    if (place.position !== this.#lookedTo) return
+    this.#known.push(place)
+    this.version++
   }
 
   finish(position: number): void {

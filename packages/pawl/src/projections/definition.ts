@@ -27,9 +27,9 @@ export const projectionDefaults = {
   stateConcurrency: 4,
   /** Five attempts of a projection take a few seconds, in which all its keys wait. */
   backoff: { initialMs: 200, factor: 3, maxMs: 10_000, jitter: true },
-  /** A sink's outside may be away for a while, and only the failing keys wait: ten attempts take about a quarter of an hour. */
-  sinkAttempts: 10,
-  sinkBackoff: { initialMs: 1000, factor: 2, maxMs: 300_000, jitter: true },
+  /** Only failing keys wait. Forty attempts take 17 minutes on average: full jitter halves each delay, and a few long ones vary too much. */
+  sinkAttempts: 40,
+  sinkBackoff: { initialMs: 1000, factor: 2, maxMs: 60_000, jitter: true },
 } as const
 
 interface DefinedBase {

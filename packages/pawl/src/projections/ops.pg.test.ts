@@ -182,6 +182,33 @@ test('a cursor that is behind by more than its limit becomes stale, raises an al
   expect(await positions(db)).toEqual([1])
 })
 
+test('[P10] a filter that matches nothing for hours moves its cursor, holds no retention and does not become stale', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const options = { channel: 'mine', maxLag: '1h' } as const
+  const handled: Record<string, number[]> = { log: [], state: [], sink: [] }
+  pawl.projections.define('log', { ...options, each: ({ position }) => void handled.log!.push(position) })
+  pawl.projections.define('state', {
+    ...options,
+    kind: 'state',
+    entity: ({ position }) => String(position),
+    refresh: (entity) => void handled.state!.push(Number(entity)),
+  })
+  pawl.projections.sink('sink', { ...options, handle: ({ position }) => void handled.sink!.push(position) })
+  await startRunner(pawl)
+  await append(db, { key: 'a', channel: 'mine' })
+  await append(db, { key: 'b', channel: 'others' }, { key: 'c', channel: 'others' })
+  for (const name of Object.keys(handled)) await caughtUp(db, name)
+  expect((await pawl.events.whoHoldsBack()).filter(({ what }) => what === 'cursor')).toEqual([])
+  await moveClock({ query: async (text, values) => ({ rows: await db.query(text, [...(values ?? [])]) }) }, 2 * 3_600_000)
+  // It looks for stale cursors when it starts.
+  await startRunner(pawl)
+  await append(db, { key: 'a', channel: 'mine' })
+  await until('each got its own', () => Object.values(handled).every((positions) => positions.length === 2))
+  expect(handled).toEqual({ log: [1, 4], state: [1, 4], sink: [1, 4] })
+  expect((await pawl.projections.status()).map(({ state }) => state)).toEqual(['running', 'running', 'running'])
+})
+
 /** A cursor that stands at the second of two events, and that nobody holds. */
 async function stoppedAtTwo(): Promise<{ db: TestDatabase; pawl: Pawl }> {
   const db = await createLog(seenSql)

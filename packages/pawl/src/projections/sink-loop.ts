@@ -14,7 +14,7 @@ import { Acks } from './acks.ts'
 import { cursorStatements, type HeldCursor, leaseLost } from './cursor.ts'
 import { type DefinedSink, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
-import { assertSameLog, filterOf, latch, logBounds } from './log-place.ts'
+import { assertSameLog, filterOf, latch, logBounds, passEvents, passEveryMs, placeAt } from './log-place.ts'
 import { nextUnparking, parkedEvent, tryParked } from './replay.ts'
 import { SinkCall } from './sink-call.ts'
 import { type Queued, SinkKeys } from './sink-keys.ts'
@@ -49,6 +49,7 @@ export class SinkLoop {
   #isPaused = false
   #stateMs = Number.NEGATIVE_INFINITY
   #unparkedMs = 0
+  #passedMs = monotonicMs()
   #isStoring = false
   #generation: number | undefined
   #failure: unknown
@@ -97,7 +98,7 @@ export class SinkLoop {
       try {
         await this.#turn()
         failed = 0
-        await this.#wakeup.wait(this.#isPaused || this.#store.hasParked ? unparkEveryMs : 5000)
+        await this.#wakeup.wait(this.#isPaused || this.#store.hasParked || this.#acks.unpassed > 0 ? unparkEveryMs : 5000)
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) {
           this.cursor.lose(error)
@@ -168,6 +169,7 @@ export class SinkLoop {
     const looking = this.#lookAtState()
     looking.catch(() => undefined)
     await this.#readPages()
+    await this.#passOver()
     await looking
     if (this.#isToBeNoted() && !this.#isPaused) await this.cursor.tryAlone(this.#world.engine)
     this.#start()
@@ -213,6 +215,15 @@ export class SinkLoop {
       else this.#keys.add(event)
     }
     this.#startReady()
+  }
+
+  /** Nothing of ours up to here. The row follows now and then, not at every tick. */
+  async #passOver(): Promise<void> {
+    const { unpassed, lookedTo } = this.#acks
+    if (unpassed === 0 || (unpassed < passEvents && monotonicMs() - this.#passedMs < passEveryMs)) return
+    const place = await placeAt(this.#world, lookedTo, this.#generation)
+    if (place !== undefined) this.#acks.pass(place)
+    this.#passedMs = monotonicMs()
   }
 
   /** The log may grow while it is read: a wake-up that comes meanwhile is about events that this page need not have. */
@@ -306,7 +317,7 @@ export class SinkLoop {
     this.#calls.add(call)
     try {
       const answer = handle(event, call)
-      if (answer instanceof Promise) await call.race(answer, name, timeoutMs)
+      if (isThenable(answer)) await call.race(answer, name, timeoutMs)
     } finally {
       this.#calls.delete(call)
       leave()
@@ -392,6 +403,11 @@ export class SinkLoop {
     const signal = AbortSignal.any([this.#stop.signal, this.cursor.signal])
     await sleep(delayMs, undefined, { signal }).catch(() => undefined)
   }
+}
+
+/** A promise of another realm or library is one too. */
+function isThenable(answer: unknown): answer is PromiseLike<unknown> {
+  return typeof (answer as PromiseLike<unknown> | null | undefined)?.then === 'function'
 }
 
 function aborted(signal: AbortSignal): Promise<void> {

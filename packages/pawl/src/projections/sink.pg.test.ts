@@ -44,6 +44,30 @@ test('a sink hands events over in the order of each key, several keys at once, w
   expect((await cursorOf(db, 'out')).done).toBe('{}')
 })
 
+test('a sink waits for a promise of another library: what rejects later is handed over again', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: number[] = []
+  // As query builders and request libraries return: it has then, and is no Promise.
+  const later = (fail: boolean) => ({
+    // biome-ignore lint/suspicious/noThenProperty: a thenable is the point.
+    then: (resolve: () => void, reject: (error: Error) => void) =>
+      void setImmediate(() => (fail ? reject(new Error('away')) : resolve())),
+  })
+  pawl.projections.sink('out', {
+    retry,
+    handle: (_event, { attempt }) => {
+      got.push(attempt)
+      return later(attempt < 3)
+    },
+  })
+  await startRunner(pawl)
+  await append(db, { key: 'a' })
+  await until('it was handed over until it succeeded', () => got.length === 3)
+  await caughtUp(db, 'out')
+  expect(got).toEqual([1, 2, 3])
+})
+
 test('an event that comes while a sink reads the log is handed over without waiting for the next one', async () => {
   const db = await createLog()
   const pawl = db.pawl()
