@@ -6,7 +6,7 @@ import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
 import { resolve } from '../kernel/options.ts'
-import { pause, resume, runsOf, skip, type Target, unpark } from './acts.ts'
+import { forget, pause, resume, runsOf, skip, type Target, unpark } from './acts.ts'
 import { type Defined, defineProjection, defineSink, definitionKey } from './definition.ts'
 import {
   actTable,
@@ -123,6 +123,12 @@ export class Projections {
     resolve('unpark', unparkTable, options)
     const which = { key: options.key ?? null, keyTenant: options.keyTenant ?? null }
     return unpark(this.#core.pool, this.#target(name), which, options)
+  }
+
+  /** Removes a projection or sink that no living process defines any more, with its parked keys. Its tables are yours and stay. */
+  async forget(name: string, act: Act): Promise<void> {
+    resolve('forget', actTable, act)
+    await forget(this.#core.pool, this.#target(name), act)
   }
 
   /** Read-your-writes: resolves when the live generation has applied what was appended with this token. */

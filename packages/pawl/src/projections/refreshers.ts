@@ -10,6 +10,7 @@ import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { solitude } from '../kernel/solitude.ts'
+import { tripBreaker } from './breaker.ts'
 import { HandlerContext, withTimeout } from './context.ts'
 import { type DefinedState, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
@@ -133,14 +134,18 @@ export class Refreshers {
     if (isTimedOut || isRefused) {
       // It may sit in a statement: without its connection the server rolls it back, and what follows is written on another one.
       tx.release(isTimedOut)
-      await whenUnlocked(this.#world, this.#stop.signal, (other) => this.#putOff(definition, entity, error, other))
+      const isParked = await whenUnlocked(this.#world, this.#stop.signal, (other) =>
+        this.#putOff(definition, entity, error, other),
+      )
+      if (isParked) await tripBreaker(this.#world, definition)
       return 'failed'
     }
     try {
       if (isOurs || !tx.isOpen) throw error
       await tx.rollbackTo('refresh')
-      await this.#putOff(definition, entity, error, tx)
+      const isParked = await this.#putOff(definition, entity, error, tx)
       await tx.commit()
+      if (isParked) await tripBreaker(this.#world, definition)
       return 'failed'
     } catch (reason) {
       await tx.rollback()
@@ -163,11 +168,11 @@ export class Refreshers {
     )
   }
 
-  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: HandlerTx): Promise<void> {
+  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: HandlerTx): Promise<boolean> {
     const { tenant, name, generation } = definition
     const key = { tenant, name, generation, entity }
     const [row] = await runs.run<{ attempts: number; position: string }>(failStatement, { ...key, error: describeError(error) })
-    if (row === undefined) return
+    if (row === undefined) return false
     const attempt = row.attempts
     const position = Number(row.position)
     const retryInMs = retryDelayMs(definition, attempt, error, this.#world.onTrouble)
@@ -175,5 +180,6 @@ export class Refreshers {
     const reason = `The refresh of ${entity} failed ${attempt} time(s): ${messageOf(error)}`
     await runs.run(delayStatement, { ...key, delay_ms: retryInMs ?? null, reason })
     if (retryInMs === undefined) this.#world.events.emit('projection.parked', { name, key: entity, position, reason })
+    return retryInMs === undefined
   }
 }

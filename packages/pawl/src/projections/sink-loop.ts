@@ -11,6 +11,7 @@ import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { solitude } from '../kernel/solitude.ts'
 import { Acks } from './acks.ts'
+import { tripBreaker } from './breaker.ts'
 import { cursorStatements, type HeldCursor, leaseLost } from './cursor.ts'
 import { type DefinedSink, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
@@ -351,6 +352,9 @@ export class SinkLoop {
       this.#tellParked(event, reason)
     }
     await this.#flush()
+    await tripBreaker(this.#world, this.#definition).catch(this.#world.onTrouble)
+    // It may be paused now.
+    this.#stateMs = Number.NEGATIVE_INFINITY
   }
 
   #repark(event: LogEvent, error: unknown): void {

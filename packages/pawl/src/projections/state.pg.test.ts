@@ -1,7 +1,10 @@
 import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test, vi } from 'vitest'
 import { deferred, until } from '../../test/support/database.ts'
+import { pagesOf } from '../../test/support/pages.ts'
 import { append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
+import { Connection } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
 import { Wakeup } from '../kernel/signal.ts'
 
 const sql = `
@@ -278,4 +281,38 @@ test('entities are refreshed while one that takes long gathers more marks than a
   await until('the other is refreshed', async () => (await db.query("select from search where id = 'other'")).length === 1)
   hold.resolve()
   await until('nothing is dirty', async () => (await db.query('select from pawl.dirty')).length === 0)
+})
+
+test('[O7] a failed refresh costs as much as its entity has marks, and makes few of many', async () => {
+  const db = await createLog(sql)
+  const connection = new Connection(db.pawl().config.database, 'test')
+  onTestFinished(() => connection.close())
+  const fail = statement(new URL('any.ts', import.meta.url).href, 'fail-dirty')
+  const failed = async (entity: string, marks: number) => {
+    await db.query(
+      `insert into pawl.dirty (name, generation, entity, position, positions, attempts)
+       select 'p', 1, $1, n, array[n], n % 3 from generate_series(1, $2::bigint) n`,
+      [entity, marks],
+    )
+    return pagesOf(connection, fail, { tenant: '', name: 'p', generation: 1, entity, error: 'no' })
+  }
+  const [few, many] = [await failed('few', 500), await failed('many', 4000)]
+  // Linear: eight times. Quadratic: sixty-four times.
+  expect(many / few).toBeLessThan(16)
+  const marks = () =>
+    db.query("select cardinality(positions) as of, attempts, last_error from pawl.dirty where entity = 'many' order by position")
+  expect(await marks()).toEqual(Array.from({ length: 4 }, () => ({ of: 1000, attempts: 3, last_error: 'no' })))
+  // A hot entity goes on failing: each change is a mark, and each failure takes it into the last one.
+  for (let n = 0; n < 3; n++) {
+    await db.query(
+      "insert into pawl.dirty (name, generation, entity, position, positions) values ('p', 1, 'many', $1, array[$1::bigint])",
+      [5000 + n],
+    )
+    await connection.run(fail, { tenant: '', name: 'p', generation: 1, entity: 'many', error: 'no' })
+  }
+  expect((await marks()).map(({ of }) => of)).toEqual([1000, 1000, 1000, 1000, 3])
+  // Nobody can wait for what retention has removed.
+  await db.query('update pawl.sequencer set removed_until = 5001')
+  await connection.run(fail, { tenant: '', name: 'p', generation: 1, entity: 'many', error: 'no' })
+  expect((await marks()).at(-1)).toMatchObject({ of: 1, attempts: 7 })
 })

@@ -48,6 +48,8 @@ interface CursorOptions {
   readonly timeout?: number | string
   /** Behind by more than this it becomes `stale` and no longer keeps events from being removed. Default: never. */
   readonly maxLag?: number | string
+  /** After so many keys parked within a while the cursor pauses with one alert, instead of parking them all. Default: 100 keys within an hour. */
+  readonly breaker?: { readonly keys?: number; readonly within?: number | string }
 }
 
 interface GenerationOptions {

@@ -6,6 +6,7 @@
 update pawl.cursor c
 set state = 'running',
   reason = null,
+  resumed_at = pawl.now(),
   position = case when c.state = 'latched' then least(c.position, :head::bigint) else c.position end,
   event_id = case when c.state = 'latched' then null else c.event_id end,
   log_generation = case when c.state = 'latched' then null else c.log_generation end,
