@@ -45,7 +45,7 @@ merged as (
     (select t.attempts from most t), left(:error::text, 4000), (select min(t.parked_at) from taken t)
   from numbered n
   where n.n = n.of
-    or n.position > (select s.removed_until from pawl.sequencer s where s.tenant = '')
+    or n.position > (select s.removed_until from pawl.log_head s where s.tenant = '')
   group by (n.of - n.n) / 1000
   returning position
 ),
