@@ -59,7 +59,8 @@ comment on column pawl.cursor.crashes is
   'Holders that died since it last moved, the first at whatever it did, the others while they tried the next event alone: that may be what kills them.';
 comment on column pawl.cursor.tried_at is 'The position from which a holder, after a crash of the one before it, began to try the next event alone.';
 comment on column pawl.cursor.resumed_at is 'When a person last resumed it: keys that were parked before do not count for its breaker.';
-comment on column pawl.cursor.hold_at is 'It does not move beyond this position before hold_until: two generations are about to be compared.';
+comment on column pawl.cursor.hold_at is
+  'It does not move beyond this position before hold_until: two generations are about to be compared. At 0 no refresh begins either.';
 
 create table pawl.parked_key (
   tenant text collate "C" not null default '',

@@ -7,8 +7,8 @@ import { bind, type Parameter, type Statement, statement } from '../db/statement
 import { PawlError } from '../errors.ts'
 import { readLog } from '../events/read-log.ts'
 import { kindPrefix } from './definition.ts'
-import { logBounds } from './log-place.ts'
-import type { Act } from './types.ts'
+import { type LogBounds, logBounds } from './log-place.ts'
+import type { Act, ResumeFrom } from './types.ts'
 
 const statements = {
   pause: statement(import.meta.url, 'pause'),
@@ -119,20 +119,41 @@ export async function pause(pool: Pool, target: Target, act: Act, generation: nu
   await inTransaction(pool, (runs) => runs.run(statements.awaitRefreshes, { ...target, generation }))
 }
 
-export async function resume(pool: Pool, target: Target, act: Act, generation: number | null): Promise<void> {
+export async function resume(
+  pool: Pool,
+  target: Target,
+  act: Act & { readonly from?: ResumeFrom | undefined },
+  generation: number | null,
+): Promise<void> {
   await inTransaction(pool, async (runs) => {
-    const { before, head } = await logBounds(runs)
-    for (const { state, position } of await cursorsOf(runs, target, generation)) {
-      if (state === 'running' || Number(position) >= before) continue
+    const bounds = await logBounds(runs)
+    const { before, head } = bounds
+    const from = placeToResume(target, act.from, bounds)
+    const cursors = await cursorsOf(runs, target, generation)
+    for (const { state, position } of cursors) {
+      if (state === 'running' || from !== null || Number(position) >= before) continue
       throw new PawlError(
         'PAWL_WRONG_STATE',
-        `'${target.name}' stands at position ${position}, and events up to ${before} are no longer kept. It would miss them: rebuild it.`,
+        `'${target.name}' stands at position ${position}, and events up to ${before} are no longer kept. It would miss them. Say so with from: 'oldest', or from: 'now', if it can do without them.`,
       )
     }
-    const rows = await runs.run<{ position: string }>(statements.resume, { ...target, generation, head })
+    const rows = await runs.run<{ position: string }>(statements.resume, { ...target, generation, head, from_position: from })
     if (rows.length === 0) throw await notInState(runs, target, 'resumed', 'paused, stale or latched')
-    await audit(runs, target, 'resume', act, { generation, positions: rows.map(({ position }) => Number(position)) })
+    const stood = cursors.map(({ position }) => Number(position))
+    await audit(runs, target, 'resume', act, { generation, stood, positions: rows.map(({ position }) => Number(position)) })
   })
+}
+
+/** The position after which it goes on; null: where it stands. */
+function placeToResume({ name }: Target, from: ResumeFrom | undefined, { before, head }: LogBounds): number | null {
+  if (from === undefined) return null
+  if (from === 'now') return head
+  if (from === 'oldest') return before
+  if (from >= before && from <= head) return from
+  throw new PawlError(
+    'PAWL_WRONG_STATE',
+    `'${name}' cannot go on after position ${from}: the log has positions ${before + 1} to ${head}. Give from a position from ${before} to ${head}, 'oldest' or 'now'.`,
+  )
 }
 
 export async function unpark(

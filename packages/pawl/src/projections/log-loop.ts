@@ -24,6 +24,8 @@ import type { World } from './world.ts'
 /** A conflict is nobody's fault, until it happens so often in a row that it is. */
 const conflictsMax = 10
 const standstillPollMs = 50
+/** One that is idle asks this often whether a person has put it elsewhere. */
+const idleLookMs = 2000
 
 export class LogLoop {
   readonly cursor: HeldCursor
@@ -44,6 +46,7 @@ export class LogLoop {
   /** Pages that are on their way, in order. */
   #ahead: { readonly after: number; readonly read: Promise<LogRead>; readonly isGuess?: boolean }[] = []
   #isWaiting = false
+  #movedMs = monotonicMs()
   #standstill: Standstill | undefined
 
   constructor(cursor: HeldCursor, definition: DefinedLog | DefinedState, world: World) {
@@ -114,7 +117,7 @@ export class LogLoop {
 
   #waitMs(): number {
     if (this.#standstill !== undefined) return this.#standstill.isHeld ? standstillPollMs : 500
-    return this.#replay.mayHaveParked || this.#lookedTo > this.cursor.place.position ? 500 : 5000
+    return this.#replay.mayHaveParked || this.#lookedTo > this.cursor.place.position ? 500 : idleLookMs
   }
 
   async #begin(): Promise<void> {
@@ -135,6 +138,7 @@ export class LogLoop {
       return false
     }
     if (page.events.length > 0) await this.#applyAll(page.events)
+    else if (await this.#isElsewhere()) return true
     else await this.#passOver(page)
     return hasReplayed || page.next < page.head || page.events.length > 0
   }
@@ -328,6 +332,16 @@ export class LogLoop {
   async #stand(): Promise<void> {
     this.#standstill = await this.cursor.reload(this.#world.engine)
     this.#forgetPages()
+  }
+
+  /** A person may have resumed it from another place while it had nothing to do. */
+  async #isElsewhere(): Promise<boolean> {
+    if (monotonicMs() - this.#movedMs < idleLookMs) return false
+    this.#movedMs = monotonicMs()
+    const [row] = await this.#world.engine.run<{ position: string }>(cursorStatements.state, this.cursor.fencedKey)
+    if (row !== undefined && Number(row.position) === this.cursor.place.position) return false
+    await this.#stand()
+    return true
   }
 
   /** Paused, held for a comparison, beside the live one, or moved by an operator: looks at the row again. */

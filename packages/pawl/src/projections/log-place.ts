@@ -58,7 +58,7 @@ export async function assertSameLog(world: World, cursor: HeldCursor): Promise<b
     await latch(
       world,
       cursor,
-      `The events from position ${position + 1} to ${before} are no longer kept. Rebuild the projection.`,
+      `The events from position ${position + 1} to ${before} are no longer kept. Resume it with from: 'oldest' if it can do without them.`,
     )
     return false
   }

@@ -14,6 +14,7 @@ import {
   generationTable,
   parkedTable,
   pauseTable,
+  resumeTable,
   seenTable,
   skipTable,
   switchTable,
@@ -30,6 +31,7 @@ import type {
   LogProjectionOptions,
   ParkedKey,
   ProjectionEvents,
+  ResumeFrom,
   RunnerOptions,
   SinkOptions,
   StateProjectionOptions,
@@ -106,9 +108,12 @@ export class Projections {
     await pause(this.#core.pool, this.#target(name), act, act.generation ?? null)
   }
 
-  /** Goes on after a pause, a latch, or a lag that made it stale. After a latch it takes its place in the log as it is now. */
-  async resume(name: string, act: Act & { generation?: number }): Promise<void> {
-    resolve('resume', pauseTable, act)
+  /**
+   * Goes on after a pause, a latch, or a lag that made it stale: where it stands (after a latch in the log as it is now), or after `from`. What lies
+   * between is missed, or applied again.
+   */
+  async resume(name: string, act: Act & { generation?: number; from?: ResumeFrom }): Promise<void> {
+    resolve('resume', resumeTable, act)
     await resume(this.#core.pool, this.#target(name), act, act.generation ?? null)
   }
 

@@ -21,6 +21,7 @@ import type { Act, Comparison } from './types.ts'
 const statements = {
   add: statement(import.meta.url, 'add-generation'),
   hold: statement(import.meta.url, 'hold-generations'),
+  still: statement(import.meta.url, 'still-generations'),
   unhold: statement(import.meta.url, 'unhold-generations'),
   lock: statement(import.meta.url, 'lock-generations'),
   oweEffects: statement(import.meta.url, 'owe-effects'),
@@ -73,7 +74,7 @@ export async function rebuild(
   if (before > 0)
     throw new PawlError(
       'PAWL_WRONG_STATE',
-      `Events up to position ${before} are no longer kept, so '${target.name}' cannot be rebuilt from the first. Keep events for longer if you want to rebuild.`,
+      `Events up to position ${before} are no longer kept, so '${target.name}' cannot be rebuilt from the first. Keep events for longer if you want to rebuild; to go on without them, resume it with from: 'oldest'.`,
     )
   const { generation } = definition
   await inTransaction(pool, async (tx, query) => {
@@ -165,7 +166,9 @@ export async function rollBack(
       await makeLive(runs, query, { target, definition, live, generation })
       await audit(runs, target, 'rollback', options, { from: live, to: generation })
     })
-  await retryLocked(pool, { target, definition, generation }, rollback, monotonicMs() + patienceMs)
+  await whileStill(pool, target, () =>
+    retryLocked(pool, { target, definition, generation }, rollback, monotonicMs() + patienceMs),
+  )
 }
 
 export async function retire(
@@ -183,7 +186,23 @@ export async function retire(
       await runs.run(statements.remove, { ...target, generation })
       await audit(runs, target, 'retire', options, { generation })
     })
-  await retryLocked(pool, { target, definition, generation }, drop, monotonicMs() + patienceMs)
+  await whileStill(pool, target, () => retryLocked(pool, { target, definition, generation }, drop, monotonicMs() + patienceMs))
+}
+
+/** Refreshes share a lock of the cursor's row, and those that begin pass whoever waits for it. So none begins. */
+async function whileStill<T>(pool: Pool, target: Target, work: () => Promise<T>): Promise<T> {
+  const runs = runsOf(pool)
+  try {
+    await runs.run(statements.still, { ...target, hold_ms: holdMs })
+    return await work()
+  } finally {
+    await unhold(runs, target)
+  }
+}
+
+/** A hold that outlives a short outage would stop the live generation for the rest of its minute. */
+async function unhold(runs: Runs, target: Target): Promise<void> {
+  await retrying(() => runs.run(statements.unhold, { ...target }), { triesMax: 8 }).catch(() => undefined)
 }
 
 /** Locks every cursor of both generations, in one order. From here until the commit no handler of either is in a transaction. */
@@ -289,8 +308,7 @@ async function whileHeld<T>(
       await sleep(pollMs)
     }
   } finally {
-    // A hold that outlives a short outage would stop the live generation for the rest of its minute.
-    await retrying(() => runs.run(statements.unhold, { ...target }), { triesMax: 8 }).catch(() => undefined)
+    await unhold(runs, target)
   }
 }
 

@@ -18,12 +18,15 @@ import { whenUnlocked } from './left-behind.ts'
 import { HandlerTx } from './projection-tx.ts'
 import type { World } from './world.ts'
 
+const hasDueStatement = statement(import.meta.url, 'has-due')
 const takeStatement = statement(import.meta.url, 'take-dirty')
 const clearStatement = statement(import.meta.url, 'clear-dirty')
 const failStatement = statement(import.meta.url, 'fail-dirty')
 const delayStatement = statement(import.meta.url, 'delay-dirty')
 
 const pollMs = 250
+/** One refresher of each definition polls, and wakes the others. */
+const othersPollMs = 10_000
 /** An entity that is refreshed for long gathers marks. When all that were looked at are of such, more are looked at, up to a limit. */
 const marksMin = 64
 const marksMax = 16_384
@@ -63,24 +66,36 @@ export class Refreshers {
 
   async run(): Promise<void> {
     await Promise.all(
-      this.#definitions.flatMap((definition) => Array.from({ length: definition.concurrency }, () => this.#loop(definition))),
+      this.#definitions.flatMap((definition) =>
+        Array.from({ length: definition.concurrency }, (_, nth) => this.#loop(definition, nth === 0)),
+      ),
     )
   }
 
-  async #loop(definition: DefinedState): Promise<void> {
+  async #loop(definition: DefinedState, isPolling: boolean): Promise<void> {
     const wakeup = new Wakeup()
     this.#wakeups.add(wakeup)
+    // Behind an entity there is most likely another one.
+    let isBusy = false
     for (let failed = 0; !this.#stop.signal.aborted; ) {
       try {
-        const outcome = await solitude.run(() => this.#refreshOne(definition))
+        const isFound: boolean = !isBusy && (await this.#hasDue(definition))
+        if (isFound && isPolling) this.wake()
+        const outcome: Outcome | undefined =
+          isBusy || isFound ? await solitude.run(() => this.#refreshOne(definition)) : 'nothing'
         failed = 0
-        if (outcome === undefined || outcome === 'nothing') await wakeup.wait(pollMs)
+        isBusy = outcome === 'refreshed' || outcome === 'failed'
+        if (!isBusy) await wakeup.wait(isPolling ? pollMs : othersPollMs)
       } catch (error) {
         this.#world.onTrouble(error)
         await wakeup.wait(engineBackoffMs(error, ++failed))
       }
     }
     this.#wakeups.delete(wakeup)
+  }
+
+  async #hasDue({ tenant, name, generation }: DefinedState): Promise<boolean> {
+    return (await this.#world.engine.run(hasDueStatement, { tenant, name, generation })).length > 0
   }
 
   async #refreshOne(definition: DefinedState): Promise<Outcome> {

@@ -25,10 +25,14 @@ import type { World } from './world.ts'
 
 /** So many events may be unfinished; that bounds memory, the ranges in the row, and what a crash repeats. */
 const windowMin = 1000
+/** And so many characters of them, or one page. */
+const windowChars = 16_000_000
 const pageMax = 500
 const unparkEveryMs = 500
 /** So old may the last word about the cursor's state be when a call begins. Every store brings a new one. */
 const stateMaxMs = 100
+/** One that is idle asks this often whether a person has put it elsewhere. */
+const idleLookMs = 2000
 const stopGraceMs = 30_000
 
 export class SinkLoop {
@@ -51,6 +55,7 @@ export class SinkLoop {
   #stateMs = Number.NEGATIVE_INFINITY
   #unparkedMs = 0
   #passedMs = monotonicMs()
+  #movedMs = monotonicMs()
   #isStoring = false
   #generation: number | undefined
   #failure: unknown
@@ -99,7 +104,7 @@ export class SinkLoop {
       try {
         await this.#turn()
         failed = 0
-        await this.#wakeup.wait(this.#isPaused || this.#store.hasParked || this.#acks.unpassed > 0 ? unparkEveryMs : 5000)
+        await this.#wakeup.wait(this.#isPaused || this.#store.hasParked || this.#acks.unpassed > 0 ? unparkEveryMs : idleLookMs)
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) {
           this.cursor.lose(error)
@@ -164,6 +169,7 @@ export class SinkLoop {
   }
 
   async #advance(): Promise<void> {
+    if (await this.#isElsewhere()) return this.#giveUp()
     if (this.#store.hasParked) await this.#lookForUnparking()
     // One that has nothing to do hears nothing: what comes now may come after a pause.
     if (this.#acks.open === 0) this.#stateMs = Number.NEGATIVE_INFINITY
@@ -174,6 +180,15 @@ export class SinkLoop {
     await looking
     if (this.#isToBeNoted() && !this.#isPaused) await this.cursor.tryAlone(this.#world.engine)
     this.#start()
+  }
+
+  /** A person may have resumed it from another place while it had nothing to do. */
+  async #isElsewhere(): Promise<boolean> {
+    if (this.#acks.open > 0 || this.#store.hasNews || monotonicMs() - this.#movedMs < idleLookMs) return false
+    this.#movedMs = monotonicMs()
+    const [row] = await this.#world.engine.run<{ position: string }>(cursorStatements.state, this.cursor.fencedKey)
+    if (row === undefined) throw leaseLost(this.cursor)
+    return Number(row.position) !== this.cursor.place.position
   }
 
   /** Whether it still runs, before anything begins; unless a store has just told. */
@@ -199,7 +214,11 @@ export class SinkLoop {
 
   // By halves: a page for every event that ends would be many small ones.
   async #readPages(): Promise<void> {
-    while (this.#hasMore && this.#acks.open <= this.#window() / 2 && !this.#isOver()) await this.#read()
+    while (this.#hasMore && this.#hasRoom() && !this.#isOver()) await this.#read()
+  }
+
+  #hasRoom(): boolean {
+    return this.#acks.open <= this.#window() / 2 && this.#acks.openChars <= windowChars / 2
   }
 
   async #read(): Promise<void> {
@@ -210,7 +229,7 @@ export class SinkLoop {
     this.#generation = page.generation
     if (page.head < this.cursor.place.position)
       return this.#latch(`The cursor stands at position ${this.cursor.place.position}, and the log ends at ${page.head}.`)
-    const fresh = this.#acks.add(page.events, page.next)
+    const fresh = this.#acks.add(page.events, page.next, page.chars)
     for (const event of fresh) {
       if (this.#store.isParked(event)) this.#store.parkBehind(event)
       else this.#keys.add(event)
@@ -243,6 +262,7 @@ export class SinkLoop {
   async #lookForUnparking(): Promise<void> {
     if (monotonicMs() - this.#unparkedMs < unparkEveryMs) return
     this.#unparkedMs = monotonicMs()
+    this.#store.forgetEnded()
     for (const next of await nextUnparking(this.#world, this.cursor)) {
       // Alone too: whatever dies now is to be known by its name.
       if (this.#careful > 0 && (this.#hasMore || this.#keys.hasReady || this.#running.size > 0)) return
@@ -251,6 +271,11 @@ export class SinkLoop {
       if (this.#store.isStoring(key)) this.#unparkedMs = 0
       if (this.#keys.has(key) || this.#store.isStoring(key)) continue
       const event = await parkedEvent(this.#world, next)
+      // While it was read, the one before it may have ended and been stored: then this is not the next one any more.
+      if (this.#keys.has(key) || this.#store.isStoring(key)) {
+        this.#unparkedMs = 0
+        continue
+      }
       const deaths = this.#careful > 0 ? await tryParked(this.#world, this.cursor, event) : undefined
       if (event === undefined) this.#store.free(key)
       else if (deaths === undefined) this.#keys.add(event, true)

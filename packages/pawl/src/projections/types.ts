@@ -36,6 +36,9 @@ export interface ProjectionTable {
 /** 'start': from the first event, and an error if it is no longer kept. 'oldest': from the first that is kept. 'now': only what comes after. */
 export type StartFrom = 'start' | 'oldest' | 'now'
 
+/** A position, after which it goes on; 'oldest': from the first event that is kept; 'now': only what comes after. */
+export type ResumeFrom = number | 'oldest' | 'now'
+
 interface CursorOptions {
   /** Only events of this channel. Default: all. */
   readonly channel?: string
