@@ -58,14 +58,12 @@ create table torture.mended (position bigint not null);
 create table torture.tick (
   n bigint generated always as identity,
   position bigint not null,
-  generation integer not null,
-  -- Whether it ended a window: whatever had committed before the window began has its position now.
-  is_whole boolean not null
+  generation integer not null
 );
 create function torture.record_tick() returns trigger
 language plpgsql as $$
 begin
-  insert into torture.tick (position, generation, is_whole) values (new.position, new.generation, new.target is null);
+  insert into torture.tick (position, generation) values (new.position, new.generation);
   return null;
 end
 $$;

@@ -6,7 +6,6 @@ import type { Rig } from '../rig.ts'
 export async function isAtRest(rig: Rig): Promise<boolean> {
   const [row] = await rig.query<{ busy: boolean }>(
     `select exists (select from pg_prepared_xacts)
-       or exists (select from pawl.sequencer s where s.target is not null)
        or exists (select from pawl.event e, pawl.sequencer s where not pg_visible_in_snapshot(e.xid, s.snapshot))
        or exists (select from pawl.parked_key)
        or exists (select from pawl.dirty)

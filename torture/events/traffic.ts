@@ -95,7 +95,7 @@ export class EventTraffic implements Traffic {
     const [before] = await this.rig.query<{ n: string }>('select coalesce(max(n), 0) as n from torture.tick')
     const look = async () => {
       const [row] = await this.rig.query<{ windows: number; isThere: boolean }>(
-        `select (select count(*)::integer from torture.tick t where t.n > $2::bigint and t.is_whole) as windows,
+        `select (select count(*)::integer from torture.tick t where t.n > $2::bigint) as windows,
            exists (select from pawl.log_page p where p.tenant = '' and p.last_position > (select max(l.last_position) - 2000 from pawl.log_page l)
              and $1::xid8 = any (p.xids)) as "isThere"`,
         [xid, before!.n],

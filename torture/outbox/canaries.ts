@@ -28,12 +28,12 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
     story: 'stranger stays',
     functions: {
       sequence_events: swap(
-        'v_current := coalesce(v_row.target, pawl.snapshot_without_me(pg_current_snapshot()));',
+        'v_current := pawl.snapshot_without_me(pg_current_snapshot());',
         `v_current := pawl.snapshot_without_me(pg_current_snapshot());
-  v_current := coalesce(v_row.target, case
+  v_current := case
     when pg_snapshot_xmin(v_current) < pg_snapshot_xmax(v_row.snapshot) then v_row.snapshot
     else format('%s:%s:', pg_snapshot_xmin(v_current), pg_snapshot_xmin(v_current))::pg_snapshot
-  end);`,
+  end;`,
       ),
     },
   },
@@ -46,10 +46,10 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
     functions: {
       // The sleep only makes sure that somebody commits meanwhile.
       sequence_events: swap(
-        'has_more := v_is_full or',
+        'if sequenced > p_limit then',
         `perform pg_sleep(0.05);
-  v_current := coalesce(v_row.target, pawl.snapshot_without_me(pg_current_snapshot()));
-  has_more := v_is_full or`,
+  v_current := pawl.snapshot_without_me(pg_current_snapshot());
+  if sequenced > p_limit then`,
       ),
     },
   },

@@ -71,26 +71,35 @@ comment on table pawl.log_page is
 
 create table pawl.sequencer (
   tenant text collate "C" not null default '',
+  n bigint not null default 0,
   position bigint not null default 0,
   generation integer not null default 0,
   system_id bigint not null default 0,
   timeline integer not null default 0,
   snapshot pg_snapshot not null default pg_current_snapshot(),
-  target pg_snapshot,
-  target_seq bigint,
   rebased_seq bigint not null default 0,
+  rebased_xid xid8 not null default '0',
   removed_until bigint not null default 0,
   ticked_at timestamptz not null default pawl.now(),
-  primary key (tenant),
-  constraint page_has_target check ((target is null) = (target_seq is null))
-) with (fillfactor = 10);
+  primary key (tenant, n)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 comment on table pawl.sequencer is
-  'One row: how far positions were given. Whatever is visible in snapshot has its position; if target is set, so has what is visible in '
-  'target up to target_seq. A new row belongs to no cluster, so the first tick looks at every event.';
+  'One row: how far positions were given. Whatever is visible in snapshot has its position. A new row belongs to no cluster, so the first tick '
+  'looks at every event.';
+comment on column pawl.sequencer.n is
+  'Grows with every tick: the highest entry of the index is the row, however many dead ones an old snapshot keeps below it (pawl.log_head).';
 comment on column pawl.sequencer.rebased_seq is
-  'Up to this number an event may carry a transaction id of another cluster, and is looked up in the log before it gets a position.';
+  'Up to this number an event may carry a transaction id of another cluster. Above rebased_xid it does, and has its position; up to it the log is asked.';
 comment on column pawl.sequencer.removed_until is 'Up to this position retention may have removed events.';
 insert into pawl.sequencer default values;
+
+-- The row, found from the end of its index. What reads it often reads it here.
+create view pawl.log_head as
+select s.tenant, s.position, s.generation, s.snapshot, s.rebased_seq, s.rebased_xid, s.removed_until, s.ticked_at
+from pawl.sequencer s
+where s.tenant = ''
+order by s.n desc
+limit 1;
 
 -- Which cluster and which of its histories this is. A role that may not ask gets 0 and relies on transaction ids that run backwards.
 create function pawl.cluster(out system_id bigint, out timeline integer)
@@ -122,7 +131,8 @@ end
 $$;
 
 -- Gives positions to what became visible since the last tick, and says how it went: 'sequenced', 'idle' (nothing new), 'busy' (somebody
--- else is at it) or 'foreign' (another cluster than the last time: call pawl.rebase_events()).
+-- else is at it), 'large' (more than p_limit: call it without a limit where nothing ends it) or 'foreign' (another cluster than the last time: call
+-- pawl.rebase_events()).
 --
 -- What became visible is the difference of two full snapshots: a transaction that had not begun in the last one (at or above its xmax) or was
 -- in progress in it (its xip), and is visible in the current one. So nobody waits for anybody else's open transaction, and nothing is
@@ -130,14 +140,13 @@ $$;
 -- committed, so whoever sees the second event sees the first one too, with a smaller seq.
 --
 -- The current snapshot is captured once. Each statement below has a newer snapshot of its own, and only pg_visible_in_snapshot keeps them to
--- the same one. A window of more than p_limit events is worked through by seq, its two ends fixed, before the next one begins.
+-- the same one. A window gets its positions whole: in parts, each would read it again, and events that came since would wait for the last.
 create function pawl.sequence_events(
   p_limit integer default 20000,
   out outcome text,
   out sequenced integer,
   out head bigint,
-  out generation integer,
-  out has_more boolean
+  out generation integer
 )
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off set jit = off as $$
 declare
@@ -146,15 +155,14 @@ declare
   v_timeline integer;
   v_current pg_snapshot;
   v_ended xid8[];
-  v_last_seq bigint;
-  v_is_full boolean;
+  v_known_xids xid8[];
+  v_known_seqs bigint[];
 begin
   sequenced := 0;
-  has_more := false;
   select c.system_id, c.timeline into v_system_id, v_timeline from pawl.cluster() c;
 
   -- A look without a lock comes first: locking the row takes a transaction id and a flush, fifty times a second for nothing.
-  select s.* into strict v_row from pawl.sequencer s where s.tenant = '';
+  select s.* into strict v_row from pawl.sequencer s where s.tenant = '' order by s.n desc limit 1;
   head := v_row.position;
   generation := v_row.generation;
   v_current := pg_current_snapshot();
@@ -162,20 +170,18 @@ begin
     outcome := 'foreign';
     return;
   end if;
-  if v_row.target is null then
-    v_ended := array(select x from pg_snapshot_xip(v_row.snapshot) x where pg_visible_in_snapshot(x, v_current));
-    if not exists (select from pawl.event e where e.xid >= pg_snapshot_xmax(v_row.snapshot) and e.xid < pg_snapshot_xmax(v_current))
-      and (cardinality(v_ended) = 0 or not exists (select from pawl.event e where e.xid = any (v_ended)))
-      -- Once a second the window moves past transactions that are still open, or each look would read their unfinished rows again.
-      and (v_row.ticked_at > pawl.now() - interval '1 second'
-        or not exists (select from pg_snapshot_xip(v_current) x where x >= pg_snapshot_xmax(v_row.snapshot)))
-    then
-      outcome := 'idle';
-      return;
-    end if;
+  v_ended := array(select x from pg_snapshot_xip(v_row.snapshot) x where pg_visible_in_snapshot(x, v_current));
+  if not exists (select from pawl.event e where e.xid >= pg_snapshot_xmax(v_row.snapshot) and e.xid < pg_snapshot_xmax(v_current))
+    and (cardinality(v_ended) = 0 or not exists (select from pawl.event e where e.xid = any (v_ended)))
+    -- Once a second the window moves past transactions that are still open, or each look would read their unfinished rows again.
+    and (v_row.ticked_at > pawl.now() - interval '1 second'
+      or not exists (select from pg_snapshot_xip(v_current) x where x >= pg_snapshot_xmax(v_row.snapshot)))
+  then
+    outcome := 'idle';
+    return;
   end if;
 
-  select s.* into v_row from pawl.sequencer s where s.tenant = '' for update skip locked;
+  select s.* into v_row from pawl.sequencer s where s.tenant = '' order by s.n desc limit 1 for update skip locked;
   if not found then
     outcome := 'busy';
     return;
@@ -186,33 +192,37 @@ begin
     outcome := 'foreign';
     return;
   end if;
-  v_current := coalesce(v_row.target, pawl.snapshot_without_me(pg_current_snapshot()));
+  v_current := pawl.snapshot_without_me(pg_current_snapshot());
   v_ended := array(select x from pg_snapshot_xip(v_row.snapshot) x where pg_visible_in_snapshot(x, v_current));
   if v_row.timeline <> v_timeline then
     v_row.generation := v_row.generation + 1;
+  end if;
+  if least(pg_snapshot_xmax(v_row.snapshot), (select min(x) from unnest(v_ended) x)) <= v_row.rebased_xid then
+    select k.xids, k.seqs into v_known_xids, v_known_seqs
+    from pawl.known_positions(pg_snapshot_xmax(v_row.snapshot), least(pg_snapshot_xmax(v_current), v_row.rebased_xid), v_ended, v_row.rebased_seq) k;
   end if;
 
   with fresh as materialized (
     select w.xid, w.seq, w.created_at, w.channel, row_number() over (order by w.seq, w.xid) as n
     from (
-      -- Numbered outside of the limit: so the sort keeps p_limit of them, however many the window has.
+      -- Numbered outside of the limit: so the sort keeps as many as may be, however many the window has.
       select w.xid, w.seq, w.created_at, w.channel
       from (
         select e.xid, e.seq, e.created_at, e.channel
         from pawl.event e
         where e.xid >= pg_snapshot_xmax(v_row.snapshot)
           and e.xid < pg_snapshot_xmax(v_current)
-          and e.seq > coalesce(v_row.target_seq, 0)
         union all
         select e.xid, e.seq, e.created_at, e.channel
         from pawl.event e
         where e.xid = any (v_ended)
-          and e.seq > coalesce(v_row.target_seq, 0)
       ) w
       where pg_visible_in_snapshot(w.xid, v_current)
-        and (w.seq > v_row.rebased_seq or not pawl.has_position(w.xid, w.seq, w.created_at))
+        and (w.seq > v_row.rebased_seq or w.xid <= v_row.rebased_xid)
+        -- Not by a join: the planner would hash the window for it.
+        and (v_known_xids is null or (w.xid, w.seq) not in (select k.xid, k.seq from unnest(v_known_xids, v_known_seqs) k(xid, seq)))
       order by w.seq, w.xid
-      limit p_limit
+      limit p_limit::bigint + 1
     ) w
   ),
   pages as (
@@ -220,41 +230,57 @@ begin
     select v_row.position + min(f.n), v_row.position + max(f.n), min(f.created_at), max(f.created_at), v_row.generation,
       array_agg(distinct f.channel), array_agg(f.xid order by f.n), array_agg(f.seq order by f.n)
     from fresh f
+    where p_limit is null
+      or (select count(*) from fresh) <= p_limit
     group by (f.n - 1) / 200
     order by 1
   )
-  select count(*), max(f.seq) into sequenced, v_last_seq from fresh f;
+  select count(*) into sequenced from fresh f;
 
-  v_is_full := sequenced = p_limit;
-  -- Behind a window that was fixed some ticks ago there may be newer events.
-  has_more := v_is_full or v_row.target is not null;
+  if sequenced > p_limit then
+    sequenced := 0;
+    outcome := 'large';
+    return;
+  end if;
   update pawl.sequencer s
   set position = v_row.position + sequenced,
+    n = s.n + 1,
     generation = v_row.generation,
     timeline = v_timeline,
-    snapshot = case when v_is_full then s.snapshot else v_current end,
-    target = case when v_is_full then v_current end,
-    target_seq = case when v_is_full then v_last_seq end,
+    snapshot = v_current,
     ticked_at = pawl.now()
   where s.tenant = ''
+    and s.n = v_row.n
   returning s.position, s.generation into head, generation;
   outcome := 'sequenced';
 end
 $$;
 
--- Whether the log has this event already. Asked only for events from before a rebase, whose transaction ids may be another cluster's.
-create function pawl.has_position(p_xid xid8, p_seq bigint, p_created_at timestamptz) returns boolean
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select exists (
-    select
+-- Of the events of a window that may be from before a rebase, those that the log has. The pages of their time are read once for all of them.
+create function pawl.known_positions(p_from xid8, p_to xid8, p_ended xid8[], p_rebased_seq bigint, out xids xid8[], out seqs bigint[])
+language sql stable set search_path = pg_catalog, pg_temp set enable_hashjoin = on as $$
+  with old as materialized (
+    select e.xid, e.seq, e.created_at
+    from pawl.event e
+    where e.xid between p_from and p_to
+      and e.seq <= p_rebased_seq
+    union all
+    select e.xid, e.seq, e.created_at
+    from pawl.event e
+    where e.xid = any (p_ended)
+      and e.seq <= p_rebased_seq
+  )
+  select array_agg(o.xid), array_agg(o.seq)
+  from (
+    select u.xid, u.seq
     from pawl.log_page p
     cross join lateral unnest(p.xids, p.seqs) u(xid, seq)
     where p.tenant = ''
-      and p.from_at <= p_created_at
-      and p.to_at >= p_created_at
-      and u.xid = p_xid
-      and u.seq = p_seq
-  )
+      and p.from_at <= (select max(m.created_at) from old m)
+      and p.to_at >= (select min(m.created_at) from old m)
+    offset 0
+  ) k
+  join old o on o.xid = k.xid and o.seq = k.seq
 $$;
 
 -- After a restore into another cluster the transaction ids of old events mean nothing here. One statement gives every visible event that has
@@ -267,9 +293,17 @@ declare
   v_timeline integer;
   v_snapshot pg_snapshot;
   v_last_seq bigint;
+  v_top_seq bigint;
+  v_foreign_seq bigint;
+  v_first_xid xid8;
 begin
   sequenced := 0;
   select c.system_id, c.timeline into v_system_id, v_timeline from pawl.cluster() c;
+  -- In this order: a transaction with a higher id than this one draws numbers above the last one. Unless this one has its id already.
+  if pg_current_xact_id_if_assigned() is null then
+    select q.last_value - (not q.is_called)::integer into v_last_seq from pawl.event_seq q;
+    v_first_xid := pg_current_xact_id();
+  end if;
   -- It may take minutes: whoever comes meanwhile is told by a null head, and goes on with something else.
   select s.* into v_row from pawl.sequencer s where s.tenant = '' for update skip locked;
   if not found then
@@ -304,12 +338,25 @@ begin
     group by (f.n - 1) / 200
     order by 1
   )
-  select count(*), pg_current_snapshot() into sequenced, v_snapshot from fresh f;
+  select count(*), pg_current_snapshot(), (
+      -- Visible, and not so by its id: that is another cluster's.
+      select max(e.seq)
+      from pawl.event e
+      where e.xid <> pg_current_xact_id()
+        and not pg_visible_in_snapshot(e.xid, pg_current_snapshot())
+    )
+  into sequenced, v_snapshot, v_foreign_seq
+  from fresh f;
 
   -- A copy that left the sequence behind would give numbers out again.
-  select greatest(max(e.seq), q.last_value) into v_last_seq from pawl.event e right join pawl.event_seq q on true group by q.last_value;
-  if v_last_seq > (select q.last_value from pawl.event_seq q) then
-    perform setval('pawl.event_seq', v_last_seq);
+  select greatest(max(e.seq), q.last_value) into v_top_seq from pawl.event e right join pawl.event_seq q on true group by q.last_value;
+  if v_top_seq > (select q.last_value from pawl.event_seq q) then
+    perform setval('pawl.event_seq', v_top_seq);
+  end if;
+  -- Then the numbers of this cluster do not tell its events from those of another, and the log is asked for each.
+  if v_first_xid is null or v_foreign_seq > v_last_seq then
+    v_last_seq := v_top_seq;
+    v_first_xid := '9223372036854775807';
   end if;
   update pawl.sequencer s
   set position = v_row.position + rebase_events.sequenced,
@@ -317,9 +364,8 @@ begin
     system_id = v_system_id,
     timeline = v_timeline,
     snapshot = pawl.snapshot_without_me(v_snapshot),
-    target = null,
-    target_seq = null,
     rebased_seq = v_last_seq,
+    rebased_xid = v_first_xid,
     ticked_at = pawl.now()
   where s.tenant = ''
   returning s.position, s.generation into head, generation;

@@ -37,6 +37,7 @@ create table pawl.cursor (
   hold_at bigint,
   hold_until timestamptz,
   max_lag interval,
+  resumed_at timestamptz not null default '-infinity',
   created_at timestamptz not null default pawl.now(),
   moved_at timestamptz not null default pawl.now(),
   primary key (tenant, name, generation, shard),
@@ -57,7 +58,9 @@ comment on column pawl.cursor.effects_after is
 comment on column pawl.cursor.crashes is
   'Holders that died since it last moved, the first at whatever it did, the others while they tried the next event alone: that may be what kills them.';
 comment on column pawl.cursor.tried_at is 'The position from which a holder, after a crash of the one before it, began to try the next event alone.';
-comment on column pawl.cursor.hold_at is 'It does not move beyond this position before hold_until: two generations are about to be compared.';
+comment on column pawl.cursor.resumed_at is 'When a person last resumed it: keys that were parked before do not count for its breaker.';
+comment on column pawl.cursor.hold_at is
+  'It does not move beyond this position before hold_until: two generations are about to be compared. At 0 no refresh begins either.';
 
 create table pawl.parked_key (
   tenant text collate "C" not null default '',
@@ -112,6 +115,7 @@ create table pawl.dirty (
   due_at timestamptz not null default pawl.now(),
   attempts integer not null default 0,
   last_error text,
+  parked_at timestamptz,
   primary key (tenant, id)
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 create index dirty_due on pawl.dirty (tenant, name, generation, due_at, id);

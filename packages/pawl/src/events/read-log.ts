@@ -30,6 +30,8 @@ export interface LogRead {
   readonly generation: number
   /** Up to here everything was looked at, also where nothing matched. Go on from here. */
   readonly next: number
+  /** The size of the events as they were sent. */
+  readonly chars: number
 }
 
 interface Row {
@@ -77,6 +79,7 @@ export async function readLog(connection: Pick<Connection, 'run'>, options: Read
     events,
     head,
     generation: row.log_generation,
+    chars: row.events?.length ?? 0,
     next: events.length === limit || events.length < Number(row.found) ? events.at(-1)!.position : Math.max(after, until),
   }
 }

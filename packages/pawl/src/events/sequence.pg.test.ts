@@ -188,7 +188,7 @@ const step = fc.oneof(
     weight: 4,
     arbitrary: fc.record({
       do: fc.constant('read' as const),
-      eventsMax: fc.constantFrom(1, 2, 1000),
+      eventsMax: fc.constantFrom(2, 1000, 1000),
       racers: fc.constantFrom(1, 1, 3),
     }),
   },
@@ -319,22 +319,17 @@ test('[O2] a transaction that ticks and appends afterwards loses nothing: it is 
   expect(log.seen.map(({ n }) => n)).toEqual([0, 1, 2])
 })
 
-test('[O2] a window larger than a tick is given out in pages of fixed ends, and newer events wait for their turn', async () => {
+test('[O2] a window larger than a tick may take gets its positions at once, with what came meanwhile', async () => {
   const { log } = readers()
   await log.poll()
   await db.query(`insert into pawl.event (aggregatetype, aggregateid, type, payload)
     select 'a', (n % 3)::text, 'Counted', jsonb_build_object('key', n % 3, 'version', n, 'n', n) from generate_series(1, 450) n`)
-  await log.poll(200)
-  expect(log.seen).toHaveLength(200)
-  const [held] = await db.query<{ target: string | null }>('select target::text from pawl.sequencer')
-  expect(held!.target).not.toBeNull()
   await db.query(`select pawl.append('Counted', 'a', '1', '{"key": 1, "version": 451, "n": 451}')`)
-  await log.catchUp()
+  await log.poll(200)
   expect(log.seen.map(({ n }) => n)).toEqual(Array.from({ length: 451 }, (_, index) => index + 1))
-  expect(await db.query('select target, target_seq from pawl.sequencer')).toEqual([{ target: null, target_seq: null }])
 })
 
-test('[O2] a tick sorts what it gives positions to, and not the window that waits behind it', async () => {
+test('[O2] a tick that finds more than it may take sorts no more than that, and gives nothing a position', async () => {
   const { log } = readers()
   await log.poll()
   await db.query(`insert into pawl.event (aggregatetype, aggregateid, type, payload)
@@ -343,10 +338,10 @@ test('[O2] a tick sorts what it gives positions to, and not the window that wait
   // Sorting all of them in so little memory would need the disk.
   await session.query("set work_mem = '64kB'")
   await session.query('set temp_file_limit = 0')
-  for (const head of [200, 400])
-    expect((await session.query('select sequenced, head::int, has_more from pawl.sequence_events(200)')).rows).toEqual([
-      { sequenced: 200, head, has_more: true },
-    ])
+  expect((await session.query('select outcome, sequenced, head::int from pawl.sequence_events(200)')).rows).toEqual([
+    { outcome: 'large', sequenced: 0, head: 0 },
+  ])
+  expect(await db.query('select from pawl.log_page')).toEqual([])
 })
 
 test('[O3] while a stranger keeps a write transaction open, everyone else is delivered, and its own events after its commit', async () => {

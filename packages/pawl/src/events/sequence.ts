@@ -8,7 +8,7 @@ import { longConnection } from './long-connection.ts'
 
 const sequenceStatement = statement(import.meta.url, 'sequence')
 
-/** A tick of so many events takes about a tenth of a second. */
+/** A tick of so many events takes about a tenth of a second. More of them get their positions at once, without a limit of time. */
 const tickEventsMax = 20_000
 const rebasePollMs = 200
 
@@ -20,31 +20,46 @@ export interface Tick {
   /** The last position that was given, as far as this tick knows. */
   readonly head: number
   readonly generation: number
-  /** There is more to do at once. */
-  readonly hasMore: boolean
 }
 
 interface Row {
-  readonly outcome: 'sequenced' | 'idle' | 'busy' | 'foreign'
+  readonly outcome: 'sequenced' | 'idle' | 'busy' | 'large' | 'foreign'
   readonly sequenced: number
   readonly head: string
   readonly generation: number
-  readonly has_more: boolean
 }
 
-/** Gives positions to what became visible. `connection` must be able to write; `database` is used only when the cluster is another one. */
+/**
+ * Gives positions to what became visible. `connection` must be able to write; `database` is used when there is more than a tick may take, and when
+ * the cluster is another one.
+ */
 export async function sequence(
   connection: Pick<Connection, 'run'>,
   database: DatabaseOptions,
   options: { eventsMax?: number } = {},
 ): Promise<Tick> {
   if (probe.on) await probe.hit('events.sequence.before')
-  const [row] = await connection.run<Row>(sequenceStatement, { limit: options.eventsMax ?? tickEventsMax })
-  const { outcome, sequenced, head, generation, has_more } = row!
-  if (outcome === 'foreign')
-    return rebase(database, { outcome: 'busy', sequenced: 0, head: Number(head), generation, hasMore: false })
+  const row = await tick(connection, options.eventsMax ?? tickEventsMax)
+  if (row.outcome === 'foreign')
+    return rebase(database, { outcome: 'busy', sequenced: 0, head: Number(row.head), generation: row.generation })
+  const { outcome, sequenced, head, generation } = row.outcome === 'large' ? await sequenceAll(database) : row
   if (probe.on) await probe.hit('events.sequence.after', row)
-  return { outcome, sequenced, head: Number(head), generation, hasMore: has_more }
+  // Another process may have met the same, or rebases.
+  return { outcome: outcome === 'large' || outcome === 'foreign' ? 'busy' : outcome, sequenced, head: Number(head), generation }
+}
+
+async function tick(connection: Pick<Connection, 'run'>, limit: number | null): Promise<Row> {
+  const [row] = await connection.run<Row>(sequenceStatement, { limit })
+  return row!
+}
+
+async function sequenceAll(database: DatabaseOptions): Promise<Row> {
+  const connection = longConnection(database, 'sequencer')
+  try {
+    return await tick(connection, null)
+  } finally {
+    await connection.close()
+  }
 }
 
 /** It reads every event that is kept, so while somebody is at it nobody asks again at once. */
@@ -60,7 +75,7 @@ async function rebase(database: DatabaseOptions, busy: Tick): Promise<Tick> {
       await sleep(rebasePollMs)
       return busy
     }
-    return { outcome: 'rebased', sequenced, head: Number(head), generation, hasMore: false }
+    return { outcome: 'rebased', sequenced, head: Number(head), generation }
   } finally {
     await connection.close()
   }

@@ -27,6 +27,22 @@ test('the position is the last event before which everything is finished; what i
   expect(acks.at()).toMatchObject({ place: { position: 7 }, done: '{[8,9)}' })
 })
 
+test('positions that are none of ours are passed by a place of their own, and not written one by one', () => {
+  const acks = new Acks(start, '{}')
+  acks.add([eventAt(2)], 3)
+  expect(acks.unpassed).toBe(0)
+  acks.finish(2)
+  expect(acks.unpassed).toBe(1)
+  const { version } = acks
+  acks.add([], 9)
+  expect(acks).toMatchObject({ version, unpassed: 7 })
+  acks.pass({ position: 8, eventId: 'e8', logGeneration: 1 })
+  expect(acks.at().place.position).toBe(2)
+  acks.pass({ position: 9, eventId: 'e9', logGeneration: 1 })
+  expect(acks.version).toBe(version + 1)
+  expect(acks.at()).toEqual({ place: { position: 9, eventId: 'e9', logGeneration: 1 }, done: '{}' })
+})
+
 test('what is kept in memory is as much as is open, however many events are finished above one that is not', () => {
   const acks = new Acks(start, '{}')
   acks.add([1].map(eventAt), 1)

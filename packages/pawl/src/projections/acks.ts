@@ -8,8 +8,9 @@ export class Acks {
   #place: Place
   /** Up to here everything was looked at. */
   #lookedTo: number
-  /** Events that are not finished, in order. */
-  readonly #open = new Set<number>()
+  /** Events that are not finished, in order, with their sizes. */
+  readonly #open = new Map<number, number>()
+  #openChars = 0
   /** Where events above the place stand, so that the place is always one whose id is known: the open ones, and the last before each. */
   #known: Place[] = []
   /** What an earlier holder had finished above its place. */
@@ -28,6 +29,11 @@ export class Acks {
     return this.#open.size
   }
 
+  /** The size of what is open, as it was read. */
+  get openChars(): number {
+    return this.#openChars
+  }
+
   /** How many places are kept: as many as are open, about, however many are finished above one that is not. */
   get kept(): number {
     return this.#known.length
@@ -43,25 +49,42 @@ export class Acks {
   }
 
   /** Takes what was read; gives the events that are to be worked on. */
-  add(events: readonly LogEvent[], lookedTo: number): LogEvent[] {
+  add(events: readonly LogEvent[], lookedTo: number, chars = 0): LogEvent[] {
     const fresh = events.filter(({ position }) => !this.#before.some(([from, to]) => position >= from && position <= to))
-    for (const event of fresh) this.#open.add(event.position)
+    const charsEach = chars / Math.max(1, events.length)
+    for (const event of fresh) this.#open.set(event.position, charsEach)
+    this.#openChars += charsEach * fresh.length
     for (const event of events) this.#known.push(placeOf(event))
     // Not at every page, so that it costs little for each event.
     if (this.#known.length > 3 * this.#open.size + 16) this.#thinOut()
-    if (lookedTo !== this.#lookedTo) this.version++
+    // Positions that are none of ours are not worth a write each; `pass` moves over them now and then.
+    if (events.length > 0) this.version++
     this.#lookedTo = lookedTo
     return fresh
   }
 
+  /** How many positions a crash would look at again, although nothing of ours is left among them. */
+  get unpassed(): number {
+    return this.#open.size > 0 ? 0 : this.#lookedTo - (this.#known.at(-1) ?? this.#place).position
+  }
+
+  /** Nothing of ours is between the last event that was read and this place, up to which everything was looked at. */
+  pass(place: Place): void {
+    if (place.position !== this.#lookedTo) return
+    this.#known.push(place)
+    this.version++
+  }
+
   finish(position: number): void {
+    this.#openChars -= this.#open.get(position) ?? 0
     this.#open.delete(position)
+    if (this.#open.size === 0) this.#openChars = 0
     this.version++
   }
 
   /** The place as if these were finished too, and the ranges above it. */
   at(alsoFinished: ReadonlySet<number> = new Set()): { readonly place: Place; readonly done: string } {
-    const open = [...this.#open].filter((position) => !alsoFinished.has(position))
+    const open = [...this.#open.keys()].filter((position) => !alsoFinished.has(position))
     const low = (open[0] ?? this.#lookedTo + 1) - 1
     let place = this.#place
     for (const known of this.#known) {

@@ -1,4 +1,4 @@
-// What operators do to projections and sinks: pause, resume, skip, unpark. Each is one transaction that also keeps who did it and why.
+// What operators do to projections and sinks: pause, resume, skip, unpark, forget. Each is one transaction that also keeps who did it and why.
 
 import type { Pool } from '../db/driver.ts'
 import { unavailable } from '../db/driver.ts'
@@ -6,8 +6,9 @@ import { ownPathSql } from '../db/own-path.ts'
 import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { readLog } from '../events/read-log.ts'
-import { logBounds } from './log-place.ts'
-import type { Act } from './types.ts'
+import { kindPrefix } from './definition.ts'
+import { type LogBounds, logBounds } from './log-place.ts'
+import type { Act, ResumeFrom } from './types.ts'
 
 const statements = {
   pause: statement(import.meta.url, 'pause'),
@@ -19,6 +20,10 @@ const statements = {
   unparkKey: statement(import.meta.url, 'unpark-key'),
   skipParked: statement(import.meta.url, 'skip-parked'),
   skipNext: statement(import.meta.url, 'skip-next'),
+  lock: statement(import.meta.url, 'lock-generations'),
+  definingRunners: statement(import.meta.url, 'defining-runners'),
+  remove: statement(import.meta.url, 'remove-generation'),
+  forget: statement(import.meta.url, 'forget-projection'),
 } as const
 
 export interface CursorInfo {
@@ -97,11 +102,12 @@ export async function audit(runs: Runs, target: Target, action: string, act: Act
 export async function cursorsOf(runs: Runs, target: Target, generation: number | null = null): Promise<CursorInfo[]> {
   const rows = await runs.run<CursorInfo>(statements.cursors, { tenant: target.tenant, name: target.name, generation })
   if (rows.length > 0) return rows
+  throw noSuch(target, generation)
+}
+
+function noSuch({ name }: Target, generation: number | null = null): PawlError {
   const which = generation === null ? '' : ` generation ${generation} of`
-  throw new PawlError(
-    'PAWL_NOT_FOUND',
-    `There is no${which} projection or sink '${target.name}'. A runner makes it when it starts.`,
-  )
+  return new PawlError('PAWL_NOT_FOUND', `There is no${which} projection or sink '${name}'. A runner makes it when it starts.`)
 }
 
 export async function pause(pool: Pool, target: Target, act: Act, generation: number | null): Promise<void> {
@@ -113,20 +119,41 @@ export async function pause(pool: Pool, target: Target, act: Act, generation: nu
   await inTransaction(pool, (runs) => runs.run(statements.awaitRefreshes, { ...target, generation }))
 }
 
-export async function resume(pool: Pool, target: Target, act: Act, generation: number | null): Promise<void> {
+export async function resume(
+  pool: Pool,
+  target: Target,
+  act: Act & { readonly from?: ResumeFrom | undefined },
+  generation: number | null,
+): Promise<void> {
   await inTransaction(pool, async (runs) => {
-    const { before, head } = await logBounds(runs)
-    for (const { state, position } of await cursorsOf(runs, target, generation)) {
-      if (state === 'running' || Number(position) >= before) continue
+    const bounds = await logBounds(runs)
+    const { before, head } = bounds
+    const from = placeToResume(target, act.from, bounds)
+    const cursors = await cursorsOf(runs, target, generation)
+    for (const { state, position } of cursors) {
+      if (state === 'running' || from !== null || Number(position) >= before) continue
       throw new PawlError(
         'PAWL_WRONG_STATE',
-        `'${target.name}' stands at position ${position}, and events up to ${before} are no longer kept. It would miss them: rebuild it.`,
+        `'${target.name}' stands at position ${position}, and events up to ${before} are no longer kept. It would miss them. Say so with from: 'oldest', or from: 'now', if it can do without them.`,
       )
     }
-    const rows = await runs.run<{ position: string }>(statements.resume, { ...target, generation, head })
+    const rows = await runs.run<{ position: string }>(statements.resume, { ...target, generation, head, from_position: from })
     if (rows.length === 0) throw await notInState(runs, target, 'resumed', 'paused, stale or latched')
-    await audit(runs, target, 'resume', act, { generation, positions: rows.map(({ position }) => Number(position)) })
+    const stood = cursors.map(({ position }) => Number(position))
+    await audit(runs, target, 'resume', act, { generation, stood, positions: rows.map(({ position }) => Number(position)) })
   })
+}
+
+/** The position after which it goes on; null: where it stands. */
+function placeToResume({ name }: Target, from: ResumeFrom | undefined, { before, head }: LogBounds): number | null {
+  if (from === undefined) return null
+  if (from === 'now') return head
+  if (from === 'oldest') return before
+  if (from >= before && from <= head) return from
+  throw new PawlError(
+    'PAWL_WRONG_STATE',
+    `'${name}' cannot go on after position ${from}: the log has positions ${before + 1} to ${head}. Give from a position from ${before} to ${head}, 'oldest' or 'now'.`,
+  )
 }
 
 export async function unpark(
@@ -187,6 +214,25 @@ async function skipNext(runs: Runs, target: Target, position: number): Promise<v
     'PAWL_NOT_FOUND',
     `Event ${position} is neither parked for '${target.name}' nor the next that it applies. Only those can be skipped; it may have been applied meanwhile.`,
   )
+}
+
+/** A runner that starts meanwhile waits for the lock, and finds that it is gone (register.ts). */
+export async function forget(pool: Pool, target: Target, act: Act): Promise<void> {
+  await inTransaction(pool, async (runs) => {
+    const cursors = await runs.run<{ generation: number; position: string }>(statements.lock, { ...target, generation: null })
+    if (cursors.length === 0) throw noSuch(target)
+    // In a snapshot of its own, taken after the lock.
+    const runners = await runs.run<{ id: number; name: string }>(statements.definingRunners, { prefix: kindPrefix(target) })
+    if (runners.length > 0)
+      throw new PawlError(
+        'PAWL_WRONG_STATE',
+        `'${target.name}' is defined by processes that run: ${runners.map(({ id, name }) => `${name} (worker ${id})`).join(', ')}. Remove it from their code and restart them, then forget it.`,
+        { details: { runners } },
+      )
+    await runs.run(statements.remove, { ...target, generation: null })
+    await runs.run(statements.forget, { ...target })
+    await audit(runs, target, 'forget', act, { positions: cursors.map(({ position }) => Number(position)) })
+  })
 }
 
 async function notInState(runs: Runs, target: Target, verb: string, from: string): Promise<PawlError> {

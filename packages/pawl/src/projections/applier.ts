@@ -5,6 +5,7 @@ import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
 import { probe } from '../kernel/probe.ts'
+import { tripBreaker } from './breaker.ts'
 import type { HandlerContext } from './context.ts'
 import type { HeldCursor, Place } from './cursor.ts'
 import { placeOf } from './cursor.ts'
@@ -95,7 +96,7 @@ export class Applier {
     const { name } = this.#definition
     // Before it is known: a commit without an answer may have parked it.
     this.hasParked = true
-    return runFenced(this.#world, this.#cursor, {
+    const end = await runFenced(this.#world, this.#cursor, {
       to: placeOf(event),
       what: `${name} at event ${event.position}`,
       isEffective: false,
@@ -117,6 +118,8 @@ export class Applier {
         this.#world.events.emit('projection.parked', { name, key: event.key, position: event.position, reason })
       },
     })
+    if (end.type === 'committed') await tripBreaker(this.#world, this.#definition)
+    return end
   }
 
   /** One row per entity and transaction, with the positions that changed it: who waits for one of them waits for this row. */

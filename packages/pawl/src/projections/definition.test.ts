@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { configError, pawlOfNowhere } from '../../test/support/nowhere.ts'
-import { defineSink, projectionDefaults } from './definition.ts'
+import { defineSink, projectionDefaults, retryDelayMs } from './definition.ts'
 
 test('[G2] a projection, sink or runner refuses wrong options', () => {
   const { projections } = pawlOfNowhere()
@@ -33,6 +33,20 @@ test('a retry policy keeps the defaults of what it does not name', () => {
     crashes: 2,
     backoff: { ...projectionDefaults.sinkBackoff, initialMs: 5 },
   })
+})
+
+test('with default retries no key of a sink is parked within five minutes, and most last a quarter of an hour', () => {
+  const sink = defineSink('', 's', { handle: () => undefined })
+  const lasted = Array.from({ length: 2000 }, () => {
+    let atMs = 0
+    for (let failures = 1; ; failures++) {
+      const delayMs = retryDelayMs(sink, failures, new Error('away'), () => undefined)
+      if (delayMs === undefined) return atMs / 60_000
+      atMs += delayMs
+    }
+  }).sort((a, b) => a - b)
+  expect(lasted[0]).toBeGreaterThan(5)
+  expect(lasted[1000]).toBeGreaterThan(15)
 })
 
 test('[G2] what is done to projections refuses wrong options', async () => {

@@ -3,7 +3,20 @@
 import { isPawlError, NonRetryable, PawlError, shown } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
 import { retryTable } from '../jobs/options.ts'
-import { assertKnown, check, durationIn, nested, notOneOf, refused, whole, withoutUndefined } from '../kernel/options.ts'
+import {
+  assertKnown,
+  check,
+  duration,
+  durationIn,
+  integer,
+  nested,
+  notOneOf,
+  type Resolved,
+  refused,
+  type TableOf,
+  whole,
+  withoutUndefined,
+} from '../kernel/options.ts'
 import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
 import { assertTables } from './tables.ts'
 import type {
@@ -27,10 +40,20 @@ export const projectionDefaults = {
   stateConcurrency: 4,
   /** Five attempts of a projection take a few seconds, in which all its keys wait. */
   backoff: { initialMs: 200, factor: 3, maxMs: 10_000, jitter: true },
-  /** A sink's outside may be away for a while, and only the failing keys wait: ten attempts take about a quarter of an hour. */
-  sinkAttempts: 10,
-  sinkBackoff: { initialMs: 1000, factor: 2, maxMs: 300_000, jitter: true },
+  /** Only failing keys wait. Forty attempts take 17 minutes on average: full jitter halves each delay, and a few long ones vary too much. */
+  sinkAttempts: 40,
+  sinkBackoff: { initialMs: 1000, factor: 2, maxMs: 60_000, jitter: true },
 } as const
+
+export const breakerTable = {
+  keys: integer({ from: 1, to: 1_000_000, default: 100, doc: 'After so many parked keys the cursor pauses.' }),
+  within: duration({
+    from: 1000,
+    to: 30 * 86_400_000,
+    default: '1h',
+    doc: 'Keys parked longer ago, or before it was resumed, do not count.',
+  }),
+} satisfies TableOf<NonNullable<LogProjectionOptions['breaker']>>
 
 interface DefinedBase {
   readonly tenant: string
@@ -45,6 +68,7 @@ interface DefinedBase {
   readonly crashes: number
   readonly backoff: Backoff
   readonly when: ((error: unknown) => boolean) | undefined
+  readonly breaker: Resolved<typeof breakerTable>
   readonly tables: readonly ProjectionTable[]
 }
 
@@ -74,7 +98,7 @@ export interface DefinedSink extends DefinedBase {
 
 export type Defined = DefinedLog | DefinedState | DefinedSink
 
-const cursorOptions = ['channel', 'shards', 'from', 'retry', 'timeout', 'maxLag']
+const cursorOptions = ['channel', 'shards', 'from', 'retry', 'timeout', 'maxLag', 'breaker']
 const known: Readonly<Record<CursorKind, ReadonlySet<string>>> = {
   log: new Set([...cursorOptions, 'kind', 'generation', 'tables', 'on', 'each', 'batch', 'batchMax']),
   state: new Set([...cursorOptions, 'kind', 'generation', 'tables', 'entity', 'refresh', 'concurrency']),
@@ -150,7 +174,10 @@ function assertHandlers(call: string, handlers: Readonly<Record<string, unknown>
 function baseOf(
   tenant: string,
   name: string,
-  options: Pick<LogProjectionOptions, 'channel' | 'shards' | 'from' | 'retry' | 'timeout' | 'maxLag' | 'generation' | 'tables'>,
+  options: Pick<
+    LogProjectionOptions,
+    'channel' | 'shards' | 'from' | 'retry' | 'timeout' | 'maxLag' | 'breaker' | 'generation' | 'tables'
+  >,
   kind: CursorKind,
 ): DefinedBase {
   if (typeof name !== 'string' || name.length < 1 || name.length > 100)
@@ -181,6 +208,12 @@ function baseOf(
     crashes,
     backoff,
     when,
+    breaker: check(
+      call,
+      'breaker',
+      nested(breakerTable, { doc: 'When it pauses instead of parking more keys.' }),
+      options.breaker,
+    ),
     tables: options.tables ?? [],
   }
 }
@@ -205,5 +238,10 @@ export function definitionKey(definition: { tenant: string; name: string; genera
 
 /** How a worker's row says that its process can run it. */
 export function kindOf(definition: { tenant: string; name: string; generation: number }): string {
-  return `projection:${definition.tenant}/${definition.name}/${definition.generation}`
+  return `${kindPrefix(definition)}${definition.generation}`
+}
+
+/** What its kind begins with, whichever generation a process defines. */
+export function kindPrefix({ tenant, name }: { readonly tenant: string; readonly name: string }): string {
+  return `projection:${tenant}/${name}/`
 }

@@ -48,6 +48,8 @@ export interface HoldsOptions {
   readonly acquirer: Connection
   readonly definitions: readonly Defined[]
   readonly worker: () => Holder | undefined
+  /** Makes what was forgotten before this incarnation was opened. */
+  readonly confirm: () => Promise<void>
 }
 
 export class Holds {
@@ -57,6 +59,7 @@ export class Holds {
   #isStopping = false
   #running: Promise<void> | undefined
   #choresMs = 0
+  #confirmedFor: number | undefined
 
   constructor(options: HoldsOptions) {
     this.#options = options
@@ -128,7 +131,9 @@ export class Holds {
   }
 
   async #lookOnce(worker: Holder): Promise<void> {
-    const { acquirer, definitions } = this.#options
+    const { acquirer, definitions, confirm } = this.#options
+    if (this.#confirmedFor !== worker.id) await confirm()
+    this.#confirmedFor = worker.id
     const rows = await acquirer.run<LookRow>(lookStatement, {
       worker: worker.id,
       fences: this.#fences(),

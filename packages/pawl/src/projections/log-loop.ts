@@ -18,16 +18,15 @@ import { cursorStatements, type HeldCursor, placeOf, type Standstill } from './c
 import { type DefinedLog, type DefinedState, retryDelayMs } from './definition.ts'
 import { type FencedEnd, messageOf } from './fenced.ts'
 import { whenUnlocked } from './left-behind.ts'
-import { assertSameLog, filterOf, latch, placeAt } from './log-place.ts'
+import { assertSameLog, filterOf, latch, passEvents, passEveryMs, placeAt } from './log-place.ts'
 import { Replay } from './replay.ts'
 import type { World } from './world.ts'
 
-/** A filtered cursor that met nothing of its own says where it is this often; that is what retention and lag go by. */
-const passEveryMs = 1000
-const passEvents = 20_000
 /** A conflict is nobody's fault, until it happens so often in a row that it is. */
 const conflictsMax = 10
 const standstillPollMs = 50
+/** One that is idle asks this often whether a person has put it elsewhere. */
+const idleLookMs = 2000
 
 export class LogLoop {
   readonly cursor: HeldCursor
@@ -43,10 +42,13 @@ export class LogLoop {
   #suspect: boolean
   #conflicts = 0
   #lookedTo: number
+  /** Of the log, when the last page was read. */
+  #generation: number | undefined
   #passedMs = monotonicMs()
   /** Pages that are on their way, in order. */
   #ahead: { readonly after: number; readonly read: Promise<LogRead>; readonly isGuess?: boolean }[] = []
   #isWaiting = false
+  #movedMs = monotonicMs()
   #standstill: Standstill | undefined
 
   constructor(cursor: HeldCursor, definition: DefinedLog | DefinedState, world: World) {
@@ -119,7 +121,7 @@ export class LogLoop {
 
   #waitMs(): number {
     if (this.#standstill !== undefined) return this.#standstill.isHeld ? standstillPollMs : 500
-    return this.#replay.mayHaveParked || this.#lookedTo > this.cursor.place.position ? 500 : 5000
+    return this.#replay.mayHaveParked || this.#lookedTo > this.cursor.place.position ? 500 : idleLookMs
   }
 
   async #begin(): Promise<void> {
@@ -140,6 +142,7 @@ export class LogLoop {
       return false
     }
     if (page.events.length > 0) await this.#applyAll(page.events)
+    else if (await this.#isElsewhere()) return true
     else await this.#passOver(page)
     return hasReplayed || page.next < page.head || page.events.length > 0
   }
@@ -153,6 +156,12 @@ export class LogLoop {
     let page = await (ahead?.read ?? this.#read(after))
     // A guess that found nothing may have been too early.
     if (ahead?.isGuess && page.events.length === 0) page = await this.#read(after)
+    // The server lost a tail of the log, and it has grown again: positions that were looked at may be new events.
+    if (page.generation !== (this.#generation ?? page.generation) && after > this.cursor.place.position) {
+      this.#forgetPages()
+      page = await this.#read(this.#after())
+    }
+    this.#generation = page.generation
     this.#readOn(page)
     return page
   }
@@ -196,7 +205,7 @@ export class LogLoop {
     // Somebody may wait for it to come to the limit.
     const isSoon = limitAt === undefined && passed < passEvents && monotonicMs() - this.#passedMs < passEveryMs
     if (passed <= 0 || isSoon) return
-    const place = await placeAt(this.#world, to)
+    const place = await placeAt(this.#world, to, this.#generation)
     if (place !== undefined) await this.#take(await this.#applier.apply([], place))
     this.#passedMs = monotonicMs()
   }
@@ -232,7 +241,7 @@ export class LogLoop {
   /** The next event is beyond the limit: nothing of ours is before it, so the cursor may stand at it. */
   async #passToLimit(): Promise<void> {
     const limitAt = this.#standstill?.limitAt
-    const place = limitAt === undefined || this.#isAtLimit() ? undefined : await placeAt(this.#world, limitAt)
+    const place = limitAt === undefined || this.#isAtLimit() ? undefined : await placeAt(this.#world, limitAt, this.#generation)
     if (place !== undefined) await this.#take(await this.#applier.apply([], place))
     this.#forgetPages()
   }
@@ -327,6 +336,16 @@ export class LogLoop {
   async #stand(): Promise<void> {
     this.#standstill = await this.cursor.reload(this.#world.engine)
     this.#forgetPages()
+  }
+
+  /** A person may have resumed it from another place while it had nothing to do. */
+  async #isElsewhere(): Promise<boolean> {
+    if (monotonicMs() - this.#movedMs < idleLookMs) return false
+    this.#movedMs = monotonicMs()
+    const [row] = await this.#world.engine.run<{ position: string }>(cursorStatements.state, this.cursor.fencedKey)
+    if (row !== undefined && Number(row.position) === this.cursor.place.position) return false
+    await this.#stand()
+    return true
   }
 
   /** Paused, held for a comparison, beside the live one, or moved by an operator: looks at the row again. */

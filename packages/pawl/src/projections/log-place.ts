@@ -31,11 +31,15 @@ export function filterOf(cursor: HeldCursor): Pick<ReadLogOptions, 'channel' | '
   }
 }
 
-/** The place of this position: whatever event is there, ours or not. */
-export async function placeAt(world: World, position: number): Promise<Place | undefined> {
-  const { events } = await readLog(world.reader, { after: position - 1, limit: 1 })
-  const [event] = events
-  return event === undefined ? undefined : placeOf(event)
+/** A filtered cursor that met nothing of its own stores its place this often; retention and lag go by it. */
+export const passEveryMs = 1000
+export const passEvents = 20_000
+
+/** The place of this position: the event there, ours or not. None if the log is of another generation than what was read up to it. */
+export async function placeAt(world: World, position: number, generation?: number): Promise<Place | undefined> {
+  const read = await readLog(world.reader, { after: position - 1, limit: 1 })
+  const [event] = read.events
+  return event === undefined || (generation ?? read.generation) !== read.generation ? undefined : placeOf(event)
 }
 
 /** false: it is not, and the cursor is latched. */
@@ -54,7 +58,7 @@ export async function assertSameLog(world: World, cursor: HeldCursor): Promise<b
     await latch(
       world,
       cursor,
-      `The events from position ${position + 1} to ${before} are no longer kept. Rebuild the projection.`,
+      `The events from position ${position + 1} to ${before} are no longer kept. Resume it with from: 'oldest' if it can do without them.`,
     )
     return false
   }

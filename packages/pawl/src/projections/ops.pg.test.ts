@@ -183,6 +183,80 @@ test('a cursor that is behind by more than its limit becomes stale, raises an al
   expect(await positions(db)).toEqual([1])
 })
 
+test('[P10] a filter that matches nothing for hours moves its cursor, holds no retention and does not become stale', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const options = { channel: 'mine', maxLag: '1h' } as const
+  const handled: Record<string, number[]> = { log: [], state: [], sink: [] }
+  pawl.projections.define('log', { ...options, each: ({ position }) => void handled.log!.push(position) })
+  pawl.projections.define('state', {
+    ...options,
+    kind: 'state',
+    entity: ({ position }) => String(position),
+    refresh: (entity) => void handled.state!.push(Number(entity)),
+  })
+  pawl.projections.sink('sink', { ...options, handle: ({ position }) => void handled.sink!.push(position) })
+  await startRunner(pawl)
+  await append(db, { key: 'a', channel: 'mine' })
+  await append(db, { key: 'b', channel: 'others' }, { key: 'c', channel: 'others' })
+  for (const name of Object.keys(handled)) await caughtUp(db, name)
+  expect((await pawl.events.whoHoldsBack()).filter(({ what }) => what === 'cursor')).toEqual([])
+  await moveClock({ query: async (text, values) => ({ rows: await db.query(text, [...(values ?? [])]) }) }, 2 * 3_600_000)
+  // It looks for stale cursors when it starts.
+  await startRunner(pawl)
+  await append(db, { key: 'a', channel: 'mine' })
+  await until('each got its own', () => Object.values(handled).every((positions) => positions.length === 2))
+  expect(handled).toEqual({ log: [1, 4], state: [1, 4], sink: [1, 4] })
+  expect((await pawl.projections.status()).map(({ state }) => state)).toEqual(['running', 'running', 'running'])
+})
+
+test('a stale cursor whose events are gone is resumed only from a place that a person names', async () => {
+  const db = await createLog(seenSql)
+  const pawl = define(db, { maxLag: '1h' })
+  const runner = await startRunner(pawl)
+  await append(db, { key: 'a' })
+  await caughtUp(db, 'p')
+  await runner.stop()
+  for (const key of ['b', 'c', 'd']) await append(db, { key })
+  const connection = new Connection(db.pawl().config.database, 'test')
+  onTestFinished(() => connection.close())
+  await connection.query('select pawl.sequence_events()')
+  // It was away for so long that the second and the third event were removed.
+  await db.query("update pawl.cursor set state = 'stale', max_lag = null; update pawl.sequencer set removed_until = 3")
+  const reason = 'they are not needed'
+  await expect(pawl.projections.resume('p', { reason })).rejects.toMatchObject({
+    code: 'PAWL_WRONG_STATE',
+    message: expect.stringContaining("from: 'oldest'"),
+  })
+  await expect(pawl.projections.resume('p', { reason, from: 2 })).rejects.toMatchObject({
+    code: 'PAWL_WRONG_STATE',
+    message: expect.stringContaining('the log has positions 4 to 4'),
+  })
+  await expect(pawl.projections.resume('p', { reason, from: 'start' as never })).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+  await pawl.projections.resume('p', { reason, from: 'oldest' })
+  await startRunner(pawl)
+  await caughtUp(db, 'p')
+  expect(await positions(db)).toEqual([1, 4])
+  expect(await db.query('select reason, detail from pawl.audit')).toEqual([
+    { reason, detail: { generation: null, stood: [1], positions: [3] } },
+  ])
+})
+
+test.each(['log', 'sink'] as const)('a %s cursor that was idle goes on after the position that a person names', async (kind) => {
+  const db = await createLog(seenSql)
+  const pawl = kind === 'log' ? define(db) : db.pawl()
+  const handled: number[] = []
+  if (kind === 'sink') pawl.projections.sink('p', { handle: ({ position }) => void handled.push(position) })
+  await startRunner(pawl)
+  for (const key of ['a', 'b', 'c']) await append(db, { key })
+  await caughtUp(db, 'p')
+  await db.query("update pawl.cursor set state = 'latched'")
+  await pawl.projections.resume('p', { reason: 'two events were lost and came again', from: 1 })
+  const all = async () => (kind === 'log' ? positions(db) : [...handled].sort())
+  await until('they are applied again', async () => (await all()).length === 5)
+  expect(await all()).toEqual([1, 2, 2, 3, 3])
+})
+
 /** A cursor that stands at the second of two events, and that nobody holds. */
 async function stoppedAtTwo(): Promise<{ db: TestDatabase; pawl: Pawl }> {
   const db = await createLog(seenSql)

@@ -1,8 +1,8 @@
 // The options of what people and programs do to projections and sinks, as tables. definition.ts checks what they are defined with.
 
-import { boolean, duration, integer, reason, required, signal, type TableOf, text } from '../kernel/options.ts'
+import { boolean, duration, integer, option, reason, required, signal, type TableOf, text } from '../kernel/options.ts'
 import type { SeenOptions } from './seen.ts'
-import type { Act } from './types.ts'
+import type { Act, ResumeFrom } from './types.ts'
 
 const generation = integer({ from: 1, to: 1_000_000, otherwise: 'all', doc: 'Only this generation.' })
 const timeout = duration({ from: 0, to: 86_400_000, default: '30s', doc: 'How long it waits for both generations.' })
@@ -13,6 +13,15 @@ export const actTable = {
 } satisfies TableOf<Act>
 
 export const pauseTable = { ...actTable, generation }
+
+export const resumeTable = {
+  ...pauseTable,
+  from: option<ResumeFrom>(
+    "a position, 'oldest' or 'now'",
+    { otherwise: 'where it stands', doc: 'After which position it goes on; what lies between is missed, or applied again.' },
+    (given) => given === 'oldest' || given === 'now' || (Number.isSafeInteger(given) && (given as number) >= 0),
+  ),
+}
 
 export const skipTable = {
   ...actTable,

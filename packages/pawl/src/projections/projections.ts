@@ -6,7 +6,7 @@ import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
 import { resolve } from '../kernel/options.ts'
-import { pause, resume, runsOf, skip, type Target, unpark } from './acts.ts'
+import { forget, pause, resume, runsOf, skip, type Target, unpark } from './acts.ts'
 import { type Defined, defineProjection, defineSink, definitionKey } from './definition.ts'
 import {
   actTable,
@@ -14,6 +14,7 @@ import {
   generationTable,
   parkedTable,
   pauseTable,
+  resumeTable,
   seenTable,
   skipTable,
   switchTable,
@@ -30,6 +31,7 @@ import type {
   LogProjectionOptions,
   ParkedKey,
   ProjectionEvents,
+  ResumeFrom,
   RunnerOptions,
   SinkOptions,
   StateProjectionOptions,
@@ -106,9 +108,12 @@ export class Projections {
     await pause(this.#core.pool, this.#target(name), act, act.generation ?? null)
   }
 
-  /** Goes on after a pause, a latch, or a lag that made it stale. After a latch it takes its place in the log as it is now. */
-  async resume(name: string, act: Act & { generation?: number }): Promise<void> {
-    resolve('resume', pauseTable, act)
+  /**
+   * Goes on after a pause, a latch, or a lag that made it stale: where it stands (after a latch in the log as it is now), or after `from`. What lies
+   * between is missed, or applied again.
+   */
+  async resume(name: string, act: Act & { generation?: number; from?: ResumeFrom }): Promise<void> {
+    resolve('resume', resumeTable, act)
     await resume(this.#core.pool, this.#target(name), act, act.generation ?? null)
   }
 
@@ -123,6 +128,12 @@ export class Projections {
     resolve('unpark', unparkTable, options)
     const which = { key: options.key ?? null, keyTenant: options.keyTenant ?? null }
     return unpark(this.#core.pool, this.#target(name), which, options)
+  }
+
+  /** Removes a projection or sink that no living process defines any more, with its parked keys. Its tables are yours and stay. */
+  async forget(name: string, act: Act): Promise<void> {
+    resolve('forget', actTable, act)
+    await forget(this.#core.pool, this.#target(name), act)
   }
 
   /** Read-your-writes: resolves when the live generation has applied what was appended with this token. */

@@ -87,7 +87,6 @@ export class Pump {
       this.#head = tick.head
       this.#options.onHead(tick.head)
     }
-    if (tick.hasMore) return 0
     if (tick.outcome === 'busy') return busyMs
     const worker = this.#options.worker()
     if (isNew) this.#idleMs = quickMs

@@ -21,6 +21,7 @@ import type { Act, Comparison } from './types.ts'
 const statements = {
   add: statement(import.meta.url, 'add-generation'),
   hold: statement(import.meta.url, 'hold-generations'),
+  still: statement(import.meta.url, 'still-generations'),
   unhold: statement(import.meta.url, 'unhold-generations'),
   lock: statement(import.meta.url, 'lock-generations'),
   oweEffects: statement(import.meta.url, 'owe-effects'),
@@ -28,6 +29,7 @@ const statements = {
   switchProjection: statement(import.meta.url, 'switch-projection'),
   remove: statement(import.meta.url, 'remove-generation'),
   dependents: statement(import.meta.url, 'table-dependents'),
+  belongings: statement(import.meta.url, 'table-belongings'),
   holders: statement(import.meta.url, 'table-holders'),
 } as const
 
@@ -72,7 +74,7 @@ export async function rebuild(
   if (before > 0)
     throw new PawlError(
       'PAWL_WRONG_STATE',
-      `Events up to position ${before} are no longer kept, so '${target.name}' cannot be rebuilt from the first. Keep events for longer if you want to rebuild.`,
+      `Events up to position ${before} are no longer kept, so '${target.name}' cannot be rebuilt from the first. Keep events for longer if you want to rebuild; to go on without them, resume it with from: 'oldest'.`,
     )
   const { generation } = definition
   await inTransaction(pool, async (tx, query) => {
@@ -81,13 +83,28 @@ export async function rebuild(
     if (made.length === 0) throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${name}' is there already.`)
     for (const table of definition.tables) {
       await assertMovable(tx, table.name)
-      await query(
-        `create table ${tableOf(table.name, generation, false)} (like ${tableOf(table.name, generation, true)} including all)`,
+      const [live, other] = [tableOf(table.name, generation, true), tableOf(table.name, generation, false)]
+      await query(`create table ${other} (like ${live} including all)`)
+      // Runners may be of another role than the one that rebuilds.
+      const belongings = await belongingsOf(tx, { live, other, name: other, old: live })
+      await handOver(
+        query,
+        table.name,
+        belongings.filter(({ is_access }) => is_access),
       )
     }
     await audit(tx, target, 'rebuild', act, { generation })
   })
   return { generation }
+}
+
+interface Belonging {
+  readonly is_access: boolean
+  readonly sql: string
+}
+
+function belongingsOf(runs: Runs, names: Readonly<Record<'live' | 'other' | 'name' | 'old', string>>): Promise<Belonging[]> {
+  return runs.run<Belonging>(statements.belongings, names)
 }
 
 /** Views and foreign keys follow a table when it is renamed: they would go on with the old generation. */
@@ -96,7 +113,7 @@ async function assertMovable(runs: Runs, table: string): Promise<void> {
   if (rows.length === 0) return
   throw new PawlError(
     'PAWL_WRONG_STATE',
-    `${rows.map(({ dependent }) => dependent).join(', ')} refer to the table ${table}, and would go on with the old generation after a switch. Drop them first, and let readers use the table.`,
+    `The table ${table} has what a switch would lose or leave with the old generation: ${rows.map(({ dependent }) => dependent).join(', ')}. Drop it first, and let readers use the table.`,
   )
 }
 
@@ -149,7 +166,9 @@ export async function rollBack(
       await makeLive(runs, query, { target, definition, live, generation })
       await audit(runs, target, 'rollback', options, { from: live, to: generation })
     })
-  await retryLocked(pool, { target, definition, generation }, rollback, monotonicMs() + patienceMs)
+  await whileStill(pool, target, () =>
+    retryLocked(pool, { target, definition, generation }, rollback, monotonicMs() + patienceMs),
+  )
 }
 
 export async function retire(
@@ -167,7 +186,23 @@ export async function retire(
       await runs.run(statements.remove, { ...target, generation })
       await audit(runs, target, 'retire', options, { generation })
     })
-  await retryLocked(pool, { target, definition, generation }, drop, monotonicMs() + patienceMs)
+  await whileStill(pool, target, () => retryLocked(pool, { target, definition, generation }, drop, monotonicMs() + patienceMs))
+}
+
+/** Refreshes share a lock of the cursor's row, and those that begin pass whoever waits for it. So none begins. */
+async function whileStill<T>(pool: Pool, target: Target, work: () => Promise<T>): Promise<T> {
+  const runs = runsOf(pool)
+  try {
+    await runs.run(statements.still, { ...target, hold_ms: holdMs })
+    return await work()
+  } finally {
+    await unhold(runs, target)
+  }
+}
+
+/** A hold that outlives a short outage would stop the live generation for the rest of its minute. */
+async function unhold(runs: Runs, target: Target): Promise<void> {
+  await retrying(() => runs.run(statements.unhold, { ...target }), { triesMax: 8 }).catch(() => undefined)
 }
 
 /** Locks every cursor of both generations, in one order. From here until the commit no handler of either is in a transaction. */
@@ -210,15 +245,44 @@ async function makeLive(
   { target, definition, live, generation }: Switch,
 ): Promise<void> {
   await query(`set local lock_timeout = '${lockTimeout}'`)
-  for (const { name } of definition.tables) {
-    const { table } = parseTable(name)
-    await query(`alter table ${tableOf(name, live, true)} rename to ${quoteIdentifier(generationTable(table, live))}`)
-    await query(`alter table ${tableOf(name, generation, false)} rename to ${quoteIdentifier(table)}`)
-  }
+  for (const { name } of definition.tables) await exchangeTables(runs, query, { name, live, generation })
   // Before the border moves: it is compared with where the live one's began.
   await runs.run(statements.oweEffects, { ...target, live, generation })
   await runs.run(statements.switchCursors, { ...target, live, generation })
   await runs.run(statements.switchProjection, { ...target, generation })
+}
+
+/** What belongs to the table that readers know goes with the name. */
+async function exchangeTables(
+  runs: Runs,
+  query: (text: string) => Promise<unknown>,
+  { name, live, generation }: { readonly name: string; readonly live: number; readonly generation: number },
+): Promise<void> {
+  const [known, old, other] = [tableOf(name, live, true), tableOf(name, live, false), tableOf(name, generation, false)]
+  const { table } = parseTable(name)
+  // Locked before it is looked at: nobody adds a view or a grant in between.
+  await query(`lock table ${known}, ${other} in access exclusive mode`)
+  await assertMovable(runs, name)
+  const belongings = await belongingsOf(runs, { live: known, other, name: known, old })
+  await query(`alter table ${known} rename to ${quoteIdentifier(generationTable(table, live))}`)
+  await query(`alter table ${other} rename to ${quoteIdentifier(table)}`)
+  await handOver(query, name, belongings)
+}
+
+async function handOver(
+  query: (text: string) => Promise<unknown>,
+  name: string,
+  belongings: readonly Belonging[],
+): Promise<void> {
+  for (const { sql } of belongings) {
+    await query(sql).catch((error: unknown) => {
+      if ((error as { code?: string }).code === '55P03') throw error
+      const why = error instanceof Error ? error.message : String(error)
+      throw new PawlError('PAWL_WRONG_STATE', `A switch would lose what belongs to the table ${name}: '${sql}' failed: ${why}`, {
+        cause: error,
+      })
+    })
+  }
 }
 
 /** Lets both generations come to one position and stand there while the work is done. */
@@ -244,8 +308,7 @@ async function whileHeld<T>(
       await sleep(pollMs)
     }
   } finally {
-    // A hold that outlives a short outage would stop the live generation for the rest of its minute.
-    await retrying(() => runs.run(statements.unhold, { ...target }), { triesMax: 8 }).catch(() => undefined)
+    await unhold(runs, target)
   }
 }
 

@@ -10,6 +10,7 @@ import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { solitude } from '../kernel/solitude.ts'
+import { tripBreaker } from './breaker.ts'
 import { HandlerContext, withTimeout } from './context.ts'
 import { type DefinedState, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
@@ -17,12 +18,15 @@ import { whenUnlocked } from './left-behind.ts'
 import { HandlerTx } from './projection-tx.ts'
 import type { World } from './world.ts'
 
+const hasDueStatement = statement(import.meta.url, 'has-due')
 const takeStatement = statement(import.meta.url, 'take-dirty')
 const clearStatement = statement(import.meta.url, 'clear-dirty')
 const failStatement = statement(import.meta.url, 'fail-dirty')
 const delayStatement = statement(import.meta.url, 'delay-dirty')
 
 const pollMs = 250
+/** One refresher of each definition polls, and wakes the others. */
+const othersPollMs = 10_000
 /** An entity that is refreshed for long gathers marks. When all that were looked at are of such, more are looked at, up to a limit. */
 const marksMin = 64
 const marksMax = 16_384
@@ -62,26 +66,38 @@ export class Refreshers {
 
   async run(): Promise<void> {
     await Promise.all(
-      this.#definitions.flatMap((definition) => Array.from({ length: definition.concurrency }, () => this.#loop(definition))),
+      this.#definitions.flatMap((definition) =>
+        Array.from({ length: definition.concurrency }, (_, nth) => this.#loop(definition, nth === 0)),
+      ),
     )
   }
 
-  async #loop(definition: DefinedState): Promise<void> {
+  async #loop(definition: DefinedState, isPolling: boolean): Promise<void> {
     const wakeup = new Wakeup()
     this.#wakeups.add(wakeup)
     const loop = this.#world.loop(`refreshes of ${definition.name}`)
+    // Behind an entity there is most likely another one.
+    let isBusy = false
     for (let failed = 0; !this.#stop.signal.aborted; ) {
       try {
-        const outcome = await solitude.run(() => this.#refreshOne(definition))
+        const isFound: boolean = !isBusy && (await this.#hasDue(definition))
+        if (isFound && isPolling) this.wake()
+        const outcome: Outcome | undefined =
+          isBusy || isFound ? await solitude.run(() => this.#refreshOne(definition)) : 'nothing'
         failed = 0
         loop.succeeded()
-        if (outcome === undefined || outcome === 'nothing') await wakeup.wait(pollMs)
+        isBusy = outcome === 'refreshed' || outcome === 'failed'
+        if (!isBusy) await wakeup.wait(isPolling ? pollMs : othersPollMs)
       } catch (error) {
         loop.failed(error)
         await wakeup.wait(engineBackoffMs(error, ++failed))
       }
     }
     this.#wakeups.delete(wakeup)
+  }
+
+  async #hasDue({ tenant, name, generation }: DefinedState): Promise<boolean> {
+    return (await this.#world.engine.run(hasDueStatement, { tenant, name, generation })).length > 0
   }
 
   async #refreshOne(definition: DefinedState): Promise<Outcome> {
@@ -135,14 +151,18 @@ export class Refreshers {
     if (isTimedOut || isRefused) {
       // It may sit in a statement: without its connection the server rolls it back, and what follows is written on another one.
       tx.release(isTimedOut)
-      await whenUnlocked(this.#world, this.#stop.signal, (other) => this.#putOff(definition, entity, error, other))
+      const isParked = await whenUnlocked(this.#world, this.#stop.signal, (other) =>
+        this.#putOff(definition, entity, error, other),
+      )
+      if (isParked) await tripBreaker(this.#world, definition)
       return 'failed'
     }
     try {
       if (isOurs || !tx.isOpen) throw error
       await tx.rollbackTo('refresh')
-      await this.#putOff(definition, entity, error, tx)
+      const isParked = await this.#putOff(definition, entity, error, tx)
       await tx.commit()
+      if (isParked) await tripBreaker(this.#world, definition)
       return 'failed'
     } catch (reason) {
       await tx.rollback()
@@ -165,11 +185,11 @@ export class Refreshers {
     )
   }
 
-  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: HandlerTx): Promise<void> {
+  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: HandlerTx): Promise<boolean> {
     const { tenant, name, generation } = definition
     const key = { tenant, name, generation, entity }
     const [row] = await runs.run<{ attempts: number; position: string }>(failStatement, { ...key, error: describeError(error) })
-    if (row === undefined) return
+    if (row === undefined) return false
     const attempt = row.attempts
     const position = Number(row.position)
     const retryInMs = retryDelayMs(definition, attempt, error, this.#world.onTrouble)
@@ -177,5 +197,6 @@ export class Refreshers {
     const reason = `The refresh of ${entity} failed ${attempt} time(s): ${messageOf(error)}`
     await runs.run(delayStatement, { ...key, delay_ms: retryInMs ?? null, reason })
     if (retryInMs === undefined) this.#world.events.emit('projection.parked', { name, key: entity, position, reason })
+    return retryInMs === undefined
   }
 }

@@ -8,6 +8,7 @@ import { logBounds } from './log-place.ts'
 import { qualifyTables, tableOf } from './tables.ts'
 
 const registerStatement = statement(import.meta.url, 'register')
+const holdStatement = statement(import.meta.url, 'hold-projections')
 const readStatement = statement(import.meta.url, 'read-projection')
 const missingColumnsStatement = statement(import.meta.url, 'missing-columns')
 const configureStatement = statement(import.meta.url, 'configure')
@@ -47,6 +48,24 @@ export async function register(
     const { tenant, name, generation, maxLagMs } = definition
     await connection.run(configureStatement, { tenant, name, generation, max_lag_ms: maxLagMs })
   }
+}
+
+/** After an incarnation was opened, which whoever forgets a projection looks for: what was forgotten just before is made anew. */
+export async function registerForgotten(
+  connection: Connection,
+  database: DatabaseOptions,
+  definitions: readonly Defined[],
+): Promise<void> {
+  const known = await connection.run<{ tenant: string; name: string }>(holdStatement, {
+    tenants: textsLiteral(definitions.map(({ tenant }) => tenant)),
+    names: textsLiteral(definitions.map(({ name }) => name)),
+  })
+  const isKnown = (each: Defined) => known.some(({ tenant, name }) => tenant === each.tenant && name === each.name)
+  await register(
+    connection,
+    database,
+    definitions.filter((each) => !isKnown(each)),
+  )
 }
 
 /** A rebuild makes its tables like these, and a switch renames them; finding out there would be late. */

@@ -19,7 +19,7 @@ import { kindOf } from './definition.ts'
 import { Holds } from './holds.ts'
 import { Pump } from './pump.ts'
 import { Refreshers } from './refreshers.ts'
-import { register } from './register.ts'
+import { register, registerForgotten } from './register.ts'
 import { type ResolvedRunnerOptions, resolveRunnerOptions } from './runner-options.ts'
 import type { ProjectionEvents, RunnerOptions } from './types.ts'
 import type { World } from './world.ts'
@@ -82,6 +82,7 @@ export class ProjectionRunner {
       acquirer: this.#acquirer,
       definitions: this.#definitions,
       worker: () => this.#incarnation.holder,
+      confirm: () => registerForgotten(this.#engine, config.database, this.#definitions),
     })
     this.#refreshers = new Refreshers(
       this.#definitions.filter((definition) => definition.kind === 'state'),

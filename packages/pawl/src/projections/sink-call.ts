@@ -29,7 +29,7 @@ export class SinkCall implements SinkContext {
   }
 
   /** Waits for the function, and not longer than it may take. */
-  async race(answer: Promise<unknown>, sink: string, timeoutMs: number): Promise<void> {
+  async race(answer: PromiseLike<unknown>, sink: string, timeoutMs: number): Promise<void> {
     const over = new Promise<never>((_resolve, reject) => {
       this.#reject = reject
     })

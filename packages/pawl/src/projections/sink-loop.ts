@@ -12,10 +12,11 @@ import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { solitude } from '../kernel/solitude.ts'
 import { Acks } from './acks.ts'
+import { tripBreaker } from './breaker.ts'
 import { cursorStatements, type HeldCursor, leaseLost } from './cursor.ts'
 import { type DefinedSink, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
-import { assertSameLog, filterOf, latch, logBounds } from './log-place.ts'
+import { assertSameLog, filterOf, latch, logBounds, passEvents, passEveryMs, placeAt } from './log-place.ts'
 import { nextUnparking, parkedEvent, tryParked } from './replay.ts'
 import { SinkCall } from './sink-call.ts'
 import { type Queued, SinkKeys } from './sink-keys.ts'
@@ -25,10 +26,14 @@ import type { World } from './world.ts'
 
 /** So many events may be unfinished; that bounds memory, the ranges in the row, and what a crash repeats. */
 const windowMin = 1000
+/** And so many characters of them, or one page. */
+const windowChars = 16_000_000
 const pageMax = 500
 const unparkEveryMs = 500
 /** So old may the last word about the cursor's state be when a call begins. Every store brings a new one. */
 const stateMaxMs = 100
+/** One that is idle asks this often whether a person has put it elsewhere. */
+const idleLookMs = 2000
 const stopGraceMs = 30_000
 
 export class SinkLoop {
@@ -51,6 +56,8 @@ export class SinkLoop {
   #isPaused = false
   #stateMs = Number.NEGATIVE_INFINITY
   #unparkedMs = 0
+  #passedMs = monotonicMs()
+  #movedMs = monotonicMs()
   #isStoring = false
   #generation: number | undefined
   #failure: unknown
@@ -101,7 +108,7 @@ export class SinkLoop {
         await this.#turn()
         failed = 0
         this.#loop.succeeded()
-        await this.#wakeup.wait(this.#isPaused || this.#store.hasParked ? unparkEveryMs : 5000)
+        await this.#wakeup.wait(this.#isPaused || this.#store.hasParked || this.#acks.unpassed > 0 ? unparkEveryMs : idleLookMs)
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) {
           this.cursor.lose(error)
@@ -166,15 +173,26 @@ export class SinkLoop {
   }
 
   async #advance(): Promise<void> {
+    if (await this.#isElsewhere()) return this.#giveUp()
     if (this.#store.hasParked) await this.#lookForUnparking()
     // One that has nothing to do hears nothing: what comes now may come after a pause.
     if (this.#acks.open === 0) this.#stateMs = Number.NEGATIVE_INFINITY
     const looking = this.#lookAtState()
     looking.catch(() => undefined)
     await this.#readPages()
+    await this.#passOver()
     await looking
     if (this.#isToBeNoted() && !this.#isPaused) await this.cursor.tryAlone(this.#world.engine)
     this.#start()
+  }
+
+  /** A person may have resumed it from another place while it had nothing to do. */
+  async #isElsewhere(): Promise<boolean> {
+    if (this.#acks.open > 0 || this.#store.hasNews || monotonicMs() - this.#movedMs < idleLookMs) return false
+    this.#movedMs = monotonicMs()
+    const [row] = await this.#world.engine.run<{ position: string }>(cursorStatements.state, this.cursor.fencedKey)
+    if (row === undefined) throw leaseLost(this.cursor)
+    return Number(row.position) !== this.cursor.place.position
   }
 
   /** Whether it still runs, before anything begins; unless a store has just told. */
@@ -200,7 +218,11 @@ export class SinkLoop {
 
   // By halves: a page for every event that ends would be many small ones.
   async #readPages(): Promise<void> {
-    while (this.#hasMore && this.#acks.open <= this.#window() / 2 && !this.#isOver()) await this.#read()
+    while (this.#hasMore && this.#hasRoom() && !this.#isOver()) await this.#read()
+  }
+
+  #hasRoom(): boolean {
+    return this.#acks.open <= this.#window() / 2 && this.#acks.openChars <= windowChars / 2
   }
 
   async #read(): Promise<void> {
@@ -211,12 +233,21 @@ export class SinkLoop {
     this.#generation = page.generation
     if (page.head < this.cursor.place.position)
       return this.#latch(`The cursor stands at position ${this.cursor.place.position}, and the log ends at ${page.head}.`)
-    const fresh = this.#acks.add(page.events, page.next)
+    const fresh = this.#acks.add(page.events, page.next, page.chars)
     for (const event of fresh) {
       if (this.#store.isParked(event)) this.#store.parkBehind(event)
       else this.#keys.add(event)
     }
     this.#startReady()
+  }
+
+  /** Nothing of ours up to here. The row follows now and then, not at every tick. */
+  async #passOver(): Promise<void> {
+    const { unpassed, lookedTo } = this.#acks
+    if (unpassed === 0 || (unpassed < passEvents && monotonicMs() - this.#passedMs < passEveryMs)) return
+    const place = await placeAt(this.#world, lookedTo, this.#generation)
+    if (place !== undefined) this.#acks.pass(place)
+    this.#passedMs = monotonicMs()
   }
 
   /** The log may grow while it is read: a wake-up that comes meanwhile is about events that this page need not have. */
@@ -235,6 +266,7 @@ export class SinkLoop {
   async #lookForUnparking(): Promise<void> {
     if (monotonicMs() - this.#unparkedMs < unparkEveryMs) return
     this.#unparkedMs = monotonicMs()
+    this.#store.forgetEnded()
     for (const next of await nextUnparking(this.#world, this.cursor)) {
       // Alone too: whatever dies now is to be known by its name.
       if (this.#careful > 0 && (this.#hasMore || this.#keys.hasReady || this.#running.size > 0)) return
@@ -243,6 +275,11 @@ export class SinkLoop {
       if (this.#store.isStoring(key)) this.#unparkedMs = 0
       if (this.#keys.has(key) || this.#store.isStoring(key)) continue
       const event = await parkedEvent(this.#world, next)
+      // While it was read, the one before it may have ended and been stored: then this is not the next one any more.
+      if (this.#keys.has(key) || this.#store.isStoring(key)) {
+        this.#unparkedMs = 0
+        continue
+      }
       const deaths = this.#careful > 0 ? await tryParked(this.#world, this.cursor, event) : undefined
       if (event === undefined) this.#store.free(key)
       else if (deaths === undefined) this.#keys.add(event, true)
@@ -310,7 +347,7 @@ export class SinkLoop {
     this.#calls.add(call)
     try {
       const answer = handle(event, call)
-      if (answer instanceof Promise) await call.race(answer, name, timeoutMs)
+      if (isThenable(answer)) await call.race(answer, name, timeoutMs)
     } finally {
       this.#calls.delete(call)
       leave()
@@ -344,6 +381,9 @@ export class SinkLoop {
       this.#tellParked(event, reason)
     }
     await this.#flush()
+    await tripBreaker(this.#world, this.#definition).catch(this.#world.onTrouble)
+    // It may be paused now.
+    this.#stateMs = Number.NEGATIVE_INFINITY
   }
 
   #repark(event: LogEvent, error: unknown): void {
@@ -398,6 +438,11 @@ export class SinkLoop {
     const signal = AbortSignal.any([this.#stop.signal, this.cursor.signal])
     await sleep(delayMs, undefined, { signal }).catch(() => undefined)
   }
+}
+
+/** A promise of another realm or library is one too. */
+function isThenable(answer: unknown): answer is PromiseLike<unknown> {
+  return typeof (answer as PromiseLike<unknown> | null | undefined)?.then === 'function'
 }
 
 function aborted(signal: AbortSignal): Promise<void> {

@@ -47,6 +47,8 @@ export class SinkStore {
   readonly #onFreed: (events: readonly LogEvent[]) => void
   readonly #onMoved: () => void
   readonly #parked = new Set<string>()
+  /** Keys whose replayed event was stored since the last list of what is to be replayed was asked for. */
+  readonly #ended = new Set<string>()
   #news = nothing()
   #writing: News | undefined
   #tail: Promise<void> = Promise.resolve()
@@ -96,9 +98,15 @@ export class SinkStore {
     return this.#parked.has(keyOf(event))
   }
 
-  /** Whether the end of this key's replayed event is not stored yet. */
+  /** Before a list of what is to be replayed is asked for. */
+  forgetEnded(): void {
+    this.#ended.clear()
+  }
+
+  /** Whether the end of this key's replayed event is not stored yet, or not in the last list of what is to be replayed. */
   isStoring(key: Key): boolean {
     const name = keyOf(key)
+    if (this.#ended.has(name)) return true
     return [this.#news, this.#writing ?? nothing()].some(
       ({ replayed, free, reparks }) =>
         replayed.some((event) => keyOf(event) === name) ||
@@ -154,6 +162,7 @@ export class SinkStore {
       if (hasContent(news)) await this.#writeAll(news, target)
       else if (textOf(target) !== this.#stored) await this.#writePlace(target)
       this.#unanswered.clear()
+      for (const key of [...news.replayed, ...news.free, ...news.reparks.map(({ event }) => event)]) this.#ended.add(keyOf(key))
       for (const { position } of waiting) this.#acks.finish(position)
       this.#acks.stored(target.place)
       this.#stored = textOf(target)

@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { NonRetryable } from 'pawl'
 import { expect, onTestFinished, test } from 'vitest'
@@ -42,6 +43,30 @@ test('a sink hands events over in the order of each key, several keys at once, w
   expect(most).toBeGreaterThan(4)
   expect(most).toBeLessThanOrEqual(8)
   expect((await cursorOf(db, 'out')).done).toBe('{}')
+})
+
+test('a sink waits for a promise of another library: what rejects later is handed over again', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: number[] = []
+  // As query builders and request libraries return: it has then, and is no Promise.
+  const later = (fail: boolean) => ({
+    // biome-ignore lint/suspicious/noThenProperty: a thenable is the point.
+    then: (resolve: () => void, reject: (error: Error) => void) =>
+      void setImmediate(() => (fail ? reject(new Error('away')) : resolve())),
+  })
+  pawl.projections.sink('out', {
+    retry,
+    handle: (_event, { attempt }) => {
+      got.push(attempt)
+      return later(attempt < 3)
+    },
+  })
+  await startRunner(pawl)
+  await append(db, { key: 'a' })
+  await until('it was handed over until it succeeded', () => got.length === 3)
+  await caughtUp(db, 'out')
+  expect(got).toEqual([1, 2, 3])
 })
 
 test('an event that comes while a sink reads the log is handed over without waiting for the next one', async () => {
@@ -298,4 +323,65 @@ test('a handler that takes too long is timed out, and its signal fires', async (
   await startRunner(pawl)
   await until('it is parked', async () => (await pawl.projections.parked('out')).length === 1)
   expect(reasons).toMatchObject([{ code: 'PAWL_TIMED_OUT' }, { code: 'PAWL_TIMED_OUT' }])
+})
+
+test('[O7] parked keys that are replayed together hand each event over once, in order', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  let isBad = true
+  const replayed: Record<string, number[]> = {}
+  pawl.projections.sink('out', {
+    concurrency: 8,
+    handle: async ({ key, position }) => {
+      if (isBad) throw new NonRetryable('no')
+      await sleep(Math.random() * 3)
+      replayed[key] = [...(replayed[key] ?? []), position]
+    },
+  })
+  await startRunner(pawl)
+  const keys = Array.from({ length: 8 }, (_, n) => `k${n}`)
+  for (const key of keys) await append(db, { key })
+  await until('all are parked', async () => (await pawl.projections.parked('out')).length === keys.length)
+  for (let n = 0; n < 15; n++) await append(db, ...keys.map((key) => ({ key })))
+  await caughtUp(db, 'out')
+  isBad = false
+  await pawl.projections.unpark('out', { reason: 'it is back' })
+  await until('nothing is parked', async () => (await pawl.projections.parked('out')).length === 0, 30_000)
+  await caughtUp(db, 'out')
+  for (const key of keys) {
+    expect(replayed[key]).toHaveLength(16)
+    expect(replayed[key]).toEqual([...replayed[key]!].sort((a, b) => a - b))
+  }
+})
+
+test('a sink reads on only while what is unfinished is small', async () => {
+  const db = await createLog()
+  const pawl = db.pawl({ payloadBytesMax: 4_000_000 })
+  const held: (() => void)[] = []
+  let events = 0
+  let isHolding = true
+  const { run } = Connection.prototype
+  onTestFinished(() => {
+    Connection.prototype.run = run
+  })
+  Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
+    const rows = await run.call(this, sent, values)
+    const [page] = rows as unknown as readonly { events?: string | null }[]
+    if (sent.file === 'read-log' && page?.events) events += (JSON.parse(page.events) as unknown[]).length
+    return rows as never
+  }
+  pawl.projections.sink('out', {
+    concurrency: 4,
+    handle: () => (isHolding ? new Promise<void>((resolve) => held.push(resolve)) : undefined),
+  })
+  for (let n = 0; n < 8; n++) await append(db, { key: `k${n}`, data: randomBytes(1_500_000).toString('hex') })
+  await startRunner(pawl)
+  await until('it works on three', () => held.length === 3)
+  // With 8 MB open it reads no further, although four may run.
+  await append(db, { key: 'last' })
+  await until('it was woken', async () => (await pawl.projections.status('out'))[0]!.lag === 9)
+  expect(events).toBe(3)
+  isHolding = false
+  for (const end of held) end()
+  await caughtUp(db, 'out')
 })

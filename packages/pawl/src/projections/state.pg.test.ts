@@ -1,8 +1,12 @@
 import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test, vi } from 'vitest'
 import { deferred, until } from '../../test/support/database.ts'
+import { pagesOf } from '../../test/support/pages.ts'
 import { append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
+import { Connection } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
 import { Wakeup } from '../kernel/signal.ts'
+import { HandlerTx } from './projection-tx.ts'
 
 const sql = `
   create table article (id text primary key, title text not null, version integer not null default 1);
@@ -278,4 +282,121 @@ test('entities are refreshed while one that takes long gathers more marks than a
   await until('the other is refreshed', async () => (await db.query("select from search where id = 'other'")).length === 1)
   hold.resolve()
   await until('nothing is dirty', async () => (await db.query('select from pawl.dirty')).length === 0)
+})
+
+test('[O7] a failed refresh costs as much as its entity has marks, and makes few of many', async () => {
+  const db = await createLog(sql)
+  const connection = new Connection(db.pawl().config.database, 'test')
+  onTestFinished(() => connection.close())
+  const fail = statement(new URL('any.ts', import.meta.url).href, 'fail-dirty')
+  const failed = async (entity: string, marks: number) => {
+    await db.query(
+      `insert into pawl.dirty (name, generation, entity, position, positions, attempts)
+       select 'p', 1, $1, n, array[n], n % 3 from generate_series(1, $2::bigint) n`,
+      [entity, marks],
+    )
+    return pagesOf(connection, fail, { tenant: '', name: 'p', generation: 1, entity, error: 'no' })
+  }
+  const [few, many] = [await failed('few', 500), await failed('many', 4000)]
+  // Linear: eight times. Quadratic: sixty-four times.
+  expect(many / few).toBeLessThan(16)
+  const marks = () =>
+    db.query("select cardinality(positions) as of, attempts, last_error from pawl.dirty where entity = 'many' order by position")
+  expect(await marks()).toEqual(Array.from({ length: 4 }, () => ({ of: 1000, attempts: 3, last_error: 'no' })))
+  // A hot entity goes on failing: each change is a mark, and each failure takes it into the last one.
+  for (let n = 0; n < 3; n++) {
+    await db.query(
+      "insert into pawl.dirty (name, generation, entity, position, positions) values ('p', 1, 'many', $1, array[$1::bigint])",
+      [5000 + n],
+    )
+    await connection.run(fail, { tenant: '', name: 'p', generation: 1, entity: 'many', error: 'no' })
+  }
+  expect((await marks()).map(({ of }) => of)).toEqual([1000, 1000, 1000, 1000, 3])
+  // Nobody can wait for what retention has removed.
+  await db.query('update pawl.sequencer set removed_until = 5001')
+  await connection.run(fail, { tenant: '', name: 'p', generation: 1, entity: 'many', error: 'no' })
+  expect((await marks()).at(-1)).toMatchObject({ of: 1, attempts: 7 })
+})
+
+test('an idle runner with a state projection polls without a transaction', async () => {
+  const db = await createLog(sql)
+  const pawl = db.pawl()
+  pawl.projections.define('search', { kind: 'state', entity: (event) => event.key, refresh: () => undefined })
+  let polls = 0
+  const { run } = Connection.prototype
+  const { run: runInTx } = HandlerTx.prototype
+  onTestFinished(() => {
+    Connection.prototype.run = run
+    HandlerTx.prototype.run = runInTx
+  })
+  Connection.prototype.run = function (this: Connection, sent, values) {
+    if (sent.file === 'has-due') polls++
+    return run.call(this, sent, values) as never
+  }
+  let takes = 0
+  HandlerTx.prototype.run = function (this: HandlerTx, sent, values) {
+    if (sent.file === 'take-dirty') takes++
+    return runInTx.call(this, sent, values) as never
+  }
+  await startRunner(pawl)
+  await append(db, { key: 'a' })
+  await caughtUp(db, 'search')
+  await until('it is refreshed', async () => (await db.query('select from pawl.dirty')).length === 0)
+  const polled = async () => {
+    const from = polls
+    await until('it has polled', () => polls > from + 2)
+  }
+  // Those that were woken with the one that refreshed it have looked too.
+  await polled()
+  const before = takes
+  await polled()
+  expect(takes).toBe(before)
+  expect(takes).toBeGreaterThan(0)
+})
+
+test('[P7] a roll-back of a state projection that is always refreshed waits for no refresh that begins after it', async () => {
+  const db = await createLog('create table copy (id text primary key, n integer not null)')
+  const pawl = db.pawl()
+  const tables = [{ name: 'copy', key: ['id'], columns: ['id'] }]
+  let begun = 0
+  const holds: (() => void)[] = []
+  let isHolding = false
+  for (const generation of [1, 2])
+    pawl.projections.define('copies', {
+      kind: 'state',
+      generation,
+      tables,
+      concurrency: 2,
+      entity: (event) => event.key,
+      refresh: async (id, tx, { table }) => {
+        begun++
+        await tx.query(`insert into ${table('copy')} values ($1, 1) on conflict (id) do nothing`, [id])
+        if (isHolding) await new Promise<void>((resolve) => holds.push(resolve))
+      },
+    })
+  await db.query("insert into pawl.projection (name, kind, live_generation) values ('copies', 'state', 1)")
+  await db.query("insert into pawl.cursor (name, kind, effects_after) values ('copies', 'state', 0)")
+  await append(db, ...Array.from({ length: 10 }, (_, n) => ({ key: `k${n}` })))
+  await startRunner(pawl)
+  await pawl.projections.rebuild('copies', { reason: 'a test' })
+  await pawl.projections.switchTo('copies', { generation: 2, reason: 'a test' })
+  // Each refresh ends only when another one has begun: there is no moment without one.
+  isHolding = true
+  await append(db, ...Array.from({ length: 200 }, (_, n) => ({ key: `k${n}` })))
+  await until('refreshes of both generations run', () => holds.length >= 4)
+  const rollingBack = pawl.projections.rollBack('copies', { generation: 1, reason: 'a test' })
+  let isBack = false
+  void rollingBack.then(() => {
+    isBack = true
+  })
+  const before = begun
+  await until('it is rolled back', () => {
+    holds.shift()?.()
+    return isBack
+  })
+  expect(begun - before).toBeLessThan(50)
+  isHolding = false
+  for (const release of holds) release()
+  await rollingBack
+  expect(await db.query("select live_generation from pawl.projection where name = 'copies'")).toEqual([{ live_generation: 1 }])
 })

@@ -13,6 +13,7 @@ export const cursorStates: readonly CursorState[] = ['running', 'paused', 'stale
 
 export const transitions: readonly Transition[] = [
   { from: 'running', to: 'paused', by: 'an operator', statement: 'pause' },
+  { from: 'running', to: 'paused', by: 'its breaker, after many parked keys', statement: 'trip-breaker' },
   { from: 'paused', to: 'running', by: 'an operator', statement: 'resume' },
   { from: 'running', to: 'stale', by: 'a lag beyond its limit', statement: 'mark-stale' },
   { from: 'paused', to: 'stale', by: 'a lag beyond its limit', statement: 'mark-stale' },

@@ -36,6 +36,9 @@ export interface ProjectionTable {
 /** 'start': from the first event, and an error if it is no longer kept. 'oldest': from the first that is kept. 'now': only what comes after. */
 export type StartFrom = 'start' | 'oldest' | 'now'
 
+/** A position, after which it goes on; 'oldest': from the first event that is kept; 'now': only what comes after. */
+export type ResumeFrom = number | 'oldest' | 'now'
+
 interface CursorOptions {
   /** Only events of this channel. Default: all. */
   readonly channel?: string
@@ -48,6 +51,8 @@ interface CursorOptions {
   readonly timeout?: number | string
   /** Behind by more than this it becomes `stale` and no longer keeps events from being removed. Default: never. */
   readonly maxLag?: number | string
+  /** After so many keys parked within a while the cursor pauses with one alert, instead of parking them all. Default: 100 keys within an hour. */
+  readonly breaker?: { readonly keys?: number; readonly within?: number | string }
 }
 
 interface GenerationOptions {

@@ -40,7 +40,7 @@ export class LogReader implements Reader {
 
   /** Until there is nothing left to do. */
   async catchUp(): Promise<void> {
-    while ((await sequence(this.#connection, this.#database)).hasMore);
+    while ((await sequence(this.#connection, this.#database)).outcome === 'busy');
     await this.read()
   }
 

@@ -5,7 +5,7 @@
 -- One row: the numbers.
 with place as materialized (
   select s.position, s.snapshot, s.removed_until
-  from pawl.sequencer s
+  from pawl.log_head s
   where s.tenant = ''
 ),
 page as materialized (

@@ -5,7 +5,7 @@
 select 'cursor' as what, c.tenant, c.name, c.generation, c.shard, null::text as key, c.state, c.position,
   (s.position - c.position)::text as behind, c.moved_at as since
 from pawl.cursor c
-cross join pawl.sequencer s
+cross join pawl.log_head s
 where c.state <> 'stale'
   and c.position < s.position
   and s.tenant = ''
@@ -18,7 +18,7 @@ join pawl.parked_event e on e.tenant = k.tenant
   and e.shard = k.shard
   and e.key_tenant = k.key_tenant
   and e.key = k.key
-cross join pawl.sequencer s
+cross join pawl.log_head s
 where s.tenant = ''
 group by k.tenant, k.name, k.generation, k.shard, k.key_tenant, k.key, k.state, k.parked_at, s.position
 order by 8

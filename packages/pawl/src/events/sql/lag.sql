@@ -4,27 +4,25 @@
 -- Plan: sequencer_pkey, event_xid.
 -- One row.
 with place as materialized (
-  select s.position, s.generation, s.ticked_at, s.removed_until, s.target_seq, s.rebased_seq, pg_snapshot_xmax(s.snapshot) as xmax,
+  select s.position, s.generation, s.ticked_at, s.removed_until, s.rebased_seq, pg_snapshot_xmax(s.snapshot) as xmax,
     array(select pg_snapshot_xip(s.snapshot)) as xip
-  from pawl.sequencer s
+  from pawl.log_head s
   where s.tenant = ''
 ),
 waiting as materialized (
-  select w.created_at
-  from (
-    select e.created_at
-    from place l
-    cross join pawl.event e
-    where e.xid >= l.xmax
-      and e.seq > greatest(l.target_seq, l.rebased_seq)
+  select e.created_at
+  from place l
+  cross join lateral (
+    select v.created_at
+    from pawl.event v
+    where v.xid >= l.xmax
+      and v.seq > l.rebased_seq
     union all
-    select e.created_at
-    from place l
-    cross join pawl.event e
-    where e.xid = any (l.xip)
-      and e.seq > coalesce(l.target_seq, 0)
-      and (e.seq > l.rebased_seq or not pawl.has_position(e.xid, e.seq, e.created_at))
-  ) w
+    select v.created_at
+    from pawl.event v
+    where v.xid = any (l.xip)
+      and v.seq > l.rebased_seq
+  ) e
   limit 10000
 )
 select l.position::text as head, l.generation, l.removed_until::text as removed_until, l.ticked_at,

@@ -7,7 +7,7 @@
 -- even if every one of them had been compressed as well as can be, the text would fit into what a text may hold, here and in Node.
 with place as materialized (
   select s.position as head, s.generation, least(s.position, :after::bigint + :scan::bigint) as until
-  from pawl.sequencer s
+  from pawl.log_head s
   where s.tenant = ''
 ),
 page as materialized (

@@ -6,7 +6,7 @@
 -- Rows: one per partition. No row: nothing is old enough.
 with place as materialized (
   select s.snapshot, pg_snapshot_xmax(s.snapshot) as xmax, array(select pg_snapshot_xip(s.snapshot)) as xip
-  from pawl.sequencer s
+  from pawl.log_head s
   where s.tenant = ''
 ),
 old as materialized (

@@ -16,7 +16,7 @@ with free as materialized (
     )
     and (c.crashes = 0 or c.tried_at is not distinct from c.position)
     and (
-      c.position < (select s.position from pawl.sequencer s where s.tenant = '')
+      c.position < (select s.position from pawl.log_head s where s.tenant = '')
       or exists (
         select
         from pawl.parked_key k

@@ -7,6 +7,6 @@ from (
   select 1
   from pawl.event e
   where e.xid = pg_current_xact_id_if_assigned()
-    and e.seq > (select s.rebased_seq from pawl.sequencer s where s.tenant = '')
+    and e.seq > (select s.rebased_seq from pawl.log_head s where s.tenant = '')
   limit 1
 ) x

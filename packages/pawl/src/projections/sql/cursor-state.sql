@@ -1,8 +1,8 @@
--- Whether a cursor still runs: asked before calls begin whose end nobody else waits for.
+-- Whether a cursor still runs, and where it stands: asked before calls begin whose end nobody else waits for, and now and then by who is idle.
 -- Locks: none.
 -- Plan: cursor_pkey.
 -- No row: it is no longer held under this fence.
-select c.state
+select c.state, c.position::text as position
 from pawl.cursor c
 where c.tenant = :tenant::text
   and c.name = :name::text

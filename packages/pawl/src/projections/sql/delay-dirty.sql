@@ -4,7 +4,8 @@
 -- No row: somebody else refreshed it meanwhile.
 with delayed as (
   update pawl.dirty d
-  set due_at = case when :delay_ms::bigint is null then 'infinity' else pawl.now() + :delay_ms::bigint * interval '1 millisecond' end
+  set due_at = case when :delay_ms::bigint is null then 'infinity' else pawl.now() + :delay_ms::bigint * interval '1 millisecond' end,
+    parked_at = case when :delay_ms::bigint is null then coalesce(d.parked_at, pawl.now()) end
   where d.tenant = :tenant::text
     and d.name = :name::text
     and d.generation = :generation::integer

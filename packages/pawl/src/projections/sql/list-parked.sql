@@ -17,8 +17,8 @@ cross join lateral (
 where k.tenant = :tenant::text
   and k.name = :name::text
 union all
-select d.generation, 0, '', d.entity, 'parked', 'The refresh failed.', max(d.last_error), max(d.attempts), null, count(*)::integer,
-  min(d.position)::text
+select d.generation, 0, '', d.entity, 'parked', 'The refresh failed.', max(d.last_error), max(d.attempts), min(d.parked_at),
+  sum(cardinality(d.positions))::integer, min(d.position)::text
 from pawl.dirty d
 where d.tenant = :tenant::text
   and d.name = :name::text

@@ -1,10 +1,12 @@
--- Locks the cursors of the live generation and of another: no handler of either is in a transaction until this one ends, and none begins.
--- Locks: the projection's row and the cursors' rows of both, by generation and shard.
+-- Locks the cursors of the live generation and of another, or of all: none of their handlers is in a transaction until this one ends, and none begins.
+-- Locks: the projection's row and the cursors' rows, by generation and shard.
 -- Plan: projection_pkey, cursor_pkey.
 -- Rows: the cursors.
 select c.generation, c.shard, c.position::text as position, p.live_generation
 from pawl.projection p
-join pawl.cursor c on c.tenant = p.tenant and c.name = p.name and c.generation in (p.live_generation, :generation::integer)
+join pawl.cursor c on c.tenant = p.tenant
+  and c.name = p.name
+  and (:generation::integer is null or c.generation in (p.live_generation, :generation::integer))
 where p.tenant = :tenant::text
   and p.name = :name::text
 order by c.generation, c.shard

@@ -3,5 +3,5 @@
 -- Plan: sequencer_pkey.
 -- One row.
 select s.removed_until::text as before, s.position::text as head, s.generation
-from pawl.sequencer s
+from pawl.log_head s
 where s.tenant = ''

@@ -13,6 +13,10 @@ with over as materialized (
         and not exists (select from pawl.dirty d where d.tenant = a.tenant and d.name = a.subject and d.due_at = 'infinity')
       )
       or (
+        a.code = 'projection.breaker'
+        and not exists (select from pawl.cursor c where c.tenant = a.tenant and c.name = a.subject and c.state = 'paused')
+      )
+      or (
         a.code in ('cursor.latched', 'cursor.stale')
         and not exists (
           select

@@ -12,9 +12,9 @@ with live as materialized (
 ),
 written as materialized (
   select e.seq, e.created_at, e.aggregateid, e.tenant as key_tenant, l.generation, l.shard, l.kind, l.position as reached, l.done,
-    pg_visible_in_snapshot(e.xid, s.snapshot) or (pg_visible_in_snapshot(e.xid, s.target) and e.seq <= s.target_seq) as has_position
+    pg_visible_in_snapshot(e.xid, s.snapshot) as has_position
   from pawl.event e
-  join pawl.sequencer s on s.tenant = ''
+  join pawl.log_head s on s.tenant = ''
   join live l on l.shard = ((pawl.event_bucket(e.tenant, e.aggregateid) + 1) * l.shards - 1) / 1024
     and (l.channel is null or l.channel = e.channel)
     and (l.tenant = '' or l.tenant = e.tenant)

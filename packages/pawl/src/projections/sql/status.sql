@@ -24,7 +24,7 @@ select c.tenant, c.name, c.kind, c.generation, p.live_generation = c.generation 
   end as dirty
 from pawl.projection p
 join pawl.cursor c on c.tenant = p.tenant and c.name = p.name
-join pawl.sequencer s on s.tenant = ''
+join pawl.log_head s on s.tenant = ''
 left join pawl.worker w on w.tenant = '' and w.id = c.holder and w.closed_at is null
 where p.tenant = :tenant::text
   and (:name::text is null or p.name = :name::text)

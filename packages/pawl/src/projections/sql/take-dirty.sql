@@ -2,7 +2,7 @@
 -- Locks: the entity's advisory lock, and the cursor's row against a switch of generations, which would rename the tables.
 -- Plan: dirty_due, cursor_pkey.
 -- One row: without an entity if nothing is due among the oldest marks, or others are at them; `marks` says how many were looked at. No row: it is
--- paused.
+-- paused, or about to be switched.
 with live as materialized (
   select c.effects_after is not null as is_live
   from pawl.cursor c
@@ -11,6 +11,7 @@ with live as materialized (
     and c.generation = :generation::integer
     and c.shard = 0
     and c.state <> 'paused'
+    and (c.hold_at is distinct from 0 or c.hold_until < pawl.now())
   for key share
 ),
 due as materialized (

@@ -16,7 +16,8 @@ with keys as (
 entities as (
   update pawl.dirty d
   set due_at = pawl.now(),
-    attempts = 0
+    attempts = 0,
+    parked_at = null
   where d.tenant = :tenant::text
     and d.name = :name::text
     and d.due_at = 'infinity'

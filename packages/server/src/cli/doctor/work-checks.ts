@@ -66,6 +66,8 @@ export const alertFixes: Readonly<Record<string, (subject: string) => string>> =
   'job.timed-out': (kind) => `give '${kind}' a longer timeout, or have its handler heed its signal`,
   'kind.unknown': (kind) => `start a worker that defines '${kind}' and works its queue`,
   'partition.last': () => 'start a worker or a runner; if it stays, end the oldest open transaction',
+  'projection.breaker': (name) =>
+    `pawl.projections.parked('${name}') gives the reasons; repair the cause, pawl.projections.resume('${name}', {reason}), then unpark`,
   'projection.parked': (name) => `pawl.projections.parked('${name}') gives the reason; repair it, then unpark or skip`,
   'submission.failed': () => 'pawl.records.why(id) gives the reason; repair it, then pawl.records.resume(id)',
 }
