@@ -8,6 +8,7 @@ export default defineConfig({
   resolve: {
     alias: [
       { find: /^pawl$/, replacement: source('packages/pawl/src/index.ts') },
+      { find: /^pawl\/records\/xlsx$/, replacement: source('packages/pawl/src/records/xlsx/index.ts') },
       { find: /^pawl\/testing$/, replacement: source('packages/pawl/src/testing/index.ts') },
       { find: /^@pawl\/server\/embedded$/, replacement: source('packages/server/src/embedded/index.ts') },
     ],

@@ -1,5 +1,6 @@
 // Summary logs and waste records: a service that takes 15,000 rows at once. Two people race, a worker is killed in the middle, a log with
-// errors is refused, a corrected one changes what changed. Run it with: node scripts/run.mjs examples/waste-records/main.ts
+// errors is refused, a corrected one changes what changed, and the same log as a workbook changes nothing. Run it with:
+// node scripts/run.mjs examples/waste-records/main.ts
 // It starts a PostgreSQL of its own, unless DATABASE_URL names one.
 
 import { type ChildProcess, spawn } from 'node:child_process'
@@ -12,6 +13,7 @@ import { fileURLToPath } from 'node:url'
 import { startEmbedded } from '@pawl/server/embedded'
 import { createPawl, isPawlError, type Submission, silentLogger } from 'pawl'
 import { defineWasteRecords, summaryLog } from './summary-logs.ts'
+import { summaryWorkbook } from './workbook.ts'
 
 const rows = 15_000
 const say = (line: string) => process.stdout.write(`${line}\n`)
@@ -115,6 +117,15 @@ try {
   await pawl.records.submit(corrected.id)
   await ended(corrected.id)
   say(`  readers see ${await totals()}`)
+
+  say('The same log comes as a workbook, whole and cut short.')
+  const book = await summaryWorkbook(rows, { notes, correct: 5 })
+  const whole = await scope.upload([book], { format: 'xlsx', by: winner.by! })
+  say(
+    `  ${whole.state}: ${whole.counts.updated} to update, ${whole.counts.unchanged} unchanged; sheets ignored: ${whole.ignoredSheets.join(', ')}`,
+  )
+  const cut = await scope.upload([book.subarray(0, book.length / 2)], { format: 'xlsx', by: winner.by! })
+  say(`  ${cut.state}: ${cut.counts.rows} rows; ${cut.error!.includes('cut short') ? 'it may have been cut short' : cut.error}`)
 
   say('Everything that was is still there.')
   for (const { number, status, by, data } of await scope.history('received', '10000'))

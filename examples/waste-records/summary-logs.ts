@@ -1,6 +1,7 @@
 // The record set of the example: summary logs of reprocessors, with three types of waste record for each registration of an organisation.
 
 import type { Column, ColumnType, Pawl, RecordSet } from 'pawl'
+import { xlsx } from 'pawl/records/xlsx'
 
 type Columns = Readonly<Record<string, ColumnType | Column>>
 
@@ -34,6 +35,8 @@ export function defineWasteRecords(pawl: Pawl): RecordSet {
     typeColumn: 'recordType',
     // A row that was submitted once may not be left out of a later log.
     missing: 'reject',
+    // Besides CSV, NDJSON and JSON.
+    formats: [xlsx()],
     chunkRows: 1000,
     types: {
       received: {
@@ -50,19 +53,32 @@ export function defineWasteRecords(pawl: Pawl): RecordSet {
 const materials = ['paper', 'glass', 'plastic', 'steel', 'wood', 'aluminium']
 const types = ['received', 'processed', 'sentOn']
 
-/** Rows as a spreadsheet would give them: the same every time. `correct` are rows whose weight is corrected. */
-export function* summaryLog(rows: number, options: { correct?: number; spoil?: number; notes?: string } = {}): Generator<string> {
+export interface LogOptions {
+  /** Every n-th row has its weight corrected. */
+  readonly correct?: number
+  /** This row has a day that does not exist. */
+  readonly spoil?: number
+  readonly notes?: string
+}
+
+export interface LogRow {
+  readonly recordType: string
+  readonly [column: string]: string | number
+}
+
+/** Rows as a spreadsheet would have them: the same every time. */
+export function* logRows(rows: number, options: LogOptions = {}): Generator<LogRow> {
   for (let row = 0; row < rows; row++) {
     const gross = 20 + (row % 700) / 100
     const isCorrected = options.correct !== undefined && row % options.correct === 0
-    yield `${JSON.stringify({
-      recordType: types[row % 3],
+    yield {
+      recordType: types[row % 3]!,
       rowId: 10_000 + row,
       dateOfLoad:
         row === options.spoil
           ? '2026-13-01'
           : `2026-${String((row % 12) + 1).padStart(2, '0')}-${String((row % 28) + 1).padStart(2, '0')}`,
-      material: materials[row % 6],
+      material: materials[row % 6]!,
       ewcCode: '15 01 01',
       description: `Load ${row} of mixed packaging, "as collected"`,
       grossWeight: gross.toFixed(3),
@@ -76,6 +92,11 @@ export function* summaryLog(rows: number, options: { correct?: number; spoil?: n
       isHazardous: row % 50 === 0 ? 'yes' : 'no',
       recyclableProportion: 0.98,
       ...(options.notes === undefined ? {} : { notes: options.notes }),
-    })}\n`
+    }
   }
+}
+
+/** The same as NDJSON. */
+export function* summaryLog(rows: number, options: LogOptions = {}): Generator<string> {
+  for (const row of logRows(rows, options)) yield `${JSON.stringify(row)}\n`
 }

@@ -48,6 +48,7 @@ export class ReadUpload {
         yield* batches
       },
       bytes: () => 0,
+      ignored: () => [],
       end: () => null,
       again: () => '',
     })

@@ -62,6 +62,7 @@ create table pawl.submission (
   last_line bigint not null default 0,
   bytes bigint not null default 0,
   digest text,
+  ignored_sheets text[] not null default '{}',
   created bigint not null default 0,
   updated bigint not null default 0,
   unchanged bigint not null default 0,

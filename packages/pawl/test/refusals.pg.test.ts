@@ -142,6 +142,14 @@ test('[G2] uploads, exports and lists of records refuse wrong options and leave 
   await expect(scope.upload(['x'], undefined as never)).rejects.toMatchObject({
     message: 'upload: options must be an object with format, got undefined.',
   })
+  for (const delimiter of ['', ',,', '"', '\n', '\r', ' ', 'a', '1', '\0', 5 as never])
+    await expect(scope.upload(['x'], { format: 'csv', delimiter })).rejects.toMatchObject({
+      code: 'PAWL_CONFIG',
+      message: expect.stringMatching(/^upload: delimiter must be one character that is no quote/),
+    })
+  await expect(scope.upload(['x'], { format: 'json', delimiter: ';' })).rejects.toMatchObject({
+    message: "upload: delimiter is an option of 'csv', and format is 'json'.",
+  })
   expect(await db.query('select from pawl.record_scope')).toEqual([])
   await expect(scope.list({ filter: { tons: '5' } })).rejects.toMatchObject({
     code: 'PAWL_CONFIG',

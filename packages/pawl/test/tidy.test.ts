@@ -57,10 +57,23 @@ test('imports point one way', () => {
   expect(wrong.map(({ from, to }) => `${from} -> ${to}`)).toEqual([])
 })
 
-test('only db/ imports the driver, and the library imports nothing else from outside', () => {
-  const outside = imports.filter(({ to }) => !to.endsWith('.ts') && !to.startsWith('node:'))
-  expect(outside.filter(({ from, to }) => to !== 'pg' || !from.startsWith('db/'))).toEqual([])
-  expect(outside.length).toBeGreaterThan(0)
+const outside = imports.filter(({ to }) => !to.endsWith('.ts') && !to.startsWith('node:'))
+/** Which folder imports which package; nothing else comes from outside. */
+const packagesOf: Readonly<Record<string, readonly string[]>> = { 'db/': ['pg'], 'records/xlsx/': ['saxes', 'yauzl'] }
+
+test('only db/ imports the driver, and only a subpath its own packages', () => {
+  const isAllowed = ({ from, to }: Import) =>
+    Object.entries(packagesOf).some(([place, names]) => from.startsWith(place) && names.includes(to))
+  expect(outside.filter((each) => !isAllowed(each))).toEqual([])
+  expect(new Set(outside.map(({ to }) => to))).toEqual(new Set(Object.values(packagesOf).flat()))
+})
+
+test('the library loads no optional package: nothing that index.ts reaches imports one', () => {
+  const reached = new Set(['index.ts'])
+  for (const file of reached) for (const { from, to } of imports) if (from === file && to.endsWith('.ts')) reached.add(to)
+  expect(reached).toContain('records/sources.ts')
+  expect([...reached].filter((file) => file.startsWith('records/xlsx/'))).toEqual([])
+  expect(outside.filter(({ from, to }) => reached.has(from) && to !== 'pg')).toEqual([])
 })
 
 test('what is for tests is not loaded by the library', () => {

@@ -18,6 +18,11 @@ export class Malformed extends Error {
   }
 }
 
+/** By its name: a format may come from another build of this package. */
+export function isMalformed(error: unknown): error is Malformed {
+  return error instanceof Error && error.name === 'Malformed'
+}
+
 export class UploadBytes {
   readonly #body: Body
   readonly #limit: { readonly name: string; readonly bytesMax: number }
@@ -37,7 +42,7 @@ export class UploadBytes {
         throw new Malformed(
           'too-large',
           0,
-          `The file is larger than ${this.#limit.bytesMax} bytes. Split it, or raise ${this.#limit.name} of the record set.`,
+          `The file is larger than ${this.#limit.bytesMax} bytes. Split it, or raise ${this.#limit.name}.`,
         )
       }
       this.#hash.update(bytes)

@@ -104,8 +104,7 @@ test('a record set with a limit, a time or a name that is none is refused', () =
   for (const [more, message] of [
     [{ limits: { bytesMax: '1GB' } }, /limits\.bytesMax must be an integer/],
     [{ limits: { rowCharsMax: Number.NaN } }, /limits\.rowCharsMax must be/],
-    [{ limits: { xlsx: { ratioMax: -1 } } }, /limits\.xlsx\.ratioMax must be/],
-    [{ limits: { xlsx: { ratio: 5 } } }, /Did you mean 'ratioMax'/],
+    [{ limits: { rowMax: 5 } }, /Did you mean 'rowsMax'/],
     [{ keep: { validatd: '1d' } }, /Did you mean 'validated'/],
     [{ keep: { ended: Number.NaN } }, /keep\.ended must be/],
     [{ retry: { attempts: 0 } }, /retry\.attempts must be/],
@@ -116,8 +115,8 @@ test('a record set with a limit, a time or a name that is none is refused', () =
     expect(() => define(more), JSON.stringify(more)).toThrow(message)
     expect(() => define(more), JSON.stringify(more)).toThrow(expect.objectContaining({ code: 'PAWL_CONFIG' }))
   }
-  expect(define({ limits: { rowsMax: 5, xlsx: { entriesMax: 7 } }, keep: { ended: '2d' } })).toMatchObject({
-    limits: { rowsMax: 5, errorsMax: 1000, xlsx: { entriesMax: 7, ratioMax: 200 } },
+  expect(define({ limits: { rowsMax: 5 }, keep: { ended: '2d' } })).toMatchObject({
+    limits: { rowsMax: 5, errorsMax: 1000 },
     keepMs: { ended: 172_800_000, uploading: 3_600_000 },
   })
 })

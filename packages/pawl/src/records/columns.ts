@@ -3,7 +3,7 @@
 import { PawlError } from '../errors.ts'
 import { assertKnown, notOneOf, whole } from '../kernel/options.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
-import { canonicalJson, numberMark, numberText, parseJson, Unstorable } from './json-text.ts'
+import { canonicalJson, ExactNumber, numberText, parseJson, Unstorable } from './json-text.ts'
 import type { Column, ColumnType } from './types.ts'
 
 /** Why a cell is not valid. */
@@ -62,9 +62,12 @@ export function compileColumn(column: Column): Coerce {
   return compile(column, coercions[column.type](column))
 }
 
-/** The same for a cell of a table, which has a text where JSON has a value. */
+/** The same for a cell of a table, which has a text where JSON has a value. A workbook has dates where a CSV has their text. */
 export function compileCell(column: Column): Coerce {
-  return column.type === 'json' ? compile(column, coerceJsonText) : compileColumn(column)
+  if (column.type === 'json') return compile(column, coerceJsonText)
+  if (column.type !== 'text') return compileColumn(column)
+  const coerce = textCoercion(column)
+  return compile(column, (value) => coerce(value instanceof Date ? dateText(value) : value))
 }
 
 function compile(column: Column, coerce: Coerce): Coerce {
@@ -72,6 +75,7 @@ function compile(column: Column, coerce: Coerce): Coerce {
   return (value) => {
     if (value === null || value === undefined || value === '')
       return isRequired ? fault('required', 'it must have a value') : undefined
+    if (value instanceof Error) return fault('cell', value.message)
     const text = coerce(value)
     return text === undefined && isRequired ? fault('required', 'it must have a value') : text
   }
@@ -128,12 +132,18 @@ function textFlaw(text: string): CellFault | undefined {
 }
 
 /** A text cell may come as a number or boolean from JSON or a spreadsheet. */
-function asText(value: unknown): string | undefined {
-  if (typeof value === 'string' && value.charCodeAt(0) !== 1) return value
+export function asText(value: unknown): string | undefined {
+  if (typeof value === 'string') return value
   const number = numberText(value)
   if (number !== undefined) return number
-  if (typeof value === 'string') return value
+  if (value instanceof ExactNumber) return value.text
   return typeof value === 'boolean' ? String(value) : undefined
+}
+
+/** A date of a workbook, as a CSV has it. At midnight it is a day: the workbook does not tell the two apart. */
+export function dateText(value: Date): string {
+  const text = value.toISOString()
+  return text.endsWith('T00:00:00.000Z') ? text.slice(0, -14) : text
 }
 
 function numberCoercion(column: Column): Coerce {
@@ -143,7 +153,7 @@ function numberCoercion(column: Column): Coerce {
   const word = column.type === 'integer' ? 'a whole number' : 'a number'
   return (value) => {
     if (typeof value === 'string' && value.trim() === '') return undefined
-    const text = typeof value === 'string' && !value.startsWith(numberMark) ? canonicalDecimal(value) : numberText(value)
+    const text = typeof value === 'string' ? canonicalDecimal(value) : numberText(value)
     if (text === undefined) return fault('number', `it must be ${word}`)
     if (scale !== undefined && decimalScale(text) > scale)
       return fault('scale', scale === 0 ? 'it must be a whole number' : `it may have ${scale} digits behind the point`)
@@ -219,7 +229,7 @@ function coerceJson(value: unknown): string | CellFault {
 }
 
 function coerceJsonText(value: unknown): string | undefined | CellFault {
-  if (typeof value !== 'string' || value.startsWith(numberMark)) return coerceJson(value)
+  if (typeof value !== 'string') return coerceJson(value instanceof Date ? dateText(value) : value)
   if (value.trim() === '') return undefined
   try {
     const parsed = parseJson(value)

@@ -4,28 +4,35 @@
 import { Malformed } from './bytes.ts'
 import { Header, type TabularRow } from './tabular.ts'
 
-export interface CsvLimits {
+export interface CsvOptions {
   readonly rowCharsMax: number
+  /** One character. Default ','. */
+  readonly delimiter?: string | undefined
 }
 
-/** Rows in the chunks that arrive, so that nobody waits for a promise per row. */
-export async function* readCsv(texts: AsyncIterable<string>, limits: CsvLimits): AsyncGenerator<TabularRow[]> {
-  const scanner = new CsvScanner(limits.rowCharsMax)
+/** Rows in the chunks that arrive: a promise per row would cost more than its cells. */
+export async function* readCsv(texts: AsyncIterable<string>, options: CsvOptions): AsyncGenerator<TabularRow[]> {
   let header: Header | undefined
-  for await (const text of texts) {
-    const rows = scanner.push(text)
-    if (rows.length === 0) continue
-    const first = header === undefined ? 1 : 0
-    header ??= new Header(rows[0]!.cells, rows[0]!.line)
-    yield rowsOf(header, rows, first)
-  }
-  const rows = scanner.end()
-  if (rows.length > 0) {
+  for await (const rows of readCells(texts, options)) {
     const first = header === undefined ? 1 : 0
     header ??= new Header(rows[0]!.cells, rows[0]!.line)
     yield rowsOf(header, rows, first)
   }
   if (header === undefined) throw new Malformed('empty', 1, 'The file is empty: it has no header.')
+}
+
+/** The same without a header: the cells of each row that has any. */
+export async function* readCells(
+  texts: AsyncIterable<string>,
+  { rowCharsMax, delimiter = ',' }: CsvOptions,
+): AsyncGenerator<readonly CsvRow[]> {
+  const scanner = new CsvScanner(rowCharsMax, delimiter)
+  for await (const text of texts) {
+    const rows = scanner.push(text)
+    if (rows.length > 0) yield rows
+  }
+  const rows = scanner.end()
+  if (rows.length > 0) yield rows
 }
 
 function rowsOf(header: Header, rows: readonly CsvRow[], first: number): TabularRow[] {
@@ -34,32 +41,42 @@ function rowsOf(header: Header, rows: readonly CsvRow[], first: number): Tabular
   return found
 }
 
-interface CsvRow {
+export interface CsvRow {
   readonly line: number
   readonly cells: string[]
 }
 
 class CsvScanner {
   readonly #rowCharsMax: number
-  #rest = ''
+  readonly #delimiter: string
+  readonly #delimiterCode: number
+  /** Begins with a row whose end has not come. */
+  #rest: string[] = []
+  #restChars = 0
+  /** The rest is scanned again when it has this many characters. */
+  #scanChars = 0
   #line = 1
 
-  constructor(rowCharsMax: number) {
+  constructor(rowCharsMax: number, delimiter: string) {
     this.#rowCharsMax = rowCharsMax
+    this.#delimiter = delimiter
+    this.#delimiterCode = delimiter.charCodeAt(0)
   }
 
-  push(text: string): CsvRow[] {
-    return this.#scan(this.#rest + text, false)
+  push(text: string): readonly CsvRow[] {
+    this.#rest.push(text)
+    this.#restChars += text.length
+    return this.#restChars < this.#scanChars ? none : this.#scan(this.#rest.join(''), false)
   }
 
-  end(): CsvRow[] {
-    return this.#rest === '' ? [] : this.#scan(this.#rest, true)
+  end(): readonly CsvRow[] {
+    return this.#restChars === 0 ? none : this.#scan(this.#rest.join(''), true)
   }
 
   #scan(text: string, isEnd: boolean): CsvRow[] {
     const rows: CsvRow[] = []
     let at = 0
-    // Looked for again only behind the last one: most files have few, and some have none.
+    // Searched again only after the last one: most files have few, and some have none.
     let quote = text.indexOf('"')
     while (at < text.length) {
       const newline = text.indexOf('\n', at)
@@ -71,57 +88,76 @@ class CsvScanner {
         continue
       }
       if (newline < 0 && !isEnd) break
-      const end = newline < 0 ? text.length : newline
-      this.#add(rows, text.slice(at, text.charCodeAt(end - 1) === 13 && end > at ? end - 1 : end).split(','))
+      const lineEnd = newline < 0 ? text.length : newline
+      const end = text.charCodeAt(lineEnd - 1) === 13 && lineEnd > at ? lineEnd - 1 : lineEnd
+      if (end - at > this.#rowCharsMax) throw this.#tooLong()
+      this.#add(rows, text.slice(at, end).split(this.#delimiter))
       this.#line++
-      at = end + 1
+      at = lineEnd + 1
     }
-    this.#rest = at >= text.length ? '' : text.slice(at)
-    if (this.#rest.length > this.#rowCharsMax) throw this.#tooLong()
+    this.#keep(text.slice(at))
     return rows
   }
 
-  /** Walks one row that has a quote. Gives where the next begins, or undefined when the row's end has not come yet. */
+  /** Scanning an open row again only when it has doubled makes a row that trickles in cost linear time. */
+  #keep(rest: string): void {
+    // The last character may be the CR of the row's end.
+    if (rest.length > this.#rowCharsMax + 1) throw this.#tooLong()
+    this.#rest = rest === '' ? [] : [rest]
+    this.#restChars = rest.length
+    this.#scanChars = rest.length * 2
+  }
+
+  /** Walks one row that has a quote. Returns where the next begins, or undefined when the row's end has not come yet. */
   #quoted(text: string, start: number, isEnd: boolean, rows: CsvRow[]): number | undefined {
     const cells: string[] = []
     let lines = 1
     let at = start
     for (;;) {
       if (text[at] === '"') {
-        const cell = this.#quotedCell(text, at, isEnd)
+        const cell = this.#quotedCell(text, start, at, isEnd)
         if (cell === undefined) return undefined
         cells.push(cell.value)
         lines += cell.lines
         at = cell.end
       } else {
-        const end = nextBreak(text, at)
+        const end = this.#nextBreak(text, at)
         const value = text.slice(at, end)
-        const bare = value.endsWith('\r') && text[end] !== ',' ? value.slice(0, -1) : value
-        if (bare.includes('"'))
-          throw new Malformed('quote', this.#line, `A cell that is not quoted has a quote in it: ${bare.slice(0, 40)}`)
+        const bare = value.endsWith('\r') && text[end] !== this.#delimiter ? value.slice(0, -1) : value
+        const quote = bare.indexOf('"')
+        if (quote >= 0) {
+          const reason = `A cell that is not quoted has a quote in it: ${bare.slice(0, 40)}`
+          throw this.#wrongQuote(at + quote - start, reason)
+        }
         cells.push(bare)
         at = end
       }
-      if (text[at] === ',') {
+      if (text[at] === this.#delimiter) {
         at++
         continue
       }
       if (at >= text.length && !isEnd) return undefined
+      if (endOfRow(text, at) - start > this.#rowCharsMax) throw this.#tooLong()
       this.#add(rows, cells)
       this.#line += lines
       return text[at] === '\r' ? at + 2 : at + 1
     }
   }
 
-  #quotedCell(text: string, start: number, isEnd: boolean): { value: string; end: number; lines: number } | undefined {
+  #quotedCell(
+    text: string,
+    rowStart: number,
+    start: number,
+    isEnd: boolean,
+  ): { value: string; end: number; lines: number } | undefined {
     let at = start + 1
     let value = ''
     for (;;) {
       const quote = text.indexOf('"', at)
       if (quote < 0) {
-        if (text.length - start > this.#rowCharsMax) throw this.#tooLong()
         if (!isEnd) return undefined
-        throw new Malformed('quote', this.#line, 'A quoted cell of this row never ends: its closing quote is missing.')
+        const reason = 'A quoted cell of this row never ends: its closing quote is missing.'
+        throw this.#wrongQuote(text.length - rowStart, reason)
       }
       value += text.slice(at, quote)
       if (text[quote + 1] === '"') {
@@ -129,28 +165,39 @@ class CsvScanner {
         at = quote + 2
         continue
       }
-      // The character behind it decides, so it must have come.
+      // The character after it decides, so it must have come.
       if (quote + 1 >= text.length && !isEnd) return undefined
       if (text[quote + 1] === '\r' && quote + 2 >= text.length && !isEnd) return undefined
       const follows = text[quote + 1]
-      if (
-        follows !== undefined &&
-        follows !== ',' &&
-        follows !== '\n' &&
-        !(follows === '\r' && (text[quote + 2] ?? '\n') === '\n')
-      )
-        throw new Malformed(
-          'quote',
-          this.#line,
-          `A closing quote is followed by '${follows}' and not by a comma or the end of the row.`,
-        )
+      const isClosed =
+        follows === undefined ||
+        follows === this.#delimiter ||
+        follows === '\n' ||
+        (follows === '\r' && (text[quote + 2] ?? '\n') === '\n')
+      if (!isClosed) {
+        const reason = `A closing quote is followed by '${follows}' and not by the delimiter or the end of the row.`
+        throw this.#wrongQuote(quote + 1 - rowStart, reason)
+      }
       return { value, end: quote + 1, lines: count(value, '\n') }
     }
   }
 
-  /** A row of nothing, or of nothing but commas, says nothing, and many programs end a file with some. */
+  #nextBreak(text: string, at: number): number {
+    for (let index = at; index < text.length; index++) {
+      const code = text.charCodeAt(index)
+      if (code === this.#delimiterCode || code === 10) return index
+    }
+    return text.length
+  }
+
+  /** A row of nothing, or of nothing but delimiters, says nothing, and many programs end a file with some. */
   #add(rows: CsvRow[], cells: string[]): void {
     if (cells.some((cell) => cell !== '')) rows.push({ line: this.#line, cells })
+  }
+
+  /** `chars` of the row come before it: past the limit the row is too long, however the chunks were cut. */
+  #wrongQuote(chars: number, reason: string): Malformed {
+    return chars > this.#rowCharsMax ? this.#tooLong() : new Malformed('quote', this.#line, reason)
   }
 
   #tooLong(): Malformed {
@@ -162,12 +209,11 @@ class CsvScanner {
   }
 }
 
-function nextBreak(text: string, at: number): number {
-  for (let index = at; index < text.length; index++) {
-    const code = text.charCodeAt(index)
-    if (code === 44 || code === 10) return index
-  }
-  return text.length
+const none: readonly CsvRow[] = []
+
+/** Where a row ends whose last cell ends here: before the CR of its line break, if it has one. */
+function endOfRow(text: string, at: number): number {
+  return at > 0 && text[at] !== '\r' && text[at - 1] === '\r' ? at - 1 : at
 }
 
 function count(text: string, what: string): number {

@@ -9,27 +9,72 @@ export interface JsonLimits {
 }
 
 export async function* readNdjson(texts: AsyncIterable<string>, limits: JsonLimits): AsyncGenerator<ObjectRow[]> {
-  let rest = ''
-  let line = 0
-  let isEmpty = true
-  const take = (text: string) => {
-    line++
-    if (text.trim() === '') return undefined
-    isEmpty = false
-    return objectRow(line, text)
-  }
+  const splitter = new LineSplitter(limits.rowCharsMax)
   for await (const text of texts) {
-    const lines = (rest + text).split('\n')
-    rest = lines.pop()!
-    if (rest.length > limits.rowCharsMax)
-      throw new Malformed('row-too-long', line + 1, `The line that begins here has more than ${limits.rowCharsMax} characters.`)
-    const rows = lines.map(take).filter((row) => row !== undefined)
+    const rows = splitter.push(text)
     if (rows.length > 0) yield rows
   }
-  const last = take(rest)
-  if (last !== undefined) yield [last]
-  // What a pipe leaves that broke before its first byte must not pass for a file that says that there are no records.
-  if (isEmpty) throw new Malformed('empty', 1, 'The file is empty. To say that there are no records, send the JSON array [].')
+  const rows = splitter.end()
+  if (rows.length > 0) yield rows
+}
+
+class LineSplitter {
+  readonly #charsMax: number
+  /** The beginning of a line. It is joined once, when the line has ended. */
+  #rest: string[] = []
+  #restChars = 0
+  #line = 0
+  #isEmpty = true
+
+  constructor(charsMax: number) {
+    this.#charsMax = charsMax
+  }
+
+  push(text: string): ObjectRow[] {
+    const rows: ObjectRow[] = []
+    let start = 0
+    for (let end = text.indexOf('\n'); end >= 0; end = text.indexOf('\n', start)) {
+      this.#take(this.#whole(text.slice(start, end)), rows)
+      start = end + 1
+    }
+    if (start < text.length) {
+      this.#rest.push(text.slice(start))
+      this.#restChars += text.length - start
+    }
+    // The last character may be the CR of the line's end.
+    if (this.#restChars > this.#charsMax + 1) throw this.#tooLong(this.#line + 1)
+    return rows
+  }
+
+  end(): ObjectRow[] {
+    const rows: ObjectRow[] = []
+    this.#take(this.#whole(''), rows)
+    // What a pipe leaves that broke before its first byte must not pass for a file that says that there are no records.
+    if (this.#isEmpty)
+      throw new Malformed('empty', 1, 'The file is empty. To say that there are no records, send the JSON array [].')
+    return rows
+  }
+
+  #whole(end: string): string {
+    if (this.#restChars === 0) return end
+    const line = this.#rest.join('') + end
+    this.#rest = []
+    this.#restChars = 0
+    return line
+  }
+
+  #take(text: string, rows: ObjectRow[]): void {
+    this.#line++
+    const chars = text.endsWith('\r') ? text.length - 1 : text.length
+    if (chars > this.#charsMax) throw this.#tooLong(this.#line)
+    if (text.trim() === '') return
+    this.#isEmpty = false
+    rows.push(objectRow(this.#line, text))
+  }
+
+  #tooLong(line: number): Malformed {
+    return new Malformed('row-too-long', line, `The line that begins here has more than ${this.#charsMax} characters.`)
+  }
 }
 
 /** Splits one array into the texts of its elements; each is then read as a line of NDJSON would be. The line is its place in the array. */
@@ -44,76 +89,65 @@ export async function* readJson(texts: AsyncIterable<string>, limits: JsonLimits
 
 class ArraySplitter {
   readonly #charsMax: number
-  #rest = ''
-  #scanned = 0
-  #depth = 0
-  #isInString = false
-  #state: 'before' | 'first' | 'value' | 'between' | 'after' = 'before'
+  /** The beginning of an element. It is joined once, when the element has ended. */
+  #rest: string[] = []
+  #restChars = 0
+  readonly #element = new ElementScanner()
+  #state: 'before' | 'first' | 'element' | 'after-element' | 'after-comma' | 'after' = 'before'
   #index = 0
 
   constructor(charsMax: number) {
     this.#charsMax = charsMax
   }
 
-  push(chunk: string): ObjectRow[] {
-    const text = this.#rest + chunk
+  push(text: string): ObjectRow[] {
     const rows: ObjectRow[] = []
     let start = 0
-    let at = this.#scanned
-    for (; at < text.length; at++) {
+    for (let at = 0; at < text.length; at++) {
       const code = text.charCodeAt(at)
-      if (this.#state === 'value') {
-        if (!this.#closes(code, text, at)) continue
-        rows.push(objectRow(++this.#index, text.slice(start, at + 1)))
-        this.#state = 'between'
-        start = at + 1
-        continue
+      if (this.#state === 'element') {
+        if (!this.#element.endsWith(code)) continue
+        rows.push(this.#take(text.slice(start, at + 1)))
+        this.#state = 'after-element'
+      } else if (code !== 32 && code !== 10 && code !== 13 && code !== 9) {
+        this.#between(code)
+        start = at
       }
-      if (code === 32 || code === 10 || code === 13 || code === 9) start = at + 1
-      else start = this.#between(code, at)
     }
-    this.#rest = text.slice(start)
-    this.#scanned = text.length - start
-    if (this.#rest.length > this.#charsMax)
-      throw new Malformed(
-        'row-too-long',
-        this.#index + 1,
-        `Element ${this.#index + 1} has more than ${this.#charsMax} characters.`,
-      )
+    if (this.#state === 'element') this.#keep(text.slice(start))
     return rows
   }
 
-  /** Whether this character ends the element. */
-  #closes(code: number, text: string, at: number): boolean {
-    if (this.#isInString) {
-      if (code === 34 && !isEscaped(text, at)) this.#isInString = false
-    } else if (code === 34) this.#isInString = true
-    else if (code === 123 || code === 91) this.#depth++
-    else if (code === 125 || code === 93) return --this.#depth === 0
-    return false
+  #keep(rest: string): void {
+    this.#rest.push(rest)
+    this.#restChars += rest.length
+    if (this.#restChars > this.#charsMax) throw this.#tooLong()
   }
 
-  /** Anything but space outside an element; gives where the next text begins. */
-  #between(code: number, at: number): number {
+  #take(end: string): ObjectRow {
+    if (this.#restChars + end.length > this.#charsMax) throw this.#tooLong()
+    const text = this.#rest.join('') + end
+    this.#rest = []
+    this.#restChars = 0
+    return objectRow(++this.#index, text)
+  }
+
+  /** Anything but space outside an element. */
+  #between(code: number): void {
     const state = this.#state
     if (state === 'before' && code === 91) this.#state = 'first'
-    else if ((state === 'first' || state === 'between') && code === 93 && this.#mayEnd) this.#state = 'after'
-    else if (state === 'between' && code === 44 && this.#mayEnd) this.#mayEnd = false
-    else if ((state === 'first' || (state === 'between' && !this.#mayEnd)) && code === 123) {
-      this.#state = 'value'
-      this.#mayEnd = true
-      this.#depth = 1
-      return at
+    else if ((state === 'first' || state === 'after-element') && code === 93) this.#state = 'after'
+    else if (state === 'after-element' && code === 44) this.#state = 'after-comma'
+    else if ((state === 'first' || state === 'after-comma') && code === 123) {
+      this.#state = 'element'
+      this.#element.begin()
     } else
       throw new Malformed(
         'json',
         this.#index + 1,
         `Expected one array of objects; found '${String.fromCharCode(code)}' after element ${this.#index}.`,
       )
-    return at + 1
   }
-
-  #mayEnd = true
 
   end(): void {
     if (this.#state !== 'after')
@@ -123,12 +157,34 @@ class ArraySplitter {
         `The array ends in the middle, after element ${this.#index}: the file was cut short.`,
       )
   }
+
+  #tooLong(): Malformed {
+    const number = this.#index + 1
+    return new Malformed('row-too-long', number, `Element ${number} has more than ${this.#charsMax} characters.`)
+  }
 }
 
-function isEscaped(text: string, at: number): boolean {
-  let backslashes = 0
-  for (let index = at - 1; index >= 0 && text.charCodeAt(index) === 92; index--) backslashes++
-  return backslashes % 2 === 1
+/** Finds the end of an object, one character after another, wherever the chunks end. */
+class ElementScanner {
+  #depth = 0
+  #isInString = false
+  #isEscaped = false
+
+  /** Its first brace has come. */
+  begin(): void {
+    this.#depth = 1
+  }
+
+  endsWith(code: number): boolean {
+    if (this.#isInString) {
+      if (this.#isEscaped) this.#isEscaped = false
+      else if (code === 92) this.#isEscaped = true
+      else if (code === 34) this.#isInString = false
+    } else if (code === 34) this.#isInString = true
+    else if (code === 123 || code === 91) this.#depth++
+    else if (code === 125 || code === 93) return --this.#depth === 0
+    return false
+  }
 }
 
 function objectRow(line: number, text: string): ObjectRow {

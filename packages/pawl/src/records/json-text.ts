@@ -4,28 +4,102 @@
 import { hash as digest } from 'node:crypto'
 import { canonicalDecimal } from './decimal.ts'
 
-/** Marks a text that was a number in its source. JSON cannot have this character unescaped, so no honest text begins with it. */
-export const numberMark = '\u0001'
+/** A number as its source wrote it, where a double would round it. No text of a file can be one. */
+export class ExactNumber {
+  readonly text: string
+
+  constructor(text: string) {
+    this.text = text
+  }
+
+  toJSON(): string {
+    return this.text
+  }
+}
 
 // A run of fewer than 16 digits and points has at most 15 digits, which a double gives back exactly; an exponent may do anything.
 const mayRound = /[\d.]{16}|\d[eE]/
-const token = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g
 
-/** JSON.parse, but numbers that a double cannot hold arrive as marked texts. Throws SyntaxError as JSON.parse does. */
+/** JSON.parse, but a number that a double would round is an ExactNumber. Throws SyntaxError as JSON.parse does. */
 export function parseJson(text: string): unknown {
-  if (!mayRound.test(text)) return JSON.parse(text)
-  JSON.parse(text)
-  return JSON.parse(
-    text.replace(token, (found) => (found.charCodeAt(0) === 34 || !mayRound.test(found) ? found : `"\\u0001${found}"`)),
-  )
+  const value: unknown = JSON.parse(text)
+  return mayRound.test(text) && hasRoundedNumber(text) ? parseExactly(text) : value
+}
+
+/** Long digits are more often in strings, in ids for example, than in numbers. */
+function hasRoundedNumber(text: string): boolean {
+  for (let at = 0; ; ) {
+    const quote = text.indexOf('"', at)
+    if (mayRound.test(text.slice(at, quote < 0 ? text.length : quote))) return true
+    if (quote < 0) return false
+    at = endOfString(text, quote)
+  }
+}
+
+/** The index after the closing quote of the string that begins here. */
+function endOfString(text: string, start: number): number {
+  for (let quote = text.indexOf('"', start + 1); ; quote = text.indexOf('"', quote + 1)) {
+    let backslashes = 0
+    while (text.charCodeAt(quote - 1 - backslashes) === 92) backslashes++
+    if (backslashes % 2 === 0) return quote + 1
+  }
+}
+
+const token = /[\s,:]*(?:([[{])|([\]}])|(-?\d[\d.eE+-]*)|(true|false|null)|(?="))/y
+
+/** Of a text that JSON.parse has accepted. A stack of its own, because a row may be nested as deep as it is long. */
+function parseExactly(text: string): unknown {
+  const document = new Container([])
+  const open = [document]
+  token.lastIndex = 0
+  while (open.length > 1 || document.isEmpty) {
+    const [, opening, closing, number, word] = token.exec(text)!
+    const parent = open.at(-1)!
+    if (opening !== undefined) open.push(parent.add(new Container(opening === '[' ? [] : {})))
+    else if (closing !== undefined) open.pop()
+    else if (number !== undefined) parent.add(mayRound.test(number) ? new ExactNumber(number) : Number(number))
+    else if (word !== undefined) parent.add(JSON.parse(word))
+    else {
+      const start = token.lastIndex
+      token.lastIndex = endOfString(text, start)
+      parent.add(JSON.parse(text.slice(start, token.lastIndex)))
+    }
+  }
+  return (document.value as unknown[])[0]
+}
+
+/** An array or object that is being filled. */
+class Container {
+  readonly value: unknown[] | object
+  #name: string | undefined
+
+  constructor(value: unknown[] | object) {
+    this.value = value
+  }
+
+  get isEmpty(): boolean {
+    return Object.keys(this.value).length === 0
+  }
+
+  /** The next item, the next name, or the value of the last name. */
+  add<Item>(item: Item): Item {
+    const value = item instanceof Container ? item.value : item
+    if (Array.isArray(this.value)) this.value.push(value)
+    else if (this.#name === undefined) this.#name = item as string
+    else {
+      // By assignment '__proto__' would not become a field.
+      Object.defineProperty(this.value, this.#name, { value, writable: true, enumerable: true, configurable: true })
+      this.#name = undefined
+    }
+    return item
+  }
 }
 
 /** The decimal that a parsed value means if it was a number, canonical; undefined if it was none. */
 export function numberText(value: unknown): string | undefined {
   if (typeof value === 'number') return canonicalDecimal(String(value))
   if (typeof value === 'bigint') return String(value)
-  if (typeof value === 'string' && value.startsWith(numberMark)) return canonicalDecimal(value.slice(1))
-  return undefined
+  return value instanceof ExactNumber ? canonicalDecimal(value.text) : undefined
 }
 
 const needsEscape = /["\\\u0000-\u001f\ud800-\udfff]/
@@ -42,13 +116,15 @@ export class Unstorable extends Error {
 
 /** The canonical text of any value of a row. Fields that are null or absent are left out: they are the same thing. */
 export function canonicalJson(value: unknown, depthLeft = 32): string {
-  if (typeof value === 'string') return value.startsWith(numberMark) ? canonicalNumber(value) : storableString(value)
+  if (typeof value === 'string') return storableString(value)
   if (typeof value === 'number' || typeof value === 'bigint') return canonicalNumber(value)
   if (typeof value === 'boolean') return String(value)
   if (value === null || value === undefined) return 'null'
   if (typeof value !== 'object') throw new Unstorable(`a ${typeof value} cannot be stored`)
+  if (value instanceof ExactNumber) return canonicalNumber(value)
+  if (value instanceof Error) throw new Unstorable(value.message)
   if (depthLeft === 0) throw new Unstorable('it is nested too deeply')
-  if (value instanceof Date) return storableString(value.toISOString())
+  if (value instanceof Date) return canonicalDate(value)
   if (Array.isArray(value)) return `[${value.map((item) => canonicalJson(item, depthLeft - 1)).join(',')}]`
   const fields = Object.keys(value)
     .sort()
@@ -60,7 +136,12 @@ export function canonicalJson(value: unknown, depthLeft = 32): string {
   return `{${fields.join(',')}}`
 }
 
-function canonicalNumber(value: string | number | bigint): string {
+function canonicalDate(value: Date): string {
+  if (Number.isNaN(value.getTime())) throw new Unstorable('it has a date that is none')
+  return `"${value.toISOString()}"`
+}
+
+function canonicalNumber(value: number | bigint | ExactNumber): string {
   const text = numberText(value)
   if (text === undefined) throw new Unstorable('it has a number that is not finite or has too many digits')
   return `"${text}"`

@@ -120,6 +120,7 @@ export class Records {
       name: from.name,
       by: from.submitted_by,
       lines: Number(from.lines),
+      ignoredSheets: JSON.parse(from.ignored_sheets) as string[],
     })
     return this.get(made)
   }

@@ -1,8 +1,8 @@
 // From a row as its format gives it to a row as it is stored: coerced, keyed, validated, classified, hashed.
 
 import type { SchemaResult } from '../jobs/types.ts'
-import { type CellFault, isFault } from './columns.ts'
-import { canonicalJson, contentHash, numberMark, Unstorable } from './json-text.ts'
+import { asText, type CellFault, dateText, isFault } from './columns.ts'
+import { canonicalJson, contentHash, Unstorable } from './json-text.ts'
 import { type DefinedSet, type DefinedType, keyText } from './sets.ts'
 import type { RecordData } from './types.ts'
 
@@ -123,7 +123,7 @@ export class RowReader {
     for (const name of names) {
       const value = row.get(name)
       try {
-        fields.set(name, `,${canonicalJson(name)}:${canonicalJson(typeof value === 'string' ? value.trim() : value)}`)
+        fields.set(name, `,${canonicalJson(name)}:${canonicalJson(keptValue(row, value))}`)
       } catch (error) {
         if (!(error instanceof Unstorable)) throw error
         faults.push({ code: 'json', reason: error.message, column: storable(name), value: shown(value) })
@@ -170,6 +170,11 @@ export class RowReader {
       classify === undefined ? null : classify({ type: found.type, key: found.key, data: JSON.parse(data) as RecordData })
     return { ...found, data, hash: contentHash(data, classification), classification, faults: [] }
   }
+}
+
+function keptValue({ isTabular }: SourceRow, value: unknown): unknown {
+  if (typeof value === 'string') return value.trim()
+  return isTabular && value instanceof Date ? dateText(value) : value
 }
 
 /** A file with the wrong header has them all in every row: the first ones and the number of the others say as much. */
@@ -230,8 +235,9 @@ function keyPart(json: string): string {
 /** What a person needs to find the cell again, bounded and storable. */
 export function shown(value: unknown): string | null {
   if (value === undefined || value === null) return null
-  if (typeof value === 'string') return storable(value.startsWith(numberMark) ? value.slice(1) : value)
-  return storable(jsonOf(value))
+  if (value instanceof Error) return storable(typeof value.cause === 'string' ? value.cause : value.message)
+  if (value instanceof Date) return Number.isNaN(value.getTime()) ? 'an invalid date' : dateText(value)
+  return storable(asText(value) ?? jsonOf(value))
 }
 
 function jsonOf(value: unknown): string {

@@ -21,6 +21,7 @@ import {
 } from './reads.ts'
 import { type DefinedSet, scopeText } from './sets.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
+import { assertReadable } from './sources.ts'
 import { type ListSubmissionsOptions, listSubmissions, needSubmission, toSubmission } from './submissions.ts'
 import type {
   AppendAnswer,
@@ -80,6 +81,7 @@ export class RecordScope {
   /** Stages and validates a file. The answer is validated or invalid; submit it by its id. Throws when it did not arrive. */
   async upload(body: Body, options: UploadOptions): Promise<Submission> {
     resolve('upload', uploadTable, options)
+    assertReadable(this.#set, options)
     await keepDescription(this.#core, this.#tenant, this.#set)
     const scopeId = await transactIn(this.#core, undefined, (tx) => this.#ensure(tx, options.attributes))
     const id = await upload(this.#core, { tenant: this.#tenant, set: this.#set, scopeId }, body, options)

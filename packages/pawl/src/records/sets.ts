@@ -1,9 +1,9 @@
 // Record sets: what a scope is made of, which types of row there are, and what each column must be. Declared once, resolved once.
 
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import { assertKnown, durationIn, notOneOf, whole, withoutUndefined } from '../kernel/options.ts'
 import { type Coerce, compileCell, compileColumn, resolveColumn } from './columns.ts'
-import type { Column, MissingPolicy, RecordSetOptions, RecordTypeOptions, ScopeKey, UploadLimits } from './types.ts'
+import type { Column, FileFormat, MissingPolicy, RecordSetOptions, RecordTypeOptions, ScopeKey, UploadLimits } from './types.ts'
 
 export interface DefinedColumn {
   readonly name: string
@@ -39,6 +39,7 @@ export interface DefinedSet {
   readonly events: NonNullable<RecordSetOptions['events']>
   readonly failureClass: RecordSetOptions['failureClass']
   readonly retry: Required<NonNullable<RecordSetOptions['retry']>>
+  readonly formats: readonly FileFormat[]
   readonly limits: UploadLimits
   readonly chunkRows: number
   readonly keepMs: Readonly<Record<'validated' | 'uploading' | 'ended', number>>
@@ -51,13 +52,6 @@ export const recordDefaults = {
     rowsMax: 2_000_000,
     rowCharsMax: 1_000_000,
     errorsMax: 1000,
-    xlsx: {
-      fileBytesMax: 104_857_600,
-      entriesMax: 1000,
-      unpackedBytesMax: 1_073_741_824,
-      ratioMax: 200,
-      sharedStringsBytesMax: 67_108_864,
-    },
   },
   keepMs: { validated: 7 * 86_400_000, uploading: 3_600_000, ended: 86_400_000 },
 } as const
@@ -74,6 +68,7 @@ const knownOptions = new Set([
   'events',
   'failureClass',
   'retry',
+  'formats',
   'limits',
   'chunkRows',
   'keep',
@@ -118,6 +113,7 @@ export function defineSet(name: string, options: RecordSetOptions): DefinedSet {
     failureClass: options.failureClass,
     retry: retryOf(`${where}.retry`, options.retry),
     chunkRows: whole('chunkRows', options.chunkRows ?? 5000, 1, 100_000),
+    formats: formatsOf(`${where}.formats`, options.formats),
     limits: limitsOf(`${where}.limits`, options.limits),
     keepMs: keepOf(`${where}.keep`, options.keep),
   }
@@ -134,21 +130,22 @@ function retryOf(where: string, given: RecordSetOptions['retry'] = {}): DefinedS
   }
 }
 
-function limitsOf(where: string, given: Partial<UploadLimits> = {}): UploadLimits {
-  const { xlsx, ...limits } = recordDefaults.limits
-  const { xlsx: givenXlsx = {}, ...others } = given
-  assertKnown(where, given, namesOf(recordDefaults.limits))
-  assertKnown(`${where}.xlsx`, givenXlsx, namesOf(xlsx))
-  const filled = { ...limits, ...withoutUndefined(others) }
-  const filledXlsx = { ...xlsx, ...withoutUndefined(givenXlsx) }
-  assertWhole(where, filled)
-  assertWhole(`${where}.xlsx`, filledXlsx)
-  whole(`${where}.rowCharsMax`, filled.rowCharsMax, 1, rowCharsMax)
-  return { ...filled, xlsx: filledXlsx }
+function formatsOf(where: string, given: RecordSetOptions['formats'] = []): DefinedSet['formats'] {
+  const isFormat = (each: Partial<FileFormat> | null) => each?.name === 'xlsx' && typeof each.read === 'function'
+  if (Array.isArray(given) && given.every(isFormat)) return [...given]
+  const wrong: unknown = Array.isArray(given) ? given.find((each) => !isFormat(each)) : given
+  throw new PawlError(
+    'PAWL_CONFIG',
+    `${where} must be an array of formats such as xlsx() of 'pawl/records/xlsx', got ${shown(wrong)}.`,
+  )
 }
 
-function assertWhole(where: string, numbers: Readonly<Record<string, number>>): void {
-  for (const [name, value] of Object.entries(numbers)) whole(`${where}.${name}`, value, 1, Number.MAX_SAFE_INTEGER)
+function limitsOf(where: string, given: Partial<UploadLimits> = {}): UploadLimits {
+  assertKnown(where, given, namesOf(recordDefaults.limits))
+  const limits = { ...recordDefaults.limits, ...withoutUndefined(given) }
+  for (const [name, value] of Object.entries(limits)) whole(`${where}.${name}`, value, 1, Number.MAX_SAFE_INTEGER)
+  whole(`${where}.rowCharsMax`, limits.rowCharsMax, 1, rowCharsMax)
+  return limits
 }
 
 function keepOf(where: string, given: RecordSetOptions['keep'] = {}): DefinedSet['keepMs'] {

@@ -1,31 +1,54 @@
 // Which reader a format has.
 
 import { PawlError } from '../errors.ts'
+import { refused } from '../kernel/options.ts'
 import type { UploadBytes } from './bytes.ts'
 import { readCsv } from './csv.ts'
 import { readJson, readNdjson } from './json-rows.ts'
 import type { SourceRow } from './rows.ts'
-import type { Format, UploadLimits } from './types.ts'
-import { readXlsx } from './xlsx.ts'
+import type { DefinedSet } from './sets.ts'
+import type { FileFormat, Format, UploadOptions } from './types.ts'
 
 export const formats: readonly Format[] = ['csv', 'ndjson', 'json', 'xlsx']
 
+/** Before anything is written: that the set reads this format, and that the options belong to it. */
+export function assertReadable(set: DefinedSet, { format, delimiter }: UploadOptions): void {
+  if (format === 'xlsx' && formatOf(set, format) === undefined) throw noXlsx(set)
+  if (delimiter !== undefined && format !== 'csv')
+    throw refused('upload', `delimiter is an option of 'csv', and format is '${format}'`)
+}
+
+export function limitOf(set: DefinedSet, format: Format): { readonly name: string; readonly bytesMax: number } {
+  return formatOf(set, format)?.limit ?? { name: 'limits.bytesMax of the record set', bytesMax: set.limits.bytesMax }
+}
+
 export function sourceRows(
-  format: Format,
+  set: DefinedSet,
   bytes: UploadBytes,
-  limits: UploadLimits,
-  types: ReadonlySet<string>,
+  { format, delimiter }: UploadOptions,
+  ignore: (sheet: string) => void,
 ): AsyncIterable<readonly SourceRow[]> {
+  const { rowCharsMax } = set.limits
   switch (format) {
     case 'csv':
-      return readCsv(bytes.text(), limits)
+      return readCsv(bytes.text(), { rowCharsMax, delimiter })
     case 'ndjson':
-      return readNdjson(bytes.text(), limits)
+      return readNdjson(bytes.text(), { rowCharsMax })
     case 'json':
-      return readJson(bytes.text(), limits)
+      return readJson(bytes.text(), { rowCharsMax })
     case 'xlsx':
-      return readXlsx(bytes.chunks(), limits, types)
-    default:
-      throw new PawlError('PAWL_CONFIG', `format must be one of ${formats.join(', ')}; it is ${String(format)}.`)
+      return formatOf(set, format)!.read({ chunks: bytes.chunks(), rowCharsMax, types: new Set(set.types.keys()), ignore })
   }
+}
+
+function formatOf(set: DefinedSet, format: Format): FileFormat | undefined {
+  return set.formats.find(({ name }) => name === format)
+}
+
+function noXlsx(set: DefinedSet): PawlError {
+  return new PawlError(
+    'PAWL_CONFIG',
+    `upload: the record set '${set.name}' does not read 'xlsx'. Run npm install saxes yauzl, and give records.define('${set.name}') the option formats: [xlsx()], with import { xlsx } from 'pawl/records/xlsx'.`,
+    { details: { call: 'upload', option: 'format', set: set.name } },
+  )
 }

@@ -31,6 +31,7 @@ export interface SubmissionRow {
   name: string | null
   submitted_by: string | null
   rebased_from: string | null
+  ignored_sheets: string
   lines: string
   last_line: string
   bytes: string
@@ -108,6 +109,7 @@ export function toSubmission(core: RecordsCore, row: SubmissionRow): Submission 
     name: row.name,
     by: row.submitted_by,
     rebasedFrom: row.rebased_from,
+    ignoredSheets: JSON.parse(row.ignored_sheets) as string[],
     counts: {
       rows: Number(row.lines),
       created: Number(row.created),

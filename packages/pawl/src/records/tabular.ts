@@ -1,7 +1,7 @@
 // Rows of cells under a header: CSV and sheets of a workbook.
 
 import { Malformed } from './bytes.ts'
-import { numberText } from './json-text.ts'
+import { asText, dateText } from './columns.ts'
 import { type RowFault, type SourceRow, shown } from './rows.ts'
 
 const columnsMax = 5000
@@ -17,7 +17,7 @@ export class Header {
   readonly type: string | undefined
 
   constructor(cells: readonly unknown[], line: number, type?: string) {
-    this.names = cells.map(nameOf)
+    this.names = cells.map((cell) => nameOf(cell, line))
     this.type = type
     if (cells.length > columnsMax)
       throw new Malformed('header', line, `The header has ${cells.length} columns; the limit is ${columnsMax}.`)
@@ -123,10 +123,11 @@ function assertName(name: string, line: number): void {
     )
 }
 
-/** A year may be a number in a workbook's header. */
-function nameOf(cell: unknown): string {
+/** A year may be a number in a workbook's header, and a month a date. */
+function nameOf(cell: unknown, line: number): string {
   if (cell === undefined || cell === null) return ''
-  return (numberText(cell) ?? String(cell)).trim()
+  if (cell instanceof Error) throw new Malformed('header', line, `A cell of the header cannot be read: ${cell.message}.`)
+  return (cell instanceof Date ? dateText(cell) : (asText(cell) ?? String(cell))).trim()
 }
 
 function isEmpty(cell: unknown): boolean {

@@ -2,6 +2,7 @@
 
 import type { AnyTx } from '../db/adapters.ts'
 import type { StandardSchema } from '../jobs/types.ts'
+import type { SourceRow } from './rows.ts'
 
 export type ColumnType = 'text' | 'number' | 'integer' | 'boolean' | 'date' | 'timestamp' | 'json'
 
@@ -60,6 +61,8 @@ export interface RecordSetOptions {
     readonly maxMs?: number
     readonly jitter?: boolean
   }
+  /** Formats besides CSV, NDJSON and JSON, such as `[xlsx()]` of 'pawl/records/xlsx'. */
+  readonly formats?: readonly FileFormat[]
   readonly limits?: Partial<UploadLimits>
   /** Changes that are applied in one transaction; what a crash can lose. Default 5000. */
   readonly chunkRows?: number
@@ -70,20 +73,27 @@ export interface RecordSetOptions {
 export interface UploadLimits {
   readonly bytesMax: number
   readonly rowsMax: number
-  /** Characters of one row, and of one cell that never closes its quote. */
+  /** Characters of one row, without its line break. */
   readonly rowCharsMax: number
   /** Row errors that are stored; all are counted. */
   readonly errorsMax: number
-  readonly xlsx: XlsxLimits
 }
 
-export interface XlsxLimits {
-  readonly fileBytesMax: number
-  readonly entriesMax: number
-  readonly unpackedBytesMax: number
-  /** Unpacked bytes per packed byte of one entry. */
-  readonly ratioMax: number
-  readonly sharedStringsBytesMax: number
+/** Reads files of one format. Get one from a subpath of this package. */
+export interface FileFormat {
+  readonly name: 'xlsx'
+  /** Of the file's bytes, in place of limits.bytesMax. */
+  readonly limit: { readonly name: string; readonly bytesMax: number }
+  read(file: UploadedFile): AsyncIterable<readonly SourceRow[]>
+}
+
+export interface UploadedFile {
+  readonly chunks: AsyncIterable<Uint8Array>
+  readonly rowCharsMax: number
+  /** The types of the record set. */
+  readonly types: ReadonlySet<string>
+  /** Reports a sheet that is not read. */
+  ignore(sheet: string): void
 }
 
 export interface RecordSet {
@@ -110,7 +120,10 @@ export type FailureClass = 'permanent' | 'transient' | 'unknown'
 export type Body = AsyncIterable<Uint8Array | string> | Iterable<Uint8Array | string>
 
 export interface UploadOptions {
+  /** 'xlsx' needs `formats: [xlsx()]` of the record set. */
   readonly format: Format
+  /** What separates the cells of a CSV: one character, such as ';' or a tab. Default ','. */
+  readonly delimiter?: string
   readonly attributes?: Readonly<Record<string, string>>
   /** The name of the file, for people. */
   readonly name?: string
@@ -149,6 +162,8 @@ export interface Submission {
   readonly name: string | null
   readonly by: string | null
   readonly rebasedFrom: string | null
+  /** Sheets of its workbook that were not read: none of the set's types has exactly their name. */
+  readonly ignoredSheets: readonly string[]
   readonly counts: SubmissionCounts
   readonly progress: SubmissionProgress
   readonly jobId: string | null

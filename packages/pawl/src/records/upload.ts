@@ -2,15 +2,15 @@
 // while the next is compared and the one behind it parsed, so memory holds three of them whatever the size.
 
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import { statement } from '../db/statement.ts'
+import { statement, textsLiteral } from '../db/statement.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
-import { Malformed, UploadBytes } from './bytes.ts'
+import { isMalformed, Malformed, UploadBytes } from './bytes.ts'
 import { idText, type RecordsCore, read, run, transact } from './core.ts'
 import { type ReadRow, RowReader, storable } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
-import { sourceRows } from './sources.ts'
+import { limitOf, sourceRows } from './sources.ts'
 import { addErrors, batchChars, batchRows, charsOf, type Staged, Stager, uploadLost } from './staging.ts'
 import { needSubmission, readSubmission, type SubmissionRow } from './submissions.ts'
 import { expired, wrongState } from './submit.ts'
@@ -39,10 +39,14 @@ export interface Begun {
   live: string
 }
 
-/** Where rows come from: the batches, how many bytes have come, the digest of all when they have, and how to begin anew when they have not. */
+/**
+ * Where rows come from: the batches, how many bytes have come, which sheets were ignored, the digest of all when they have, and how to begin
+ * anew when they have not.
+ */
 export interface Source {
   batches(): AsyncIterable<readonly ReadRow[]>
   bytes(): number
+  ignored(): readonly string[]
   end(): string | null
   again(id: string): string
 }
@@ -52,19 +56,16 @@ export async function upload(core: RecordsCore, place: Place, body: Body, option
     options.restart === undefined
       ? await begin(core, place, 'upload', options, null)
       : await restart(core, place, options, options.restart)
-  const { limits } = place.set
-  const limit =
-    options.format === 'xlsx'
-      ? { name: 'limits.xlsx.fileBytesMax', bytesMax: limits.xlsx.fileBytesMax }
-      : { name: 'limits.bytesMax', bytesMax: limits.bytesMax }
-  const bytes = new UploadBytes(body, limit, options.signal)
+  const bytes = new UploadBytes(body, limitOf(place.set, options.format), options.signal)
+  const ignored: string[] = []
   await fill(
     core,
     place,
     begun,
     {
-      batches: () => parsed(place.set, bytes, options),
+      batches: () => parsed(place.set, bytes, options, (sheet) => ignored.push(storable(sheet))),
       bytes: () => bytes.count,
+      ignored: () => ignored,
       end: () => {
         const sha256 = bytes.digest()
         UploadBytes.assertExpected({ bytes: bytes.count, sha256 }, options.expect)
@@ -81,7 +82,15 @@ export async function upload(core: RecordsCore, place: Place, body: Body, option
 export async function rebase(
   core: RecordsCore,
   place: Place,
-  from: { id: string; baselineNumber: string; format: string | null; name: string | null; by: string | null; lines: number },
+  from: {
+    id: string
+    baselineNumber: string
+    format: string | null
+    name: string | null
+    by: string | null
+    lines: number
+    ignoredSheets: readonly string[]
+  },
 ): Promise<string> {
   const about = {
     format: from.format,
@@ -98,6 +107,7 @@ export async function rebase(
       }
     },
     bytes: () => 0,
+    ignored: () => from.ignoredSheets,
     end: () => {
       if (lines === from.lines) return null
       throw new PawlError(
@@ -224,7 +234,7 @@ export async function fill(
     await staging
     const digest = source.end()
     onProgress?.({ id: begun.id, lines: stager.lines, bytes: source.bytes() })
-    await markStaged(core, place, staged, source.bytes(), digest)
+    await markStaged(core, place, staged, source, digest)
     if (probe.on) await probe.hit('records.validate.before', staged)
     await validateStaged(core, place, staged, stager)
   } catch (error) {
@@ -236,10 +246,11 @@ async function markStaged(
   core: RecordsCore,
   { tenant, set }: Place,
   { id, fence }: Staged,
-  bytes: number,
+  source: Source,
   digest: string | null,
 ): Promise<void> {
-  const values = { tenant, id, fence, bytes, digest, keep_ms: set.keepMs.uploading }
+  const ignored = textsLiteral(source.ignored())
+  const values = { tenant, id, fence, bytes: source.bytes(), digest, ignored, keep_ms: set.keepMs.uploading }
   const [row] = await retrying(() => transact(core, (tx) => run(tx, stagedStatement, values)))
   if (row === undefined) throw uploadLost(id)
 }
@@ -254,7 +265,7 @@ async function endBadly(
   error: unknown,
 ): Promise<void> {
   if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
-  const isInvalid = error instanceof Malformed
+  const isInvalid = isMalformed(error)
   const values = {
     tenant: place.tenant,
     id: staged.id,
@@ -263,6 +274,7 @@ async function endBadly(
     error: isInvalid ? storable(error.message, 2000) : describeError(error, 2000),
     errors: isInvalid ? 1 : 0,
     bytes: source.bytes(),
+    ignored: textsLiteral(source.ignored()),
     keep_ms: isInvalid ? place.set.keepMs.validated : place.set.keepMs.ended,
   }
   const write = () =>
@@ -305,11 +317,16 @@ function withId(error: PawlError, id: string): PawlError {
 /** Rows that are parsed before others of this process, among them the batch that is being staged, get their turn. */
 const turnRows = 100
 
-async function* parsed(set: DefinedSet, bytes: UploadBytes, options: UploadOptions): AsyncGenerator<readonly ReadRow[]> {
+async function* parsed(
+  set: DefinedSet,
+  bytes: UploadBytes,
+  options: UploadOptions,
+  ignore: (sheet: string) => void,
+): AsyncGenerator<readonly ReadRow[]> {
   const reader = new RowReader(set)
   let batch: ReadRow[] = []
   let chars = 0
-  for await (const rows of sourceRows(options.format, bytes, set.limits, new Set(set.types.keys()))) {
+  for await (const rows of sourceRows(set, bytes, options, ignore)) {
     for (const row of rows) {
       const reading = reader.read(row)
       const found = reading instanceof Promise ? await reading : reading

@@ -12,20 +12,32 @@ const cache = fileURLToPath(new URL('../../../../.pawl/debian/', import.meta.url
 
 interface Wanted {
   readonly packages: readonly string[]
+  /** The packages that they depend on which are unpacked with them. */
+  readonly also: RegExp
   /** Where it is, in the root of the machine or of the unpacked packages; the architecture's folder is put in for *. */
   readonly file: string
 }
 
+/** The C library is the machine's own. */
+const libraries = /^lib(?!c6$)/
+
 const programs = {
-  pgbouncer: { packages: ['pgbouncer'], file: '/usr/sbin/pgbouncer' },
-  faketime: { packages: ['libfaketime'], file: '/usr/lib/*/faketime/libfaketimeMT.so.1' },
+  pgbouncer: { packages: ['pgbouncer'], also: libraries, file: '/usr/sbin/pgbouncer' },
+  faketime: { packages: ['libfaketime'], also: libraries, file: '/usr/lib/*/faketime/libfaketimeMT.so.1' },
+  // It works without lxml, which is compiled for one release of Python.
+  openpyxl: {
+    packages: ['python3-openpyxl'],
+    also: /^python3-(?!lxml$)/,
+    file: '/usr/lib/python3/dist-packages/openpyxl/__init__.py',
+  },
 } as const satisfies Record<string, Wanted>
 
 export type DebianName = keyof typeof programs
 export type DebianProgram =
   | {
       readonly ok: true
-      readonly path: string /** For the libraries that came with it. */
+      readonly path: string
+      /** For the libraries that came with it. */
       readonly env: Readonly<Record<string, string>>
     }
   | { readonly ok: false; readonly missing: string }
@@ -33,14 +45,14 @@ export type DebianProgram =
 /** Finds or unpacks a program. PAWL_NO_DOWNLOADS=1 forbids the latter. */
 export async function debianProgram(name: DebianName): Promise<DebianProgram> {
   const installed = await find('/', programs[name].file)
-  if (installed !== undefined) return { ok: true, path: installed, env: {} }
-  const root = join(cache, name)
+  if (installed !== undefined && name !== 'openpyxl') return { ok: true, path: installed, env: {} }
+  const root = installed === undefined ? join(cache, name) : '/'
   try {
     if ((await find(root, programs[name].file)) === undefined) await unpack(name, root)
     const path = await find(root, programs[name].file)
     if (path === undefined) return { ok: false, missing: `${name}: Debian's package holds no ${programs[name].file}` }
-    const env = await libraryPath(root)
-    const lacking = await missingLibraries(path, env)
+    const env = name === 'openpyxl' ? pythonPath(root) : await libraryPath(root)
+    const lacking = name === 'openpyxl' ? await missingModules(name, env) : await missingLibraries(path, env)
     return lacking.length === 0 ? { ok: true, path, env } : { ok: false, missing: `${name}: it lacks ${lacking.join(', ')}` }
   } catch (error) {
     return {
@@ -72,7 +84,7 @@ async function unpack(name: DebianName, root: string): Promise<void> {
   try {
     const apt = await ownApt(staging)
     await run('apt-get', [...apt, 'update', '-q'], { timeout: 180_000 })
-    const packages = [...programs[name].packages, ...(await libraryPackages(apt, programs[name].packages))]
+    const packages = [...programs[name].packages, ...(await dependencies(apt, programs[name]))]
     await run('apt-get', [...apt, 'download', '-q', ...packages], { cwd: staging, timeout: 180_000 })
     const unpacked = join(staging, 'root')
     for (const file of (await readdir(staging)).filter((entry) => entry.endsWith('.deb')))
@@ -110,8 +122,8 @@ async function ownApt(staging: string): Promise<string[]> {
   return ['-c', file]
 }
 
-/** The libraries that the packages name themselves, besides the C library, which is the machine's own. */
-async function libraryPackages(apt: readonly string[], packages: readonly string[]): Promise<string[]> {
+/** What the packages name themselves, as far as it is wanted. */
+async function dependencies(apt: readonly string[], { packages, also }: Wanted): Promise<string[]> {
   const { stdout } = await run('apt-cache', [
     ...apt,
     'depends',
@@ -122,8 +134,8 @@ async function libraryPackages(apt: readonly string[], packages: readonly string
     '--no-replaces',
     ...packages,
   ])
-  const names = [...stdout.matchAll(/^ +(?:Pre)?Depends: (lib[a-z0-9.+-]+)$/gm)].map((match) => match[1]!)
-  return [...new Set(names)].filter((library) => library !== 'libc6' && !packages.includes(library))
+  const names = [...stdout.matchAll(/^ +(?:Pre)?Depends: ([a-z0-9.+-]+)$/gm)].map((match) => match[1]!)
+  return [...new Set(names)].filter((name) => also.test(name) && !packages.includes(name))
 }
 
 async function find(root: string, file: string): Promise<string | undefined> {
@@ -153,4 +165,16 @@ async function libraryPath(root: string): Promise<Record<string, string>> {
 async function missingLibraries(path: string, env: Readonly<Record<string, string>>): Promise<string[]> {
   const { stdout } = await run('ldd', [path], { env: { ...process.env, ...env } })
   return [...stdout.matchAll(/^\s*(\S+) => not found/gm)].map((match) => match[1]!)
+}
+
+function pythonPath(root: string): Record<string, string> {
+  return { PYTHONPATH: join(root, 'usr/lib/python3/dist-packages') }
+}
+
+async function missingModules(module: string, env: Readonly<Record<string, string>>): Promise<string[]> {
+  const imported = run('python3', ['-c', `import ${module}`], { env: { ...process.env, ...env } })
+  return imported.then(
+    () => [],
+    (error: Error) => [`a python3 that can import it (${error.message.trim().slice(-200)})`],
+  )
 }

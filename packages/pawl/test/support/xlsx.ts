@@ -9,7 +9,25 @@ export interface SheetOf {
   readonly rows: readonly (readonly Cell[])[]
 }
 
-export function xlsx(sheets: readonly SheetOf[], more: Readonly<Record<string, Buffer>> = {}): Buffer {
+export function workbook(sheets: readonly SheetOf[], more: Readonly<Record<string, Buffer | string>> = {}): Buffer {
+  return zip(workbookParts(sheets, more))
+}
+
+/** A workbook with one sheet, 'load', whose rows are this XML. */
+export function sheetOf(rows: string, more: Readonly<Record<string, Buffer | string>> = {}): Buffer {
+  const sheet = `<worksheet><sheetData>${rows}</sheetData></worksheet>`
+  return workbook([{ name: 'load', rows: [] }], { 'xl/worksheets/sheet1.xml': sheet, ...more })
+}
+
+export function inline(text: string): string {
+  return `<c t="inlineStr"><is><t>${text}</t></is></c>`
+}
+
+/** Parts that are given replace those of the sheets. */
+export function workbookParts(
+  sheets: readonly SheetOf[],
+  more: Readonly<Record<string, Buffer | string>> = {},
+): Record<string, Buffer> {
   const strings: string[] = []
   const files: Record<string, Buffer> = {
     'xl/workbook.xml': text(
@@ -32,7 +50,8 @@ export function xlsx(sheets: readonly SheetOf[], more: Readonly<Record<string, B
   files['xl/sharedStrings.xml'] = text(
     `<sst>${strings.map((each) => `<si><t xml:space="preserve">${escapeXml(each)}</t></si>`).join('')}</sst>`,
   )
-  return zip({ ...files, ...more })
+  for (const [name, data] of Object.entries(more)) files[name] = Buffer.from(data as string)
+  return files
 }
 
 function cellXml(cell: Cell, reference: string, strings: string[]): string {
@@ -44,17 +63,33 @@ function cellXml(cell: Cell, reference: string, strings: string[]): string {
   return `<c r="${reference}" t="inlineStr"><is><t>${escapeXml(cell.inline)}</t></is></c>`
 }
 
-export function zip(files: Readonly<Record<string, Buffer>>): Buffer {
+/** What the zip file says of an entry, and its packed bytes. */
+export interface ZipEntry {
+  readonly name: string
+  readonly flags: number
+  readonly crc: number
+  readonly unpackedBytes: number
+  readonly packed: Buffer
+}
+
+/** `change` may lie about entries, or damage, rename or repeat them. */
+export function zip(
+  files: Readonly<Record<string, Buffer>>,
+  change: (entry: ZipEntry) => readonly ZipEntry[] = (entry) => [entry],
+): Buffer {
   const parts: Buffer[] = []
   const directory: Buffer[] = []
   let offset = 0
-  for (const [name, data] of Object.entries(files)) {
-    const packed = deflateRawSync(data)
+  const entries = Object.entries(files).flatMap(([name, data]) =>
+    change({ name, flags: 0, crc: crc32(data), unpackedBytes: data.length, packed: deflateRawSync(data) }),
+  )
+  for (const { name, flags, crc, unpackedBytes, packed } of entries) {
     const about = Buffer.alloc(22)
+    about.writeUInt16LE(flags, 2)
     about.writeUInt16LE(8, 4)
-    about.writeUInt32LE(crc32(data), 10)
+    about.writeUInt32LE(crc, 10)
     about.writeUInt32LE(packed.length, 14)
-    about.writeUInt32LE(data.length, 18)
+    about.writeUInt32LE(unpackedBytes, 18)
     const rest = about.subarray(2)
     const lengths = Buffer.alloc(4)
     lengths.writeUInt16LE(Buffer.byteLength(name), 0)

@@ -8,6 +8,7 @@ set state = :state::text,
   error = left(:error::text, 2000),
   errors = u.errors + :errors::bigint,
   bytes = :bytes::bigint,
+  ignored_sheets = :ignored::text[],
   ended_at = pawl.now(),
   expires_at = pawl.now() + :keep_ms::bigint * interval '1 millisecond'
 where u.tenant = :tenant::text

@@ -19,6 +19,7 @@ set state = 'uploading',
   bytes = 0,
   errors = 0,
   digest = null,
+  ignored_sheets = '{}',
   error = null,
   ended_at = null,
   expires_at = pawl.now() + :keep_ms::bigint * interval '1 millisecond'

@@ -7,6 +7,7 @@ set state = 'validating',
   revision = u.revision + 1,
   bytes = :bytes::bigint,
   digest = :digest::text,
+  ignored_sheets = :ignored::text[],
   expires_at = pawl.now() + :keep_ms::bigint * interval '1 millisecond'
 where u.tenant = :tenant::text
   and u.id = :id::bigint

@@ -1,0 +1,48 @@
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { canonicalDecimal } from './decimal.ts'
+import { canonicalJson, ExactNumber, numberText, parseJson, Unstorable } from './json-text.ts'
+
+/** Numbers as doubles again. */
+function rounded(value: unknown): unknown {
+  if (value instanceof ExactNumber) return Number(value.text)
+  if (Array.isArray(value)) return value.map(rounded)
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(Object.entries(value).map(([name, field]) => [name, rounded(field)]))
+}
+
+test('[R6] reading keeps every digit, and is JSON.parse in everything else', () => {
+  const long = fc.constantFrom('123456789012345678901234567890', '0.12345678901234567890', '-1e3', '1E-7', '1.0e+2')
+  fc.assert(
+    fc.property(fc.jsonValue(), long, fc.string(), (value, number, text) => {
+      const json = `{"x":${JSON.stringify(value)},"n":${number},"m":[${number},${JSON.stringify(text)}],"__proto__":{"y":${number}}}`
+      const parsed = parseJson(json) as Record<string, unknown>
+      expect(rounded(parsed)).toEqual(JSON.parse(json))
+      expect(Object.keys(parsed)).toEqual(['x', 'n', 'm', '__proto__'])
+      expect(numberText(parsed.n)).toBe(canonicalDecimal(number))
+      expect((parsed.m as unknown[])[1]).toBe(text)
+    }),
+  )
+})
+
+test('[R6] no text can pass for a number', () => {
+  const texts = ['\u00017', '\u0001', '7', '{"text":"7"}', '\u00011e3']
+  for (const text of texts) {
+    expect(parseJson(`[${JSON.stringify(text)},12345678901234567890]`)).toEqual([text, new ExactNumber('12345678901234567890')])
+    expect(canonicalJson({ a: text })).toBe(`{"a":${JSON.stringify(text)}}`)
+    expect(canonicalJson({ text })).toBe(`{"text":${JSON.stringify(text)}}`)
+  }
+  expect(canonicalJson(parseJson('{"text":12345678901234567890}'))).toBe('{"text":"12345678901234567890"}')
+})
+
+test('[R6] a value may be nested as deep as it is long', () => {
+  const deep = `${'['.repeat(100_000)}12345678901234567890${']'.repeat(100_000)}`
+  let value = parseJson(deep)
+  for (let depth = 0; depth < 100_000; depth++) value = (value as unknown[])[0]
+  expect(value).toEqual(new ExactNumber('12345678901234567890'))
+})
+
+test('[R6] a date that is none, and an error, cannot be stored', () => {
+  for (const value of [new Date(Number.NaN), new Error('its cell has the error #REF!')])
+    expect(() => canonicalJson({ a: [value] })).toThrow(Unstorable)
+})
