@@ -114,6 +114,7 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
   }
   // An event for each record is written in it too, if they are wanted.
   await transact(core, inOne, wholeMs)
+  core.ends.wake()
   if (probe.on) await probe.hit('records.commit.after', { id })
   return answer
 }
@@ -150,6 +151,7 @@ async function failed(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
     failureClass,
     error: text,
     keepMs: payload.keepMs,
+    events: payload.events,
     hold: (tx) => job.guard(tx),
     finish: (tx) => job.complete(tx, { state: 'failed' }),
   })

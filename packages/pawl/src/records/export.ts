@@ -57,11 +57,12 @@ async function* pages(core: RecordsCore, place: ReadPlace, type: string | undefi
   } while (after !== undefined)
 }
 
-/** Of an erased record only the key is left. It is written where a file without it would be refused, and left out elsewhere. */
+/** Records of types that the set does not have any more could not be uploaded again. Of an erased record only the key is left. It is written where a file without it would be refused, and left out elsewhere. */
 function dataOf(set: DefinedSet, item: RecordVersion): RecordData | undefined {
-  if (item.data !== null) return item.data
   const type = set.types.get(item.type)
-  if (set.missing !== 'reject' || type === undefined) return undefined
+  if (type === undefined) return undefined
+  if (item.data !== null) return item.data
+  if (set.missing !== 'reject') return undefined
   const parts = type.key.length === 1 ? [item.key] : (JSON.parse(item.key) as string[])
   return Object.fromEntries(type.key.map((column, index) => [column, parts[index]]))
 }

@@ -31,6 +31,8 @@ export interface Staged {
   /** The scope's committed number that everything is compared with. */
   readonly committed: string
   readonly live: string
+  /** Of which records may be missing: a literal of PostgreSQL's. */
+  readonly types: string
 }
 
 /** The record that a row names, as it is committed. */

@@ -3,21 +3,19 @@
 
 import type { Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
-import { isPawlError, PawlError } from '../errors.ts'
+import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
+import { assertAttributes } from './attributes.ts'
 import { type RecordsCore, run, setOf, transactIn } from './core.ts'
-import { failDead } from './fail.ts'
+import { freeingSlot } from './fail.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
 import { needSubmission, type SubmissionRow } from './submissions.ts'
 import type { SubmissionState, SubmitOptions } from './types.ts'
-import { type ApplyPayload, applyKind, tendKind } from './work.ts'
+import { type ApplyPayload, applyKind } from './work.ts'
 
 const submissionLockStatement = statement(import.meta.url, 'submission-lock')
 const submitStatement = statement(import.meta.url, 'submit')
 const supersedeStatement = statement(import.meta.url, 'supersede')
-
-/** How soon somebody looks whether the job of a submission has died without a word. */
-const tendAfterMs = 30_000
 
 export interface SubmitAnswer {
   readonly id: string
@@ -35,18 +33,9 @@ export async function submit(
 ): Promise<SubmitAnswer> {
   const before = await needSubmission(core, tenant, id)
   const attempt = () => transactIn(core, options.tx, (tx) => submitIn(core, tx, tenant, before, from, options.revision))
-  const answer = await attempt().catch(async (error: unknown) => {
-    // Whoever holds the slot may be dead without anyone having noticed; then this is the time to.
-    if (options.tx !== undefined || !isPawlError(error, 'PAWL_SCOPE_BUSY') || !isOrphaned(error.details)) throw error
-    await failDead(core, tenant, String(error.details.holder))
-    return attempt()
-  })
+  const answer = await freeingSlot(core, tenant, options.tx, attempt)
   if (answer instanceof PawlError) throw answer
   return answer
-}
-
-function isOrphaned(details: Readonly<Record<string, unknown>>): boolean {
-  return details.jobState === 'dead' || details.jobState === 'gone'
 }
 
 /** An error that must be committed with what it tells is answered; the others are thrown, and nothing was written. */
@@ -69,6 +58,7 @@ async function submitIn(
   if (revision !== undefined && revision !== row.revision) throw revisionConflict(id, revision, row.revision)
   if (row.state !== from) throw wrongState(id, row.state, from)
   await assertSlotFree(tx, tenant, scope)
+  assertAttributes(before.attributes, scope.attributes)
   if (row.baseline !== scope.revision) {
     const error = superseded(id, row.baseline, scope.revision)
     const { keepMs } = setOf(core, before.record_set)
@@ -102,9 +92,7 @@ async function take(
     keepMs: set.keepMs.ended,
     chunkRows: set.chunkRows,
   }
-  const jobs = core.jobs(tenant)
-  const { id: jobId } = await jobs.enqueue(applyKind, payload, { tx })
-  await jobs.enqueue(tendKind, { submission: id }, { tx, delay: tendAfterMs })
+  const { id: jobId } = await core.jobs(tenant).enqueue(applyKind, payload, { tx })
   const [taken] = await run<{ number: string; revision: number }>(tx, submitStatement, {
     tenant,
     id,

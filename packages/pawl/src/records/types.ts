@@ -271,6 +271,8 @@ export interface PutOptions {
   readonly number?: string
   readonly by?: string
   readonly attributes?: Readonly<Record<string, string>>
+  /** A key under which it happens once in its scope. The same again within 30 days answers as the first did. */
+  readonly once?: string
 }
 
 export interface AppendOptions {
@@ -279,6 +281,8 @@ export interface AppendOptions {
   readonly revision?: string
   readonly by?: string
   readonly attributes?: Readonly<Record<string, string>>
+  /** A key under which it happens once in its scope. The same again within 30 days answers as the first did. */
+  readonly once?: string
 }
 
 export interface AppendAnswer {
