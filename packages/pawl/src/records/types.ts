@@ -66,7 +66,7 @@ export interface RecordSetOptions {
   readonly limits?: Partial<UploadLimits>
   /** Changes that are applied in one transaction; what a crash can lose. Default 5000. */
   readonly chunkRows?: number
-  /** How long what is not submitted stays. Default: a week for validated and invalid ones, an hour after its last batch for an upload, a day for others. */
+  /** How long what is not submitted stays. Default: a week for validated ones, an hour after its last batch for an upload, a day for others. */
   readonly keep?: Partial<Readonly<Record<'validated' | 'uploading' | 'ended', number | string>>>
 }
 

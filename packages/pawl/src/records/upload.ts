@@ -15,7 +15,7 @@ import { addErrors, batchChars, batchRows, charsOf, type Staged, Stager, uploadL
 import { needSubmission, readSubmission, type SubmissionRow } from './submissions.ts'
 import { expired, wrongState } from './submit.ts'
 import type { Body, UploadOptions } from './types.ts'
-import { validateStaged } from './validate.ts'
+import { expireInvalid, validateStaged } from './validate.ts'
 import { tendKind } from './work.ts'
 
 const beginStatement = statement(import.meta.url, 'upload-begin')
@@ -287,7 +287,7 @@ async function endBadly(
     errors: isInvalid ? 1 : 0,
     bytes: source.bytes(),
     ignored: textsLiteral(source.ignored()),
-    keep_ms: isInvalid ? place.set.keepMs.validated : place.set.keepMs.ended,
+    keep_ms: place.set.keepMs.ended,
   }
   const write = () =>
     transact(core, async (tx) => {
@@ -297,6 +297,7 @@ async function endBadly(
       if (isInvalid) {
         const fault = { code: error.code, reason: error.message, column: null, value: null }
         await addErrors(tx, place.tenant, staged.id, stager.errors, [{ line: error.line, fault }])
+        await expireInvalid(core, tx, place, staged.id)
       }
     })
   // If even this cannot be written the upload stays as it is and expires; what went wrong first is what
@@ -339,20 +340,28 @@ async function* parsed(
   const reader = new RowReader(set)
   let batch: ReadRow[] = []
   let chars = 0
-  for await (const rows of sourceRows(set, bytes, options, ignore)) {
-    for (const row of rows) {
-      const reading = reader.read(row)
-      const found = reading instanceof Promise ? await reading : reading
-      batch.push(found)
-      chars += charsOf(found)
-      if (batch.length % turnRows === 0) await nextTurn()
-      if (batch.length < batchRows && chars < batchChars) continue
-      yield batch
-      batch = []
-      chars = 0
+  let malformed: unknown
+  try {
+    for await (const rows of sourceRows(set, bytes, options, ignore)) {
+      for (const row of rows) {
+        const reading = reader.read(row)
+        const found = reading instanceof Promise ? await reading : reading
+        batch.push(found)
+        chars += charsOf(found)
+        if (batch.length % turnRows === 0) await nextTurn()
+        if (batch.length < batchRows && chars < batchChars) continue
+        yield batch
+        batch = []
+        chars = 0
+      }
     }
+  } catch (error) {
+    if (!isMalformed(error)) throw error
+    malformed = error
   }
+  // What is wrong with the rows before a malformed one is told as well.
   if (batch.length > 0) yield batch
+  if (malformed !== undefined) throw malformed
 }
 
 async function* restaged(

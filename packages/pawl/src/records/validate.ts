@@ -10,6 +10,7 @@ import { type RecordsCore, run, transact, wholeMs } from './core.ts'
 import type { RowFault } from './rows.ts'
 import { addErrors, type Staged, uploadLost } from './staging.ts'
 import type { Place } from './upload.ts'
+import { tendKind } from './work.ts'
 
 const countsStatement = statement(import.meta.url, 'counts')
 const duplicatesStatement = statement(import.meta.url, 'duplicates')
@@ -17,6 +18,7 @@ const missingStatement = statement(import.meta.url, 'missing')
 const tombstonesStatement = statement(import.meta.url, 'tombstones')
 const otherTypesStatement = statement(import.meta.url, 'other-types')
 const erasedStatement = statement(import.meta.url, 'erased-since')
+const expireInvalidStatement = statement(import.meta.url, 'expire-invalid')
 const validatedStatement = statement(import.meta.url, 'validated')
 
 type Fault = { readonly line: number; readonly fault: RowFault }
@@ -35,11 +37,12 @@ export async function validateStaged(
   staged: Staged,
   upload: { readonly lines: number; readonly lastLine: number; readonly errors: number },
 ): Promise<void> {
-  await retrying(() => transact(core, (tx) => validate(tx, place, staged, upload), wholeMs))
+  await retrying(() => transact(core, (tx) => validate(core, tx, place, staged, upload), wholeMs))
   if (probe.on) await probe.hit('records.validate.after', staged)
 }
 
 async function validate(
+  core: RecordsCore,
   tx: Tx,
   place: Place,
   staged: Staged,
@@ -84,12 +87,13 @@ async function validate(
     errors: doubled.count + dropped.count,
     last_line: stones?.lastLine ?? upload.lastLine,
     error: isValid ? null : `${errors} error(s) in its rows.`,
-    keep_ms: set.keepMs.validated,
+    keep_ms: isValid ? set.keepMs.validated : set.keepMs.ended,
   })
   if (row === undefined) throw uploadLost(staged.id)
   // With the row of the submission locked: an erasure that comes now waits for it, and finds all of its rows.
   const [erased] = await run<{ rows: number; type: string; key: string }>(tx, erasedStatement, { tenant, id: staged.id })
   if (erased!.rows > 0) throw erasedSince(erased!)
+  if (!isValid) await expireInvalid(core, tx, place, staged.id)
 }
 
 /** A file cannot name records of a type that the set does not have any more, so it leaves none of them out. */
@@ -99,6 +103,16 @@ async function countMissing(tx: Tx, { tenant, scopeId }: Place, staged: Staged, 
   const { committed, types } = staged
   const [other] = await run<{ live: string }>(tx, otherTypesStatement, { tenant, scope_id: scopeId, committed, types })
   return Math.max(0, missing - Number(other!.live))
+}
+
+/** Invalid uploads of one scope that keep their rows; older ones are removed. */
+const invalidMax = 10
+
+/** Called when one becomes invalid. */
+export async function expireInvalid(core: RecordsCore, tx: Tx, { tenant, scopeId }: Place, id: string): Promise<void> {
+  const values = { tenant, scope_id: scopeId, id, keep: invalidMax - 1 }
+  for (const expired of await run<{ id: string }>(tx, expireInvalidStatement, values))
+    await core.jobs(tenant).enqueue(tendKind, { submission: expired.id }, { tx })
 }
 
 function erasedSince({ type, key }: { type: string; key: string }): PawlError {
