@@ -2,7 +2,7 @@
 
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { z } from 'zod'
-import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { csv, defineLoads, ended, loadRows, startWorker, submitted } from '../../test/support/records.ts'
 
 let db: TestDatabase
@@ -106,4 +106,67 @@ test.each(['put', 'append', 'erase', 'submit'] as const)('[R14] with every job c
   if (verb === 'erase') await scope.erase('load', 'row-1', { reason: 'asked' })
   if (verb === 'submit') await pawl.records.submit(next.id)
   expect(await pawl.records.get(upload.id)).toMatchObject({ state: 'failed', error: expect.stringMatching(/cancelled/) })
+})
+
+test('[R10] of the invalid uploads of a scope the newest ten stay, for a day; older ones are removed', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const bad = csv(loadRows(1, (row) => ({ ...row, tonnes: 'many' })))
+  const uploads = []
+  for (let n = 0; n < 12; n++) uploads.push(await scope.upload(n % 2 === 0 ? bad : ['rowId\n"'], { format: 'csv' }))
+  for (const { state, endedAt, expiresAt } of uploads) {
+    expect(state).toBe('invalid')
+    expect(expiresAt!.getTime() - endedAt!.getTime()).toBe(86_400_000)
+  }
+  await startWorker(pawl)
+  await until('two are gone', async () => (await scope.submissions()).length === 10)
+  expect((await scope.submissions()).map(({ id }) => id)).toEqual(uploads.slice(2).map(({ id }) => id).reverse())
+})
+
+test.each([
+  ['csv', 'rowId,tonnes\na,many\nb,1\nc,"x\n'],
+  ['ndjson', '{"rowId":"a","tonnes":"many"}\n{"rowId":"b"}\n{"rowId":\n'],
+  ['json', '[{"rowId":"a","tonnes":"many"},{"rowId":"b"},{"rowId":}]'],
+] as const)('[R10] the errors of rows before a malformed one of the same chunk are told: %s', async (format, text) => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const upload = await scope.upload([text], { format })
+  expect(upload).toMatchObject({ state: 'invalid', counts: { rows: 2, errors: 2 } })
+  const { items } = await pawl.records.errors(upload.id)
+  expect(items.map(({ code, column }) => [code, column])).toEqual([
+    ['number', 'tonnes'],
+    [format === 'csv' ? 'quote' : 'json', null],
+  ])
+})
+
+test('[R12] the alert about a failed submission outlives it, until one of its set is committed', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl, { keep: { ended: 1 } }), here)
+  const upload = await scope.upload(csv(loadRows(1)), { format: 'csv' })
+  const { jobId } = await pawl.records.submit(upload.id)
+  await pawl.jobs.cancel(jobId!)
+  await expect(scope.erase('load', 'none', { reason: 'frees the slot' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
+  expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', subject: 'loads' }])
+  await db.query("update pawl.job set state = 'ready', due = now() - interval '1 hour', run_at = now() - interval '1 hour'")
+  await startWorker(pawl)
+  await until('it has expired', async () => (await scope.submissions()).length === 0)
+  expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', subject: 'loads' }])
+  await submitted(pawl, scope, csv(loadRows(1)))
+  await until('the alert is resolved', async () => (await pawl.alerts()).length === 0)
+})
+
+test('[R5] a submission that changes nothing is committed by submit itself, with its event and its number', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await scope.append(loadRows(3).map((data) => ({ data })))
+  const upload = await scope.upload(csv(loadRows(3)), { format: 'csv' })
+  const answer = await pawl.records.submit(upload.id, { revision: upload.revision })
+  expect(answer).toEqual({ id: upload.id, revision: upload.revision + 1, number: '2', jobId: null })
+  expect(await pawl.records.get(upload.id)).toMatchObject({ state: 'submitted', number: '2', counts: { unchanged: 3 } })
+  expect(await scope.state()).toMatchObject({ number: '2', revision: '3', live: 3 })
+  expect(await db.query("select payload ->> 'number' as number, type from pawl.event order by seq offset 1")).toEqual([
+    { number: '2', type: 'submission.committed' },
+  ])
+  await startWorker(pawl)
+  await until('its rows are cleared', async () => (await db.query('select from pawl.submission_row')).length === 0)
 })

@@ -45,14 +45,18 @@ export async function read<Row>(core: RecordsCore, query: Statement, values: Val
 /** For a statement over all rows of a submission, of which there may be millions: a quarter of an hour. */
 export const wholeMs = 15 * 60_000
 
-/** A transaction of our own, once. */
+/**
+ * A transaction of our own, once. `isInert`: nobody can see what it writes before a later one commits, which does wait for the disk; a crash of
+ * the server loses the end of its log, so it never loses this and keeps that. Whoever goes on after a crash must notice what is lost.
+ */
 export async function transact<Answer>(
   core: RecordsCore,
   work: (tx: OwnTransaction) => Promise<Answer>,
-  statementMs?: number,
+  { statementMs, isInert = false }: { statementMs?: number | undefined; isInert?: boolean } = {},
 ): Promise<Answer> {
   // Behind a transaction pooler there is no session that has our search path.
-  const settings = core.names === undefined ? ownPathSql : undefined
+  const path = core.names === undefined ? [ownPathSql] : []
+  const settings = [...path, ...(isInert ? ['set local synchronous_commit = off'] : [])].join('; ') || undefined
   const tx = new OwnTransaction(await core.pool.connect(), { names: core.names, statementMs, settings })
   try {
     const answer = await work(tx)
@@ -75,7 +79,7 @@ export async function transactIn<Answer>(
 ): Promise<Answer> {
   if (tx !== undefined) return work(inOwnPath(toTx(tx)))
   try {
-    return await retrying(() => transact(core, work, statementMs))
+    return await retrying(() => transact(core, work, { statementMs }))
   } catch (error) {
     throw unavailable(error)
   }

@@ -1,16 +1,12 @@
-import { installProbe } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, deferred, type TestDatabase } from '../../test/support/database.ts'
+import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
 import { csv, defineLoads, loadRows, startWorker } from '../../test/support/records.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
   db = await createDatabase()
 })
-afterEach(async () => {
-  installProbe(undefined)
-  await db.drop()
-})
+afterEach(() => db.drop())
 
 const here = { organisation: '17', registration: '4' }
 
@@ -50,7 +46,6 @@ test('[R15] ended resolves when the submission fails, and the failure is an even
   }
   const events = () => db.query('select aggregatetype, aggregateid, type, payload from pawl.event')
   expect(await events()).toEqual([failed])
-  // With its job cancelled too; and a set without events has none.
   await pawl.records.resume(upload.id)
   expect(await pawl.records.ended(upload.id)).toMatchObject({ state: 'failed' })
   expect(await events()).toHaveLength(2)
@@ -62,7 +57,7 @@ test("[R15] a cancelled submission's end is an event too; a set without events h
     const scope = pawl.records.in(set, here)
     const upload = await scope.upload(csv(loadRows(2)), { format: 'csv' })
     const { jobId } = await pawl.records.submit(upload.id)
-    await pawl.jobs.cancel(jobId)
+    await pawl.jobs.cancel(jobId!)
     const waiting = pawl.records.ended(upload.id)
     await scope.put({ data: { rowId: 'x' } })
     expect(await waiting).toMatchObject({ state: 'failed' })
@@ -100,30 +95,6 @@ test('[R15] ended gives up at its timeout or signal, and finds no submission tha
   await expect(pawl.for('acme').records.ended(upload.id)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
   const bad = await scope.upload(['nothing\n1\n'], { format: 'csv' })
   expect(await pawl.records.ended(bad.id)).toMatchObject({ state: 'invalid' })
-})
-
-test('[R15] however many wait, one statement polls for them', async () => {
-  const pawl = db.pawl({ callerConnectionsMax: 4 })
-  const set = defineLoads(pawl)
-  const uploads = []
-  for (let n = 0; n < 10; n++)
-    uploads.push(await pawl.records.in(set, { ...here, registration: String(n) }).upload(csv(loadRows(1)), { format: 'csv' }))
-  const applied = deferred()
-  installProbe((name) => (name === 'records.commit.before' ? applied.promise : undefined))
-  for (const { id } of uploads) await pawl.records.submit(id)
-  const waits = uploads.flatMap(({ id }) => Array.from({ length: 20 }, () => pawl.records.ended(id)))
-  const polls = async () => {
-    const [row] = await db.query<{ n: number }>(
-      "select count(*)::int as n from pg_stat_activity where datname = current_database() and query like '%g(tenant, id, ordinal)%' and pid <> pg_backend_pid()",
-    )
-    return row!.n
-  }
-  await startWorker(pawl)
-  const seen: number[] = []
-  for (let n = 0; n < 20; n++) seen.push(await polls())
-  expect(Math.max(...seen)).toBeLessThanOrEqual(4)
-  applied.resolve()
-  for (const each of await Promise.all(waits)) expect(each).toMatchObject({ state: 'submitted' })
 })
 
 test('[R15] append takes 15,000 rows in one call, all or nothing, once', async () => {

@@ -32,7 +32,7 @@ test('[R12] of two who end one submission the later takes nothing from it after 
 
   const cancelled = deferred()
   void atProbe('records.commit.before', async () => {
-    await pawl.jobs.cancel(jobId)
+    await pawl.jobs.cancel(jobId!)
     cancelled.resolve()
   })
   await startWorker(pawl)
@@ -69,7 +69,7 @@ test('[R12] one whose staged rows are gone keeps its slot: what it wrote cannot 
   const cancelled = deferred()
   void atProbe('records.apply.chunk', async () => {
     await db.query('delete from pawl.submission_row')
-    await pawl.jobs.cancel(jobId)
+    await pawl.jobs.cancel(jobId!)
     cancelled.resolve()
   })
   await startWorker(pawl)

@@ -31,13 +31,15 @@ export const at = option<At>(
   isAt,
 )
 
+const delimiter = option<string>(
+  'one character that is no quote, letter, digit, space or line break',
+  { otherwise: 'a comma', doc: "What separates the cells of a CSV, such as ';' or a tab." },
+  (given) => typeof given === 'string' && /^(?:\t|[^\s"\p{L}\p{N}\ud800-\udfff\0])$/u.test(given),
+)
+
 export const uploadTable = {
   format: required(oneOf(formats, { doc: "The format of the file. 'xlsx' needs formats: [xlsx()] of the record set." })),
-  delimiter: option<string>(
-    'one character that is no quote, letter, digit, space or line break',
-    { otherwise: 'a comma', doc: "What separates the cells of a CSV, such as ';' or a tab." },
-    (given) => typeof given === 'string' && /^(?:\t|[^\s"\p{L}\p{N}\ud800-\udfff\0])$/u.test(given),
-  ),
+  delimiter,
   attributes: record({ doc: 'Attributes of the scope, each of which is set once.' }),
   name: text({ from: 0, to: 500, doc: 'The name of the file, for people.' }),
   by: text({ from: 0, to: 200, doc: 'Who sent it.' }),
@@ -66,6 +68,7 @@ export const exportTable = {
   format: required(oneOf(['csv', 'ndjson'], { doc: 'The format of the text.' })),
   type: anyText('Only records of this type.'),
   at,
+  delimiter,
 } satisfies TableOf<ExportOptions>
 
 const scopeWrite = {

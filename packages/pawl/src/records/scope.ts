@@ -23,7 +23,7 @@ import {
 } from './reads.ts'
 import { type DefinedSet, scopeText } from './sets.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
-import { assertReadable } from './sources.ts'
+import { assertDelimiter, assertReadable } from './sources.ts'
 import { type ListSubmissionsOptions, listSubmissions, needSubmission, toSubmission } from './submissions.ts'
 import type {
   AppendAnswer,
@@ -171,6 +171,7 @@ export class RecordScope {
   /** All current records, or those of a moment, as a stream of text that can be uploaded again. */
   export(options: ExportOptions): AsyncGenerator<string> {
     resolve('export', exportTable, options)
+    assertDelimiter('export', options.format, options.delimiter)
     return exportRecords(this.#core, this.#place, options)
   }
 

@@ -1,5 +1,5 @@
 // Submit and resume: state and revision compared and set, the scope's slot taken, the baseline checked, all under the scope's lock; then the
-// apply is a job of the same transaction. The answer comes at once.
+// apply is a job of the same transaction. The answer comes at once. What changes nothing is committed here.
 
 import type { Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
@@ -8,20 +8,23 @@ import { probe } from '../kernel/probe.ts'
 import { assertAttributes } from './attributes.ts'
 import { type RecordsCore, run, setOf, transactIn } from './core.ts'
 import { freeingSlot } from './fail.ts'
+import { commitEvents } from './record-events.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
 import { needSubmission, type SubmissionRow } from './submissions.ts'
 import type { SubmissionState, SubmitOptions } from './types.ts'
-import { type ApplyPayload, applyKind } from './work.ts'
+import { type ApplyPayload, applyKind, tendKind } from './work.ts'
 
 const submissionLockStatement = statement(import.meta.url, 'submission-lock')
 const submitStatement = statement(import.meta.url, 'submit')
+const unchangedStatement = statement(import.meta.url, 'submit-unchanged')
 const supersedeStatement = statement(import.meta.url, 'supersede')
 
 export interface SubmitAnswer {
   readonly id: string
   readonly revision: number
   readonly number: string
-  readonly jobId: string
+  /** null: it changes nothing, and is committed already. */
+  readonly jobId: string | null
 }
 
 export async function submit(
@@ -72,7 +75,31 @@ async function submitIn(
     })
     return error
   }
-  return take(core, tx, tenant, before, from, row.revision)
+  const changes = Number(before.created) + Number(before.updated) + Number(before.deleted)
+  return changes === 0 && from === 'validated'
+    ? commitUnchanged(core, tx, tenant, before, row.revision)
+    : take(core, tx, tenant, before, from, row.revision)
+}
+
+async function commitUnchanged(
+  core: RecordsCore,
+  tx: Tx,
+  tenant: string,
+  { id, record_set }: SubmissionRow,
+  revision: number,
+): Promise<SubmitAnswer> {
+  const set = setOf(core, record_set)
+  const [row] = await run<{ scope: string; number: string; revision: number; unchanged: string }>(tx, unchangedStatement, {
+    tenant,
+    id,
+    revision,
+  })
+  if (row === undefined) throw notTaken(id)
+  const { scope, number } = row
+  const counts = { created: 0, updated: 0, unchanged: Number(row.unchanged), deleted: 0 }
+  await commitEvents(tx, tenant, set.events, { set: record_set, scope, submission: id, number, counts, changed: [] })
+  await core.jobs(tenant).enqueue(tendKind, { submission: id }, { tx })
+  return { id, revision: row.revision, number, jobId: null }
 }
 
 async function take(
@@ -100,10 +127,14 @@ async function take(
     revision,
     job_id: jobId,
   })
-  // Its row and its scope are locked and were looked at: nothing can have changed.
-  if (taken === undefined) throw new PawlError('PAWL_ROLLED_BACK', `Submission ${id} could not be submitted. Try again.`)
+  if (taken === undefined) throw notTaken(id)
   if (probe.on) await probe.hit('records.submit.written', { id })
   return { id, revision: taken.revision, number: taken.number, jobId }
+}
+
+/** Its row and its scope are locked and were looked at: nothing can have changed. */
+function notTaken(id: string): PawlError {
+  return new PawlError('PAWL_ROLLED_BACK', `Submission ${id} could not be submitted. Try again.`)
 }
 
 export function revisionConflict(id: string, expected: number, actual: number): PawlError {

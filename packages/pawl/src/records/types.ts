@@ -21,6 +21,8 @@ export interface Column {
   readonly charsMax?: number
   /** false: spaces around a text are part of it. */
   readonly trim?: boolean
+  /** Of dates: how a file writes them besides 2026-01-31, such as 'dd/mm/yyyy' or 'mm.dd.yyyy'. */
+  readonly format?: string
 }
 
 /** A record's data: texts, booleans, and numbers as the text of their decimal value. */

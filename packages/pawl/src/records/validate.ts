@@ -37,7 +37,7 @@ export async function validateStaged(
   staged: Staged,
   upload: { readonly lines: number; readonly lastLine: number; readonly errors: number },
 ): Promise<void> {
-  await retrying(() => transact(core, (tx) => validate(core, tx, place, staged, upload), wholeMs))
+  await retrying(() => transact(core, (tx) => validate(core, tx, place, staged, upload), { statementMs: wholeMs }))
   if (probe.on) await probe.hit('records.validate.after', staged)
 }
 
