@@ -369,7 +369,7 @@ test('an export can be uploaded again and changes nothing', async () => {
   const set = pawl.records.define('both', { scope: ['x'], missing: 'reject', types: { in: type, out: type } })
   const scope = pawl.records.in(set, { x: '1' })
   const rows = Array.from({ length: 2500 }, (_, n) => ({
-    type: n % 2 === 0 ? 'in' : 'out',
+    type: n % 2 === 0 ? ('in' as const) : ('out' as const),
     data: { id: `k${n}`, note: `"q", ${n}\nü`, tonnes: n / 8, ok: n % 3 === 0 },
   }))
   await scope.append(rows)

@@ -10,6 +10,7 @@ import { failDead } from './fail.ts'
 import { keptDescriptions } from './json-schema.ts'
 import { endedTable, rowKinds, submitTable } from './options.ts'
 import { previewRows, rowErrors } from './preview.ts'
+import type { RecordTypes, RowsOf, RowTypes, UnknownColumns } from './row-types.ts'
 import { RecordScope } from './scope.ts'
 import { defineSet } from './sets.ts'
 import { type ListSubmissionsOptions, listSubmissions, needSubmission, type SubmissionRow, toSubmission } from './submissions.ts'
@@ -48,7 +49,10 @@ export class Records {
   }
 
   /** Declares a record set. With the first one this process's workers also do the work of records. */
-  define(name: string, options: RecordSetOptions): RecordSet {
+  define<const Types extends RecordTypes, const Unknown extends UnknownColumns = 'reject'>(
+    name: string,
+    options: RecordSetOptions<Types, Unknown>,
+  ): RecordSet<RowsOf<Types, Unknown>> {
     if (this.#core.sets.has(name))
       throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The record set '${name}' is defined already. Define each set once.`)
     const set = defineSet(name, options)
@@ -58,8 +62,8 @@ export class Records {
   }
 
   /** One scope of a set, such as `in(wasteRecords, { organisation: '17', registration: '4' })`. */
-  in(set: RecordSet | string, scope: ScopeKey): RecordScope {
-    return new RecordScope(this.#core, this.#given, setOf(this.#core, set), scope)
+  in<Rows extends RowTypes = RowTypes>(set: RecordSet<Rows> | string, scope: ScopeKey): RecordScope<Rows> {
+    return new RecordScope<Rows>(this.#core, this.#given, setOf(this.#core, set), scope)
   }
 
   /** How sets are declared, as data with JSON Schemas: each in its latest version, of whatever process used it. */

@@ -21,6 +21,7 @@ import {
   recordHistory,
   type VersionDiff,
 } from './reads.ts'
+import type { AppendRowOf, PutRowOf, RowTypes, TypeName, VersionOf } from './row-types.ts'
 import { type DefinedSet, scopeText } from './sets.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
 import { assertDelimiter, assertReadable } from './sources.ts'
@@ -65,7 +66,7 @@ export interface AuditReport {
   readonly orphans: number
 }
 
-export class RecordScope {
+export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows>> {
   readonly #core: RecordsCore
   readonly #given: string | undefined
   readonly #set: DefinedSet
@@ -117,12 +118,12 @@ export class RecordScope {
   }
 
   /** Writes one record now. Refused while a submission is being applied to the scope. */
-  async put(row: PutRow, options: PutOptions = {}): Promise<AppendAnswer> {
+  async put(row: Given, options: PutOptions = {}): Promise<AppendAnswer> {
     resolve('put', putTable, options)
     if (options.tx === undefined) await keepDescription(this.#core, this.#tenant, this.#set)
     return append(this.#core, this.#tenant, this.#set, {
       origin: 'put',
-      rows: [row],
+      rows: [row as AppendRow],
       scopeId: (tx) => this.#ensure(tx),
       attributes: attributesText(this.#set, options.attributes),
       tx: options.tx,
@@ -134,12 +135,12 @@ export class RecordScope {
   }
 
   /** Writes a delta that the caller computed, all of it or nothing. Rows that change nothing write nothing. */
-  async append(rows: readonly AppendRow[], options: AppendOptions = {}): Promise<AppendAnswer> {
+  async append(rows: readonly AppendRowOf<Given>[], options: AppendOptions = {}): Promise<AppendAnswer> {
     resolve('append', appendTable, options)
     if (options.tx === undefined) await keepDescription(this.#core, this.#tenant, this.#set)
     return append(this.#core, this.#tenant, this.#set, {
       origin: 'append',
-      rows,
+      rows: rows as readonly AppendRow[],
       scopeId: (tx) => this.#ensure(tx),
       attributes: attributesText(this.#set, options.attributes),
       tx: options.tx,
@@ -150,17 +151,20 @@ export class RecordScope {
     })
   }
 
-  async get(type: string, key: string, at?: At): Promise<RecordVersion | undefined> {
-    return getRecord(this.#core, this.#place, type, key, at)
+  async get<Type extends string>(type: Type & TypeName<Rows>, key: string, at?: At): Promise<VersionOf<Rows, Type> | undefined> {
+    return (await getRecord(this.#core, this.#place, type, key, at)) as VersionOf<Rows, Type> | undefined
   }
 
   /** A page of records in the order of their keys. */
-  async list(options: ListRecordsOptions = {}): Promise<Page<RecordVersion> & { readonly number: string | undefined }> {
-    return listRecords(this.#core, this.#place, options)
+  async list<Type extends string>(
+    options: ListRecordsOptions & { readonly type?: Type & TypeName<Rows> } = {},
+  ): Promise<Page<VersionOf<Rows, Type>> & { readonly number: string | undefined }> {
+    const page = await listRecords(this.#core, this.#place, options)
+    return page as unknown as { number: string | undefined } & Page<VersionOf<Rows, Type>>
   }
 
   /** Versions of one record, newest first. */
-  async history(type: string, key: string, options: { limit?: number; before?: string } = {}): Promise<HistoryEntry[]> {
+  async history(type: TypeName<Rows>, key: string, options: { limit?: number; before?: string } = {}): Promise<HistoryEntry[]> {
     return recordHistory(this.#core, this.#place, type, key, options)
   }
 

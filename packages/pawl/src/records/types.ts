@@ -2,6 +2,7 @@
 
 import type { AnyTx } from '../db/adapters.ts'
 import type { StandardSchema } from '../jobs/types.ts'
+import type { RecordTypes, RowTypes, UnknownColumns } from './row-types.ts'
 import type { SourceRow } from './rows.ts'
 
 export type ColumnType = 'text' | 'number' | 'integer' | 'boolean' | 'date' | 'timestamp' | 'json'
@@ -38,18 +39,18 @@ export interface RecordTypeOptions {
 
 export type MissingPolicy = 'reject' | 'keep' | 'tombstone'
 
-export interface RecordSetOptions {
+export interface RecordSetOptions<Types extends RecordTypes = RecordTypes, Unknown extends UnknownColumns = UnknownColumns> {
   /** The names of what makes a scope, such as ['organisation', 'registration']. */
   readonly scope: readonly string[]
   /** Names of attributes of a scope, each of which is set once and cannot change, such as ['accreditation']. */
   readonly attributes?: readonly string[]
-  readonly types: Readonly<Record<string, RecordTypeOptions>>
+  readonly types: Types
   /** Which column names the type of a row, when there are several. Default 'type'. In a workbook each sheet may be named after its type instead. */
   readonly typeColumn?: string
   /** What becomes of records that a submission leaves out. Default 'keep'. */
   readonly missing?: MissingPolicy
   /** What becomes of columns that are not declared. Default 'reject'. */
-  readonly unknownColumns?: 'reject' | 'ignore' | 'keep'
+  readonly unknownColumns?: Unknown
   readonly schemaVersion?: number
   /** A word about each row that is stored with its version, such as 'included'. A row whose word changed has changed. */
   readonly classify?: (row: { readonly type: string; readonly key: string; readonly data: RecordData }) => string | null
@@ -98,8 +99,10 @@ export interface UploadedFile {
   ignore(sheet: string): void
 }
 
-export interface RecordSet {
+export interface RecordSet<Rows extends RowTypes = RowTypes> {
   readonly name: string
+  /** For the compiler alone: the types of its rows. */
+  readonly rows?: Rows
 }
 
 /** A record set as data, for whoever does not run the code that defines it. */
@@ -240,7 +243,7 @@ export interface Page<Item> {
 /** As-of: a pinned number, a submission's id, or a time. */
 export type At = { readonly number: string } | { readonly submission: string } | { readonly time: Date }
 
-export interface RecordVersion {
+export interface RecordVersion<Data = RecordData> {
   readonly type: string
   readonly key: string
   readonly number: string
@@ -250,7 +253,7 @@ export interface RecordVersion {
   readonly classification: string | null
   readonly changed: readonly string[] | null
   /** null: deleted, or erased. */
-  readonly data: RecordData | null
+  readonly data: Data | null
   readonly isErased: boolean
 }
 

@@ -18,6 +18,5 @@ where u.tenant = :tenant::text
       limit 100
     )
   )
-  and u.state = 'invalid'
   and u.expires_at > pawl.now()
 returning u.id::text as id
