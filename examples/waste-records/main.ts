@@ -11,7 +11,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { startEmbedded } from '@pawl/server/embedded'
-import { createPawl, isPawlError, type Submission, silentLogger } from 'pawl'
+import { createPawl, isPawlError, silentLogger } from 'pawl'
 import { defineWasteRecords, summaryLog } from './summary-logs.ts'
 import { summaryWorkbook } from './workbook.ts'
 

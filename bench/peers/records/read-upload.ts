@@ -33,7 +33,15 @@ export class ReadUpload {
     const pool = createPool(pawl.config.database, 'bench', 10)
     await pool.query(ensureScope)
     return new ReadUpload(
-      { pool, sets: new Map([[set.name, set]]), kept: new Set(), ends: new Ends(), jobs: () => pawl.jobs, logger: pawl.config.logger, names: new StatementNames() },
+      {
+        pool,
+        sets: new Map([[set.name, set]]),
+        kept: new Set(),
+        ends: new Ends(),
+        jobs: () => pawl.jobs,
+        logger: pawl.config.logger,
+        names: new StatementNames(),
+      },
       set,
       await read(set, file),
     )
@@ -43,7 +51,12 @@ export class ReadUpload {
   async run(): Promise<string> {
     const { rows } = await this.#core.pool.query<{ id: string }>('select id::text from pawl.record_scope')
     const place: Place = { tenant: '', set: this.#set, scopeId: rows[0]!.id }
-    const begun = await begin(this.#core, place, { origin: 'upload', format: 'csv', types: [...this.#set.types.keys()], attributes: null })
+    const begun = await begin(this.#core, place, {
+      origin: 'upload',
+      format: 'csv',
+      types: [...this.#set.types.keys()],
+      attributes: null,
+    })
     const batches = this.#batches
     await fill(this.#core, place, begun, {
       async *batches() {

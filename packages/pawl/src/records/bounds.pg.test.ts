@@ -52,7 +52,9 @@ test('[R14] attributes are bound by a commit: not by an invalid upload, a valida
   await pawl.records.submit(two.id)
   const client = await db.pool.connect()
   await client.query('begin')
-  await expect(scope.put({ data: { rowId: 'x' } }, { tx: client, ...as('A4') })).rejects.toMatchObject({ code: 'PAWL_SCOPE_BUSY' })
+  await expect(scope.put({ data: { rowId: 'x' } }, { tx: client, ...as('A4') })).rejects.toMatchObject({
+    code: 'PAWL_SCOPE_BUSY',
+  })
   await client.query('commit')
   client.release()
   expect(await scope.state()).toMatchObject({ attributes: {} })
@@ -69,10 +71,12 @@ test.each(['reject', 'tombstone'] as const)('[R14] a type can be removed from a 
   const column = { key: 'id', columns: { id: 'text' as const, n: 'number' as const } }
   const before = db.pawl()
   before.records.define('s', { scope: ['o'], missing, types: { kept: column, removed: column } })
-  await before.records.in('s', { o: '1' }).append([
-    ...['a', 'b', 'c'].map((id) => ({ type: 'kept', data: { id } })),
-    ...['x', 'y'].map((id) => ({ type: 'removed', data: { id } })),
-  ])
+  await before.records
+    .in('s', { o: '1' })
+    .append([
+      ...['a', 'b', 'c'].map((id) => ({ type: 'kept', data: { id } })),
+      ...['x', 'y'].map((id) => ({ type: 'removed', data: { id } })),
+    ])
   const pawl = db.pawl()
   pawl.records.define('s', { scope: ['o'], missing, types: { kept: column } })
   const scope = pawl.records.in('s', { o: '1' })
@@ -92,21 +96,24 @@ test.each(['reject', 'tombstone'] as const)('[R14] a type can be removed from a 
   expect(await scope.audit()).toMatchObject({ isSound: true, live: 4 })
 })
 
-test.each(['put', 'append', 'erase', 'submit'] as const)('[R14] with every job cancelled the next %s frees the slot', async (verb) => {
-  const pawl = db.pawl()
-  const scope = pawl.records.in(defineLoads(pawl), here)
-  await scope.put({ data: { rowId: 'row-1' } })
-  const upload = await scope.upload(csv(loadRows(2)), { format: 'csv' })
-  const next = await scope.upload(csv(loadRows(3)), { format: 'csv' })
-  await pawl.records.submit(upload.id)
-  for (const { id } of await pawl.jobs.list({})) await pawl.jobs.cancel(id)
-  expect(await db.query('select from pawl.job')).toEqual([])
-  if (verb === 'put') await scope.put({ data: { rowId: 'x' } })
-  if (verb === 'append') await scope.append([{ data: { rowId: 'x' } }])
-  if (verb === 'erase') await scope.erase('load', 'row-1', { reason: 'asked' })
-  if (verb === 'submit') await pawl.records.submit(next.id)
-  expect(await pawl.records.get(upload.id)).toMatchObject({ state: 'failed', error: expect.stringMatching(/cancelled/) })
-})
+test.each(['put', 'append', 'erase', 'submit'] as const)(
+  '[R14] with every job cancelled the next %s frees the slot',
+  async (verb) => {
+    const pawl = db.pawl()
+    const scope = pawl.records.in(defineLoads(pawl), here)
+    await scope.put({ data: { rowId: 'row-1' } })
+    const upload = await scope.upload(csv(loadRows(2)), { format: 'csv' })
+    const next = await scope.upload(csv(loadRows(3)), { format: 'csv' })
+    await pawl.records.submit(upload.id)
+    for (const { id } of await pawl.jobs.list({})) await pawl.jobs.cancel(id)
+    expect(await db.query('select from pawl.job')).toEqual([])
+    if (verb === 'put') await scope.put({ data: { rowId: 'x' } })
+    if (verb === 'append') await scope.append([{ data: { rowId: 'x' } }])
+    if (verb === 'erase') await scope.erase('load', 'row-1', { reason: 'asked' })
+    if (verb === 'submit') await pawl.records.submit(next.id)
+    expect(await pawl.records.get(upload.id)).toMatchObject({ state: 'failed', error: expect.stringMatching(/cancelled/) })
+  },
+)
 
 test('[R10] of the invalid uploads of a scope the newest ten stay, for a day; older ones are removed', async () => {
   const pawl = db.pawl()
@@ -120,7 +127,12 @@ test('[R10] of the invalid uploads of a scope the newest ten stay, for a day; ol
   }
   await startWorker(pawl)
   await until('two are gone', async () => (await scope.submissions()).length === 10)
-  expect((await scope.submissions()).map(({ id }) => id)).toEqual(uploads.slice(2).map(({ id }) => id).reverse())
+  expect((await scope.submissions()).map(({ id }) => id)).toEqual(
+    uploads
+      .slice(2)
+      .map(({ id }) => id)
+      .reverse(),
+  )
 })
 
 test.each([

@@ -121,7 +121,7 @@ test('a record set with a limit, a time or a name that is none is refused', () =
   })
 })
 
-test("[R9] a date column reads its own format and 2026-01-31; each is one value, and another order is a fault", () => {
+test('[R9] a date column reads its own format and 2026-01-31; each is one value, and another order is a fault', () => {
   const day = (format: string, value: unknown) => {
     const found = compileColumn({ type: 'date', format })(value)
     return isFault(found) ? found.reason : found

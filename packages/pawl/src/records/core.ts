@@ -34,7 +34,11 @@ export async function run<Row>(tx: Tx, query: Statement, values: Values): Promis
 
 /** Reads outside any transaction. Prepared where that is possible: planning a page of records takes as long as reading it. */
 export async function read<Row>(core: RecordsCore, query: Statement, values: Values): Promise<Row[]> {
-  const config = { text: query.text, values: bind(query, values) as unknown[], ...(core.names !== undefined && { name: query.name }) }
+  const config = {
+    text: query.text,
+    values: bind(query, values) as unknown[],
+    ...(core.names !== undefined && { name: query.name }),
+  }
   try {
     return await retrying(async () => (await core.pool.query(config)).rows as Row[])
   } catch (error) {

@@ -89,7 +89,8 @@ test('[R14] a batch that is being staged during an erasure is waited for and era
     await until(
       'the erasure waits',
       async () =>
-        (await db.query("select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")).length > 0,
+        (await db.query("select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")).length >
+        0,
     )
     await stager.query('commit')
     expect(await erasing).toEqual({ versions: 1 })

@@ -193,7 +193,9 @@ test('[R4] a chunk that a crash of the server lost is noticed and written again'
   installProbe(async (name) => {
     if (name !== 'records.apply.chunk' || ++chunks !== 2) return
     // What is left of the second chunk if its commit did not reach the disk.
-    await db.query('delete from pawl.record_version v using pawl.submission_row r where v.record_id = r.record_id and r.line > 11')
+    await db.query(
+      'delete from pawl.record_version v using pawl.submission_row r where v.record_id = r.record_id and r.line > 11',
+    )
     await db.query('delete from pawl.record v using pawl.submission_row r where v.id = r.record_id and r.line > 11')
     await db.query('update pawl.submission set applied_line = 11, applied_created = 10')
   })
@@ -213,5 +215,8 @@ test('[R4] a batch that a crash of the server lost is noticed when the upload en
     await db.query('update pawl.submission set lines = 0, last_line = 0')
   })
   const uploading = scope.upload(csv(loadRows(2500)), { format: 'csv' })
-  await expect(uploading).rejects.toMatchObject({ code: 'PAWL_UPLOAD_FAILED', message: expect.stringMatching(/2500 rows were staged/) })
+  await expect(uploading).rejects.toMatchObject({
+    code: 'PAWL_UPLOAD_FAILED',
+    message: expect.stringMatching(/2500 rows were staged/),
+  })
 })

@@ -99,7 +99,10 @@ export async function freeingSlot<Answer>(
   } catch (error) {
     if (tx !== undefined || !isPawlError(error, 'PAWL_SCOPE_BUSY') || !isOrphaned(error.details)) throw error
     await failDead(core, tenant, String(error.details.holder)).catch((cause: unknown) => {
-      throw new PawlError('PAWL_SCOPE_BUSY', `${error.message} It cannot be ended: ${String(cause)}`, { cause, details: error.details })
+      throw new PawlError('PAWL_SCOPE_BUSY', `${error.message} It cannot be ended: ${String(cause)}`, {
+        cause,
+        details: error.details,
+      })
     })
     return attempt()
   }

@@ -28,7 +28,11 @@ test('a set is kept as data with JSON Schemas, by version, and read by a process
       },
       schema: z.object({ tonnes: z.string() }),
     },
-    note: { key: 'id', columns: { id: 'text' as const }, schema: z.object({ id: z.string(), chars: z.string().default('0').transform(Number) }) },
+    note: {
+      key: 'id',
+      columns: { id: 'text' as const },
+      schema: z.object({ id: z.string(), chars: z.string().default('0').transform(Number) }),
+    },
   })
   const define = (schemaVersion: number, charsMax: number) => {
     const pawl = db.pawl()

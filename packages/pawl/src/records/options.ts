@@ -75,7 +75,10 @@ const scopeWrite = {
   tx: transaction({ doc: 'Your own transaction.' }),
   by: text({ from: 0, to: 200, doc: 'Who writes it.' }),
   attributes: record({ doc: 'Attributes of the scope, each of which is set once.' }),
-  once: text({ to: 400, doc: 'A key under which it happens once in its scope. The same again within 30 days answers as the first did.' }),
+  once: text({
+    to: 400,
+    doc: 'A key under which it happens once in its scope. The same again within 30 days answers as the first did.',
+  }),
 }
 
 export const putTable = {

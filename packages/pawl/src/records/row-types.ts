@@ -30,7 +30,11 @@ type TypeOf<C> = C extends ColumnType ? C : C extends { readonly type: infer T e
 type KeyOf<T extends RecordTypeOptions> = T['key'] extends readonly (infer Name)[] ? Name : T['key']
 
 type RequiredOf<T extends RecordTypeOptions> = {
-  [Name in keyof T['columns']]: Name extends KeyOf<T> ? Name : T['columns'][Name] extends { readonly required: true } ? Name : never
+  [Name in keyof T['columns']]: Name extends KeyOf<T>
+    ? Name
+    : T['columns'][Name] extends { readonly required: true }
+      ? Name
+      : never
 }[keyof T['columns']]
 
 type Row<T extends RecordTypeOptions, Values, Absent> = {
@@ -52,7 +56,9 @@ export type RowsOf<Types extends RecordTypes, Unknown extends UnknownColumns> = 
     : {
         readonly given: Row<Types[Type], Given, null | undefined> &
           (Unknown extends 'reject' ? unknown : Readonly<Record<string, unknown>>)
-        readonly data: Types[Type] extends { readonly schema: object } ? RecordData : Row<Types[Type], Stored, undefined> & RecordData
+        readonly data: Types[Type] extends { readonly schema: object }
+          ? RecordData
+          : Row<Types[Type], Stored, undefined> & RecordData
       }
 }
 

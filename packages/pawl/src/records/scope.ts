@@ -34,8 +34,6 @@ import type {
   Body,
   Page,
   PutOptions,
-  PutRow,
-  RecordVersion,
   ScopeKey,
   Submission,
   UploadOptions,

@@ -14,7 +14,7 @@ const orphansMax = 100
 /** Until the pool is closed. It keeps no process alive. */
 export function sweepRegularly(core: RecordsCore): void {
   // Processes that were started together do not sweep together.
-  const timer = setTimeout(sweepAndGoOn, everyMs * (0.75 + Math.random() / 2), core)
+  const timer = setTimeout(() => void sweepAndGoOn(core), everyMs * (0.75 + Math.random() / 2))
   timer.unref()
 }
 

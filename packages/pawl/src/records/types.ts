@@ -257,11 +257,6 @@ export interface RecordVersion<Data = RecordData> {
   readonly isErased: boolean
 }
 
-export interface PutRow {
-  readonly type?: string
-  readonly data: object
-}
-
 export interface AppendRow {
   readonly type?: string
   /** Needed to delete; otherwise it is read from the data. */
