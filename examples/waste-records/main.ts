@@ -11,7 +11,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { startEmbedded } from '@pawl/server/embedded'
-import { createPawl, isPawlError, type Submission, silentLogger } from 'pawl'
+import { createPawl, isPawlError, silentLogger } from 'pawl'
 import { defineWasteRecords, summaryLog } from './summary-logs.ts'
 import { summaryWorkbook } from './workbook.ts'
 
@@ -38,11 +38,6 @@ function startWorker(name: string): ChildProcess {
 
 async function until(look: () => Promise<boolean>): Promise<void> {
   while (!(await look())) await sleep(5)
-}
-
-async function ended(id: string): Promise<Submission> {
-  await until(async () => (await pawl.records.get(id)).state !== 'submitting')
-  return pawl.records.get(id)
 }
 
 /** What readers see: how many records, and the total of what is not excluded. */
@@ -89,7 +84,7 @@ try {
 
   say('Another worker goes on from there.')
   startWorker('survivor')
-  const done = await ended(winner.id)
+  const done = await pawl.records.ended(winner.id)
   say(`  ${done.state}: ${done.counts.created} created; readers see ${await totals()}`)
 
   say('The log of the other was compared with an empty registration.')
@@ -115,7 +110,7 @@ try {
     `  ${first!.type} ${first!.key}: ${first!.changes.map(({ field, before, after }) => `${field} ${String(before)} -> ${String(after)}`).join(', ')}`,
   )
   await pawl.records.submit(corrected.id)
-  await ended(corrected.id)
+  await pawl.records.ended(corrected.id)
   say(`  readers see ${await totals()}`)
 
   say('The same log comes as a workbook, whole and cut short.')

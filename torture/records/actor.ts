@@ -121,7 +121,7 @@ export class Actor {
     op: 'submit' | 'resume',
     id: string,
     named: number,
-    work: () => Promise<{ revision: number; number: string; jobId: string }>,
+    work: () => Promise<{ revision: number; number: string; jobId: string | null }>,
   ): Promise<boolean> {
     this.history.write(op, { ph: 'invoke', id, named })
     try {

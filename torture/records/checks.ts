@@ -177,14 +177,14 @@ function writtenByHolder(facts: Facts, find: Find): number {
   return chunks.length
 }
 
-/** One event for each commit and none for anything else, in the order of the commits; one per changed record where that is asked for. */
+/** One event for each commit and each failure and none for anything else, in the order of the commits; one per changed record where that is asked for. */
 function oneEventEach(facts: Facts, find: Find, lines: readonly Line[]): number {
   const commits = groupBy(
     facts.events.filter(({ type }) => type === 'submission.committed'),
     ({ submission }) => submission,
   )
   const changes = groupBy(
-    facts.events.filter(({ type }) => type !== 'submission.committed'),
+    facts.events.filter(({ type }) => type.startsWith('record.')),
     ({ submission }) => submission,
   )
   const known = new Set<string>()
@@ -215,7 +215,23 @@ function oneEventEach(facts: Facts, find: Find, lines: readonly Line[]): number 
   }
   for (const id of new Set([...commits.keys(), ...changes.keys()]))
     if (!known.has(id)) find(`there is an event of submission ${id}, which is not committed`)
+  failuresAreEvents(facts, find)
   return facts.events.length
+}
+
+function failuresAreEvents(facts: Facts, find: Find): void {
+  const told = groupBy(
+    facts.events.filter(({ type }) => type === 'submission.failed'),
+    ({ submission }) => submission,
+  )
+  const failed = groupBy(
+    facts.changes.filter(({ to }) => to === 'failed'),
+    ({ submission }) => submission,
+  )
+  for (const id of new Set([...told.keys(), ...failed.keys()])) {
+    const [events, changes] = [told.get(id)?.length ?? 0, failed.get(id)?.length ?? 0]
+    if (events !== changes) find(`submission ${id} failed ${changes} times and has ${events} events of that`)
+  }
 }
 
 function allAtRest(facts: Facts, find: Find): number {

@@ -51,7 +51,7 @@ export function recoverThroughGate(): void {
   Records.prototype.define = function (this: Records, ...args: Parameters<typeof defineSet>) {
     defined.push(this)
     return defineSet.apply(this, args)
-  }
+  } as typeof defineSet
   const define = Jobs.prototype.define as (this: Jobs, kind: string, options: Applying) => unknown
   Jobs.prototype.define = function (this: Jobs, kind: string, options: Applying) {
     if (kind !== 'pawl.records.apply') return define.call(this, kind, options)

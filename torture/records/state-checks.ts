@@ -6,7 +6,8 @@ const legal: Readonly<Record<string, readonly string[]>> = {
   uploading: ['uploading', 'validating', 'invalid', 'upload-failed'],
   'upload-failed': ['uploading'],
   validating: ['uploading', 'validated', 'invalid', 'upload-failed'],
-  validated: ['submitting', 'superseded'],
+  // Submitted at once: it changes nothing.
+  validated: ['submitting', 'submitted', 'superseded'],
   submitting: ['submitted', 'failed'],
   failed: ['submitting', 'superseded'],
 }
@@ -22,7 +23,7 @@ export function statesAndRevisions(facts: Facts, find: Find): number {
       find(`${text} took its revision from ${oldRevision} to ${newRevision}`)
   }
   const taken = groupBy(
-    facts.changes.filter(({ to }) => to === 'submitting'),
+    facts.changes.filter(({ from, to }) => to === 'submitting' || (from === 'validated' && to === 'submitted')),
     ({ submission }) => submission,
   )
   let looked = facts.changes.length
@@ -61,12 +62,13 @@ export function oneSubmitting(facts: Facts, find: Find): number {
   let looked = 0
   for (const { scope, submission, from, to, actor } of facts.changes) {
     if (from === 'submitting' && holders.get(scope) === submission) holders.delete(scope)
-    if (to !== 'submitting') continue
+    const isAtOnce = from === 'validated' && to === 'submitted'
+    if (to !== 'submitting' && !isAtOnce) continue
     looked++
     const holder = holders.get(scope)
     if (holder !== undefined)
       find(`submission ${submission} took the slot of scope ${scope} by ${actor} while submission ${holder} had it`)
-    holders.set(scope, submission)
+    if (!isAtOnce) holders.set(scope, submission)
   }
   return looked
 }

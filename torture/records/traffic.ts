@@ -118,7 +118,7 @@ export class RecordsTraffic implements Traffic {
     this.#rig.history.write('cancel', { ph: typeof was === 'string' ? 'fail' : 'ok', job, was })
   }
 
-  /** A slot whose job is gone is freed by who wants it next; nobody else looks before half a minute. */
+  /** A slot whose job is gone is freed by who wants it next; a sweep looks every ten seconds. */
   async freeSlot(at: Place): Promise<void> {
     const [orphan] = await this.#rig.query<{ id: string }>(
       `select u.id::text as id from pawl.submission u

@@ -4,9 +4,11 @@
 import { createReadStream } from 'node:fs'
 import type { Pawl } from 'pawl'
 import { createPool } from '../../../packages/pawl/src/db/driver.ts'
+import { StatementNames } from '../../../packages/pawl/src/db/statement.ts'
 import { UploadBytes } from '../../../packages/pawl/src/records/bytes.ts'
 import type { RecordsCore } from '../../../packages/pawl/src/records/core.ts'
 import { readCsv } from '../../../packages/pawl/src/records/csv.ts'
+import { Ends } from '../../../packages/pawl/src/records/ends.ts'
 import { type ReadRow, RowReader } from '../../../packages/pawl/src/records/rows.ts'
 import { type DefinedSet, defineSet } from '../../../packages/pawl/src/records/sets.ts'
 import { batchRows } from '../../../packages/pawl/src/records/staging.ts'
@@ -31,7 +33,15 @@ export class ReadUpload {
     const pool = createPool(pawl.config.database, 'bench', 10)
     await pool.query(ensureScope)
     return new ReadUpload(
-      { pool, sets: new Map([[set.name, set]]), kept: new Set(), jobs: () => pawl.jobs, isNamed: true },
+      {
+        pool,
+        sets: new Map([[set.name, set]]),
+        kept: new Set(),
+        ends: new Ends(),
+        jobs: () => pawl.jobs,
+        logger: pawl.config.logger,
+        names: new StatementNames(),
+      },
       set,
       await read(set, file),
     )
@@ -41,7 +51,12 @@ export class ReadUpload {
   async run(): Promise<string> {
     const { rows } = await this.#core.pool.query<{ id: string }>('select id::text from pawl.record_scope')
     const place: Place = { tenant: '', set: this.#set, scopeId: rows[0]!.id }
-    const begun = await begin(this.#core, place, 'upload', { format: 'csv' }, null)
+    const begun = await begin(this.#core, place, {
+      origin: 'upload',
+      format: 'csv',
+      types: [...this.#set.types.keys()],
+      attributes: null,
+    })
     const batches = this.#batches
     await fill(this.#core, place, begun, {
       async *batches() {

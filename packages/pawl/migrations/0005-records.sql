@@ -51,6 +51,9 @@ create table pawl.submission (
   baseline bigint not null,
   baseline_number bigint not null,
   baseline_live bigint not null,
+  received_at_revision bigint,
+  types text[],
+  attributes jsonb,
   number bigint,
   schema_version integer not null,
   missing_policy text collate "C" not null,
@@ -114,6 +117,10 @@ comment on table pawl.submission is
   'One upload, put or append, from its first row to its end. At most one is submitting per scope; what it writes is invisible until '
   'record_scope.committed reaches its number.';
 comment on column pawl.submission.fence is 'Of the upload that may stage rows; an upload that was restarted elsewhere finds another.';
+comment on column pawl.submission.received_at_revision is
+  'The scope''s revision when its rows were received: the baseline of the upload, also in what is rebased from it. What was erased after it is not in it.';
+comment on column pawl.submission.types is 'The types that the set had, of which records may be missing.';
+comment on column pawl.submission.attributes is 'Of the scope. Checked when it is submitted and set when it is committed.';
 comment on column pawl.submission.lines is 'Rows staged, valid or not, without the tombstones that Pawl adds itself.';
 comment on column pawl.submission.applied_line is 'Everything up to this line is written as versions. Committed with the chunk that wrote it.';
 
@@ -133,7 +140,9 @@ create table pawl.submission_row (
   primary key (tenant, submission, line),
   -- C created, U updated, = unchanged, D tombstone; I and J are invalid rows that would create or update, X is one without a key.
   constraint kind_known check (kind in ('C', 'U', '=', 'D', 'I', 'J', 'X'))
-);
+)
+-- Every row of it is deleted soon: what a submission leaves is vacuumed before the next ones have made it many times as large.
+with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 20000);
 comment on table pawl.submission_row is
   'Staged rows. Data is kept only for rows that create or update: an unchanged one is as its record was at the baseline. Removed after '
   'the commit, or when the submission expires.';
@@ -188,12 +197,16 @@ create table pawl.record_erasure (
   id bigint generated always as identity,
   scope_id bigint not null,
   record_id bigint,
+  revision bigint not null,
+  type text collate "C" not null,
+  key text collate "C" not null,
   versions integer not null,
   reason text not null,
   erased_by text,
   at timestamptz not null default pawl.now(),
   primary key (tenant, id)
 );
-create index record_erasure_of_scope on pawl.record_erasure (tenant, scope_id, id);
+create index record_erasure_of_scope on pawl.record_erasure (tenant, scope_id, revision);
 comment on table pawl.record_erasure is 'Whose data was taken away, when, by whom and why. The versions and their numbers stay.';
 comment on column pawl.record_erasure.record_id is 'null: there was no such record, it was only staged.';
+comment on column pawl.record_erasure.revision is 'The scope''s revision from then on. Rows that were received before it and name the record are not submitted.';

@@ -3,6 +3,7 @@
 import type { Config, PawlOptions } from './config.ts'
 import { createPool, type Pool } from './db/driver.ts'
 import { type MigrateOptions, type MigrateReport, migrate } from './db/migrate.ts'
+import { StatementNames } from './db/statement.ts'
 import type { AppendCore } from './events/append.ts'
 import { EventLog, TenantEvents } from './events/index.ts'
 import type { JobEvents } from './jobs/index.ts'
@@ -16,6 +17,7 @@ import { type AlertsOptions, alertsTable, migrateTable, resolveConfig, tenantNam
 import type { Defined } from './projections/definition.ts'
 import { type ProjectionEvents, Projections } from './projections/index.ts'
 import { projectionEvents } from './projections/projection-events.ts'
+import { Ends } from './records/ends.ts'
 import { Records } from './records/index.ts'
 import type { DefinedSet } from './records/sets.ts'
 
@@ -45,6 +47,8 @@ export class Pawl implements Tenant {
   readonly #onLocal = new Set<() => void>()
   readonly #sets = new Map<string, DefinedSet>()
   readonly #keptSets = new Set<string>()
+  readonly #ends = new Ends()
+  readonly #names: StatementNames | undefined
 
   constructor(options: PawlOptions) {
     this.config = resolveConfig(options)
@@ -52,6 +56,7 @@ export class Pawl implements Tenant {
       this.config.logger.error({ error: String(error) }, 'an event listener failed'),
     )
     this.#pool = createPool(this.config.database, 'caller', this.config.callerConnectionsMax, 'own')
+    this.#names = this.config.database.pooler === 'none' ? new StatementNames() : undefined
     this.jobs = this.#jobs(undefined)
     this.events = new EventLog(this.#appendCore())
     this.projections = this.#projectionsOf('')
@@ -131,7 +136,9 @@ export class Pawl implements Tenant {
       sets: this.#sets,
       kept: this.#keptSets,
       jobs: (name: string) => this.#jobs(name, true),
-      isNamed: this.config.database.pooler === 'none',
+      ends: this.#ends,
+      logger: this.config.logger,
+      names: this.#names,
     }
     return new Records(core, tenant)
   }

@@ -121,6 +121,7 @@ const trials: Readonly<Record<string, Trials>> = {
     resume: () => missing(() => bolt.records.resume(validated.id)),
     rebase: () => missing(() => bolt.records.rebase(validated.id)),
     why: () => missing(() => bolt.records.why(validated.id)),
+    ended: () => missing(() => bolt.records.ended(validated.id)),
   },
   scope: {
     submissions: () => empty(() => theirs().submissions()),

@@ -4,11 +4,15 @@
 import type { AnyTx, Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
+import { once } from '../kernel/once.ts'
 import { withoutUndefined } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
+import { assertAttributes } from './attributes.ts'
 import { isNameable, type RecordsCore, run, transactIn } from './core.ts'
 import { changedFields } from './diff.ts'
+import { freeingSlot } from './fail.ts'
 import { ObjectRow } from './json-rows.ts'
+import { contentHash } from './json-text.ts'
 import { commitEvents } from './record-events.ts'
 import { type ReadRow, RowReader } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
@@ -17,18 +21,25 @@ import { kindOf, lookup, type Met } from './staging.ts'
 import type { AppendAnswer, AppendRow } from './types.ts'
 
 const appendStatement = statement(import.meta.url, 'append')
+const onceReadStatement = statement(import.meta.url, 'once-answer')
 
-const rowsMax = 10_000
+const rowsMax = 50_000
+const onceNamespace = 'pawl.records'
+/** Long enough for a caller who never heard the answer, and bounded. */
+const onceMs = 30 * 86_400_000
 
 export interface Append {
   readonly origin: 'put' | 'append'
   readonly rows: readonly AppendRow[]
   readonly scopeId: (tx: Tx) => Promise<string>
+  /** As JSON. */
+  readonly attributes: string | null
   readonly tx: AnyTx | undefined
   readonly revision: string | undefined
   /** Of a put: the number that the record's current version must have; '0' for none. */
   readonly number: string | undefined
   readonly by: string | undefined
+  readonly once: string | undefined
 }
 
 interface Change {
@@ -44,35 +55,87 @@ export async function append(core: RecordsCore, tenant: string, set: DefinedSet,
       `append takes up to ${rowsMax} rows; there are ${options.rows.length}. Upload them instead.`,
     )
   const rows = await readRows(set, options.rows)
-  return transactIn(core, options.tx, async (tx) => {
+  const inOne = async (tx: Tx) => {
     const scope = await lockScope(tx, tenant, await options.scopeId(tx))
-    await assertSlotFree(tx, tenant, scope)
-    if (options.revision !== undefined && options.revision !== scope.revision) throw moved(scope, options.revision)
-    const met = await lookup(
-      (query, values) => run(tx, query, values),
-      { tenant, scopeId: scope.id, committed: scope.committed },
-      rows,
-    )
-    if (options.number !== undefined) assertNumber(rows[0]!, met[0]!, options.number)
-    const changes = changesOf(rows, options.rows, met)
-    const unchanged = rows.filter((_row, index) => options.rows[index]!.data !== null && met[index]!.is_same).length
-    const counts = { created: count(changes, 'C'), updated: count(changes, 'U'), deleted: count(changes, 'D'), unchanged }
+    const check = () => checkedChanges(tx, tenant, set, scope, rows, options)
+    if (options.once === undefined) return (await check())()
+    return onceIn(tx, { tenant, scope, rows, key: options.once }, check)
+  }
+  return freeingSlot(core, tenant, options.tx, () => transactIn(core, options.tx, inOne))
+}
+
+/** Checks first, and answers with what writes: a caller who goes on after a refusal must find nothing written, not even a once key. */
+async function checkedChanges(
+  tx: Tx,
+  tenant: string,
+  set: DefinedSet,
+  scope: LockedScope,
+  rows: readonly ReadRow[],
+  options: Append,
+): Promise<() => Promise<AppendAnswer>> {
+  await assertSlotFree(tx, tenant, scope)
+  if (options.revision !== undefined && options.revision !== scope.revision) throw moved(scope, options.revision)
+  assertAttributes(options.attributes, scope.attributes)
+  const place = { tenant, scopeId: scope.id, committed: scope.committed }
+  const met = await lookup((query, values) => run(tx, query, values), place, rows)
+  if (options.number !== undefined) assertNumber(rows[0]!, met[0]!, options.number)
+  assertTypes(set, rows, met)
+  const changes = changesOf(rows, options.rows, met)
+  const unchanged = rows.filter((_row, index) => options.rows[index]!.data !== null && met[index]!.is_same).length
+  const counts = { created: count(changes, 'C'), updated: count(changes, 'U'), deleted: count(changes, 'D'), unchanged }
+  return async () => {
     if (changes.length === 0) return { submission: null, number: scope.committed, ...counts }
     const written = await write(tx, tenant, set, scope, changes, options, unchanged)
     const changed = changes.map(({ row, met }) => ({ id: met.record_id, type: row.type, key: row.key }))
     await commitEvents(tx, tenant, set.events, { set: set.name, scope: scope.scope, ...written, counts, changed })
     if (probe.on) await probe.hit('records.append.written', written)
     return { ...written, ...counts }
-  })
+  }
+}
+
+interface OnceWrite {
+  readonly tenant: string
+  readonly scope: LockedScope
+  readonly rows: readonly ReadRow[]
+  readonly key: string
+}
+
+/** Under the scope's lock, which everyone with a key of this scope holds: so the key is there or comes with what is written now. */
+async function onceIn(tx: Tx, given: OnceWrite, check: () => Promise<() => Promise<AppendAnswer>>): Promise<AppendAnswer> {
+  const name = { tenant: given.tenant, namespace: onceNamespace, key: `${given.scope.id} ${given.key}` }
+  const digest = digestOf(given.rows)
+  const [known] = await run<{ result: string }>(tx, onceReadStatement, name)
+  if (known !== undefined) return sameAnswer(JSON.parse(known.result) as OnceResult, digest, given.key)
+  const writes = await check()
+  const { result } = await once<OnceResult>(tx, { ...name, ttl: onceMs }, async () => ({ digest, answer: await writes() }))
+  return sameAnswer(result, digest, given.key)
+}
+
+interface OnceResult {
+  readonly digest: string
+  readonly answer: AppendAnswer
+}
+
+function digestOf(rows: readonly ReadRow[]): string {
+  return contentHash(JSON.stringify(rows.map(({ type, key, hash }) => [type, key, hash])), null)
+}
+
+function sameAnswer({ digest, answer }: OnceResult, given: string, key: string): AppendAnswer {
+  if (digest === given) return answer
+  throw new PawlError(
+    'PAWL_INVALID_PAYLOAD',
+    `The once key '${key.slice(0, 100)}' was used in this scope with other rows. Give what is new a key of its own.`,
+    { details: { once: key } },
+  )
 }
 
 async function readRows(set: DefinedSet, given: readonly AppendRow[]): Promise<ReadRow[]> {
   const reader = new RowReader(set)
   const rows: ReadRow[] = []
   for (const [index, row] of given.entries()) {
-    if (row.type !== undefined && !set.types.has(row.type)) throw noType(set, row.type, index)
     if (row.data === null) rows.push(deletion(set, row, index))
     else {
+      if (row.type !== undefined && !set.types.has(row.type)) throw noType(set, row.type, index)
       const withType = row.type === undefined || set.types.size === 1 ? row.data : { ...row.data, [set.typeColumn]: row.type }
       rows.push(await reader.read(new ObjectRow(index + 1, withoutUndefined(withType) as Record<string, unknown>)))
     }
@@ -94,6 +157,11 @@ async function readRows(set: DefinedSet, given: readonly AppendRow[]): Promise<R
   if (keys.size < rows.length)
     throw new PawlError('PAWL_RECORD_INVALID', `Two rows for ${set.name} name the same record. Give each record once.`)
   return rows
+}
+
+/** A record of a type that the set does not have any more can still be deleted. */
+function assertTypes(set: DefinedSet, rows: readonly ReadRow[], met: readonly Met[]): void {
+  for (const [index, { type }] of rows.entries()) if (!set.types.has(type) && !met[index]!.is_live) throw noType(set, type, index)
 }
 
 function noType(set: DefinedSet, type: string, index: number): PawlError {
@@ -157,6 +225,7 @@ async function write(
     schema_version: set.schemaVersion,
     submitted_by: options.by ?? null,
     unchanged,
+    attributes: options.attributes,
     rows: `[${rows.join(',')}]`,
   })
   return { submission: written!.submission, number: written!.number }

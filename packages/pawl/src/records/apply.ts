@@ -54,7 +54,7 @@ async function applyChunks(
     if (end!.line === null) return
     const upto = end!.line
     if (probe.on) await probe.hit('records.apply.before', { id, after })
-    const applied = await transact(core, async (tx) => {
+    const write = async (tx: Tx) => {
       await job.guard(tx)
       const [row] = await run<{ applied: string }>(tx, applyChunkStatement, {
         tenant,
@@ -68,7 +68,8 @@ async function applyChunks(
       if (row === undefined) throw new Error(`Submission ${id} is not at line ${after} any more.`)
       if (probe.on) await probe.hit('records.apply.written', { id, upto })
       return Number(row.applied)
-    })
+    }
+    const applied = await transact(core, write, { isInert: true })
     after = upto
     if (probe.on) await probe.hit('records.apply.chunk', { id, applied, of })
   }
@@ -113,7 +114,8 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
     if (probe.on) await probe.hit('records.commit.written', { id })
   }
   // An event for each record is written in it too, if they are wanted.
-  await transact(core, inOne, wholeMs)
+  await transact(core, inOne, { statementMs: wholeMs })
+  core.ends.wake()
   if (probe.on) await probe.hit('records.commit.after', { id })
   return answer
 }
@@ -150,6 +152,7 @@ async function failed(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
     failureClass,
     error: text,
     keepMs: payload.keepMs,
+    events: payload.events,
     hold: (tx) => job.guard(tx),
     finish: (tx) => job.complete(tx, { state: 'failed' }),
   })

@@ -23,6 +23,20 @@ export function isMalformed(error: unknown): error is Malformed {
   return error instanceof Error && error.name === 'Malformed'
 }
 
+/** The rows of a chunk, then its fault: what comes before a malformed row is read whatever the chunks are, and its errors are told. */
+export function* untilMalformed<Row>(read: (rows: Row[]) => void): Generator<Row[]> {
+  const rows: Row[] = []
+  let fault: unknown
+  try {
+    read(rows)
+  } catch (error) {
+    if (!isMalformed(error)) throw error
+    fault = error
+  }
+  if (rows.length > 0) yield rows
+  if (fault !== undefined) throw fault
+}
+
 export class UploadBytes {
   readonly #body: Body
   readonly #limit: { readonly name: string; readonly bytesMax: number }

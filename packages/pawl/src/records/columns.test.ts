@@ -120,3 +120,31 @@ test('a record set with a limit, a time or a name that is none is refused', () =
     keepMs: { ended: 172_800_000, uploading: 3_600_000 },
   })
 })
+
+test('[R9] a date column reads its own format and 2026-01-31; each is one value, and another order is a fault', () => {
+  const day = (format: string, value: unknown) => {
+    const found = compileColumn({ type: 'date', format })(value)
+    return isFault(found) ? found.reason : found
+  }
+  for (const [format, text] of [
+    ['dd/mm/yyyy', '31/01/2026'],
+    ['dd/mm/yyyy', ' 31/1/2026 '],
+    ['mm/dd/yyyy', '1/31/2026'],
+    ['DD.MM.YYYY', '31.01.2026'],
+    ['yyyy/mm/dd', '2026/01/31'],
+    ['dd-mm-yyyy', '31-01-2026'],
+    ['dd/mm/yyyy', '2026-01-31'],
+    ['dd/mm/yyyy', new Date('2026-01-31')],
+  ] as const)
+    expect(day(format, text), `${format} ${text}`).toBe('"2026-01-31"')
+  expect(day('dd/mm/yyyy', ' ')).toBeUndefined()
+  expect(day('dd/mm/yyyy', '01/31/2026')).toBe('there is no such day')
+  expect(day('dd/mm/yyyy', '30/02/2026')).toBe('there is no such day')
+  expect(day('dd/mm/yyyy', '2026-02-30')).toBe('there is no such day')
+  for (const text of ['31.01.2026', '31/01/26', '31/01/2026x', 'soon'])
+    expect(day('dd/mm/yyyy', text), text).toBe('it must be a date such as 31/01/2026 or 2026-01-31')
+  for (const format of ['dd/mm', 'dd/mm/mm', 'dd/mm-yyyy', 'ddmmyyyy', '']) {
+    expect(() => resolveColumn('c', { type: 'date', format }), format).toThrow(/c.format must be dd, mm and yyyy/)
+  }
+  expect(() => resolveColumn('c', { type: 'text', format: 'dd/mm/yyyy' })).toThrow(/does not know 'format'/)
+})

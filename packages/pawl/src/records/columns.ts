@@ -1,6 +1,6 @@
 // Columns: what a cell must be, and the one canonical value that it becomes. Every rule is compiled once per upload; a cell costs one call.
 
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import { assertKnown, notOneOf, whole } from '../kernel/options.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
 import { canonicalJson, ExactNumber, numberText, parseJson, Unstorable } from './json-text.ts'
@@ -16,13 +16,13 @@ export interface CellFault {
 export type Coerce = (value: unknown) => string | undefined | CellFault
 
 export const columnTypes: readonly ColumnType[] = ['text', 'number', 'integer', 'boolean', 'date', 'timestamp', 'json']
-const known = new Set(['type', 'required', 'min', 'max', 'scale', 'oneOf', 'pattern', 'charsMax', 'trim'])
+const known = new Set(['type', 'required', 'min', 'max', 'scale', 'oneOf', 'pattern', 'charsMax', 'trim', 'format'])
 const rules: Readonly<Record<ColumnType, readonly string[]>> = {
   text: ['oneOf', 'pattern', 'charsMax', 'trim'],
   number: ['min', 'max', 'scale'],
   integer: ['min', 'max'],
   boolean: [],
-  date: [],
+  date: ['format'],
   timestamp: [],
   json: [],
 }
@@ -43,6 +43,11 @@ export function resolveColumn(where: string, given: ColumnType | Column): Column
     if (bound !== undefined && canonicalDecimal(String(bound)) === undefined)
       throw new PawlError('PAWL_CONFIG', `${where} has a bound that is not a number: ${bound}.`)
   }
+  if (column.format !== undefined && dateParts(column.format) === undefined)
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `${where}.format must be dd, mm and yyyy with one kind of separator, such as 'dd/mm/yyyy', got ${shown(column.format)}.`,
+    )
   return column
 }
 
@@ -86,7 +91,7 @@ const coercions: Readonly<Record<ColumnType, (column: Column) => Coerce>> = {
   number: numberCoercion,
   integer: numberCoercion,
   boolean: () => coerceBoolean,
-  date: () => coerceDate,
+  date: dateCoercion,
   timestamp: () => coerceTimestamp,
   json: () => coerceJson,
 }
@@ -190,6 +195,32 @@ function coerceDate(value: unknown): string | undefined | CellFault {
   if (match === null) return fault('date', 'it must be a date such as 2026-01-31')
   const isReal = isDay(Number(match[1]), Number(match[2]), Number(match[3]))
   return isReal ? `"${match[1]}-${match[2]}-${match[3]}"` : fault('date', 'there is no such day')
+}
+
+/** The parts of a format in their order, and the expression that reads them. A day or month may have one digit. */
+export function dateParts(format: string): { readonly names: readonly string[]; readonly pattern: RegExp } | undefined {
+  const found = /^(dd|mm|yyyy)([/. -])(dd|mm|yyyy)\2(dd|mm|yyyy)$/i.exec(format)
+  if (found === null) return undefined
+  const names = [found[1]!, found[3]!, found[4]!].map((name) => name.toLowerCase())
+  if (new Set(names).size < 3) return undefined
+  const digits = names.map((name) => (name === 'yyyy' ? '(\\d{4})' : '(\\d{1,2})'))
+  return { names, pattern: new RegExp(`^${digits.join(`\\${found[2]}`)}$`) }
+}
+
+function dateCoercion({ format }: Column): Coerce {
+  if (format === undefined) return coerceDate
+  const { names, pattern } = dateParts(format)!
+  const example = format.toLowerCase().replace('dd', '31').replace('mm', '01').replace('yyyy', '2026')
+  const [yearAt, monthAt, dayAt] = ['yyyy', 'mm', 'dd'].map((name) => names.indexOf(name) + 1)
+  return (value) => {
+    const match = typeof value === 'string' ? pattern.exec(value.trim()) : null
+    if (match !== null)
+      return coerceDate(`${match[yearAt!]}-${match[monthAt!]!.padStart(2, '0')}-${match[dayAt!]!.padStart(2, '0')}`)
+    const iso = coerceDate(value)
+    return isFault(iso) && typeof value === 'string' && !isoDate.test(value.trim())
+      ? fault('date', `it must be a date such as ${example} or 2026-01-31`)
+      : iso
+  }
 }
 
 function isDay(year: number, month: number, day: number): boolean {

@@ -1,7 +1,7 @@
 // CSV by RFC 4180, as a stream: quotes, doubled quotes, line breaks inside quotes, CRLF or LF, and a header that names the columns. A row
 // without a quote is split by the engine's own split; only rows with one are walked.
 
-import { Malformed } from './bytes.ts'
+import { Malformed, untilMalformed } from './bytes.ts'
 import { Header, type TabularRow } from './tabular.ts'
 
 export interface CsvOptions {
@@ -27,12 +27,8 @@ export async function* readCells(
   { rowCharsMax, delimiter = ',' }: CsvOptions,
 ): AsyncGenerator<readonly CsvRow[]> {
   const scanner = new CsvScanner(rowCharsMax, delimiter)
-  for await (const text of texts) {
-    const rows = scanner.push(text)
-    if (rows.length > 0) yield rows
-  }
-  const rows = scanner.end()
-  if (rows.length > 0) yield rows
+  for await (const text of texts) yield* untilMalformed<CsvRow>((rows) => scanner.push(text, rows))
+  yield* untilMalformed<CsvRow>((rows) => scanner.end(rows))
 }
 
 function rowsOf(header: Header, rows: readonly CsvRow[], first: number): TabularRow[] {
@@ -63,18 +59,17 @@ class CsvScanner {
     this.#delimiterCode = delimiter.charCodeAt(0)
   }
 
-  push(text: string): readonly CsvRow[] {
+  push(text: string, rows: CsvRow[]): void {
     this.#rest.push(text)
     this.#restChars += text.length
-    return this.#restChars < this.#scanChars ? none : this.#scan(this.#rest.join(''), false)
+    if (this.#restChars >= this.#scanChars) this.#scan(this.#rest.join(''), false, rows)
   }
 
-  end(): readonly CsvRow[] {
-    return this.#restChars === 0 ? none : this.#scan(this.#rest.join(''), true)
+  end(rows: CsvRow[]): void {
+    if (this.#restChars > 0) this.#scan(this.#rest.join(''), true, rows)
   }
 
-  #scan(text: string, isEnd: boolean): CsvRow[] {
-    const rows: CsvRow[] = []
+  #scan(text: string, isEnd: boolean, rows: CsvRow[]): void {
     let at = 0
     // Searched again only after the last one: most files have few, and some have none.
     let quote = text.indexOf('"')
@@ -96,7 +91,6 @@ class CsvScanner {
       at = lineEnd + 1
     }
     this.#keep(text.slice(at))
-    return rows
   }
 
   /** Scanning an open row again only when it has doubled makes a row that trickles in cost linear time. */
@@ -208,8 +202,6 @@ class CsvScanner {
     )
   }
 }
-
-const none: readonly CsvRow[] = []
 
 /** Where a row ends whose last cell ends here: before the CR of its line break, if it has one. */
 function endOfRow(text: string, at: number): number {

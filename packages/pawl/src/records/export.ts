@@ -10,6 +10,8 @@ export interface ExportOptions {
   readonly format: 'csv' | 'ndjson'
   readonly type?: string
   readonly at?: At
+  /** What separates the cells of a CSV: one character, such as ';' or a tab. Default ','. */
+  readonly delimiter?: string
 }
 
 type Page = Awaited<ReturnType<typeof listRecords>>
@@ -23,8 +25,9 @@ export async function* exportRecords(core: RecordsCore, place: ReadPlace, option
   const { columns, at } =
     options.format === 'csv' ? await csvColumns(core, place, options, types) : { columns: [], at: options.at }
   const isTyped = place.set.types.size > 1
-  const row = options.format === 'csv' ? csvRow(place.set, columns, isTyped) : ndjsonRow(place.set, isTyped)
-  if (options.format === 'csv') yield csvLine(isTyped ? [place.set.typeColumn, ...columns] : columns)
+  const line = csvLine(options.delimiter ?? ',')
+  const row = options.format === 'csv' ? csvRow(place.set, columns, isTyped, line) : ndjsonRow(place.set, isTyped)
+  if (options.format === 'csv') yield line(isTyped ? [place.set.typeColumn, ...columns] : columns)
   for await (const page of pages(core, place, options.type, at)) {
     let text = ''
     for (const item of page.items) {
@@ -57,11 +60,12 @@ async function* pages(core: RecordsCore, place: ReadPlace, type: string | undefi
   } while (after !== undefined)
 }
 
-/** Of an erased record only the key is left. It is written where a file without it would be refused, and left out elsewhere. */
+/** Records of types that the set does not have any more could not be uploaded again. Of an erased record only the key is left. It is written where a file without it would be refused, and left out elsewhere. */
 function dataOf(set: DefinedSet, item: RecordVersion): RecordData | undefined {
-  if (item.data !== null) return item.data
   const type = set.types.get(item.type)
-  if (set.missing !== 'reject' || type === undefined) return undefined
+  if (type === undefined) return undefined
+  if (item.data !== null) return item.data
+  if (set.missing !== 'reject') return undefined
   const parts = type.key.length === 1 ? [item.key] : (JSON.parse(item.key) as string[])
   return Object.fromEntries(type.key.map((column, index) => [column, parts[index]]))
 }
@@ -70,11 +74,16 @@ function ndjsonRow(set: DefinedSet, isTyped: boolean): (type: string, data: Reco
   return (type, data) => `${JSON.stringify(isTyped ? { [set.typeColumn]: type, ...data } : data)}\n`
 }
 
-function csvRow(set: DefinedSet, columns: readonly string[], isTyped: boolean): (type: string, data: RecordData) => string {
+function csvRow(
+  set: DefinedSet,
+  columns: readonly string[],
+  isTyped: boolean,
+  line: Line,
+): (type: string, data: RecordData) => string {
   return (type, data) => {
     const declared = set.types.get(type)?.byName
     const cells = columns.map((name) => cellText(data[name], declared?.get(name)?.column.type === 'json'))
-    return csvLine(isTyped ? [type, ...cells] : cells)
+    return line(isTyped ? [type, ...cells] : cells)
   }
 }
 
@@ -89,7 +98,7 @@ async function csvColumns(
   types: readonly DefinedType[],
 ): Promise<{ columns: string[]; at: At | undefined }> {
   const { set } = place
-  const columns = new Set(types.flatMap((type) => type.columns.map(({ name }) => name)))
+  const columns = new Set(types.flatMap((type) => type.names))
   if (!mayHaveOtherColumns(set, types)) return { columns: [...columns], at: options.at }
   const isDeclared = new Set(columns)
   let { at } = options
@@ -123,10 +132,10 @@ function cellText(value: unknown, isJson: boolean): string {
   return typeof value === 'string' && !isJson ? value : JSON.stringify(value)
 }
 
-function csvLine(cells: readonly string[]): string {
-  return `${cells.map(csvCell).join(',')}\r\n`
-}
+type Line = (cells: readonly string[]) => string
 
-function csvCell(text: string): string {
-  return /[",\r\n]|^\s|\s$/.test(text) ? `"${text.replaceAll('"', '""')}"` : text
+function csvLine(delimiter: string): Line {
+  const cell = (text: string) =>
+    text.includes(delimiter) || /["\r\n]|^\s|\s$/.test(text) ? `"${text.replaceAll('"', '""')}"` : text
+  return (cells) => `${cells.map(cell).join(delimiter)}\r\n`
 }

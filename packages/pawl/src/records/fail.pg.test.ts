@@ -32,7 +32,7 @@ test('[R12] of two who end one submission the later takes nothing from it after 
 
   const cancelled = deferred()
   void atProbe('records.commit.before', async () => {
-    await pawl.jobs.cancel(jobId)
+    await pawl.jobs.cancel(jobId!)
     cancelled.resolve()
   })
   await startWorker(pawl)
@@ -69,7 +69,7 @@ test('[R12] one whose staged rows are gone keeps its slot: what it wrote cannot 
   const cancelled = deferred()
   void atProbe('records.apply.chunk', async () => {
     await db.query('delete from pawl.submission_row')
-    await pawl.jobs.cancel(jobId)
+    await pawl.jobs.cancel(jobId!)
     cancelled.resolve()
   })
   await startWorker(pawl)
@@ -152,4 +152,71 @@ test('[R12] an alert that is raised while another submission of its set is tende
     async () => (await db.query("select from pawl.job_history where kind = 'pawl.records.tend' and outcome = 'done'")).length > 0,
   )
   expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', subject: 'loads', count: 2 }])
+})
+
+test('[R12] a transient failure waits twice as long each time, up to its limit, and fails at its last attempt', async () => {
+  const pawl = db.pawl()
+  const retry = { attempts: 4, initialMs: 60_000, maxMs: 150_000, jitter: false }
+  const scope = pawl.records.in(defineLoads(pawl, { retry }), here)
+  await db.query(`
+    create function public.blip() returns trigger language plpgsql as $$
+    begin raise exception 'deadlock detected' using errcode = '40P01'; end $$;
+    create trigger blip after insert on pawl.record_version for each statement execute function public.blip()`)
+  const upload = await scope.upload(csv(loadRows(1)), { format: 'csv' })
+  const { jobId } = await pawl.records.submit(upload.id)
+  await startWorker(pawl)
+  const waits: number[] = []
+  for (let failures = 1; failures < retry.attempts; failures++) {
+    const job = await until(`failure ${failures}`, async () => {
+      const [row] = await db.query<{ wait_ms: number }>(
+        `select (extract(epoch from j.run_at - pawl.now()) * 1000)::int as wait_ms from pawl.job j, pawl.submission u
+          where j.id = $1 and j.state = 'scheduled' and u.failures = $2`,
+        [jobId, failures],
+      )
+      return row
+    })
+    waits.push(Math.round((job.wait_ms + 5000) / 30_000) * 30_000)
+    await db.query("update pawl.job set run_at = pawl.now(), due = pawl.now(), state = 'ready' where id = $1", [jobId])
+  }
+  expect(waits).toEqual([60_000, 120_000, 150_000])
+  expect(await ended(pawl, upload.id)).toMatchObject({ state: 'failed', failureClass: 'transient' })
+  expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', count: 1 }])
+})
+
+test('[R4] a chunk that a crash of the server lost is noticed and written again', async () => {
+  const pawl = db.pawl()
+  const retry = { initialMs: 1, maxMs: 1 }
+  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: 10, retry }), here)
+  const upload = await scope.upload(csv(loadRows(30)), { format: 'csv' })
+  await pawl.records.submit(upload.id)
+  let chunks = 0
+  installProbe(async (name) => {
+    if (name !== 'records.apply.chunk' || ++chunks !== 2) return
+    // What is left of the second chunk if its commit did not reach the disk.
+    await db.query(
+      'delete from pawl.record_version v using pawl.submission_row r where v.record_id = r.record_id and r.line > 11',
+    )
+    await db.query('delete from pawl.record v using pawl.submission_row r where v.id = r.record_id and r.line > 11')
+    await db.query('update pawl.submission set applied_line = 11, applied_created = 10')
+  })
+  await startWorker(pawl)
+  expect(await ended(pawl, upload.id)).toMatchObject({ state: 'submitted', counts: { created: 30 } })
+  expect(chunks).toBe(4)
+  expect(await scope.audit()).toMatchObject({ isSound: true, live: 30 })
+})
+
+test('[R4] a batch that a crash of the server lost is noticed when the upload ends', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  let batches = 0
+  installProbe(async (name) => {
+    if (name !== 'records.stage.committed' || ++batches !== 1) return
+    await db.query('delete from pawl.submission_row')
+    await db.query('update pawl.submission set lines = 0, last_line = 0')
+  })
+  const uploading = scope.upload(csv(loadRows(2500)), { format: 'csv' })
+  await expect(uploading).rejects.toMatchObject({
+    code: 'PAWL_UPLOAD_FAILED',
+    message: expect.stringMatching(/2500 rows were staged/),
+  })
 })

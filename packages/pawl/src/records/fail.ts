@@ -1,14 +1,16 @@
 // Giving a submission up. What it wrote is purged, last chunk first, while it still holds its slot: a later number that commits would make
 // those versions visible. Only then is the slot free.
 
-import type { Tx } from '../db/adapters.ts'
+import type { AnyTx, Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
+import { isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { type RecordsCore, read, run, transact } from './core.ts'
+import { failureEvent } from './record-events.ts'
 import { recordDefaults } from './sets.ts'
 import { lockScope } from './slot.ts'
 import { readSubmission, type SubmissionRow } from './submissions.ts'
-import type { FailureClass } from './types.ts'
+import type { FailureClass, RecordSetOptions } from './types.ts'
 
 const purgeStartStatement = statement(import.meta.url, 'purge-start')
 const purgeChunkStatement = statement(import.meta.url, 'purge-chunk')
@@ -21,6 +23,7 @@ export interface Failing {
   readonly failureClass: FailureClass
   readonly error: string
   readonly keepMs: number
+  readonly events: NonNullable<RecordSetOptions['events']>
   /** First in each transaction: makes sure that nobody else works on it, and keeps it so until the end of the transaction. */
   readonly hold: (tx: Tx) => Promise<void>
   /** Last, in the transaction that frees the slot. */
@@ -35,7 +38,9 @@ class Overtaken extends Error {
 /** false: somebody else has ended it, or goes on with it. */
 export async function fail(core: RecordsCore, tenant: string, submission: SubmissionRow, failing: Failing): Promise<boolean> {
   try {
-    return await purgeAndFail(core, tenant, submission, failing)
+    const hasFailed = await purgeAndFail(core, tenant, submission, failing)
+    core.ends.wake()
+    return hasFailed
   } catch (error) {
     if (error instanceof Overtaken) return false
     throw error
@@ -62,10 +67,11 @@ async function purgeAndFail(core: RecordsCore, tenant: string, submission: Submi
   }
   return transact(core, async (tx) => {
     await failing.hold(tx)
-    await lockScope(tx, tenant, scope_id)
+    const { scope } = await lockScope(tx, tenant, scope_id)
     const { failureClass, error, keepMs } = failing
     const [failed] = await run(tx, failStatement, { tenant, id, number, failure_class: failureClass, error, keep_ms: keepMs })
     if (failed === undefined) return notFailed(core, tenant, submission)
+    await failureEvent(tx, tenant, failing.events, { set: submission.record_set, scope, submission: id, failureClass, error })
     await failing.finish(tx)
     if (probe.on) await probe.hit('records.fail.written', { id })
     return true
@@ -81,6 +87,31 @@ async function notFailed(core: RecordsCore, tenant: string, { id, number }: Subm
   )
 }
 
+/** Whoever finds the slot taken by a submission whose job is dead or gone ends that first. Not in a caller's transaction, which holds the scope. */
+export async function freeingSlot<Answer>(
+  core: RecordsCore,
+  tenant: string,
+  tx: AnyTx | undefined,
+  attempt: () => Promise<Answer>,
+): Promise<Answer> {
+  try {
+    return await attempt()
+  } catch (error) {
+    if (tx !== undefined || !isPawlError(error, 'PAWL_SCOPE_BUSY') || !isOrphaned(error.details)) throw error
+    await failDead(core, tenant, String(error.details.holder)).catch((cause: unknown) => {
+      throw new PawlError('PAWL_SCOPE_BUSY', `${error.message} It cannot be ended: ${String(cause)}`, {
+        cause,
+        details: error.details,
+      })
+    })
+    return attempt()
+  }
+}
+
+function isOrphaned({ jobState }: Readonly<Record<string, unknown>>): boolean {
+  return jobState === 'dead' || jobState === 'gone'
+}
+
 /** For a submission whose job died or was cancelled without a last word. Does nothing while the job lives. */
 export async function failDead(core: RecordsCore, tenant: string, id: string): Promise<boolean> {
   const submission = await readSubmission(core, tenant, id)
@@ -92,12 +123,14 @@ export async function failDead(core: RecordsCore, tenant: string, id: string): P
     if (job !== undefined && job.state !== 'dead') throw new Overtaken()
     isDead = job !== undefined
   }
+  const set = core.sets.get(submission.record_set)
   const job = await core.jobs(tenant).get(jobId)
   const error = `Its job ended without finishing it: ${job?.lastError ?? 'it was cancelled'}`
   const failing: Failing = {
     failureClass: 'unknown',
     error,
-    keepMs: core.sets.get(submission.record_set)?.keepMs.ended ?? recordDefaults.keepMs.ended,
+    keepMs: set?.keepMs.ended ?? recordDefaults.keepMs.ended,
+    events: set?.events ?? 'submission',
     hold,
     // The submission says it all from here on; a dead job beside it would be a second alert for one failure.
     finish: async (tx) => {

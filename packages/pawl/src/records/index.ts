@@ -1,8 +1,10 @@
 // Public names of records.
 export type { PatchOperation } from './diff.ts'
+export type { EndedOptions } from './ends.ts'
 export type { ExportOptions } from './export.ts'
 export type { HistoryEntry, ListRecordsOptions, VersionDiff } from './reads.ts'
 export { Records } from './records.ts'
+export type { RecordTypes, RowsOf, RowTypes } from './row-types.ts'
 export { type AuditReport, RecordScope, type ScopeState } from './scope.ts'
 export { type SubmissionTransition, submissionStates, submissionTransitions } from './states.ts'
 export type { SubmitAnswer } from './submit.ts'

@@ -1,6 +1,6 @@
 // Rows as JSON: NDJSON, one object a line; or JSON, one array of objects. Both as streams, and without losing a digit of any number.
 
-import { Malformed } from './bytes.ts'
+import { Malformed, untilMalformed } from './bytes.ts'
 import { parseJson } from './json-text.ts'
 import { type RowFault, type SourceRow, shown } from './rows.ts'
 
@@ -10,12 +10,8 @@ export interface JsonLimits {
 
 export async function* readNdjson(texts: AsyncIterable<string>, limits: JsonLimits): AsyncGenerator<ObjectRow[]> {
   const splitter = new LineSplitter(limits.rowCharsMax)
-  for await (const text of texts) {
-    const rows = splitter.push(text)
-    if (rows.length > 0) yield rows
-  }
-  const rows = splitter.end()
-  if (rows.length > 0) yield rows
+  for await (const text of texts) yield* untilMalformed<ObjectRow>((rows) => splitter.push(text, rows))
+  yield* untilMalformed<ObjectRow>((rows) => splitter.end(rows))
 }
 
 class LineSplitter {
@@ -30,8 +26,7 @@ class LineSplitter {
     this.#charsMax = charsMax
   }
 
-  push(text: string): ObjectRow[] {
-    const rows: ObjectRow[] = []
+  push(text: string, rows: ObjectRow[]): void {
     let start = 0
     for (let end = text.indexOf('\n'); end >= 0; end = text.indexOf('\n', start)) {
       this.#take(this.#whole(text.slice(start, end)), rows)
@@ -43,16 +38,13 @@ class LineSplitter {
     }
     // The last character may be the CR of the line's end.
     if (this.#restChars > this.#charsMax + 1) throw this.#tooLong(this.#line + 1)
-    return rows
   }
 
-  end(): ObjectRow[] {
-    const rows: ObjectRow[] = []
+  end(rows: ObjectRow[]): void {
     this.#take(this.#whole(''), rows)
     // What a pipe leaves that broke before its first byte must not pass for a file that says that there are no records.
     if (this.#isEmpty)
       throw new Malformed('empty', 1, 'The file is empty. To say that there are no records, send the JSON array [].')
-    return rows
   }
 
   #whole(end: string): string {
@@ -80,10 +72,7 @@ class LineSplitter {
 /** Splits one array into the texts of its elements; each is then read as a line of NDJSON would be. The line is its place in the array. */
 export async function* readJson(texts: AsyncIterable<string>, limits: JsonLimits): AsyncGenerator<ObjectRow[]> {
   const splitter = new ArraySplitter(limits.rowCharsMax)
-  for await (const text of texts) {
-    const rows = splitter.push(text)
-    if (rows.length > 0) yield rows
-  }
+  for await (const text of texts) yield* untilMalformed<ObjectRow>((rows) => splitter.push(text, rows))
   splitter.end()
 }
 
@@ -100,8 +89,7 @@ class ArraySplitter {
     this.#charsMax = charsMax
   }
 
-  push(text: string): ObjectRow[] {
-    const rows: ObjectRow[] = []
+  push(text: string, rows: ObjectRow[]): void {
     let start = 0
     for (let at = 0; at < text.length; at++) {
       const code = text.charCodeAt(at)
@@ -115,7 +103,6 @@ class ArraySplitter {
       }
     }
     if (this.#state === 'element') this.#keep(text.slice(start))
-    return rows
   }
 
   #keep(rest: string): void {

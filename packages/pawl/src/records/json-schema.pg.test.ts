@@ -28,7 +28,11 @@ test('a set is kept as data with JSON Schemas, by version, and read by a process
       },
       schema: z.object({ tonnes: z.string() }),
     },
-    note: { key: 'id', columns: { id: 'text' as const }, schema: z.object({ id: z.string().transform((id) => id.length) }) },
+    note: {
+      key: 'id',
+      columns: { id: 'text' as const },
+      schema: z.object({ id: z.string(), chars: z.string().default('0').transform(Number) }),
+    },
   })
   const define = (schemaVersion: number, charsMax: number) => {
     const pawl = db.pawl()
@@ -65,8 +69,8 @@ test('a set is kept as data with JSON Schemas, by version, and read by a process
             site: { type: 'string', enum: ['north', 'south'] },
             rowId: { type: 'string', maxLength: 20, pattern: '^[A-Z]\\d+$' },
             code: { type: 'string' },
-            tonnes: { type: 'number', minimum: 0, maximum: 99.5 },
-            count: { type: 'integer' },
+            tonnes: { type: ['number', 'string'], pattern: expect.any(String), minimum: 0, maximum: 99.5 },
+            count: { type: ['integer', 'string'], pattern: '^\\s*[+-]?\\d+\\s*$' },
             isExport: { type: 'boolean' },
             day: { type: 'string', format: 'date' },
             at: { type: 'string', format: 'date-time' },

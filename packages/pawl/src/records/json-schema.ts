@@ -3,6 +3,7 @@
 
 import { statement } from '../db/statement.ts'
 import type { StandardSchema } from '../jobs/types.ts'
+import { dateParts } from './columns.ts'
 import { type RecordsCore, read } from './core.ts'
 import type { DefinedSet, DefinedType } from './sets.ts'
 import type { Column, RecordSetDescription } from './types.ts'
@@ -75,15 +76,20 @@ function schemaOfColumn(column: Column): JsonSchema {
       }
     case 'number':
     case 'integer':
+      // Also as text, which keeps every digit: so they are stored, exported, and seen by the type's own schema.
       return {
-        type: column.type,
+        type: [column.type, 'string'],
+        pattern: column.type === 'integer' ? '^\\s*[+-]?\\d+\\s*$' : '^\\s*[+-]?(\\d+\\.?\\d*|\\.\\d+)([eE][+-]?\\d+)?\\s*$',
         ...(column.min !== undefined && { minimum: Number(column.min) }),
         ...(column.max !== undefined && { maximum: Number(column.max) }),
       }
     case 'boolean':
       return { type: 'boolean' }
-    case 'date':
-      return { type: 'string', format: 'date' }
+    case 'date': {
+      const iso = { type: 'string', format: 'date' }
+      if (column.format === undefined) return iso
+      return { anyOf: [iso, { type: 'string', pattern: dateParts(column.format)!.pattern.source }] }
+    }
     case 'timestamp':
       return { type: 'string', format: 'date-time' }
     case 'json':

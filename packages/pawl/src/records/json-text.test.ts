@@ -46,3 +46,26 @@ test('[R6] a date that is none, and an error, cannot be stored', () => {
   for (const value of [new Date(Number.NaN), new Error('its cell has the error #REF!')])
     expect(() => canonicalJson({ a: [value] })).toThrow(Unstorable)
 })
+
+test('what JSON would keep nothing of is refused, and what says itself what it is in JSON is that', () => {
+  for (const [value, name] of [
+    [new Map([['a', 1]]), 'Map'],
+    [new Set([1]), 'Set'],
+    [/x/, 'RegExp'],
+    [new Uint8Array(2), 'Uint8Array'],
+    [Promise.resolve(1), 'Promise'],
+    [{ deep: [new Map()] }, 'Map'],
+  ] as const)
+    expect(() => canonicalJson(value), name).toThrow(`it has a ${name}, of which JSON keeps nothing`)
+  class Money {
+    readonly amount = '5'
+  }
+  class Decimal extends Money {
+    toJSON(): string {
+      return this.amount
+    }
+  }
+  expect(canonicalJson([new Money(), new Decimal(), new Number(5), new String('x'), Object.create(null)])).toBe(
+    '[{"amount":"5"},"5","5","x",{}]',
+  )
+})

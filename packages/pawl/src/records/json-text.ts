@@ -2,6 +2,7 @@
 // text per value, with keys in order and every number as the text of its decimal, so that equal content has an equal hash.
 
 import { hash as digest } from 'node:crypto'
+import { types } from 'node:util'
 import { canonicalDecimal } from './decimal.ts'
 
 /** A number as its source wrote it, where a double would round it. No text of a file can be one. */
@@ -37,7 +38,7 @@ function hasRoundedNumber(text: string): boolean {
 }
 
 /** The index after the closing quote of the string that begins here. */
-function endOfString(text: string, start: number): number {
+export function endOfString(text: string, start: number): number {
   for (let quote = text.indexOf('"', start + 1); ; quote = text.indexOf('"', quote + 1)) {
     let backslashes = 0
     while (text.charCodeAt(quote - 1 - backslashes) === 92) backslashes++
@@ -126,6 +127,8 @@ export function canonicalJson(value: unknown, depthLeft = 32): string {
   if (depthLeft === 0) throw new Unstorable('it is nested too deeply')
   if (value instanceof Date) return canonicalDate(value)
   if (Array.isArray(value)) return `[${value.map((item) => canonicalJson(item, depthLeft - 1)).join(',')}]`
+  const plain = plainOf(value)
+  if (plain !== value) return canonicalJson(plain, depthLeft - 1)
   const fields = Object.keys(value)
     .sort()
     .flatMap((name) => {
@@ -134,6 +137,26 @@ export function canonicalJson(value: unknown, depthLeft = 32): string {
       return [`${storableString(name)}:${canonicalJson(field, depthLeft - 1)}`]
     })
   return `{${fields.join(',')}}`
+}
+
+/** What JSON would read in place of an object that is not plain. One of which it would keep nothing is refused, as a job's payload is. */
+function plainOf(value: object): unknown {
+  const prototype: unknown = Object.getPrototypeOf(value)
+  if (prototype === Object.prototype || prototype === null) return value
+  const { toJSON, then } = value as { toJSON?: unknown; then?: unknown }
+  if (typeof toJSON === 'function') return toJSON.call(value) as unknown
+  if (types.isBoxedPrimitive(value)) return value.valueOf()
+  const isOpaque =
+    types.isMap(value) ||
+    types.isSet(value) ||
+    types.isWeakMap(value) ||
+    types.isWeakSet(value) ||
+    types.isRegExp(value) ||
+    types.isAnyArrayBuffer(value) ||
+    ArrayBuffer.isView(value) ||
+    typeof then === 'function'
+  if (isOpaque) throw new Unstorable(`it has a ${value.constructor.name}, of which JSON keeps nothing`)
+  return value
 }
 
 function canonicalDate(value: Date): string {

@@ -4,6 +4,7 @@ import {
   anyText,
   boolean,
   callback,
+  duration,
   integer,
   nested,
   oneOf,
@@ -16,6 +17,7 @@ import {
   text,
   transaction,
 } from '../kernel/options.ts'
+import type { EndedOptions } from './ends.ts'
 import type { ExportOptions } from './export.ts'
 import type { ListRecordsOptions } from './reads.ts'
 import { formats } from './sources.ts'
@@ -29,13 +31,15 @@ export const at = option<At>(
   isAt,
 )
 
+const delimiter = option<string>(
+  'one character that is no quote, letter, digit, space or line break',
+  { otherwise: 'a comma', doc: "What separates the cells of a CSV, such as ';' or a tab." },
+  (given) => typeof given === 'string' && /^(?:\t|[^\s"\p{L}\p{N}\ud800-\udfff\0])$/u.test(given),
+)
+
 export const uploadTable = {
   format: required(oneOf(formats, { doc: "The format of the file. 'xlsx' needs formats: [xlsx()] of the record set." })),
-  delimiter: option<string>(
-    'one character that is no quote, letter, digit, space or line break',
-    { otherwise: 'a comma', doc: "What separates the cells of a CSV, such as ';' or a tab." },
-    (given) => typeof given === 'string' && /^(?:\t|[^\s"\p{L}\p{N}\ud800-\udfff\0])$/u.test(given),
-  ),
+  delimiter,
   attributes: record({ doc: 'Attributes of the scope, each of which is set once.' }),
   name: text({ from: 0, to: 500, doc: 'The name of the file, for people.' }),
   by: text({ from: 0, to: 200, doc: 'Who sent it.' }),
@@ -64,12 +68,17 @@ export const exportTable = {
   format: required(oneOf(['csv', 'ndjson'], { doc: 'The format of the text.' })),
   type: anyText('Only records of this type.'),
   at,
+  delimiter,
 } satisfies TableOf<ExportOptions>
 
 const scopeWrite = {
   tx: transaction({ doc: 'Your own transaction.' }),
   by: text({ from: 0, to: 200, doc: 'Who writes it.' }),
   attributes: record({ doc: 'Attributes of the scope, each of which is set once.' }),
+  once: text({
+    to: 400,
+    doc: 'A key under which it happens once in its scope. The same again within 30 days answers as the first did.',
+  }),
 }
 
 export const putTable = {
@@ -86,6 +95,11 @@ export const submitTable = {
   revision: integer({ from: 0, to: 2_147_483_647, doc: 'Submit only if it is still at this revision.' }),
   tx: transaction({ doc: 'Your own transaction.' }),
 } satisfies TableOf<SubmitOptions>
+
+export const endedTable = {
+  timeout: duration({ from: 1, to: 2_147_483_647, default: '15m', doc: 'How long to wait.' }),
+  signal: signal({ doc: 'Ends the wait.' }),
+} satisfies TableOf<EndedOptions>
 
 export const eraseTable = {
   reason: reason('Why; kept with the record.'),

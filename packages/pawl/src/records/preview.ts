@@ -73,6 +73,7 @@ async function missingRows(
     scope_id: submission.scope_id,
     id: submission.id,
     committed: submission.baseline_number,
+    types: textsLiteral(JSON.parse(submission.types!) as string[]),
     after_type: afterType,
     after_key: afterKey,
     limit,

@@ -1,6 +1,6 @@
-import { moveClock } from 'pawl/testing'
+import { installProbe, moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { csv, defineLoads, ended, loadRows, loads, readerView, startWorker, submitted } from '../../test/support/records.ts'
 
 let db: TestDatabase
@@ -63,10 +63,31 @@ test('[R11] any two versions, as of a number, a submission or a time: data, tabl
 
 test('[R11] pages of one number fit together whatever is committed between them, and a running submission is not seen', async () => {
   const pawl = db.pawl()
-  const scope = pawl.records.in(defineLoads(pawl), here)
+  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: 10 }), here)
   await scope.append(loadRows(30).map((data) => ({ data })))
   const first = await scope.list({ limit: 10 })
-  await scope.append(loadRows(40).map((data) => ({ data: { ...data, note: 'new' } })))
+  // All of it is written, and nothing is committed.
+  const [written, commit] = [deferred(), deferred()]
+  installProbe(async (name) => {
+    if (name !== 'records.commit.before') return
+    written.resolve()
+    await commit.promise
+  })
+  const upload = await scope.upload(csv(loadRows(40, (row) => ({ ...row, note: 'new' }))), { format: 'csv' })
+  await pawl.records.submit(upload.id)
+  await startWorker(pawl)
+  await written.promise
+  expect(await pawl.records.get(upload.id)).toMatchObject({ state: 'submitting', progress: { applied: 40, of: 40 } })
+  const during = await scope.list({ limit: 100 })
+  const first30 = loadRows(30).sort((a, b) => (a.rowId < b.rowId ? -1 : 1))
+  expect(during.items.map(({ number, data }) => [number, data?.note])).toEqual(first30.map(({ note }) => ['1', note]))
+  expect(await scope.get('load', 'row-1')).toMatchObject({ number: '1', data: { note: 'note 1' } })
+  expect(await scope.get('load', 'row-1', { number: '2' })).toMatchObject({ number: '1' })
+  expect(await scope.history('load', 'row-1')).toHaveLength(1)
+  expect(await scope.get('load', 'row-39')).toBeUndefined()
+  commit.resolve()
+  installProbe(undefined)
+  expect(await ended(pawl, upload.id)).toMatchObject({ state: 'submitted', number: '2' })
   const rest = []
   let after = first.next
   while (after !== undefined) {
@@ -369,7 +390,7 @@ test('an export can be uploaded again and changes nothing', async () => {
   const set = pawl.records.define('both', { scope: ['x'], missing: 'reject', types: { in: type, out: type } })
   const scope = pawl.records.in(set, { x: '1' })
   const rows = Array.from({ length: 2500 }, (_, n) => ({
-    type: n % 2 === 0 ? 'in' : 'out',
+    type: n % 2 === 0 ? ('in' as const) : ('out' as const),
     data: { id: `k${n}`, note: `"q", ${n}\nü`, tonnes: n / 8, ok: n % 3 === 0 },
   }))
   await scope.append(rows)

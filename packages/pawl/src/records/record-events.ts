@@ -1,13 +1,15 @@
-// What the event log hears of a commit, in the committing transaction: one event per submission; and one per changed record where asked for.
+// What the event log hears of a submission's end, in the same transaction: one event; and at a commit one per changed record where asked for.
 
 import type { Tx } from '../db/adapters.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { run } from './core.ts'
-import type { RecordSetOptions } from './types.ts'
+import type { FailureClass, RecordSetOptions } from './types.ts'
 
 const submissionEventStatement = statement(import.meta.url, 'submission-event')
 const recordEventsStatement = statement(import.meta.url, 'record-events')
 const stagedEventsStatement = statement(import.meta.url, 'staged-events')
+
+const errorCharsMax = 500
 
 export interface ChangedRecord {
   readonly id: string
@@ -25,6 +27,21 @@ export interface Committed {
   readonly changed: 'staged' | readonly ChangedRecord[]
 }
 
+/** What the event log hears of a submission that was given up, in the transaction that frees its slot. */
+export async function failureEvent(
+  tx: Tx,
+  tenant: string,
+  which: NonNullable<RecordSetOptions['events']>,
+  failed: { set: string; scope: string; submission: string; failureClass: FailureClass; error: string },
+): Promise<void> {
+  if (which === 'none') return
+  const { set, scope, submission, failureClass } = failed
+  // Without its stack, which says where and not what.
+  const error = failed.error.split('\n', 1)[0]!.slice(0, errorCharsMax).toWellFormed()
+  const payload = JSON.stringify({ set, scope: JSON.parse(scope) as unknown, submission, failureClass, error })
+  await run(tx, submissionEventStatement, { tenant, record_set: set, scope, type: 'submission.failed', payload })
+}
+
 /** The scope is the key of every event, because its lock is what orders its commits. */
 export async function commitEvents(
   tx: Tx,
@@ -35,7 +52,7 @@ export async function commitEvents(
   if (which === 'none') return
   const { set, scope, submission, number, counts, changed } = committed
   const payload = JSON.stringify({ set, scope: JSON.parse(scope) as unknown, submission, number, ...counts })
-  await run(tx, submissionEventStatement, { tenant, record_set: set, scope, payload })
+  await run(tx, submissionEventStatement, { tenant, record_set: set, scope, type: 'submission.committed', payload })
   if (which !== 'record') return
   const about = { tenant, record_set: set, scope, number }
   if (changed === 'staged') await run(tx, stagedEventsStatement, { ...about, id: submission })

@@ -5,14 +5,17 @@ import { notOneOf, resolve } from '../kernel/options.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { apply } from './apply.ts'
 import { type RecordsCore, setOf } from './core.ts'
+import type { EndedOptions } from './ends.ts'
 import { failDead } from './fail.ts'
 import { keptDescriptions } from './json-schema.ts'
-import { rowKinds, submitTable } from './options.ts'
+import { endedTable, rowKinds, submitTable } from './options.ts'
 import { previewRows, rowErrors } from './preview.ts'
+import type { RecordTypes, RowsOf, RowTypes, UnknownColumns } from './row-types.ts'
 import { RecordScope } from './scope.ts'
 import { defineSet } from './sets.ts'
 import { type ListSubmissionsOptions, listSubmissions, needSubmission, type SubmissionRow, toSubmission } from './submissions.ts'
 import { expired, type SubmitAnswer, submit, wrongState } from './submit.ts'
+import { sweepRegularly } from './sweep.ts'
 import { tend } from './tend.ts'
 import type {
   Page,
@@ -46,7 +49,10 @@ export class Records {
   }
 
   /** Declares a record set. With the first one this process's workers also do the work of records. */
-  define(name: string, options: RecordSetOptions): RecordSet {
+  define<const Types extends RecordTypes, const Unknown extends UnknownColumns = 'reject'>(
+    name: string,
+    options: RecordSetOptions<Types, Unknown>,
+  ): RecordSet<RowsOf<Types, Unknown>> {
     if (this.#core.sets.has(name))
       throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The record set '${name}' is defined already. Define each set once.`)
     const set = defineSet(name, options)
@@ -56,8 +62,8 @@ export class Records {
   }
 
   /** One scope of a set, such as `in(wasteRecords, { organisation: '17', registration: '4' })`. */
-  in(set: RecordSet | string, scope: ScopeKey): RecordScope {
-    return new RecordScope(this.#core, this.#given, setOf(this.#core, set), scope)
+  in<Rows extends RowTypes = RowTypes>(set: RecordSet<Rows> | string, scope: ScopeKey): RecordScope<Rows> {
+    return new RecordScope<Rows>(this.#core, this.#given, setOf(this.#core, set), scope)
   }
 
   /** How sets are declared, as data with JSON Schemas: each in its latest version, of whatever process used it. */
@@ -121,8 +127,19 @@ export class Records {
       by: from.submitted_by,
       lines: Number(from.lines),
       ignoredSheets: JSON.parse(from.ignored_sheets) as string[],
+      types: JSON.parse(from.types!) as string[],
+      attributes: from.attributes,
+      receivedAt: from.received_at_revision!,
     })
     return this.get(made)
+  }
+
+  /** Waits until a submission is submitted or failed, whoever applies it; also until it is superseded, invalid or removed. Answers with it. */
+  async ended(id: string, options: EndedOptions = {}): Promise<Submission> {
+    const { timeout, signal } = resolve('ended', endedTable, options)
+    const { id: known } = await needSubmission(this.#core, this.#tenant, id)
+    await this.#core.ends.wait(this.#core, this.#tenant, known, timeout, signal)
+    return this.get(id)
   }
 
   /** Why a submission is where it is, and what to do. */
@@ -132,6 +149,7 @@ export class Records {
 
   #defineWork(): void {
     const jobs = this.#core.jobs('')
+    sweepRegularly(this.#core)
     // Failures are counted in the submission's row and decided there; the job's own limit is for what cannot even be written down.
     jobs.define<ApplyPayload>(applyKind, {
       queue: recordsQueue,

@@ -136,18 +136,20 @@ export class RowReader {
   #validated(found: Pick<ReadRow, 'line' | 'type' | 'key'>, type: DefinedType, data: string): ReadRow | Promise<ReadRow> {
     const given = JSON.parse(data) as Record<string, unknown>
     const result = type.schema!['~standard'].validate(given)
-    const answered = (answer: SchemaResult<unknown>) => this.#answered(found, given, answer)
+    const answered = (answer: SchemaResult<unknown>) => this.#answered(found, type, given, answer)
     return result instanceof Promise ? result.then(answered) : answered(result)
   }
 
   #answered(
     found: Pick<ReadRow, 'line' | 'type' | 'key'>,
+    type: DefinedType,
     given: Readonly<Record<string, unknown>>,
     result: SchemaResult<unknown>,
   ): ReadRow {
     if (result.issues === undefined) {
       try {
-        return this.#finish(found, canonicalJson(result.value))
+        const fault = schemaFault(type, given, result.value)
+        return fault === undefined ? this.#finish(found, canonicalJson(result.value)) : invalid(found, [fault])
       } catch (error) {
         if (!(error instanceof Unstorable)) throw error
         return invalid(found, [{ code: 'schema', reason: error.message, column: null, value: null }])
@@ -170,6 +172,17 @@ export class RowReader {
       classify === undefined ? null : classify({ type: found.type, key: found.key, data: JSON.parse(data) as RecordData })
     return { ...found, data, hash: contentHash(data, classification), classification, faults: [] }
   }
+}
+
+/** What a schema may not make of a row: something else than an object, or a row with another key, which another row may have. */
+function schemaFault(type: DefinedType, given: Readonly<Record<string, unknown>>, value: unknown): RowFault | undefined {
+  if (typeof value !== 'object' || value === null || Array.isArray(value))
+    return { code: 'schema', reason: 'its schema gave back something that is no object', column: null, value: shown(value) }
+  const isOther = (name: string) => canonicalJson((value as Record<string, unknown>)[name]) !== canonicalJson(given[name])
+  const column = type.key.find(isOther)
+  if (column === undefined) return undefined
+  const reason = `its schema changed it to ${shown((value as Record<string, unknown>)[column]) ?? 'nothing'}, and a schema cannot change a key`
+  return { code: 'key', reason, column, value: shown(given[column]) }
 }
 
 function keptValue({ isTabular }: SourceRow, value: unknown): unknown {

@@ -6,8 +6,10 @@ import { PawlError } from '../errors.ts'
 import { resolve } from '../kernel/options.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { append } from './append.ts'
-import { isNameable, type RecordsCore, read, run, transactIn } from './core.ts'
+import { assertAttributes, attributesText } from './attributes.ts'
+import { isNameable, type RecordsCore, read, run, transactIn, wholeMs } from './core.ts'
 import { type ExportOptions, exportRecords } from './export.ts'
+import { freeingSlot } from './fail.ts'
 import { keepDescription } from './json-schema.ts'
 import { appendTable, eraseTable, exportTable, putTable, submissionsTable, uploadTable } from './options.ts'
 import {
@@ -19,9 +21,10 @@ import {
   recordHistory,
   type VersionDiff,
 } from './reads.ts'
+import type { AppendRowOf, PutRowOf, RowTypes, TypeName, VersionOf } from './row-types.ts'
 import { type DefinedSet, scopeText } from './sets.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
-import { assertReadable } from './sources.ts'
+import { assertDelimiter, assertReadable } from './sources.ts'
 import { type ListSubmissionsOptions, listSubmissions, needSubmission, toSubmission } from './submissions.ts'
 import type {
   AppendAnswer,
@@ -31,8 +34,6 @@ import type {
   Body,
   Page,
   PutOptions,
-  PutRow,
-  RecordVersion,
   ScopeKey,
   Submission,
   UploadOptions,
@@ -41,6 +42,8 @@ import { upload } from './upload.ts'
 
 const ensureStatement = statement(import.meta.url, 'scope-ensure')
 const scopeStatement = statement(import.meta.url, 'scope-read')
+const eraseLockStatement = statement(import.meta.url, 'erase-lock')
+const eraseEventsStatement = statement(import.meta.url, 'erase-events')
 const eraseStatement = statement(import.meta.url, 'erase')
 const auditStatement = statement(import.meta.url, 'audit')
 
@@ -61,7 +64,7 @@ export interface AuditReport {
   readonly orphans: number
 }
 
-export class RecordScope {
+export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows>> {
   readonly #core: RecordsCore
   readonly #given: string | undefined
   readonly #set: DefinedSet
@@ -82,9 +85,13 @@ export class RecordScope {
   async upload(body: Body, options: UploadOptions): Promise<Submission> {
     resolve('upload', uploadTable, options)
     assertReadable(this.#set, options)
+    const attributes = attributesText(this.#set, options.attributes)
     await keepDescription(this.#core, this.#tenant, this.#set)
-    const scopeId = await transactIn(this.#core, undefined, (tx) => this.#ensure(tx, options.attributes))
-    const id = await upload(this.#core, { tenant: this.#tenant, set: this.#set, scopeId }, body, options)
+    const [scope] = await this.#read()
+    assertAttributes(attributes, scope?.attributes ?? null)
+    const scopeId = scope?.id ?? (await transactIn(this.#core, undefined, (tx) => this.#ensure(tx)))
+    const place = { tenant: this.#tenant, set: this.#set, scopeId }
+    const id = await upload(this.#core, place, body, options, attributes)
     return toSubmission(this.#core, await needSubmission(this.#core, this.#tenant, id))
   }
 
@@ -109,46 +116,53 @@ export class RecordScope {
   }
 
   /** Writes one record now. Refused while a submission is being applied to the scope. */
-  async put(row: PutRow, options: PutOptions = {}): Promise<AppendAnswer> {
+  async put(row: Given, options: PutOptions = {}): Promise<AppendAnswer> {
     resolve('put', putTable, options)
     if (options.tx === undefined) await keepDescription(this.#core, this.#tenant, this.#set)
     return append(this.#core, this.#tenant, this.#set, {
       origin: 'put',
-      rows: [row],
-      scopeId: (tx) => this.#ensure(tx, options.attributes),
+      rows: [row as AppendRow],
+      scopeId: (tx) => this.#ensure(tx),
+      attributes: attributesText(this.#set, options.attributes),
       tx: options.tx,
       revision: undefined,
       number: options.number,
       by: options.by,
+      once: options.once,
     })
   }
 
   /** Writes a delta that the caller computed, all of it or nothing. Rows that change nothing write nothing. */
-  async append(rows: readonly AppendRow[], options: AppendOptions = {}): Promise<AppendAnswer> {
+  async append(rows: readonly AppendRowOf<Given>[], options: AppendOptions = {}): Promise<AppendAnswer> {
     resolve('append', appendTable, options)
     if (options.tx === undefined) await keepDescription(this.#core, this.#tenant, this.#set)
     return append(this.#core, this.#tenant, this.#set, {
       origin: 'append',
-      rows,
-      scopeId: (tx) => this.#ensure(tx, options.attributes),
+      rows: rows as readonly AppendRow[],
+      scopeId: (tx) => this.#ensure(tx),
+      attributes: attributesText(this.#set, options.attributes),
       tx: options.tx,
       revision: options.revision,
       number: undefined,
       by: options.by,
+      once: options.once,
     })
   }
 
-  async get(type: string, key: string, at?: At): Promise<RecordVersion | undefined> {
-    return getRecord(this.#core, this.#place, type, key, at)
+  async get<Type extends string>(type: Type & TypeName<Rows>, key: string, at?: At): Promise<VersionOf<Rows, Type> | undefined> {
+    return (await getRecord(this.#core, this.#place, type, key, at)) as VersionOf<Rows, Type> | undefined
   }
 
   /** A page of records in the order of their keys. */
-  async list(options: ListRecordsOptions = {}): Promise<Page<RecordVersion> & { readonly number: string | undefined }> {
-    return listRecords(this.#core, this.#place, options)
+  async list<Type extends string>(
+    options: ListRecordsOptions & { readonly type?: Type & TypeName<Rows> } = {},
+  ): Promise<Page<VersionOf<Rows, Type>> & { readonly number: string | undefined }> {
+    const page = await listRecords(this.#core, this.#place, options)
+    return page as unknown as { number: string | undefined } & Page<VersionOf<Rows, Type>>
   }
 
   /** Versions of one record, newest first. */
-  async history(type: string, key: string, options: { limit?: number; before?: string } = {}): Promise<HistoryEntry[]> {
+  async history(type: TypeName<Rows>, key: string, options: { limit?: number; before?: string } = {}): Promise<HistoryEntry[]> {
     return recordHistory(this.#core, this.#place, type, key, options)
   }
 
@@ -159,21 +173,23 @@ export class RecordScope {
   /** All current records, or those of a moment, as a stream of text that can be uploaded again. */
   export(options: ExportOptions): AsyncGenerator<string> {
     resolve('export', exportTable, options)
+    assertDelimiter('export', options.format, options.delimiter)
     return exportRecords(this.#core, this.#place, options)
   }
 
   /**
-   * Takes the data out of every version of a record and out of what is staged. Its numbers and states stay, and who did it and why is kept.
+   * Takes the data out of every version of a record, its events and what is staged. Its numbers and states stay, and who did it and why is kept.
    * The answer has 0 versions where it was only staged.
    */
   async erase(type: string, key: string, options: { reason: string; by?: string; tx?: AnyTx }): Promise<{ versions: number }> {
     resolve('erase', eraseTable, options)
     if (!isNameable(type, key)) throw noRecord(type, key)
-    return transactIn(this.#core, options.tx, async (tx) => {
+    const inOne = async (tx: Tx) => {
       const [found] = await run<{ id: string }>(tx, scopeStatement, this.#names)
       if (found === undefined) throw noRecord(type, key)
       const scope = await lockScope(tx, this.#tenant, found.id)
       await assertSlotFree(tx, this.#tenant, scope)
+      await run(tx, eraseLockStatement, { tenant: this.#tenant, scope_id: scope.id })
       const [erased] = await run<{ versions: number }>(tx, eraseStatement, {
         tenant: this.#tenant,
         scope_id: scope.id,
@@ -183,8 +199,11 @@ export class RecordScope {
         erased_by: options.by ?? null,
       })
       if (erased === undefined) throw noRecord(type, key)
+      const about = { ...this.#names, type, key, reason: options.reason, erased_by: options.by ?? null }
+      if (erased.versions > 0) await run(tx, eraseEventsStatement, { ...about, scope_id: scope.id })
       return { versions: erased.versions }
-    })
+    }
+    return freeingSlot(this.#core, this.#tenant, options.tx, () => transactIn(this.#core, options.tx, inOne, wholeMs))
   }
 
   /** Counts everything anew. What is not sound is a bug of ours, or somebody wrote to the tables. */
@@ -222,46 +241,13 @@ export class RecordScope {
     )
   }
 
-  /** The scope's id. Each of its attributes is set once; another value is refused. */
-  async #ensure(tx: Tx, attributes: Readonly<Record<string, string>> | undefined): Promise<string> {
-    const given = attributes === undefined ? null : attributesText(this.#set, attributes)
-    const find = async () => (await run<{ id: string; attributes: string | null }>(tx, scopeStatement, this.#names))[0]
-    let scope = await find()
-    if (scope === undefined || (given !== null && !isSubset(given, scope.attributes))) {
-      const [made] = await run<{ id: string }>(tx, ensureStatement, { ...this.#names, attributes: given })
-      if (made !== undefined) return made.id
-      scope = await find()
-    }
+  async #ensure(tx: Tx): Promise<string> {
+    const find = async () => (await run<{ id: string }>(tx, scopeStatement, this.#names))[0]?.id
+    const id = (await find()) ?? (await run<{ id: string }>(tx, ensureStatement, this.#names))[0]?.id ?? (await find())
+    if (id !== undefined) return id
     // Above READ COMMITTED a scope that somebody made since the transaction began cannot be seen.
-    if (scope === undefined)
-      throw new PawlError('PAWL_ROLLED_BACK', 'The scope was made by another transaction. Run yours again.')
-    if (given !== null && !isSubset(given, scope.attributes)) throw otherAttributes(given, scope.attributes)
-    return scope.id
+    throw new PawlError('PAWL_ROLLED_BACK', 'The scope was made by another transaction. Run yours again.')
   }
-}
-
-/** null where none has a value. */
-function attributesText(set: DefinedSet, attributes: Readonly<Record<string, string>>): string | null {
-  for (const name of Object.keys(attributes)) {
-    if (!set.attributes.includes(name)) throw new PawlError('PAWL_CONFIG', `A scope of '${set.name}' has no attribute '${name}'.`)
-  }
-  const text = JSON.stringify(attributes)
-  return text === '{}' ? null : text
-}
-
-function isSubset(given: string, stored: string | null): boolean {
-  const all = JSON.parse(stored ?? '{}') as Record<string, string>
-  return Object.entries(JSON.parse(given) as Record<string, string>).every(([name, value]) => all[name] === value)
-}
-
-function otherAttributes(given: string, stored: string | null): PawlError {
-  return new PawlError(
-    'PAWL_SCOPE_ATTRIBUTES',
-    `Each attribute of a scope is set once. These are ${stored ?? '{}'}, and cannot become ${given}.`,
-    {
-      details: { given: JSON.parse(given) as unknown, stored: JSON.parse(stored ?? '{}') as unknown },
-    },
-  )
 }
 
 function noRecord(type: string, key: string): PawlError {

@@ -23,6 +23,8 @@ export interface DefinedType {
   /** In the order of their names, which is the order of the canonical text. */
   readonly columns: readonly DefinedColumn[]
   readonly byName: ReadonlyMap<string, DefinedColumn>
+  /** The names of the columns, as declared. */
+  readonly names: readonly string[]
   readonly schema: RecordTypeOptions['schema']
 }
 
@@ -179,6 +181,7 @@ function defineType(where: string, name: string, options: RecordTypeOptions): De
     keyIndexes,
     columns,
     byName: new Map(columns.map((column) => [column.name, column])),
+    names: Object.keys(options.columns),
     schema: options.schema,
   }
 }

@@ -14,8 +14,12 @@ export const formats: readonly Format[] = ['csv', 'ndjson', 'json', 'xlsx']
 /** Before anything is written: that the set reads this format, and that the options belong to it. */
 export function assertReadable(set: DefinedSet, { format, delimiter }: UploadOptions): void {
   if (format === 'xlsx' && formatOf(set, format) === undefined) throw noXlsx(set)
+  assertDelimiter('upload', format, delimiter)
+}
+
+export function assertDelimiter(call: string, format: Format, delimiter: string | undefined): void {
   if (delimiter !== undefined && format !== 'csv')
-    throw refused('upload', `delimiter is an option of 'csv', and format is '${format}'`)
+    throw refused(call, `delimiter is an option of 'csv', and format is '${format}'`)
 }
 
 export function limitOf(set: DefinedSet, format: Format): { readonly name: string; readonly bytesMax: number } {

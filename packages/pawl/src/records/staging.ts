@@ -2,6 +2,7 @@
 // changed or the same; only new and changed ones keep their data. A batch and the count of it are one transaction under the upload's fence.
 
 import { statement, textsLiteral } from '../db/statement.ts'
+import type { OwnTransaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
@@ -31,6 +32,8 @@ export interface Staged {
   /** The scope's committed number that everything is compared with. */
   readonly committed: string
   readonly live: string
+  /** Of which records may be missing: a literal of PostgreSQL's. */
+  readonly types: string
 }
 
 /** The record that a row names, as it is committed. */
@@ -140,24 +143,23 @@ export class Stager {
     )
     const columns = `tenant, submission, line, kind, is_new, type, key, hash, classification, data, changed${met === undefined ? '' : ', record_id'}`
     const faults = rows.flatMap((row) => row.faults.map((fault) => ({ line: row.line, fault })))
-    await retrying(() =>
-      transact(this.#core, async (tx) => {
-        // The fence first: rows of an upload that was started over would meet the new one's.
-        const counted = await run(tx, progressStatement, {
-          tenant: this.#tenant,
-          id: this.#staged.id,
-          fence: this.#staged.fence,
-          lines: rows.length,
-          last_line: rows.at(-1)!.line,
-          bytes,
-          errors: faults.length,
-          keep_ms: this.#set.keepMs.uploading,
-        })
-        if (counted.length === 0) throw uploadLost(this.#staged.id)
-        await tx.copy(`copy pawl.submission_row (${columns}) from stdin`, data)
-        await this.#addFaults(tx, faults)
-      }),
-    )
+    const stage = async (tx: OwnTransaction) => {
+      // The fence first: rows of an upload that was started over would meet the new one's.
+      const counted = await run(tx, progressStatement, {
+        tenant: this.#tenant,
+        id: this.#staged.id,
+        fence: this.#staged.fence,
+        lines: rows.length,
+        last_line: rows.at(-1)!.line,
+        bytes,
+        errors: faults.length,
+        keep_ms: this.#set.keepMs.uploading,
+      })
+      if (counted.length === 0) throw uploadLost(this.#staged.id)
+      await tx.copy(`copy pawl.submission_row (${columns}) from stdin`, data)
+      await this.#addFaults(tx, faults)
+    }
+    await retrying(() => transact(this.#core, stage, { isInert: true }))
     this.#errors += faults.length
     this.lines += rows.length
     this.lastLine = rows.at(-1)!.line

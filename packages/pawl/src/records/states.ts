@@ -31,6 +31,7 @@ export const submissionTransitions: readonly SubmissionTransition[] = [
   { from: 'validating', to: 'invalid', by: 'some row is not' },
   { from: 'validating', to: 'upload-failed', by: 'the database failed' },
   { from: 'validated', to: 'submitting', by: 'submit' },
+  { from: 'validated', to: 'submitted', by: 'submit, when it changes nothing' },
   { from: 'validated', to: 'superseded', by: 'submit, when the scope has moved since the upload' },
   { from: 'submitting', to: 'submitted', by: 'its job commits' },
   { from: 'submitting', to: 'failed', by: 'its job gives up; what it wrote is purged first' },

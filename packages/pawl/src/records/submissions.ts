@@ -24,6 +24,10 @@ export interface SubmissionRow {
   fence: string
   baseline: string
   baseline_number: string
+  received_at_revision: string | null
+  /** JSON, as are attributes. */
+  types: string | null
+  attributes: string | null
   number: string | null
   schema_version: number
   missing_policy: string

@@ -1,12 +1,14 @@
 // Submit and resume: state and revision compared and set, the scope's slot taken, the baseline checked, all under the scope's lock; then the
-// apply is a job of the same transaction. The answer comes at once.
+// apply is a job of the same transaction. The answer comes at once. What changes nothing is committed here.
 
 import type { Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
-import { isPawlError, PawlError } from '../errors.ts'
+import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
+import { assertAttributes } from './attributes.ts'
 import { type RecordsCore, run, setOf, transactIn } from './core.ts'
-import { failDead } from './fail.ts'
+import { freeingSlot } from './fail.ts'
+import { commitEvents } from './record-events.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
 import { needSubmission, type SubmissionRow } from './submissions.ts'
 import type { SubmissionState, SubmitOptions } from './types.ts'
@@ -14,16 +16,15 @@ import { type ApplyPayload, applyKind, tendKind } from './work.ts'
 
 const submissionLockStatement = statement(import.meta.url, 'submission-lock')
 const submitStatement = statement(import.meta.url, 'submit')
+const unchangedStatement = statement(import.meta.url, 'submit-unchanged')
 const supersedeStatement = statement(import.meta.url, 'supersede')
-
-/** How soon somebody looks whether the job of a submission has died without a word. */
-const tendAfterMs = 30_000
 
 export interface SubmitAnswer {
   readonly id: string
   readonly revision: number
   readonly number: string
-  readonly jobId: string
+  /** null: it changes nothing, and is committed already. */
+  readonly jobId: string | null
 }
 
 export async function submit(
@@ -35,18 +36,9 @@ export async function submit(
 ): Promise<SubmitAnswer> {
   const before = await needSubmission(core, tenant, id)
   const attempt = () => transactIn(core, options.tx, (tx) => submitIn(core, tx, tenant, before, from, options.revision))
-  const answer = await attempt().catch(async (error: unknown) => {
-    // Whoever holds the slot may be dead without anyone having noticed; then this is the time to.
-    if (options.tx !== undefined || !isPawlError(error, 'PAWL_SCOPE_BUSY') || !isOrphaned(error.details)) throw error
-    await failDead(core, tenant, String(error.details.holder))
-    return attempt()
-  })
+  const answer = await freeingSlot(core, tenant, options.tx, attempt)
   if (answer instanceof PawlError) throw answer
   return answer
-}
-
-function isOrphaned(details: Readonly<Record<string, unknown>>): boolean {
-  return details.jobState === 'dead' || details.jobState === 'gone'
 }
 
 /** An error that must be committed with what it tells is answered; the others are thrown, and nothing was written. */
@@ -69,6 +61,7 @@ async function submitIn(
   if (revision !== undefined && revision !== row.revision) throw revisionConflict(id, revision, row.revision)
   if (row.state !== from) throw wrongState(id, row.state, from)
   await assertSlotFree(tx, tenant, scope)
+  assertAttributes(before.attributes, scope.attributes)
   if (row.baseline !== scope.revision) {
     const error = superseded(id, row.baseline, scope.revision)
     const { keepMs } = setOf(core, before.record_set)
@@ -82,7 +75,31 @@ async function submitIn(
     })
     return error
   }
-  return take(core, tx, tenant, before, from, row.revision)
+  const changes = Number(before.created) + Number(before.updated) + Number(before.deleted)
+  return changes === 0 && from === 'validated'
+    ? commitUnchanged(core, tx, tenant, before, row.revision)
+    : take(core, tx, tenant, before, from, row.revision)
+}
+
+async function commitUnchanged(
+  core: RecordsCore,
+  tx: Tx,
+  tenant: string,
+  { id, record_set }: SubmissionRow,
+  revision: number,
+): Promise<SubmitAnswer> {
+  const set = setOf(core, record_set)
+  const [row] = await run<{ scope: string; number: string; revision: number; unchanged: string }>(tx, unchangedStatement, {
+    tenant,
+    id,
+    revision,
+  })
+  if (row === undefined) throw notTaken(id)
+  const { scope, number } = row
+  const counts = { created: 0, updated: 0, unchanged: Number(row.unchanged), deleted: 0 }
+  await commitEvents(tx, tenant, set.events, { set: record_set, scope, submission: id, number, counts, changed: [] })
+  await core.jobs(tenant).enqueue(tendKind, { submission: id }, { tx })
+  return { id, revision: row.revision, number, jobId: null }
 }
 
 async function take(
@@ -102,9 +119,7 @@ async function take(
     keepMs: set.keepMs.ended,
     chunkRows: set.chunkRows,
   }
-  const jobs = core.jobs(tenant)
-  const { id: jobId } = await jobs.enqueue(applyKind, payload, { tx })
-  await jobs.enqueue(tendKind, { submission: id }, { tx, delay: tendAfterMs })
+  const { id: jobId } = await core.jobs(tenant).enqueue(applyKind, payload, { tx })
   const [taken] = await run<{ number: string; revision: number }>(tx, submitStatement, {
     tenant,
     id,
@@ -112,10 +127,14 @@ async function take(
     revision,
     job_id: jobId,
   })
-  // Its row and its scope are locked and were looked at: nothing can have changed.
-  if (taken === undefined) throw new PawlError('PAWL_ROLLED_BACK', `Submission ${id} could not be submitted. Try again.`)
+  if (taken === undefined) throw notTaken(id)
   if (probe.on) await probe.hit('records.submit.written', { id })
   return { id, revision: taken.revision, number: taken.number, jobId }
+}
+
+/** Its row and its scope are locked and were looked at: nothing can have changed. */
+function notTaken(id: string): PawlError {
+  return new PawlError('PAWL_ROLLED_BACK', `Submission ${id} could not be submitted. Try again.`)
 }
 
 export function revisionConflict(id: string, expected: number, actual: number): PawlError {

@@ -48,7 +48,6 @@ export async function tend(core: RecordsCore, job: Job<TendPayload>): Promise<un
     await run(tx, clearErrorsStatement, { tenant, id })
     await run(tx, expireStatement, { tenant, id })
   })
-  await resolve(core, tenant, row.record_set)
   return { state: 'expired' }
 }
 

@@ -2,6 +2,7 @@
 
 import type { AnyTx } from '../db/adapters.ts'
 import type { StandardSchema } from '../jobs/types.ts'
+import type { RecordTypes, RowTypes, UnknownColumns } from './row-types.ts'
 import type { SourceRow } from './rows.ts'
 
 export type ColumnType = 'text' | 'number' | 'integer' | 'boolean' | 'date' | 'timestamp' | 'json'
@@ -21,6 +22,8 @@ export interface Column {
   readonly charsMax?: number
   /** false: spaces around a text are part of it. */
   readonly trim?: boolean
+  /** Of dates: how a file writes them besides 2026-01-31, such as 'dd/mm/yyyy' or 'mm.dd.yyyy'. */
+  readonly format?: string
 }
 
 /** A record's data: texts, booleans, and numbers as the text of their decimal value. */
@@ -36,18 +39,18 @@ export interface RecordTypeOptions {
 
 export type MissingPolicy = 'reject' | 'keep' | 'tombstone'
 
-export interface RecordSetOptions {
+export interface RecordSetOptions<Types extends RecordTypes = RecordTypes, Unknown extends UnknownColumns = UnknownColumns> {
   /** The names of what makes a scope, such as ['organisation', 'registration']. */
   readonly scope: readonly string[]
   /** Names of attributes of a scope, each of which is set once and cannot change, such as ['accreditation']. */
   readonly attributes?: readonly string[]
-  readonly types: Readonly<Record<string, RecordTypeOptions>>
+  readonly types: Types
   /** Which column names the type of a row, when there are several. Default 'type'. In a workbook each sheet may be named after its type instead. */
   readonly typeColumn?: string
   /** What becomes of records that a submission leaves out. Default 'keep'. */
   readonly missing?: MissingPolicy
   /** What becomes of columns that are not declared. Default 'reject'. */
-  readonly unknownColumns?: 'reject' | 'ignore' | 'keep'
+  readonly unknownColumns?: Unknown
   readonly schemaVersion?: number
   /** A word about each row that is stored with its version, such as 'included'. A row whose word changed has changed. */
   readonly classify?: (row: { readonly type: string; readonly key: string; readonly data: RecordData }) => string | null
@@ -66,7 +69,7 @@ export interface RecordSetOptions {
   readonly limits?: Partial<UploadLimits>
   /** Changes that are applied in one transaction; what a crash can lose. Default 5000. */
   readonly chunkRows?: number
-  /** How long what is not submitted stays. Default: a week for validated and invalid ones, an hour after its last batch for an upload, a day for others. */
+  /** How long what is not submitted stays. Default: a week for validated ones, an hour after its last batch for an upload, a day for others. */
   readonly keep?: Partial<Readonly<Record<'validated' | 'uploading' | 'ended', number | string>>>
 }
 
@@ -96,8 +99,10 @@ export interface UploadedFile {
   ignore(sheet: string): void
 }
 
-export interface RecordSet {
+export interface RecordSet<Rows extends RowTypes = RowTypes> {
   readonly name: string
+  /** For the compiler alone: the types of its rows. */
+  readonly rows?: Rows
 }
 
 /** A record set as data, for whoever does not run the code that defines it. */
@@ -238,7 +243,7 @@ export interface Page<Item> {
 /** As-of: a pinned number, a submission's id, or a time. */
 export type At = { readonly number: string } | { readonly submission: string } | { readonly time: Date }
 
-export interface RecordVersion {
+export interface RecordVersion<Data = RecordData> {
   readonly type: string
   readonly key: string
   readonly number: string
@@ -248,13 +253,8 @@ export interface RecordVersion {
   readonly classification: string | null
   readonly changed: readonly string[] | null
   /** null: deleted, or erased. */
-  readonly data: RecordData | null
+  readonly data: Data | null
   readonly isErased: boolean
-}
-
-export interface PutRow {
-  readonly type?: string
-  readonly data: object
 }
 
 export interface AppendRow {
@@ -271,6 +271,8 @@ export interface PutOptions {
   readonly number?: string
   readonly by?: string
   readonly attributes?: Readonly<Record<string, string>>
+  /** A key under which it happens once in its scope. The same again within 30 days answers as the first did. */
+  readonly once?: string
 }
 
 export interface AppendOptions {
@@ -279,6 +281,8 @@ export interface AppendOptions {
   readonly revision?: string
   readonly by?: string
   readonly attributes?: Readonly<Record<string, string>>
+  /** A key under which it happens once in its scope. The same again within 30 days answers as the first did. */
+  readonly once?: string
 }
 
 export interface AppendAnswer {

@@ -1,4 +1,4 @@
-import type { PawlError } from 'pawl'
+import type { PawlError, RecordScope } from 'pawl'
 import { installProbe, moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { z } from 'zod'
@@ -49,7 +49,7 @@ test('[R6] keys with ":" "/" quotes and unicode, and the same key in two types o
     expect(found.map(({ type: name, data }) => ({ type: name, ...data }))).toHaveLength(rows.length)
     for (const row of rows) {
       const { type: name, ...data } = row
-      expect((await scope.get(name, JSON.stringify([row.a, row.b])))?.data).toEqual(data)
+      expect((await scope.get(name as 'in', JSON.stringify([row.a, row.b])))?.data).toEqual(data)
     }
     expect(
       (
@@ -544,10 +544,10 @@ test('[R10] missing rows: reject names them, keep keeps them, tombstone deletes 
   const sets = names.map((missing) =>
     pawl.records.define(missing, { scope: ['x'], missing, types: { n: { key: 'id', columns: { id: 'text', v: 'text' } } } }),
   )
-  const [reject, keep, tombstone] = sets.map((set) => pawl.records.in(set, { x: '1' })) as [
-    ReturnType<typeof pawl.records.in>,
-    ReturnType<typeof pawl.records.in>,
-    ReturnType<typeof pawl.records.in>,
+  const [reject, keep, tombstone] = sets.map((set): RecordScope => pawl.records.in(set, { x: '1' })) as [
+    RecordScope,
+    RecordScope,
+    RecordScope,
   ]
   await startWorker(pawl)
   const all = ['id,v\na,1\nb,1\nc,1\n']

@@ -15,13 +15,14 @@ import { addErrors, batchChars, batchRows, charsOf, type Staged, Stager, uploadL
 import { needSubmission, readSubmission, type SubmissionRow } from './submissions.ts'
 import { expired, wrongState } from './submit.ts'
 import type { Body, UploadOptions } from './types.ts'
-import { validateStaged } from './validate.ts'
+import { expireInvalid, validateStaged } from './validate.ts'
 import { tendKind } from './work.ts'
 
 const beginStatement = statement(import.meta.url, 'upload-begin')
 const restartStatement = statement(import.meta.url, 'upload-restart')
 const stagedStatement = statement(import.meta.url, 'upload-staged')
 const endStatement = statement(import.meta.url, 'upload-end')
+const erasedStatement = statement(import.meta.url, 'erased-since')
 const clearStatement = statement(import.meta.url, 'stage-clear')
 const clearErrorsStatement = statement(import.meta.url, 'errors-clear')
 const restageStatement = statement(import.meta.url, 'restage')
@@ -37,6 +38,8 @@ export interface Begun {
   fence: string
   committed: string
   live: string
+  /** A literal of PostgreSQL's. */
+  types: string
 }
 
 /**
@@ -51,11 +54,18 @@ export interface Source {
   again(id: string): string
 }
 
-export async function upload(core: RecordsCore, place: Place, body: Body, options: UploadOptions): Promise<string> {
+export async function upload(
+  core: RecordsCore,
+  place: Place,
+  body: Body,
+  options: UploadOptions,
+  attributes: string | null,
+): Promise<string> {
+  const about = { ...options, types: [...place.set.types.keys()], attributes }
   const begun =
     options.restart === undefined
-      ? await begin(core, place, 'upload', options, null)
-      : await restart(core, place, options, options.restart)
+      ? await begin(core, place, { ...about, origin: 'upload' })
+      : await restart(core, place, about, options.restart)
   const bytes = new UploadBytes(body, limitOf(place.set, options.format), options.signal)
   const ignored: string[] = []
   await fill(
@@ -90,14 +100,13 @@ export async function rebase(
     by: string | null
     lines: number
     ignoredSheets: readonly string[]
+    types: readonly string[]
+    attributes: string | null
+    receivedAt: string
   },
 ): Promise<string> {
-  const about = {
-    format: from.format,
-    ...(from.name === null ? {} : { name: from.name }),
-    ...(from.by === null ? {} : { by: from.by }),
-  }
-  const begun = await begin(core, place, 'rebase', about, from.id)
+  const { id, format, name, by, types, attributes, receivedAt } = from
+  const begun = await begin(core, place, { origin: 'rebase', format, name, by, types, attributes, receivedAt, rebasedFrom: id })
   let lines = 0
   await fill(core, place, begun, {
     async *batches() {
@@ -120,26 +129,27 @@ export async function rebase(
   return begun.id
 }
 
+/** What is stored of an upload. */
+interface About {
+  readonly format: string | null
+  readonly name?: string | null
+  readonly by?: string | null
+  readonly types: readonly string[]
+  readonly attributes: string | null
+}
+
 export async function begin(
   core: RecordsCore,
   place: Place,
-  origin: 'upload' | 'rebase',
-  options: { format: string | null; name?: string; by?: string },
-  rebasedFrom: string | null,
+  about: About & { readonly origin: 'upload' | 'rebase'; readonly rebasedFrom?: string; readonly receivedAt?: string },
 ): Promise<Begun> {
   return retrying(() =>
     transact(core, async (tx) => {
       const [begun] = await run<Begun>(tx, beginStatement, {
-        tenant: place.tenant,
-        scope_id: place.scopeId,
-        origin,
-        schema_version: place.set.schemaVersion,
-        missing_policy: place.set.missing,
-        format: options.format,
-        name: options.name ?? null,
-        submitted_by: options.by ?? null,
-        rebased_from: rebasedFrom,
-        keep_ms: place.set.keepMs.uploading,
+        ...stored(place, about),
+        origin: about.origin,
+        rebased_from: about.rebasedFrom ?? null,
+        received_at: about.receivedAt ?? null,
       })
       await core.jobs(place.tenant).enqueue(tendKind, { submission: begun!.id }, { tx, delay: place.set.keepMs.uploading })
       return begun!
@@ -147,19 +157,27 @@ export async function begin(
   )
 }
 
-async function restart(core: RecordsCore, place: Place, options: UploadOptions, id: string): Promise<Begun> {
+function stored({ tenant, scopeId, set }: Place, { format, name, by, types, attributes }: About) {
+  return {
+    tenant,
+    scope_id: scopeId,
+    schema_version: set.schemaVersion,
+    missing_policy: set.missing,
+    format,
+    name: name ?? null,
+    submitted_by: by ?? null,
+    types: textsLiteral(types),
+    attributes,
+    keep_ms: set.keepMs.uploading,
+  }
+}
+
+async function restart(core: RecordsCore, place: Place, about: About, id: string): Promise<Begun> {
   const begun = await retrying(() =>
     transact(core, async (tx) => {
       const [row] = await run<Begun>(tx, restartStatement, {
-        tenant: place.tenant,
-        scope_id: place.scopeId,
+        ...stored(place, about),
         id: idText('submission', id),
-        schema_version: place.set.schemaVersion,
-        missing_policy: place.set.missing,
-        format: options.format,
-        name: options.name ?? null,
-        submitted_by: options.by ?? null,
-        keep_ms: place.set.keepMs.uploading,
       })
       if (row !== undefined) await run(tx, clearErrorsStatement, { tenant: place.tenant, id })
       return row
@@ -201,13 +219,7 @@ export async function fill(
   source: Source,
   onProgress?: UploadOptions['onProgress'],
 ): Promise<void> {
-  const staged: Staged = {
-    id: begun.id,
-    fence: begun.fence,
-    scopeId: place.scopeId,
-    committed: begun.committed,
-    live: begun.live,
-  }
+  const staged: Staged = { ...begun, scopeId: place.scopeId }
   const stager = new Stager(core, place.tenant, place.set, staged)
   try {
     let [before, staging] = [Promise.resolve(), Promise.resolve()]
@@ -275,15 +287,17 @@ async function endBadly(
     errors: isInvalid ? 1 : 0,
     bytes: source.bytes(),
     ignored: textsLiteral(source.ignored()),
-    keep_ms: isInvalid ? place.set.keepMs.validated : place.set.keepMs.ended,
+    keep_ms: place.set.keepMs.ended,
   }
   const write = () =>
     transact(core, async (tx) => {
       const [ended] = await run(tx, endStatement, values)
       if (ended === undefined) throw uploadLost(staged.id)
+      await run(tx, erasedStatement, { tenant: place.tenant, id: staged.id })
       if (isInvalid) {
         const fault = { code: error.code, reason: error.message, column: null, value: null }
         await addErrors(tx, place.tenant, staged.id, stager.errors, [{ line: error.line, fault }])
+        await expireInvalid(core, tx, place, staged.id)
       }
     })
   // If even this cannot be written the upload stays as it is and expires; what went wrong first is what
@@ -326,20 +340,28 @@ async function* parsed(
   const reader = new RowReader(set)
   let batch: ReadRow[] = []
   let chars = 0
-  for await (const rows of sourceRows(set, bytes, options, ignore)) {
-    for (const row of rows) {
-      const reading = reader.read(row)
-      const found = reading instanceof Promise ? await reading : reading
-      batch.push(found)
-      chars += charsOf(found)
-      if (batch.length % turnRows === 0) await nextTurn()
-      if (batch.length < batchRows && chars < batchChars) continue
-      yield batch
-      batch = []
-      chars = 0
+  let malformed: unknown
+  try {
+    for await (const rows of sourceRows(set, bytes, options, ignore)) {
+      for (const row of rows) {
+        const reading = reader.read(row)
+        const found = reading instanceof Promise ? await reading : reading
+        batch.push(found)
+        chars += charsOf(found)
+        if (batch.length % turnRows === 0) await nextTurn()
+        if (batch.length < batchRows && chars < batchChars) continue
+        yield batch
+        batch = []
+        chars = 0
+      }
     }
+  } catch (error) {
+    if (!isMalformed(error)) throw error
+    malformed = error
   }
+  // What is wrong with the rows before a malformed one is told as well.
   if (batch.length > 0) yield batch
+  if (malformed !== undefined) throw malformed
 }
 
 async function* restaged(

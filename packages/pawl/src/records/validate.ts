@@ -10,11 +10,15 @@ import { type RecordsCore, run, transact, wholeMs } from './core.ts'
 import type { RowFault } from './rows.ts'
 import { addErrors, type Staged, uploadLost } from './staging.ts'
 import type { Place } from './upload.ts'
+import { tendKind } from './work.ts'
 
 const countsStatement = statement(import.meta.url, 'counts')
 const duplicatesStatement = statement(import.meta.url, 'duplicates')
 const missingStatement = statement(import.meta.url, 'missing')
 const tombstonesStatement = statement(import.meta.url, 'tombstones')
+const otherTypesStatement = statement(import.meta.url, 'other-types')
+const erasedStatement = statement(import.meta.url, 'erased-since')
+const expireInvalidStatement = statement(import.meta.url, 'expire-invalid')
 const validatedStatement = statement(import.meta.url, 'validated')
 
 type Fault = { readonly line: number; readonly fault: RowFault }
@@ -33,11 +37,12 @@ export async function validateStaged(
   staged: Staged,
   upload: { readonly lines: number; readonly lastLine: number; readonly errors: number },
 ): Promise<void> {
-  await retrying(() => transact(core, (tx) => validate(tx, place, staged, upload), wholeMs))
+  await retrying(() => transact(core, (tx) => validate(core, tx, place, staged, upload), { statementMs: wholeMs }))
   if (probe.on) await probe.hit('records.validate.after', staged)
 }
 
 async function validate(
+  core: RecordsCore,
   tx: Tx,
   place: Place,
   staged: Staged,
@@ -54,7 +59,7 @@ async function validate(
   const doubled = count('keys') < keyed ? await findDuplicates(tx, tenant, staged.id, room) : nothing
   // Rows that name a live record, valid or not; a record that comes back from a tombstone was not live.
   const matched = count('U') + count('=') + count('J')
-  const missing = doubled.count > 0 ? 0 : Math.max(0, Number(staged.live) - matched)
+  const missing = doubled.count > 0 ? 0 : await countMissing(tx, place, staged, matched)
   const dropped =
     set.missing === 'reject' && missing > 0
       ? await findMissing(tx, place, staged, missing, room - doubled.faults.length)
@@ -82,9 +87,40 @@ async function validate(
     errors: doubled.count + dropped.count,
     last_line: stones?.lastLine ?? upload.lastLine,
     error: isValid ? null : `${errors} error(s) in its rows.`,
-    keep_ms: set.keepMs.validated,
+    keep_ms: isValid ? set.keepMs.validated : set.keepMs.ended,
   })
   if (row === undefined) throw uploadLost(staged.id)
+  // With the row of the submission locked: an erasure that comes now waits for it, and finds all of its rows.
+  const [erased] = await run<{ rows: number; type: string; key: string }>(tx, erasedStatement, { tenant, id: staged.id })
+  if (erased!.rows > 0) throw erasedSince(erased!)
+  if (!isValid) await expireInvalid(core, tx, place, staged.id)
+}
+
+/** A file cannot name records of a type that the set does not have any more, so it leaves none of them out. */
+async function countMissing(tx: Tx, { tenant, scopeId }: Place, staged: Staged, matched: number): Promise<number> {
+  const missing = Number(staged.live) - matched
+  if (missing <= 0) return 0
+  const { committed, types } = staged
+  const [other] = await run<{ live: string }>(tx, otherTypesStatement, { tenant, scope_id: scopeId, committed, types })
+  return Math.max(0, missing - Number(other!.live))
+}
+
+/** Invalid uploads of one scope that keep their rows; older ones are removed. */
+const invalidMax = 10
+
+/** Called when one becomes invalid. */
+export async function expireInvalid(core: RecordsCore, tx: Tx, { tenant, scopeId }: Place, id: string): Promise<void> {
+  const values = { tenant, scope_id: scopeId, id, keep: invalidMax - 1 }
+  for (const expired of await run<{ id: string }>(tx, expireInvalidStatement, values))
+    await core.jobs(tenant).enqueue(tendKind, { submission: expired.id }, { tx })
+}
+
+function erasedSince({ type, key }: { type: string; key: string }): PawlError {
+  return new PawlError(
+    'PAWL_UPLOAD_FAILED',
+    `The ${type} '${key.slice(0, 100)}' was erased after these rows were sent, so they are not taken. Upload the file again as it should be now.`,
+    { details: { type, key: key.slice(0, 500) } },
+  )
 }
 
 async function findDuplicates(tx: Tx, tenant: string, id: string, room: number): Promise<Found> {
@@ -115,6 +151,7 @@ async function findMissing(tx: Tx, place: Place, staged: Staged, missing: number
     scope_id: place.scopeId,
     id: staged.id,
     committed: staged.committed,
+    types: staged.types,
     after_type: '',
     after_key: '',
     limit: Math.max(1, room),
@@ -143,6 +180,7 @@ async function addTombstones(
     scope_id: place.scopeId,
     id: staged.id,
     committed: staged.committed,
+    types: staged.types,
     last_line: lastLine,
   })
   const found = { rows: Number(row!.rows), lastLine: Number(row!.last_line) }

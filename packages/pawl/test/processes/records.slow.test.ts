@@ -188,7 +188,7 @@ test('[R12] a cancelled job does not keep the slot: whoever wants it next ends t
     await scope.upload(csv(loadRows(6)), { format: 'csv' }),
   ]
   const { jobId } = await pawl.records.submit(one.id)
-  await pawl.jobs.cancel(jobId)
+  await pawl.jobs.cancel(jobId!)
   expect((await pawl.records.why(one.id)).reasons.map(({ code }) => code)).toContain('job-cancelled')
   await pawl.records.submit(two.id)
   expect(await pawl.records.get(one.id)).toMatchObject({ state: 'failed' })

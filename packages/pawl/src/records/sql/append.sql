@@ -41,7 +41,8 @@ update pawl.record_scope s
 set committed = e.number,
   next_number = e.number + 1,
   revision = s.revision + 1,
-  live = s.live + e.created - e.deleted
+  live = s.live + e.created - e.deleted,
+  attributes = coalesce(s.attributes || :attributes::jsonb, s.attributes, :attributes::jsonb)
 from ended e
 where s.tenant = :tenant::text
   and s.id = :scope_id::bigint

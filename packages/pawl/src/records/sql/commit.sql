@@ -15,12 +15,13 @@ with ended as (
     and u.id = :id::bigint
     and u.state = 'submitting'
     and u.number = :number::bigint
-  returning u.tenant, u.scope_id, u.number, u.created, u.updated, u.unchanged, u.deleted
+  returning u.tenant, u.scope_id, u.number, u.created, u.updated, u.unchanged, u.deleted, u.attributes
 )
 update pawl.record_scope s
 set committed = e.number,
   revision = s.revision + 1,
-  live = s.live + e.created - e.deleted
+  live = s.live + e.created - e.deleted,
+  attributes = coalesce(s.attributes || e.attributes, s.attributes, e.attributes)
 from ended e
 where s.tenant = e.tenant
   and s.id = e.scope_id

@@ -1,7 +1,7 @@
 -- Takes the data out of every version of one record, takes the record out of everything that is staged for its scope, and writes down that it
 -- did. Numbers, states and submissions stay. The caller holds the scope's lock and has seen that its slot is free. The scope's new revision
--- supersedes what was compared with the old data and what is left of those uploads, which cannot be rebased. What was submitted may be staged
--- still until somebody tidies up, so the submissions that wrote a version are looked at as well.
+-- supersedes what was compared with the old data and what is left of those uploads, which cannot be rebased: erased-since.sql. What was
+-- submitted may be staged until its tending clears it, so the submissions that wrote a version are searched as well.
 -- Locks: the version rows of the record, its staged rows, the scope row.
 -- Plan: record_pkey, record_version_pkey, submission_open_of_scope, submission_row_pkey, record_scope_pkey.
 -- No row: there is no such record, staged or not, or it was erased before; nothing is changed.
@@ -50,17 +50,16 @@ staged as (
 counted as materialized (
   select (select count(*) from erased e) as versions, (select count(*) from staged t) as staged
 ),
-written as (
-  insert into pawl.record_erasure (tenant, scope_id, record_id, versions, reason, erased_by)
-  select :tenant::text, :scope_id::bigint, (select f.id from found f), c.versions, left(:reason::text, 2000), left(:erased_by::text, 500)
+moved as (
+  update pawl.record_scope s
+  set revision = s.revision + 1
   from counted c
-  where c.versions > 0
-    or c.staged > 0
-  returning versions
+  where s.tenant = :tenant::text
+    and s.id = :scope_id::bigint
+    and c.versions + c.staged > 0
+  returning s.revision
 )
-update pawl.record_scope s
-set revision = s.revision + 1
-from written w
-where s.tenant = :tenant::text
-  and s.id = :scope_id::bigint
-returning w.versions
+insert into pawl.record_erasure (tenant, scope_id, record_id, revision, type, key, versions, reason, erased_by)
+select :tenant::text, :scope_id::bigint, (select f.id from found f), m.revision, :type::text, :key::text, c.versions, left(:reason::text, 2000), left(:erased_by::text, 500)
+from moved m, counted c
+returning versions

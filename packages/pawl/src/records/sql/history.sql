@@ -2,7 +2,8 @@
 -- Locks: none.
 -- Plan: record_scope_name, record_pkey, record_version_pkey, submission_pkey.
 -- Rows: the next ones below :before.
-select r.type, r.key, v.number::text as number, v.status, v.submission::text as submission, v.schema_version, v.classification, v.changed, v.data::text as data,
+select r.type, r.key, v.number::text as number, v.status, v.submission::text as submission, v.schema_version, v.classification, to_json(v.changed)::text as changed,
+  v.data::text as data,
   v.is_erased, u.ended_at as committed_at, u.submitted_by, u.origin
 from pawl.record_scope s
 join pawl.record r on r.tenant = s.tenant and r.scope_id = s.id

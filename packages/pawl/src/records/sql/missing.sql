@@ -1,4 +1,4 @@
--- Records that are committed as of a submission's baseline and that it leaves out, in the order of their keys, at most :limit.
+-- Records of the types that a submission knows that are committed as of its baseline and that it leaves out, in the order of their keys, at most :limit.
 -- Locks: none.
 -- Plan: record_pkey, submission_row_pkey, record_version_pkey. The two sets are subtracted by EXCEPT, which sorts or hashes; an anti-join of
 -- rows that were just staged would be planned as a loop, because nothing is known about them yet.
@@ -9,6 +9,7 @@ with gone as materialized (
   where r.tenant = :tenant::text
     and r.scope_id = :scope_id::bigint
     and (r.type, r.key) > (:after_type::text, :after_key::text)
+    and r.type = any (:types::text[])
   except
   select t.record_id, t.type, t.key
   from pawl.submission_row t

@@ -2,7 +2,8 @@
 -- Locks: none.
 -- Plan: record_scope_name, record_pkey, record_version_pkey.
 -- No row: there was no such record then.
-select r.type, r.key, v.number::text as number, v.status, v.submission::text as submission, v.schema_version, v.classification, v.changed, v.data::text as data,
+select r.type, r.key, v.number::text as number, v.status, v.submission::text as submission, v.schema_version, v.classification, to_json(v.changed)::text as changed,
+  v.data::text as data,
   v.is_erased
 from pawl.record_scope s
 join pawl.record r on r.tenant = s.tenant and r.scope_id = s.id

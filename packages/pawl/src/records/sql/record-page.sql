@@ -11,8 +11,8 @@ with scope as materialized (
     and s.record_set = :record_set::text
     and s.scope = :scope::text
 )
-select p.type, p.key, p.number::text as number, p.status, p.submission::text as submission, p.schema_version, p.classification, p.changed,
-  p.data, p.is_erased, (select s.number from scope s)::text as pinned, p.bytes::integer as bytes
+select p.type, p.key, p.number::text as number, p.status, p.submission::text as submission, p.schema_version, p.classification,
+  to_json(p.changed)::text as changed, p.data, p.is_erased, (select s.number from scope s)::text as pinned, p.bytes::integer as bytes
 from (
   select f.type, f.key, f.number, f.status, f.submission, f.schema_version, f.classification, f.changed, f.data, f.is_erased,
     sum(coalesce(octet_length(f.data), 0)) over (order by f.type, f.key rows unbounded preceding) as bytes

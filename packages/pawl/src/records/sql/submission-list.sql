@@ -3,7 +3,8 @@
 -- Plan: submission_of_scope, submission_open_of_scope, submission_pkey, record_scope_pkey.
 -- Rows: the next ones before :before.
 select u.id::text as id, u.record_set, u.scope_id::text as scope_id, s.scope, u.origin, u.state, u.revision, u.fence::text as fence,
-  u.baseline::text as baseline, u.baseline_number::text as baseline_number, u.number::text as number, u.schema_version, u.missing_policy, u.format, u.name,
+  u.baseline::text as baseline, u.baseline_number::text as baseline_number,
+  u.received_at_revision::text as received_at_revision, to_json(u.types)::text as types, u.attributes::text as attributes, u.number::text as number, u.schema_version, u.missing_policy, u.format, u.name,
   u.submitted_by, u.rebased_from::text as rebased_from, to_json(u.ignored_sheets)::text as ignored_sheets, u.lines::text as lines, u.last_line::text as last_line, u.bytes::text as bytes,
   u.created::text as created, u.updated::text as updated, u.unchanged::text as unchanged, u.missing::text as missing, u.deleted::text as deleted,
   u.invalid_created::text as invalid_created, u.invalid_updated::text as invalid_updated, u.invalid_unkeyed::text as invalid_unkeyed,

@@ -1,4 +1,4 @@
--- Stages a tombstone for every record that a submission leaves out, behind its last line.
+-- Stages a tombstone for every record of the types that a submission knows and that it leaves out, behind its last line.
 -- Locks: none that others wait for.
 -- Plan: record_pkey, submission_row_pkey, record_version_pkey. EXCEPT as in missing.sql.
 -- Rows: how many were staged, and the last line of all.
@@ -7,6 +7,7 @@ with gone as materialized (
   from pawl.record r
   where r.tenant = :tenant::text
     and r.scope_id = :scope_id::bigint
+    and r.type = any (:types::text[])
   except
   select t.record_id, t.type, t.key
   from pawl.submission_row t

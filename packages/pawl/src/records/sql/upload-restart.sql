@@ -9,6 +9,9 @@ set state = 'uploading',
   baseline = s.revision,
   baseline_number = s.committed,
   baseline_live = s.live,
+  received_at_revision = s.revision,
+  types = :types::text[],
+  attributes = :attributes::jsonb,
   schema_version = :schema_version::integer,
   missing_policy = :missing_policy::text,
   format = :format::text,
@@ -32,4 +35,5 @@ where u.tenant = :tenant::text
   and u.expires_at > pawl.now()
   and s.tenant = u.tenant
   and s.id = u.scope_id
-returning u.id::text as id, u.fence::text as fence, u.baseline::text as baseline, u.baseline_number::text as committed, u.baseline_live::text as live
+returning u.id::text as id, u.fence::text as fence, u.baseline::text as baseline, u.baseline_number::text as committed, u.baseline_live::text as live,
+  u.types::text as types

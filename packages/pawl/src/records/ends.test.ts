@@ -1,0 +1,29 @@
+import { expect, test } from 'vitest'
+import type { RecordsCore } from './core.ts'
+import { Ends } from './ends.ts'
+
+test('[R15] however many wait, one statement polls for them all, and none when nobody waits', async () => {
+  let [polls, inFlight, most] = [0, 0, 0]
+  const ended = new Set<string>()
+  const query = async ({ values }: { values: [tenants: string, ids: string] }) => {
+    polls++
+    most = Math.max(most, ++inFlight)
+    await new Promise((resolve) => setTimeout(resolve, 5))
+    inFlight--
+    const ids = values[1].slice(1, -1).split(',')
+    return { rows: ids.flatMap((id, index) => (ended.has(id) ? [{ ordinal: index + 1 }] : [])) }
+  }
+  const core = { pool: { query }, names: undefined } as unknown as RecordsCore
+  const ends = new Ends()
+  const waits = Array.from({ length: 1000 }, (_, n) => ends.wait(core, '', String(n % 10), 60_000, undefined))
+  for (let n = 0; n < 10; n++) {
+    ended.add(String(n))
+    ends.wake()
+  }
+  await Promise.all(waits)
+  expect(most).toBe(1)
+  expect(polls).toBeLessThan(20)
+  const before = polls
+  await new Promise((resolve) => setTimeout(resolve, 150))
+  expect(polls).toBe(before)
+})
