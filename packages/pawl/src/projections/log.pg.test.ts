@@ -113,7 +113,7 @@ test('[P4] a key that was parked by a commit without an answer stays parked: its
   })
   let lost: Promise<void> | undefined
   installProbe((name) => {
-    if (name === 'projections.park.before') lost ??= proxy.loseReply(/^commit$/, { of: / handler$/ }).happened
+    if (name === 'projections.park.before') lost ??= proxy.loseReply(/^commit$/, { of: / handler \w+$/ }).happened
   })
   onTestFinished(() => installProbe(undefined))
   await startRunner(pawl)
@@ -146,7 +146,7 @@ test.each(['begin', 'update pawl.cursor', 'select c.effects_after'])(
     await startRunner(pawl)
     await caughtUp(db, 'p')
     isBroken = false
-    const { happened } = proxy.loseRequest(new RegExp(`^(--.*\n)*${sent}`), { of: / handler$/ })
+    const { happened } = proxy.loseRequest(new RegExp(`^(--.*\n)*${sent}`), { of: / handler \w+$/ })
     // An event by the cursor's move, and a parked one by its stay.
     await append(db, { key: 'a' })
     await pawl.projections.unpark('p', { key: 'bad', reason: 'mended' })
