@@ -429,7 +429,12 @@ test('a session prepares begin, commit and reset once, also after a refused comp
   const { rows } = await client.query('select statement from pg_prepared_statements where name = $1 || statement order by 1', [
     'pawl ',
   ])
-  expect(rows.map(({ statement }) => statement)).toEqual(['begin isolation level read committed', 'commit', reset])
+  expect(rows.map(({ statement }) => statement)).toEqual([
+    'begin isolation level read committed',
+    'commit',
+    'reset session authorization',
+    reset,
+  ])
   const empty = new OwnTransaction(client, { names, reset: 'select 1 / 0' })
   // Its handler has sent nothing, so there is nothing to reset.
   await empty.commitWith('insert into effect values ($1)', [2])
