@@ -128,6 +128,7 @@ export function settle(connection: Connection, sql: Statements, jobs: readonly C
     ...identity(jobs),
     results: numbers(jobs.map(() => null)),
     progress: '{}',
+    at_least: 0,
     ran_ms: numbers(jobs.map(() => 1)),
   })
 }

@@ -234,7 +234,8 @@ $$;
 
 -- Settles one job as done inside the caller's transaction. Raises PW001 when the fence is not the current one. Every operator has its schema,
 -- which costs nothing at a call, unlike a search path. A plan that was made while the table was empty must not scan the full one: no seqscan.
-create function pawl.complete_job(p_tenant text, p_id bigint, p_fence bigint, p_result jsonb default null, p_ran_ms integer default null) returns void
+create function pawl.complete_job(p_tenant text, p_id bigint, p_fence bigint, p_result jsonb default null, p_ran_ms integer default null,
+  p_progress jsonb default null) returns void
 language plpgsql set enable_seqscan = off as $$
 begin
   with gone as (
@@ -248,7 +249,7 @@ begin
   insert into pawl.job_history (id, fence, created_at, finished_at, ran_ms, holder, attempt, crashes, priority, payload_version, tenant,
     queue, kind, outcome, payload, headers, progress, result)
   select g.id, g.fence, g.created_at, pawl.now(), p_ran_ms, g.holder, g.attempt, g.crashes, g.priority, g.payload_version, g.tenant,
-    g.queue, g.kind, 'done', g.payload, g.headers, g.progress, p_result
+    g.queue, g.kind, 'done', g.payload, g.headers, coalesce(p_progress, g.progress), p_result
   from gone g;
   if not found then
     perform pawl.raise_lease_lost('job', p_id, p_fence);

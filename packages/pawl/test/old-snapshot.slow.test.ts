@@ -146,6 +146,7 @@ class Periodic {
         fences: numbersLiteral(rows.map(({ fence }) => fence)),
         results: numbersLiteral(rows.map(() => null)),
         progress: '{}',
+        at_least: 0,
         ran_ms: numbersLiteral(rows.map(() => 1)),
       })
     }

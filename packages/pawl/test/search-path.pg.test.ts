@@ -118,7 +118,7 @@ async function inTx<T>(work: (tx: pg.PoolClient) => Promise<T>): Promise<T> {
 }
 
 /** They name the schema of every operator, function and type instead; the test with a schema before the catalogue runs them. */
-const qualified = ['complete_job(text,bigint,bigint,jsonb,integer)', 'reset_session(boolean)']
+const qualified = ['complete_job(text,bigint,bigint,jsonb,integer,jsonb)', 'reset_session(boolean)']
 
 test('every function of ours fixes its search path', async () => {
   const open = await db.query(

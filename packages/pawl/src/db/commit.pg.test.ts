@@ -419,7 +419,12 @@ test('a session prepares begin, commit and reset once, also after a refused comp
   const work = async (last: string) => {
     const tx = new OwnTransaction(client, { names, reset })
     await tx.query('insert into effect values ($1)', [1])
-    await tx.commitWith(last, [1]).finally(() => tx.rollback())
+    try {
+      await tx.commitWith(last, [1])
+    } catch (error) {
+      await tx.rollback()
+      throw error
+    }
   }
   const refused = work('select pawl.raise_lease_lost($1::text, 7, 7)')
   await expect(refused).rejects.toMatchObject({ code: 'PW001' })
@@ -429,7 +434,12 @@ test('a session prepares begin, commit and reset once, also after a refused comp
   const { rows } = await client.query('select statement from pg_prepared_statements where name = $1 || statement order by 1', [
     'pawl ',
   ])
-  expect(rows.map(({ statement }) => statement)).toEqual(['begin isolation level read committed', 'commit', reset])
+  expect(rows.map(({ statement }) => statement)).toEqual([
+    'begin isolation level read committed',
+    'commit',
+    'reset session authorization',
+    reset,
+  ])
   const empty = new OwnTransaction(client, { names, reset: 'select 1 / 0' })
   // Its handler has sent nothing, so there is nothing to reset.
   await empty.commitWith('insert into effect values ($1)', [2])

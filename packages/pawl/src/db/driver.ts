@@ -1,4 +1,4 @@
-// The driver seam: the only module that imports pg. It makes the engine's own connections (pipelined, each for one purpose, reconnecting)
+// The driver seam: only this folder imports pg. It makes the engine's own connections (pipelined, each for one purpose, reconnecting)
 // and the pools for handlers and callers, all with client-side timeouts and keepalive, because a half-open connection gives no error.
 
 import { connect } from 'node:net'
@@ -299,158 +299,6 @@ export function cork(client: object): () => void {
   return () => stream?.uncork?.()
 }
 
-interface Wire {
-  readonly stream: { cork?(): void; uncork?(): void }
-  readonly submittedNamedStatements: Record<string, string>
-  parse(message: { text: string; name?: string }): void
-  bind(message: object): void
-  execute(message: object): void
-  sync(): void
-}
-
-type Answered<Result> = (error: Error | null | undefined, result: Result) => void
-
-/** What pg's own Query does when it is sent and answered; its types leave it out. */
-const Query = pg.Query as unknown as new (
-  text: string,
-  values: unknown[] | undefined,
-  answered: Answered<pg.QueryResult>,
-) => {
-  readonly text: string
-  readonly values: readonly Parameter[] | undefined
-  name: string | undefined
-  queryMode: 'extended'
-  hasBeenParsed(wire: Wire): boolean
-  prepare(wire: Wire): void
-  submit(wire: Wire): Error | null
-  handleCommandComplete(message: { text: string }, wire: Wire): void
-  handleDataRow(message: object): void
-  handleError(error: Error, wire: Wire): void
-  handleReadyForQuery(wire: Wire): void
-}
-
-/** What a session has prepared under its own text, of the statements around ours. Parsing one costs as much as running it. */
-const preparedIn = new WeakMap<Wire, Set<string>>()
-
-/**
- * A statement with `begin` before it, or `commit` and a reset of the session after it, and one Sync for all: one answer, and one wake-up on
- * either side, where four statements would cost four. If one fails, the server skips the rest, so a commit never follows a statement that failed.
- */
-class Joined extends Query {
-  readonly #join: Join
-  readonly #name: string | undefined
-  /** Read by the driver, as of any query. */
-  readonly query_timeout: number | undefined
-  /** Which of them the server answers next. */
-  #next: 'begin' | 'statement' | 'commit' | 'reset'
-
-  constructor({ text, values, name, query_timeout }: QueryConfig, join: Join, answered: Answered<pg.QueryResult>) {
-    super(text, values, answered)
-    this.queryMode = 'extended'
-    this.#join = join
-    this.#next = join.begin === undefined ? 'statement' : 'begin'
-    this.#name = this.name = name
-    this.query_timeout = query_timeout
-  }
-
-  override submit(wire: Wire): Error | null {
-    wire.stream.cork?.()
-    const { begin } = this.#join
-    if (begin !== undefined) this.#send(wire, begin)
-    const error = super.submit(wire)
-    wire.stream.uncork?.()
-    // The driver would take the first answer to a parse for that of the named statement; it is begin's.
-    if (begin !== undefined) this.name = undefined
-    return error
-  }
-
-  /** Nobody reads the rows of a last statement, so unlike pg's own this does not ask for their description. */
-  override prepare(wire: Wire): void {
-    if (!this.#join.commits) return super.prepare(wire)
-    const { text, values = [], name = '' } = this
-    if (!this.hasBeenParsed(wire)) {
-      wire.parse({ text, name })
-      if (name !== '') wire.submittedNamedStatements[name] = text
-    }
-    wire.bind({ statement: name, values: values.map((value) => (value === null ? null : String(value))) })
-    this._getRows(wire)
-  }
-
-  // Called by pg's Query when everything before the execution of its statement is written.
-  _getRows(wire: Wire): void {
-    wire.execute({ portal: '' })
-    const { commits, reset } = this.#join
-    if (commits) this.#send(wire, commit)
-    if (commits && reset !== undefined) this.#send(wire, reset)
-    wire.sync()
-  }
-
-  #send(wire: Wire, text: string): void {
-    const name = this.#join.isNamed ? `pawl ${text}` : ''
-    if (name === '' || !preparedIn.get(wire)?.has(text)) wire.parse({ text, name })
-    wire.bind({ statement: name })
-    wire.execute({ portal: '' })
-  }
-
-  #remember(wire: Wire, text: string): void {
-    if (!this.#join.isNamed) return
-    const prepared = preparedIn.get(wire)
-    if (prepared === undefined) preparedIn.set(wire, new Set([text]))
-    else prepared.add(text)
-  }
-
-  override handleCommandComplete(message: { text: string }, wire: Wire): void {
-    switch (this.#next) {
-      case 'begin':
-        this.#remember(wire, this.#join.begin!)
-        this.name = this.#name
-        this.#next = 'statement'
-        return
-      case 'statement':
-        this.#next = 'commit'
-        return super.handleCommandComplete(message, wire)
-      case 'commit':
-        this.#remember(wire, commit)
-        this.#next = 'reset'
-        return
-      case 'reset':
-        this.#remember(wire, this.#join.reset!)
-    }
-  }
-
-  override handleDataRow(message: object): void {
-    if (!this.#join.commits) super.handleDataRow(message)
-  }
-
-  /** What fails after the commit does not undo it; the session is not used again. */
-  override handleError(error: Error, wire: Wire): void {
-    if (this.#next !== 'reset') return super.handleError(error, wire)
-    this.#join.onUnclean?.()
-    this.handleReadyForQuery(wire)
-  }
-}
-
-const commit = 'commit'
-
-interface Join {
-  /** The statement that begins the transaction. */
-  readonly begin?: string | undefined
-  readonly commits?: boolean
-  /** Sent after the commit: takes away what the transaction may have left in its session. */
-  readonly reset?: string | undefined
-  /** Whether begin, commit and reset may be prepared under a name: not behind a transaction pooler. */
-  readonly isNamed?: boolean
-  /** The commit happened and the reset did not: the session may still have what the transaction set in it. */
-  readonly onUnclean?: () => void
-}
-
-/** Runs one statement with parameters together with the begin before it, the commit after it, or both. */
-export function runJoined(client: PoolClient, config: QueryConfig, join: Join): Promise<QueryResult> {
-  return new Promise((resolve, reject) => {
-    client.query(new Joined(config, join, (error, result) => (error ? reject(error) : resolve(result))) as unknown as pg.Query)
-  })
-}
-
 /** How long the wish to cancel a statement may be on its way. */
 const cancelMs = 1000
 const cancelCode = 80_877_102
@@ -464,6 +312,11 @@ interface Session {
   readonly _activeQuery: unknown
   readonly _sentQueryQueue: readonly unknown[]
   readonly _queryQueue: readonly unknown[]
+}
+
+/** Whether the server says that this session is in no transaction, as of the last answer. */
+export function isIdle(client: PoolClient): boolean {
+  return (client as unknown as { getTransactionStatus?(): string | null }).getTransactionStatus?.() === 'I'
 }
 
 export function sessionIdOf(client: PoolClient): number | null {

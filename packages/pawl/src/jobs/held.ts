@@ -71,7 +71,7 @@ export class ClaimedRow {
 const ranMsMax = 2_147_483_647
 
 const snoozeDelay = required(duration({ from: 0, to: delayMsMax, doc: 'How long until it runs again.' }))
-const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)::text as done'
+const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer, $6::jsonb)::text as done'
 
 export class HeldJob implements Job {
   readonly row: ClaimedRow
@@ -92,6 +92,8 @@ export class HeldJob implements Job {
   limits: PayloadLimits | undefined
   /** Why the result given to complete() could not be stored. Running again would repeat its effects outside and end here again. */
   unstorable: unknown
+  /** JSON text of the last progress, while it is not stored. */
+  unstored: () => string | null = () => null
   /** Its end must be on a standby, whoever commits it. */
   isReplicated = false
   /** Where it is written for the keeper thread while it runs. */
@@ -206,7 +208,7 @@ export class HeldJob implements Job {
       tx,
       'complete',
       this.isReplicated ? `${completeSql}, pawl.set_durability('replicated')::text as level` : completeSql,
-      [json, this.ranMs()],
+      [json, this.ranMs(), this.unstored()],
     )
     this.completeCalled = true
     this.#completedIn = tx

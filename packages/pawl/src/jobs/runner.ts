@@ -30,7 +30,7 @@ const troublesMax = 10
 const troubledJobsMax = 1000
 /** How long a job waits whose payload only a newer release can read. */
 const newerDelayMs = 5000
-const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)'
+const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer, $6::jsonb)'
 /**
  * For a handler that called job.complete(tx): nothing commits unless that was in this transaction, or has committed in another. It runs in
  * the handler's search path, so every operator has its schema.
@@ -259,7 +259,7 @@ export class Runner {
   }
 
   async #tryTx(held: HeldJob, client: PoolClient): Promise<RunEnd> {
-    const tx = this.begin(client, this.#settingsOf(held))
+    const tx = this.begin(client)
     const context = new RunContext(held, this.options)
     held.completeCalled = false
     abandonWhenLost(held, tx)
@@ -273,19 +273,21 @@ export class Runner {
         await tx.rollback()
         return end
       }
-      await context.flush()
+      await context.quiet()
       if (probe.on) await probe.hit('jobs.tx.before_commit', held)
-      if (held.completeCalled) await tx.commitWith(completedSql, [held.tenant, held.id, held.fence])
-      else
-        await tx.commitWith(
-          completeSql,
-          [held.tenant, held.id, held.fence, end.result, held.ranMs()],
-          this.names === undefined ? undefined : 'pawl_complete_job',
-        )
+      const settings = this.#settingsOf(held)
+      const key = [held.tenant, held.id, held.fence]
+      if (held.completeCalled) await tx.commitWith(completedSql, key, { settings })
+      else {
+        const name = this.names === undefined ? undefined : 'pawl_complete_job'
+        await tx.commitWith(completeSql, [...key, end.result, held.ranMs(), held.unstored()], { name, settings })
+      }
       if (probe.on) await probe.hit('jobs.tx.after_commit', held)
       return 'settled'
     } catch (error) {
       await tx.rollback()
+      // The row is free again.
+      await context.flush()
       throw error
     } finally {
       held.onLost = undefined
@@ -294,7 +296,7 @@ export class Runner {
   }
 
   /** A transaction for handlers. Their statements may take as long as their attempt. */
-  begin(client: PoolClient, settings: string | undefined): OwnTransaction {
+  begin(client: PoolClient, settings?: string): OwnTransaction {
     const { answerMs } = this.options
     const tx = new OwnTransaction(client, { names: this.names, settings, answerMs, reset: this.reset })
     this.#silence.add(tx)
@@ -311,7 +313,7 @@ export class Runner {
     this.#silence.tick(nowMs)
   }
 
-  /** A pool's sessions are durable already; behind a pooler a transaction must ask for it. */
+  /** At the commit, so that a handler may still choose the isolation. A pool's sessions are durable already; behind a pooler each must ask. */
   #settingsOf(held: HeldJob): string | undefined {
     if (this.levelOf(held) === 'replicated') return levelSql('replicated')
     return this.options.isNamed ? undefined : levelSql('durable')
@@ -342,6 +344,7 @@ class RunContext implements JobContext {
   constructor(held: HeldJob, options: RunnerOptions) {
     this.#held = held
     this.#options = options
+    held.unstored = () => this.#toucher?.unstored ?? null
   }
 
   // Handlers take these apart, so each is given out bound; most take none.
@@ -372,6 +375,11 @@ class RunContext implements JobContext {
 
   async flush(): Promise<void> {
     await this.#toucher?.flush()
+  }
+
+  /** Nothing is on its way any more. */
+  async quiet(): Promise<void> {
+    await this.#toucher?.quiet()
   }
 }
 

@@ -397,6 +397,7 @@ async function settleDone(connection: Connection, group: readonly Ending[]): Pro
     // An array that is too short is filled up with nulls: mostly there are no results and only the empty tenant.
     results: group.every((ending) => ending.result === null) ? '{}' : textsLiteral(group.map((ending) => ending.result)),
     progress: '{}',
+    at_least: 0,
     ...(group.every((ending) => ending.held.tenant === '') ? { tenants: '{}' } : {}),
     ran_ms: numbersLiteral(group.map((ending) => ending.held.ranMs())),
   })

@@ -146,9 +146,11 @@ function untilGone<T>(held: HeldJob, result: Promise<T>): Promise<T> {
 async function runOne(runner: Runner, turn: Turn, job: HeldJob): Promise<Result> {
   job.startedMs = monotonicMs()
   job.limits = runner.options.limits
+  job.completeCalled = false
   const reading = job.read()
   if (reading !== undefined) await reading
   const touched: Touched = { progress: null }
+  job.unstored = () => touched.progress
   try {
     const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job, touched))
     const answer = await insideTx.run(job, () => runAs(job.tenant, handle))
@@ -188,6 +190,8 @@ async function commitGroup(
   const batches = [...byBytes(ends, settled.length, (end) => Buffer.byteLength(`${end.json}${end.progress}`))].map((batch) =>
     bind(settleStatement, {
       ...identity(batch.map(({ held }) => held)),
+      // Its rows are locked in this very transaction, so only a handler of the group can have taken one away: by completing it, or by hand.
+      at_least: batch.filter(({ held }) => !held.completeCalled).length,
       results: textsLiteral(batch.map(({ json }) => json)),
       progress: textsLiteral(batch.map(({ progress }) => progress)),
       ran_ms: numbersLiteral(batch.map(({ ranMs }) => ranMs)),
@@ -200,7 +204,7 @@ async function commitGroup(
   const name = nameOf(runner, settleStatement)
   // If one of them fails, so does the commit.
   const earlier = batches.slice(0, -1).map((values) => tx.run(settleStatement.text, values, name))
-  const committed = tx.commitWith(settleStatement.text, batches.at(-1)!, name)
+  const committed = tx.commitWith(settleStatement.text, batches.at(-1)!, { name })
   uncork()
   await Promise.all([...earlier, committed])
 }

@@ -308,3 +308,48 @@ test('[J6] a touch without a value leaves the progress and says that the job goe
   await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
   expect(await progressOf(id)).toEqual({ state: 'done', progress: { done: 50 } })
 })
+
+test('[J6] progress of a job that its own transaction holds is stored with the commit', async () => {
+  pawl.jobs.define('guards', {
+    tx: async (job, tx, { touch }) => {
+      await job.guard(tx)
+      for (let n = 1; n <= 3; n++) await touch({ n })
+    },
+  })
+  pawl.jobs.define('completes', {
+    tx: async (job, tx, { touch }) => {
+      await job.guard(tx)
+      await touch({ n: 1 })
+      await touch({ n: 2 })
+      await job.complete(tx)
+    },
+  })
+  pawl.jobs.define('elsewhere', {
+    run: async (job, { touch }) => {
+      await touch({ n: 1 })
+      await touch({ n: 2 })
+      const client = await db.pool.connect()
+      await client.query('begin')
+      await job.complete(client)
+      await client.query('commit')
+      client.release()
+    },
+  })
+  pawl.jobs.define('fails', {
+    retry: { attempts: 1 },
+    tx: async (job, tx, { touch }) => {
+      await job.guard(tx)
+      await touch({ n: 3 })
+      throw new Error('no')
+    },
+  })
+  const worker = await startWorker({ touchMs: 60_000 })
+  const ids: Record<string, string> = {}
+  for (const kind of ['guards', 'completes', 'elsewhere', 'fails']) ids[kind] = (await pawl.jobs.enqueue(kind, {})).id
+  await worker.whenIdle()
+  expect(await progressOf(ids.guards!)).toEqual({ state: 'done', progress: { n: 3 } })
+  expect(await progressOf(ids.completes!)).toEqual({ state: 'done', progress: { n: 2 } })
+  expect(await progressOf(ids.elsewhere!)).toEqual({ state: 'done', progress: { n: 2 } })
+  expect(await progressOf(ids.fails!)).toEqual({ state: 'dead', progress: { n: 3 } })
+  expect(worker.metrics().refused).toBe(0)
+})

@@ -24,6 +24,8 @@ export class Toucher {
   readonly #options: ToucherOptions
   /** JSON text; null: a sign of life alone; undefined: nothing is to be written. */
   #pending: string | null | undefined
+  /** The same, of what is being written. */
+  #inFlight: string | null | undefined
   #lastWriteMs = Number.NEGATIVE_INFINITY
   #timer: NodeJS.Timeout | undefined
   #writing: Promise<void> | undefined
@@ -49,17 +51,26 @@ export class Toucher {
     }, waitMs)
   }
 
-  /** The handler has ended: what is still pending is stored now. Trouble here is the settle's to find. */
-  async flush(): Promise<void> {
+  /** The last value, for a transaction that holds the job: nobody else can store it until that has ended. */
+  get unstored(): string | null {
+    return this.#pending ?? this.#inFlight ?? null
+  }
+
+  async quiet(): Promise<void> {
     clearTimeout(this.#timer)
     this.#timer = undefined
     await this.#writing?.catch(() => undefined)
+  }
+
+  /** The handler has ended: what is still pending is stored now. Trouble here is the settle's to find. */
+  async flush(): Promise<void> {
+    await this.quiet()
     if (this.#pending !== undefined && this.#held.lost === undefined) await this.#write().catch(() => undefined)
   }
 
   #write(): Promise<void> {
     this.#writing ??= this.#store().finally(() => {
-      this.#writing = undefined
+      this.#writing = this.#inFlight = undefined
     })
     return this.#writing
   }
@@ -68,6 +79,7 @@ export class Toucher {
     const progress = this.#pending
     if (progress === undefined) return
     this.#pending = undefined
+    this.#inFlight = progress
     this.#lastWriteMs = monotonicMs()
     if (probe.on) await probe.hit('jobs.touch.before', this.#held)
     try {

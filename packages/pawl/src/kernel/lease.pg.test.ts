@@ -80,6 +80,7 @@ async function settleOne(connection: Connection, job: Claimed): Promise<number> 
     ...identity(job),
     results: '{null}',
     progress: '{}',
+    at_least: 0,
     ran_ms: '{1}',
   })
   return row!.settled

@@ -2,7 +2,7 @@
 -- Locks: the job rows, by id: a caller's transaction that cancels several jobs in that order cannot wait with us in a circle.
 -- Plan: job_pkey for each. The predicate names id and fence and nothing else: a test of the state would walk job_held instead. An
 -- array beside the tenant has no order to merge by, so the planner cannot walk job_pkey from end to end where it takes the table for empty.
--- One row: how many. If that is fewer than were given, unsettled.sql tells which were refused.
+-- One row: how many. If that is fewer than were given, unsettled.sql tells which were refused; fewer than :at_least raises PW001.
 with given as materialized (
   select coalesce(g.tenant, '') as tenant, g.id, g.fence, g.result, g.progress, g.ran_ms
   from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[], :results::jsonb[], :progress::jsonb[], :ran_ms::integer[])
@@ -25,5 +25,6 @@ kept as (
     o.tenant, o.queue, o.kind, 'done', o.payload, o.headers, o.progress, o.result
   from gone o
 )
-select count(*)::integer as settled
-from gone
+select count(*)::integer as settled,
+  case when count(*) < :at_least::integer then pawl.raise_lease_lost('job', min(o.id), min(o.fence))::text end as refused
+from gone o
