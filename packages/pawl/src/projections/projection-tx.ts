@@ -3,7 +3,7 @@
 // events.append and jobs.enqueue add nothing.
 
 import { checked, type Effects } from '../db/adapters.ts'
-import { classify, sqlState } from '../db/classify.ts'
+import { classify, markOwn, sqlState } from '../db/classify.ts'
 import { cork, type PoolClient, type QueryResult } from '../db/driver.ts'
 import { ownPathReturned, ownPathTaken } from '../db/own-path.ts'
 import { bind, type Parameter, type Statement, type StatementNames } from '../db/statement.ts'
@@ -22,6 +22,8 @@ export class HandlerTx implements ProjectionTx {
   /** Of a statement that somebody waited for: they may have caught it and gone on. */
   #caught: { readonly error: unknown } | undefined
   effects: Effects = 'allowed'
+  /** Sent behind the end of a transaction that a handler had in its hands: what it set must not reach the next. */
+  #reset: string | undefined
   /** How long an answer may take, where a handler may take longer than the connection's own limit. */
   answerMs: number | undefined
 
@@ -32,6 +34,11 @@ export class HandlerTx implements ProjectionTx {
     // What is sent in the same turn leaves in the same packet.
     process.nextTick(cork(client))
     client.query('begin isolation level read committed', (error: unknown) => this.#answered(error))
+  }
+
+  /** A handler gets it now. */
+  lend(reset: string): void {
+    this.#reset = reset
   }
 
   async query<Row = Record<string, unknown>>(
@@ -69,7 +76,7 @@ export class HandlerTx implements ProjectionTx {
       await this.#client.query(this.#timed({ text: `release savepoint ${savepoint}` }))
     } catch (error) {
       // The server only says that an earlier statement failed.
-      throw sqlState(error) === '25P02' ? (this.#failure ?? this.#caught ?? { error }).error : error
+      throw markOwn(sqlState(error) === '25P02' ? (this.#failure ?? this.#caught ?? { error }).error : error)
     }
   }
 
@@ -79,9 +86,12 @@ export class HandlerTx implements ProjectionTx {
     let result: QueryResult
     try {
       // It may be behind statements that nobody waited for.
-      result = await this.#client.query(this.#timed({ text: 'commit' }))
+      const committing = this.#client.query(this.#timed({ text: 'commit' }))
+      const resetting = this.#resetSession()
+      result = await committing
+      await resetting
     } catch (error) {
-      throw commitUnknown(error)
+      throw markOwn(commitUnknown(error))
     }
     // If a statement failed, the server answered the commit with a rollback.
     if (this.#failure !== undefined) throw this.#failure.error
@@ -94,9 +104,20 @@ export class HandlerTx implements ProjectionTx {
     this.#failure = undefined
   }
 
+  /** A session's settings and advisory locks may outlive the rollback too. */
   async rollback(): Promise<void> {
     this.#isOpen = false
-    await this.#client.query('rollback').catch(() => undefined)
+    const rollingBack = this.#client.query('rollback').catch(() => undefined)
+    await this.#resetSession()
+    await rollingBack
+  }
+
+  /** Sent with the end, in one round trip. A session that could not be reset is put away. */
+  async #resetSession(): Promise<void> {
+    if (this.#reset === undefined) return
+    await this.#client.query(this.#reset).catch(() => {
+      this.#isBroken = true
+    })
   }
 
   /** Puts the client back, or away if its connection is no longer sound; says which. */
@@ -135,14 +156,14 @@ export class HandlerTx implements ProjectionTx {
     } catch (error) {
       this.#caught = { error }
       this.#noteStale(error)
-      throw error
+      throw markOwn(error)
     }
   }
 
   /** Of a statement that nobody waits for: its error is the transaction's. */
   #answered(error: unknown): void {
     if (!error) return
-    this.#failure ??= { error }
+    this.#failure ??= { error: markOwn(error) }
     this.#noteStale(error)
   }
 

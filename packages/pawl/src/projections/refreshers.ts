@@ -2,7 +2,7 @@
 // sees, then reads the current state, so what it writes is at least as new as the events behind those marks; a mark that comes later is
 // refreshed again. Two refreshes of one entity never overlap.
 
-import { classify, isConflict } from '../db/classify.ts'
+import { classify, isConflict, isOwn } from '../db/classify.ts'
 import { type Parameter, statement } from '../db/statement.ts'
 import { describeError, isPawlError } from '../errors.ts'
 import { runInsideTx } from '../jobs/runner.ts'
@@ -141,8 +141,9 @@ export class Refreshers {
 
   /** While the entity's lock is still held, so that nobody tries it before its delay is written. */
   async #failed(definition: DefinedState, entity: string, tx: HandlerTx, error: unknown): Promise<Outcome> {
-    const kind = classify(error)
-    const isOurs = kind === 'unwritable' || isConflict(error) || isPawlError(error, 'PAWL_COMMIT_UNKNOWN')
+    // What a refresh met elsewhere, such as another database that cannot write, is its failure.
+    const kind = isOwn(error) ? classify(error) : 'foreign'
+    const isOurs = isOwn(error) && (kind === 'unwritable' || isConflict(error) || isPawlError(error, 'PAWL_COMMIT_UNKNOWN'))
     const isTimedOut = isPawlError(error, 'PAWL_TIMED_OUT')
     // A commit that the server refused, for a constraint that it checks only then, has ended the transaction; one that it never got has not.
     const isRefused = !tx.isOpen && !isOurs && kind !== 'connection'
@@ -170,6 +171,7 @@ export class Refreshers {
 
   async #handle(definition: DefinedState, taken: Taken, tx: HandlerTx): Promise<void> {
     const context = new HandlerContext(definition, taken.is_live)
+    tx.lend(this.#world.reset)
     tx.effects = taken.is_live ? 'allowed' : 'suppressed'
     const limits = {
       timeoutMs: definition.timeoutMs,
