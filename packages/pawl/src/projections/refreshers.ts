@@ -25,7 +25,7 @@ const failStatement = statement(import.meta.url, 'fail-dirty')
 const delayStatement = statement(import.meta.url, 'delay-dirty')
 
 const pollMs = 250
-/** One refresher of each definition polls, and wakes the others. */
+/** Of the idle refreshers of a definition the first polls, and wakes the others. */
 const othersPollMs = 10_000
 /** An entity that is refreshed for long gathers marks. When all that were looked at are of such, more are looked at, up to a limit. */
 const marksMin = 64
@@ -66,13 +66,15 @@ export class Refreshers {
 
   async run(): Promise<void> {
     await Promise.all(
-      this.#definitions.flatMap((definition) =>
-        Array.from({ length: definition.concurrency }, (_, nth) => this.#loop(definition, nth === 0)),
-      ),
+      this.#definitions.flatMap((definition) => {
+        const idle = new Set<Wakeup>()
+        return Array.from({ length: definition.concurrency }, () => this.#loop(definition, idle))
+      }),
     )
   }
 
-  async #loop(definition: DefinedState, isPolling: boolean): Promise<void> {
+  /** `idle`: the refreshers of this definition that have nothing to do, in the order in which they came to that. */
+  async #loop(definition: DefinedState, idle: Set<Wakeup>): Promise<void> {
     const wakeup = new Wakeup()
     this.#wakeups.add(wakeup)
     // Behind an entity there is most likely another one.
@@ -80,12 +82,16 @@ export class Refreshers {
     for (let failed = 0; !this.#stop.signal.aborted; ) {
       try {
         const isFound: boolean = !isBusy && (await this.#hasDue(definition))
-        if (isFound && isPolling) this.wake()
+        if (isFound && isFirst(idle, wakeup)) this.wake()
+        // Before the refresh, which may take long: another one polls.
+        if (isFound) idle.delete(wakeup)
         const outcome: Outcome | undefined =
           isBusy || isFound ? await solitude.run(() => this.#refreshOne(definition)) : 'nothing'
         failed = 0
         isBusy = outcome === 'refreshed' || outcome === 'failed'
-        if (!isBusy) await wakeup.wait(isPolling ? pollMs : othersPollMs)
+        if (isBusy) continue
+        idle.add(wakeup)
+        await wakeup.wait(isFirst(idle, wakeup) ? pollMs : othersPollMs)
       } catch (error) {
         this.#world.onTrouble(error)
         await wakeup.wait(engineBackoffMs(error, ++failed))
@@ -199,4 +205,9 @@ export class Refreshers {
     if (retryInMs === undefined) this.#world.events.emit('projection.parked', { name, key: entity, position, reason })
     return retryInMs === undefined
   }
+}
+
+function isFirst(idle: ReadonlySet<Wakeup>, wakeup: Wakeup): boolean {
+  const [first] = idle
+  return first === wakeup
 }
