@@ -105,6 +105,8 @@ async function standstill(world: World, cursor: HeldCursor): Promise<FencedEnd> 
 }
 
 async function tell(world: World, cursor: HeldCursor, error: unknown): Promise<FencedEnd> {
+  // Of this cursor, by its own row; another's that a handler lets through is its failure.
+  if (isPawlError(error, 'PAWL_LEASE_LOST') && isOwn(error)) throw error
   if (cursor.signal.aborted) throw cursor.signal.reason
   if (error instanceof Broken) return { type: 'again', error: error.cause }
   // What a handler met elsewhere, another database that cannot write or a lease of somebody else's, is its failure.
