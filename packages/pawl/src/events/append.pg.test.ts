@@ -7,6 +7,7 @@ import { adapters, awkward } from '../../test/support/adapters.ts'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { Connection } from '../db/driver.ts'
+import { OwnTransaction } from '../db/transaction.ts'
 import { toCloudEvent } from './cloudevent.ts'
 import { readLog } from './read-log.ts'
 import { sequence } from './sequence.ts'
@@ -102,6 +103,25 @@ test('large events are sent in parts, in their order', async () => {
   expect(sent).toHaveLength(3)
   expect(Math.max(...sent)).toBeLessThan(9_000_000)
   expect(await keys()).toEqual(events.map(({ key }) => key))
+})
+
+test('a bulk append without a transaction has four parts on their way at a time, in their order', async () => {
+  let inFlight = 0
+  let most = 0
+  const { query } = OwnTransaction.prototype
+  onTestFinished(() => {
+    OwnTransaction.prototype.query = query
+  })
+  OwnTransaction.prototype.query = async function (this: OwnTransaction, text: string, values) {
+    most = Math.max(most, ++inFlight)
+    return query.call(this, text, values).finally(() => inFlight--) as never
+  }
+  const events = Array.from({ length: 12_000 }, (_, n) => placed(String(n)))
+  const { ids } = await pawl.events.append(events)
+  expect(most).toBe(4)
+  expect(new Set(ids).size).toBe(12_000)
+  const stored = await db.query<{ id: string }>('select id from pawl.event order by seq')
+  expect(stored.map(({ id }) => id)).toEqual(ids)
 })
 
 test('[O1] an append whose writer dies before its commit is not there', async () => {

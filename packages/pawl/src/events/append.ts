@@ -23,6 +23,7 @@ const knownFields = new Set(['type', 'aggregateType', 'key', 'data', 'channel', 
 const chunkRows = 1000
 /** A chunk is one JSON array, which the server bounds to 256 MB and Node to 512 M characters. */
 const chunkChars = 8_000_000
+const windowChunks = 4
 const headersBytesMax = 65_536
 
 export interface AppendEventOptions {
@@ -73,11 +74,11 @@ export async function append(
   if (events.length === 0) return { ids: [], token: suppressed.token }
   const texts = events.map((event, index) => textsAt(core.config, event, events.length === 1 ? undefined : index))
   if (areEffectsSuppressed(tx)) return { ids: events.map(() => suppressed.id), token: suppressed.token }
-  const calls = callsFor(tenant, texts, wake)
-  if (tx !== undefined) return appendIn(core, toTx(tx), calls)
+  const calls = () => callsFor(tenant, texts, wake)
+  if (tx !== undefined) return appendIn(core, toTx(tx), calls())
   assertOutsideTx('append')
   try {
-    const answers = await retryingDefinite(() => appendOwn(core, calls))
+    const answers = await retryingDefinite(() => appendOwn(core, texts.length, calls))
     core.onAppended()
     return toAppended(answers)
   } catch (error) {
@@ -95,7 +96,7 @@ export function assertOutsideTx(verb: string): void {
   )
 }
 
-async function appendIn(core: AppendCore, tx: Tx, calls: readonly Call[]): Promise<Appended> {
+async function appendIn(core: AppendCore, tx: Tx, calls: Iterable<Call>): Promise<Appended> {
   if (core.config.durability === 'replicated') {
     await assertStandby({ query: async (text: string) => (await tx.query(text)).rows } as unknown as Connection)
     await tx.query(durabilitySql, ['replicated', false])
@@ -107,10 +108,10 @@ async function appendIn(core: AppendCore, tx: Tx, calls: readonly Call[]): Promi
 }
 
 /** One statement is a transaction already; more of them, or another durability, get one around them. */
-async function appendOwn(core: AppendCore, calls: readonly Call[]): Promise<Answer[]> {
+async function appendOwn(core: AppendCore, count: number, calls: () => Iterable<Call>): Promise<Answer[]> {
   const { config, pool } = core
-  const [first] = calls
-  if (calls.length === 1 && config.durability === 'durable') {
+  if (count === 1 && config.durability === 'durable') {
+    const [first] = calls()
     const { name, text, values } = first!
     const query = config.database.pooler === 'none' ? { name, text, values } : { text, values }
     const { rows } = await pool.query<Answer>(query)
@@ -118,14 +119,13 @@ async function appendOwn(core: AppendCore, calls: readonly Call[]): Promise<Answ
     return rows
   }
   const client = await pool.connect()
-  const tx = new OwnTransaction(client)
+  // The driver counts the time of a chunk from when it is sent, behind those that the server still works on.
+  const tx = new OwnTransaction(client, { statementMs: config.database.queryTimeoutMs * (windowChunks + 1) })
   try {
     if (config.durability === 'replicated')
       await assertStandby({ query: async (text: string) => (await tx.query(text)).rows } as unknown as Connection)
     await tx.query(durabilitySql, [config.durability, true])
-    // Every chunk is on its way while the first is still worked on.
-    const sent = await Promise.all(calls.map(({ text, values }) => tx.query<Answer>(text, values)))
-    const answers = sent.flatMap(({ rows }) => rows)
+    const answers = await sendInWindow(tx, calls())
     if (probe.on) await probe.hit('events.append.sent', answers)
     await tx.commit()
     return answers
@@ -135,6 +135,23 @@ async function appendOwn(core: AppendCore, calls: readonly Call[]): Promise<Answ
   } finally {
     tx.release()
   }
+}
+
+/** A few chunks are on their way at a time: all of them at once would wait in memory, and behind each other for longer than they may take. */
+async function sendInWindow(tx: OwnTransaction, calls: Iterable<Call>): Promise<Answer[]> {
+  const answers: Answer[] = []
+  const inFlight: Promise<{ rows: Answer[] }>[] = []
+  const take = async () => {
+    for (const row of (await inFlight.shift()!).rows) answers.push(row)
+  }
+  for (const { text, values } of calls) {
+    if (inFlight.length >= windowChunks) await take()
+    const sent = tx.query<Answer>(text, values)
+    sent.catch(() => undefined)
+    inFlight.push(sent)
+  }
+  while (inFlight.length > 0) await take()
+  return answers
 }
 
 export interface EventTexts {
@@ -186,16 +203,15 @@ export function eventsJson(texts: readonly EventTexts[], more: (index: number) =
   return `[${parts.join(',')}]`
 }
 
-function callsFor(tenant: string, texts: readonly EventTexts[], wake: boolean): Call[] {
+function* callsFor(tenant: string, texts: readonly EventTexts[], wake: boolean): Generator<Call> {
   if (texts.length === 1) {
     const { event, data, headers } = texts[0]!
     const values = [tenant, event.channel ?? 'default', event.aggregateType, event.key, event.type, data, headers, wake]
-    return [{ name: 'pawl_append_event', text: appendOneSql, values }]
+    yield { name: 'pawl_append_event', text: appendOneSql, values }
+    return
   }
-  return chunksOf(texts).map((chunk) => {
-    const values = [tenant, eventsJson(chunk), wake]
-    return { name: 'pawl_append_events', text: appendManySql, values }
-  })
+  for (const chunk of chunksOf(texts))
+    yield { name: 'pawl_append_events', text: appendManySql, values: [tenant, eventsJson(chunk), wake] }
 }
 
 function chunksOf(texts: readonly EventTexts[]): EventTexts[][] {

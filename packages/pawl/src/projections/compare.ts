@@ -1,18 +1,22 @@
-// Compares the rows of two generations by a hash over the declared columns. Their cursors are locked meanwhile, at one position.
+// Compares the rows of two generations by a hash over the declared columns, by value: 10.50 is 10.5. Their cursors are locked meanwhile, at one position.
 
 import type { Runs } from './acts.ts'
 import type { Defined } from './definition.ts'
 import { quoteIdentifier, tableOf } from './tables.ts'
 import type { Comparison, TableComparison } from './types.ts'
 
+/** Two hashes of 64 bits, of the kind that takes equal values for equal: the text of a numeric has its scale. */
+const hashOf = (columns: string) =>
+  `array[jsonb_hash_extended(jsonb_build_array(${columns}), 0), jsonb_hash_extended(jsonb_build_array(${columns}), 1)]`
+
 /** Not a file of its own: its tables and columns are the user's. */
 const shape = (names: { live: string; other: string; key: string; columns: string }) => `
 with live as materialized (
-  select jsonb_build_array(${names.key})::text as k, md5(jsonb_build_array(${names.columns})::text) as h
+  select jsonb_build_array(${names.key}) as k, ${hashOf(names.columns)} as h
   from ${names.live} t
 ),
 other as materialized (
-  select jsonb_build_array(${names.key})::text as k, md5(jsonb_build_array(${names.columns})::text) as h
+  select jsonb_build_array(${names.key}) as k, ${hashOf(names.columns)} as h
   from ${names.other} t
 ),
 differing as materialized (
@@ -22,7 +26,7 @@ differing as materialized (
   where l.h is distinct from o.h
 )
 select (select count(*) from live) as rows, (select count(*) from other) as other_rows, (select count(*) from differing) as differing,
-  array(select d.k from differing d order by d.k limit $1::integer) as sample`
+  array(select d.k::text from differing d order by d.k limit $1::integer) as sample`
 
 const sampleMax = 20
 

@@ -2,6 +2,7 @@
 // truth; what is kept here is compared with it by each move.
 
 import { setMaxListeners } from 'node:events'
+import { markOwn } from '../db/classify.ts'
 import type { Connection } from '../db/driver.ts'
 import { type Parameter, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
@@ -171,11 +172,13 @@ export class HeldCursor {
 }
 
 export function leaseLost(cursor: HeldCursor, cause?: unknown): PawlError {
-  return new PawlError(
+  const error = new PawlError(
     'PAWL_LEASE_LOST',
     `The cursor of ${cursor} is no longer held under fence ${cursor.fence}: another process took it over. What was done under that fence is refused.`,
     { cause, details: { ...cursor.key, fence: cursor.fence } },
   )
+  markOwn(error)
+  return error
 }
 
 function numberOf(text: string | null): number | undefined {

@@ -1,7 +1,7 @@
 // One transaction under a cursor's fence: the compare-and-set first, then the work, then the commit. Whatever fails, nothing of it is
 // there; and what failed is told apart: the lease, the place, the database, or the handler.
 
-import { classify, isConflict } from '../db/classify.ts'
+import { classify, isConflict, isOwn } from '../db/classify.ts'
 import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError, storable } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
@@ -56,6 +56,7 @@ export async function runFenced(world: World, cursor: HeldCursor, work: FencedWo
     tx.answerMs = world.config.database.queryTimeoutMs + work.timeoutMs
     const context = new HandlerContext(cursor.definition, cursor.isLive)
     const limits = { timeoutMs: work.timeoutMs, lost: cursor.signal, what: work.what }
+    tx.lend(world.reset)
     await withTimeout(context, limits, () => runInsideTx(cursor.definition.name, () => work.handle(tx, context)))
     if (tx.effects === 'suppressed') await assertNothingAppended(tx)
     await tx.commit()
@@ -104,12 +105,15 @@ async function standstill(world: World, cursor: HeldCursor): Promise<FencedEnd> 
 }
 
 async function tell(world: World, cursor: HeldCursor, error: unknown): Promise<FencedEnd> {
-  if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
+  // Of this cursor, by its own row; another's that a handler lets through is its failure.
+  if (isPawlError(error, 'PAWL_LEASE_LOST') && isOwn(error)) throw error
   if (cursor.signal.aborted) throw cursor.signal.reason
+  if (error instanceof Broken) return { type: 'again', error: error.cause }
+  // What a handler met elsewhere, another database that cannot write or a lease of somebody else's, is its failure.
+  if (!isOwn(error)) return { type: 'failed', error }
   // Whether it happened is in the row, once the server has ended the transaction.
   if (isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return standstill(world, cursor)
   const kind = classify(error)
-  if (error instanceof Broken) return { type: 'again', error: error.cause }
   if (kind === 'unwritable' || kind === 'replan' || isConflict(error)) return { type: 'again', error }
   return { type: 'failed', error }
 }

@@ -3,7 +3,7 @@
 // events.append and jobs.enqueue add nothing.
 
 import { checked, type Effects } from '../db/adapters.ts'
-import { classify, sqlState } from '../db/classify.ts'
+import { classify, markOwn, sqlState } from '../db/classify.ts'
 import { cork, isIdle, type PoolClient, type QueryResult } from '../db/driver.ts'
 import { ownPathReturned, ownPathTaken } from '../db/own-path.ts'
 import { runPacket, sendPacket } from '../db/packet.ts'
@@ -26,6 +26,8 @@ export class HandlerTx implements ProjectionTx {
   /** The handler has ended it, or tried to. */
   #refusal: PawlError | undefined
   effects: Effects = 'allowed'
+  /** Sent behind the end of a transaction that a handler had in its hands: what it set must not reach the next. */
+  #reset: string | undefined
   /** How long an answer may take, where a handler may take longer than the connection's own limit. */
   answerMs: number | undefined
 
@@ -36,6 +38,11 @@ export class HandlerTx implements ProjectionTx {
     // What is sent in the same turn leaves in the same packet.
     process.nextTick(cork(client))
     sendPacket(client, undefined, { begins: true, isNamed: names !== undefined }, (error) => this.#answered(error))
+  }
+
+  /** A handler gets it now. */
+  lend(reset: string): void {
+    this.#reset = reset
   }
 
   query<Row = Record<string, unknown>>(
@@ -77,7 +84,7 @@ export class HandlerTx implements ProjectionTx {
       await this.#client.query(this.#timed({ text: `release savepoint ${savepoint}` }))
     } catch (error) {
       // The server only says that an earlier statement failed.
-      throw sqlState(error) === '25P02' ? (this.#failure ?? this.#caught ?? { error }).error : error
+      throw markOwn(sqlState(error) === '25P02' ? (this.#failure ?? this.#caught ?? { error }).error : error)
     }
   }
 
@@ -87,10 +94,15 @@ export class HandlerTx implements ProjectionTx {
     if (this.#refusal !== undefined) throw this.#refusal
     try {
       // It may be behind statements that nobody waited for.
-      await runPacket(this.#client, undefined, { commits: true, isNamed: this.#names !== undefined, answerMs: this.answerMs })
+      const onUnclean = () => {
+        this.#isBroken = true
+      }
+      const around = { commits: true, reset: this.#reset, isNamed: this.#names !== undefined, answerMs: this.answerMs, onUnclean }
+      await runPacket(this.#client, undefined, around)
     } catch (error) {
       // If a statement failed, that is why the server refused the commit.
-      throw classify(error) === 'connection' ? notCommitted(error) : (this.#failure?.error ?? notCommitted(error, true))
+      const refused = classify(error) === 'connection' ? notCommitted(error) : (this.#failure?.error ?? notCommitted(error, true))
+      throw markOwn(refused)
     }
   }
 
@@ -100,9 +112,20 @@ export class HandlerTx implements ProjectionTx {
     this.#failure = undefined
   }
 
+  /** A session's settings and advisory locks may outlive the rollback too. */
   async rollback(): Promise<void> {
     this.#isOpen = false
-    await this.#client.query('rollback').catch(() => undefined)
+    const rollingBack = this.#client.query('rollback').catch(() => undefined)
+    await this.#resetSession()
+    await rollingBack
+  }
+
+  /** Sent with the end, in one round trip. A session that could not be reset is put away. */
+  async #resetSession(): Promise<void> {
+    if (this.#reset === undefined) return
+    await this.#client.query(this.#reset).catch(() => {
+      this.#isBroken = true
+    })
   }
 
   /** Puts the client back, or away if its connection is no longer sound; says which. */
@@ -151,14 +174,14 @@ export class HandlerTx implements ProjectionTx {
     } catch (error) {
       this.#caught = { error }
       this.#noteStale(error)
-      throw error
+      throw markOwn(error)
     }
   }
 
   /** Of a statement that nobody waits for: its error is the transaction's. */
   #answered(error: unknown): void {
     if (!error) return
-    this.#failure ??= { error }
+    this.#failure ??= { error: markOwn(error) }
     this.#noteStale(error)
   }
 

@@ -82,7 +82,7 @@ test('[P7] a roll-back and the end of a generation wait for readers of the table
     // The first try gives up; a later one goes on when the reader has ended.
     const waiting = async () => {
       const [row] = await db.query<{ since: string }>(
-        "select query_start::text as since from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like 'alter table%'",
+        "select query_start::text as since from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like 'lock table%'",
       )
       return row?.since
     }

@@ -166,7 +166,7 @@ export async function rollBack(
       await makeLive(runs, query, { target, definition, live, generation })
       await audit(runs, target, 'rollback', options, { from: live, to: generation })
     })
-  await whileStill(pool, target, () =>
+  await whileStill(pool, target, definition, () =>
     retryLocked(pool, { target, definition, generation }, rollback, monotonicMs() + patienceMs),
   )
 }
@@ -186,11 +186,14 @@ export async function retire(
       await runs.run(statements.remove, { ...target, generation })
       await audit(runs, target, 'retire', options, { generation })
     })
-  await whileStill(pool, target, () => retryLocked(pool, { target, definition, generation }, drop, monotonicMs() + patienceMs))
+  await whileStill(pool, target, definition, () =>
+    retryLocked(pool, { target, definition, generation }, drop, monotonicMs() + patienceMs),
+  )
 }
 
 /** Refreshes share a lock of the cursor's row, and those that begin pass whoever waits for it. So none begins. */
-async function whileStill<T>(pool: Pool, target: Target, work: () => Promise<T>): Promise<T> {
+async function whileStill<T>(pool: Pool, target: Target, { kind }: Defined, work: () => Promise<T>): Promise<T> {
+  if (kind !== 'state') return work()
   const runs = runsOf(pool)
   try {
     await runs.run(statements.still, { ...target, hold_ms: holdMs })

@@ -2,7 +2,7 @@
 // sees, then reads the current state, so what it writes is at least as new as the events behind those marks; a mark that comes later is
 // refreshed again. Two refreshes of one entity never overlap.
 
-import { classify, isConflict } from '../db/classify.ts'
+import { classify, isConflict, isOwn } from '../db/classify.ts'
 import { type Parameter, statement } from '../db/statement.ts'
 import { describeError, isPawlError } from '../errors.ts'
 import { runInsideTx } from '../jobs/runner.ts'
@@ -25,7 +25,7 @@ const failStatement = statement(import.meta.url, 'fail-dirty')
 const delayStatement = statement(import.meta.url, 'delay-dirty')
 
 const pollMs = 250
-/** One refresher of each definition polls, and wakes the others. */
+/** Of the idle refreshers of a definition the first polls, and wakes the others. */
 const othersPollMs = 10_000
 /** An entity that is refreshed for long gathers marks. When all that were looked at are of such, more are looked at, up to a limit. */
 const marksMin = 64
@@ -66,13 +66,15 @@ export class Refreshers {
 
   async run(): Promise<void> {
     await Promise.all(
-      this.#definitions.flatMap((definition) =>
-        Array.from({ length: definition.concurrency }, (_, nth) => this.#loop(definition, nth === 0)),
-      ),
+      this.#definitions.flatMap((definition) => {
+        const idle = new Set<Wakeup>()
+        return Array.from({ length: definition.concurrency }, () => this.#loop(definition, idle))
+      }),
     )
   }
 
-  async #loop(definition: DefinedState, isPolling: boolean): Promise<void> {
+  /** `idle`: the refreshers of this definition that have nothing to do, in the order in which they came to that. */
+  async #loop(definition: DefinedState, idle: Set<Wakeup>): Promise<void> {
     const wakeup = new Wakeup()
     this.#wakeups.add(wakeup)
     const loop = this.#world.loop(`refreshes of ${definition.name}`)
@@ -81,13 +83,17 @@ export class Refreshers {
     for (let failed = 0; !this.#stop.signal.aborted; ) {
       try {
         const isFound: boolean = !isBusy && (await this.#hasDue(definition))
-        if (isFound && isPolling) this.wake()
+        if (isFound && isFirst(idle, wakeup)) this.wake()
+        // Before the refresh, which may take long: another one polls.
+        if (isFound) idle.delete(wakeup)
         const outcome: Outcome | undefined =
           isBusy || isFound ? await solitude.run(() => this.#refreshOne(definition)) : 'nothing'
         failed = 0
         loop.succeeded()
         isBusy = outcome === 'refreshed' || outcome === 'failed'
-        if (!isBusy) await wakeup.wait(isPolling ? pollMs : othersPollMs)
+        if (isBusy) continue
+        idle.add(wakeup)
+        await wakeup.wait(isFirst(idle, wakeup) ? pollMs : othersPollMs)
       } catch (error) {
         loop.failed(error)
         await wakeup.wait(engineBackoffMs(error, ++failed))
@@ -143,8 +149,9 @@ export class Refreshers {
 
   /** While the entity's lock is still held, so that nobody tries it before its delay is written. */
   async #failed(definition: DefinedState, entity: string, tx: HandlerTx, error: unknown): Promise<Outcome> {
-    const kind = classify(error)
-    const isOurs = kind === 'unwritable' || isConflict(error) || isPawlError(error, 'PAWL_COMMIT_UNKNOWN')
+    // What a refresh met elsewhere, such as another database that cannot write, is its failure.
+    const kind = isOwn(error) ? classify(error) : 'foreign'
+    const isOurs = isOwn(error) && (kind === 'unwritable' || isConflict(error) || isPawlError(error, 'PAWL_COMMIT_UNKNOWN'))
     const isTimedOut = isPawlError(error, 'PAWL_TIMED_OUT')
     // A commit that the server refused, for a constraint that it checks only then, has ended the transaction; one that it never got has not.
     const isRefused = !tx.isOpen && !isOurs && kind !== 'connection'
@@ -172,6 +179,7 @@ export class Refreshers {
 
   async #handle(definition: DefinedState, taken: Taken, tx: HandlerTx): Promise<void> {
     const context = new HandlerContext(definition, taken.is_live)
+    tx.lend(this.#world.reset)
     tx.effects = taken.is_live ? 'allowed' : 'suppressed'
     const limits = {
       timeoutMs: definition.timeoutMs,
@@ -199,4 +207,9 @@ export class Refreshers {
     if (retryInMs === undefined) this.#world.events.emit('projection.parked', { name, key: entity, position, reason })
     return retryInMs === undefined
   }
+}
+
+function isFirst(idle: ReadonlySet<Wakeup>, wakeup: Wakeup): boolean {
+  const [first] = idle
+  return first === wakeup
 }

@@ -184,6 +184,7 @@ export class ProjectionRunner {
       reader: this.#reader,
       pool: this.#pool,
       names: config.database.pooler === 'none' ? new StatementNames() : undefined,
+      reset: `select pawl.reset_session(${config.database.pooler === 'none'})`,
       idleMs: (timeoutMs) => Math.max(this.#options.leaseMs, timeoutMs + 1000),
       watch: (timeoutMs) => {
         const watched = { id: '0', fence: '0', slot: -1, definition: { timeoutMs } }

@@ -24,6 +24,7 @@ export interface SeenOptions {
 
 interface Row {
   readonly states: string
+  readonly is_unheld: boolean
   readonly status: 'in progress' | 'committed' | 'aborted' | null
   readonly events: number
   readonly unapplied: number
@@ -74,7 +75,8 @@ function isSeen(row: Row | undefined, name: string, token: Token): boolean {
 }
 
 function tooLate(row: Row | undefined, name: string, timeoutMs: number): PawlError {
-  const state = row?.states === undefined || row.states === 'running' ? '' : ` It is ${row.states}.`
+  const nobody = row?.is_unheld ? ' No runner works on it: start one in a process that defines it.' : ''
+  const state = row?.states === undefined || row.states === 'running' ? nobody : ` It is ${row.states}.`
   const why = row?.status === 'in progress' ? ' The transaction that appended is still open.' : state
   return new PawlError('PAWL_TIMED_OUT', `'${name}' had not applied the events within ${timeoutMs} ms.${why}`)
 }

@@ -111,3 +111,19 @@ test('[P11] a switch to rows that break a foreign key of the live table is refus
     message: expect.stringMatching(/add constraint of_person FOREIGN KEY/),
   })
 })
+
+test('[P7] numbers are compared by value: another scale is no difference, another value is', async () => {
+  const { db, pawl } = await runBoth()
+  await db.query('alter table balance alter column amount type numeric')
+  await add(db, 1)
+  await pawl.projections.rebuild('balances', { reason })
+  await applied(db, 1)
+  await applied(db, 2)
+  await db.query("update balance set amount = 10.50 where id = 'k1'; update balance_g2 set amount = 10.5 where id = 'k1'")
+  expect(await pawl.projections.compare('balances', { generation: 2 })).toMatchObject({ isEqual: true })
+  await db.query("update balance_g2 set amount = 10.51 where id = 'k1'")
+  expect(await pawl.projections.compare('balances', { generation: 2 })).toMatchObject({
+    isEqual: false,
+    tables: [{ differing: 1, sample: ['["k1"]'] }, {}],
+  })
+})

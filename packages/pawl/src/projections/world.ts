@@ -16,6 +16,8 @@ export interface World {
   /** Handlers' transactions. */
   readonly pool: Pool
   readonly names: StatementNames | undefined
+  /** Resets a session behind a handler's transaction. */
+  readonly reset: string
   /** The server ends a handler's transaction that idles for so long: a stopped process must not keep its cursor's row. */
   readonly idleMs: (timeoutMs: number) => number
   /** Tells the keeper thread that a handler runs: one that blocks this thread past its time gives up the process's lease. Gives what ends it. */

@@ -8,4 +8,5 @@ where d.tenant = :tenant::text
   and d.name = :name::text
   and d.generation = :generation::integer
   and d.due_at <= pawl.now()
+order by d.due_at, d.id
 limit 1

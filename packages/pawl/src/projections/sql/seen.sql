@@ -4,7 +4,7 @@
 -- position: for one that has none yet, which is the rule right after a commit, they would be read to their beginning.
 -- One row: what is to be waited for; or no row: there is no such projection.
 with live as materialized (
-  select c.tenant, c.name, c.generation, c.shard, c.shards, c.kind, c.channel, c.position, c.done, c.state
+  select c.tenant, c.name, c.generation, c.shard, c.shards, c.kind, c.channel, c.position, c.done, c.state, c.holder
   from pawl.projection p
   join pawl.cursor c on c.tenant = p.tenant and c.name = p.name and c.generation = p.live_generation
   where p.tenant = :tenant::text
@@ -39,6 +39,11 @@ placed as materialized (
 )
 select
   (select string_agg(distinct l.state, ', ') from live l) as states,
+  exists (
+    select
+    from live l
+    where not exists (select from pawl.worker w where w.tenant = '' and w.id = l.holder and w.closed_at is null)
+  ) as is_unheld,
   -- As of the snapshot that the counts below are of: a commit since then has its status at once, and its events are not counted here.
   case when pg_visible_in_snapshot(:xid::xid8, pg_current_snapshot()) then pg_xact_status(:xid::xid8) else 'in progress' end as status,
   count(*)::integer as events,

@@ -57,7 +57,8 @@ export const checkWorkers: Check = async (patient) => {
 /** By the code of the alert. */
 export const alertFixes: Readonly<Record<string, (subject: string) => string>> = {
   'cursor.latched': () => 'compare its tables with the log, then pawl.projections.resume(name, {reason}), or rebuild it',
-  'cursor.stale': () => 'start a runner and call pawl.projections.resume(name, {reason}); if its events are gone, rebuild it',
+  'cursor.stale': () =>
+    "start a runner and call pawl.projections.resume(name, {reason}); if its events are gone, add from: 'oldest'",
   'engine.failing': () =>
     "mend what the message says: often a privilege of the worker's role, or a schema of another release (pawl migrate)",
   'event.retention': () => 'pawl.events.whoHoldsBack() names what holds them, with the statement that ends it',
