@@ -1,6 +1,8 @@
 // Uploads and applies many rows in a process of its own, so that its memory can be measured. Its argument is JSON; it says one JSON object.
 
+import { createReadStream } from 'node:fs'
 import { createPawl, type RecordSetOptions, type Submission } from 'pawl'
+import { xlsx } from 'pawl/records/xlsx'
 import { until } from './wait.ts'
 
 export interface UploadSpec {
@@ -8,6 +10,8 @@ export interface UploadSpec {
   readonly rows: number
   /** Every so many rows are another value than the first time. */
   readonly changeEvery?: number
+  /** A file with these rows, sent in place of a CSV. */
+  readonly workbook?: string
 }
 
 export interface UploadSaid {
@@ -24,6 +28,7 @@ const fields = 30
 const set: RecordSetOptions = {
   scope: ['registration'],
   chunkRows: 5000,
+  formats: [xlsx()],
   types: {
     load: {
       key: 'rowId',
@@ -53,7 +58,11 @@ const watch = setInterval(() => {
 
 const staged: number[] = []
 const started = performance.now()
-const upload = await scope.upload(body(spec.rows), { format: 'csv', onProgress: ({ lines }) => staged.push(lines) })
+const onProgress = ({ lines }: { lines: number }) => void staged.push(lines)
+const upload =
+  spec.workbook === undefined
+    ? await scope.upload(body(spec.rows), { format: 'csv', onProgress })
+    : await scope.upload(createReadStream(spec.workbook), { format: 'xlsx', onProgress })
 const uploaded = performance.now()
 await pawl.records.submit(upload.id)
 const applied: number[] = []

@@ -33,7 +33,7 @@ export async function buildPrograms(programs: Readonly<Record<string, URL>>): Pr
     platform: 'node',
     target: 'node20',
     conditions: ['source'],
-    external: ['pg'],
+    external: ['pg', 'saxes', 'yauzl'],
     logLevel: 'error',
     plugins: [keepAddresses(outdir)],
   })

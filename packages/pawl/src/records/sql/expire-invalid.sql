@@ -1,6 +1,6 @@
 -- Ends the time of a scope's invalid uploads but for the newest ones: each may have as many rows as a file can.
 -- Locks: those submission rows.
--- Plan: submission_open_of_scope, submission_pkey.
+-- Plan: submission_open_of_scope. Those few are then found by their ids.
 -- Rows: those that expire with this; a tending job removes each.
 update pawl.submission u
 set expires_at = pawl.now()
