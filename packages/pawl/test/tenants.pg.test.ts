@@ -94,6 +94,7 @@ const trials: Readonly<Record<string, Trials>> = {
     runner: async () => void bolt.projections.runner(),
     status: () => empty(() => bolt.projections.status()),
     parked: () => empty(() => bolt.projections.parked('totals')),
+    forget: () => missing(() => bolt.projections.forget('totals', act)),
     pause: () => missing(() => bolt.projections.pause('totals', act)),
     resume: () => missing(() => bolt.projections.resume('totals', act)),
     skip: () => missing(() => bolt.projections.skip('totals', { ...act, position: 1 })),

@@ -113,7 +113,7 @@ test('[P4] a key that was parked by a commit without an answer stays parked: its
   })
   let lost: Promise<void> | undefined
   installProbe((name) => {
-    if (name === 'projections.park.before') lost ??= proxy.loseReply(/^commit$/, { of: / handler \w+$/ }).happened
+    if (name === 'projections.park.before') lost ??= proxy.loseReply(/^commit$/m, { of: / handler \w+$/ }).happened
   })
   onTestFinished(() => installProbe(undefined))
   await startRunner(pawl)
@@ -381,12 +381,18 @@ const hidden = (sql: string) =>
   `create or replace function hidden() returns integer language sql begin atomic select 1; end; ${sql}`
 
 test.each([
-  { name: 'rollback', send: (tx: ProjectionTx) => tx.query('rollback') },
-  { name: 'commit', send: (tx: ProjectionTx) => tx.query('select 1; commit') },
-  { name: 'commit without waiting', send: (tx: ProjectionTx) => tx.send('commit') },
-  { name: 'rollback, and swallows the error', send: (tx: ProjectionTx) => tx.query('rollback').catch(() => undefined) },
-  { name: 'a hidden rollback', send: (tx: ProjectionTx) => tx.query(hidden('rollback')) },
-  { name: 'a hidden rollback and begin', send: (tx: ProjectionTx) => tx.query(hidden('rollback; begin')).catch(() => undefined) },
+  { name: 'rollback', send: async (tx: ProjectionTx): Promise<unknown> => tx.query('rollback') },
+  { name: 'commit', send: async (tx: ProjectionTx): Promise<unknown> => tx.query('select 1; commit') },
+  { name: 'commit without waiting', send: async (tx: ProjectionTx): Promise<unknown> => void tx.send('commit') },
+  {
+    name: 'rollback, and swallows the error',
+    send: async (tx: ProjectionTx): Promise<unknown> => tx.query('rollback').catch(() => undefined),
+  },
+  { name: 'a hidden rollback', send: async (tx: ProjectionTx): Promise<unknown> => tx.query(hidden('rollback')) },
+  {
+    name: 'a hidden rollback and begin',
+    send: async (tx: ProjectionTx): Promise<unknown> => tx.query(hidden('rollback; begin')).catch(() => undefined),
+  },
 ])('[P3] an event whose handler sends $name parks its key, and the others are applied once', async ({ send }) => {
   const db = await createLog()
   const pawl = db.pawl()
