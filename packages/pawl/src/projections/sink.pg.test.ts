@@ -50,11 +50,13 @@ test('a sink waits for a promise of another library: what rejects later is hande
   const pawl = db.pawl()
   const got: number[] = []
   // As query builders and request libraries return: it has then, and is no Promise.
+  /* oxlint-disable unicorn/no-thenable -- a thenable is the point */
   const later = (fail: boolean) => ({
     // biome-ignore lint/suspicious/noThenProperty: a thenable is the point.
     then: (resolve: () => void, reject: (error: Error) => void) =>
       void setImmediate(() => (fail ? reject(new Error('away')) : resolve())),
   })
+  /* oxlint-enable unicorn/no-thenable */
   pawl.projections.sink('out', {
     retry,
     handle: (_event, { attempt }) => {
