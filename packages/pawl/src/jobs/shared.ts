@@ -66,6 +66,11 @@ export async function runShared(runner: Runner, group: readonly HeldJob[]): Prom
   const client = await runner.connect(isOurs).catch(() => undefined)
   // Alone, each finds out for itself how it ends without having begun.
   if (client === undefined) return { settled: [], again: group, unstarted: [] }
+  // It may have waited long for a connection: what has ended or was lost meanwhile does not start.
+  if (group.some((held) => held.isEnded || held.lost !== undefined)) {
+    client.release()
+    return { settled: [], again: group, unstarted: [] }
+  }
   const tx = runner.begin(client, ownPlans)
   const started: Started[] = []
   for (const held of group) {

@@ -171,7 +171,8 @@ test('[J6] touch in a shared transaction rejects once the job timed out', async 
   const met = deferred<unknown>()
   pawl.jobs.define('shares', {
     share: 10,
-    timeout: '100ms',
+    // Longer than a connection takes on a busy machine: the handler must have begun.
+    timeout: '1s',
     retry: { attempts: 1 },
     tx: async (_job, _tx, { signal, touch }) => {
       await touch(1)
