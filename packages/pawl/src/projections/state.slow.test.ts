@@ -19,3 +19,50 @@ test('[O7] a refresh that takes too long is counted also while the server is sti
   await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1, 30_000)
   expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'a', attempts: 1 }])
 })
+
+test('[P7] a roll-back of a state projection that is always refreshed waits for no refresh that begins after it', async () => {
+  const db = await createLog('create table copy (id text primary key, n integer not null)')
+  const pawl = db.pawl()
+  const tables = [{ name: 'copy', key: ['id'], columns: ['id'] }]
+  let begun = 0
+  const holds: (() => void)[] = []
+  let isHolding = false
+  for (const generation of [1, 2])
+    pawl.projections.define('copies', {
+      kind: 'state',
+      generation,
+      tables,
+      concurrency: 2,
+      entity: (event) => event.key,
+      refresh: async (id, tx, { table }) => {
+        begun++
+        await tx.query(`insert into ${table('copy')} values ($1, 1) on conflict (id) do nothing`, [id])
+        if (isHolding) await new Promise<void>((resolve) => holds.push(resolve))
+      },
+    })
+  await db.query("insert into pawl.projection (name, kind, live_generation) values ('copies', 'state', 1)")
+  await db.query("insert into pawl.cursor (name, kind, effects_after) values ('copies', 'state', 0)")
+  await append(db, ...Array.from({ length: 10 }, (_, n) => ({ key: `k${n}` })))
+  await startRunner(pawl)
+  await pawl.projections.rebuild('copies', { reason: 'a test' })
+  await pawl.projections.switchTo('copies', { generation: 2, reason: 'a test' })
+  // Each refresh ends only when another one has begun: there is no moment without one.
+  isHolding = true
+  await append(db, ...Array.from({ length: 200 }, (_, n) => ({ key: `k${n}` })))
+  await until('refreshes of both generations run', () => holds.length >= 4)
+  const rollingBack = pawl.projections.rollBack('copies', { generation: 1, reason: 'a test' })
+  let isBack = false
+  void rollingBack.then(() => {
+    isBack = true
+  })
+  const before = begun
+  await until('it is rolled back', () => {
+    holds.shift()?.()
+    return isBack
+  })
+  expect(begun - before).toBeLessThan(50)
+  isHolding = false
+  for (const release of holds) release()
+  await rollingBack
+  expect(await db.query("select live_generation from pawl.projection where name = 'copies'")).toEqual([{ live_generation: 1 }])
+})
