@@ -34,7 +34,7 @@ export const bad: number | undefined = job?.kind
 `
 
 test('the built packages run under plain Node and carry their types', async () => {
-  await run(process.execPath, ['--import', 'tsx', '--conditions=source', 'scripts/build.ts'], { cwd: root })
+  await run(process.execPath, ['--import', 'tsx', '--conditions=@pawl/source', 'scripts/build.ts'], { cwd: root })
   const db = await createDatabase({ isEmpty: true })
   onTestFinished(() => db.drop())
 

@@ -106,7 +106,7 @@ type Ended = Awaited<ReturnType<typeof runNode>>
 async function torture(name: string, args: readonly string[]): Promise<{ ended: Ended; found: TortureReport | undefined }> {
   const ended = await runNode({
     name,
-    args: ['--import', 'tsx', '--conditions=source', join('torture', 'main.ts'), ...args, '--json'],
+    args: ['--import', 'tsx', '--conditions=@pawl/source', join('torture', 'main.ts'), ...args, '--json'],
     timeoutMs: tortureMs,
   })
   try {

@@ -2,6 +2,14 @@
 // and the pools for handlers and callers, all with client-side timeouts and keepalive, because a half-open connection gives no error.
 
 import { connect } from 'node:net'
+// Types by their names: with a default import the declarations would not compile where CommonJS has no synthetic default.
+import type {
+  Client,
+  Pool as PgPool,
+  PoolClient as PgPoolClient,
+  QueryConfig as PgQueryConfig,
+  QueryResult as PgQueryResult,
+} from 'pg'
 import pg from 'pg'
 import type { Durability } from '../config.ts'
 import { PawlError } from '../errors.ts'
@@ -192,7 +200,7 @@ export class Connection {
   }
 
   /** The connected client, for what needs a session: LISTEN and the liveness lock. */
-  async client(): Promise<pg.Client> {
+  async client(): Promise<Client> {
     return this.#live() ?? (await this.#connect())
   }
 
@@ -502,9 +510,9 @@ export function unavailable(error: unknown): unknown {
   )
 }
 
-export type PoolClient = pg.PoolClient
-export type QueryResult = pg.QueryResult
-export type QueryConfig = pg.QueryConfig & { query_timeout?: number | undefined }
+export type PoolClient = PgPoolClient
+export type QueryResult = PgQueryResult
+export type QueryConfig = PgQueryConfig & { query_timeout?: number | undefined }
 
 /** Undoes what a role or a database may have set: what is acknowledged is on disk. A higher level stays. */
 const durableSql = `select pg_catalog.set_config('synchronous_commit', 'on', false)
@@ -525,7 +533,7 @@ class ClosablePool extends pg.Pool {
 }
 
 /** A pool for handlers or callers. It has pipelined clients too, so that begin travels with the first statement. */
-export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number, path: PoolPath = 'users'): pg.Pool {
+export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number, path: PoolPath = 'users'): Pool {
   const pool = new ClosablePool({
     ...clientConfig(options, purpose, path === 'own' ? ['jit=off', ownPathSetting] : ['jit=off']),
     max: connectionsMax,
@@ -562,4 +570,4 @@ function settingQuery(pool: pg.Pool): (query: string | pg.QueryConfig, values?: 
   }
 }
 
-export type Pool = pg.Pool
+export type Pool = PgPool

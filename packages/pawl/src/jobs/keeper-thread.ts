@@ -171,17 +171,22 @@ async function every(work: () => Promise<void>, wakeup: Wakeup, waitMs: () => nu
   }
 }
 
-if (data.probeModule !== undefined) await import(data.probeModule)
-tell({ type: 'ready' })
-// Three loops, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
-await Promise.all([
-  every(look, looks, () => data.lookMs),
-  every(
-    () => watch.sweep(),
-    sweepings,
-    () => Math.min(data.lookMs, watch.promoteInMs),
-  ),
-  every(watchMain, turns, () => data.watchMainMs),
-])
-await Promise.all([connection.close(), sweeps.close()])
-parentPort!.close()
+// Not at the top level of the module: a CommonJS module cannot await there.
+async function run(): Promise<void> {
+  if (data.probeModule !== undefined) await import(data.probeModule)
+  tell({ type: 'ready' })
+  // Three loops, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
+  await Promise.all([
+    every(look, looks, () => data.lookMs),
+    every(
+      () => watch.sweep(),
+      sweepings,
+      () => Math.min(data.lookMs, watch.promoteInMs),
+    ),
+    every(watchMain, turns, () => data.watchMainMs),
+  ])
+  await Promise.all([connection.close(), sweeps.close()])
+  parentPort!.close()
+}
+
+void run()

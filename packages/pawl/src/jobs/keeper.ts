@@ -1,12 +1,13 @@
 // The main thread's side of the keeper. The keeper is a worker thread with its own connection: it renews the lease of this incarnation,
 // takes over from dead ones, and watches whether this thread still turns. What it must know without asking is in shared memory.
 
-import { Worker as Thread, type WorkerOptions } from 'node:worker_threads'
+import type { Worker as Thread } from 'node:worker_threads'
 import type { LogFields } from '../config.ts'
 import type { DatabaseOptions } from '../db/driver.ts'
 import { threadClockNs } from '../kernel/clock.ts'
 import type { Holder } from '../kernel/lease.ts'
 import type { HeldJob } from './held.ts'
+import { newThread } from './new-thread.ts'
 
 export interface KeeperData {
   readonly database: DatabaseOptions
@@ -108,20 +109,6 @@ export const keeperTesting: {
   compiledThread: string | undefined
 } = { probeModule: undefined, compiledThread: undefined }
 
-/** In the repository the thread's module is TypeScript still, and a thread does not inherit the loader: it registers its own. */
-function newThread(options: WorkerOptions): Thread {
-  if (!import.meta.url.endsWith('.ts')) return new Thread(new URL('./keeper-thread.js', import.meta.url), options)
-  // A probe module is TypeScript too, and shares its modules with the thread.
-  const { compiledThread, probeModule } = keeperTesting
-  if (compiledThread !== undefined && probeModule === undefined) return new Thread(compiledThread, options)
-  const loader = import.meta.resolve('tsx/esm/api')
-  const thread = new URL('./keeper-thread.ts', import.meta.url).href
-  return new Thread(`import('${loader}').then(({ register }) => { register(); return import('${thread}') })`, {
-    ...options,
-    eval: true,
-  })
-}
-
 export class Keeper {
   readonly #data: Omit<KeeperData, 'board'>
   readonly #board: Board
@@ -143,14 +130,10 @@ export class Keeper {
   }
 
   async start(): Promise<void> {
-    const thread = newThread({
-      workerData: {
-        ...this.#data,
-        board: this.#board.buffer,
-        ...(keeperTesting.probeModule === undefined ? {} : { probeModule: keeperTesting.probeModule }),
-      } satisfies KeeperData,
-      name: 'pawl-keeper',
-    })
+    const { compiledThread, probeModule } = keeperTesting
+    const workerData: KeeperData = { ...this.#data, board: this.#board.buffer, ...(probeModule !== undefined && { probeModule }) }
+    // A probe module is TypeScript, and shares its modules with the thread.
+    const thread = newThread({ workerData, name: 'pawl-keeper' }, probeModule === undefined ? compiledThread : undefined)
     this.#thread = thread
     await new Promise<void>((resolve, reject) => {
       let isReady = false

@@ -12,4 +12,7 @@ for (const stream of [process.stdout, process.stderr]) {
   })
 }
 
-process.exitCode = await run(process.argv)
+// Not awaited at the top level: the published command is a CommonJS module.
+void run(process.argv).then((code) => {
+  process.exitCode = code
+})

@@ -2,6 +2,7 @@
 
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
+import { extname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import type { StopReport } from 'pawl'
@@ -17,8 +18,8 @@ export interface PoolEvents {
 }
 
 const restartMs = 500
-const self = import.meta.url
-const module = fileURLToPath(new URL(self.endsWith('.ts') ? './worker-process.ts' : './worker-process.js', self))
+/** TypeScript beside TypeScript, JavaScript beside JavaScript. */
+const module = fileURLToPath(new URL(`./worker-process${extname(import.meta.url)}`, import.meta.url))
 
 interface Member {
   readonly number: number

@@ -27,12 +27,15 @@ async function compiled(): Promise<string> {
     fingerprint([
       'packages/pawl/src',
       'packages/pawl/migrations',
+      'packages/pawl/schema.json',
+      'packages/pawl/package.json',
       'packages/server/src',
       'tsconfig.json',
       'scripts/compile.ts',
+      'scripts/inline.ts',
     ]).slice(0, 16),
   )
-  const found = join(folder, 'node_modules', '@pawl', 'server', 'dist', 'cli', 'main.js')
+  const found = join(folder, 'node_modules', '@pawl', 'server', 'dist', 'cli', 'main.cjs')
   if (existsSync(found)) return found
   await mkdir(builds, { recursive: true })
   const staging = await mkdtemp(join(builds, 'new-'))
