@@ -124,18 +124,18 @@ async function declare(name: PackageName, dist: string): Promise<Ended> {
   }
   for (const path of kept) {
     const text = readFileSync(`${path}.d.ts`, 'utf8')
-    write(join(dist, `${relative(into, path)}.d.cts`), text.replace(importPattern, '$1$2.cjs$3'))
+    write(join(dist, `${relative(into, path)}.d.cts`), text.replace(importPattern, '$1$2$3.cjs$2'))
   }
   return ended
 }
 
-const importPattern = /(\bfrom '|\bimport\(')(\.[^']+)\.ts(')/g
+const importPattern = /(\bfrom |\bimport\()(["'])(\.[^"']+)\.ts\2/g
 
 function keep(path: string, kept: Set<string>): void {
   if (kept.has(path)) return
   kept.add(path)
   const text = readFileSync(`${path}.d.ts`, 'utf8')
-  for (const [, , to] of text.matchAll(importPattern)) keep(join(dirname(path), to!), kept)
+  for (const [, , , to] of text.matchAll(importPattern)) keep(join(dirname(path), to!), kept)
 }
 
 // ---- files
