@@ -15,6 +15,7 @@ import type { Durability } from '../config.ts'
 import { PawlError } from '../errors.ts'
 import { classify, schemaMissing } from './classify.ts'
 import { ownPathSetting, ownPathSql } from './own-path.ts'
+import { ownTypes } from './result-types.ts'
 import { bind, type Parameter, type Statement } from './statement.ts'
 
 export type Pooler = 'none' | 'transaction'
@@ -232,7 +233,7 @@ export class Connection {
   }
 
   async #open(): Promise<pg.Client> {
-    const client = new pg.Client(clientConfig(this.#options, this.#purpose, this.#settings))
+    const client = new pg.Client({ ...clientConfig(this.#options, this.#purpose, this.#settings), types: ownTypes })
     // pg emits 'error' on a broken idle connection, sometimes twice; without a listener that would end the process.
     client.on('error', () => this.#drop(client))
     client.on('end', () => this.#drop(client))
@@ -536,6 +537,7 @@ class ClosablePool extends pg.Pool {
 export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number, path: PoolPath = 'users'): Pool {
   const pool = new ClosablePool({
     ...clientConfig(options, purpose, path === 'own' ? ['jit=off', ownPathSetting] : ['jit=off']),
+    ...(path === 'own' && { types: ownTypes }),
     max: connectionsMax,
     idleTimeoutMillis: 30_000,
     allowExitOnIdle: true,

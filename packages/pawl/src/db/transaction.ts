@@ -5,6 +5,7 @@ import { PawlError } from '../errors.ts'
 import { checked, type Tx } from './adapters.ts'
 import { classify, markOwn } from './classify.ts'
 import { copyIn, cork, discard, type PoolClient, type QueryConfig, type QueryResult, type Reset, runJoined } from './driver.ts'
+import { ownTypes } from './result-types.ts'
 import type { StatementNames } from './statement.ts'
 
 export interface OwnTransactionOptions {
@@ -43,13 +44,17 @@ export class OwnTransaction implements Tx {
 
   async query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
     if (!this.#isOpen) throw ended(this.#reason)
-    return this.run<Row>(text, values, values.length > 0 ? this.#names?.of(text) : undefined)
+    return this.#run<Row>(text, this.#prepared(text, values, values.length > 0 ? this.#names?.of(text) : undefined))
   }
 
-  /** The same, prepared under a name if one is given. */
-  async run<Row>(text: string, values: readonly unknown[], name?: string): Promise<{ rows: Row[] }> {
+  /** A statement of ours with parameters, prepared under a name if one is given. */
+  run<Row>(text: string, values: readonly unknown[], name?: string): Promise<{ rows: Row[] }> {
+    return this.#run<Row>(text, { ...this.#prepared(text, values, name), types: ownTypes })
+  }
+
+  async #run<Row>(text: string, query: QueryConfig): Promise<{ rows: Row[] }> {
     try {
-      const { rows } = await (values.length > 0 ? this.#runPrepared(this.#prepared(text, values, name)) : this.#runText(text))
+      const { rows } = await (query.values!.length > 0 ? this.#runPrepared(query) : this.#runText(text))
       return { rows: rows as Row[] }
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
