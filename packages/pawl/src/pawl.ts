@@ -1,6 +1,7 @@
 // createPawl(): one value that has everything, for one database.
 
 import type { Config, PawlOptions } from './config.ts'
+import { borrowPool } from './db/borrowed-pool.ts'
 import { createPool, type Pool } from './db/driver.ts'
 import { type MigrateOptions, type MigrateReport, migrate } from './db/migrate.ts'
 import type { AppendCore } from './events/append.ts'
@@ -51,7 +52,8 @@ export class Pawl implements Tenant {
     this.#events = new Events<PawlEvents>({ ...jobEvents, ...projectionEvents }, (error) =>
       this.config.logger.error({ error: String(error) }, 'an event listener failed'),
     )
-    this.#pool = createPool(this.config.database, 'caller', this.config.callerConnectionsMax, 'own')
+    const { pool, database, callerConnectionsMax } = this.config
+    this.#pool = pool ? borrowPool(pool, database.queryTimeoutMs) : createPool(database, 'caller', callerConnectionsMax, 'own')
     this.jobs = this.#jobs(undefined)
     this.events = new EventLog(this.#appendCore())
     this.projections = this.#projectionsOf('')
@@ -90,7 +92,7 @@ export class Pawl implements Tenant {
     return listAlerts(this.#pool, tenant)
   }
 
-  /** Closes the callers' pool. Stop workers first. */
+  /** Closes the callers' pool, unless it is yours. Stop workers first. */
   async close(): Promise<void> {
     if (!this.#pool.ended) await this.#pool.end()
   }
@@ -127,7 +129,7 @@ export class Pawl implements Tenant {
       sets: this.#sets,
       kept: this.#keptSets,
       jobs: (name: string) => this.#jobs(name, true),
-      isNamed: this.config.database.pooler === 'none',
+      isNamed: this.config.isCallerNamed,
     }
     return new Records(core, tenant)
   }

@@ -5,6 +5,7 @@ import { connect } from 'node:net'
 // Types by their names: with a default import the declarations would not compile where CommonJS has no synthetic default.
 import type {
   Client,
+  ClientConfig,
   Pool as PgPool,
   PoolClient as PgPoolClient,
   QueryConfig as PgQueryConfig,
@@ -12,8 +13,9 @@ import type {
 } from 'pg'
 import pg from 'pg'
 import type { Durability } from '../config.ts'
-import { PawlError } from '../errors.ts'
+import { isPawlError, PawlError } from '../errors.ts'
 import { classify, schemaMissing } from './classify.ts'
+import type { Login } from './login.ts'
 import { ownPathSetting, ownPathSql } from './own-path.ts'
 import { ownTypes } from './result-types.ts'
 import { bind, type Parameter, type Statement } from './statement.ts'
@@ -21,7 +23,9 @@ import { bind, type Parameter, type Statement } from './statement.ts'
 export type Pooler = 'none' | 'transaction'
 
 export interface DatabaseOptions {
-  readonly url: string
+  readonly url?: string | undefined
+  /** Where a URL does not say it all. */
+  readonly login?: Login | undefined
   /** 'transaction' behind pgbouncer in transaction mode: unnamed statements, no session state, polling instead of LISTEN. */
   readonly pooler: Pooler
   readonly connectTimeoutMs: number
@@ -52,10 +56,10 @@ const engineSettings = [
   ownPathSetting,
 ]
 
-function clientConfig(options: DatabaseOptions, purpose: string, settings: readonly string[]): pg.ClientConfig {
-  const { url, own } = options.pooler === 'none' ? withoutOptions(options.url) : { url: options.url, own: [] }
+function clientConfig(options: DatabaseOptions, purpose: string, settings: readonly string[]): ClientConfig {
+  const { own, ...login } = withoutOptions(options)
   return {
-    connectionString: url,
+    ...login,
     application_name: `${options.applicationName} ${purpose}`,
     connectionTimeoutMillis: options.connectTimeoutMs,
     query_timeout: options.queryTimeoutMs,
@@ -68,14 +72,19 @@ function clientConfig(options: DatabaseOptions, purpose: string, settings: reado
   }
 }
 
-/** pg would let the `options` of a URL replace ours. They go before ours instead: where both name a setting, the server takes the last. */
-function withoutOptions(url: string): { url: string; own: string[] } {
-  const at = url.indexOf('?')
-  const parameters = new URLSearchParams(at < 0 ? '' : url.slice(at))
-  const own = parameters.getAll('options')
-  if (own.length === 0) return { url, own }
+/**
+ * pg would let the `options` of a URL replace ours. They go before ours instead: where both name a setting, the server takes the last. A
+ * transaction pooler gets them as they are, and none of ours.
+ */
+function withoutOptions({ url, login, pooler }: DatabaseOptions): ClientConfig & { readonly own: readonly string[] } {
+  const { options, connectionString = '', ...rest } = login ?? { connectionString: url }
+  if (pooler === 'transaction') return { ...(login ?? { connectionString: url }), own: [] } as never
+  const at = connectionString.indexOf('?')
+  const parameters = new URLSearchParams(at < 0 ? '' : connectionString.slice(at))
+  const own = [...(options === undefined ? [] : [options]), ...parameters.getAll('options')]
   parameters.delete('options')
-  return { url: `${url.slice(0, at)}?${parameters}`, own }
+  const bare = at < 0 ? connectionString : `${connectionString.slice(0, at)}?${parameters}`
+  return { ...rest, ...(bare !== '' && { connectionString: bare }), own } as never
 }
 
 const openClients = new Set<pg.Client>()
@@ -266,7 +275,11 @@ function durabilitySettings(durability: Durability | undefined): string[] {
 
 const durabilitySql = 'select pawl.set_durability($1::text, true)'
 
-/** Behind a transaction pooler there is no session to set anything in, so each statement brings its settings, in the same packet. */
+/** Undoes what a role or a database may have set: what is acknowledged is on disk. A higher level stays. */
+const durableSql = (isLocal: boolean) => `select pg_catalog.set_config('synchronous_commit', 'on', ${isLocal})
+  where pg_catalog.current_setting('synchronous_commit') in ('off', 'local', 'remote_write')`
+
+/** Where the session is not ours (a transaction pooler, the application's pool) each statement brings its settings, in the same packet. */
 async function runWith(
   client: Pick<pg.Client, 'query'>,
   query: pg.QueryConfig,
@@ -274,10 +287,10 @@ async function runWith(
   lockTimeoutMs?: number,
 ): Promise<pg.QueryResult> {
   const lockTimeout = lockTimeoutMs === undefined ? '' : `; set local lock_timeout = ${lockTimeoutMs}`
-  const isSet = durability !== 'durable' || lockTimeoutMs !== undefined
+  const begin = `begin; ${ownPathSql}${lockTimeout}`
   const [begun, set, result, committed] = await Promise.allSettled([
-    client.query(`begin; ${ownPathSql}${lockTimeout}`),
-    isSet ? client.query(durabilitySql, [durability]) : undefined,
+    client.query(durability === 'durable' ? `${begin}; ${durableSql(true)}` : begin),
+    durability !== 'durable' ? client.query(durabilitySql, [durability]) : undefined,
     client.query(query),
     client.query('commit'),
   ])
@@ -502,6 +515,7 @@ export function copyIn(client: PoolClient, text: string, data: Buffer): Promise<
 
 /** A database that cannot be reached or lacks Pawl's schema is said in one sentence, with the driver's error as its cause. */
 export function unavailable(error: unknown): unknown {
+  if (isPawlError(error, 'PAWL_UNAVAILABLE')) return error
   if (classify(error) !== 'connection') return schemaMissing(error)
   const message = error instanceof Error ? error.message || String((error as { code?: string }).code) : String(error)
   return new PawlError(
@@ -514,10 +528,6 @@ export function unavailable(error: unknown): unknown {
 export type PoolClient = PgPoolClient
 export type QueryResult = PgQueryResult
 export type QueryConfig = PgQueryConfig & { query_timeout?: number | undefined }
-
-/** Undoes what a role or a database may have set: what is acknowledged is on disk. A higher level stays. */
-const durableSql = `select pg_catalog.set_config('synchronous_commit', 'on', false)
-  where pg_catalog.current_setting('synchronous_commit') in ('off', 'local', 'remote_write')`
 
 /** 'own': only statements of ours run on it. 'users': a handler's do too, and find the user's tables by the user's search path. */
 export type PoolPath = 'own' | 'users'
@@ -546,7 +556,7 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
     openClients.add(client as unknown as pg.Client)
     // The pool listens only while a client is idle. One that breaks between two queries of its user would end the process.
     client.on('error', () => undefined)
-    if (options.pooler === 'none') client.query(durableSql, () => undefined)
+    if (options.pooler === 'none') client.query(durableSql(false), () => undefined)
   })
   pool.on('remove', (client) => {
     openClients.delete(client as unknown as pg.Client)
@@ -556,13 +566,17 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
   return pool
 }
 
-/** As pool.query, for a statement with parameters. */
-function settingQuery(pool: pg.Pool): (query: string | pg.QueryConfig, values?: unknown[]) => Promise<pg.QueryResult> {
+/** As pool.query, for a statement with parameters, where the session is not ours to set. */
+export function settingQuery(
+  pool: Pick<Pool, 'connect'>,
+  queryTimeoutMs?: number,
+): (query: string | pg.QueryConfig, values?: unknown[]) => Promise<pg.QueryResult> {
   return async (query, values) => {
+    const given: QueryConfig = typeof query === 'string' ? { text: query, values: values ?? [] } : query
     const client = await pool.connect()
     let error: unknown
     try {
-      return await runWith(client, typeof query === 'string' ? { text: query, values: values ?? [] } : query)
+      return await runWith(client, queryTimeoutMs === undefined ? given : { ...given, query_timeout: queryTimeoutMs })
     } catch (caught) {
       error = caught
       throw caught

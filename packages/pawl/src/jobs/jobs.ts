@@ -302,7 +302,7 @@ export class Jobs {
   }
 
   async #enqueuePlain(values: unknown[], isOne: boolean): Promise<string[]> {
-    const isNamed = this.#core.config.database.pooler === 'none'
+    const isNamed = this.#core.config.isCallerNamed
     const text = isOne ? enqueueOneSql : enqueueSql
     const query = isNamed ? { name: isOne ? 'pawl_enqueue_one' : 'pawl_enqueue', text, values } : { text, values }
     const { rows } = await retryingDefinite(() => this.#core.pool.query<{ ids: string | null }>(query))

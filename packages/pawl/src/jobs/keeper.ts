@@ -4,6 +4,8 @@
 import type { Worker as Thread } from 'node:worker_threads'
 import type { LogFields } from '../config.ts'
 import type { DatabaseOptions } from '../db/driver.ts'
+import { cloneable } from '../db/login.ts'
+import { describeError } from '../errors.ts'
 import { threadClockNs } from '../kernel/clock.ts'
 import type { Holder } from '../kernel/lease.ts'
 import type { HeldJob } from './held.ts'
@@ -11,6 +13,8 @@ import { newThread } from './new-thread.ts'
 
 export interface KeeperData {
   readonly database: DatabaseOptions
+  /** A function of the main thread gives it, so it is asked for. */
+  readonly asksPassword: boolean
   /** Undefined until there is an incarnation: it is told as a command then. */
   readonly worker: Holder | undefined
   readonly leaseMs: number
@@ -35,6 +39,8 @@ export interface SweptJob {
 
 export type KeeperMessage =
   | { readonly type: 'ready' }
+  /** A connection of the thread needs the password of now. */
+  | { readonly type: 'password' }
   | { readonly type: 'lost'; readonly worker: number }
   | { readonly type: 'closed'; readonly workers: readonly { readonly id: number; readonly reason: string }[] }
   | { readonly type: 'rescued' | 'timed out'; readonly jobs: readonly SweptJob[] }
@@ -45,7 +51,11 @@ export type KeeperMessage =
   | { readonly type: 'failed' }
   | { readonly type: 'logged'; readonly fields: LogFields; readonly message: string }
 
-export type KeeperCommand = { readonly type: 'incarnation'; readonly worker: Holder } | { readonly type: 'stop' }
+export type KeeperCommand =
+  | { readonly type: 'incarnation'; readonly worker: Holder }
+  | { readonly type: 'stop' }
+  /** null: the password function failed. */
+  | { readonly type: 'password'; readonly password: string | null; readonly reason: string }
 
 /** What runs on the main thread, as far as the keeper must know it. */
 export interface Watched extends Pick<HeldJob, 'id' | 'fence' | 'slot'> {
@@ -109,20 +119,17 @@ export const keeperTesting: {
   compiledThread: string | undefined
 } = { probeModule: undefined, compiledThread: undefined }
 
+export type KeeperOptions = Omit<KeeperData, 'board' | 'asksPassword'>
+
 export class Keeper {
-  readonly #data: Omit<KeeperData, 'board'>
+  readonly #data: KeeperOptions
   readonly #board: Board
   readonly #onMessage: (message: KeeperMessage) => void
   readonly #onDeath: (error: Error) => void
   #thread: Thread | undefined
   #isStopping = false
 
-  constructor(
-    data: Omit<KeeperData, 'board'>,
-    board: Board,
-    onMessage: (message: KeeperMessage) => void,
-    onDeath: (error: Error) => void,
-  ) {
+  constructor(data: KeeperOptions, board: Board, onMessage: (message: KeeperMessage) => void, onDeath: (error: Error) => void) {
     this.#data = data
     this.#board = board
     this.#onMessage = onMessage
@@ -131,7 +138,14 @@ export class Keeper {
 
   async start(): Promise<void> {
     const { compiledThread, probeModule } = keeperTesting
-    const workerData: KeeperData = { ...this.#data, board: this.#board.buffer, ...(probeModule !== undefined && { probeModule }) }
+    const { database } = this.#data
+    const workerData: KeeperData = {
+      ...this.#data,
+      database: database.login === undefined ? database : { ...database, login: cloneable(database.login) },
+      asksPassword: typeof database.login?.password === 'function',
+      board: this.#board.buffer,
+      ...(probeModule !== undefined && { probeModule }),
+    }
     // A probe module is TypeScript, and shares its modules with the thread.
     const thread = newThread({ workerData, name: 'pawl-keeper' }, probeModule === undefined ? compiledThread : undefined)
     this.#thread = thread
@@ -139,6 +153,7 @@ export class Keeper {
       let isReady = false
       let cause: unknown
       thread.on('message', (message: KeeperMessage) => {
+        if (message.type === 'password') return void this.#tellPassword(thread)
         if (message.type !== 'ready') return this.#onMessage(message)
         isReady = true
         resolve()
@@ -155,6 +170,15 @@ export class Keeper {
       })
     })
     thread.unref()
+  }
+
+  async #tellPassword(thread: Thread): Promise<void> {
+    const { password } = this.#data.database.login ?? {}
+    const command = await Promise.resolve(typeof password === 'function' ? password() : (password ?? null)).then(
+      (given): KeeperCommand => ({ type: 'password', password: given, reason: '' }),
+      (error: unknown): KeeperCommand => ({ type: 'password', password: null, reason: describeError(error, 500, 0) }),
+    )
+    thread.postMessage(command)
   }
 
   incarnation(worker: Holder): void {

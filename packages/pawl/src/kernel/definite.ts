@@ -29,7 +29,7 @@ export function answerLost(error: unknown): unknown {
 
 function isBeforeSending(error: unknown): boolean {
   const text = `${(error as { code?: string }).code ?? ''} ${error instanceof Error ? error.message : ''}`
-  return /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|53300|57P03|timeout exceeded when trying to connect|due to connection timeout/.test(
+  return /The password function failed|ECONNREFUSED|ENOTFOUND|EAI_AGAIN|53300|57P03|timeout exceeded when trying to connect|due to connection timeout/.test(
     text,
   )
 }
