@@ -53,8 +53,11 @@ export class PawlError extends Error {
   }
 }
 
+/** Also of another copy of Pawl: a bundle has one of its own. */
 export function isPawlError(error: unknown, code?: ErrorCode): error is PawlError {
-  return error instanceof PawlError && (code === undefined || error.code === code)
+  if (!(error instanceof Error) || error.name !== 'PawlError') return false
+  const found = (error as PawlError).code
+  return Object.hasOwn(errorTable, found) && (code === undefined || found === code)
 }
 
 /** Thrown by a handler to say that trying again is of no use: the job is dead at once, with this as its error. */

@@ -29,7 +29,7 @@ export function addDev(adder: CommandAdder): void {
     examples: ['pawl dev', 'pawl dev ./jobs.ts', 'pawl dev --no-demo --workers 0'],
   })
   command
-    .argument('[module...]', 'modules that export default (pawl) => { pawl.jobs.define(...) }')
+    .argument('[module...]', 'modules that export a Pawl, or default (pawl) => { pawl.jobs.define(...) }')
     .option('--dir <folder>', 'where the embedded database lives (or PAWL_DEV_DIR; default .pawl/dev)')
     .option(
       '--port <port>',

@@ -13,6 +13,11 @@ import { type CliEnd, type CliOptions, commandEnv, parsed } from './cli.ts'
 
 let main: Promise<string> | undefined
 
+/** A folder from which 'pawl' is the copy that the command has, for modules that import it. */
+export async function moduleFolder(): Promise<string> {
+  return join(await compiledMain(), '..', '..', '..', '..', '..', '..')
+}
+
 /** Compiled once for all test files: it starts five times as fast as from TypeScript, and commands are started often here. */
 function compiledMain(): Promise<string> {
   main ??= compiled()
