@@ -106,6 +106,12 @@ export function databaseText(pawl: Pawl): string {
   return `${database} on ${host.startsWith('/') ? host : `${host}:${port}`}`
 }
 
+/** Of this machine. A tunnel to another one looks the same. */
+export function isLocal(url: string): boolean {
+  const { host } = placeOf({ connectionString: url })
+  return host.startsWith('/') || /^(localhost|127(\.\d+){3}|::1|\[::1\])$/i.test(host)
+}
+
 /** A module whose Pawl has another database would run its jobs there, whatever the command says that it does. */
 export function assertSameDatabase(pawl: Pawl, url: string): void {
   const [theirs, ours] = [placeOfPawl(pawl), placeOf({ connectionString: url })]
