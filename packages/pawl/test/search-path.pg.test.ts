@@ -87,7 +87,7 @@ async function inTx<T>(work: (tx: pg.PoolClient) => Promise<T>): Promise<T> {
   try {
     await client.query('begin')
     const answer = await work(client)
-    expect((await client.query('show search_path')).rows).toEqual([{ search_path: '"$user", public' }])
+    expect((await client.query('show search_path')).rows).toEqual([{ search_path: 'public' }])
     await client.query('commit')
     return answer
   } finally {
