@@ -28,7 +28,7 @@ export interface PawlOptions {
    */
   readonly pool?: CallerPool
   /** The same database without the pooler, for LISTEN and liveness, when `pooler` is 'transaction'. */
-  readonly directUrl?: string
+  readonly directUrl?: string | undefined
   /** 'transaction' behind pgbouncer in transaction mode. */
   readonly pooler?: 'none' | 'transaction'
   /** TLS: true, or options of Node's tls without functions. For URLs that say nothing about it. */

@@ -570,7 +570,7 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
 export function settingQuery(
   pool: Pick<Pool, 'connect'>,
   queryTimeoutMs?: number,
-): (query: string | pg.QueryConfig, values?: unknown[]) => Promise<pg.QueryResult> {
+): (query: string | PgQueryConfig, values?: unknown[]) => Promise<QueryResult> {
   return async (query, values) => {
     const given: QueryConfig = typeof query === 'string' ? { text: query, values: values ?? [] } : query
     const client = await pool.connect()
