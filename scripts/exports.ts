@@ -10,6 +10,7 @@ export type PackageName = (typeof packageNames)[number]
 
 export interface Manifest {
   readonly name: string
+  readonly version: string
   readonly exports: Readonly<Record<string, string | Readonly<Record<string, unknown>>>>
   readonly bin?: Readonly<Record<string, string>>
   readonly files: readonly string[]

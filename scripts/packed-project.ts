@@ -3,12 +3,11 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
-import { existsSync } from 'node:fs'
+import { existsSync, rmSync } from 'node:fs'
 import { cp, mkdir, mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
-import { compile } from './compile.ts'
 import { packageDir, packageNames, readManifest } from './exports.ts'
 import { root } from './phase.ts'
 
@@ -26,20 +25,16 @@ async function npm(args: readonly string[], cwd: string): Promise<string> {
   return (await run('npm', [...args, ...quietly], { cwd, maxBuffer: 2 ** 26, shell: process.platform === 'win32' })).stdout
 }
 
-/** Builds and packs both, each into a tarball of the folder. */
+/** `npm pack` of each, which builds it first. One after the other: they build in the same place. */
 export async function packAll(folder: string): Promise<Tarball[]> {
-  for (const name of packageNames) {
-    const { ok, output } = await compile(name)
-    if (!ok) throw new Error(output)
+  const tarballs: Tarball[] = []
+  for (const each of packageNames) {
+    const { name, version } = readManifest(each)
+    rmSync(join(packageDir(each), 'dist'), { recursive: true, force: true })
+    await npm(['pack', '--pack-destination', folder], packageDir(each))
+    tarballs.push({ name, file: join(folder, `${name.replace('@', '').replace('/', '-')}-${version}.tgz`) })
   }
-  return Promise.all(
-    packageNames.map(async (name) => {
-      const [packed] = JSON.parse(await npm(['pack', '--json', '--pack-destination', folder, packageDir(name)], folder)) as {
-        filename: string
-      }[]
-      return { name: readManifest(name).name, file: join(folder, packed!.filename.replace('@', '').replace('/', '-')) }
-    }),
-  )
+  return tarballs
 }
 
 export function temporaryFolder(name: string): Promise<string> {

@@ -96,6 +96,27 @@ test("a worker's own connections are opened with what the pool was made with", a
   expect(await pawl.jobs.get(id)).toMatchObject({ result: { work_mem: '5MB' } })
 })
 
+test('a worker has at most eight connections besides its two pools', async () => {
+  const db = await database()
+  const pawl = pawlOf({ databaseUrl: db.url, applicationName: 'counted', callerConnectionsMax: 2 })
+  const kind = pawl.jobs.define('mail', { run: () => 1 })
+  const worker = pawl.jobs.worker()
+  await worker.start()
+  onTestFinished(() => worker.stop().then(() => undefined))
+  const counted = async () =>
+    (
+      await db.query<{ name: string }>(
+        "select application_name as name from pg_stat_activity where application_name like 'counted %'",
+      )
+    ).map(({ name }) => name)
+  await until('all are there', async () => (await counted()).length >= 6)
+  await pawl.jobs.enqueueMany(kind, Array(2000).fill({}))
+  await worker.whenIdle()
+  const names = await counted()
+  expect(names.filter((name) => !/caller|handler/.test(name)).length).toBeLessThanOrEqual(8)
+  expect(names.filter((name) => name === 'counted caller').length).toBeLessThanOrEqual(2)
+})
+
 test('a pool for calls and a URL for the engine may be two', async () => {
   const db = await database()
   const pool = poolOf({ connectionString: db.url, max: 1, stream: undefined as never })
