@@ -58,11 +58,8 @@ export function watchJobs(pawl: Pawl, isEach: boolean, tell: (line: JobLine) => 
   pawl.on('job.lost', (job) => end(job, 'lost', job.reason))
 }
 
-/** Without the word that every error begins with. */
 function firstLine(error: unknown): string {
-  return String(error ?? '')
-    .split('\n')[0]!
-    .replace(/^Error: /, '')
+  return String(error ?? '').split('\n')[0]!
 }
 
 const outcomeColours: Readonly<Record<JobLine['outcome'], Paint>> = {
@@ -99,6 +96,7 @@ export function jobLineText(terminal: Terminal, line: JobLine, worker?: number):
   ]
   const taken = cells.reduce((sum, cell) => sum + cell.length + 2, 0)
   const paints: Readonly<Record<number, Paint>> = { 0: 'dim', 4: outcomeColours[line.outcome] }
-  const note = terminal.paint(terminal.clipped(oneLine(line.note), taken), 'dim')
+  // People need not read the word that every error begins with.
+  const note = terminal.paint(terminal.clipped(oneLine(line.note.replace(/(^|: )Error: /, '$1')), taken), 'dim')
   return [...cells.map((cell, index) => terminal.paint(cell, paints[index])), note].join('  ').trimEnd()
 }
