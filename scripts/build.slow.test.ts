@@ -211,7 +211,7 @@ test.each([
       `${command.replace('worker.cjs', 'worker.mjs')} --format=esm "--banner:js=import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);"`,
     'worker.mjs',
   ],
-])('[G1] a bundle of a worker runs jobs, without a file of the library beside it: %s', async (_how, change, file) => {
+])('[G1] the bundle of a worker runs jobs by itself: %s', async (_how, change, file) => {
   const db = await createDatabase()
   onTestFinished(() => db.drop())
   const [command, start] = page.shell.get('bundle')!.trim().split('\n')

@@ -70,7 +70,7 @@ function allSteps(vitest: Vitest, only: string | undefined): Step[] {
     {
       name: 'slow tests',
       about,
-      minutes: 15,
+      minutes: 18,
       run: () => vitest({ name: 'slow tests', args: slowArgs(only), env: { PAWL_FULL: '1' }, timeoutMs: slowMs }),
     },
     ...scenarios.flatMap((scenario) => [

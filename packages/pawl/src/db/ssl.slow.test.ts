@@ -37,29 +37,26 @@ async function serverWithTls(): Promise<Tls> {
   return { url: server.url, ca: certText!, cert: certText!, key: keyText! }
 }
 
-test.each(['databaseUrl', 'pool'])(
-  'with ssl and %s every connection of a worker is encrypted and presents its key',
-  async (way) => {
-    const { url, ...ssl } = await serverWithTls()
-    const pool = new pg.Pool({ connectionString: url, ssl: { ...ssl }, max: 2 })
-    onTestFinished(() => pool.end())
-    const options: PawlOptions = way === 'pool' ? { pool } : { databaseUrl: url, ssl }
-    const pawl = createPawl({ ...options, applicationName: 'tls', logger: silentLogger })
-    onTestFinished(() => pawl.close())
-    await pawl.migrate()
-    const kind = pawl.jobs.define('mail', { tx: () => 1 })
-    await pawl.jobs.enqueue(kind, {})
-    const worker = pawl.jobs.worker()
-    await worker.start()
-    await worker.whenIdle()
-    const { rows } = await pool.query(`
+test.each(['databaseUrl', 'pool'])('with ssl and %s every connection is encrypted and presents its key', async (way) => {
+  const { url, ...ssl } = await serverWithTls()
+  const pool = new pg.Pool({ connectionString: url, ssl: { ...ssl }, max: 2 })
+  onTestFinished(() => pool.end())
+  const options: PawlOptions = way === 'pool' ? { pool } : { databaseUrl: url, ssl }
+  const pawl = createPawl({ ...options, applicationName: 'tls', logger: silentLogger })
+  onTestFinished(() => pawl.close())
+  await pawl.migrate()
+  const kind = pawl.jobs.define('mail', { tx: () => 1 })
+  await pawl.jobs.enqueue(kind, {})
+  const worker = pawl.jobs.worker()
+  await worker.start()
+  await worker.whenIdle()
+  const { rows } = await pool.query(`
     select a.application_name as name, s.ssl, s.client_dn from pg_stat_activity a join pg_stat_ssl s using (pid) where a.application_name like 'tls %'`)
-    expect(rows.map(({ name }) => name)).toEqual(expect.arrayContaining(['tls keeper', 'tls claim', 'tls listen', 'tls handler']))
-    for (const { ssl: isEncrypted, client_dn } of rows)
-      expect({ isEncrypted, client_dn }).toEqual({ isEncrypted: true, client_dn: '/CN=127.0.0.1' })
-    await worker.stop()
-  },
-)
+  expect(rows.map(({ name }) => name)).toEqual(expect.arrayContaining(['tls keeper', 'tls claim', 'tls listen', 'tls handler']))
+  for (const { ssl: isEncrypted, client_dn } of rows)
+    expect({ isEncrypted, client_dn }).toEqual({ isEncrypted: true, client_dn: '/CN=127.0.0.1' })
+  await worker.stop()
+})
 
 test('a server that no authority vouches for is refused', async () => {
   const { url } = await serverWithTls()

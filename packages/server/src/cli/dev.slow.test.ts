@@ -319,7 +319,7 @@ test('--show-password prints the URL whole, for people and for machines', async 
   }
 })
 
-test('without workers it stays, comes back to a server that cut it off, and stops it', async () => {
+test('without workers it stays, and comes back when it is cut off', async () => {
   const { dev, ready } = await startDev(['--workers', '0'])
   const [first] = await query<{ pid: number }>(ready.url, "select pid from pg_stat_activity where application_name = 'pawl dev'")
   await query(
@@ -335,7 +335,7 @@ test('without workers it stays, comes back to a server that cut it off, and stop
   expect(await isAlive(ready.pid)).toBe(false)
 })
 
-test('a database on another host is neither migrated nor worked on without --remote', async () => {
+test('without --remote a database on another host is left alone', async () => {
   const elsewhere = 'postgres://me:secret@db.example.invalid/production'
   const { code, stdout, stderr } = await cli(['dev', '--dir', dir], { env: { DATABASE_URL: elsewhere } })
   expect({ code, stdout }).toEqual({ code: 2, stdout: '' })
