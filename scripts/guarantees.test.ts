@@ -1,5 +1,6 @@
+import { readFileSync } from 'node:fs'
 import { describe, expect, test } from 'vitest'
-import { type Guarantee, idsIn, idsInTree, isBroken, judge, readGuarantees, titlesIn } from './guarantees.ts'
+import { type Guarantee, guaranteesFile, idsIn, idsInTree, isBroken, judge, readGuarantees, titlesIn } from './guarantees.ts'
 
 const guarantees = readGuarantees()
 const sizes: Readonly<Record<string, number>> = { K: 19, J: 36, O: 15, P: 12, R: 15, D: 11, B: 9, G: 2, S: 7 }
@@ -10,6 +11,13 @@ describe('docs/guarantees.md', () => {
       Array.from({ length: size }, (_, index) => `${letter}${index + 1}`),
     )
     expect(guarantees.map(({ id }) => id)).toEqual(wanted)
+  })
+
+  test('every table has the row under its head that makes it one', () => {
+    const lines = readFileSync(guaranteesFile, 'utf8').split('\n')
+    const heads = lines.flatMap((line, index) => (line.startsWith('| id ') ? [index] : []))
+    expect(heads).toHaveLength(Object.keys(sizes).length)
+    expect(heads.filter((index) => !/^\|( -+ \|){3}$/.test(lines[index + 1]!)).map((index) => lines[index - 2])).toEqual([])
   })
 
   test('every promise of a built capability has a test that names it', () => {

@@ -1,4 +1,4 @@
-// Writes packages/pawl/schema.json from a freshly migrated database. Run it after adding a migration: node scripts/run.mjs scripts/schema.ts
+// Writes packages/pawl/schema.json from a freshly migrated database. Run it after adding or changing a migration: node scripts/run.mjs scripts/schema.ts
 
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'

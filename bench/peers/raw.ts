@@ -37,9 +37,9 @@ const settle = `
     returning j.*
   )
   insert into pawl.job_history (id, fence, created_at, finished_at, ran_ms, holder, attempt, crashes, priority, payload_version, tenant,
-    queue, kind, outcome, lane, unique_key, payload, headers)
+    queue, kind, outcome, payload, headers)
   select o.id, o.fence, o.created_at, (select clock_timestamp()), 0, o.holder, o.attempt, o.crashes, o.priority, o.payload_version,
-    o.tenant, o.queue, o.kind, 'done', o.lane, o.unique_key, o.payload, o.headers
+    o.tenant, o.queue, o.kind, 'done', o.payload, o.headers
   from gone o`
 
 interface Row {

@@ -120,7 +120,7 @@ async function readCursors(rows: Rows) {
   const changes = await rows<Record<string, string | null> & pg.QueryResultRow>('select * from torture.cursor_change order by id')
   const holder = (value: string | null | undefined) => (value === null || value === undefined ? null : Number(value))
   const cursors = await rows<{ name: string; shards: number }>('select distinct name, shards from pawl.cursor')
-  const workers = await rows<{ id: number; name: string }>("select id, name from pawl.worker where tenant = ''")
+  const workers = await rows<{ id: number; name: string }>("select id, name from pawl.worker_process where tenant = ''")
   return {
     changes: changes.map((row) => ({
       actor: String(row.actor),

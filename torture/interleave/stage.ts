@@ -55,8 +55,8 @@ begin
   delete from pawl.job_attempt;
   delete from pawl.worker;
   delete from pawl.alert;
-  insert into pawl.worker (id, nonce, name, host, pid, release, queues, kinds, concurrency, lease_until)
-    select id, '${nonce}', 'w' || id, 'here', 1, 'test', '{}', '{}', 1,
+  insert into pawl.worker (id, nonce, lease_until)
+    select id, '${nonce}',
       pawl.now() + interval '${leaseMs} milliseconds' * case id when ${worker.a} then 1 else 100 end
     from unnest(array[${worker.a}, ${worker.b}]) id;
   insert into pawl.job (id, queue, kind, state, payload, due, run_at)
@@ -127,6 +127,8 @@ export function settle(connection: Connection, sql: Statements, jobs: readonly C
   return connection.run(sql.settle, {
     ...identity(jobs),
     results: numbers(jobs.map(() => null)),
+    progress: '{}',
+    at_least: 0,
     ran_ms: numbers(jobs.map(() => 1)),
   })
 }
@@ -134,7 +136,7 @@ export function settle(connection: Connection, sql: Statements, jobs: readonly C
 export function settleFailed(connection: Connection, sql: Statements, jobs: readonly Claimed[], who: number): Promise<unknown[]> {
   return connection.run(sql.settleFailed, {
     ...identity(jobs),
-    worker: who,
+    holders: numbers(jobs.map(() => who)),
     outcomes: `{${jobs.map(() => 'failed').join(',')}}`,
     delays_ms: numbers(jobs.map(() => 1000)),
     errors: `{${jobs.map(() => 'planned').join(',')}}`,

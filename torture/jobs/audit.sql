@@ -50,7 +50,6 @@ create table torture.lease (
   at timestamptz not null default clock_timestamp(),
   pawl_at timestamptz not null default pawl.now(),
   worker integer not null,
-  name text not null,
   old_until timestamptz,
   new_until timestamptz not null,
   seen_at timestamptz not null,
@@ -99,11 +98,11 @@ begin
     return null;
   end if;
   if tg_op = 'INSERT' then
-    insert into torture.lease (worker, name, new_until, seen_at, is_closed)
-    values (new.id, new.name, new.lease_until, new.seen_at, new.closed_at is not null);
+    insert into torture.lease (worker, new_until, seen_at, is_closed)
+    values (new.id, new.lease_until, new.seen_at, new.closed_at is not null);
   else
-    insert into torture.lease (worker, name, old_until, new_until, seen_at, was_closed, is_closed, close_reason)
-    values (new.id, new.name, old.lease_until, new.lease_until, new.seen_at, old.closed_at is not null, new.closed_at is not null, new.close_reason);
+    insert into torture.lease (worker, old_until, new_until, seen_at, was_closed, is_closed, close_reason)
+    values (new.id, old.lease_until, new.lease_until, new.seen_at, old.closed_at is not null, new.closed_at is not null, new.close_reason);
   end if;
   return null;
 end

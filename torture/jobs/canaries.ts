@@ -32,7 +32,7 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
     caughtBy: 'settled by its holder',
     story: 'zombie',
     statements: { settle: unfenced, 'settle-failed': unfenced },
-    functions: { complete_job: swap('and j.fence = p_fence', ''), guard_job: swap('and j.fence = p_fence', '') },
+    functions: { complete_job: swap(/and j\.fence \S+ p_fence/, ''), guard_job: swap('and j.fence = p_fence', '') },
     inProcess: () => rewriteSharedSettle(unfenced),
   },
   {

@@ -116,10 +116,15 @@ export async function readFacts(rig: Rig, end: { isDrained: boolean; notStopped:
       attempts: (await rows(
         'select job_id::text as job, fence::text as fence, outcome, kind, error from pawl.job_attempt',
       )) as unknown as EndedAttempt[],
-      leases: (await rows('select * from torture.lease order by n')).map(toLease),
+      leases: (
+        await rows('select l.*, p.name from torture.lease l left join pawl.worker_process p on p.id = l.worker order by l.n')
+      ).map(toLease),
       steps: (await rows('select at, ms from torture.step')).map((row) => ({ at: ms(row.at), ms: Number(row.ms) })),
       workerNames: new Map(
-        (await rows("select id, name from pawl.worker where tenant = ''")).map((row) => [Number(row.id), String(row.name)]),
+        (await rows("select id, name from pawl.worker_process where tenant = ''")).map((row) => [
+          Number(row.id),
+          String(row.name),
+        ]),
       ),
       produced: new Set((await rows('select key from torture.produced')).map((row) => String(row.key))),
       refusals: Number((await rows('select count(*) as n from pawl.refusal'))[0]!.n),

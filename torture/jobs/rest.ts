@@ -12,7 +12,7 @@ export async function isTakenOver(rig: Rig, pid: number): Promise<boolean> {
     `select bool_and(w.closed_at is not null) and not exists (
        select from pawl.job j where j.state = 'running' and j.holder = any (array_agg(w.id))
      ) as over
-     from pawl.worker w where w.pid = $1`,
+     from pawl.worker w join pawl.worker_process p on p.id = w.id where p.pid = $1`,
     [pid],
   )
   return row?.over === true

@@ -77,11 +77,11 @@ create function torture.record_written() returns trigger
 language plpgsql as $$
 begin
   insert into torture.written (what, submission, number, versions, holder, job_state)
-  select lower(tg_op), t.submission, t.number, t.versions, w.name, j.state
+  select lower(tg_op), t.submission, t.number, t.versions, p.name, j.state
   from (select c.tenant, c.submission, c.number, count(*) as versions from touched c group by c.tenant, c.submission, c.number) t
   left join pawl.submission u on u.tenant = t.tenant and u.id = t.submission
   left join pawl.job j on j.tenant = u.tenant and j.id = u.job_id
-  left join pawl.worker w on w.id = j.holder;
+  left join pawl.worker_process p on p.id = j.holder;
   return null;
 end
 $$;

@@ -62,7 +62,7 @@ function lost(context: Context): Promise<Sample> {
       await tended(database)
       const killed = await apply(sender, database, ids[1]!, async () => {
         const [holder] = await database.query<{ pid: number }>(
-          `select w.pid from pawl.job j join pawl.worker w on w.id = j.holder where j.kind = 'pawl.records.apply'`,
+          `select p.pid from pawl.job j join pawl.worker_process p on p.id = j.holder where j.kind = 'pawl.records.apply'`,
         )
         workers.find(({ pid }) => pid === holder?.pid)!.kill9()
       })

@@ -21,8 +21,8 @@ create table pawl.job (
   attempt integer not null default 0,
   given_attempts integer,
   max_attempts integer,
-  crashes smallint not null default 0,
-  excused smallint not null default 0,
+  crashes integer not null default 0,
+  excused integer not null default 0,
   snoozes integer not null default 0,
   max_crashes smallint,
   postponed smallint not null default 0,
@@ -33,9 +33,6 @@ create table pawl.job (
   queue text collate "C" not null,
   kind text collate "C" not null,
   state text collate "C" not null,
-  lane text collate "C",
-  unique_key text collate "C",
-  limit_key text collate "C",
   payload jsonb not null,
   headers jsonb,
   progress jsonb,
@@ -65,7 +62,6 @@ create index job_suspect on pawl.job (queue, due, id) where suspect;
 create index job_scheduled on pawl.job (run_at, id) where state = 'scheduled';
 create index job_held on pawl.job (holder, run_until) where state = 'running';
 create index job_dead on pawl.job (tenant, kind, id) where state = 'dead';
-create unique index job_unique on pawl.job (tenant, kind, unique_key) where unique_key is not null;
 
 create table pawl.job_history (
   id bigint not null,
@@ -75,15 +71,13 @@ create table pawl.job_history (
   ran_ms integer,
   holder integer,
   attempt integer not null,
-  crashes smallint not null,
+  crashes integer not null,
   priority smallint not null,
   payload_version smallint not null,
   tenant text collate "C" not null,
   queue text collate "C" not null,
   kind text collate "C" not null,
   outcome text collate "C" not null,
-  lane text collate "C",
-  unique_key text collate "C",
   payload jsonb not null,
   headers jsonb,
   result jsonb,
@@ -151,8 +145,12 @@ create function pawl.enqueue_many(
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   v_now timestamptz := pawl.now();
-  v_run_at timestamptz := coalesce(p_run_at, v_now) + coalesce(p_delay_ms, 0) * interval '1 millisecond';
-  v_due timestamptz := v_run_at - p_priority * interval '1 minute';
+  -- What is refused below is not added to first: the sum may be no time at all.
+  v_run_at timestamptz := case
+    when p_run_at not between 'epoch' and v_now + interval '10 years' then p_run_at
+    when p_delay_ms not between -315576000000 and 315576000000 then 'infinity'
+    else coalesce(p_run_at, v_now) + coalesce(p_delay_ms, 0) * interval '1 millisecond'
+  end;
   v_state text := case when v_run_at > v_now then 'scheduled' else 'ready' end;
   -- As pawl.next_job_id(), with the clock read once for all rows of the call.
   v_id_time bigint := (date_part('epoch', v_now) * 1000)::bigint << 21;
@@ -162,8 +160,18 @@ begin
     raise exception using errcode = '22023', message = 'a name is empty or too long',
       hint = 'tenant: up to 100 characters, queue: 1 to 100, kind: 1 to 200';
   end if;
-  if p_max_attempts not between 1 and 1000000 or p_priority not between -100 and 100 then
-    raise exception using errcode = '22023', message = 'max_attempts must be from 1 to 1000000 and priority from -100 to 100';
+  if p_max_attempts not between 1 and 1000000 then
+    raise exception using errcode = '22023', message = format('max_attempts must be an integer from 1 to 1000000, got %s', p_max_attempts);
+  end if;
+  if p_priority is null or p_priority not between -100 and 100 then
+    raise exception using errcode = '22023', message = format('priority must be an integer from -100 to 100, got %s', coalesce(p_priority::text, 'null'));
+  end if;
+  if p_delay_ms < 0 then
+    raise exception using errcode = '22023', message = format('delay must not be negative, got %s ms', p_delay_ms);
+  end if;
+  if v_run_at < 'epoch' and isfinite(v_run_at) then
+    raise exception using errcode = '22023', message = format('run_at must not be before 1970, got %s', v_run_at),
+      hint = 'Leave it out for a job that is due at once.';
   end if;
   if not isfinite(v_run_at) or v_run_at > v_now + interval '10 years' then
     raise exception using errcode = '22023', message = format('run_at must be a time of the next 10 years, got %s', v_run_at),
@@ -172,11 +180,14 @@ begin
   if pg_column_size(p_payloads) > 16777216 and exists (select from jsonb_array_elements(p_payloads) e where pg_column_size(e.value) > 16777216) then
     raise exception using errcode = '22023', message = 'a payload is larger than 16 MB', hint = 'Store it elsewhere and pass a reference.';
   end if;
+  if pg_column_size(p_headers) > 16777216 then
+    raise exception using errcode = '22023', message = 'headers are larger than 16 MB', hint = 'Store it elsewhere and pass a reference.';
+  end if;
   return query
     insert into pawl.job (id, tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority, given_attempts, max_attempts,
       headers)
-    select v_id_time | (nextval('pawl.job_serial') & 2097151), p_tenant, p_queue, p_kind, v_state, e.value, p_payload_version, v_due, v_run_at, v_now,
-      p_priority, p_max_attempts, p_max_attempts, p_headers
+    select v_id_time | (nextval('pawl.job_serial') & 2097151), p_tenant, p_queue, p_kind, v_state, e.value, p_payload_version,
+      v_run_at - p_priority * interval '1 minute', v_run_at, v_now, p_priority, p_max_attempts, p_max_attempts, p_headers
     from jsonb_array_elements(p_payloads) e(value)
     returning pawl.job.id;
   if p_wake and v_run_at <= v_now then
@@ -198,9 +209,14 @@ create function pawl.enqueue(
   headers jsonb default null,
   wake boolean default true
 ) returns bigint
-language sql set search_path = pg_catalog, pg_temp as $$
-  select pawl.enqueue_many(enqueue.tenant, enqueue.queue, enqueue.kind, jsonb_build_array(enqueue.payload), 1, enqueue.run_at,
-    (extract(epoch from enqueue.delay) * 1000)::bigint, enqueue.priority, enqueue.max_attempts, enqueue.headers, enqueue.wake)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if starts_with(enqueue.kind, 'pawl.') or starts_with(enqueue.queue, 'pawl.') then
+    raise exception using errcode = '22023', message = 'kind and queue must not begin with ''pawl.'', which is kept for Pawl''s own jobs';
+  end if;
+  return pawl.enqueue_many(enqueue.tenant, enqueue.queue, enqueue.kind, jsonb_build_array(enqueue.payload), 1, enqueue.run_at,
+    (extract(epoch from enqueue.delay) * 1000)::bigint, enqueue.priority, enqueue.max_attempts, enqueue.headers, enqueue.wake);
+end
 $$;
 
 -- Both functions keep to the primary key, whatever the table looked like when this session first planned them.
@@ -216,20 +232,24 @@ begin
 end
 $$;
 
--- Settles one job as done inside the caller's transaction. Raises PW001 when the fence is not the current one.
-create function pawl.complete_job(p_tenant text, p_id bigint, p_fence bigint, p_result jsonb default null, p_ran_ms integer default null) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+-- Settles one job as done inside the caller's transaction. Raises PW001 when the fence is not the current one. Every operator has its schema,
+-- which costs nothing at a call, unlike a search path. A plan that was made while the table was empty must not scan the full one: no seqscan.
+create function pawl.complete_job(p_tenant text, p_id bigint, p_fence bigint, p_result jsonb default null, p_ran_ms integer default null,
+  p_progress jsonb default null) returns void
+language plpgsql set enable_seqscan = off as $$
 begin
   with gone as (
     delete from pawl.job j
-    where j.tenant = p_tenant and j.id = p_id and j.fence = p_fence
+    where j.tenant operator(pg_catalog.=) p_tenant
+      and j.id operator(pg_catalog.=) p_id
+      and j.fence operator(pg_catalog.=) p_fence
     returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
-      j.lane, j.unique_key, j.payload, j.headers, j.progress
+      j.payload, j.headers, j.progress
   )
   insert into pawl.job_history (id, fence, created_at, finished_at, ran_ms, holder, attempt, crashes, priority, payload_version, tenant,
-    queue, kind, outcome, lane, unique_key, payload, headers, progress, result)
+    queue, kind, outcome, payload, headers, progress, result)
   select g.id, g.fence, g.created_at, pawl.now(), p_ran_ms, g.holder, g.attempt, g.crashes, g.priority, g.payload_version, g.tenant,
-    g.queue, g.kind, 'done', g.lane, g.unique_key, g.payload, g.headers, g.progress, p_result
+    g.queue, g.kind, 'done', g.payload, g.headers, coalesce(p_progress, g.progress), p_result
   from gone g;
   if not found then
     perform pawl.raise_lease_lost('job', p_id, p_fence);

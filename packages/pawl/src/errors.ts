@@ -24,6 +24,7 @@ export const errorTable = {
   PAWL_STOPPED: { status: 503, exit: 5, retryable: false },
   PAWL_SUPERSEDED: { status: 409, exit: 4, retryable: false },
   PAWL_TIMED_OUT: { status: 504, exit: 7, retryable: true },
+  PAWL_TX_ENDED: { status: 500, exit: 1, retryable: false },
   PAWL_TX_REQUIRED: { status: 500, exit: 1, retryable: false },
   PAWL_TX_UNSUPPORTED: { status: 500, exit: 2, retryable: false },
   PAWL_UNAVAILABLE: { status: 503, exit: 5, retryable: true },
@@ -60,6 +61,12 @@ export function isPawlError(error: unknown, code?: ErrorCode): error is PawlErro
   return Object.hasOwn(errorTable, found) && (code === undefined || found === code)
 }
 
+/** For a promise that is handed out: whoever awaits it gets its error, and one that nobody awaits does not end the process. */
+export function caught<T>(promise: Promise<T>): Promise<T> {
+  promise.catch(() => undefined)
+  return promise
+}
+
 /** Thrown by a handler to say that trying again is of no use: the job is dead at once, with this as its error. */
 export class NonRetryable extends Error {
   override readonly name = 'NonRetryable'
@@ -91,7 +98,9 @@ export function shown(value: unknown): string {
 /** Anything may be thrown, also what has no text. */
 function textOf(error: unknown): string {
   try {
-    return String(error instanceof Error ? (error.stack ?? `${error.name}: ${error.message}`) : error)
+    if (error instanceof Error) return String(error.stack ?? `${error.name}: ${error.message}`)
+    const text = String(error)
+    return text === '[object Object]' ? `a thrown object: ${JSON.stringify(error)}` : text
   } catch {
     return `a thrown ${typeof error} that cannot be shown as text`
   }

@@ -127,12 +127,14 @@ export function resolveConfig(given: PawlOptions): Config {
 
 /** Of two answers to one question one would be ignored. */
 function assertOneWay(options: Resolved<typeof pawlTable>): void {
-  const { databaseUrl, directUrl, pool, ssl, password, callerConnectionsMax } = options
+  const { databaseUrl, directUrl, pooler, pool, ssl, password, callerConnectionsMax } = options
   const no = (problem: string) => refused('createPawl', problem)
   if (databaseUrl === undefined && pool === undefined)
     throw no(`databaseUrl must be ${pawlTable.databaseUrl.expects}, got undefined; or give pool, a Pool of pg`)
   if (pool !== undefined && callerConnectionsMax !== undefined)
     throw no('callerConnectionsMax is for a pool of its own: leave it out, and give your pool its max')
+  if (directUrl !== undefined && pooler === 'none')
+    throw no("directUrl is for pooler: 'transaction'; without a pooler databaseUrl is the direct one")
   if (databaseUrl === undefined) assertPoolTells(pool!, ssl, password)
   const urls = [databaseUrl, directUrl].filter((each) => each !== undefined)
   if (password !== undefined && urls.some((each) => /^\w+:\/\/[^/@]*:[^/@]+@|[?&]password=/.test(each)))

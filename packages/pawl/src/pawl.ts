@@ -12,7 +12,7 @@ import { jobEvents } from './jobs/job-events.ts'
 import type { DefinedKind } from './jobs/kinds.ts'
 import { type Alert, listAlerts } from './kernel/alerts.ts'
 import { Events } from './kernel/events.ts'
-import { check, resolve } from './kernel/options.ts'
+import { check, refused, resolve } from './kernel/options.ts'
 import { type AlertsOptions, alertsTable, migrateTable, resolveConfig, tenantName } from './pawl-options.ts'
 import type { Defined } from './projections/definition.ts'
 import { type ProjectionEvents, Projections } from './projections/index.ts'
@@ -72,7 +72,11 @@ export class Pawl implements Tenant {
       events: new TenantEvents(this.#appendCore(), tenant),
       projections: this.#projectionsOf(tenant),
       records: this.#records(tenant),
-      alerts: () => listAlerts(this.#pool, tenant),
+      alerts: async (...given: unknown[]) => {
+        if (given.length > 0)
+          throw refused('alerts', "it takes no options here; pawl.alerts({ tenant: '*' }) lists those of all tenants")
+        return listAlerts(this.#pool, tenant)
+      },
     }
   }
 

@@ -74,7 +74,7 @@ test('[K13] the look at the catalogue finds keys that cross', async () => {
   const client = await db.pool.connect()
   try {
     await client.query('begin')
-    await client.query(`create unique index crosses on pawl.job (kind, unique_key);
+    await client.query(`create unique index crosses on pawl.job (kind, fence);
       create table pawl.child (tenant text collate "C" not null, parent_tenant text collate "C", job_id bigint, primary key (job_id),
         constraint crosses foreign key (parent_tenant, job_id) references pawl.job (tenant, id))`)
     expect(crossing((await client.query<Key>(keysSql)).rows)).toEqual(['child.child_pkey', 'job.crosses'])

@@ -12,12 +12,14 @@ beforeAll(async () => {
   intruder = `intruder_${db.name}`
   await db.query(
     `create role ${intruder}; grant create on schema public to ${intruder}; create sequence public.sprung;
-     grant usage on sequence public.sprung to public; create schema app; create table app.effect (what text)`,
+     grant usage on sequence public.sprung to public; create schema app; create table app.effect (what text);
+     create schema early authorization ${intruder}; grant usage on schema early to public`,
   )
   const client = await db.pool.connect()
   try {
     await client.query(`set role ${intruder}`)
     await client.query(trapsSql)
+    await client.query(earlyTrapsSql)
   } finally {
     client.release(true)
   }
@@ -73,6 +75,26 @@ begin
 end
 $do$`
 
+/** In a schema that stands before the catalogue even operators and functions with the types of the catalogue's own are found first. */
+const earlyTrapsSql = `
+do $do$
+declare
+  v_body text := $b$ begin perform pg_catalog.nextval('public.sprung'); raise exception 'a trap ran as %', current_user; end $b$;
+  t text;
+  o text;
+begin
+  foreach t in array '{bigint,integer,text,oid,timestamptz}'::text[] loop
+    execute pg_catalog.format('create function early.trap(%1$s, %1$s) returns boolean language plpgsql as %2$L', t, v_body);
+    foreach o in array '{=,<>,<,>=}'::text[] loop
+      execute pg_catalog.format('create operator early.%1$s (leftarg = %2$s, rightarg = %2$s, function = early.trap)', o, t);
+    end loop;
+  end loop;
+  foreach o in array array['current_setting(text)', 'set_config(text, text, boolean)', 'pg_advisory_unlock_all()', 'pg_my_temp_schema()'] loop
+    execute pg_catalog.format('create function early.%s returns text language plpgsql as %L', o, v_body);
+  end loop;
+end
+$do$`
+
 /** Nothing that ran so far has met a trap, not even where its error was caught. */
 async function assertNoTrapRan(): Promise<void> {
   expect(await db.query('select pg_sequence_last_value($1::regclass) as sprung', ['public.sprung'])).toEqual([{ sprung: null }])
@@ -95,15 +117,19 @@ async function inTx<T>(work: (tx: pg.PoolClient) => Promise<T>): Promise<T> {
   }
 }
 
+/** They name the schema of every operator, function and type instead; the test with a schema before the catalogue runs them. */
+const qualified = ['pawl.complete_job(text,bigint,bigint,jsonb,integer,jsonb)', 'pawl.reset_session(boolean)']
+
 test('every function of ours fixes its search path', async () => {
   const open = await db.query(
     `select p.oid::regprocedure::text as function
      from pg_proc p
      where p.pronamespace = 'pawl'::regnamespace
        and p.prosqlbody is null
-       and not coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)`,
+       and not coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)
+     order by 1`,
   )
-  expect(open).toEqual([])
+  expect(open).toEqual(qualified.map((name) => ({ function: name })))
 })
 
 test("the traps are there: plain SQL of the owner's runs one", async () => {
@@ -179,6 +205,37 @@ test.each(poolers)('claim and settle run no operator of another role (pooler: %s
     { what: 'shared', n: 4 },
   ])
   expect(paths).toEqual([{ search_path: 'app,public' }])
+})
+
+test('what surrounds a handler runs no operator of a schema before the catalogue', async () => {
+  const path = 'early,pg_catalog,public'
+  const pawl = db.pawl({ databaseUrl: `${db.url}?options=${encodeURIComponent(`-c search_path=${path}`)}` })
+  const paths: unknown[] = []
+  pawl.jobs.define<{ how: 'plain' | 'completes' | 'fails' }>('early', {
+    retry: { attempts: 1 },
+    tx: async (job, tx) => {
+      paths.push(...(await tx.query('show search_path')).rows)
+      await tx.query('create temporary table left_behind (a integer)')
+      if (job.payload.how === 'completes') await job.complete(tx)
+      if (job.payload.how === 'fails') throw new Error('on purpose')
+    },
+  })
+  const worker = await startWorker(pawl)
+  const hows = ['plain', 'completes', 'fails', 'plain'] as const
+  for (const how of hows) await pawl.jobs.enqueue('early', { how })
+  await until('all have ended', () => worker.metrics().done + worker.metrics().dead === hows.length)
+  expect(worker.metrics()).toMatchObject({ done: 3, dead: 1 })
+  expect(paths).toEqual(hows.map(() => ({ search_path: path })))
+  await worker.stop()
+})
+
+test('the traps before the catalogue are there', async () => {
+  const client = await db.pool.connect()
+  await client.query('set search_path = early, pg_catalog')
+  for (const sql of ["select 'a'::text = 'b'", "select current_setting('role')"])
+    await expect(client.query(sql)).rejects.toMatchObject({ message: /a trap ran as/ })
+  client.release(true)
+  await db.query("select setval('public.sprung', 1, false)")
 })
 
 test.each(poolers)('records run no operator of another role (pooler: %s)', async (pooler) => {

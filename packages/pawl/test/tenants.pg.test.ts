@@ -49,7 +49,11 @@ beforeAll(async () => {
   await acme.events.ingest({ ...event, id: '1' }, ingested)
   const runner = pawl.projections.runner(calmRunner)
   await runner.start()
-  await until('its key is parked', async () => (await acme.projections.parked('totals')).length === 1)
+  await until(
+    'its key is parked',
+    () => acme.projections.parked('totals'),
+    (parked) => parked.some(({ key }) => key === event.key),
+  )
   await runner.stop()
 })
 afterAll(() => db.drop())

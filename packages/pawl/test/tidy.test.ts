@@ -107,6 +107,30 @@ test('every probe that is hit has a name in the table', () => {
   expect(hit.filter((name) => !(probeNames as readonly string[]).includes(name))).toEqual([])
 })
 
+/** Names in the first column of the crash tables. */
+const crashTables = readdirSync(folder, { recursive: true, encoding: 'utf8' })
+  .filter((file) => file.endsWith('README.md'))
+  .flatMap((file) => readFileSync(new URL(file, folder), 'utf8').split('\n'))
+  .flatMap((line) => [...(/^\|([^|]*)\|/.exec(line)?.[1] ?? '').matchAll(/`([a-z]+(?:\.[a-z_]+)+)`/g)].map(([, name]) => name!))
+  .filter((name) => !name.startsWith('pawl.'))
+
+test('the crash tables of the READMEs have every probe, and nothing else', () => {
+  expect([...crashTables].sort()).toEqual([...probeNames].sort())
+})
+
+test('the code map names every file of jobs', () => {
+  const map = readFileSync(new URL('../../../ARCHITECTURE.md', import.meta.url), 'utf8').split('\n')
+  const from = map.findIndex((line) => line.includes('src/jobs/ '))
+  const text = map
+    .slice(
+      from,
+      map.findIndex((line) => line.includes('src/events/ ')),
+    )
+    .join('\n')
+  const files = sources.flatMap(({ file }) => (file.startsWith('jobs/') ? [posix.basename(file)] : []))
+  expect(files.filter((file) => !text.includes(file))).toEqual([])
+})
+
 const fileLinesMax = 600
 const functionLinesMax = 70
 

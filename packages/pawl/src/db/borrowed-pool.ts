@@ -3,7 +3,7 @@
 
 import type { Pool as PgPool } from 'pg'
 import { PawlError } from '../errors.ts'
-import { type Pool, type PoolClient, settingQuery } from './driver.ts'
+import { noteBreak, type Pool, type PoolClient, settingQuery, unreachable } from './driver.ts'
 import type { CallerPool } from './login.ts'
 import { ownTypes } from './result-types.ts'
 
@@ -19,7 +19,10 @@ export function borrowPool(given: CallerPool, queryTimeoutMs: number): Pool {
   const connect = async (): Promise<PoolClient> => {
     if (isClosed) throw stopped('This Pawl is closed. Call close() after the last call, or create another Pawl.')
     if (pool.ending) throw stopped('The pool that createPawl was given has ended. End it after the last call of Pawl.')
-    return borrowed(await pool.connect())
+    const client = await pool.connect().catch((error: unknown) => {
+      throw unreachable(error)
+    })
+    return borrowed(client)
   }
   return {
     connect,
@@ -43,13 +46,13 @@ function borrowed(client: PoolClient): PoolClient {
   const driver = client as unknown as Driver
   const { pipeline, _types } = driver
   const release = client.release
-  const ignore = () => undefined
+  const broke = (error: unknown) => noteBreak(client, error)
   Object.assign(driver, { pipeline: true, _types: ownTypes })
   // The pool listens only while it is idle. One that breaks between two queries would end the process.
-  client.on('error', ignore)
+  client.on('error', broke)
   client.release = (error) => {
     Object.assign(driver, { pipeline, _types })
-    client.off('error', ignore)
+    client.off('error', broke)
     release.call(client, error)
   }
   return client

@@ -4,7 +4,9 @@ import pg from 'pg'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { type Cut, FaultProxy } from '../../test/support/fault-proxy.ts'
+import { classify } from './classify.ts'
 import { createPool } from './driver.ts'
+import { StatementNames } from './statement.ts'
 import { OwnTransaction } from './transaction.ts'
 
 let db: TestDatabase
@@ -291,15 +293,15 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
   })
 })
 
-describe('a COMMIT that answers ROLLBACK', () => {
-  const options = () => ({
-    url: db.url,
-    pooler: 'none' as const,
-    connectTimeoutMs: 5000,
-    queryTimeoutMs: 10_000,
-    applicationName: 'pawl',
-  })
+const options = () => ({
+  url: db.url,
+  pooler: 'none' as const,
+  connectTimeoutMs: 5000,
+  queryTimeoutMs: 10_000,
+  applicationName: 'pawl',
+})
 
+describe('a COMMIT that answers ROLLBACK', () => {
   test('[K7] is a failure although no statement that was awaited failed', async () => {
     const pool = createPool(options(), 'handler', 1)
     const tx = new OwnTransaction(await pool.connect())
@@ -380,4 +382,69 @@ describe('a COMMIT that answers ROLLBACK', () => {
     await expect(db.pawl().jobs.enqueueMany('k', payloads)).rejects.toMatchObject({ code: '23514' })
     expect(await count('pawl.job')).toBe(0)
   })
+})
+
+describe('a transaction whose commit was never sent', () => {
+  test('its client, released while it is open, leaves the pool', async () => {
+    const pool = createPool(db.pawl().config.database, 'handler', 1)
+    const tx = new OwnTransaction(await pool.connect())
+    await tx.query('insert into effect values (1)')
+    tx.release()
+    expect(pool.totalCount).toBe(0)
+    await pool.end()
+    expect(await count('effect')).toBe(0)
+  })
+
+  test('[K6] it is surely not there where the connection broke before', async () => {
+    const pool = createPool(db.pawl().config.database, 'handler', 1)
+    const client = await pool.connect()
+    const broken = new Promise((resolve) => client.once('error', resolve))
+    const tx = new OwnTransaction(client)
+    const { rows } = await tx.query<{ pid: number }>('insert into effect values (1) returning pg_backend_pid() as pid')
+    await db.query('select pg_terminate_backend($1)', [rows[0]!.pid])
+    await broken
+    const error = await tx.commit().catch((thrown: unknown) => thrown)
+    expect(classify(error)).toBe('connection')
+    expect(error).not.toMatchObject({ code: 'PAWL_COMMIT_UNKNOWN' })
+    tx.release()
+    await pool.end()
+  })
+})
+
+test('a session prepares begin, commit and reset once, also after a refused completion', async () => {
+  const pool = createPool(options(), 'handler', 1)
+  const names = new StatementNames()
+  const client = await pool.connect()
+  const reset = 'select pawl.reset_session(true)'
+  const work = async (last: string) => {
+    const tx = new OwnTransaction(client, { names, reset })
+    await tx.query('insert into effect values ($1)', [1])
+    try {
+      await tx.commitWith(last, [1])
+    } catch (error) {
+      await tx.rollback()
+      throw error
+    }
+  }
+  const refused = work('select pawl.raise_lease_lost($1::text, 7, 7)')
+  await expect(refused).rejects.toMatchObject({ code: 'PW001' })
+  await work('select $1::integer')
+  await work('select $1::integer')
+  expect(await count('effect')).toBe(2)
+  const { rows } = await client.query('select statement from pg_prepared_statements where name = $1 || statement order by 1', [
+    'pawl ',
+  ])
+  expect(rows.map(({ statement }) => statement)).toEqual([
+    'begin isolation level read committed',
+    'commit',
+    'reset session authorization',
+    reset,
+  ])
+  const empty = new OwnTransaction(client, { names, reset: 'select 1 / 0' })
+  // Its handler has sent nothing, so there is nothing to reset.
+  await empty.commitWith('insert into effect values ($1)', [2])
+  empty.release()
+  expect(pool.idleCount).toBe(1)
+  expect(await count('effect')).toBe(3)
+  await pool.end()
 })

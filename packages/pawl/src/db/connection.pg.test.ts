@@ -70,6 +70,25 @@ test('[K9] a server that accepts and says nothing is noticed within the connect 
   await connection.close()
 })
 
+test('[K5] a refused login is unavailability with its reason, and a start with it fails at once', async () => {
+  const url = new URL(db.url)
+  url.password = 'wrong'
+  const refused = { code: 'PAWL_UNAVAILABLE', cause: { code: '28P01' } }
+  const database = options({ url: url.href, queryTimeoutMs: answerMs })
+  const connection = new Connection(database, 'engine')
+  await expect(connection.query('select 1')).rejects.toMatchObject(refused)
+  await connection.close()
+  const pool = createPool(database, 'handler', 1)
+  await expect(pool.connect()).rejects.toMatchObject(refused)
+  await expect(pool.query('select 1')).rejects.toMatchObject(refused)
+  await pool.end()
+  const pawl = db.pawl({ databaseUrl: url.href })
+  pawl.jobs.define('k', { run: () => undefined })
+  await expect(pawl.jobs.worker().start()).rejects.toMatchObject(refused)
+  await expect(pawl.migrate()).rejects.toMatchObject(refused)
+  await expect(pawl.jobs.enqueue('k', {})).rejects.toMatchObject(refused)
+})
+
 test('[K9] a pooled connection that is half-open is noticed and leaves the pool', async () => {
   const pool = createPool(options(), 'caller', 1)
   await answers(() => pool.query('select 1'))

@@ -1,4 +1,4 @@
-// The driver seam: the only module that imports pg. It makes the engine's own connections (pipelined, each for one purpose, reconnecting)
+// The driver seam: only this folder imports pg. It makes the engine's own connections (pipelined, each for one purpose, reconnecting)
 // and the pools for handlers and callers, all with client-side timeouts and keepalive, because a half-open connection gives no error.
 
 import { connect } from 'node:net'
@@ -14,7 +14,7 @@ import type {
 import pg from 'pg'
 import type { Durability } from '../config.ts'
 import { isPawlError, PawlError } from '../errors.ts'
-import { classify, schemaMissing } from './classify.ts'
+import { classify, markOwn, schemaMissing } from './classify.ts'
 import type { Login } from './login.ts'
 import { ownPathSetting, ownPathSql } from './own-path.ts'
 import { ownTypes } from './result-types.ts'
@@ -29,7 +29,7 @@ export interface DatabaseOptions {
   /** 'transaction' behind pgbouncer in transaction mode: unnamed statements, no session state, polling instead of LISTEN. */
   readonly pooler: Pooler
   readonly connectTimeoutMs: number
-  /** A query without an answer for so long means a dead connection. */
+  /** A query without an answer for so long means a dead connection. 0: any time. */
   readonly queryTimeoutMs: number
   readonly applicationName: string
 }
@@ -60,7 +60,7 @@ function clientConfig(options: DatabaseOptions, purpose: string, settings: reado
   const { own, ...login } = withoutOptions(options)
   return {
     ...login,
-    application_name: `${options.applicationName} ${purpose}`,
+    application_name: sessionName(options.applicationName, purpose),
     connectionTimeoutMillis: options.connectTimeoutMs,
     query_timeout: options.queryTimeoutMs,
     keepAlive: true,
@@ -70,6 +70,17 @@ function clientConfig(options: DatabaseOptions, purpose: string, settings: reado
       ? { options: [...own, ...[...keepaliveSettings, ...settings].map((setting) => `-c ${setting}`)].join(' ') }
       : {}),
   }
+}
+
+const sessionNameBytesMax = 63
+
+/** PostgreSQL cuts a longer name at its end, where the purpose is. */
+function sessionName(applicationName: string, purpose: string): string {
+  const bytesLeft = sessionNameBytesMax - Buffer.byteLength(purpose) - 1
+  return `${Buffer.from(applicationName)
+    .subarray(0, bytesLeft)
+    .toString()
+    .replace(/\ufffd/g, '')} ${purpose}`
 }
 
 /**
@@ -216,6 +227,11 @@ export class Connection {
 
   async close(): Promise<void> {
     this.#isClosed = true
+    await this.disconnect()
+  }
+
+  /** Ends the session; the next statement makes another. */
+  async disconnect(): Promise<void> {
     const client = this.#client ?? (await this.#connecting?.catch(() => undefined))
     this.#client = undefined
     if (client !== undefined) await this.#end(client)
@@ -251,7 +267,7 @@ export class Connection {
     } catch (error) {
       openClients.delete(client)
       client.end().catch(() => undefined)
-      throw unavailable(error)
+      throw unreachable(error)
     }
     openClients.add(client)
     if (this.#isClosed) {
@@ -277,7 +293,7 @@ const durabilitySql = 'select pawl.set_durability($1::text, true)'
 
 /** Undoes what a role or a database may have set: what is acknowledged is on disk. A higher level stays. */
 const durableSql = (isLocal: boolean) => `select pg_catalog.set_config('synchronous_commit', 'on', ${isLocal})
-  where pg_catalog.current_setting('synchronous_commit') in ('off', 'local', 'remote_write')`
+  where pg_catalog.current_setting('synchronous_commit') operator(pg_catalog.=) any ('{off,local,remote_write}'::pg_catalog.text[])`
 
 /** Where the session is not ours (a transaction pooler, the application's pool) each statement brings its settings, in the same packet. */
 async function runWith(
@@ -305,137 +321,6 @@ export function cork(client: object): () => void {
   return () => stream?.uncork?.()
 }
 
-interface Wire {
-  readonly stream: { cork?(): void; uncork?(): void }
-  parse(message: { text: string; name?: string }): void
-  bind(message: object): void
-  execute(message: object): void
-  sync(): void
-}
-
-type Answered<Result> = (error: Error | null | undefined, result: Result) => void
-
-/** What pg's own Query does when it is sent and answered; its types leave it out. */
-const Query = pg.Query as unknown as new (
-  config: pg.QueryConfig & { queryMode: 'extended' },
-  values: undefined,
-  answered: Answered<pg.QueryResult>,
-) => {
-  name: string | undefined
-  submit(wire: Wire): Error | null
-  handleCommandComplete(message: { text: string }, wire: Wire): void
-  handleDataRow(message: object): void
-  handleError(error: Error, wire: Wire): void
-  handleReadyForQuery(wire: Wire): void
-}
-
-/** The sessions that have the statement after a commit prepared. Parsing it costs as much as running it. */
-const preparedReset = new WeakSet<Wire>()
-const resetName = 'pawl_reset_session'
-
-/**
- * A statement with `begin` before it, or `commit` and a reset of the session after it, and one Sync for all: one answer, and one wake-up on
- * either side, where four statements would cost four. If one fails, the server skips the rest, so a commit never follows a statement that failed.
- */
-class Joined extends Query {
-  readonly #join: Join
-  readonly #name: string | undefined
-  /** Read by the driver, as of any query. */
-  readonly query_timeout: number | undefined
-  // Which of begin, the statement and the commit are complete.
-  #isBegun: boolean
-  #isDone = false
-  #isCommitted = false
-
-  constructor(config: QueryConfig, join: Join, answered: Answered<pg.QueryResult>) {
-    super({ ...config, queryMode: 'extended' }, undefined, answered)
-    this.#join = join
-    this.#isBegun = join.begin === undefined
-    this.#name = config.name
-    this.query_timeout = config.query_timeout
-  }
-
-  override submit(wire: Wire): Error | null {
-    wire.stream.cork?.()
-    const { begin } = this.#join
-    if (begin !== undefined) sendBare(wire, begin)
-    const error = super.submit(wire)
-    wire.stream.uncork?.()
-    // The driver would take the first answer to a parse for that of the named statement; it is begin's.
-    if (begin !== undefined) this.name = undefined
-    return error
-  }
-
-  // Called by pg's Query when everything before the execution of its statement is written.
-  _getRows(wire: Wire): void {
-    wire.execute({ portal: '' })
-    const { commits, reset } = this.#join
-    if (commits) sendBare(wire, 'commit')
-    if (commits && reset !== undefined) sendReset(wire, reset)
-    wire.sync()
-  }
-
-  override handleCommandComplete(message: { text: string }, wire: Wire): void {
-    if (!this.#isBegun) {
-      this.#isBegun = true
-      this.name = this.#name
-    } else if (!this.#isDone) {
-      this.#isDone = true
-      super.handleCommandComplete(message, wire)
-    } else if (!this.#isCommitted) this.#isCommitted = true
-    else if (this.#join.reset?.isNamed) preparedReset.add(wire)
-  }
-
-  /** The reset's row is nobody's. */
-  override handleDataRow(message: object): void {
-    if (!this.#isDone) super.handleDataRow(message)
-  }
-
-  /** What fails after the commit does not undo it; the session is not used again. */
-  override handleError(error: Error, wire: Wire): void {
-    if (!this.#isCommitted) return super.handleError(error, wire)
-    this.#join.onUnclean?.()
-    this.handleReadyForQuery(wire)
-  }
-}
-
-function sendBare(wire: Wire, text: string): void {
-  wire.parse({ text })
-  wire.bind({})
-  wire.execute({ portal: '' })
-}
-
-function sendReset(wire: Wire, { text, isNamed }: Reset): void {
-  if (!isNamed) return sendBare(wire, text)
-  if (!preparedReset.has(wire)) wire.parse({ text, name: resetName })
-  wire.bind({ statement: resetName })
-  wire.execute({ portal: '' })
-}
-
-/** A statement that takes away what a transaction may have left in its session. */
-export interface Reset {
-  readonly text: string
-  /** Whether it may be prepared under a name: not behind a transaction pooler. */
-  readonly isNamed: boolean
-}
-
-interface Join {
-  /** The statement that begins the transaction. */
-  readonly begin?: string | undefined
-  readonly commits?: boolean
-  /** Sent after the commit. */
-  readonly reset?: Reset | undefined
-  /** The commit happened and the reset did not: the session may still have what the transaction set in it. */
-  readonly onUnclean?: () => void
-}
-
-/** Runs one statement with parameters together with the begin before it, the commit after it, or both. */
-export function runJoined(client: PoolClient, config: QueryConfig, join: Join): Promise<QueryResult> {
-  return new Promise((resolve, reject) => {
-    client.query(new Joined(config, join, (error, result) => (error ? reject(error) : resolve(result))) as unknown as pg.Query)
-  })
-}
-
 /** How long the wish to cancel a statement may be on its way. */
 const cancelMs = 1000
 const cancelCode = 80_877_102
@@ -449,6 +334,15 @@ interface Session {
   readonly _activeQuery: unknown
   readonly _sentQueryQueue: readonly unknown[]
   readonly _queryQueue: readonly unknown[]
+}
+
+/** Whether the server says that this session is in no transaction, as of the last answer. */
+export function isIdle(client: PoolClient): boolean {
+  return (client as unknown as { getTransactionStatus?(): string | null }).getTransactionStatus?.() === 'I'
+}
+
+export function sessionIdOf(client: PoolClient): number | null {
+  return (client as unknown as Session).processID
 }
 
 /** Cuts a pooled client's connection and gives its place in the pool back: a statement that does not end is not waited for. */
@@ -513,15 +407,24 @@ export function copyIn(client: PoolClient, text: string, data: Buffer): Promise<
   })
 }
 
-/** A database that cannot be reached or lacks Pawl's schema is said in one sentence, with the driver's error as its cause. */
+/** For an error of a connection of ours. A database that cannot be reached or lacks Pawl's schema is said in one sentence, with the driver's error as its cause. */
 export function unavailable(error: unknown): unknown {
-  if (isPawlError(error, 'PAWL_UNAVAILABLE')) return error
-  if (classify(error) !== 'connection') return schemaMissing(error)
+  return classify(error) === 'connection' ? unreachable(error) : schemaMissing(error)
+}
+
+/**
+ * For a connection that could not be opened, whatever the reason: a refused login says nothing about the statement that waits for it, so it is
+ * waited for as for a server that is away.
+ */
+export function unreachable(error: unknown): unknown {
+  if (isPawlError(error)) return error
   const message = error instanceof Error ? error.message || String((error as { code?: string }).code) : String(error)
-  return new PawlError(
-    'PAWL_UNAVAILABLE',
-    `The database cannot be reached (${message}). Check that it runs and that the URL, user and password are right.`,
-    { cause: error },
+  return markOwn(
+    new PawlError(
+      'PAWL_UNAVAILABLE',
+      `The database cannot be reached (${message}). Check that it runs and that the URL, user and password are right.`,
+      { cause: error },
+    ),
   )
 }
 
@@ -532,14 +435,21 @@ export type QueryConfig = PgQueryConfig & { query_timeout?: number | undefined }
 /** 'own': only statements of ours run on it. 'users': a handler's do too, and find the user's tables by the user's search path. */
 export type PoolPath = 'own' | 'users'
 
-/** After end() pg's own error would read like a lost connection, which is retried, or like a write whose answer is lost. */
+/**
+ * After end() pg's own error would read like a lost connection, which is retried, or like a write whose answer is lost. And an error of
+ * connecting is told from one of a statement.
+ */
 class ClosablePool extends pg.Pool {
   override connect(): Promise<pg.PoolClient>
   override connect(callback: Parameters<pg.Pool['connect']>[0]): void
   override connect(callback?: Parameters<pg.Pool['connect']>[0]): unknown {
-    if (!this.ending) return callback === undefined ? super.connect() : super.connect(callback)
+    if (callback === undefined)
+      return new Promise((resolve, reject) => {
+        this.connect((error, client) => (error ? reject(error) : resolve(client!)))
+      })
     const closed = new PawlError('PAWL_STOPPED', 'This Pawl is closed. Call close() after the last call, or create another Pawl.')
-    return callback === undefined ? Promise.reject(closed) : callback(closed, undefined, () => undefined)
+    if (this.ending) return callback(closed, undefined, () => undefined)
+    super.connect((error, client, done) => callback(error ? (unreachable(error) as Error) : error, client, done))
   }
 }
 
@@ -555,7 +465,7 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
   pool.on('connect', (client) => {
     openClients.add(client as unknown as pg.Client)
     // The pool listens only while a client is idle. One that breaks between two queries of its user would end the process.
-    client.on('error', () => undefined)
+    client.on('error', (error) => noteBreak(client, error))
     if (options.pooler === 'none') client.query(durableSql(false), () => undefined)
   })
   pool.on('remove', (client) => {
@@ -564,6 +474,19 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
   pool.on('error', () => undefined)
   if (path === 'own' && options.pooler === 'transaction') pool.query = settingQuery(pool) as typeof pool.query
   return pool
+}
+
+const brokenBy = new WeakMap<object, unknown>()
+
+export function noteBreak(client: object, error: unknown): void {
+  if (!brokenBy.has(client)) brokenBy.set(client, error)
+}
+
+/** An error of a pooled client, with what the server said when it ended the session between two statements. */
+export function withReason(client: PoolClient, error: unknown): unknown {
+  const reason = brokenBy.get(client)
+  if (reason !== undefined && reason !== error && error instanceof Error) error.cause ??= reason
+  return error
 }
 
 /** As pool.query, for a statement with parameters, where the session is not ours to set. */

@@ -4,6 +4,7 @@
 import type { ConnectionOptions } from 'node:tls'
 import pg from 'pg'
 import { PawlError } from '../errors.ts'
+import { markOwn } from './classify.ts'
 
 export type Password = string | (() => string | Promise<string>)
 export type Ssl = boolean | ConnectionOptions
@@ -79,7 +80,7 @@ function asked(password: Password): Password {
       const client = this as { readonly connection?: { readonly stream?: { destroy(): void } } } | undefined
       client?.connection?.stream?.destroy()
       const why = error instanceof Error ? error.message : String(error)
-      throw new PawlError('PAWL_UNAVAILABLE', `The password function failed: ${why}.`, { cause: error })
+      throw markOwn(new PawlError('PAWL_UNAVAILABLE', `The password function failed: ${why}.`, { cause: error }))
     }
   }
 }

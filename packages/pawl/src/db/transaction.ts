@@ -1,50 +1,88 @@
 // A transaction of ours on a pooled client. It begins with its first statement, in the same packet and with one answer, and its commit
 // travels with the last in the same way: a handler that sends one statement costs two round trips in all.
 
-import { PawlError } from '../errors.ts'
+import { caught, PawlError } from '../errors.ts'
 import { checked, type Tx } from './adapters.ts'
-import { classify, markOwn } from './classify.ts'
-import { copyIn, cork, discard, type PoolClient, type QueryConfig, type QueryResult, type Reset, runJoined } from './driver.ts'
+import { classify, markOwn, sqlState } from './classify.ts'
+import {
+  copyIn,
+  cork,
+  discard,
+  isIdle,
+  type PoolClient,
+  type QueryConfig,
+  type QueryResult,
+  sessionIdOf,
+  withReason,
+} from './driver.ts'
+import { type Around, commitPortal, runPacket } from './packet.ts'
 import { ownTypes } from './result-types.ts'
-import type { StatementNames } from './statement.ts'
+import type { Parameter, StatementNames } from './statement.ts'
+import { endOf, refusedEnd, txEnded } from './tx-control.ts'
 
 export interface OwnTransactionOptions {
   /** Gives names to what is sent often; not behind a transaction pooler. */
   readonly names?: StatementNames | undefined
-  /** SQL that travels with `begin`: settings of the transaction. */
+  /** SQL that travels behind `begin`: settings of the transaction. */
   readonly settings?: string | undefined
   /** How long a statement with parameters may take, where that is not what the connection allows. */
   readonly statementMs?: number | undefined
+  /** How long the answer to a begin, commit or rollback may take, where the connection allows a handler's statements any time. */
+  readonly answerMs?: number | undefined
   /** Sent after the end of a transaction that a handler had in its hands, in the same round trip. */
-  readonly reset?: Reset | undefined
+  readonly reset?: string | undefined
 }
 
-const begin = 'begin isolation level read committed'
+/** The completion runs as the session's own user, whatever role a handler took. */
+const ownUser = 'reset session authorization'
+
+export interface CompletionOptions {
+  readonly name?: string | undefined
+  /** SQL for the settings of the commit. */
+  readonly settings?: string | undefined
+}
 
 export class OwnTransaction implements Tx {
   readonly [checked] = true
   readonly #client: PoolClient
   readonly #names: StatementNames | undefined
   readonly #statementMs: number | undefined
-  readonly #reset: Reset | undefined
+  readonly #answerMs: number | undefined
+  readonly #reset: string | undefined
   #begun: Promise<unknown> | undefined
   #isOpen = true
-  /** Why it was abandoned. */
+  /** Why it was abandoned, or how its handler ended it. */
   #reason: PawlError | undefined
   #isBroken = false
   #isReleased = false
+  /** Statements without an answer, and since when there was none. */
+  #pending = 0
+  #silentSinceMs = 0
 
-  constructor(client: PoolClient, { names, settings, statementMs, reset }: OwnTransactionOptions = {}) {
+  constructor(client: PoolClient, { names, settings, statementMs, answerMs, reset }: OwnTransactionOptions = {}) {
     this.#client = client
     this.#names = names
     this.#statementMs = statementMs
+    this.#answerMs = answerMs
     this.#reset = reset
-    if (settings !== undefined) void this.#begin(`${begin}; ${settings}`)
+    if (settings !== undefined) void this.#begin(settings)
   }
 
-  async query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
-    if (!this.#isOpen) throw ended(this.#reason)
-    return this.#run<Row>(text, this.#prepared(text, values, values.length > 0 ? this.#names?.of(text) : undefined))
+  query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
+    if (!this.#isOpen) return caught(Promise.reject(ended(this.#reason)))
+    const end = endOf(text)
+    if (end !== undefined) return caught(Promise.reject(this.#refuse(refusedEnd(end))))
+    return caught(this.#run<Row>(text, this.#prepared(text, values, values.length > 0 ? this.#names?.of(text) : undefined)))
+  }
+
+  /** How long its statements have had no answer. */
+  silentMs(nowMs: number): number {
+    return this.#pending === 0 ? 0 : nowMs - this.#silentSinceMs
+  }
+
+  /** The number of its session at the server, or at a pooler. */
+  get sessionId(): number | null {
+    return sessionIdOf(this.#client)
   }
 
   /** A statement of ours with parameters, prepared under a name if one is given. */
@@ -53,12 +91,17 @@ export class OwnTransaction implements Tx {
   }
 
   async #run<Row>(text: string, query: QueryConfig): Promise<{ rows: Row[] }> {
+    if (this.#pending++ === 0) this.#silentSinceMs = performance.now()
     try {
-      const { rows } = await (query.values!.length > 0 ? this.#runPrepared(query) : this.#runText(text))
-      return { rows: rows as Row[] }
+      const result = await (query.values!.length > 0 ? this.#runPrepared(query) : this.#runText(text))
+      if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of a handler ended its transaction'))
+      return { rows: lastOf(result).rows as Row[] }
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
-      throw markOwn(error)
+      throw markOwn(withReason(this.#client, error))
+    } finally {
+      this.#pending--
+      this.#silentSinceMs = performance.now()
     }
   }
 
@@ -75,41 +118,53 @@ export class OwnTransaction implements Tx {
   /** `copy ... from stdin` with these bytes. Gives how many rows it took. */
   async copy(text: string, data: Buffer): Promise<number> {
     if (!this.#isOpen) throw ended(this.#reason)
-    await (this.#begun ?? this.#begin(begin))
+    await (this.#begun ?? this.#begin())
     return copyIn(this.#client, text, data)
   }
 
-  /** Sends the last statement, prepared under a name if it has one, and the commit together. Rejects unless the commit happened. */
-  async commitWith(text: string, values: readonly unknown[], name?: string): Promise<void> {
+  /**
+   * Sends the last statement, prepared under a name if it has one, and the commit together, as the session's own user. Rejects unless the
+   * commit happened.
+   */
+  async commitWith(text: string, values: readonly Parameter[], { name, settings }: CompletionOptions = {}): Promise<void> {
     this.#isOpen = false
+    if (this.#reason !== undefined) throw ended(this.#reason)
     try {
-      await runJoined(this.#client, this.#prepared(text, values, name), {
-        begin: this.#begun ? undefined : begin,
+      const query = { ...this.#prepared(text, values, name), query_timeout: this.#answerMs ?? this.#statementMs }
+      // A handler that sent nothing has left nothing.
+      const isUsed = this.#begun !== undefined
+      await runPacket(this.#client, query, {
+        ...this.#around(),
+        begins: !isUsed,
+        before: [...(isUsed ? [ownUser] : []), ...(settings === undefined ? [] : [settings])],
         commits: true,
-        reset: this.#reset,
+        reset: isUsed ? this.#reset : undefined,
         onUnclean: () => {
           this.#isBroken = true
         },
       })
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
-      throw markOwn(commitUnknown(error))
+      throw markOwn(notCommitted(withReason(this.#client, error)))
     }
   }
 
   async commit(): Promise<void> {
     this.#isOpen = false
     if (this.#begun === undefined) return
-    const { error, result } = await this.#answer('commit')
-    if (error !== undefined) throw markOwn(commitUnknown(error))
-    assertCommitted(result!)
+    if (this.#reason !== undefined) throw ended(this.#reason)
+    try {
+      await runPacket(this.#client, undefined, { ...this.#around(), commits: true })
+    } catch (error) {
+      throw markOwn(notCommitted(withReason(this.#client, error), true))
+    }
   }
 
   /** A session's advisory locks outlive the rollback, so the session is reset here too. */
   async rollback(): Promise<void> {
     this.#isOpen = false
     if (this.#begun === undefined || this.#isReleased) return
-    const { error } = await this.#answer(this.#reset === undefined ? 'rollback' : `rollback; ${this.#reset.text}`)
+    const { error } = await this.#answer(this.#reset === undefined ? 'rollback' : `rollback; ${this.#reset}`)
     if (error !== undefined) this.#isBroken = true
   }
 
@@ -138,29 +193,42 @@ export class OwnTransaction implements Tx {
     if (this.#begun !== undefined) return this.#client.query(query)
     // What the handler sends at once leaves in the same packet.
     process.nextTick(cork(this.#client))
-    const answer = runJoined(this.#client, query, { begin })
+    const answer = runPacket(this.#client, query, { ...this.#around(), begins: true })
     this.#begun = answer
     return answer
   }
 
   /** Without values it may be several statements, which only the simple protocol takes. */
   #runText(text: string): Promise<QueryResult> {
-    if (this.#begun === undefined) void this.#begin(begin)
+    if (this.#begun === undefined) void this.#begin()
     return this.#client.query(text)
   }
 
-  #begin(text: string): Promise<unknown> {
+  #begin(settings?: string): Promise<unknown> {
     process.nextTick(cork(this.#client))
-    this.#begun = this.#answer(text).then(({ error }) => {
-      if (error !== undefined) this.#isBroken = true
-    })
+    const broken = () => {
+      this.#isBroken = true
+    }
+    this.#begun = runPacket(this.#client, undefined, { ...this.#around(), begins: true }).catch(broken)
+    if (settings !== undefined) this.#client.query(settings, (error: unknown) => error && broken())
     return this.#begun
   }
 
-  /** With a callback: the driver's own promise is three, and every one is dear while a process uses AsyncLocalStorage. */
+  #around(): Around {
+    return { isNamed: this.#names !== undefined, answerMs: this.#answerMs }
+  }
+
+  #refuse(reason: PawlError): PawlError {
+    this.#isOpen = false
+    this.#reason = reason
+    return reason
+  }
+
+  /** With a callback: the driver would make three promises, and each is expensive while a process uses AsyncLocalStorage. */
   #answer(text: string): Promise<{ error?: unknown; result?: QueryResult }> {
     return new Promise((resolve) => {
-      this.#client.query(text, (error: unknown, result: QueryResult) => resolve(error ? { error } : { result }))
+      const query: QueryConfig = { text, query_timeout: this.#answerMs }
+      this.#client.query(query, (error: unknown, result: QueryResult) => resolve(error ? { error } : { result }))
     })
   }
 
@@ -171,20 +239,25 @@ export class OwnTransaction implements Tx {
   }
 }
 
+/** The driver answers a text of several statements with a result for each. */
+export function lastOf(result: QueryResult | readonly QueryResult[]): QueryResult {
+  return Array.isArray(result) ? (result as readonly QueryResult[]).at(-1)! : (result as QueryResult)
+}
+
 function ended(reason: PawlError | undefined): unknown {
   if (reason !== undefined) return markOwn(new PawlError(reason.code, reason.message, { cause: reason }))
   return new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query of a tx handler before it returns.')
 }
 
-export function assertCommitted(result: { command: string }): void {
-  if (result.command === 'COMMIT') return
-  throw new PawlError(
-    'PAWL_ROLLED_BACK',
-    'The commit was answered with ROLLBACK: an earlier statement of the transaction had failed.',
-  )
-}
-
-export function commitUnknown(reason: unknown): unknown {
+/** What the error of a commit that was sent means. `isBare`: no statement travelled before it. */
+export function notCommitted(reason: unknown, isBare = false): unknown {
+  const state = sqlState(reason)
+  if (state === '34000' && String((reason as Error).message).includes(commitPortal))
+    return txEnded('A handler sent commit, rollback, prepare transaction or close all through its transaction', reason)
+  if (state === '25P02' && isBare)
+    return new PawlError('PAWL_ROLLED_BACK', 'The commit was refused: an earlier statement of the transaction had failed.', {
+      cause: reason,
+    })
   if (classify(reason) !== 'connection' || wasNeverSent(reason)) return reason
   return new PawlError(
     'PAWL_COMMIT_UNKNOWN',

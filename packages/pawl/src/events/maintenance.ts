@@ -2,6 +2,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { DatabaseOptions, StatementWatch } from '../db/driver.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { extendPartitions } from '../kernel/partitions.ts'
 import { longConnection } from './long-connection.ts'
 import { retain } from './retention.ts'
@@ -16,12 +17,12 @@ export interface EventMaintenanceOptions {
   readonly keepDays: number
   readonly signal: AbortSignal
   readonly watch?: StatementWatch
-  readonly onTrouble: (error: unknown) => void
+  readonly loop: LoopWatch
 }
 
 /** Until the signal fires. */
 export async function maintainEvents(options: EventMaintenanceOptions): Promise<void> {
-  const { database, keepDays, signal, watch, onTrouble } = options
+  const { database, keepDays, signal, watch, loop } = options
   for (let waitMs = firstMs; ; waitMs = everyMs) {
     await sleep(waitMs, undefined, { signal }).catch(() => undefined)
     if (signal.aborted) return
@@ -32,8 +33,9 @@ export async function maintainEvents(options: EventMaintenanceOptions): Promise<
     try {
       await extendPartitions(connection)
       await retain(connection, { keepDays })
+      loop.succeeded()
     } catch (error) {
-      if (!signal.aborted) onTrouble(error)
+      if (!signal.aborted) loop.failed(error)
     } finally {
       signal.removeEventListener('abort', cut)
       await connection.close()

@@ -1,8 +1,9 @@
 // One attempt, from its handler to its end: whatever a handler does, it ends once, and takes nothing from the other jobs.
 
 import type { Job, Pawl, Tx } from 'pawl'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { silentLogger } from '../config.ts'
 import { markOwn } from '../db/classify.ts'
 import { Connection, createPool } from '../db/driver.ts'
@@ -66,7 +67,7 @@ test('[J31] timed-out handlers that wait for a lock leave no sessions behind', a
   await until('all are timed out', () => worker.metrics().timedOut === 6)
   await until('none of their sessions waits', async () => {
     const waiting = await db.query(
-      "select from pg_stat_activity where datname = current_database() and application_name = 'pawl handler' and state <> 'idle'",
+      "select from pg_stat_activity where datname = current_database() and application_name like 'pawl handler %' and state <> 'idle'",
     )
     return waiting.length === 0
   })
@@ -199,6 +200,7 @@ async function withRunner(work: (runner: Runner, pool: ReturnType<typeof createP
     limits: { bytesMax: 1000, depthMax: 10 },
     durability: 'durable',
     touchMs: 1000,
+    answerMs: 30_000,
     onConflict: nothing,
     onTouch: nothing,
     onRefused: nothing,
@@ -287,4 +289,242 @@ test('[J17] a cancelled handler that stops by its signal is no refused write', a
   await worker.whenIdle()
   expect(worker.metrics().refused).toBe(0)
   expect(lines).toEqual([])
+})
+
+test('several statements in one text give the rows of the last', async () => {
+  const seen: unknown[] = []
+  pawl.jobs.define('reads', {
+    tx: async (_job, tx) => {
+      seen.push((await tx.query('select 1 as a; select 2 as b union select 3 order by b')).rows)
+      seen.push((await tx.query('select 1 as a; create table made (a integer)')).rows)
+    },
+  })
+  const worker = await startWorker()
+  await pawl.jobs.enqueue('reads', {})
+  await worker.whenIdle()
+  expect(seen).toEqual([[{ b: 2 }, { b: 3 }], []])
+})
+
+test.each([1, 10])('[J31] promises that a handler does not await never end the process (share %i)', async (share) => {
+  const unhandled: unknown[] = []
+  const note = (reason: unknown) => unhandled.push(reason)
+  process.on('unhandledRejection', note)
+  const float = async (calls: (() => Promise<unknown>)[]) => {
+    for (const call of calls) void call()
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+  let left: (() => Promise<unknown>)[] = []
+  pawl.jobs.define('floats', {
+    share,
+    retry: { attempts: 1 },
+    tx: async (job, tx, { touch }) => {
+      left = [() => tx.query('select $1::integer', [1]), () => touch(1), () => job.guard(tx), () => job.complete(tx)]
+      await float([() => tx.query('no sql'), () => tx.query('select $1::integer', ['x']), () => touch(Number.NaN)])
+    },
+  })
+  pawl.jobs.define('touches', {
+    retry: { attempts: 1 },
+    run: async (job, { touch, signal }) => {
+      await pawl.jobs.cancel(job.id)
+      await until('the signal fires', () => signal.aborted)
+      await float([() => touch(1), () => job.guard(db.pool as never)])
+    },
+  })
+  const worker = await startWorker({ touchMs: 1 })
+  await pawl.jobs.enqueue('floats', {})
+  await worker.whenIdle()
+  await float(left)
+  await pawl.jobs.enqueue('touches', {})
+  await worker.whenIdle()
+  expect(worker.metrics()).toMatchObject({ dead: 1, done: 0 })
+  process.off('unhandledRejection', note)
+  expect(unhandled).toEqual([])
+})
+
+test.each([1, 10])(
+  '[J31] a job that its handler completes twice is done, and the second call says so (share %i)',
+  async (share) => {
+    await db.query('create table effect (job bigint)')
+    const codes: unknown[] = []
+    const codeOf = (promise: Promise<unknown>) => promise.catch((error: { code: string }) => codes.push(error.code))
+    pawl.jobs.define('completes', {
+      share,
+      retry: twice,
+      tx: async (job, tx) => {
+        await tx.query('insert into effect values ($1)', [job.id])
+        await job.complete(tx, 'first')
+        await codeOf(job.complete(tx, 'second'))
+        await codeOf(job.guard(tx))
+      },
+    })
+    const worker = await startWorker({ concurrency: 1 })
+    const { ids } = await pawl.jobs.enqueueMany('completes', [1, 2, 3])
+    await worker.whenIdle()
+    for (const id of ids) expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', attempt: 1, result: 'first' })
+    expect(new Set(codes)).toEqual(new Set(['PAWL_WRONG_STATE']))
+    expect(await db.query('select from effect')).toHaveLength(3)
+    expect(worker.metrics()).toMatchObject({ refused: 0, released: 0 })
+  },
+)
+
+test.each([1, 10])('[J31] a handler that hides a refused fence ends as an attempt (share %i)', async (share) => {
+  let runs = 0
+  pawl.jobs.define('hides', {
+    share,
+    retry: twice,
+    tx: async (job, tx) => {
+      runs++
+      await tx.query('update pawl.job set fence = 1 where id = $1', [job.id])
+      await job.guard(tx).catch(() => undefined)
+    },
+  })
+  await startWorker({ concurrency: 1 })
+  const { id } = await pawl.jobs.enqueue('hides', {})
+  await until('it is dead', isIn(id, 'dead'))
+  expect((await pawl.jobs.attempts(id)).map(({ outcome }) => outcome)).toEqual(['failed', 'failed'])
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 2, lastError: expect.stringContaining('no longer held under fence') })
+  expect(runs).toBeLessThanOrEqual(4)
+})
+
+test('[J31] a run handler may complete its job again after its own transaction was rolled back', async () => {
+  let code: unknown
+  pawl.jobs.define('tries', {
+    retry: { attempts: 1 },
+    run: async (job) => {
+      const client = await db.pool.connect()
+      await client.query('begin')
+      await job.complete(client, 'first')
+      await client.query('rollback; begin')
+      await job.complete(client, 'second')
+      code = await job.complete(client).catch((error: { code: string }) => error.code)
+      await client.query('rollback; begin')
+      await job.complete(client, 'third')
+      await client.query('commit')
+      client.release()
+    },
+  })
+  await startWorker()
+  const { id } = await pawl.jobs.enqueue('tries', {})
+  await until('it is done', isIn(id, 'done'))
+  expect(code).toBe('PAWL_WRONG_STATE')
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 1, result: 'third' })
+})
+
+test('[K15] a session that the server ends during its commit burns no attempt', async () => {
+  await db.query(`create table effect (n integer); create table slow ();
+    create function wait() returns trigger language plpgsql set search_path from current as
+      $$ begin if exists (select from slow) then perform pg_sleep(60); end if; return null; end $$;
+    create constraint trigger wait after insert on effect deferrable initially deferred for each row execute function wait();
+    insert into slow default values`)
+  pawl.jobs.define('commits', { retry: { attempts: 1 }, tx: async (_job, tx) => tx.query('insert into effect values ($1)', [1]) })
+  const { id } = await pawl.jobs.enqueue('commits', {})
+  await startWorker()
+  const end = `select pg_terminate_backend(pid) as was_ended from pg_stat_activity
+    where datname = current_database() and application_name like 'pawl handler %' and wait_event = 'PgSleep'`
+  await until('its session was ended', async () => (await db.query(end)).length > 0)
+  await until('it waits', isIn(id, 'scheduled'))
+  expect(await pawl.jobs.get(id)).toMatchObject({
+    attempt: 0,
+    lastError: expect.stringContaining('The connection broke during the commit'),
+  })
+  expect(await pawl.jobs.attempts(id)).toEqual([])
+  await db.query('delete from slow')
+  await pawl.jobs.retry(id)
+  await until('it is done', isIn(id, 'done'))
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 1 })
+  expect(await db.query('select from effect')).toHaveLength(1)
+})
+
+test("[K15] a run handler's calls of Pawl that find no database burn no attempt", async () => {
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  const far = db.pawl({ databaseUrl: proxy.url })
+  const calls: Record<string, () => Promise<unknown>> = {
+    enqueue: () => far.jobs.enqueue('later', {}),
+    'many from a generator': () => far.jobs.enqueueMany('later', [1, 2].values()),
+    get: () => far.jobs.get('1'),
+    append: () => far.events.append({ aggregateType: 'order', key: 'a', type: 'made', data: {} }),
+  }
+  const go = deferred()
+  far.jobs.define<string>('calls', {
+    retry: { attempts: 1 },
+    run: async (job) => {
+      await go.promise
+      await calls[job.payload]!()
+    },
+  })
+  const { ids } = await pawl.jobs.enqueueMany('calls', Object.keys(calls))
+  const worker = far.jobs.worker()
+  workers.unshift(worker)
+  await worker.start()
+  await until('they run', () => worker.metrics().running === ids.length)
+  await proxy.refuse()
+  proxy.reset()
+  go.resolve()
+  await until('all have ended', () => worker.metrics().running === 0)
+  await proxy.accept()
+  for (const id of ids) {
+    await until('it waits', isIn(id, 'scheduled'))
+    expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 0, lastError: expect.stringContaining('PawlError') })
+    expect(await pawl.jobs.attempts(id)).toEqual([])
+  }
+})
+
+test('[J36] a session that idles too long in its own transaction is an attempt', async () => {
+  pawl.jobs.define('idles', {
+    retry: twice,
+    tx: async (_job, tx) => {
+      await tx.query("set local idle_in_transaction_session_timeout = '20ms'")
+      await new Promise((resolve) => setTimeout(resolve, 60))
+      await tx.query('select 1')
+    },
+  })
+  await startWorker()
+  const { id } = await pawl.jobs.enqueue('idles', {})
+  await until('it is dead', isIn(id, 'dead'))
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 2, snoozes: 0 })
+})
+
+test('a statement of a tx handler may take longer than the time for an answer, and runs once', async () => {
+  await db.query('create table effect (n integer)')
+  let runs = 0
+  const patient = db.pawl({ queryTimeoutMs: 700 })
+  patient.jobs.define('slow', {
+    retry: { attempts: 1 },
+    tx: async (_job, tx) => {
+      runs++
+      await tx.query('with e as (insert into effect values ($1::integer)) select pg_sleep(1.6)', [1])
+      await tx.query('select pg_sleep(0.3); insert into effect values (2)')
+    },
+  })
+  const { id } = await pawl.jobs.enqueue('slow', {})
+  const worker = patient.jobs.worker()
+  workers.push(worker)
+  await worker.start()
+  await until('it is done', isIn(id, 'done'))
+  expect(runs).toBe(1)
+  expect(await db.query('select n from effect order by n')).toEqual([{ n: 1 }, { n: 2 }])
+})
+
+test('[K9] a handler whose connection fell silent runs again within its attempt', async () => {
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  await db.query('create table effect (n integer)')
+  const far = db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 1000 })
+  let runs = 0
+  far.jobs.define('work', {
+    retry: { attempts: 1 },
+    tx: async (_job, tx) => {
+      await tx.query('select $1::integer', [1])
+      if (++runs === 1) proxy.blackhole(/handler/)
+      await tx.query('insert into effect values ($1)', [runs])
+    },
+  })
+  const { id } = await pawl.jobs.enqueue('work', {})
+  const worker = far.jobs.worker()
+  workers.unshift(worker)
+  await worker.start()
+  await until('it is done', isIn(id, 'done'))
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 1, snoozes: null })
+  expect(await db.query('select n from effect')).toEqual([{ n: 2 }])
 })

@@ -2,10 +2,10 @@
 // costs no memory and no chunk runs out of its time while it waits for those before it.
 
 import type { Durability } from '../config.ts'
-import { classify } from '../db/classify.ts'
+import { classify, markOwn } from '../db/classify.ts'
 import type { Connection, Pool, PoolClient, QueryConfig } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
-import { atIndex } from './payload.ts'
+import { atIndex } from '../kernel/payload.ts'
 import { assertStandby } from './start-checks.ts'
 
 /** A generator is read once, as its chunks are sent; an array can be read again when the transaction is. */
@@ -148,10 +148,12 @@ async function isRolledBack(client: PoolClient): Promise<boolean> {
   )
 }
 
-function brokenBefore(error: unknown): PawlError {
-  return new PawlError('PAWL_ROLLED_BACK', 'The connection broke before the commit was sent, so nothing was stored.', {
-    cause: error,
-  })
+function brokenBefore(error: unknown): unknown {
+  return markOwn(
+    new PawlError('PAWL_ROLLED_BACK', 'The connection broke before the commit was sent, so nothing was stored.', {
+      cause: error,
+    }),
+  )
 }
 
 /** A row of `begin` and of the durability has no ids. */

@@ -47,7 +47,7 @@ async function enqueueSuspects(kind: string, count: number, crashes: number): Pr
   return ids
 }
 
-test('a lone job costs at most two claim statements', async () => {
+test('the median lone job costs at most two claim statements', async () => {
   pawl.jobs.define('work', { run: () => undefined })
   const worker = await startWorker({ pollMs: 3_600_000 })
   const isAsleep = async () => {
@@ -66,6 +66,27 @@ test('a lone job costs at most two claim statements', async () => {
   }
   // Where the machine is so slow that scans count as expensive, one comes on top each second.
   expect(costs.sort((a, b) => a - b)[4]).toBeLessThanOrEqual(2)
+})
+
+test('a worker that works off a backlog looks for suspects four times a second', async () => {
+  let ran = 0
+  pawl.jobs.define('short', {
+    run: async () => {
+      await new Promise((resolve) => setTimeout(resolve, 1))
+      ran++
+    },
+  })
+  const worker = await startWorker({ concurrency: 4 })
+  await worker.whenIdle()
+  let scans = 0
+  installProbe((name, detail) => {
+    if (name === 'jobs.claim.before' && 'queues' in (detail as object) && ran > 0 && ran < 1000) scans++
+  })
+  onTestFinished(() => installProbe(undefined))
+  await many('short', 1000)
+  const startedMs = performance.now()
+  await until('all ran', () => ran === 1000)
+  expect(scans).toBeLessThanOrEqual(2 + (performance.now() - startedMs) / 250)
 })
 
 test('[J33] a worker full of long jobs claims none that another could start', async () => {
@@ -190,7 +211,7 @@ test('[J3] suspects take at most half of the slots, beside fresh jobs', async ()
   await until('all are done', async () => (await Promise.all(ids.map(isDone))).every(Boolean))
 })
 
-test('[J3] with one slot suspects and ready jobs take turns', async () => {
+test('[J3] with one slot neither suspects nor ready jobs wait for all of the other', async () => {
   const order: string[] = []
   pawl.jobs.define('work', { run: (job) => void order.push(job.crashes > 0 ? 'suspect' : 'fresh') })
   const suspects = await enqueueSuspects('work', 10, 1)
@@ -254,6 +275,26 @@ test('[J21] beside a worker for deciding runs no process empties itself', async 
   await until('it is done', () => isDone(last!))
   expect(apart.metrics().claimed).toBe(1)
   go.resolve()
+})
+
+test('[J21] a deciding run that leaves its guard open stops nobody', async () => {
+  const stranger = await db.pool.connect()
+  pawl.jobs.define('leaks', {
+    run: async (job) => {
+      await stranger.query('begin')
+      await job.guard(stranger)
+    },
+  })
+  pawl.jobs.define('fresh', { run: () => undefined })
+  const [leaking] = await enqueueSuspects('leaks', 1, 2)
+  const worker = await startWorker()
+  await until('it has run', () => worker.metrics().started === 1 && worker.metrics().unsettled === 1)
+  const fresh = await pawl.jobs.enqueue('fresh', {})
+  await until('others run', () => isDone(fresh.id))
+  expect(worker.metrics().unsettled).toBe(1)
+  await stranger.query('commit')
+  stranger.release()
+  await until('its end is stored', () => isDone(leaking!))
 })
 
 test('a deciding job that is cancelled while its process empties itself never runs', async () => {

@@ -4,14 +4,16 @@
 
 import { setTimeout as delay } from 'node:timers/promises'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import type { Holder } from '../kernel/lease.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import type { Wakeup } from '../kernel/signal.ts'
+import { type Ask, solitude } from '../kernel/solitude.ts'
 import type { Counts } from './counts.ts'
 import { type Deciding, drainMs, type Fetcher } from './fetcher.ts'
 import { type ClaimedRow, HeldJob, leaseLost } from './held.ts'
 import type { DefinedKind } from './kinds.ts'
-import type { Settler } from './settler.ts'
+import { type Settler, waitingBytesMax } from './settler.ts'
 import type { Sleep } from './sleep.ts'
 import { prefetchMs, type Slots } from './slots.ts'
 
@@ -24,8 +26,8 @@ const suspectsEveryMs = 250
 const startsPerSuspect = 7
 /** Under continuous work a claim that found too little is repeated after this time. */
 const busyPollMs = 2
-/** What waits here, or was done and is not stored yet, takes about this much memory at most. */
-const waitingBytesMax = 32 * 1_048_576
+/** How often a deciding run that has ended asks whether its end still waits to be stored. */
+const unstoredEveryMs = 250
 /** A process that could not empty itself leaves jobs that must run alone to others for ten times as long. */
 const drainPauseMs = 10 * drainMs
 
@@ -52,7 +54,7 @@ export interface ClaimLoopOptions {
   readonly onDecidingLeft: () => void
   /** This process could not empty itself for the job. */
   readonly onPostponed: (held: HeldJob) => void
-  readonly onTrouble: (error: unknown) => void
+  readonly loop: LoopWatch
 }
 
 /** Kinds that are claimed together: all without a limit, or one with a limit. */
@@ -94,6 +96,9 @@ export class ClaimLoop {
   /** Suspects go first again when so many others have started. */
   #suspectsFrom = 0
   #decidingMs = 0
+  #ask: Ask | undefined
+  /** The last deciding run kept cursors out. */
+  #hasKeptOut = false
 
   constructor(options: ClaimLoopOptions) {
     this.#options = options
@@ -110,18 +115,19 @@ export class ClaimLoop {
   }
 
   async run(): Promise<void> {
-    const { signal, onTrouble } = this.#options
+    const { signal, loop } = this.#options
     for (let failed = 0; !signal.aborted; ) {
       try {
         await this.#turn()
         failed = 0
+        loop.succeeded()
       } catch (error) {
         failed++
         // The claim may have happened without an answer: what we hold and do not know is given back before the next one.
         this.#isDoubtful = true
         this.#doubtUntilMs = monotonicMs() + doubtLastsMs
         this.#expect()
-        onTrouble(error)
+        loop.failed(error)
         await delay(engineBackoffMs(error, failed), undefined, { signal }).catch(() => undefined)
       }
     }
@@ -135,7 +141,7 @@ export class ClaimLoop {
     try {
       return await this.#reconcile(worker)
     } catch (error) {
-      this.#options.onTrouble(error)
+      this.#options.loop.failed(error)
       return 0
     }
   }
@@ -182,7 +188,7 @@ export class ClaimLoop {
       return this.#expect()
     }
     let waitMs = hasRoom ? await sleep.idle(worker.id) : pollMs
-    if (this.#areSuspectsLeft || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
+    if (this.#areSuspectsLeft || this.#areSuspectsNews || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
     // Not everything is notified, and a job that ends is no notification: once in pollMs we look for ourselves.
     const expectAtMs = Math.min(this.#expectedMs + pollMs, monotonicMs() + Math.min(waitMs, fetcher.nextScanInMs))
     const leftMs = expectAtMs - monotonicMs()
@@ -221,7 +227,7 @@ export class ClaimLoop {
     const ahead = Math.min(2 * batchMax, slots.startsWithin(prefetchMs), fetcher.rowsIn(waitingBytesMax / 2))
     const target = Math.max(slots.free, ahead)
     if (slots.buffered > target / 2 && slots.buffered >= slots.free) return 0
-    const byBytes = fetcher.rowsIn(waitingBytesMax) - slots.buffered - settler.unsettled
+    const byBytes = fetcher.rowsIn(waitingBytesMax - settler.bytes) - slots.buffered - settler.unsettled
     return Math.min(
       target - slots.buffered,
       batchMax,
@@ -234,7 +240,8 @@ export class ClaimLoop {
     if (limited === undefined) return this.#room()
     const ofKind = this.#options.slots.roomOf(limited)
     // What never waits here starts before what does: a full buffer leaves it its room.
-    return limited.crashes === 1 ? ofKind : Math.min(this.#room(), ofKind)
+    if (limited.crashes === 1) return this.#options.settler.isFull ? 0 : ofKind
+    return Math.min(this.#room(), ofKind)
   }
 
   async #claim(worker: Holder): Promise<Found> {
@@ -304,15 +311,19 @@ export class ClaimLoop {
 
   // ---- jobs that died with their process
 
-  /** At most half of the slots, at least one. */
-  #suspectRoom(): number {
+  /** How many suspects more may be held here: at most half of the slots, at least one. */
+  get #suspectsLeft(): number {
     const { concurrency, slots } = this.#options
-    return Math.min(slots.free, Math.ceil(concurrency / 2) - slots.suspects)
+    return Math.ceil(concurrency / 2) - slots.suspects
+  }
+
+  #suspectRoom(): number {
+    const { settler, slots } = this.#options
+    return settler.isFull ? 0 : Math.min(slots.free, this.#suspectsLeft)
   }
 
   #isSuspectLookDue(): boolean {
-    const { sleep } = this.#options
-    if (this.#areSuspectsNews && (!sleep.isBusy || this.#held() === 0)) return true
+    if (this.#areSuspectsNews && this.#held() === 0) return true
     if (this.#areSuspectsLeft && !this.#wasInVain && this.#suspectRoom() > 0) return true
     return (this.#areSuspectsLeft || this.#areSuspectsNews) && monotonicMs() - this.#suspectsMs >= suspectsEveryMs
   }
@@ -326,7 +337,8 @@ export class ClaimLoop {
     const limit = isOnly ? 0 : Math.max(0, this.#suspectRoom())
     const kinds = this.#kinds.map((kind) => ({ kind, room: slots.isLimited(kind) ? slots.roomOf(kind) : concurrency }))
     this.#suspectsMs = monotonicMs()
-    const deciding = this.#suspectsMs < this.#decidingMs && this.#held() > 0 ? 'leave' : this.#options.deciding
+    const isPause = this.#suspectsMs < this.#decidingMs && (this.#held() > 0 || solitude.isBusy || this.#hasKeptOut)
+    const deciding = isPause ? 'leave' : this.#options.deciding
     const found = await fetcher.claimSuspects(worker, this.#queues, kinds, { limit, deciding })
     if (this.#options.worker() !== worker) return false
     this.#areSuspectsNews = news !== this.#news
@@ -354,8 +366,7 @@ export class ClaimLoop {
   #reserve(): void {
     const { concurrency, slots } = this.#options
     const isTheirTurn = this.#areSuspectsLeft && slots.starts >= this.#suspectsFrom
-    const room = Math.ceil(concurrency / 2) - slots.suspects
-    const forSuspects = isTheirTurn ? Math.max(0, Math.min(room, Math.ceil(concurrency / 8))) : 0
+    const forSuspects = isTheirTurn ? Math.max(0, Math.min(this.#suspectsLeft, Math.ceil(concurrency / 8))) : 0
     // With a slot free already, only a kind that may start is waited for.
     const hasPlace = slots.free === 0 || this.#groups.some(({ limited }) => limited?.crashes === 1 && slots.roomOf(limited) > 0)
     const isUnbufferedDue = hasPlace && this.#hasUnbuffered() && monotonicMs() - this.#unbufferedMs >= suspectsEveryMs
@@ -375,23 +386,48 @@ export class ClaimLoop {
     const startedMs = monotonicMs()
     const goesOn = () => !signal.aborted && this.#options.worker() === worker
     slots.empty(held)
-    while (goesOn() && held.lost === undefined && this.#held() > 0) {
-      const leftMs = startedMs + drainMs - monotonicMs()
-      if (leftMs <= 0) {
-        this.#decidingMs = monotonicMs() + drainPauseMs
-        if (slots.dropAlone()) this.#options.onPostponed(held)
-        return
+    try {
+      while (goesOn() && held.lost === undefined && !this.#isAlone()) {
+        const leftMs = startedMs + drainMs - monotonicMs()
+        if (leftMs <= 0) {
+          this.#decidingMs = monotonicMs() + drainPauseMs
+          this.#hasKeptOut = false
+          if (slots.dropAlone()) this.#options.onPostponed(held)
+          return
+        }
+        await changed.wait(leftMs)
       }
-      await changed.wait(leftMs)
+      if (!goesOn() || held.lost !== undefined || !(await this.#mayStart(worker, held))) return
+      slots.startAlone()
+      // Its end is stored before anything else starts: otherwise the next crash would count against it.
+      for (let endedMs: number | undefined; goesOn() && (slots.running > 0 || settler.pending > 0); ) {
+        if (slots.running === 0) endedMs ??= monotonicMs()
+        // A row that somebody has locked may stay so, and a database may be unwritable, for hours.
+        if (endedMs !== undefined && monotonicMs() - endedMs >= drainMs) break
+        await changed.wait(endedMs === undefined ? undefined : unstoredEveryMs)
+      }
+      // Others have had to wait for this one; now they get as long.
+      this.#decidingMs = 2 * monotonicMs() - startedMs
+      this.#hasKeptOut = this.#ask?.hasKeptOut ?? false
+      this.#suspectsFrom = slots.starts + 1
+      this.#expect()
+    } finally {
+      // In a worker that stops the run may outlive this loop.
+      if (!signal.aborted) this.endSolitude()
     }
-    if (!goesOn() || held.lost !== undefined || !(await this.#mayStart(worker, held))) return
-    slots.startAlone()
-    // Its end is stored before anything else starts: otherwise the next crash would count against it.
-    while (goesOn() && (slots.running > 0 || settler.unsettled > 0)) await changed.wait()
-    // Others have had to wait for this one; now they get as long.
-    this.#decidingMs = 2 * monotonicMs() - startedMs
-    this.#suspectsFrom = slots.starts + 1
-    this.#expect()
+  }
+
+  /** Jobs end first, so that cursors wait only for the run itself. */
+  #isAlone(): boolean {
+    if (this.#held() > 0) return false
+    this.#ask ??= solitude.ask(() => this.#options.changed.fire())
+    return solitude.isGranted(this.#ask)
+  }
+
+  /** Called when no deciding run of this worker is in progress. */
+  endSolitude(): void {
+    if (this.#ask !== undefined) solitude.end(this.#ask)
+    this.#ask = undefined
   }
 
   /** Until then the job was only held: had this process died of another one, no crash would have been counted. */

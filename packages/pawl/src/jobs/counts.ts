@@ -16,7 +16,7 @@ export class Counts {
   /** 40001, 40P01 and 55P03 that our own statements met; refused writes are counted apart. */
   conflicts = 0
   retries = 0
-  /** Errors of our own statements that no repetition mends. */
+  /** Errors of our own statements and loops that no repetition mends. */
   errors = 0
   settles = 0
 

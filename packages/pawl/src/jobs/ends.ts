@@ -6,6 +6,7 @@ import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
+import type { Failures, LoopWatch } from '../kernel/failures.ts'
 import { leaseStatements } from '../kernel/lease.ts'
 import { runAs } from '../kernel/tenant.ts'
 import type { Counts } from './counts.ts'
@@ -19,6 +20,7 @@ export interface EndsOptions {
   readonly counts: Counts
   readonly engine: Connection
   readonly events: Events<JobEvents>
+  readonly failures: Failures
   readonly kinds: ReadonlyMap<string, DefinedKind>
   readonly logger: Logger
   readonly isSettled: (held: HeldJob) => Promise<boolean>
@@ -104,8 +106,8 @@ export class Ends {
     const { counts, engine, events, logger } = this.#options
     counts.refused++
     events.emit('job.refused', { tenant: held.tenant, id: held.id, fence: held.fence, what })
-    // A cancel and a time-out were told already, and a handler that ends after them is the ordinary case.
-    const isExpected = held.lost?.code === 'PAWL_CANCELLED' || held.lost?.code === 'PAWL_TIMED_OUT'
+    // A cancel, a time-out and a stop were told already, and a handler that ends after them is the ordinary case.
+    const isExpected = ['PAWL_CANCELLED', 'PAWL_TIMED_OUT', 'PAWL_STOPPED'].includes(held.lost?.code ?? '')
     logger[isExpected ? 'debug' : 'warn'](
       { what, job: held.id, fence: held.fence },
       'a write was refused: its fence is no longer current',
@@ -120,6 +122,18 @@ export class Ends {
         detail: held.lost?.message ?? null,
       })
       .catch((error: unknown) => this.trouble(error))
+  }
+
+  /** Where a loop of this worker tells how its turns end. */
+  loop(name: string): LoopWatch {
+    const { succeeded, failed } = this.#options.failures.loop(name, this.#options.engine)
+    return {
+      succeeded,
+      failed: (error) => {
+        this.trouble(error)
+        failed(error)
+      },
+    }
   }
 
   /** Trouble with the database: counted, and said when it cannot write. Whoever met it tries again by itself. */

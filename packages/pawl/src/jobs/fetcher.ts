@@ -1,6 +1,6 @@
 // Claims: from which queue, and from where in its order. A stranger's old snapshot may keep thousands of dead entries in front of what is
-// ready. So under full load, and whenever a look from the beginning has shown to be dear, a claim starts behind the last one's end. Once a
-// second it looks from the beginning, and less often where that itself takes long, twice in a row: one answer may be late for any reason.
+// ready. So under full load, and whenever a scan from the beginning was slow twice in a row (one answer may be late for any reason), a claim
+// starts after the last one's end. A scan from the beginning follows once a second, or less often: slow ones take at most 1/10 of the time.
 
 import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
@@ -17,15 +17,15 @@ const releaseUnknownStatement = statement(import.meta.url, 'release-unknown')
 
 const fullScanEveryMs = 1000
 const fullScanEveryMsMax = 60_000
-/** Of the time, looks from the beginning take at most one part in so many. */
+/** Spend at most 1/10 of the time on scans from the beginning. */
 const fullScanShare = 10
 const beginning = { due: '-infinity', id: '0' }
 
-/** A look from the beginning that takes longer than this, its rows aside, is dear. */
-const dearDefaultMs = 5
+/** A scan from the beginning that takes longer than this, its rows aside, is slow. */
+const slowDefaultMs = 5
 const perRowMs = 0.1
 /** A scan for one kind that takes longer than this and finds none is not repeated at once. */
-const apartDearMs = 20
+const apartSlowMs = 20
 
 /** The most text of payloads that one claim asks for, by the mean size of the last ones. */
 const claimBytesMax = 16 * 1_048_576
@@ -68,7 +68,7 @@ interface Mark {
   readonly fullScanMs: number
   /** More was waiting behind it. */
   readonly isFull: boolean
-  readonly isDear: boolean
+  readonly isSlow: boolean
   /** What the last look from the beginning took. */
   readonly costMs: number
   /** The last look began behind the mark, and what lies before it waits for the next whole one. */
@@ -78,7 +78,7 @@ interface Mark {
 export class Fetcher {
   readonly #connection: Connection
   readonly #bufferMs: number
-  readonly #dearMs: number
+  readonly #slowMs: number
   readonly #marks = new Map<string, Mark>()
   /** When a kind that is claimed apart is looked for again, after a long scan that did not find it. */
   readonly #apartMs = new Map<string, number>()
@@ -86,10 +86,10 @@ export class Fetcher {
   #bytesPerRow = 0
   claims = 0
 
-  constructor(connection: Connection, bufferMs: number, dearMs = dearDefaultMs) {
+  constructor(connection: Connection, bufferMs: number, slowMs = slowDefaultMs) {
     this.#connection = connection
     this.#bufferMs = bufferMs
-    this.#dearMs = dearMs
+    this.#slowMs = slowMs
   }
 
   /** How many jobs fit into so many bytes, by the mean size of the last ones. */
@@ -114,11 +114,11 @@ export class Fetcher {
 
   /** Rows of kinds that are claimed together. Each set of kinds has marks of its own: what one passes by, another may want. */
   async claim(worker: Holder, queue: string, kinds: readonly DefinedKind[], limit: number, isApart = false): Promise<Claim> {
-    const key = `${kinds[0]!.name} ${queue}`
+    const key = JSON.stringify([kinds[0]!.name, queue])
     const mark = this.#marks.get(key)
     const nowMs = monotonicMs()
     if (isApart && nowMs < (this.#apartMs.get(key) ?? 0)) return { rows: [], isFull: false, isExhausted: false }
-    const from = mark !== undefined && (mark.isFull || mark.isDear) && nowMs < mark.fullScanMs ? mark : undefined
+    const from = mark !== undefined && (mark.isFull || mark.isSlow) && nowMs < mark.fullScanMs ? mark : undefined
     const asked = Math.min(limit, this.#rowsMax)
     if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queue, limit: asked })
     this.claims++
@@ -136,7 +136,7 @@ export class Fetcher {
     rows.sort(byOrder)
     // Everything else that is ready was read in vain: at most 1/10 of the time goes into that.
     const scannedMs = monotonicMs() - nowMs
-    if (isApart && rows.length === 0 && scannedMs > apartDearMs) this.#apartMs.set(key, nowMs + fullScanShare * scannedMs)
+    if (isApart && rows.length === 0 && scannedMs > apartSlowMs) this.#apartMs.set(key, nowMs + fullScanShare * scannedMs)
     const last = rows.at(-1) ?? mark
     if (last !== undefined) {
       const tookMs = monotonicMs() - nowMs - rows.length * perRowMs
@@ -146,18 +146,18 @@ export class Fetcher {
         id: last.id,
         fullScanMs: from?.fullScanMs ?? nextFullScanMs(nowMs, costMs),
         isFull: rows.length >= asked,
-        isDear: from?.isDear ?? costMs > this.#dearMs,
+        isSlow: from?.isSlow ?? costMs > this.#slowMs,
         costMs: from?.costMs ?? tookMs,
         isPartial: from !== undefined,
       })
     }
-    // Behind the mark there was nothing: what lies before it is looked at now, not in a second, unless that is dear.
-    if (from !== undefined && rows.length === 0 && !from.isDear) return this.claim(worker, queue, kinds, limit)
+    // Behind the mark there was nothing: what lies before it is looked at now, not in a second, unless that is slow.
+    if (from !== undefined && rows.length === 0 && !from.isSlow) return this.claim(worker, queue, kinds, limit, isApart)
     const isFull = rows.length >= asked
     return {
       rows,
-      isFull: isFull || (from !== undefined && !from.isDear),
-      isExhausted: !isFull && (from === undefined || from.isDear),
+      isFull: isFull || (from !== undefined && !from.isSlow),
+      isExhausted: !isFull && (from === undefined || from.isSlow),
     }
   }
 

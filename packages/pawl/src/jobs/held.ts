@@ -1,12 +1,12 @@
 // A job in this process: claimed, perhaps running, until its settle has answered.
 
-import { type AnyTx, toTx } from '../db/adapters.ts'
+import { type AnyTx, checked, type Tx, toTx } from '../db/adapters.ts'
 import { classify, markOwn } from '../db/classify.ts'
-import { PawlError } from '../errors.ts'
+import { caught, PawlError } from '../errors.ts'
 import { delayMsMax, monotonicMs } from '../kernel/clock.ts'
 import { check, duration, required } from '../kernel/options.ts'
-import type { DefinedKind } from './kinds.ts'
-import { type PayloadLimits, toJson } from './payload.ts'
+import { fromJson, type PayloadLimits, toJson } from '../kernel/payload.ts'
+import { type DefinedKind, readPayload } from './kinds.ts'
 import { Snooze } from './snooze.ts'
 import type { Job } from './types.ts'
 
@@ -22,7 +22,8 @@ export interface FetchedRow {
   readonly attempt: number
   readonly max_attempts: number | null
   readonly crashes: number
-  readonly headers: Record<string, unknown> | null
+  /** JSON text. */
+  readonly headers: string | null
   /** Microseconds since 1970; null: not finite. */
   readonly due_us: string | null
 }
@@ -37,12 +38,12 @@ export class ClaimedRow {
   readonly attempt: number
   readonly max_attempts: number | null
   readonly crashes: number
-  readonly headers: Record<string, unknown> | null
   readonly dueUs: number
   /** What it takes in memory while it waits, about. */
   readonly bytes: number
-  #text: string | undefined
-  #payload: unknown
+  /** JSON texts, read again before each call of the handler: no call sees what another made of its payload. */
+  payload: string
+  readonly headers: string | null
 
   constructor(row: FetchedRow, queue: string) {
     this.tenant = row.tenant
@@ -54,19 +55,15 @@ export class ClaimedRow {
     this.attempt = row.attempt
     this.max_attempts = row.max_attempts
     this.crashes = row.crashes
-    this.headers = row.headers
     this.dueUs = row.due_us === null ? Number.NEGATIVE_INFINITY : Number(row.due_us)
-    this.bytes = row.payload.length
-    this.#text = row.payload
+    this.bytes = row.payload.length + (row.headers?.length ?? 0)
+    this.payload = row.payload
+    this.headers = row.headers
   }
 
-  /** Parsed when the job starts: a batch of large payloads that wait takes no more than their text. */
-  get payload(): unknown {
-    if (this.#text !== undefined) {
-      this.#payload = JSON.parse(this.#text)
-      this.#text = undefined
-    }
-    return this.#payload
+  /** Its handler is not called again: what waits for its settle does not take the memory of the text too. */
+  dropPayload(): void {
+    this.payload = 'null'
   }
 }
 
@@ -74,7 +71,7 @@ export class ClaimedRow {
 const ranMsMax = 2_147_483_647
 
 const snoozeDelay = required(duration({ from: 0, to: delayMsMax, doc: 'How long until it runs again.' }))
-const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)::text as done'
+const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer, $6::jsonb)::text as done'
 
 export class HeldJob implements Job {
   readonly row: ClaimedRow
@@ -84,6 +81,8 @@ export class HeldJob implements Job {
   readonly claimedMs = monotonicMs()
   payload: unknown
   startedMs = 0
+  /** When its end came to be stored. */
+  endedMs = 0
   /** Set once the attempt has an end; what the handler does afterwards is late and counts for nothing. */
   isEnded = false
   completeCalled = false
@@ -93,6 +92,8 @@ export class HeldJob implements Job {
   limits: PayloadLimits | undefined
   /** Why the result given to complete() could not be stored. Running again would repeat its effects outside and end here again. */
   unstorable: unknown
+  /** JSON text of the last progress, while it is not stored. */
+  unstored: () => string | null = () => null
   /** Its end must be on a standby, whoever commits it. */
   isReplicated = false
   /** Where it is written for the keeper thread while it runs. */
@@ -108,6 +109,8 @@ export class HeldJob implements Job {
   onGone: (() => void) | undefined
   /** Called when it is lost; cheaper than a listener on a signal that most handlers never use. */
   onLost: (() => void) | undefined
+  #completedIn: AnyTx | undefined
+  #headers: Record<string, unknown> | undefined
   #controller: AbortController | undefined
   #lost: PawlError | undefined
 
@@ -140,10 +143,24 @@ export class HeldJob implements Job {
     return this.row.fence
   }
   get headers(): Record<string, unknown> {
-    return this.row.headers ?? {}
+    this.#headers ??= JSON.parse(this.row.headers ?? '{}') as Record<string, unknown>
+    return this.#headers
   }
   get idempotencyKey(): string {
     return `${this.installation}-${this.row.id}`
+  }
+
+  /** Before each call of the handler: the payload and the headers as they are stored. Throws or rejects when the payload is invalid. */
+  read(): Promise<void> | undefined {
+    this.#headers = undefined
+    const stored = fromJson(this.row.payload, `The payload of '${this.kind}': payload`, this.limits!)
+    const payload = readPayload(this.definition, stored, this.row.payload_version)
+    if (payload instanceof Promise)
+      return payload.then((value: unknown) => {
+        this.payload = value
+      })
+    this.payload = payload
+    return undefined
   }
 
   /** Made on first use: most handlers never look at it. */
@@ -171,19 +188,43 @@ export class HeldJob implements Job {
     return Math.min(ranMsMax, Math.round(monotonicMs() - this.startedMs))
   }
 
-  async guard(tx: AnyTx): Promise<void> {
+  guard(tx: AnyTx): Promise<void> {
+    return caught(this.#guard(tx))
+  }
+
+  async #guard(tx: AnyTx): Promise<void> {
+    this.#assertOpenIn(tx)
     await this.#fenced(tx, 'guard', 'select pawl.guard_job($1::text, $2::bigint, $3::bigint)::text as held', [])
   }
 
-  async complete(tx: AnyTx, result?: unknown): Promise<void> {
+  complete(tx: AnyTx, result?: unknown): Promise<void> {
+    return caught(this.#complete(tx, result))
+  }
+
+  async #complete(tx: AnyTx, result: unknown): Promise<void> {
+    this.#assertOpenIn(tx)
     const json = result === undefined ? null : this.#resultJson(result)
     await this.#fenced(
       tx,
       'complete',
       this.isReplicated ? `${completeSql}, pawl.set_durability('replicated')::text as level` : completeSql,
-      [json, this.ranMs()],
+      [json, this.ranMs(), this.unstored()],
     )
     this.completeCalled = true
+    this.#completedIn = tx
+  }
+
+  /** A handle of ours is one transaction; a client of the user's may have rolled back the one in which the job was completed. */
+  #assertOpenIn(tx: AnyTx): void {
+    if (tx === this.#completedIn && (tx as Tx)[checked]) throw this.#completedBefore()
+  }
+
+  #completedBefore(cause?: unknown): PawlError {
+    return new PawlError(
+      'PAWL_WRONG_STATE',
+      `Job ${this.id} is completed in this transaction already. Call complete once, as the last thing before the commit.`,
+      { cause, details: { id: this.id } },
+    )
   }
 
   #resultJson(result: unknown): string {
@@ -206,6 +247,8 @@ export class HeldJob implements Job {
     } catch (error) {
       // Whosever transaction it is, the statement is ours, on our database.
       if (classify(error) !== 'fenced') throw markOwn(error)
+      // Most likely by its own hand, in this very transaction. If not, its end is refused, and what is lost is found there.
+      if (this.completeCalled) throw this.#completedBefore(error)
       const lost = leaseLost(this.row, error)
       this.lose(lost)
       this.onRefused?.(this, what)

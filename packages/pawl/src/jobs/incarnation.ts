@@ -8,6 +8,7 @@ import type { Connection } from '../db/driver.ts'
 import { Listener, type SessionQuery } from '../db/listen.ts'
 import { textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { type Holder, leaseStatements, lockClass, lookEveryMs } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs, retrying } from '../kernel/retry.ts'
@@ -23,18 +24,20 @@ export interface IncarnationOptions {
     'name' | 'queues' | 'concurrency' | 'leaseMs' | 'beatMs' | 'keeperMs' | 'exitWhenBlocked'
   >
   readonly kinds: readonly string[]
+  /** What application_name ends with in the sessions of its handlers. */
+  readonly sessions: string
   /** What it listens to. */
   readonly channels: readonly string[]
   readonly board: Board
   readonly engine: Connection
   readonly signal: AbortSignal
   readonly onOpened: (id: number) => void
-  readonly onLost: (id: number) => void
+  readonly onLost: (holder: Holder) => void
   readonly onKeeper: (message: Exclude<KeeperMessage, { type: 'ready' | 'lost' }>) => void
   readonly onNotify: (channel: string, payload: string) => void
   /** Notifications may have been missed. */
   readonly onConnect: () => void
-  readonly onTrouble: (error: unknown) => void
+  readonly loop: (name: string) => LoopWatch
 }
 
 export class Incarnation {
@@ -73,7 +76,7 @@ export class Incarnation {
   async close(): Promise<void> {
     await this.#keeper?.stop()
     if (this.#holder !== undefined)
-      await retrying(() => this.abandon(), { triesMax: 3 }).catch((error: unknown) => this.#options.onTrouble(error))
+      await retrying(() => this.abandon(), { triesMax: 3 }).catch(this.#options.loop('closing').failed)
     if (probe.on) await probe.hit('worker.closed', this.#holder?.id)
   }
 
@@ -94,7 +97,7 @@ export class Incarnation {
   }
 
   async #open(): Promise<Holder> {
-    const { worker, kinds, engine, onOpened } = this.#options
+    const { config, worker, kinds, sessions, engine, onOpened } = this.#options
     const [row] = await engine.run<Holder>(leaseStatements.open, {
       name: worker.name,
       host: hostname(),
@@ -103,6 +106,7 @@ export class Incarnation {
       queues: textsLiteral(worker.queues),
       kinds: textsLiteral(kinds),
       concurrency: worker.concurrency,
+      sessions: config.database.pooler === 'none' ? sessions : '',
       look_ms: this.#lookMs(),
       lease_ms: worker.leaseMs,
     })
@@ -113,14 +117,16 @@ export class Incarnation {
   }
 
   #lost(id: number): void {
-    if (this.#holder?.id !== id) return
+    const holder = this.#holder
+    if (holder?.id !== id) return
     this.#holder = undefined
-    this.#options.onLost(id)
+    this.#options.onLost(holder)
     if (!this.#isReopening) void this.#reopen()
   }
 
   async #reopen(): Promise<void> {
-    const { signal, onConnect, onTrouble } = this.#options
+    const { signal, onConnect } = this.#options
+    const loop = this.#options.loop('reopening')
     this.#isReopening = true
     if (probe.on) await probe.hit('jobs.incarnation.lost')
     for (let tried = 1; !signal.aborted && this.#holder === undefined; tried++) {
@@ -128,8 +134,9 @@ export class Incarnation {
         await this.#openKept()
         this.#listener?.renew()
         onConnect()
+        loop.succeeded()
       } catch (error) {
-        onTrouble(error)
+        loop.failed(error)
         await sleep(engineBackoffMs(error, tried), undefined, { signal }).catch(() => undefined)
       }
     }
@@ -173,20 +180,23 @@ export class Incarnation {
 
   /** Also between two incarnations: the next one is told to whichever keeper there is then. */
   async #restartKeeper(): Promise<void> {
-    const { signal, onTrouble } = this.#options
+    const { signal } = this.#options
+    const loop = this.#options.loop('keeper start')
     for (let tried = 1; !signal.aborted; tried++) {
       try {
-        return await this.#startKeeper(this.#holder)
+        await this.#startKeeper(this.#holder)
+        return loop.succeeded()
       } catch (error) {
-        onTrouble(error)
+        loop.failed(error)
         await sleep(engineBackoffMs(error, tried), undefined, { signal }).catch(() => undefined)
       }
     }
   }
 
   #startListener(): void {
-    const { config, channels, onNotify, onConnect, onTrouble } = this.#options
+    const { config, channels, onNotify, onConnect } = this.#options
     if (!config.hasSession) return
+    const { succeeded, failed } = this.#options.loop('listen')
     this.#listener = new Listener({
       database: config.direct,
       channels,
@@ -194,8 +204,12 @@ export class Incarnation {
       backoffMs: engineBackoffMs,
       onNotify,
       onConnect,
-      onSession: (query) => this.#takeLock(query),
-      onError: onTrouble,
+      onSession: async (query) => {
+        const isTaken = await this.#takeLock(query)
+        succeeded()
+        return isTaken
+      },
+      onError: failed,
     })
     this.#listener.start()
   }

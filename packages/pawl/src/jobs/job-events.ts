@@ -12,7 +12,7 @@ export const jobEvents: EventTable<JobEvents> = {
   'job.refused': 'A write named a fence that is no longer current.',
   'worker.opened': 'The worker has a lease and claims.',
   'worker.lost': 'The worker lost its lease and opens another.',
-  'worker.rescued': 'This process took over the jobs of a dead worker.',
+  'worker.rescued': 'This process closed a dead worker; its jobs are taken over next.',
   'worker.blocked': 'A handler blocked the event loop.',
   'worker.unwritable': 'The database cannot write now; the worker tries again.',
   'worker.deciding': 'A job that must run alone waits, and this worker leaves it to another process.',

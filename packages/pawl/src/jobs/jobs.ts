@@ -11,13 +11,13 @@ import { PawlError, shown } from '../errors.ts'
 import { answerLost, retryingDefinite } from '../kernel/definite.ts'
 import type { Events } from '../kernel/events.ts'
 import { type Resolved, refused, resolve } from '../kernel/options.ts'
+import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { type BulkOptions, type Chunk, chunkRows, chunksOf, idsOf, type Payloads, sendChunks, toChunk } from './bulk.ts'
 import { assertParses, type DefinedKind, defineKind, hasHandler, kindDefaults, withHandler } from './kinds.ts'
-import { assertUsers, cancelTable, changeTable, checkJobId, checkKind, enqueueTable, listTable } from './options.ts'
-import { toJson } from './payload.ts'
+import { assertUsers, cancelTable, changeTable, checkJobId, checkKind, enqueueTable, listTable, queueOf } from './options.ts'
 import { txHandler } from './runner.ts'
 import { assertStandby } from './start-checks.ts'
 import { isFinal } from './states.ts'
@@ -143,7 +143,7 @@ export class Jobs {
   }
 
   async get(id: string): Promise<JobRow | undefined> {
-    const [row] = await this.#read<Record<string, never>>(getStatement, { tenant: this.#tenant, id: checkJobId('get', id) })
+    const [row] = await this.#find<Record<string, never>>(getStatement, { tenant: this.#tenant, id: checkJobId('get', id) })
     return row === undefined ? undefined : (camelCase(row) as unknown as JobRow)
   }
 
@@ -189,7 +189,7 @@ export class Jobs {
 
   /** Why a job is not running, or what became of it. */
   async why(id: string): Promise<Why> {
-    return explain((statement, values) => this.#read(statement, values), this.#tenant, checkJobId('why', id))
+    return explain((statement, values) => this.#find(statement, values), this.#tenant, checkJobId('why', id))
   }
 
   /** A worker for the kinds that have a handler by now. Call start(). */
@@ -212,7 +212,8 @@ export class Jobs {
   ): Promise<string[]> {
     const name = checkKind(call, kind, this.#isPawls)
     const options = resolve(call, enqueueTable, given)
-    if (!this.#isPawls) assertUsers(call, 'queue', options.queue)
+    const queue = options.queue ?? queueOf(call, kind)
+    if (!this.#isPawls) assertUsers(call, 'queue', queue)
     if (options.delay !== undefined && options.runAt !== undefined) throw refused(call, 'give delay or runAt, not both')
     const definition = this.#core.kinds.get(name)
     const textOf = this.#textOf(name, definition)
@@ -223,7 +224,7 @@ export class Jobs {
     // A replay must not reach the outside again; what it would have added was added before, under another id.
     if (areEffectsSuppressed(options.tx))
       return (whole ?? (await read())).flatMap(({ rows }) => Array.from({ length: rows }, () => '0'))
-    const values = this.#enqueueValues(name, definition, options)
+    const values = this.#enqueueValues(name, definition, { ...options, queue })
     const chunks = () => whole ?? chunksOf(many!, textOf)
     if (options.tx !== undefined) return this.#enqueueIn(toTx(options.tx), chunks(), values, options)
     this.#assertOutsideTx(call)
@@ -326,6 +327,12 @@ export class Jobs {
     } catch (error) {
       throw unavailable(error)
     }
+  }
+
+  /** From the day that the id carries; where that finds nothing in all days, because the clock may have been ahead then. */
+  async #find<Row>(query: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
+    const found = await this.#read<Row>(query, { ...values, since: null })
+    return found.length > 0 ? found : this.#read<Row>(query, { ...values, since: '-infinity' })
   }
 
   async #write<Row>(

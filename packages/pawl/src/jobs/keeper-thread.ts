@@ -83,6 +83,13 @@ async function look(): Promise<void> {
   else if (state === 'asked' || monotonicMs() >= nextBeatMs) await beat(mine)
 }
 
+/** Whether the main thread turns, and each end that it had two seconds ago is stored: a job that was done in time is none of those that run. */
+function areEndsStored(): boolean {
+  const [turnNs, endNs] = [board.lastTurnNs(), board.oldestEndNs()]
+  const nowNs = threadClockNs()
+  return nowNs - turnNs < BigInt(blockedMs) * 1_000_000n && (endNs === 0n || nowNs - endNs < 2_000_000_000n)
+}
+
 async function lookAtOwn(mine: Holder | undefined): Promise<'open' | 'asked' | null> {
   if (mine === undefined) return null
   const [row] = await trouble.run<{ is_asked: boolean }>(connection, leaseStatements.look, { worker: mine.id, nonce: mine.nonce })
@@ -162,16 +169,40 @@ async function closeBlocked(mine: Holder): Promise<void> {
   }
 }
 
+const sayEveryMs = 60_000
+/** Which of the loops fail now, since when, and when that was last said. */
+const failing = new Set<() => Promise<void>>()
+let failingSinceMs = 0
+let saidMs = Number.NEGATIVE_INFINITY
+
+function say(error: unknown, work: () => Promise<void>): void {
+  const nowMs = monotonicMs()
+  if (failing.size === 0) failingSinceMs = nowMs
+  failing.add(work)
+  if (nowMs - saidMs < sayEveryMs) return
+  saidMs = nowMs
+  tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
+}
+
+function sayRecovered(work: () => Promise<void>): void {
+  if (!failing.delete(work) || failing.size > 0) return
+  tell({ type: 'recovered', awayMs: Math.round(monotonicMs() - failingSinceMs) })
+  saidMs = Number.NEGATIVE_INFINITY
+}
+
 /** Runs until the stop. After an error it is told and tried again sooner. */
-async function every(work: () => Promise<void>, wakeup: Wakeup, waitMs: () => number): Promise<void> {
+async function every(name: string, work: () => Promise<void>, wakeup: Wakeup, waitMs: () => number): Promise<void> {
+  const loop = failures.loop(name, sweeps)
   for (let failed = 0; !isStopping; ) {
     try {
       await work()
+      if (failed > 0) sayRecovered(work)
       failed = 0
+      loop.succeeded()
     } catch (error) {
       failed++
-      if (isRetryable(error))
-        tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
+      loop.failed(error)
+      if (isRetryable(error)) say(error, work)
     }
     await wakeup.wait(failed === 0 ? waitMs() : Math.min(500, Math.max(50, engineBackoffMs(undefined, failed))))
   }
@@ -183,13 +214,14 @@ async function run(): Promise<void> {
   tell({ type: 'ready' })
   // Three loops, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
   await Promise.all([
-    every(look, looks, () => data.lookMs),
+    every('look', look, looks, () => watch.lookInMs(data.lookMs)),
     every(
-      () => watch.sweep(),
+      'sweep',
+      () => watch.sweep(areEndsStored()),
       sweepings,
       () => Math.min(data.lookMs, watch.promoteInMs),
     ),
-    every(watchMain, turns, () => data.watchMainMs),
+    every('main thread', watchMain, turns, () => data.watchMainMs),
   ])
   await Promise.all([connection.close(), sweeps.close()])
   parentPort!.close()

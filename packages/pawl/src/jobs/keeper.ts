@@ -47,6 +47,8 @@ export type KeeperMessage =
   | { readonly type: 'promoted' }
   | { readonly type: 'blocked'; readonly blockedMs: number }
   | { readonly type: 'trouble'; readonly message: string; readonly code: string | undefined }
+  /** After trouble: everything of the thread works again. */
+  | { readonly type: 'recovered'; readonly awayMs: number }
   /** A statement of the thread failed and no repetition mends it: to be counted, and logged once a minute. */
   | { readonly type: 'failed' }
   | { readonly type: 'logged'; readonly fields: LogFields; readonly message: string }
@@ -62,20 +64,34 @@ export interface Watched extends Pick<HeldJob, 'id' | 'fence' | 'slot'> {
   readonly definition: { readonly timeoutMs: number }
 }
 
-/** Shared memory: [0] is the time of the main thread's last turn; then three cells a running job: id, fence, deadline (0: free). */
+/** Cells before those of the jobs. */
+const headCells = 2
+
+/**
+ * Shared memory: [0] is the time of the main thread's last turn, [1] since when an end waits to be stored (0: none does); then three cells a
+ * running job: id, fence, deadline (0: free).
+ */
 export class Board {
   readonly buffer: SharedArrayBuffer
   readonly #cells: BigInt64Array
   readonly #free: number[]
 
-  constructor(slots: number, buffer = new SharedArrayBuffer(8 * (1 + 3 * slots))) {
+  constructor(slots: number, buffer = new SharedArrayBuffer(8 * (headCells + 3 * slots))) {
     this.buffer = buffer
     this.#cells = new BigInt64Array(buffer)
-    this.#free = Array.from({ length: (this.#cells.length - 1) / 3 }, (_, index) => index)
+    this.#free = Array.from({ length: (this.#cells.length - headCells) / 3 }, (_, index) => index)
   }
 
-  turn(): void {
-    Atomics.store(this.#cells, 0, threadClockNs())
+  /** Called again and again by the main thread, with the time for which its oldest end has waited to be stored. */
+  turn(oldestEndMs = 0): void {
+    const nowNs = threadClockNs()
+    Atomics.store(this.#cells, 1, oldestEndMs === 0 ? 0n : nowNs - BigInt(Math.ceil(oldestEndMs)) * 1_000_000n)
+    Atomics.store(this.#cells, 0, nowNs)
+  }
+
+  /** Since when an end waits to be stored; 0: none does. */
+  oldestEndNs(): bigint {
+    return Atomics.load(this.#cells, 1)
   }
 
   lastTurnNs(): bigint {
@@ -86,7 +102,7 @@ export class Board {
     const slot = this.#free.pop()
     if (slot === undefined) return
     held.slot = slot
-    const cell = 1 + slot * 3
+    const cell = headCells + slot * 3
     Atomics.store(this.#cells, cell, BigInt(held.id))
     Atomics.store(this.#cells, cell + 1, BigInt(held.fence))
     Atomics.store(this.#cells, cell + 2, threadClockNs() + BigInt(held.definition.timeoutMs) * 1_000_000n)
@@ -94,14 +110,14 @@ export class Board {
 
   leave(held: Watched): void {
     if (held.slot < 0) return
-    Atomics.store(this.#cells, 1 + held.slot * 3 + 2, 0n)
+    Atomics.store(this.#cells, headCells + held.slot * 3 + 2, 0n)
     this.#free.push(held.slot)
     held.slot = -1
   }
 
   overdue(nowNs: bigint): { id: string; fence: string }[] {
     const found: { id: string; fence: string }[] = []
-    for (let cell = 1; cell < this.#cells.length; cell += 3) {
+    for (let cell = headCells; cell < this.#cells.length; cell += 3) {
       const deadline = Atomics.load(this.#cells, cell + 2)
       if (deadline === 0n || deadline >= nowNs) continue
       const [id, fence] = [Atomics.load(this.#cells, cell), Atomics.load(this.#cells, cell + 1)]

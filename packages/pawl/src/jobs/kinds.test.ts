@@ -146,13 +146,15 @@ test('[J19] a schema failure names kind, path and reason, for any Standard Schem
   const kind = define({ schema: schema as never })
   const read = (of: typeof kind, payload: unknown) => readPayload(of, payload, 1)
   expect(() => read(kind, { a: [{ b: 1 }, { b: 'x' }] })).toThrow(
-    /The payload of 'work' is not valid: payload\.a\.1\.b .*expected number/,
+    /The payload of 'work' is not valid: payload\.a\.1\.b: .*expected number/,
   )
   const byHand = (answer: unknown) =>
     define({ schema: { '~standard': { version: 1, vendor: 'test', validate: () => answer } } as never })
   expect(() => read(byHand({ issues: [{ message: 'bad', path: [{ key: 'x' }, 0, Symbol('s')] }] }), {})).toThrow(
-    /payload\.x\.0\.Symbol\(s\) bad/,
+    /payload\.x\.0\.Symbol\(s\): bad/,
   )
+  const seven = Array.from({ length: 7 }, (_, index) => ({ message: 'bad', path: [index] }))
+  expect(() => read(byHand({ issues: seven }), {})).toThrow(/payload\.0: bad; payload\.1: bad; .*payload\.4: bad; and 2 more\.$/)
   expect(() => read(byHand({ issues: [] }), {})).toThrow(/does not match its schema/)
   await expect(read(byHand(Promise.resolve({ issues: [{ message: 'bad' }] })), {})).rejects.toThrow(/bad/)
   await expect(read(byHand(Promise.resolve({ value: 'changed' })), {})).resolves.toBe('changed')
@@ -163,7 +165,7 @@ test('[J30] a schema that cannot read the stored JSON is refused, with its fix',
   const stored = JSON.stringify(given)
   const dated = define({ schema: z.object({ at: z.date() }) as never })
   await expect(assertParses(dated, given, stored)).rejects.toThrow(
-    /valid as given, but not as the JSON that is stored: payload\.at .*expected date, received string.*z\.coerce\.date\(\)/,
+    /valid as given, but not as the JSON that is stored: payload\.at: .*expected date, received string.*z\.coerce\.date\(\)/,
   )
   // Wrong either way: the schema's own words.
   await expect(assertParses(dated, { at: 'x' }, '{"at":"x"}')).rejects.toThrow(/'work' is not valid: payload\.at/)

@@ -3,13 +3,16 @@
 import type { Durability } from '../config.ts'
 import { isPawlError, NonRetryable } from '../errors.ts'
 import { type Resolved, refused, resolve } from '../kernel/options.ts'
+import { invalid } from '../kernel/payload.ts'
 import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
 import { assertUsers, checkKind, handlerTable, kindTable } from './options.ts'
-import { invalid } from './payload.ts'
 import type { DefineOptions, Handler, KindOptions, StandardSchema } from './types.ts'
 
 /** What holds for a kind that says nothing, and for jobs of kinds that this process does not define. */
 export const kindDefaults = resolve('define', kindTable, {})
+
+/** Of what a schema finds wrong, a message names this many. */
+const issuesShown = 5
 
 export interface DefinedKind {
   readonly name: string
@@ -36,7 +39,11 @@ export function defineKind(name: string, given: DefineOptions<never>, isPawls = 
   const options = resolve(call, kindTable, given)
   const { retry } = options
   if (!isPawls) assertUsers(call, 'queue', options.queue)
+  if (options.upgrade !== undefined && options.payloadVersion === 1)
+    throw refused(call, 'upgrade needs payloadVersion: raise it to 2 with the first change of the payload')
   const { attempts, crashes, initialMs, factor, maxMs, jitter, when } = retry
+  if (maxMs < initialMs)
+    throw refused(call, `retry.maxMs must be at least retry.initialMs (${initialMs}), got ${maxMs}`, { option: 'retry.maxMs' })
   return {
     name,
     queue: options.queue,
@@ -61,7 +68,7 @@ type HandlerParts = Pick<DefinedKind, 'run' | 'tx' | 'share'>
 /** The kind with the handler that `handle` was given. */
 export function withHandler(kind: DefinedKind, given: Handler<never>): DefinedKind {
   const call = `handle('${kind.name}')`
-  const handler = handlerOf(call, resolve(call, handlerTable, given))
+  const handler = handlerOf(call, { ...resolve(call, handlerTable, given), settleEach: kind.settleEach })
   if (handler.run === undefined && handler.tx === undefined) throw refused(call, 'give a handler: run or tx')
   return { ...kind, ...handler }
 }
@@ -70,10 +77,15 @@ export function hasHandler({ run, tx }: DefinedKind): boolean {
   return run !== undefined || tx !== undefined
 }
 
-function handlerOf(call: string, { run, tx, share }: Resolved<typeof handlerTable>): HandlerParts {
+function handlerOf(
+  call: string,
+  { run, tx, share, settleEach }: Resolved<typeof handlerTable> & { readonly settleEach: boolean },
+): HandlerParts {
   if (run !== undefined && tx !== undefined) throw refused(call, 'give a handler: either run or tx, not both')
   if (share !== undefined && tx === undefined)
     throw refused(call, 'share is for tx handlers: leave it out, or use tx in place of run')
+  if (settleEach && tx !== undefined)
+    throw refused(call, "settleEach is for run handlers: a tx handler's job is settled by its own commit")
   return { run: run as HandlerParts['run'], tx: tx as HandlerParts['tx'], share: share ?? 1 }
 }
 
@@ -94,6 +106,7 @@ export async function assertParses(kind: DefinedKind, input: unknown, stored: st
       `The payload of '${kind.name}' is valid as given, but not as the JSON that is stored: payload`,
       String(error.details.path ?? ''),
       `${String(error.details.reason)}. Let the schema read what JSON stores, such as z.coerce.date() for a date`,
+      ': ',
     )
   }
 }
@@ -106,9 +119,14 @@ function parse(kind: DefinedKind, payload: unknown): unknown {
 
 function unwrap(kind: DefinedKind, result: Awaited<ReturnType<StandardSchema['~standard']['validate']>>): unknown {
   if (result.issues === undefined) return result.value
-  const issue = result.issues[0]
-  const path = (issue?.path ?? []).map((part) => `.${String(typeof part === 'object' ? part.key : part)}`).join('')
-  throw invalid(`The payload of '${kind.name}' is not valid: payload`, path, `${issue?.message ?? 'does not match its schema'}`)
+  const [first, ...others] = result.issues.slice(0, issuesShown).map((issue) => ({
+    path: (issue.path ?? []).map((part) => `.${String(typeof part === 'object' ? part.key : part)}`).join(''),
+    message: issue.message,
+  }))
+  const more = result.issues.length - 1 - others.length
+  const rest = others.map(({ path, message }) => `; payload${path}: ${message}`).join('') + (more > 0 ? `; and ${more} more` : '')
+  const reason = `${first?.message ?? 'does not match its schema'}${rest}`
+  throw invalid(`The payload of '${kind.name}' is not valid: payload`, first?.path ?? '', reason, ': ')
 }
 
 /** At run: what an old payload has become, upgraded to the current shape, and parsed. A fault makes the job dead without a retry. */
@@ -121,7 +139,12 @@ export function readPayload(kind: DefinedKind, payload: unknown, version: number
     )
   }
   if (version === kind.payloadVersion || kind.upgrade === undefined) return parse(kind, payload)
-  return parse(kind, kind.upgrade(payload, version))
+  const upgraded = kind.upgrade(payload, version)
+  return isThenable(upgraded) ? Promise.resolve(upgraded).then((value) => parse(kind, value)) : parse(kind, upgraded)
+}
+
+function isThenable(value: unknown): value is PromiseLike<unknown> {
+  return typeof (value as { then?: unknown } | null | undefined)?.then === 'function'
 }
 
 /** The delay before the next attempt, or undefined when there is none: the error is final or the attempts are used up. */

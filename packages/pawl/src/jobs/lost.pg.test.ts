@@ -2,6 +2,7 @@
 
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { ClaimedRow, HeldJob } from './held.ts'
 import { defineKind } from './kinds.ts'
@@ -23,21 +24,43 @@ afterEach(async () => {
   await db.drop()
 })
 
+const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
+const held = new HeldJob(
+  new ClaimedRow({ ...row, max_attempts: 1, crashes: 0, headers: null, due_us: '0' }, 'default'),
+  defineKind('work', { run: () => undefined }),
+  '',
+  1,
+)
+
+test('[K17] a bug in the look for lost jobs is told', async () => {
+  const bug = new TypeError('planted')
+  const told: unknown[] = []
+  let isPlanted = true
+  const loseOne = () => {
+    if (isPlanted) throw bug
+    return held
+  }
+  const lost = new LostJobs({
+    engine: connection,
+    everyMs: 1,
+    slots: { heldJobs: () => [held], loseOne } as unknown as Slots,
+    onLost: () => undefined,
+    loop: { succeeded: () => void told.push('well'), failed: (error) => void told.push(error) },
+  })
+  await lost.look()
+  isPlanted = false
+  await lost.look()
+  expect(told).toEqual([bug, 'well'])
+})
+
 test('[J17] while a look is not answered no other is sent; one that was asked for follows', async () => {
-  const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
-  const held = new HeldJob(
-    new ClaimedRow({ ...row, max_attempts: 1, crashes: 0, headers: null, due_us: '0' }, 'default'),
-    defineKind('work', { run: () => undefined }),
-    '',
-    1,
-  )
   const told: string[] = []
   const lost = new LostJobs({
     engine: connection,
     everyMs: 1,
     slots: { heldJobs: () => [held], loseOne: () => held } as unknown as Slots,
     onLost: (job) => void told.push(job.id),
-    onTrouble: () => undefined,
+    loop: { succeeded: () => undefined, failed: () => undefined },
   })
   const stranger = await db.pool.connect()
   await stranger.query('begin; lock table pawl.job')
@@ -56,9 +79,47 @@ test('[J17] while a look is not answered no other is sent; one that was asked fo
   expect(told).toEqual(['1', '1'])
 })
 
-test('pruning removes all that has expired, however much', async () => {
+test('pruning removes expired once keys, however many, and no other', async () => {
   await db.query(`insert into pawl.once (namespace, key, expires_at)
-    select 'test', n::text, pawl.now() - interval '1 second' from generate_series(1, 45) n`)
+    select 'test', n::text, pawl.now() - interval '1 second' from generate_series(1, 45) n
+    union all select 'test', 'later', pawl.now() + interval '1 hour'
+    union all select 'test', 'never', null`)
   await prune(connection, undefined, 10)
-  expect(await db.query('select from pawl.once')).toEqual([])
+  expect(await db.query('select key from pawl.once order by key')).toEqual([{ key: 'later' }, { key: 'never' }])
+})
+
+test('pruning keeps 10,000 refusals, and resolved alerts for 30 days', async () => {
+  await db.query(`insert into pawl.refusal (tenant, what, subject, fence)
+    select case when n % 2 = 0 then 'acme' else '' end, 'settle', n::text, 1 from generate_series(1, 10050) n`)
+  await db.query(`insert into pawl.alert (code, subject, message, resolved_at)
+    values ('c', 'open', 'm', null), ('c', 'resolved', 'm', pawl.now() - interval '29 days'), ('c', 'old', 'm', pawl.now() - interval '31 days')`)
+  await prune(connection, undefined, 20)
+  expect(await db.query('select count(*)::integer as n, min(subject::integer) as oldest from pawl.refusal')).toEqual([
+    { n: 10_000, oldest: 51 },
+  ])
+  expect(await db.query('select subject from pawl.alert order by subject')).toEqual([
+    { subject: 'open' },
+    { subject: 'resolved' },
+  ])
+})
+
+test('a worker that was closed a week ago is removed with its process, unless it holds a job', async () => {
+  await openIncarnation(connection)
+  const holding = await openIncarnation(connection)
+  const open = await openIncarnation(connection)
+  await db.query(
+    "update pawl.worker set closed_at = pawl.now() - interval '8 days', close_reason = 'stopped', emptied_at = pawl.now() where id <> $1",
+    [open.id],
+  )
+  await db.query(
+    `insert into pawl.job (queue, kind, state, payload, due, run_at, holder, run_until)
+     values ('default', 'work', 'running', '{}', pawl.now(), pawl.now(), $1, pawl.now())`,
+    [holding.id],
+  )
+  await prune(connection)
+  expect(await db.query('select w.id, w.emptied_at from pawl.worker w order by w.id')).toEqual([
+    { id: holding.id, emptied_at: null },
+    { id: open.id, emptied_at: null },
+  ])
+  expect(await db.query('select p.id from pawl.worker_process p order by p.id')).toEqual([{ id: holding.id }, { id: open.id }])
 })

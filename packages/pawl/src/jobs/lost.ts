@@ -4,6 +4,7 @@ import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { type HeldJob, leaseLost } from './held.ts'
 import type { Slots } from './slots.ts'
 
@@ -22,7 +23,7 @@ export interface LostJobsOptions {
   readonly everyMs: number
   readonly slots: Slots
   readonly onLost: (held: HeldJob, reason: string) => void
-  readonly onTrouble: (error: unknown) => void
+  readonly loop: LoopWatch
 }
 
 export class LostJobs {
@@ -57,7 +58,7 @@ export class LostJobs {
   }
 
   async #lookOnce(): Promise<void> {
-    const { engine, slots, onTrouble } = this.#options
+    const { engine, slots, loop } = this.#options
     this.#lastLookMs = monotonicMs()
     const mine = slots.heldJobs()
     if (mine.length === 0) return
@@ -68,8 +69,9 @@ export class LostJobs {
         fences: numbersLiteral(mine.map((held) => held.fence)),
       })
       for (const row of rows) this.#lose(row)
+      loop.succeeded()
     } catch (error) {
-      onTrouble(error)
+      loop.failed(error)
     }
   }
 

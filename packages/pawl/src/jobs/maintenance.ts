@@ -4,6 +4,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { dropPartition, extendPartitions } from '../kernel/partitions.ts'
 import { ScanStart } from './scan-start.ts'
 
@@ -29,22 +30,27 @@ export interface MaintenanceOptions {
   readonly keepDays: number
   readonly signal: AbortSignal
   readonly watch: StatementWatch
-  readonly onTrouble: (error: unknown) => void
+  readonly loop: (name: string) => LoopWatch
 }
 
 interface Chore {
+  readonly name: string
   /** Done in one of so many rounds. */
   readonly rounds: number
   readonly work: () => Promise<unknown>
 }
 
 export async function maintain(options: MaintenanceOptions): Promise<void> {
-  const { database, signal, watch, onTrouble } = options
+  const { database, signal, watch } = options
   const connection = new Connection(database, 'maintenance', { watch })
   const chores = choresOn(connection, options)
   for (let round = 0; !signal.aborted; round++) {
     // One that fails keeps none of the others from being done.
-    for (const { rounds, work } of chores) if (round % rounds === 1 % rounds && !signal.aborted) await work().catch(onTrouble)
+    for (const { name, rounds, work } of chores) {
+      if (round % rounds !== 1 % rounds || signal.aborted) continue
+      const { succeeded, failed } = options.loop(`maintenance: ${name}`)
+      await work().then(succeeded, failed)
+    }
     await sleep(everyMs, undefined, { signal }).catch(() => undefined)
   }
   await connection.close()
@@ -58,15 +64,16 @@ function choresOn(connection: Connection, { queues, keepDays, signal }: Maintena
     return row!
   }
   return [
-    { rounds: 1, work: () => scan.scan(lookInOwnQueues, fullScanEveryMs) },
+    { name: 'own queues', rounds: 1, work: () => scan.scan(lookInOwnQueues, fullScanEveryMs) },
     {
+      name: 'other queues',
       rounds: everyQueueRounds,
       work: async () => lookForUnknownKinds(connection, await unworkedQueues(connection), everyMs, { depth: 100 }),
     },
-    { rounds: 1, work: () => resolveDeadAlerts(connection) },
-    { rounds: heavyRounds, work: () => prune(connection, signal) },
-    { rounds: heavyRounds, work: () => dropOldPartitions(connection, keepDays) },
-    { rounds: heavyRounds, work: () => extendPartitions(connection) },
+    { name: 'alerts of dead jobs', rounds: 1, work: () => resolveDeadAlerts(connection) },
+    { name: 'pruning', rounds: heavyRounds, work: () => prune(connection, signal) },
+    { name: 'old days', rounds: heavyRounds, work: () => dropOldPartitions(connection, keepDays) },
+    { name: 'new days', rounds: heavyRounds, work: () => extendPartitions(connection) },
   ]
 }
 

@@ -8,7 +8,9 @@ test('[G2] createPawl refuses what is no option or out of its range', () => {
   const wrong: [unknown, RegExp][] = [
     [undefined, /^createPawl: options must be an object, got undefined\.$/],
     [null, /options must be an object, got null/],
-    [nowhere, /options must be an object, got 'postgres/],
+    [nowhere, /options must be an object, got a string\.$/],
+    [{ databaseUrl: '' }, /databaseUrl must be a URL such as postgres:.*, got ''/],
+    [{ databaseUrl: nowhere, directUrl: nowhere }, /directUrl is for pooler: 'transaction'/],
     [{}, /databaseUrl must be a URL such as postgres:.*, got undefined; or give pool, a Pool of pg\.$/],
     [{ databaseUrl: undefined }, /databaseUrl must be a URL such as postgres:.*, got undefined; or give pool/],
     [{ databaseUrl: nowhere, directUrl: 'localhost' }, /directUrl must be a URL/],
@@ -49,17 +51,24 @@ test('[G2] createPawl refuses what is no option or out of its range', () => {
 })
 
 test('a URL that is refused is not shown: it may have a password', () => {
-  expect(() => createPawl({ databaseUrl: 'mysql://me:secret@host/db' })).toThrow(
-    expect.objectContaining({ message: expect.not.stringContaining('secret') }),
-  )
+  const hidden = expect.objectContaining({ message: expect.not.stringContaining('secret') })
+  expect(() => createPawl({ databaseUrl: 'mysql://me:secret@host/db' })).toThrow(hidden)
+  expect(() => createPawl('postgres://me:secret@host/db' as never)).toThrow(hidden)
 })
 
 test('[G2] enqueue refuses what is no option, no value of it, or contradicts itself', async () => {
   const { jobs } = pawlOfNowhere()
   const wrong: [object | null, RegExp][] = [
     [{ priority: 'high' }, /^enqueue: priority must be an integer from -100 to 100, got 'high'\.$/],
+    [
+      { query: async () => ({ rows: [] }), _events: {} },
+      /^enqueue has no option 'query'. It was given a client: pass it as \{ tx \}\.$/,
+    ],
     [{ priorty: 5 }, /^enqueue has no option 'priorty'. Did you mean 'priority'\?$/],
-    [{ runAt: '2030-01-01' }, /runAt must be a valid Date, such as new Date\('2030-01-01T00:00:00Z'\), got '2030-01-01'/],
+    [
+      { runAt: '2030-01-01' },
+      /runAt must be a valid Date of the years 1 to 9999, such as new Date\('2030-01-01T00:00:00Z'\), got '2030-01-01'/,
+    ],
     [{ runAt: new Date(Number.NaN) }, /runAt must be a valid Date.*, got an invalid Date/],
     [{ runAt: new Date(8.64e15) }, /runAt must be a valid Date/],
     [{ runAt: null }, /runAt must be a valid Date.*, got null/],

@@ -96,7 +96,12 @@ export const workerTable = {
     default: 10_000,
     doc: 'The longest a claimed job may wait here before it starts.',
   }),
-  touchMs: integer({ from: 1, to: 3_600_000, default: 5000, doc: 'How often progress is stored; at most a third of the lease.' }),
+  touchMs: integer({
+    from: 1,
+    to: 3_600_000,
+    default: 5000,
+    doc: 'How often progress is stored. A third of the lease, if that is less.',
+  }),
   handlerConnectionsMax: integer({ from: 1, to: 10_000, otherwise: 'the concurrency', doc: 'Connections for tx handlers.' }),
   exitWhenBlocked: boolean({ default: false, doc: 'End the process when a handler still blocks it after its timeout.' }),
   keepDays: integer({ from: 1, to: 36_500, default: 14, doc: 'Days that finished jobs stay.' }),
@@ -151,6 +156,14 @@ export function checkKind(call: string, kind: unknown, mayReserved: boolean): st
   const name = check(call, 'kind', kindName, typeof kind === 'object' && kind !== null ? (kind as { name?: unknown }).name : kind)
   if (!mayReserved) assertUsers(call, 'kind', name)
   return name
+}
+
+/** The queue of a handle, which may be of a kind that only another Pawl defines. */
+export function queueOf(call: string, kind: unknown): string | undefined {
+  const isHandle = typeof kind === 'object' && kind !== null
+  return isHandle
+    ? check(call, 'kind.queue', queueName('The queue of its kind.'), (kind as { queue?: unknown }).queue)
+    : undefined
 }
 
 export function assertUsers(call: string, what: string, name: string | undefined): void {

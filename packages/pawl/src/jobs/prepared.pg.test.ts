@@ -87,7 +87,7 @@ test('a tx handler that has sent nothing yet has no transaction open', async () 
   // A new connection is set up by a statement of its own, which may not have ended yet.
   await until('its connection is idle, in no transaction', async () => {
     const sessions = await db.query<{ state: string; is_open: boolean }>(
-      "select state, xact_start is not null as is_open from pg_stat_activity where datname = current_database() and application_name like '%handler'",
+      "select state, xact_start is not null as is_open from pg_stat_activity where datname = current_database() and application_name like '% handler %'",
     )
     return sessions.length === 1 && sessions[0]!.state === 'idle' && !sessions[0]!.is_open
   })

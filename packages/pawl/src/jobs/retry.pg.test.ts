@@ -325,7 +325,7 @@ test('[J15] a `retry.when` that throws ends neither the process nor the limit of
   await until('both are dead', () => dead.length === 2)
   for (const { id } of [fails, hangs]) {
     expect(await pawl.jobs.attempts(id)).toHaveLength(2)
-    expect((await pawl.jobs.get(id))!.lastError).toMatch(/retry\.when threw.*TypeError/)
+    expect((await pawl.jobs.get(id))!.lastError).toMatch(/retry\.when failed.*TypeError/)
   }
 })
 
@@ -363,4 +363,21 @@ test('[J15] a snooze without a sensible length is a failed attempt that says so'
       lastError: expect.stringContaining('snooze: delay must be a duration from 0ms'),
     })
   }
+})
+
+test('[J15] a `retry.when` that answers with a promise is said beside the error, which is retried', async () => {
+  const when = (async () => Promise.reject(new Error('nobody waits for this'))) as unknown as (error: unknown) => boolean
+  pawl.jobs.define('asks', {
+    retry: { attempts: 2, initialMs: 1, jitter: false, when },
+    run: () => {
+      throw new Error('no')
+    },
+  })
+  const { id } = await pawl.jobs.enqueue('asks', {})
+  await startWorker()
+  await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
+  expect(await pawl.jobs.get(id)).toMatchObject({
+    attempt: 2,
+    lastError: expect.stringMatching(/Error: no[\s\S]*retry\.when failed[\s\S]*must answer true or false at once, got a promise/),
+  })
 })

@@ -4,41 +4,50 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability, Logger } from '../config.ts'
-import { classify, type ErrorClass, isConflict, isOwn, isRetryable } from '../db/classify.ts'
-import type { Connection, Pool, PoolClient, Reset } from '../db/driver.ts'
+import { classify, type ErrorClass, isConflict, isOwn, isRetryable, sqlState } from '../db/classify.ts'
+import type { Connection, Pool, PoolClient } from '../db/driver.ts'
 import { StatementNames, statement } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
-import { describeError, isPawlError, PawlError } from '../errors.ts'
+import { caught, describeError, isPawlError, PawlError } from '../errors.ts'
+import { type PayloadLimits, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { runAs } from '../kernel/tenant.ts'
 import { type HeldJob, leaseLost } from './held.ts'
-import { readPayload, retryDelayMs } from './kinds.ts'
-import { assertSafe, type PayloadLimits, toJson } from './payload.ts'
+import { retryDelayMs } from './kinds.ts'
 import type { Ending, FailedOutcome } from './settler.ts'
+import { Silence } from './silence.ts'
 import { Snooze } from './snooze.ts'
 import { Toucher } from './toucher.ts'
 import type { JobContext } from './types.ts'
 
 const settledStatement = statement(import.meta.url, 'settled')
-/** How long a job waits whose handler met a database that cannot write. */
-const unwritableDelayMs = 5000
-/** How often in a row it waits so. After that it is the job's own doing: a handler can make its transaction read-only itself. */
-const unwritableMax = 10
+/** How long a job waits whose handler met a database of ours that cannot write or cannot be reached. */
+const troubleDelayMs = 5000
+/** How often in a row it waits so. After that it is the job's own doing: a handler can make its transaction read-only, or end its session. */
+const troublesMax = 10
 /** How many jobs are remembered that wait so. */
-const unwritableJobsMax = 1000
+const troubledJobsMax = 1000
 /** How long a job waits whose payload only a newer release can read. */
 const newerDelayMs = 5000
-const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer)'
-/** For a handler that called job.complete(tx): nothing commits unless that was in this transaction, or has committed in another. */
+const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer, $6::jsonb)'
+/**
+ * For a handler that called job.complete(tx): nothing commits unless that was in this transaction, or has committed in another. It runs in
+ * the handler's search path, so every operator has its schema.
+ */
 const completedSql = `select pawl.raise_lease_lost('job', $2::bigint, $3::bigint)
   where not exists (
     select
     from pawl.job_history h
-    where h.tenant = $1::text
-      and h.id = $2::bigint
-      and h.fence = $3::bigint
-      and h.finished_at >= to_timestamp(($2::bigint >> 21) / 1000.0) - interval '2 days'
+    where h.tenant operator(pg_catalog.=) $1::pg_catalog.text
+      and h.id operator(pg_catalog.=) $2::bigint
+      and h.fence operator(pg_catalog.=) $3::bigint
+      and h.finished_at operator(pg_catalog.>=) (
+        least(
+          pg_catalog.to_timestamp(($2::bigint operator(pg_catalog.>>) 21) operator(pg_catalog./) 1000.0),
+          (select pawl.now())
+        ) operator(pg_catalog.-) interval '2 days'
+      )
   )`
 
 /** Raises the commit of a transaction. */
@@ -72,6 +81,8 @@ export interface RunnerOptions {
   readonly limits: PayloadLimits
   readonly durability: Durability
   readonly touchMs: number
+  /** How long an answer may take that does not wait for a handler's statement. */
+  readonly answerMs: number
   readonly onConflict: (error: unknown) => void
   readonly onTouch: () => void
   readonly onRefused: (held: HeldJob, what: string) => void
@@ -84,14 +95,16 @@ export class Runner {
   readonly options: RunnerOptions
   readonly names: StatementNames | undefined
   /** Sent after every transaction of a handler. Behind a pooler the session is others' too, and its durability is left as it is. */
-  readonly reset: Reset
-  /** How often in a row a job met a database of ours that cannot write. */
-  readonly #unwritable = new Map<string, number>()
+  readonly reset: string
+  readonly #silence: Silence
+  /** How often in a row a job waits for a database of ours. */
+  readonly #troubles = new Map<string, number>()
 
   constructor(options: RunnerOptions) {
     this.options = options
+    this.#silence = new Silence(options)
     this.names = options.isNamed ? new StatementNames() : undefined
-    this.reset = { text: `select pawl.reset_session(${options.isNamed})`, isNamed: options.isNamed }
+    this.reset = `select pawl.reset_session(${options.isNamed})`
   }
 
   /** How durable the commit of its handler is. */
@@ -105,19 +118,17 @@ export class Runner {
     held.isReplicated = this.levelOf(held) === 'replicated'
     held.limits = this.options.limits
     try {
-      assertSafe(held.row.payload, 'payload', this.options.limits)
-      const payload = readPayload(held.definition, held.row.payload, held.row.payload_version)
-      if (payload instanceof Promise) return this.#runAfter(held, payload)
-      held.payload = payload
+      const reading = held.read()
+      if (reading !== undefined) return this.#runAfter(held, reading)
     } catch (error) {
       return Promise.resolve(invalidEnd(held, error))
     }
     return held.definition.tx === undefined ? this.#runFree(held) : this.#runTx(held)
   }
 
-  async #runAfter(held: HeldJob, payload: Promise<unknown>): Promise<RunEnd> {
+  async #runAfter(held: HeldJob, reading: Promise<void>): Promise<RunEnd> {
     try {
-      held.payload = await payload
+      await reading
     } catch (error) {
       return invalidEnd(held, error)
     }
@@ -156,14 +167,16 @@ export class Runner {
   }
 
   failedEnd(held: HeldJob, error: unknown): Ending {
+    // It was told to stop, and did: whatever it throws from then on, no attempt is burnt for a deploy.
+    if (held.lost?.code === 'PAWL_STOPPED') return unstartedEnd(held)
     const key = `${held.tenant} ${held.id}`
-    const waited = this.#unwritable.get(key) ?? 0
-    this.#unwritable.delete(key)
-    // A full disk or a read-only server is not the job's failure: it waits, without an attempt used up.
-    if (kindOf(error) !== 'unwritable' || waited >= unwritableMax) return failure(held, 'failed', error, describeError(error))
-    if (this.#unwritable.size >= unwritableJobsMax) this.#unwritable.delete(this.#unwritable.keys().next().value!)
-    this.#unwritable.set(key, waited + 1)
-    return { held, result: null, failed: { outcome: 'snoozed', delayMs: unwritableDelayMs, error: describeError(error) } }
+    const waited = this.#troubles.get(key) ?? 0
+    this.#troubles.delete(key)
+    // A full disk, a read-only server or one that is away is not the job's failure: it waits, without an attempt used up.
+    if (!isTrouble(error) || waited >= troublesMax) return failure(held, 'failed', error, describeError(error))
+    if (this.#troubles.size >= troubledJobsMax) this.#troubles.delete(this.#troubles.keys().next().value!)
+    this.#troubles.set(key, waited + 1)
+    return { held, result: null, failed: { outcome: 'snoozed', delayMs: troubleDelayMs, error: describeError(error) } }
   }
 
   /** After job.complete(tx): only the history knows whether that transaction committed. If it did not, a handler may know and snooze. */
@@ -210,7 +223,8 @@ export class Runner {
       // It may have waited long for a connection: what has ended or was lost meanwhile does not start.
       if (held.isEnded || held.lost !== undefined) {
         client.release()
-        return held.isEnded ? 'stopped' : unstartedEnd(held)
+        if (held.isEnded) return 'stopped'
+        return foundLost(held) ? this.#fencedEnd(held, held.lost) : unstartedEnd(held)
       }
       try {
         return await this.#tryTx(held, client)
@@ -220,10 +234,13 @@ export class Runner {
         if (held.isEnded) return lateEnd(held, error)
         if (wasCut(held, error, kind)) return unstartedEnd(held)
         if (kind === 'fenced') return this.#fencedEnd(held, error)
+        if (foundLost(held)) return this.#fencedEnd(held, kind === 'connection' ? held.lost : error)
         if (isOwn(error) && isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return this.#unknownEnd(held, error)
         if (tried >= 4 || (kind !== 'transient' && kind !== 'connection' && kind !== 'replan')) return this.failedEnd(held, error)
         await sleep(engineBackoffMs(error, tried))
         if (held.isEnded) return 'late'
+        const invalid = await readAgain(held)
+        if (invalid !== undefined) return invalid
       }
     }
   }
@@ -242,7 +259,7 @@ export class Runner {
   }
 
   async #tryTx(held: HeldJob, client: PoolClient): Promise<RunEnd> {
-    const tx = new OwnTransaction(client, { names: this.names, settings: this.#settingsOf(held), reset: this.reset })
+    const tx = this.begin(client)
     const context = new RunContext(held, this.options)
     held.completeCalled = false
     abandonWhenLost(held, tx)
@@ -256,27 +273,47 @@ export class Runner {
         await tx.rollback()
         return end
       }
-      await context.flush()
+      await context.quiet()
       if (probe.on) await probe.hit('jobs.tx.before_commit', held)
-      if (held.completeCalled) await tx.commitWith(completedSql, [held.tenant, held.id, held.fence])
-      else
-        await tx.commitWith(
-          completeSql,
-          [held.tenant, held.id, held.fence, end.result, held.ranMs()],
-          this.names === undefined ? undefined : 'pawl_complete_job',
-        )
+      const settings = this.#settingsOf(held)
+      const key = [held.tenant, held.id, held.fence]
+      if (held.completeCalled) await tx.commitWith(completedSql, key, { settings })
+      else {
+        const name = this.names === undefined ? undefined : 'pawl_complete_job'
+        await tx.commitWith(completeSql, [...key, end.result, held.ranMs(), held.unstored()], { name, settings })
+      }
       if (probe.on) await probe.hit('jobs.tx.after_commit', held)
       return 'settled'
     } catch (error) {
       await tx.rollback()
+      // The row is free again.
+      await context.flush()
       throw error
     } finally {
       held.onLost = undefined
-      tx.release()
+      this.end(tx)
     }
   }
 
-  /** A pool's sessions are durable already; behind a pooler a transaction must ask for it. */
+  /** A transaction for handlers. Their statements may take as long as their attempt. */
+  begin(client: PoolClient, settings?: string): OwnTransaction {
+    const { answerMs } = this.options
+    const tx = new OwnTransaction(client, { names: this.names, settings, answerMs, reset: this.reset })
+    this.#silence.add(tx)
+    return tx
+  }
+
+  /** Puts its connection back. */
+  end(tx: OwnTransaction): void {
+    this.#silence.delete(tx)
+    tx.release()
+  }
+
+  tick(nowMs: number): void {
+    this.#silence.tick(nowMs)
+  }
+
+  /** At the commit, so that a handler may still choose the isolation. A pool's sessions are durable already; behind a pooler each must ask. */
   #settingsOf(held: HeldJob): string | undefined {
     if (this.levelOf(held) === 'replicated') return levelSql('replicated')
     return this.options.isNamed ? undefined : levelSql('durable')
@@ -292,7 +329,7 @@ export class Runner {
     return 'late'
   }
 
-  /** Never run again blindly: a failed attempt is written under the fence, and only if that is refused the history is asked. */
+  /** Never run again blindly: unless history has it, it waits, which is written under the fence; a commit that comes later is refused by that. */
   async #unknownEnd(held: HeldJob, error: unknown): Promise<RunEnd> {
     return (await this.isSettled(held)) ? 'settled' : this.failedEnd(held, error)
   }
@@ -307,11 +344,12 @@ class RunContext implements JobContext {
   constructor(held: HeldJob, options: RunnerOptions) {
     this.#held = held
     this.#options = options
+    held.unstored = () => this.#toucher?.unstored ?? null
   }
 
   // Handlers take these apart, so each is given out bound; most take none.
   get touch(): JobContext['touch'] {
-    return (progress) => this.#touch(progress)
+    return (progress) => caught(this.#touch(progress))
   }
 
   get log(): JobContext['log'] {
@@ -338,12 +376,28 @@ class RunContext implements JobContext {
   async flush(): Promise<void> {
     await this.#toucher?.flush()
   }
+
+  /** Nothing is on its way any more. */
+  async quiet(): Promise<void> {
+    await this.#toucher?.quiet()
+  }
 }
 
 /** What an error means to the engine. The same code from any connection but ours is the handler's failure, whatever it says. */
 function kindOf(error: unknown): ErrorClass {
   return isOwn(error) ? classify(error) : 'foreign'
 }
+
+/** Of a connection of ours: the database cannot write, cannot be reached, or was lost before a commit was answered. */
+function isTrouble(error: unknown): boolean {
+  if (!isOwn(error)) return false
+  const isUnanswered = isPawlError(error, 'PAWL_COMMIT_UNKNOWN') || isPawlError(error, 'PAWL_ROLLED_BACK')
+  const kind = classify(isUnanswered ? error.cause : error)
+  // A session that idled or took too long in its transaction is the handler's own doing.
+  return kind === 'unwritable' || (kind === 'connection' && !handlersStates.includes(sqlState(error)))
+}
+
+const handlersStates: readonly (string | undefined)[] = ['25P03', '25P04']
 
 /** A handler that stops because its signal fired has written nothing: there is nothing to refuse. A statement on its ended transaction is a write. */
 function lateEnd(held: HeldJob, error: unknown): 'late' | 'stopped' {
@@ -355,27 +409,42 @@ function isReason({ lost }: HeldJob, error: unknown): boolean {
   return lost !== undefined && (error === lost || (error instanceof Error && error.cause === lost))
 }
 
-/** What the kind's own `retry.when` threw is kept beside the error: nobody else would say it. */
+/** How the kind's own `retry.when` failed is kept beside the error: nobody else would say it. */
 function failure(held: HeldJob, outcome: FailedOutcome, error: unknown, text: string): Ending {
   let said = text
   // Running again would repeat its effects outside and end with the same result.
   if (held.unstorable !== undefined && error === held.unstorable)
     return { held, result: null, failed: { outcome, delayMs: undefined, error: said } }
   const delayMs = retryDelayMs(held.definition, held.row, error, (thrown) => {
-    said += `\nIts retry.when threw, so it counts as retryable: ${describeError(thrown, 1000)}`
+    said += `\nIts retry.when failed, so it counts as retryable: ${describeError(thrown, 1000)}`
   })
   return { held, result: null, failed: { outcome, delayMs, error: said } }
 }
 
-/** The incarnation was lost and the handler's transaction cut with it. A lost job that a handler's own call found has a cause. */
+/** A call of the handler itself found that its fence is refused, and may have caught that. Only then has the loss a cause. */
+function foundLost({ lost }: HeldJob): boolean {
+  return lost?.cause !== undefined
+}
+
+/** The incarnation was lost and the handler's transaction cut with it. */
 function wasCut(held: HeldJob, error: unknown, kind: ErrorClass): boolean {
-  if (held.lost === undefined || held.lost.code === 'PAWL_STOPPED' || held.lost.cause !== undefined) return false
+  if (held.lost === undefined || held.lost.code === 'PAWL_STOPPED' || foundLost(held)) return false
   return isReason(held, error) || kind === 'connection'
 }
 
 /** It lost its lease, or its grace is over, before anything of it could commit: given back, without an attempt. */
 function unstartedEnd(held: HeldJob): Ending {
   return { held, result: null, failed: { outcome: 'released', delayMs: 0, error: null } }
+}
+
+/** For another call of the handler. Undefined unless what is stored cannot be read. */
+async function readAgain(held: HeldJob): Promise<Ending | undefined> {
+  try {
+    await held.read()
+    return undefined
+  } catch (error) {
+    return invalidEnd(held, error)
+  }
 }
 
 /** A payload that is newer than this release is not wrong: it waits for a worker of the newer one, which is being deployed. */

@@ -3,13 +3,18 @@
 
 import { monotonicMs } from '../kernel/clock.ts'
 
-const slowMs = 5
+const slowDefaultMs = 5
 const beginning = '-infinity'
 
 export class ScanStart {
+  readonly #slowMs: number
   #reached = beginning
   #slowScans = 0
   #fullScanMs = 0
+
+  constructor(slowMs = slowDefaultMs) {
+    this.#slowMs = slowMs
+  }
 
   /** Scans from there, and is told where the scan ended: a time of the database as text. */
   async scan<Answer extends { readonly reached: string } | undefined>(
@@ -21,7 +26,7 @@ export class ScanStart {
     const answer = await work(isFull ? beginning : this.#reached)
     if (answer === undefined) return answer
     if (isFull) {
-      this.#slowScans = monotonicMs() - startedMs > slowMs ? this.#slowScans + 1 : 0
+      this.#slowScans = monotonicMs() - startedMs > this.#slowMs ? this.#slowScans + 1 : 0
       this.#fullScanMs = startedMs + fullScanEveryMs
     }
     this.#reached = answer.reached

@@ -1,8 +1,15 @@
 // Ends of attempts whose rows somebody else has locked: they wait, and nobody waits behind them.
 
 import type { Pawl } from 'pawl'
-import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import pg from 'pg'
+import { afterEach, beforeEach, expect, inject, onTestFinished, test } from 'vitest'
+import { createDatabase, deferred, type TestDatabase, until, withDatabase } from '../../test/support/database.ts'
+import { openIncarnation } from '../../test/support/incarnation.ts'
+import { Connection } from '../db/driver.ts'
+import { Fetcher } from './fetcher.ts'
+import { HeldJob } from './held.ts'
+import { defineKind } from './kinds.ts'
+import { type Ending, Settler } from './settler.ts'
 import type { Worker } from './worker.ts'
 
 let db: TestDatabase
@@ -109,6 +116,50 @@ test('[J5] an end that was set aside is refused when whoever had locked its row 
   await until('the refusal is counted', () => worker.metrics().refused === 1)
 })
 
+/** No end of this kind is stored until the gate has a row. */
+async function holdHistory(kind: string): Promise<void> {
+  await db.query(`create table gate (a integer);
+    create function wait() returns trigger language plpgsql set search_path from current as
+      $$ begin while not exists (select from gate) loop perform pg_sleep(0.01); end loop; return new; end $$;
+    create trigger wait before insert on pawl.job_history for each row when (new.kind = '${kind}') execute function wait()`)
+}
+
+/** Whether anybody may connect to the test's database. Connections that are there stay. */
+async function setLogins(areAllowed: boolean): Promise<void> {
+  const client = new pg.Client({ connectionString: withDatabase(inject('serverUrl'), 'postgres') })
+  await client.connect()
+  await client.query(`alter database ${db.name} allow_connections ${areAllowed}`)
+  await client.end()
+}
+
+test('[K15] a login that is refused while jobs end costs no end and no attempt, and is counted', async () => {
+  const go = deferred()
+  let runs = 0
+  pawl.jobs.define('held', {
+    run: async () => {
+      runs++
+      await go.promise
+    },
+  })
+  pawl.jobs.define('tx', { tx: async (_job, tx) => void (await tx.query('select 1')) })
+  const worker = await startWorker()
+  await pawl.jobs.enqueueMany('held', many(3))
+  await until('they run', () => worker.metrics().running === 3)
+  await db.query('select 1')
+  await setLogins(false)
+  try {
+    await pawl.jobs.enqueue('tx', {})
+    go.resolve()
+    await until('their ends and the new job met it', () => worker.metrics().errors > 0 && worker.metrics().started === 4)
+    expect(worker.metrics()).toMatchObject({ done: 0, failed: 0, unsettled: 3 })
+  } finally {
+    await setLogins(true)
+  }
+  await until('all are done', async () => (await done('held')) === 3 && (await done('tx')) === 1)
+  expect(runs).toBe(3)
+  expect(await db.query('select from pawl.job_attempt')).toEqual([])
+})
+
 test('[J15] an end that PostgreSQL refuses to store makes its job dead, and says why', async () => {
   await db.query(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not this one' using errcode = '22000'; end $$;
     create trigger refuse before update on pawl.job for each row when (new.snoozes > 0) execute function refuse()`)
@@ -127,11 +178,70 @@ test('[J15] an end that PostgreSQL refuses to store makes its job dead, and says
   expect(runs).toBe(1)
 })
 
+test('[K17] a missing privilege holds ends back and raises an alert; nothing is dead, and all go on when it is given', async () => {
+  const role = `role_${db.name}`
+  await db.query(`create role ${role} login password 'given';
+    grant usage on schema pawl to ${role};
+    grant all on all tables in schema pawl to ${role};
+    grant all on all sequences in schema pawl to ${role}`)
+  try {
+    const url = new URL(db.url)
+    url.username = role
+    url.password = 'given'
+    const as = db.pawl({ databaseUrl: url.href })
+    let runs = 0
+    as.jobs.define('work', { run: () => ({ runs: ++runs }) })
+    const worker = as.jobs.worker()
+    workers.push(worker)
+    await worker.start()
+    await db.query(`revoke insert on pawl.job_history from ${role}`)
+    await pawl.jobs.enqueueMany('work', many(3))
+    await until('there is an alert', async () => (await pawl.alerts()).some(({ subject }) => subject === 'settle'))
+    expect(worker.metrics()).toMatchObject({ started: 3, done: 0, failed: 0, unsettled: 3 })
+    expect(await db.query('select distinct state from pawl.job')).toEqual([{ state: 'running' }])
+    await db.query(`grant insert on pawl.job_history to ${role}`)
+    await until('all are done', async () => (await done('work')) === 3)
+    await until('the alert is resolved', async () => (await pawl.alerts()).length === 0)
+    await until('none is held', () => worker.metrics().unsettled === 0)
+    expect(runs).toBe(3)
+    await Promise.all(workers.splice(0).map((each) => each.stop()))
+  } finally {
+    await db.query(`drop owned by ${role} cascade; drop role ${role}`)
+  }
+})
+
+test('[J5] ends that are refused for a reason of their own hold up no other of their batch', async () => {
+  await db.query(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not yet'; end $$;
+    create trigger refuse before insert on pawl.job_history for each row when (new.payload = '"bad"') execute function refuse()`)
+  const go = deferred()
+  pawl.jobs.define('mixed', { run: () => go.promise })
+  const worker = await startWorker({ concurrency: 40 })
+  const kinds = (payload: string) => Array<string>(payload === 'bad' ? 15 : 20).fill(payload)
+  await pawl.jobs.enqueueMany('mixed', [...kinds('bad'), ...kinds('good')])
+  await until('all run', () => worker.metrics().running === 35)
+  go.resolve()
+  await until('the others are done', async () => (await done('mixed')) === 20)
+  await until('the refused ones wait', () => worker.metrics().unsettled === 15)
+  await db.query('drop trigger refuse on pawl.job_history')
+  await until('they follow', async () => (await done('mixed')) === 35)
+  expect(worker.metrics()).toMatchObject({ started: 35, failed: 0 })
+})
+
+test('[J32] results that wait to be stored stop claims and starts at 32 MB', async () => {
+  await holdHistory('heavy')
+  const text = 'x'.repeat(900_000)
+  pawl.jobs.define('heavy', { run: () => text })
+  const worker = await startWorker({ concurrency: 4 })
+  await pawl.jobs.enqueueMany('heavy', many(45))
+  // 38 of them are more than 32 MB, and three others may run when that one ends.
+  await until('no more start', () => worker.metrics().running === 0 && worker.metrics().unsettled >= 38)
+  expect(worker.metrics().started).toBeLessThanOrEqual(41)
+  await db.query('insert into gate values (1)')
+  await until('all are done', async () => (await done('heavy')) === 45)
+})
+
 test('[J18] a settle that waits for its durability holds up no end of another', async () => {
-  await db.query(`create table gate (a integer);
-    create function wait() returns trigger language plpgsql set search_path from current as
-      $$ begin while not exists (select from gate) loop perform pg_sleep(0.01); end loop; return new; end $$;
-    create trigger wait before insert on pawl.job_history for each row when (new.kind = 'slow') execute function wait()`)
+  await holdHistory('slow')
   pawl.jobs.define('slow', { durability: 'relaxed', run: () => undefined })
   pawl.jobs.define('quick', { run: () => undefined })
   const worker = await startWorker()
@@ -148,4 +258,54 @@ test('[J18] a settle that waits for its durability holds up no end of another', 
   await db.query('insert into gate values (1)')
   await worker.whenIdle()
   expect(await done('slow')).toBe(1)
+})
+
+// ---- the settler alone
+
+interface Alone {
+  readonly settler: Settler
+  /** A job that an incarnation of its own has claimed. */
+  claim(): Promise<HeldJob>
+}
+
+async function settlerAlone(onSettled: (endings: readonly Ending[]) => void = () => undefined): Promise<Alone> {
+  const { config } = pawl
+  const nothing = () => undefined
+  const settler = new Settler({
+    database: config.database,
+    durability: 'durable',
+    batchMax: 100,
+    logger: config.logger,
+    watch: { succeeded: nothing, failed: nothing, repeated: nothing },
+    onSettled,
+    onRefused: nothing,
+    loop: () => ({ succeeded: nothing, failed: nothing }),
+  })
+  const connection = new Connection(config.database, 'test')
+  onTestFinished(async () => {
+    await settler.stop()
+    await connection.close()
+  })
+  const kind = defineKind('work', { run: nothing })
+  return {
+    settler,
+    async claim() {
+      await pawl.jobs.enqueue('work', {})
+      const worker = await openIncarnation(connection)
+      const { rows } = await new Fetcher(connection, 10_000).claim(worker, 'default', [kind], 1)
+      return new HeldJob(rows[0]!, kind, 'test', worker.id)
+    },
+  }
+}
+
+const failed = (held: HeldJob): Ending => ({ held, result: null, failed: { outcome: 'failed', delayMs: 1000, error: 'no' } })
+
+test('attempts of two incarnations in one batch are recorded with their own', async () => {
+  const settled = deferred<readonly Ending[]>()
+  const { settler, claim } = await settlerAlone(settled.resolve)
+  const held = [await claim(), await claim()]
+  for (const each of held) settler.add(failed(each))
+  settler.start()
+  expect(await settled.promise).toHaveLength(2)
+  for (const { id, worker } of held) expect(await pawl.jobs.attempts(id)).toMatchObject([{ outcome: 'failed', holder: worker }])
 })

@@ -1,16 +1,19 @@
 // Writes the ends of attempts, in batches, each under its fence. A flush takes whatever has gathered when the last one answered, so
 // batches grow by themselves under load and a lone job is never delayed. A job counts as held until its flush has answered. A row that
-// somebody has locked, such as a handler that timed out inside its own transaction, is set aside: nobody waits behind it. Each durability
-// has a loop and connections of its own, so that a commit that waits for a standby holds up only commits that must.
+// somebody has locked, such as a handler that timed out inside its own transaction, is set aside: nobody waits behind it. So is an end that the
+// database refuses for now, for want of a privilege for example. Each durability has a loop and connections of its own, so that a commit that
+// waits for a standby holds up only commits that must.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability, Logger } from '../config.ts'
-import { classify, isConflict, isRetryable } from '../db/classify.ts'
+import { isConflict, isRetryable, sqlState } from '../db/classify.ts'
 import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 import { numbersLiteral, type Parameter, statement, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { probe } from '../kernel/probe.ts'
-import { engineBackoffMs } from '../kernel/retry.ts'
+import { type Backoff, backoffMs, engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import type { HeldJob } from './held.ts'
 
@@ -24,6 +27,14 @@ const lockTimeoutMs = 500
 
 /** PostgreSQL takes 1 GB in one statement; this much settles within a second. */
 const bytesMax = 16 * 1_048_576
+
+/** For ends that the database refuses and may take later: whatever is missing, a person has to mend it. */
+const refusedBackoff: Backoff = { initialMs: 200, factor: 2, maxMs: 10_000, jitter: true }
+/** After so many refusals in one batch it is not a row that is broken, and the others of the batch are not tried one by one. */
+const refusedMax = 10
+
+/** What waits here, or was done and is not stored yet, takes about this much memory at most. */
+export const waitingBytesMax = 32 * 1_048_576
 
 type Purpose = 'settle' | 'settle-aside'
 
@@ -52,7 +63,7 @@ export interface SettlerOptions {
   readonly watch: StatementWatch
   readonly onSettled: (endings: readonly Ending[]) => void
   readonly onRefused: (endings: readonly Ending[]) => void
-  readonly onTrouble: (error: unknown) => void
+  readonly loop: (name: Purpose) => LoopWatch
 }
 
 export class Settler {
@@ -69,6 +80,32 @@ export class Settler {
     let count = 0
     for (const lane of this.#lanes.values()) count += lane.unsettled
     return count
+  }
+
+  /** Those of them that are about to be stored: not the locked and the refused ones, which may wait for long. */
+  get pending(): number {
+    let count = 0
+    for (const lane of this.#lanes.values()) count += lane.pending
+    return count
+  }
+
+  /** What the results and errors of all of them take in memory, about. */
+  get bytes(): number {
+    let bytes = 0
+    for (const lane of this.#lanes.values()) bytes += lane.bytes
+    return bytes
+  }
+
+  /** How long the oldest of them has waited; 0: there is none. */
+  oldestMs(nowMs: number): number {
+    let oldestMs = 0
+    for (const lane of this.#lanes.values()) oldestMs = Math.max(oldestMs, lane.oldestMs(nowMs))
+    return oldestMs
+  }
+
+  /** Nothing is claimed or started until some of it is stored. */
+  get isFull(): boolean {
+    return this.bytes >= waitingBytesMax
   }
 
   heldJobs(): HeldJob[] {
@@ -121,12 +158,13 @@ class SettleLane {
   readonly #options: SettlerOptions
   readonly #durability: Durability
   readonly #onEmpty: () => void
+  readonly #settling: LoopWatch
   readonly #connections = new Map<Purpose, Connection>()
   #waiting: Ending[] = []
   #inFlight: readonly Ending[] = []
+  /** Locked, or refused for now. Each is tried until it is stored, or its fence is refused: given back it would run again and again. */
   readonly #aside = new Set<Ending>()
-  /** Nothing could be stored of their ends. They are held until their time limit; given back they would run again and again. */
-  readonly #unstorable = new Set<HeldJob>()
+  #bytes = 0
   readonly #gaveUp = new AbortController()
   readonly #more = new Wakeup()
   readonly #moreAside = new Wakeup()
@@ -136,14 +174,29 @@ class SettleLane {
     this.#options = options
     this.#durability = durability
     this.#onEmpty = onEmpty
+    this.#settling = options.loop('settle')
   }
 
   get unsettled(): number {
-    return this.#waiting.length + this.#inFlight.length + this.#aside.size
+    return this.pending + this.#aside.size
+  }
+
+  get pending(): number {
+    return this.#waiting.length + this.#inFlight.length
+  }
+
+  get bytes(): number {
+    return this.#bytes
   }
 
   heldJobs(): HeldJob[] {
-    return [...[...this.#waiting, ...this.#inFlight, ...this.#aside].map((ending) => ending.held), ...this.#unstorable]
+    return [...this.#waiting, ...this.#inFlight, ...this.#aside].map((ending) => ending.held)
+  }
+
+  /** Batches are taken in order, so the first of each is the oldest. */
+  oldestMs(nowMs: number): number {
+    const first = [this.#waiting[0], this.#inFlight[0], ...this.#aside]
+    return Math.max(0, ...first.map((ending) => (ending === undefined ? 0 : nowMs - ending.held.endedMs + 1)))
   }
 
   start(): void {
@@ -151,6 +204,8 @@ class SettleLane {
   }
 
   add(ending: Ending): void {
+    ending.held.endedMs ||= monotonicMs()
+    this.#bytes += lengthOf(ending)
     this.#waiting.push(ending)
     this.#more.fire()
   }
@@ -180,30 +235,37 @@ class SettleLane {
 
   /** What was set aside is asked for again and again, less often each time. A newcomer is looked at once: most of its batch is free. */
   async #loopAside(): Promise<void> {
+    const loop = this.#options.loop('settle-aside')
     for (let tried = 0; !this.#gaveUp.signal.aborted; ) {
       const before = this.#aside.size
       let trouble: unknown
+      let areRefused = false
       try {
-        await this.#flushAside()
+        areRefused = await this.#flushAside()
+        loop.succeeded()
       } catch (error) {
         trouble = error
-        this.#options.onTrouble(error)
+        loop.failed(error)
       }
       this.#onEmpty()
       tried = this.#aside.size < before ? 0 : tried + 1
-      await this.#moreAside.wait(this.#aside.size === 0 ? undefined : engineBackoffMs(trouble, tried))
+      const waitMs = areRefused ? backoffMs(refusedBackoff, tried) : engineBackoffMs(trouble, tried)
+      await this.#moreAside.wait(this.#aside.size === 0 ? undefined : waitMs)
     }
   }
 
-  async #flushAside(): Promise<void> {
+  /** Says whether the database refused any. */
+  async #flushAside(): Promise<boolean> {
+    let areRefused = false
     for (const batch of byBytes([...this.#aside], this.#options.batchMax, sizeOf)) {
-      if (this.#gaveUp.signal.aborted) return
+      if (this.#gaveUp.signal.aborted) break
       const rows = await this.#connection('settle-aside').run<JobKey>(lockedStatement, identity(batch))
-      await this.#flush(without(batch, rows), 'settle-aside')
+      if (await this.#flush(without(batch, rows), 'settle-aside')) areRefused = true
     }
+    return areRefused
   }
 
-  async #flush(batch: readonly Ending[], purpose: Purpose): Promise<void> {
+  async #flush(batch: readonly Ending[], purpose: Purpose): Promise<boolean> {
     const groups = new Map<string, Ending[]>()
     for (const ending of batch) {
       const key = ending.held.definition.settleEach ? ending.held.id : ending.failed ? 'failed' : 'done'
@@ -211,39 +273,57 @@ class SettleLane {
       if (group === undefined) groups.set(key, [ending])
       else group.push(ending)
     }
-    await Promise.all([...groups.values()].map((group) => this.#settleSurely(group, purpose)))
+    const refusals = await Promise.all([...groups.values()].map((group) => this.#settleSurely(group, purpose)))
+    return refusals.includes(true)
   }
 
-  /** Tries until the database has answered, or somebody's lock is in the way: an ending that is lost here would be run again. */
-  async #settleSurely(group: readonly Ending[], purpose: Purpose): Promise<void> {
+  /** Tries until the database has answered, or somebody's lock or its refusal is in the way: an end that is lost here would be run again. */
+  async #settleSurely(group: readonly Ending[], purpose: Purpose): Promise<boolean> {
     const { signal } = this.#gaveUp
     for (let tried = 1; !signal.aborted; tried++) {
       try {
         const connection = this.#connection(purpose)
         const refused = await (group[0]!.failed === undefined ? settleDone(connection, group) : settleFailed(connection, group))
-        if (purpose === 'settle-aside') for (const ending of group) this.#aside.delete(ending)
+        for (const ending of group) this.#remove(ending)
         if (refused.length < group.length)
           this.#options.onSettled(refused.length === 0 ? group : group.filter((ending) => !refused.includes(ending)))
         if (refused.length > 0) this.#options.onRefused(refused)
-        return
+        this.#settling.succeeded()
+        return false
       } catch (error) {
-        this.#options.onTrouble(error)
-        if (isConflict(error)) return this.#setAside(group)
-        // One broken row must not hold up the others of its batch.
-        if (group.length > 1 && !isRetryable(error)) {
-          for (const ending of group) await this.#settleSurely([ending], purpose)
-          return
+        this.#settling.failed(error)
+        if (isConflict(error)) {
+          this.#setAside(group)
+          return false
         }
-        if (!isRetryable(error)) return this.#giveUp(group[0]!, error)
+        if (!isRetryable(error)) return group.length > 1 ? this.#settleEach(group, purpose) : this.#refuse(group[0]!, error)
         await sleep(engineBackoffMs(error, tried), undefined, { signal }).catch(() => undefined)
       }
     }
+    return false
+  }
+
+  /** One broken row must not hold up the others of its batch. */
+  async #settleEach(group: readonly Ending[], purpose: Purpose): Promise<boolean> {
+    let refused = 0
+    for (const [index, ending] of group.entries()) {
+      if (await this.#settleSurely([ending], purpose)) refused++
+      if (refused < refusedMax) continue
+      this.#setAside(group.slice(index + 1))
+      break
+    }
+    return refused > 0
   }
 
   #setAside(group: readonly Ending[]): void {
     const before = this.#aside.size
     for (const ending of group) this.#aside.add(ending)
     if (this.#aside.size > before) this.#moreAside.fire()
+  }
+
+  #remove(ending: Ending): void {
+    this.#aside.delete(ending)
+    this.#bytes -= lengthOf(ending)
   }
 
   #connection(purpose: Purpose): Connection {
@@ -256,26 +336,42 @@ class SettleLane {
     return connection
   }
 
-  /** The statement itself was refused: a bug, or something that PostgreSQL cannot store. It is said, and the job is dead with it. */
-  #giveUp(ending: Ending, error: unknown): void {
+  /** What PostgreSQL cannot store is said, and the job is dead with it. Anything else may be mended: the end waits. Says whether it does. */
+  #refuse(ending: Ending, error: unknown): boolean {
     const { held } = ending
-    this.#aside.delete(ending)
-    this.#options.logger.error(
-      { job: held.id, kind: held.kind, error: describeError(error) },
-      'the end of a job could not be stored',
-    )
-    if (ending.isStandIn || classify(error) !== 'permanent') {
-      this.#unstorable.add(held)
-      return
+    const isNew = !this.#aside.delete(ending)
+    if (isNew)
+      this.#options.logger.error(
+        { job: held.id, kind: held.kind, error: describeError(error) },
+        'the end of a job could not be stored',
+      )
+    if (ending.isStandIn || !isAboutValue(error)) {
+      // Behind the others, which may be the ones that are not refused.
+      this.#aside.add(ending)
+      if (isNew) this.#moreAside.fire()
+      return true
     }
     const what = ending.failed === undefined ? 'result' : 'end'
+    this.#bytes -= lengthOf(ending)
     this.add({
       held,
       result: null,
       failed: { outcome: 'failed', delayMs: undefined, error: `Its ${what} could not be stored: ${describeError(error, 500)}` },
       isStandIn: true,
     })
+    return false
   }
+}
+
+/** Trying again gives the same answer. A row without a partition is a check violation too, and that of no constraint. */
+function isAboutValue(error: unknown): boolean {
+  const state = sqlState(error) ?? ''
+  const { constraint } = error as { constraint?: unknown }
+  return state.startsWith('22') || state === '54000' || (state === '23514' && constraint !== undefined)
+}
+
+function lengthOf({ result, failed }: Ending): number {
+  return (result ?? failed?.error ?? '').length
 }
 
 /** What an end weighs in its statement. */
@@ -300,6 +396,8 @@ async function settleDone(connection: Connection, group: readonly Ending[]): Pro
     ...identity(group),
     // An array that is too short is filled up with nulls: mostly there are no results and only the empty tenant.
     results: group.every((ending) => ending.result === null) ? '{}' : textsLiteral(group.map((ending) => ending.result)),
+    progress: '{}',
+    at_least: 0,
     ...(group.every((ending) => ending.held.tenant === '') ? { tenants: '{}' } : {}),
     ran_ms: numbersLiteral(group.map((ending) => ending.held.ranMs())),
   })
@@ -313,7 +411,8 @@ async function settleFailed(connection: Connection, group: readonly Ending[]): P
   if (probe.on) await probe.hit(group[0]!.failed!.outcome === 'released' ? 'jobs.release.before' : 'jobs.fail.before', group)
   const accepted = await connection.run<JobKey>(failStatement, {
     ...identity(group),
-    worker: group[0]!.held.worker,
+    // More than one: an incarnation was lost, and another opened, while they ran.
+    holders: numbersLiteral(group.map((ending) => ending.held.worker)),
     outcomes: textsLiteral(group.map((ending) => ending.failed!.outcome)),
     delays_ms: numbersLiteral(group.map((ending) => ending.failed!.delayMs ?? null)),
     errors: textsLiteral(group.map((ending) => ending.failed!.error)),

@@ -3,13 +3,13 @@
 // again alone, which is safe because its effects are in this database only.
 
 import { bind, numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
-import { OwnTransaction } from '../db/transaction.ts'
+import type { OwnTransaction } from '../db/transaction.ts'
+import { caught } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { runAs } from '../kernel/tenant.ts'
 import { type HeldJob, leaseLost } from './held.ts'
-import { readPayload } from './kinds.ts'
-import { assertSafe } from './payload.ts'
 import { abandonWhenLost, insideTx, levelSql, type Runner } from './runner.ts'
 import { byBytes } from './settler.ts'
 import { learn, mayOverlap, resetSettings, type Turn, Turns } from './turns.ts'
@@ -43,7 +43,12 @@ export interface SharedEnd {
   readonly unstarted: readonly HeldJob[]
 }
 
-interface Result {
+interface Touched {
+  /** JSON text of the last progress. */
+  progress: string | null
+}
+
+interface Result extends Touched {
   readonly json: string | null
   readonly ranMs: number
 }
@@ -61,7 +66,7 @@ export async function runShared(runner: Runner, group: readonly HeldJob[]): Prom
   const client = await runner.connect(isOurs).catch(() => undefined)
   // Alone, each finds out for itself how it ends without having begun.
   if (client === undefined) return { settled: [], again: group, unstarted: [] }
-  const tx = new OwnTransaction(client, { names: runner.names, settings: ownPlans, reset: runner.reset })
+  const tx = runner.begin(client, ownPlans)
   const started: Started[] = []
   for (const held of group) {
     held.startedMs = waiting
@@ -86,7 +91,7 @@ export async function runShared(runner: Runner, group: readonly HeldJob[]): Prom
     return { settled: [], again, unstarted: unstarted(group, again.length) }
   } finally {
     for (const held of group) held.onLost = held.onGone = undefined
-    tx.release()
+    runner.end(tx)
   }
 }
 
@@ -141,30 +146,38 @@ function untilGone<T>(held: HeldJob, result: Promise<T>): Promise<T> {
 async function runOne(runner: Runner, turn: Turn, job: HeldJob): Promise<Result> {
   job.startedMs = monotonicMs()
   job.limits = runner.options.limits
-  assertSafe(job.row.payload, `The payload of '${job.kind}': payload`, runner.options.limits)
-  const payload = readPayload(job.definition, job.row.payload, job.row.payload_version)
-  job.payload = payload instanceof Promise ? await payload : payload
+  job.completeCalled = false
+  const reading = job.read()
+  if (reading !== undefined) await reading
+  const touched: Touched = { progress: null }
+  job.unstored = () => touched.progress
   try {
-    const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job))
+    const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job, touched))
     const answer = await insideTx.run(job, () => runAs(job.tenant, handle))
     const end = runner.endOf(job, answer)
     if (end.failed !== undefined || job.isEnded) throw new Error('It ends in another way than done, so it runs alone.')
-    return { json: end.result, ranMs: job.ranMs() }
+    return { ...touched, json: end.result, ranMs: job.ranMs() }
   } finally {
     turn.isOver = true
     if (!job.isEnded) job.startedMs = waiting
   }
 }
 
-function contextOf(runner: Runner, job: HeldJob): JobContext {
+function contextOf(runner: Runner, job: HeldJob, touched: Touched): JobContext {
   return {
     get signal() {
       return job.signal
     },
-    // The group's own transaction holds the row, so progress could not be written before it ends anyway.
-    touch: async () => undefined,
+    // The group's own transaction holds the row, so the last progress is stored with its commit.
+    touch: (progress) => caught(touch(job, progress, touched)),
     log: (message, fields = {}) => runner.options.logger.info({ job: job.id, kind: job.kind, ...fields }, message),
   }
+}
+
+async function touch(job: HeldJob, progress: unknown, touched: Touched): Promise<void> {
+  if (job.lost !== undefined) throw job.lost
+  if (job.isEnded) throw leaseLost(job.row)
+  if (progress !== undefined) touched.progress = toJson(progress, 'The progress', job.limits!)
 }
 
 async function commitGroup(
@@ -174,10 +187,13 @@ async function commitGroup(
   results: readonly Result[],
 ): Promise<void> {
   const ends = settled.map((held, index) => ({ held, ...results[index]! }))
-  const batches = [...byBytes(ends, settled.length, ({ json }) => Buffer.byteLength(json ?? ''))].map((batch) =>
+  const batches = [...byBytes(ends, settled.length, (end) => Buffer.byteLength(`${end.json}${end.progress}`))].map((batch) =>
     bind(settleStatement, {
       ...identity(batch.map(({ held }) => held)),
+      // Its rows are locked in this very transaction, so only a handler of the group can have taken one away: by completing it, or by hand.
+      at_least: batch.filter(({ held }) => !held.completeCalled).length,
       results: textsLiteral(batch.map(({ json }) => json)),
+      progress: textsLiteral(batch.map(({ progress }) => progress)),
       ran_ms: numbersLiteral(batch.map(({ ranMs }) => ranMs)),
     }),
   )
@@ -188,7 +204,7 @@ async function commitGroup(
   const name = nameOf(runner, settleStatement)
   // If one of them fails, so does the commit.
   const earlier = batches.slice(0, -1).map((values) => tx.run(settleStatement.text, values, name))
-  const committed = tx.commitWith(settleStatement.text, batches.at(-1)!, name)
+  const committed = tx.commitWith(settleStatement.text, batches.at(-1)!, { name })
   uncork()
   await Promise.all([...earlier, committed])
 }

@@ -1,35 +1,110 @@
-// What this process gives back because it cannot start it.
+// What this process starts of what it holds, and what it gives back because it cannot start it soon.
 
-import { expect, test } from 'vitest'
+import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { deferred } from '../../test/support/database.ts'
 import { ClaimedRow, HeldJob } from './held.ts'
 import { Board } from './keeper.ts'
-import { defineKind } from './kinds.ts'
-import { Slots } from './slots.ts'
+import { type DefinedKind, defineKind } from './kinds.ts'
+import type { SharedEnd } from './shared.ts'
+import { Slots, type SlotsOptions } from './slots.ts'
 
-test('a suspect that cannot start is given back like any other', () => {
-  const released: string[] = []
-  const slots = new Slots({
+let nowMs: number
+let released: string[]
+let started: string[]
+/** What ends the handler of a job that runs. */
+let ends: Map<string, () => void>
+beforeEach(() => {
+  nowMs = 1_000_000
+  released = []
+  started = []
+  ends = new Map()
+  vi.spyOn(performance, 'now').mockImplementation(() => nowMs)
+})
+afterEach(() => {
+  vi.restoreAllMocks()
+})
+
+function createSlots(options: Partial<SlotsOptions> = {}): Slots {
+  return new Slots({
     concurrency: 1,
     txMax: 1,
     bufferMs: 10_000,
     board: new Board(10),
-    run: () => new Promise(() => undefined),
+    mayStart: () => true,
+    run: (held) => new Promise((resolve) => ends.set(held.id, () => resolve('settled'))),
     runShared: () => new Promise(() => undefined),
-    onStart: () => undefined,
+    onStart: ({ id }) => void started.push(id),
     onEnd: () => undefined,
     onTimeout: () => undefined,
     onRelease: ({ id }) => void released.push(id),
     onChange: () => undefined,
+    ...options,
   })
-  const kind = defineKind('work', { run: () => undefined })
-  const jobs = ['1', '2'].map((id) => {
-    const row = { tenant: '', id, fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 2, max_attempts: 5 }
-    const held = new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0' }, 'default'), kind, 'test', 1)
+}
+
+function job(id: string, kind: DefinedKind): HeldJob {
+  const row = { tenant: '', id, fence: '1', kind: kind.name, payload: '{}', payload_version: 1, attempt: 2, max_attempts: 5 }
+  return new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0' }, 'default'), kind, 'test', 1)
+}
+
+/** A handler ends, and everything that follows from it. */
+async function end(id: string): Promise<void> {
+  ends.get(id)!()
+  await new Promise(setImmediate)
+}
+
+const work = defineKind('work', { run: () => undefined })
+
+test('a suspect that cannot start is given back like any other', () => {
+  const slots = createSlots()
+  const jobs = ['1', '2'].map((id) => job(id, work))
+  for (const held of jobs) {
     held.isSuspect = true
     held.isUnshared = true
-    return held
-  })
+  }
   slots.addFirst(jobs)
-  slots.tick(performance.now())
+  slots.tick(nowMs)
   expect(released).toEqual(['2'])
+})
+
+test('no more tx handlers start than connections, and other jobs pass them', async () => {
+  const slots = createSlots({ concurrency: 4, txMax: 2 })
+  const tx = defineKind('tx', { tx: () => undefined })
+  slots.add([...['1', '2', '3'].map((id) => job(id, tx)), job('4', work)])
+  expect(started).toEqual(['1', '2', '4'])
+  await end('2')
+  expect(started).toEqual(['1', '2', '4', '3'])
+})
+
+test('a job that waited half of the buffer time is given back', async () => {
+  const narrow = defineKind('narrow', { concurrency: 1, run: () => undefined })
+  const slots = createSlots({ concurrency: 2 })
+  slots.add([job('1', narrow), job('2', narrow)])
+  slots.add([job('3', work)])
+  nowMs++
+  await end('3')
+  nowMs += 4999
+  // By the mean of its kind this one ends in a millisecond, and 500 more start in the next half second.
+  slots.add([job('4', work)])
+  slots.tick(nowMs)
+  expect(released).toEqual([])
+  nowMs++
+  slots.tick(nowMs)
+  expect(released).toEqual(['2'])
+})
+
+test('a job whose shared transaction failed is not given back', async () => {
+  const shared = deferred<SharedEnd>()
+  const slots = createSlots({ runShared: () => shared.promise })
+  const shares = defineKind('shares', { share: 10, tx: () => undefined })
+  const group = ['1', '2'].map((id) => job(id, shares))
+  slots.add(group)
+  shared.resolve({ settled: [], again: group, unstarted: [] })
+  await new Promise(setImmediate)
+  expect(started).toEqual(['1', '2', '1'])
+  nowMs += 60_000
+  slots.tick(nowMs)
+  expect(released).toEqual([])
+  await end('1')
+  expect(started).toEqual(['1', '2', '1', '2'])
 })

@@ -11,10 +11,13 @@ import type { SharedEnd } from './shared.ts'
 
 /** A worker holds what it will start within this time, and no more: what it cannot start, another could. */
 export const prefetchMs = 500
-/** For so long after a job was given back nothing is claimed beyond the free slots. */
-const gaveBackMs = 1000
 /** No job counts as shorter. */
 const shortestMs = 0.05
+/** A job is long when it has run for this time and for so many times the mean of its kind. A stall of the server or of this process is shorter. */
+const longMs = 250
+const longTimes = 4
+/** What the last job counts in the mean. A worker of 20 slots that stalls for once ends 20 jobs at once. */
+const newShare = 0.03
 
 export interface SlotsOptions {
   readonly concurrency: number
@@ -22,6 +25,8 @@ export interface SlotsOptions {
   readonly txMax: number
   readonly bufferMs: number
   readonly board: Board
+  /** Whether what has ended and is not stored yet leaves room for more. */
+  readonly mayStart: () => boolean
   readonly run: (held: HeldJob) => Promise<RunEnd>
   readonly runShared: (group: readonly HeldJob[]) => Promise<SharedEnd>
   readonly onStart: (held: HeldJob) => void
@@ -51,7 +56,8 @@ export class Slots {
   /** Mean run time by kind, and of what ended last, in milliseconds. */
   readonly #meanMs = new Map<DefinedKind, number>()
   #meanOfAllMs = Number.POSITIVE_INFINITY
-  #gaveBackMs = Number.NEGATIVE_INFINITY
+  /** What was expected to start at the last tick. */
+  #expected = 0
 
   constructor(options: SlotsOptions) {
     this.#options = options
@@ -86,16 +92,16 @@ export class Slots {
   }
 
   /**
-   * How many jobs start within this time: each slot takes the next one after the mean run time of its kind (Little's law). A job that has
-   * run for longer than that counts with its age, so slots in long jobs start nothing. After a job was given back nothing is expected.
+   * How many jobs start within this time: each slot takes the next one after the mean run time of its kind (Little's law). A slot in a long
+   * job takes none.
    */
   startsWithin(ms: number): number {
     const nowMs = monotonicMs()
-    if (nowMs - this.#gaveBackMs < gaveBackMs) return 0
     let perMs = this.free / Math.max(shortestMs, this.#meanOfAllMs)
     for (const held of this.#running) {
       const meanMs = this.#meanMs.get(held.definition) ?? Number.POSITIVE_INFINITY
-      perMs += held.slotsTaken / Math.max(shortestMs, meanMs, nowMs - held.startedMs)
+      const isLong = nowMs - held.startedMs > Math.max(longMs, longTimes * meanMs)
+      if (!isLong) perMs += held.slotsTaken / Math.max(shortestMs, meanMs)
     }
     return Math.floor(perMs * ms)
   }
@@ -118,13 +124,18 @@ export class Slots {
     this.#pump()
   }
 
+  /** Ends were stored. */
+  resume(): void {
+    this.#pump()
+  }
+
   /** Whether fewer of this kind may run than there are slots, or none of it may wait. */
   isLimited(kind: DefinedKind): boolean {
     const { concurrency, txMax } = this.#options
     return kind.concurrency < concurrency || (kind.tx !== undefined && txMax < concurrency) || kind.crashes === 1
   }
 
-  /** How many of a limited kind may be claimed. What was held by a process that died counts as started, so where one crash is the limit none waits. */
+  /** How many of a limited kind may be claimed. Being held counts as started after a crash, so a kind with one crash allowed gets free slots only. */
   roomOf(kind: DefinedKind): number {
     const { concurrency, txMax } = this.#options
     const waiting = (isIt: (held: HeldJob) => boolean) => this.#buffer.reduce((count, held) => count + (isIt(held) ? 1 : 0), 0)
@@ -197,21 +208,23 @@ export class Slots {
   /** Ends what ran too long, and gives back what has waited here too long or will not start soon. */
   tick(nowMs: number): void {
     for (const held of this.#running) if (nowMs - held.startedMs > held.definition.timeoutMs) this.#timeOut(held)
-    if (this.#buffer.length === 0) return
-    // Twice as many: what is expected to start changes with every job that ends.
-    const startMax = Math.max(this.free, 2 * this.startsWithin(prefetchMs))
-    const isLate = (held: HeldJob, index: number) =>
-      !held.hasShared && (index >= startMax || nowMs - held.claimedMs > this.#options.bufferMs / 2)
+    // Twice as many as at this tick or the last: what is expected changes with every end, and a stall of all handlers at once is over soon.
+    const expected = this.startsWithin(prefetchMs)
+    const startMax = Math.max(this.free, 2 * expected, 2 * this.#expected)
+    this.#expected = expected
+    const isLate = (held: HeldJob, index: number) => {
+      const waitedMs = nowMs - held.claimedMs
+      const willNotStart = index >= startMax && (startMax === this.free || waitedMs > prefetchMs)
+      return !held.hasShared && (willNotStart || waitedMs > this.#options.bufferMs / 2)
+    }
     const late = this.#buffer.filter(isLate)
     if (late.length === 0) return
     this.#buffer.splice(0, this.#buffer.length, ...this.#buffer.filter((held, index) => !isLate(held, index)))
     this.#giveBack(late)
   }
 
-  /** For a while this process claims only what it has free slots for: another may start these at once. */
   #giveBack(jobs: readonly HeldJob[]): void {
     if (jobs.length === 0) return
-    this.#gaveBackMs = monotonicMs()
     for (const held of jobs) this.#options.onRelease(held)
     this.#options.onChange()
   }
@@ -228,7 +241,8 @@ export class Slots {
   }
 
   #pump(): void {
-    while (!this.#isClosed && this.#alone === undefined && this.#taken < this.#options.concurrency - this.#reserved) {
+    const { concurrency, mayStart } = this.#options
+    while (!this.#isClosed && this.#alone === undefined && mayStart() && this.#taken < concurrency - this.#reserved) {
       const held = this.#next()
       if (held === undefined) return
       if (!held.isSuspect) this.#starts++
@@ -320,7 +334,7 @@ export class Slots {
   #measure({ definition, startedMs }: HeldJob): void {
     const ranMs = monotonicMs() - startedMs
     if (!(ranMs >= 0)) return
-    const blend = (meanMs: number) => (Number.isFinite(meanMs) ? meanMs * 0.9 + ranMs * 0.1 : ranMs)
+    const blend = (meanMs: number) => (Number.isFinite(meanMs) ? meanMs + (ranMs - meanMs) * newShare : ranMs)
     this.#meanMs.set(definition, blend(this.#meanMs.get(definition) ?? Number.POSITIVE_INFINITY))
     this.#meanOfAllMs = blend(this.#meanOfAllMs)
   }

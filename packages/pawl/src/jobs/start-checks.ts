@@ -12,9 +12,9 @@ export async function assertReady(
   core: { config: Config; kinds: ReadonlyMap<string, DefinedKind> },
 ): Promise<string> {
   await assertMigrated(engine)
-  const wantsReplica =
-    core.config.durability === 'replicated' || [...core.kinds.values()].some((kind) => kind.durability === 'replicated')
-  if (wantsReplica) await assertStandby(engine)
+  const wantsReplica = [...core.kinds.values()].filter((kind) => kind.durability === 'replicated').map(({ name }) => `'${name}'`)
+  if (core.config.durability === 'replicated') wantsReplica.push('createPawl')
+  if (wantsReplica.length > 0) await assertStandby(engine, wantsReplica)
   const [row] = await engine.query<{ id: string }>("select id::text as id from pawl.installation where tenant = ''")
   return row!.id
 }
@@ -30,11 +30,11 @@ export async function assertMigrated(engine: Connection): Promise<void> {
   }
 }
 
-export async function assertStandby(engine: Connection): Promise<void> {
+export async function assertStandby(engine: Connection, askers: readonly string[] = []): Promise<void> {
   const [row] = await engine.query<{ names: string }>("select pg_catalog.current_setting('synchronous_standby_names') as names")
   if (row?.names) return
   throw new PawlError(
     'PAWL_NO_STANDBY',
-    "Durability 'replicated' was asked for, but the server has no synchronous_standby_names: commits would not wait for a standby. Configure one, or use 'durable'.",
+    `Durability 'replicated' was asked for${askers.length === 0 ? '' : ` by ${askers.slice(0, 5).join(', ')}`}, but the server has no synchronous_standby_names: commits would not wait for a standby. Configure one, or use 'durable'.`,
   )
 }

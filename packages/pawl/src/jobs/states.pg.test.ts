@@ -1,4 +1,4 @@
-// The state machine as data is the one that the database enforces and the statements make.
+// The state machine as data has the states that the database enforces and the transitions that the README draws and the statements name.
 
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
@@ -25,14 +25,20 @@ test('live and final states are exactly those that the CHECK constraints allow',
   }
 })
 
-test('every statement that a transition names exists and writes the state that it leads to', () => {
+test('the diagram in the README has exactly these transitions', () => {
+  const readme = readFileSync(new URL('./README.md', import.meta.url), 'utf8')
+  const drawn = [...readme.matchAll(/^ {4}([a-z]+) --> ([a-z]+)/gm)].map(([, from, to]) => `${from} ${to}`)
+  expect([...new Set(drawn)].sort()).toEqual([...new Set(transitions.map(({ from, to }) => `${from} ${to}`))].sort())
+})
+
+test('every statement that a transition names exists and names the state that it leads to', () => {
   for (const { statement, to } of transitions) {
     expect(existsSync(new URL(`${statement}.sql`, folder)), statement).toBe(true)
     expect(textOf(statement), `${statement} -> ${to}`).toContain(`'${to}'`)
   }
 })
 
-test('every statement that changes a state or ends a job is named by a transition', () => {
+test('every statement of this folder that changes a state or ends a job is named by a transition', () => {
   const named = new Set(transitions.map(({ statement }) => statement))
   for (const file of readdirSync(folder)) {
     const statement = file.replace(/\.sql$/, '')

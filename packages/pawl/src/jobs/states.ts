@@ -1,5 +1,4 @@
 // The state machine of a job, as data. The CHECK constraints of pawl.job and the diagram in README.md say the same; a test compares them.
-// `blocked` (behind its lane) and `paused` are derived, never stored.
 
 import type { JobState } from './types.ts'
 

@@ -49,7 +49,7 @@ async function end(outcome: 'failed' | 'snoozed' | 'released', delayMs = 0): Pro
   const { rows, deciding } = await again(worker)
   const row = deciding ?? rows[0]!
   await connection.run(failStatement, {
-    worker: worker.id,
+    holders: `{${worker.id}}`,
     tenants: '{""}',
     ids: `{${row.id}}`,
     fences: `{${row.fence}}`,
@@ -200,6 +200,130 @@ test('[J3] a job that ten times could not run alone is named by an alert', async
     await db.query("update pawl.job set state = 'ready'")
   }
   expect(await db.pawl().alerts()).toMatchObject([
-    { code: 'job.postponed', subject: 'work', message: expect.stringContaining(id!) },
+    {
+      code: 'job.postponed',
+      subject: 'work',
+      message: `1 job(s) of kind work must run alone, and ten times no process could empty itself for them; the last is ${id}`,
+    },
   ])
+})
+
+test('[J3] counters at the end of their types end no job', async () => {
+  await enqueue(1)
+  await dieWith(together)
+  await dieWith(run)
+  const counters = () => db.query('select postponed, snoozes, crashes, revision from pawl.job')
+  const set =
+    "update pawl.job set state = 'ready', postponed = 32767, snoozes = 2147483647, crashes = 32767, excused = 32765, revision = 2000000000"
+  await db.query(set)
+  await end('released', 5000)
+  expect(await counters()).toEqual([{ postponed: 32767, snoozes: 2147483646, crashes: 32767, revision: 1 }])
+  await db.query(set)
+  await end('snoozed', 5000)
+  expect(await counters()).toEqual([{ postponed: 0, snoozes: 2147483647, crashes: 32767, revision: 1 }])
+  await db.query(set)
+  await dieWith(run)
+  expect(await db.query('select state, crashes from pawl.job')).toEqual([{ state: 'dead', crashes: 32768 }])
+})
+
+test('why of a postponed deciding job says that no process was empty', async () => {
+  const [id] = await enqueue(1)
+  await dieWith(together)
+  await end('failed')
+  await dieWith(together)
+  await dieWith(run)
+  await end('released', 5000)
+  expect((await db.pawl().jobs.why(id!)).reasons).toEqual([
+    { code: 'scheduled', text: expect.stringMatching(/^It waits for [^,]+Z\.$/) },
+    { code: 'postponed', text: expect.stringContaining('1 time(s) in a row no process could empty itself for it') },
+  ])
+})
+
+test('why of a suspect that snoozed does not say that it failed', async () => {
+  const [id] = await enqueue(1)
+  await dieWith(together)
+  await end('snoozed', 5000)
+  const { reasons } = await db.pawl().jobs.why(id!)
+  expect(reasons.map(({ code }) => code)).toEqual(['scheduled', 'snoozed'])
+  expect(reasons[0]!.text).not.toContain('failed')
+})
+
+test('the alert of dead jobs has the error of the job it names', async () => {
+  const ids = await enqueue(2)
+  const workers = [await openIncarnation(connection), await openIncarnation(connection)]
+  const rows = [(await fetcher.claim(workers[0]!, 'default', kinds, 1)).rows[0]!, (await together(workers[1]!)).rows[0]!]
+  await connection.run(failStatement, {
+    holders: `{${workers.map((worker) => worker.id)}}`,
+    tenants: '{"",""}',
+    ids: `{${ids}}`,
+    fences: `{${rows.map(({ fence }) => fence)}}`,
+    outcomes: '{failed,failed}',
+    delays_ms: '{null,null}',
+    errors: '{zebra,ant}',
+    ran_ms: '{1,1}',
+  })
+  expect((await db.pawl().alerts())[0]!.message).toBe(`2 job(s) of kind work are dead; the last is ${ids[1]}: ant`)
+  // Each attempt is recorded with the incarnation that had it, and not with that of its batch.
+  for (const [index, id] of ids.entries())
+    expect(await db.pawl().jobs.attempts(id)).toMatchObject([{ holder: workers[index]!.id, outcome: 'failed' }])
+})
+
+test('the alert of jobs that died has the reason of the job it names', async () => {
+  const ids = await enqueue(2)
+  // The text of the first sorts behind that of the second.
+  const workers = [await openIncarnation(connection), await openIncarnation(connection)].reverse()
+  const once = [defineKind('work', { retry: { crashes: 1 }, run: () => 0 })]
+  for (const [index, reason] of ['process died', 'lease ended'].entries()) {
+    await fetcher.claim(workers[index]!, 'default', once, 1)
+    await connection.run(leaseStatements.close, { ...asHolder(workers[index]!), reason })
+  }
+  await connection.run(rescueStatement, { workers: `{${workers.map(({ id }) => id)}}`, limit: 1000, max_crashes: 3 })
+  const [alert] = await db.pawl().alerts()
+  expect(alert!.message).toMatch(new RegExp(`the last is ${ids[1]}: Its worker ${workers[1]!.id} .*lease ended`))
+})
+
+const timeOutStatement = statement(import.meta.url, 'time-out')
+
+async function timeOut(worker: Holder): Promise<void> {
+  await db.query("update pawl.job set run_until = pawl.now() - interval '1 second' where state = 'running'")
+  await connection.run(timeOutStatement, {
+    worker: worker.id,
+    before: new Date(Date.now() + 60_000).toISOString(),
+    after: '-infinity',
+    ids: '{}',
+    fences: '{}',
+    limit: 1000,
+    max_attempts: 10,
+  })
+}
+
+test('[J3] a time-out is an orderly end: it excuses the crashes before it', async () => {
+  const [id] = await enqueue(1)
+  await dieWith(together)
+  await dieWith(run)
+  const worker = await openIncarnation(connection)
+  await run(worker)
+  await timeOut(worker)
+  expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'scheduled', suspect: false, attempt: 3, crashes: 2 })
+  await db.query("update pawl.job set state = 'ready'")
+  await dieWith(together)
+  await dieWith(run)
+  expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'ready', suspect: true, crashes: 4 })
+})
+
+test('[J15] a first time-out is retried within a second, crashes aside', async () => {
+  await enqueue(300)
+  await dieWith((worker) => fetcher.claim(worker, 'default', kinds, 300))
+  await db.query('update pawl.job set suspect = false')
+  const worker = await openIncarnation(connection)
+  for (let claimed = 0; claimed < 300; ) claimed += (await fetcher.claim(worker, 'default', kinds, 300)).rows.length
+  await timeOut(worker)
+  const [row] = await db.query<{ n: number; from: number; to: number }>(
+    `select count(*)::integer as n, min(extract(epoch from run_at - a.ended_at))::float8 as from, max(extract(epoch from run_at - a.ended_at))::float8 as to
+     from pawl.job j join pawl.job_attempt a on a.job_id = j.id and a.outcome = 'timed out'`,
+  )
+  expect(row!.n).toBe(300)
+  expect(row!.from).toBeLessThan(0.5)
+  expect(row!.to).toBeGreaterThan(0.5)
+  expect(row!.to).toBeLessThanOrEqual(1)
 })

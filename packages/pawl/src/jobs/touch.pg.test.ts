@@ -2,6 +2,7 @@
 
 import { setTimeout as pause } from 'node:timers/promises'
 import type { Job, JobContext, Pawl } from 'pawl'
+import { runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import type { Worker } from './worker.ts'
@@ -154,6 +155,35 @@ async function held(of: Pawl): Promise<{ id: string; job: Job; context: JobConte
   return { id, ...(await started.promise), end: go.resolve }
 }
 
+test('[J6] the last progress of jobs that share a transaction is stored with its commit', async () => {
+  pawl.jobs.define('shares', {
+    share: 10,
+    tx: async (job, _tx, { touch }) => {
+      for (let n = 1; n <= 3; n++) await touch({ n, of: job.id })
+    },
+  })
+  const { ids } = await pawl.jobs.enqueueMany('shares', [1, 2, 3, 4, 5])
+  await runAll(pawl, { concurrency: 20 })
+  for (const id of ids) expect(await progressOf(id)).toEqual({ state: 'done', progress: { n: 3, of: id } })
+})
+
+test('[J6] touch in a shared transaction rejects once the job timed out', async () => {
+  const met = deferred<unknown>()
+  pawl.jobs.define('shares', {
+    share: 10,
+    timeout: '100ms',
+    retry: { attempts: 1 },
+    tx: async (_job, _tx, { signal, touch }) => {
+      await touch(1)
+      await new Promise((resolve) => signal.addEventListener('abort', resolve))
+      await touch(2).then(met.resolve, met.resolve)
+    },
+  })
+  await startWorker({})
+  await pawl.jobs.enqueue('shares', {})
+  expect(await met.promise).toMatchObject({ code: 'PAWL_TIMED_OUT' })
+})
+
 test('[J6] touch on a cancelled job rejects with a typed error', async () => {
   const { id, context, end } = await held(pawl)
   await context.touch(1)
@@ -253,4 +283,73 @@ test('progress that cannot be stored is an error of the touch and not of the job
   const { id } = await pawl.jobs.enqueue('odd', {})
   await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
   expect((await pawl.jobs.get(id))?.result).toBe('PAWL_INVALID_PAYLOAD')
+})
+
+test('[J6] a touch without a value leaves the progress and says that the job goes on', async () => {
+  const stored = deferred<Date>()
+  const go = deferred()
+  const at = async (id: string) =>
+    (await db.query<{ at: Date }>('select progress_at as at from pawl.job where id = $1', [id]))[0]!.at
+  pawl.jobs.define('goes on', {
+    run: async (job, { touch }) => {
+      await touch({ done: 50 })
+      stored.resolve(await at(job.id))
+      await pause(20)
+      await touch()
+      await go.promise
+    },
+  })
+  await startWorker({ touchMs: 1 })
+  const { id } = await pawl.jobs.enqueue('goes on', {})
+  const before = await stored.promise
+  await until('the second is stored', async () => (await at(id)) > before)
+  expect(await progressOf(id)).toEqual({ state: 'running', progress: { done: 50 } })
+  go.resolve()
+  await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
+  expect(await progressOf(id)).toEqual({ state: 'done', progress: { done: 50 } })
+})
+
+test('[J6] progress of a job that its own transaction holds is stored with the commit', async () => {
+  pawl.jobs.define('guards', {
+    tx: async (job, tx, { touch }) => {
+      await job.guard(tx)
+      for (let n = 1; n <= 3; n++) await touch({ n })
+    },
+  })
+  pawl.jobs.define('completes', {
+    tx: async (job, tx, { touch }) => {
+      await job.guard(tx)
+      await touch({ n: 1 })
+      await touch({ n: 2 })
+      await job.complete(tx)
+    },
+  })
+  pawl.jobs.define('elsewhere', {
+    run: async (job, { touch }) => {
+      await touch({ n: 1 })
+      await touch({ n: 2 })
+      const client = await db.pool.connect()
+      await client.query('begin')
+      await job.complete(client)
+      await client.query('commit')
+      client.release()
+    },
+  })
+  pawl.jobs.define('fails', {
+    retry: { attempts: 1 },
+    tx: async (job, tx, { touch }) => {
+      await job.guard(tx)
+      await touch({ n: 3 })
+      throw new Error('no')
+    },
+  })
+  const worker = await startWorker({ touchMs: 60_000 })
+  const ids: Record<string, string> = {}
+  for (const kind of ['guards', 'completes', 'elsewhere', 'fails']) ids[kind] = (await pawl.jobs.enqueue(kind, {})).id
+  await worker.whenIdle()
+  expect(await progressOf(ids.guards!)).toEqual({ state: 'done', progress: { n: 3 } })
+  expect(await progressOf(ids.completes!)).toEqual({ state: 'done', progress: { n: 2 } })
+  expect(await progressOf(ids.elsewhere!)).toEqual({ state: 'done', progress: { n: 2 } })
+  expect(await progressOf(ids.fails!)).toEqual({ state: 'dead', progress: { n: 3 } })
+  expect(worker.metrics().refused).toBe(0)
 })

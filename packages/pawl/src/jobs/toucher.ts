@@ -4,9 +4,9 @@
 import type { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import { type PayloadLimits, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { type HeldJob, leaseLost } from './held.ts'
-import { type PayloadLimits, toJson } from './payload.ts'
 
 const touchStatement = statement(import.meta.url, 'touch')
 
@@ -22,7 +22,10 @@ export interface ToucherOptions {
 export class Toucher {
   readonly #held: HeldJob
   readonly #options: ToucherOptions
-  #pending: string | undefined
+  /** JSON text; null: a sign of life alone; undefined: nothing is to be written. */
+  #pending: string | null | undefined
+  /** The same, of what is being written. */
+  #inFlight: string | null | undefined
   #lastWriteMs = Number.NEGATIVE_INFINITY
   #timer: NodeJS.Timeout | undefined
   #writing: Promise<void> | undefined
@@ -35,7 +38,10 @@ export class Toucher {
   async touch(progress: unknown): Promise<void> {
     if (this.#held.lost !== undefined) throw this.#held.lost
     if (this.#held.isEnded) throw leaseLost(this.#held.row)
-    this.#pending = progress === undefined ? (this.#pending ?? 'null') : toJson(progress, 'The progress', this.#options.limits)
+    this.#pending =
+      progress === undefined
+        ? (this.#pending ?? null)
+        : toJson(progress, `The progress of '${this.#held.kind}': progress`, this.#options.limits)
     if (this.#writing !== undefined || this.#timer !== undefined) return
     const waitMs = this.#lastWriteMs + this.#options.touchMs - monotonicMs()
     if (waitMs <= 0) return this.#write()
@@ -45,17 +51,26 @@ export class Toucher {
     }, waitMs)
   }
 
-  /** The handler has ended: what is still pending is stored now. Trouble here is the settle's to find. */
-  async flush(): Promise<void> {
+  /** The last value, for a transaction that holds the job: nobody else can store it until that has ended. */
+  get unstored(): string | null {
+    return this.#pending ?? this.#inFlight ?? null
+  }
+
+  async quiet(): Promise<void> {
     clearTimeout(this.#timer)
     this.#timer = undefined
     await this.#writing?.catch(() => undefined)
+  }
+
+  /** The handler has ended: what is still pending is stored now. Trouble here is the settle's to find. */
+  async flush(): Promise<void> {
+    await this.quiet()
     if (this.#pending !== undefined && this.#held.lost === undefined) await this.#write().catch(() => undefined)
   }
 
   #write(): Promise<void> {
     this.#writing ??= this.#store().finally(() => {
-      this.#writing = undefined
+      this.#writing = this.#inFlight = undefined
     })
     return this.#writing
   }
@@ -64,6 +79,7 @@ export class Toucher {
     const progress = this.#pending
     if (progress === undefined) return
     this.#pending = undefined
+    this.#inFlight = progress
     this.#lastWriteMs = monotonicMs()
     if (probe.on) await probe.hit('jobs.touch.before', this.#held)
     try {

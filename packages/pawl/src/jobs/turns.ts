@@ -5,7 +5,7 @@
 
 import { checked, type Tx } from '../db/adapters.ts'
 import type { OwnTransaction } from '../db/transaction.ts'
-import { PawlError } from '../errors.ts'
+import { caught, PawlError } from '../errors.ts'
 import type { DefinedKind } from './kinds.ts'
 
 /** One job's SET LOCAL must not reach the next one. RESET ALL leaves the role as it is. Locks stay until the group commits: they guard its effects. */
@@ -14,9 +14,14 @@ export const resetSettings = 'reset session authorization; reset role; reset all
 /** Kinds whose handlers send all they have to send without waiting for an answer, as far as this process has seen: `false` is for good. */
 const sendAtOnce = new WeakMap<DefinedKind, boolean>()
 
+/** Several statements, or a comment within a comment: the first word does not say what it does. */
+const mayBeSeveral = /;\s*\S|\/\*/
+
 export class Turns {
   readonly #tx: OwnTransaction
   #current: Turn | undefined
+  /** A text that may hide the end of the transaction: what came behind it would then be committed by itself. */
+  #unsure: Promise<void> | undefined
   /** Somebody sent a statement after an answer. */
   hasWaited = false
   /** Somebody sent a statement after the next one's: nothing of the group may commit. */
@@ -33,12 +38,22 @@ export class Turns {
   async send<Row>(turn: Turn, text: string, values: readonly unknown[]): Promise<{ rows: Row[] }> {
     if (turn.isOver)
       throw new PawlError('PAWL_TX_REQUIRED', 'This job has ended. Await every query of a tx handler before it returns.')
+    while (this.#unsure !== undefined) await this.#unsure
     if (turn !== this.#current) this.#pass(turn)
     if (turn.isAnswered) this.hasWaited = true
     turn.hasSent()
-    const answer = await this.#tx.query<Row>(text, values)
+    const sent = this.#tx.query<Row>(text, values)
+    if (values.length === 0 && mayBeSeveral.test(text)) this.#waitFor(sent)
+    const answer = await sent
     turn.isAnswered = true
     return answer
+  }
+
+  #waitFor(sent: Promise<unknown>): void {
+    const over = () => {
+      this.#unsure = undefined
+    }
+    this.#unsure = sent.then(over, over)
   }
 
   #pass(turn: Turn): void {
@@ -75,7 +90,7 @@ export class Turn implements Tx {
   }
 
   query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
-    return this.#turns.send<Row>(this, text, values)
+    return caught(this.#turns.send<Row>(this, text, values))
   }
 }
 

@@ -107,3 +107,34 @@ test('[J25] handlers that share a transaction are refused in the same way', asyn
   expect(report.dead).toHaveLength(10)
   expect(report.dead[0]?.reason).toContain('Pass { tx }')
 })
+
+test('[J29] a transaction variable that was never set is refused, and nothing is written', async () => {
+  const { id } = await pawl.jobs.enqueue('parked', {}, { delay: '1h' })
+  const unset: { readonly tx: never } = { tx: undefined as never }
+  const event = { id: '1', aggregateType: 'order', key: 'a', type: 'made', payload: {} }
+  for (const call of [
+    () => pawl.jobs.enqueue('x', {}, unset),
+    () => pawl.jobs.enqueueMany('x', [{}], unset),
+    () => pawl.jobs.cancel(id, unset),
+    () => pawl.jobs.retry(id, unset),
+    () => pawl.events.append(event, unset),
+    () => pawl.events.ingest(event, { source: 'shop', ...unset }),
+  ])
+    await expect(call()).rejects.toMatchObject({ code: 'PAWL_CONFIG', message: expect.stringContaining('be left out') })
+  expect(await db.query('select state from pawl.job')).toEqual([{ state: 'scheduled' }])
+  expect(await db.query('select from pawl.event')).toEqual([])
+})
+
+test('a handle of a kind that another Pawl defines brings its queue', async () => {
+  const mail = db.pawl().jobs.define('mail', { queue: 'mails', run: () => undefined })
+  await pawl.jobs.enqueue(mail, {})
+  await pawl.jobs.enqueueMany(mail, [1, 2], { queue: 'slow mails' })
+  await pawl.jobs.enqueue('mail', {})
+  expect(await db.query('select queue, count(*)::integer as n from pawl.job group by queue order by queue')).toEqual([
+    { queue: 'default', n: 1 },
+    { queue: 'mails', n: 1 },
+    { queue: 'slow mails', n: 2 },
+  ])
+  const handle = { name: 'mail', queue: 5 } as unknown as typeof mail
+  await expect(pawl.jobs.enqueue(handle, {})).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+})

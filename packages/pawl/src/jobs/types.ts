@@ -36,14 +36,14 @@ export interface Job<Payload = unknown> {
   /** 1 for the first run. A crash counts here, and apart in `crashes`. */
   readonly attempt: number
   readonly crashes: number
-  /** Grows with every claim; every write of the result names it. */
+  /** New with every claim; every write of the result names it. */
   readonly fence: string
   /** The same for every attempt of this job, unique beyond this database: give it to the outside as the idempotency key. */
   readonly idempotencyKey: string
   readonly headers: Readonly<Record<string, unknown>>
   /** Holds the job inside your own transaction: rejects with PAWL_LEASE_LOST if it is no longer yours, and nobody can take it until you commit. */
   guard(tx: AnyTx): Promise<void>
-  /** Settles the job as done inside your own transaction, so that its effects and its completion commit together. */
+  /** Settles the job as done inside your own transaction, once, so that its effects and its completion commit together. */
   complete(tx: AnyTx, result?: unknown): Promise<void>
   /** Return it from the handler: runs again later, without using up an attempt. */
   snooze(delay: number | string): Snooze
@@ -52,7 +52,11 @@ export interface Job<Payload = unknown> {
 export interface JobContext {
   /** Fires when the job is cancelled, timed out, taken over, or when the worker's grace is over. */
   readonly signal: AbortSignal
-  /** Stores progress (at most once per interval; the last value is always stored). Rejects with a typed error when the job is cancelled or lost. */
+  /**
+   * Stores progress (at most once per interval; the last value is always stored), or without a value only says that the job goes on. While the
+   * handler's own transaction holds the job (after `job.guard(tx)`, or shared) it is stored with that commit. Rejects with a typed error when the
+   * job is cancelled or lost.
+   */
   touch(progress?: unknown): Promise<void>
   log(message: string, fields?: Readonly<Record<string, unknown>>): void
 }
@@ -66,7 +70,7 @@ export interface RetryPolicy {
   readonly factor?: number
   readonly maxMs?: number
   readonly jitter?: boolean
-  /** false: this error is of no use to retry. */
+  /** false: this error is of no use to retry. It answers at once; a promise counts as true. */
   readonly when?: (error: unknown) => boolean
 }
 
@@ -231,10 +235,11 @@ export interface WorkerOptions {
    * twice a second.
    */
   readonly beatMs?: number
-  /** The safety net below notifications. Default 2s. */
+  /** The longest wait between two looks for work, in case a notification is missed. Default 2s. */
   readonly pollMs?: number
   /** The longest a claimed job may wait in this process before it is given back. Default 10s. */
   readonly bufferMs?: number
+  /** How often progress is stored. Default 5s, and at most a third of the lease. */
   readonly touchMs?: number
   /** Connections for tx handlers. Default: the concurrency. */
   readonly handlerConnectionsMax?: number
@@ -282,7 +287,7 @@ export interface Metrics {
   readonly touches: number
   readonly conflicts: number
   readonly retries: number
-  /** Errors of the engine's own statements that no repetition mends: see the alert engine.failing. */
+  /** Errors of the engine's own statements and loops that no repetition mends: see the alert engine.failing. */
   readonly errors: number
   readonly claims: number
   readonly settles: number

@@ -4,6 +4,7 @@ import type { Pawl } from 'pawl'
 import { moveClock, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { lookForUnknownKinds, resolveDeadAlerts, unworkedQueues } from './maintenance.ts'
 import type { Worker } from './worker.ts'
@@ -209,8 +210,6 @@ test('[J26] why says that nobody works the queue, that nobody defines the kind, 
   ])
   await worker.stop()
   expect(await codes()).toEqual(['queue-not-worked'])
-  await db.query(
-    "insert into pawl.worker (name, host, pid, release, queues, kinds, concurrency, locks, lease_until) values ('x', 'x', 1, 'x', '{default}', '{unknown}', 1, false, pawl.now() + interval '1 minute')",
-  )
+  await openIncarnation(connection, { kinds: ['unknown'] })
   expect(await codes()).toEqual(['next'])
 })

@@ -8,6 +8,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
+import type { Parameter, Statement } from '../db/statement.ts'
 import { leaseStatements, lockClass } from '../kernel/lease.ts'
 import { prune } from './maintenance.ts'
 import { Sleep } from './sleep.ts'
@@ -250,6 +251,22 @@ test('[J23] without a connection that listens no notification is relied on', asy
     })
     isListening = false
     expect(sleep.isRelied(id)).toBe(false)
+  } finally {
+    await connection.close()
+  }
+})
+
+test('[J23] after a failover to a server with lower transaction ids notifications are relied on again', async () => {
+  const connection = new Connection(db.pawl().config.database, 'test')
+  try {
+    const before = {
+      run: async (sent: Statement, values: Readonly<Record<string, Parameter>>) =>
+        sent.file === 'snapshot' ? [{ snapshot: '9000000:9000002:9000000' }] : connection.run(sent, values),
+    }
+    const sleep = new Sleep(before as unknown as Connection, { queues: ['default'], canListen: true, pollMs: 1000 })
+    const { id } = await openIncarnation(connection)
+    for (let n = 0; n < 2; n++) expect(await sleep.idle(id)).toBe(0)
+    expect(sleep.isRelied(id)).toBe(true)
   } finally {
     await connection.close()
   }

@@ -34,8 +34,9 @@ afterEach(async () => {
 
 interface Watcher {
   readonly trouble: Trouble
+  readonly self: Holder
   /** A look at all others and the sweep that follows. */
-  turn(): Promise<void>
+  turn(mayTimeOut?: boolean): Promise<void>
 }
 
 async function watcher(): Promise<Watcher> {
@@ -45,10 +46,11 @@ async function watcher(): Promise<Watcher> {
   const self = await openIncarnation(connection, { name: 'watcher' })
   return {
     trouble,
-    async turn() {
+    self,
+    async turn(mayTimeOut = true) {
       await connection.run(leaseStatements.beat, { ...asHolder(self), lease_ms: 3_600_000 })
       expect(await watch.look(connection, self)).toBe('open')
-      await watch.sweep()
+      await watch.sweep(mayTimeOut)
     },
   }
 }
@@ -182,6 +184,39 @@ test('[K2] a question of another watcher closes nobody until it is old and asked
   expect(await row(silent)).toMatchObject({ close_reason: 'lease ended' })
 })
 
+test('[J3] the next look comes when a question has waited long enough', async () => {
+  const watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell: () => undefined }, new Trouble())
+  const self = await openIncarnation(connection)
+  const silent = await openIncarnation(connection, { lookMs: 400 })
+  await endLeaseOf(silent)
+  expect(watch.lookInMs(500)).toBe(500)
+  await watch.look(connection, self)
+  await watch.sweep()
+  expect(watch.lookInMs(500)).toBe(500)
+  nowMs += 500
+  expect(watch.lookInMs(500)).toBe(300)
+  nowMs += 300
+  expect(watch.isTurn()).toBe(true)
+  // What kept it from closing may last.
+  expect(watch.lookInMs(500)).toBe(500)
+})
+
+test('[K2] a question is replaced only when 15 seconds old or from the future', async () => {
+  const silent = await openIncarnation(connection)
+  const question = (n: number) => `11111111-1111-4111-8111-11111111111${n}`
+  const ask = async (n: number) =>
+    (await connection.run(leaseStatements.ask, { workers: `{${silent.id}}`, question: question(n) })).length === 1
+  expect(await ask(1)).toBe(true)
+  await moveClock(db.pool, 10_000)
+  expect(await ask(2)).toBe(false)
+  expect(await row(silent)).toMatchObject({ asked_by: question(1) })
+  await moveClock(db.pool, 15_100)
+  expect(await ask(3)).toBe(true)
+  await moveClock(db.pool, 0)
+  expect(await ask(4)).toBe(true)
+  expect(await row(silent)).toMatchObject({ asked_by: question(4) })
+})
+
 test('[K15] a watcher that had trouble itself gives ten times as long to answer', async () => {
   const watch = await watcher()
   const silent = await openIncarnation(connection)
@@ -262,12 +297,11 @@ test('a claim that commits after the closing of its incarnation is rescued', asy
 
 test('alerts of one sweep are raised in the order of their key', async () => {
   const watch = await watcher()
-  const holder = await openIncarnation(connection)
   await db.query(
     `select pawl.enqueue(k, max_attempts => a) from (values ('work', 1), ('work', 5), ('other', 1), ('other', 5)) v(k, a)`,
   )
-  await new Fetcher(connection, 10_000).claim(holder, 'default', kinds, 10)
-  await db.query("update pawl.job set run_until = pawl.now() - interval '1 second'")
+  await new Fetcher(connection, 10_000).claim(watch.self, 'default', kinds, 10)
+  await db.query("update pawl.job set run_until = pawl.now() - interval '3 seconds'")
   await watch.turn()
   expect(await db.query('select code, subject from pawl.alert order by id')).toEqual([
     { code: 'job.dead', subject: 'other' },
@@ -275,6 +309,20 @@ test('alerts of one sweep are raised in the order of their key', async () => {
     { code: 'job.timed-out', subject: 'other' },
     { code: 'job.timed-out', subject: 'work' },
   ])
+})
+
+test('[K15] a job past its time limit is taken by its own process only, and not before that has stored its ends', async () => {
+  const [other, own] = [await watcher(), await watcher()]
+  await db.query("select pawl.enqueue('work')")
+  await new Fetcher(connection, 10_000).claim(own.self, 'default', kinds, 1)
+  const state = async () => (await db.query<{ state: string }>('select state from pawl.job'))[0]!.state
+  await db.query("update pawl.job set run_until = pawl.now() - interval '1 hour'")
+  await other.turn()
+  await own.turn(false)
+  expect(await state()).toBe('running')
+  await own.turn()
+  expect(await state()).toBe('scheduled')
+  expect(await db.query('select outcome, holder from pawl.job_attempt')).toEqual([{ outcome: 'timed out', holder: own.self.id }])
 })
 
 test('with k workers open each watches every k/2-th look', async () => {

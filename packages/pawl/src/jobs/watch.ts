@@ -18,7 +18,7 @@ const promoteStatement = statement(import.meta.url, 'promote')
 const slowStatementMs = 500
 const troubleLastsMs = 10_000
 const batchMax = 1000
-/** Times k, as all others: about one sweep in a second looks for jobs past their time limit. */
+/** Times k, as for all intervals here, so that all workers together look for jobs past their time limit about once a second. */
 const timeOutEveryMs = 2500
 const promoteEveryMsMin = 50
 const fullScanEveryMs = 10_000
@@ -32,6 +32,12 @@ interface SilentWorker {
   readonly reason: string
 }
 
+interface Question {
+  readonly askedMs: number
+  /** How often those that it asked look. */
+  readonly lookMs: number
+}
+
 interface WatchRow {
   readonly is_turn: boolean
   readonly mine: 'open' | 'asked' | null
@@ -41,6 +47,11 @@ interface WatchRow {
   readonly emptied: readonly number[] | null
   readonly next_ms: number | null
   readonly reached: string
+}
+
+interface Found extends WatchRow {
+  /** The incarnation that looked. */
+  readonly own: number
 }
 
 interface PromotedRow {
@@ -87,12 +98,14 @@ export class Watch {
   readonly #options: WatchOptions
   readonly #trouble: Trouble
   readonly #scheduled = new ScanStart()
-  readonly #held = new ScanStart()
-  /** Questions of this watch that are not answered yet: when each was asked, and how often those that it asked look. */
-  readonly #asked = new Map<string, { readonly askedMs: number; readonly lookMs: number }>()
+  /** What this process alone leaves behind in its part of job_held takes many pages and not much time. */
+  readonly #held = new ScanStart(0)
+  /** Questions of this watch that are not answered yet. */
+  readonly #asked = new Map<string, Question>()
   #looksLeft = 0
+  /** Every k-th look at the own row is a watch: half the number of open workers, at least 1. */
   #k = 1
-  #found: WatchRow | undefined
+  #found: Found | undefined
   #isSweeping = false
   #lastTimeOutMs = Number.NEGATIVE_INFINITY
   #promoteAtMs = Number.POSITIVE_INFINITY
@@ -110,6 +123,12 @@ export class Watch {
     return this.#looksLeft <= 0 || [...this.#asked.keys()].some((question) => this.#isUnanswered(question))
   }
 
+  /** Milliseconds until the next look: sooner than usual where a question will have waited long enough before. */
+  lookInMs(everyMs: number): number {
+    const ahead = [...this.#asked.values()].map((asked) => this.#answerLeftMs(asked)).filter((ms) => ms > 0)
+    return Math.min(everyMs, ...ahead)
+  }
+
   /** Says how the own incarnation is, and keeps for the sweep what else it saw. */
   async look(connection: Connection, worker: Holder): Promise<WatchRow['mine']> {
     let mine: WatchRow['mine'] = null
@@ -121,7 +140,7 @@ export class Watch {
         after,
       })
       mine = row!.mine
-      return row!.is_turn ? { ...row!, after } : undefined
+      return row!.is_turn ? { ...row!, after, own: worker.id } : undefined
     }, this.#fullScanEveryMs)
     if (found !== undefined) {
       this.#found = found
@@ -142,8 +161,11 @@ export class Watch {
     return Math.max(0, this.#promoteAtMs - monotonicMs())
   }
 
-  /** Does what the last look found, or only promotes where there was none since. */
-  async sweep(): Promise<void> {
+  /**
+   * Does what the last look found, or only promotes where there was none since. `mayTimeOut`: the process has stored every end that it had two
+   * seconds before.
+   */
+  async sweep(mayTimeOut = true): Promise<void> {
     const found = this.#found
     this.#found = undefined
     this.#isSweeping = true
@@ -156,7 +178,7 @@ export class Watch {
       await this.#ask(found)
       if (found.lost !== null) await this.rescue(found.lost)
       if (found.emptied !== null) await this.#run(leaseStatements.empty, { workers: numbersLiteral(found.emptied) })
-      await this.#timeOutHeld(found)
+      if (mayTimeOut) await this.#timeOutOwn(found)
       this.#dueIn(found.next_ms)
       if (found.next_ms !== null && found.next_ms <= 0) await this.promote()
     } finally {
@@ -181,12 +203,18 @@ export class Watch {
     if (closed.length === 0) return
     if (probe.on) await probe.hit('keeper.rescue.closed', closed)
     this.#options.tell({ type: 'closed', workers: closed })
-    await this.rescue(closed.map(({ id }) => id))
+    const workers = closed.map(({ id }) => id)
+    await this.#run(leaseStatements.endSessions, { workers: numbersLiteral(workers) })
+    await this.rescue(workers)
   }
 
   #isUnanswered(question: string): boolean {
     const asked = this.#asked.get(question)
-    return asked !== undefined && monotonicMs() - asked.askedMs >= answerWithinMs(asked.lookMs, this.#trouble.isRecent)
+    return asked !== undefined && this.#answerLeftMs(asked) <= 0
+  }
+
+  #answerLeftMs({ askedMs, lookMs }: Question): number {
+    return askedMs + answerWithinMs(lookMs, this.#trouble.isRecent) - monotonicMs()
   }
 
   #forgetAnswered(silent: readonly SilentWorker[]): void {
@@ -222,27 +250,31 @@ export class Watch {
     }
   }
 
-  async #timeOutHeld({ open, lost, reached }: WatchRow): Promise<void> {
-    if (monotonicMs() - this.#lastTimeOutMs < timeOutEveryMs * this.#k) return
+  /**
+   * Takes away what this process holds past its time limit and has not ended itself. Another process could not tell it from a job that was done
+   * in time and whose end waits for a database that cannot write.
+   */
+  async #timeOutOwn({ own, reached }: Found): Promise<void> {
+    if (monotonicMs() - this.#lastTimeOutMs < timeOutEveryMs) return
     this.#lastTimeOutMs = monotonicMs()
     await this.#held.scan(async (after) => {
-      await this.timeOut({ holders: [...(open ?? []), ...(lost ?? [])], after })
+      await this.timeOut({ worker: own, after, before: reached })
       return { reached }
     }, this.#fullScanEveryMs)
   }
 
-  /** Takes away what ran past its time limit, and the given jobs, which block their own process. */
+  /** Takes away what this worker holds and whose time limit was between the two times, and the given jobs, which block its process. */
   async timeOut(what: {
-    readonly holders?: readonly number[]
+    readonly worker: number
     readonly after?: string
-    readonly worker?: number
+    readonly before?: string
     readonly jobs?: readonly { readonly id: string; readonly fence: string }[]
   }): Promise<void> {
-    const { holders = [], after = '-infinity', worker = 0, jobs: given = [] } = what
+    const { worker, after = '-infinity', before = '-infinity', jobs: given = [] } = what
     const jobs = await this.#run<SweptJob>(timeOutStatement, {
-      holders: numbersLiteral(holders),
-      after,
       worker,
+      after,
+      before,
       ids: numbersLiteral(given.map(({ id }) => id)),
       fences: numbersLiteral(given.map(({ fence }) => fence)),
       limit: batchMax,

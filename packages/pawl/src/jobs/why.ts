@@ -31,6 +31,8 @@ interface Row {
   is_queue_worked: boolean
   is_kind_known: boolean
   ahead: number
+  /** How often in a row no process could empty itself to run it alone. */
+  postponed: number
 }
 
 type Read = <Found>(query: Statement, values: Readonly<Record<string, Parameter>>) => Promise<Found[]>
@@ -48,20 +50,29 @@ function* reasonsOf(row: Row): Generator<[code: string, text: string]> {
   if (row.state === 'dead')
     yield [
       'dead',
-      `It is dead after ${row.attempt} attempt(s) and ${row.crashes} crash(es): ${firstLine(row.last_error)} Retry it with 'pawl jobs retry'.`,
+      `It is dead after ${row.attempt} attempt(s) and ${row.crashes} crash(es): ${sentence(firstLine(row.last_error))} Retry it with 'pawl jobs retry'.`,
     ]
-  if (row.state === 'scheduled')
+  if (row.state === 'scheduled') yield* scheduledReasons(row)
+  if (row.state === 'running') yield* runningReasons(row)
+  if (row.state === 'ready') yield* readyReasons(row)
+}
+
+function* scheduledReasons(row: Row): Generator<[string, string]> {
+  const hasFailed = row.attempt > row.crashes && row.postponed === 0
+  yield [
+    'scheduled',
+    `It waits for ${row.run_at?.toISOString()}${hasFailed ? `, after attempt ${row.attempt} failed: ${firstLine(row.last_error)}` : '.'}`,
+  ]
+  if (row.postponed > 0)
     yield [
-      'scheduled',
-      `It waits for ${row.run_at?.toISOString()}${row.attempt > 0 ? `, after attempt ${row.attempt} failed: ${firstLine(row.last_error)}` : '.'}`,
+      'postponed',
+      `Its process died ${row.crashes} time(s), and another crash would be its last, so it must run alone: ${row.postponed} time(s) in a row no process could empty itself for it.`,
     ]
-  if (row.state === 'scheduled' && row.snoozes > 0)
+  if (row.snoozes > 0)
     yield [
       'snoozed',
       `It was put off ${row.snoozes} time(s) without an attempt${row.last_error ? `: ${firstLine(row.last_error)}` : '.'}`,
     ]
-  if (row.state === 'running') yield* runningReasons(row)
-  if (row.state === 'ready') yield* readyReasons(row)
 }
 
 function* runningReasons(row: Row): Generator<[string, string]> {
@@ -91,12 +102,16 @@ function* readyReasons(row: Row): Generator<[string, string]> {
   else if (row.suspect)
     yield [
       'suspect',
-      `Its process died while it may have run (${row.crashes} time(s)). It waits for a free slot; of each process it and its like take half at most.`,
+      `Its process died while it may have run (${row.crashes} time(s)). It waits for a free slot. Jobs like it may take only a part of each process's slots.`,
     ]
   if (row.ahead > 0 && !row.suspect)
     yield ['behind', `${row.ahead >= 1000 ? 'At least 1000' : row.ahead} job(s) are ahead of it in '${row.queue}'.`]
   if (row.is_queue_worked && row.is_kind_known && !row.suspect && row.ahead === 0)
     yield ['next', 'It is next; a worker takes it as soon as one has a free slot.']
+}
+
+function sentence(text: string): string {
+  return /[.!?]$/.test(text) ? text : `${text}.`
 }
 
 function firstLine(text: string | null): string {

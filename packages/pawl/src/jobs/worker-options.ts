@@ -38,7 +38,7 @@ export function resolveWorkerOptions(given: WorkerOptions, kinds: ReadonlyMap<st
     leaseMs,
     beatMs,
     keeperMs: options.beatMs ?? lookEveryMs(leaseMs),
-    // Progress that is stored less often than that would come too late for the lease.
+    // The shorter the lease, the sooner another may take a job over: the progress that it finds is at most a third of a lease old.
     touchMs: Math.min(options.touchMs, Math.floor(leaseMs / 3)),
     handlerConnectionsMax: options.handlerConnectionsMax ?? options.concurrency,
   }

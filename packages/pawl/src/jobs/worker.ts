@@ -2,18 +2,21 @@
 // ClaimLoop decides what to claim, Slots what runs, Runner runs one attempt, Settler writes ends in batches, Ends tells of them, Keeper
 // holds the lease and takes over from the dead, Sleep waits without missing a wake-up.
 
+import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { atLeastDurable, type Config } from '../config.ts'
 import { Connection, createPool, type Pool } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
-import { Failures } from '../kernel/failures.ts'
-import { type Resolved, resolve } from '../kernel/options.ts'
+import { Failures, type LoopWatch } from '../kernel/failures.ts'
+import type { Holder } from '../kernel/lease.ts'
+import { resolve } from '../kernel/options.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { ClaimLoop } from './claim-loop.ts'
 import { Counts } from './counts.ts'
 import { Ends } from './ends.ts'
+import { excuse, type JobKey } from './excuse.ts'
 import { Fetcher } from './fetcher.ts'
 import type { HeldJob } from './held.ts'
 import { Incarnation, type IncarnationOptions } from './incarnation.ts'
@@ -38,7 +41,9 @@ const settlePatienceMs = 5000
 const postponeMs = 5000
 /** How long the last words of a process that ends by an error may take. */
 const lastWordsMs = 2000
-/** And how long of it they wait for a claim in progress. */
+/** How many jobs are remembered that were found to be taken over, each by itself. */
+const takenOverMax = 1000
+/** The part of lastWordsMs in which they wait for a claim in progress. */
 const lastClaimMs = 1000
 
 export interface WorkerCore {
@@ -54,6 +59,7 @@ export class Worker {
   readonly #failures: Failures
   readonly #changed = new Wakeup()
   readonly #stopAll = new AbortController()
+  readonly #sessions = randomBytes(4).toString('hex')
   readonly #claimConnection: Connection
   readonly #engine: Connection
   readonly #pool: Pool
@@ -67,6 +73,8 @@ export class Worker {
   readonly #board: Board
   readonly #incarnation: Incarnation
   readonly #lost: LostJobs
+  /** Jobs of this incarnation that were taken over, found before the keeper says that the incarnation is closed. */
+  readonly #takenOver: JobKey[] = []
   readonly #idleWaiters = new Set<() => void>()
   #installation = ''
   #claiming: Promise<void> | undefined
@@ -74,6 +82,11 @@ export class Worker {
   #tick: NodeJS.Timeout | undefined
   #starting: Promise<void> | undefined
   #stopped: Promise<StopReport> | undefined
+  #graceEndsMs = Number.POSITIVE_INFINITY
+  readonly #graceOver = new AbortController()
+  #abandons = false
+  /** Gives why it failed. */
+  #abandoned: Promise<unknown> | undefined
 
   constructor(core: WorkerCore, options: WorkerOptions = {}) {
     // The kinds of this moment: one that is defined later waits for the next worker.
@@ -94,7 +107,12 @@ export class Worker {
     const watch = this.#failures
     this.#claimConnection = new Connection(config.database, 'claim', { durability: atLeastDurable(config.durability), watch })
     this.#engine = new Connection(config.database, 'engine', { durability: config.durability, watch })
-    this.#pool = createPool(config.database, 'handler', this.#options.handlerConnectionsMax)
+    // A handler's statement may take as long as its attempt.
+    this.#pool = createPool(
+      { ...config.database, queryTimeoutMs: 0 },
+      `handler ${this.#sessions}`,
+      this.#options.handlerConnectionsMax,
+    )
     this.#board = new Board(this.#options.concurrency + 128)
     this.#fetcher = new Fetcher(this.#claimConnection, this.#options.bufferMs)
     this.#sleep = new Sleep(this.#claimConnection, {
@@ -109,6 +127,7 @@ export class Worker {
       ...this.#core,
       counts: this.#counts,
       engine: this.#engine,
+      failures: this.#failures,
       logger: config.logger,
       isSettled: (held) => this.#runner.isSettled(held),
     })
@@ -119,8 +138,11 @@ export class Worker {
       // With a session a cancel is notified.
       everyMs: config.hasSession ? this.#options.beatMs : this.#options.keeperMs,
       slots: this.#slots,
-      onLost: (held, reason) => core.events.emit('job.lost', { tenant: held.tenant, id: held.id, kind: held.kind, reason }),
-      onTrouble: (error) => this.#ends.trouble(error),
+      onLost: (held, reason) => {
+        if (reason !== 'cancelled') this.#noteTakenOver(held)
+        core.events.emit('job.lost', { tenant: held.tenant, id: held.id, kind: held.kind, reason })
+      },
+      loop: this.#ends.loop('lost jobs'),
     })
     this.#claims = this.#createClaimLoop()
     this.#incarnation = this.#createIncarnation()
@@ -141,35 +163,52 @@ export class Worker {
     return { ...this.#counts, claims: this.#fetcher.claims, running, buffered, unsettled: this.#settler.unsettled }
   }
 
-  start(): Promise<void> {
+  /** Rejects when the database cannot be reached or is not ready; called again, it tries again. */
+  async start(): Promise<void> {
+    if (this.#stopped !== undefined)
+      throw new PawlError(
+        'PAWL_STOPPED',
+        'This worker was stopped and does not start again. Create another with pawl.jobs.worker().',
+      )
     this.#starting ??= this.#start()
     return this.#starting
   }
 
   async #start(): Promise<void> {
+    if (this.#stopAll.signal.aborted)
+      throw new PawlError('PAWL_STOPPED', 'This worker was stopped, and does not start again. Create another one.')
     try {
       this.#installation = await assertReady(this.#engine, this.#core)
       await this.#incarnation.start()
     } catch (error) {
-      await this.#closeConnections()
+      await Promise.all([this.#incarnation.disconnect(), this.#claimConnection.disconnect(), this.#engine.disconnect()])
+      this.#starting = undefined
       throw error
     }
     this.#settler.start()
     this.#board.turn()
     this.#tick = setInterval(() => this.#onTick(), tickMs)
     const { signal } = this.#stopAll
-    const onTrouble = (error: unknown): void => this.#ends.trouble(error)
     const { queues, keepDays } = this.#options
+    const loop = (name: string): LoopWatch => this.#ends.loop(name)
     const watch = this.#failures
-    this.#maintaining = maintain({ database: this.#core.config.direct, queues, keepDays, signal, watch, onTrouble })
+    this.#maintaining = maintain({ database: this.#core.config.direct, queues, keepDays, signal, watch, loop })
     this.#claiming = this.#claims.run()
   }
 
-  /** Lets running jobs finish, gives back what has not started, and stops. A handler that outlives the grace keeps its lease until it answers. */
+  /**
+   * Lets running jobs finish, gives back what has not started, and stops. A handler that outlives the grace keeps its lease until it answers.
+   * Called again, it may shorten the grace and abandon what still runs.
+   */
   async stop(options: StopOptions = {}): Promise<StopReport> {
-    const resolved = resolve('stop', stopTable, options)
-    this.#stopped ??= this.#stop(resolved)
-    return this.#stopped
+    const { grace, signal, abandon } = resolve('stop', stopTable, options)
+    this.#shortenGrace(grace, signal)
+    this.#abandons ||= abandon
+    this.#stopped ??= this.#stop()
+    if (this.#graceOver.signal.aborted) this.#abandonRunning()
+    const report = await this.#stopped
+    const abandonError = await this.#abandoned
+    return abandonError === undefined ? report : { ...report, abandonError }
   }
 
   /** For the end of a process whose handlers do not answer: gives the incarnation up, so that others take its jobs at once, without a crash counted. */
@@ -194,6 +233,8 @@ export class Worker {
 
   /** Resolves when nothing is claimable, running or unsettled here. For tests and one-off workers. */
   async whenIdle(): Promise<void> {
+    if (this.#starting === undefined || this.#stopped !== undefined)
+      throw new PawlError('PAWL_STOPPED', 'This worker does not run: call start() before whenIdle().')
     await new Promise<void>((resolve) => {
       this.#idleWaiters.add(resolve)
       this.#changed.fire()
@@ -212,11 +253,15 @@ export class Worker {
       limits: { bytesMax: config.payloadBytesMax, depthMax: config.payloadDepthMax },
       durability: config.durability,
       touchMs: this.#options.touchMs,
+      answerMs: config.database.queryTimeoutMs,
       onConflict: (error) => this.#ends.trouble(error),
       onTouch: () => {
         this.#counts.touches++
       },
-      onRefused: (held, what) => this.#ends.keepEvidence(held, what),
+      onRefused: (held, what) => {
+        this.#noteTakenOver(held)
+        this.#ends.keepEvidence(held, what)
+      },
     })
   }
 
@@ -233,16 +278,20 @@ export class Worker {
         this.#fireSettled()
       },
       onRefused: (endings) => {
+        for (const { held } of endings) this.#noteTakenOver(held)
         this.#ends.refused(endings)
         this.#fireSettled()
       },
-      onTrouble: (error) => this.#ends.trouble(error),
+      loop: (name) => this.#ends.loop(name),
     })
   }
 
   /** The settler counts a batch as unsettled until its callbacks have returned. */
   #fireSettled(): void {
-    setImmediate(() => this.#changed.fire())
+    setImmediate(() => {
+      this.#slots.resume()
+      this.#changed.fire()
+    })
   }
 
   #createSlots(): Slots {
@@ -251,6 +300,7 @@ export class Worker {
       txMax: this.#options.handlerConnectionsMax,
       bufferMs: this.#options.bufferMs,
       board: this.#board,
+      mayStart: () => !this.#settler.isFull,
       run: (held) => this.#runner.run(held),
       runShared: (group) => runShared(this.#runner, group),
       onStart: (held) => this.#onStart(held),
@@ -278,7 +328,7 @@ export class Worker {
       onIdle: (waiters) => this.#onIdle(waiters),
       onDecidingLeft: () => this.#core.events.emit('worker.deciding', {}),
       onPostponed: (held) => this.#release(held, postponeMs),
-      onTrouble: (error) => this.#ends.trouble(error),
+      loop: this.#ends.loop('claim'),
     })
   }
 
@@ -288,6 +338,7 @@ export class Worker {
       config,
       worker: this.#options,
       kinds: [...kinds.keys()],
+      sessions: this.#sessions,
       channels: ['pawl_wake', 'pawl_lost'],
       board: this.#board,
       engine: this.#engine,
@@ -296,17 +347,17 @@ export class Worker {
         this.#sleep.reset()
         events.emit('worker.opened', { worker })
       },
-      onLost: (worker) => this.#onLost(worker),
+      onLost: (holder) => this.#onLost(holder),
       onKeeper: (message) => this.#onKeeper(message),
       onNotify: (channel, payload) => this.#onNotify(channel, payload),
       onConnect: () => this.#onConnect(),
-      onTrouble: (error) => this.#ends.trouble(error),
+      loop: (name) => this.#ends.loop(name),
     })
   }
 
   // ---- stopping
 
-  async #stop({ grace, signal, abandon }: Resolved<typeof stopTable>): Promise<StopReport> {
+  async #stop(): Promise<StopReport> {
     const before = this.#counts.done + this.#counts.failed
     this.#stopAll.abort()
     this.#changed.fire()
@@ -317,43 +368,59 @@ export class Worker {
     await this.#claiming
     const released = waiting + this.#slots.close()
     const givingBack = this.#claims.giveBackUnknown()
-    await this.#runningEnded(grace, signal)
+    await this.#runningEnded(() => this.#graceEndsMs)
+    this.#graceOver.abort()
     const still = this.#slots.runningJobs()
     for (const held of still) held.lose(new PawlError('PAWL_STOPPED', 'The worker stops and its grace is over.'))
     // Before the waits below: whoever asked for it may have seconds before it is killed, and a kill counts a crash for all that runs.
-    const abandoning = abandon && still.length > 0 ? this.abandon() : undefined
-    const abandoned = abandoning?.then(
-      () => undefined,
-      (error: unknown) => error,
-    )
+    this.#abandonRunning()
+    await this.#abandoned
     await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
-    const abandonError = await abandoned
     const givenBack = (await Promise.race([givingBack, sleep(settlePatienceMs, undefined, { ref: false })])) ?? 0
     const report = {
-      ...(abandonError === undefined ? {} : { abandonError }),
       finished: this.#counts.done + this.#counts.failed - before,
       released: released + givenBack,
       stillRunning: still.map((held) => held.id),
-      unsettled: this.#settler.heldJobs().map((held) => held.id),
+      // What still ran is listed already, whatever its handler has said since.
+      unsettled: this.#settler
+        .heldJobs()
+        .filter((held) => !still.includes(held))
+        .map((held) => held.id),
     }
     if (still.length === 0) await this.#shutDown()
-    else void this.#runningEnded(undefined, undefined).then(() => this.#shutDown())
+    else void this.#runningEnded(() => Number.POSITIVE_INFINITY).then(() => this.#shutDown())
     return report
   }
 
-  async #runningEnded(graceMs: number | undefined, signal: AbortSignal | undefined): Promise<void> {
-    const deadlineMs = graceMs === undefined ? undefined : monotonicMs() + graceMs
-    const wake = () => this.#changed.fire()
-    signal?.addEventListener('abort', wake, { once: true })
-    while (this.#slots.running > 0 && !signal?.aborted && (deadlineMs === undefined || monotonicMs() < deadlineMs)) {
-      await this.#changed.wait(deadlineMs === undefined ? undefined : Math.max(1, deadlineMs - monotonicMs()))
+  #shortenGrace(graceMs: number, signal: AbortSignal | undefined): void {
+    const endBy = (endsMs: number) => {
+      this.#graceEndsMs = Math.min(this.#graceEndsMs, endsMs)
+      this.#changed.fire()
     }
-    signal?.removeEventListener('abort', wake)
+    endBy(signal?.aborted ? 0 : monotonicMs() + graceMs)
+    signal?.addEventListener('abort', () => endBy(0), { once: true, signal: this.#graceOver.signal })
+  }
+
+  #abandonRunning(): void {
+    if (!this.#abandons || this.#slots.running === 0) return
+    this.#abandoned ??= this.abandon().then(
+      () => undefined,
+      (error: unknown) => error,
+    )
+  }
+
+  async #runningEnded(untilMs: () => number): Promise<void> {
+    while (this.#slots.running > 0) {
+      const leftMs = untilMs() - monotonicMs()
+      if (leftMs <= 0) return
+      await this.#changed.wait(Number.isFinite(leftMs) ? Math.max(1, leftMs) : undefined)
+    }
   }
 
   async #shutDown(): Promise<void> {
     await this.#settler.drained(AbortSignal.timeout(settlePatienceMs))
     await this.#settler.stop()
+    this.#claims.endSolitude()
     clearInterval(this.#tick)
     await this.#incarnation.close()
     // Last: a chore may wait for a lock, and what this worker held must not wait for the chore.
@@ -377,6 +444,7 @@ export class Worker {
   }
 
   #onEnd(held: HeldJob, end: RunEnd): void {
+    held.row.dropPayload()
     // Also late: a job that was lost while its runner still asked what became of its commit.
     if (end === 'stopped') return
     if (end === 'late' || (held.isEnded && end !== 'settled')) {
@@ -405,8 +473,9 @@ export class Worker {
 
   #onTick(): void {
     const nowMs = monotonicMs()
-    this.#board.turn()
+    this.#board.turn(this.#settler.oldestMs(nowMs))
     this.#slots.tick(nowMs)
+    this.#runner.tick(nowMs)
     this.#lost.tick(nowMs)
   }
 
@@ -425,10 +494,21 @@ export class Worker {
   }
 
   /** Signals abort; whatever finishes may still settle under its fence. */
-  #onLost(worker: number): void {
+  #onLost(holder: Holder): void {
+    const { id: worker } = holder
     this.#core.events.emit('worker.lost', { worker })
     this.#core.config.logger.warn({ worker }, 'this worker lost its lease; it starts anew under another')
+    const held = [...this.#slots.heldJobs(), ...this.#settler.heldJobs()].filter((job) => job.worker === worker)
     this.#slots.lose(worker)
+    const onTrouble = (error: unknown): void => this.#ends.trouble(error)
+    const jobs = [...held, ...this.#takenOver.splice(0)]
+    void excuse(holder, jobs, { connection: this.#engine, signal: this.#stopAll.signal, onTrouble })
+  }
+
+  #noteTakenOver({ tenant, id, fence, worker }: HeldJob): void {
+    if (worker !== this.#incarnation.id) return
+    this.#takenOver.push({ tenant, id, fence })
+    if (this.#takenOver.length > takenOverMax) this.#takenOver.shift()
   }
 
   #onKeeper(message: Parameters<IncarnationOptions['onKeeper']>[0]): void {
@@ -453,13 +533,15 @@ export class Worker {
         events.emit('worker.blocked', { blockedMs: message.blockedMs })
         return config.logger.warn(
           { blockedMs: message.blockedMs },
-          'a handler blocked the event loop; its lease is kept, other handlers wait',
+          'the event loop stood still: a handler blocked it, or the process was paused; other handlers wait',
         )
       case 'trouble':
         return config.logger.warn(
           { error: message.message, code: message.code },
-          'the keeper could not reach the database; it tries again',
+          'the keeper could not reach the database; it tries again, and says so once a minute',
         )
+      case 'recovered':
+        return config.logger.warn({ awayMs: message.awayMs }, 'the keeper reaches the database again')
       case 'failed':
         this.#counts.errors++
         return

@@ -1,7 +1,8 @@
-// Errors of the engine's own statements that no repetition mends: logged, counted, an alert; and everything else goes on.
+// Errors of the engine's own statements and loops that no repetition mends: logged, counted, an alert; and everything else goes on.
 
 import type { Pawl } from 'pawl'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { installProbe, keeperTesting, type ProbeName } from 'pawl/testing'
+import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import type { LogFields } from '../config.ts'
 import { Connection } from '../db/driver.ts'
@@ -23,6 +24,7 @@ beforeEach(async () => {
     $$ begin raise exception 'refused on purpose' using errcode = '22000'; end $$`)
 })
 afterEach(async () => {
+  installProbe(undefined)
   await worker?.stop({ grace: 0 })
   worker = undefined
   await db.drop()
@@ -58,8 +60,7 @@ test('[K17] a sweep of the keeper that always fails is alerted too', async () =>
   pawl.jobs.define('work', { run: () => undefined })
   const running = await startWorker({ beatMs: 100 })
   await db.query(`create trigger refuse before update on pawl.worker for each row when (new.asked_by is not null) execute function refuse();
-    insert into pawl.worker (name, host, pid, release, queues, kinds, concurrency, locks, lease_until)
-    values ('gone', 'here', 1, '0', '{}', '{}', 1, false, pawl.now() - interval '1 hour')`)
+    insert into pawl.worker (lease_until) values (pawl.now() - interval '1 hour')`)
   await until('there is an alert', async () => (await failing()).length === 1)
   await until('the errors are counted', () => running.metrics().errors > 2)
   expect(errors.filter(({ statement }) => statement === 'ask-workers')).toHaveLength(1)
@@ -81,10 +82,10 @@ test('[K17] one chore of the maintenance that fails keeps none of the others bac
   const stop = new AbortController()
   const met: unknown[] = []
   const watch = new Failures({ logger: { error: () => undefined } })
-  const onTrouble = (error: unknown) => void met.push(error)
-  const done = maintain({ database, queues: ['default'], keepDays: 14, signal: stop.signal, watch, onTrouble })
+  const loop = (name: string) => ({ succeeded: () => undefined, failed: (error: unknown) => void met.push([name, error]) })
+  const done = maintain({ database, queues: ['default'], keepDays: 14, signal: stop.signal, watch, loop })
   await until('the alert of no dead job is resolved', async () => (await pawl.alerts()).length === 0)
-  expect(met).toHaveLength(1)
+  expect(met).toEqual([['maintenance: own queues', expect.objectContaining({ message: 'refused on purpose' })]])
   stop.abort()
   await done
 })
@@ -96,4 +97,102 @@ test('[K17] broken connections and conflicts are not errors of the engine', () =
   for (const code of ['40001', '55P03', '57P01', '53100', 'ECONNRESET'])
     watch.failed('claim', Object.assign(new Error('no'), { code }), connection)
   expect(seen).toEqual([])
+})
+
+/** A bug of ours at this point. */
+function plant(at: ProbeName): void {
+  installProbe((name) => {
+    if (name === at) throw new TypeError('planted')
+  })
+}
+
+const alerted = (subject: string) =>
+  until(`${subject} is alerted`, async () => (await failing()).find((alert) => alert.subject === subject))
+
+test.each([
+  ['claim', 'jobs.claim.before'],
+  ['settle', 'jobs.settle.before'],
+] as const)('[K17] a bug in the %s loop is logged once, counted and alerted, until it is gone', async (loop, at) => {
+  pawl.jobs.define('work', { run: () => undefined, settleEach: true })
+  await pawl.jobs.enqueueMany('work', [1, 2, 3, 4])
+  plant(at)
+  const running = await startWorker({ pollMs: 20 })
+  expect((await alerted(`loop ${loop}`)).message).toMatch(
+    `The loop ${loop} of the engine failed 3 times in a row: TypeError: planted`,
+  )
+  expect(running.metrics().errors).toBeGreaterThan(2)
+  expect(errors.filter((fields) => fields.loop === `loop ${loop}`)).toHaveLength(1)
+  installProbe(undefined)
+  const { id } = await pawl.jobs.enqueue('work', 5)
+  await until('a job runs', async () => (await pawl.jobs.get(id))?.state === 'done')
+  await until('the alert is resolved', async () => (await failing()).length === 0)
+})
+
+test('[K17] a liveness lock that is always refused is alerted; jobs run', async () => {
+  await db.query(
+    'create trigger refuse before update on pawl.worker for each row when (new.locks and not old.locks) execute function refuse()',
+  )
+  pawl.jobs.define('work', { run: () => undefined })
+  await startWorker()
+  expect((await alerted('loop listen')).message).toContain('refused on purpose')
+  const { id } = await pawl.jobs.enqueue('work', {})
+  await until('a job runs', async () => (await pawl.jobs.get(id))?.state === 'done')
+  await db.query('drop trigger refuse on pawl.worker')
+  await until('the alert is resolved', async () => (await failing()).length === 0)
+})
+
+test('[K17] a bug in the keeper thread is counted and alerted', async () => {
+  onTestFinished(() => {
+    keeperTesting.probeModule = undefined
+  })
+  keeperTesting.probeModule = new URL('../../test/support/failing-keeper.ts', import.meta.url).href
+  pawl.jobs.define('work', { run: () => undefined })
+  const running = await startWorker({ beatMs: 100 })
+  expect((await alerted('loop look')).message).toContain('TypeError: planted')
+  await until('the errors are counted', () => running.metrics().errors > 2)
+})
+
+test("[K17] a runner's cursor that cannot move is alerted, and so is a bug", async () => {
+  await db.query('create trigger refuse before update of position on pawl.cursor for each row execute function refuse()')
+  pawl.projections.define('totals', { tables: [], each: () => undefined })
+  const runner = pawl.projections.runner({ lookMs: 20, pollMs: 20 })
+  onTestFinished(() => runner.stop())
+  await runner.start()
+  await pawl.events.append({ type: 'Placed', aggregateType: 'order', key: 'one', data: {} })
+  expect((await alerted('loop projection totals')).message).toContain('refused on purpose')
+  expect(errors.filter(({ loop }) => loop === 'loop projection totals')).toHaveLength(1)
+  plant('events.sequence.before')
+  expect((await alerted('loop positions')).message).toContain('TypeError: planted')
+  installProbe(undefined)
+  await db.query('drop trigger refuse on pawl.cursor')
+  await until('the alerts are resolved', async () => (await failing()).length === 0)
+})
+
+test('[K17] an error that its statement and its loop meet counts once', () => {
+  const onError = vi.fn()
+  const watch = new Failures({ logger: { error: () => undefined }, onError })
+  const connection = new Connection(resolveConfig({ databaseUrl: db.url }).database, 'unused')
+  const error = Object.assign(new Error('no'), { code: '42501' })
+  watch.failed('claim', error, connection)
+  watch.loop('claim', connection).failed(error)
+  expect(onError).toHaveBeenCalledTimes(1)
+})
+
+test('[K17] an alert that could not be written is written with the next failure', async () => {
+  const raised: string[] = []
+  const run = (_statement: unknown, { subject }: { subject: string }) => {
+    raised.push(subject)
+    return raised.length === 1 ? Promise.reject(new Error('no')) : Promise.resolve([])
+  }
+  const { failed } = new Failures({ logger: { error: () => undefined } }).loop('claim', { run } as unknown as Connection)
+  const fail = async () => {
+    failed(new TypeError('planted'))
+    await new Promise(setImmediate)
+  }
+  for (let times = 0; times < 3; times++) await fail()
+  expect(raised).toHaveLength(1)
+  await fail()
+  expect(raised).toHaveLength(2)
+  await fail()
+  expect(raised).toHaveLength(2)
 })

@@ -1,5 +1,5 @@
-// Errors of the engine's own statements that no repetition mends: a missing privilege, a column that is not there, a bug. Each is counted
-// and logged, once a minute per statement; after a few in a row there is an alert, until the statement succeeds again.
+// Errors of the engine's own statements and loops that no repetition mends: a missing privilege, a column that is not there, a bug. Each is
+// counted and logged, once a minute per statement or loop; after a few in a row there is an alert, until it succeeds again.
 
 import type { Logger } from '../config.ts'
 import { classify } from '../db/classify.ts'
@@ -14,6 +14,7 @@ const inARowMax = 3
 const everyMs = 60_000
 
 interface Failing {
+  readonly what: 'statement' | 'loop'
   inARow: number
   /** When it was last logged, and when its alert was last raised. */
   loggedMs: number
@@ -27,9 +28,17 @@ export interface FailuresOptions {
   readonly onRepeated?: () => void
 }
 
+/** Hears how the turns of one loop end. */
+export interface LoopWatch {
+  readonly succeeded: () => void
+  readonly failed: (error: unknown) => void
+}
+
 export class Failures implements StatementWatch {
   readonly #options: FailuresOptions
   readonly #failing = new Map<string, Failing>()
+  /** What a statement failed with reaches its loop too, and counts once. */
+  readonly #counted = new WeakSet<object>()
 
   constructor(options: FailuresOptions) {
     this.#options = options
@@ -46,16 +55,33 @@ export class Failures implements StatementWatch {
 
   failed(name: string, error: unknown, connection: Connection): void {
     if (name === raiseStatement.file || name === resolveStatement.file || !isLasting(error)) return
+    if (error instanceof Error) this.#counted.add(error)
+    this.#count('statement', name, error, connection)
+  }
+
+  /** For a loop whose turn can fail outside of a statement. Its alert is written on the given connection. */
+  loop(name: string, connection: Connection): LoopWatch {
+    const subject = `loop ${name}`
+    return {
+      succeeded: () => this.succeeded(subject),
+      failed: (error) => {
+        const isCounted = error instanceof Error && this.#counted.has(error)
+        if (!isCounted && isLasting(error)) this.#count('loop', subject, error, connection)
+      },
+    }
+  }
+
+  #count(what: Failing['what'], name: string, error: unknown, connection: Connection): void {
     this.#options.onError?.()
     const nowMs = performance.now()
-    const failing = this.#failing.get(name) ?? { inARow: 0, loggedMs: -everyMs, alertedMs: undefined, connection }
+    const failing = this.#failing.get(name) ?? { what, inARow: 0, loggedMs: -everyMs, alertedMs: undefined, connection }
     this.#failing.set(name, failing)
     failing.inARow++
     failing.connection = connection
     const text = describeError(error, 1000)
     if (nowMs - failing.loggedMs >= everyMs) {
       failing.loggedMs = nowMs
-      this.#options.logger.error({ statement: name, inARow: failing.inARow, error: text }, 'a statement of the engine failed')
+      this.#options.logger.error({ [what]: name, inARow: failing.inARow, error: text }, `a ${what} of the engine failed`)
     }
     if (failing.inARow >= inARowMax && nowMs - (failing.alertedMs ?? -everyMs) >= everyMs) {
       failing.alertedMs = nowMs
@@ -69,7 +95,8 @@ export class Failures implements StatementWatch {
 
   /** An alert that cannot be written is tried again with the next failure. */
   #raise(name: string, failing: Failing, text: string): void {
-    const message = `The statement '${name}' of the engine failed ${failing.inARow} times in a row: ${text}`
+    const subject = failing.what === 'statement' ? `The statement '${name}'` : `The ${name}`
+    const message = `${subject} of the engine failed ${failing.inARow} times in a row: ${text}`
     failing.connection.run(raiseStatement, { subject: name, message }).catch(() => {
       failing.alertedMs = undefined
     })
@@ -77,8 +104,9 @@ export class Failures implements StatementWatch {
 }
 
 /** Not: a connection that breaks, a conflict, or a server that cannot write now. Those end by themselves, and others tell of them. */
-function isLasting(error: unknown): boolean {
-  if (isPawlError(error, 'PAWL_STOPPED')) return false
-  const kind = classify(error)
+export function isLasting(error: unknown): boolean {
+  if (isPawlError(error, 'PAWL_STOPPED') || isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return false
+  // A refused login is waited for, and lasts until a person changes it.
+  const kind = classify(isPawlError(error, 'PAWL_UNAVAILABLE') ? error.cause : error)
   return kind === 'permanent' || kind === 'foreign' || kind === 'replan'
 }

@@ -76,7 +76,13 @@ function identity({ id, fence }: Claimed) {
 }
 
 async function settleOne(connection: Connection, job: Claimed): Promise<number> {
-  const [row] = await connection.run<{ settled: number }>(settle, { ...identity(job), results: '{null}', ran_ms: '{1}' })
+  const [row] = await connection.run<{ settled: number }>(settle, {
+    ...identity(job),
+    results: '{null}',
+    progress: '{}',
+    at_least: 0,
+    ran_ms: '{1}',
+  })
   return row!.settled
 }
 
@@ -160,7 +166,7 @@ test('[K3] the same incarnation claims its own ended row again: every write unde
   const [earlier] = await claim(1)
   const release = {
     ...identity(earlier!),
-    worker: worker.id,
+    holders: `{${worker.id}}`,
     outcomes: '{released}',
     delays_ms: '{0}',
     errors: '{null}',

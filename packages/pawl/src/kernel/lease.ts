@@ -21,6 +21,7 @@ export const leaseStatements = {
   ask: statement(import.meta.url, 'ask-workers'),
   closeDead: statement(import.meta.url, 'close-dead-workers'),
   empty: statement(import.meta.url, 'empty-workers'),
+  endSessions: statement(import.meta.url, 'end-sessions'),
   refuse: statement(import.meta.url, 'refuse'),
 } as const
 

@@ -141,6 +141,11 @@ test('an expired key is taken anew by exactly one of many, by the clock of the d
   expect(await late).toEqual({ isFirst: true, result: { by: 'late' } })
   for (const other of await Promise.all(others)) expect(other).toEqual({ isFirst: false, result: { by: 'late' } })
   expect(await effects()).toEqual(['first'])
+  // It is remembered as long as the first time.
+  await moveClock(db.pool, 120 * 60_000)
+  expect((await pay('early again', hour)).isFirst).toBe(false)
+  await moveClock(db.pool, 122 * 60_000)
+  expect((await pay('late again', hour)).isFirst).toBe(true)
 })
 
 test('of several that find a key expired at the same moment, exactly one takes it', async () => {
@@ -210,5 +215,35 @@ test('a result of nothing is remembered as null, and names that are too long are
   }
   await expect(once(tx, { namespace: '', key: 'k' }, () => 1)).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
   await expect(once(tx, { namespace: 'n', key: 'k'.repeat(501) }, () => 1)).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+  const refusing = { query: () => Promise.reject(new Error('It was sent.')) }
+  await expect(once(refusing, wide(126), () => 1)).rejects.toMatchObject({
+    code: 'PAWL_CONFIG',
+    message: expect.stringContaining('at most 2500 bytes together, got 2504'),
+  })
   expect(sent).toEqual([])
+  expect(await inTransaction((client) => once(client, wide(125), () => 1))).toMatchObject({ isFirst: true })
 })
+
+test('[J30] a result that JSON cannot carry is refused with its path, and the key is free', async () => {
+  const bad = { map: new Map([[1, 2]]), nan: Number.NaN, fn: () => 1, text: 'x'.repeat(1_048_577), bytes: new Blob(['x']) }
+  for (const [field, value] of Object.entries(bad))
+    await expect(inTransaction((client) => once<unknown>(client, payment, () => ({ [field]: value })))).rejects.toMatchObject({
+      code: 'PAWL_INVALID_PAYLOAD',
+      message: expect.stringContaining("The result under once key 'invoice 7': result"),
+      ...(field !== 'text' && { details: { path: `.${field}`, reason: expect.any(String) } }),
+    })
+  expect(await pay('after all')).toMatchObject({ isFirst: true })
+})
+
+test('[J30] the first caller gets the result as all later ones do', async () => {
+  const give = () => inTransaction((client) => once<unknown>(client, payment, () => ({ at: new Date(0), absent: undefined })))
+  const result = { at: '1970-01-01T00:00:00.000Z' }
+  expect(await give()).toStrictEqual({ isFirst: true, result })
+  expect(await give()).toStrictEqual({ isFirst: false, result })
+})
+/** A key of characters that take four bytes each and that no compression makes shorter; the namespace has this many. */
+function wide(characters: number): { namespace: string; key: string } {
+  const text = (length: number) =>
+    Array.from({ length }, () => String.fromCodePoint(0x20000 + Math.floor(Math.random() * 0xa000))).join('')
+  return { namespace: text(characters), key: text(500) }
+}

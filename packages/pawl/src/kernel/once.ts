@@ -4,22 +4,24 @@
 import { type AnyTx, type Tx, toTx } from '../db/adapters.ts'
 import { inOwnPath } from '../db/own-path.ts'
 import { bind, type Statement, statement } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
 import { delayMsMax } from './clock.ts'
-import { duration, required, resolve, type TableOf, text } from './options.ts'
+import { duration, refused, required, resolve, type TableOf, text } from './options.ts'
+import { toJson } from './payload.ts'
 
 const takeStatement = statement(import.meta.url, 'once-take')
 const readStatement = statement(import.meta.url, 'once-read')
 const retakeStatement = statement(import.meta.url, 'once-retake')
 const storeStatement = statement(import.meta.url, 'once-store')
 
-const resultCharsMax = 1_048_576
+const resultLimits = { bytesMax: 1_048_576, depthMax: 64 }
+/** An entry of the primary key, of all three names, takes at most 2,704 bytes. */
+const nameBytesMax = 2500
 
 export interface OnceKey {
   readonly tenant?: string
   /** What the key is a key of, such as 'payment'. 1 to 200 characters. */
   readonly namespace: string
-  /** 1 to 500 characters. */
+  /** 1 to 500 characters; with tenant and namespace at most 2,500 bytes. */
   readonly key: string
   /** How long it is remembered, by the database's clock. After that the work may run again. Default: for ever. */
   readonly ttl?: number | string
@@ -41,10 +43,16 @@ export interface OnceAnswer<Result> {
 /**
  * Runs the work unless its key is there already, in your transaction. Callers with the same key wait for each other: one runs the work, the
  * others get its stored result, or run it themselves if the first rolled back. If the work throws, roll back, and the key goes with it.
- * The result is stored as JSON. Above READ COMMITTED a caller that had to wait gets 40001, as with any concurrent write.
+ * The result is stored as JSON, and every caller gets what JSON gives back of it, the first too. Above READ COMMITTED a caller that had to wait gets 40001, as with any concurrent write.
  */
 export async function once<Result>(tx: AnyTx, key: OnceKey, work: () => Promise<Result> | Result): Promise<OnceAnswer<Result>> {
   const { ttl, ...name } = resolve('once', onceTable, key)
+  const bytes = Buffer.byteLength(name.tenant + name.namespace + name.key)
+  if (bytes > nameBytesMax)
+    throw refused(
+      'once',
+      `tenant, namespace and key must be at most ${nameBytesMax} bytes together, got ${bytes}; use a hash as the key`,
+    )
   const taking = { ...name, ttl_ms: ttl ?? null }
   const given = inOwnPath(toTx(tx))
   for (;;) {
@@ -62,15 +70,9 @@ async function runFirst<Result>(
   work: () => Promise<Result> | Result,
 ) {
   const result = await work()
-  const text = JSON.stringify(result) ?? 'null'
-  if (text.length > resultCharsMax) {
-    throw new PawlError(
-      'PAWL_INVALID_PAYLOAD',
-      `The result under once key '${name.key}' has ${text.length} characters of JSON; the limit is ${resultCharsMax}.`,
-    )
-  }
+  const text = result === undefined ? 'null' : toJson(result, `The result under once key '${name.key}': result`, resultLimits)
   await run(tx, storeStatement, { ...name, result: text })
-  return { isFirst: true, result }
+  return { isFirst: true, result: JSON.parse(text) as Result }
 }
 
 async function run<Row>(tx: Tx, query: Statement, values: Parameters<typeof bind>[1]): Promise<Row[]> {

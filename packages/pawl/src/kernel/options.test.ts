@@ -14,6 +14,7 @@ import {
   type TableOf,
   text,
   time,
+  transaction,
 } from './options.ts'
 
 interface Given {
@@ -71,8 +72,14 @@ test('[G2] a wrong value is refused with the option, the value and the fix', () 
       "lease must be a duration from 100ms to 1h: milliseconds, or a string such as '250ms', '5s', '15m', '2h', '7d', got '2 days'",
     ],
     [{ name: 'a', colour: 'green' }, "colour must be one of 'red', 'blue', got 'green'"],
-    [{ name: 'a', at: '2030-01-01' }, "at must be a valid Date, such as new Date('2030-01-01T00:00:00Z'), got '2030-01-01'"],
-    [{ name: 'a', at: new Date('x') }, "at must be a valid Date, such as new Date('2030-01-01T00:00:00Z'), got an invalid Date"],
+    [
+      { name: 'a', at: '2030-01-01' },
+      "at must be a valid Date of the years 1 to 9999, such as new Date('2030-01-01T00:00:00Z'), got '2030-01-01'",
+    ],
+    [
+      { name: 'a', at: new Date('x') },
+      "at must be a valid Date of the years 1 to 9999, such as new Date('2030-01-01T00:00:00Z'), got an invalid Date",
+    ],
     [{ name: 'a', names: 'b' }, "names must be an array, got 'b'"],
     [{ name: 'a', names: ['b', ''] }, "names[1] must be a string of 1 to 5 characters (valid Unicode, no NUL), got ''"],
     [{ name: 'a', retry: { attempts: 0 } }, 'retry.attempts must be an integer from 1 to 9, got 0'],
@@ -124,4 +131,13 @@ test('bounds of durations are written in their largest unit', () => {
     '1h',
     '1d',
   ])
+})
+
+test('[G2] a transaction that is undefined is refused: leaving it out is another call', () => {
+  const verb = { tx: transaction({ doc: 'Yours.' }), size: integer({ from: 1, to: 10, doc: 'Its size.' }) }
+  expect(resolve('enqueue', verb, {})).toEqual({})
+  expect(resolve('enqueue', verb, { size: undefined })).toEqual({})
+  expect(() => resolve('enqueue', verb, { tx: undefined })).toThrow(
+    "enqueue: tx must be your transaction, or be left out for one of Pawl's own, got undefined.",
+  )
 })

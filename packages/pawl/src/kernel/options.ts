@@ -15,6 +15,8 @@ export interface Option<Value> {
   /** What holds when it is left out, where that is not one value. */
   readonly otherwise?: string
   readonly isRequired?: boolean
+  /** undefined is no way to leave it out: a variable that was never set would change what the call does. */
+  readonly isNeverUndefined?: boolean
   /** Its value is not shown in errors. */
   readonly isSecret?: boolean
   /** The options of an option that is itself an object of options. */
@@ -125,9 +127,13 @@ export function duration<D extends number | string | undefined = undefined>(spec
 
 /** A string is refused: without an offset it would mean another moment on another machine. */
 export function time(spec: Spec<undefined>): Option<Date | undefined> {
-  const expects = "a valid Date, such as new Date('2030-01-01T00:00:00Z')"
-  // PostgreSQL does not read the signed years that come before 0 and after 9999.
-  return option(expects, spec, (given) => isDate(given) && !Number.isNaN(given.getTime()) && /^\d/.test(given.toISOString()))
+  const expects = "a valid Date of the years 1 to 9999, such as new Date('2030-01-01T00:00:00Z')"
+  // PostgreSQL reads neither year 0 nor the signed years that come before it and after 9999.
+  return option(
+    expects,
+    spec,
+    (given) => isDate(given) && !Number.isNaN(given.getTime()) && /^(?!0000)\d/.test(given.toISOString()),
+  )
 }
 
 export function callback<F extends (...args: never[]) => unknown>(spec: Spec<undefined>): Option<F | undefined> {
@@ -146,7 +152,10 @@ export function record(spec: Spec<undefined>): Option<Readonly<Record<string, un
 
 export function transaction(spec: Spec<undefined>): Option<AnyTx | undefined> {
   const expects = "your transaction, or be left out for one of Pawl's own"
-  return option(expects, spec, (given) => isObject(given) || typeof given === 'function')
+  return {
+    ...option(expects, spec, (given) => isObject(given) || typeof given === 'function'),
+    isNeverUndefined: true,
+  } as Option<AnyTx | undefined>
 }
 
 /** Kept with an act for a person who asks later; blanks are none. */
@@ -169,7 +178,10 @@ export function nested<T extends Table>(table: T, spec: Spec<undefined>): Option
 
 function readTable(call: string, table: Table, given: unknown, prefix: string): Readonly<Record<string, unknown>> {
   if (!isObject(given)) throw noObject(call, table, given, prefix)
-  for (const name of Object.keys(given)) if (!Object.hasOwn(table, name)) throw noOption(call, Object.keys(table), name, prefix)
+  for (const name of Object.keys(given)) {
+    if (!Object.hasOwn(table, name)) throw noOption(call, table, name, prefix, given)
+    if (given[name] === undefined && table[name]!.isNeverUndefined) throw wrong(call, prefix + name, table[name]!, undefined)
+  }
   const values: Record<string, unknown> = {}
   for (const name of Object.keys(table)) values[name] = readOption(call, table[name]!, given[name], prefix + name)
   return values
@@ -186,20 +198,25 @@ function readOption(call: string, row: Option<unknown>, given: unknown, path: st
 }
 
 function wrong(call: string, path: string, row: Option<unknown>, given: unknown): PawlError {
-  const got = row.isSecret && given !== undefined ? `another ${typeof given}` : shown(given)
+  const got = row.isSecret && given !== undefined && given !== '' ? `another ${typeof given}` : shown(given)
   return refused(call, `${path} must be ${row.expects}, got ${got}`, { option: path })
 }
 
 function noObject(call: string, table: Table, given: unknown, prefix: string): PawlError {
   const needed = Object.keys(table).filter((name) => table[name]!.isRequired)
   const what = prefix === '' ? 'options' : prefix.slice(0, -1)
-  return refused(call, `${what} must be an object${needed.length > 0 ? ` with ${needed.join(', ')}` : ''}, got ${shown(given)}`)
+  // A string in the place of the options may be the secret itself: createPawl(url).
+  const got = typeof given === 'string' && Object.values(table).some(({ isSecret }) => isSecret) ? 'a string' : shown(given)
+  return refused(call, `${what} must be an object${needed.length > 0 ? ` with ${needed.join(', ')}` : ''}, got ${got}`)
 }
 
-function noOption(call: string, names: readonly string[], name: string, prefix: string): PawlError {
+function noOption(call: string, table: object, name: string, prefix: string, given: object): PawlError {
+  const names = Object.keys(table)
   const near = nearest(name, names)
   const known = names.map((each) => prefix + each).join(', ')
-  const fix = near === undefined ? `Its options are ${known}.` : `Did you mean '${prefix}${near}'?`
+  const isClient = 'tx' in table && typeof (given as { query?: unknown }).query === 'function'
+  const guess = near === undefined ? `Its options are ${known}.` : `Did you mean '${prefix}${near}'?`
+  const fix = isClient ? 'It was given a client: pass it as { tx }.' : guess
   const shownName = storable(prefix + name).slice(0, 100)
   return new PawlError('PAWL_CONFIG', `${call} has no option '${shownName}'. ${fix}`, { details: { call, option: shownName } })
 }
@@ -255,7 +272,8 @@ function distance(a: string, b: string): number {
 
 export function assertKnown(call: string, given: object, names: ReadonlySet<string>): void {
   if (!isObject(given)) throw refused(call, `options must be an object, got ${shown(given)}`)
-  for (const name of Object.keys(given)) if (!names.has(name)) throw noOption(call, [...names], name, '')
+  const table = Object.fromEntries([...names].map((name) => [name, true]))
+  for (const name of Object.keys(given)) if (!names.has(name)) throw noOption(call, table, name, '', given)
 }
 
 export function whole(name: string, value: number, from: number, to: number): number {

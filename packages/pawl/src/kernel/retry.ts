@@ -2,6 +2,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { classify, isRetryable, markOwn } from '../db/classify.ts'
+import { PawlError } from '../errors.ts'
 
 export interface Backoff {
   /** Delay before the first retry. */
@@ -44,14 +45,20 @@ export async function retrying<T>(
   }
 }
 
-/** A hook that throws has said nothing about the error: it is retried like any other, within the attempts. */
+/** A hook that throws, or promises an answer, has said nothing about the error: it is retried like any other, within the attempts. */
 export function mayRetry(
   { when }: { readonly when: ((error: unknown) => boolean) | undefined },
   error: unknown,
   onHookError: ((thrown: unknown) => void) | undefined,
 ): boolean {
   try {
-    return when?.(error) !== false
+    const answer: unknown = when?.(error)
+    if (typeof (answer as { then?: unknown } | undefined | null)?.then !== 'function') return answer !== false
+    Promise.resolve(answer).catch(() => undefined)
+    throw new PawlError(
+      'PAWL_CONFIG',
+      'retry.when must answer true or false at once, got a promise. Find out in the handler, and throw NonRetryable there.',
+    )
   } catch (thrown) {
     onHookError?.(thrown)
     return true

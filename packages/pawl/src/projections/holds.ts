@@ -112,13 +112,15 @@ export class Holds {
   }
 
   async #lookUntilStopped(everyMs: number): Promise<void> {
+    const loop = this.#options.world.loop('cursors')
     for (let failed = 0; !this.#isStopping; ) {
       try {
         const worker = this.#options.worker()
         if (worker !== undefined) await this.#lookOnce(worker)
         failed = 0
+        loop.succeeded()
       } catch (error) {
-        this.#options.world.onTrouble(error)
+        loop.failed(error)
         failed++
       }
       await this.#wakeup.wait(failed === 0 ? everyMs : engineBackoffMs(undefined, failed))

@@ -8,9 +8,11 @@ import { describeError, isPawlError } from '../errors.ts'
 import { type LogRead, readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
+import { solitude } from '../kernel/solitude.ts'
 import { Applier } from './applier.ts'
 import { cursorStatements, type HeldCursor, placeOf, type Standstill } from './cursor.ts'
 import { type DefinedLog, type DefinedState, retryDelayMs } from './definition.ts'
@@ -31,6 +33,7 @@ export class LogLoop {
   readonly cursor: HeldCursor
   readonly #definition: DefinedLog | DefinedState
   readonly #world: World
+  readonly #loop: LoopWatch
   readonly #applier: Applier
   readonly #replay: Replay
   readonly #wakeup = new Wakeup()
@@ -50,6 +53,7 @@ export class LogLoop {
     this.cursor = cursor
     this.#definition = definition
     this.#world = world
+    this.#loop = world.loop(`projection ${definition.name}`)
     this.#applier = new Applier(cursor, definition, world)
     this.#replay = new Replay(cursor, this.#applier, world)
     this.#lookedTo = cursor.place.position
@@ -65,7 +69,7 @@ export class LogLoop {
 
   /** While it waits for the log to grow: what is read here is there when it wakes. */
   readAhead(connection: Connection): void {
-    if (!this.#isWaiting || this.#standstill !== undefined) return
+    if (!this.#isWaiting || this.#standstill !== undefined || solitude.isClosed()) return
     const after = this.#after()
     const read = this.#read(after, connection)
     read.catch(() => undefined)
@@ -88,11 +92,12 @@ export class LogLoop {
         isChecked = true
         const hasMore = await this.#turn()
         failed = 0
+        if (this.#conflicts === 0) this.#loop.succeeded()
         if (!hasMore && !this.#isOver()) await this.#wait()
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
         if (isPawlError(error, 'PAWL_LOG_GAP')) await this.#latch(error.message)
-        else this.#world.onTrouble(error)
+        else this.#loop.failed(error)
         isChecked = false
         this.#forgetPages()
         await this.#pause(engineBackoffMs(error, ++failed))
@@ -125,6 +130,7 @@ export class LogLoop {
 
   /** One step forward; says whether there is more to do at once. */
   async #turn(): Promise<boolean> {
+    if (solitude.isClosed()) return false
     if (this.#standstill !== undefined && !(await this.#mayGoOn())) return false
     const hasReplayed = await this.#replay.step()
     if (this.#isAtLimit()) return hasReplayed
@@ -250,8 +256,11 @@ export class LogLoop {
       return this.#take(await this.#applier.park(first, { reason, error: undefined, attempts: this.cursor.crashes }))
     }
     this.#suspect = false
-    if (this.cursor.isUntried && this.#applier.isHandled(first)) await this.cursor.tryAlone(this.#world.engine)
-    const end = await this.#applier.apply(chunk, placeOf(chunk.at(-1)!))
+    const end = await solitude.run(() => this.#try(chunk))
+    if (end === undefined) {
+      this.#forgetPages()
+      return undefined
+    }
     const isFailure = end.type === 'failed' || (end.type === 'again' && isConflict(end.error) && this.#conflicts >= conflictsMax)
     if (!isFailure) return this.#take(end)
     this.#conflicts = 0
@@ -260,6 +269,11 @@ export class LogLoop {
       return false
     }
     return this.#failed(first, end.error)
+  }
+
+  async #try(chunk: readonly LogEvent[]): Promise<FencedEnd> {
+    if (this.cursor.isUntried && this.#applier.isHandled(chunk[0]!)) await this.cursor.tryAlone(this.#world.engine)
+    return this.#applier.apply(chunk, placeOf(chunk.at(-1)!))
   }
 
   async #take(end: FencedEnd): Promise<boolean | undefined> {
@@ -281,7 +295,7 @@ export class LogLoop {
 
   async #again(error: unknown): Promise<false> {
     this.#conflicts++
-    this.#world.onTrouble(error)
+    this.#loop.failed(error)
     await this.#pause(engineBackoffMs(error, this.#conflicts))
     return false
   }

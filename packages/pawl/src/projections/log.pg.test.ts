@@ -113,7 +113,7 @@ test('[P4] a key that was parked by a commit without an answer stays parked: its
   })
   let lost: Promise<void> | undefined
   installProbe((name) => {
-    if (name === 'projections.park.before') lost ??= proxy.loseReply(/^commit$/, { of: / handler$/ }).happened
+    if (name === 'projections.park.before') lost ??= proxy.loseReply(/^commit$/, { of: / handler \w+$/ }).happened
   })
   onTestFinished(() => installProbe(undefined))
   await startRunner(pawl)
@@ -146,7 +146,7 @@ test.each(['begin', 'update pawl.cursor', 'select c.effects_after'])(
     await startRunner(pawl)
     await caughtUp(db, 'p')
     isBroken = false
-    const { happened } = proxy.loseRequest(new RegExp(`^(--.*\n)*${sent}`), { of: / handler$/ })
+    const { happened } = proxy.loseRequest(new RegExp(`^(--.*\n)*${sent}`), { of: / handler \w+$/ })
     // An event by the cursor's move, and a parked one by its stay.
     await append(db, { key: 'a' })
     await pawl.projections.unpark('p', { key: 'bad', reason: 'mended' })
@@ -374,4 +374,42 @@ test('[P2] a holder that was overtaken and has not noticed is refused by its fen
   await until('the refusal is kept', async () => (await db.query('select from pawl.refusal')).length > 0)
   expect(await db.query('select fence::text, what from pawl.refusal')).toEqual([{ fence, what: 'cursor' }])
   expect(await db.query('select position::integer from entry order by 1')).toEqual([{ position: 1 }, { position: 2 }])
+})
+
+/** No text shows it: what has a body of `begin atomic` is not looked into. */
+const hidden = (sql: string) =>
+  `create or replace function hidden() returns integer language sql begin atomic select 1; end; ${sql}`
+
+test.each([
+  { name: 'rollback', send: (tx: ProjectionTx) => tx.query('rollback') },
+  { name: 'commit', send: (tx: ProjectionTx) => tx.query('select 1; commit') },
+  { name: 'commit without waiting', send: (tx: ProjectionTx) => tx.send('commit') },
+  { name: 'rollback, and swallows the error', send: (tx: ProjectionTx) => tx.query('rollback').catch(() => undefined) },
+  { name: 'a hidden rollback', send: (tx: ProjectionTx) => tx.query(hidden('rollback')) },
+  { name: 'a hidden rollback and begin', send: (tx: ProjectionTx) => tx.query(hidden('rollback; begin')).catch(() => undefined) },
+])('[P3] an event whose handler sends $name parks its key, and the others are applied once', async ({ send }) => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('wallets', {
+    retry: { ...retry, attempts: 1 },
+    on: {
+      Added: add,
+      Ends: async (event, tx) => {
+        await add(event, tx)
+        await send(tx)
+      },
+    },
+  })
+  for (let n = 0; n < 5; n++) await append(db, { key: 'a', data: { amount: 1 } })
+  await append(db, { key: 'poison', type: 'Ends', data: { amount: 1 } })
+  for (let n = 0; n < 5; n++) await append(db, { key: 'b', data: { amount: 1 } })
+  await startRunner(pawl)
+  await caughtUp(db, 'wallets')
+  expect(await db.query('select id, balance::integer, changes from wallet order by id')).toEqual([
+    { id: 'a', balance: 5, changes: 5 },
+    { id: 'b', balance: 5, changes: 5 },
+  ])
+  expect(await pawl.projections.parked('wallets')).toMatchObject([
+    { key: 'poison', events: 1, reason: expect.stringContaining("is Pawl's to end") },
+  ])
 })

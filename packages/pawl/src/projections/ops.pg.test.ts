@@ -4,6 +4,7 @@ import type { Pawl } from 'pawl'
 import { installProbe, moveClock } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { type TestDatabase, until } from '../../test/support/database.ts'
+import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
 import { Connection } from '../db/driver.ts'
 import type { Statement } from '../db/statement.ts'
@@ -252,4 +253,25 @@ test('[O12] a log that was lost and has grown again past the cursor latches it: 
   await until('it is latched', async () => (await cursorOf(db, 'p')).state === 'latched')
   expect((await cursorOf(db, 'p')).reason).toMatch(/^At position 2 the log has event .* and the cursor passed .* there/)
   expect(await positions(db)).toEqual([1, 2])
+})
+
+test('a runner that could not start tries again when start() is called again', async () => {
+  const db = await createLog(seenSql)
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  await proxy.refuse()
+  const far = db.pawl({ databaseUrl: proxy.url })
+  far.projections.define('p', {
+    each: (event, tx) => tx.send('insert into seen (position, key) values ($1, $2)', [event.position, 'a']),
+  })
+  const runner = far.projections.runner()
+  await expect(runner.start()).rejects.toMatchObject({ code: 'PAWL_UNAVAILABLE' })
+  await expect(runner.start()).rejects.toMatchObject({ code: 'PAWL_UNAVAILABLE' })
+  await proxy.accept()
+  await runner.start()
+  await append(db, { key: 'a' })
+  await caughtUp(db, 'p')
+  await runner.stop()
+  expect(await positions(db)).toEqual([1])
+  await expect(far.projections.runner().stop()).resolves.toBeUndefined()
 })

@@ -4,12 +4,14 @@
 
 import { checked, type Effects } from '../db/adapters.ts'
 import { classify, sqlState } from '../db/classify.ts'
-import { cork, type PoolClient, type QueryResult } from '../db/driver.ts'
+import { cork, isIdle, type PoolClient, type QueryResult } from '../db/driver.ts'
 import { ownPathReturned, ownPathTaken } from '../db/own-path.ts'
+import { runPacket, sendPacket } from '../db/packet.ts'
 import { ownTypes } from '../db/result-types.ts'
 import { bind, type Parameter, type Statement, type StatementNames } from '../db/statement.ts'
-import { assertCommitted, commitUnknown } from '../db/transaction.ts'
-import { PawlError } from '../errors.ts'
+import { lastOf, notCommitted } from '../db/transaction.ts'
+import { endOf, refusedEnd, txEnded } from '../db/tx-control.ts'
+import { caught, PawlError } from '../errors.ts'
 import type { ProjectionTx } from './types.ts'
 
 export class HandlerTx implements ProjectionTx {
@@ -22,6 +24,8 @@ export class HandlerTx implements ProjectionTx {
   #failure: { readonly error: unknown } | undefined
   /** Of a statement that somebody waited for: they may have caught it and gone on. */
   #caught: { readonly error: unknown } | undefined
+  /** The handler has ended it, or tried to. */
+  #refusal: PawlError | undefined
   effects: Effects = 'allowed'
   /** How long an answer may take, where a handler may take longer than the connection's own limit. */
   answerMs: number | undefined
@@ -32,15 +36,19 @@ export class HandlerTx implements ProjectionTx {
     this.#names = names
     // What is sent in the same turn leaves in the same packet.
     process.nextTick(cork(client))
-    client.query('begin isolation level read committed', (error: unknown) => this.#answered(error))
+    sendPacket(client, undefined, { begins: true, isNamed: names !== undefined }, (error) => this.#answered(error))
   }
 
-  async query<Row = Record<string, unknown>>(
+  query<Row = Record<string, unknown>>(
     text: string,
     values: readonly unknown[] = [],
   ): Promise<{ rows: Row[]; rowCount: number }> {
+    return caught(this.#query<Row>(text, values))
+  }
+
+  async #query<Row>(text: string, values: readonly unknown[]): Promise<{ rows: Row[]; rowCount: number }> {
     // A handler may catch the error and go back to a savepoint of its own, so it is not the transaction's failure yet.
-    const result = await this.#ask(this.#prepared(text, values))
+    const result = lastOf(await this.#ask(this.#prepared(text, values)))
     return { rows: result.rows as Row[], rowCount: result.rowCount ?? 0 }
   }
 
@@ -77,16 +85,14 @@ export class HandlerTx implements ProjectionTx {
   /** Sent behind everything else without waiting for it. Answers come in order: when this one is there, so are all the others. */
   async commit(): Promise<void> {
     this.#isOpen = false
-    let result: QueryResult
+    if (this.#refusal !== undefined) throw this.#refusal
     try {
       // It may be behind statements that nobody waited for.
-      result = await this.#client.query(this.#timed({ text: 'commit' }))
+      await runPacket(this.#client, undefined, { commits: true, isNamed: this.#names !== undefined, answerMs: this.answerMs })
     } catch (error) {
-      throw commitUnknown(error)
+      // If a statement failed, that is why the server refused the commit.
+      throw classify(error) === 'connection' ? notCommitted(error) : (this.#failure?.error ?? notCommitted(error, true))
     }
-    // If a statement failed, the server answered the commit with a rollback.
-    if (this.#failure !== undefined) throw this.#failure.error
-    assertCommitted(result)
   }
 
   /** Goes back to a savepoint after a failure: what was sent since counts for nothing. */
@@ -121,9 +127,17 @@ export class HandlerTx implements ProjectionTx {
         'This transaction has ended. Await what a handler does before it returns, or use tx.send.',
       )
     }
+    const end = endOf(text)
+    if (end !== undefined) throw this.#refuse(refusedEnd(end))
     if (values.length === 0) return { text }
     const name = this.#names?.of(text)
     return name === undefined ? { text, values: values as unknown[] } : { text, values: values as unknown[], name }
+  }
+
+  #refuse(refusal: PawlError): PawlError {
+    this.#isOpen = false
+    this.#refusal = refusal
+    return refusal
   }
 
   #timed(query: Query): Query {
@@ -132,7 +146,9 @@ export class HandlerTx implements ProjectionTx {
 
   async #ask(query: Query): Promise<QueryResult> {
     try {
-      return await this.#client.query(this.#timed(query))
+      const result = await this.#client.query(this.#timed(query))
+      if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of a handler ended its transaction'))
+      return result
     } catch (error) {
       this.#caught = { error }
       this.#noteStale(error)

@@ -5,6 +5,7 @@ import type { Config } from '../config.ts'
 import { Connection, type StatementWatch } from '../db/driver.ts'
 import { sequence } from '../events/sequence.ts'
 import { Sleep } from '../jobs/sleep.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
 
@@ -24,7 +25,7 @@ export interface PumpOptions {
   /** A tick is on its way on this connection. */
   readonly onTicking: (connection: Connection) => void
   readonly onHead: (head: number) => void
-  readonly onTrouble: (error: unknown) => void
+  readonly loop: LoopWatch
 }
 
 export class Pump {
@@ -60,9 +61,10 @@ export class Pump {
       try {
         const waitMs = await this.#tick()
         failed = 0
+        this.#options.loop.succeeded()
         if (waitMs > 0 && !this.#isStopping) await this.#wakeup.wait(waitMs)
       } catch (error) {
-        this.#options.onTrouble(error)
+        this.#options.loop.failed(error)
         await this.#wakeup.wait(engineBackoffMs(error, ++failed))
       }
     }

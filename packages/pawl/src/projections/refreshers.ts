@@ -9,6 +9,7 @@ import { runInsideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
+import { solitude } from '../kernel/solitude.ts'
 import { HandlerContext, withTimeout } from './context.ts'
 import { type DefinedState, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
@@ -68,13 +69,15 @@ export class Refreshers {
   async #loop(definition: DefinedState): Promise<void> {
     const wakeup = new Wakeup()
     this.#wakeups.add(wakeup)
+    const loop = this.#world.loop(`refreshes of ${definition.name}`)
     for (let failed = 0; !this.#stop.signal.aborted; ) {
       try {
-        const outcome = await this.#refreshOne(definition)
+        const outcome = await solitude.run(() => this.#refreshOne(definition))
         failed = 0
-        if (outcome === 'nothing') await wakeup.wait(pollMs)
+        loop.succeeded()
+        if (outcome === undefined || outcome === 'nothing') await wakeup.wait(pollMs)
       } catch (error) {
-        this.#world.onTrouble(error)
+        loop.failed(error)
         await wakeup.wait(engineBackoffMs(error, ++failed))
       }
     }

@@ -7,6 +7,7 @@ import { readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
+import { solitude } from '../kernel/solitude.ts'
 import type { Applier } from './applier.ts'
 import type { HeldCursor } from './cursor.ts'
 import { messageOf, runFenced } from './fenced.ts'
@@ -59,7 +60,7 @@ export class Replay {
     if (!this.#applier.hasParked || monotonicMs() - this.#lookedMs < lookEveryMs) return false
     const keys = await nextUnparking(this.#world, this.#cursor)
     let hasWorked = false
-    for (const next of keys) hasWorked = (await this.#replayNext(next)) || hasWorked
+    for (const next of keys) hasWorked = (await solitude.run(() => this.#replayNext(next))) || hasWorked
     // While it goes well, the next event of the key is looked for at once.
     this.#lookedMs = hasWorked ? 0 : monotonicMs()
     return hasWorked
@@ -74,6 +75,7 @@ export class Replay {
     }
     const { effectsAfter } = this.#cursor
     let isFree = false
+    const loop = this.#world.loop(`parked keys of ${this.#cursor.definition.name}`)
     const end = await runFenced(this.#world, this.#cursor, {
       to: undefined,
       what: `${this.#cursor.definition.name} at parked event ${next.position}`,
@@ -90,9 +92,10 @@ export class Replay {
       },
     })
     if (end.type === 'failed') await this.#repark(next, end.error)
-    else if (end.type === 'again') this.#world.onTrouble(end.error)
+    else if (end.type === 'again') loop.failed(end.error)
     else if (end.type === 'committed' && isFree)
       this.#world.events.emit('projection.unparked', { name: this.#cursor.definition.name, key: next.key })
+    if (end.type === 'committed') loop.succeeded()
     return end.type === 'committed'
   }
 

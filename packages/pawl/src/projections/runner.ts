@@ -2,6 +2,7 @@
 // and stops the pieces: Incarnation is the identity with its lease, Pump gives positions, Holds takes and gives back cursors, and each held
 // cursor has a loop of its own.
 
+import { randomBytes } from 'node:crypto'
 import { atLeastDurable, type Config } from '../config.ts'
 import { Connection, createPool, type Pool } from '../db/driver.ts'
 import { StatementNames } from '../db/statement.ts'
@@ -11,7 +12,8 @@ import { Incarnation } from '../jobs/incarnation.ts'
 import { Board } from '../jobs/keeper.ts'
 import { assertMigrated } from '../jobs/start-checks.ts'
 import type { Events } from '../kernel/events.ts'
-import { Failures } from '../kernel/failures.ts'
+import { Failures, isLasting, type LoopWatch } from '../kernel/failures.ts'
+import { solitude } from '../kernel/solitude.ts'
 import type { Defined } from './definition.ts'
 import { kindOf } from './definition.ts'
 import { Holds } from './holds.ts'
@@ -37,6 +39,7 @@ export class ProjectionRunner {
   readonly #options: ResolvedRunnerOptions
   readonly #definitions: readonly Defined[]
   readonly #stopAll = new AbortController()
+  readonly #sessions = randomBytes(4).toString('hex')
   readonly #watch: Failures
   readonly #engine: Connection
   readonly #acquirer: Connection
@@ -52,7 +55,8 @@ export class ProjectionRunner {
   #loops: Promise<unknown>[] = []
   #turns: NodeJS.Timeout | undefined
   #offLocal: (() => void) | undefined
-  #isStarted = false
+  #offOpened: (() => void) | undefined
+  #starting: Promise<void> | undefined
   #stopped: Promise<void> | undefined
 
   constructor(core: RunnerCore, options: RunnerOptions = {}) {
@@ -69,7 +73,7 @@ export class ProjectionRunner {
     // A taking that a crash of the server forgets would leave a holder that does not know it, so it is never less than durable.
     this.#acquirer = new Connection(config.database, 'acquire', { durability: atLeastDurable(config.durability), watch })
     this.#reader = new Connection(config.database, 'log', { watch })
-    this.#pool = createPool(config.database, 'handler', handlerConnectionsMax)
+    this.#pool = createPool(config.database, `handler ${this.#sessions}`, handlerConnectionsMax)
     this.#board = new Board(1024)
     const world = this.#createWorld()
     this.#world = world
@@ -90,7 +94,7 @@ export class ProjectionRunner {
       worker: () => this.#incarnation.id,
       onTicking: (connection) => this.#holds.readAhead(connection),
       onHead: () => this.#holds.wake(),
-      onTrouble: world.onTrouble,
+      loop: world.loop('positions'),
     })
     this.#incarnation = this.#createIncarnation()
   }
@@ -105,9 +109,15 @@ export class ProjectionRunner {
     return this.#holds.list()
   }
 
-  async start(): Promise<void> {
-    if (this.#isStarted) return
-    this.#isStarted = true
+  /** Rejects when the database cannot be reached or is not ready; called again, it tries again. */
+  start(): Promise<void> {
+    this.#starting ??= this.#start()
+    return this.#starting
+  }
+
+  async #start(): Promise<void> {
+    if (this.#stopAll.signal.aborted)
+      throw new PawlError('PAWL_STOPPED', 'This runner was stopped, and does not start again. Create another one.')
     try {
       await assertMigrated(this.#engine)
       await register(this.#engine, this.#core.config.database, this.#definitions)
@@ -115,18 +125,24 @@ export class ProjectionRunner {
       this.#installation = row!.id
       await this.#incarnation.start()
     } catch (error) {
-      await this.#close()
+      const connections = [this.#engine, this.#acquirer, this.#reader]
+      await Promise.all([this.#incarnation.disconnect(), ...connections.map((connection) => connection.disconnect())])
+      this.#starting = undefined
       throw error
     }
     this.#board.turn()
     this.#turns = setInterval(() => this.#board.turn(), turnMs)
     this.#offLocal = this.#core.onLocal(() => this.#pump.wake())
+    this.#offOpened = solitude.onOpened(() => {
+      this.#holds.wake()
+      this.#refreshers.wake()
+    })
     const maintenance = maintainEvents({
       database: this.#core.config.direct,
       keepDays: this.#options.keepDays,
       signal: this.#stopAll.signal,
       watch: this.#watch,
-      onTrouble: this.#world.onTrouble,
+      loop: this.#world.loop('event maintenance'),
     })
     this.#loops = [this.#pump.run(), this.#holds.run(this.#options.lookMs), this.#refreshers.run(), maintenance]
   }
@@ -139,7 +155,10 @@ export class ProjectionRunner {
 
   async #stop(): Promise<void> {
     this.#stopAll.abort()
+    // A start in progress goes on to begin what is ended here.
+    await this.#starting?.catch(() => undefined)
     this.#offLocal?.()
+    this.#offOpened?.()
     this.#pump.stop()
     this.#refreshers.stop()
     await this.#holds.stop()
@@ -173,10 +192,25 @@ export class ProjectionRunner {
       events,
       installation: () => this.#installation,
       onRefreshable: () => this.#refreshers.wake(),
-      onTrouble: (error) => {
-        if (!this.#stopAll.signal.aborted) config.logger.warn({ error: String(error) }, 'a runner met trouble; it tries again')
+      loop: (name) => this.#loop(name),
+      onTrouble: (error) => this.#trouble(error),
+    }
+  }
+
+  #loop(name: string): LoopWatch {
+    const { succeeded, failed } = this.#watch.loop(name, this.#engine)
+    return {
+      succeeded,
+      failed: (error) => {
+        failed(error)
+        if (!isLasting(error)) this.#trouble(error)
       },
     }
+  }
+
+  #trouble(error: unknown): void {
+    if (!this.#stopAll.signal.aborted)
+      this.#core.config.logger.warn({ error: String(error) }, 'a runner met trouble; it tries again')
   }
 
   #createIncarnation(): Incarnation {
@@ -194,6 +228,7 @@ export class ProjectionRunner {
         exitWhenBlocked: false,
       },
       kinds: this.#definitions.map(kindOf),
+      sessions: this.#sessions,
       channels: ['pawl_events'],
       board: this.#board,
       engine: this.#acquirer,
@@ -202,7 +237,7 @@ export class ProjectionRunner {
         this.#pump.reset()
         this.#holds.look()
       },
-      onLost: (worker) => {
+      onLost: ({ id: worker }) => {
         config.logger.warn({ worker }, 'this runner lost its lease; it starts anew under another')
         this.#holds.lose(worker)
       },
@@ -217,7 +252,7 @@ export class ProjectionRunner {
       },
       onNotify: () => this.#pump.wake(),
       onConnect: () => this.#pump.wake(),
-      onTrouble: (error) => config.logger.warn({ error: String(error) }, 'a runner met trouble; it tries again'),
+      loop: this.#world.loop,
     })
   }
 }

@@ -6,9 +6,11 @@ import { isPawlError, PawlError } from '../errors.ts'
 import { type LogRead, readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
+import { solitude } from '../kernel/solitude.ts'
 import { Acks } from './acks.ts'
 import { cursorStatements, type HeldCursor, leaseLost } from './cursor.ts'
 import { type DefinedSink, retryDelayMs } from './definition.ts'
@@ -33,6 +35,7 @@ export class SinkLoop {
   readonly cursor: HeldCursor
   readonly #definition: DefinedSink
   readonly #world: World
+  readonly #loop: LoopWatch
   readonly #acks: Acks
   readonly #keys = new SinkKeys()
   readonly #store: SinkStore
@@ -56,6 +59,7 @@ export class SinkLoop {
     this.cursor = cursor
     this.#definition = definition
     this.#world = world
+    this.#loop = world.loop(`sink ${definition.name}`)
     this.#acks = new Acks(cursor.place, cursor.done)
     this.#store = new SinkStore(cursor, this.#acks, world, {
       onState: (state) => this.#heard(state),
@@ -96,6 +100,7 @@ export class SinkLoop {
       try {
         await this.#turn()
         failed = 0
+        this.#loop.succeeded()
         await this.#wakeup.wait(this.#isPaused || this.#store.hasParked ? unparkEveryMs : 5000)
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) {
@@ -103,7 +108,7 @@ export class SinkLoop {
           throw error
         }
         if (isPawlError(error, 'PAWL_LOG_GAP')) await this.#latch(error.message)
-        else this.#world.onTrouble(error)
+        else this.#loop.failed(error)
         await this.#pause(engineBackoffMs(error, ++failed))
       }
     }
@@ -136,7 +141,7 @@ export class SinkLoop {
         return
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
-        this.#world.onTrouble(error)
+        this.#loop.failed(error)
         await this.#pause(engineBackoffMs(error, tried))
       }
     }
@@ -156,6 +161,11 @@ export class SinkLoop {
       // Resumed elsewhere than it stood.
       if (isMoved) return this.#giveUp()
     }
+    await solitude.run(() => this.#advance())
+    this.#storeSoon()
+  }
+
+  async #advance(): Promise<void> {
     if (this.#store.hasParked) await this.#lookForUnparking()
     // One that has nothing to do hears nothing: what comes now may come after a pause.
     if (this.#acks.open === 0) this.#stateMs = Number.NEGATIVE_INFINITY
@@ -164,8 +174,7 @@ export class SinkLoop {
     await this.#readPages()
     await looking
     if (this.#isToBeNoted() && !this.#isPaused) await this.cursor.tryAlone(this.#world.engine)
-    this.#startReady()
-    this.#storeSoon()
+    this.#start()
   }
 
   /** Whether it still runs, before anything begins; unless a store has just told. */
@@ -244,6 +253,11 @@ export class SinkLoop {
   // ---- working
 
   #startReady(): void {
+    if (!solitude.isClosed()) this.#start()
+  }
+
+  /** Where it is not closed, or inside: then what was just noted as tried starts. */
+  #start(): void {
     const concurrency = this.#careful > 0 || this.#suspect ? 1 : this.#definition.concurrency
     if (!this.#isStateKnown() || this.#isToBeNoted()) {
       if (this.#keys.hasReady) this.#wakeup.fire()
@@ -252,8 +266,10 @@ export class SinkLoop {
     while (this.#running.size < concurrency && !this.#isOver() && !this.#isPaused) {
       const queued = this.#keys.take()
       if (queued === undefined) return
+      const leave = solitude.enter()
       const running = this.#work(queued).then(() => {
         this.#running.delete(running)
+        leave()
         this.#startReady()
         this.#wakeup.fire()
       })
@@ -281,8 +297,9 @@ export class SinkLoop {
       this.#unparkedMs = 0
       this.#store.unparked(event)
     } else this.#acks.finish(event.position)
-    if (this.#careful === 0) return
-    this.#careful--
+    // A deciding run that waits for this call may kill the process.
+    if (this.#careful === 0 && !solitude.isClosed()) return
+    this.#careful = Math.max(0, this.#careful - 1)
     await this.#flush()
   }
 
@@ -347,11 +364,13 @@ export class SinkLoop {
 
   /** Until it is stored, or this loop is over: then the last store of `run` is the one that counts. */
   async #flush(): Promise<void> {
+    const loop = this.#world.loop(`store of sink ${this.#definition.name}`)
     for (let tried = 1; this.#failure === undefined; tried++) {
       this.#isStoring = true
       try {
         await this.#store.flush()
         this.#isStoring = false
+        loop.succeeded()
         if (probe.on) await probe.hit('projections.sink.flushed', this.cursor)
         this.#wakeup.fire()
         return
@@ -361,7 +380,7 @@ export class SinkLoop {
           this.cursor.lose(error)
           return
         }
-        this.#world.onTrouble(error)
+        loop.failed(error)
         if (this.#isOver()) return
         await this.#pause(engineBackoffMs(error, tried))
       }

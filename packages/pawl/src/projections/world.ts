@@ -4,6 +4,7 @@ import type { Config } from '../config.ts'
 import type { Connection, Pool } from '../db/driver.ts'
 import type { StatementNames } from '../db/statement.ts'
 import type { Events } from '../kernel/events.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import type { ProjectionEvents } from './types.ts'
 
 export interface World {
@@ -23,5 +24,7 @@ export interface World {
   readonly installation: () => string
   /** Entities of a state projection became dirty. */
   readonly onRefreshable: () => void
+  readonly loop: (name: string) => LoopWatch
+  /** What ends by itself, or is a user's own: a conflict, a hook that threw. */
   readonly onTrouble: (error: unknown) => void
 }

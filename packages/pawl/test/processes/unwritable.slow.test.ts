@@ -8,7 +8,7 @@ import { promisify } from 'node:util'
 import { endLease } from 'pawl/testing'
 import pg from 'pg'
 import { expect, inject, onTestFinished, test } from 'vitest'
-import { type TestDatabase, until, withDatabase } from '../support/database.ts'
+import { deferred, type TestDatabase, until, withDatabase } from '../support/database.ts'
 import { FaultProxy } from '../support/fault-proxy.ts'
 import { createScene, effectsByJob, isFinished, type WorkerHere, workHere } from '../support/worker-process.ts'
 
@@ -88,6 +88,46 @@ test('[K15] a read-only primary that outlasts the lease costs nobody a crash', {
     await untilLeasesEnded(db)
     await setReadOnly(db, false)
   })
+})
+
+test('[K15] a read-only primary that outlasts the timeout costs no attempt of jobs that were done in time', {
+  timeout: 120_000,
+}, async () => {
+  const db = await createScene()
+  const [holder, other] = [db.pawl(), db.pawl()]
+  const go = deferred()
+  let runs = 0
+  holder.jobs.define('short', {
+    timeout: 1500,
+    retry: { attempts: 1 },
+    run: async () => {
+      runs++
+      await go.promise
+    },
+  })
+  other.jobs.define('none', { run: () => undefined })
+  const workers = [holder.jobs.worker({ concurrency: 5, bufferMs: 1000 }), other.jobs.worker()]
+  for (const worker of workers) await worker.start()
+  onTestFinished(async () => {
+    for (const worker of workers) await worker.stop({ grace: 0 })
+  })
+  await holder.jobs.enqueueMany('short', [1, 2, 3, 4, 5])
+  await until('they run', () => workers[0]!.metrics().running === 5)
+  let troubles = 0
+  holder.on('worker.unwritable', () => troubles++)
+  await setReadOnly(db, true)
+  go.resolve()
+  // Each time it waits for longer: others can write long before their ends are tried again.
+  await until('their ends wait for long', () => troubles >= 5, 60_000)
+  await until(
+    'their time is over',
+    async () => (await db.query('select from pawl.job where run_until > pawl.now()')).length === 0,
+  )
+  await setReadOnly(db, false)
+  await until('all have ended', async () => (await db.query("select from pawl.job where state = 'running'")).length === 0, 60_000)
+  expect(await db.query('select state, last_error from pawl.job')).toEqual([])
+  await expectNothingBurnt(db, 5)
+  expect(runs).toBe(5)
 })
 
 test('[K15] an outage that outlasts the lease costs nobody a crash', { timeout: 120_000 }, async () => {

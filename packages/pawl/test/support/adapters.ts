@@ -10,6 +10,13 @@ import pg from 'pg'
 import postgres from 'postgres'
 import { DataSource } from 'typeorm'
 
+/** A pool's end does not wait for its sockets: the database may be dropped, and with force, while they close. */
+function openPool(url: string): pg.Pool {
+  const pool = new pg.Pool({ connectionString: url })
+  pool.on('error', () => undefined)
+  return pool
+}
+
 export interface Inside {
   /** What goes into `{ tx }`. */
   readonly tx: AnyTx
@@ -53,7 +60,7 @@ function prismaLike(client: pg.PoolClient | pg.Pool) {
 
 export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>>> = {
   pg: async (url) => {
-    const pool = new pg.Pool({ connectionString: url })
+    const pool = openPool(url)
     const idle = new pg.Client({ connectionString: url })
     await idle.connect()
     return {
@@ -76,7 +83,7 @@ export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>
   },
   Kysely: async (url) => {
     const db = new Kysely<Record<never, never>>({
-      dialect: new PostgresDialect({ pool: new pg.Pool({ connectionString: url }) }),
+      dialect: new PostgresDialect({ pool: openPool(url) }),
     })
     return {
       transaction: (work) => db.transaction().execute((tx) => work({ tx, run: (text) => kyselySql.raw(text).execute(tx) })),
@@ -85,7 +92,7 @@ export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>
     }
   },
   'Drizzle on node-postgres': async (url) => {
-    const pool = new pg.Pool({ connectionString: url })
+    const pool = openPool(url)
     const db = drizzleNodePostgres(pool)
     return {
       transaction: (work) =>
@@ -141,7 +148,7 @@ export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>
     }
   },
   "Prisma's interface": async (url) => {
-    const pool = new pg.Pool({ connectionString: url })
+    const pool = openPool(url)
     return {
       transaction: (work) => onClient(pool, (client) => work({ tx: prismaLike(client), run: (text) => client.query(text) })),
       outside: { 'the root client': () => ({ ...prismaLike(pool), $connect: async () => undefined }) },
@@ -149,7 +156,7 @@ export const adapters: Readonly<Record<string, (url: string) => Promise<Adapter>
     }
   },
   'plain SQL': async (url) => {
-    const pool = new pg.Pool({ connectionString: url })
+    const pool = openPool(url)
     return {
       transaction: (work) =>
         onClient(pool, (client) =>

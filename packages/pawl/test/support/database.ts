@@ -1,6 +1,7 @@
 // A database of its own for each test file or test, cloned from the migrated template; and small things that tests wait with.
 
 import { randomBytes } from 'node:crypto'
+import { inspect } from 'node:util'
 import { createPawl, type Pawl, type PawlOptions, silentLogger } from 'pawl'
 import { endLease, keeperTesting } from 'pawl/testing'
 import pg from 'pg'
@@ -63,28 +64,35 @@ export function withDatabase(url: string, name: string): string {
   return changed.href
 }
 
-/** Waits until the condition holds; looks often, and fails with what it last saw. Tests wait for events, never for time. */
-export async function until<T>(
-  what: string,
-  look: () => Promise<T | null | undefined | false> | T | null | undefined | false,
-  timeoutMs = 20_000,
-): Promise<T> {
+type Look<T> = () => Promise<T> | T
+
+/**
+ * Waits for an event, never for time: looks often until it sees something, or what `holds` says, and fails with what it last saw. A look that
+ * answers only true or false can tell no more; one that returns what it read, with `holds`, can.
+ */
+export function until<T>(what: string, look: Look<T | null | undefined | false>, timeoutMs?: number): Promise<T>
+export function until<T>(what: string, look: Look<T>, holds: (seen: T) => boolean, timeoutMs?: number): Promise<T>
+export async function until<T>(what: string, look: Look<T>, ...rest: unknown[]): Promise<T> {
+  const holds = (typeof rest[0] === 'function' ? rest.shift() : isThere) as (seen: T) => boolean
+  const timeoutMs = (rest[0] as number | undefined) ?? 20_000
   const deadline = performance.now() + timeoutMs
   for (;;) {
     const seen = await look()
-    // Null is what PostgreSQL says of rows that are not there yet.
-    if (seen !== undefined && seen !== null && seen !== false) return seen
-    if (performance.now() > deadline) throw new Error(`Waited ${timeoutMs} ms in vain until ${what}.`)
+    if (holds(seen)) return seen
+    if (performance.now() > deadline) throw new Error(`Waited ${timeoutMs} ms in vain until ${what}; last seen: ${inspect(seen)}`)
     await new Promise((resolve) => setTimeout(resolve, 10))
   }
 }
+
+/** Null is what PostgreSQL says of rows that are not there yet. */
+const isThere = (seen: unknown) => seen !== undefined && seen !== null && seen !== false
 
 /**
  * What a process held that died or was stopped is free now, and not when its lease ends: for tests in which leases are so long that no busy
  * machine ends one. How a death is noticed is shown elsewhere.
  */
 export async function endLeasesOf(db: TestDatabase, process: { readonly pid: number }): Promise<void> {
-  for (const { id } of await db.query<{ id: number }>('select id from pawl.worker where pid = $1', [process.pid]))
+  for (const { id } of await db.query<{ id: number }>('select id from pawl.worker_process where pid = $1', [process.pid]))
     await endLease(db.pool, id)
 }
 

@@ -154,6 +154,7 @@ class Link {
   readonly #upstream: Socket
   readonly #options: LinkOptions
   readonly #statements = new Map<string, string>()
+  readonly #portals = new Map<string, string>()
   #fromClient: Buffer = Buffer.alloc(0)
   #fromServer: Buffer = Buffer.alloc(0)
   #hasStarted = false
@@ -234,7 +235,7 @@ class Link {
     this.#batchText += this.#textOf(type, message)
     if (held.has(type)) return
     const batch = this.#batch
-    const text = this.#batchText
+    const text = this.#batchText.trimEnd()
     this.#batch = []
     this.#batchText = ''
     if (type === sync || type === simpleQuery) {
@@ -254,7 +255,9 @@ class Link {
     const words = () => message.subarray(5).toString('utf8').split('\0', 2)
     if (type === simpleQuery) return words()[0]!
     if (type === 'P') this.#statements.set(words()[0]!, words()[1] ?? '')
-    return type === 'B' ? `${this.#statements.get(words()[1] ?? '') ?? ''}\n` : ''
+    // A commit is bound when its transaction begins, and sent when it is executed.
+    if (type === 'B') this.#portals.set(words()[0]!, this.#statements.get(words()[1] ?? '') ?? '')
+    return type === 'E' ? `${this.#portals.get(words()[0]!) ?? ''}\n` : ''
   }
 
   #onServer(bytes: Buffer): void {

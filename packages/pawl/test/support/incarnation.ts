@@ -6,6 +6,7 @@ import { type Holder, leaseStatements } from '../../src/kernel/lease.ts'
 
 export interface IncarnationRow {
   readonly name?: string
+  readonly host?: string
   readonly queues?: readonly string[]
   readonly kinds?: readonly string[]
   readonly leaseMs?: number
@@ -13,15 +14,16 @@ export interface IncarnationRow {
 }
 
 export async function openIncarnation(connection: Connection, row: IncarnationRow = {}): Promise<Holder> {
-  const { name = 'test', queues = ['default'], kinds = ['work'], leaseMs = 3_600_000, lookMs = 500 } = row
+  const { name = 'test', host = 'test', queues = ['default'], kinds = ['work'], leaseMs = 3_600_000, lookMs = 500 } = row
   const [opened] = await connection.run<Holder>(leaseStatements.open, {
     name,
-    host: 'test',
+    host,
     pid: 1,
     release: 'test',
     queues: textsLiteral(queues),
     kinds: textsLiteral(kinds),
     concurrency: 1,
+    sessions: '',
     look_ms: lookMs,
     lease_ms: leaseMs,
   })

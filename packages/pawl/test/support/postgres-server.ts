@@ -1,11 +1,13 @@
 // One embedded PostgreSQL for the whole test run, and a migrated template that each test file's database is cloned from.
 
-import { mkdtemp, rm, statfs } from 'node:fs/promises'
+import { mkdtemp, readFile, rm, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { startEmbedded } from '@pawl/server/embedded'
 import { migrate } from 'pawl'
+import pg from 'pg'
 import type { TestProject } from 'vitest/node'
+import { readSchema, schemaText } from '../../src/db/drift.ts'
 import { buildPrograms } from './programs.ts'
 
 declare module 'vitest' {
@@ -37,6 +39,19 @@ async function dataFolder(): Promise<string> {
   return memory !== undefined && memory.bavail * memory.bsize >= memoryBytesMin ? memoryFolder : tmpdir()
 }
 
+/** Dozens of tests would fail without saying why. */
+async function assertSchemaWritten(url: string): Promise<void> {
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  try {
+    const written = await readFile(new URL('../../schema.json', import.meta.url), 'utf8')
+    if (written === schemaText(await readSchema(client))) return
+  } finally {
+    await client.end()
+  }
+  throw new Error('packages/pawl/schema.json is stale: run `node scripts/run.mjs scripts/schema.ts` and commit the file')
+}
+
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const dir = await mkdtemp(join(await dataFolder(), 'pawl-test-'))
   const server = await startEmbedded({
@@ -48,13 +63,23 @@ export default async function setup(project: TestProject): Promise<() => Promise
       'pg_stat_statements.track': 'all',
     },
   })
-  await migrate({
-    url: server.url,
-    pooler: 'none',
-    connectTimeoutMs: 10_000,
-    queryTimeoutMs: 60_000,
-    applicationName: 'pawl test',
-  })
+  const stop = async () => {
+    await server.stop('immediate')
+    await rm(dir, { recursive: true, force: true })
+  }
+  try {
+    await migrate({
+      url: server.url,
+      pooler: 'none',
+      connectTimeoutMs: 10_000,
+      queryTimeoutMs: 60_000,
+      applicationName: 'pawl test',
+    })
+    await assertSchemaWritten(server.url)
+  } catch (error) {
+    await stop()
+    throw error
+  }
   project.provide('serverUrl', server.url)
   project.provide('serverPid', server.pid)
   project.provide('serverDataDir', server.dataDir)
@@ -66,7 +91,6 @@ export default async function setup(project: TestProject): Promise<() => Promise
   )
   return async () => {
     built.remove()
-    await server.stop('immediate')
-    await rm(dir, { recursive: true, force: true })
+    await stop()
   }
 }

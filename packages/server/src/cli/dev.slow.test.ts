@@ -154,7 +154,7 @@ test('a worker that is killed is replaced, and its jobs go on', async () => {
   const [holder] = await until('it runs', async () => {
     const rows = await query<{ pid: number }>(
       ready.url,
-      "select w.pid from pawl.job j join pawl.worker w on w.id = j.holder where j.state = 'running'",
+      "select p.pid from pawl.job j join pawl.worker_process p on p.id = j.holder where j.state = 'running'",
     )
     return rows.length > 0 && rows
   })

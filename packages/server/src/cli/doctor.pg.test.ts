@@ -145,8 +145,9 @@ test('finds a transaction that has been open for long', async () => {
 
 test('finds a worker that is gone and the jobs that nobody runs', async () => {
   const db = await healthy()
-  await db.query(`insert into pawl.worker (name, host, pid, release, queues, kinds, concurrency, locks, seen_at, lease_until)
-    values ('gone', 'elsewhere', 7, '0.1.0', '{default}', '{email}', 1, false, pawl.now() - interval '1 hour', pawl.now() - interval '59 minutes')`)
+  await db.query(`insert into pawl.worker (id, seen_at, lease_until) values (7, pawl.now() - interval '1 hour', pawl.now() - interval '59 minutes');
+    insert into pawl.worker_process (id, name, host, pid, release, queues, kinds, concurrency)
+    values (7, 'gone', 'elsewhere', 7, '0.1.0', '{default}', '{email}', 1)`)
   await db.query("select pawl.enqueue_many('', 'default', 'nobody', '[1, 2]', p_run_at => pawl.now() - interval '1 minute')")
   expect(await faults(db.url)).toEqual([
     expect.stringMatching(/^workers: Worker \d+ \(gone, pid 7 on elsewhere\) has been silent for 1h/),
@@ -166,6 +167,22 @@ test('finds open alerts, of one tenant if asked', async () => {
       /^alerts: job\.dead report of tenant acme, 1 time\(s\).*no paper -> pawl jobs list --state dead --kind report/,
     ),
   ])
+})
+
+test('says how many alerts it does not show', async () => {
+  const db = await healthy()
+  await db.query("select pawl.raise_alert('', 'job.dead', 'kind ' || n, 'down') from generate_series(1, 25) n")
+  const found = await faults(db.url)
+  expect(found).toHaveLength(21)
+  expect(found.at(-1)).toMatch(/^alerts: 5 more alert\(s\) are open; these are the 20 newest\. -> pawl\.alerts/)
+})
+
+test('names the tenant of jobs that no worker runs, and the command that cancels them', async () => {
+  const db = await healthy()
+  await db.query("select pawl.enqueue('nobody', tenant => 'acme', run_at => now() - interval '1 minute')")
+  expect(await faults(db.url)).toContainEqual(
+    expect.stringMatching(/^kinds: 1 job\(s\) of kind nobody of tenant acme wait .* pawl jobs cancel <id> --tenant acme$/),
+  )
 })
 
 test('finds a clock of Pawl that was moved', async () => {

@@ -116,6 +116,7 @@ const byState: Readonly<
 export function failureOf(error: unknown): Failure {
   if (error instanceof ChildFailure) return error.failure
   if (error instanceof UsageError) return { code: 'USAGE', what: error.message, next: error.next, exit: exitCodes.usage }
+  if (isPawlError(error, 'PAWL_UNAVAILABLE') && stateOf(error.cause) !== undefined) return failureOf(error.cause)
   if (isPawlError(error)) return { code: error.code, what: error.message, next: nextOf(error), exit: error.exitCode }
   if (error instanceof EmbeddedError) {
     return {
@@ -125,7 +126,7 @@ export function failureOf(error: unknown): Failure {
       exit: error.code === 'bad_option' ? exitCodes.usage : exitCodes.unavailable,
     }
   }
-  const state = byState[String((error as { code?: unknown } | null)?.code)]
+  const state = stateOf(error)
   if (state !== undefined)
     return { code: state.code, what: state.what((error as Error).message), next: state.next, exit: state.exit }
   if (classify(error) === 'connection') {
@@ -144,6 +145,10 @@ export function failureOf(error: unknown): Failure {
     next: 'run it again with -v for the details',
     exit: exitCodes.failed,
   }
+}
+
+function stateOf(error: unknown): (typeof byState)[string] | undefined {
+  return byState[String((error as { code?: unknown } | null | undefined)?.code)]
 }
 
 function nextOf({ code, message }: PawlError): string {

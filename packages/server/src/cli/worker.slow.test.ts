@@ -128,7 +128,7 @@ test('--queue takes one queue each time, and leaves the modules around it alone'
     otherModule,
   ])
   await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
-  expect(await db.query('select queues, kinds @> $1 as both from pawl.worker', [['quick', 'other']])).toEqual([
+  expect(await db.query('select queues, kinds @> $1 as both from pawl.worker_process', [['quick', 'other']])).toEqual([
     { queues: ['a', 'b'], both: true },
   ])
   worker.signal('SIGTERM')

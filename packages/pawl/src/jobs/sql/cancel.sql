@@ -8,13 +8,13 @@ with gone as (
     and j.id = :id::bigint
     and (:revision::integer is null or j.revision = :revision::integer)
   returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
-    j.lane, j.unique_key, j.payload, j.headers, j.progress, j.state
+    j.payload, j.headers, j.progress, j.state
 ),
 kept as (
   insert into pawl.job_history (id, fence, created_at, finished_at, holder, attempt, crashes, priority, payload_version, tenant, queue, kind,
-    outcome, lane, unique_key, payload, headers, progress, reason)
+    outcome, payload, headers, progress, reason)
   select o.id, o.fence, o.created_at, pawl.now(), o.holder, o.attempt, o.crashes, o.priority, o.payload_version, o.tenant, o.queue, o.kind,
-    'cancelled', o.lane, o.unique_key, o.payload, o.headers, o.progress, left(:reason::text, 2000)
+    'cancelled', o.payload, o.headers, o.progress, left(:reason::text, 2000)
   from gone o
 )
 select o.state, o.holder,

@@ -67,7 +67,8 @@ chosen as materialized (
           from pawl.job r
           where r.queue = any (:queues::text[])
             and r.suspect
-            and r.state = 'running'
+            -- It runs. A test of the state would let the planner walk job_held from end to end.
+            and r.holder is not null
             and r.crashes - r.excused >= r.max_crashes - 1
         )
       )
@@ -79,8 +80,8 @@ picked as materialized (
   select j.ctid
   from pawl.job j
   where j.ctid = any (array(select c.ctid from chosen c))
-    and j.suspect
-    and j.state = 'ready'
+    -- As one value, or the planner may walk job_suspect from end to end.
+    and (j.suspect and j.state = 'ready') is true
   for update skip locked
 ),
 claimed as (
@@ -100,7 +101,7 @@ claimed as (
   where j.ctid = any (array(select p.ctid from picked p))
     and j.state = 'ready'
   returning j.tenant, j.id, j.fence, j.queue, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes,
-    j.headers, case when isfinite(j.due) then (date_part('epoch', j.due) * 1000000)::bigint end as due_us,
+    j.headers::text as headers, case when isfinite(j.due) then (date_part('epoch', j.due) * 1000000)::bigint end as due_us,
     j.crashes - j.excused >= j.max_crashes - 1 as is_deciding
 ),
 remaining as (

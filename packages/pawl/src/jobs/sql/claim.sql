@@ -37,5 +37,6 @@ set state = 'running',
 from holder h
 where j.ctid = any (array(select p.ctid from picked p))
   and j.state = 'ready'
-returning j.tenant, j.id, j.fence, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes, j.headers,
+returning j.tenant, j.id, j.fence, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes,
+  j.headers::text as headers,
   case when isfinite(j.due) then (date_part('epoch', j.due) * 1000000)::bigint end as due_us

@@ -7,7 +7,7 @@ select a.tenant, a.id
 from pawl.alert a
 where a.code = 'job.dead'
   and a.resolved_at is null
-  and not exists (select from pawl.job d where d.tenant = a.tenant and d.kind = a.subject and d.state = 'dead')
+  and (select true from pawl.job d where d.tenant = a.tenant and d.kind = a.subject and d.state = 'dead' limit 1) is null
 order by a.tenant, a.code, a.subject
 limit :limit::integer
 for update skip locked

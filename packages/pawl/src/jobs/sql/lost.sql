@@ -5,13 +5,13 @@
 with lost as materialized (
   select g.tenant, g.id, g.fence
   from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[]) as g(tenant, id, fence)
-  where not exists (
-    select
+  where (
+    select true
     from pawl.job j
     where j.tenant = g.tenant
       and j.id = g.id
       and j.fence = g.fence
-  )
+  ) is null
 )
 select l.tenant, l.id, l.fence, h.outcome, h.reason
 from lost l
@@ -21,6 +21,6 @@ left join lateral (
   where x.tenant = l.tenant
     and x.id = l.id
     and x.fence = l.fence
-    and x.finished_at >= to_timestamp((l.id >> 21) / 1000.0) - interval '2 days'
+    and x.finished_at >= least(to_timestamp((l.id >> 21) / 1000.0), (select pawl.now())) - interval '2 days'
   limit 1
 ) h on true

@@ -1,18 +1,24 @@
 -- Takes the jobs of these closed incarnations away from them, at most :limit: each is a suspect now, or dead at its limit of crashes. What
 -- an orderly stopped worker left running, or a process only held and had not started, is ready again, and as suspect as before.
 -- Locks: those job rows, SKIP LOCKED: one that a transaction guards is left for the next round.
--- Plan: job_held, pawl.worker by primary key, then a TID scan.
+-- Plan: pawl.worker by primary key, job_held, then a TID scan. A test of the state beside the ctid would let the planner walk job_held from end
+-- to end.
 -- Rows: the jobs, with their new state.
 with lost as materialized (
   select j.ctid, j.holder, j.fence, w.close_reason, j.claimed_at is not null as has_started,
     w.close_reason <> 'stopped' and j.claimed_at is not null as is_crash
   from unnest(:workers::integer[]) g(id)
   join pawl.worker w on w.tenant = '' and w.id = g.id and w.closed_at is not null
-  join pawl.job j on j.holder = w.id
-  where j.state = 'running'
-  order by j.id
+  cross join lateral (
+    select k.ctid, k.holder, k.fence, k.claimed_at
+    from pawl.job k
+    where k.state = 'running'
+      and k.holder = w.id
+    order by k.id
+    limit :limit::integer
+    for update skip locked
+  ) j
   limit :limit::integer
-  for update of j skip locked
 ),
 changed as (
   update pawl.job j
@@ -28,7 +34,6 @@ changed as (
     claimed_at = null
   from lost l
   where j.ctid = l.ctid
-    and j.state = 'running'
     and j.fence = l.fence
   returning j.tenant, j.id, j.queue, j.kind, j.state, j.attempt, j.crashes, j.last_error, l.holder, l.fence, l.has_started, l.is_crash
 ),
@@ -41,7 +46,8 @@ recorded as (
 ),
 alerted as (
   insert into pawl.alert as a (tenant, code, subject, message, count)
-  select o.tenant, 'job.dead', o.kind, format('%s job(s) of kind %s are dead; the last is %s: %s', count(*), o.kind, max(o.id), max(o.last_error)), count(*)
+  select o.tenant, 'job.dead', o.kind, format('%s job(s) of kind %s are dead; the last is %s: %s', count(*), o.kind, max(o.id),
+    (array_agg(o.last_error order by o.id desc))[1]), count(*)
   from changed o
   where o.state = 'dead'
   group by o.tenant, o.kind

@@ -12,10 +12,9 @@ where a.resolved_at is null
     or a.code in ('kind.unknown', 'engine.failing') and a.last_at < pawl.now() - interval '10 minutes'
     or a.code = 'kind.unknown' and exists (
       select
-      from pawl.worker w, unnest(w.kinds) k
-      where w.tenant = ''
-        and w.emptied_at is null
-        and w.closed_at is null
-        and (a.subject = k or a.subject in (select format('%s in queue %s', k, q) from unnest(w.queues) q))
+      from pawl.worker_process p, unnest(p.kinds) k
+      where p.tenant = ''
+        and p.id = any (array(select w.id from pawl.live_workers() w where w.closed_at is null))
+        and (a.subject = k or a.subject in (select format('%s in queue %s', k, q) from unnest(p.queues) q))
     )
   )

@@ -7,4 +7,4 @@ set resolved_at = pawl.now()
 from unnest(:tenants::text[], :ids::bigint[]) as g(tenant, id)
 where a.tenant = g.tenant
   and a.id = g.id
-  and not exists (select from pawl.job d where d.tenant = a.tenant and d.kind = a.subject and d.state = 'dead')
+  and (select true from pawl.job d where d.tenant = a.tenant and d.kind = a.subject and d.state = 'dead' limit 1) is null

@@ -8,7 +8,7 @@ where h.tenant = :tenant::text
   and h.id = :id::bigint
   and h.fence = :fence::bigint
   and h.outcome = 'done'
-  and h.finished_at >= to_timestamp((:id::bigint >> 21) / 1000.0) - interval '2 days'
+  and h.finished_at >= least(to_timestamp((:id::bigint >> 21) / 1000.0), (select pawl.now())) - interval '2 days'
 union all
 select 'held'
 from pawl.job j

@@ -1,34 +1,36 @@
--- Takes jobs away that ran past their time limit: those of the given holders whose run_until has passed, and the given ones, which a keeper
--- saw to be overdue while its own main thread was blocked. Counted as an attempt; retried with the default backoff, or dead.
+-- Takes jobs away that ran past their time limit: those of the given worker whose run_until was before :before, and the given ones, which its
+-- keeper saw to be overdue while its own main thread was blocked. Counted as an attempt; dead, or retried with the default backoff: the
+-- kind's own is not known here.
 -- Locks: those job rows, SKIP LOCKED.
--- Plan: job_held, then a TID scan. :after starts it behind entries that vacuum cannot remove yet.
+-- Plan: job_held, then a TID scan. :after starts it behind entries that vacuum cannot remove yet. A test of the state beside a ctid would let the
+-- planner walk job_held from end to end.
 -- Rows: the jobs, with their new state.
 with clock as materialized (
   select pawl.now() as now
 ),
+blocking as materialized (
+  select k.ctid, k.id, k.fence
+  from pawl.job k
+  where k.state = 'running'
+    and k.holder = :worker::integer
+),
 overdue as materialized (
-  select j.ctid, j.fence, j.holder, least(3600, power(2, least(j.attempt, 16))) * random() * interval '1 second' as delay
+  select j.ctid, j.fence, j.holder, least(3600, power(2, least(j.attempt - j.crashes - 1, 16))) * random() * interval '1 second' as delay
   from pawl.job j
   where j.ctid = any (array(
       (
-        select f.ctid
-        from unnest(:holders::integer[]) h(id)
-        cross join lateral (
-          select k.ctid
-          from pawl.job k
-          where k.state = 'running'
-            and k.holder = h.id
-            and k.run_until < (select c.now from clock c)
-            and k.run_until >= :after::timestamptz
-          limit :limit::integer
-        ) f
+        select k.ctid
+        from pawl.job k
+        where k.state = 'running'
+          and k.holder = :worker::integer
+          and k.run_until < :before::timestamptz
+          and k.run_until >= :after::timestamptz
         limit :limit::integer
       )
       union all
-      select k.ctid
+      select b.ctid
       from unnest(:ids::bigint[], :fences::bigint[]) as u(id, fence)
-      join pawl.job k on k.holder = :worker::integer and k.id = u.id and k.fence = u.fence
-      where k.state = 'running'
+      join blocking b on b.id = u.id and b.fence = u.fence
     ))
     -- Tested again in the row as it is once it is locked.
     and (
@@ -53,7 +55,6 @@ changed as (
     claimed_at = null
   from overdue o, clock c
   where j.ctid = o.ctid
-    and j.state = 'running'
     and j.fence = o.fence
   returning j.tenant, j.id, j.queue, j.kind, j.state, j.attempt, j.last_error, o.holder, o.fence
 ),

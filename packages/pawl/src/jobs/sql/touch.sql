@@ -1,4 +1,4 @@
--- Stores the progress of a running job.
+-- Stores the progress of a running job; a null leaves the last one, and only says that it goes on.
 -- Locks: the job row, SKIP LOCKED: a transaction that guards the job is not waited for.
 -- Plan: job_pkey.
 -- One row: 'stored', 'busy' (its own transaction has it locked; try again later) or 'lost'.
@@ -12,7 +12,7 @@ with mine as materialized (
 ),
 stored as (
   update pawl.job j
-  set progress = :progress::jsonb,
+  set progress = coalesce(:progress::jsonb, j.progress),
     progress_at = pawl.now()
   where j.ctid = any (array(select m.ctid from mine m))
     and j.fence = :fence::bigint

@@ -1,15 +1,14 @@
 -- Raises an alert for each kind that waits at the front of a queue although no open worker takes it from there: nobody defines it, or
 -- whoever does works other queues.
 -- Locks: the alert rows, by key.
--- Plan: job_ready and job_suspect, the first :depth entries of each queue in turn: what nobody claims gathers
+-- Plan: pawl.live_workers(), worker_process_pkey, job_ready and job_suspect, the first :depth entries of each queue in turn: what nobody claims gathers
 -- there. :after starts it behind entries that vacuum cannot remove yet.
 -- Rows: the subjects of the alerts: the kind, with the queue if it is that which is wrong.
 with taken as materialized (
   select distinct q as queue, k as kind
-  from pawl.worker w, unnest(w.queues) q, unnest(w.kinds) k
-  where w.tenant = ''
-    and w.emptied_at is null
-    and w.closed_at is null
+  from pawl.worker_process p, unnest(p.queues) q, unnest(p.kinds) k
+  where p.tenant = ''
+    and p.id = any (array(select w.id from pawl.live_workers() w where w.closed_at is null))
 ),
 front as materialized (
   select f.tenant, q as queue, f.kind, f.id

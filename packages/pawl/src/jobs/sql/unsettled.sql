@@ -12,5 +12,5 @@ where not exists (
     and h.id = g.id
     and h.fence = g.fence
     and h.outcome = 'done'
-    and h.finished_at >= to_timestamp((g.id >> 21) / 1000.0) - interval '2 days'
+    and h.finished_at >= least(to_timestamp((g.id >> 21) / 1000.0), (select pawl.now())) - interval '2 days'
 )

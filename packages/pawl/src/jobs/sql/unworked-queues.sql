@@ -1,13 +1,12 @@
 -- The queues in which something is ready and that no open worker works.
 -- Locks: none.
--- Plan: worker_live, job_ready. One entry for each queue between two that are worked: those themselves may begin with dead entries.
+-- Plan: pawl.live_workers(), worker_process_pkey, job_ready. One entry for each queue between two that are worked: those themselves may begin with dead entries.
 -- Rows: their names.
 with recursive worked as materialized (
   select distinct q as queue
-  from pawl.worker w, unnest(w.queues) q
-  where w.tenant = ''
-    and w.emptied_at is null
-    and w.closed_at is null
+  from pawl.worker_process p, unnest(p.queues) q
+  where p.tenant = ''
+    and p.id = any (array(select w.id from pawl.live_workers() w where w.closed_at is null))
 ),
 gap as materialized (
   select g.queue as above, coalesce(lead(g.queue) over (order by g.queue), chr(1114111)) as below

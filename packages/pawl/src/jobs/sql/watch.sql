@@ -1,7 +1,7 @@
 -- Looks at this incarnation's own row, and where no other watch is in progress at all others and at what a sweep has to do. An incarnation
 -- is silent if its lease ended, its liveness lock is free, or it was seen in the future: then the clock was set back since.
 -- Locks: advisory ones, tried and never waited for, until the statement ends: (pawl, 0) for the watch, (pawl, id) of each incarnation.
--- Plan: worker_live, job_held, job_scheduled. :after starts the last one behind entries that vacuum cannot remove yet.
+-- Plan: pawl.live_workers(), job_held, job_scheduled. :after starts the last one behind entries that vacuum cannot remove yet.
 -- One row. Without the turn only `mine` says something: 'open' or 'asked', or null where the incarnation is closed.
 with clock as materialized (
   select pawl.now() as now
@@ -18,13 +18,13 @@ live as materialized (
       then pg_try_advisory_xact_lock(:lock_class::integer, w.id)
       else false
     end as is_free
-  from pawl.worker w, clock c, turn t
-  where w.tenant = ''
-    and w.emptied_at is null
-    and (t.is_mine or w.id = :worker::integer)
+  from pawl.live_workers() w, clock c, turn t
+  where t.is_mine
+    or w.id = :worker::integer
 ),
 gone as materialized (
-  select l.id, l.closed_at, exists (select from pawl.job j where j.state = 'running' and j.holder = l.id) as holds
+  -- One probe of job_held for each: the planner may answer an `exists` from a scan of all that run.
+  select l.id, l.closed_at, (select true from pawl.job j where j.state = 'running' and j.holder = l.id limit 1) is true as holds
   from live l
   where l.closed_at is not null
 )

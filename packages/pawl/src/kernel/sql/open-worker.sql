@@ -1,8 +1,17 @@
 -- Opens a new incarnation of a worker and starts its lease.
--- Locks: none but its own new row.
--- Plan: an insert.
+-- Locks: none but its own new rows.
+-- Plan: two inserts.
 -- One row: its id, and the nonce that each of its own writes names beside it.
-insert into pawl.worker (name, host, pid, release, queues, kinds, concurrency, look_ms, lease_until)
-values (:name::text, :host::text, :pid::integer, :release::text, :queues::text[], :kinds::text[], :concurrency::integer, :look_ms::integer,
-  pawl.now() + :lease_ms::bigint * interval '1 millisecond')
-returning id, nonce
+with opened as (
+  insert into pawl.worker (look_ms, lease_until)
+  values (:look_ms::integer, pawl.now() + :lease_ms::bigint * interval '1 millisecond')
+  returning id, nonce
+),
+described as (
+  insert into pawl.worker_process (id, name, host, pid, release, queues, kinds, concurrency, sessions)
+  select o.id, :name::text, :host::text, :pid::integer, :release::text, :queues::text[], :kinds::text[], :concurrency::integer,
+    :sessions::text
+  from opened o
+)
+select o.id, o.nonce
+from opened o

@@ -1,7 +1,7 @@
--- Says that a worker waits for notifications on its queues, and names the transactions that may have missed it.
+-- Says that a worker waits for notifications on its queues. Which transactions may have missed it, snapshot.sql says next.
 -- Locks: its own sleeper rows.
--- Plan: an insert, then nothing: the snapshot comes with the statement that follows.
--- No row: it was asleep already, or its incarnation is closed, and nobody would remove what a closed one leaves.
+-- Plan: an insert.
+-- Rows: the queues that it was not asleep on yet; none where its incarnation is closed, since nobody would remove what a closed one leaves.
 insert into pawl.sleeper (queue, worker)
 select q, :worker::integer
 from unnest(:queues::text[]) q

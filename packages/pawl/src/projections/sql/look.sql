@@ -1,14 +1,13 @@
 -- What of this process's definitions is held here, what is free, and how many living processes share it. A cursor that this process took without
 -- getting the answer has a fence that it does not know: it is free, and not held here.
 -- Locks: none.
--- Plan: cursor_pkey, worker_live.
+-- Plan: cursor_pkey, pawl.live_workers(), worker_process_pkey.
 -- Rows: one per definition that has cursors.
 with open as materialized (
-  select w.id, w.kinds
-  from pawl.worker w
-  where w.tenant = ''
-    and w.emptied_at is null
-    and w.closed_at is null
+  select p.id, p.kinds
+  from pawl.worker_process p
+  where p.tenant = ''
+    and p.id = any (array(select w.id from pawl.live_workers() w where w.closed_at is null))
 )
 select d.n::integer as definition,
   count(*)::integer as shards,

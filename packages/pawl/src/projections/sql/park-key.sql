@@ -1,7 +1,7 @@
 -- Parks a key: its later events wait, other keys go on, and a person is told.
 -- Locks: its own new row; the cursor's is held by the transaction. Then the alert's.
 -- Plan: an insert.
--- No row is returned.
+-- One row, without meaning.
 with parked as (
   insert into pawl.parked_key as k (tenant, name, generation, shard, key_tenant, key, reason, error, attempts)
   values (:tenant::text, :name::text, :generation::integer, :shard::integer, :key_tenant::text, :key::text, left(:reason::text, 2000),

@@ -1,7 +1,7 @@
 -- One event per record that a put or append changed, in its transaction, which holds the scope: so the events of one record are in order.
 -- Locks: none that others wait for.
 -- Plan: record_version_pkey for each of the given records; an insert into event.
--- No row is returned.
+-- One row: how many.
 with added as (
   insert into pawl.event (tenant, aggregatetype, aggregateid, type, payload)
   select :tenant::text, :record_set::text, :scope::text, 'record.' || lower(v.status), jsonb_build_object('set', :record_set::text, 'scope', :scope::jsonb, 'type', g.type,

@@ -1,7 +1,7 @@
 -- Keeps how a set is declared. The latest to say it for a version of its schema is right.
 -- Locks: its row, and only if it says something new.
 -- Plan: record_set_pkey.
--- Rows: none.
+-- No row is returned.
 insert into pawl.record_set as k (tenant, name, schema_version, definition)
 select :tenant::text, :name::text, :schema_version::integer, :definition::jsonb
 where not exists (

@@ -18,9 +18,10 @@ export const checkWorkers: Check = async (patient) => {
     held: number
   }>(
     patient,
-    `select w.id, w.name, w.pid, w.host, w.lease_until < pawl.now() as is_dead, (extract(epoch from pawl.now() - w.seen_at) * 1000)::float8 as silent_ms,
+    `select w.id, p.name, p.pid, p.host, w.lease_until < pawl.now() as is_dead, (extract(epoch from pawl.now() - w.seen_at) * 1000)::float8 as silent_ms,
        (select count(*)::integer from (select from pawl.job j where j.state = 'running' and j.holder = w.id limit 10000) held) as held
      from pawl.worker w
+     join pawl.worker_process p on p.tenant = w.tenant and p.id = w.id
      where w.closed_at is null
      order by w.id
      limit 1000`,
@@ -71,9 +72,18 @@ export const alertFixes: Readonly<Record<string, (subject: string) => string>> =
 
 export const checkAlerts: Check = async (patient) => {
   // Kinds that nobody runs have a check of their own, which looks at the jobs as they are now.
-  const rows = await rowsOf<{ tenant: string; code: string; subject: string; message: string; count: string; last_ms: number }>(
+  const rows = await rowsOf<{
+    tenant: string
+    code: string
+    subject: string
+    message: string
+    count: string
+    last_ms: number
+    open: string
+  }>(
     patient,
-    `select a.tenant, a.code, a.subject, a.message, a.count, (extract(epoch from pawl.now() - a.last_at) * 1000)::float8 as last_ms
+    `select a.tenant, a.code, a.subject, a.message, a.count, (extract(epoch from pawl.now() - a.last_at) * 1000)::float8 as last_ms,
+       count(*) over () as open
      from pawl.alert a
      where a.resolved_at is null
        and a.code <> 'kind.unknown'
@@ -83,40 +93,62 @@ export const checkAlerts: Check = async (patient) => {
     [patient.tenant ?? null],
   )
   if (rows.length === 0) return [ok('alerts', 'none is open')]
-  return rows.map(({ tenant, code, subject, message, count, last_ms }) =>
+  const shown = rows.map(({ tenant, code, subject, message, count, last_ms }) =>
     fault(
       'alerts',
-      `${code} ${oneLine(subject)}${tenant === '' ? '' : ` of tenant ${oneLine(tenant)}`}, ${count} time(s), last ${shortDuration(last_ms)} ago: ${oneLine(message.split('\n')[0]!)}`,
+      `${code} ${oneLine(subject)}${ofTenant(tenant)}, ${count} time(s), last ${shortDuration(last_ms)} ago: ${oneLine(message.split('\n')[0]!)}`,
       alertFixes[code]?.(oneLine(subject)) ?? 'repair what its message names',
     ),
   )
+  const more = Number(rows[0]!.open) - rows.length
+  if (more > 0)
+    shown.push(
+      fault(
+        'alerts',
+        `${more} more alert(s) are open; these are the ${listMax} newest.`,
+        "pawl.alerts({ tenant: '*' }) lists 500",
+      ),
+    )
+  return shown
+}
+
+function ofTenant(tenant: string): string {
+  return tenant === '' ? '' : ` of tenant ${oneLine(tenant)}`
 }
 
 export const checkKinds: Check = async (patient) => {
-  const rows = await rowsOf<{ kind: string; queue: string; count: number; oldest: string }>(
+  const rows = await rowsOf<{ tenant: string; kind: string; queue: string; count: number; oldest: string }>(
     patient,
     `with waiting as (
-       select j.kind, j.queue, j.id
+       select j.tenant, j.kind, j.queue, j.id
        from pawl.job j
        where j.state = 'ready'
          and j.run_at < pawl.now() - $1::float8 * interval '1 millisecond'
          and ($2::text is null or j.tenant = $2::text)
        limit 100000
      )
-     select w.kind, w.queue, count(*)::integer as count, min(w.id)::text as oldest
+     select w.tenant, w.kind, w.queue, count(*)::integer as count, min(w.id)::text as oldest
      from waiting w
-     where not exists (select from pawl.worker o where o.closed_at is null and w.kind = any (o.kinds) and w.queue = any (o.queues))
-     group by w.kind, w.queue
+     where not exists (
+       select
+       from pawl.worker o
+       join pawl.worker_process p on p.tenant = o.tenant and p.id = o.id
+       where o.closed_at is null
+         and w.kind = any (p.kinds)
+         and w.queue = any (p.queues)
+     )
+     group by w.tenant, w.kind, w.queue
      order by count(*) desc
      limit ${listMax}`,
     [patienceMs, patient.tenant ?? null],
   )
   if (rows.length === 0) return [ok('kinds', 'every job that waits has a worker that runs its kind')]
-  return rows.map(({ kind, queue, count, oldest }) =>
+  return rows.map(({ tenant, kind, queue, count, oldest }) =>
     fault(
       'kinds',
-      `${count} job(s) of kind ${oneLine(kind)} wait in queue ${oneLine(queue)} (the oldest is ${oldest}), and no open worker runs them there.`,
-      'deploy a worker that defines the kind for that queue, or cancel them: pawl jobs cancel <id>',
+      `${count} job(s) of kind ${oneLine(kind)}${ofTenant(tenant)} wait in queue ${oneLine(queue)} (the oldest is ${oldest}), and no open worker runs them there.`,
+      'deploy a worker that defines the kind for that queue, or cancel them: pawl jobs cancel <id>' +
+        (tenant === '' ? '' : ` --tenant ${oneLine(tenant)}`),
     ),
   )
 }

@@ -5,8 +5,8 @@ export default (pawl) => {
   pawl.jobs.define('quick', { run: () => sleep(20) })
   pawl.jobs.define('fresh', { run: () => Date.now() })
   pawl.jobs.define('killer', {
-    run: async () => {
-      await sleep(100)
+    run: async (job) => {
+      await sleep(job.crashes < 2 ? 100 : 1500)
       process.kill(process.pid, 'SIGKILL')
       await sleep(60_000)
     },
@@ -20,5 +20,6 @@ export default (pawl) => {
     },
   })
   pawl.jobs.define('long', { run: () => sleep(60_000) })
-  pawl.jobs.define('three', { run: () => sleep(3000) })
+  // Until its process dies, then three seconds.
+  pawl.jobs.define('three', { run: (job) => sleep(job.crashes === 0 ? 60_000 : 3000) })
 }

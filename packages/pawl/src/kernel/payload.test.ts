@@ -1,7 +1,8 @@
+import { runInNewContext } from 'node:vm'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { isPawlError } from '../errors.ts'
-import { assertSafe, atIndex, invalid, toJson } from './payload.ts'
+import { atIndex, fromJson, invalid, toJson } from './payload.ts'
 
 const limits = { bytesMax: 100_000, depthMax: 10 }
 const what = 'The payload'
@@ -66,6 +67,13 @@ class Money {
   }
 }
 
+class Secret {
+  readonly #cents = 250
+  get cents(): number {
+    return this.#cents
+  }
+}
+
 class Point {
   readonly x = 1
 }
@@ -87,6 +95,13 @@ const losses: Readonly<Record<string, readonly [value: unknown, says: RegExp]>> 
   'a RegExp': [/x/, /is a RegExp/],
   'bytes without toJSON': [new Uint8Array(2), /is a Uint8Array/],
   'an error': [new RangeError('x'), /is a RangeError/],
+  'a class of private fields': [new Secret(), /is a Secret, of which JSON keeps nothing/],
+  'search parameters': [new URLSearchParams('a=1'), /is a URLSearchParams/],
+  headers: [new Headers({ a: 'b' }), /is a Headers/],
+  'a blob': [new Blob(['x']), /is a Blob/],
+  'a form': [new FormData(), /is a FormData/],
+  'an iterator': [new Map([[1, 2]]).values(), /is a Map Iterator|is a Iterator/],
+  'a generator': [(function* () {})(), /is a Generator/],
   'a promise': [Promise.resolve(1), /is a promise; await it/],
   'a query that was not awaited': [Object.create(Promise.resolve(1)), /is a promise; await it/],
   'undefined in an array': [[1, undefined], /is undefined.*pass null/],
@@ -127,6 +142,8 @@ test('[J30] what has a toJSON, and classes of plain fields, are stored as their 
     absent: undefined,
   }
   expect(toJson(value, what, limits)).toBe(JSON.stringify(value))
+  // An empty object of another realm is as plain as ours.
+  expect(toJson([{}, [], Object.create(null), runInNewContext('({})')], what, limits)).toBe('[{},[],{},{}]')
   expect(toJson(Object.create(null, { a: { value: 1, enumerable: true } }), what, limits)).toBe('{"a":1}')
 })
 
@@ -147,7 +164,7 @@ test('[J19] the limits are exact: the last byte and the last level that fit are 
   expect(() => toJson(text(limits.bytesMax + 1), what, limits)).toThrow(/larger than 100000 bytes/)
   const nested = (depth: number) => JSON.parse('['.repeat(depth) + ']'.repeat(depth)) as unknown
   expect(toJson(nested(10), what, limits)).toBe('[[[[[[[[[[]]]]]]]]]]')
-  expect(() => toJson(nested(11), what, limits)).toThrow(/nested too deeply/)
+  expect(() => toJson(nested(11), what, limits)).toThrow(/nested more than/)
   // Many brackets side by side, or inside a text, are not depth.
   expect(
     toJson(
@@ -160,9 +177,46 @@ test('[J19] the limits are exact: the last byte and the last level that fit are 
 })
 
 test('[J19] what is read back is held to the same rules', () => {
-  expect(() => assertSafe(JSON.parse('{"a": [{"__proto__": 1}]}'), what, limits)).toThrow(/\.a\[0\]\.__proto__ is a key/)
-  expect(() => assertSafe(JSON.parse('['.repeat(11) + ']'.repeat(11)), what, limits)).toThrow(/nested too deeply/)
-  expect(() => assertSafe({ a: [1, 'two', null, { b: true }] }, what, limits)).not.toThrow()
+  expect(() => fromJson('{"a": [{"__proto__": 1}]}', what, limits)).toThrow(/\.a\[0\]\.__proto__ is a key/)
+  expect(() => fromJson('['.repeat(11) + ']'.repeat(11), what, limits)).toThrow(/nested more than/)
+  expect(fromJson('{"a": [1, "two", null, {"b": true}]}', what, limits)).toEqual({ a: [1, 'two', null, { b: true }] })
+})
+
+test('[J30] an integer that a number cannot hold is refused with its path, and a fraction is rounded', () => {
+  const long = `1${'0'.repeat(400)}`
+  expect(() => fromJson('{"a": [{"b c": 12345678901234567890}]}', what, limits)).toThrow(
+    /\.a\[0\]\.b c is 12345678901234567890, which/,
+  )
+  expect(() => fromJson('[9007199254740992, -9007199254740993]', what, limits)).toThrow(/\[1\] is -9007199254740993/)
+  expect(() => fromJson(long, what, limits)).toThrow(/is 10000000000000000000\.\.\. \(401 characters\)/)
+  expect(() => fromJson('12345678901234567890.00', what, limits)).toThrow(/store it as a string/)
+  expect(fromJson('[0.33333333333333333333, 3.6666666666666667]', what, limits)).toEqual([1 / 3, 3.6666666666666665])
+  const text = `{"1234567890123456789": "say \\"12345678901234567890\\", \\\\", "n": 0}`
+  expect(fromJson(text, what, limits)).toEqual(JSON.parse(text))
+  expect(fromJson(`["${'1'.repeat(5_000_000)}"]`, what, limits)).toHaveLength(1)
+})
+
+test('[J30] every number of JavaScript is read back as it was stored', () => {
+  // jsonb writes all digits and no exponent.
+  const plain = (value: number) => {
+    const [mantissa = '', exponent = '0'] = String(value).split('e')
+    const [whole = '', fraction = ''] = mantissa.replace('-', '').split('.')
+    const point = whole.length + Number(exponent)
+    const digits = (whole + fraction).padStart(whole.length + fraction.length + Math.max(0, -point), '0')
+    const at = Math.max(0, point)
+    const text = `${digits.slice(0, at).padEnd(at, '0') || '0'}${digits.length > at ? `.${digits.slice(at)}` : ''}`
+    return (value < 0 ? '-' : '') + text
+  }
+  fc.assert(
+    fc.property(fc.double({ noNaN: true, noDefaultInfinity: true }), (value) => {
+      expect(fromJson(`[${plain(value)}]`, what, limits)).toEqual([Object.is(value, -0) ? 0 : value])
+    }),
+  )
+  expect(fromJson(`[${plain(1e23)}, ${plain(Number.MAX_VALUE)}, ${plain(5e-324)}]`, what, limits)).toEqual([
+    1e23,
+    Number.MAX_VALUE,
+    5e-324,
+  ])
 })
 
 test('a message is one that can itself be stored', () => {

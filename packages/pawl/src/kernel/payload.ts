@@ -13,7 +13,7 @@ export function toJson(value: unknown, what: string, limits: PayloadLimits): str
   const text = stringify(value, what, limits)
   if (text.length * 3 > limits.bytesMax && Buffer.byteLength(text) > limits.bytesMax) throw tooLarge(what, limits)
   // JSON.stringify writes NUL and lone surrogates as \u escapes, and both are rare: only then are the strings searched.
-  if (text.includes('\\u')) findFault(JSON.parse(text), what, '', limits.depthMax)
+  if (text.includes('\\u')) findFault(JSON.parse(text), what, '', limits.depthMax, limits)
   return text
 }
 
@@ -90,7 +90,7 @@ class Search {
     if (loss !== undefined) throw invalid(this.#what, path, loss)
     if (typeof value !== 'object' || value === null) return
     if (ancestors.includes(value)) throw invalid(this.#what, path, 'contains itself (a cycle), which JSON cannot write')
-    if (ancestors.length === this.#limits.depthMax) throw invalid(this.#what, path, 'is nested too deeply')
+    if (ancestors.length === this.#limits.depthMax) throw invalid(this.#what, path.slice(0, 200), tooDeep(this.#limits.depthMax))
     const inside = [...ancestors, value]
     if (Array.isArray(value)) {
       for (const [index, inner] of value.entries()) this.visit(inner, `${path}[${index}]`, inside, String(index))
@@ -123,8 +123,7 @@ function lossOf(value: unknown): string | undefined {
   if (typeof value !== 'object' || value === null) return undefined
   if (types.isPromise(value) || typeof (value as { then?: unknown }).then === 'function')
     return 'is a promise; await it and pass what it gives'
-  if (isOpaque(value))
-    return `is a ${value.constructor?.name ?? 'value'}, of which JSON keeps nothing; pass a plain object or an array`
+  if (isOpaque(value)) return `is ${withArticle(classOf(value))}, of which JSON keeps nothing; pass a plain object or an array`
   return undefined
 }
 
@@ -138,17 +137,66 @@ function isOpaque(value: object): boolean {
     types.isAnyArrayBuffer(value) ||
     ArrayBuffer.isView(value) ||
     types.isNativeError(value) ||
-    value instanceof Error
+    value instanceof Error ||
+    hidesAll(value)
   )
+}
+
+function withArticle(noun: string): string {
+  return `${/^[aeio]/i.test(noun) ? 'an' : 'a'} ${noun}`
+}
+
+function tooDeep(depthMax: number): string {
+  return `is nested more than ${depthMax} levels deep`
+}
+
+/** An instance of a class with nothing that JSON.stringify reads: its state is in private fields, or in the platform. */
+function hidesAll(value: object): boolean {
+  if (Array.isArray(value) || Object.keys(value).length > 0) return false
+  const prototype = Object.getPrototypeOf(value) as object | null
+  // The prototype of a plain object has none itself, in any realm.
+  return prototype !== null && Object.getPrototypeOf(prototype) !== null
+}
+
+function classOf(value: object): string {
+  const name: unknown = (value.constructor as { name?: unknown } | undefined)?.name
+  return typeof name === 'string' && name !== '' && name !== 'Object' ? name : Object.prototype.toString.call(value).slice(8, -1)
 }
 
 function tooLarge(what: string, { bytesMax }: PayloadLimits): PawlError {
   return invalid(what, '', `is larger than ${bytesMax} bytes; store it elsewhere and pass a reference`)
 }
 
-/** The same for what is read back: plain SQL may have stored it without asking us. */
-export function assertSafe(value: unknown, what: string, limits: PayloadLimits): void {
-  if (!isSafe(value, limits.depthMax)) findFault(value, what, '', limits.depthMax)
+/** Reads what is stored, by the same rules: plain SQL may have stored it without asking us. */
+export function fromJson(text: string, what: string, limits: PayloadLimits): unknown {
+  const value: unknown = JSON.parse(mayHaveLongNumber.test(text) ? markInexact(text) : text)
+  if (!isSafe(value, limits.depthMax)) findFault(value, what, '', limits.depthMax, limits)
+  return value
+}
+
+/** Fewer than 16 digits are always exact. */
+const mayHaveLongNumber = /[\d.]{16}/
+const stringOrNumber = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.]*/g
+/** No stored string can have a NUL. */
+const inexact = '\u0000inexact'
+
+/** As jsonb writes it, with integers that JSON.parse would change as marked strings. A fraction may be rounded, as everywhere. */
+function markInexact(text: string): string {
+  return text.replace(stringOrNumber, (token) => (token.startsWith('"') || isExact(token) ? token : `"\\u0000inexact${token}"`))
+}
+
+function isExact(token: string): boolean {
+  const value = Number(token)
+  if (!Number.isFinite(value)) return false
+  const whole = token.replace(/\.0*$/, '')
+  return whole.includes('.') || digitsOf(value) === whole
+}
+
+/** All digits of an integer: 1e+21 is a one with 21 zeros. */
+function digitsOf(value: number): string {
+  const [mantissa = '', exponent = '0'] = String(value).split('e')
+  const [whole = '', fraction = ''] = mantissa.split('.')
+  return whole + fraction.padEnd(Number(exponent), '0')
 }
 
 /** The quick look that every run of a job pays for; only a fault is worth finding out where. */
@@ -162,28 +210,36 @@ function isSafe(value: unknown, depthLeft: number): boolean {
   return true
 }
 
-function findFault(value: unknown, what: string, path: string, depthLeft: number): void {
+function findFault(value: unknown, what: string, path: string, depthLeft: number, limits: PayloadLimits): void {
   if (typeof value === 'string') return findTextFault(value, what, path)
   if (typeof value !== 'object' || value === null) return
-  if (depthLeft === 0) throw invalid(what, path.slice(0, 200), 'is nested too deeply')
+  if (depthLeft === 0) throw invalid(what, path.slice(0, 200), tooDeep(limits.depthMax))
   for (const key of Object.keys(value)) {
     const inner = Array.isArray(value) ? `${path}[${key}]` : `${path}.${key}`
     if (key === '__proto__') throw invalid(what, inner, 'is a key that would change an object that copies it')
     findTextFault(key, what, inner)
-    findFault((value as Record<string, unknown>)[key], what, inner, depthLeft - 1)
+    findFault((value as Record<string, unknown>)[key], what, inner, depthLeft - 1, limits)
   }
 }
 
 function findTextFault(text: string, what: string, path: string): void {
+  if (text.startsWith(inexact)) {
+    const number = text.slice(inexact.length)
+    const shown = number.length > 40 ? `${number.slice(0, 20)}... (${number.length} characters)` : number
+    throw invalid(what, path, `is ${shown}, which a JavaScript number cannot hold exactly; store it as a string`)
+  }
   if (text.includes('\u0000')) throw invalid(what, path, 'contains a NUL character, which PostgreSQL cannot store')
   if (!text.isWellFormed()) throw invalid(what, path, 'contains half of a surrogate pair, which is not valid Unicode')
 }
 
-export function invalid(what: string, path: string, reason: string): PawlError {
+/** `separator`: ': ' before a sentence of somebody else's, such as a schema's. */
+export function invalid(what: string, path: string, reason: string, separator = ' '): PawlError {
   // The message may end in a log or in last_error, so it is bounded and can be stored.
   const where = path
     .slice(0, 200)
     .replace(/[\u0000-\u001f]/g, ' ')
     .toWellFormed()
-  return new PawlError('PAWL_INVALID_PAYLOAD', `${what}${where} ${reason}.`, { details: { path: path.slice(0, 200), reason } })
+  return new PawlError('PAWL_INVALID_PAYLOAD', `${what}${where}${separator}${reason}.`, {
+    details: { path: path.slice(0, 200), reason },
+  })
 }

@@ -1,0 +1,217 @@
+// What the loop asks for and when, without a database: claims that are answered by the test, and a clock that it moves.
+
+import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
+import { until } from '../../test/support/database.ts'
+import { Wakeup } from '../kernel/signal.ts'
+import { ClaimLoop } from './claim-loop.ts'
+import { Counts } from './counts.ts'
+import type { Claim, Deciding, Fetcher, SuspectClaim } from './fetcher.ts'
+import { ClaimedRow, type HeldJob } from './held.ts'
+import { Board } from './keeper.ts'
+import { defineKind } from './kinds.ts'
+import type { Settler } from './settler.ts'
+import type { Sleep } from './sleep.ts'
+import { Slots } from './slots.ts'
+
+const work = defineKind('work', { run: () => undefined })
+const hourMs = 3_600_000
+
+let nowMs: number
+beforeEach(() => {
+  nowMs = 1_000_000
+})
+afterEach(() => {
+  vi.restoreAllMocks()
+})
+
+const moveClock = () => vi.spyOn(performance, 'now').mockImplementation(() => nowMs)
+
+let lastId = 0
+function row(): ClaimedRow {
+  const id = String(++lastId)
+  const given = { tenant: '', id, fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1, max_attempts: 5 }
+  return new ClaimedRow({ ...given, crashes: 0, headers: null, due_us: '0' }, 'default')
+}
+const rows = (count: number) => Array.from({ length: count }, row)
+
+const nothing: Claim = { rows: [], isFull: false, isExhausted: true }
+const noSuspects: SuspectClaim = { rows: [], deciding: undefined, isSuspectLeft: false, isDecidingLeft: false }
+
+interface Answers {
+  readonly concurrency?: number
+  /** How a job runs; by default until the test ends it. */
+  readonly run?: (held: HeldJob) => Promise<unknown>
+  readonly claim?: (limit: number) => Claim
+  readonly suspects?: (limit: number) => SuspectClaim
+}
+
+function start({ concurrency = 4, run, claim = () => nothing, suspects = () => noSuspects }: Answers) {
+  const stop = new AbortController()
+  const changed = new Wakeup()
+  const started: HeldJob[] = []
+  const postponed: HeldJob[] = []
+  /** What each look for suspects was to do with one that must run alone. */
+  const looks: Deciding[] = []
+  const ends = new Map<string, () => void>()
+  let reconciled = 0
+  const slots = new Slots({
+    concurrency,
+    txMax: concurrency,
+    bufferMs: hourMs,
+    mayStart: () => true,
+    board: new Board(100),
+    run: async (held) => {
+      await (run?.(held) ?? new Promise<void>((resolve) => ends.set(held.id, resolve)))
+      return 'settled'
+    },
+    runShared: () => new Promise(() => undefined),
+    onStart: (held) => void started.push(held),
+    onEnd: () => undefined,
+    onTimeout: () => undefined,
+    onRelease: () => undefined,
+    onChange: () => changed.fire(),
+  })
+  const fetcher: Partial<Fetcher> = {
+    claim: async (_worker, _queue, _kinds, limit) => claim(limit),
+    claimSuspects: async (_worker, _queues, _kinds, { limit, deciding }) => {
+      looks.push(deciding)
+      return suspects(limit)
+    },
+    startAlone: async () => true,
+    releaseUnknown: async () => {
+      reconciled++
+      return 0
+    },
+    rowsIn: () => 1_000_000,
+    nextFullScanInMs: undefined as never,
+    nextScanInMs: Number.POSITIVE_INFINITY,
+  }
+  const sleep = { isBusy: false, isRelied: () => false, worked: async () => undefined, idle: async () => hourMs }
+  const holder = { id: 1, nonce: '' }
+  const loop = new ClaimLoop({
+    batchMax: 100,
+    concurrency,
+    pollMs: hourMs,
+    queues: ['default'],
+    deciding: 'alone',
+    kinds: new Map([['work', work]]),
+    changed,
+    counts: new Counts(),
+    fetcher: fetcher as Fetcher,
+    settler: { unsettled: 0, heldJobs: () => [] } as unknown as Settler,
+    sleep: sleep as unknown as Sleep,
+    slots,
+    signal: stop.signal,
+    worker: () => holder,
+    installation: () => '',
+    idleWaiters: new Set(),
+    onIdle: () => undefined,
+    onDecidingLeft: () => undefined,
+    onPostponed: (held) => void postponed.push(held),
+    loop: { succeeded: () => undefined, failed: () => undefined },
+  })
+  const running = loop.run()
+  onTestFinished(async () => {
+    stop.abort()
+    changed.fire()
+    await running
+  })
+  return {
+    started,
+    postponed,
+    looks,
+    end: (held: HeldJob) => ends.get(held.id)!(),
+    reconciled: () => reconciled,
+    wake: () => changed.fire(),
+    /** The loop hears of something, and looks again. */
+    async turn(): Promise<Deciding> {
+      const before = looks.length
+      loop.heard()
+      await until('it looks for suspects', () => looks.length > before)
+      return looks[before]!
+    },
+  }
+}
+
+test('[J3] while ready jobs and suspects wait, one of eight starts is a suspect', async () => {
+  const { started } = start({
+    concurrency: 8,
+    run: () => new Promise((resolve) => setImmediate(resolve)),
+    claim: (limit) => ({ rows: rows(limit), isFull: true, isExhausted: false }),
+    suspects: (limit) => ({ ...noSuspects, rows: rows(limit), isSuspectLeft: true }),
+  })
+  await until('many have started', () => started.length > 1600)
+  const share = started.slice(0, 1600).filter(({ isSuspect }) => isSuspect).length / 1600
+  expect(share).toBeGreaterThan(0.1)
+  expect(share).toBeLessThan(0.25)
+})
+
+test('[J21] a drain in vain leaves deciding jobs to others for five minutes', async () => {
+  moveClock()
+  let isFirst = true
+  const decides = row()
+  const loop = start({
+    claim: () => (isFirst ? { ...nothing, rows: rows(1) } : nothing),
+    suspects: () => {
+      const deciding = isFirst ? decides : undefined
+      isFirst = false
+      return { ...noSuspects, deciding }
+    },
+  })
+  await until('it empties itself', () => loop.looks.length === 1)
+  nowMs += 30_000
+  loop.wake()
+  await until('it gives up', () => loop.postponed.length === 1)
+  expect(loop.postponed[0]!.id).toBe(decides.id)
+  expect(await loop.turn()).toBe('leave')
+  nowMs += 299_999
+  expect(await loop.turn()).toBe('leave')
+  nowMs += 1
+  expect(await loop.turn()).toBe('alone')
+})
+
+test('[J21] after a deciding run others get as long as they waited', async () => {
+  moveClock()
+  let decides: ClaimedRow | undefined = row()
+  let isReady = false
+  const loop = start({
+    claim: () => ({ ...nothing, rows: isReady ? rows(1) : [] }),
+    suspects: () => {
+      const deciding = decides
+      decides = undefined
+      return { ...noSuspects, deciding }
+    },
+  })
+  await until('it runs', () => loop.started.length === 1)
+  nowMs += 5000
+  isReady = true
+  loop.end(loop.started[0]!)
+  await until('another runs', () => loop.started.length > 1)
+  isReady = false
+  expect(await loop.turn()).toBe('leave')
+  nowMs += 4999
+  expect(await loop.turn()).toBe('leave')
+  nowMs += 1
+  expect(await loop.turn()).toBe('alone')
+})
+
+test('jobs of a claim without an answer are given back for two minutes', async () => {
+  moveClock()
+  let hasFailed = false
+  const loop = start({
+    claim: () => {
+      if (hasFailed) return nothing
+      hasFailed = true
+      throw new Error('Connection terminated')
+    },
+  })
+  await until('it gives back at once', () => loop.reconciled() === 1)
+  await loop.turn()
+  expect(loop.reconciled()).toBe(1)
+  for (let ms = 0; ms < 240_000; ms += 5001) {
+    nowMs += 5001
+    await loop.turn()
+  }
+  // Once every five seconds until two minutes are over.
+  expect(loop.reconciled()).toBe(1 + Math.floor(120_000 / 5001))
+})

@@ -1,0 +1,118 @@
+// What this process gives back because it cannot start it.
+
+import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { ClaimedRow, HeldJob } from './held.ts'
+import { Board } from './keeper.ts'
+import { defineKind } from './kinds.ts'
+import type { RunEnd } from './runner.ts'
+import { Slots } from './slots.ts'
+
+const kind = defineKind('work', { run: () => undefined })
+let released: string[]
+/** Ends of what runs, in the order of starts. */
+let running: (() => void)[]
+beforeEach(() => {
+  vi.useFakeTimers({ toFake: ['performance'] })
+  released = []
+  running = []
+})
+afterEach(() => void vi.useRealTimers())
+
+function createSlots(concurrency: number): Slots {
+  return new Slots({
+    concurrency,
+    txMax: concurrency,
+    bufferMs: 60_000,
+    board: new Board(100),
+    mayStart: () => true,
+    run: () => new Promise<RunEnd>((resolve) => running.push(() => resolve('settled'))),
+    runShared: () => new Promise(() => undefined),
+    onStart: () => undefined,
+    onEnd: () => undefined,
+    onTimeout: () => undefined,
+    onRelease: ({ id }) => void released.push(id),
+    onChange: () => undefined,
+  })
+}
+
+function jobs(count: number): HeldJob[] {
+  return Array.from({ length: count }, (_, index) => {
+    const row = {
+      tenant: '',
+      id: String(index),
+      fence: '1',
+      kind: 'work',
+      payload: '{}',
+      payload_version: 1,
+      attempt: 2,
+      max_attempts: 5,
+    }
+    return new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0' }, 'default'), kind, 'test', 1)
+  })
+}
+
+function passMs(slots: Slots, ms: number): void {
+  for (let passed = 0; passed < ms; passed += 50) {
+    vi.advanceTimersByTime(50)
+    slots.tick(performance.now())
+  }
+}
+
+/** All that run end after this time. */
+async function endAll(ms: number): Promise<void> {
+  vi.advanceTimersByTime(ms)
+  for (const end of running.splice(0)) end()
+  await new Promise((resolve) => setImmediate(resolve))
+}
+
+/** A worker of two slots that has learnt that its jobs take 5 ms, with two running and 100 waiting. */
+async function busySlots(): Promise<Slots> {
+  const slots = createSlots(2)
+  slots.add(jobs(2))
+  await endAll(5)
+  slots.tick(performance.now())
+  slots.add(jobs(102))
+  expect([slots.running, slots.buffered]).toEqual([2, 100])
+  return slots
+}
+
+test('a suspect that cannot start is given back like any other', () => {
+  const slots = createSlots(1)
+  const suspects = jobs(2)
+  for (const held of suspects) {
+    held.isSuspect = true
+    held.isUnshared = true
+  }
+  slots.addFirst(suspects)
+  slots.tick(performance.now())
+  expect(released).toEqual(['1'])
+})
+
+test('[J33] a stall of a fifth of a second gives nothing back', async () => {
+  const slots = await busySlots()
+  passMs(slots, 200)
+  await endAll(0)
+  // The two that ended have made the mean five times as long.
+  slots.tick(performance.now())
+  expect([released.length, slots.buffered]).toEqual([0, 98])
+})
+
+test('[J33] what waits behind long jobs is given back within half a second', async () => {
+  const slots = await busySlots()
+  passMs(slots, 450)
+  expect([released.length, slots.buffered]).toEqual([100, 0])
+  expect(slots.startsWithin(500)).toBe(0)
+})
+
+test('[J33] what will not start within a second is given back once it has waited for half of one', async () => {
+  const slots = await busySlots()
+  for (let rounds = 0; rounds < 5; rounds++) {
+    passMs(slots, 50)
+    await endAll(50)
+    slots.tick(performance.now())
+  }
+  expect([released.length, slots.buffered]).toEqual([0, 90])
+  passMs(slots, 50)
+  expect(slots.buffered).toBe(2 * slots.startsWithin(500))
+  expect(released).toHaveLength(90 - slots.buffered)
+})
