@@ -33,7 +33,10 @@ test('[G2] createPawl refuses what is no option or out of its range', () => {
     [{ databaseUrl: nowhere, ssl: { checkServerIdentity: () => undefined } }, /ssl must be .* without functions, got an object/],
     [{ databaseUrl: `${nowhere}?sslmode=require`, ssl: true }, /give sslmode and its kin in the URL, or ssl, not both/],
     [{ databaseUrl: 'postgres://a:b@localhost/c', password: 'x' }, /give the password in the URL or as password, not both/],
-    [{ databaseUrl: 'postgres://a@localhost/c', directUrl: 'postgres://a:b@x/c', password: 'x' }, /or as password, not both/],
+    [
+      { databaseUrl: 'postgres://a@localhost/c', pooler: 'transaction', directUrl: 'postgres://a:b@x/c', password: 'x' },
+      /or as password, not both/,
+    ],
     [
       { databaseUrl: 'postgres://a@localhost/c', password: 5 },
       /password must be a string, or a function that returns one, got another number/,

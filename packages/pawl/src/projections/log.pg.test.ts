@@ -383,7 +383,7 @@ const hidden = (sql: string) =>
 test.each([
   { name: 'rollback', send: (tx: ProjectionTx) => tx.query('rollback') },
   { name: 'commit', send: (tx: ProjectionTx) => tx.query('select 1; commit') },
-  { name: 'commit without waiting', send: (tx: ProjectionTx) => tx.send('commit') },
+  { name: 'commit without waiting', send: async (tx: ProjectionTx) => tx.send('commit') },
   { name: 'rollback, and swallows the error', send: (tx: ProjectionTx) => tx.query('rollback').catch(() => undefined) },
   { name: 'a hidden rollback', send: (tx: ProjectionTx) => tx.query(hidden('rollback')) },
   { name: 'a hidden rollback and begin', send: (tx: ProjectionTx) => tx.query(hidden('rollback; begin')).catch(() => undefined) },
