@@ -1,17 +1,15 @@
-import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vitest/config'
-
-const source = (path: string) => fileURLToPath(new URL(path, import.meta.url))
+import { entriesOf, packageDir, packageNames } from './scripts/exports.ts'
 
 export default defineConfig({
   // Tests run the sources, not a build.
   resolve: {
-    alias: [
-      { find: /^pawl$/, replacement: source('packages/pawl/src/index.ts') },
-      { find: /^pawl\/records\/xlsx$/, replacement: source('packages/pawl/src/records/xlsx/index.ts') },
-      { find: /^pawl\/testing$/, replacement: source('packages/pawl/src/testing/index.ts') },
-      { find: /^@pawl\/server\/embedded$/, replacement: source('packages/server/src/embedded/index.ts') },
-    ],
+    alias: packageNames.flatMap((name) =>
+      entriesOf(name).map(({ specifier, path }) => ({
+        find: new RegExp(`^${specifier}$`),
+        replacement: `${packageDir(name)}/src/${path}.ts`,
+      })),
+    ),
   },
   test: {
     include: ['packages/*/src/**/*.test.ts', 'packages/*/test/**/*.test.ts', 'torture/**/*.test.ts', 'scripts/**/*.test.ts'],

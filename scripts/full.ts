@@ -70,7 +70,7 @@ function allSteps(vitest: Vitest, only: string | undefined): Step[] {
     {
       name: 'slow tests',
       about,
-      minutes: 15,
+      minutes: 18,
       run: () => vitest({ name: 'slow tests', args: slowArgs(only), env: { PAWL_FULL: '1' }, timeoutMs: slowMs }),
     },
     ...scenarios.flatMap((scenario) => [
@@ -106,7 +106,7 @@ type Ended = Awaited<ReturnType<typeof runNode>>
 async function torture(name: string, args: readonly string[]): Promise<{ ended: Ended; found: TortureReport | undefined }> {
   const ended = await runNode({
     name,
-    args: ['--import', 'tsx', '--conditions=source', join('torture', 'main.ts'), ...args, '--json'],
+    args: ['--import', 'tsx', '--conditions=@pawl/source', join('torture', 'main.ts'), ...args, '--json'],
     timeoutMs: tortureMs,
   })
   try {

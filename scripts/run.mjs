@@ -75,7 +75,7 @@ async function ensureInstalled(folder, name) {
 await ensureInstalled(root, 'Pawl')
 if (file === 'bench/main.ts') await ensureInstalled(join(root, 'bench'), "the benchmark's peers")
 
-const child = spawn(process.execPath, ['--import', 'tsx', '--conditions=source', join(root, file), ...args], {
+const child = spawn(process.execPath, ['--import', 'tsx', '--conditions=@pawl/source', join(root, file), ...args], {
   cwd: root,
   stdio: 'inherit',
 })

@@ -31,7 +31,7 @@ function torture(...args: string[]): Promise<Run> {
   return new Promise((resolve, reject) => {
     execFile(
       process.execPath,
-      ['--import', 'tsx', '--conditions=source', join(root, 'torture', 'main.ts'), ...args, '--json'],
+      ['--import', 'tsx', '--conditions=@pawl/source', join(root, 'torture', 'main.ts'), ...args, '--json'],
       { cwd: root, maxBuffer: 1 << 26 },
       (error, stdout, stderr) => {
         const last = stdout.trim().split('\n').at(-1) ?? ''

@@ -38,7 +38,7 @@ export class Child {
     this.#process = fork(join(here, 'host.ts'), variant === undefined ? [module] : [module, variant], {
       cwd: root,
       execPath: node,
-      execArgv: ['--import', 'tsx', '--conditions=source', ...profile],
+      execArgv: ['--import', 'tsx', '--conditions=@pawl/source', ...profile],
       stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     })
     for (const stream of [this.#process.stdout!, this.#process.stderr!]) {

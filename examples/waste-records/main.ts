@@ -29,7 +29,7 @@ const children: ChildProcess[] = []
 
 function startWorker(name: string): ChildProcess {
   const file = fileURLToPath(new URL('./worker.ts', import.meta.url))
-  const child = spawn(process.execPath, ['--import', 'tsx', '--conditions=source', file, databaseUrl, name], {
+  const child = spawn(process.execPath, ['--import', 'tsx', '--conditions=@pawl/source', file, databaseUrl, name], {
     stdio: ['ignore', 'ignore', 'inherit'],
   })
   children.push(child)

@@ -2,6 +2,7 @@
 
 import { hostname } from 'node:os'
 import type { DatabaseOptions } from './db/driver.ts'
+import type { CallerPool, Password, Ssl } from './db/login.ts'
 
 export type Durability = 'relaxed' | 'durable' | 'replicated'
 export const durabilities: readonly Durability[] = ['relaxed', 'durable', 'replicated']
@@ -19,12 +20,21 @@ export interface Logger {
 }
 
 export interface PawlOptions {
-  /** postgres://user:password@host:port/database */
-  readonly databaseUrl: string
+  /** postgres://user:password@host:port/database. Needed without `pool`. */
+  readonly databaseUrl?: string | undefined
+  /**
+   * Your own Pool of pg, for calls without a transaction; Pawl never ends it. The engine's own connections use `databaseUrl`, or are opened with
+   * what the pool was made with.
+   */
+  readonly pool?: CallerPool
   /** The same database without the pooler, for LISTEN and liveness, when `pooler` is 'transaction'. */
-  readonly directUrl?: string
+  readonly directUrl?: string | undefined
   /** 'transaction' behind pgbouncer in transaction mode. */
   readonly pooler?: 'none' | 'transaction'
+  /** TLS: true, or options of Node's tls without functions. For URLs that say nothing about it. */
+  readonly ssl?: Ssl
+  /** For URLs without one. A function is called for each new connection: for tokens that expire. */
+  readonly password?: Password
   /** How far a commit of Pawl's own transactions must have gone before it is answered. */
   readonly durability?: Durability
   readonly logger?: Logger
@@ -46,6 +56,10 @@ export interface Config {
   readonly durability: Durability
   readonly logger: Logger
   readonly callerConnectionsMax: number
+  /** The application's, for calls without a transaction. */
+  readonly pool: CallerPool | undefined
+  /** Whether callers' statements may be prepared under a name: in sessions of our own. */
+  readonly isCallerNamed: boolean
   readonly payloadBytesMax: number
   readonly payloadDepthMax: number
 }

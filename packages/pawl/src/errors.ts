@@ -54,8 +54,11 @@ export class PawlError extends Error {
   }
 }
 
+/** Also of another copy of Pawl: a bundle has one of its own. */
 export function isPawlError(error: unknown, code?: ErrorCode): error is PawlError {
-  return error instanceof PawlError && (code === undefined || error.code === code)
+  if (!(error instanceof Error) || error.name !== 'PawlError') return false
+  const found = (error as PawlError).code
+  return Object.hasOwn(errorTable, found) && (code === undefined || found === code)
 }
 
 /** For a promise that is handed out: whoever awaits it gets its error, and one that nobody awaits does not end the process. */

@@ -2,6 +2,7 @@
 
 import { type Config, durabilities, type Logger, type PawlOptions, stderrLogger } from './config.ts'
 import type { DatabaseOptions } from './db/driver.ts'
+import { type CallerPool, isCloneable, isPool, loginOfPool, loginOfUrl, type Password, type Ssl } from './db/login.ts'
 import type { MigrateOptions } from './db/migrate.ts'
 import {
   callback,
@@ -9,6 +10,7 @@ import {
   type Option,
   oneOf,
   option,
+  type Resolved,
   refused,
   required,
   resolve,
@@ -18,9 +20,27 @@ import {
 } from './kernel/options.ts'
 
 export const pawlTable = {
-  databaseUrl: required(url('The database.')),
+  databaseUrl: { ...url('The database. Or give pool.'), otherwise: 'what the pool was made with' },
   directUrl: url("The same database without the pooler, for LISTEN and liveness, when `pooler` is 'transaction'."),
   pooler: oneOf(['none', 'transaction'], { default: 'none', doc: "'transaction' behind pgbouncer in transaction mode." }),
+  ssl: option<Ssl>(
+    "true, false or an object of options of Node's tls without functions",
+    { doc: 'TLS, for URLs that say nothing about it.', otherwise: 'as the URL says' },
+    (given) => typeof given === 'boolean' || (typeof given === 'object' && given !== null && isCloneable(given)),
+  ),
+  password: {
+    ...option<Password>(
+      'a string, or a function that returns one',
+      { doc: 'The password, for URLs without one. A function is called for each new connection.', otherwise: 'that of the URL' },
+      (given) => (typeof given === 'string' && given !== '') || typeof given === 'function',
+    ),
+    isSecret: true,
+  },
+  pool: option<CallerPool>(
+    "a Pool of the pg that Pawl uses itself ('npm ls pg' shows whether there are two)",
+    { doc: 'Your own Pool, for calls without a transaction.', otherwise: 'a pool of callerConnectionsMax' },
+    isPool,
+  ),
   durability: oneOf(durabilities, {
     default: 'durable',
     doc: "How far a commit of Pawl's own transactions must have gone before it is answered.",
@@ -44,7 +64,7 @@ export const pawlTable = {
   callerConnectionsMax: integer({
     from: 1,
     to: 1000,
-    default: 10,
+    otherwise: '10',
     doc: "Connections for calls without a transaction of the caller's own.",
   }),
   payloadBytesMax: integer({
@@ -74,13 +94,15 @@ export const alertsTable = {
 /** The empty one is the tenant of `pawl` itself. */
 export const tenantName = required(text({ to: 100, doc: 'The name of a tenant.' }))
 
+const callerConnections = 10
+
 export function resolveConfig(given: PawlOptions): Config {
   const options = resolve('createPawl', pawlTable, given)
-  const { databaseUrl, directUrl, pooler } = options
-  if (directUrl !== undefined && pooler === 'none')
-    throw refused('createPawl', "directUrl is for pooler: 'transaction'; without a pooler databaseUrl is the direct one")
+  assertOneWay(options)
+  const { databaseUrl, directUrl, pooler, pool } = options
   const database: DatabaseOptions = {
     url: databaseUrl,
+    login: databaseUrl === undefined ? loginOfPool(pool!) : loginOfUrl(databaseUrl, options),
     pooler,
     connectTimeoutMs: options.connectTimeoutMs,
     queryTimeoutMs: options.queryTimeoutMs,
@@ -88,14 +110,49 @@ export function resolveConfig(given: PawlOptions): Config {
   }
   return Object.freeze({
     database,
-    direct: { ...database, url: directUrl ?? databaseUrl, pooler: directUrl === undefined ? pooler : 'none' },
+    direct:
+      directUrl === undefined
+        ? database
+        : { ...database, url: directUrl, login: loginOfUrl(directUrl, options), pooler: 'none' as const },
     hasSession: pooler === 'none' || directUrl !== undefined,
     durability: options.durability,
     logger: options.logger ?? stderrLogger,
-    callerConnectionsMax: options.callerConnectionsMax,
+    callerConnectionsMax: options.callerConnectionsMax ?? callerConnections,
+    pool,
+    isCallerNamed: pooler === 'none' && pool === undefined,
     payloadBytesMax: options.payloadBytesMax,
     payloadDepthMax: options.payloadDepthMax,
   })
+}
+
+/** Of two answers to one question one would be ignored. */
+function assertOneWay(options: Resolved<typeof pawlTable>): void {
+  const { databaseUrl, directUrl, pooler, pool, ssl, password, callerConnectionsMax } = options
+  const no = (problem: string) => refused('createPawl', problem)
+  if (databaseUrl === undefined && pool === undefined)
+    throw no(`databaseUrl must be ${pawlTable.databaseUrl.expects}, got undefined; or give pool, a Pool of pg`)
+  if (pool !== undefined && callerConnectionsMax !== undefined)
+    throw no('callerConnectionsMax is for a pool of its own: leave it out, and give your pool its max')
+  if (directUrl !== undefined && pooler === 'none')
+    throw no("directUrl is for pooler: 'transaction'; without a pooler databaseUrl is the direct one")
+  if (databaseUrl === undefined) assertPoolTells(pool!, ssl, password)
+  const urls = [databaseUrl, directUrl].filter((each) => each !== undefined)
+  if (password !== undefined && urls.some((each) => /^\w+:\/\/[^/@]*:[^/@]+@|[?&]password=/.test(each)))
+    throw no('give the password in the URL or as password, not both')
+  if (ssl !== undefined && urls.some((each) => /[?&]ssl(mode|cert|key|rootcert)?=/.test(each)))
+    throw no('give sslmode and its kin in the URL, or ssl, not both')
+}
+
+/** The engine opens its own connections, one of them in a thread, with what the pool was made with. */
+function assertPoolTells(pool: CallerPool, ssl: unknown, password: unknown): void {
+  const made = pool.options as { readonly stream?: unknown; readonly ssl?: unknown }
+  if (ssl !== undefined || password !== undefined)
+    throw refused('createPawl', 'ssl and password are for databaseUrl: with pool they are those of the pool')
+  if (made.stream !== undefined || !isCloneable(made.ssl))
+    throw refused(
+      'createPawl',
+      "the engine's own connections cannot be opened with a pool that has a stream, or functions in its ssl: give databaseUrl too",
+    )
 }
 
 /** It may have a password in it, also where it is not a URL at all. */

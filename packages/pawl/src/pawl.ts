@@ -1,6 +1,7 @@
 // createPawl(): one value that has everything, for one database.
 
 import type { Config, PawlOptions } from './config.ts'
+import { borrowPool } from './db/borrowed-pool.ts'
 import { createPool, type Pool } from './db/driver.ts'
 import { type MigrateOptions, type MigrateReport, migrate } from './db/migrate.ts'
 import { StatementNames } from './db/statement.ts'
@@ -55,8 +56,9 @@ export class Pawl implements Tenant {
     this.#events = new Events<PawlEvents>({ ...jobEvents, ...projectionEvents }, (error) =>
       this.config.logger.error({ error: String(error) }, 'an event listener failed'),
     )
-    this.#pool = createPool(this.config.database, 'caller', this.config.callerConnectionsMax, 'own')
-    this.#names = this.config.database.pooler === 'none' ? new StatementNames() : undefined
+    const { pool, database, callerConnectionsMax } = this.config
+    this.#pool = pool ? borrowPool(pool, database.queryTimeoutMs) : createPool(database, 'caller', callerConnectionsMax, 'own')
+    this.#names = this.config.isCallerNamed ? new StatementNames() : undefined
     this.jobs = this.#jobs(undefined)
     this.events = new EventLog(this.#appendCore())
     this.projections = this.#projectionsOf('')
@@ -99,7 +101,7 @@ export class Pawl implements Tenant {
     return listAlerts(this.#pool, tenant)
   }
 
-  /** Closes the callers' pool. Stop workers first. */
+  /** Closes the callers' pool, unless it is yours. Stop workers first. */
   async close(): Promise<void> {
     if (!this.#pool.ended) await this.#pool.end()
   }

@@ -16,7 +16,7 @@ test('examples/waste-records prints what it says it prints: two people, 15,000 r
   onTestFinished(() => db.drop())
   const { stdout } = await promisify(execFile)(
     process.execPath,
-    ['--import', 'tsx', '--conditions=source', 'examples/waste-records/main.ts'],
+    ['--import', 'tsx', '--conditions=@pawl/source', 'examples/waste-records/main.ts'],
     {
       cwd: root,
       env: { ...process.env, DATABASE_URL: db.url },

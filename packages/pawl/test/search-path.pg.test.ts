@@ -109,7 +109,7 @@ async function inTx<T>(work: (tx: pg.PoolClient) => Promise<T>): Promise<T> {
   try {
     await client.query('begin')
     const answer = await work(client)
-    expect((await client.query('show search_path')).rows).toEqual([{ search_path: '"$user", public' }])
+    expect((await client.query('show search_path')).rows).toEqual([{ search_path: 'public' }])
     await client.query('commit')
     return answer
   } finally {
@@ -118,7 +118,7 @@ async function inTx<T>(work: (tx: pg.PoolClient) => Promise<T>): Promise<T> {
 }
 
 /** They name the schema of every operator, function and type instead; the test with a schema before the catalogue runs them. */
-const qualified = ['complete_job(text,bigint,bigint,jsonb,integer,jsonb)', 'reset_session(boolean)']
+const qualified = ['pawl.complete_job(text,bigint,bigint,jsonb,integer,jsonb)', 'pawl.reset_session(boolean)']
 
 test('every function of ours fixes its search path', async () => {
   const open = await db.query(

@@ -69,6 +69,7 @@ const own = (work: () => Promise<unknown>) => work()
 const trials: Readonly<Record<string, Trials>> = {
   jobs: {
     define: async () => bolt.jobs.define('of bolt', { run: () => undefined }),
+    handle: async () => bolt.jobs.handle(bolt.jobs.define('handled of bolt'), { run: () => undefined }),
     enqueue: () => own(() => bolt.jobs.enqueue('later', {}, { delay: '1h' })),
     enqueueMany: () => own(() => bolt.jobs.enqueueMany('later', [1, 2], { delay: '1h' })),
     get: async () => expect([await bolt.jobs.get(waiting), await bolt.jobs.get(dead)]).toEqual([undefined, undefined]),

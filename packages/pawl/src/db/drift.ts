@@ -1,7 +1,7 @@
 // Whether the installed schema is the one that this release was written for. The release's is in schema.json, read once from a freshly
 // migrated database; what differs is reported with the SQL that mends it, for a person to read and run.
 
-import { readFileSync } from 'node:fs'
+import { readText } from './files.ts'
 import { readMigrations } from './migrate.ts'
 import { statement } from './statement.ts'
 
@@ -44,8 +44,8 @@ export interface Drift {
 
 const schemaStatement = statement(import.meta.url, 'schema')
 
-export function releasedSchema(file: URL = new URL('../../schema.json', import.meta.url)): SchemaShape {
-  return JSON.parse(readFileSync(file, 'utf8')) as SchemaShape
+export function releasedSchema(): SchemaShape {
+  return JSON.parse(readText(new URL('../../schema.json', import.meta.url))) as SchemaShape
 }
 
 /** A client or pool of pg, inside no transaction. */

@@ -2,17 +2,30 @@
 // and the pools for handlers and callers, all with client-side timeouts and keepalive, because a half-open connection gives no error.
 
 import { connect } from 'node:net'
+// Types by their names: with a default import the declarations would not compile where CommonJS has no synthetic default.
+import type {
+  Client,
+  ClientConfig,
+  Pool as PgPool,
+  PoolClient as PgPoolClient,
+  QueryConfig as PgQueryConfig,
+  QueryResult as PgQueryResult,
+} from 'pg'
 import pg from 'pg'
 import type { Durability } from '../config.ts'
 import { isPawlError, PawlError } from '../errors.ts'
 import { classify, markOwn, schemaMissing } from './classify.ts'
+import type { Login } from './login.ts'
 import { ownPathSetting, ownPathSql } from './own-path.ts'
+import { ownTypes } from './result-types.ts'
 import { bind, type Parameter, type Statement } from './statement.ts'
 
 export type Pooler = 'none' | 'transaction'
 
 export interface DatabaseOptions {
-  readonly url: string
+  readonly url?: string | undefined
+  /** Where a URL does not say it all. */
+  readonly login?: Login | undefined
   /** 'transaction' behind pgbouncer in transaction mode: unnamed statements, no session state, polling instead of LISTEN. */
   readonly pooler: Pooler
   readonly connectTimeoutMs: number
@@ -43,10 +56,10 @@ const engineSettings = [
   ownPathSetting,
 ]
 
-function clientConfig(options: DatabaseOptions, purpose: string, settings: readonly string[]): pg.ClientConfig {
-  const { url, own } = options.pooler === 'none' ? withoutOptions(options.url) : { url: options.url, own: [] }
+function clientConfig(options: DatabaseOptions, purpose: string, settings: readonly string[]): ClientConfig {
+  const { own, ...login } = withoutOptions(options)
   return {
-    connectionString: url,
+    ...login,
     application_name: sessionName(options.applicationName, purpose),
     connectionTimeoutMillis: options.connectTimeoutMs,
     query_timeout: options.queryTimeoutMs,
@@ -70,14 +83,19 @@ function sessionName(applicationName: string, purpose: string): string {
     .replace(/\ufffd/g, '')} ${purpose}`
 }
 
-/** pg would let the `options` of a URL replace ours. They go before ours instead: where both name a setting, the server takes the last. */
-function withoutOptions(url: string): { url: string; own: string[] } {
-  const at = url.indexOf('?')
-  const parameters = new URLSearchParams(at < 0 ? '' : url.slice(at))
-  const own = parameters.getAll('options')
-  if (own.length === 0) return { url, own }
+/**
+ * pg would let the `options` of a URL replace ours. They go before ours instead: where both name a setting, the server takes the last. A
+ * transaction pooler gets them as they are, and none of ours.
+ */
+function withoutOptions({ url, login, pooler }: DatabaseOptions): ClientConfig & { readonly own: readonly string[] } {
+  const { options, connectionString = '', ...rest } = login ?? { connectionString: url }
+  if (pooler === 'transaction') return { ...(login ?? { connectionString: url }), own: [] } as never
+  const at = connectionString.indexOf('?')
+  const parameters = new URLSearchParams(at < 0 ? '' : connectionString.slice(at))
+  const own = [...(options === undefined ? [] : [options]), ...parameters.getAll('options')]
   parameters.delete('options')
-  return { url: `${url.slice(0, at)}?${parameters}`, own }
+  const bare = at < 0 ? connectionString : `${connectionString.slice(0, at)}?${parameters}`
+  return { ...rest, ...(bare !== '' && { connectionString: bare }), own } as never
 }
 
 const openClients = new Set<pg.Client>()
@@ -203,7 +221,7 @@ export class Connection {
   }
 
   /** The connected client, for what needs a session: LISTEN and the liveness lock. */
-  async client(): Promise<pg.Client> {
+  async client(): Promise<Client> {
     return this.#live() ?? (await this.#connect())
   }
 
@@ -240,7 +258,7 @@ export class Connection {
   }
 
   async #open(): Promise<pg.Client> {
-    const client = new pg.Client(clientConfig(this.#options, this.#purpose, this.#settings))
+    const client = new pg.Client({ ...clientConfig(this.#options, this.#purpose, this.#settings), types: ownTypes })
     // pg emits 'error' on a broken idle connection, sometimes twice; without a listener that would end the process.
     client.on('error', () => this.#drop(client))
     client.on('end', () => this.#drop(client))
@@ -273,7 +291,11 @@ function durabilitySettings(durability: Durability | undefined): string[] {
 
 const durabilitySql = 'select pawl.set_durability($1::text, true)'
 
-/** Behind a transaction pooler there is no session to set anything in, so each statement brings its settings, in the same packet. */
+/** Undoes what a role or a database may have set: what is acknowledged is on disk. A higher level stays. */
+const durableSql = (isLocal: boolean) => `select pg_catalog.set_config('synchronous_commit', 'on', ${isLocal})
+  where pg_catalog.current_setting('synchronous_commit') operator(pg_catalog.=) any ('{off,local,remote_write}'::pg_catalog.text[])`
+
+/** Where the session is not ours (a transaction pooler, the application's pool) each statement brings its settings, in the same packet. */
 async function runWith(
   client: Pick<pg.Client, 'query'>,
   query: pg.QueryConfig,
@@ -281,10 +303,10 @@ async function runWith(
   lockTimeoutMs?: number,
 ): Promise<pg.QueryResult> {
   const lockTimeout = lockTimeoutMs === undefined ? '' : `; set local lock_timeout = ${lockTimeoutMs}`
-  const isSet = durability !== 'durable' || lockTimeoutMs !== undefined
+  const begin = `begin; ${ownPathSql}${lockTimeout}`
   const [begun, set, result, committed] = await Promise.allSettled([
-    client.query(`begin; ${ownPathSql}${lockTimeout}`),
-    isSet ? client.query(durabilitySql, [durability]) : undefined,
+    client.query(durability === 'durable' ? `${begin}; ${durableSql(true)}` : begin),
+    durability !== 'durable' ? client.query(durabilitySql, [durability]) : undefined,
     client.query(query),
     client.query('commit'),
   ])
@@ -394,7 +416,7 @@ export function unavailable(error: unknown): unknown {
  * For a connection that could not be opened, whatever the reason: a refused login says nothing about the statement that waits for it, so it is
  * waited for as for a server that is away.
  */
-function unreachable(error: unknown): unknown {
+export function unreachable(error: unknown): unknown {
   if (isPawlError(error)) return error
   const message = error instanceof Error ? error.message || String((error as { code?: string }).code) : String(error)
   return markOwn(
@@ -406,13 +428,9 @@ function unreachable(error: unknown): unknown {
   )
 }
 
-export type PoolClient = pg.PoolClient
-export type QueryResult = pg.QueryResult
-export type QueryConfig = pg.QueryConfig & { query_timeout?: number | undefined }
-
-/** Undoes what a role or a database may have set: what is acknowledged is on disk. A higher level stays. */
-const durableSql = `select pg_catalog.set_config('synchronous_commit', 'on', false)
-  where pg_catalog.current_setting('synchronous_commit') operator(pg_catalog.=) any ('{off,local,remote_write}'::pg_catalog.text[])`
+export type PoolClient = PgPoolClient
+export type QueryResult = PgQueryResult
+export type QueryConfig = PgQueryConfig & { query_timeout?: number | undefined }
 
 /** 'own': only statements of ours run on it. 'users': a handler's do too, and find the user's tables by the user's search path. */
 export type PoolPath = 'own' | 'users'
@@ -436,9 +454,10 @@ class ClosablePool extends pg.Pool {
 }
 
 /** A pool for handlers or callers. It has pipelined clients too, so that begin travels with the first statement. */
-export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number, path: PoolPath = 'users'): pg.Pool {
+export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number, path: PoolPath = 'users'): Pool {
   const pool = new ClosablePool({
     ...clientConfig(options, purpose, path === 'own' ? ['jit=off', ownPathSetting] : ['jit=off']),
+    ...(path === 'own' && { types: ownTypes }),
     max: connectionsMax,
     idleTimeoutMillis: 30_000,
     allowExitOnIdle: true,
@@ -446,10 +465,8 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
   pool.on('connect', (client) => {
     openClients.add(client as unknown as pg.Client)
     // The pool listens only while a client is idle. One that breaks between two queries of its user would end the process.
-    client.on('error', (error) => {
-      if (!brokenBy.has(client)) brokenBy.set(client, error)
-    })
-    if (options.pooler === 'none') client.query(durableSql, () => undefined)
+    client.on('error', (error) => noteBreak(client, error))
+    if (options.pooler === 'none') client.query(durableSql(false), () => undefined)
   })
   pool.on('remove', (client) => {
     openClients.delete(client as unknown as pg.Client)
@@ -461,6 +478,10 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
 
 const brokenBy = new WeakMap<object, unknown>()
 
+export function noteBreak(client: object, error: unknown): void {
+  if (!brokenBy.has(client)) brokenBy.set(client, error)
+}
+
 /** An error of a pooled client, with what the server said when it ended the session between two statements. */
 export function withReason(client: PoolClient, error: unknown): unknown {
   const reason = brokenBy.get(client)
@@ -468,13 +489,17 @@ export function withReason(client: PoolClient, error: unknown): unknown {
   return error
 }
 
-/** As pool.query, for a statement with parameters. */
-function settingQuery(pool: pg.Pool): (query: string | pg.QueryConfig, values?: unknown[]) => Promise<pg.QueryResult> {
+/** As pool.query, for a statement with parameters, where the session is not ours to set. */
+export function settingQuery(
+  pool: Pick<Pool, 'connect'>,
+  queryTimeoutMs?: number,
+): (query: string | PgQueryConfig, values?: unknown[]) => Promise<QueryResult> {
   return async (query, values) => {
+    const given: QueryConfig = typeof query === 'string' ? { text: query, values: values ?? [] } : query
     const client = await pool.connect()
     let error: unknown
     try {
-      return await runWith(client, typeof query === 'string' ? { text: query, values: values ?? [] } : query)
+      return await runWith(client, queryTimeoutMs === undefined ? given : { ...given, query_timeout: queryTimeoutMs })
     } catch (caught) {
       error = caught
       throw caught
@@ -484,4 +509,4 @@ function settingQuery(pool: pg.Pool): (query: string | pg.QueryConfig, values?: 
   }
 }
 
-export type Pool = pg.Pool
+export type Pool = PgPool

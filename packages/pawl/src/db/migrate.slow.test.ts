@@ -16,7 +16,7 @@ test('[K10] eight processes that start at once migrate once', { timeout: 180_000
   const root = fileURLToPath(new URL('../../../../', import.meta.url))
   const script = fileURLToPath(new URL('../../test/support/migrate-process.ts', import.meta.url))
   const processes = Array.from({ length: 8 }, () => {
-    const child = spawn(process.execPath, ['--import', 'tsx', '--conditions=source', script, db.url], {
+    const child = spawn(process.execPath, ['--import', 'tsx', '--conditions=@pawl/source', script, db.url], {
       cwd: root,
       stdio: ['pipe', 'pipe', 'pipe'],
     })

@@ -2,11 +2,11 @@
 // instead of waiting in it, because a waiting statement holds a snapshot and would block `create index concurrently`.
 
 import { createHash } from 'node:crypto'
-import { readdirSync, readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { PawlError } from '../errors.ts'
 import { sqlState } from './classify.ts'
 import { Connection, type DatabaseOptions } from './driver.ts'
+import { namesIn, readText } from './files.ts'
 import { ownPathSql } from './own-path.ts'
 
 export interface Migration {
@@ -31,12 +31,12 @@ create table if not exists pawl.migration (
   applied_at timestamptz not null default clock_timestamp()
 )`
 
-export function readMigrations(folder: URL = new URL('../../migrations/', import.meta.url)): Migration[] {
-  return readdirSync(folder)
+export function readMigrations(): Migration[] {
+  const folder = new URL('../../migrations/', import.meta.url)
+  return namesIn(folder)
     .filter((file) => file.endsWith('.sql'))
-    .sort()
     .map((file) => {
-      const sql = readFileSync(new URL(file, folder), 'utf8')
+      const sql = readText(new URL(file, folder))
       return {
         name: file.replace(/\.sql$/, ''),
         sql,

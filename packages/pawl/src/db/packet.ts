@@ -59,6 +59,8 @@ const Query = pg.Query as unknown as new (
   readonly values: readonly Parameter[] | undefined
   name: string | undefined
   queryMode: 'extended'
+  /** How it reads the rows; the driver fills in its client's way where there is none. */
+  readonly _result: { _types: unknown }
   hasBeenParsed(wire: Wire): boolean
   prepare(wire: Wire): void
   submit(wire: Wire): Error | null
@@ -92,6 +94,7 @@ class Packet extends Query {
     this.#hasStatement = statement !== undefined
     this.#name = this.name = statement?.name
     this.query_timeout = statement === undefined ? around.answerMs : statement.query_timeout
+    if (statement?.types !== undefined) this._result._types = statement.types
     if (around.begins) this.#steps.push({ what: 'before', text: begin })
     for (const text of around.before ?? []) this.#steps.push({ what: 'before', text })
     if (statement !== undefined) this.#steps.push({ what: 'statement', text: statement.text })

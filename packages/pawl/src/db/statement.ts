@@ -2,7 +2,7 @@
 // each name its number. The name of the prepared statement follows from its text, so two releases on one pooled connection never clash.
 
 import { createHash } from 'node:crypto'
-import { readFileSync } from 'node:fs'
+import { readText } from './files.ts'
 
 export interface Statement {
   readonly file: string
@@ -15,7 +15,7 @@ export type Parameter = string | number | boolean | null
 
 /** `statement(import.meta.url, 'claim')` is sql/claim.sql beside the calling module. */
 export function statement(moduleUrl: string, file: string): Statement {
-  const source = readFileSync(new URL(`./sql/${file}.sql`, moduleUrl), 'utf8')
+  const source = readText(new URL(`./sql/${file}.sql`, moduleUrl))
   const parameters: string[] = []
   const text = stripComments(source).replace(/(?<![:\w]):([a-z_]+)/g, (_match, name: string) => {
     if (!parameters.includes(name)) parameters.push(name)

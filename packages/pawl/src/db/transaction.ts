@@ -16,6 +16,7 @@ import {
   withReason,
 } from './driver.ts'
 import { type Around, commitPortal, runPacket } from './packet.ts'
+import { ownTypes } from './result-types.ts'
 import type { Parameter, StatementNames } from './statement.ts'
 import { endOf, refusedEnd, txEnded } from './tx-control.ts'
 
@@ -71,7 +72,7 @@ export class OwnTransaction implements Tx {
     if (!this.#isOpen) return caught(Promise.reject(ended(this.#reason)))
     const end = endOf(text)
     if (end !== undefined) return caught(Promise.reject(this.#refuse(refusedEnd(end))))
-    return caught(this.run<Row>(text, values, values.length > 0 ? this.#names?.of(text) : undefined))
+    return caught(this.#run<Row>(text, this.#prepared(text, values, values.length > 0 ? this.#names?.of(text) : undefined)))
   }
 
   /** How long its statements have had no answer. */
@@ -84,11 +85,15 @@ export class OwnTransaction implements Tx {
     return sessionIdOf(this.#client)
   }
 
-  /** The same, prepared under a name if one is given. */
-  async run<Row>(text: string, values: readonly unknown[], name?: string): Promise<{ rows: Row[] }> {
+  /** A statement of ours with parameters, prepared under a name if one is given. */
+  run<Row>(text: string, values: readonly unknown[], name?: string): Promise<{ rows: Row[] }> {
+    return this.#run<Row>(text, { ...this.#prepared(text, values, name), types: ownTypes })
+  }
+
+  async #run<Row>(text: string, query: QueryConfig): Promise<{ rows: Row[] }> {
     if (this.#pending++ === 0) this.#silentSinceMs = performance.now()
     try {
-      const result = await (values.length > 0 ? this.#runPrepared(this.#prepared(text, values, name)) : this.#runText(text))
+      const result = await (query.values!.length > 0 ? this.#runPrepared(query) : this.#runText(text))
       if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of a handler ended its transaction'))
       return { rows: lastOf(result).rows as Row[] }
     } catch (error) {

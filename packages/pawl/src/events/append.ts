@@ -113,7 +113,7 @@ async function appendOwn(core: AppendCore, count: number, calls: () => Iterable<
   if (count === 1 && config.durability === 'durable') {
     const [first] = calls()
     const { name, text, values } = first!
-    const query = config.database.pooler === 'none' ? { name, text, values } : { text, values }
+    const query = config.isCallerNamed ? { name, text, values } : { text, values }
     const { rows } = await pool.query<Answer>(query)
     if (probe.on) await probe.hit('events.append.sent', rows)
     return rows

@@ -24,7 +24,7 @@ test('[J32] a bulk enqueue that takes longer than the query timeout succeeds', a
 test('[J32] 400 MB from a generator pass through a heap of 128 MB', { timeout: 300_000 }, async () => {
   const root = fileURLToPath(new URL('../../../../', import.meta.url))
   const script = fileURLToPath(new URL('../../test/support/bulk-process.ts', import.meta.url))
-  const flags = ['--max-old-space-size=128', '--import', 'tsx', '--conditions=source']
+  const flags = ['--max-old-space-size=128', '--import', 'tsx', '--conditions=@pawl/source']
   const { stdout } = await promisify(execFile)(process.execPath, [...flags, script, db.url, '200000'], { cwd: root })
   expect(stdout).toBe('200000\n')
   expect(await db.query('select count(*)::integer as n from pawl.job')).toEqual([{ n: 200_000 }])

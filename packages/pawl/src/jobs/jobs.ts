@@ -16,7 +16,7 @@ import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { type BulkOptions, type Chunk, chunkRows, chunksOf, idsOf, type Payloads, sendChunks, toChunk } from './bulk.ts'
-import { assertParses, type DefinedKind, defineKind, kindDefaults } from './kinds.ts'
+import { assertParses, type DefinedKind, defineKind, hasHandler, kindDefaults, withHandler } from './kinds.ts'
 import { assertUsers, cancelTable, changeTable, checkJobId, checkKind, enqueueTable, listTable, queueOf } from './options.ts'
 import { txHandler } from './runner.ts'
 import { assertStandby } from './start-checks.ts'
@@ -27,13 +27,12 @@ import type {
   ChangeOptions,
   DefineOptions,
   EnqueueOptions,
+  Handler,
   JobEvents,
   JobRow,
   JobState,
   Kind,
   ListOptions,
-  RunOptions,
-  TxOptions,
   WorkerOptions,
 } from './types.ts'
 import { explain, type Why } from './why.ts'
@@ -97,16 +96,27 @@ export class Jobs {
     return this.#given ?? currentTenant()
   }
 
-  /** Declares a kind and its handler. A worker of this process claims only kinds that are declared here. */
-  define<Payload = unknown, Input = Payload>(
-    name: string,
-    options: RunOptions<Payload, Input> | TxOptions<Payload, Input>,
-  ): Kind<Input, Payload> {
+  /**
+   * Declares a kind and its handler. A worker of this process claims only kinds that have one here: a process that only enqueues leaves it out,
+   * and the module of the worker gives it with `handle`.
+   */
+  define<Payload = unknown, Input = Payload>(name: string, options: DefineOptions<Payload, Input> = {}): Kind<Input, Payload> {
     const kind = defineKind(name, options as unknown as DefineOptions<never>, this.#isPawls)
     if (this.#core.kinds.has(name))
       throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' is defined already. Define each kind once.`)
     this.#core.kinds.set(name, kind)
     return { name, queue: kind.queue }
+  }
+
+  /** Gives a kind that was defined without one its handler, in the processes that work. */
+  handle<Input, Payload>(kind: Kind<Input, Payload>, handler: Handler<Payload>): void {
+    const name = checkKind('handle', kind, this.#isPawls)
+    const defined = this.#core.kinds.get(name)
+    if (defined === undefined)
+      throw refused('handle', `kind must be one that this Pawl defines, got ${shown(name)}. Call define('${name}', ...) first`)
+    if (hasHandler(defined))
+      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' has a handler already. Give each kind one.`)
+    this.#core.kinds.set(name, withHandler(defined, handler as Handler<never>))
   }
 
   /** Adds one job. With `tx` it is there if and only if your transaction commits. */
@@ -182,7 +192,7 @@ export class Jobs {
     return explain((statement, values) => this.#find(statement, values), this.#tenant, checkJobId('why', id))
   }
 
-  /** A worker for the kinds declared so far. Call start(). */
+  /** A worker for the kinds that have a handler by now. Call start(). */
   worker(options: WorkerOptions = {}): Worker {
     return new Worker(this.#core, options)
   }
@@ -293,7 +303,7 @@ export class Jobs {
   }
 
   async #enqueuePlain(values: unknown[], isOne: boolean): Promise<string[]> {
-    const isNamed = this.#core.config.database.pooler === 'none'
+    const isNamed = this.#core.config.isCallerNamed
     const text = isOne ? enqueueOneSql : enqueueSql
     const query = isNamed ? { name: isOne ? 'pawl_enqueue_one' : 'pawl_enqueue', text, values } : { text, values }
     const { rows } = await retryingDefinite(() => this.#core.pool.query<{ ids: string | null }>(query))

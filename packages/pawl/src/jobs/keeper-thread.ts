@@ -14,6 +14,7 @@ import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { Board, type KeeperCommand, type KeeperData, type KeeperMessage } from './keeper.ts'
+import { Passwords } from './passwords.ts'
 import { Trouble, Watch } from './watch.ts'
 
 const blockedMs = 1000
@@ -25,10 +26,14 @@ const board = new Board(0, data.board)
 // A half-open connection gives no error: the lease must outlast a beat that is never answered, however long the other connections wait. A
 // server that is merely slow gets a second where the lease allows it.
 const answerMs = Math.floor(Math.max(250, data.leaseMs / 4, Math.min(1000, data.leaseMs / 2)))
+const passwords = new Passwords(() => tell({ type: 'password' }), Math.min(data.database.connectTimeoutMs, answerMs) / 2)
+const given = data.asksPassword
+  ? { ...data.database, login: { ...data.database.login, password: () => passwords.ask() } }
+  : data.database
 const database = {
-  ...data.database,
-  queryTimeoutMs: Math.min(data.database.queryTimeoutMs, answerMs),
-  connectTimeoutMs: Math.min(data.database.connectTimeoutMs, answerMs),
+  ...given,
+  queryTimeoutMs: Math.min(given.queryTimeoutMs, answerMs),
+  connectTimeoutMs: Math.min(given.connectTimeoutMs, answerMs),
 }
 // Losing a beat to a crash of the server only shortens the lease, so it need not wait for the disk.
 const failures = new Failures({
@@ -36,7 +41,7 @@ const failures = new Failures({
   onError: () => tell({ type: 'failed' }),
 })
 const connection = new Connection(database, 'keeper', { durability: 'relaxed', watch: failures })
-const sweeps = new Connection(data.database, 'sweep', { watch: failures })
+const sweeps = new Connection(given, 'sweep', { watch: failures })
 const [looks, sweepings, turns] = [new Wakeup(), new Wakeup(), new Wakeup()]
 const trouble = new Trouble()
 const watch = new Watch({ sweeps, maxAttempts: data.maxAttempts, maxCrashes: data.maxCrashes, tell }, trouble)
@@ -56,6 +61,7 @@ function tell(message: KeeperMessage): void {
 }
 
 parentPort!.on('message', (command: KeeperCommand) => {
+  if (command.type === 'password') return passwords.told(command)
   if (command.type === 'stop') isStopping = true
   else {
     worker = command.worker
@@ -202,18 +208,23 @@ async function every(name: string, work: () => Promise<void>, wakeup: Wakeup, wa
   }
 }
 
-if (data.probeModule !== undefined) await import(data.probeModule)
-tell({ type: 'ready' })
-// Three loops, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
-await Promise.all([
-  every('look', look, looks, () => watch.lookInMs(data.lookMs)),
-  every(
-    'sweep',
-    () => watch.sweep(areEndsStored()),
-    sweepings,
-    () => Math.min(data.lookMs, watch.promoteInMs),
-  ),
-  every('main thread', watchMain, turns, () => data.watchMainMs),
-])
-await Promise.all([connection.close(), sweeps.close()])
-parentPort!.close()
+// Not at the top level of the module: a CommonJS module cannot await there.
+async function run(): Promise<void> {
+  if (data.probeModule !== undefined) await import(data.probeModule)
+  tell({ type: 'ready' })
+  // Three loops, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
+  await Promise.all([
+    every('look', look, looks, () => watch.lookInMs(data.lookMs)),
+    every(
+      'sweep',
+      () => watch.sweep(areEndsStored()),
+      sweepings,
+      () => Math.min(data.lookMs, watch.promoteInMs),
+    ),
+    every('main thread', watchMain, turns, () => data.watchMainMs),
+  ])
+  await Promise.all([connection.close(), sweeps.close()])
+  parentPort!.close()
+}
+
+void run()

@@ -1,15 +1,20 @@
 // The main thread's side of the keeper. The keeper is a worker thread with its own connection: it renews the lease of this incarnation,
 // takes over from dead ones, and watches whether this thread still turns. What it must know without asking is in shared memory.
 
-import { Worker as Thread, type WorkerOptions } from 'node:worker_threads'
+import type { Worker as Thread } from 'node:worker_threads'
 import type { LogFields } from '../config.ts'
 import type { DatabaseOptions } from '../db/driver.ts'
+import { cloneable } from '../db/login.ts'
+import { describeError } from '../errors.ts'
 import { threadClockNs } from '../kernel/clock.ts'
 import type { Holder } from '../kernel/lease.ts'
 import type { HeldJob } from './held.ts'
+import { newThread } from './new-thread.ts'
 
 export interface KeeperData {
   readonly database: DatabaseOptions
+  /** A function of the main thread gives it, so it is asked for. */
+  readonly asksPassword: boolean
   /** Undefined until there is an incarnation: it is told as a command then. */
   readonly worker: Holder | undefined
   readonly leaseMs: number
@@ -34,6 +39,8 @@ export interface SweptJob {
 
 export type KeeperMessage =
   | { readonly type: 'ready' }
+  /** A connection of the thread needs the password of now. */
+  | { readonly type: 'password' }
   | { readonly type: 'lost'; readonly worker: number }
   | { readonly type: 'closed'; readonly workers: readonly { readonly id: number; readonly reason: string }[] }
   | { readonly type: 'rescued' | 'timed out'; readonly jobs: readonly SweptJob[] }
@@ -46,7 +53,11 @@ export type KeeperMessage =
   | { readonly type: 'failed' }
   | { readonly type: 'logged'; readonly fields: LogFields; readonly message: string }
 
-export type KeeperCommand = { readonly type: 'incarnation'; readonly worker: Holder } | { readonly type: 'stop' }
+export type KeeperCommand =
+  | { readonly type: 'incarnation'; readonly worker: Holder }
+  | { readonly type: 'stop' }
+  /** null: the password function failed. */
+  | { readonly type: 'password'; readonly password: string | null; readonly reason: string }
 
 /** What runs on the main thread, as far as the keeper must know it. */
 export interface Watched extends Pick<HeldJob, 'id' | 'fence' | 'slot'> {
@@ -124,34 +135,17 @@ export const keeperTesting: {
   compiledThread: string | undefined
 } = { probeModule: undefined, compiledThread: undefined }
 
-/** In the repository the thread's module is TypeScript still, and a thread does not inherit the loader: it registers its own. */
-function newThread(options: WorkerOptions): Thread {
-  if (!import.meta.url.endsWith('.ts')) return new Thread(new URL('./keeper-thread.js', import.meta.url), options)
-  // A probe module is TypeScript too, and shares its modules with the thread.
-  const { compiledThread, probeModule } = keeperTesting
-  if (compiledThread !== undefined && probeModule === undefined) return new Thread(compiledThread, options)
-  const loader = import.meta.resolve('tsx/esm/api')
-  const thread = new URL('./keeper-thread.ts', import.meta.url).href
-  return new Thread(`import('${loader}').then(({ register }) => { register(); return import('${thread}') })`, {
-    ...options,
-    eval: true,
-  })
-}
+export type KeeperOptions = Omit<KeeperData, 'board' | 'asksPassword'>
 
 export class Keeper {
-  readonly #data: Omit<KeeperData, 'board'>
+  readonly #data: KeeperOptions
   readonly #board: Board
   readonly #onMessage: (message: KeeperMessage) => void
   readonly #onDeath: (error: Error) => void
   #thread: Thread | undefined
   #isStopping = false
 
-  constructor(
-    data: Omit<KeeperData, 'board'>,
-    board: Board,
-    onMessage: (message: KeeperMessage) => void,
-    onDeath: (error: Error) => void,
-  ) {
+  constructor(data: KeeperOptions, board: Board, onMessage: (message: KeeperMessage) => void, onDeath: (error: Error) => void) {
     this.#data = data
     this.#board = board
     this.#onMessage = onMessage
@@ -159,19 +153,23 @@ export class Keeper {
   }
 
   async start(): Promise<void> {
-    const thread = newThread({
-      workerData: {
-        ...this.#data,
-        board: this.#board.buffer,
-        ...(keeperTesting.probeModule === undefined ? {} : { probeModule: keeperTesting.probeModule }),
-      } satisfies KeeperData,
-      name: 'pawl-keeper',
-    })
+    const { compiledThread, probeModule } = keeperTesting
+    const { database } = this.#data
+    const workerData: KeeperData = {
+      ...this.#data,
+      database: database.login === undefined ? database : { ...database, login: cloneable(database.login) },
+      asksPassword: typeof database.login?.password === 'function',
+      board: this.#board.buffer,
+      ...(probeModule !== undefined && { probeModule }),
+    }
+    // A probe module is TypeScript, and shares its modules with the thread.
+    const thread = newThread({ workerData, name: 'pawl-keeper' }, probeModule === undefined ? compiledThread : undefined)
     this.#thread = thread
     await new Promise<void>((resolve, reject) => {
       let isReady = false
       let cause: unknown
       thread.on('message', (message: KeeperMessage) => {
+        if (message.type === 'password') return void this.#tellPassword(thread)
         if (message.type !== 'ready') return this.#onMessage(message)
         isReady = true
         resolve()
@@ -188,6 +186,15 @@ export class Keeper {
       })
     })
     thread.unref()
+  }
+
+  async #tellPassword(thread: Thread): Promise<void> {
+    const { password } = this.#data.database.login ?? {}
+    const command = await Promise.resolve(typeof password === 'function' ? password() : (password ?? null)).then(
+      (given): KeeperCommand => ({ type: 'password', password: given, reason: '' }),
+      (error: unknown): KeeperCommand => ({ type: 'password', password: null, reason: describeError(error, 500, 0) }),
+    )
+    thread.postMessage(command)
   }
 
   incarnation(worker: Holder): void {

@@ -2,11 +2,11 @@
 
 import type { Durability } from '../config.ts'
 import { isPawlError, NonRetryable } from '../errors.ts'
-import { refused, resolve } from '../kernel/options.ts'
+import { type Resolved, refused, resolve } from '../kernel/options.ts'
 import { invalid } from '../kernel/payload.ts'
 import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
-import { assertUsers, checkKind, kindTable } from './options.ts'
-import type { DefineOptions, KindOptions, StandardSchema } from './types.ts'
+import { assertUsers, checkKind, handlerTable, kindTable } from './options.ts'
+import type { DefineOptions, Handler, KindOptions, StandardSchema } from './types.ts'
 
 /** What holds for a kind that says nothing, and for jobs of kinds that this process does not define. */
 export const kindDefaults = resolve('define', kindTable, {})
@@ -37,13 +37,8 @@ export interface DefinedKind {
 export function defineKind(name: string, given: DefineOptions<never>, isPawls = false): DefinedKind {
   const call = `define('${checkKind('define', name, isPawls)}')`
   const options = resolve(call, kindTable, given)
-  const { retry, run, tx, share } = options
+  const { retry } = options
   if (!isPawls) assertUsers(call, 'queue', options.queue)
-  if ((run === undefined) === (tx === undefined)) throw refused(call, 'give a handler: either run or tx, not both')
-  if (share !== undefined && tx === undefined)
-    throw refused(call, 'share is for tx handlers: leave it out, or use tx in place of run')
-  if (options.settleEach && tx !== undefined)
-    throw refused(call, "settleEach is for run handlers: a tx handler's job is settled by its own commit")
   if (options.upgrade !== undefined && options.payloadVersion === 1)
     throw refused(call, 'upgrade needs payloadVersion: raise it to 2 with the first change of the payload')
   const { attempts, crashes, initialMs, factor, maxMs, jitter, when } = retry
@@ -64,10 +59,34 @@ export function defineKind(name: string, given: DefineOptions<never>, isPawls = 
     durability: options.durability,
     settleEach: options.settleEach,
     onDead: options.onDead,
-    run: run as DefinedKind['run'],
-    tx: tx as DefinedKind['tx'],
-    share: share ?? 1,
+    ...handlerOf(call, options),
   }
+}
+
+type HandlerParts = Pick<DefinedKind, 'run' | 'tx' | 'share'>
+
+/** The kind with the handler that `handle` was given. */
+export function withHandler(kind: DefinedKind, given: Handler<never>): DefinedKind {
+  const call = `handle('${kind.name}')`
+  const handler = handlerOf(call, { ...resolve(call, handlerTable, given), settleEach: kind.settleEach })
+  if (handler.run === undefined && handler.tx === undefined) throw refused(call, 'give a handler: run or tx')
+  return { ...kind, ...handler }
+}
+
+export function hasHandler({ run, tx }: DefinedKind): boolean {
+  return run !== undefined || tx !== undefined
+}
+
+function handlerOf(
+  call: string,
+  { run, tx, share, settleEach }: Resolved<typeof handlerTable> & { readonly settleEach: boolean },
+): HandlerParts {
+  if (run !== undefined && tx !== undefined) throw refused(call, 'give a handler: either run or tx, not both')
+  if (share !== undefined && tx === undefined)
+    throw refused(call, 'share is for tx handlers: leave it out, or use tx in place of run')
+  if (settleEach && tx !== undefined)
+    throw refused(call, "settleEach is for run handlers: a tx handler's job is settled by its own commit")
+  return { run: run as HandlerParts['run'], tx: tx as HandlerParts['tx'], share: share ?? 1 }
 }
 
 /**

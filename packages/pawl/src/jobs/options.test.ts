@@ -1,17 +1,46 @@
 import { createPawl, type EnqueueOptions, isPawlError } from 'pawl'
+import pg from 'pg'
 import { expect, test } from 'vitest'
 import { configError, nowhere, pawlOfNowhere } from '../../test/support/nowhere.ts'
 
 test('[G2] createPawl refuses what is no option or out of its range', () => {
+  const pool = new pg.Pool()
   const wrong: [unknown, RegExp][] = [
-    [undefined, /^createPawl: options must be an object with databaseUrl, got undefined\.$/],
-    [null, /options must be an object with databaseUrl, got null/],
-    [nowhere, /options must be an object with databaseUrl, got a string\.$/],
+    [undefined, /^createPawl: options must be an object, got undefined\.$/],
+    [null, /options must be an object, got null/],
+    [nowhere, /options must be an object, got a string\.$/],
     [{ databaseUrl: '' }, /databaseUrl must be a URL such as postgres:.*, got ''/],
     [{ databaseUrl: nowhere, directUrl: nowhere }, /directUrl is for pooler: 'transaction'/],
-    [{}, /databaseUrl must be a URL such as postgres:.*, got undefined/],
+    [{}, /databaseUrl must be a URL such as postgres:.*, got undefined; or give pool, a Pool of pg\.$/],
+    [{ databaseUrl: undefined }, /databaseUrl must be a URL such as postgres:.*, got undefined; or give pool/],
     [{ databaseUrl: nowhere, directUrl: 'localhost' }, /directUrl must be a URL/],
-    [{ databaseUrl: nowhere, pool: 5 }, /createPawl has no option 'pool'. Did you mean 'pooler'\?/],
+    [{ databaseUrl: nowhere, pool: 5 }, /pool must be a Pool of the pg that Pawl uses itself .*, got 5/],
+    [
+      { pool: { connect() {}, totalCount: 0, options: {} } },
+      /pool must be a Pool of the pg that Pawl uses itself .*, got an object/,
+    ],
+    [{ pool, callerConnectionsMax: 5 }, /callerConnectionsMax is for a pool of its own/],
+    [{ pool, password: 'x' }, /ssl and password are for databaseUrl: with pool they are those of the pool/],
+    [
+      { pool: new pg.Pool({ stream: () => undefined as never }) },
+      /cannot be opened with a pool that has a stream, .*: give databaseUrl too/,
+    ],
+    [{ pool: new pg.Pool({ ssl: { checkServerIdentity: () => undefined } }) }, /functions in its ssl: give databaseUrl too/],
+    [
+      { databaseUrl: nowhere, ssl: 'require' },
+      /ssl must be true, false or an object of options of Node's tls without functions, got 'req/,
+    ],
+    [{ databaseUrl: nowhere, ssl: { checkServerIdentity: () => undefined } }, /ssl must be .* without functions, got an object/],
+    [{ databaseUrl: `${nowhere}?sslmode=require`, ssl: true }, /give sslmode and its kin in the URL, or ssl, not both/],
+    [{ databaseUrl: 'postgres://a:b@localhost/c', password: 'x' }, /give the password in the URL or as password, not both/],
+    [
+      { databaseUrl: 'postgres://a@localhost/c', pooler: 'transaction', directUrl: 'postgres://a:b@x/c', password: 'x' },
+      /or as password, not both/,
+    ],
+    [
+      { databaseUrl: 'postgres://a@localhost/c', password: 5 },
+      /password must be a string, or a function that returns one, got another number/,
+    ],
     [{ databaseUrl: nowhere, pooler: 'session' }, /pooler must be one of 'none', 'transaction', got 'session'/],
     [{ databaseUrl: nowhere, durability: 'high' }, /durability must be one of 'relaxed', 'durable', 'replicated', got 'high'/],
     [

@@ -30,6 +30,7 @@ import type {
   ChangeOptions,
   DefineOptions,
   EnqueueOptions,
+  Handler,
   ListOptions,
   RetryPolicy,
   StandardSchema,
@@ -50,6 +51,12 @@ export const retryTable = {
   when: callback<NonNullable<RetryPolicy['when']>>({ doc: 'false: this error is of no use to retry.' }),
 } satisfies TableOf<RetryPolicy>
 
+export const handlerTable = {
+  run: callback<NonNullable<DefineOptions<never>['run']>>({ doc: 'The handler: effects anywhere, at least once.' }),
+  tx: callback<NonNullable<DefineOptions<never>['tx']>>({ doc: 'The handler: effects through its transaction, exactly once.' }),
+  share: integer({ from: 1, to: 100, otherwise: '1', doc: 'How many jobs of a tx kind may share one transaction.' }),
+} satisfies TableOf<Handler<never>>
+
 export const kindTable = {
   schema: option<StandardSchema<never>>(
     'a Standard Schema (zod, valibot, arktype and others)',
@@ -67,9 +74,7 @@ export const kindTable = {
   onDead: callback<NonNullable<DefineOptions<never>['onDead']>>({
     doc: 'Called in the process that noticed that a job is dead.',
   }),
-  run: callback<NonNullable<DefineOptions<never>['run']>>({ doc: 'The handler: effects anywhere, at least once.' }),
-  tx: callback<NonNullable<DefineOptions<never>['tx']>>({ doc: 'The handler: effects through its transaction, exactly once.' }),
-  share: integer({ from: 1, to: 100, otherwise: '1', doc: 'How many jobs of a tx kind may share one transaction.' }),
+  ...handlerTable,
 } satisfies TableOf<DefineOptions<never>>
 
 export const workerTable = {

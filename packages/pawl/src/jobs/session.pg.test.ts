@@ -59,9 +59,7 @@ test.each(poolers)('[J34] settings, role, tables and locks end with their handle
     expect(await db.query("select from pg_locks where locktype = 'advisory' and objid = 4242")).toEqual([])
     await pawl.jobs.enqueue('finds', {})
     await worker.whenIdle()
-    expect(found.splice(0)).toEqual([
-      { tenant: '', is_itself: true, path: '"$user", public', temporary: null, listens: 0, one: 1 },
-    ])
+    expect(found.splice(0)).toEqual([{ tenant: '', is_itself: true, path: 'public', temporary: null, listens: 0, one: 1 }])
   }
   expect(worker.metrics()).toMatchObject({ done: 3, failed: 1 })
   await db.query(`drop owned by ${role}; drop role ${role}`)

@@ -108,7 +108,22 @@ export interface TxOptions<Payload, Input = Payload> extends KindOptions<Payload
   readonly run?: undefined
 }
 
-export type DefineOptions<Payload, Input = Payload> = RunOptions<Payload, Input> | TxOptions<Payload, Input>
+/** No handler: for a process that only enqueues. The module of a worker gives it one with `handle`. */
+export interface DeclareOptions<Payload, Input = Payload> extends KindOptions<Payload, Input> {
+  readonly run?: undefined
+  readonly tx?: undefined
+  readonly share?: undefined
+}
+
+export type DefineOptions<Payload, Input = Payload> =
+  | RunOptions<Payload, Input>
+  | TxOptions<Payload, Input>
+  | DeclareOptions<Payload, Input>
+
+/** What `handle` gives to a kind. */
+export type Handler<Payload> =
+  | Pick<RunOptions<Payload>, 'run' | 'tx' | 'share'>
+  | Pick<TxOptions<Payload>, 'run' | 'tx' | 'share'>
 
 /** `Input` is what enqueue takes, `Payload` what the handler sees: the schema's two sides. */
 export interface Kind<Input = unknown, Payload = Input> {

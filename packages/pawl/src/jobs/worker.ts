@@ -21,7 +21,7 @@ import { Fetcher } from './fetcher.ts'
 import type { HeldJob } from './held.ts'
 import { Incarnation, type IncarnationOptions } from './incarnation.ts'
 import { Board } from './keeper.ts'
-import type { DefinedKind } from './kinds.ts'
+import { type DefinedKind, hasHandler } from './kinds.ts'
 import { LostJobs } from './lost.ts'
 import { maintain } from './maintenance.ts'
 import { stopTable } from './options.ts'
@@ -89,11 +89,11 @@ export class Worker {
   #abandoned: Promise<unknown> | undefined
 
   constructor(core: WorkerCore, options: WorkerOptions = {}) {
-    if (core.kinds.size === 0)
-      throw new PawlError('PAWL_CONFIG', 'This worker has nothing to do: define at least one kind before you create it.')
     // The kinds of this moment: one that is defined later waits for the next worker.
-    this.#core = { ...core, kinds: new Map(core.kinds) }
-    this.#options = resolveWorkerOptions(options, core.kinds)
+    const kinds = new Map([...core.kinds].filter(([, kind]) => hasHandler(kind)))
+    if (kinds.size === 0) throw nothingToDo([...core.kinds.keys()])
+    this.#core = { ...core, kinds }
+    this.#options = resolveWorkerOptions(options, kinds)
     const { config } = core
     this.#failures = new Failures({
       logger: config.logger,
@@ -146,6 +146,11 @@ export class Worker {
     })
     this.#claims = this.#createClaimLoop()
     this.#incarnation = this.#createIncarnation()
+  }
+
+  /** The kinds that it runs. */
+  get kinds(): string[] {
+    return [...this.#core.kinds.keys()]
   }
 
   /** The id of the current incarnation. */
@@ -544,4 +549,12 @@ export class Worker {
         return config.logger.error(message.fields, message.message)
     }
   }
+}
+
+function nothingToDo(declared: readonly string[]): PawlError {
+  const why =
+    declared.length === 0
+      ? 'define at least one kind before you create it'
+      : `no kind has a handler here: ${declared.slice(0, 10).join(', ')}. Import the module that gives them theirs (define with run or tx, or handle)`
+  return new PawlError('PAWL_CONFIG', `This worker has nothing to do: ${why}.`)
 }

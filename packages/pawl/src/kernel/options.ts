@@ -206,7 +206,7 @@ function noObject(call: string, table: Table, given: unknown, prefix: string): P
   const needed = Object.keys(table).filter((name) => table[name]!.isRequired)
   const what = prefix === '' ? 'options' : prefix.slice(0, -1)
   // A string in the place of the options may be the secret itself: createPawl(url).
-  const got = typeof given === 'string' && needed.some((name) => table[name]!.isSecret) ? 'a string' : shown(given)
+  const got = typeof given === 'string' && Object.values(table).some(({ isSecret }) => isSecret) ? 'a string' : shown(given)
   return refused(call, `${what} must be an object${needed.length > 0 ? ` with ${needed.join(', ')}` : ''}, got ${got}`)
 }
 

@@ -7,6 +7,7 @@ import { classify, markOwn, sqlState } from '../db/classify.ts'
 import { cork, isIdle, type PoolClient, type QueryResult } from '../db/driver.ts'
 import { ownPathReturned, ownPathTaken } from '../db/own-path.ts'
 import { runPacket, sendPacket } from '../db/packet.ts'
+import { ownTypes } from '../db/result-types.ts'
 import { bind, type Parameter, type Statement, type StatementNames } from '../db/statement.ts'
 import { lastOf, notCommitted } from '../db/transaction.ts'
 import { endOf, refusedEnd, txEnded } from '../db/tx-control.ts'
@@ -64,7 +65,7 @@ export class HandlerTx implements ProjectionTx {
   }
 
   async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
-    const query = { text: statement.text, values: bind(statement, values) as unknown[] }
+    const query = { text: statement.text, values: bind(statement, values) as unknown[], types: ownTypes }
     // The handler's statements need the user's search path and ours must not. All three are sent at once; if ours fails, so does the third.
     const named = (name: string) => (this.#names === undefined ? {} : { name: `pawl_path_${name}` })
     this.#client.query({ text: ownPathTaken, ...named('taken') }, (error: unknown) => this.#answered(error))
@@ -198,4 +199,5 @@ interface Query {
   readonly values?: unknown[]
   readonly name?: string
   readonly query_timeout?: number
+  readonly types?: typeof ownTypes
 }

@@ -372,6 +372,6 @@ test('[P7] a table that a view or a foreign key refers to is not rebuilt behind 
   define(pawl, 2)
   await expect(pawl.projections.rebuild('balances', { reason })).rejects.toMatchObject({
     code: 'PAWL_WRONG_STATE',
-    message: expect.stringContaining('the view pawl.rich'),
+    message: expect.stringContaining('the view public.rich'),
   })
 })

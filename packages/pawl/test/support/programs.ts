@@ -32,7 +32,7 @@ export async function buildPrograms(programs: Readonly<Record<string, URL>>): Pr
     format: 'esm',
     platform: 'node',
     target: 'node20',
-    conditions: ['source'],
+    conditions: ['@pawl/source'],
     external: ['pg', 'saxes', 'yauzl'],
     logLevel: 'error',
     plugins: [keepAddresses(outdir)],
@@ -48,16 +48,17 @@ function copySql(outdir: string): void {
   cpSync(join(dirname(source), 'migrations'), join(outdir, 'migrations'), { recursive: true })
 }
 
-/** `import.meta.url` of a product module is its place in the copy, where its SQL is; the keeper finds its compiled thread. */
+/** `import.meta.url` of a product module is its place in the copy, where its SQL is; the keeper's thread is the compiled one. */
 function keepAddresses(outdir: string): Plugin {
+  const newThread = `import { Worker } from 'node:worker_threads'
+    export const newThread = (options) => new Worker(${JSON.stringify(join(outdir, 'keeper-thread.js'))}, options)`
   return {
     name: 'keep-addresses',
     setup(hooks) {
       hooks.onLoad({ filter: /packages[\\/]pawl[\\/]src[\\/].*\.ts$/ }, ({ path }) => {
-        const isKeeper = path.endsWith(`${sep}${join('jobs', 'keeper.ts')}`)
-        const address = isKeeper ? join(outdir, 'keeper.js') : join(outdir, 'src', relative(source, path))
-        const contents = readFileSync(path, 'utf8').replaceAll('import.meta.url', JSON.stringify(pathToFileURL(address).href))
-        return { contents, loader: 'ts' }
+        if (path.endsWith(`${sep}new-thread.ts`)) return { contents: newThread, loader: 'js' }
+        const address = pathToFileURL(join(outdir, 'src', relative(source, path))).href
+        return { contents: readFileSync(path, 'utf8').replaceAll('import.meta.url', JSON.stringify(address)), loader: 'ts' }
       })
     },
   }

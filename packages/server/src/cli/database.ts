@@ -3,6 +3,7 @@
 import { readFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import { createPawl, type Pawl, type PawlOptions, silentLogger, type Tenant } from 'pawl'
+import pg from 'pg'
 import { UsageError } from './failure.ts'
 
 /** The flags that every command has for it. */
@@ -17,7 +18,7 @@ export interface FoundDatabase {
   /** Where the URL came from, as a person would name it. */
   readonly source: string
   /** What createPawl() needs to use it. */
-  readonly options: Pick<PawlOptions, 'databaseUrl' | 'pooler' | 'directUrl'>
+  readonly options: Pick<PawlOptions, 'pooler' | 'directUrl'> & { readonly databaseUrl: string }
 }
 
 export function devDir(given: string | undefined): string {
@@ -48,8 +49,10 @@ export function givenDatabase(flags: DatabaseFlags): FoundDatabase | undefined {
 }
 
 export async function requireDatabase(flags: DatabaseFlags): Promise<FoundDatabase> {
-  const found = await findDatabase(flags)
-  if (found !== undefined) return found
+  return (await findDatabase(flags)) ?? noDatabase()
+}
+
+export function noDatabase(): never {
   throw new UsageError(
     'No database was named: neither --database-url nor PAWL_DATABASE_URL nor DATABASE_URL is set, and no pawl dev has run in this folder.',
     "pass --database-url postgres://user:password@host:5432/database, or start one with 'pawl dev'",
@@ -79,6 +82,44 @@ export function withoutPassword(url: string): string {
   } catch {
     return url.replace(/:[^:@/]*@/, ':***@')
   }
+}
+
+interface Place {
+  readonly host: string
+  readonly port: number
+  readonly database: string | undefined
+}
+
+/** Where pg would connect to, by the URL or fields, its defaults and its environment variables. Nothing is connected. */
+export function placeOf(config: pg.ClientConfig): Place {
+  const { host, port, database } = new pg.Client(config)
+  return { host, port, database }
+}
+
+function placeOfPawl({ config: { database } }: Pawl): Place {
+  return placeOf((database.login ?? { connectionString: database.url }) as pg.ClientConfig)
+}
+
+/** For a person. */
+export function databaseText(pawl: Pawl): string {
+  const { host, port, database } = placeOfPawl(pawl)
+  return `${database} on ${host.startsWith('/') ? host : `${host}:${port}`}`
+}
+
+/** Of this machine. A tunnel to another one looks the same. */
+export function isLocal(url: string): boolean {
+  const { host } = placeOf({ connectionString: url })
+  return host.startsWith('/') || /^(localhost|127(\.\d+){3}|::1|\[::1\])$/i.test(host)
+}
+
+/** A module whose Pawl has another database would run its jobs there, whatever the command says that it does. */
+export function assertSameDatabase(pawl: Pawl, url: string): void {
+  const [theirs, ours] = [placeOfPawl(pawl), placeOf({ connectionString: url })]
+  if (theirs.host === ours.host && theirs.port === ours.port && theirs.database === ours.database) return
+  throw new UsageError(
+    `The Pawl of the module is for another database: ${databaseText(pawl)}, and not ${ours.database} on ${ours.host}:${ours.port}.`,
+    'createPawl({ databaseUrl: process.env.DATABASE_URL }) in the module: the command sets it',
+  )
 }
 
 export interface PawlRequest {

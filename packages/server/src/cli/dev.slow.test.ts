@@ -1,4 +1,4 @@
-import { readFile, stat } from 'node:fs/promises'
+import { readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -12,7 +12,7 @@ import { isAlive } from '../embedded/processes.ts'
 import { Scratch } from '../embedded/test-support/scratch.ts'
 import { openDevDatabase } from './dev/dev-database.ts'
 import { pawlJson } from './test-support/cli.ts'
-import { pawl as cli, type ProcessOptions, RunningCli } from './test-support/cli-process.ts'
+import { pawl as cli, moduleFolder, type ProcessOptions, RunningCli } from './test-support/cli-process.ts'
 
 vi.mock('../embedded/index.ts', { spy: true })
 // Each starts servers and processes more than once, and some wait for jobs that are due in seconds.
@@ -21,7 +21,10 @@ vi.setConfig({ testTimeout: 180_000, hookTimeout: 120_000 })
 const jobsModule = fileURLToPath(new URL('./test-support/jobs-module.mjs', import.meta.url))
 
 interface Ready {
+  /** With its password, which is not in what the command says. */
+  readonly url: string
   readonly databaseUrl: string
+  readonly urlFile: string
   readonly how: string
   readonly pid: number
   readonly port: number
@@ -41,8 +44,9 @@ const asNpmStart = { through: ['scripts/run.mjs', 'packages/server/src/cli/main.
 
 async function startDev(more: readonly string[] = [], options: ProcessOptions = {}): Promise<{ dev: RunningCli; ready: Ready }> {
   const dev = await RunningCli.start(['dev', '--dir', dir, '--port', '0', '-o', 'jsonl', ...more], options)
-  const ready = await dev.until('everything runs', () => dev.events().find(({ event }) => event === 'ready'))
-  return { dev, ready: ready as unknown as Ready }
+  const event = await dev.until('everything runs', () => dev.events().find(({ event }) => event === 'ready'))
+  const ready = event as unknown as Omit<Ready, 'url'>
+  return { dev, ready: { ...ready, url: (await readFile(ready.urlFile, 'utf8')).trim() } }
 }
 
 function killIfAlive(pid: number): void {
@@ -80,9 +84,9 @@ test('npm start runs the demonstration, and Ctrl-C drains and stops everything',
   const { dev, ready } = await startDev([], asNpmStart)
   expect(ready.how).toBe('started')
   for (const kind of ['demo.greet', 'demo.transfer']) await dev.until(`${kind} was done`, ended(dev, kind, 'done'))
-  expect(
-    await query(ready.databaseUrl, 'select sum(amount)::integer as sum, count(*) > 0 as some from pawl_demo.transfer'),
-  ).toEqual([{ sum: 0, some: true }])
+  expect(await query(ready.url, 'select sum(amount)::integer as sum, count(*) > 0 as some from pawl_demo.transfer')).toEqual([
+    { sum: 0, some: true },
+  ])
   // Other commands in the same folder find the database by themselves.
   const done = await pawlJson<{ items: unknown[] }>(['jobs', 'list', '--state', 'done'], { env: { PAWL_DEV_DIR: dir } })
   expect(done.items.length).toBeGreaterThan(0)
@@ -102,13 +106,13 @@ test('the demonstration retries and delays jobs; started again it has its data',
   // The other worker may have run the second attempt, and have told of it first.
   const failed = await dev.until('demo.flaky had failed', ended(dev, 'demo.flaky', 'failed'))
   expect(failed).toMatchObject({ attempt: 1, note: expect.stringContaining('again in 1s') })
-  const done = await doneCount(ready.databaseUrl)
+  const done = await doneCount(ready.url)
   dev.signal('SIGINT')
   expect((await dev.ended()).code).toBe(0)
   const again = await startDev()
   expect(again.ready.how).toBe('started')
   expect(done).toBeGreaterThan(0)
-  expect(await doneCount(again.ready.databaseUrl)).toBeGreaterThanOrEqual(done)
+  expect(await doneCount(again.ready.url)).toBeGreaterThanOrEqual(done)
   again.dev.signal('SIGINT')
   expect((await again.dev.ended()).code).toBe(0)
 })
@@ -139,7 +143,7 @@ test('after kill -9 of everything, PostgreSQL too, the next start recovers the d
   await dev.ended()
   const again = await startDev()
   expect(again.ready.how).toBe('started')
-  expect(await doneCount(again.ready.databaseUrl)).toBeGreaterThan(0)
+  expect(await doneCount(again.ready.url)).toBeGreaterThan(0)
   again.dev.signal('SIGINT')
   expect((await again.dev.ended()).code).toBe(0)
 })
@@ -149,14 +153,14 @@ test('a worker that is killed is replaced, and its jobs go on', async () => {
   const { id } = await pawlJson<{ id: string }>(['jobs', 'add', 'patient', '{"isOver": false}'], { env: { PAWL_DEV_DIR: dir } })
   const [holder] = await until('it runs', async () => {
     const rows = await query<{ pid: number }>(
-      ready.databaseUrl,
+      ready.url,
       "select p.pid from pawl.job j join pawl.worker_process p on p.id = j.holder where j.state = 'running'",
     )
     return rows.length > 0 && rows
   })
   expect(ready.workerPids).toContain(holder!.pid)
   // Whoever has read it does not end; the next one does.
-  await query(ready.databaseUrl, `update pawl.job set payload = '{"isOver": true}' where id = ${id}`)
+  await query(ready.url, `update pawl.job set payload = '{"isOver": true}' where id = ${id}`)
   process.kill(holder!.pid, 'SIGKILL')
   await dev.until('another was started', () => /worker \d runs again \(pid \d+\)/.test(dev.stderr))
   await dev.until('the job was done', () => dev.events().find((line) => line.id === id && line.outcome === 'done'))
@@ -176,7 +180,7 @@ test('two at once share the database, and the last one stops it', async () => {
 })
 
 test('one that starts while the last of the others stops does not lose its database', async () => {
-  const options = { database: {}, dir, port: 0, onNotice: () => undefined }
+  const options = { database: {}, dir, port: 0, isRemote: false, isPasswordShown: false, onNotice: () => undefined }
   const first = await openDevDatabase(options)
   const adopted = deferred()
   const go = deferred()
@@ -253,13 +257,20 @@ test('people see aligned lines: what runs where, the URL to paste, how to stop; 
     const dev = await RunningCli.start(['dev', '--dir', dir, '--port', String(port)], asNpmStart)
     await dev.until('a job was done', () => /demo\.greet .* done /.test(dev.stdout))
     expect(dev.stdout).toMatch(/^database {2}PostgreSQL 18\.\d+ on 127\.0\.0\.1:\d+, started \(pid \d+\)$/m)
-    expect(dev.stdout).toMatch(/^psql {6}psql postgres:\/\/pawl:\S+@127\.0\.0\.1:\d+\/pawl$/m)
+    expect(dev.stdout).toMatch(/^url {7}postgres:\/\/app:\*{3}@127\.0\.0\.1:\d+\/app, whole in \S+url$/m)
+    expect(dev.stdout).toMatch(/^ {10}PGPASSFILE=\S+pgpass psql -h 127\.0\.0\.1 -p \d+ -U app app$/m)
+    expect(dev.stdout).toMatch(/^try {7}npm run pawl -- jobs list {2}/m)
     expect(dev.stdout).toMatch(/^stop {6}Ctrl-C$/m)
     expect(dev.stdout).toMatch(new RegExp(`^note {6}.*${port}`, 'm'))
-    expect(dev.stdout).toMatch(/^\d\d:\d\d:\d\d\.\d{3} {2}demo\.greet +\d{19} +1 {2}done +\d+ {2}worker [12]$/m)
+    expect(dev.stdout).toMatch(/^\d\d:\d\d:\d\d\.\d{3} {2}demo\.greet +\d{19} +1 {2}done +\d+ {2}w[12]$/m)
     expect(dev.stdout).not.toContain('\u001b')
+    await dev.until('a job failed', () => / failed .* again in 1s: on purpose/.test(dev.stdout))
+    const { password } = new URL((await readFile(join(dir, 'url'), 'utf8')).trim())
     dev.signal('SIGINT')
-    expect((await dev.ended()).stdout).toContain('PostgreSQL stopped')
+    const { stdout, stderr } = await dev.ended()
+    expect(stdout).toContain('PostgreSQL stopped')
+    expect(`${stdout}${stderr}`.split('\n').filter((line) => line.length > 100)).toEqual([])
+    expect(`${stdout}${stderr}`).not.toContain(password)
   } finally {
     taken.close()
   }
@@ -280,6 +291,84 @@ test('with a database of yours it starts none, hides the password, and leaves th
   } finally {
     await db.drop()
   }
+})
+
+test('the jobs run as a plain role whose own tables are not in schema pawl', async () => {
+  const { dev, ready } = await startDev()
+  expect(new URL(ready.url).username).toBe('app')
+  expect(dev.stdout).not.toContain(new URL(ready.url).password)
+  expect(await query(ready.url, 'select usesuper, usecreatedb, userepl from pg_user where usename = current_user')).toEqual([
+    { usesuper: false, usecreatedb: false, userepl: false },
+  ])
+  await query(ready.url, 'create table mine (id integer)')
+  expect(await query(ready.url, "select schemaname from pg_tables where tablename = 'mine'")).toEqual([{ schemaname: 'public' }])
+  const env = { PAWL_DEV_DIR: dir }
+  expect(await cli(['doctor'], { env })).toMatchObject({ code: 0, stdout: expect.not.stringContaining('fault') })
+  dev.signal('SIGINT')
+  expect((await dev.ended()).code).toBe(0)
+})
+
+test('--show-password prints the URL whole, for people and for machines', async () => {
+  const { dev, ready } = await startDev(['--show-password', '--no-demo'])
+  expect(ready.databaseUrl).toBe(ready.url)
+  const person = await RunningCli.start(['dev', '--dir', dir, '--show-password', '--no-demo'])
+  await person.until('it says it', () => person.stdout.includes(`url       ${ready.url}\n`))
+  for (const each of [person, dev]) {
+    each.signal('SIGINT')
+    expect((await each.ended()).code).toBe(0)
+  }
+})
+
+test('without workers it stays, and comes back when it is cut off', async () => {
+  const { dev, ready } = await startDev(['--workers', '0'])
+  const [first] = await query<{ pid: number }>(ready.url, "select pid from pg_stat_activity where application_name = 'pawl dev'")
+  await query(
+    ready.url,
+    'select pg_terminate_backend(pid) from pg_stat_activity where usename = current_user and pid <> pg_backend_pid()',
+  )
+  await until('it is back', async () => {
+    const rows = await query<{ pid: number }>(ready.url, "select pid from pg_stat_activity where application_name = 'pawl dev'")
+    return rows.some(({ pid }) => pid !== first!.pid)
+  })
+  dev.signal('SIGINT')
+  expect(await dev.ended()).toMatchObject({ code: 0, stderr: expect.stringContaining('PostgreSQL stopped') })
+  expect(await isAlive(ready.pid)).toBe(false)
+})
+
+test('without --remote a database on another host is left alone', async () => {
+  const elsewhere = 'postgres://me:secret@db.example.invalid/production'
+  const { code, stdout, stderr } = await cli(['dev', '--dir', dir], { env: { DATABASE_URL: elsewhere } })
+  expect({ code, stdout }).toEqual({ code: 2, stdout: '' })
+  expect(stderr).toMatch(
+    /DATABASE_URL names a database on another host, postgres:\/\/me:\*\*\*@db\.example\.invalid\/production: /,
+  )
+  expect(stderr).toMatch(/next +unset DATABASE_URL for a database of its own, or add --remote/)
+  const flag = await cli(['dev', '--dir', dir, '--database-url', elsewhere])
+  expect(flag).toMatchObject({ code: 2, stderr: expect.stringMatching(/next +add --remote if that is what you want/) })
+  // Then it is tried.
+  const remote = await cli(['dev', '--dir', dir, '--database-url', elsewhere, '--remote'])
+  expect(remote).toMatchObject({ code: 5, stderr: expect.stringContaining('db.example.invalid') })
+})
+
+test('a module that exports its Pawl gets the database in DATABASE_URL', async () => {
+  const folder = await moduleFolder()
+  const own = join(folder, `dev-own-${process.pid}.mjs`)
+  const other = join(folder, `dev-other-${process.pid}.mjs`)
+  onTestFinished(() => Promise.all([own, other].map((file) => rm(file, { force: true }))).then(() => undefined))
+  const text = (url: string) =>
+    `import { createPawl } from 'pawl'\nexport const pawl = createPawl({ databaseUrl: ${url} })\npawl.jobs.define('mine', { run: () => 'done by mine' })`
+  await writeFile(own, text('process.env.DATABASE_URL'))
+  await writeFile(other, text("'postgres://me@127.0.0.1:1/elsewhere'"))
+  const { dev, ready } = await startDev([own])
+  await pawlJson(['jobs', 'add', 'mine', '{}'], { env: { PAWL_DEV_DIR: dir } })
+  await dev.until('it was done', ended(dev, 'mine', 'done'))
+  expect(await cli(['dev', other, '--dir', dir])).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('The Pawl of the module is for another database: elsewhere on 127.0.0.1:1'),
+  })
+  expect(await isAlive(ready.pid)).toBe(true)
+  dev.signal('SIGINT')
+  expect((await dev.ended()).code).toBe(0)
 })
 
 test('a module that cannot be loaded ends it with the reason, and nothing is left running', async () => {

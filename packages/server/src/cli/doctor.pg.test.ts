@@ -67,6 +67,22 @@ test('finds what somebody changed in the schema, and its fix mends it', async ()
   expect(await faults(db.url)).toEqual([])
 })
 
+test("finds a role whose own tables would land in Pawl's schema", async () => {
+  const db = await healthy()
+  const url = `${db.url}?options=${encodeURIComponent('-c search_path="$user",public')}`
+  expect(new URL(url).username).toBe('pawl')
+  expect(await faults(url)).toEqual([
+    expect.stringMatching(
+      /^search path: Schema pawl is in the search path of role pawl .* -> alter role "pawl" set search_path = public;/,
+    ),
+  ])
+  const empty = `${(await healthy({ isEmpty: true })).url}?options=${encodeURIComponent('-c search_path="$user",public')}`
+  expect(await faults(empty)).toContainEqual(
+    expect.stringMatching(/^search path: Schema pawl is in the search path of role pawl/),
+  )
+  expect(await faults(`${db.url}?options=${encodeURIComponent('-c search_path=public,pawl')}`)).toHaveLength(1)
+})
+
 test('finds what this role may not do, and prints the grants', async () => {
   const db = await healthy()
   const role = `reader_${db.name}`

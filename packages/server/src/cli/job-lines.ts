@@ -68,31 +68,35 @@ const outcomeColours: Readonly<Record<JobLine['outcome'], Paint>> = {
   dead: 'red',
   lost: 'yellow',
 }
-const widths = { time: 12, kind: 16, id: 19, attempt: 7, outcome: 7, ms: 6 }
+const widths = { time: 12, kind: 14, id: 19, attempt: 3, outcome: 7, ms: 5, by: 2 }
 
-export function jobLineHeader(terminal: Terminal): string {
+/** `isByWorker`: the lines say which of several workers it was. */
+export function jobLineHeader(terminal: Terminal, isByWorker = false): string {
   const cells = [
     'time'.padEnd(widths.time),
     'kind'.padEnd(widths.kind),
     'job'.padEnd(widths.id),
-    'attempt'.padStart(widths.attempt),
+    'try'.padStart(widths.attempt),
     'outcome'.padEnd(widths.outcome),
     'ms'.padStart(widths.ms),
+    ...(isByWorker ? ['by'] : []),
   ]
   return terminal.paint(cells.join('  '), 'dim')
 }
 
-export function jobLineText(terminal: Terminal, line: JobLine, by = ''): string {
-  const note = [by, oneLine(line.note)].filter((part) => part !== '').join('  ')
-  return [
-    terminal.paint(clockTime(new Date(line.at)).padEnd(widths.time), 'dim'),
+export function jobLineText(terminal: Terminal, line: JobLine, worker?: number): string {
+  const cells = [
+    clockTime(new Date(line.at)).padEnd(widths.time),
     oneLine(line.kind).padEnd(widths.kind),
     line.id.padEnd(widths.id),
     String(line.attempt ?? '').padStart(widths.attempt),
-    terminal.paint(line.outcome.padEnd(widths.outcome), outcomeColours[line.outcome]),
+    line.outcome.padEnd(widths.outcome),
     String(line.ms ?? '').padStart(widths.ms),
-    terminal.paint(note, 'dim'),
+    ...(worker === undefined ? [] : [`w${worker}`.padEnd(widths.by)]),
   ]
-    .join('  ')
-    .trimEnd()
+  const taken = cells.reduce((sum, cell) => sum + cell.length + 2, 0)
+  const paints: Readonly<Record<number, Paint>> = { 0: 'dim', 4: outcomeColours[line.outcome] }
+  // People need not read the word that every error begins with.
+  const note = terminal.paint(terminal.clipped(oneLine(line.note.replace(/(^|: )Error: /, '$1')), taken), 'dim')
+  return [...cells.map((cell, index) => terminal.paint(cell, paints[index])), note].join('  ').trimEnd()
 }

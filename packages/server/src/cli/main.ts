@@ -12,4 +12,9 @@ for (const stream of [process.stdout, process.stderr]) {
   })
 }
 
-process.exitCode = await run(process.argv)
+// Not awaited at the top level: the published command is a CommonJS module.
+void run(process.argv).then((code) => {
+  process.exitCode = code
+  // What the user's modules left open (a pool, a server) does not keep a command that has ended.
+  setTimeout(() => process.exit(), 1000).unref()
+})

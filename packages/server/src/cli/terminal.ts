@@ -108,6 +108,12 @@ export class Terminal {
     }
   }
 
+  /** Cut so that it ends with the terminal's line, behind so many characters. Elsewhere than on a terminal nothing is cut. */
+  clipped(text: string, taken: number): string {
+    const room = this.#room()
+    return room === Number.POSITIVE_INFINITY ? text : clip(text, Math.max(10, room - taken))
+  }
+
   #room(): number {
     const { isTTY, columns } = this.streams.stdout
     return isTTY === true && columns !== undefined ? columns : Number.POSITIVE_INFINITY

@@ -1,4 +1,5 @@
-// Loads modules of the user that define kinds: `export default (pawl) => { pawl.jobs.define(...) }`.
+// Loads modules of the user. Each exports its Pawl (`export const pawl = createPawl(...)`), or a function that defines kinds on one of ours
+// (`export default (pawl) => { pawl.jobs.define(...) }`).
 
 import { createRequire } from 'node:module'
 import { resolve } from 'node:path'
@@ -8,12 +9,32 @@ import { UsageError } from './failure.ts'
 
 type Define = (pawl: Pawl) => unknown
 
-export async function defineFrom(pawl: Pawl, paths: readonly string[]): Promise<void> {
+export interface LoadedModules {
+  /** The Pawl that the modules export; undefined when they want one of ours. */
+  readonly theirs: Pawl | undefined
+  /** Has the modules that export functions define their kinds. */
+  define(pawl: Pawl): Promise<void>
+}
+
+export async function loadModules(paths: readonly string[]): Promise<LoadedModules> {
+  const functions: Define[] = []
+  const pawls = new Map<Pawl, string>()
   for (const path of paths) {
-    const define = pick(path, await load(path))
-    await define(pawl)
+    const { pawl, define } = pick(path, await load(path))
+    if (pawl !== undefined && !pawls.has(pawl)) pawls.set(pawl, path)
+    if (define !== undefined) functions.push(define)
+  }
+  const [theirs, ...others] = pawls.keys()
+  if (others.length > 0) throw new UsageError(`${[...pawls.values()].join(' and ')} export different Pawls.`, twoPawls)
+  return {
+    theirs,
+    define: async (pawl) => {
+      for (const define of functions) await define(pawl)
+    },
   }
 }
+
+const twoPawls = 'give one Pawl to each command: import it in both modules from a third, or start two workers'
 
 async function load(path: string): Promise<Record<string, unknown>> {
   const url = pathToFileURL(resolve(path)).href
@@ -54,13 +75,40 @@ async function registerTsx(): Promise<boolean> {
   }
 }
 
-function pick(path: string, loaded: Record<string, unknown>): Define {
-  if (typeof loaded.default === 'function') return loaded.default as Define
-  const functions = Object.values(loaded).filter((value) => typeof value === 'function')
-  if (functions.length === 1) return functions[0] as Define
-  const found = functions.length === 0 ? 'exports no function' : `exports ${functions.length} functions and no default`
+interface Picked {
+  readonly pawl?: Pawl
+  readonly define?: Define
+}
+
+/** The default export decides; then a Pawl, under whatever name; then the only function. */
+function pick(path: string, loaded: Record<string, unknown>): Picked {
+  const exported = exportsOf(loaded)
+  const pawls = [...new Set(Object.values(exported).filter(isPawl))]
+  const define = typeof exported.default === 'function' ? { define: exported.default as Define } : {}
+  if (pawls.length > 1) throw new UsageError(`${path} exports ${pawls.length} Pawls.`, 'export the one whose jobs are to run')
+  if (pawls[0] !== undefined) return { pawl: pawls[0], ...define }
+  if (define.define !== undefined) return define
+  const functions = Object.values(exported).filter((value) => typeof value === 'function')
+  if (functions.length === 1) return { define: functions[0] as Define }
+  const found =
+    functions.length === 0 ? 'exports neither a Pawl nor a function' : `exports ${functions.length} functions and no default`
   throw new UsageError(
-    `${path} ${found}, so it is not clear what defines its kinds.`,
-    'export default (pawl) => { pawl.jobs.define(...) }',
+    `${path} ${found}, so it is not clear whose jobs are to run.`,
+    'export const pawl = createPawl(...), or export default (pawl) => { pawl.jobs.define(...) }',
   )
+}
+
+/** Of a CommonJS module the default export is all of `module.exports`, and a compiled ES module has its own default in there. */
+function exportsOf(loaded: Record<string, unknown>): Record<string, unknown> {
+  const whole = loaded.default
+  if (typeof whole !== 'object' || whole === null || isPawl(whole)) return loaded
+  const { default: _all, ...named } = loaded
+  return { ...named, ...(whole as Record<string, unknown>) }
+}
+
+/** By its shape: a bundle has a copy of Pawl of its own. */
+function isPawl(value: unknown): value is Pawl {
+  const pawl = value as Partial<Pawl> | null
+  if (typeof pawl !== 'object' || pawl === null) return false
+  return typeof pawl.jobs?.worker === 'function' && typeof pawl.migrate === 'function' && typeof pawl.close === 'function'
 }

@@ -6,7 +6,7 @@ import type { Pawl } from 'pawl'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../../pawl/test/support/database.ts'
 import { FaultProxy } from '../../../pawl/test/support/fault-proxy.ts'
-import { pawl as cli, RunningCli } from './test-support/cli-process.ts'
+import { pawl as cli, moduleFolder, RunningCli } from './test-support/cli-process.ts'
 
 const jobsModule = fileURLToPath(new URL('./test-support/jobs-module.mjs', import.meta.url))
 const otherModule = fileURLToPath(new URL('./test-support/other-module.mjs', import.meta.url))
@@ -154,7 +154,58 @@ test('loads TypeScript, and says what is wrong with a module that is missing or 
     cli(['worker', empty, '--database-url', db.url]),
   ])
   expect(missing).toMatchObject({ code: 2, stderr: expect.stringContaining('There is no module ./not-there.js') })
-  expect(useless).toMatchObject({ code: 2, stderr: expect.stringContaining('export default (pawl) =>') })
+  expect(useless).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('export const pawl = createPawl(...), or export default (pawl) =>'),
+  })
+})
+
+/** A module that makes its own Pawl, beside a copy of the library, with a pool of its own that stays open. */
+async function pawlModule(text: string): Promise<string> {
+  const path = join(await moduleFolder(), `app-${db.name}.mjs`)
+  onTestFinished(() => rm(path, { force: true }))
+  await writeFile(path, `import { createPawl } from 'pawl'\n${text}`)
+  return path
+}
+
+const ownPawl = `
+export const pawl = createPawl({ databaseUrl: process.env.DATABASE_URL, applicationName: 'mine' })
+export const quick = pawl.jobs.define('quick')
+pawl.jobs.define('left')
+pawl.jobs.handle(quick, { run: () => 'by my own Pawl' })
+setInterval(() => undefined, 1000)`
+
+test.each([
+  ['DATABASE_URL', [], true],
+  ['--database-url', ['--database-url'], false],
+])('a module that exports its Pawl runs on the database of %s', async (_how, flag, isEnv) => {
+  const path = await pawlModule(ownPawl)
+  const worker = await RunningCli.start(['worker', path, ...flag.flatMap((name) => [name, db.url])], {
+    env: isEnv ? { DATABASE_URL: db.url } : {},
+  })
+  const { hostname, port } = new URL(db.url)
+  await worker.until('it started', () => worker.stderr.includes(`runs quick on ${db.name} on ${hostname}:${port}; Ctrl-C`))
+  const { id } = await pawl.jobs.enqueue('quick', {})
+  await until('it ran', async () => (await pawl.jobs.get(id))?.state === 'done')
+  expect(await pawl.jobs.get(id)).toMatchObject({ result: 'by my own Pawl' })
+  expect(await db.query("select from pg_stat_activity where application_name = 'mine claim'")).toHaveLength(1)
+  worker.signal('SIGTERM')
+  // What the module left open does not keep it.
+  expect((await worker.ended()).code).toBe(0)
+})
+
+test('a module that exports its Pawl is refused flags that it does not obey', async () => {
+  const path = await pawlModule(`export const pawl = createPawl({ databaseUrl: 'postgres://me:secret@127.0.0.1:1/elsewhere' })`)
+  const other = await cli(['worker', path, '--database-url', db.url])
+  expect(other).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('The Pawl of the module is for another database: elsewhere on 127.0.0.1:1, and not'),
+  })
+  expect(other.stderr).not.toContain('secret')
+  const pooler = await cli(['worker', path, '--pooler', 'transaction'])
+  expect(pooler).toMatchObject({ code: 2, stderr: expect.stringContaining('--pooler and --direct-url have no meaning here') })
+  const nowhere = await cli(['worker', await pawlModule(ownPawl)])
+  expect(nowhere).toMatchObject({ code: 2, stderr: expect.stringContaining('databaseUrl must be a URL such as') })
 })
 
 test('without the schema it does not start: exit 6 and the command to run', async () => {

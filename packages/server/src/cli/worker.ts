@@ -1,8 +1,8 @@
 // `pawl worker <module...>`: a process that runs the kinds of the user's modules until it is told to stop.
 
 import { hostname } from 'node:os'
-import { createPawl, durationMs, type StopReport, type Worker, type WorkerOptions } from 'pawl'
-import { requireDatabase, withoutPassword } from './database.ts'
+import { createPawl, durationMs, type Pawl, type StopReport, type Worker, type WorkerOptions } from 'pawl'
+import { assertSameDatabase, databaseText, type FoundDatabase, findDatabase, noDatabase } from './database.ts'
 import type { WorkerTask } from './dev/messages.ts'
 import { sumOf, WorkerPool } from './dev/worker-pool.ts'
 import { exitCodes, UsageError } from './failure.ts'
@@ -13,7 +13,7 @@ import type { CommandAdder, Context } from './program.ts'
 import { exitOf, stopRequests } from './stop-signals.ts'
 import { oneLine } from './terminal.ts'
 import { endOnUncaught } from './uncaught.ts'
-import { defineFrom } from './user-modules.ts'
+import { loadModules } from './user-modules.ts'
 
 interface Flags {
   readonly concurrency?: number
@@ -26,10 +26,10 @@ interface Flags {
 export function addWorker(adder: CommandAdder): void {
   const command = adder.add(undefined, 'worker', {
     summary: 'Run the jobs that modules of yours define. SIGTERM or Ctrl-C lets running jobs finish; a second one does not wait.',
-    examples: ['pawl worker ./jobs.ts', 'pawl worker ./email.js ./reports.js --concurrency 50 --each'],
+    examples: ['pawl worker ./worker.ts', 'pawl worker ./email.js ./reports.js --concurrency 50 --each'],
   })
   command
-    .argument('<module...>', 'modules that export default (pawl) => { pawl.jobs.define(...) }')
+    .argument('<module...>', 'modules that export a Pawl, or default (pawl) => { pawl.jobs.define(...) }')
     .option('--concurrency <count>', 'handlers at once in this process (default 20)', wholeNumber(1, 10_000))
     .option(
       '--queue <queue>',
@@ -46,15 +46,15 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
   const { terminal, flags } = context
   refuseTenant(context)
   durationMs(flags.grace)
-  const { url, options } = await requireDatabase(context.database)
-  const pawl = createPawl({
-    ...options,
-    applicationName: 'pawl worker',
-    // Where a machine reads, the library's own JSON lines on stderr are what it wants.
-    ...(terminal.output === 'table' ? { logger: personLogger(terminal) } : {}),
-  })
+  const found = await findDatabase(context.database)
+  // A module that makes its own Pawl reads it there.
+  if (found !== undefined) process.env.DATABASE_URL = found.url
+  const loaded = await loadModules(modules)
+  if (loaded.theirs !== undefined) assertFlagsHold(loaded.theirs, context)
+  const options = loaded.theirs === undefined ? (found ?? noDatabase()).options : undefined
+  const pawl = loaded.theirs ?? createOurs(context, options!)
   try {
-    await defineFrom(pawl, modules)
+    await loaded.define(pawl)
     watchJobs(pawl, flags.each ?? false, (line) => tell(context, line))
     const worker = pawl.jobs.worker({ ...workerOptions(flags), deciding: 'leave' })
     endOnUncaught(() => worker)
@@ -62,7 +62,9 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
     const alone = new DecidingProcess(context, { database: options, modules })
     pawl.on('worker.deciding', () => alone.start())
     await worker.start()
-    terminal.say(`worker ${worker.id} (pid ${process.pid}) works on ${withoutPassword(url)}; Ctrl-C stops it`)
+    terminal.say(
+      `worker ${worker.id} (pid ${process.pid}) runs ${worker.kinds.join(', ')} on ${databaseText(pawl)}; Ctrl-C stops it`,
+    )
     const reason = await requests.asked
     const why = reason === 'signal' ? '' : 'nobody reads the output any more; '
     terminal.say(`${why}stopping: running jobs have ${flags.grace} to finish; a second signal gives them up`)
@@ -78,6 +80,15 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
   } finally {
     await pawl.close()
   }
+}
+
+function createOurs({ terminal }: Context, options: FoundDatabase['options']): Pawl {
+  return createPawl({
+    ...options,
+    applicationName: 'pawl worker',
+    // Where a machine reads, the library's own JSON lines on stderr are what it wants.
+    ...(terminal.output === 'table' ? { logger: personLogger(terminal) } : {}),
+  })
 }
 
 /** A process that could not start is tried again after this time. */
@@ -151,6 +162,17 @@ function workerOptions(flags: Flags): WorkerOptions {
 function tell({ terminal }: Context<Flags>, line: JobLine): void {
   if (terminal.output === 'table') terminal.line(jobLineText(terminal, line))
   else terminal.line(JSON.stringify(line))
+}
+
+/** A flag that the module's own Pawl does not obey would be ignored in silence. What the environment says may be meant for others. */
+function assertFlagsHold(pawl: Pawl, { database }: Context): void {
+  const { databaseUrl, pooler, directUrl } = database
+  if (databaseUrl !== undefined) assertSameDatabase(pawl, databaseUrl)
+  if (pooler === (process.env.PAWL_POOLER || undefined) && directUrl === (process.env.PAWL_DIRECT_URL || undefined)) return
+  throw new UsageError(
+    'The module exports its own Pawl, so --pooler and --direct-url have no meaning here.',
+    'leave them out, and give createPawl what they say: pooler and directUrl',
+  )
 }
 
 export function refuseTenant({ tenant }: Context): void {

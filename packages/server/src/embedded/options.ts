@@ -4,7 +4,8 @@ import type { EmbeddedOptions } from './types.ts'
 
 export type CheckedOptions = Required<EmbeddedOptions>
 
-const defaultSettings = { max_connections: '200', wal_level: 'logical' }
+// The superuser is called pawl, and so is Pawl's schema: by "$user" the tables of an application would land in there.
+const defaultSettings = { max_connections: '200', wal_level: 'logical', search_path: 'public' }
 
 /** These decide who can connect and where the files are; the launcher relies on its own values. */
 const reserved = new Set([

@@ -27,7 +27,7 @@ export function defineDemo(pawl: Pawl): void {
     retry: { initialMs: 1000, jitter: false },
     run: async (job) => {
       await sleep(20)
-      if (job.attempt === 1) throw new Error('the first attempt fails on purpose')
+      if (job.attempt === 1) throw new Error('on purpose')
     },
   })
   pawl.jobs.define<{ from: string; to: string; amount: number }>('demo.transfer', {

@@ -20,16 +20,18 @@ interface Flags {
   readonly workers: number
   readonly demo: boolean
   readonly grace: string
+  readonly remote?: boolean
+  readonly showPassword?: boolean
 }
 
 export function addDev(adder: CommandAdder): void {
   const command = adder.add(undefined, 'dev', {
     summary:
       'Start PostgreSQL, bring its schema up to date and run workers: your modules, or demonstration jobs. Ctrl-C stops all of it.',
-    examples: ['pawl dev', 'pawl dev ./jobs.ts', 'pawl dev --no-demo --workers 0'],
+    examples: ['pawl dev', 'pawl dev ./worker.ts', 'pawl dev --no-demo --workers 0'],
   })
   command
-    .argument('[module...]', 'modules that export default (pawl) => { pawl.jobs.define(...) }')
+    .argument('[module...]', 'modules that export a Pawl, or default (pawl) => { pawl.jobs.define(...) }')
     .option('--dir <folder>', 'where the embedded database lives (or PAWL_DEV_DIR; default .pawl/dev)')
     .option(
       '--port <port>',
@@ -39,6 +41,8 @@ export function addDev(adder: CommandAdder): void {
     .option('--workers <count>', 'worker processes', wholeNumber(0, 64), 2)
     .option('--no-demo', 'no demonstration jobs')
     .option('--grace <duration>', 'how long running jobs may take to finish at the end', '10s')
+    .option('--remote', 'migrate and use the database that was named also if it is on another host')
+    .option('--show-password', 'print the URL of the database whole')
   adder.does<Flags>(command, dev)
 }
 
@@ -55,6 +59,8 @@ async function dev(context: Context<Flags>, modules: string[]): Promise<number> 
     database: context.database,
     dir: flags.dir,
     port: flags.port,
+    isRemote: flags.remote ?? false,
+    isPasswordShown: flags.showPassword ?? false,
     onNotice: (line) => story.note(line),
   })
   try {
@@ -156,6 +162,39 @@ async function prepareDemo(url: string): Promise<void> {
   }
 }
 
+interface Started {
+  readonly applied: readonly string[]
+  readonly pids: readonly number[]
+  readonly isDemo: boolean
+  readonly modules: readonly string[]
+}
+
+const demoText = `a demonstration in queue '${demoQueue}', its rows in table pawl_demo.transfer`
+
+function schemaText(applied: readonly string[]): string {
+  if (applied.length === 0) return 'up to date'
+  return applied.length < 3 ? `applied ${applied.join(', ')}` : `applied ${applied.length} migrations, up to ${applied.at(-1)}`
+}
+
+/** What to do next, from another terminal in this folder. */
+function hintsOf({ psql }: DevDatabase, { pids, isDemo }: Started): string[] {
+  const command = isRepository ? 'npm run pawl --' : 'npx pawl'
+  const hint = (text: string, why: string) => `${text.padEnd(34)}  ${why}`
+  const own = isRepository
+    ? hint('docs/getting-started.md', 'a job of your own, in five minutes')
+    : hint('npx pawl dev ./worker.ts', 'jobs of your own, from a module that exports its Pawl')
+  return [
+    hint(`${command} jobs list`, 'what waits and runs (in another terminal, same folder)'),
+    hint(`${command} doctor`, 'whether something is wrong, and how to mend it'),
+    ...(pids.length > 1 ? [hint(`kill -9 ${pids[0]}`, 'a worker: the other takes its jobs over at once')] : []),
+    ...(isDemo ? [own] : []),
+    ...(psql === undefined ? [] : [psql]),
+  ]
+}
+
+/** The sources are run as they are only there. */
+const isRepository = import.meta.url.endsWith('.ts')
+
 /** What `pawl dev` tells: for a person all on stdout, top to bottom; with -o jsonl only events there, and the rest on stderr. */
 class Story {
   readonly #terminal: Terminal
@@ -184,10 +223,7 @@ class Story {
     else this.#notes.push(text)
   }
 
-  ready(
-    database: DevDatabase,
-    run: { applied: readonly string[]; pids: readonly number[]; isDemo: boolean; modules: readonly string[] },
-  ): void {
+  ready(database: DevDatabase, run: Started): void {
     const { applied, pids, isDemo, modules } = run
     this.#isReady = true
     const terminal = this.#terminal
@@ -198,27 +234,17 @@ class Story {
     terminal.line('')
     terminal.pairs([
       ...database.about,
-      ['schema', applied.length === 0 ? 'up to date' : `applied ${applied.join(', ')}`],
-      [
-        'workers',
-        pids.length === 0
-          ? 'none'
-          : `${pids.length} processes, pid ${pids.join(' and ')}${isDemo ? ' (try kill -9 on one)' : ''}`,
-      ],
-      ...(pids.length === 0
-        ? []
-        : [
-            [
-              'jobs',
-              isDemo ? `a demonstration in queue '${demoQueue}', its rows in table pawl_demo.transfer` : modules.join(', '),
-            ] as const,
-          ]),
-      ['look', 'pawl jobs list, pawl doctor: from another terminal in this folder (here: npm run pawl -- jobs list)'],
+      ['schema', schemaText(applied)],
+      ['workers', pids.length === 0 ? 'none' : `${pids.length} processes, pid ${pids.join(' and ')}`],
+      ...(pids.length === 0 ? [] : [['jobs', isDemo ? demoText : modules.join(', ')] as const]),
       ...this.#notes.map((note) => ['note', note, 'yellow'] as const),
-      ['stop', 'Ctrl-C'],
     ])
     terminal.line('')
-    if (pids.length > 0) terminal.line(jobLineHeader(terminal))
+    for (const [index, hint] of hintsOf(database, run).entries())
+      terminal.line(`${terminal.paint((index === 0 ? 'try' : '').padEnd(8), 'dim')}  ${hint}`)
+    terminal.pairs([['stop    ', 'Ctrl-C']])
+    terminal.line('')
+    if (pids.length > 0) terminal.line(jobLineHeader(terminal, true))
     this.#tellEarly()
   }
 
@@ -232,7 +258,7 @@ class Story {
       return
     }
     this.#isInTrouble = false
-    if (this.#terminal.output === 'table') this.#terminal.line(jobLineText(this.#terminal, line, `worker ${number}`))
+    if (this.#terminal.output === 'table') this.#terminal.line(jobLineText(this.#terminal, line, number))
     else this.#terminal.line(JSON.stringify({ event: 'job', worker: number, ...line }))
   }
 

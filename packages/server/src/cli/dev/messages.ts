@@ -7,7 +7,8 @@ import type { JobLine } from '../job-lines.ts'
 
 export interface WorkerTask {
   readonly number: number
-  readonly database: FoundDatabase['options']
+  /** Undefined: that of the Pawl that the modules export. */
+  readonly database: FoundDatabase['options'] | undefined
   /** The user's modules; none: the demonstration jobs. */
   readonly modules: readonly string[]
   readonly graceMs: number

@@ -2,6 +2,7 @@
 
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
+import { extname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import type { StopReport } from 'pawl'
@@ -17,8 +18,8 @@ export interface PoolEvents {
 }
 
 const restartMs = 500
-const self = import.meta.url
-const module = fileURLToPath(new URL(self.endsWith('.ts') ? './worker-process.ts' : './worker-process.js', self))
+/** TypeScript beside TypeScript, JavaScript beside JavaScript. */
+const module = fileURLToPath(new URL(`./worker-process${extname(import.meta.url)}`, import.meta.url))
 
 interface Member {
   readonly number: number
@@ -51,7 +52,7 @@ export class WorkerPool {
     const end = (): void => void this.stop()
     signal.addEventListener('abort', end)
     const started = Array.from({ length: count }, async (_, index) => {
-      const child = forked()
+      const child = forked(this.#task.database)
       const member: Member = { number: index + 1, child, report: undefined }
       this.#members.push(member)
       await this.#begin(member)
@@ -110,7 +111,7 @@ export class WorkerPool {
     )
     await sleep(restartMs)
     if (this.#isStopping) return
-    member.child = forked()
+    member.child = forked(this.#task.database)
     await this.#begin(member).then(
       () => this.#events.onNotice(`${this.#nameOf(member.number)} runs again (pid ${member.child.pid})`),
       (error: unknown) =>
@@ -128,8 +129,10 @@ export function sumOf(reports: readonly StopReport[]): StopReport {
   }
 }
 
-function forked(): ChildProcess {
-  return fork(module, [], { execArgv: process.execArgv, stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
+/** The modules of the user read DATABASE_URL for themselves. */
+function forked(database: WorkerTask['database']): ChildProcess {
+  const env = database === undefined ? process.env : { ...process.env, DATABASE_URL: database.databaseUrl }
+  return fork(module, [], { env, execArgv: process.execArgv, stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
 }
 
 function send(child: ChildProcess, message: ToWorker): void {

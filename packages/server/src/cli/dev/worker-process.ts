@@ -1,11 +1,12 @@
 // A worker process of `pawl dev`, and of `pawl worker` for jobs that must run alone. Its parent tells it when to stop, and it stops by itself when its parent is gone.
 
 import { createPawl, type Logger, type Worker } from 'pawl'
+import { assertSameDatabase } from '../database.ts'
 import { failureOf } from '../failure.ts'
 import { watchJobs } from '../job-lines.ts'
 import { oneLine } from '../terminal.ts'
 import { endOnUncaught } from '../uncaught.ts'
-import { defineFrom } from '../user-modules.ts'
+import { loadModules } from '../user-modules.ts'
 import { stopOrAbandon } from '../worker.ts'
 import { defineDemo } from './demo.ts'
 import type { FromWorker, ToWorker, WorkerTask } from './messages.ts'
@@ -38,13 +39,17 @@ let task: WorkerTask | undefined
 
 async function start(given: WorkerTask): Promise<void> {
   task = given
-  const pawl = createPawl({
-    ...given.database,
-    applicationName: given.applicationName ?? `pawl dev worker ${given.number}`,
-    logger,
-  })
+  const loaded = await loadModules(given.modules)
+  const pawl =
+    loaded.theirs ??
+    createPawl({
+      ...given.database,
+      applicationName: given.applicationName ?? `pawl dev worker ${given.number}`,
+      logger,
+    })
+  if (loaded.theirs !== undefined && given.database !== undefined) assertSameDatabase(loaded.theirs, given.database.databaseUrl)
   if (given.modules.length === 0) defineDemo(pawl)
-  else await defineFrom(pawl, given.modules)
+  else await loaded.define(pawl)
   watchJobs(pawl, true, (line) => tell({ type: 'job', line }))
   worker = pawl.jobs.worker(given.worker ?? { name: `dev-${given.number}`, exitWhenBlocked: true })
   await worker.start()

@@ -87,10 +87,12 @@ order by p.nth, 2`
 
 /** What another role puts into a schema of the path runs with the rights of whoever meets it. Our own statements do not look there; an application's do. */
 export const checkPath: Check = async (patient) => {
-  const { rows } = await patient.client.query<{ schemas: string[] }>(
-    'select pg_catalog.current_schemas(false)::pg_catalog.text[] as schemas',
+  const { rows } = await patient.client.query<{ schemas: string[]; role: string; path: string }>(
+    `select pg_catalog.current_schemas(false)::pg_catalog.text[] as schemas, current_user::pg_catalog.text as role,
+       pg_catalog.current_setting('search_path') as path`,
   )
-  const { schemas } = rows[0]!
+  const { schemas, role, path } = rows[0]!
+  if (schemas.includes('pawl') || (role === 'pawl' && path.includes('$user'))) return [pawlInPath(role, path)]
   const creators = await rowsOf<{ schema: string; role: string }>(patient, creatorsSql, [schemas])
   if (creators.length === 0) return [ok('search path', schemas.join(', ') || 'empty')]
   return creators.map(({ schema, role }) =>
@@ -99,6 +101,15 @@ export const checkPath: Check = async (patient) => {
       `${role === 'public' ? 'Every role' : `The role ${role}`} may create in schema ${schema}, which is in the search path: its operators and functions would run with your handlers' rights.`,
       `revoke create on schema ${pg.escapeIdentifier(schema)} from ${role === 'public' ? role : pg.escapeIdentifier(role)}; or take the schema out of the role's search_path`,
     ),
+  )
+}
+
+/** Also before the first migration: a role of that name has it in its path as soon as the schema is there. */
+function pawlInPath(role: string, path: string): Finding {
+  return fault(
+    'search path',
+    `Schema pawl is in the search path of role ${role} (${path}): what an application creates without naming a schema may land among Pawl's tables.`,
+    `alter role ${pg.escapeIdentifier(role)} set search_path = public; then connect again, and move what is in schema pawl by mistake (drift names it): alter table pawl.<name> set schema public;`,
   )
 }
 

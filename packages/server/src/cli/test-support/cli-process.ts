@@ -13,6 +13,11 @@ import { type CliEnd, type CliOptions, commandEnv, parsed } from './cli.ts'
 
 let main: Promise<string> | undefined
 
+/** A folder from which 'pawl' is the copy that the command has, for modules that import it. */
+export async function moduleFolder(): Promise<string> {
+  return join(await compiledMain(), '..', '..', '..', '..', '..', '..')
+}
+
 /** Compiled once for all test files: it starts five times as fast as from TypeScript, and commands are started often here. */
 function compiledMain(): Promise<string> {
   main ??= compiled()
@@ -27,12 +32,15 @@ async function compiled(): Promise<string> {
     fingerprint([
       'packages/pawl/src',
       'packages/pawl/migrations',
+      'packages/pawl/schema.json',
+      'packages/pawl/package.json',
       'packages/server/src',
       'tsconfig.json',
       'scripts/compile.ts',
+      'scripts/inline.ts',
     ]).slice(0, 16),
   )
-  const found = join(folder, 'node_modules', '@pawl', 'server', 'dist', 'cli', 'main.js')
+  const found = join(folder, 'node_modules', '@pawl', 'server', 'dist', 'cli', 'main.cjs')
   if (existsSync(found)) return found
   await mkdir(builds, { recursive: true })
   const staging = await mkdtemp(join(builds, 'new-'))

@@ -47,7 +47,7 @@ export class Launch {
     script = launchScript,
     ...options
   }: LaunchOptions) {
-    const node = [process.execPath, '--import', tsx, '--conditions=source', script, JSON.stringify(options), afterwards]
+    const node = [process.execPath, '--import', tsx, '--conditions=@pawl/source', script, JSON.stringify(options), afterwards]
     const [program = process.execPath, ...args] = [...through, ...node]
     this.child = spawn(program, args, { stdio: 'pipe', detached: ownGroup, env: { ...process.env, ...env }, ...as })
     this.child.stderr?.setEncoding('utf8').on('data', (text: string) => (this.#stderr += text))

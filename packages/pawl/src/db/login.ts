@@ -1,0 +1,106 @@
+// How a connection says where the database is and who asks: by a URL, by a URL with a password function or TLS options, or by what a pool of
+// the application was made with.
+
+import type { ConnectionOptions } from 'node:tls'
+import pg from 'pg'
+import { PawlError } from '../errors.ts'
+import { markOwn } from './classify.ts'
+
+export type Password = string | (() => string | Promise<string>)
+export type Ssl = boolean | ConnectionOptions
+
+/** A Pool of pg, as far as its type must be known. */
+export interface CallerPool {
+  connect(): Promise<unknown>
+  readonly totalCount: number
+  readonly options: object
+}
+
+/** As pg takes it. */
+export interface Login {
+  readonly connectionString?: string
+  readonly host?: string
+  readonly port?: number
+  readonly user?: string
+  readonly database?: string
+  readonly password?: Password
+  readonly ssl?: Ssl
+  readonly options?: string
+}
+
+/** Only the pg that we use ourselves: its clients are read ahead of their answers, which older ones cannot. */
+export function isPool(given: unknown): boolean {
+  return given instanceof pg.Pool
+}
+
+/** Undefined where the URL says everything. */
+export function loginOfUrl(
+  url: string,
+  { ssl, password }: { readonly ssl: Ssl | undefined; readonly password: Password | undefined },
+): Login | undefined {
+  if (password === undefined) return ssl === undefined ? undefined : { connectionString: url, ssl }
+  // pg takes the password of a URL, also where it has none.
+  const { connectionParameters } = new pg.Client({ connectionString: url, ...(ssl !== undefined && { ssl }) }) as unknown as {
+    connectionParameters: Login
+  }
+  return { ...connectionParameters, password: asked(password) }
+}
+
+const poolFields = [
+  'connectionString',
+  'host',
+  'port',
+  'user',
+  'database',
+  'password',
+  'ssl',
+  'sslnegotiation',
+  'enableChannelBinding',
+  'client_encoding',
+  'options',
+] as const
+
+export function loginOfPool(pool: CallerPool): Login {
+  const given = pool.options as Readonly<Record<string, unknown>>
+  const fields = poolFields.filter((name) => given[name] !== undefined).map((name) => [name, given[name]])
+  const login = Object.fromEntries(fields) as Login
+  return login.password === undefined ? login : { ...login, password: asked(login.password) }
+}
+
+/** A function that fails is a database that cannot be reached: what waits for it tries again. */
+function asked(password: Password): Password {
+  if (typeof password === 'string') return password
+  return async function (this: unknown) {
+    try {
+      const answer = await password()
+      if (typeof answer === 'string') return answer
+      throw new Error(`it returned ${answer === null ? 'null' : `a value of type ${typeof answer}`}, not a string`)
+    } catch (error) {
+      // pg calls this as a method of its client. A pool of it forgets the client and leaves its socket open, for a minute.
+      const client = this as { readonly connection?: { readonly stream?: { destroy(): void } } } | undefined
+      client?.connection?.stream?.destroy()
+      const why = error instanceof Error ? error.message : String(error)
+      throw markOwn(new PawlError('PAWL_UNAVAILABLE', `The password function failed: ${why}.`, { cause: error }))
+    }
+  }
+}
+
+/** TLS options must reach the keeper's thread, and functions cannot. */
+export function isCloneable(ssl: unknown): boolean {
+  try {
+    structuredClone(ssl)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** For a thread: without a password function, and with the private key, which pg hides from whoever copies the options. */
+export function cloneable(login: Login): Login {
+  const { password, ssl, ...rest } = login
+  return {
+    ...rest,
+    ...(typeof password === 'string' && { password }),
+    ...(ssl !== undefined && { ssl: typeof ssl === 'object' && ssl.key !== undefined ? { ...ssl, key: ssl.key } : ssl }),
+  }
+}
