@@ -30,7 +30,7 @@ const reader = `
 test('[R13] kill -9 while a workbook is sent leaves nothing of it on disk', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'pawl-test-'))
   onTestFinished(() => rm(folder, { recursive: true }))
-  const args = ['--import', 'tsx', '--conditions=source', '--input-type=module', '-e', reader]
+  const args = ['--import', 'tsx', '--conditions=@pawl/source', '--input-type=module', '-e', reader]
   const child = spawn(process.execPath, args, {
     cwd: root,
     // What tsx keeps must not be in the folder.
