@@ -279,7 +279,8 @@ export class Rig {
     // A watcher that was cut off itself waits ten times as long for an answer before it closes the paused process.
     const deadline = performance.now() + this.options.leaseMs + (isLonely ? 1000 : 14_000)
     try {
-      while (performance.now() < deadline && !this.#isHealed) {
+      // A process that is being stopped goes on at once: a producer is taken over by no other.
+      while (performance.now() < deadline && !this.#isHealed && this.#slots.get(slotName)?.isWanted) {
         await sleep(50)
         if (!isLonely && (await this.scenario.isTakenOver(this, pid))) break
       }
