@@ -86,6 +86,7 @@ export class HeldJob implements Job {
   /** Set once the attempt has an end; what the handler does afterwards is late and counts for nothing. */
   isEnded = false
   completeCalled = false
+  snoozeCalled = false
   /** Hears of writes in the handler's own transaction that the database refused. */
   onRefused: ((held: HeldJob, what: string) => void) | undefined
   isRefusalKept = false
@@ -153,6 +154,7 @@ export class HeldJob implements Job {
   /** Before each call of the handler: the payload and the headers as they are stored. Throws or rejects when the payload is invalid. */
   read(): Promise<void> | undefined {
     this.#headers = undefined
+    this.snoozeCalled = false
     const stored = fromJson(this.row.payload, `The payload of '${this.kind}': payload`, this.limits!)
     const payload = readPayload(this.definition, stored, this.row.payload_version)
     if (payload instanceof Promise)
@@ -237,7 +239,9 @@ export class HeldJob implements Job {
   }
 
   snooze(delay: number | string): Snooze {
-    return new Snooze(check('snooze', 'delay', snoozeDelay, delay))
+    const snooze = new Snooze(check('snooze', 'delay', snoozeDelay, delay))
+    this.snoozeCalled = true
+    return snooze
   }
 
   async #fenced(tx: AnyTx, what: string, text: string, values: readonly unknown[]): Promise<void> {

@@ -45,7 +45,7 @@ export interface Job<Payload = unknown> {
   guard(tx: AnyTx): Promise<void>
   /** Settles the job as done inside your own transaction, once, so that its effects and its completion commit together. */
   complete(tx: AnyTx, result?: unknown): Promise<void>
-  /** Return it from the handler: runs again later, without using up an attempt. */
+  /** Return it from the handler, or throw it: runs again later, without using up an attempt. Dropped, it is a failed attempt. */
   snooze(delay: number | string): Snooze
 }
 
