@@ -12,6 +12,7 @@ export const exitCodes = {
   conflict: 4,
   unavailable: 5,
   faultsFound: 6,
+  timedOut: 7,
   interrupted: 130,
 } as const
 

@@ -86,7 +86,7 @@ test('a second signal gives up what still runs: exit 130, and another worker tak
   expect((await other.ended()).code).toBe(0)
 })
 
-test('it ends also when its handlers hang and the database is away: exit 130, and it says who takes the jobs when', async () => {
+test('it ends also when its handlers hang and the database is away: exit 7, and it says who takes the jobs when', async () => {
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
   const worker = await RunningCli.start(['worker', jobsModule, '--database-url', proxy.url, '--grace', '10ms'])
@@ -97,7 +97,7 @@ test('it ends also when its handlers hang and the database is away: exit 130, an
   proxy.reset()
   worker.signal('SIGTERM')
   const { code, stderr } = await worker.ended()
-  expect(code).toBe(130)
+  expect(code).toBe(7)
   expect(stderr).toMatch(/could not be told .*; others take them when its lease has ended\nstopped: .*1 given up while they ran/)
 })
 

@@ -10,7 +10,7 @@ import { type JobLine, jobLineText, watchJobs } from './job-lines.ts'
 import { wholeNumber } from './jobs.ts'
 import { personLogger } from './logger.ts'
 import type { CommandAdder, Context } from './program.ts'
-import { exitOf, stopRequests } from './stop-signals.ts'
+import { exitOf, type StopReason, stopRequests } from './stop-signals.ts'
 import { oneLine } from './terminal.ts'
 import { endOnUncaught } from './uncaught.ts'
 import { loadModules } from './user-modules.ts'
@@ -68,15 +68,21 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
     const reason = await requests.asked
     const why = reason === 'signal' ? '' : 'nobody reads the output any more; '
     terminal.say(`${why}stopping: running jobs have ${flags.grace} to finish; a second signal gives them up`)
-    void requests.insisted.then(() => alone.insist())
+    let isInsisted = false
+    void requests.insisted.then(() => {
+      isInsisted = true
+      alone.insist()
+    })
     const [report, others] = await Promise.all([
       stopOrAbandon(worker, { grace: flags.grace, insisted: requests.insisted, say: (text) => terminal.say(text) }),
       alone.stop(),
     ])
-    terminal.say(stopText(sumOf([report, ...others])))
-    if (report.stillRunning.length === 0) return exitOf(reason)
+    const sum = sumOf([report, ...others])
+    terminal.say(stopText(sum))
+    const code = exitAfter(sum, { reason, isInsisted })
     // Nothing else ends a handler that does not answer, and its jobs have been given to others.
-    process.exit(exitCodes.interrupted)
+    if (report.stillRunning.length > 0) process.exit(code)
+    return code
   } finally {
     await pawl.close()
   }
@@ -202,6 +208,15 @@ export async function stopOrAbandon(worker: Worker, { grace, insisted, say }: St
 function notToldText(error: unknown): string {
   const why = error instanceof Error ? error.message : String(error)
   return `the database could not be told that the jobs are given up (${oneLine(why)}); others take them when its lease has ended`
+}
+
+/** A supervisor can tell a drain in which all jobs ended from one that gave some up. */
+export function exitAfter(
+  { stillRunning, unsettled }: StopReport,
+  { reason, isInsisted }: { readonly reason: StopReason; readonly isInsisted: boolean },
+): number {
+  if (stillRunning.length > 0) return isInsisted ? exitCodes.interrupted : exitCodes.timedOut
+  return unsettled.length > 0 ? exitCodes.unavailable : exitOf(reason)
 }
 
 export function stopText({ finished, released, stillRunning, unsettled }: StopReport): string {
