@@ -44,6 +44,7 @@ export class Pawl implements Tenant {
   readonly #pool: Pool
   readonly #events: Events<PawlEvents>
   readonly #kinds = new Map<string, DefinedKind>()
+  readonly #workers = new Set<object>()
   readonly #projections = new Map<string, Defined>()
   readonly #onLocal = new Set<() => void>()
   readonly #sets = new Map<string, DefinedSet>()
@@ -151,7 +152,14 @@ export class Pawl implements Tenant {
   }
 
   #jobs(tenant: string | undefined, isPawls = false): Jobs {
-    const core = { config: this.config, kinds: this.#kinds, events: this.#eventsAs<JobEvents>(), pool: this.#pool, isPawls }
+    const core = {
+      config: this.config,
+      kinds: this.#kinds,
+      workers: this.#workers,
+      events: this.#eventsAs<JobEvents>(),
+      pool: this.#pool,
+      isPawls,
+    }
     return new Jobs(core, tenant)
   }
 }

@@ -49,6 +49,8 @@ const lastClaimMs = 1000
 export interface WorkerCore {
   readonly config: Config
   readonly kinds: ReadonlyMap<string, DefinedKind>
+  /** Those that were made and not stopped. */
+  readonly workers: Set<object>
   readonly events: Events<JobEvents>
 }
 
@@ -146,6 +148,7 @@ export class Worker {
     })
     this.#claims = this.#createClaimLoop()
     this.#incarnation = this.#createIncarnation()
+    core.workers.add(this)
   }
 
   /** The kinds that it runs. */
@@ -359,6 +362,7 @@ export class Worker {
 
   async #stop(): Promise<StopReport> {
     const before = this.#counts.done + this.#counts.failed
+    this.#core.workers.delete(this)
     this.#stopAll.abort()
     this.#changed.fire()
     // Closed before the claim loop is waited for, so that nothing starts after the call; and again for what a claim under way brought.
