@@ -89,7 +89,12 @@ export const workerTable = {
     otherwise: 'a quarter of the lease',
     doc: 'How often the lease is renewed and the main thread is watched, for tests.',
   }),
-  pollMs: integer({ from: 10, to: 3_600_000, default: 2000, doc: 'The longest wait between two polls.' }),
+  pollMs: integer({
+    from: 10,
+    to: 3_600_000,
+    default: 2000,
+    doc: 'The longest wait between two polls, or 2 ms for each queue of each limited kind if that is longer.',
+  }),
   bufferMs: integer({
     from: 10,
     to: 3_600_000,

@@ -235,7 +235,7 @@ export interface WorkerOptions {
    * twice a second.
    */
   readonly beatMs?: number
-  /** The longest wait between two looks for work, in case a notification is missed. Default 2s. */
+  /** The longest wait between two polls, in case a notification is missed, or 2 ms for each queue of each limited kind if that is longer. Default 2s. */
   readonly pollMs?: number
   /** The longest a claimed job may wait in this process before it is given back. Default 10s. */
   readonly bufferMs?: number
