@@ -107,7 +107,7 @@ class Search {
 }
 
 /** What JSON.stringify reads in its place. */
-function jsonOf(value: unknown, key: string): unknown {
+export function jsonOf(value: unknown, key = ''): unknown {
   if (value === null || value === undefined) return value
   const { toJSON } = value as { toJSON?: unknown }
   if (typeof toJSON === 'function') return toJSON.call(value, key) as unknown
@@ -115,7 +115,7 @@ function jsonOf(value: unknown, key: string): unknown {
 }
 
 /** Why JSON would not give this back, apart from what it contains. */
-function lossOf(value: unknown): string | undefined {
+export function lossOf(value: unknown): string | undefined {
   if (value === undefined) return 'is undefined, which JSON does not have; pass null'
   if (typeof value === 'number' && !Number.isFinite(value)) return `is ${value}, which JSON does not have; pass null or a string`
   if (typeof value === 'bigint') return 'is a BigInt, which JSON does not have; pass it as a string'

@@ -2,7 +2,7 @@
 // text per value, with keys in order and every number as the text of its decimal, so that equal content has an equal hash.
 
 import { hash as digest } from 'node:crypto'
-import { types } from 'node:util'
+import { jsonOf, lossOf } from '../kernel/payload.ts'
 import { canonicalDecimal } from './decimal.ts'
 
 /** A number as its source wrote it, where a double would round it. No text of a file can be one. */
@@ -143,20 +143,10 @@ export function canonicalJson(value: unknown, depthLeft = 32): string {
 function plainOf(value: object): unknown {
   const prototype: unknown = Object.getPrototypeOf(value)
   if (prototype === Object.prototype || prototype === null) return value
-  const { toJSON, then } = value as { toJSON?: unknown; then?: unknown }
-  if (typeof toJSON === 'function') return toJSON.call(value) as unknown
-  if (types.isBoxedPrimitive(value)) return value.valueOf()
-  const isOpaque =
-    types.isMap(value) ||
-    types.isSet(value) ||
-    types.isWeakMap(value) ||
-    types.isWeakSet(value) ||
-    types.isRegExp(value) ||
-    types.isAnyArrayBuffer(value) ||
-    ArrayBuffer.isView(value) ||
-    typeof then === 'function'
-  if (isOpaque) throw new Unstorable(`it has a ${value.constructor.name}, of which JSON keeps nothing`)
-  return value
+  const plain = jsonOf(value)
+  const loss = plain === value ? lossOf(value) : undefined
+  if (loss !== undefined) throw new Unstorable(`it has a value that ${loss}`)
+  return plain
 }
 
 function canonicalDate(value: Date): string {
