@@ -416,6 +416,6 @@ test.each([
     { id: 'b', balance: 5, changes: 5 },
   ])
   expect(await pawl.projections.parked('wallets')).toMatchObject([
-    { key: 'poison', events: 1, reason: expect.stringContaining("is Pawl's to end") },
+    { key: 'poison', events: 1, reason: expect.stringContaining('Only Pawl may end it') },
   ])
 })
