@@ -43,7 +43,7 @@ test('[R6] a value may be nested as deep as it is long', () => {
 })
 
 test('[R6] a date that is none, and an error, cannot be stored', () => {
-  for (const value of [new Date(Number.NaN), new Error('its cell has the error #REF!')])
+  for (const value of [new Date(Number.NaN), new Error('has the spreadsheet error #REF!')])
     expect(() => canonicalJson({ a: [value] })).toThrow(Unstorable)
 })
 
@@ -56,7 +56,7 @@ test('what JSON would keep nothing of is refused, and what says itself what it i
     [Promise.resolve(1), 'Promise'],
     [{ deep: [new Map()] }, 'Map'],
   ] as const)
-    expect(() => canonicalJson(value), name).toThrow(`it has a ${name}, of which JSON keeps nothing`)
+    expect(() => canonicalJson(value), name).toThrow(`contains a ${name}, whose content JSON would lose`)
   class Money {
     readonly amount = '5'
   }

@@ -17,7 +17,7 @@ export type XlsxLimits = Required<XlsxOptions>
 const to = Number.MAX_SAFE_INTEGER
 
 export const xlsxTable = {
-  fileBytesMax: integer({ from: 1, to, default: 104_857_600, doc: 'The most bytes of a workbook as it is uploaded.' }),
+  fileBytesMax: integer({ from: 1, to, default: 104_857_600, doc: 'The most bytes of an uploaded workbook.' }),
   entriesMax: integer({ from: 1, to, default: 1000, doc: 'The most entries of its zip file.' }),
   unpackedBytesMax: integer({ from: 1, to, default: 1_073_741_824, doc: 'The most bytes of its parts, unpacked.' }),
   ratioMax: integer({ from: 1, to, default: 200, doc: 'The most unpacked bytes per packed byte of a part above 64 kB.' }),
