@@ -143,7 +143,7 @@ test('cancel tries every id; the first failure decides the exit code, and a stal
 test('why says what a job waits for', async () => {
   const { id } = await pawl.jobs.enqueue('waits', {}, { delay: '1h' })
   expect(await pawlJson(['jobs', 'why', id, ...on])).toMatchObject({ id, state: 'scheduled', reasons: [{ code: 'scheduled' }] })
-  expect((await cli(['jobs', 'why', id, ...on])).stdout).toMatch(/^state +scheduled\nwhy +It waits for /)
+  expect((await cli(['jobs', 'why', id, ...on])).stdout).toMatch(/^state +scheduled\nwhy +It is scheduled for /)
 })
 
 test('a tenant sees its own jobs and no others', async () => {
@@ -160,11 +160,11 @@ describe('exit codes', () => {
       [['jobs', 'list', '--stat', 'dead'], /Did you mean --state/],
       [['jobs', 'list', '--state', 'asleep', ...on], /Allowed choices are scheduled/],
       [['jobs', 'list', '--limit', '0', ...on], /whole number from 1 to 500/],
-      [['jobs', 'add', 'x', '{', ...on], /not JSON/],
+      [['jobs', 'add', 'x', '{', ...on], /not valid JSON/],
       [['jobs', 'add', 'x', '--delay', 'soon', ...on], /delay must be a duration .* got 'soon'/],
       [['jobs', 'add', 'x', '--queue', '', ...on], /queue must be a string of 1 to 100 characters/],
       [['jobs', 'add', 'x', '--delay', '5s', '--at', '2030-01-31T08:00:00Z', ...on], /give delay or runAt, not both/],
-      [['jobs', 'list'], /No database was named/],
+      [['jobs', 'list'], /No database given/],
       [['jobs', 'list', '--database-url', 'mysql://x'], /--database-url is not the URL of a PostgreSQL database/],
     ]
     for (const [args, reason] of cases) {
