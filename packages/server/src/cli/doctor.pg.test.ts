@@ -48,10 +48,10 @@ test('finds a schema that is missing', async () => {
 test('finds a schema that is old', async () => {
   const db = await healthy()
   await db.query("delete from pawl.migration where name like '0002%'")
-  expect(await faults(db.url)).toEqual([expect.stringMatching(/^schema: It lacks 0002-jobs\. -> pawl migrate$/)])
+  expect(await faults(db.url)).toEqual([expect.stringMatching(/^schema: The schema lacks 0002-jobs\. -> pawl migrate$/)])
 })
 
-test('finds a migration that was applied from another text', async () => {
+test('finds a migration that was applied with different SQL', async () => {
   const db = await healthy()
   await db.query("update pawl.migration set checksum = 'other' where name like '0002%'")
   expect(await faults(db.url)).toContainEqual(expect.stringMatching(/^schema: 0002-jobs was applied with different SQL/))
@@ -181,7 +181,7 @@ test('names the tenant of jobs that no worker runs, and the command that cancels
   const db = await healthy()
   await db.query("select pawl.enqueue('nobody', tenant => 'acme', run_at => now() - interval '1 minute')")
   expect(await faults(db.url)).toContainEqual(
-    expect.stringMatching(/^kinds: 1 job\(s\) of kind nobody of tenant acme wait .* pawl jobs cancel <id> --tenant acme$/),
+    expect.stringMatching(/^kinds: 1 job\(s\) of kind nobody of tenant acme are waiting .* pawl jobs cancel <id> --tenant acme$/),
   )
 })
 
