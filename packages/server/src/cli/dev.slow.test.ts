@@ -105,7 +105,7 @@ test('the demonstration retries and delays jobs; started again it has its data',
   for (const kind of ['demo.flaky', 'demo.remind']) await dev.until(`${kind} was done`, ended(dev, kind, 'done'))
   // The other worker may have run the second attempt, and have told of it first.
   const failed = await dev.until('demo.flaky had failed', ended(dev, 'demo.flaky', 'failed'))
-  expect(failed).toMatchObject({ attempt: 1, note: expect.stringContaining('again in 1s') })
+  expect(failed).toMatchObject({ attempt: 1, note: expect.stringContaining('retry in 1s') })
   const done = await doneCount(ready.url)
   dev.signal('SIGINT')
   expect((await dev.ended()).code).toBe(0)
@@ -264,7 +264,7 @@ test('people see aligned lines: what runs where, the URL to paste, how to stop; 
     expect(dev.stdout).toMatch(new RegExp(`^note {6}.*${port}`, 'm'))
     expect(dev.stdout).toMatch(/^\d\d:\d\d:\d\d\.\d{3} {2}demo\.greet +\d{19} +1 {2}done +\d+ {2}w[12]$/m)
     expect(dev.stdout).not.toContain('\u001b')
-    await dev.until('a job failed', () => / failed .* again in 1s: on purpose/.test(dev.stdout))
+    await dev.until('a job failed', () => / failed .* retry in 1s: on purpose/.test(dev.stdout))
     const { password } = new URL((await readFile(join(dir, 'url'), 'utf8')).trim())
     dev.signal('SIGINT')
     const { stdout, stderr } = await dev.ended()
