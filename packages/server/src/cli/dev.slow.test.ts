@@ -257,7 +257,7 @@ test('people see aligned lines: what runs where, the URL to paste, how to stop; 
     const dev = await RunningCli.start(['dev', '--dir', dir, '--port', String(port)], asNpmStart)
     await dev.until('a job was done', () => /demo\.greet .* done /.test(dev.stdout))
     expect(dev.stdout).toMatch(/^database {2}PostgreSQL 18\.\d+ on 127\.0\.0\.1:\d+, started \(pid \d+\)$/m)
-    expect(dev.stdout).toMatch(/^url {7}postgres:\/\/app:\*{3}@127\.0\.0\.1:\d+\/app \(with the password in \S+url\)$/m)
+    expect(dev.stdout).toMatch(/^url {7}postgres:\/\/app:\*{3}@127\.0\.0\.1:\d+\/app \(password in \S+url\)$/m)
     expect(dev.stdout).toMatch(/^ {10}PGPASSFILE=\S+pgpass psql -h 127\.0\.0\.1 -p \d+ -U app app$/m)
     expect(dev.stdout).toMatch(/^try {7}npm run pawl -- jobs list {2}/m)
     expect(dev.stdout).toMatch(/^stop {6}Ctrl-C$/m)

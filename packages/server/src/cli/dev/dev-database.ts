@@ -105,7 +105,7 @@ async function openLocked(dir: string, options: DevDatabaseOptions): Promise<Dev
     about: [
       ['database', `PostgreSQL ${version} on 127.0.0.1:${server.port}, ${how} (pid ${server.pid})`],
       ['data', `${here(server.dataDir)} (kept between runs)`],
-      ['url', options.isPasswordShown ? shown : `${shown} (with the password in ${here(urlFile(dir))})`],
+      ['url', options.isPasswordShown ? shown : `${shown} (password in ${here(urlFile(dir))})`],
     ],
     psql: `PGPASSFILE=${here(passFile(dir))} psql -h 127.0.0.1 -p ${server.port} -U ${appRole} ${appRole}`,
     facts: {

@@ -183,7 +183,7 @@ function hintsOf({ psql }: DevDatabase, { pids, isDemo }: Started): string[] {
     ? hint('docs/getting-started.md', 'write your own job in five minutes')
     : hint('npx pawl dev ./worker.ts', 'run your own jobs, from a module that exports its Pawl')
   return [
-    hint(`${command} jobs list`, 'list waiting and running jobs (in another terminal, same folder)'),
+    hint(`${command} jobs list`, 'list live jobs (in another terminal, same folder)'),
     hint(`${command} doctor`, 'find faults and their fixes'),
     ...(pids.length > 1 ? [hint(`kill -9 ${pids[0]}`, 'kill a worker: the other takes over its jobs at once')] : []),
     ...(isDemo ? [own] : []),
