@@ -68,15 +68,15 @@ export const pawlTable = {
     from: 1,
     to: 1000,
     otherwise: '10',
-    doc: 'The most connections for calls without { tx }.',
+    doc: 'The maximum number of connections for calls without { tx }.',
   }),
   payloadBytesMax: integer({
     from: 2,
     to: 16_000_000,
     default: 1_048_576,
-    doc: 'The most bytes of a payload, a result or the data of an event.',
+    doc: 'The maximum size of a payload, a result or the data of an event, in bytes.',
   }),
-  payloadDepthMax: integer({ from: 1, to: 1000, default: 64, doc: 'The most levels of nesting in a payload.' }),
+  payloadDepthMax: integer({ from: 1, to: 1000, default: 64, doc: 'The maximum depth of a payload.' }),
 } satisfies TableOf<PawlOptions>
 
 export const migrateTable = {

@@ -81,7 +81,7 @@ export async function ingest(
 ): Promise<Ingested> {
   const { source, position, after, remember: keepMs, tx, wake } = resolve('ingest', ingestTable, options)
   if (after !== undefined && position === undefined)
-    throw new PawlError('PAWL_CONFIG', 'ingest: after needs position: give both, or neither.')
+    throw new PawlError('PAWL_CONFIG', 'ingest: after cannot be given without position.')
   whole('ingest: the number of events', events.length, 0, eventsMax)
   const texts = events.map((event) => eventTexts(core.config, event, knownFields))
   assertFits(texts)

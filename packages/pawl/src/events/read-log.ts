@@ -111,7 +111,7 @@ function toEvent(parts: EventParts): LogEvent {
 function gap(after: number, until: number): PawlError {
   return new PawlError(
     'PAWL_LOG_GAP',
-    `Events are missing from the log at positions ${after + 1} to ${until}. If this reader was away longer than events are kept, retention removed them: rebuild it. Otherwise run pawl.events.audit(), which lists what is missing.`,
+    `Events are missing from the log at positions ${after + 1} to ${until}. If this reader was stopped for longer than events are kept, retention removed them: rebuild it. Otherwise run pawl.events.audit(), which lists what is missing.`,
     { details: { after, until } },
   )
 }

@@ -58,7 +58,12 @@ export const handlerTable = {
   tx: callback<NonNullable<DefineOptions<never>['tx']>>({
     doc: 'The handler. Its effects go through its transaction, and happen exactly once.',
   }),
-  share: integer({ from: 1, to: 100, otherwise: '1', doc: 'The most jobs of a tx kind that share one transaction.' }),
+  share: integer({
+    from: 1,
+    to: 100,
+    otherwise: '1',
+    doc: 'The maximum number of jobs of a tx kind that share one transaction.',
+  }),
 } satisfies TableOf<Handler<never>>
 
 export const kindTable = {
@@ -76,7 +81,7 @@ export const kindTable = {
     from: 1,
     to: 10_000,
     default: 10_000,
-    doc: 'The most jobs of this kind that one process runs at once.',
+    doc: 'The maximum number of jobs of this kind that one process runs at once.',
   }),
   timeout: duration({ from: 1, to: 30 * 86_400_000, default: '15m', doc: 'How long one attempt may run.' }),
   retry: nested(retryTable, { doc: 'The retry policy.' }),
@@ -91,12 +96,17 @@ export const kindTable = {
 export const workerTable = {
   name: text({ to: 200, otherwise: "the host's name and the process id", doc: 'The name shown in lists.' }),
   queues: list(queueName('The name of a queue.'), { otherwise: 'the queues of the kinds', doc: 'The queues to take jobs from.' }),
-  concurrency: integer({ from: 1, to: 10_000, default: 20, doc: 'The most handlers that run at once in this process.' }),
+  concurrency: integer({
+    from: 1,
+    to: 10_000,
+    default: 20,
+    doc: 'The maximum number of handlers that run at once in this process.',
+  }),
   batchMax: integer({
     from: 1,
     to: 5000,
     default: 1000,
-    doc: 'The most jobs that one claim takes; the worker adapts below this.',
+    doc: 'The maximum number of jobs that one claim takes; the worker adapts below this.',
   }),
   lease: duration({ from: 100, to: 3_600_000, default: '30s', doc: 'How long a lease lasts after its process hangs.' }),
   beatMs: integer({
@@ -122,10 +132,10 @@ export const workerTable = {
     from: 1,
     to: 10_000,
     otherwise: 'the concurrency',
-    doc: 'The most connections for tx handlers.',
+    doc: 'The maximum number of connections for tx handlers.',
   }),
   exitWhenBlocked: boolean({ default: false, doc: 'true: exit the process if a handler still blocks it after its timeout.' }),
-  keepDays: integer({ from: 1, to: 36_500, default: 14, doc: 'The days to keep finished jobs.' }),
+  keepDays: integer({ from: 1, to: 36_500, default: 14, doc: 'How many days to keep finished jobs.' }),
   deciding: oneOf(['alone', 'leave', 'only'], {
     default: 'alone',
     doc: 'Jobs that one more crash makes dead: run them alone, leave them to others, or claim only them.',

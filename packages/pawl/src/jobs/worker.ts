@@ -536,7 +536,7 @@ export class Worker {
         events.emit('worker.blocked', { blockedMs: message.blockedMs })
         return config.logger.warn(
           { blockedMs: message.blockedMs },
-          'the event loop was blocked: a handler blocked it, or the process was paused; other handlers wait',
+          'the event loop was blocked by a handler, or the process was paused; other handlers waited',
         )
       case 'trouble':
         return config.logger.warn(

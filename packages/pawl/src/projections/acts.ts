@@ -134,7 +134,7 @@ export async function resume(
       if (state === 'running' || from !== null || Number(position) >= before) continue
       throw new PawlError(
         'PAWL_WRONG_STATE',
-        `'${target.name}' is at position ${position}, but events up to ${before} have been removed. To go on without them, pass from: 'oldest' or from: 'now'.`,
+        `'${target.name}' is at position ${position}, but events up to ${before} have been removed. To continue without them, pass from: 'oldest' or from: 'now'.`,
       )
     }
     const rows = await runs.run<{ position: string }>(statements.resume, { ...target, generation, head, from_position: from })

@@ -58,7 +58,7 @@ export async function assertSameLog(world: World, cursor: HeldCursor): Promise<b
     await latch(
       world,
       cursor,
-      `Events ${position + 1} to ${before} have been removed from the log. To go on without them, resume it with from: 'oldest'.`,
+      `Events ${position + 1} to ${before} have been removed from the log. To continue without them, resume it with from: 'oldest'.`,
     )
     return false
   }

@@ -39,7 +39,7 @@ export const unparkTable = {
   keyTenant: text({ from: 0, to: 100, otherwise: 'any', doc: 'The tenant of the key.' }),
 }
 
-export const parkedTable = { limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The most keys to list.' }) }
+export const parkedTable = { limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The maximum number of keys to list.' }) }
 
 export const seenTable = {
   timeout: duration({ from: 0, to: 86_400_000, default: '5s', doc: 'How long to wait.' }),

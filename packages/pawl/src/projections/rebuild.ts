@@ -68,13 +68,13 @@ export async function rebuild(
   if (liveShards !== definition.shards)
     throw new PawlError(
       'PAWL_CONFIG',
-      `Generation ${definition.generation} of '${target.name}' must have ${liveShards} shard(s) as the live one has, got ${definition.shards}.`,
+      `Generation ${definition.generation} of '${target.name}' must have ${liveShards} shard(s) like the live one, got ${definition.shards}.`,
     )
   const { before } = await logBounds(runs)
   if (before > 0)
     throw new PawlError(
       'PAWL_WRONG_STATE',
-      `'${target.name}' cannot be rebuilt: events up to position ${before} have been removed. Keep events for longer if you want to rebuild; to go on without them, resume it with from: 'oldest'.`,
+      `'${target.name}' cannot be rebuilt: events up to position ${before} have been removed. Keep events for longer if you want to rebuild; to continue without them, resume it with from: 'oldest'.`,
     )
   const { generation } = definition
   await inTransaction(pool, async (tx, query) => {
@@ -219,7 +219,7 @@ async function lockBoth(runs: Runs, target: Target, generation: number): Promise
   if (live === undefined || others.length === 0)
     throw new PawlError('PAWL_NOT_FOUND', `There is no generation ${generation} of '${target.name}'.`)
   if (live === generation)
-    throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${target.name}' is live already.`)
+    throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${target.name}' is already live.`)
   const pairs = others.map(({ shard, position }) => ({
     shard,
     live: rows.find((row) => row.generation === live && row.shard === shard)?.position ?? '',

@@ -108,7 +108,7 @@ export const eraseTable = {
 }
 
 export const historyTable = {
-  limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The most versions to list.' }),
+  limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The maximum number of versions to list.' }),
   before: anyText('The last number of the previous page.'),
 }
 

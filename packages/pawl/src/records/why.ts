@@ -76,10 +76,7 @@ function reasonsOf(row: SubmissionRow): Reason[] {
       return []
     case 'invalid':
       return [
-        [
-          'invalid',
-          `${row.errors} error(s): ${firstLine(row.error)} records.errors('${row.id}') lists them. Fix the file and upload it again.`,
-        ],
+        ['invalid', `${firstLine(row.error)} records.errors('${row.id}') lists the details. Fix the file and upload it again.`],
       ]
     case 'upload-failed':
       return [['upload-failed', `The upload failed: ${firstLine(row.error)} ${againOf(row)}`]]

@@ -30,7 +30,7 @@ export function addWorker(adder: CommandAdder): void {
   })
   command
     .argument('<module...>', 'modules that export a Pawl, or default (pawl) => { pawl.jobs.define(...) }')
-    .option('--concurrency <count>', 'the most handlers that run at once in this process (default 20)', wholeNumber(1, 10_000))
+    .option('--concurrency <count>', 'maximum number of handlers that run at once (default 20)', wholeNumber(1, 10_000))
     .option(
       '--queue <queue>',
       'take jobs from this queue only; repeat it for more (default: the queues of the kinds)',
