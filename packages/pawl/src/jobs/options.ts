@@ -138,7 +138,7 @@ export const workerTable = {
   keepDays: integer({ from: 1, to: 36_500, default: 14, doc: 'How many days to keep finished jobs.' }),
   deciding: oneOf(['alone', 'leave', 'only'], {
     default: 'alone',
-    doc: 'Jobs that one more crash makes dead: run them alone, leave them to others, or claim only them.',
+    doc: 'Jobs that would be dead after one more crash: run them alone, leave them to others, or claim only them.',
   }),
 } satisfies TableOf<WorkerOptions>
 

@@ -66,7 +66,7 @@ function* scheduledReasons(row: Row): Generator<[string, string]> {
   if (row.postponed > 0)
     yield [
       'postponed',
-      `It must run alone, because its process died ${row.crashes} time(s) and one more crash makes it dead. ${row.postponed} time(s) in a row the worker that claimed it did not finish its other jobs in time.`,
+      `It must run alone, because its process died ${row.crashes} time(s) and one more crash would make it dead. ${row.postponed} time(s) in a row the worker that claimed it did not finish its other jobs in time.`,
     ]
   if (row.snoozes > 0)
     yield [
@@ -80,7 +80,7 @@ function* runningReasons(row: Row): Generator<[string, string]> {
   if (row.holder_closed === null && row.is_deciding)
     yield [
       'alone',
-      `${holder} holds it and runs nothing else beside it: its process died ${row.crashes} time(s), and one more crash makes it dead.`,
+      `${holder} holds it and runs nothing else beside it: its process died ${row.crashes} time(s), and one more crash would make it dead.`,
     ]
   else if (row.holder_closed === null) yield ['running', `${holder} holds it.`]
   else
@@ -97,7 +97,7 @@ function* readyReasons(row: Row): Generator<[string, string]> {
   if (row.is_deciding)
     yield [
       'suspect',
-      `Its process died ${row.crashes} time(s) while it may have been running, and one more crash makes it dead. It waits for a worker that runs nothing else${row.alone_with === null ? '' : `; worker ${row.alone_with} is doing that for another job`}.`,
+      `Its process died ${row.crashes} time(s) while it may have been running, and one more crash would make it dead. It waits for a worker that runs nothing else${row.alone_with === null ? '' : `; worker ${row.alone_with} is doing that for another job`}.`,
     ]
   else if (row.suspect)
     yield [
