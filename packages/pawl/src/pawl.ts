@@ -80,7 +80,10 @@ export class Pawl implements Tenant {
       records: this.#records(tenant),
       alerts: async (...given: unknown[]) => {
         if (given.length > 0)
-          throw refused('alerts', "it takes no options here; pawl.alerts({ tenant: '*' }) lists those of all tenants")
+          throw refused(
+            'alerts',
+            "for one tenant it takes no options; pawl.alerts({ tenant: '*' }) lists the alerts of all tenants",
+          )
         return listAlerts(this.#pool, tenant)
       },
     }

@@ -114,7 +114,7 @@ export function schemaMissing(error: unknown): unknown {
   if (!schemaStates.includes(sqlState(error)) || !(error instanceof Error) || !/\bpawl\b/.test(error.message)) return error
   return new PawlError(
     'PAWL_SCHEMA_MISSING',
-    `Pawl's schema is not in this database, or is older than this release (${error.message.slice(-200)}). Run 'pawl migrate', or call pawl.migrate().`,
+    `Pawl's schema is missing from this database or older than this release (${error.message.slice(-200)}). Run 'pawl migrate', or call pawl.migrate().`,
     { cause: error },
   )
 }

@@ -422,7 +422,7 @@ export function unreachable(error: unknown): unknown {
   return markOwn(
     new PawlError(
       'PAWL_UNAVAILABLE',
-      `The database cannot be reached (${message}). Check that it runs and that the URL, user and password are right.`,
+      `The database cannot be reached (${message}). Check that it is running and that the URL, user and password are correct.`,
       { cause: error },
     ),
   )
@@ -453,7 +453,7 @@ class ClosablePool extends pg.Pool {
 }
 
 function poolClosed(): PawlError {
-  return new PawlError('PAWL_STOPPED', 'This Pawl is closed. Call close() after the last call, or create another Pawl.')
+  return new PawlError('PAWL_STOPPED', 'This Pawl is closed. Call close() after the last call, or create a new Pawl.')
 }
 
 /** A pool for handlers or callers. It has pipelined clients too, so that begin travels with the first statement. */

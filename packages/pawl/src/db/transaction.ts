@@ -97,7 +97,7 @@ export class OwnTransaction implements Tx {
     if (this.#pending++ === 0) this.#silentSinceMs = performance.now()
     try {
       const result = await (query.values!.length > 0 ? this.#runPrepared(query) : this.#runText(text))
-      if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of a handler ended its transaction'))
+      if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of the handler ended its transaction'))
       this.#abortedBy = undefined
       return { rows: lastOf(result).rows as Row[] }
     } catch (error) {
@@ -263,7 +263,7 @@ function isAborted(error: unknown): error is Error {
 
 function ended(reason: PawlError | undefined): unknown {
   if (reason !== undefined) return markOwn(new PawlError(reason.code, reason.message, { cause: reason }))
-  return new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query of a tx handler before it returns.')
+  return new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query before the tx handler returns.')
 }
 
 /** What the error of a commit that was sent means. `isBare`: no statement travelled before it. */
@@ -272,13 +272,13 @@ export function notCommitted(reason: unknown, isBare = false): unknown {
   if (state === '34000' && String((reason as Error).message).includes(commitPortal))
     return txEnded('A handler sent commit, rollback, prepare transaction or close all through its transaction', reason)
   if (isAborted(reason) && isBare)
-    return new PawlError('PAWL_ROLLED_BACK', 'The commit was refused: an earlier statement of the transaction had failed.', {
+    return new PawlError('PAWL_ROLLED_BACK', 'The commit failed because an earlier statement of the transaction had failed.', {
       cause: reason,
     })
   if (classify(reason) !== 'connection' || wasNeverSent(reason)) return reason
   return new PawlError(
     'PAWL_COMMIT_UNKNOWN',
-    'The connection broke during the commit, so whether it happened is not known yet.',
+    'The connection broke during the commit, so it is not known yet whether the transaction committed.',
     { cause: reason },
   )
 }

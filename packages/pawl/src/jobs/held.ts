@@ -70,7 +70,7 @@ export class ClaimedRow {
 /** PostgreSQL's largest integer: a run of 24.8 days and more. */
 const ranMsMax = 2_147_483_647
 
-const snoozeDelay = required(duration({ from: 0, to: delayMsMax, doc: 'How long until it runs again.' }))
+const snoozeDelay = required(duration({ from: 0, to: delayMsMax, doc: 'How long until the job runs again.' }))
 const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer, $6::jsonb)::text as done'
 
 export class HeldJob implements Job {
@@ -224,7 +224,7 @@ export class HeldJob implements Job {
   #completedBefore(cause?: unknown): PawlError {
     return new PawlError(
       'PAWL_WRONG_STATE',
-      `Job ${this.id} is completed in this transaction already. Call complete once, as the last thing before the commit.`,
+      `Job ${this.id} is already completed in this transaction. Call complete once, just before the commit.`,
       { cause, details: { id: this.id } },
     )
   }

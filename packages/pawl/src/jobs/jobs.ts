@@ -105,7 +105,7 @@ export class Jobs {
   define<Payload = unknown, Input = Payload>(name: string, options: DefineOptions<Payload, Input> = {}): Kind<Input, Payload> {
     const kind = defineKind(name, options as unknown as DefineOptions<never>, this.#isPawls)
     if (this.#core.kinds.has(name))
-      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' is defined already. Define each kind once.`)
+      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' is already defined. Define each kind once.`)
     this.#add(kind)
     return { name, queue: kind.queue }
   }
@@ -117,7 +117,7 @@ export class Jobs {
     if (defined === undefined)
       throw refused('handle', `kind must be one that this Pawl defines, got ${shown(name)}. Call define('${name}', ...) first`)
     if (hasHandler(defined))
-      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' has a handler already. Give each kind one.`)
+      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' already has a handler. Give each kind one handler.`)
     this.#add(withHandler(defined, handler as Handler<never>))
   }
 
@@ -127,7 +127,7 @@ export class Jobs {
     if (!hasHandler(kind) || workers.size === 0) return
     config.logger.warn(
       { kind: kind.name },
-      `the kind '${kind.name}' got its handler after a worker was made, which will not run it. Define kinds before pawl.jobs.worker(), or make another worker`,
+      `the kind '${kind.name}' got its handler after a worker was created, and that worker will not run it. Define kinds before pawl.jobs.worker(), or create another worker`,
     )
   }
 
@@ -329,7 +329,7 @@ export class Jobs {
     if (held === undefined) return
     throw new PawlError(
       'PAWL_TX_REQUIRED',
-      `${verb} was called inside the tx handler of '${held.kind}' without its transaction: it would not commit with the job, and could wait for the pool that this handler occupies. Pass { tx }.`,
+      `${verb} was called inside the tx handler of '${held.kind}' without its transaction: it would commit separately, and could wait forever for a connection that this handler holds. Pass { tx }.`,
     )
   }
 
@@ -371,7 +371,7 @@ export class Jobs {
     if (revision !== null && job.revision !== null && job.revision !== revision) {
       return new PawlError(
         'PAWL_REVISION_CONFLICT',
-        `Job ${id} is at revision ${job.revision}, not ${revision}: somebody changed it. Read it again and decide anew.`,
+        `Job ${id} is at revision ${job.revision}, not ${revision}: it has changed. Read it again and retry with the new revision.`,
         {
           details: { id, expected: revision, actual: job.revision },
         },

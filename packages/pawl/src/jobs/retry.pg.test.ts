@@ -193,7 +193,7 @@ test('[J15] a snooze lasts as long as it says', async () => {
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'scheduled', attempt: 0, snoozes: 1 })
   expect((await pawl.jobs.why(id)).reasons).toMatchObject([
     { code: 'scheduled' },
-    { code: 'snoozed', text: 'It was put off 1 time(s) without an attempt.' },
+    { code: 'snoozed', text: 'It was snoozed 1 time(s) without using an attempt.' },
   ])
 })
 
@@ -428,6 +428,8 @@ test('[J15] a `retry.when` that answers with a promise is said beside the error,
   await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
   expect(await pawl.jobs.get(id)).toMatchObject({
     attempt: 2,
-    lastError: expect.stringMatching(/Error: no[\s\S]*retry\.when failed[\s\S]*must answer true or false at once, got a promise/),
+    lastError: expect.stringMatching(
+      /Error: no[\s\S]*retry\.when failed[\s\S]*must return true or false synchronously, got a promise/,
+    ),
   })
 })

@@ -421,7 +421,7 @@ function failure(held: HeldJob, outcome: FailedOutcome, error: unknown, text: st
   if (held.unstorable !== undefined && error === held.unstorable)
     return { held, result: null, failed: { outcome, delayMs: undefined, error: said } }
   const delayMs = retryDelayMs(held.definition, held.row, error, (thrown) => {
-    said += `\nIts retry.when failed, so it counts as retryable: ${describeError(thrown, 1000)}`
+    said += `\nretry.when failed too, so this error counts as retryable: ${describeError(thrown, 1000)}`
   })
   return { held, result: null, failed: { outcome, delayMs, error: said } }
 }
@@ -460,7 +460,7 @@ function invalidEnd(held: HeldJob, error: unknown): Ending {
 }
 
 export function timedOutEnd(held: HeldJob): Ending {
-  const error = new PawlError('PAWL_TIMED_OUT', `It ran longer than its timeout of ${held.definition.timeoutMs} ms.`)
+  const error = new PawlError('PAWL_TIMED_OUT', `The attempt ran longer than its timeout of ${held.definition.timeoutMs} ms.`)
   return failure(held, 'timed out', error, error.message)
 }
 

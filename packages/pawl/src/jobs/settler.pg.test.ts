@@ -175,7 +175,7 @@ test('[J15] an end that PostgreSQL refuses to store makes its job dead, and says
   const worker = await startWorker()
   const { id } = await pawl.jobs.enqueue('sleepy', {})
   await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
-  expect((await pawl.jobs.get(id))!.lastError).toMatch(/Its end could not be stored: .*not this one/)
+  expect((await pawl.jobs.get(id))!.lastError).toMatch(/The outcome could not be stored: .*not this one/)
   await worker.whenIdle()
   expect(runs).toBe(1)
 })

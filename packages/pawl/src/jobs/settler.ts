@@ -348,7 +348,7 @@ class SettleLane {
     if (isNew)
       this.#options.logger.error(
         { job: held.id, kind: held.kind, error: describeError(error) },
-        'the end of a job could not be stored',
+        'the outcome of a job could not be stored',
       )
     if (ending.isStandIn || !isAboutValue(error)) {
       // Behind the others, which may be the ones that are not refused.
@@ -356,12 +356,12 @@ class SettleLane {
       if (isNew) this.#moreAside.fire()
       return true
     }
-    const what = ending.failed === undefined ? 'result' : 'end'
+    const what = ending.failed === undefined ? 'result' : 'outcome'
     this.#bytes -= lengthOf(ending)
     this.add({
       held,
       result: null,
-      failed: { outcome: 'failed', delayMs: undefined, error: `Its ${what} could not be stored: ${describeError(error, 500)}` },
+      failed: { outcome: 'failed', delayMs: undefined, error: `The ${what} could not be stored: ${describeError(error, 500)}` },
       isStandIn: true,
     })
     return false

@@ -130,7 +130,7 @@ test('[J26] a job in a queue that nobody works, or whose workers do not define i
   expect(await pawl.alerts()).toHaveLength(3)
   expect((await pawl.alerts()).find(({ subject }) => subject.startsWith('resize'))).toMatchObject({
     code: 'kind.unknown',
-    message: expect.stringContaining(`the oldest is ${misplaced!.id}, and the workers that define it work other queues`),
+    message: expect.stringContaining(`(the oldest is ${misplaced!.id}), but the workers that define it work other queues`),
   })
   const both = db.pawl()
   both.jobs.define('resize', { run: () => undefined })

@@ -156,9 +156,7 @@ test.each([
   await pawl.jobs.enqueueMany('work', [1, 2, 3, 4])
   plant(at)
   const running = await startWorker({ pollMs: 20 })
-  expect((await alerted(`loop ${loop}`)).message).toMatch(
-    `The loop ${loop} of the engine failed 3 times in a row: TypeError: planted`,
-  )
+  expect((await alerted(`loop ${loop}`)).message).toMatch(`The engine loop ${loop} failed 3 times in a row: TypeError: planted`)
   expect(running.metrics().errors).toBeGreaterThan(2)
   expect(errors.filter((fields) => fields.loop === `loop ${loop}`)).toHaveLength(1)
   installProbe(undefined)

@@ -41,20 +41,20 @@ test('finds a setting of the database that risks committed work', async () => {
 
 test('finds a schema that is missing', async () => {
   expect(await faults((await healthy({ isEmpty: true })).url)).toEqual([
-    expect.stringMatching(/^schema: .* not in this database\. -> pawl migrate$/),
+    expect.stringMatching(/^schema: .* missing from this database\. -> pawl migrate$/),
   ])
 })
 
 test('finds a schema that is old', async () => {
   const db = await healthy()
   await db.query("delete from pawl.migration where name like '0002%'")
-  expect(await faults(db.url)).toEqual([expect.stringMatching(/^schema: It lacks 0002-jobs\. -> pawl migrate$/)])
+  expect(await faults(db.url)).toEqual([expect.stringMatching(/^schema: The schema lacks 0002-jobs\. -> pawl migrate$/)])
 })
 
-test('finds a migration that was applied from another text', async () => {
+test('finds a migration that was applied with different SQL', async () => {
   const db = await healthy()
   await db.query("update pawl.migration set checksum = 'other' where name like '0002%'")
-  expect(await faults(db.url)).toContainEqual(expect.stringMatching(/^schema: 0002-jobs was applied from another text/))
+  expect(await faults(db.url)).toContainEqual(expect.stringMatching(/^schema: 0002-jobs was applied with different SQL/))
 })
 
 test('finds what somebody changed in the schema, and its fix mends it', async () => {
@@ -103,7 +103,7 @@ test('finds what this role may not do, and prints the grants', async () => {
   // The fix is SQL that runs as it is printed, and mends it.
   await db.query(missing!.split(' -> ')[1]!)
   expect(await faults(url.href)).toEqual([
-    expect.stringMatching(/^rights: Workers of reader_\w+ cannot make or drop the days of the history/),
+    expect.stringMatching(/^rights: Workers with role reader_\w+ cannot create or drop daily partitions/),
   ])
 })
 
@@ -117,10 +117,10 @@ test('finds schemas of the search path in which other roles may create', async (
   const found = await faults(db.url)
   expect(found).toEqual([
     expect.stringMatching(
-      /^search path: The role maker_\w+ may create in schema public, .* -> revoke create on schema "public" from "maker_/,
+      /^search path: The role maker_\w+ may create objects in schema public, .* -> revoke create on schema "public" from "maker_/,
     ),
     expect.stringMatching(
-      /^search path: Every role may create in schema public, .* -> revoke create on schema "public" from public;/,
+      /^search path: Every role may create objects in schema public, .* -> revoke create on schema "public" from public;/,
     ),
   ])
   for (const line of found) await db.query(/-> (revoke [^;]*);/.exec(line)![1]!)
@@ -151,8 +151,8 @@ test('finds a worker that is gone and the jobs that nobody runs', async () => {
   await db.query("select pawl.enqueue_many('', 'default', 'nobody', '[1, 2]', p_run_at => pawl.now() - interval '1 minute')")
   expect(await faults(db.url)).toEqual([
     expect.stringMatching(/^workers: Worker \d+ \(gone, pid 7 on elsewhere\) has been silent for 1h/),
-    expect.stringMatching(/^workers: No worker runs, and 2 job\(s\) wait\. -> start one/),
-    expect.stringMatching(/^kinds: 2 job\(s\) of kind nobody wait in queue default/),
+    expect.stringMatching(/^workers: No worker is running, and 2 job\(s\) are waiting\. -> start one/),
+    expect.stringMatching(/^kinds: 2 job\(s\) of kind nobody are waiting in queue default/),
   ])
 })
 
@@ -181,7 +181,7 @@ test('names the tenant of jobs that no worker runs, and the command that cancels
   const db = await healthy()
   await db.query("select pawl.enqueue('nobody', tenant => 'acme', run_at => now() - interval '1 minute')")
   expect(await faults(db.url)).toContainEqual(
-    expect.stringMatching(/^kinds: 1 job\(s\) of kind nobody of tenant acme wait .* pawl jobs cancel <id> --tenant acme$/),
+    expect.stringMatching(/^kinds: 1 job\(s\) of kind nobody of tenant acme are waiting .* pawl jobs cancel <id> --tenant acme$/),
   )
 })
 
