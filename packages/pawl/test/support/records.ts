@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url'
 import type { Pawl, RecordScope, RecordSet, RecordSetOptions, Submission, Worker } from 'pawl'
 import { inject, onTestFinished } from 'vitest'
 import type { RecordsSaid, RecordsSpec } from '../processes/records-worker.ts'
-import { until } from './database.ts'
+import { stopBeforeDrop, until } from './database.ts'
 
 export const loads: RecordSetOptions = {
   scope: ['organisation', 'registration'],
@@ -87,6 +87,7 @@ export async function readerView(scope: RecordScope): Promise<{ count: number; d
 /** A worker in the test's own process. Nobody waits for the end of its lease. */
 export async function startWorker(pawl: Pawl): Promise<Worker> {
   const worker = pawl.jobs.worker({ lease: '30s', beatMs: 200, pollMs: 100 })
+  stopBeforeDrop(pawl, worker)
   onTestFinished(async () => void (await worker.stop({ grace: 5000 })))
   await worker.start()
   return worker
