@@ -13,6 +13,8 @@ export interface RecordsSpec {
   readonly killAt?: { readonly probe: ProbeName; readonly hit: number }
   /** It says `holding` there and waits for the word `go`. */
   readonly holdAt?: { readonly probe: ProbeName; readonly hit: number }
+  /** It stops itself there with SIGSTOP. Once continued, it sends its next statement before it hears of anything that happened since. */
+  readonly stopAt?: { readonly probe: ProbeName; readonly hit: number }
   /** It does not work but sends so many rows, and perhaps submits them. */
   readonly upload?: {
     readonly set: string
@@ -24,7 +26,7 @@ export interface RecordsSpec {
 
 export type RecordsSaid =
   | { readonly event: 'ready' | 'stopped' | 'uploaded' }
-  | { readonly event: 'killing' | 'holding'; readonly probe: ProbeName }
+  | { readonly event: 'killing' | 'holding' | 'stopping'; readonly probe: ProbeName }
   | { readonly event: 'job.refused' | 'worker.lost'; readonly detail: unknown }
 
 const spec = JSON.parse(process.argv[2]!) as RecordsSpec
@@ -37,13 +39,17 @@ const going = new Promise<void>((resolve) => {
 })
 const hits = new Map<ProbeName, number>()
 
-if (spec.killAt !== undefined || spec.holdAt !== undefined) {
+if (spec.killAt !== undefined || spec.holdAt !== undefined || spec.stopAt !== undefined) {
   installProbe((name) => {
     const hit = (hits.get(name) ?? 0) + 1
     hits.set(name, hit)
     if (name === spec.holdAt?.probe && hit === spec.holdAt.hit) {
       say({ event: 'holding', probe: name })
       return going
+    }
+    if (name === spec.stopAt?.probe && hit === spec.stopAt.hit) {
+      say({ event: 'stopping', probe: name })
+      return void process.kill(process.pid, 'SIGSTOP')
     }
     if (name !== spec.killAt?.probe || hit !== spec.killAt.hit) return
     say({ event: 'killing', probe: name })

@@ -172,10 +172,6 @@ export class RecordsProcess {
     this.#child.stdin!.write(`${word}\n`)
   }
 
-  pause(): void {
-    this.#child.kill('SIGSTOP')
-  }
-
   resume(): void {
     this.#child.kill('SIGCONT')
   }
