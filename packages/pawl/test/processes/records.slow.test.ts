@@ -96,6 +96,7 @@ test.each(Object.keys(chains))(
     survivor.tell('stop')
     await survivor.hears('stopped')
     expect(await readerView(scope)).toEqual(expected)
+    expect(await readerView(scope, { number: '1' })).toEqual(old)
     expect((await readerView(other)).count).toBe(puts)
     const versions = await db.query<{ status: string; n: number; records: number }>(
       'select status, count(*)::int as n, count(distinct record_id)::int as records from pawl.record_version where submission = $1 group by 1 order by 1',

@@ -68,13 +68,13 @@ export function ndjson(rows: readonly unknown[]): string[] {
   return rows.map((row) => `${JSON.stringify(row)}\n`)
 }
 
-/** Everything that a reader sees of a scope: one digest over keys and data, and how many records there are. */
-export async function readerView(scope: RecordScope): Promise<{ count: number; digest: string }> {
+/** Everything that a reader sees of a scope, now or as of a number: one digest over keys and data, and how many records there are. */
+export async function readerView(scope: RecordScope, at?: { number: string }): Promise<{ count: number; digest: string }> {
   const hash = createHash('sha256')
   let count = 0
   let after: string | undefined
   do {
-    const page = await scope.list({ limit: 1000, ...(after === undefined ? {} : { after }) })
+    const page = await scope.list({ limit: 1000, ...(at && { at }), ...(after === undefined ? {} : { after }) })
     for (const { type, key, data, status } of page.items) {
       hash.update(JSON.stringify([type, key, data, status]))
       count++
