@@ -4,6 +4,7 @@ import type { Pool } from '../db/driver.ts'
 import { unavailable } from '../db/driver.ts'
 import { ownPathSql } from '../db/own-path.ts'
 import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
+import { OwnTransaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import { readLog } from '../events/read-log.ts'
 import { kindPrefix } from './definition.ts'
@@ -55,9 +56,9 @@ export function runsOf(queryable: { query(text: string, values: unknown[]): Prom
 }
 
 /** A process that hangs in here holds cursors, and every handler waits for it: the server ends it. */
-const begin = `begin isolation level read committed; ${ownPathSql}; set local idle_in_transaction_session_timeout = '10s'`
+const settings = `${ownPathSql}; set local idle_in_transaction_session_timeout = '10s'`
 
-/** One transaction of ours on the callers' pool. */
+/** One transaction of ours on the callers' pool. PAWL_COMMIT_UNKNOWN: its commit had no answer. */
 export async function inTransaction<T>(
   pool: Pool,
   work: (runs: Runs, query: (text: string) => Promise<unknown>) => Promise<T>,
@@ -65,21 +66,16 @@ export async function inTransaction<T>(
   const client = await pool.connect().catch((error: unknown) => {
     throw unavailable(error)
   })
-  let isSound = false
+  const tx = new OwnTransaction(client, { settings })
   try {
-    await client.query(begin)
-    const result = await work(runsOf(client), (text) => client.query(text))
-    await client.query('commit')
-    isSound = true
+    const result = await work(runsOf(tx), (text) => tx.query(text))
+    await tx.commit()
     return result
   } catch (error) {
-    isSound = await client.query('rollback').then(
-      () => true,
-      () => false,
-    )
+    await tx.rollback()
     throw error
   } finally {
-    client.release(!isSound)
+    tx.release()
   }
 }
 

@@ -45,7 +45,7 @@ test('[P7] a roll-back of a state projection that is always refreshed waits for 
   await append(db, ...Array.from({ length: 10 }, (_, n) => ({ key: `k${n}` })))
   await startRunner(pawl)
   await pawl.projections.rebuild('copies', { reason: 'a test' })
-  await pawl.projections.switchTo('copies', { generation: 2, reason: 'a test' })
+  expect(await pawl.projections.switchTo('copies', { generation: 2, reason: 'a test' })).toMatchObject({ isEqual: true })
   // Each refresh ends only when another one has begun: there is no moment without one.
   isHolding = true
   await append(db, ...Array.from({ length: 200 }, (_, n) => ({ key: `k${n}` })))

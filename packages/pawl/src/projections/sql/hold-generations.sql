@@ -31,11 +31,3 @@ select t.shard, t.position::text as hold_at, l.position::text as live, o.positio
 from top t
 join held l on l.shard = t.shard and l.generation = l.live_generation
 join held o on o.shard = t.shard and o.generation = :generation::integer
-where not exists (
-  select
-  from pawl.dirty d
-  where d.tenant = l.tenant
-    and d.name = l.name
-    and d.generation in (l.generation, o.generation)
-    and d.due_at < 'infinity'
-)
