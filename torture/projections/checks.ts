@@ -36,7 +36,7 @@ export type CheckName = keyof typeof checks
 export async function readProjectionFacts(rows: Rows): Promise<Omit<ProjectionFacts, keyof LogFacts>> {
   const generations = await rows<{ generation: number; is_live: boolean }>(
     `select c.generation, p.live_generation = c.generation as is_live
-     from pawl.cursor c join pawl.projection p on p.name = c.name where c.name = '${foldedName}'`,
+     from pawl.cursor_at c join pawl.projection p on p.name = c.name where c.name = '${foldedName}'`,
   )
   const folds: ProjectionFacts['folds'][number][] = []
   for (const { generation, is_live } of generations) {

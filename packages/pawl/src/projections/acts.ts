@@ -9,11 +9,13 @@ import { PawlError } from '../errors.ts'
 import { readLog } from '../events/read-log.ts'
 import { kindPrefix } from './definition.ts'
 import { type LogBounds, logBounds } from './log-place.ts'
+import { readProjection } from './register.ts'
 import type { Act, ResumeFrom } from './types.ts'
 
 const statements = {
   pause: statement(import.meta.url, 'pause'),
   awaitRefreshes: statement(import.meta.url, 'await-refreshes'),
+  lockStopped: statement(import.meta.url, 'lock-stopped'),
   resume: statement(import.meta.url, 'resume'),
   audit: statement(import.meta.url, 'audit'),
   cursors: statement(import.meta.url, 'cursors'),
@@ -122,6 +124,7 @@ export async function resume(
   generation: number | null,
 ): Promise<void> {
   await inTransaction(pool, async (runs) => {
+    await runs.run(statements.lockStopped, { ...target, generation })
     const bounds = await logBounds(runs)
     const { before, head } = bounds
     const from = placeToResume(target, act.from, bounds)
@@ -215,8 +218,9 @@ async function skipNext(runs: Runs, target: Target, position: number): Promise<v
 /** A runner that starts meanwhile waits for the lock, and finds that it is gone (register.ts). */
 export async function forget(pool: Pool, target: Target, act: Act): Promise<void> {
   await inTransaction(pool, async (runs) => {
-    const cursors = await runs.run<{ generation: number; position: string }>(statements.lock, { ...target, generation: null })
-    if (cursors.length === 0) throw noSuch(target)
+    const locked = await runs.run(statements.lock, { ...target, generation: null })
+    if (locked.length === 0) throw noSuch(target)
+    const generations = await readProjection(runs, target)
     // In a snapshot of its own, taken after the lock.
     const runners = await runs.run<{ id: number; name: string }>(statements.definingRunners, { prefix: kindPrefix(target) })
     if (runners.length > 0)
@@ -227,7 +231,7 @@ export async function forget(pool: Pool, target: Target, act: Act): Promise<void
       )
     await runs.run(statements.remove, { ...target, generation: null })
     await runs.run(statements.forget, { ...target })
-    await audit(runs, target, 'forget', act, { positions: cursors.map(({ position }) => Number(position)) })
+    await audit(runs, target, 'forget', act, { positions: generations.map(({ position }) => Number(position)) })
   })
 }
 

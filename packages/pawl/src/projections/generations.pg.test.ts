@@ -34,7 +34,8 @@ test('[P7] marks committed while a switch waits are refreshed before it compares
   // What a runner does that feeds the new generation, in slow motion.
   const feeder = await db.pool.connect()
   await feeder.query('begin')
-  await feeder.query("update pawl.cursor set position = 1 where name = 'copies' and generation = 2")
+  await feeder.query("select from pawl.cursor where name = 'copies' and generation = 2 for no key update")
+  await feeder.query("update pawl.cursor_position set position = 1 where name = 'copies' and generation = 2")
   await feeder.query("insert into pawl.dirty (name, generation, entity, position, positions) values ('copies', 2, 'a', 1, '{1}')")
   const switching = next.projections.switchTo('copies', { generation: 2, reason })
   await until('the switch waits', async () => (await db.query(`select from pg_stat_activity where ${isWaiting}`)).length > 0)
@@ -47,7 +48,7 @@ test('[P7] marks committed while a switch waits are refreshed before it compares
 
 test('[P7] a switch that entities still to be refreshed keep waiting says so', async () => {
   const { db, next } = await stateProjection()
-  await db.query("update pawl.cursor set position = 1 where name = 'copies' and generation = 2")
+  await db.query("update pawl.cursor_position set position = 1 where name = 'copies' and generation = 2")
   await db.query("insert into pawl.dirty (name, generation, entity, position, positions) values ('copies', 2, 'a', 1, '{1}')")
   await expect(next.projections.switchTo('copies', { generation: 2, reason, timeout: 1 })).rejects.toMatchObject({
     code: 'PAWL_TIMED_OUT',
@@ -102,12 +103,13 @@ test('[P7] a roll-back behind a switch counts what the new generation did', asyn
   // What a runner of the new generation does: it stands before the cursor's row when the switch commits.
   const mover = await db.pool.connect()
   await mover.query('begin')
-  const moving = mover.query("update pawl.cursor set position = 2 where name = 'balances' and generation = 2 and shard = 0")
-  await until('the move waits', () => waits('update pawl.cursor set position = 2%'))
+  const moving = mover.query("select from pawl.cursor where name = 'balances' and generation = 2 for no key update")
+  await until('the move waits', () => waits('%generation = 2 for no key update'))
   const rolling = pawl.projections.rollBack('balances', { generation: 1, reason })
   await until('the roll-back waits', () => waits('%pawl.projection%for %update%'))
   commit.resolve()
   await moving
+  await mover.query("update pawl.cursor_position set position = 2 where name = 'balances' and generation = 2")
   await until('the roll-back waits for the move', async () => (await waits('%for update of%')) || (await waits('%o.border%')))
   await mover.query('commit')
   mover.release()

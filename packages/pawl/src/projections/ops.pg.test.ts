@@ -159,7 +159,7 @@ test('a cursor of one channel passes over the others, and says so in its positio
   await append(db, { key: 'b' })
   await caughtUp(db, 'p')
   const [row] = await db.query<{ is_known: boolean }>(
-    'select c.event_id = (select id from pawl.event order by seq desc limit 1) as is_known from pawl.cursor c',
+    'select c.event_id = (select id from pawl.event order by seq desc limit 1) as is_known from pawl.cursor_at c',
   )
   expect(row).toEqual({ is_known: true })
 })
@@ -271,7 +271,7 @@ async function stoppedAtTwo(): Promise<{ db: TestDatabase; pawl: Pawl }> {
 test('[O12] a cursor ahead of the log latches and says so; resumed, it goes on from the end of the log', async () => {
   const { db } = await stoppedAtTwo()
   // As after a restore of the log alone from an older copy.
-  await db.query('update pawl.cursor set position = 7')
+  await db.query('update pawl.cursor_position set position = 7')
   const again = define(db)
   await startRunner(again)
   await until('it is latched', async () => (await cursorOf(db, 'p')).state === 'latched')
@@ -293,7 +293,7 @@ test('[O12] a cursor ahead of the log latches and says so; resumed, it goes on f
 
 test('[O12] a cursor that is resumed before its holder has heard of the latch skips nothing', async () => {
   const { db, pawl } = await stoppedAtTwo()
-  await db.query('update pawl.cursor set position = 7')
+  await db.query('update pawl.cursor_position set position = 7')
   const { run } = Connection.prototype
   onTestFinished(() => {
     Connection.prototype.run = run

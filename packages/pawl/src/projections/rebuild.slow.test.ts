@@ -2,7 +2,7 @@ import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { add, balanceSql, reason, runBoth } from '../../test/support/balances.ts'
 import { deferred, until } from '../../test/support/database.ts'
-import { append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
+import { addCursor, append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
 
 test('[P7] a process that hangs in the middle of a switch is ended by the server, and the live generation goes on', async () => {
   const { db, pawl } = await runBoth()
@@ -80,8 +80,7 @@ test('[P7] a roll-back waits for a handler longer than a statement may take', as
         await tx.query('select 1')
       },
     })
-  await db.query("insert into pawl.projection (name, kind, live_generation) values ('p', 'log', 1)")
-  await db.query("insert into pawl.cursor (name, kind, effects_after) values ('p', 'log', 0)")
+  await addCursor(db, 'p')
   await startRunner(pawl)
   await pawl.projections.rebuild('p', { reason })
   await append(db, { key: 'long' })

@@ -47,7 +47,7 @@ interface Pair {
   readonly shard: number
   readonly live: string
   readonly other: string
-  readonly hold_at: string | null
+  readonly hold_at: string
 }
 
 export async function rebuild(
@@ -166,7 +166,7 @@ export async function rollBack(
   const rollback = () =>
     inTransaction(pool, async (runs, query) => {
       await query(patience)
-      const { live } = await lockBoth(runs, target, generation)
+      const live = await lockBoth(runs, target, generation)
       await makeLive(runs, query, { target, definition, live, generation })
       await audit(runs, target, 'rollback', options, { from: live, to: generation })
     })
@@ -212,35 +212,25 @@ async function unhold(runs: Runs, target: Target): Promise<void> {
   await retrying(() => runs.run(statements.unhold, { ...target }), { triesMax: 8 }).catch(() => undefined)
 }
 
-/** Locks every cursor of both generations, in one order. From here until the commit no handler of either is in a transaction. */
-async function lockBoth(runs: Runs, target: Target, generation: number): Promise<{ live: number; pairs: readonly Pair[] }> {
+/** Locks every cursor of both generations, in one order, and answers which is live. Until the commit no handler of either is in a transaction. */
+async function lockBoth(runs: Runs, target: Target, generation: number): Promise<number> {
   await runs.run(statements.lockProjection, { ...target })
-  const rows = await runs.run<{ generation: number; shard: number; position: string; live_generation: number }>(statements.lock, {
-    ...target,
-    generation,
-  })
+  const rows = await runs.run<{ generation: number; live_generation: number }>(statements.lock, { ...target, generation })
   const live = rows[0]?.live_generation
-  const others = rows.filter((row) => row.generation === generation)
-  if (live === undefined || others.length === 0)
-    throw new PawlError('PAWL_NOT_FOUND', `There is no generation ${generation} of '${target.name}'.`)
+  if (live === undefined || !rows.some((row) => row.generation === generation)) throw gone(target, generation)
   if (live === generation)
     throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${target.name}' is the live one.`)
-  const pairs = others.map(({ shard, position }) => ({
-    shard,
-    live: rows.find((row) => row.generation === live && row.shard === shard)?.position ?? '',
-    other: position,
-    hold_at: null,
-  }))
-  return { live, pairs }
+  return live
 }
 
 /**
- * The live generation, when both stand at one position and have refreshed everything. A hold may have ended before they were locked, and a look
- * before the lock may be older than marks that were committed with the last move.
+ * The live generation, when both stand at one position and have refreshed everything. A hold may have ended before they were locked, and what was
+ * read before the lock may be older than the last move.
  */
 async function lockLevel(runs: Runs, target: Target, generation: number): Promise<number | undefined> {
-  const { live, pairs } = await lockBoth(runs, target, generation)
-  if (pairs.some((pair) => pair.live !== pair.other)) return undefined
+  const live = await lockBoth(runs, target, generation)
+  const places = async (of: number) => (await cursorsOf(runs, target, of)).map(({ position }) => position)
+  if ((await places(live)).join() !== (await places(generation)).join()) return undefined
   return (await unrefreshed(runs, target, generation)) === undefined ? live : undefined
 }
 
