@@ -138,6 +138,17 @@ comment on table pawl.parked_event is 'The positions of events of parked keys, t
 comment on column pawl.parked_event.owes_effects is
   'It was parked in the generation that was live before as well, so nobody has let its effects out, although it is not above effects_after.';
 
+create table pawl.skipped_event (
+  tenant text collate "C" not null default '',
+  name text collate "C" not null,
+  position bigint not null,
+  event_id uuid not null,
+  primary key (tenant, name, position),
+  constraint skipped_projection foreign key (tenant, name) references pawl.projection (tenant, name)
+);
+comment on table pawl.skipped_event is
+  'Events that a person has skipped: a later generation, which reads the log from its beginning, passes over them too. Forgotten with the events.';
+
 create table pawl.dirty (
   tenant text collate "C" not null default '',
   id bigint generated always as identity,

@@ -23,6 +23,7 @@ const statements = {
   unparkKey: statement(import.meta.url, 'unpark-key'),
   skipParked: statement(import.meta.url, 'skip-parked'),
   skipNext: statement(import.meta.url, 'skip-next'),
+  noteSkipped: statement(import.meta.url, 'note-skipped'),
   lock: statement(import.meta.url, 'lock-generations'),
   definingRunners: statement(import.meta.url, 'defining-runners'),
   remove: statement(import.meta.url, 'remove-generation'),
@@ -172,7 +173,7 @@ export async function unpark(
   })
 }
 
-/** A parked event goes from behind its key; the next event of a projection is passed over. */
+/** A parked event goes from behind its key; the next event of a projection is passed over. Later generations pass over it too. */
 export async function skip(pool: Pool, target: Target, position: number, act: Act): Promise<void> {
   await inTransaction(pool, async (runs) => {
     const parked = await runs.run<{ generation: number; shard: number; key_tenant: string; key: string }>(statements.skipParked, {
@@ -182,6 +183,9 @@ export async function skip(pool: Pool, target: Target, position: number, act: Ac
     for (const { generation, shard, key_tenant, key } of parked)
       await runs.run(statements.unparkKey, { ...target, generation, shard, key_tenant, key })
     if (parked.length === 0) await skipNext(runs, target, position)
+    const { events } = await readLog(runs, { after: position - 1, limit: 1 })
+    if (events[0]?.position === position)
+      await runs.run(statements.noteSkipped, { ...target, position, event_id: events[0].id })
     await audit(runs, target, 'skip', act, { position, parked: parked.length > 0 })
   })
 }

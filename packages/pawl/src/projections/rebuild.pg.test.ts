@@ -320,6 +320,44 @@ test('[P7] generations of one channel come to one position also while only event
   expect(await comparing).toMatchObject({ isEqual: true })
 })
 
+test.each([
+  ['parked', 1],
+  ['the next one', 1000],
+] as const)('[P7] an event that was skipped when %s is skipped by the next generation', async (_when, attempts) => {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  const tried: string[] = []
+  for (const generation of [1, 2])
+    pawl.projections.define('p', {
+      generation,
+      retry: { attempts, initialMs: 20, factor: 1, jitter: false },
+      tables: [tables[0]],
+      each: async ({ key, data }, tx, { table }) => {
+        tried.push(`${generation} ${key}`)
+        if (data === 'bad') throw new Error('no')
+        await tx.query(
+          `insert into ${table('balance')} as b (id, amount) values ($1, 1) on conflict (id) do update set amount = b.amount + 1`,
+          [key],
+        )
+      },
+    })
+  await addCursor(db, 'p')
+  await startRunner(pawl)
+  await append(db, { key: 'a' }, { key: 'b', data: 'bad' }, { key: 'b' }, { key: 'a' })
+  await until('it has failed', () => tried.includes('1 b'))
+  if (attempts === 1) await caughtUp(db, 'p')
+  await pawl.projections.skip('p', { position: 2, reason })
+  await pawl.projections.unpark('p', { reason })
+  await until('the rest is applied', async () => {
+    const rows = await db.query<{ amount: number }>('select amount::integer from balance order by id')
+    return rows.map(({ amount }) => amount).join() === '2,1'
+  })
+  await pawl.projections.rebuild('p', { reason })
+  expect(await pawl.projections.switchTo('p', { generation: 2, reason })).toMatchObject({ isEqual: true, tables: [{ rows: 2 }] })
+  expect(tried.filter((each) => each === '2 b')).toHaveLength(1)
+  expect(await pawl.projections.parked('p')).toEqual([])
+})
+
 test('[P7] a replay that appends by plain SQL is refused, so that nothing gets out', async () => {
   const db = await createLog(balanceSql)
   const pawl = db.pawl()
