@@ -79,6 +79,7 @@ create table torture.cursor_change (
   old_position bigint not null,
   new_position bigint not null,
   done text not null,
+  parked text not null default '',
   old_fence bigint not null,
   new_fence bigint not null,
   old_holder integer,
@@ -87,8 +88,12 @@ create table torture.cursor_change (
 create function torture.record_cursor() returns trigger
 language plpgsql as $$
 begin
-  insert into torture.cursor_change (name, generation, shard, old_position, new_position, done, old_fence, new_fence, old_holder, new_holder)
-  select c.name, c.generation, c.shard, c.position, c.position, c.done::text, old.fence, new.fence, old.holder, new.holder
+  insert into torture.cursor_change (name, generation, shard, old_position, new_position, done, parked, old_fence, new_fence, old_holder, new_holder)
+  select c.name, c.generation, c.shard, c.position, c.position, c.done::text, coalesce((
+      select string_agg(e.position::text, ' ')
+      from pawl.parked_event e
+      where (e.tenant, e.name, e.generation, e.shard) = (new.tenant, new.name, new.generation, new.shard)
+    ), ''), old.fence, new.fence, old.holder, new.holder
   from pawl.cursor_at c
   where (c.tenant, c.name, c.generation, c.shard) = (new.tenant, new.name, new.generation, new.shard);
   return null;
