@@ -28,6 +28,7 @@ const statements = {
   lockProjection: statement(import.meta.url, 'lock-projection'),
   lock: statement(import.meta.url, 'lock-generations'),
   oweEffects: statement(import.meta.url, 'owe-effects'),
+  carryMarks: statement(import.meta.url, 'carry-marks'),
   switchCursors: statement(import.meta.url, 'switch-cursors'),
   switchProjection: statement(import.meta.url, 'switch-projection'),
   remove: statement(import.meta.url, 'remove-generation'),
@@ -260,6 +261,7 @@ async function makeLive(
   for (const { name } of definition.tables) await exchangeTables(runs, query, { name, live, generation })
   // Before the border moves: it is compared with where the live one's began.
   await runs.run(statements.oweEffects, { ...target, live, generation })
+  await runs.run(statements.carryMarks, { ...target, live, generation })
   await runs.run(statements.switchCursors, { ...target, live, generation })
   await runs.run(statements.switchProjection, { ...target, generation })
 }
