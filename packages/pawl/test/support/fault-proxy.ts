@@ -22,7 +22,7 @@ interface Trap {
 export class FaultProxy {
   /** Added to every answer of the server. */
   latencyMs = 0
-  readonly #target: URL
+  #target: URL
   readonly #links = new Set<Link>()
   readonly #traps = new Set<Trap>()
   #server: Server | undefined
@@ -66,6 +66,12 @@ export class FaultProxy {
   /** New connections work again. Those that fell silent stay silent, as half-open ones do. */
   restore(): void {
     this.#isBlackhole = false
+  }
+
+  /** As an address that moves with a failover: connections break, and new ones go to another server. */
+  redirect(databaseUrl: string): void {
+    this.#target = new URL(databaseUrl)
+    this.reset()
   }
 
   /** New connections are refused. */
