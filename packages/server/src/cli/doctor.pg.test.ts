@@ -83,37 +83,78 @@ test("finds a role whose own tables would land in Pawl's schema", async () => {
   expect(await faults(`${db.url}?options=${encodeURIComponent('-c search_path=public,pawl')}`)).toHaveLength(1)
 })
 
-test('finds what this role may not do, and prints the grants', async () => {
-  const db = await healthy()
-  const role = `reader_${db.name}`
-  await db.query(`create role ${role} login password 'reader'`)
+/** Roles belong to the whole server: dropped with the test. */
+async function withRole(db: TestDatabase, name: string): Promise<{ role: string; url: string }> {
+  const role = `${name}_${db.name}`
+  await db.query(`create role ${role} login password 'secret'`)
   onTestFinished(async () => {
-    await db.query(`drop owned by ${role}`)
-    await db.query(`drop role ${role}`)
+    await db.query(`drop owned by ${role}; drop role ${role}`)
   })
   const url = new URL(db.url)
   url.username = role
-  url.password = 'reader'
-  expect(await faults(url.href)).toEqual([
+  url.password = 'secret'
+  return { role, url: url.href }
+}
+
+test('finds what this role may not do, and prints the grants', async () => {
+  const db = await healthy()
+  const { role, url } = await withRole(db, 'reader')
+  expect(await faults(url)).toEqual([
     expect.stringMatching(/^rights: The role reader_\w+ may not use the schema pawl\. -> grant usage on schema pawl/),
   ])
   await db.query(`grant usage on schema pawl to ${role}; grant select on all tables in schema pawl to ${role}`)
-  const [missing] = await faults(url.href)
+  const [missing] = await faults(url)
   expect(missing).toMatch(/^rights: The role lacks .*delete, insert, update on pawl\.job/)
+  expect(missing).toContain('usage on pawl.job_serial')
   // The fix is SQL that runs as it is printed, and mends it.
   await db.query(missing!.split(' -> ')[1]!)
-  expect(await faults(url.href)).toEqual([
-    expect.stringMatching(/^rights: Workers of reader_\w+ cannot make or drop the days of the history/),
+  const days = expect.stringMatching(
+    /^rights: Workers of reader_\w+ cannot make or drop the days of the history, which pawl owns/,
+  )
+  expect(await faults(url)).toEqual([days])
+  // A member that has the rights of the owner and cannot give it what it makes.
+  await db.query(`grant pawl to ${role} with set false`)
+  expect(await faults(url)).toEqual([days])
+  await db.query(`grant pawl to ${role} with set true`)
+  expect(await faults(url)).toEqual([])
+})
+
+test("finds what is not its owner's, and mends it as printed", async () => {
+  const db = await healthy()
+  const { role } = await withRole(db, 'other')
+  const [day] = await db.query<{ day: string }>(
+    "select inhrelid::regclass::text as day from pg_inherits where inhparent = 'pawl.job_history'::regclass order by 1 limit 1",
+  )
+  await db.query(`alter table ${day!.day} owner to ${role}; alter function pawl.is_last_day_used owner to ${role};
+    alter sequence pawl.job_serial owner to ${role}`)
+  const [found, ...rest] = await faults(db.url)
+  expect(rest).toEqual([])
+  expect(found).toMatch(
+    /^owner: Schema pawl belongs to pawl, but not table pawl\.job_history_\w+ \(other_\w+\), sequence pawl\.job_serial/,
+  )
+  await db.query(found!.split(' -> ')[1]!)
+  expect(await faults(db.url)).toEqual([])
+})
+
+test("finds roles that may create in Pawl's schema", async () => {
+  const db = await healthy()
+  const { role } = await withRole(db, 'maker')
+  await db.query(`grant create on schema pawl to ${role}, public`)
+  const found = await faults(db.url)
+  expect(found).toEqual([
+    expect.stringMatching(
+      /^owner: The role maker_\w+ may create in schema pawl, .* -> revoke create on schema pawl from "maker_/,
+    ),
+    expect.stringMatching(/^owner: Every role may create in schema pawl, .* -> revoke create on schema pawl from public;$/),
   ])
+  for (const line of found) await db.query(line.split(' -> ')[1]!)
+  expect(await faults(db.url)).toEqual([])
 })
 
 test('finds schemas of the search path in which other roles may create', async () => {
   const db = await healthy()
-  const role = `maker_${db.name}`
-  await db.query(`create role ${role}; create schema aside; grant create on schema aside, public to ${role}, public`)
-  onTestFinished(async () => {
-    await db.query(`drop owned by ${role}; drop role ${role}`)
-  })
+  const { role } = await withRole(db, 'maker')
+  await db.query(`create schema aside; grant create on schema aside, public to ${role}, public`)
   const found = await faults(db.url)
   expect(found).toEqual([
     expect.stringMatching(

@@ -8,7 +8,7 @@ import type { CommandAdder, Context } from '../program.ts'
 import type { Terminal } from '../terminal.ts'
 import { type Check, type Finding, fault, type Patient, skipped } from './check.ts'
 import { checkDrift } from './drift-check.ts'
-import { checkPawlClock, checkRights, checkSchema } from './schema-checks.ts'
+import { checkOwner, checkPawlClock, checkRights, checkSchema } from './schema-checks.ts'
 import { checkClock, checkListen, checkNode, checkPath, checkPostgres, checkSettings, checkSnapshots } from './server-checks.ts'
 import { checkAlerts, checkKinds, checkWorkers } from './work-checks.ts'
 
@@ -27,6 +27,7 @@ const outside: readonly (readonly [string, Check])[] = [
 
 const inside: readonly (readonly [string, Check])[] = [
   ['drift', checkDrift],
+  ['owner', checkOwner],
   ['rights', checkRights],
   ['pawl.now()', checkPawlClock],
   ['workers', checkWorkers],
