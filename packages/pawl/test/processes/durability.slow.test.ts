@@ -2,7 +2,8 @@
 
 import { type AnyTx, createPawl, type Durability, type Job, type Pawl, silentLogger, type Tx } from 'pawl'
 import { expect, onTestFinished, test } from 'vitest'
-import { createDatabase, until } from '../support/database.ts'
+import { createDatabase, deferred, until } from '../support/database.ts'
+import { FaultProxy } from '../support/fault-proxy.ts'
 import { killPostmaster, promote, query, startAgain, startOwnServer, startPair } from '../support/standby.ts'
 
 function openPawl(databaseUrl: string, durability: Durability): Pawl {
@@ -109,6 +110,63 @@ test('[J18] replicated survives the loss of the primary: nothing that was acknow
   const worker = after.jobs.worker()
   await worker.start()
   await until('every acknowledged job has run', () => acknowledged.every((id) => ran.includes(id)), 60_000)
+  await worker.stop()
+})
+
+test('[J18] a worker lives through a failover: nothing is lost, doubled or counted', { timeout: 120_000 }, async () => {
+  const { primary, standby } = await startPair()
+  const proxy = await FaultProxy.start(primary.url)
+  onTestFinished(() => proxy.stop())
+  const pawl = openPawl(proxy.url, 'durable')
+  await pawl.migrate()
+  await query(primary.url, 'create table effect (job bigint not null)')
+  const end = deferred()
+  let isAborted = false
+  pawl.jobs.define('effect', {
+    tx: async (job, tx) => {
+      await tx.query('insert into effect values ($1::bigint)', [job.id])
+    },
+  })
+  pawl.jobs.define('long', {
+    run: async (_job, { signal }) => {
+      await end.promise
+      isAborted = signal.aborted
+    },
+  })
+  const worker = pawl.jobs.worker()
+  await worker.start()
+  const { id: long } = await pawl.jobs.enqueue('long', {})
+  const acknowledged: string[] = []
+  let isOver = false
+  const enqueuing = (async () => {
+    while (!isOver) {
+      const { ids } = await pawl.jobs.enqueueMany('effect', [1, 2, 3]).catch(() => ({ ids: [] }))
+      acknowledged.push(...ids)
+      await new Promise((resolve) => setTimeout(resolve, 5))
+    }
+  })()
+  await until('200 jobs are acknowledged', () => acknowledged.length >= 200)
+  await killPostmaster(primary)
+  proxy.reset()
+  await promote(standby)
+  const before = acknowledged.length
+  proxy.moveTo(standby.url)
+  await until('200 more are acknowledged', () => acknowledged.length >= before + 200, 60_000)
+  isOver = true
+  await enqueuing
+  end.resolve()
+  const count = (text: string) => query<{ n: number }>(standby.url, `select count(*)::integer as n ${text}`)
+  await until('nothing is left', async () => (await count('from pawl.job'))[0]!.n === 0, 60_000)
+  const effects = await query<{ job: string; n: number }>(
+    standby.url,
+    'select job::text, count(*)::integer as n from effect group by 1',
+  )
+  const times = new Map(effects.map(({ job, n }) => [job, n]))
+  expect(acknowledged.filter((id) => times.get(id) !== 1)).toEqual([])
+  expect(effects.filter(({ n }) => n > 1)).toEqual([])
+  expect(await query(standby.url, "select id from pawl.job_history where crashes > 0 or outcome <> 'done'")).toEqual([])
+  expect(await pawl.jobs.get(long)).toMatchObject({ state: 'done', attempt: 1 })
+  expect(isAborted).toBe(false)
   await worker.stop()
 })
 

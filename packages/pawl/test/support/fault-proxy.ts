@@ -22,7 +22,7 @@ interface Trap {
 export class FaultProxy {
   /** Added to every answer of the server. */
   latencyMs = 0
-  readonly #target: URL
+  #target: URL
   readonly #links = new Set<Link>()
   readonly #traps = new Set<Trap>()
   #server: Server | undefined
@@ -66,6 +66,11 @@ export class FaultProxy {
   /** New connections work again. Those that fell silent stay silent, as half-open ones do. */
   restore(): void {
     this.#isBlackhole = false
+  }
+
+  /** New connections go to another server, as when an address moves to a standby. */
+  moveTo(databaseUrl: string): void {
+    this.#target = new URL(databaseUrl)
   }
 
   /** New connections are refused. */
