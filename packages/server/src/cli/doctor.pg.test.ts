@@ -31,7 +31,7 @@ test('a healthy database has no faults, and people see one line for each check',
   expect(stderr).not.toContain(new URL(db.url).password)
 })
 
-test('finds a setting of the database that risks committed work', async () => {
+test('[S6] doctor finds a setting of the database that risks committed work', async () => {
   const db = await healthy()
   await db.query(`alter database ${db.name} set synchronous_commit = off`)
   expect(await faults(db.url)).toEqual([
@@ -39,25 +39,25 @@ test('finds a setting of the database that risks committed work', async () => {
   ])
 })
 
-test('finds a schema that is missing', async () => {
+test('[S6] doctor finds a schema that is missing', async () => {
   expect(await faults((await healthy({ isEmpty: true })).url)).toEqual([
     expect.stringMatching(/^schema: .* not in this database\. -> pawl migrate$/),
   ])
 })
 
-test('finds a schema that is old', async () => {
+test('[S6] doctor finds a schema that is old', async () => {
   const db = await healthy()
   await db.query("delete from pawl.migration where name like '0002%'")
   expect(await faults(db.url)).toEqual([expect.stringMatching(/^schema: It lacks 0002-jobs\. -> pawl migrate$/)])
 })
 
-test('finds a migration that was applied from another text', async () => {
+test('[S6] doctor finds a migration that was applied from another text', async () => {
   const db = await healthy()
   await db.query("update pawl.migration set checksum = 'other' where name like '0002%'")
   expect(await faults(db.url)).toContainEqual(expect.stringMatching(/^schema: 0002-jobs was applied from another text/))
 })
 
-test('finds what somebody changed in the schema, and its fix mends it', async () => {
+test('[S6] doctor finds what somebody changed in the schema, and its fix mends it', async () => {
   const db = await healthy()
   await db.query('drop index pawl.job_ready')
   const [drift, ...rest] = await faults(db.url)
@@ -67,7 +67,7 @@ test('finds what somebody changed in the schema, and its fix mends it', async ()
   expect(await faults(db.url)).toEqual([])
 })
 
-test("finds a role whose own tables would land in Pawl's schema", async () => {
+test("[S6] doctor finds a role whose own tables would land in Pawl's schema", async () => {
   const db = await healthy()
   const url = `${db.url}?options=${encodeURIComponent('-c search_path="$user",public')}`
   expect(new URL(url).username).toBe('pawl')
@@ -96,7 +96,7 @@ async function withRole(db: TestDatabase, name: string): Promise<{ role: string;
   return { role, url: url.href }
 }
 
-test('finds what this role may not do, and prints the grants', async () => {
+test('[S6] doctor finds what this role may not do, and prints the grants', async () => {
   const db = await healthy()
   const { role, url } = await withRole(db, 'reader')
   expect(await faults(url)).toEqual([
@@ -119,7 +119,7 @@ test('finds what this role may not do, and prints the grants', async () => {
   expect(await faults(url)).toEqual([])
 })
 
-test("finds what is not its owner's, and mends it as printed", async () => {
+test("[S6] doctor finds what is not its owner's, and mends it as printed", async () => {
   const db = await healthy()
   const { role } = await withRole(db, 'other')
   const [day] = await db.query<{ day: string }>(
@@ -136,7 +136,7 @@ test("finds what is not its owner's, and mends it as printed", async () => {
   expect(await faults(db.url)).toEqual([])
 })
 
-test("finds roles that may create in Pawl's schema", async () => {
+test("[S6] doctor finds roles that may create in Pawl's schema", async () => {
   const db = await healthy()
   const { role } = await withRole(db, 'maker')
   await db.query(`grant create on schema pawl to ${role}, public`)
@@ -151,7 +151,7 @@ test("finds roles that may create in Pawl's schema", async () => {
   expect(await faults(db.url)).toEqual([])
 })
 
-test('finds schemas of the search path in which other roles may create', async () => {
+test('[S6] doctor finds schemas of the search path in which other roles may create', async () => {
   const db = await healthy()
   const { role } = await withRole(db, 'maker')
   await db.query(`create schema aside; grant create on schema aside, public to ${role}, public`)
@@ -168,7 +168,7 @@ test('finds schemas of the search path in which other roles may create', async (
   expect(await faults(db.url)).toEqual([])
 })
 
-test('finds a transaction that has been open for long', async () => {
+test('[S6] doctor finds a transaction that has been open for long', async () => {
   const db = await healthy()
   const client = await db.pool.connect()
   try {
@@ -184,7 +184,7 @@ test('finds a transaction that has been open for long', async () => {
   }
 })
 
-test('finds a worker that is gone and the jobs that nobody runs', async () => {
+test('[S6] doctor finds a worker that is gone and the jobs that nobody runs', async () => {
   const db = await healthy()
   await db.query(`insert into pawl.worker (id, seen_at, lease_until) values (7, pawl.now() - interval '1 hour', pawl.now() - interval '59 minutes');
     insert into pawl.worker_process (id, name, host, pid, release, queues, kinds, concurrency)
@@ -197,7 +197,7 @@ test('finds a worker that is gone and the jobs that nobody runs', async () => {
   ])
 })
 
-test('finds open alerts, of one tenant if asked', async () => {
+test('[S6] doctor finds open alerts, of one tenant if asked', async () => {
   const db = await healthy()
   await db.query(
     "select pawl.raise_alert('', 'job.dead', 'email', 'smtp is down'), pawl.raise_alert('acme', 'job.dead', 'report', 'no paper')",
@@ -226,7 +226,7 @@ test('names the tenant of jobs that no worker runs, and the command that cancels
   )
 })
 
-test('finds a clock of Pawl that was moved', async () => {
+test('[S6] doctor finds a clock of Pawl that was moved', async () => {
   const db = await healthy()
   await moveClock(db.pool as never, 3_600_000)
   expect(await faults(db.url)).toContainEqual(
@@ -234,7 +234,7 @@ test('finds a clock of Pawl that was moved', async () => {
   )
 })
 
-test('finds an old Node', () => {
+test('[S6] doctor finds an old Node', () => {
   expect(checkNode('20.18.3')).toMatchObject({ state: 'fault', fix: 'install Node 20.19 or newer' })
   expect(checkNode('20.19.0')).toMatchObject({ state: 'ok' })
   expect(checkNode('24.1.0')).toMatchObject({ state: 'ok' })

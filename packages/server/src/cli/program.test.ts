@@ -1,4 +1,7 @@
+import { readFileSync } from 'node:fs'
+import { errorTable } from 'pawl'
 import { expect, test } from 'vitest'
+import { exitCodes } from './failure.ts'
 import { pawl as cli } from './test-support/cli.ts'
 
 /** Nothing listens there: whatever connects does not get as far as what is expected here. */
@@ -28,4 +31,11 @@ test('--tenant is refused: a worker runs the jobs of every tenant', async () => 
     expect({ command, code }).toEqual({ command, code: 2 })
     expect(stderr).toContain('runs the jobs of every tenant')
   }
+})
+
+test('[S6] the README has every exit code and no other', () => {
+  const readme = readFileSync(new URL('../../README.md', import.meta.url), 'utf8')
+  const documented = [...readme.matchAll(/^\| (\d+) +\|/gm)].map(([, code]) => Number(code))
+  const used = new Set([...Object.values(exitCodes), ...Object.values(errorTable).map(({ exit }) => exit)])
+  expect(documented).toEqual([...used].sort((a, b) => a - b))
 })
