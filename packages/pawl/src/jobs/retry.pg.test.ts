@@ -148,7 +148,7 @@ test('[J15] NonRetryable and an error that `when` refuses are dead at once, with
   })
 })
 
-test('the idempotency key of a job is the same on every attempt', async () => {
+test('[J3] the idempotency key of a job is the same on every attempt', async () => {
   const keys: string[] = []
   const first = deferred()
   pawl.jobs.define<{ crashes?: boolean }>('keyed', {
