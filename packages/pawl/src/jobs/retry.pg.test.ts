@@ -219,7 +219,7 @@ test('[J15] a snooze lasts as long as it says', async () => {
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'scheduled', attempt: 0, snoozes: 1 })
   expect((await pawl.jobs.why(id)).reasons).toMatchObject([
     { code: 'scheduled' },
-    { code: 'snoozed', text: 'It was put off 1 time(s) without an attempt.' },
+    { code: 'snoozed', text: 'It was put off 1 time without an attempt.' },
   ])
 })
 

@@ -235,7 +235,7 @@ test('why of a postponed deciding job says that no process was empty', async () 
   await end('released', 5000)
   expect((await db.pawl().jobs.why(id!)).reasons).toEqual([
     { code: 'scheduled', text: expect.stringMatching(/^It waits for [^,]+Z\.$/) },
-    { code: 'postponed', text: expect.stringContaining('1 time(s) in a row no process could empty itself for it') },
+    { code: 'postponed', text: expect.stringContaining('1 time in a row no process could empty itself for it') },
   ])
 })
 

@@ -50,7 +50,7 @@ function* reasonsOf(row: Row): Generator<[code: string, text: string]> {
   if (row.state === 'dead')
     yield [
       'dead',
-      `It is dead after ${row.attempt} attempt(s) and ${row.crashes} crash(es): ${sentence(firstLine(row.last_error))} Retry it with 'pawl jobs retry'.`,
+      `It is dead after ${counted(row.attempt, 'attempt')}${row.crashes === 0 ? '' : `, its process having died ${counted(row.crashes, 'time')}`}: ${sentence(firstLine(row.last_error))} Retry it with 'pawl jobs retry'.`,
     ]
   if (row.state === 'scheduled') yield* scheduledReasons(row)
   if (row.state === 'running') yield* runningReasons(row)
@@ -66,12 +66,12 @@ function* scheduledReasons(row: Row): Generator<[string, string]> {
   if (row.postponed > 0)
     yield [
       'postponed',
-      `Its process died ${row.crashes} time(s), and another crash would be its last, so it must run alone: ${row.postponed} time(s) in a row no process could empty itself for it.`,
+      `Its process died ${counted(row.crashes, 'time')}, and another crash would be its last, so it must run alone: ${counted(row.postponed, 'time')} in a row no process could empty itself for it.`,
     ]
   if (row.snoozes > 0)
     yield [
       'snoozed',
-      `It was put off ${row.snoozes} time(s) without an attempt${row.last_error ? `: ${firstLine(row.last_error)}` : '.'}`,
+      `It was put off ${counted(row.snoozes, 'time')} without an attempt${row.last_error ? `: ${firstLine(row.last_error)}` : '.'}`,
     ]
 }
 
@@ -80,7 +80,7 @@ function* runningReasons(row: Row): Generator<[string, string]> {
   if (row.holder_closed === null && row.is_deciding)
     yield [
       'alone',
-      `${holder} has it, and empties itself for it or is a process for it: its process died ${row.crashes} time(s), and another crash would be its last. Nothing runs beside it.`,
+      `${holder} has it, and empties itself for it or is a process for it: its process died ${counted(row.crashes, 'time')}, and another crash would be its last. Nothing runs beside it.`,
     ]
   else if (row.holder_closed === null) yield ['running', `${holder} has it.`]
   else
@@ -97,17 +97,21 @@ function* readyReasons(row: Row): Generator<[string, string]> {
   if (row.is_deciding)
     yield [
       'suspect',
-      `Its process died while it may have run (${row.crashes} time(s)), and another crash would be its last. It waits for a worker that has nothing beside it${row.alone_with === null ? '' : `; now worker ${row.alone_with} does so for another job`}.`,
+      `Its process died while it may have run (${counted(row.crashes, 'time')}), and another crash would be its last. It waits for a worker that has nothing beside it${row.alone_with === null ? '' : `; now worker ${row.alone_with} does so for another job`}.`,
     ]
   else if (row.suspect)
     yield [
       'suspect',
-      `Its process died while it may have run (${row.crashes} time(s)). It waits for a free slot. Jobs like it may take only a part of each process's slots.`,
+      `Its process died while it may have run (${counted(row.crashes, 'time')}). It waits for a free slot. Jobs like it may take only a part of each process's slots.`,
     ]
   if (row.ahead > 0 && !row.suspect)
-    yield ['behind', `${row.ahead >= 1000 ? 'At least 1000' : row.ahead} job(s) are ahead of it in '${row.queue}'.`]
+    yield ['behind', `Ahead of it in '${row.queue}': ${row.ahead >= 1000 ? 'at least 1000' : counted(row.ahead, 'job')}.`]
   if (row.is_queue_worked && row.is_kind_known && !row.suspect && row.ahead === 0)
     yield ['next', 'It is next; a worker takes it as soon as one has a free slot.']
+}
+
+function counted(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
 }
 
 function sentence(text: string): string {

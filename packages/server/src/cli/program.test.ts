@@ -25,6 +25,14 @@ test('every command prints a runnable example before anything else', async () =>
   }
 })
 
+test('help lists commands before the options that all of them have', async () => {
+  for (const command of [[], ['jobs']]) {
+    const { stdout } = await cli([...command, '--help'])
+    const heads = [...stdout.matchAll(/^(\w[\w ]*):$/gm)].map(([, head]) => head)
+    expect(heads.slice(0, 3)).toEqual(['Examples', 'Commands', 'Options'])
+  }
+})
+
 test('--tenant is refused: a worker runs the jobs of every tenant', async () => {
   for (const command of ['worker', 'dev']) {
     const { code, stderr } = await cli([command, './jobs.js', '--tenant', 'acme', '--database-url', nowhere])

@@ -5,7 +5,7 @@ import pg from 'pg'
 import { requireDatabase, withoutPassword } from '../database.ts'
 import { exitCodes } from '../failure.ts'
 import type { CommandAdder, Context } from '../program.ts'
-import type { Terminal } from '../terminal.ts'
+import { counted, type Terminal } from '../terminal.ts'
 import { type Check, type Finding, fault, type Patient, skipped } from './check.ts'
 import { checkDrift } from './drift-check.ts'
 import { checkOwner, checkPawlClock, checkRights, checkSchema } from './schema-checks.ts'
@@ -38,7 +38,7 @@ const inside: readonly (readonly [string, Check])[] = [
 export function addDoctor(adder: CommandAdder): void {
   const command = adder.add(undefined, 'doctor', {
     summary:
-      'Look for faults: Node, the server and its settings, schema, rights, clock, workers, alerts. Each comes with its fix; exit code 6 if there is one.',
+      'Look for faults: Node, the server and its settings, search path, schema, owner, rights, clock, workers, alerts. Each comes with its fix; exit code 6 if there is one.',
     examples: ['pawl doctor', 'pawl doctor -o json'],
   })
   command.option('--long-transaction <duration>', 'how long a transaction may stay open', '5m')
@@ -113,11 +113,12 @@ function print(terminal: Terminal, findings: readonly Finding[]): number {
   else if (terminal.output === 'jsonl') for (const finding of findings) terminal.json(finding)
   else {
     const width = Math.max(...findings.map(({ check }) => check.length))
+    const shown = (text: string): string => terminal.wrapped(text, 7 + 2 + width + 2)
     for (const { check, state, what, fix } of findings) {
-      terminal.line(`${terminal.paint(state.padEnd(7), colours[state])}  ${check.padEnd(width)}  ${what}`)
-      if (fix !== undefined) terminal.line(`${' '.repeat(7)}  ${terminal.paint('fix'.padStart(width), 'dim')}  ${fix}`)
+      terminal.line(`${terminal.paint(state.padEnd(7), colours[state])}  ${check.padEnd(width)}  ${shown(what)}`)
+      if (fix !== undefined) terminal.line(`${' '.repeat(7)}  ${terminal.paint('fix'.padStart(width), 'dim')}  ${shown(fix)}`)
     }
   }
-  terminal.say(faults === 0 ? 'No faults.' : `${faults} fault${faults === 1 ? '' : 's'}.`)
+  terminal.say(faults === 0 ? 'No faults.' : `${counted(faults, 'fault')}.`)
   return faults === 0 ? exitCodes.ok : exitCodes.faultsFound
 }
