@@ -186,7 +186,7 @@ function hintsOf({ psql }: DevDatabase, { pids, isDemo }: Started): string[] {
   return [
     hint(`${command} jobs list`, 'what waits and runs (in another terminal, same folder)'),
     hint(`${command} doctor`, 'whether something is wrong, and how to mend it'),
-    ...(pids.length > 1 ? [hint(`kill -9 ${pids[0]}`, 'a worker: the other takes its jobs over in a second or two')] : []),
+    ...(pids.length > 1 ? [hint(`kill -9 ${pids[0]}`, 'a worker: the other takes its jobs over in two seconds')] : []),
     ...(isDemo ? [own] : []),
     ...(psql === undefined ? [] : [psql]),
   ]
