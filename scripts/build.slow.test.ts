@@ -186,7 +186,10 @@ test('[G1] the CommonJS files run, and the commands of the deploy', async () => 
   onTestFinished(() => db.drop())
   const [migrate, worker] = page.shell.get('deploy')!.trim().split('\n')
   const env = { DATABASE_URL: db.url }
-  expect(await project.sh(migrate!, env)).toMatchObject({ code: 0, output: expect.stringContaining('The schema is up to date.') })
+  expect(await project.sh(migrate!, env)).toMatchObject({
+    code: 0,
+    output: expect.stringContaining('The schema is now up to date.'),
+  })
   const working = project.open(worker!.replace('worker.ts', 'worker.cjs'), env)
   await working.until(/worker \d+ \(pid \d+\) runs greet on/)
   await project.write([

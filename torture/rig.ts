@@ -67,6 +67,7 @@ export class Rig {
   #server: EmbeddedServer
   #control!: ControlServer
   #isHealed = false
+  #arePausesOver = false
   #restarting: Promise<void> | undefined
   #clock: Promise<void> = Promise.resolve()
 
@@ -279,7 +280,7 @@ export class Rig {
     // A watcher that was cut off itself waits ten times as long for an answer before it closes the paused process.
     const deadline = performance.now() + this.options.leaseMs + (isLonely ? 1000 : 14_000)
     try {
-      while (performance.now() < deadline && !this.#isHealed) {
+      while (performance.now() < deadline && !this.#arePausesOver) {
         await sleep(50)
         if (!isLonely && (await this.scenario.isTakenOver(this, pid))) break
       }
@@ -310,9 +311,15 @@ export class Rig {
     return this.#clock
   }
 
+  /** Paused processes go on. A process that is to stop may wait for a lock of one, and a producer is taken over by no other. */
+  endPauses(): void {
+    this.#arePausesOver = true
+  }
+
   /** No more faults: paused processes go on, the server is up, the clock is right. */
   async heal(): Promise<void> {
     this.#isHealed = true
+    this.endPauses()
     this.#control.heal()
     for (const { proxy } of this.#slots.values()) proxy.disarm()
     await this.#restarting

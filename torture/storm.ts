@@ -31,6 +31,7 @@ export async function runStorm(scenario: Scenario, plan: Plan, options: StormOpt
     const { processes } = rig
     say(`storm of ${plan.seconds} s begins`)
     await untilOver(rig, plan, planned, say)
+    rig.endPauses()
     await traffic.stop()
     say('healed; waiting until everything is at rest')
     const { judged, restedMs } = await finish(rig)
@@ -57,27 +58,26 @@ async function untilOver(rig: Rig, plan: Plan, planned: ReadonlySet<string>, say
   // On a busy machine a killed process takes many seconds to come back to its next fault.
   const hardEndMs = plan.seconds * 2000 + 60_000
   let saidMs = 0
+  let pauses = 0
   for (;;) {
     await sleep(200)
     const nowMs = performance.now() - began
     if (nowMs < plan.seconds * 1000 && nowMs - saidMs < 5000) continue
     const fired = new Set(readHistory(rig.dir).map(faultOf))
     const missing = [...planned].filter((kind) => !fired.has(kind))
+    const isDue = nowMs >= plan.seconds * 1000 && missing.length === 0
+    if (isDue && (planned.size === 0 || (await (rig.scenario.hasShown ?? hasRefused)(rig)))) return
     if (nowMs - saidMs >= 5000) {
       saidMs = nowMs
       say(`${Math.round(nowMs / 1000)} s, still to come: ${missing.join(', ') || 'nothing'}`)
     }
-    if (
-      nowMs >= hardEndMs ||
-      (nowMs >= plan.seconds * 1000 &&
-        missing.length === 0 &&
-        (planned.size === 0 || (await (rig.scenario.hasShown ?? hasRefused)(rig))))
-    )
-      return
+    if (nowMs >= hardEndMs) return
+    // The plan is used up: one more pause per round, until a write of a paused process was refused.
+    if (isDue) await rig.pause(plan.workers[pauses++ % plan.workers.length]!)
   }
 }
 
-/** A storm in which no write was refused proves nothing of fences; one comes with the next pause. */
+/** A storm in which no write was refused proves nothing of fences. */
 async function hasRefused(rig: Rig): Promise<boolean> {
   const [row] = await rig.query<{ refused: boolean }>('select exists (select from pawl.refusal) as refused')
   return row!.refused

@@ -34,7 +34,10 @@ export function attemptsAddUp(facts: Facts, find: Find): number {
 }
 
 function attemptEnd(change: string, by: number, crashes: number, row: EndedAttempt | undefined, find: Find): void {
-  const outcome = row?.outcome ?? 'given back'
+  // The attempt of a process that was only cut off is recorded as interrupted later; the rescue counted a crash.
+  const isExcused =
+    row?.outcome === 'interrupted' && row.error?.endsWith('it is alive and was only cut off from the database') === true
+  const outcome = isExcused ? 'crashed' : (row?.outcome ?? 'given back')
   const isReturned = outcome === 'given back' || outcome === 'interrupted'
   if (by !== (isReturned ? -1 : 0)) find(`${change}: it was ${outcome}, and its attempts changed by ${by}`)
   if (crashes !== (outcome === 'crashed' ? 1 : 0)) find(`${change}: it was ${outcome}, and its crashes changed by ${crashes}`)

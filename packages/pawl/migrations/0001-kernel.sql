@@ -146,8 +146,8 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   raise exception using
     errcode = 'PW001',
-    message = format('%s %s: the fence %s is not the current one, so another holder may have it', p_what, p_id, p_fence),
-    hint = 'Do not retry this write. Whoever holds it now goes forward from what is committed.';
+    message = format('%s %s is no longer held under fence %s: another holder may have it', p_what, p_id, p_fence),
+    hint = 'Do not retry this write. The current holder continues from what is committed.';
 end
 $$;
 
@@ -178,7 +178,7 @@ begin
       perform set_config('synchronous_commit', 'off', true);
     end if;
   else
-    raise exception using errcode = '22023', message = format('unknown durability %L', p_level),
+    raise exception using errcode = '22023', message = format('durability %L is unknown', p_level),
       hint = 'Use relaxed, durable or replicated.';
   end if;
 end

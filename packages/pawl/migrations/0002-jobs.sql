@@ -157,7 +157,7 @@ declare
 begin
   -- Checked here and not by constraints of the table, which every claim would pay for again.
   if length(p_tenant) > 100 or length(p_queue) not between 1 and 100 or length(p_kind) not between 1 and 200 then
-    raise exception using errcode = '22023', message = 'a name is empty or too long',
+    raise exception using errcode = '22023', message = 'tenant, queue or kind is empty or too long',
       hint = 'tenant: up to 100 characters, queue: 1 to 100, kind: 1 to 200';
   end if;
   if p_max_attempts not between 1 and 1000000 then
@@ -174,14 +174,14 @@ begin
       hint = 'Leave it out for a job that is due at once.';
   end if;
   if not isfinite(v_run_at) or v_run_at > v_now + interval '10 years' then
-    raise exception using errcode = '22023', message = format('run_at must be a time of the next 10 years, got %s', v_run_at),
+    raise exception using errcode = '22023', message = format('run_at must be within the next 10 years, got %s', v_run_at),
       hint = 'For a job that runs when something else happens, enqueue it when that happens.';
   end if;
   if pg_column_size(p_payloads) > 16777216 and exists (select from jsonb_array_elements(p_payloads) e where pg_column_size(e.value) > 16777216) then
     raise exception using errcode = '22023', message = 'a payload is larger than 16 MB', hint = 'Store it elsewhere and pass a reference.';
   end if;
   if pg_column_size(p_headers) > 16777216 then
-    raise exception using errcode = '22023', message = 'headers are larger than 16 MB', hint = 'Store it elsewhere and pass a reference.';
+    raise exception using errcode = '22023', message = 'headers are larger than 16 MB', hint = 'Store them elsewhere and pass a reference.';
   end if;
   return query
     insert into pawl.job (id, tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority, given_attempts, max_attempts,
@@ -212,7 +212,7 @@ create function pawl.enqueue(
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if starts_with(enqueue.kind, 'pawl.') or starts_with(enqueue.queue, 'pawl.') then
-    raise exception using errcode = '22023', message = 'kind and queue must not begin with ''pawl.'', which is kept for Pawl''s own jobs';
+    raise exception using errcode = '22023', message = 'kind and queue must not begin with ''pawl.'', which is reserved for Pawl''s own jobs';
   end if;
   return pawl.enqueue_many(enqueue.tenant, enqueue.queue, enqueue.kind, jsonb_build_array(enqueue.payload), 1, enqueue.run_at,
     (extract(epoch from enqueue.delay) * 1000)::bigint, enqueue.priority, enqueue.max_attempts, enqueue.headers, enqueue.wake);

@@ -457,7 +457,7 @@ begin
   if length(p_tenant) <= 100 and length(p_channel) between 1 and 100 and length(p_aggregatetype) between 1 and 200
     and length(p_aggregateid) between 1 and 500 and length(p_type) between 1 and 200
   then
-    raise exception using errcode = '22023', message = 'the payload of an event is larger than 16 MB, or its headers are larger than 64 kB or no object',
+    raise exception using errcode = '22023', message = 'the payload of an event is larger than 16 MB, or its headers are larger than 64 kB or not an object',
       hint = 'Store it elsewhere and append a reference.';
   end if;
   raise exception using errcode = '22023', message = 'a name of an event is missing, empty or too long',

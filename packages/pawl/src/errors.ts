@@ -102,6 +102,6 @@ function textOf(error: unknown): string {
     const text = String(error)
     return text === '[object Object]' ? `a thrown object: ${JSON.stringify(error)}` : text
   } catch {
-    return `a thrown ${typeof error} that cannot be shown as text`
+    return `a thrown ${typeof error} that cannot be converted to a string`
   }
 }

@@ -20,12 +20,15 @@ import {
 } from './kernel/options.ts'
 
 export const pawlTable = {
-  databaseUrl: { ...url('The database. Or give pool.'), otherwise: 'what the pool was made with' },
+  databaseUrl: { ...url('The URL of the database. Not needed with pool.'), otherwise: 'the options of the pool' },
   directUrl: url("The same database without the pooler, for LISTEN and liveness, when `pooler` is 'transaction'."),
-  pooler: oneOf(['none', 'transaction'], { default: 'none', doc: "'transaction' behind pgbouncer in transaction mode." }),
+  pooler: oneOf(['none', 'transaction'], {
+    default: 'none',
+    doc: "'transaction' if databaseUrl is of a pgbouncer in transaction mode.",
+  }),
   ssl: option<Ssl>(
-    "true, false or an object of options of Node's tls without functions",
-    { doc: 'TLS, for URLs that say nothing about it.', otherwise: 'as the URL says' },
+    "true, false or an object of Node's TLS options without functions",
+    { doc: 'TLS options, for URLs without them.', otherwise: 'as the URL says' },
     (given) => typeof given === 'boolean' || (typeof given === 'object' && given !== null && isCloneable(given)),
   ),
   password: {
@@ -38,48 +41,48 @@ export const pawlTable = {
   },
   pool: option<CallerPool>(
     "a Pool of the pg that Pawl uses itself ('npm ls pg' shows whether there are two)",
-    { doc: 'Your own Pool, for calls without a transaction.', otherwise: 'a pool of callerConnectionsMax' },
+    { doc: 'Your own Pool, for calls without { tx }.', otherwise: 'a pool of callerConnectionsMax' },
     isPool,
   ),
   durability: oneOf(durabilities, {
     default: 'durable',
-    doc: "How far a commit of Pawl's own transactions must have gone before it is answered.",
+    doc: "The durability of commits in Pawl's own transactions.",
   }),
   logger: option<Logger>(
     'an object with the functions debug, info, warn and error',
     {
-      doc: 'Takes fields, then a message, as pino does.',
+      doc: 'A logger that takes fields, then a message, as pino does.',
       otherwise: 'warnings and errors as lines of JSON on stderr',
     },
     isLogger,
   ),
-  applicationName: text({ to: 50, default: 'pawl', doc: 'Shown in pg_stat_activity.' }),
+  applicationName: text({ to: 50, default: 'pawl', doc: 'The application_name of connections, shown in pg_stat_activity.' }),
   connectTimeoutMs: integer({ from: 10, to: 600_000, default: 10_000, doc: 'How long a connection may take to open.' }),
   queryTimeoutMs: integer({
     from: 10,
     to: 3_600_000,
     default: 30_000,
-    doc: 'A connection without an answer for this long counts as dead.',
+    doc: 'A connection that has not answered for this long counts as dead.',
   }),
   callerConnectionsMax: integer({
     from: 1,
     to: 1000,
     otherwise: '10',
-    doc: "Connections for calls without a transaction of the caller's own.",
+    doc: 'The maximum number of connections for calls without { tx }.',
   }),
   payloadBytesMax: integer({
     from: 2,
     to: 16_000_000,
     default: 1_048_576,
-    doc: 'The largest payload, result or data of an event.',
+    doc: 'The maximum size of a payload, a result or the data of an event, in bytes.',
   }),
-  payloadDepthMax: integer({ from: 1, to: 1000, default: 64, doc: 'The deepest nesting of a payload.' }),
+  payloadDepthMax: integer({ from: 1, to: 1000, default: 64, doc: 'The maximum depth of a payload.' }),
 } satisfies TableOf<PawlOptions>
 
 export const migrateTable = {
-  onStep: callback<NonNullable<MigrateOptions['onStep']>>({ doc: 'Called before each step.' }),
-  onWait: callback<NonNullable<MigrateOptions['onWait']>>({ doc: 'Called once, when another process migrates.' }),
-  signal: signal({ doc: 'Ends the wait for another process; a step that has begun is finished.' }),
+  onStep: callback<NonNullable<MigrateOptions['onStep']>>({ doc: 'Called before each migration.' }),
+  onWait: callback<NonNullable<MigrateOptions['onWait']>>({ doc: 'Called once if another process is migrating.' }),
+  signal: signal({ doc: 'Ends the wait for another process. A migration that has started is finished.' }),
 } satisfies TableOf<MigrateOptions>
 
 export interface AlertsOptions {
@@ -88,7 +91,7 @@ export interface AlertsOptions {
 }
 
 export const alertsTable = {
-  tenant: oneOf(['*'], { otherwise: 'those of the empty tenant', doc: 'The alerts of all tenants.' }),
+  tenant: oneOf(['*'], { otherwise: 'the alerts of the empty tenant', doc: "'*' lists the alerts of all tenants." }),
 } satisfies TableOf<AlertsOptions>
 
 /** The empty one is the tenant of `pawl` itself. */
@@ -132,26 +135,26 @@ function assertOneWay(options: Resolved<typeof pawlTable>): void {
   if (databaseUrl === undefined && pool === undefined)
     throw no(`databaseUrl must be ${pawlTable.databaseUrl.expects}, got undefined; or give pool, a Pool of pg`)
   if (pool !== undefined && callerConnectionsMax !== undefined)
-    throw no('callerConnectionsMax is for a pool of its own: leave it out, and give your pool its max')
+    throw no('callerConnectionsMax cannot be combined with pool: set max on your pool instead')
   if (directUrl !== undefined && pooler === 'none')
-    throw no("directUrl is for pooler: 'transaction'; without a pooler databaseUrl is the direct one")
+    throw no("directUrl needs pooler: 'transaction'; without a pooler, databaseUrl is already direct")
   if (databaseUrl === undefined) assertPoolTells(pool!, ssl, password)
   const urls = [databaseUrl, directUrl].filter((each) => each !== undefined)
   if (password !== undefined && urls.some((each) => /^\w+:\/\/[^/@]*:[^/@]+@|[?&]password=/.test(each)))
     throw no('give the password in the URL or as password, not both')
   if (ssl !== undefined && urls.some((each) => /[?&]ssl(mode|cert|key|rootcert)?=/.test(each)))
-    throw no('give sslmode and its kin in the URL, or ssl, not both')
+    throw no('give TLS options in the URL (such as sslmode) or as ssl, not both')
 }
 
 /** The engine opens its own connections, one of them in a thread, with what the pool was made with. */
 function assertPoolTells(pool: CallerPool, ssl: unknown, password: unknown): void {
   const made = pool.options as { readonly stream?: unknown; readonly ssl?: unknown }
   if (ssl !== undefined || password !== undefined)
-    throw refused('createPawl', 'ssl and password are for databaseUrl: with pool they are those of the pool')
+    throw refused('createPawl', 'ssl and password cannot be combined with pool: set them on your pool instead')
   if (made.stream !== undefined || !isCloneable(made.ssl))
     throw refused(
       'createPawl',
-      "the engine's own connections cannot be opened with a pool that has a stream, or functions in its ssl: give databaseUrl too",
+      'the pool has a stream, or functions in its ssl options, so Pawl cannot open its own connections like it: give databaseUrl too',
     )
 }
 

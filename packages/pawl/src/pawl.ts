@@ -44,6 +44,7 @@ export class Pawl implements Tenant {
   readonly #pool: Pool
   readonly #events: Events<PawlEvents>
   readonly #kinds = new Map<string, DefinedKind>()
+  readonly #workers = new Set<object>()
   readonly #projections = new Map<string, Defined>()
   readonly #onLocal = new Set<() => void>()
   readonly #sets = new Map<string, DefinedSet>()
@@ -79,7 +80,10 @@ export class Pawl implements Tenant {
       records: this.#records(tenant),
       alerts: async (...given: unknown[]) => {
         if (given.length > 0)
-          throw refused('alerts', "it takes no options here; pawl.alerts({ tenant: '*' }) lists those of all tenants")
+          throw refused(
+            'alerts',
+            "for one tenant it takes no options; pawl.alerts({ tenant: '*' }) lists the alerts of all tenants",
+          )
         return listAlerts(this.#pool, tenant)
       },
     }
@@ -151,7 +155,14 @@ export class Pawl implements Tenant {
   }
 
   #jobs(tenant: string | undefined, isPawls = false): Jobs {
-    const core = { config: this.config, kinds: this.#kinds, events: this.#eventsAs<JobEvents>(), pool: this.#pool, isPawls }
+    const core = {
+      config: this.config,
+      kinds: this.#kinds,
+      workers: this.#workers,
+      events: this.#eventsAs<JobEvents>(),
+      pool: this.#pool,
+      isPawls,
+    }
     return new Jobs(core, tenant)
   }
 }

@@ -123,7 +123,7 @@ test('[G2] a runner refuses to start over tables or columns that do not exist', 
   }
   await expect(start({ name: 'nothing_here', key: ['id'], columns: ['id'] })).rejects.toMatchObject({
     code: 'PAWL_CONFIG',
-    message: expect.stringMatching(/^'p' declares the table 'nothing_here', which is not in the database\. Create it/),
+    message: expect.stringMatching(/^'p' declares the table 'nothing_here', which does not exist in the database\. Create it/),
   })
   await expect(start({ name: 'wallet', key: ['id'], columns: ['balance', 'ballance'] })).rejects.toMatchObject({
     code: 'PAWL_CONFIG',
@@ -145,10 +145,10 @@ test('[G2] uploads, exports and lists of records refuse wrong options and leave 
   for (const delimiter of ['', ',,', '"', '\n', '\r', ' ', 'a', '1', '\0', 5 as never])
     await expect(scope.upload(['x'], { format: 'csv', delimiter })).rejects.toMatchObject({
       code: 'PAWL_CONFIG',
-      message: expect.stringMatching(/^upload: delimiter must be one character that is no quote/),
+      message: expect.stringMatching(/^upload: delimiter must be one character other than a quote/),
     })
   await expect(scope.upload(['x'], { format: 'json', delimiter: ';' })).rejects.toMatchObject({
-    message: "upload: delimiter is an option of 'csv', and format is 'json'.",
+    message: "upload: delimiter is only for format 'csv', got format 'json'.",
   })
   expect(await db.query('select from pawl.record_scope')).toEqual([])
   await expect(scope.list({ filter: { tons: '5' } })).rejects.toMatchObject({

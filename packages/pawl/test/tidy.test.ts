@@ -99,6 +99,55 @@ test.each([
   ).toEqual([])
 })
 
+const repository = new URL('../../../', import.meta.url)
+
+function textsIn(place: string, pattern: RegExp): { file: string; text: string }[] {
+  return readdirSync(new URL(place, repository), { recursive: true, encoding: 'utf8' })
+    .filter((file) => pattern.test(file) && !/\.test\.ts$|test-support/.test(file))
+    .map((file) => ({ file: place + file, text: readFileSync(new URL(place + file, repository), 'utf8') }))
+}
+
+/** Not the words of a native speaker: say string, again, forever, in progress, and name the thing that acts. */
+const foreignWords = ['whoever', 'somebody', 'anew', 'dear', 'a text', 'of no use', 'for ever', 'meanwhile', 'under way'] as const
+
+function countOf(word: string, text: string): number {
+  return text.match(new RegExp(`\\b${word.replace(' ', '\\s+')}\\b`, 'gi'))?.length ?? 0
+}
+
+test('messages use plain English', () => {
+  const sql = [...textsIn('packages/pawl/src/', /\.sql$/), ...textsIn('packages/pawl/migrations/', /\.sql$/)]
+  const codes = [
+    ...[...textsIn('packages/pawl/src/', /\.ts$/), ...textsIn('packages/server/src/', /\.ts$/)].map(({ file, text }) => ({
+      file,
+      code: codeOf(text),
+    })),
+    ...sql.map(({ file, text }) => ({ file, code: text.replace(/--.*$|^comment on [\s\S]*?;$/gm, '') })),
+  ]
+  const found = codes.flatMap(({ file, code }) =>
+    foreignWords.filter((word) => countOf(word, code) > 0).map((word) => `${file}: ${word}`),
+  )
+  expect(codes.length).toBeGreaterThan(300)
+  expect(found).toEqual([])
+})
+
+/** A number here may only fall. */
+const foreignInDocsMax: Readonly<Record<(typeof foreignWords)[number], number>> = {
+  whoever: 6,
+  somebody: 5,
+  anew: 2,
+  dear: 0,
+  'a text': 7,
+  'of no use': 1,
+  'for ever': 1,
+  meanwhile: 10,
+  'under way': 4,
+}
+
+test.each(foreignWords)('docs/ does not use %s more often than before', (word) => {
+  const count = textsIn('docs/', /\.md$/).reduce((sum, { text }) => sum + countOf(word, text), 0)
+  expect(count).toBeLessThanOrEqual(foreignInDocsMax[word])
+})
+
 test('nothing is left to do in comments', () => {
   expect(sources.filter(({ text }) => /\b(?:TODO|FIXME|XXX|HACK)\b/.test(text)).map(({ file }) => file)).toEqual([])
 })

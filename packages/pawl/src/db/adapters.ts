@@ -71,12 +71,12 @@ export function toTx(tx: AnyTx): Tx {
   if (typeof given.isTransactionActive === 'boolean' && isFunction(given.query)) return typeormTx(given, given)
   if (isFunction(given.query)) return queryTx(given)
   if (isFunction(given.execute))
-    throw unsupported('tx looks like a Drizzle transaction', "Pass { tx: drizzleTx(tx, sql) }, with drizzle's own `sql`.")
-  throw unsupported('tx is not a transaction that Pawl knows', known)
+    throw unsupported('tx looks like a Drizzle transaction', 'Pass { tx: drizzleTx(tx, sql) }, with `sql` from drizzle-orm.')
+  throw unsupported('tx is not a transaction that Pawl supports', known)
 }
 
 const known =
-  'Pass a client of pg, postgres.js, Kysely, Knex, TypeORM or Prisma inside its transaction, drizzleTx(tx, sql), or { query(text, values) }.'
+  'Pass an open transaction of pg, postgres.js, Kysely, Knex, TypeORM or Prisma, drizzleTx(tx, sql), or { query(text, values) }.'
 
 function unsupported(what: string, fix: string): PawlError {
   return new PawlError('PAWL_TX_UNSUPPORTED', `${what}. ${fix}`)
@@ -90,7 +90,7 @@ export function drizzleTx(
   if (!isFunction((tx as unknown as Shape).rollback))
     throw unsupported(
       'tx is a Drizzle database outside a transaction',
-      'Pass what db.transaction(async (tx) => ...) hands to your function.',
+      'Pass the tx argument of db.transaction(async (tx) => ...).',
     )
   return rowsTx(async (text, values) => {
     const parts: unknown[] = []
@@ -140,7 +140,7 @@ function askingServer(run: Run): () => Promise<void> | void {
 
 function notBegun(): PawlError {
   return unsupported(
-    'tx is not inside a transaction: what Pawl writes would be there whether or not you commit',
+    'tx is not inside a transaction, so what Pawl writes would stay even if you roll back',
     'Call begin on this connection first, or leave tx out.',
   )
 }
@@ -162,7 +162,7 @@ function asTexts(text: string, values: readonly unknown[]): [text: string, value
 function queryTx(given: Shape): Tx {
   if (typeof given.totalCount === 'number')
     throw unsupported(
-      'tx is a pool, which runs each statement on a connection of its own',
+      'tx is a pool, which may run each statement on a different connection',
       'Pass the client on which you called begin: const client = await pool.connect().',
     )
   const run: Run = (text, values) => call(given, 'query', [text, [...values]])
@@ -195,17 +195,14 @@ function postgresJsTx(given: Shape): Tx {
   const run: Run = (text, values) => call(given, 'unsafe', [text, values])
   if (isFunction(given.savepoint)) return rowsTx(run)
   if (isFunction(given.release)) return rowsTx(run, askingServer(run))
-  throw unsupported(
-    'tx is the sql of postgres.js outside a transaction',
-    'Pass what sql.begin(async (tx) => ...) hands to your function.',
-  )
+  throw unsupported('tx is the sql of postgres.js outside a transaction', 'Pass the tx argument of sql.begin(async (tx) => ...).')
 }
 
 function prismaTx(given: Shape): Tx {
   if (isFunction(given.$connect))
     throw unsupported(
       "tx is Prisma's client outside a transaction",
-      'Pass what prisma.$transaction(async (tx) => ...) hands to your function.',
+      'Pass the tx argument of prisma.$transaction(async (tx) => ...).',
     )
   return rowsTx((text, values) => call(given, '$queryRawUnsafe', [text, ...values]))
 }
@@ -217,7 +214,7 @@ function typeormTx(given: Shape, runner: Shape | undefined): Tx {
       if (runner?.isTransactionActive === true) return
       throw unsupported(
         'tx is a TypeORM data source, manager or query runner outside a transaction',
-        'Pass what dataSource.transaction(async (manager) => ...) hands to your function, or a query runner after startTransaction().',
+        'Pass the manager argument of dataSource.transaction(async (manager) => ...), or a query runner after startTransaction().',
       )
     },
   )
@@ -233,7 +230,7 @@ function kyselyTx(given: Shape): Tx {
       if (given.isTransaction === true && given.isCommitted !== true && given.isRolledBack !== true) return
       throw unsupported(
         'tx is a Kysely instance outside a transaction, or a transaction that has ended',
-        'Pass what db.transaction().execute(async (tx) => ...) hands to your function.',
+        'Pass the tx argument of db.transaction().execute(async (tx) => ...).',
       )
     },
   )
@@ -245,7 +242,7 @@ function knexTx(given: Shape): Tx {
     if (given.isTransaction === true && !(isFunction(given.isCompleted) && (given.isCompleted as () => unknown)())) return
     throw unsupported(
       'tx is a Knex instance outside a transaction, or a transaction that has ended',
-      'Pass what knex.transaction(async (tx) => ...) hands to your function.',
+      'Pass the tx argument of knex.transaction(async (tx) => ...).',
     )
   }
   return rowsTx((text, values) => {

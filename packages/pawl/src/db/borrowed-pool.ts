@@ -17,8 +17,8 @@ export function borrowPool(given: CallerPool, queryTimeoutMs: number): Pool {
   const pool = given as PgPool
   let isClosed = false
   const connect = async (): Promise<PoolClient> => {
-    if (isClosed) throw stopped('This Pawl is closed. Call close() after the last call, or create another Pawl.')
-    if (pool.ending) throw stopped('The pool that createPawl was given has ended. End it after the last call of Pawl.')
+    if (isClosed) throw stopped('This Pawl is closed. Call close() after the last call, or create a new Pawl.')
+    if (pool.ending) throw stopped('The pool passed to createPawl has ended. End it after the last call to Pawl.')
     const client = await pool.connect().catch((error: unknown) => {
       throw unreachable(error)
     })

@@ -422,7 +422,7 @@ export function unreachable(error: unknown): unknown {
   return markOwn(
     new PawlError(
       'PAWL_UNAVAILABLE',
-      `The database cannot be reached (${message}). Check that it runs and that the URL, user and password are right.`,
+      `The database cannot be reached (${message}). Check that it is running and that the URL, user and password are correct.`,
       { cause: error },
     ),
   )
@@ -447,10 +447,13 @@ class ClosablePool extends pg.Pool {
       return new Promise((resolve, reject) => {
         this.connect((error, client) => (error ? reject(error) : resolve(client!)))
       })
-    const closed = new PawlError('PAWL_STOPPED', 'This Pawl is closed. Call close() after the last call, or create another Pawl.')
-    if (this.ending) return callback(closed, undefined, () => undefined)
+    if (this.ending) return callback(poolClosed(), undefined, () => undefined)
     super.connect((error, client, done) => callback(error ? (unreachable(error) as Error) : error, client, done))
   }
+}
+
+function poolClosed(): PawlError {
+  return new PawlError('PAWL_STOPPED', 'This Pawl is closed. Call close() after the last call, or create a new Pawl.')
 }
 
 /** A pool for handlers or callers. It has pipelined clients too, so that begin travels with the first statement. */

@@ -125,7 +125,7 @@ async function readLedger(work: Connection, migrations: readonly Migration[]): P
     if (ours !== undefined && ours.checksum !== checksum) {
       throw new PawlError(
         'PAWL_SCHEMA_DRIFT',
-        `Migration ${name} was applied from another text than this release has. Run 'pawl doctor' to see what differs; restore the released file and do not edit it.`,
+        `Migration ${name} was applied with different SQL than this release has. Run 'pawl doctor' to see the differences, and restore the released file.`,
       )
     }
   }
@@ -194,7 +194,7 @@ function splitStatements(sql: string): string[] {
 function noRights(cause: unknown, sql: string): PawlError {
   return new PawlError(
     'PAWL_SCHEMA_MISSING',
-    "This database role may not create Pawl's schema. Run the SQL in details.sql (or the output of 'pawl migrate --sql') with a role that may, then grant this role usage on schema pawl, DML on its tables, usage on its sequences and execute on its functions (docs/guides/roles-and-tenants.md has the SQL).",
+    "This database role has no permission to create Pawl's schema. Run the SQL in details.sql (or the output of 'pawl migrate --sql') as a role that has, then grant this role usage on schema pawl, DML on its tables, usage on its sequences and execute on its functions (docs/guides/roles-and-tenants.md has the SQL).",
     { cause, details: { sql } },
   )
 }

@@ -168,8 +168,9 @@ class Packet extends Query {
     if (this.#steps[0]?.what === 'statement' && !this.#around.commits) super.handleDataRow(message)
   }
 
-  /** What fails after the commit does not undo it; the session is not used again. */
+  /** What fails after the commit does not undo it; the session is not used again. What fails before the statement keeps it from being prepared. */
   override handleError(error: Error, wire: Wire): void {
+    if (this.#steps[0]?.what === 'before' && this.#name !== undefined) delete wire.submittedNamedStatements[this.#name]
     if (this.#steps[0]?.what !== 'reset') return super.handleError(error, wire)
     this.#around.onUnclean?.()
     this.handleReadyForQuery(wire)

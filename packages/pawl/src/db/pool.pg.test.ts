@@ -141,7 +141,7 @@ test("close leaves the application's pool open; what ended says so", async () =>
   await pool.end()
   await expect(other.jobs.enqueue('mail', {})).rejects.toMatchObject({
     code: 'PAWL_STOPPED',
-    message: 'The pool that createPawl was given has ended. End it after the last call of Pawl.',
+    message: 'The pool passed to createPawl has ended. End it after the last call to Pawl.',
   })
 })
 

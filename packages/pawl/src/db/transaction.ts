@@ -1,6 +1,7 @@
 // A transaction of ours on a pooled client. It begins with its first statement, in the same packet and with one answer, and its commit
 // travels with the last in the same way: a handler that sends one statement costs two round trips in all.
 
+import { setImmediate as turn } from 'node:timers/promises'
 import { caught, PawlError } from '../errors.ts'
 import { checked, type Tx } from './adapters.ts'
 import { classify, markOwn, sqlState } from './classify.ts'
@@ -55,6 +56,8 @@ export class OwnTransaction implements Tx {
   #reason: PawlError | undefined
   #isBroken = false
   #isReleased = false
+  /** The error that aborted it. A statement that succeeds, after a rollback to a savepoint, ends that state. */
+  #abortedBy: unknown
   /** Statements without an answer, and since when there was none. */
   #pending = 0
   #silentSinceMs = 0
@@ -94,11 +97,13 @@ export class OwnTransaction implements Tx {
     if (this.#pending++ === 0) this.#silentSinceMs = performance.now()
     try {
       const result = await (query.values!.length > 0 ? this.#runPrepared(query) : this.#runText(text))
-      if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of a handler ended its transaction'))
+      if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of the handler ended its transaction'))
+      this.#abortedBy = undefined
       return { rows: lastOf(result).rows as Row[] }
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
-      throw markOwn(withReason(this.#client, error))
+      if (!isAborted(error) && sqlState(error) !== undefined) this.#abortedBy ??= error
+      throw markOwn(this.#explained(withReason(this.#client, error)))
     } finally {
       this.#pending--
       this.#silentSinceMs = performance.now()
@@ -145,7 +150,9 @@ export class OwnTransaction implements Tx {
       })
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
-      throw markOwn(notCommitted(withReason(this.#client, error)))
+      // The earlier error is here too, and the driver passes it on through more promises than this one.
+      if (isAborted(error)) await turn()
+      throw markOwn(notCommitted(withReason(this.#client, this.#explained(error))))
     }
   }
 
@@ -218,6 +225,12 @@ export class OwnTransaction implements Tx {
     return { isNamed: this.#names !== undefined, answerMs: this.#answerMs }
   }
 
+  /** Of an aborted transaction the server says only that it is: its first error is why. */
+  #explained(error: unknown): unknown {
+    if (isAborted(error)) error.cause ??= this.#abortedBy
+    return error
+  }
+
   #refuse(reason: PawlError): PawlError {
     this.#isOpen = false
     this.#reason = reason
@@ -244,9 +257,13 @@ export function lastOf(result: QueryResult | readonly QueryResult[]): QueryResul
   return Array.isArray(result) ? (result as readonly QueryResult[]).at(-1)! : (result as QueryResult)
 }
 
+function isAborted(error: unknown): error is Error {
+  return error instanceof Error && (error as { code?: unknown }).code === '25P02'
+}
+
 function ended(reason: PawlError | undefined): unknown {
   if (reason !== undefined) return markOwn(new PawlError(reason.code, reason.message, { cause: reason }))
-  return new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query of a tx handler before it returns.')
+  return new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query before the tx handler returns.')
 }
 
 /** What the error of a commit that was sent means. `isBare`: no statement travelled before it. */
@@ -254,14 +271,14 @@ export function notCommitted(reason: unknown, isBare = false): unknown {
   const state = sqlState(reason)
   if (state === '34000' && String((reason as Error).message).includes(commitPortal))
     return txEnded('A handler sent commit, rollback, prepare transaction or close all through its transaction', reason)
-  if (state === '25P02' && isBare)
-    return new PawlError('PAWL_ROLLED_BACK', 'The commit was refused: an earlier statement of the transaction had failed.', {
+  if (isAborted(reason) && isBare)
+    return new PawlError('PAWL_ROLLED_BACK', 'The commit failed because an earlier statement of the transaction had failed.', {
       cause: reason,
     })
   if (classify(reason) !== 'connection' || wasNeverSent(reason)) return reason
   return new PawlError(
     'PAWL_COMMIT_UNKNOWN',
-    'The connection broke during the commit, so whether it happened is not known yet.',
+    'The connection broke during the commit, so it is not known yet whether the transaction committed.',
     { cause: reason },
   )
 }

@@ -22,7 +22,7 @@ export function endOf(text: string): string | undefined {
 export function txEnded(what: string, cause?: unknown): PawlError {
   return new PawlError(
     'PAWL_TX_ENDED',
-    `${what}. The transaction is Pawl's to end: return to commit, throw to roll back, and use savepoints to undo a part. Nothing of it is settled.`,
+    `${what}. Only Pawl may end it: return to commit, throw to roll back, use savepoints to undo a part. Pawl has settled nothing.`,
     { cause },
   )
 }

@@ -5,7 +5,7 @@ import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.
 import { classify } from '../db/classify.ts'
 import { type Connection, type Pool, unavailable } from '../db/driver.ts'
 import { OwnTransaction } from '../db/transaction.ts'
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import { txHandler } from '../jobs/runner.ts'
 import { assertStandby } from '../jobs/start-checks.ts'
 import { answerLost, retryingDefinite } from '../kernel/definite.ts'
@@ -34,8 +34,8 @@ export interface AppendEventOptions {
 }
 
 export const appendTable = {
-  tx: transaction({ doc: 'Your own transaction: the events are there if and only if it commits.' }),
-  wake: boolean({ default: true, doc: 'false: no notification. Needed before PREPARE TRANSACTION.' }),
+  tx: transaction({ doc: 'Your own transaction: the events exist if and only if it commits.' }),
+  wake: boolean({ default: true, doc: 'false: send no notification. Required before PREPARE TRANSACTION.' }),
 } satisfies TableOf<AppendEventOptions>
 
 export interface Appended {
@@ -92,7 +92,7 @@ export function assertOutsideTx(verb: string): void {
   if (held === undefined) return
   throw new PawlError(
     'PAWL_TX_REQUIRED',
-    `${verb} was called inside the handler of '${held.kind}' without its transaction: it would not commit with it, and could wait for the pool that this handler occupies. Pass { tx }.`,
+    `${verb} was called inside the handler of '${held.kind}' without its transaction: it would commit separately, and could wait forever for a connection that this handler holds. Pass { tx }.`,
   )
 }
 
@@ -179,18 +179,18 @@ export function eventTexts(config: Config, event: NewEvent, known: ReadonlySet<s
   const data = toJson(event.data === undefined ? null : event.data, `The event '${event.type}': data`, { bytesMax, depthMax })
   if (event.headers === undefined) return { event, data, headers: null }
   if (typeof event.headers !== 'object' || event.headers === null || Array.isArray(event.headers))
-    throw invalid('headers', '', 'is not an object')
+    throw invalid("The event's headers", '', `must be an object, got ${shown(event.headers)}`)
   const headers = toJson(event.headers, `The event '${event.type}': headers`, { bytesMax: headersBytesMax, depthMax })
   return { event, data, headers }
 }
 
 function assertName(field: string, value: unknown, charsMax: number): void {
-  if (typeof value !== 'string') throw invalid(`The event's ${field}`, '', 'is not a text')
+  if (typeof value !== 'string') throw invalid(`The event's ${field}`, '', `must be a string, got ${shown(value)}`)
   // Characters, as the server counts them, and not halves of surrogate pairs.
   if (value.length < 1 || (value.length > charsMax && [...value].length > charsMax))
-    throw invalid(`The event's ${field}`, '', `has not 1 to ${charsMax} characters`)
+    throw invalid(`The event's ${field}`, '', `must have 1 to ${charsMax} characters, got ${[...value].length}`)
   if (value.includes('\u0000') || !value.isWellFormed())
-    throw invalid(`The event's ${field}`, '', 'contains what PostgreSQL cannot store')
+    throw invalid(`The event's ${field}`, '', 'contains a NUL character or invalid Unicode, which PostgreSQL cannot store')
 }
 
 /** The events as the JSON array that the SQL functions take. */

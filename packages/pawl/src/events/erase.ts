@@ -22,10 +22,10 @@ export interface EraseOptions {
 }
 
 export const eraseTable = {
-  aggregateType: required(text({ to: 200, doc: 'What the events happened to.' })),
-  key: required(text({ to: 500, doc: 'Which one of those.' })),
-  reason: reason('Why; kept in pawl.audit.'),
-  actor: text({ to: 200, doc: 'Who; kept in pawl.audit.' }),
+  aggregateType: required(text({ to: 200, doc: 'The aggregate type of the events.' })),
+  key: required(text({ to: 500, doc: 'The key of the events.' })),
+  reason: reason('The reason, stored in pawl.audit.'),
+  actor: text({ to: 200, doc: 'The acting person or program, stored in pawl.audit.' }),
   tx: transaction({ doc: 'Your own transaction.' }),
 } satisfies TableOf<EraseOptions>
 

@@ -18,7 +18,7 @@ import type { NewEvent } from './types.ts'
 const lagStatement = statement(import.meta.url, 'lag')
 
 const keepTable = {
-  keepDays: integer({ from: 1, to: 3650, default: keepDaysDefault, doc: 'Days that events stay at least.' }),
+  keepDays: integer({ from: 1, to: 3650, default: keepDaysDefault, doc: 'The minimum number of days to keep events.' }),
 }
 
 export interface LogLag {

@@ -89,9 +89,9 @@ function ofTransaction(row: TransactionRow): HoldBack {
 }
 
 function whoseIs(row: TransactionRow): string {
-  if (row.is_sequencer) return 'It holds the sequencer: no event gets a position.'
-  if (row.is_reader) return 'It has read pawl.event: days of events are removed after its end.'
-  return 'It appended: its own events wait for its commit.'
+  if (row.is_sequencer) return 'It holds the lock of the sequencer, so no event gets a position.'
+  if (row.is_reader) return 'It has read pawl.event, so no day of events is removed before it ends.'
+  return 'It appended events, which are delivered after it commits.'
 }
 
 function ofCursor(row: CursorRow, bytes: number): HoldBack {
@@ -110,7 +110,7 @@ function ofCursor(row: CursorRow, bytes: number): HoldBack {
 
 function endOfCursor({ name, state }: CursorRow): string {
   if (state !== 'running') return `pawl.projections.resume('${name}', ...)`
-  return `start a runner that defines '${name}', or give it a maxLag`
+  return `start a runner that defines '${name}', or set its maxLag`
 }
 
 function ofSlot(row: SlotRow): HoldBack {
@@ -119,7 +119,7 @@ function ofSlot(row: SlotRow): HoldBack {
     delays: 'retention',
     name: row.name,
     since: null,
-    detail: `It is ${row.is_active ? 'in use' : 'not in use'}${row.state === null ? '' : `, ${row.state}`}; the server keeps its write-ahead log for it.`,
+    detail: `It is ${row.is_active ? 'in use' : 'not in use'}${row.state === null ? '' : `, ${row.state}`}; the server retains WAL for it.`,
     bytes: row.bytes === null ? undefined : Number(row.bytes),
     endWith: `select pg_drop_replication_slot('${row.name}')`,
   }

@@ -3,7 +3,7 @@
 import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
 import { unavailable } from '../db/driver.ts'
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import { answerLost } from '../kernel/definite.ts'
 import { boolean, duration, option, required, resolve, type TableOf, text, transaction, whole } from '../kernel/options.ts'
 import { retrying } from '../kernel/retry.ts'
@@ -39,12 +39,17 @@ export interface IngestOptions {
 const place = (doc: string) => option<number | bigint>('an integer, as a number or a bigint', { doc }, isPlace)
 
 export const ingestTable = {
-  source: required(text({ to: 200, doc: "Where the events come from, such as 'chain:main'." })),
-  position: place('Where in the source they stand. It moves forward in the same transaction.'),
-  after: place('The position that the source says came before this one.'),
-  remember: duration({ from: 1, to: 10 * 365 * 86_400_000, default: '30d', doc: 'How long ids are remembered.' }),
+  source: required(text({ to: 200, doc: "The name of the source, such as 'chain:main'." })),
+  position: place('The position of these events in the source, stored in the same transaction.'),
+  after: place('The position before this one, according to the source.'),
+  remember: duration({
+    from: 1,
+    to: 10 * 365 * 86_400_000,
+    default: '30d',
+    doc: 'How long event ids are kept to recognise repeats.',
+  }),
   tx: transaction({ doc: 'Your own transaction.' }),
-  wake: boolean({ default: true, doc: 'false: no notification. Needed before PREPARE TRANSACTION.' }),
+  wake: boolean({ default: true, doc: 'false: send no notification. Required before PREPARE TRANSACTION.' }),
 } satisfies TableOf<IngestOptions>
 
 function isPlace(given: unknown): boolean {
@@ -76,8 +81,8 @@ export async function ingest(
 ): Promise<Ingested> {
   const { source, position, after, remember: keepMs, tx, wake } = resolve('ingest', ingestTable, options)
   if (after !== undefined && position === undefined)
-    throw new PawlError('PAWL_CONFIG', '`after` says which position came before; give `position` as well.')
-  whole('the number of events in one call of ingest', events.length, 0, eventsMax)
+    throw new PawlError('PAWL_CONFIG', 'ingest: after cannot be given without position.')
+  whole('ingest: the number of events', events.length, 0, eventsMax)
   const texts = events.map((event) => eventTexts(core.config, event, knownFields))
   assertFits(texts)
   const json = eventsJson(texts, (index) => `,"event_id":${JSON.stringify(idOf(events[index]!))}`)
@@ -98,7 +103,7 @@ function assertFits(texts: readonly EventTexts[]): void {
   if (chars > charsMax)
     throw new PawlError(
       'PAWL_INVALID_PAYLOAD',
-      `The events of one call of ingest have ${chars} characters of data and headers, and may have ${charsMax}. Bring them in several calls at the same position.`,
+      `ingest: data and headers of one call must have at most ${charsMax} characters, got ${chars}. Split it into several calls at the same position.`,
     )
 }
 
@@ -125,7 +130,7 @@ function idOf(event: OutsideEvent): string {
     return event.id
   throw new PawlError(
     'PAWL_INVALID_PAYLOAD',
-    "The id of an event from outside is its source's own: a text of 1 to 500 characters.",
+    `The event's id must be the source's own id, a string of 1 to 500 characters, got ${shown(event.id)}.`,
   )
 }
 
@@ -133,7 +138,7 @@ function toIngested(row: Row, { source, position, after }: IngestOptions): Inges
   if (row.outcome === 'gap') {
     throw new PawlError(
       'PAWL_SOURCE_GAP',
-      `Source '${source}' was read up to position ${row.was}, and position ${position} comes after ${after}: what lies between was never taken in. Read the source again from ${row.was}.`,
+      `Source '${source}' has a gap: it was ingested up to position ${row.was}, but position ${position} comes after ${after}. Read the source again from ${row.was}.`,
       { details: { source, was: row.was, after: String(after), position: String(position) } },
     )
   }

@@ -2,12 +2,12 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { DatabaseOptions, StatementWatch } from '../db/driver.ts'
-import type { LoopWatch } from '../kernel/failures.ts'
+import { isLasting, type LoopWatch } from '../kernel/failures.ts'
 import { extendPartitions } from '../kernel/partitions.ts'
 import { longConnection } from './long-connection.ts'
 import { retain } from './retention.ts'
 
-const firstMs = 10_000
+const firstMsDefault = 10_000
 const everyMs = 15 * 60_000
 
 export const keepDaysDefault = 7
@@ -18,12 +18,14 @@ export interface EventMaintenanceOptions {
   readonly signal: AbortSignal
   readonly watch?: StatementWatch
   readonly loop: LoopWatch
+  /** Before the first round; for tests. */
+  readonly firstMs?: number
 }
 
 /** Until the signal fires. */
 export async function maintainEvents(options: EventMaintenanceOptions): Promise<void> {
-  const { database, keepDays, signal, watch, loop } = options
-  for (let waitMs = firstMs; ; waitMs = everyMs) {
+  const { database, keepDays, signal, watch, loop, firstMs = firstMsDefault } = options
+  for (let waitMs = firstMs; ; ) {
     await sleep(waitMs, undefined, { signal }).catch(() => undefined)
     if (signal.aborted) return
     const connection = longConnection(database, 'event maintenance', watch)
@@ -33,8 +35,11 @@ export async function maintainEvents(options: EventMaintenanceOptions): Promise<
     try {
       await extendPartitions(connection)
       await retain(connection, { keepDays })
+      waitMs = everyMs
       loop.succeeded()
     } catch (error) {
+      // Repeated soon, so that its alert comes soon and stays until it succeeds.
+      waitMs = isLasting(error) ? firstMs : everyMs
       if (!signal.aborted) loop.failed(error)
     } finally {
       signal.removeEventListener('abort', cut)

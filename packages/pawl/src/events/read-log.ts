@@ -111,7 +111,7 @@ function toEvent(parts: EventParts): LogEvent {
 function gap(after: number, until: number): PawlError {
   return new PawlError(
     'PAWL_LOG_GAP',
-    `The log has not every event from position ${after + 1} to ${until}. If this reader was away longer than events are kept, retention removed them: rebuild it. Else run pawl.events.audit(), which says what is missing.`,
+    `Events are missing from the log at positions ${after + 1} to ${until}. If this reader was stopped for longer than events are kept, retention removed them: rebuild it. Otherwise run pawl.events.audit(), which lists what is missing.`,
     { details: { after, until } },
   )
 }
@@ -119,6 +119,6 @@ function gap(after: number, until: number): PawlError {
 function sequencerMissing(): PawlError {
   return new PawlError(
     'PAWL_SCHEMA_DRIFT',
-    "pawl.sequencer has no row. Run 'insert into pawl.sequencer default values': the next tick then finds every event that has no position.",
+    "pawl.sequencer has no row. Run 'insert into pawl.sequencer default values': the next tick then gives a position to every event without one.",
   )
 }

@@ -158,7 +158,7 @@ test('[O13] while a stranger that wrote an event stays open, retention runs, app
   await stranger.query('select pawl.append(\'Late\', \'a\', \'late\', \'{"key": "late", "version": 1, "n": -1}\')')
   await toDay(10)
   const first = await db.pawl().events.retain()
-  expect(first).toMatchObject({ removed: [], held: { by: expect.stringContaining('an open transaction that wrote into it') } })
+  expect(first).toMatchObject({ removed: [], held: { by: expect.stringContaining('an open transaction that wrote to it') } })
   const holds = await db.pawl().events.whoHoldsBack()
   expect(holds).toContainEqual(
     expect.objectContaining({

@@ -44,7 +44,7 @@ export function oldPartitions(connection: Pick<Connection, 'run'>, keepDays: num
 /** Who keeps this partition, or undefined. */
 export function holderOf(partition: OldPartition): string | undefined {
   if (partition.is_detaching) return undefined
-  if (partition.writer !== null) return `an open transaction that wrote into it (${partition.writer})`
+  if (partition.writer !== null) return `an open transaction that wrote to it (${partition.writer})`
   if (partition.is_unsequenced) return unsequenced
   if (partition.cursor !== null) return `cursor ${partition.cursor}`
   return partition.parked === null ? undefined : `parked key ${partition.parked}`
@@ -112,5 +112,5 @@ async function removedBy(connection: Connection, chunk: Statement): Promise<numb
 }
 
 function heldText({ partition, by }: { readonly partition: string; readonly by: string }): string {
-  return `Retention cannot remove ${partition}: ${by} keeps it. pawl.events.whoHoldsBack() has the statement to end that.`
+  return `Retention cannot remove ${partition}: it is held back by ${by}. pawl.events.whoHoldsBack() lists the statement that ends this.`
 }

@@ -1,6 +1,7 @@
 // One attempt, from its handler to its end: whatever a handler does, it ends once, and takes nothing from the other jobs.
 
 import type { Job, Pawl, Tx } from 'pawl'
+import { runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
@@ -527,4 +528,46 @@ test('[K9] a handler whose connection fell silent runs again within its attempt'
   await until('it is done', isIn(id, 'done'))
   expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 1, snoozes: null })
   expect(await db.query('select n from effect')).toEqual([{ n: 2 }])
+})
+
+const swallow = () => undefined
+const swallowers: Record<string, (tx: Tx) => Promise<unknown>> = {
+  'and returns': async (tx) => tx.query('select 1 / 0').catch(swallow),
+  'and does not wait for it': async (tx) => {
+    void tx.query('select 1 / 0')
+  },
+  'and sends another': async (tx) => {
+    await tx.query('select 1 / 0').catch(swallow)
+    await tx.query('select $1::integer', [1])
+  },
+  'after one that it went back from': async (tx) => {
+    await tx.query('savepoint before')
+    await tx.query("select 'x'::integer").catch(swallow)
+    await tx.query('rollback to savepoint before')
+    await tx.query('select 1 / 0').catch(swallow)
+    await tx.query('select 1')
+  },
+}
+
+test.each(Object.entries(swallowers))('a handler swallows an error %s: the attempt names it', async (_how, act) => {
+  pawl.jobs.define('swallows', { retry: { attempts: 1 }, tx: (_job, tx) => act(tx) })
+  const { id } = await pawl.jobs.enqueue('swallows', {})
+  await runAll(pawl)
+  const { lastError } = (await pawl.jobs.get(id))!
+  expect(lastError).toMatch(/current transaction is aborted[\s\S]*caused by error: division by zero/)
+  expect(lastError).not.toContain('invalid input syntax')
+})
+
+test('a swallowed serialization failure runs again within the attempt', async () => {
+  let calls = 0
+  pawl.jobs.define('swallows', {
+    retry: { attempts: 1 },
+    tx: async (_job, tx) => {
+      if (++calls === 1) await tx.query("do $$ begin raise exception using errcode = '40001'; end $$").catch(swallow)
+    },
+  })
+  const { id } = await pawl.jobs.enqueue('swallows', {})
+  await runAll(pawl)
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', attempt: 1 })
+  expect(calls).toBe(2)
 })

@@ -150,7 +150,7 @@ async function isRolledBack(client: PoolClient): Promise<boolean> {
 
 function brokenBefore(error: unknown): unknown {
   return markOwn(
-    new PawlError('PAWL_ROLLED_BACK', 'The connection broke before the commit was sent, so nothing was stored.', {
+    new PawlError('PAWL_ROLLED_BACK', 'The connection broke before the commit was sent, so no job was stored. Call it again.', {
       cause: error,
     }),
   )

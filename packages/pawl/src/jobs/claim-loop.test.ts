@@ -8,7 +8,7 @@ import { Counts } from './counts.ts'
 import type { Claim, Deciding, Fetcher, SuspectClaim } from './fetcher.ts'
 import { ClaimedRow, type HeldJob } from './held.ts'
 import { Board } from './keeper.ts'
-import { defineKind } from './kinds.ts'
+import { type DefinedKind, defineKind } from './kinds.ts'
 import type { Settler } from './settler.ts'
 import type { Sleep } from './sleep.ts'
 import { Slots } from './slots.ts'
@@ -43,9 +43,15 @@ interface Answers {
   readonly run?: (held: HeldJob) => Promise<unknown>
   readonly claim?: (limit: number) => Claim
   readonly suspects?: (limit: number) => SuspectClaim
+  readonly kinds?: readonly DefinedKind[]
+  readonly queues?: readonly string[]
+  readonly pollMs?: number
+  readonly isRelied?: boolean
 }
 
-function start({ concurrency = 4, run, claim = () => nothing, suspects = () => noSuspects }: Answers) {
+function start(answers: Answers) {
+  const { concurrency = 4, run, claim = () => nothing, suspects = () => noSuspects } = answers
+  const { kinds = [work], queues = ['default'], pollMs = hourMs, isRelied = false } = answers
   const stop = new AbortController()
   const changed = new Wakeup()
   const started: HeldJob[] = []
@@ -86,15 +92,15 @@ function start({ concurrency = 4, run, claim = () => nothing, suspects = () => n
     nextFullScanInMs: undefined as never,
     nextScanInMs: Number.POSITIVE_INFINITY,
   }
-  const sleep = { isBusy: false, isRelied: () => false, worked: async () => undefined, idle: async () => hourMs }
+  const sleep = { isBusy: false, isRelied: () => isRelied, worked: async () => undefined, idle: async () => pollMs }
   const holder = { id: 1, nonce: '' }
   const loop = new ClaimLoop({
     batchMax: 100,
     concurrency,
-    pollMs: hourMs,
-    queues: ['default'],
+    pollMs,
+    queues,
     deciding: 'alone',
-    kinds: new Map([['work', work]]),
+    kinds: new Map(kinds.map((kind) => [kind.name, kind])),
     changed,
     counts: new Counts(),
     fetcher: fetcher as Fetcher,
@@ -110,6 +116,7 @@ function start({ concurrency = 4, run, claim = () => nothing, suspects = () => n
     onPostponed: (held) => void postponed.push(held),
     loop: { succeeded: () => undefined, failed: () => undefined },
   })
+  const waits = vi.spyOn(changed, 'wait')
   const running = loop.run()
   onTestFinished(async () => {
     stop.abort()
@@ -120,6 +127,7 @@ function start({ concurrency = 4, run, claim = () => nothing, suspects = () => n
     started,
     postponed,
     looks,
+    waits,
     end: (held: HeldJob) => ends.get(held.id)!(),
     reconciled: () => reconciled,
     wake: () => changed.fire(),
@@ -211,4 +219,30 @@ test('jobs of a claim without an answer are given back for two minutes', async (
   }
   // Once every five seconds until two minutes are over.
   expect(loop.reconciled()).toBe(1 + Math.floor(120_000 / 5001))
+})
+
+const limitedKinds = (count: number) =>
+  Array.from({ length: count }, (_, n) => defineKind(`limited ${n}`, { concurrency: 1, run: () => undefined }))
+const queueNames = (count: number) => Array.from({ length: count }, (_, n) => `queue ${n}`)
+
+test.each([
+  { kinds: 10, queues: 10, isRelied: true, waitsMs: 2000 },
+  { kinds: 100, queues: 100, isRelied: true, waitsMs: 20_000 },
+  { kinds: 100, queues: 100, isRelied: false, waitsMs: 2000 },
+])('$kinds limited kinds in $queues queues, notified $isRelied: polls every $waitsMs ms', async (given) => {
+  moveClock()
+  let claims = 0
+  const { waits } = start({
+    kinds: limitedKinds(given.kinds),
+    queues: queueNames(given.queues),
+    isRelied: given.isRelied,
+    pollMs: 2000,
+    claim: () => {
+      claims++
+      return nothing
+    },
+  })
+  await until('it waits', () => waits.mock.calls.length > 0)
+  expect(waits.mock.calls[0]).toEqual([given.waitsMs])
+  expect(claims).toBe(given.kinds * given.queues)
 })

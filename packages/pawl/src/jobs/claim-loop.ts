@@ -26,6 +26,8 @@ const suspectsEveryMs = 250
 const startsPerSuspect = 7
 /** Under continuous work a claim that found too little is repeated after this time. */
 const busyPollMs = 2
+/** A poll sends one claim for each group and queue. Where notifications come too, an idle worker sends at most 500 claims a second. */
+const idleClaimMs = 2
 /** How often a deciding run that has ended asks whether its end still waits to be stored. */
 const unstoredEveryMs = 250
 /** A process that could not empty itself leaves jobs that must run alone to others for ten times as long. */
@@ -188,9 +190,12 @@ export class ClaimLoop {
       return this.#expect()
     }
     let waitMs = hasRoom ? await sleep.idle(worker.id) : pollMs
+    const claimsMs = sleep.isRelied(worker.id) ? this.#groups.length * this.#queues.length * idleClaimMs : 0
+    const everyMs = Math.max(pollMs, claimsMs)
+    if (waitMs === pollMs) waitMs = everyMs
     if (this.#areSuspectsLeft || this.#areSuspectsNews || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
-    // Not everything is notified, and a job that ends is no notification: once in pollMs we look for ourselves.
-    const expectAtMs = Math.min(this.#expectedMs + pollMs, monotonicMs() + Math.min(waitMs, fetcher.nextScanInMs))
+    // Not everything is notified, and a job that ends is no notification: once in this time we look for ourselves.
+    const expectAtMs = Math.min(this.#expectedMs + everyMs, monotonicMs() + Math.min(waitMs, fetcher.nextScanInMs))
     const leftMs = expectAtMs - monotonicMs()
     const isTold = leftMs > 0 && (await changed.wait(leftMs)) && monotonicMs() < expectAtMs
     // Where a notification cannot be relied on, anything may have been added while we waited.

@@ -45,7 +45,7 @@ test('a worker of kinds that all lack a handler is refused by name', () => {
   pawl.jobs.define('a')
   declare(pawl)
   expect(() => pawl.jobs.worker()).toThrow(
-    /^This worker has nothing to do: no kind has a handler here: a, mail\. Import the module/,
+    /^This worker has nothing to do: no kind has a handler in this process: a, mail\. Import the module/,
   )
 })
 
@@ -64,8 +64,8 @@ test('a handler is refused without a kind, for a second time, and if it is none'
   ]
   for (const [handler, message] of cases) expect(() => pawl.jobs.handle(mail, handler as never)).toThrow(message)
   pawl.jobs.handle(mail, { run })
-  expect(() => pawl.jobs.handle(mail, { run })).toThrow("The kind 'mail' has a handler already. Give each kind one.")
-  expect(() => pawl.jobs.handle(pawl.jobs.define('whole', { run }), { run })).toThrow(/has a handler already/)
+  expect(() => pawl.jobs.handle(mail, { run })).toThrow("The kind 'mail' already has a handler. Give each kind one handler.")
+  expect(() => pawl.jobs.handle(pawl.jobs.define('whole', { run }), { run })).toThrow(/already has a handler/)
 })
 
 test('the types of a declared kind reach its handler and its callers', () => {

@@ -142,6 +142,6 @@ export class Ends {
     counts.error(error)
     if (classify(error) !== 'unwritable') return
     events.emit('worker.unwritable', { error })
-    logger.error({ error: describeError(error, 300) }, 'the database cannot write now (disk full or read-only); waiting')
+    logger.error({ error: describeError(error, 300) }, 'the database cannot write (disk full or read-only); retrying')
   }
 }

@@ -74,7 +74,7 @@ test('[K15] a process that was cut off and lives excuses the crash of its job, o
   const [attempt] = await db.pawl().jobs.attempts(id)
   expect(attempt).toMatchObject({
     outcome: 'interrupted',
-    error: expect.stringMatching(/process died.*lives, and was only cut off/),
+    error: expect.stringMatching(/process died.*it is alive and was only cut off/),
   })
 })
 
@@ -145,7 +145,7 @@ test('[J3] a job that a cut made dead stays dead, and says that its process live
   await comeBack(await cutOff(once))
   expect(await db.pawl().jobs.get(id)).toMatchObject({
     state: 'dead',
-    lastError: expect.stringMatching(/process died.*lives, and was only cut off/),
+    lastError: expect.stringMatching(/process died.*it is alive and was only cut off/),
   })
   await db.pawl().jobs.retry(id)
   expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'ready', suspect: false })

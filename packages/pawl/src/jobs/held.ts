@@ -70,7 +70,7 @@ export class ClaimedRow {
 /** PostgreSQL's largest integer: a run of 24.8 days and more. */
 const ranMsMax = 2_147_483_647
 
-const snoozeDelay = required(duration({ from: 0, to: delayMsMax, doc: 'How long until it runs again.' }))
+const snoozeDelay = required(duration({ from: 0, to: delayMsMax, doc: 'How long until the job runs again.' }))
 const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer, $6::jsonb)::text as done'
 
 export class HeldJob implements Job {
@@ -86,6 +86,7 @@ export class HeldJob implements Job {
   /** Set once the attempt has an end; what the handler does afterwards is late and counts for nothing. */
   isEnded = false
   completeCalled = false
+  snoozeCalled = false
   /** Hears of writes in the handler's own transaction that the database refused. */
   onRefused: ((held: HeldJob, what: string) => void) | undefined
   isRefusalKept = false
@@ -153,6 +154,7 @@ export class HeldJob implements Job {
   /** Before each call of the handler: the payload and the headers as they are stored. Throws or rejects when the payload is invalid. */
   read(): Promise<void> | undefined {
     this.#headers = undefined
+    this.snoozeCalled = false
     const stored = fromJson(this.row.payload, `The payload of '${this.kind}': payload`, this.limits!)
     const payload = readPayload(this.definition, stored, this.row.payload_version)
     if (payload instanceof Promise)
@@ -222,7 +224,7 @@ export class HeldJob implements Job {
   #completedBefore(cause?: unknown): PawlError {
     return new PawlError(
       'PAWL_WRONG_STATE',
-      `Job ${this.id} is completed in this transaction already. Call complete once, as the last thing before the commit.`,
+      `Job ${this.id} is already completed in this transaction. Call complete once, just before the commit.`,
       { cause, details: { id: this.id } },
     )
   }
@@ -237,7 +239,9 @@ export class HeldJob implements Job {
   }
 
   snooze(delay: number | string): Snooze {
-    return new Snooze(check('snooze', 'delay', snoozeDelay, delay))
+    const snooze = new Snooze(check('snooze', 'delay', snoozeDelay, delay))
+    this.snoozeCalled = true
+    return snooze
   }
 
   async #fenced(tx: AnyTx, what: string, text: string, values: readonly unknown[]): Promise<void> {

@@ -174,7 +174,7 @@ export class Incarnation {
   }
 
   #onKeeperDeath(error: Error): void {
-    this.#options.config.logger.error({ error: describeError(error) }, 'the keeper thread died; it is started again')
+    this.#options.config.logger.error({ error: describeError(error) }, 'the keeper thread died; restarting it')
     void this.#restartKeeper()
   }
 
@@ -221,10 +221,7 @@ export class Incarnation {
     const { rows } = await query('select pg_try_advisory_lock($1::integer, $2::integer) as taken', [lockClass, holder.id])
     // Our last session has not ended on the server yet, or a watcher tries the lock just now.
     if (!(rows[0] as { taken: boolean }).taken) {
-      this.#options.config.logger.warn(
-        { worker: holder.id },
-        "another session holds this worker's liveness lock; it is tried again",
-      )
+      this.#options.config.logger.warn({ worker: holder.id }, "another session holds this worker's liveness lock; retrying")
       return false
     }
     // Only from now on does a free lock raise a question: one that starts slowly must not be asked before it has it.

@@ -57,6 +57,8 @@ type Enqueue = Resolved<typeof enqueueTable>
 export interface JobsCore {
   readonly config: Config
   readonly kinds: Map<string, DefinedKind>
+  /** Those that were made and not stopped. */
+  readonly workers: Set<object>
   readonly events: Events<JobEvents>
   readonly pool: Pool
   /** Whether names may begin with `pawl.`: of Pawl's own work. */
@@ -103,8 +105,8 @@ export class Jobs {
   define<Payload = unknown, Input = Payload>(name: string, options: DefineOptions<Payload, Input> = {}): Kind<Input, Payload> {
     const kind = defineKind(name, options as unknown as DefineOptions<never>, this.#isPawls)
     if (this.#core.kinds.has(name))
-      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' is defined already. Define each kind once.`)
-    this.#core.kinds.set(name, kind)
+      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' is already defined. Define each kind once.`)
+    this.#add(kind)
     return { name, queue: kind.queue }
   }
 
@@ -115,8 +117,18 @@ export class Jobs {
     if (defined === undefined)
       throw refused('handle', `kind must be one that this Pawl defines, got ${shown(name)}. Call define('${name}', ...) first`)
     if (hasHandler(defined))
-      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' has a handler already. Give each kind one.`)
-    this.#core.kinds.set(name, withHandler(defined, handler as Handler<never>))
+      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' already has a handler. Give each kind one handler.`)
+    this.#add(withHandler(defined, handler as Handler<never>))
+  }
+
+  #add(kind: DefinedKind): void {
+    const { config, kinds, workers } = this.#core
+    kinds.set(kind.name, kind)
+    if (!hasHandler(kind) || workers.size === 0) return
+    config.logger.warn(
+      { kind: kind.name },
+      `the kind '${kind.name}' got its handler after a worker was created, and that worker will not run it. Define kinds before pawl.jobs.worker(), or create another worker`,
+    )
   }
 
   /** Adds one job. With `tx` it is there if and only if your transaction commits. */
@@ -125,7 +137,7 @@ export class Jobs {
     payload: Input,
     options: EnqueueOptions = {},
   ): Promise<{ id: string }> {
-    const [id] = await this.#add('enqueue', kind, payload, undefined, options).catch(refuse)
+    const [id] = await this.#enqueue('enqueue', kind, payload, undefined, options).catch(refuse)
     return { id: id! }
   }
 
@@ -139,7 +151,7 @@ export class Jobs {
     options: EnqueueOptions = {},
   ): Promise<{ ids: string[] }> {
     assertPayloads(payloads)
-    return { ids: await this.#add('enqueueMany', kind, undefined, payloads, options).catch(refuse) }
+    return { ids: await this.#enqueue('enqueueMany', kind, undefined, payloads, options).catch(refuse) }
   }
 
   async get(id: string): Promise<JobRow | undefined> {
@@ -192,7 +204,7 @@ export class Jobs {
     return explain((statement, values) => this.#find(statement, values), this.#tenant, checkJobId('why', id))
   }
 
-  /** A worker for the kinds that have a handler by now. Call start(). */
+  /** A worker for the kinds that have a handler by now; one that gets its handler later is logged. Call start(). */
   worker(options: WorkerOptions = {}): Worker {
     return new Worker(this.#core, options)
   }
@@ -203,7 +215,7 @@ export class Jobs {
     return this.#core.isPawls ?? false
   }
 
-  async #add(
+  async #enqueue(
     call: string,
     kind: Kind | string,
     one: unknown,
@@ -317,7 +329,7 @@ export class Jobs {
     if (held === undefined) return
     throw new PawlError(
       'PAWL_TX_REQUIRED',
-      `${verb} was called inside the tx handler of '${held.kind}' without its transaction: it would not commit with the job, and could wait for the pool that this handler occupies. Pass { tx }.`,
+      `${verb} was called inside the tx handler of '${held.kind}' without its transaction: it would commit separately, and could wait forever for a connection that this handler holds. Pass { tx }.`,
     )
   }
 
@@ -359,7 +371,7 @@ export class Jobs {
     if (revision !== null && job.revision !== null && job.revision !== revision) {
       return new PawlError(
         'PAWL_REVISION_CONFLICT',
-        `Job ${id} is at revision ${job.revision}, not ${revision}: somebody changed it. Read it again and decide anew.`,
+        `Job ${id} is at revision ${job.revision}, not ${revision}: it has changed. Read it again and retry with the new revision.`,
         {
           details: { id, expected: revision, actual: job.revision },
         },

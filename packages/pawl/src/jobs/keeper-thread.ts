@@ -151,7 +151,7 @@ async function giveUp(mine: Holder | undefined): Promise<void> {
 /** The main thread stands, and with it everything that goes through its streams. */
 function sayLastWords(): void {
   const blockedS = Math.round(Number((threadClockNs() - board.lastTurnNs()) / 1_000_000n) / 1000)
-  const line = `pawl: this worker process (pid ${process.pid}) ends itself: a handler has blocked its event loop for ${blockedS} s, past a job's timeout; other workers take its jobs\n`
+  const line = `pawl: this worker process (pid ${process.pid}) exits: a handler has blocked its event loop for ${blockedS} s, past a job's timeout; other workers take over its jobs\n`
   try {
     writeSync(2, line)
   } catch {

@@ -180,7 +180,7 @@ export class Keeper {
       // It comes after an error, too.
       thread.on('exit', (code) => {
         if (this.#thread === thread) this.#thread = undefined
-        const death = new Error(`The keeper thread ended with code ${code}.`, cause === undefined ? {} : { cause })
+        const death = new Error(`The keeper thread exited with code ${code}.`, cause === undefined ? {} : { cause })
         if (!isReady) reject(death)
         else if (!this.#isStopping) this.#onDeath(death)
       })

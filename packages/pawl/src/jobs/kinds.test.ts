@@ -165,7 +165,7 @@ test('[J30] a schema that cannot read the stored JSON is refused, with its fix',
   const stored = JSON.stringify(given)
   const dated = define({ schema: z.object({ at: z.date() }) as never })
   await expect(assertParses(dated, given, stored)).rejects.toThrow(
-    /valid as given, but not as the JSON that is stored: payload\.at: .*expected date, received string.*z\.coerce\.date\(\)/,
+    /valid as given, but not after it is stored as JSON: payload\.at: .*expected date, received string.*z\.coerce\.date\(\)/,
   )
   // Wrong either way: the schema's own words.
   await expect(assertParses(dated, { at: 'x' }, '{"at":"x"}')).rejects.toThrow(/'work' is not valid: payload\.at/)
@@ -177,6 +177,8 @@ test('[J19] an older payload is upgraded from its own version, the current one i
   expect(readPayload(kind, 'old', 1)).toEqual({ was: 'old', version: 1 })
   expect(readPayload(kind, 'old', 2)).toEqual({ was: 'old', version: 2 })
   expect(readPayload(kind, 'now', 3)).toBe('now')
-  expect(() => readPayload(kind, 'next', 4)).toThrow(/has version 4, and this worker knows 3: deploy the newer release/)
+  expect(() => readPayload(kind, 'next', 4)).toThrow(
+    /has version 4, but this worker knows versions up to 3: deploy the newer code/,
+  )
   expect(readPayload(define({ payloadVersion: 2 }), 'old', 1)).toBe('old')
 })

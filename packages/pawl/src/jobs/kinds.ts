@@ -40,7 +40,7 @@ export function defineKind(name: string, given: DefineOptions<never>, isPawls = 
   const { retry } = options
   if (!isPawls) assertUsers(call, 'queue', options.queue)
   if (options.upgrade !== undefined && options.payloadVersion === 1)
-    throw refused(call, 'upgrade needs payloadVersion: raise it to 2 with the first change of the payload')
+    throw refused(call, "upgrade needs payloadVersion: set it to 2 when the payload's shape first changes")
   const { attempts, crashes, initialMs, factor, maxMs, jitter, when } = retry
   if (maxMs < initialMs)
     throw refused(call, `retry.maxMs must be at least retry.initialMs (${initialMs}), got ${maxMs}`, { option: 'retry.maxMs' })
@@ -103,9 +103,9 @@ export async function assertParses(kind: DefinedKind, input: unknown, stored: st
     )
     if (!isValidAsGiven || !isPawlError(error)) throw error
     throw invalid(
-      `The payload of '${kind.name}' is valid as given, but not as the JSON that is stored: payload`,
+      `The payload of '${kind.name}' is valid as given, but not after it is stored as JSON: payload`,
       String(error.details.path ?? ''),
-      `${String(error.details.reason)}. Let the schema read what JSON stores, such as z.coerce.date() for a date`,
+      `${String(error.details.reason)}. Make the schema accept the stored JSON, for example with z.coerce.date() for a date`,
       ': ',
     )
   }
@@ -135,7 +135,7 @@ export function readPayload(kind: DefinedKind, payload: unknown, version: number
     throw invalid(
       `The payload of '${kind.name}'`,
       '',
-      `has version ${version}, and this worker knows ${kind.payloadVersion}: deploy the newer release`,
+      `has version ${version}, but this worker knows versions up to ${kind.payloadVersion}: deploy the newer code`,
     )
   }
   if (version === kind.payloadVersion || kind.upgrade === undefined) return parse(kind, payload)

@@ -4,7 +4,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
-import type { LoopWatch } from '../kernel/failures.ts'
+import { isLasting, type LoopWatch } from '../kernel/failures.ts'
 import { dropPartition, extendPartitions } from '../kernel/partitions.ts'
 import { ScanStart } from './scan-start.ts'
 
@@ -16,7 +16,7 @@ const lockDeadAlertsStatement = statement(import.meta.url, 'lock-dead-alerts')
 const resolveDeadAlertsStatement = statement(import.meta.url, 'resolve-dead-alerts')
 const oldPartitionsStatement = statement(import.meta.url, 'old-partitions')
 
-const everyMs = 10_000
+const everyMsDefault = 10_000
 /** Of the rounds, one in so many does the heavier chores: about every quarter of an hour. */
 const heavyRounds = 90
 /** And one in so many looks at the queues that no worker works: once a minute. */
@@ -31,6 +31,8 @@ export interface MaintenanceOptions {
   readonly signal: AbortSignal
   readonly watch: StatementWatch
   readonly loop: (name: string) => LoopWatch
+  /** Between two rounds; for tests. */
+  readonly everyMs?: number
 }
 
 interface Chore {
@@ -41,15 +43,22 @@ interface Chore {
 }
 
 export async function maintain(options: MaintenanceOptions): Promise<void> {
-  const { database, signal, watch } = options
+  const { database, signal, watch, everyMs = everyMsDefault } = options
   const connection = new Connection(database, 'maintenance', { watch })
   const chores = choresOn(connection, options)
+  /** Repeated with each round: the alert of one that fails every quarter of an hour would come after half an hour, and resolve in between. */
+  const failing = new Set<Chore>()
   for (let round = 0; !signal.aborted; round++) {
     // One that fails keeps none of the others from being done.
-    for (const { name, rounds, work } of chores) {
-      if (round % rounds !== 1 % rounds || signal.aborted) continue
+    for (const chore of chores) {
+      const { name, rounds, work } = chore
+      if (signal.aborted || (round % rounds !== 1 % rounds && !failing.has(chore))) continue
       const { succeeded, failed } = options.loop(`maintenance: ${name}`)
-      await work().then(succeeded, failed)
+      failing.delete(chore)
+      await work().then(succeeded, (error: unknown) => {
+        if (isLasting(error)) failing.add(chore)
+        failed(error)
+      })
     }
     await sleep(everyMs, undefined, { signal }).catch(() => undefined)
   }
@@ -59,7 +68,7 @@ export async function maintain(options: MaintenanceOptions): Promise<void> {
 function choresOn(connection: Connection, { queues, keepDays, signal }: MaintenanceOptions): Chore[] {
   const scan = new ScanStart()
   const lookInOwnQueues = async (after: string) => {
-    await lookForUnknownKinds(connection, queues, everyMs, { after })
+    await lookForUnknownKinds(connection, queues, everyMsDefault, { after })
     const [row] = await connection.query<{ reached: string }>("select (pawl.now() - interval '1 minute')::text as reached")
     return row!
   }
@@ -68,7 +77,7 @@ function choresOn(connection: Connection, { queues, keepDays, signal }: Maintena
     {
       name: 'other queues',
       rounds: everyQueueRounds,
-      work: async () => lookForUnknownKinds(connection, await unworkedQueues(connection), everyMs, { depth: 100 }),
+      work: async () => lookForUnknownKinds(connection, await unworkedQueues(connection), everyMsDefault, { depth: 100 }),
     },
     { name: 'alerts of dead jobs', rounds: 1, work: () => resolveDeadAlerts(connection) },
     { name: 'pruning', rounds: heavyRounds, work: () => prune(connection, signal) },

@@ -10,7 +10,7 @@ test('[G2] createPawl refuses what is no option or out of its range', () => {
     [null, /options must be an object, got null/],
     [nowhere, /options must be an object, got a string\.$/],
     [{ databaseUrl: '' }, /databaseUrl must be a URL such as postgres:.*, got ''/],
-    [{ databaseUrl: nowhere, directUrl: nowhere }, /directUrl is for pooler: 'transaction'/],
+    [{ databaseUrl: nowhere, directUrl: nowhere }, /directUrl needs pooler: 'transaction'/],
     [{}, /databaseUrl must be a URL such as postgres:.*, got undefined; or give pool, a Pool of pg\.$/],
     [{ databaseUrl: undefined }, /databaseUrl must be a URL such as postgres:.*, got undefined; or give pool/],
     [{ databaseUrl: nowhere, directUrl: 'localhost' }, /directUrl must be a URL/],
@@ -19,19 +19,25 @@ test('[G2] createPawl refuses what is no option or out of its range', () => {
       { pool: { connect() {}, totalCount: 0, options: {} } },
       /pool must be a Pool of the pg that Pawl uses itself .*, got an object/,
     ],
-    [{ pool, callerConnectionsMax: 5 }, /callerConnectionsMax is for a pool of its own/],
-    [{ pool, password: 'x' }, /ssl and password are for databaseUrl: with pool they are those of the pool/],
+    [{ pool, callerConnectionsMax: 5 }, /callerConnectionsMax cannot be combined with pool: set max on your pool/],
+    [{ pool, password: 'x' }, /ssl and password cannot be combined with pool: set them on your pool/],
     [
       { pool: new pg.Pool({ stream: () => undefined as never }) },
-      /cannot be opened with a pool that has a stream, .*: give databaseUrl too/,
+      /the pool has a stream, .*, so Pawl cannot open its own connections like it: give databaseUrl too/,
     ],
-    [{ pool: new pg.Pool({ ssl: { checkServerIdentity: () => undefined } }) }, /functions in its ssl: give databaseUrl too/],
+    [
+      { pool: new pg.Pool({ ssl: { checkServerIdentity: () => undefined } }) },
+      /functions in its ssl options, .*: give databaseUrl too/,
+    ],
     [
       { databaseUrl: nowhere, ssl: 'require' },
-      /ssl must be true, false or an object of options of Node's tls without functions, got 'req/,
+      /ssl must be true, false or an object of Node's TLS options without functions, got 'req/,
     ],
     [{ databaseUrl: nowhere, ssl: { checkServerIdentity: () => undefined } }, /ssl must be .* without functions, got an object/],
-    [{ databaseUrl: `${nowhere}?sslmode=require`, ssl: true }, /give sslmode and its kin in the URL, or ssl, not both/],
+    [
+      { databaseUrl: `${nowhere}?sslmode=require`, ssl: true },
+      /give TLS options in the URL \(such as sslmode\) or as ssl, not both/,
+    ],
     [{ databaseUrl: 'postgres://a:b@localhost/c', password: 'x' }, /give the password in the URL or as password, not both/],
     [
       { databaseUrl: 'postgres://a@localhost/c', pooler: 'transaction', directUrl: 'postgres://a:b@x/c', password: 'x' },
@@ -65,7 +71,7 @@ test('[G2] enqueue refuses what is no option, no value of it, or contradicts its
     [{ priority: 'high' }, /^enqueue: priority must be an integer from -100 to 100, got 'high'\.$/],
     [
       { query: async () => ({ rows: [] }), _events: {} },
-      /^enqueue has no option 'query'. It was given a client: pass it as \{ tx \}\.$/,
+      /^enqueue has no option 'query'. The options are a client: pass it as \{ tx \}\.$/,
     ],
     [{ priorty: 5 }, /^enqueue has no option 'priorty'. Did you mean 'priority'\?$/],
     [

@@ -27,7 +27,7 @@ export class Passwords {
     const told = await Promise.race([this.#waiting.told, sleep(this.#patienceMs, undefined, { ref: false })])
     const password = told?.password ?? this.#last
     if (password !== undefined) return password
-    throw new PawlError('PAWL_UNAVAILABLE', told?.reason ?? 'The main thread did not tell the password in time.')
+    throw new PawlError('PAWL_UNAVAILABLE', told?.reason ?? 'The main thread did not return the password in time.')
   }
 
   told(told: Told): void {

@@ -85,7 +85,7 @@ test('[J30] a schema that cannot read its own stored input is refused at enqueue
   const kind = pawl.jobs.define('dated', { schema: z.object({ at: z.date() }), run: () => undefined })
   await expect(pawl.jobs.enqueue(kind, { at: new Date() })).rejects.toMatchObject({
     code: 'PAWL_INVALID_PAYLOAD',
-    message: expect.stringMatching(/valid as given, but not as the JSON that is stored: payload\.at: .*z\.coerce\.date\(\)/),
+    message: expect.stringMatching(/valid as given, but not after it is stored as JSON: payload\.at: .*z\.coerce\.date\(\)/),
     details: { path: '.at' },
   })
   expect(await stored()).toBe(0)
@@ -176,7 +176,7 @@ test('[J19] a payload newer than a release knows waits for a worker of the newer
   const old = pawl.jobs.worker()
   await old.start()
   await until('it is put off', async () => (await pawl.jobs.get(id))!.state === 'scheduled')
-  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 0, lastError: expect.stringContaining('deploy the newer release') })
+  expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 0, lastError: expect.stringContaining('deploy the newer code') })
   await old.stop()
   await newer.jobs.retry(id)
   const worker = newer.jobs.worker()
@@ -202,8 +202,8 @@ const refused: Readonly<Record<string, { payload: unknown; says: RegExp }>> = {
   'far too deep': { payload: nested(20_000), says: /nested more than|cannot be written as JSON/ },
   'a NUL character': { payload: { a: [{ b: 'x\u0000y' }] }, says: /payload\.a\[0\]\.b contains a NUL character/ },
   'a NUL character in a key': { payload: { 'x\u0000y': 1 }, says: /contains a NUL character/ },
-  'half of a surrogate pair': { payload: { a: ['ok', '\ud83d'] }, says: /payload\.a\[1\] contains half of a surrogate pair/ },
-  'half of a surrogate pair in a key': { payload: { '\udc00': 1 }, says: /half of a surrogate pair/ },
+  'half of a surrogate pair': { payload: { a: ['ok', '\ud83d'] }, says: /payload\.a\[1\] contains half a surrogate pair/ },
+  'half of a surrogate pair in a key': { payload: { '\udc00': 1 }, says: /half a surrogate pair/ },
   'a key named __proto__': {
     payload: JSON.parse('{"a": {"__proto__": {"isAdmin": true}}}'),
     says: /payload\.a\.__proto__ is a key/,
@@ -448,7 +448,7 @@ test('[J19] an integer from SQL that a number cannot hold makes its job dead wit
   await db.query(`select pawl.enqueue('counts', '{"id": "12345678901234567890", "share": 0.33333333333333333333, "n": 1e22}')`)
   const report = await runAll(pawl)
   expect(report.dead.map(({ reason }) => reason).sort()).toEqual([
-    expect.stringMatching(/payload\.id is 10{19}\.\.\. \(401 characters\), which a JavaScript number cannot hold exactly/),
+    expect.stringMatching(/payload\.id is 10{19}\.\.\. \(401 characters\), which a JavaScript number cannot represent exactly/),
     expect.stringContaining('payload.lines[0].id is 12345678901234567890'),
   ])
   expect(seen).toEqual([{ id: '12345678901234567890', share: 1 / 3, n: 1e22 }])

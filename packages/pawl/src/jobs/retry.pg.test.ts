@@ -1,6 +1,6 @@
 // What follows a failure: how long until the next attempt, when there is none, and who is told.
 
-import type { DeadJob, Pawl } from 'pawl'
+import type { DeadJob, Job, Pawl } from 'pawl'
 import { NonRetryable } from 'pawl'
 import { endLease, moveClock, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
@@ -219,8 +219,58 @@ test('[J15] a snooze lasts as long as it says', async () => {
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'scheduled', attempt: 0, snoozes: 1 })
   expect((await pawl.jobs.why(id)).reasons).toMatchObject([
     { code: 'scheduled' },
-    { code: 'snoozed', text: 'It was put off 1 time without an attempt.' },
+    { code: 'snoozed', text: 'It was snoozed 1 time(s) without using an attempt.' },
   ])
+})
+
+/** The two shapes, and one that shares its transaction. */
+const shapes = [
+  ['run', {}],
+  ['tx', {}],
+  ['tx', { share: 10 }],
+] as const
+
+test.each(shapes)('[J15] a snooze that is not returned fails its attempt and says so (%s %j)', async (shape, options) => {
+  const handler = async (job: Job) => {
+    job.snooze('90s')
+    return 'forgot it'
+  }
+  pawl.jobs.define('forgets', { ...options, retry: { attempts: 1 }, [shape]: handler } as never)
+  const { id } = await pawl.jobs.enqueue('forgets', {})
+  await runAll(pawl)
+  expect(await pawl.jobs.get(id)).toMatchObject({
+    state: 'dead',
+    attempt: 1,
+    lastError: expect.stringContaining('Write return job.snooze(...)'),
+  })
+})
+
+test.each(shapes)('[J15] a thrown snooze counts as a returned one (%s %j)', async (shape, options) => {
+  const handler = async (job: Job) => {
+    throw job.snooze('90s')
+  }
+  pawl.jobs.define('throws', { ...options, retry: { attempts: 1 }, [shape]: handler } as never)
+  await stopClock()
+  const { id } = await pawl.jobs.enqueue('throws', {})
+  await runAll(pawl)
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'scheduled', attempt: 0, snoozes: 1, lastError: null })
+  expect(await pawl.jobs.attempts(id)).toEqual([])
+})
+
+test('[J15] a snooze of a repeated transaction does not count for its repetition', async () => {
+  let calls = 0
+  pawl.jobs.define('repeats', {
+    retry: { attempts: 1 },
+    tx: async (job, tx) => {
+      if (++calls > 1) return 'at last'
+      job.snooze('90s')
+      await tx.query("do $$ begin raise exception using errcode = '40001'; end $$")
+      return undefined
+    },
+  })
+  const { id } = await pawl.jobs.enqueue('repeats', {})
+  await runAll(pawl)
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', result: 'at last', attempt: 1 })
 })
 
 test('[J15] a handler may snooze after the transaction of its job.complete(tx) was rolled back', async () => {
@@ -404,6 +454,8 @@ test('[J15] a `retry.when` that answers with a promise is said beside the error,
   await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
   expect(await pawl.jobs.get(id)).toMatchObject({
     attempt: 2,
-    lastError: expect.stringMatching(/Error: no[\s\S]*retry\.when failed[\s\S]*must answer true or false at once, got a promise/),
+    lastError: expect.stringMatching(
+      /Error: no[\s\S]*retry\.when failed[\s\S]*must return true or false synchronously, got a promise/,
+    ),
   })
 })

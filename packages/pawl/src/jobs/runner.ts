@@ -50,6 +50,9 @@ const completedSql = `select pawl.raise_lease_lost('job', $2::bigint, $3::bigint
       )
   )`
 
+/** It is not put off: a handler that works on after a dropped snooze would repeat its effects without a limit of attempts. */
+const snoozeDropped = 'job.snooze() was called, but the handler did not return its value. Write return job.snooze(...).'
+
 /** Raises the commit of a transaction. */
 export const levelSql = (level: 'durable' | 'replicated'): string => `select pawl.set_durability('${level}')`
 
@@ -157,6 +160,7 @@ export class Runner {
   endOf(held: HeldJob, result: unknown): Ending {
     if (result instanceof Snooze)
       return { held, result: null, failed: { outcome: 'snoozed', delayMs: Math.max(1, result.delayMs), error: null } }
+    if (held.snoozeCalled) return this.failedEnd(held, new Error(snoozeDropped))
     if (result === undefined) return { held, result: null }
     try {
       return { held, result: toJson(result, `The result of '${held.kind}': result`, this.options.limits) }
@@ -167,6 +171,7 @@ export class Runner {
   }
 
   failedEnd(held: HeldJob, error: unknown): Ending {
+    if (error instanceof Snooze) return this.endOf(held, error)
     // It was told to stop, and did: whatever it throws from then on, no attempt is burnt for a deploy.
     if (held.lost?.code === 'PAWL_STOPPED') return unstartedEnd(held)
     const key = `${held.tenant} ${held.id}`
@@ -416,7 +421,7 @@ function failure(held: HeldJob, outcome: FailedOutcome, error: unknown, text: st
   if (held.unstorable !== undefined && error === held.unstorable)
     return { held, result: null, failed: { outcome, delayMs: undefined, error: said } }
   const delayMs = retryDelayMs(held.definition, held.row, error, (thrown) => {
-    said += `\nIts retry.when failed, so it counts as retryable: ${describeError(thrown, 1000)}`
+    said += `\nretry.when failed too, so this error counts as retryable: ${describeError(thrown, 1000)}`
   })
   return { held, result: null, failed: { outcome, delayMs, error: said } }
 }
@@ -455,7 +460,7 @@ function invalidEnd(held: HeldJob, error: unknown): Ending {
 }
 
 export function timedOutEnd(held: HeldJob): Ending {
-  const error = new PawlError('PAWL_TIMED_OUT', `It ran longer than its timeout of ${held.definition.timeoutMs} ms.`)
+  const error = new PawlError('PAWL_TIMED_OUT', `The attempt ran longer than its timeout of ${held.definition.timeoutMs} ms.`)
   return failure(held, 'timed out', error, error.message)
 }
 

@@ -161,7 +161,7 @@ class SettleLane {
   readonly #settling: LoopWatch
   readonly #connections = new Map<Purpose, Connection>()
   #waiting: Ending[] = []
-  #inFlight: readonly Ending[] = []
+  readonly #inFlight = new Set<Ending>()
   /** Locked, or refused for now. Each is tried until it is stored, or its fence is refused: given back it would run again and again. */
   readonly #aside = new Set<Ending>()
   #bytes = 0
@@ -182,7 +182,7 @@ class SettleLane {
   }
 
   get pending(): number {
-    return this.#waiting.length + this.#inFlight.length
+    return this.#waiting.length + this.#inFlight.size
   }
 
   get bytes(): number {
@@ -195,7 +195,8 @@ class SettleLane {
 
   /** Batches are taken in order, so the first of each is the oldest. */
   oldestMs(nowMs: number): number {
-    const first = [this.#waiting[0], this.#inFlight[0], ...this.#aside]
+    const [inFlight] = this.#inFlight
+    const first = [this.#waiting[0], inFlight, ...this.#aside]
     return Math.max(0, ...first.map((ending) => (ending === undefined ? 0 : nowMs - ending.held.endedMs + 1)))
   }
 
@@ -227,9 +228,8 @@ class SettleLane {
       }
       const [batch] = byBytes(this.#waiting, this.#options.batchMax, sizeOf)
       this.#waiting.splice(0, batch!.length)
-      this.#inFlight = batch!
+      for (const ending of batch!) this.#inFlight.add(ending)
       await this.#flush(batch!, 'settle')
-      this.#inFlight = []
     }
   }
 
@@ -317,11 +317,15 @@ class SettleLane {
 
   #setAside(group: readonly Ending[]): void {
     const before = this.#aside.size
-    for (const ending of group) this.#aside.add(ending)
+    for (const ending of group) {
+      this.#inFlight.delete(ending)
+      this.#aside.add(ending)
+    }
     if (this.#aside.size > before) this.#moreAside.fire()
   }
 
   #remove(ending: Ending): void {
+    this.#inFlight.delete(ending)
     this.#aside.delete(ending)
     this.#bytes -= lengthOf(ending)
   }
@@ -339,11 +343,12 @@ class SettleLane {
   /** What PostgreSQL cannot store is said, and the job is dead with it. Anything else may be mended: the end waits. Says whether it does. */
   #refuse(ending: Ending, error: unknown): boolean {
     const { held } = ending
+    this.#inFlight.delete(ending)
     const isNew = !this.#aside.delete(ending)
     if (isNew)
       this.#options.logger.error(
         { job: held.id, kind: held.kind, error: describeError(error) },
-        'the end of a job could not be stored',
+        'the outcome of a job could not be stored',
       )
     if (ending.isStandIn || !isAboutValue(error)) {
       // Behind the others, which may be the ones that are not refused.
@@ -351,12 +356,12 @@ class SettleLane {
       if (isNew) this.#moreAside.fire()
       return true
     }
-    const what = ending.failed === undefined ? 'result' : 'end'
+    const what = ending.failed === undefined ? 'result' : 'outcome'
     this.#bytes -= lengthOf(ending)
     this.add({
       held,
       result: null,
-      failed: { outcome: 'failed', delayMs: undefined, error: `Its ${what} could not be stored: ${describeError(error, 500)}` },
+      failed: { outcome: 'failed', delayMs: undefined, error: `The ${what} could not be stored: ${describeError(error, 500)}` },
       isStandIn: true,
     })
     return false

@@ -134,7 +134,7 @@ async function runInTurns(runner: Runner, tx: OwnTransaction, group: readonly He
   learn(kind, turns, started.length)
   const failed = ends.find((end) => end.status === 'rejected')
   if (failed !== undefined) throw failed.reason
-  if (turns.isOutOfOrder) throw new Error('A handler sent a statement out of its turn, so each runs alone.')
+  if (turns.isOutOfOrder) throw new Error('A handler sent a statement out of turn, so each job runs alone.')
   return ends.map((end) => (end as PromiseFulfilledResult<Result>).value)
 }
 
@@ -160,7 +160,7 @@ async function runOne(runner: Runner, turn: Turn, job: HeldJob): Promise<Result>
     const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job, touched))
     const answer = await insideTx.run(job, () => runAs(job.tenant, handle))
     const end = runner.endOf(job, answer)
-    if (end.failed !== undefined || job.isEnded) throw new Error('It ends in another way than done, so it runs alone.')
+    if (end.failed !== undefined || job.isEnded) throw new Error('The job did not end as done, so it runs alone.')
     return { ...touched, json: end.result, ranMs: job.ranMs() }
   } finally {
     turn.isOver = true

@@ -76,6 +76,6 @@ export class Silence {
 function silence(): PawlError {
   return new PawlError(
     'PAWL_UNAVAILABLE',
-    'The connection of this transaction gave no answer, and the server does not work on one: it is cut, and nothing of the transaction is there.',
+    'The connection of this transaction stopped answering while the server ran no statement on it. Pawl closed it, and the transaction is rolled back.',
   )
 }

@@ -1,4 +1,4 @@
-/** What a handler returns to run again later without using up an attempt. Made by `job.snooze('5m')`. */
+/** What a handler returns, or throws, to run again later without using up an attempt. Made by `job.snooze('5m')`. */
 export class Snooze {
   readonly delayMs: number
 

@@ -22,7 +22,7 @@ export async function assertReady(
 export async function assertMigrated(engine: Connection): Promise<void> {
   const pending = await pendingMigrations(engine)
   if (pending === undefined || pending.length > 0) {
-    const missing = pending === undefined ? 'is not there' : `lacks ${pending.join(', ')}`
+    const missing = pending === undefined ? 'is missing from this database' : `lacks ${pending.join(', ')}`
     throw new PawlError(
       'PAWL_SCHEMA_MISSING',
       `Pawl's schema ${missing}. Run 'pawl migrate', or call pawl.migrate() before you start a worker.`,
@@ -35,6 +35,6 @@ export async function assertStandby(engine: Connection, askers: readonly string[
   if (row?.names) return
   throw new PawlError(
     'PAWL_NO_STANDBY',
-    `Durability 'replicated' was asked for${askers.length === 0 ? '' : ` by ${askers.slice(0, 5).join(', ')}`}, but the server has no synchronous_standby_names: commits would not wait for a standby. Configure one, or use 'durable'.`,
+    `Durability 'replicated'${askers.length === 0 ? '' : ` (of ${askers.slice(0, 5).join(', ')})`} needs a synchronous standby, but synchronous_standby_names of the server is empty. Configure a standby, or use 'durable'.`,
   )
 }

@@ -301,7 +301,10 @@ test('a worker that was stopped says that it does not start again', async () => 
   await expect(worker.whenIdle()).rejects.toMatchObject({ code: 'PAWL_STOPPED' })
   await worker.start()
   await worker.stop()
-  await expect(worker.start()).rejects.toMatchObject({ code: 'PAWL_STOPPED', message: expect.stringContaining('Create another') })
+  await expect(worker.start()).rejects.toMatchObject({
+    code: 'PAWL_STOPPED',
+    message: expect.stringContaining('Create a new one'),
+  })
   await expect(worker.whenIdle()).rejects.toMatchObject({ code: 'PAWL_STOPPED' })
 })
 

@@ -203,7 +203,7 @@ test('[J3] a job that ten times could not run alone is named by an alert', async
     {
       code: 'job.postponed',
       subject: 'work',
-      message: `1 job(s) of kind work must run alone, and ten times no process could empty itself for them; the last is ${id}`,
+      message: `1 job(s) of kind work must run alone, but ten times in a row no worker finished its other jobs in time; the last is ${id}`,
     },
   ])
 })
@@ -234,8 +234,11 @@ test('why of a postponed deciding job says that no process was empty', async () 
   await dieWith(run)
   await end('released', 5000)
   expect((await db.pawl().jobs.why(id!)).reasons).toEqual([
-    { code: 'scheduled', text: expect.stringMatching(/^It waits for [^,]+Z\.$/) },
-    { code: 'postponed', text: expect.stringContaining('1 time in a row no process could empty itself for it') },
+    { code: 'scheduled', text: expect.stringMatching(/^It is scheduled for [^,]+Z\.$/) },
+    {
+      code: 'postponed',
+      text: expect.stringContaining('1 time(s) in a row the worker that claimed it did not finish its other jobs in time'),
+    },
   ])
 })
 
@@ -279,7 +282,7 @@ test('the alert of jobs that died has the reason of the job it names', async () 
   }
   await connection.run(rescueStatement, { workers: `{${workers.map(({ id }) => id)}}`, limit: 1000, max_crashes: 3 })
   const [alert] = await db.pawl().alerts()
-  expect(alert!.message).toMatch(new RegExp(`the last is ${ids[1]}: Its worker ${workers[1]!.id} .*lease ended`))
+  expect(alert!.message).toMatch(new RegExp(`the last is ${ids[1]}: Worker ${workers[1]!.id} .*lease ended`))
 })
 
 const timeOutStatement = statement(import.meta.url, 'time-out')

@@ -37,7 +37,7 @@ export class Turns {
 
   async send<Row>(turn: Turn, text: string, values: readonly unknown[]): Promise<{ rows: Row[] }> {
     if (turn.isOver)
-      throw new PawlError('PAWL_TX_REQUIRED', 'This job has ended. Await every query of a tx handler before it returns.')
+      throw new PawlError('PAWL_TX_REQUIRED', 'This job has ended. Await every query before the tx handler returns.')
     while (this.#unsure !== undefined) await this.#unsure
     if (turn !== this.#current) this.#pass(turn)
     if (turn.isAnswered) this.hasWaited = true
@@ -61,7 +61,7 @@ export class Turns {
       this.isOutOfOrder = true
       throw new PawlError(
         'PAWL_ROLLED_BACK',
-        'This statement came after one of the next job in the shared transaction. The transaction is rolled back and each job runs again alone.',
+        'This statement came after a statement of the next job in the shared transaction. The transaction is rolled back, and each job runs again alone.',
       )
     }
     this.#current = turn

@@ -49,7 +49,9 @@ test.each(ways)(
     await pawl.jobs.enqueueMany('ends', [{ swallows: false }, { swallows: true }])
     const { dead, done } = await runAll(pawl, { concurrency: 1 })
     expect(done).toEqual([])
-    expect(dead.map(({ reason }) => reason)).toEqual(Array.from({ length: 2 }, () => expect.stringContaining("is Pawl's to end")))
+    expect(dead.map(({ reason }) => reason)).toEqual(
+      Array.from({ length: 2 }, () => expect.stringContaining('Only Pawl may end it')),
+    )
     expect(await db.query('select from pawl.job_history')).toEqual([])
     // What a handler has committed itself nobody can take back; what Pawl would have committed is not there.
     expect(await effects()).toEqual(isCommit ? [1, 1] : [])
@@ -94,7 +96,7 @@ test.each(['rollback', 'commit', hidden('rollback'), hidden('rollback; begin')])
     )
     const { dead, done } = await runAll(pawl, { concurrency: 20, handlerConnectionsMax: 1 })
     expect(done).toHaveLength(39)
-    expect(dead).toMatchObject([{ reason: expect.stringContaining("is Pawl's to end") }])
+    expect(dead).toMatchObject([{ reason: expect.stringContaining('Only Pawl may end it') }])
     expect(await effects()).toEqual(numbers.filter((n) => n !== 5))
   },
 )
@@ -154,7 +156,7 @@ test('[J2] a shared transaction in which a job was deleted by hand does not comm
   await pawl.jobs.enqueueMany('deletes', [{ n: 0 }, { n: 1 }, { n: 2 }])
   const { dead, done } = await runAll(pawl, { concurrency: 1 })
   expect(done).toHaveLength(2)
-  expect(dead).toMatchObject([{ reason: expect.stringContaining('is not the current one') }])
+  expect(dead).toMatchObject([{ reason: expect.stringContaining('is no longer held under fence') }])
   expect(await effects()).toEqual([0, 2])
 })
 

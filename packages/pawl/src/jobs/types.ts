@@ -45,7 +45,7 @@ export interface Job<Payload = unknown> {
   guard(tx: AnyTx): Promise<void>
   /** Settles the job as done inside your own transaction, once, so that its effects and its completion commit together. */
   complete(tx: AnyTx, result?: unknown): Promise<void>
-  /** Return it from the handler: runs again later, without using up an attempt. */
+  /** Return it from the handler, or throw it: runs again later, without using up an attempt. Dropped, it is a failed attempt. */
   snooze(delay: number | string): Snooze
 }
 
@@ -235,7 +235,7 @@ export interface WorkerOptions {
    * twice a second.
    */
   readonly beatMs?: number
-  /** The longest wait between two looks for work, in case a notification is missed. Default 2s. */
+  /** The longest wait between two polls, in case a notification is missed, or 2 ms for each queue of each limited kind if that is longer. Default 2s. */
   readonly pollMs?: number
   /** The longest a claimed job may wait in this process before it is given back. Default 10s. */
   readonly bufferMs?: number

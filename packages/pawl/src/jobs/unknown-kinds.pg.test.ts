@@ -1,6 +1,6 @@
 // A worker claims only what it defines. What nobody defines waits, untouched, and is said.
 
-import type { Pawl } from 'pawl'
+import { type Pawl, silentLogger } from 'pawl'
 import { moveClock, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
@@ -71,6 +71,26 @@ test('[J26] a kind that is defined after its worker was made waits for the next 
   expect((await runAll(pawl)).done).toMatchObject([{ id }])
 })
 
+test('[J26] a handler that comes after a worker was made is logged, with the fix', async () => {
+  const warned: unknown[] = []
+  const logger = { ...silentLogger, warn: (fields: object, message: string) => warned.push([fields, message]) }
+  const logging = db.pawl({ logger })
+  logging.jobs.define('known', { run: () => undefined })
+  const declared = logging.jobs.define('declared')
+  expect(warned).toEqual([])
+  const worker = logging.jobs.worker()
+  logging.jobs.define('only enqueued here')
+  expect(warned).toEqual([])
+  logging.jobs.define('newer', { run: () => undefined })
+  logging.for('acme').jobs.handle(declared, { run: () => undefined })
+  expect(warned).toEqual(
+    ['newer', 'declared'].map((kind) => [{ kind }, expect.stringContaining('Define kinds before pawl.jobs.worker()')]),
+  )
+  await worker.stop()
+  logging.jobs.define('newest', { run: () => undefined })
+  expect(warned).toHaveLength(2)
+})
+
 test('[J26] jobs of a kind that nobody defines raise one alert once they are old enough, and it resolves when somebody does', async () => {
   pawl.jobs.define('known', { run: () => undefined })
   const worker = await startWorker(pawl)
@@ -110,7 +130,7 @@ test('[J26] a job in a queue that nobody works, or whose workers do not define i
   expect(await pawl.alerts()).toHaveLength(3)
   expect((await pawl.alerts()).find(({ subject }) => subject.startsWith('resize'))).toMatchObject({
     code: 'kind.unknown',
-    message: expect.stringContaining(`the oldest is ${misplaced!.id}, and the workers that define it work other queues`),
+    message: expect.stringContaining(`(the oldest is ${misplaced!.id}), but the workers that define it work other queues`),
   })
   const both = db.pawl()
   both.jobs.define('resize', { run: () => undefined })

@@ -1,12 +1,14 @@
 // The watch over other incarnations: nobody is closed who was not asked, and nobody who answers.
 
 import { moveClock } from 'pawl/testing'
+import pg from 'pg'
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
 import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { type Holder, leaseStatements, lockClass } from '../kernel/lease.ts'
+import { installProbe } from '../kernel/probe.ts'
 import { Fetcher } from './fetcher.ts'
 import type { KeeperMessage } from './keeper.ts'
 import { defineKind } from './kinds.ts'
@@ -28,6 +30,7 @@ beforeEach(async () => {
 })
 afterEach(async () => {
   vi.restoreAllMocks()
+  installProbe(undefined)
   await connection.close()
   await db.drop()
 })
@@ -273,6 +276,73 @@ test('a closing passes over a worker whose row is locked', async () => {
   client.release()
   await watch.turn()
   expect(await row(locked)).toMatchObject({ close_reason: 'lease ended' })
+})
+
+/** A session as a handler's, inside a transaction. `ended` resolves when the server ends it. */
+async function openSession(sessions: string): Promise<{ ended: Promise<void>; close(): Promise<void> }> {
+  const client = new pg.Client({ connectionString: db.url, application_name: `pawl handler ${sessions}` })
+  const ended = new Promise<void>((resolve) => void client.on('error', () => resolve()))
+  await client.connect()
+  await client.query('begin')
+  await client.query('select from pawl.job')
+  return { ended, close: () => client.end() }
+}
+
+async function diesAfterClosing(watch: Watcher, silent: Holder): Promise<void> {
+  await endLeaseOf(silent)
+  await watch.turn()
+  nowMs += 1000
+  installProbe((name) => {
+    if (name === 'keeper.rescue.closed') throw new Error('the watcher dies')
+  })
+  await expect(watch.turn()).rejects.toThrow('the watcher dies')
+  installProbe(undefined)
+  expect(await row(silent)).toMatchObject({ close_reason: 'lease ended' })
+}
+
+test('[J4] a watcher that dies after a close leaves the sessions to the next', async () => {
+  const [first, second] = [await watcher(), await watcher()]
+  const silent = await openIncarnation(connection, { sessions: 'aaaa1111' })
+  const session = await openSession('aaaa1111')
+  await db.query("select pawl.enqueue('work')")
+  await new Fetcher(connection, 10_000).claim(silent, 'default', kinds, 1)
+  try {
+    await diesAfterClosing(first, silent)
+    await second.turn()
+    expect(await db.query('select state from pawl.job')).toEqual([{ state: 'ready' }])
+    await session.ended
+  } finally {
+    await session.close()
+  }
+}, 20_000)
+
+test('a watcher that dies after a close leaves sessions without jobs to the emptying', async () => {
+  const [first, second] = [await watcher(), await watcher()]
+  const silent = await openIncarnation(connection, { sessions: 'aaaa1111' })
+  const session = await openSession('aaaa1111')
+  try {
+    await diesAfterClosing(first, silent)
+    await moveClock(db.pool, 121_000)
+    await second.turn()
+    await session.ended
+  } finally {
+    await session.close()
+  }
+}, 20_000)
+
+test('a closed worker is rescued though its sessions cannot be ended', async () => {
+  const watch = await watcher()
+  const silent = await openIncarnation(connection)
+  await db.query("select pawl.enqueue('work')")
+  await new Fetcher(connection, 10_000).claim(silent, 'default', kinds, 1)
+  await connection.run(leaseStatements.close, { ...asHolder(silent), reason: 'process died' })
+  const send = connection.run.bind(connection)
+  vi.spyOn(connection, 'run').mockImplementation((sent, values) => {
+    if (sent === leaseStatements.endSessions) return Promise.reject(new Error('permission denied'))
+    return send(sent, values)
+  })
+  await expect(watch.turn()).rejects.toThrow('permission denied')
+  expect(await db.query('select state from pawl.job')).toEqual([{ state: 'ready' }])
 })
 
 test('a claim that commits after the closing of its incarnation is rescued', async () => {

@@ -177,7 +177,7 @@ export class Watch {
       await this.#close(found)
       await this.#ask(found)
       if (found.lost !== null) await this.rescue(found.lost)
-      if (found.emptied !== null) await this.#run(leaseStatements.empty, { workers: numbersLiteral(found.emptied) })
+      if (found.emptied !== null) await this.#empty(found.emptied)
       if (mayTimeOut) await this.#timeOutOwn(found)
       this.#dueIn(found.next_ms)
       if (found.next_ms !== null && found.next_ms <= 0) await this.promote()
@@ -203,9 +203,7 @@ export class Watch {
     if (closed.length === 0) return
     if (probe.on) await probe.hit('keeper.rescue.closed', closed)
     this.#options.tell({ type: 'closed', workers: closed })
-    const workers = closed.map(({ id }) => id)
-    await this.#run(leaseStatements.endSessions, { workers: numbersLiteral(workers) })
-    await this.rescue(workers)
+    await this.rescue(closed.map(({ id }) => id))
   }
 
   #isUnanswered(question: string): boolean {
@@ -236,8 +234,30 @@ export class Watch {
     if (probe.on) await probe.hit('keeper.asked', asked)
   }
 
-  /** Rows that are locked just now are found again by the next look. */
+  /** The next watch repeats both for an incarnation that still holds jobs. A role that may not end sessions can still take jobs over. */
   async rescue(workers: readonly number[]): Promise<void> {
+    try {
+      await this.#endSessions(workers)
+    } finally {
+      await this.#takeJobs(workers)
+    }
+  }
+
+  /** Ends sessions too: an incarnation that holds only cursors has no rescue to repeat after its watcher died. */
+  async #empty(workers: readonly number[]): Promise<void> {
+    try {
+      await this.#endSessions(workers)
+    } finally {
+      await this.#run(leaseStatements.empty, { workers: numbersLiteral(workers) })
+    }
+  }
+
+  async #endSessions(workers: readonly number[]): Promise<void> {
+    await this.#run(leaseStatements.endSessions, { workers: numbersLiteral(workers) })
+  }
+
+  /** Rows that are locked just now are found again by the next look. */
+  async #takeJobs(workers: readonly number[]): Promise<void> {
     for (;;) {
       const jobs = await this.#run<SweptJob>(rescueStatement, {
         workers: numbersLiteral(workers),

@@ -50,7 +50,7 @@ function* reasonsOf(row: Row): Generator<[code: string, text: string]> {
   if (row.state === 'dead')
     yield [
       'dead',
-      `It is dead after ${counted(row.attempt, 'attempt')}${row.crashes === 0 ? '' : `, its process having died ${counted(row.crashes, 'time')}`}: ${sentence(firstLine(row.last_error))} Retry it with 'pawl jobs retry'.`,
+      `It is dead after ${row.attempt} attempt(s) and ${row.crashes} crash(es): ${sentence(firstLine(row.last_error))} Retry it with 'pawl jobs retry'.`,
     ]
   if (row.state === 'scheduled') yield* scheduledReasons(row)
   if (row.state === 'running') yield* runningReasons(row)
@@ -61,17 +61,17 @@ function* scheduledReasons(row: Row): Generator<[string, string]> {
   const hasFailed = row.attempt > row.crashes && row.postponed === 0
   yield [
     'scheduled',
-    `It waits for ${row.run_at?.toISOString()}${hasFailed ? `, after attempt ${row.attempt} failed: ${firstLine(row.last_error)}` : '.'}`,
+    `It is scheduled for ${row.run_at?.toISOString()}${hasFailed ? `, after attempt ${row.attempt} failed: ${firstLine(row.last_error)}` : '.'}`,
   ]
   if (row.postponed > 0)
     yield [
       'postponed',
-      `Its process died ${counted(row.crashes, 'time')}, and another crash would be its last, so it must run alone: ${counted(row.postponed, 'time')} in a row no process could empty itself for it.`,
+      `It must run alone, because its process died ${row.crashes} time(s) and one more crash would make it dead. ${row.postponed} time(s) in a row the worker that claimed it did not finish its other jobs in time.`,
     ]
   if (row.snoozes > 0)
     yield [
       'snoozed',
-      `It was put off ${counted(row.snoozes, 'time')} without an attempt${row.last_error ? `: ${firstLine(row.last_error)}` : '.'}`,
+      `It was snoozed ${row.snoozes} time(s) without using an attempt${row.last_error ? `: ${firstLine(row.last_error)}` : '.'}`,
     ]
 }
 
@@ -80,13 +80,13 @@ function* runningReasons(row: Row): Generator<[string, string]> {
   if (row.holder_closed === null && row.is_deciding)
     yield [
       'alone',
-      `${holder} has it, and empties itself for it or is a process for it: its process died ${counted(row.crashes, 'time')}, and another crash would be its last. Nothing runs beside it.`,
+      `${holder} holds it and runs nothing else beside it: its process died ${row.crashes} time(s), and one more crash would make it dead.`,
     ]
-  else if (row.holder_closed === null) yield ['running', `${holder} has it.`]
+  else if (row.holder_closed === null) yield ['running', `${holder} holds it.`]
   else
     yield [
       'rescue',
-      `Worker ${row.holder} (${row.holder_name}) is gone (${row.holder_closed}); the next sweep takes the job over.`,
+      `Worker ${row.holder} (${row.holder_name}) is gone (${row.holder_closed}); the next sweep takes over the job.`,
     ]
 }
 
@@ -97,21 +97,17 @@ function* readyReasons(row: Row): Generator<[string, string]> {
   if (row.is_deciding)
     yield [
       'suspect',
-      `Its process died while it may have run (${counted(row.crashes, 'time')}), and another crash would be its last. It waits for a worker that has nothing beside it${row.alone_with === null ? '' : `; now worker ${row.alone_with} does so for another job`}.`,
+      `Its process died ${row.crashes} time(s) while it may have been running, and one more crash would make it dead. It waits for a worker that runs nothing else${row.alone_with === null ? '' : `; worker ${row.alone_with} is doing that for another job`}.`,
     ]
   else if (row.suspect)
     yield [
       'suspect',
-      `Its process died while it may have run (${counted(row.crashes, 'time')}). It waits for a free slot. Jobs like it may take only a part of each process's slots.`,
+      `Its process died ${row.crashes} time(s) while it may have been running. It waits for a free slot; such jobs may use only some of the slots of each process.`,
     ]
   if (row.ahead > 0 && !row.suspect)
-    yield ['behind', `Ahead of it in '${row.queue}': ${row.ahead >= 1000 ? 'at least 1000' : counted(row.ahead, 'job')}.`]
+    yield ['behind', `${row.ahead >= 1000 ? 'At least 1000' : row.ahead} job(s) are ahead of it in '${row.queue}'.`]
   if (row.is_queue_worked && row.is_kind_known && !row.suspect && row.ahead === 0)
-    yield ['next', 'It is next; a worker takes it as soon as one has a free slot.']
-}
-
-function counted(count: number, noun: string): string {
-  return `${count} ${noun}${count === 1 ? '' : 's'}`
+    yield ['next', 'It is next: a worker takes it as soon as a slot is free.']
 }
 
 function sentence(text: string): string {

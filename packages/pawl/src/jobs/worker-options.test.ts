@@ -14,7 +14,7 @@ test('a worker works the queues of its kinds, or those that are named, each once
 })
 
 test('queues that no job can be in are refused', () => {
-  expect(() => resolveWorkerOptions({ queues: [] }, kinds)).toThrow(/queues is empty.*leave it out/)
+  expect(() => resolveWorkerOptions({ queues: [] }, kinds)).toThrow(/queues must not be empty.*leave queues out/)
   expect(() => resolveWorkerOptions({ queues: ['default', ''] }, kinds)).toThrow(/1 to 100 characters/)
   expect(() => resolveWorkerOptions({ queues: 'a' as never }, kinds)).toThrow(/worker: queues must be an array, got 'a'/)
   expect(() => defineKind('long', { run, queue: 'q'.repeat(101) })).toThrow(/queue must be a string of 1 to 100 characters/)

@@ -30,7 +30,8 @@ export function resolveWorkerOptions(given: WorkerOptions, kinds: ReadonlyMap<st
   const beatMs = options.beatMs ?? Math.floor(leaseMs / 4)
   if (beatMs * 3 > leaseMs) throw refused('worker', `beatMs (${beatMs}) must be at most a third of the lease (${leaseMs} ms)`)
   const queues = options.queues ?? [...kinds.values()].map(({ queue }) => queue)
-  if (queues.length === 0) throw refused('worker', 'queues is empty: name a queue, or leave it out for those of the kinds')
+  if (queues.length === 0)
+    throw refused('worker', 'queues must not be empty: name a queue, or leave queues out to work the queues of the kinds')
   return {
     ...options,
     name: options.name ?? `${hostname()}-${process.pid}`,

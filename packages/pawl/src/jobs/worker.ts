@@ -49,6 +49,8 @@ const lastClaimMs = 1000
 export interface WorkerCore {
   readonly config: Config
   readonly kinds: ReadonlyMap<string, DefinedKind>
+  /** Those that were made and not stopped. */
+  readonly workers: Set<object>
   readonly events: Events<JobEvents>
 }
 
@@ -146,6 +148,7 @@ export class Worker {
     })
     this.#claims = this.#createClaimLoop()
     this.#incarnation = this.#createIncarnation()
+    core.workers.add(this)
   }
 
   /** The kinds that it runs. */
@@ -168,7 +171,7 @@ export class Worker {
     if (this.#stopped !== undefined)
       throw new PawlError(
         'PAWL_STOPPED',
-        'This worker was stopped and does not start again. Create another with pawl.jobs.worker().',
+        'This worker was stopped and cannot start again. Create a new one with pawl.jobs.worker().',
       )
     this.#starting ??= this.#start()
     return this.#starting
@@ -176,7 +179,10 @@ export class Worker {
 
   async #start(): Promise<void> {
     if (this.#stopAll.signal.aborted)
-      throw new PawlError('PAWL_STOPPED', 'This worker was stopped, and does not start again. Create another one.')
+      throw new PawlError(
+        'PAWL_STOPPED',
+        'This worker was stopped and cannot start again. Create a new one with pawl.jobs.worker().',
+      )
     try {
       this.#installation = await assertReady(this.#engine, this.#core)
       await this.#incarnation.start()
@@ -234,7 +240,7 @@ export class Worker {
   /** Resolves when nothing is claimable, running or unsettled here. For tests and one-off workers. */
   async whenIdle(): Promise<void> {
     if (this.#starting === undefined || this.#stopped !== undefined)
-      throw new PawlError('PAWL_STOPPED', 'This worker does not run: call start() before whenIdle().')
+      throw new PawlError('PAWL_STOPPED', 'This worker is not running: call start() before whenIdle().')
     await new Promise<void>((resolve) => {
       this.#idleWaiters.add(resolve)
       this.#changed.fire()
@@ -359,6 +365,7 @@ export class Worker {
 
   async #stop(): Promise<StopReport> {
     const before = this.#counts.done + this.#counts.failed
+    this.#core.workers.delete(this)
     this.#stopAll.abort()
     this.#changed.fire()
     // Closed before the claim loop is waited for, so that nothing starts after the call; and again for what a claim under way brought.
@@ -371,7 +378,7 @@ export class Worker {
     await this.#runningEnded(() => this.#graceEndsMs)
     this.#graceOver.abort()
     const still = this.#slots.runningJobs()
-    for (const held of still) held.lose(new PawlError('PAWL_STOPPED', 'The worker stops and its grace is over.'))
+    for (const held of still) held.lose(new PawlError('PAWL_STOPPED', 'The worker is stopping and its grace period is over.'))
     // Before the waits below: whoever asked for it may have seconds before it is killed, and a kill counts a crash for all that runs.
     this.#abandonRunning()
     await this.#abandoned
@@ -497,7 +504,7 @@ export class Worker {
   #onLost(holder: Holder): void {
     const { id: worker } = holder
     this.#core.events.emit('worker.lost', { worker })
-    this.#core.config.logger.warn({ worker }, 'this worker lost its lease; it starts anew under another')
+    this.#core.config.logger.warn({ worker }, 'this worker lost its lease; restarting with a new one')
     const held = [...this.#slots.heldJobs(), ...this.#settler.heldJobs()].filter((job) => job.worker === worker)
     this.#slots.lose(worker)
     const onTrouble = (error: unknown): void => this.#ends.trouble(error)
@@ -517,31 +524,31 @@ export class Worker {
       case 'closed':
         for (const { id, reason } of message.workers) {
           events.emit('worker.rescued', { worker: id, reason })
-          config.logger.warn({ worker: id, reason }, 'a worker is gone; its jobs are taken over')
+          config.logger.warn({ worker: id, reason }, 'a worker is gone; taking over its jobs')
         }
         return
       case 'promoted':
         return this.#claims.heard()
       case 'rescued':
         this.#counts.rescued += message.jobs.length
-        this.#ends.swept(message.jobs, 'Its worker died once too often while it ran')
+        this.#ends.swept(message.jobs, 'Its worker died too often while it ran')
         return this.#claims.heard()
       case 'timed out':
         this.#counts.timedOut += message.jobs.length
-        return this.#ends.swept(message.jobs, 'It ran past its time limit')
+        return this.#ends.swept(message.jobs, 'The attempt ran longer than its timeout')
       case 'blocked':
         events.emit('worker.blocked', { blockedMs: message.blockedMs })
         return config.logger.warn(
           { blockedMs: message.blockedMs },
-          'the event loop stood still: a handler blocked it, or the process was paused; other handlers wait',
+          'the event loop was blocked by a handler, or the process was paused; other handlers waited',
         )
       case 'trouble':
         return config.logger.warn(
           { error: message.message, code: message.code },
-          'the keeper could not reach the database; it tries again, and says so once a minute',
+          'the keeper cannot reach the database; retrying (logged once a minute)',
         )
       case 'recovered':
-        return config.logger.warn({ awayMs: message.awayMs }, 'the keeper reaches the database again')
+        return config.logger.warn({ awayMs: message.awayMs }, 'the keeper reached the database again')
       case 'failed':
         this.#counts.errors++
         return
@@ -555,6 +562,6 @@ function nothingToDo(declared: readonly string[]): PawlError {
   const why =
     declared.length === 0
       ? 'define at least one kind before you create it'
-      : `no kind has a handler here: ${declared.slice(0, 10).join(', ')}. Import the module that gives them theirs (define with run or tx, or handle)`
+      : `no kind has a handler in this process: ${declared.slice(0, 10).join(', ')}. Import the module with their handlers (define with run or tx, or handle)`
   return new PawlError('PAWL_CONFIG', `This worker has nothing to do: ${why}.`)
 }

@@ -23,7 +23,7 @@ export function answerLost(error: unknown): unknown {
   return markOwn(
     new PawlError(
       'PAWL_COMMIT_UNKNOWN',
-      'The connection broke before the answer came, so whether it was stored is not known. Look before you repeat it, or do it in a transaction of your own with a once key.',
+      'The connection broke before the server answered, so it is not known whether the write was stored. Check before you repeat it, or write in your own transaction with a once key.',
       { cause: error },
     ),
   )

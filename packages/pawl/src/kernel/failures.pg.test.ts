@@ -6,6 +6,7 @@ import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import type { LogFields } from '../config.ts'
 import { Connection } from '../db/driver.ts'
+import { maintainEvents } from '../events/maintenance.ts'
 import { maintain } from '../jobs/maintenance.ts'
 import type { Worker } from '../jobs/worker.ts'
 import { resolveConfig } from '../pawl-options.ts'
@@ -90,6 +91,44 @@ test('[K17] one chore of the maintenance that fails keeps none of the others bac
   await done
 })
 
+test('[K17] a rare chore that fails is repeated with each round until it succeeds', async () => {
+  await db.query(`insert into pawl.once (tenant, namespace, key, expires_at) values ('', 'test', 'old', pawl.now() - interval '1 day');
+    create trigger refuse before delete on pawl.once for each row execute function refuse()`)
+  const { database } = resolveConfig({ databaseUrl: db.url })
+  const stop = new AbortController()
+  const rounds: string[] = []
+  const pruned = () => rounds.filter((round) => round.endsWith('pruning')).length
+  const loop = (name: string) => ({
+    succeeded: () => void rounds.push(name),
+    failed: () => void rounds.push(`failed ${name}`),
+  })
+  const watch = new Failures({ logger: { error: () => undefined } })
+  const done = maintain({ database, queues: ['default'], keepDays: 14, signal: stop.signal, watch, loop, everyMs: 1 })
+  await until('it has failed three times', () => pruned() >= 3)
+  expect(rounds.filter((round) => round === 'maintenance: own queues').length).toBeLessThan(10)
+  expect((await alerted('prune')).message).toContain('refused on purpose')
+  await db.query('drop trigger refuse on pawl.once')
+  await until('the alert is resolved', async () => (await failing()).length === 0)
+  const before = pruned()
+  const others = rounds.length
+  await until('some more rounds', () => rounds.length > others + 20)
+  expect(pruned()).toBe(before)
+  stop.abort()
+  await done
+})
+
+test('[K17] maintenance of events that fails is repeated soon', async () => {
+  const failed = vi.fn()
+  const stop = new AbortController()
+  const { database } = resolveConfig({ databaseUrl: db.url })
+  await db.query('alter function pawl.is_last_day_used rename to moved')
+  const loop = { succeeded: () => undefined, failed }
+  const done = maintainEvents({ database, keepDays: 7, signal: stop.signal, loop, firstMs: 1 })
+  await until('it has failed three times', () => failed.mock.calls.length >= 3)
+  stop.abort()
+  await done
+})
+
 test('[K17] broken connections and conflicts are not errors of the engine', () => {
   const seen: unknown[] = []
   const watch = new Failures({ logger: { error: () => undefined }, onError: () => seen.push(1) })
@@ -117,9 +156,7 @@ test.each([
   await pawl.jobs.enqueueMany('work', [1, 2, 3, 4])
   plant(at)
   const running = await startWorker({ pollMs: 20 })
-  expect((await alerted(`loop ${loop}`)).message).toMatch(
-    `The loop ${loop} of the engine failed 3 times in a row: TypeError: planted`,
-  )
+  expect((await alerted(`loop ${loop}`)).message).toMatch(`The engine loop ${loop} failed 3 times in a row: TypeError: planted`)
   expect(running.metrics().errors).toBeGreaterThan(2)
   expect(errors.filter((fields) => fields.loop === `loop ${loop}`)).toHaveLength(1)
   installProbe(undefined)

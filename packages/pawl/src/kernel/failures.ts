@@ -81,7 +81,7 @@ export class Failures implements StatementWatch {
     const text = describeError(error, 1000)
     if (nowMs - failing.loggedMs >= everyMs) {
       failing.loggedMs = nowMs
-      this.#options.logger.error({ [what]: name, inARow: failing.inARow, error: text }, `a ${what} of the engine failed`)
+      this.#options.logger.error({ [what]: name, inARow: failing.inARow, error: text }, `engine ${what} failed`)
     }
     if (failing.inARow >= inARowMax && nowMs - (failing.alertedMs ?? -everyMs) >= everyMs) {
       failing.alertedMs = nowMs
@@ -95,8 +95,8 @@ export class Failures implements StatementWatch {
 
   /** An alert that cannot be written is tried again with the next failure. */
   #raise(name: string, failing: Failing, text: string): void {
-    const subject = failing.what === 'statement' ? `The statement '${name}'` : `The ${name}`
-    const message = `${subject} of the engine failed ${failing.inARow} times in a row: ${text}`
+    const subject = failing.what === 'statement' ? `The engine statement '${name}'` : `The engine ${name}`
+    const message = `${subject} failed ${failing.inARow} times in a row: ${text}`
     failing.connection.run(raiseStatement, { subject: name, message }).catch(() => {
       failing.alertedMs = undefined
     })

@@ -28,10 +28,10 @@ export interface OnceKey {
 }
 
 export const onceTable = {
-  tenant: text({ from: 0, to: 100, default: '', doc: 'The tenant whose key it is.' }),
-  namespace: required(text({ to: 200, doc: "What the key is a key of, such as 'payment'." })),
-  key: required(text({ to: 500, doc: 'What happens once.' })),
-  ttl: duration({ from: 1, to: delayMsMax, otherwise: 'no end', doc: 'How long it is remembered.' }),
+  tenant: text({ from: 0, to: 100, default: '', doc: 'The tenant of the key.' }),
+  namespace: required(text({ to: 200, doc: "The namespace of the key, such as 'payment'." })),
+  key: required(text({ to: 500, doc: 'The key of the effect that must happen once.' })),
+  ttl: duration({ from: 1, to: delayMsMax, otherwise: 'forever', doc: 'How long the key is kept.' }),
 } satisfies TableOf<OnceKey>
 
 export interface OnceAnswer<Result> {

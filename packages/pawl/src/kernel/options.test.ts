@@ -37,7 +37,7 @@ const table = {
   names: list(text({ to: 5, doc: 'A name.' }), { doc: 'More names.' }),
   retry: nested(
     { attempts: integer({ from: 1, to: 9, default: 5, doc: 'How often.' }), jitter: boolean({ default: true, doc: 'Whether.' }) },
-    { doc: 'What follows a failure.' },
+    { doc: 'The retry policy.' },
   ),
   signal: signal({ doc: 'Ends it.' }),
 } satisfies TableOf<Given>

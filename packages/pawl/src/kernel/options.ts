@@ -216,7 +216,7 @@ function noOption(call: string, table: object, name: string, prefix: string, giv
   const known = names.map((each) => prefix + each).join(', ')
   const isClient = 'tx' in table && typeof (given as { query?: unknown }).query === 'function'
   const guess = near === undefined ? `Its options are ${known}.` : `Did you mean '${prefix}${near}'?`
-  const fix = isClient ? 'It was given a client: pass it as { tx }.' : guess
+  const fix = isClient ? 'The options are a client: pass it as { tx }.' : guess
   const shownName = storable(prefix + name).slice(0, 100)
   return new PawlError('PAWL_CONFIG', `${call} has no option '${shownName}'. ${fix}`, { details: { call, option: shownName } })
 }

@@ -89,7 +89,7 @@ class Search {
     const loss = types.isDate(given) && Number.isNaN(given.getTime()) ? 'is an invalid date' : lossOf(value)
     if (loss !== undefined) throw invalid(this.#what, path, loss)
     if (typeof value !== 'object' || value === null) return
-    if (ancestors.includes(value)) throw invalid(this.#what, path, 'contains itself (a cycle), which JSON cannot write')
+    if (ancestors.includes(value)) throw invalid(this.#what, path, 'contains itself (a cycle), which JSON cannot represent')
     if (ancestors.length === this.#limits.depthMax) throw invalid(this.#what, path.slice(0, 200), tooDeep(this.#limits.depthMax))
     const inside = [...ancestors, value]
     if (Array.isArray(value)) {
@@ -100,14 +100,14 @@ class Search {
       // As JSON.stringify has it: a field that is undefined is not there.
       if (inner === undefined) continue
       if (name === '__proto__')
-        throw invalid(this.#what, `${path}.${name}`, 'is a key that would change an object that copies it')
+        throw invalid(this.#what, `${path}.${name}`, 'is a key that would change the prototype of a copy; rename it')
       this.visit(inner, `${path}.${name}`, inside, name)
     }
   }
 }
 
 /** What JSON.stringify reads in its place. */
-function jsonOf(value: unknown, key: string): unknown {
+export function jsonOf(value: unknown, key = ''): unknown {
   if (value === null || value === undefined) return value
   const { toJSON } = value as { toJSON?: unknown }
   if (typeof toJSON === 'function') return toJSON.call(value, key) as unknown
@@ -115,15 +115,17 @@ function jsonOf(value: unknown, key: string): unknown {
 }
 
 /** Why JSON would not give this back, apart from what it contains. */
-function lossOf(value: unknown): string | undefined {
-  if (value === undefined) return 'is undefined, which JSON does not have; pass null'
-  if (typeof value === 'number' && !Number.isFinite(value)) return `is ${value}, which JSON does not have; pass null or a string`
-  if (typeof value === 'bigint') return 'is a BigInt, which JSON does not have; pass it as a string'
-  if (typeof value === 'function' || typeof value === 'symbol') return `is a ${typeof value}, which JSON does not have`
+export function lossOf(value: unknown): string | undefined {
+  if (value === undefined) return 'is undefined, which JSON cannot represent; pass null'
+  if (typeof value === 'number' && !Number.isFinite(value))
+    return `is ${value}, which JSON cannot represent; pass null or a string`
+  if (typeof value === 'bigint') return 'is a BigInt, which JSON cannot represent; pass it as a string'
+  if (typeof value === 'function' || typeof value === 'symbol')
+    return `is a ${typeof value}, which JSON cannot represent; leave it out`
   if (typeof value !== 'object' || value === null) return undefined
   if (types.isPromise(value) || typeof (value as { then?: unknown }).then === 'function')
-    return 'is a promise; await it and pass what it gives'
-  if (isOpaque(value)) return `is ${withArticle(classOf(value))}, of which JSON keeps nothing; pass a plain object or an array`
+    return 'is a promise; await it and pass its result'
+  if (isOpaque(value)) return `is ${withArticle(classOf(value))}, whose content JSON would lose; pass a plain object or an array`
   return undefined
 }
 
@@ -216,7 +218,7 @@ function findFault(value: unknown, what: string, path: string, depthLeft: number
   if (depthLeft === 0) throw invalid(what, path.slice(0, 200), tooDeep(limits.depthMax))
   for (const key of Object.keys(value)) {
     const inner = Array.isArray(value) ? `${path}[${key}]` : `${path}.${key}`
-    if (key === '__proto__') throw invalid(what, inner, 'is a key that would change an object that copies it')
+    if (key === '__proto__') throw invalid(what, inner, 'is a key that would change the prototype of a copy; rename it')
     findTextFault(key, what, inner)
     findFault((value as Record<string, unknown>)[key], what, inner, depthLeft - 1, limits)
   }
@@ -226,10 +228,10 @@ function findTextFault(text: string, what: string, path: string): void {
   if (text.startsWith(inexact)) {
     const number = text.slice(inexact.length)
     const shown = number.length > 40 ? `${number.slice(0, 20)}... (${number.length} characters)` : number
-    throw invalid(what, path, `is ${shown}, which a JavaScript number cannot hold exactly; store it as a string`)
+    throw invalid(what, path, `is ${shown}, which a JavaScript number cannot represent exactly; store it as a string`)
   }
   if (text.includes('\u0000')) throw invalid(what, path, 'contains a NUL character, which PostgreSQL cannot store')
-  if (!text.isWellFormed()) throw invalid(what, path, 'contains half of a surrogate pair, which is not valid Unicode')
+  if (!text.isWellFormed()) throw invalid(what, path, 'contains half a surrogate pair, which is not valid Unicode')
 }
 
 /** `separator`: ': ' before a sentence of somebody else's, such as a schema's. */

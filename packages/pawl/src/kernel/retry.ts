@@ -57,7 +57,7 @@ export function mayRetry(
     Promise.resolve(answer).catch(() => undefined)
     throw new PawlError(
       'PAWL_CONFIG',
-      'retry.when must answer true or false at once, got a promise. Find out in the handler, and throw NonRetryable there.',
+      'retry.when must return true or false synchronously, got a promise. Decide in the handler instead, and throw NonRetryable there.',
     )
   } catch (thrown) {
     onHookError?.(thrown)

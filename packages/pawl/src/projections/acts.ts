@@ -107,7 +107,7 @@ export async function cursorsOf(runs: Runs, target: Target, generation: number |
 
 function noSuch({ name }: Target, generation: number | null = null): PawlError {
   const which = generation === null ? '' : ` generation ${generation} of`
-  return new PawlError('PAWL_NOT_FOUND', `There is no${which} projection or sink '${name}'. A runner makes it when it starts.`)
+  return new PawlError('PAWL_NOT_FOUND', `There is no${which} projection or sink '${name}'. A runner creates it when it starts.`)
 }
 
 export async function pause(pool: Pool, target: Target, act: Act, generation: number | null): Promise<void> {
@@ -134,7 +134,7 @@ export async function resume(
       if (state === 'running' || from !== null || Number(position) >= before) continue
       throw new PawlError(
         'PAWL_WRONG_STATE',
-        `'${target.name}' stands at position ${position}, and events up to ${before} are no longer kept. It would miss them. Say so with from: 'oldest', or from: 'now', if it can do without them.`,
+        `'${target.name}' is at position ${position}, but events up to ${before} have been removed. To continue without them, pass from: 'oldest' or from: 'now'.`,
       )
     }
     const rows = await runs.run<{ position: string }>(statements.resume, { ...target, generation, head, from_position: from })
@@ -152,7 +152,7 @@ function placeToResume({ name }: Target, from: ResumeFrom | undefined, { before,
   if (from >= before && from <= head) return from
   throw new PawlError(
     'PAWL_WRONG_STATE',
-    `'${name}' cannot go on after position ${from}: the log has positions ${before + 1} to ${head}. Give from a position from ${before} to ${head}, 'oldest' or 'now'.`,
+    `'${name}' cannot resume after position ${from}: the log has positions ${before + 1} to ${head}. Pass from as a position from ${before} to ${head}, 'oldest' or 'now'.`,
   )
 }
 
@@ -212,7 +212,7 @@ async function skipNext(runs: Runs, target: Target, position: number): Promise<v
   }
   throw new PawlError(
     'PAWL_NOT_FOUND',
-    `Event ${position} is neither parked for '${target.name}' nor the next that it applies. Only those can be skipped; it may have been applied meanwhile.`,
+    `Event ${position} cannot be skipped: it is neither parked for '${target.name}' nor the next event to apply. It may have been applied already.`,
   )
 }
 
@@ -226,7 +226,7 @@ export async function forget(pool: Pool, target: Target, act: Act): Promise<void
     if (runners.length > 0)
       throw new PawlError(
         'PAWL_WRONG_STATE',
-        `'${target.name}' is defined by processes that run: ${runners.map(({ id, name }) => `${name} (worker ${id})`).join(', ')}. Remove it from their code and restart them, then forget it.`,
+        `'${target.name}' is still defined by running processes: ${runners.map(({ id, name }) => `${name} (worker ${id})`).join(', ')}. Remove it from their code and restart them, then forget it.`,
         { details: { runners } },
       )
     await runs.run(statements.remove, { ...target, generation: null })
@@ -239,6 +239,6 @@ async function notInState(runs: Runs, target: Target, verb: string, from: string
   const states = [...new Set((await cursorsOf(runs, target)).map(({ state }) => state))]
   return new PawlError(
     'PAWL_WRONG_STATE',
-    `'${target.name}' is ${states.join(' and ')} and cannot be ${verb}: that is for what is ${from}.`,
+    `'${target.name}' is ${states.join(' and ')} and cannot be ${verb}: it must be ${from}.`,
   )
 }

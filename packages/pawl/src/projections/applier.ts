@@ -114,7 +114,7 @@ export class Applier {
         await parkEvents(tx, this.#cursor, [event])
       },
       onCommitted: () => {
-        this.#world.config.logger.warn({ name, key: event.key, position: event.position, reason }, 'a key is parked')
+        this.#world.config.logger.warn({ name, key: event.key, position: event.position, reason }, 'a key was parked')
         this.#world.events.emit('projection.parked', { name, key: event.key, position: event.position, reason })
       },
     })

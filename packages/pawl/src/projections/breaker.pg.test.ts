@@ -36,7 +36,7 @@ test.each(['log', 'state', 'sink'] as const)(
       { code: 'projection.breaker', subject: 'p', count: 1 },
       { code: 'projection.parked', subject: 'p' },
     ])
-    expect((await cursorOf(db, 'p')).reason).toMatch(/^5 keys were parked since /)
+    expect((await cursorOf(db, 'p')).reason).toMatch(/^5 keys have been parked since /)
     isBad = false
     await pawl.projections.resume('p', { reason: 'the deploy was taken back' })
     await pawl.projections.unpark('p', { reason: 'the deploy was taken back' })
@@ -80,7 +80,9 @@ test('[P10] a cursor whose definition is gone is forgotten with a reason, and ho
   await until('both are parked', async () => (await pawl.projections.parked('gone')).length === 2)
   await expect(pawl.projections.forget('gone', { reason: 'not used' })).rejects.toMatchObject({
     code: 'PAWL_WRONG_STATE',
-    message: expect.stringMatching(/^'gone' is defined by processes that run: .+ \(worker \d+\)\. Remove it from their code/),
+    message: expect.stringMatching(
+      /^'gone' is still defined by running processes: .+ \(worker \d+\)\. Remove it from their code/,
+    ),
   })
   await runner.stop()
   expect((await pawl.events.whoHoldsBack()).map(({ what }) => what)).toContain('parked key')

@@ -26,7 +26,7 @@ export class HandlerContext implements ProjectionContext {
       if (!this.#definition.tables.some((table) => table.name === name))
         throw new PawlError(
           'PAWL_CONFIG',
-          `'${name}' is not among the tables of '${this.#definition.name}'. Declare it in tables, with its key and columns.`,
+          `'${name}' is not a declared table of '${this.#definition.name}'. Add it to tables, with its key and columns.`,
         )
       return tableOf(name, this.generation, this.isLive)
     }

@@ -174,7 +174,7 @@ export class HeldCursor {
 export function leaseLost(cursor: HeldCursor, cause?: unknown): PawlError {
   const error = new PawlError(
     'PAWL_LEASE_LOST',
-    `The cursor of ${cursor} is no longer held under fence ${cursor.fence}: another process took it over. What was done under that fence is refused.`,
+    `The cursor of ${cursor} is no longer held under fence ${cursor.fence}: another process took it over. Writes under that fence are refused.`,
     { cause, details: { ...cursor.key, fence: cursor.fence } },
   )
   markOwn(error)

@@ -46,12 +46,12 @@ export const projectionDefaults = {
 } as const
 
 export const breakerTable = {
-  keys: integer({ from: 1, to: 1_000_000, default: 100, doc: 'After so many parked keys the cursor pauses.' }),
+  keys: integer({ from: 1, to: 1_000_000, default: 100, doc: 'The number of parked keys after which the cursor pauses.' }),
   within: duration({
     from: 1000,
     to: 30 * 86_400_000,
     default: '1h',
-    doc: 'Keys parked longer ago, or before it was resumed, do not count.',
+    doc: 'The time window. Keys parked before it, or before the last resume, do not count.',
   }),
 } satisfies TableOf<NonNullable<LogProjectionOptions['breaker']>>
 
@@ -139,7 +139,7 @@ function defineLog(tenant: string, name: string, options: LogProjectionOptions):
 function defineState(tenant: string, name: string, options: StateProjectionOptions): DefinedState {
   assertKnown(`define('${name}')`, options, known.state)
   if (typeof options.entity !== 'function' || typeof options.refresh !== 'function')
-    throw new PawlError('PAWL_CONFIG', `define('${name}') is a state projection and needs entity and refresh.`)
+    throw new PawlError('PAWL_CONFIG', `define('${name}') is a state projection and needs the functions entity and refresh.`)
   return {
     ...baseOf(tenant, name, options, 'state'),
     kind: 'state',
@@ -156,7 +156,7 @@ function defineState(tenant: string, name: string, options: StateProjectionOptio
 
 export function defineSink(tenant: string, name: string, options: SinkOptions): DefinedSink {
   assertKnown(`sink('${name}')`, options, known.sink)
-  if (typeof options.handle !== 'function') throw new PawlError('PAWL_CONFIG', `sink('${name}') needs handle.`)
+  if (typeof options.handle !== 'function') throw new PawlError('PAWL_CONFIG', `sink('${name}') needs the function handle.`)
   return {
     ...baseOf(tenant, name, options, 'sink'),
     kind: 'sink',
@@ -181,10 +181,13 @@ function baseOf(
   kind: CursorKind,
 ): DefinedBase {
   if (typeof name !== 'string' || name.length < 1 || name.length > 100)
-    throw new PawlError('PAWL_CONFIG', 'A projection or sink has a name of 1 to 100 characters.')
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `The name of a projection or sink must be a string of 1 to 100 characters, got ${shown(name)}.`,
+    )
   const isSink = kind === 'sink'
   const call = `${isSink ? 'sink' : 'define'}('${name}')`
-  const { attempts, crashes, when, ...backoff } = check(call, 'retry', nested(retryTable, { doc: 'What follows a failure.' }), {
+  const { attempts, crashes, when, ...backoff } = check(call, 'retry', nested(retryTable, { doc: 'The retry policy.' }), {
     crashes: projectionDefaults.crashes,
     attempts: isSink ? projectionDefaults.sinkAttempts : projectionDefaults.attempts,
     ...(isSink ? projectionDefaults.sinkBackoff : projectionDefaults.backoff),
@@ -211,7 +214,7 @@ function baseOf(
     breaker: check(
       call,
       'breaker',
-      nested(breakerTable, { doc: 'When it pauses instead of parking more keys.' }),
+      nested(breakerTable, { doc: 'When the cursor pauses instead of parking more keys.' }),
       options.breaker,
     ),
     tables: options.tables ?? [],

@@ -11,7 +11,7 @@ export function expectRows<Result extends { readonly rows: readonly unknown[]; r
   if (met === count) return result
   throw new PawlError(
     'PAWL_ROWS_EXPECTED',
-    `A statement met ${met} row(s) where ${count} were expected. What the event speaks of is not there, or not as it says.`,
+    `Expected ${count} row(s), got ${met}: a row that the event refers to does not exist or has changed.`,
     { details: { met, expected: count } },
   )
 }

@@ -132,7 +132,7 @@ async function assertNothingAppended(tx: HandlerTx): Promise<void> {
   if (row?.appended === 0) return
   throw new PawlError(
     'PAWL_WRONG_STATE',
-    'This replay must not reach the outside, and its handler inserted into pawl.event by SQL. Use pawl.events.append(event, { tx }), which is suppressed here.',
+    'The handler inserted into pawl.event with SQL during a replay, which must have no effects. Use pawl.events.append(event, { tx }), which a replay suppresses.',
   )
 }
 

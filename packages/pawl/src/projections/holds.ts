@@ -107,7 +107,7 @@ export class Holds {
       if (loop.cursor.worker !== worker) continue
       const reason = new PawlError(
         'PAWL_LEASE_LOST',
-        `The lease of worker ${worker} has ended, and with it its hold of ${loop.cursor}.`,
+        `The lease of worker ${worker} has ended, so it no longer holds ${loop.cursor}.`,
       )
       loop.cursor.lose(reason)
     }
@@ -222,10 +222,7 @@ export class Holds {
     const { name, generation } = cursor.definition
     if (!isPawlError(error, 'PAWL_LEASE_LOST')) {
       // Its fence is forgotten with the hold, so the next look takes the cursor anew, or leaves it to another.
-      world.config.logger.error(
-        { name, generation, error: describeError(error) },
-        'the loop of a cursor ended with an error; it starts anew',
-      )
+      world.config.logger.error({ name, generation, error: describeError(error) }, 'a cursor loop failed; restarting it')
       return
     }
     world.events.emit('cursor.lost', { name, generation, shard: cursor.shard, fence: cursor.fence })

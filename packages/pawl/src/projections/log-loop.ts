@@ -138,7 +138,7 @@ export class LogLoop {
     if (this.#isAtLimit()) return hasReplayed
     const page = await this.#page()
     if (page.head < this.cursor.place.position) {
-      await this.#latch(`The cursor stands at position ${this.cursor.place.position}, and the log ends at ${page.head}.`)
+      await this.#latch(`The cursor is at position ${this.cursor.place.position}, but the log ends at ${page.head}.`)
       return false
     }
     if (page.events.length > 0) await this.#applyAll(page.events)
@@ -261,7 +261,7 @@ export class LogLoop {
     const first = chunk[0]!
     if (this.#suspect && this.#applier.isHandled(first)) {
       this.#suspect = false
-      const reason = `Its process died ${this.cursor.crashes} times while event ${first.position} (${first.type}) was applied.`
+      const reason = `The process died ${this.cursor.crashes} times while it applied event ${first.position} (${first.type}).`
       return this.#take(await this.#applier.park(first, { reason, error: undefined, attempts: this.cursor.crashes }))
     }
     this.#suspect = false

@@ -50,7 +50,7 @@ export async function assertSameLog(world: World, cursor: HeldCursor): Promise<b
     await latch(
       world,
       cursor,
-      `The cursor stands at position ${position}, and the log ends at ${head}: the log is older than the cursor.`,
+      `The cursor is at position ${position}, but the log ends at ${head}: the log is older than the cursor.`,
     )
     return false
   }
@@ -58,7 +58,7 @@ export async function assertSameLog(world: World, cursor: HeldCursor): Promise<b
     await latch(
       world,
       cursor,
-      `The events from position ${position + 1} to ${before} are no longer kept. Resume it with from: 'oldest' if it can do without them.`,
+      `Events ${position + 1} to ${before} have been removed from the log. To continue without them, resume it with from: 'oldest'.`,
     )
     return false
   }
@@ -69,7 +69,7 @@ export async function assertSameLog(world: World, cursor: HeldCursor): Promise<b
   await latch(
     world,
     cursor,
-    `At position ${position} the log has event ${place.eventId}, and the cursor passed ${eventId} there: the log was lost from before that position and has grown again.`,
+    `At position ${position} the log has event ${place.eventId}, but the cursor read ${eventId} there: the log lost events from before that position and has grown since.`,
   )
   return false
 }

@@ -232,7 +232,7 @@ test('[P5] no row where one was expected parks the key with the reason, others g
   await caughtUp(db, 'wallets')
   const [parked] = await pawl.projections.parked('wallets')
   expect(parked).toMatchObject({ key: 'missing', attempts: 1, events: 5, firstPosition: 2 })
-  expect(parked!.reason).toMatch(/met 0 row\(s\) where 1 were expected/)
+  expect(parked!.reason).toMatch(/Expected 1 row\(s\), got 0/)
   expect(await db.query("select sum(balance)::integer as sum from wallet where id in ('a', 'b')")).toEqual([{ sum: 30 }])
 
   await db.query("insert into wallet values ('missing', 0)")
@@ -416,6 +416,6 @@ test.each([
     { id: 'b', balance: 5, changes: 5 },
   ])
   expect(await pawl.projections.parked('wallets')).toMatchObject([
-    { key: 'poison', events: 1, reason: expect.stringContaining("is Pawl's to end") },
+    { key: 'poison', events: 1, reason: expect.stringContaining('Only Pawl may end it') },
   ])
 })

@@ -276,7 +276,7 @@ test('[O12] a cursor ahead of the log latches and says so; resumed, it goes on f
   await startRunner(again)
   await until('it is latched', async () => (await cursorOf(db, 'p')).state === 'latched')
   expect((await cursorOf(db, 'p')).reason).toBe(
-    'The cursor stands at position 7, and the log ends at 2: the log is older than the cursor.',
+    'The cursor is at position 7, but the log ends at 2: the log is older than the cursor.',
   )
   await append(db, { key: 'c' })
   await until(
@@ -325,7 +325,7 @@ test('[O12] a log that was lost and has grown again past the cursor latches it: 
   await db.query('select pawl.sequence_events()')
   await startRunner(define(db))
   await until('it is latched', async () => (await cursorOf(db, 'p')).state === 'latched')
-  expect((await cursorOf(db, 'p')).reason).toMatch(/^At position 2 the log has event .* and the cursor passed .* there/)
+  expect((await cursorOf(db, 'p')).reason).toMatch(/^At position 2 the log has event .* but the cursor read .* there/)
   expect(await positions(db)).toEqual([1, 2])
 })
 

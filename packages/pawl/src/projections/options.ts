@@ -5,11 +5,16 @@ import type { SeenOptions } from './seen.ts'
 import type { Act, ResumeFrom } from './types.ts'
 
 const generation = integer({ from: 1, to: 1_000_000, otherwise: 'all', doc: 'Only this generation.' })
-const timeout = duration({ from: 0, to: 86_400_000, default: '30s', doc: 'How long it waits for both generations.' })
+const timeout = duration({
+  from: 0,
+  to: 86_400_000,
+  default: '30s',
+  doc: 'How long to wait until both generations are at the same position.',
+})
 
 export const actTable = {
-  reason: reason('Why; kept in pawl.audit.'),
-  actor: text({ to: 200, doc: 'Who; kept in pawl.audit.' }),
+  reason: reason('The reason, stored in pawl.audit.'),
+  actor: text({ to: 200, doc: 'The acting person or program, stored in pawl.audit.' }),
 } satisfies TableOf<Act>
 
 export const pauseTable = { ...actTable, generation }
@@ -18,7 +23,7 @@ export const resumeTable = {
   ...pauseTable,
   from: option<ResumeFrom>(
     "a position, 'oldest' or 'now'",
-    { otherwise: 'where it stands', doc: 'After which position it goes on; what lies between is missed, or applied again.' },
+    { otherwise: 'its current position', doc: 'The position to resume after. Events in between are skipped, or applied again.' },
     (given) => given === 'oldest' || given === 'now' || (Number.isSafeInteger(given) && (given as number) >= 0),
   ),
 }
@@ -34,10 +39,10 @@ export const unparkTable = {
   keyTenant: text({ from: 0, to: 100, otherwise: 'any', doc: 'The tenant of the key.' }),
 }
 
-export const parkedTable = { limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The most keys.' }) }
+export const parkedTable = { limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The maximum number of keys to list.' }) }
 
 export const seenTable = {
-  timeout: duration({ from: 0, to: 86_400_000, default: '5s', doc: 'How long it waits.' }),
+  timeout: duration({ from: 0, to: 86_400_000, default: '5s', doc: 'How long to wait.' }),
   signal: signal({ doc: 'Ends the wait.' }),
 } satisfies TableOf<SeenOptions>
 
@@ -48,5 +53,5 @@ export const compareTable = { generation: required(generation), timeout }
 export const switchTable = {
   ...generationTable,
   timeout,
-  mayDiffer: boolean({ default: false, doc: 'true: switch also when rows differ.' }),
+  mayDiffer: boolean({ default: false, doc: 'true: switch even if rows differ.' }),
 }

@@ -147,7 +147,7 @@ export class HandlerTx implements ProjectionTx {
     if (!this.#isOpen) {
       throw new PawlError(
         'PAWL_TX_REQUIRED',
-        'This transaction has ended. Await what a handler does before it returns, or use tx.send.',
+        'This transaction has ended. Await every query before the handler returns, or use tx.send.',
       )
     }
     const end = endOf(text)
@@ -170,7 +170,7 @@ export class HandlerTx implements ProjectionTx {
   async #ask(query: Query): Promise<QueryResult> {
     try {
       const result = await this.#client.query(this.#timed(query))
-      if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of a handler ended its transaction'))
+      if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of the handler ended its transaction'))
       return result
     } catch (error) {
       this.#caught = { error }

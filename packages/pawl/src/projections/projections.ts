@@ -223,7 +223,7 @@ export class Projections {
     if (this.#core.definitions.has(key))
       throw new PawlError(
         'PAWL_KIND_DEFINED_TWICE',
-        `'${definition.name}' generation ${definition.generation} is defined already. Define each once.`,
+        `'${definition.name}' generation ${definition.generation} is already defined. Define each generation once.`,
       )
     this.#core.definitions.set(key, definition)
   }

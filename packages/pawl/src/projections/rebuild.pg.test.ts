@@ -339,7 +339,7 @@ test('[P7] a replay that appends by plain SQL is refused, so that nothing gets o
   await startRunner(pawl)
   await caughtUp(db, 'p', 2)
   expect(await db.query('select key, generation, reason from pawl.parked_key')).toMatchObject([
-    { key: 'a', generation: 2, reason: expect.stringContaining('inserted into pawl.event by SQL') },
+    { key: 'a', generation: 2, reason: expect.stringContaining('inserted into pawl.event with SQL') },
   ])
   expect(await db.query("select from pawl.event where type = 'Out'")).toHaveLength(1)
 })

@@ -57,7 +57,7 @@ export async function rebuild(
   const known = await readProjection(runs, target)
   const live = known[0]?.live_generation
   if (live === undefined)
-    throw new PawlError('PAWL_NOT_FOUND', `There is no projection '${target.name}'. A runner makes it when it starts.`)
+    throw new PawlError('PAWL_NOT_FOUND', `There is no projection '${target.name}'. A runner creates it when it starts.`)
   if (definition === undefined || definition.generation <= live)
     throw new PawlError(
       'PAWL_CONFIG',
@@ -68,19 +68,19 @@ export async function rebuild(
   if (liveShards !== definition.shards)
     throw new PawlError(
       'PAWL_CONFIG',
-      `'${target.name}' has ${liveShards} shard(s); generation ${definition.generation} must have as many.`,
+      `Generation ${definition.generation} of '${target.name}' must have ${liveShards} shard(s) like the live one, got ${definition.shards}.`,
     )
   const { before } = await logBounds(runs)
   if (before > 0)
     throw new PawlError(
       'PAWL_WRONG_STATE',
-      `Events up to position ${before} are no longer kept, so '${target.name}' cannot be rebuilt from the first. Keep events for longer if you want to rebuild; to go on without them, resume it with from: 'oldest'.`,
+      `'${target.name}' cannot be rebuilt: events up to position ${before} have been removed. Keep events for longer if you want to rebuild; to continue without them, resume it with from: 'oldest'.`,
     )
   const { generation } = definition
   await inTransaction(pool, async (tx, query) => {
     const { tenant, name, shards, kind, channel, maxLagMs } = definition
     const made = await tx.run(statements.add, { tenant, name, generation, shards, kind, channel, max_lag_ms: maxLagMs })
-    if (made.length === 0) throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${name}' is there already.`)
+    if (made.length === 0) throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${name}' already exists.`)
     for (const table of definition.tables) {
       await assertMovable(tx, table.name)
       const [live, other] = [tableOf(table.name, generation, true), tableOf(table.name, generation, false)]
@@ -113,7 +113,7 @@ async function assertMovable(runs: Runs, table: string): Promise<void> {
   if (rows.length === 0) return
   throw new PawlError(
     'PAWL_WRONG_STATE',
-    `The table ${table} has what a switch would lose or leave with the old generation: ${rows.map(({ dependent }) => dependent).join(', ')}. Drop it first, and let readers use the table.`,
+    `The table ${table} has dependents that a switch would lose or leave on the old generation: ${rows.map(({ dependent }) => dependent).join(', ')}. Drop them first, and let readers use the table.`,
   )
 }
 
@@ -219,7 +219,7 @@ async function lockBoth(runs: Runs, target: Target, generation: number): Promise
   if (live === undefined || others.length === 0)
     throw new PawlError('PAWL_NOT_FOUND', `There is no generation ${generation} of '${target.name}'.`)
   if (live === generation)
-    throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${target.name}' is the live one.`)
+    throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${target.name}' is already live.`)
   const pairs = others.map(({ shard, position }) => ({
     shard,
     live: rows.find((row) => row.generation === live && row.shard === shard)?.position ?? '',
@@ -281,7 +281,7 @@ async function handOver(
     await query(sql).catch((error: unknown) => {
       if ((error as { code?: string }).code === '55P03') throw error
       const why = error instanceof Error ? error.message : String(error)
-      throw new PawlError('PAWL_WRONG_STATE', `A switch would lose what belongs to the table ${name}: '${sql}' failed: ${why}`, {
+      throw new PawlError('PAWL_WRONG_STATE', `The switch would lose a setting of the table ${name}: '${sql}' failed: ${why}`, {
         cause: error,
       })
     })
@@ -347,11 +347,11 @@ async function stillRead(
   const [longest] = holders
   const next =
     longest === undefined
-      ? 'They have ended just now: ask again.'
-      : `Sessions that hold them: ${sessions.join(', ')}. End their transactions, for example by select pg_terminate_backend(${longest.pid}), and ask again.`
+      ? 'They have just ended: try again.'
+      : `Sessions that hold them: ${sessions.join(', ')}. End their transactions, for example with select pg_terminate_backend(${longest.pid}), and try again.`
   return new PawlError(
     'PAWL_TIMED_OUT',
-    `The tables of '${target.name}' were in use all the time by transactions that do not end, so nothing was changed. ${next}`,
+    `The tables of '${target.name}' stayed locked by transactions that did not end, so nothing was changed. ${next}`,
     { cause, details: { holders } },
   )
 }
@@ -363,7 +363,7 @@ function gone(target: Target, generation: number): PawlError {
 function notLevel(target: Target, pair: Pair): PawlError {
   return new PawlError(
     'PAWL_TIMED_OUT',
-    `The generations of '${target.name}' did not come to one position in time: shard ${pair.shard} is at ${pair.live} live and at ${pair.other} in the other. Is a runner at work that defines it, and is nothing paused? Ask again when its lag is small.`,
+    `The generations of '${target.name}' did not reach the same position in time: shard ${pair.shard} is at ${pair.live} in the live one and at ${pair.other} in the other. Check that a runner defines it and that none is paused, and try again when its lag is small.`,
     { details: { ...pair } },
   )
 }

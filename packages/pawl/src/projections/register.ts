@@ -85,7 +85,7 @@ async function assertTablesExist(connection: Connection, definition: Defined, qu
   const what = missing.column_name === null ? '' : `the column '${missing.column_name}' of `
   throw new PawlError(
     'PAWL_CONFIG',
-    `'${projection}' declares ${what}the table '${missing.name}', which is not in the database. Create it before the runner starts, or correct the declaration.`,
+    `'${projection}' declares ${what}the table '${missing.name}', which does not exist in the database. Create it before the runner starts, or correct the declaration.`,
   )
 }
 
@@ -95,7 +95,7 @@ async function startOf(connection: Connection, { name, from }: Defined): Promise
   if (from === 'start' && before > 0 && head > before)
     throw new PawlError(
       'PAWL_CONFIG',
-      `'${name}' begins at the first event, and events up to position ${before} are no longer kept. Say from: 'oldest' or from: 'now', or keep events for longer.`,
+      `'${name}' starts at the first event, but events up to position ${before} have been removed. Define it with from: 'oldest' or from: 'now'.`,
     )
   return before
 }

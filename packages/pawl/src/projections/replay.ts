@@ -124,7 +124,7 @@ export async function tryParked(world: World, cursor: HeldCursor, event: LogEven
     position: event.position,
   })
   if (row === undefined || row.crashes < cursor.definition.crashes) return undefined
-  return `its process died ${row.crashes} times.`
+  return `the process died ${row.crashes} times.`
 }
 
 /** The replay failed: the key waits for a person again, with the new error. */

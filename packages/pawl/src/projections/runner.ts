@@ -118,7 +118,7 @@ export class ProjectionRunner {
 
   async #start(): Promise<void> {
     if (this.#stopAll.signal.aborted)
-      throw new PawlError('PAWL_STOPPED', 'This runner was stopped, and does not start again. Create another one.')
+      throw new PawlError('PAWL_STOPPED', 'This runner was stopped and cannot start again. Create a new one.')
     try {
       await assertMigrated(this.#engine)
       await register(this.#engine, this.#core.config.database, this.#definitions)
@@ -211,8 +211,7 @@ export class ProjectionRunner {
   }
 
   #trouble(error: unknown): void {
-    if (!this.#stopAll.signal.aborted)
-      this.#core.config.logger.warn({ error: String(error) }, 'a runner met trouble; it tries again')
+    if (!this.#stopAll.signal.aborted) this.#core.config.logger.warn({ error: String(error) }, 'runner error; retrying')
   }
 
   #createIncarnation(): Incarnation {
@@ -240,7 +239,7 @@ export class ProjectionRunner {
         this.#holds.look()
       },
       onLost: ({ id: worker }) => {
-        config.logger.warn({ worker }, 'this runner lost its lease; it starts anew under another')
+        config.logger.warn({ worker }, 'this runner lost its lease; restarting with a new one')
         this.#holds.lose(worker)
       },
       onKeeper: (message) => {
@@ -249,7 +248,7 @@ export class ProjectionRunner {
         else if (message.type === 'blocked')
           config.logger.warn({ blockedMs: message.blockedMs }, 'a handler blocked the event loop')
         else if (message.type === 'trouble')
-          config.logger.warn({ error: message.message, code: message.code }, 'the keeper met trouble')
+          config.logger.warn({ error: message.message, code: message.code }, 'keeper error; retrying')
         else if (message.type === 'logged') config.logger.error(message.fields, message.message)
       },
       onNotify: () => this.#pump.wake(),

@@ -11,6 +11,6 @@ test('[P8] who waits in vain is told that no runner works on the projection', as
   await runner.stop()
   await expect(pawl.projections.seen('p', await append(db, { key: 'a' }), { timeout: 20 })).rejects.toMatchObject({
     code: 'PAWL_TIMED_OUT',
-    message: expect.stringContaining('No runner works on it'),
+    message: expect.stringContaining('No runner holds it'),
   })
 })

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Pool } from '../db/driver.ts'
 import { unavailable } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Resolved } from '../kernel/options.ts'
 import { runsOf, type Target } from './acts.ts'
@@ -57,26 +57,26 @@ export async function waitUntilSeen(
 function xidOf(token: Token): string {
   const [, xid] = /^(\d{1,20})(?::|$)/.exec(String(token)) ?? []
   if (xid !== undefined) return xid
-  throw new PawlError('PAWL_CONFIG', 'This is not a token of pawl.events.append.')
+  throw new PawlError('PAWL_CONFIG', `token must be one that pawl.events.append returned, got ${shown(token)}.`)
 }
 
 function isSeen(row: Row | undefined, name: string, token: Token): boolean {
   if (row === undefined)
-    throw new PawlError('PAWL_NOT_FOUND', `There is no projection '${name}'. A runner makes it when it starts.`)
+    throw new PawlError('PAWL_NOT_FOUND', `There is no projection '${name}'. A runner creates it when it starts.`)
   if (row.status === 'aborted')
     throw new PawlError('PAWL_NOT_FOUND', `The transaction of token ${token} was rolled back: its events do not exist.`)
   if (row.parked > 0)
     throw new PawlError(
       'PAWL_PARKED',
-      `An event of token ${token} could not be applied by '${name}', and its key is parked. Look at pawl.projections.parked('${name}').`,
+      `An event of token ${token} could not be applied by '${name}', and its key is parked. See pawl.projections.parked('${name}').`,
     )
   // Without a status the transaction is so old that the server forgot it: then what it wrote was sequenced long ago.
   return row.status !== 'in progress' && row.unapplied === 0 && row.dirty === 0
 }
 
 function tooLate(row: Row | undefined, name: string, timeoutMs: number): PawlError {
-  const nobody = row?.is_unheld ? ' No runner works on it: start one in a process that defines it.' : ''
+  const nobody = row?.is_unheld ? ' No runner holds it: start one in a process that defines it.' : ''
   const state = row?.states === undefined || row.states === 'running' ? nobody : ` It is ${row.states}.`
   const why = row?.status === 'in progress' ? ' The transaction that appended is still open.' : state
-  return new PawlError('PAWL_TIMED_OUT', `'${name}' had not applied the events within ${timeoutMs} ms.${why}`)
+  return new PawlError('PAWL_TIMED_OUT', `'${name}' did not apply the events within ${timeoutMs} ms.${why}`)
 }

@@ -91,7 +91,7 @@ export class SinkLoop {
     this.#wakeup.fire()
     if (this.#running.size === 0) return
     const timer = setTimeout(() => {
-      this.cursor.lose(new PawlError('PAWL_STOPPED', 'The runner stops and its grace is over.'))
+      this.cursor.lose(new PawlError('PAWL_STOPPED', 'The runner is stopping and its grace period is over.'))
     }, graceMs)
     this.#timers.add(timer)
   }
@@ -232,7 +232,7 @@ export class SinkLoop {
     if (page.generation !== this.#generation && this.#acks.lookedTo > 0) return this.#giveUp()
     this.#generation = page.generation
     if (page.head < this.cursor.place.position)
-      return this.#latch(`The cursor stands at position ${this.cursor.place.position}, and the log ends at ${page.head}.`)
+      return this.#latch(`The cursor is at position ${this.cursor.place.position}, but the log ends at ${page.head}.`)
     const fresh = this.#acks.add(page.events, page.next, page.chars)
     for (const event of fresh) {
       if (this.#store.isParked(event)) this.#store.parkBehind(event)
@@ -318,7 +318,7 @@ export class SinkLoop {
     const { event } = queued
     if (this.#suspect && !queued.isParked) {
       this.#suspect = false
-      const reason = `Its process died ${this.cursor.crashes} times while event ${event.position} (${event.type}) was handed over.`
+      const reason = `The process died ${this.cursor.crashes} times while it handed over event ${event.position} (${event.type}).`
       return this.#park(queued, reason, undefined)
     }
     try {

@@ -240,7 +240,7 @@ export class SinkStore {
     // an operator has put it, or a server that had not got what we wrote: then what we have read may be another log.
     const { isMoved } = await this.#cursor.reload(this.#world.engine)
     if (isMoved && !this.#unanswered.has(nameOf(this.#cursor.place))) this.#onMoved()
-    throw new Error(`The cursor of ${this.#cursor} was at another position; what is finished is stored again from there.`)
+    throw new Error(`The cursor of ${this.#cursor} is at another position; finished events are stored again from there.`)
   }
 
   /** Which keys are no longer parked; what came for them meanwhile may be worked on. */

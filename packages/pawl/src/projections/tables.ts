@@ -19,7 +19,7 @@ export function parseTable(name: string): TableName {
   const parts = name.split('.')
   const [first, second] = parts
   if (parts.length > 2 || parts.some((part) => part.length === 0))
-    throw new PawlError('PAWL_CONFIG', `'${name}' is not the name of a table. Use 'balances' or 'app.balances', without quotes.`)
+    throw new PawlError('PAWL_CONFIG', `'${name}' is not a table name. Use 'balances' or 'app.balances', without quotes.`)
   return second === undefined ? { schema: undefined, table: first! } : { schema: first, table: second }
 }
 
@@ -52,10 +52,13 @@ export function assertTables(projection: string, tables: readonly ProjectionTabl
     if (Buffer.byteLength(table) > identifierBytesMax - 10)
       throw new PawlError(
         'PAWL_CONFIG',
-        `The table name '${table}' of '${projection}' is too long: ${identifierBytesMax - 10} bytes, so that a generation's number fits.`,
+        `The table name '${table}' of '${projection}' is too long: it may have ${identifierBytesMax - 10} bytes, to leave room for the number of a generation.`,
       )
     if (key.length === 0 || columns.length === 0)
-      throw new PawlError('PAWL_CONFIG', `The table '${name}' of '${projection}' needs its key and the columns to compare.`)
+      throw new PawlError(
+        'PAWL_CONFIG',
+        `The table '${name}' of '${projection}' needs at least one column in key and one in columns.`,
+      )
   }
 }
 

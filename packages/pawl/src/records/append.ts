@@ -50,10 +50,7 @@ interface Change {
 
 export async function append(core: RecordsCore, tenant: string, set: DefinedSet, options: Append): Promise<AppendAnswer> {
   if (options.rows.length > rowsMax)
-    throw new PawlError(
-      'PAWL_CONFIG',
-      `append takes up to ${rowsMax} rows; there are ${options.rows.length}. Upload them instead.`,
-    )
+    throw new PawlError('PAWL_CONFIG', `append takes at most ${rowsMax} rows, got ${options.rows.length}. Upload them instead.`)
   const rows = await readRows(set, options.rows)
   const inOne = async (tx: Tx) => {
     const scope = await lockScope(tx, tenant, await options.scopeId(tx))
@@ -124,7 +121,7 @@ function sameAnswer({ digest, answer }: OnceResult, given: string, key: string):
   if (digest === given) return answer
   throw new PawlError(
     'PAWL_INVALID_PAYLOAD',
-    `The once key '${key.slice(0, 100)}' was used in this scope with other rows. Give what is new a key of its own.`,
+    `The once key '${key.slice(0, 100)}' was already used in this scope with different rows. Use a new key for new rows.`,
     { details: { once: key } },
   )
 }
@@ -155,7 +152,7 @@ async function readRows(set: DefinedSet, given: readonly AppendRow[]): Promise<R
   }
   const keys = new Set(rows.map((row) => JSON.stringify([row.type, row.key])))
   if (keys.size < rows.length)
-    throw new PawlError('PAWL_RECORD_INVALID', `Two rows for ${set.name} name the same record. Give each record once.`)
+    throw new PawlError('PAWL_RECORD_INVALID', `Two rows of ${set.name} name the same record. Give each record once.`)
   return rows
 }
 
@@ -165,9 +162,9 @@ function assertTypes(set: DefinedSet, rows: readonly ReadRow[], met: readonly Me
 }
 
 function noType(set: DefinedSet, type: string, index: number): PawlError {
-  const reason = `its type must be one of ${[...set.types.keys()].join(', ').slice(0, 200)}`
+  const reason = `must be one of ${[...set.types.keys()].join(', ').slice(0, 200)}`
   const error = { row: index + 1, column: set.typeColumn, code: 'type', reason, value: type.slice(0, 200) }
-  return new PawlError('PAWL_RECORD_INVALID', `Row ${index + 1} of ${set.name} is a '${type.slice(0, 100)}': ${reason}.`, {
+  return new PawlError('PAWL_RECORD_INVALID', `Row ${index + 1} of ${set.name}: type ${reason}, got '${type.slice(0, 100)}'.`, {
     details: { errors: [error] },
   })
 }
@@ -234,7 +231,7 @@ async function write(
 function moved(scope: LockedScope, expected: string): PawlError {
   return new PawlError(
     'PAWL_REVISION_CONFLICT',
-    `The scope is at revision ${scope.revision}, not ${expected}: somebody committed to it. Read it again and decide anew.`,
+    `The scope is at revision ${scope.revision}, not ${expected}: it has changed. Read it again and retry with the new revision.`,
     {
       details: { expected, actual: scope.revision },
     },
@@ -246,7 +243,7 @@ function assertNumber(row: ReadRow, met: Met, expected: string): void {
   if (actual === expected) return
   throw new PawlError(
     'PAWL_REVISION_CONFLICT',
-    `The ${row.type} '${row.key.slice(0, 100)}' is at version ${actual}, not ${expected}: somebody changed it. Read it again and decide anew.`,
+    `The ${row.type} '${row.key.slice(0, 100)}' is at version ${actual}, not ${expected}: it has changed. Read it again and retry with the new version.`,
     { details: { type: row.type, key: row.key, expected, actual } },
   )
 }

@@ -65,7 +65,7 @@ async function applyChunks(
         after,
         upto,
       })
-      if (row === undefined) throw new Error(`Submission ${id} is not at line ${after} any more.`)
+      if (row === undefined) throw new Error(`Submission ${id} is no longer at line ${after}.`)
       if (probe.on) await probe.hit('records.apply.written', { id, upto })
       return Number(row.applied)
     }
@@ -95,7 +95,7 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
       id,
       number: submission.number,
     })
-    if (row === undefined) throw new Error(`Submission ${id} is not submitting under number ${submission.number} any more.`)
+    if (row === undefined) throw new Error(`Submission ${id} is no longer submitting under number ${submission.number}.`)
     await commitEvents(tx, tenant, job.payload.events, {
       set: submission.record_set,
       scope: row.scope,

@@ -22,7 +22,7 @@ export function assertAttributes(given: string | null, stored: string | null): v
   if (!Object.entries(JSON.parse(given) as Attributes).some(isOther)) return
   throw new PawlError(
     'PAWL_SCOPE_ATTRIBUTES',
-    `Each attribute of a scope is set once. These are ${stored ?? '{}'}, and cannot become ${given}.`,
+    `The attributes of this scope are ${stored ?? '{}'} and cannot change to ${given}. Leave them out, or use another scope.`,
     { details: { given: JSON.parse(given) as unknown, stored: bound } },
   )
 }

@@ -95,14 +95,14 @@ export class UploadBytes {
     if (expected.bytes !== undefined && expected.bytes !== found.bytes) {
       throw new PawlError(
         'PAWL_UPLOAD_FAILED',
-        `The upload has ${found.bytes} bytes and ${expected.bytes} were announced: it was cut short. Send it again with restart.`,
+        `Expected ${expected.bytes} bytes, got ${found.bytes}: the upload is incomplete or damaged. Upload it again with restart.`,
         { details: { expected: expected.bytes, actual: found.bytes } },
       )
     }
     if (expected.sha256 !== undefined && expected.sha256.toLowerCase() !== found.sha256) {
       throw new PawlError(
         'PAWL_UPLOAD_FAILED',
-        'The upload was damaged on its way: its SHA-256 is not the announced one. Send it again with restart.',
+        'The upload is damaged: its SHA-256 is not the expected one. Upload it again with restart.',
         {
           details: { expected: expected.sha256, actual: found.sha256 },
         },

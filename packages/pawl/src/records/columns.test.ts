@@ -138,13 +138,13 @@ test('[R9] a date column reads its own format and 2026-01-31; each is one value,
   ] as const)
     expect(day(format, text), `${format} ${text}`).toBe('"2026-01-31"')
   expect(day('dd/mm/yyyy', ' ')).toBeUndefined()
-  expect(day('dd/mm/yyyy', '01/31/2026')).toBe('there is no such day')
-  expect(day('dd/mm/yyyy', '30/02/2026')).toBe('there is no such day')
-  expect(day('dd/mm/yyyy', '2026-02-30')).toBe('there is no such day')
+  expect(day('dd/mm/yyyy', '01/31/2026')).toBe('is a date that does not exist')
+  expect(day('dd/mm/yyyy', '30/02/2026')).toBe('is a date that does not exist')
+  expect(day('dd/mm/yyyy', '2026-02-30')).toBe('is a date that does not exist')
   for (const text of ['31.01.2026', '31/01/26', '31/01/2026x', 'soon'])
-    expect(day('dd/mm/yyyy', text), text).toBe('it must be a date such as 31/01/2026 or 2026-01-31')
+    expect(day('dd/mm/yyyy', text), text).toBe('must be a date such as 31/01/2026 or 2026-01-31')
   for (const format of ['dd/mm', 'dd/mm/mm', 'dd/mm-yyyy', 'ddmmyyyy', '']) {
     expect(() => resolveColumn('c', { type: 'date', format }), format).toThrow(/c.format must be dd, mm and yyyy/)
   }
-  expect(() => resolveColumn('c', { type: 'text', format: 'dd/mm/yyyy' })).toThrow(/does not know 'format'/)
+  expect(() => resolveColumn('c', { type: 'text', format: 'dd/mm/yyyy' })).toThrow(/has no option 'format'/)
 })

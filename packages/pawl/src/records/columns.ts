@@ -41,7 +41,7 @@ export function resolveColumn(where: string, given: ColumnType | Column): Column
   if (column.scale !== undefined) whole(`${where}.scale`, column.scale, 0, 100)
   for (const bound of [column.min, column.max]) {
     if (bound !== undefined && canonicalDecimal(String(bound)) === undefined)
-      throw new PawlError('PAWL_CONFIG', `${where} has a bound that is not a number: ${bound}.`)
+      throw new PawlError('PAWL_CONFIG', `${where}: min and max must be numbers, got ${shown(bound)}.`)
   }
   if (column.format !== undefined && dateParts(column.format) === undefined)
     throw new PawlError(
@@ -58,7 +58,7 @@ function assertUsed(where: string, column: Column): void {
     if (name === 'type' || name === 'required' || used.includes(name) || column[name as keyof Column] === undefined) continue
     throw new PawlError(
       'PAWL_CONFIG',
-      `${where}: a column of type '${column.type}' does not know '${name}'. Leave it out, and let the type's schema say what columns cannot.`,
+      `${where}: a column of type '${column.type}' has no option '${name}'. Leave it out, or check it in the type's schema.`,
     )
   }
 }
@@ -79,10 +79,10 @@ function compile(column: Column, coerce: Coerce): Coerce {
   const isRequired = column.required === true
   return (value) => {
     if (value === null || value === undefined || value === '')
-      return isRequired ? fault('required', 'it must have a value') : undefined
+      return isRequired ? fault('required', 'must have a value') : undefined
     if (value instanceof Error) return fault('cell', value.message)
     const text = coerce(value)
-    return text === undefined && isRequired ? fault('required', 'it must have a value') : text
+    return text === undefined && isRequired ? fault('required', 'must have a value') : text
   }
 }
 
@@ -104,17 +104,16 @@ function textCoercion(column: Column): Coerce {
   const allowed = oneOf === undefined ? undefined : new Set(oneOf)
   return (value) => {
     let text = asText(value)
-    if (text === undefined) return fault('text', 'it must be a text')
+    if (text === undefined) return fault('text', 'must be a string')
     if (trim && hasSpaceAround(text)) text = text.trim()
     if (text === '') return undefined
-    if (text.length > charsMax) return fault('too-long', `it has ${text.length} characters; the limit is ${charsMax}`)
+    if (text.length > charsMax) return fault('too-long', `must have at most ${charsMax} characters, got ${text.length}`)
     // One look says that nothing about a text is special; almost every cell needs no other.
     const isSpecial = special.test(text)
     const flaw = isSpecial ? textFlaw(text) : undefined
     if (flaw !== undefined) return flaw
-    if (allowed !== undefined && !allowed.has(text))
-      return fault('one-of', `it must be one of ${oneOf!.join(', ').slice(0, 200)}`)
-    if (pattern !== undefined && !matches(pattern, text)) return fault('pattern', `it must match ${pattern.source.slice(0, 100)}`)
+    if (allowed !== undefined && !allowed.has(text)) return fault('one-of', `must be one of ${oneOf!.join(', ').slice(0, 200)}`)
+    if (pattern !== undefined && !matches(pattern, text)) return fault('pattern', `must match ${pattern.source.slice(0, 100)}`)
     return isSpecial ? JSON.stringify(text) : `"${text}"`
   }
 }
@@ -132,8 +131,8 @@ function hasSpaceAround(text: string): boolean {
 }
 
 function textFlaw(text: string): CellFault | undefined {
-  if (text.includes('\u0000')) return fault('nul', 'it contains a NUL character, which PostgreSQL cannot store')
-  return text.isWellFormed() ? undefined : fault('surrogate', 'it contains half of a surrogate pair, which is not valid Unicode')
+  if (text.includes('\u0000')) return fault('nul', 'contains a NUL character, which PostgreSQL cannot store')
+  return text.isWellFormed() ? undefined : fault('surrogate', 'contains half a surrogate pair, which is not valid Unicode')
 }
 
 /** A text cell may come as a number or boolean from JSON or a spreadsheet. */
@@ -155,15 +154,15 @@ function numberCoercion(column: Column): Coerce {
   const min = boundOf(column.min)
   const max = boundOf(column.max)
   const scale = column.type === 'integer' ? 0 : column.scale
-  const word = column.type === 'integer' ? 'a whole number' : 'a number'
+  const word = column.type === 'integer' ? 'an integer' : 'a number'
   return (value) => {
     if (typeof value === 'string' && value.trim() === '') return undefined
     const text = typeof value === 'string' ? canonicalDecimal(value) : numberText(value)
-    if (text === undefined) return fault('number', `it must be ${word}`)
+    if (text === undefined) return fault('number', `must be ${word}`)
     if (scale !== undefined && decimalScale(text) > scale)
-      return fault('scale', scale === 0 ? 'it must be a whole number' : `it may have ${scale} digits behind the point`)
-    if (min !== undefined && min.compare(text) < 0) return fault('min', `it must be at least ${min.text}`)
-    if (max !== undefined && max.compare(text) > 0) return fault('max', `it must be at most ${max.text}`)
+      return fault('scale', scale === 0 ? 'must be an integer' : `must have at most ${scale} decimal places`)
+    if (min !== undefined && min.compare(text) < 0) return fault('min', `must be at least ${min.text}`)
+    if (max !== undefined && max.compare(text) > 0) return fault('max', `must be at most ${max.text}`)
     return `"${text}"`
   }
 }
@@ -183,7 +182,7 @@ const booleans: ReadonlyMap<string, string> = new Map([
 function coerceBoolean(value: unknown): string | undefined | CellFault {
   const text = asText(value)?.trim().toLowerCase()
   if (text === '') return undefined
-  return (text === undefined ? undefined : booleans.get(text)) ?? fault('boolean', 'it must be true or false')
+  return (text === undefined ? undefined : booleans.get(text)) ?? fault('boolean', 'must be true or false')
 }
 
 const isoDate = /^(\d{4})-(\d{2})-(\d{2})(?:T00:00:00(?:\.0+)?Z?)?$/
@@ -192,9 +191,9 @@ function coerceDate(value: unknown): string | undefined | CellFault {
   const text = (value instanceof Date && !Number.isNaN(value.getTime()) ? value.toISOString() : asText(value))?.trim()
   if (text === '') return undefined
   const match = text === undefined ? null : isoDate.exec(text)
-  if (match === null) return fault('date', 'it must be a date such as 2026-01-31')
+  if (match === null) return fault('date', 'must be a date such as 2026-01-31')
   const isReal = isDay(Number(match[1]), Number(match[2]), Number(match[3]))
-  return isReal ? `"${match[1]}-${match[2]}-${match[3]}"` : fault('date', 'there is no such day')
+  return isReal ? `"${match[1]}-${match[2]}-${match[3]}"` : fault('date', 'is a date that does not exist')
 }
 
 /** The parts of a format in their order, and the expression that reads them. A day or month may have one digit. */
@@ -218,7 +217,7 @@ function dateCoercion({ format }: Column): Coerce {
       return coerceDate(`${match[yearAt!]}-${match[monthAt!]!.padStart(2, '0')}-${match[dayAt!]!.padStart(2, '0')}`)
     const iso = coerceDate(value)
     return isFault(iso) && typeof value === 'string' && !isoDate.test(value.trim())
-      ? fault('date', `it must be a date such as ${example} or 2026-01-31`)
+      ? fault('date', `must be a date such as ${example} or 2026-01-31`)
       : iso
   }
 }
@@ -241,13 +240,13 @@ function coerceTimestamp(value: unknown): string | undefined | CellFault {
   const text = (value instanceof Date && !Number.isNaN(value.getTime()) ? value.toISOString() : asText(value))?.trim()
   if (text === '') return undefined
   const match = text === undefined ? null : isoTimestamp.exec(text)
-  if (match === null) return fault('timestamp', 'it must be a time with its zone, such as 2026-01-31T10:00:00Z')
+  if (match === null) return fault('timestamp', 'must be a timestamp with a time zone, such as 2026-01-31T10:00:00Z')
   // Date would make the 2nd of March out of the 30th of February.
-  if (!isDay(Number(match[1]), Number(match[2]), Number(match[3]))) return fault('timestamp', 'there is no such day')
+  if (!isDay(Number(match[1]), Number(match[2]), Number(match[3]))) return fault('timestamp', 'is a date that does not exist')
   const utc = utcTimestamp.exec(text!)
   if (utc !== null) return utc[1] === undefined ? `"${text!.slice(0, -1)}.000Z"` : `"${text}"`
   const at = new Date(text!.replace(' ', 'T'))
-  return Number.isNaN(at.getTime()) ? fault('timestamp', 'there is no such time') : `"${at.toISOString()}"`
+  return Number.isNaN(at.getTime()) ? fault('timestamp', 'is a time that does not exist') : `"${at.toISOString()}"`
 }
 
 function coerceJson(value: unknown): string | CellFault {
@@ -266,7 +265,7 @@ function coerceJsonText(value: unknown): string | undefined | CellFault {
     const parsed = parseJson(value)
     return parsed === null ? undefined : coerceJson(parsed)
   } catch (error) {
-    if (error instanceof SyntaxError) return fault('json', 'it must be JSON, such as {"a": 1} or "a text" in its quotes')
+    if (error instanceof SyntaxError) return fault('json', 'must be JSON, such as {"a": 1} or "a string" in quotes')
     throw error
   }
 }

@@ -120,7 +120,7 @@ class CsvScanner {
         const bare = value.endsWith('\r') && text[end] !== this.#delimiter ? value.slice(0, -1) : value
         const quote = bare.indexOf('"')
         if (quote >= 0) {
-          const reason = `A cell that is not quoted has a quote in it: ${bare.slice(0, 40)}`
+          const reason = `An unquoted cell contains a quote: ${bare.slice(0, 40)}`
           throw this.#wrongQuote(at + quote - start, reason)
         }
         cells.push(bare)
@@ -150,7 +150,7 @@ class CsvScanner {
       const quote = text.indexOf('"', at)
       if (quote < 0) {
         if (!isEnd) return undefined
-        const reason = 'A quoted cell of this row never ends: its closing quote is missing.'
+        const reason = 'A quoted cell of this row has no closing quote.'
         throw this.#wrongQuote(text.length - rowStart, reason)
       }
       value += text.slice(at, quote)
@@ -169,7 +169,7 @@ class CsvScanner {
         follows === '\n' ||
         (follows === '\r' && (text[quote + 2] ?? '\n') === '\n')
       if (!isClosed) {
-        const reason = `A closing quote is followed by '${follows}' and not by the delimiter or the end of the row.`
+        const reason = `A closing quote must be followed by the delimiter or the end of the row, got '${follows}'.`
         throw this.#wrongQuote(quote + 1 - rowStart, reason)
       }
       return { value, end: quote + 1, lines: count(value, '\n') }
@@ -198,7 +198,7 @@ class CsvScanner {
     return new Malformed(
       'row-too-long',
       this.#line,
-      `The row that begins here has more than ${this.#rowCharsMax} characters; a closing quote may be missing.`,
+      `The row that starts here has more than ${this.#rowCharsMax} characters; a closing quote may be missing.`,
     )
   }
 }

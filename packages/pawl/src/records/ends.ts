@@ -91,7 +91,7 @@ async function findEnded(core: RecordsCore, asked: readonly Waiter[]): Promise<n
 function tooLate(id: string, timeoutMs: number): PawlError {
   return new PawlError(
     'PAWL_TIMED_OUT',
-    `Submission ${id} had not ended within ${timeoutMs} ms. It goes on; records.why('${id}') says what it waits for.`,
+    `Submission ${id} did not end within ${timeoutMs} ms. It is still running; records.why('${id}') says what it waits for.`,
     { details: { id } },
   )
 }

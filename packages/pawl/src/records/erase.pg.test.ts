@@ -39,7 +39,7 @@ test('[R14] rows that were sent before an erasure and staged after it are not ta
   more.resolve()
   await expect(uploading).rejects.toMatchObject({ code: 'PAWL_UPLOAD_FAILED', details: { type: 'load', key: 'row-1' } })
   const [failed] = await scope.submissions({ state: 'upload-failed' })
-  expect(failed).toMatchObject({ error: expect.stringMatching(/'row-1' was erased after these rows were sent/) })
+  expect(failed).toMatchObject({ error: expect.stringMatching(/'row-1' was erased after this upload started/) })
   expect(await secrets()).toBe(0)
   // What is sent after the erasure is new, whatever it says.
   const again = await scope.upload(csv(loadRows(3)), { format: 'csv', restart: failed!.id })

@@ -108,9 +108,7 @@ async function csvColumns(
       for (const [name, value] of Object.entries(item.data ?? {})) {
         if (isDeclared.has(name)) continue
         if (set.unknownColumns === 'keep' && !isCell(name, value))
-          throw notCsv(
-            `the field '${name.slice(0, 100)}' of the ${item.type} '${item.key.slice(0, 100)}' is more than a cell can say`,
-          )
+          throw notCsv(`the field '${name.slice(0, 100)}' of the ${item.type} '${item.key.slice(0, 100)}' does not fit in a cell`)
         if (columns.add(name).size > columnsMax) throw notCsv(`there are more than ${columnsMax} columns`)
       }
     }

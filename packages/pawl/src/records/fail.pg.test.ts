@@ -75,7 +75,7 @@ test('[R12] one whose staged rows are gone keeps its slot: what it wrote cannot 
   await startWorker(pawl)
   await cancelled.promise
   const other = await scope.upload(csv(loadRows(1)), { format: 'csv' })
-  await expect(pawl.records.submit(other.id)).rejects.toThrow(/do not name any more/)
+  await expect(pawl.records.submit(other.id)).rejects.toThrow(/that its staged rows no longer name/)
   await expect(scope.put({ data: { rowId: 'another' } })).rejects.toMatchObject({ code: 'PAWL_SCOPE_BUSY' })
   expect((await scope.list()).items).toHaveLength(1)
 })
@@ -217,6 +217,6 @@ test('[R4] a batch that a crash of the server lost is noticed when the upload en
   const uploading = scope.upload(csv(loadRows(2500)), { format: 'csv' })
   await expect(uploading).rejects.toMatchObject({
     code: 'PAWL_UPLOAD_FAILED',
-    message: expect.stringMatching(/2500 rows were staged/),
+    message: expect.stringMatching(/^Expected 2500 staged rows/),
   })
 })

@@ -83,7 +83,7 @@ async function notFailed(core: RecordsCore, tenant: string, { id, number }: Subm
   const now = await readSubmission(core, tenant, id)
   if (now?.state !== 'submitting' || now.number !== number) return false
   throw new Error(
-    `Submission ${id} has written versions that its staged rows do not name any more, so they cannot be taken back and its scope stays taken. Somebody removed staged rows by hand: put them back from a backup, or delete the versions of number ${number} of its scope and set applied_created, applied_updated and applied_deleted to 0.`,
+    `Submission ${id} has written versions that its staged rows no longer name, so they cannot be undone and its scope stays busy. Staged rows were removed by hand: restore them from a backup, or delete the versions of number ${number} of its scope and set applied_created, applied_updated and applied_deleted to 0.`,
   )
 }
 

@@ -43,8 +43,7 @@ class LineSplitter {
   end(rows: ObjectRow[]): void {
     this.#take(this.#whole(''), rows)
     // What a pipe leaves that broke before its first byte must not pass for a file that says that there are no records.
-    if (this.#isEmpty)
-      throw new Malformed('empty', 1, 'The file is empty. To say that there are no records, send the JSON array [].')
+    if (this.#isEmpty) throw new Malformed('empty', 1, 'The file is empty. To submit no records, send the JSON array [].')
   }
 
   #whole(end: string): string {
@@ -65,7 +64,7 @@ class LineSplitter {
   }
 
   #tooLong(line: number): Malformed {
-    return new Malformed('row-too-long', line, `The line that begins here has more than ${this.#charsMax} characters.`)
+    return new Malformed('row-too-long', line, `The line has more than ${this.#charsMax} characters.`)
   }
 }
 
@@ -132,17 +131,13 @@ class ArraySplitter {
       throw new Malformed(
         'json',
         this.#index + 1,
-        `Expected one array of objects; found '${String.fromCharCode(code)}' after element ${this.#index}.`,
+        `Expected an array of objects, got '${String.fromCharCode(code)}' after element ${this.#index}.`,
       )
   }
 
   end(): void {
     if (this.#state !== 'after')
-      throw new Malformed(
-        'json',
-        this.#index + 1,
-        `The array ends in the middle, after element ${this.#index}: the file was cut short.`,
-      )
+      throw new Malformed('json', this.#index + 1, `The array is incomplete: the file ends after element ${this.#index}.`)
   }
 
   #tooLong(): Malformed {
@@ -182,11 +177,11 @@ function objectRow(line: number, text: string): ObjectRow {
     throw new Malformed(
       'json',
       line,
-      `This is not JSON: ${error instanceof Error ? error.message.slice(0, 200) : 'it cannot be read'}.`,
+      `Invalid JSON: ${error instanceof Error ? error.message.slice(0, 200) : 'it cannot be read'}.`,
     )
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value))
-    return new ObjectRow(line, {}, { code: 'object', reason: 'it must be an object', column: null, value: shown(text) })
+    return new ObjectRow(line, {}, { code: 'object', reason: 'the row must be an object', column: null, value: shown(text) })
   return new ObjectRow(line, value as Record<string, unknown>, undefined)
 }
 

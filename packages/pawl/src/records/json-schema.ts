@@ -60,7 +60,7 @@ function schemaOfType(type: DefinedType, isClosed: boolean): JsonSchema {
     ...(required.length > 0 && { required }),
     ...(isClosed && { additionalProperties: false }),
     ...(own !== undefined && { allOf: [own] }),
-    ...(type.schema !== undefined && own === undefined && { $comment: 'The application checks more than this says.' }),
+    ...(type.schema !== undefined && own === undefined && { $comment: 'The application checks more than this schema.' }),
   }
 }
 

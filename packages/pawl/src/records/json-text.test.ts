@@ -43,20 +43,21 @@ test('[R6] a value may be nested as deep as it is long', () => {
 })
 
 test('[R6] a date that is none, and an error, cannot be stored', () => {
-  for (const value of [new Date(Number.NaN), new Error('its cell has the error #REF!')])
+  for (const value of [new Date(Number.NaN), new Error('has the spreadsheet error #REF!')])
     expect(() => canonicalJson({ a: [value] })).toThrow(Unstorable)
 })
 
 test('what JSON would keep nothing of is refused, and what says itself what it is in JSON is that', () => {
   for (const [value, name] of [
-    [new Map([['a', 1]]), 'Map'],
-    [new Set([1]), 'Set'],
-    [/x/, 'RegExp'],
-    [new Uint8Array(2), 'Uint8Array'],
-    [Promise.resolve(1), 'Promise'],
-    [{ deep: [new Map()] }, 'Map'],
+    [new Map([['a', 1]]), 'Map, whose content JSON would lose'],
+    [new Set([1]), 'Set, whose content JSON would lose'],
+    [/x/, 'RegExp, whose content JSON would lose'],
+    [new Uint8Array(2), 'Uint8Array, whose content JSON would lose'],
+    [Promise.resolve(1), 'promise; await it'],
+    [{ deep: [new Map()] }, 'Map, whose content JSON would lose'],
+    [new URLSearchParams('a=1'), 'URLSearchParams, whose content JSON would lose'],
   ] as const)
-    expect(() => canonicalJson(value), name).toThrow(`it has a ${name}, of which JSON keeps nothing`)
+    expect(() => canonicalJson(value), name).toThrow(`contains a value that is a ${name}`)
   class Money {
     readonly amount = '5'
   }

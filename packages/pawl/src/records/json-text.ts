@@ -2,7 +2,7 @@
 // text per value, with keys in order and every number as the text of its decimal, so that equal content has an equal hash.
 
 import { hash as digest } from 'node:crypto'
-import { types } from 'node:util'
+import { jsonOf, lossOf } from '../kernel/payload.ts'
 import { canonicalDecimal } from './decimal.ts'
 
 /** A number as its source wrote it, where a double would round it. No text of a file can be one. */
@@ -121,10 +121,10 @@ export function canonicalJson(value: unknown, depthLeft = 32): string {
   if (typeof value === 'number' || typeof value === 'bigint') return canonicalNumber(value)
   if (typeof value === 'boolean') return String(value)
   if (value === null || value === undefined) return 'null'
-  if (typeof value !== 'object') throw new Unstorable(`a ${typeof value} cannot be stored`)
+  if (typeof value !== 'object') throw new Unstorable(`contains a ${typeof value}, which JSON cannot represent`)
   if (value instanceof ExactNumber) return canonicalNumber(value)
   if (value instanceof Error) throw new Unstorable(value.message)
-  if (depthLeft === 0) throw new Unstorable('it is nested too deeply')
+  if (depthLeft === 0) throw new Unstorable('is nested too deeply')
   if (value instanceof Date) return canonicalDate(value)
   if (Array.isArray(value)) return `[${value.map((item) => canonicalJson(item, depthLeft - 1)).join(',')}]`
   const plain = plainOf(value)
@@ -143,37 +143,27 @@ export function canonicalJson(value: unknown, depthLeft = 32): string {
 function plainOf(value: object): unknown {
   const prototype: unknown = Object.getPrototypeOf(value)
   if (prototype === Object.prototype || prototype === null) return value
-  const { toJSON, then } = value as { toJSON?: unknown; then?: unknown }
-  if (typeof toJSON === 'function') return toJSON.call(value) as unknown
-  if (types.isBoxedPrimitive(value)) return value.valueOf()
-  const isOpaque =
-    types.isMap(value) ||
-    types.isSet(value) ||
-    types.isWeakMap(value) ||
-    types.isWeakSet(value) ||
-    types.isRegExp(value) ||
-    types.isAnyArrayBuffer(value) ||
-    ArrayBuffer.isView(value) ||
-    typeof then === 'function'
-  if (isOpaque) throw new Unstorable(`it has a ${value.constructor.name}, of which JSON keeps nothing`)
-  return value
+  const plain = jsonOf(value)
+  const loss = plain === value ? lossOf(value) : undefined
+  if (loss !== undefined) throw new Unstorable(`contains a value that ${loss}`)
+  return plain
 }
 
 function canonicalDate(value: Date): string {
-  if (Number.isNaN(value.getTime())) throw new Unstorable('it has a date that is none')
+  if (Number.isNaN(value.getTime())) throw new Unstorable('contains an invalid date')
   return `"${value.toISOString()}"`
 }
 
 function canonicalNumber(value: number | bigint | ExactNumber): string {
   const text = numberText(value)
-  if (text === undefined) throw new Unstorable('it has a number that is not finite or has too many digits')
+  if (text === undefined) throw new Unstorable('contains a number that is not finite or has too many digits')
   return `"${text}"`
 }
 
 /** What PostgreSQL cannot store is refused here, with words. */
 function storableString(text: string): string {
-  if (text.includes('\u0000')) throw new Unstorable('it contains a NUL character, which PostgreSQL cannot store')
-  if (!text.isWellFormed()) throw new Unstorable('it contains half of a surrogate pair, which is not valid Unicode')
+  if (text.includes('\u0000')) throw new Unstorable('contains a NUL character, which PostgreSQL cannot store')
+  if (!text.isWellFormed()) throw new Unstorable('contains half a surrogate pair, which is not valid Unicode')
   return jsonString(text)
 }
 

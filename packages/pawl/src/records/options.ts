@@ -27,30 +27,30 @@ import type { AppendOptions, At, PageOptions, PutOptions, RowKind, SubmitOptions
 
 export const at = option<At>(
   'one of { number }, { submission } and { time: Date }',
-  { otherwise: 'as committed now', doc: 'As of a number, a submission or a time.' },
+  { otherwise: 'as committed now', doc: 'Read as of a number, a submission or a time.' },
   isAt,
 )
 
 const delimiter = option<string>(
-  'one character that is no quote, letter, digit, space or line break',
-  { otherwise: 'a comma', doc: "What separates the cells of a CSV, such as ';' or a tab." },
+  'one character other than a quote, letter, digit, space or line break',
+  { otherwise: 'a comma', doc: "The separator of CSV cells, such as ';' or a tab." },
   (given) => typeof given === 'string' && /^(?:\t|[^\s"\p{L}\p{N}\ud800-\udfff\0])$/u.test(given),
 )
 
 export const uploadTable = {
   format: required(oneOf(formats, { doc: "The format of the file. 'xlsx' needs formats: [xlsx()] of the record set." })),
   delimiter,
-  attributes: record({ doc: 'Attributes of the scope, each of which is set once.' }),
-  name: text({ from: 0, to: 500, doc: 'The name of the file, for people.' }),
-  by: text({ from: 0, to: 200, doc: 'Who sent it.' }),
+  attributes: record({ doc: 'Attributes of the scope. Each can be set once.' }),
+  name: text({ from: 0, to: 500, doc: 'The name of the file, for display.' }),
+  by: text({ from: 0, to: 200, doc: 'The person or program that sent it.' }),
   expect: nested(
     {
-      bytes: integer({ from: 0, to: Number.MAX_SAFE_INTEGER, doc: 'The size that the sender announced.' }),
-      sha256: anyText('The digest that the sender announced, in hexadecimal.'),
+      bytes: integer({ from: 0, to: Number.MAX_SAFE_INTEGER, doc: 'The expected size.' }),
+      sha256: anyText('The expected digest, in hexadecimal.'),
     },
-    { doc: 'What the sender says it sent; anything else is a truncated or damaged upload.' },
+    { doc: 'The expected size and digest. Any other upload counts as truncated or damaged.' },
   ),
-  restart: anyText('The id of an upload that stopped, to start it over.'),
+  restart: anyText('The id of an interrupted upload to start over.'),
   signal: signal({ doc: 'Ends the upload.' }),
   onProgress: callback<NonNullable<UploadOptions['onProgress']>>({ doc: 'Called after each batch.' }),
 } satisfies TableOf<UploadOptions>
@@ -59,13 +59,13 @@ export const listRecordsTable = {
   type: anyText('Only records of this type.'),
   filter: record({ doc: 'Columns that must have these values.' }),
   at,
-  withDeleted: boolean({ default: false, doc: 'true: also records that were deleted.' }),
-  limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The size of a page; large records make it smaller.' }),
-  after: anyText('`next` of the last page.'),
+  withDeleted: boolean({ default: false, doc: 'true: include deleted records.' }),
+  limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The size of a page. Large records make it smaller.' }),
+  after: anyText('`next` of the previous page.'),
 } satisfies TableOf<ListRecordsOptions>
 
 export const exportTable = {
-  format: required(oneOf(['csv', 'ndjson'], { doc: 'The format of the text.' })),
+  format: required(oneOf(['csv', 'ndjson'], { doc: 'The format of the export.' })),
   type: anyText('Only records of this type.'),
   at,
   delimiter,
@@ -73,11 +73,11 @@ export const exportTable = {
 
 const scopeWrite = {
   tx: transaction({ doc: 'Your own transaction.' }),
-  by: text({ from: 0, to: 200, doc: 'Who writes it.' }),
-  attributes: record({ doc: 'Attributes of the scope, each of which is set once.' }),
+  by: text({ from: 0, to: 200, doc: 'The acting person or program.' }),
+  attributes: record({ doc: 'Attributes of the scope. Each can be set once.' }),
   once: text({
     to: 400,
-    doc: 'A key under which it happens once in its scope. The same again within 30 days answers as the first did.',
+    doc: 'A key that makes the write happen once in its scope. A repeat within 30 days returns the first result.',
   }),
 }
 
@@ -92,7 +92,7 @@ export const appendTable = {
 } satisfies TableOf<AppendOptions>
 
 export const submitTable = {
-  revision: integer({ from: 0, to: 2_147_483_647, doc: 'Submit only if it is still at this revision.' }),
+  revision: integer({ from: 0, to: 2_147_483_647, doc: 'Submit only if the submission is still at this revision.' }),
   tx: transaction({ doc: 'Your own transaction.' }),
 } satisfies TableOf<SubmitOptions>
 
@@ -102,19 +102,19 @@ export const endedTable = {
 } satisfies TableOf<EndedOptions>
 
 export const eraseTable = {
-  reason: reason('Why; kept with the record.'),
-  by: text({ from: 0, to: 200, doc: 'Who asked for it.' }),
+  reason: reason('The reason, stored with the record.'),
+  by: text({ from: 0, to: 200, doc: 'The acting person or program.' }),
   tx: transaction({ doc: 'Your own transaction.' }),
 }
 
 export const historyTable = {
-  limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The most versions.' }),
-  before: anyText('The number that the last page ended with.'),
+  limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The maximum number of versions to list.' }),
+  before: anyText('The last number of the previous page.'),
 }
 
 export const submissionsTable = {
   state: oneOf(submissionStates, { otherwise: 'any', doc: 'Only submissions in this state.' }),
-  before: anyText('The id that the last page ended with.'),
+  before: anyText('The last id of the previous page.'),
   limit: integer({ from: 1, to: 500, default: 50, doc: 'The size of a page.' }),
 } satisfies TableOf<ListSubmissionsOptions>
 
@@ -123,7 +123,7 @@ export const rowKinds: readonly RowKind[] = ['created', 'updated', 'unchanged', 
 
 export const pageTable = {
   limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The size of a page.' }),
-  after: anyText('`next` of the last page.'),
+  after: anyText('`next` of the previous page.'),
 } satisfies TableOf<PageOptions>
 
 function isAt(given: unknown): boolean {

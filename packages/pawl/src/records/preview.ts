@@ -1,7 +1,7 @@
 // What a submission would do, or did, row by row: the same staged rows that its apply writes; after the commit, the versions themselves.
 
 import { statement, textsLiteral } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import { resolve, whole } from '../kernel/options.ts'
 import { type RecordsCore, read } from './core.ts'
 import { fieldChanges } from './diff.ts'
@@ -91,7 +91,7 @@ async function changedRows(
 ): Promise<Page<PreviewRow>> {
   const status = statuses[kind]
   if (status === undefined)
-    throw new PawlError('PAWL_WRONG_STATE', `Submission ${submission.id} is submitted: rows that changed nothing are not kept.`, {
+    throw new PawlError('PAWL_WRONG_STATE', `Submission ${submission.id} is submitted, so its ${kind} rows are no longer kept.`, {
       details: { id: submission.id, state: submission.state },
     })
   const [afterType, afterKey] = readPair(after)
@@ -149,5 +149,5 @@ function readPair(after: string | undefined): [type: string, key: string] {
   } catch {
     // It is said below.
   }
-  throw new PawlError('PAWL_CONFIG', 'This is not where a page ended. Give `after` the `next` of a page, or leave it out.')
+  throw new PawlError('PAWL_CONFIG', `after must be \`next\` of the previous page, or be left out, got ${shown(after)}.`)
 }

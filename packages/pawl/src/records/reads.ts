@@ -128,13 +128,13 @@ function filterText(set: DefinedSet, type: string | undefined, filter: RecordDat
     if (value === null || value === undefined)
       throw new PawlError(
         'PAWL_CONFIG',
-        `A filter by '${field}' needs a value; it is ${String(value)}. Leave the field out, or give one.`,
+        `filter.${field} must have a value, got ${String(value)}. Leave the field out, or give one.`,
       )
   try {
     return canonicalJson(filter)
   } catch (error) {
     if (!(error instanceof Unstorable)) throw error
-    throw new PawlError('PAWL_CONFIG', `No record has what this filter asks for: ${error.message}.`)
+    throw new PawlError('PAWL_CONFIG', `filter ${error.message}, so no record can match it.`)
   }
 }
 
@@ -186,7 +186,7 @@ export async function diffRecord(
   if (before === undefined || after === undefined)
     throw new PawlError(
       'PAWL_NOT_FOUND',
-      `There was no ${type} '${key.slice(0, 100)}' at ${before === undefined ? 'the first' : 'the second'} of the two moments.`,
+      `There is no ${type} '${key.slice(0, 100)}' as of ${before === undefined ? 'the first' : 'the second'} of the two times.`,
     )
   return {
     from: before,
@@ -210,7 +210,7 @@ export async function numberAt(core: RecordsCore, place: ReadPlace, at: At | und
   if (submission.scope_id === scope.id && submission.state === 'submitted') return submission.number
   throw new PawlError(
     'PAWL_WRONG_STATE',
-    `Submission ${at.submission} is ${submission.state}, or of another scope: nothing was read as of it.`,
+    `Submission ${at.submission} is ${submission.state} or belongs to another scope. Name a submitted one of this scope.`,
     {
       details: { id: at.submission, state: submission.state },
     },
@@ -254,5 +254,5 @@ function readCursor(text: string): Cursor {
   } catch {
     // It is said below.
   }
-  throw new PawlError('PAWL_CONFIG', 'This is not where a page ended. Give `after` the `next` of a page, or leave it out.')
+  throw new PawlError('PAWL_CONFIG', `after must be \`next\` of the previous page, or be left out, got ${shown(text)}.`)
 }

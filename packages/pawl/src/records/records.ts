@@ -54,7 +54,7 @@ export class Records {
     options: RecordSetOptions<Types, Unknown>,
   ): RecordSet<RowsOf<Types, Unknown>> {
     if (this.#core.sets.has(name))
-      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The record set '${name}' is defined already. Define each set once.`)
+      throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The record set '${name}' is already defined. Define each set once.`)
     const set = defineSet(name, options)
     if (this.#core.sets.size === 0) this.#defineWork()
     this.#core.sets.set(name, set)
@@ -173,7 +173,7 @@ export class Records {
 function otherSchema({ id, record_set, state, schema_version }: SubmissionRow, current: number): PawlError {
   return new PawlError(
     'PAWL_WRONG_STATE',
-    `Submission ${id} was read by version ${schema_version} of the schema of '${record_set}', and this process has version ${current}. Upload the file again.`,
+    `Submission ${id} was read with schema version ${schema_version} of '${record_set}', but this process has version ${current}. Upload the file again.`,
     { details: { id, state, schemaVersion: schema_version, current } },
   )
 }

@@ -70,7 +70,7 @@ export class RowReader {
     const key = keyOf(type, fields)
     const isTooLong = key.length > keyCharsMax
     if (isTooLong) {
-      const reason = `its key has ${key.length} characters; the limit is ${keyCharsMax}`
+      const reason = `the key must have at most ${keyCharsMax} characters, got ${key.length}`
       faults.push({ code: 'key-too-long', reason, column: type.key[0]!, value: shown(key) })
     }
     const found = { line: row.line, type: type.name, key: isTooLong ? '' : key }
@@ -90,7 +90,7 @@ export class RowReader {
   #untyped(row: SourceRow): ReadRow {
     const value = row.type ?? row.get(this.#set.typeColumn)
     const known = [...this.#set.types.keys()].join(', ').slice(0, 200)
-    const fault = { code: 'type', reason: `its type must be one of ${known}`, column: this.#set.typeColumn, value: shown(value) }
+    const fault = { code: 'type', reason: `must be one of ${known}`, column: this.#set.typeColumn, value: shown(value) }
     return { line: row.line, type: '', key: '', data: '', hash: '', classification: null, faults: [fault] }
   }
 
@@ -177,11 +177,11 @@ export class RowReader {
 /** What a schema may not make of a row: something else than an object, or a row with another key, which another row may have. */
 function schemaFault(type: DefinedType, given: Readonly<Record<string, unknown>>, value: unknown): RowFault | undefined {
   if (typeof value !== 'object' || value === null || Array.isArray(value))
-    return { code: 'schema', reason: 'its schema gave back something that is no object', column: null, value: shown(value) }
+    return { code: 'schema', reason: 'the schema must return an object', column: null, value: shown(value) }
   const isOther = (name: string) => canonicalJson((value as Record<string, unknown>)[name]) !== canonicalJson(given[name])
   const column = type.key.find(isOther)
   if (column === undefined) return undefined
-  const reason = `its schema changed it to ${shown((value as Record<string, unknown>)[column]) ?? 'nothing'}, and a schema cannot change a key`
+  const reason = `the schema changed it to ${shown((value as Record<string, unknown>)[column]) ?? 'nothing'}, but must not change a key`
   return { code: 'key', reason, column, value: shown(given[column]) }
 }
 
@@ -193,11 +193,11 @@ function keptValue({ isTabular }: SourceRow, value: unknown): unknown {
 /** A file with the wrong header has them all in every row: the first ones and the number of the others say as much. */
 function reject(row: SourceRow, type: DefinedType, names: readonly string[], faults: RowFault[]): void {
   for (const name of names.slice(0, unknownMax)) {
-    const reason = `'${type.name}' has no such column`
+    const reason = `is not a column of '${type.name}'`
     faults.push({ code: 'unknown-column', reason, column: storable(name), value: shown(row.get(name)) })
   }
   if (names.length <= unknownMax) return
-  const reason = `it has ${names.length - unknownMax} more columns that '${type.name}' does not have`
+  const reason = `the row has ${names.length - unknownMax} more columns that '${type.name}' does not have`
   faults.push({ code: 'unknown-columns', reason, column: null, value: null })
 }
 

@@ -246,7 +246,7 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
     const id = (await find()) ?? (await run<{ id: string }>(tx, ensureStatement, this.#names))[0]?.id ?? (await find())
     if (id !== undefined) return id
     // Above READ COMMITTED a scope that somebody made since the transaction began cannot be seen.
-    throw new PawlError('PAWL_ROLLED_BACK', 'The scope was made by another transaction. Run yours again.')
+    throw new PawlError('PAWL_ROLLED_BACK', 'Another transaction has just created this scope. Run your transaction again.')
   }
 }
 

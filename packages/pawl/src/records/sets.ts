@@ -88,14 +88,14 @@ const keepMsMax = 36_500 * 86_400_000
 export function defineSet(name: string, options: RecordSetOptions): DefinedSet {
   const where = `records.define('${name}')`
   if (name.length === 0 || name.length > 200)
-    throw new PawlError('PAWL_CONFIG', 'The name of a record set has 1 to 200 characters.')
+    throw new PawlError('PAWL_CONFIG', `The name of a record set must have 1 to 200 characters, got ${name.length}.`)
   assertKnown(where, options, knownOptions)
   const types = new Map(
     Object.entries(options.types).map(([type, given]) => [type, defineType(`${where}.types.${type}`, type, given)]),
   )
   if (types.size === 0) throw new PawlError('PAWL_CONFIG', `${where} needs at least one type.`)
   if (options.scope.length === 0 || new Set(options.scope).size !== options.scope.length)
-    throw new PawlError('PAWL_CONFIG', `${where}.scope needs one or more different names.`)
+    throw new PawlError('PAWL_CONFIG', `${where}.scope must have one or more distinct names.`)
   const missing = options.missing ?? 'keep'
   if (!policies.includes(missing)) throw notOneOf(`${where}.missing`, missing, policies)
   const { unknownColumns = 'reject', events = 'submission' } = options
@@ -164,7 +164,7 @@ function namesOf(options: object): ReadonlySet<string> {
 function defineType(where: string, name: string, options: RecordTypeOptions): DefinedType {
   assertKnown(where, options, knownType)
   if (name.length === 0 || name.length > 200)
-    throw new PawlError('PAWL_CONFIG', 'The name of a record type has 1 to 200 characters.')
+    throw new PawlError('PAWL_CONFIG', `The name of a record type must have 1 to 200 characters, got ${name.length}.`)
   const key = typeof options.key === 'string' ? [options.key] : [...options.key]
   if (key.length === 0) throw new PawlError('PAWL_CONFIG', `${where}.key needs at least one column.`)
   for (const column of key) {
@@ -205,13 +205,16 @@ export function scopeText(set: DefinedSet, scope: ScopeKey): string {
     const part = scope[name]
     if (typeof part === 'string' && part.length > 0 && part.length <= 500 && part.isWellFormed() && !part.includes('\u0000'))
       return part
-    throw new PawlError('PAWL_CONFIG', `The scope of '${set.name}' needs '${name}': a text of 1 to 500 characters.`)
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `The scope of '${set.name}' needs '${name}', a string of 1 to 500 characters, got ${shown(part)}.`,
+    )
   })
   const text = JSON.stringify(parts)
   if (text.length > scopeCharsMax)
     throw new PawlError(
       'PAWL_CONFIG',
-      `The scope of '${set.name}' has ${text.length} characters as a key; the limit is ${scopeCharsMax}.`,
+      `The scope of '${set.name}' must have at most ${scopeCharsMax} characters as JSON, got ${text.length}.`,
     )
   return text
 }

@@ -20,7 +20,7 @@ export interface LockedScope {
 
 export async function lockScope(tx: Tx, tenant: string, scopeId: string): Promise<LockedScope> {
   const [scope] = await run<LockedScope>(tx, scopeLockStatement, { tenant, scope_id: scopeId })
-  if (scope === undefined) throw new PawlError('PAWL_NOT_FOUND', 'There is no such scope.')
+  if (scope === undefined) throw new PawlError('PAWL_NOT_FOUND', 'The scope does not exist.')
   return scope
 }
 

@@ -19,7 +19,7 @@ export function assertReadable(set: DefinedSet, { format, delimiter }: UploadOpt
 
 export function assertDelimiter(call: string, format: Format, delimiter: string | undefined): void {
   if (delimiter !== undefined && format !== 'csv')
-    throw refused(call, `delimiter is an option of 'csv', and format is '${format}'`)
+    throw refused(call, `delimiter is only for format 'csv', got format '${format}'`)
 }
 
 export function limitOf(set: DefinedSet, format: Format): { readonly name: string; readonly bytesMax: number } {
@@ -52,7 +52,7 @@ function formatOf(set: DefinedSet, format: Format): FileFormat | undefined {
 function noXlsx(set: DefinedSet): PawlError {
   return new PawlError(
     'PAWL_CONFIG',
-    `upload: the record set '${set.name}' does not read 'xlsx'. Run npm install saxes yauzl, and give records.define('${set.name}') the option formats: [xlsx()], with import { xlsx } from 'pawl/records/xlsx'.`,
+    `upload: the record set '${set.name}' does not accept 'xlsx'. Run npm install saxes yauzl, and pass formats: [xlsx()] to records.define('${set.name}'), with import { xlsx } from 'pawl/records/xlsx'.`,
     { details: { call: 'upload', option: 'format', set: set.name } },
   )
 }

@@ -211,7 +211,7 @@ export async function addErrors(
 export function uploadLost(id: string): PawlError {
   return new PawlError(
     'PAWL_LEASE_LOST',
-    `The upload of submission ${id} was started over elsewhere, or it expired. Nothing more of this one is accepted; stop sending.`,
+    `The upload of submission ${id} was restarted elsewhere or has expired, so its rows are refused. Stop sending.`,
     { details: { id } },
   )
 }

@@ -140,7 +140,7 @@ function notTaken(id: string): PawlError {
 export function revisionConflict(id: string, expected: number, actual: number): PawlError {
   return new PawlError(
     'PAWL_REVISION_CONFLICT',
-    `Submission ${id} is at revision ${actual}, not ${expected}: somebody changed it. Read it again and decide anew.`,
+    `Submission ${id} is at revision ${actual}, not ${expected}: it has changed. Read it again and retry with the new revision.`,
     { details: { id, expected, actual } },
   )
 }
@@ -150,7 +150,7 @@ export function expired(id: string): PawlError {
 }
 
 export function wrongState(id: string, state: SubmissionState, needed: string): PawlError {
-  return new PawlError('PAWL_WRONG_STATE', `Submission ${id} is ${state}; this needs one that is ${needed}.`, {
+  return new PawlError('PAWL_WRONG_STATE', `Submission ${id} is ${state}; it must be ${needed}.`, {
     details: { id, state },
   })
 }
@@ -158,7 +158,7 @@ export function wrongState(id: string, state: SubmissionState, needed: string): 
 function superseded(id: string, baseline: string, revision: string): PawlError {
   return new PawlError(
     'PAWL_SUPERSEDED',
-    `Submission ${id} was compared with revision ${baseline} of its scope, which is at ${revision} now: its preview is not what would be applied. Upload it again, or rebase it.`,
+    `Submission ${id} was compared with revision ${baseline} of its scope, which is now at ${revision}: its preview no longer shows what would be applied. Rebase it, or upload the file again.`,
     { details: { id, baseline, revision } },
   )
 }

@@ -23,7 +23,7 @@ async function sweepAndGoOn(core: RecordsCore): Promise<void> {
   try {
     await sweep(core)
   } catch (error) {
-    if (!core.pool.ended) core.logger.error({ error: describeError(error, 1000) }, 'the sweep of submissions failed')
+    if (!core.pool.ended) core.logger.error({ error: describeError(error, 1000) }, 'the sweep of submissions failed; retrying')
   }
   if (!core.pool.ended) sweepRegularly(core)
 }

@@ -29,7 +29,7 @@ export class Header {
       if (index.has(name)) throw new Malformed('header', line, `The header has the column '${name.slice(0, 100)}' twice.`)
       index.set(name, at)
     }
-    if (index.size === 0) throw new Malformed('header', line, 'The first row names no column.')
+    if (index.size === 0) throw new Malformed('header', line, 'The header names no column.')
     this.index = index
   }
 
@@ -78,13 +78,13 @@ export class TabularRow implements SourceRow {
     const { names, nameless } = this.#header
     const place = nameless.find((index) => !isEmpty(this.#cells[index]))
     if (place !== undefined) {
-      const reason = `the header has no name for the column of cell ${place + 1}, which has a value`
+      const reason = `cell ${place + 1} has a value, but the header has no name for its column`
       return { code: 'cells', reason, column: null, value: shown(this.#cells[place]) }
     }
     if (this.#cells.length <= names.length) return undefined
     const extra = this.#cells.slice(names.length).findIndex((cell) => cell !== '' && cell !== undefined && cell !== null)
     if (extra < 0) return undefined
-    const reason = `it has ${this.#cells.length} cells and the header names ${names.length} columns`
+    const reason = `the row has ${this.#cells.length} cells, but the header names ${names.length} columns`
     return { code: 'cells', reason, column: null, value: shown(this.#cells[names.length + extra]) }
   }
 
@@ -113,20 +113,20 @@ function assertName(name: string, line: number): void {
     throw new Malformed(
       'header',
       line,
-      'The header has NUL characters: the file may be UTF-16. Save it as UTF-8 and upload it again.',
+      'The header contains NUL characters: the file may be UTF-16. Save it as UTF-8 and upload it again.',
     )
   if (/\r(?!\n)/.test(name))
     throw new Malformed(
       'header',
       line,
-      'The header has a carriage return in it: lines must end with LF or CRLF. Save it so and upload it again.',
+      'The header contains a carriage return: lines must end with LF or CRLF. Save the file with these line endings and upload it again.',
     )
 }
 
 /** A year may be a number in a workbook's header, and a month a date. */
 function nameOf(cell: unknown, line: number): string {
   if (cell === undefined || cell === null) return ''
-  if (cell instanceof Error) throw new Malformed('header', line, `A cell of the header cannot be read: ${cell.message}.`)
+  if (cell instanceof Error) throw new Malformed('header', line, `A cell of the header ${cell.message}.`)
   return (cell instanceof Date ? dateText(cell) : (asText(cell) ?? String(cell))).trim()
 }
 

@@ -265,7 +265,7 @@ test('[R10] an error that quotes a NUL, half a surrogate pair, a huge name or a 
     { line: 5, code: 'object' },
   ])
   const quote = await scope.upload(['rowId,note\nx\0"y,1\n'], { format: 'csv' })
-  expect(quote).toMatchObject({ state: 'invalid', error: expect.stringMatching(/has a quote in it: x "y/) })
+  expect(quote).toMatchObject({ state: 'invalid', error: expect.stringMatching(/contains a quote: x "y/) })
   const wide = await scope.upload(['rowId\na,b\0\n'], { format: 'csv' })
   expect((await pawl.records.errors(wide.id)).items).toMatchObject([{ code: 'cells', value: 'b ' }])
   const key = `${'k'.repeat(199)}\u{1f600}${'k'.repeat(50)}`
@@ -321,7 +321,7 @@ test('[R8] of the undeclared columns of a row 50 are errors, and one more says h
   const { items } = await pawl.records.errors(upload.id, { limit: 100 })
   expect(items.slice(-2)).toMatchObject([
     { line: 2, code: 'unknown-column', column: 'n49' },
-    { line: 2, code: 'unknown-columns', reason: "it has 250 more columns that 'load' does not have" },
+    { line: 2, code: 'unknown-columns', reason: "the row has 250 more columns that 'load' does not have" },
   ])
 })
 

@@ -81,7 +81,7 @@ export async function upload(
         UploadBytes.assertExpected({ bytes: bytes.count, sha256 }, options.expect)
         return sha256
       },
-      again: (id) => `Send it again with { restart: '${id}' }.`,
+      again: (id) => `Upload it again with { restart: '${id}' }.`,
     },
     options.onProgress,
   )
@@ -121,7 +121,7 @@ export async function rebase(
       if (lines === from.lines) return null
       throw new PawlError(
         'PAWL_UPLOAD_FAILED',
-        `Submission ${from.id} has ${lines} of its ${from.lines} rows left: a record of it was erased. Upload the file again.`,
+        `Submission ${from.id} has only ${lines} of its ${from.lines} rows left, because a record was erased. Upload the file again.`,
       )
     },
     again: () => `Call records.rebase('${from.id}') again.`,
@@ -191,12 +191,14 @@ async function restart(core: RecordsCore, place: Place, about: About, id: string
 
 function cannotRestart({ id, scope_id, state, origin, rebased_from, is_expired }: SubmissionRow, scopeId: string): PawlError {
   if (scope_id !== scopeId)
-    return new PawlError('PAWL_NOT_FOUND', `There is no submission ${id} in this scope; it is of another.`, { details: { id } })
+    return new PawlError('PAWL_NOT_FOUND', `There is no submission ${id} in this scope; it belongs to another scope.`, {
+      details: { id },
+    })
   if (is_expired) return expired(id)
   if (origin !== 'rebase') return wrongState(id, state, 'uploading, validating or upload-failed')
   return new PawlError(
     'PAWL_WRONG_STATE',
-    `Submission ${id} is a rebase: nothing was sent that could be sent again. Call records.rebase('${rebased_from}') for a new one.`,
+    `Submission ${id} is a rebase and cannot be restarted. Call records.rebase('${rebased_from}') for a new one.`,
     { details: { id, state } },
   )
 }
@@ -319,7 +321,7 @@ async function endBadly(
 function failed(error: unknown, id: string, advice: string): PawlError {
   return new PawlError(
     'PAWL_UPLOAD_FAILED',
-    `The upload of submission ${id} failed and nothing of it counts: ${error instanceof Error ? error.message : String(error)} ${advice}`,
+    `The upload of submission ${id} failed and changed nothing: ${error instanceof Error ? error.message : String(error)} ${advice}`,
     { cause: error, details: { id } },
   )
 }

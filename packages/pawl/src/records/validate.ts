@@ -53,7 +53,7 @@ async function validate(
   const count = (kind: string) => Number(rows.find((row) => row.kind === kind)?.rows ?? 0)
   const found = ['C', 'U', '=', 'I', 'J', 'X'].reduce((sum, kind) => sum + count(kind), 0)
   if (found !== upload.lines)
-    throw new PawlError('PAWL_UPLOAD_FAILED', `${upload.lines} rows were staged and ${found} are there. Send the file again.`)
+    throw new PawlError('PAWL_UPLOAD_FAILED', `Expected ${upload.lines} staged rows, found ${found}. Upload the file again.`)
   const keyed = upload.lines - count('X')
   const room = Math.max(0, set.limits.errorsMax - upload.errors)
   const doubled = count('keys') < keyed ? await findDuplicates(tx, tenant, staged.id, room) : nothing
@@ -86,7 +86,7 @@ async function validate(
     invalid_unkeyed: count('X'),
     errors: doubled.count + dropped.count,
     last_line: stones?.lastLine ?? upload.lastLine,
-    error: isValid ? null : `${errors} error(s) in its rows.`,
+    error: isValid ? null : `${errors} error(s) in the rows.`,
     keep_ms: isValid ? set.keepMs.validated : set.keepMs.ended,
   })
   if (row === undefined) throw uploadLost(staged.id)
@@ -118,7 +118,7 @@ export async function expireInvalid(core: RecordsCore, tx: Tx, { tenant, scopeId
 function erasedSince({ type, key }: { type: string; key: string }): PawlError {
   return new PawlError(
     'PAWL_UPLOAD_FAILED',
-    `The ${type} '${key.slice(0, 100)}' was erased after these rows were sent, so they are not taken. Upload the file again as it should be now.`,
+    `The ${type} '${key.slice(0, 100)}' was erased after this upload started, so the upload is refused. Upload an up-to-date file.`,
     { details: { type, key: key.slice(0, 500) } },
   )
 }
@@ -137,7 +137,7 @@ async function findDuplicates(tx: Tx, tenant: string, id: string, room: number):
     line: Number(line),
     fault: {
       code: 'duplicate',
-      reason: `line ${first_line} has the same ${type} already`,
+      reason: `line ${first_line} already has the same ${type}`,
       column: null,
       value: key.slice(0, 200),
     },
@@ -160,7 +160,7 @@ async function findMissing(tx: Tx, place: Place, staged: Staged, missing: number
     line: 0,
     fault: {
       code: 'missing',
-      reason: `the ${type} with this key was submitted before and is left out now`,
+      reason: `the ${type} with this key was submitted before but is missing from this upload`,
       column: null,
       value: key.slice(0, 200),
     },
@@ -187,6 +187,6 @@ async function addTombstones(
   if (found.rows === missing) return found
   throw new PawlError(
     'PAWL_UPLOAD_FAILED',
-    `The scope counts ${staged.live} live records, but ${found.rows} and not ${missing} are left out. Its counter is wrong; records.audit() shows what it should be.`,
+    `Expected ${missing} missing records, found ${found.rows}: the scope's count of ${staged.live} live records is wrong. records.audit() shows the correct one.`,
   )
 }

@@ -32,24 +32,22 @@ function nextOf(row: SubmissionRow, holder: string | undefined): Reason {
   if (row.baseline !== row.scope_revision)
     return [
       'stale',
-      `Its scope has moved from revision ${row.baseline} to ${row.scope_revision}: ${verb} would answer superseded. records.rebase('${row.id}') compares it anew; or upload the file again.`,
+      `Its scope has moved from revision ${row.baseline} to ${row.scope_revision}, so ${verb} would fail as superseded. Call records.rebase('${row.id}') to compare it again, or upload the file again.`,
     ]
   if (holder !== undefined)
     return [
       'scope-busy',
-      `Submission ${holder} is being applied to its scope: ${verb} is refused until that has ended, and superseded if it is committed.`,
+      `Submission ${holder} is being applied to its scope, so ${verb} is refused until that ends. If that commits, this one is superseded.`,
     ]
   const until = row.expires_at?.toISOString()
   return row.state === 'failed'
-    ? ['resumable', `Mend the cause, then records.resume('${row.id}'), until ${until}.`]
+    ? ['resumable', `Fix the cause, then call records.resume('${row.id}') before ${until}.`]
     : ['ready', `It can be submitted until ${until}.`]
 }
 
 async function submittingReasons(core: RecordsCore, tenant: string, row: SubmissionRow): Promise<Reason[]> {
   const of = Number(row.created) + Number(row.updated) + Number(row.deleted)
-  const reasons: Reason[] = [
-    ['applying', `${row.applied} of ${of} changes are written; readers see none of them until the last is.`],
-  ]
+  const reasons: Reason[] = [['applying', `${row.applied} of ${of} changes are written; readers see them once all are.`]]
   if (row.failures > 0)
     reasons.push(['retrying', `${row.failures} attempt(s) failed (${row.failure_class}); the last: ${firstLine(row.error)}`])
   try {
@@ -57,38 +55,35 @@ async function submittingReasons(core: RecordsCore, tenant: string, row: Submiss
     for (const { code, text } of why.reasons) reasons.push([`job-${code}`, `Its job ${row.job_id}: ${text}`])
   } catch (error) {
     if (!isPawlError(error, 'PAWL_NOT_FOUND')) throw error
-    reasons.push(['job-gone', `Its job ${row.job_id} is gone; it will be ended, and what it wrote purged, within a minute.`])
+    reasons.push(['job-gone', `Its job ${row.job_id} is gone. Within a minute the submission fails and what it wrote is purged.`])
   }
   return reasons
 }
 
 function reasonsOf(row: SubmissionRow): Reason[] {
   const until = row.expires_at?.toISOString()
-  if (row.is_expired) return [['expired', `Its time was over at ${until}; it is removed soon. Upload the file again.`]]
+  if (row.is_expired) return [['expired', `It expired at ${until} and is removed soon. Upload the file again.`]]
   switch (row.state) {
     case 'uploading':
     case 'validating':
       return [
         [
           row.state,
-          `${row.lines} row(s) are staged. If nothing more comes it expires at ${until}. To start over: ${againOf(row)}`,
+          `${row.lines} row(s) are staged. If no more rows arrive, it expires at ${until}. To start over: ${againOf(row)}`,
         ],
       ]
     case 'validated':
       return []
     case 'invalid':
       return [
-        [
-          'invalid',
-          `${row.errors} error(s): ${firstLine(row.error)} records.errors('${row.id}') lists them. Mend the file and upload it again.`,
-        ],
+        ['invalid', `${firstLine(row.error)} records.errors('${row.id}') lists the details. Fix the file and upload it again.`],
       ]
     case 'upload-failed':
-      return [['upload-failed', `It did not arrive: ${firstLine(row.error)} ${againOf(row)}`]]
+      return [['upload-failed', `The upload failed: ${firstLine(row.error)} ${againOf(row)}`]]
     case 'superseded':
-      return [['superseded', `${firstLine(row.error)} records.rebase('${row.id}') compares it anew.`]]
+      return [['superseded', `${firstLine(row.error)} records.rebase('${row.id}') compares it again.`]]
     case 'failed':
-      return [['failed', `It was given up (${row.failure_class}) and what it had written was purged: ${firstLine(row.error)}`]]
+      return [['failed', `It failed (${row.failure_class}), and what it had written was purged: ${firstLine(row.error)}`]]
     default:
       return [['submitted', `It was committed as number ${row.number} at ${row.ended_at?.toISOString()}.`]]
   }

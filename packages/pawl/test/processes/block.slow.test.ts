@@ -104,9 +104,7 @@ test('[J5] with exitWhenBlocked the process that is blocked past the timeout end
   const blocked = await WorkerProcess.start({ url: db.url, kinds: ['brief'], worker: { ...quick, exitWhenBlocked: true } })
   const { id } = await db.pawl().jobs.enqueue('brief', { block: [1], blockMs: 600_000 })
   expect(await blocked.ended()).toBe('SIGKILL')
-  expect(blocked.stderr).toMatch(
-    /^pawl: this worker process \(pid \d+\) ends itself: a handler has blocked its event loop for \d+ s/m,
-  )
+  expect(blocked.stderr).toMatch(/^pawl: this worker process \(pid \d+\) exits: a handler has blocked its event loop for \d+ s/m)
   expect(await db.pawl().jobs.attempts(id)).toMatchObject([{ attempt: 1, outcome: 'timed out' }])
   const next = await workHere(db, ['brief'])
   await until('the next process does it', async () => (await next.pawl.jobs.get(id))!.state === 'done')

@@ -204,7 +204,7 @@ test('an event that kills its process is parked after three deaths, and its neig
   await caughtUp(db, 'wallets')
   expect(await db.query('select position::integer from entry order by 1')).toEqual([{ position: 1 }, { position: 3 }])
   expect(await db.query('select key, reason from pawl.parked_key')).toEqual([
-    { key: 'poison', reason: 'Its process died 3 times while event 2 (Added) was applied.' },
+    { key: 'poison', reason: 'The process died 3 times while it applied event 2 (Added).' },
   ])
 })
 
@@ -227,7 +227,7 @@ test('deaths are held against the event that was tried, and not against the next
   for (const name of ['quiet', 'wallets']) await caughtUp(db, name)
   expect(await db.query('select position::integer from mail')).toEqual([{ position: 2 }])
   expect(await db.query('select name, key, reason from pawl.parked_key')).toEqual([
-    { name: 'wallets', key: 'poison', reason: 'Its process died 3 times while event 1 (Added) was applied.' },
+    { name: 'wallets', key: 'poison', reason: 'The process died 3 times while it applied event 1 (Added).' },
   ])
 })
 
@@ -271,7 +271,7 @@ test.each([
       return keys.length === 1 && keys[0]!.state === 'parked'
     })
     expect(await parked()).toEqual([
-      { key: 'poison', state: 'parked', reason: 'The replay of event 1 failed: its process died 3 times.' },
+      { key: 'poison', state: 'parked', reason: 'The replay of event 1 failed: the process died 3 times.' },
     ])
     expect(await db.query(effects)).toEqual([{ position: 2 }, { position: 3 }])
   },

@@ -9,12 +9,21 @@ export interface IncarnationRow {
   readonly host?: string
   readonly queues?: readonly string[]
   readonly kinds?: readonly string[]
+  readonly sessions?: string
   readonly leaseMs?: number
   readonly lookMs?: number
 }
 
 export async function openIncarnation(connection: Connection, row: IncarnationRow = {}): Promise<Holder> {
-  const { name = 'test', host = 'test', queues = ['default'], kinds = ['work'], leaseMs = 3_600_000, lookMs = 500 } = row
+  const {
+    name = 'test',
+    host = 'test',
+    queues = ['default'],
+    kinds = ['work'],
+    sessions = '',
+    leaseMs = 3_600_000,
+    lookMs = 500,
+  } = row
   const [opened] = await connection.run<Holder>(leaseStatements.open, {
     name,
     host,
@@ -23,7 +32,7 @@ export async function openIncarnation(connection: Connection, row: IncarnationRo
     queues: textsLiteral(queues),
     kinds: textsLiteral(kinds),
     concurrency: 1,
-    sessions: '',
+    sessions,
     look_ms: lookMs,
     lease_ms: leaseMs,
   })

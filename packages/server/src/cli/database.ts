@@ -54,7 +54,7 @@ export async function requireDatabase(flags: DatabaseFlags): Promise<FoundDataba
 
 export function noDatabase(): never {
   throw new UsageError(
-    'No database was named: neither --database-url nor PAWL_DATABASE_URL nor DATABASE_URL is set, and no pawl dev has run in this folder.',
+    "No database given: --database-url, PAWL_DATABASE_URL and DATABASE_URL are not set, and 'pawl dev' has not run in this folder.",
     "pass --database-url postgres://user:password@host:5432/database, or start one with 'pawl dev'",
   )
 }
@@ -68,7 +68,7 @@ function checked(url: string, source: string, { pooler, directUrl }: DatabaseFla
 function assertUrl(url: string, source: string): void {
   if (/^postgres(ql)?:\/\//.test(url)) return
   throw new UsageError(
-    `${source} is not the URL of a PostgreSQL database.`,
+    `${source} must be the URL of a PostgreSQL database.`,
     'use the form postgres://user:password@host:5432/database',
   )
 }
@@ -117,8 +117,8 @@ export function assertSameDatabase(pawl: Pawl, url: string): void {
   const [theirs, ours] = [placeOfPawl(pawl), placeOf({ connectionString: url })]
   if (theirs.host === ours.host && theirs.port === ours.port && theirs.database === ours.database) return
   throw new UsageError(
-    `The Pawl of the module is for another database: ${databaseText(pawl)}, and not ${ours.database} on ${ours.host}:${ours.port}.`,
-    'createPawl({ databaseUrl: process.env.DATABASE_URL }) in the module: the command sets it',
+    `The Pawl of the module uses another database: ${databaseText(pawl)}, not ${ours.database} on ${ours.host}:${ours.port}.`,
+    'use createPawl({ databaseUrl: process.env.DATABASE_URL }) in the module: the command sets it',
   )
 }
 

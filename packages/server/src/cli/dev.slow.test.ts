@@ -95,7 +95,7 @@ test('npm start runs the demonstration, and Ctrl-C drains and stops everything',
   dev.signal('SIGINT')
   const { code, stderr } = await dev.ended()
   expect(code).toBe(0)
-  expect(stderr).toMatch(/workers stopped: .*\nPostgreSQL stopped; the data stay in /)
+  expect(stderr).toMatch(/workers stopped: .*\nPostgreSQL stopped; its data is kept in /)
   for (const pid of [ready.pid, ...ready.workerPids]) expect(await isAlive(pid)).toBe(false)
   await expect(readFile(join(dir, 'url'))).rejects.toThrow()
 })
@@ -105,7 +105,7 @@ test('the demonstration retries and delays jobs; started again it has its data',
   for (const kind of ['demo.flaky', 'demo.remind']) await dev.until(`${kind} was done`, ended(dev, kind, 'done'))
   // The other worker may have run the second attempt, and have told of it first.
   const failed = await dev.until('demo.flaky had failed', ended(dev, 'demo.flaky', 'failed'))
-  expect(failed).toMatchObject({ attempt: 1, note: expect.stringContaining('again in 1s') })
+  expect(failed).toMatchObject({ attempt: 1, note: expect.stringContaining('retry in 1s') })
   const done = await doneCount(ready.url)
   dev.signal('SIGINT')
   expect((await dev.ended()).code).toBe(0)
@@ -162,7 +162,7 @@ test('a worker that is killed is replaced, and its jobs go on', async () => {
   // Whoever has read it does not end; the next one does.
   await query(ready.url, `update pawl.job set payload = '{"isOver": true}' where id = ${id}`)
   process.kill(holder!.pid, 'SIGKILL')
-  await dev.until('another was started', () => /worker \d runs again \(pid \d+\)/.test(dev.stderr))
+  await dev.until('another was started', () => /worker \d restarted \(pid \d+\)/.test(dev.stderr))
   await dev.until('the job was done', () => dev.events().find((line) => line.id === id && line.outcome === 'done'))
   dev.signal('SIGINT')
   expect((await dev.ended()).code).toBe(0)
@@ -220,7 +220,7 @@ test('Ctrl-C while it waits for another migration ends it at once', async () => 
   migrator.release(true)
   expect({ code, stderr }).toEqual({
     code: 0,
-    stderr: expect.stringContaining('another process migrates this database; waiting'),
+    stderr: expect.stringContaining('another process is migrating this database; waiting'),
   })
   expect(stdout).toContain('the database is yours and keeps running')
 })
@@ -231,7 +231,7 @@ test('Ctrl-C while PostgreSQL starts is answered, and a second one does not wait
     await dev.until('it waits for the lock', () => dev.stderr.includes('is starting the database'))
     dev.signal('SIGINT')
     await dev.until('it says what it does', () =>
-      dev.stderr.includes('stopping when what is under way has started; Ctrl-C again does not wait'),
+      dev.stderr.includes('stopping as soon as everything has started; Ctrl-C again exits at once'),
     )
     // Signals within a second of the first are the same Ctrl-C; so it is sent until it is heard.
     const again = setInterval(() => dev.signal('SIGINT'), 200)
@@ -257,14 +257,14 @@ test('people see aligned lines: what runs where, the URL to paste, how to stop; 
     const dev = await RunningCli.start(['dev', '--dir', dir, '--port', String(port)], asNpmStart)
     await dev.until('a job was done', () => /demo\.greet .* done /.test(dev.stdout))
     expect(dev.stdout).toMatch(/^database {2}PostgreSQL 18\.\d+ on 127\.0\.0\.1:\d+, started \(pid \d+\)$/m)
-    expect(dev.stdout).toMatch(/^url {7}postgres:\/\/app:\*{3}@127\.0\.0\.1:\d+\/app, whole in \S+url$/m)
+    expect(dev.stdout).toMatch(/^url {7}postgres:\/\/app:\*{3}@127\.0\.0\.1:\d+\/app \(password in \S+url\)$/m)
     expect(dev.stdout).toMatch(/^ {10}PGPASSFILE=\S+pgpass psql -h 127\.0\.0\.1 -p \d+ -U app app$/m)
     expect(dev.stdout).toMatch(/^try {7}npm run pawl -- jobs list {2}/m)
     expect(dev.stdout).toMatch(/^stop {6}Ctrl-C$/m)
     expect(dev.stdout).toMatch(new RegExp(`^note {6}.*${port}`, 'm'))
     expect(dev.stdout).toMatch(/^\d\d:\d\d:\d\d\.\d{3} {2}demo\.greet +\d{19} +1 {2}done +\d+ {2}w[12]$/m)
     expect(dev.stdout).not.toContain('\u001b')
-    await dev.until('a job failed', () => / failed .* again in 1s: on purpose/.test(dev.stdout))
+    await dev.until('a job failed', () => / failed .* retry in 1s: on purpose/.test(dev.stdout))
     const { password } = new URL((await readFile(join(dir, 'url'), 'utf8')).trim())
     dev.signal('SIGINT')
     const { stdout, stderr } = await dev.ended()
@@ -339,10 +339,8 @@ test('without --remote a database on another host is left alone', async () => {
   const elsewhere = 'postgres://me:secret@db.example.invalid/production'
   const { code, stdout, stderr } = await cli(['dev', '--dir', dir], { env: { DATABASE_URL: elsewhere } })
   expect({ code, stdout }).toEqual({ code: 2, stdout: '' })
-  expect(stderr).toMatch(
-    /DATABASE_URL names a database on another host, postgres:\/\/me:\*\*\*@db\.example\.invalid\/production: /,
-  )
-  expect(stderr).toMatch(/next +unset DATABASE_URL for a database of its own, or add --remote/)
+  expect(stderr).toMatch(/DATABASE_URL is a database on another host, postgres:\/\/me:\*\*\*@db\.example\.invalid\/production: /)
+  expect(stderr).toMatch(/next +unset DATABASE_URL to use an embedded database, or add --remote/)
   const flag = await cli(['dev', '--dir', dir, '--database-url', elsewhere])
   expect(flag).toMatchObject({ code: 2, stderr: expect.stringMatching(/next +add --remote if that is what you want/) })
   // Then it is tried.
@@ -364,7 +362,7 @@ test('a module that exports its Pawl gets the database in DATABASE_URL', async (
   await dev.until('it was done', ended(dev, 'mine', 'done'))
   expect(await cli(['dev', other, '--dir', dir])).toMatchObject({
     code: 2,
-    stderr: expect.stringContaining('The Pawl of the module is for another database: elsewhere on 127.0.0.1:1'),
+    stderr: expect.stringContaining('The Pawl of the module uses another database: elsewhere on 127.0.0.1:1'),
   })
   expect(await isAlive(ready.pid)).toBe(true)
   dev.signal('SIGINT')
@@ -375,6 +373,6 @@ test('a module that cannot be loaded ends it with the reason, and nothing is lef
   const { code, stderr } = await cli(['dev', './not-there.js', '--dir', dir, '--port', '0'])
   // As `pawl worker` does.
   expect(code).toBe(2)
-  expect(stderr).toContain('There is no module ./not-there.js')
+  expect(stderr).toContain('The module ./not-there.js does not exist')
   await expect(stat(join(dir, 'pgdata', 'postmaster.pid'))).rejects.toThrow()
 })

@@ -41,20 +41,20 @@ test('[S6] doctor finds a setting of the database that risks committed work', as
 
 test('[S6] doctor finds a schema that is missing', async () => {
   expect(await faults((await healthy({ isEmpty: true })).url)).toEqual([
-    expect.stringMatching(/^schema: .* not in this database\. -> pawl migrate$/),
+    expect.stringMatching(/^schema: .* missing from this database\. -> pawl migrate$/),
   ])
 })
 
 test('[S6] doctor finds a schema that is old', async () => {
   const db = await healthy()
   await db.query("delete from pawl.migration where name like '0002%'")
-  expect(await faults(db.url)).toEqual([expect.stringMatching(/^schema: It lacks 0002-jobs\. -> pawl migrate$/)])
+  expect(await faults(db.url)).toEqual([expect.stringMatching(/^schema: The schema lacks 0002-jobs\. -> pawl migrate$/)])
 })
 
-test('[S6] doctor finds a migration that was applied from another text', async () => {
+test('[S6] doctor finds a migration that was applied with different SQL', async () => {
   const db = await healthy()
   await db.query("update pawl.migration set checksum = 'other' where name like '0002%'")
-  expect(await faults(db.url)).toContainEqual(expect.stringMatching(/^schema: 0002-jobs was applied from another text/))
+  expect(await faults(db.url)).toContainEqual(expect.stringMatching(/^schema: 0002-jobs was applied with different SQL/))
 })
 
 test('[S6] doctor finds what somebody changed in the schema, and its fix mends it', async () => {
@@ -109,7 +109,7 @@ test('[S6] doctor finds what this role may not do, and prints the grants', async
   // The fix is SQL that runs as it is printed, and mends it.
   await db.query(missing!.split(' -> ')[1]!)
   const days = expect.stringMatching(
-    /^rights: Workers of reader_\w+ cannot make or drop the days of the history, which pawl owns/,
+    /^rights: Workers with role reader_\w+ cannot create or drop daily partitions, which pawl owns/,
   )
   expect(await faults(url)).toEqual([days])
   // A member that has the rights of the owner and cannot give it what it makes.
@@ -158,10 +158,10 @@ test('[S6] doctor finds schemas of the search path in which other roles may crea
   const found = await faults(db.url)
   expect(found).toEqual([
     expect.stringMatching(
-      /^search path: The role maker_\w+ may create in schema public, .* -> revoke create on schema "public" from "maker_/,
+      /^search path: The role maker_\w+ may create objects in schema public, .* -> revoke create on schema "public" from "maker_/,
     ),
     expect.stringMatching(
-      /^search path: Every role may create in schema public, .* -> revoke create on schema "public" from public;/,
+      /^search path: Every role may create objects in schema public, .* -> revoke create on schema "public" from public;/,
     ),
   ])
   for (const line of found) await db.query(/-> (revoke [^;]*);/.exec(line)![1]!)
@@ -192,8 +192,8 @@ test('[S6] doctor finds a worker that is gone and the jobs that nobody runs', as
   await db.query("select pawl.enqueue_many('', 'default', 'nobody', '[1, 2]', p_run_at => pawl.now() - interval '1 minute')")
   expect(await faults(db.url)).toEqual([
     expect.stringMatching(/^workers: Worker \d+ \(gone, pid 7 on elsewhere\) has been silent for 1h/),
-    expect.stringMatching(/^workers: No worker runs; jobs that wait: 2\. -> start one/),
-    expect.stringMatching(/^kinds: No open worker runs kind nobody in queue default, where 2 jobs of it wait \(/),
+    expect.stringMatching(/^workers: No worker is running\. Jobs that are waiting: 2\. -> start one/),
+    expect.stringMatching(/^kinds: No worker runs kind nobody in queue default, where it has 2 jobs \(/),
   ])
 })
 
@@ -223,7 +223,7 @@ test('names the tenant of jobs that no worker runs, and the command that cancels
   await db.query("select pawl.enqueue('nobody', tenant => 'acme', run_at => now() - interval '1 minute')")
   expect(await faults(db.url)).toContainEqual(
     expect.stringMatching(
-      /^kinds: No open worker runs kind nobody of tenant acme .* 1 job of it waits .* pawl jobs cancel <id> --tenant acme$/,
+      /^kinds: No worker runs kind nobody of tenant acme .* it has 1 job \(.* pawl jobs cancel <id> --tenant acme$/,
     ),
   )
 })

@@ -12,6 +12,7 @@ export const exitCodes = {
   conflict: 4,
   unavailable: 5,
   faultsFound: 6,
+  timedOut: 7,
   interrupted: 130,
 } as const
 
@@ -45,10 +46,10 @@ export interface Failure {
 }
 
 const nextByCode: Partial<Record<ErrorCode, string>> = {
-  PAWL_CONFIG: 'correct what it names; the command with --help lists its flags',
-  PAWL_COMMIT_UNKNOWN: 'pawl jobs list: see whether it is there before you try again',
-  PAWL_NOT_FOUND: "pawl jobs list, or 'pawl jobs list --state done' for finished ones; with --tenant if it belongs to one",
-  PAWL_REVISION_CONFLICT: 'pawl jobs get <id>, then decide anew with its revision',
+  PAWL_CONFIG: 'correct that option; --help lists the flags of the command',
+  PAWL_COMMIT_UNKNOWN: 'pawl jobs list: check whether it was stored before you try again',
+  PAWL_NOT_FOUND: "pawl jobs list, or 'pawl jobs list --state done' for finished jobs; add --tenant if the job belongs to one",
+  PAWL_REVISION_CONFLICT: 'pawl jobs get <id>, then retry with the new revision',
   PAWL_SCHEMA_DRIFT: 'pawl doctor',
   PAWL_SCHEMA_MISSING: 'pawl migrate',
   PAWL_UNAVAILABLE: "check the URL with 'psql <url>', or start a database with 'pawl dev'",
@@ -66,24 +67,24 @@ const byState: Readonly<
     code: 'PAWL_UNAVAILABLE',
     exit: 5,
     what: (message) => `The database refused the login: ${message}.`,
-    next: 'check user and password in the URL',
+    next: 'check the user and password in the URL',
   },
   '28P01': {
     code: 'PAWL_UNAVAILABLE',
     exit: 5,
     what: (message) => `The database refused the login: ${message}.`,
-    next: 'check user and password in the URL',
+    next: 'check the user and password in the URL',
   },
   '3D000': {
     code: 'PAWL_UNAVAILABLE',
     exit: 5,
-    what: (message) => `There is no such database: ${message}.`,
+    what: (message) => `The database does not exist: ${message}.`,
     next: 'createdb <name>, or correct the URL',
   },
   '42P01': {
     code: 'PAWL_SCHEMA_MISSING',
     exit: 6,
-    what: () => "Pawl's schema is not in this database, or is older than this release.",
+    what: () => "Pawl's schema is missing from this database or older than this release.",
     next: 'pawl migrate',
   },
   '42703': {
@@ -95,15 +96,20 @@ const byState: Readonly<
   '42883': {
     code: 'PAWL_SCHEMA_MISSING',
     exit: 6,
-    what: () => "Pawl's schema is not in this database, or is older than this release.",
+    what: () => "Pawl's schema is missing from this database or older than this release.",
     next: 'pawl migrate',
   },
-  '3F000': { code: 'PAWL_SCHEMA_MISSING', exit: 6, what: () => "Pawl's schema is not in this database.", next: 'pawl migrate' },
+  '3F000': {
+    code: 'PAWL_SCHEMA_MISSING',
+    exit: 6,
+    what: () => "Pawl's schema is missing from this database.",
+    next: 'pawl migrate',
+  },
   '42501': {
     code: 'PAWL_NO_RIGHTS',
     exit: 1,
-    what: (message) => `The database role may not do this: ${message}.`,
-    next: 'pawl doctor: it prints the grants that are missing',
+    what: (message) => `The database role has no permission for this: ${message}.`,
+    next: 'pawl doctor: it prints the missing grants',
   },
   '25006': {
     code: 'PAWL_UNAVAILABLE',
@@ -142,7 +148,7 @@ export function failureOf(error: unknown): Failure {
   return {
     code: 'UNEXPECTED',
     what: error instanceof Error ? error.message : String(error),
-    next: 'run it again with -v for the details',
+    next: 'run it again with -v for details',
     exit: exitCodes.failed,
   }
 }
@@ -154,7 +160,7 @@ function stateOf(error: unknown): (typeof byState)[string] | undefined {
 function nextOf({ code, message }: PawlError): string {
   // A pooler says this of the session settings that Pawl asks for when it is not told of one; psql asks for none.
   if (/unsupported startup parameter/.test(message))
-    return 'add --pooler transaction (or PAWL_POOLER=transaction), best with --direct-url: the URL is of a pooler'
+    return 'the URL is of a pooler: add --pooler transaction (or PAWL_POOLER=transaction), best with --direct-url'
   return nextByCode[code] ?? 'pawl doctor'
 }
 

@@ -49,7 +49,7 @@ export function watchJobs(pawl: Pawl, isEach: boolean, tell: (line: JobLine) => 
     end(
       job,
       isDead ? 'dead' : 'failed',
-      isDead ? firstLine(job.error) : `again in ${shortDuration(job.retryInMs!)}: ${firstLine(job.error)}`,
+      isDead ? firstLine(job.error) : `retry in ${shortDuration(job.retryInMs!)}: ${firstLine(job.error)}`,
     )
   })
   pawl.on('job.dead', (job) => {

@@ -148,7 +148,7 @@ test('cancel tries every id; the first failure decides the exit code, and a stal
 test('why says what a job waits for', async () => {
   const { id } = await pawl.jobs.enqueue('waits', {}, { delay: '1h' })
   expect(await pawlJson(['jobs', 'why', id, ...on])).toMatchObject({ id, state: 'scheduled', reasons: [{ code: 'scheduled' }] })
-  expect((await cli(['jobs', 'why', id, ...on])).stdout).toMatch(/^state +scheduled\nwhy +It waits for /)
+  expect((await cli(['jobs', 'why', id, ...on])).stdout).toMatch(/^state +scheduled\nwhy +It is scheduled for /)
 })
 
 test('a tenant sees its own jobs and no others', async () => {
@@ -164,13 +164,13 @@ describe('[S6] exit codes', () => {
       [['jobs', 'lsit'], /Did you mean list/],
       [['jobs', 'list', '--stat', 'dead'], /Did you mean --state/],
       [['jobs', 'list', '--state', 'asleep', ...on], /Allowed choices are scheduled/],
-      [['jobs', 'list', '--limit', '0', ...on], /whole number from 1 to 500/],
-      [['jobs', 'add', 'x', '{', ...on], /not JSON/],
+      [['jobs', 'list', '--limit', '0', ...on], /an integer from 1 to 500/],
+      [['jobs', 'add', 'x', '{', ...on], /not valid JSON/],
       [['jobs', 'add', 'x', '--delay', 'soon', ...on], /delay must be a duration .* got 'soon'/],
       [['jobs', 'add', 'x', '--queue', '', ...on], /queue must be a string of 1 to 100 characters/],
       [['jobs', 'add', 'x', '--delay', '5s', '--at', '2030-01-31T08:00:00Z', ...on], /give delay or runAt, not both/],
-      [['jobs', 'list'], /No database was named/],
-      [['jobs', 'list', '--database-url', 'mysql://x'], /--database-url is not the URL of a PostgreSQL database/],
+      [['jobs', 'list'], /No database given/],
+      [['jobs', 'list', '--database-url', 'mysql://x'], /--database-url must be the URL of a PostgreSQL database/],
     ]
     for (const [args, reason] of cases) {
       const { code, stdout, stderr } = await cli(args)
@@ -249,7 +249,7 @@ test('through a pooler that it is told of; not told, it says what to add', async
   const told = ['--database-url', url, '--pooler', 'transaction']
   expect(await cli(['jobs', 'list', '--database-url', url])).toMatchObject({
     code: 5,
-    stderr: expect.stringMatching(/next +add --pooler transaction/),
+    stderr: expect.stringMatching(/next +the URL is of a pooler: add --pooler transaction/),
   })
   await pawlJson(['migrate'], { env })
   const { id } = await pawlJson<{ id: string }>(['jobs', 'add', 'pooled', '--delay', '1h', ...told])

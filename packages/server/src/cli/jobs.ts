@@ -32,7 +32,7 @@ const stateColours: Readonly<Record<JobState, Paint | undefined>> = {
 
 export function addJobs(adder: CommandAdder): void {
   const jobs = adder.add(undefined, 'jobs', {
-    summary: 'Look at jobs and change them.',
+    summary: 'List, inspect and change jobs.',
     examples: ['pawl jobs list', 'pawl jobs add email \'{"to": "a@b.c"}\''],
   })
   addList(adder, jobs)
@@ -61,15 +61,15 @@ interface ListFlags {
 
 function addList(adder: CommandAdder, parent: Parent): void {
   const command = adder.add(parent, 'list', {
-    summary: 'List jobs, newest first: live ones, or those in one state.',
+    summary: 'List jobs, newest first: all live ones, or those in one state.',
     examples: ['pawl jobs list', 'pawl jobs list --state dead --kind email', 'pawl jobs list --state done -o jsonl'],
   })
   command
     .addOption(new Option('--state <state>', 'only this state').choices([...liveStates, ...finalStates]))
     .option('--kind <kind>', 'only this kind')
     .option('--queue <queue>', 'only this queue')
-    .option('--limit <count>', `how many, up to ${limitMax}`, wholeNumber(1, limitMax), 50)
-    .option('--before <id>', "go on after the last page: the 'next' that it gave")
+    .option('--limit <count>', `how many to list, up to ${limitMax}`, wholeNumber(1, limitMax), 50)
+    .option('--before <id>', "list the next page: the 'next' of the previous one")
   adder.does<ListFlags>(command, list)
 }
 
@@ -93,7 +93,7 @@ async function list(context: Context<ListFlags>): Promise<void> {
   if (items.length === 0)
     terminal.say(
       state === undefined
-        ? "No live jobs. Finished ones: 'pawl jobs list --state done'."
+        ? "No live jobs. For finished jobs, run 'pawl jobs list --state done'."
         : `No ${state} jobs${kind ? ` of kind ${kind}` : ''}.`,
     )
   else if (next !== null) terminal.say(`There may be more: --before ${next}`)
@@ -130,7 +130,7 @@ function addGet(adder: CommandAdder, parent: Parent): void {
     summary: 'Show one job with its payload, result and attempts.',
     examples: ['pawl jobs get 3752613581234176001'],
   })
-  command.argument('<id>', 'the id of the job')
+  command.argument('<id>', 'the job id')
   adder.does(command, async (context, id: string) => {
     const { job, attempts } = await open(context, async ({ jobs }) => ({
       job: await jobs.get(id),
@@ -213,11 +213,11 @@ function addAdd(adder: CommandAdder, parent: Parent): void {
   command
     .argument('<kind>', 'the kind, as a worker defines it')
     .argument('[payload]', 'JSON, @file, or - for stdin', '{}')
-    .option('--queue <queue>', "the queue that the kind's workers work", 'default')
+    .option('--queue <queue>', "the queue that the kind's workers take jobs from", 'default')
     .option('--delay <duration>', 'run it after 250ms, 5s, 15m, 2h or 7d')
     .option('--at <time>', 'run it at this time, such as 2030-01-31T08:00:00Z', time)
-    .option('--priority <points>', 'from -100 to 100; a point is worth a minute of waiting', wholeNumber(-100, 100))
-    .option('--max-attempts <count>', 'how often it may fail', wholeNumber(1, 1_000_000))
+    .option('--priority <points>', 'from -100 to 100; each point counts as a minute of waiting', wholeNumber(-100, 100))
+    .option('--max-attempts <count>', 'number of failures after which the job is dead', wholeNumber(1, 1_000_000))
   adder.does<AddFlags>(command, add)
 }
 
@@ -249,7 +249,7 @@ async function readPayload(text: string, { streams }: Terminal): Promise<unknown
     return JSON.parse(source)
   } catch (error) {
     throw new UsageError(
-      `The payload is not JSON: ${(error as Error).message}.`,
+      `The payload is not valid JSON: ${(error as Error).message}.`,
       `quote it for the shell: pawl jobs add <kind> '{"name": "value"}'`,
     )
   }
@@ -259,7 +259,7 @@ async function readPayloadFile(path: string): Promise<string> {
   try {
     return await readFile(path, 'utf8')
   } catch (error) {
-    throw new UsageError(`The payload's file cannot be read: ${(error as Error).message}.`, 'give the path after the @')
+    throw new UsageError(`The payload file cannot be read: ${(error as Error).message}.`, 'give the path after the @')
   }
 }
 
@@ -279,12 +279,12 @@ interface ChangeFlags {
 
 function addRetry(adder: CommandAdder, parent: Parent): void {
   const command = adder.add(parent, 'retry', {
-    summary: 'Make dead or scheduled jobs ready now. A dead one gets all its attempts back.',
+    summary: 'Make dead or scheduled jobs ready now. A dead job gets all its attempts back.',
     examples: ['pawl jobs retry 3752613581234176001'],
   })
   command
-    .argument('<id...>', 'ids of jobs')
-    .option('--revision <number>', 'only if it is still at this revision', wholeNumber(1, 2 ** 31 - 1))
+    .argument('<id...>', 'job ids')
+    .option('--revision <number>', 'only if the job is still at this revision', wholeNumber(1, 2 ** 31 - 1))
   adder.does<ChangeFlags>(command, (context, ids: string[]) =>
     changeEach(context, ids, async ({ jobs }, id) => {
       const { revision } = await jobs.retry(id, revisionOf(context.flags))
@@ -295,14 +295,14 @@ function addRetry(adder: CommandAdder, parent: Parent): void {
 
 function addCancel(adder: CommandAdder, parent: Parent): void {
   const command = adder.add(parent, 'cancel', {
-    summary: 'Cancel jobs. One that waits never starts; one that runs gets its signal and its late result is refused.',
+    summary: 'Cancel jobs. A waiting job never starts; a running job is signalled, and its result is refused.',
     examples: ["pawl jobs cancel 3752613581234176001 --reason 'sent twice'"],
   })
   command
-    .argument('<id...>', 'ids of jobs')
-    .option('--reason <text>', 'kept with the job')
-    .option('--revision <number>', 'only if it is still at this revision', wholeNumber(1, 2 ** 31 - 1))
-    .option('-y, --yes', 'do not ask before a running job is cancelled (asked on a terminal only)')
+    .argument('<id...>', 'job ids')
+    .option('--reason <text>', 'the reason, stored with the job')
+    .option('--revision <number>', 'only if the job is still at this revision', wholeNumber(1, 2 ** 31 - 1))
+    .option('-y, --yes', 'cancel running jobs without asking (it asks on a terminal only)')
   adder.does<ChangeFlags>(command, (context, ids: string[]) =>
     changeEach(context, ids, async (handle, id) => {
       if (!(await mayCancel(context, handle, id))) return { id, state: 'kept' }
@@ -343,7 +343,7 @@ async function changeEach(
 ): Promise<number> {
   const { terminal, flags } = context
   if (flags.revision !== undefined && ids.length > 1)
-    throw new UsageError('--revision belongs to one job, and several were given.', 'change one job at a time')
+    throw new UsageError(`--revision needs exactly one job, got ${ids.length}.`, 'change one job at a time')
   const changed: Changed[] = []
   let exit: number = exitCodes.ok
   await open(context, async (handle) => {
@@ -381,10 +381,10 @@ function revisionOf({ revision }: ChangeFlags): { revision?: number } {
 
 function addWhy(adder: CommandAdder, parent: Parent): void {
   const command = adder.add(parent, 'why', {
-    summary: 'Say why a job is not running, or what became of it.',
+    summary: 'Explain why a job is not running, or how it ended.',
     examples: ['pawl jobs why 3752613581234176001'],
   })
-  command.argument('<id>', 'the id of the job')
+  command.argument('<id>', 'the job id')
   adder.does(command, async (context, id: string) => {
     const why: Why = await open(context, ({ jobs }) => jobs.why(id))
     if (context.terminal.output !== 'table') return context.terminal.json(why)
@@ -401,7 +401,7 @@ export function wholeNumber(min: number, max: number): (text: string) => number 
   return (text) => {
     const value = Number(text)
     if (text.trim() !== '' && Number.isInteger(value) && value >= min && value <= max) return value
-    throw new InvalidArgumentError(`It must be a whole number from ${min} to ${max}.`)
+    throw new InvalidArgumentError(`It must be an integer from ${min} to ${max}.`)
   }
 }
 

@@ -24,8 +24,8 @@ test('migrate applies what is missing and says so; again there is nothing to do'
   expect(await pawlJson(['migrate', ...on])).toEqual({ applied: [], alreadyThere: names })
   expect(await pawlJson(['migrate', '--dry-run', ...on])).toEqual({ missing: [], applied: names })
   const shown = await cli(['migrate', ...on])
-  expect(shown.stdout).toMatch(/^migration +state\n0001-kernel +was there\n/)
-  expect(shown.stderr).toBe('The schema was up to date.\n')
+  expect(shown.stdout).toMatch(/^migration +state\n0001-kernel +already there\n/)
+  expect(shown.stderr).toBe('The schema was already up to date.\n')
 })
 
 test('--sql needs no database, and what it prints makes one that this release accepts', async () => {
@@ -35,7 +35,7 @@ test('--sql needs no database, and what it prints makes one that this release ac
   await db.query(stdout)
   expect(await pawlJson(['migrate', '--dry-run', '--database-url', db.url])).toEqual({ missing: [], applied: names })
   const nothing = await cli(['migrate', '--sql', '--database-url', db.url])
-  expect(nothing).toMatchObject({ code: 0, stdout: expect.stringMatching(/^-- Nothing is missing in postgres.*\.\n$/) })
+  expect(nothing).toMatchObject({ code: 0, stdout: expect.stringMatching(/^-- No migration is missing in postgres.*\.\n$/) })
   expect(nothing.stdout).not.toContain(new URL(db.url).password || 'no password')
   await db.query(nothing.stdout)
 })

@@ -12,12 +12,12 @@ interface Flags {
 
 export function addMigrate(adder: CommandAdder): void {
   const command = adder.add(undefined, 'migrate', {
-    summary: "Bring the database's schema up to this release. Any number of processes may do so at once.",
+    summary: 'Migrate the database to the schema of this release. Several processes may run it at once.',
     examples: ['pawl migrate', 'pawl migrate --dry-run', 'pawl migrate --sql > pawl.sql'],
   })
   command
-    .option('--sql', 'print the SQL instead of running it: all of it, or what is missing in the database that is named')
-    .option('--dry-run', 'say which steps are missing and change nothing')
+    .option('--sql', 'print the SQL instead of running it: all migrations, or those that the given database lacks')
+    .option('--dry-run', 'list the missing migrations and change nothing')
   adder.does<Flags>(command, async (context) => {
     if (context.flags.sql) return printSql(context)
     if (context.flags.dryRun) return printMissing(context)
@@ -30,7 +30,7 @@ async function printSql({ terminal, database }: Context<Flags>): Promise<void> {
   const applied = found === undefined ? new Set<string>() : await appliedSteps(found.url)
   if (readMigrations().every(({ name }) => applied.has(name))) {
     // A file of this is still SQL that runs, and says why it does nothing.
-    terminal.line(`-- Nothing is missing in ${withoutPassword(found!.url)}.`)
+    terminal.line(`-- No migration is missing in ${withoutPassword(found!.url)}.`)
     return
   }
   terminal.line(exportSql(readMigrations(), applied))
@@ -48,7 +48,7 @@ async function printMissing({ terminal, database }: Context<Flags>): Promise<voi
 }
 
 /** Said when another process holds the lock of migrations. */
-export const waitText = 'another process migrates this database; waiting for it ...'
+export const waitText = 'another process is migrating this database; waiting for it ...'
 
 async function migrateNow({ terminal, database }: Context<Flags>): Promise<void> {
   const report = await withPawl({ database, tenant: undefined }, (_handle, pawl: Pawl) =>
@@ -60,9 +60,9 @@ async function migrateNow({ terminal, database }: Context<Flags>): Promise<void>
   const before = new Set(report.alreadyThere)
   const steps = [...report.alreadyThere, ...report.applied]
     .sort()
-    .map((name) => ({ name, state: before.has(name) ? 'was there' : 'applied' }))
+    .map((name) => ({ name, state: before.has(name) ? 'already there' : 'applied' }))
   printSteps(terminal, steps, report)
-  terminal.say(report.applied.length === 0 ? 'The schema was up to date.' : 'The schema is up to date.')
+  terminal.say(report.applied.length === 0 ? 'The schema was already up to date.' : 'The schema is now up to date.')
 }
 
 function printSteps(terminal: Context['terminal'], steps: readonly { name: string; state: string }[], json: object): void {

@@ -12,7 +12,7 @@ export function endOnUncaught(worker: () => Worker | undefined): void {
     const why = error instanceof Error ? (error.stack ?? error.message) : String(error)
     try {
       // Whatever streams and loggers do now, this line is written.
-      writeSync(2, `pawl: an error that nobody caught ends this worker process (pid ${process.pid}): ${oneLine(why)}\n`)
+      writeSync(2, `pawl: this worker process (pid ${process.pid}) exits on an uncaught error: ${oneLine(why)}\n`)
     } catch {
       // Nobody reads it.
     }

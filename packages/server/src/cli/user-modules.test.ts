@@ -77,7 +77,7 @@ test('what cannot be decided is refused with what to export', async () => {
   const refused: [string[], RegExp][] = [
     [[a, b], /module-\d+\.mjs and .*module-\d+\.mjs export different Pawls\./],
     [[both], /exports 2 Pawls\./],
-    [[two], /exports 2 functions and no default, so it is not clear whose jobs are to run\./],
+    [[two], /exports 2 functions and no default, so it is not clear which jobs to run\./],
     [[none], /exports neither a Pawl nor a function/],
   ]
   for (const [paths, message] of refused) {

@@ -34,7 +34,7 @@ export async function loadModules(paths: readonly string[]): Promise<LoadedModul
   }
 }
 
-const twoPawls = 'give one Pawl to each command: import it in both modules from a third, or start two workers'
+const twoPawls = 'use one Pawl per command: import it in both modules from a third, or start two workers'
 
 async function load(path: string): Promise<Record<string, unknown>> {
   const url = pathToFileURL(resolve(path)).href
@@ -46,12 +46,12 @@ async function load(path: string): Promise<Record<string, unknown>> {
     const code = (error as { code?: unknown }).code
     if (code === 'ERR_UNKNOWN_FILE_EXTENSION') {
       throw new UsageError(
-        `This Node (${process.versions.node}) cannot load ${path} as it is.`,
-        'npm install --save-dev tsx, or name the compiled .js file',
+        `Node ${process.versions.node} cannot load ${path}.`,
+        'run npm install --save-dev tsx, or pass the compiled .js file',
       )
     }
     if (code === 'ERR_MODULE_NOT_FOUND' && (error as { url?: string }).url === url) {
-      throw new UsageError(`There is no module ${path}.`, 'give the path of a file, such as ./jobs.ts')
+      throw new UsageError(`The module ${path} does not exist.`, 'give the path of a file, such as ./jobs.ts')
     }
     throw error
   }
@@ -85,7 +85,8 @@ function pick(path: string, loaded: Record<string, unknown>): Picked {
   const exported = exportsOf(loaded)
   const pawls = [...new Set(Object.values(exported).filter(isPawl))]
   const define = typeof exported.default === 'function' ? { define: exported.default as Define } : {}
-  if (pawls.length > 1) throw new UsageError(`${path} exports ${pawls.length} Pawls.`, 'export the one whose jobs are to run')
+  if (pawls.length > 1)
+    throw new UsageError(`${path} exports ${pawls.length} Pawls.`, 'export only the one whose jobs should run')
   if (pawls[0] !== undefined) return { pawl: pawls[0], ...define }
   if (define.define !== undefined) return define
   const functions = Object.values(exported).filter((value) => typeof value === 'function')
@@ -93,7 +94,7 @@ function pick(path: string, loaded: Record<string, unknown>): Picked {
   const found =
     functions.length === 0 ? 'exports neither a Pawl nor a function' : `exports ${functions.length} functions and no default`
   throw new UsageError(
-    `${path} ${found}, so it is not clear whose jobs are to run.`,
+    `${path} ${found}, so it is not clear which jobs to run.`,
     'export const pawl = createPawl(...), or export default (pawl) => { pawl.jobs.define(...) }',
   )
 }

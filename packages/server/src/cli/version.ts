@@ -3,7 +3,7 @@ import type { CommandAdder } from './program.ts'
 
 export function addVersion(adder: CommandAdder): void {
   const command = adder.add(undefined, 'version', {
-    summary: 'Print the release of Pawl and of what it runs on.',
+    summary: 'Print the versions of Pawl and of what it runs on.',
     examples: ['pawl version', 'pawl version -o json'],
   })
   adder.does(command, async ({ terminal }) => {

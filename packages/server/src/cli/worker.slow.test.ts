@@ -61,7 +61,7 @@ test('runs the jobs of a module, prints a line for each, and SIGTERM lets a runn
   await letGo()
   const { code, stderr } = await worker.ended()
   expect(code).toBe(0)
-  expect(stderr).toContain('stopped: 1 finished, 0 given back')
+  expect(stderr).toContain('stopped: 1 finished, 0 released')
   expect(await pawl.jobs.get(slow)).toMatchObject({ state: 'done', result: 'finished', attempt: 1 })
   expect(await db.query('select close_reason from pawl.worker')).toEqual([{ close_reason: 'stopped' }])
 })
@@ -77,7 +77,7 @@ test('a second signal gives up what still runs: exit 130, and another worker tak
   const { code, stderr } = await worker.ended()
   clearInterval(again)
   expect(code).toBe(130)
-  expect(stderr).toContain(`1 given up while they ran: ${id}`)
+  expect(stderr).toContain(`1 given up while running: ${id}`)
   await db.query(`update pawl.job set payload = '{"isOver": true}' where id = $1`, [id])
   const other = await startWorker()
   await until('the other has done it', async () => (await pawl.jobs.get(id))?.state === 'done')
@@ -86,7 +86,7 @@ test('a second signal gives up what still runs: exit 130, and another worker tak
   expect((await other.ended()).code).toBe(0)
 })
 
-test('it ends also when its handlers hang and the database is away: exit 130, and it says who takes the jobs when', async () => {
+test('it ends also when its handlers hang and the database is away: exit 7, and it says who takes the jobs when', async () => {
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
   const worker = await RunningCli.start(['worker', jobsModule, '--database-url', proxy.url, '--grace', '10ms'])
@@ -97,8 +97,10 @@ test('it ends also when its handlers hang and the database is away: exit 130, an
   proxy.reset()
   worker.signal('SIGTERM')
   const { code, stderr } = await worker.ended()
-  expect(code).toBe(130)
-  expect(stderr).toMatch(/could not be told .*; others take them when its lease has ended\nstopped: .*1 given up while they ran/)
+  expect(code).toBe(7)
+  expect(stderr).toMatch(
+    /could not be given up in the database .*; other workers take them over when the lease ends\nstopped: .*1 given up while running/,
+  )
 })
 
 test('when nobody reads its output any more, running jobs finish, and it ends with exit 1', async () => {
@@ -153,7 +155,7 @@ test('loads TypeScript, and says what is wrong with a module that is missing or 
     cli(['worker', './not-there.js', '--database-url', db.url]),
     cli(['worker', empty, '--database-url', db.url]),
   ])
-  expect(missing).toMatchObject({ code: 2, stderr: expect.stringContaining('There is no module ./not-there.js') })
+  expect(missing).toMatchObject({ code: 2, stderr: expect.stringContaining('The module ./not-there.js does not exist') })
   expect(useless).toMatchObject({
     code: 2,
     stderr: expect.stringContaining('export const pawl = createPawl(...), or export default (pawl) =>'),
@@ -199,11 +201,11 @@ test('a module that exports its Pawl is refused flags that it does not obey', as
   const other = await cli(['worker', path, '--database-url', db.url])
   expect(other).toMatchObject({
     code: 2,
-    stderr: expect.stringContaining('The Pawl of the module is for another database: elsewhere on 127.0.0.1:1, and not'),
+    stderr: expect.stringContaining('The Pawl of the module uses another database: elsewhere on 127.0.0.1:1, not'),
   })
   expect(other.stderr).not.toContain('secret')
   const pooler = await cli(['worker', path, '--pooler', 'transaction'])
-  expect(pooler).toMatchObject({ code: 2, stderr: expect.stringContaining('--pooler and --direct-url have no meaning here') })
+  expect(pooler).toMatchObject({ code: 2, stderr: expect.stringContaining('--pooler and --direct-url have no effect') })
   const nowhere = await cli(['worker', await pawlModule(ownPawl)])
   expect(nowhere).toMatchObject({ code: 2, stderr: expect.stringContaining('databaseUrl must be a URL such as') })
 })

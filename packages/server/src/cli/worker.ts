@@ -10,7 +10,7 @@ import { type JobLine, jobLineText, watchJobs } from './job-lines.ts'
 import { wholeNumber } from './jobs.ts'
 import { personLogger } from './logger.ts'
 import type { CommandAdder, Context } from './program.ts'
-import { exitOf, stopRequests } from './stop-signals.ts'
+import { exitOf, type StopReason, stopRequests } from './stop-signals.ts'
 import { oneLine } from './terminal.ts'
 import { endOnUncaught } from './uncaught.ts'
 import { loadModules } from './user-modules.ts'
@@ -25,20 +25,20 @@ interface Flags {
 
 export function addWorker(adder: CommandAdder): void {
   const command = adder.add(undefined, 'worker', {
-    summary: 'Run the jobs that modules of yours define. SIGTERM or Ctrl-C lets running jobs finish; a second one does not wait.',
+    summary: 'Run the jobs that your modules define. SIGTERM or Ctrl-C lets running jobs finish; a second one gives them up.',
     examples: ['pawl worker ./worker.ts', 'pawl worker ./email.js ./reports.js --concurrency 50 --each'],
   })
   command
     .argument('<module...>', 'modules that export a Pawl, or default (pawl) => { pawl.jobs.define(...) }')
-    .option('--concurrency <count>', 'handlers at once in this process (default 20)', wholeNumber(1, 10_000))
+    .option('--concurrency <count>', 'maximum number of handlers that run at once (default 20)', wholeNumber(1, 10_000))
     .option(
       '--queue <queue>',
-      'work this queue only; give it again for more (default: those of the kinds)',
+      'take jobs from this queue only; repeat it for more (default: the queues of the kinds)',
       (name: string, before: string[] | undefined) => [...(before ?? []), name],
     )
-    .option('--name <name>', "shown in lists (default: the host's name and the process id)")
-    .option('--grace <duration>', 'how long running jobs may take to finish when it is told to stop', '20s')
-    .option('--each', 'print a line for each job, not only for those that went wrong')
+    .option('--name <name>', 'the name shown in lists (default: host name and process id)')
+    .option('--grace <duration>', 'how long running jobs may take to finish on stop', '20s')
+    .option('--each', 'print a line for each job, not only for failures')
   adder.does<Flags>(command, work)
 }
 
@@ -66,17 +66,23 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
       `worker ${worker.id} (pid ${process.pid}) runs ${worker.kinds.join(', ')} on ${databaseText(pawl)}; Ctrl-C stops it`,
     )
     const reason = await requests.asked
-    const why = reason === 'signal' ? '' : 'nobody reads the output any more; '
+    const why = reason === 'signal' ? '' : 'stdout or stderr is closed; '
     terminal.say(`${why}stopping: running jobs have ${flags.grace} to finish; a second signal gives them up`)
-    void requests.insisted.then(() => alone.insist())
+    let isInsisted = false
+    void requests.insisted.then(() => {
+      isInsisted = true
+      alone.insist()
+    })
     const [report, others] = await Promise.all([
       stopOrAbandon(worker, { grace: flags.grace, insisted: requests.insisted, say: (text) => terminal.say(text) }),
       alone.stop(),
     ])
-    terminal.say(stopText(sumOf([report, ...others])))
-    if (report.stillRunning.length === 0) return exitOf(reason)
+    const sum = sumOf([report, ...others])
+    terminal.say(stopText(sum))
+    const code = exitAfter(sum, { reason, isInsisted })
     // Nothing else ends a handler that does not answer, and its jobs have been given to others.
-    process.exit(exitCodes.interrupted)
+    if (report.stillRunning.length > 0) process.exit(code)
+    return code
   } finally {
     await pawl.close()
   }
@@ -170,16 +176,16 @@ function assertFlagsHold(pawl: Pawl, { database }: Context): void {
   if (databaseUrl !== undefined) assertSameDatabase(pawl, databaseUrl)
   if (pooler === (process.env.PAWL_POOLER || undefined) && directUrl === (process.env.PAWL_DIRECT_URL || undefined)) return
   throw new UsageError(
-    'The module exports its own Pawl, so --pooler and --direct-url have no meaning here.',
-    'leave them out, and give createPawl what they say: pooler and directUrl',
+    'The module exports its own Pawl, so --pooler and --direct-url have no effect.',
+    'leave them out, and pass pooler and directUrl to createPawl',
   )
 }
 
 export function refuseTenant({ tenant }: Context): void {
   if (tenant === undefined) return
   throw new UsageError(
-    'A worker runs the jobs of every tenant, so --tenant has no meaning here.',
-    'leave --tenant out; to keep tenants apart, give their kinds queues of their own and use --queue',
+    'A worker runs the jobs of every tenant, so --tenant has no effect.',
+    'leave --tenant out; to keep tenants apart, give their kinds separate queues and use --queue',
   )
 }
 
@@ -201,13 +207,22 @@ export async function stopOrAbandon(worker: Worker, { grace, insisted, say }: St
 
 function notToldText(error: unknown): string {
   const why = error instanceof Error ? error.message : String(error)
-  return `the database could not be told that the jobs are given up (${oneLine(why)}); others take them when its lease has ended`
+  return `the jobs could not be given up in the database (${oneLine(why)}); other workers take them over when the lease ends`
+}
+
+/** A supervisor can tell a drain in which all jobs ended from one that gave some up. */
+export function exitAfter(
+  { stillRunning, unsettled }: StopReport,
+  { reason, isInsisted }: { readonly reason: StopReason; readonly isInsisted: boolean },
+): number {
+  if (stillRunning.length > 0) return isInsisted ? exitCodes.interrupted : exitCodes.timedOut
+  return unsettled.length > 0 ? exitCodes.unavailable : exitOf(reason)
 }
 
 export function stopText({ finished, released, stillRunning, unsettled }: StopReport): string {
-  const parts = [`${finished} finished`, `${released} given back`]
-  if (stillRunning.length > 0) parts.push(`${stillRunning.length} given up while they ran: ${stillRunning.join(', ')}`)
+  const parts = [`${finished} finished`, `${released} released`]
+  if (stillRunning.length > 0) parts.push(`${stillRunning.length} given up while running: ${stillRunning.join(', ')}`)
   if (unsettled.length > 0)
-    parts.push(`${unsettled.length} ended and could not be stored, so they will run again: ${unsettled.join(', ')}`)
+    parts.push(`${unsettled.length} ended but not stored, so they will run again: ${unsettled.join(', ')}`)
   return `stopped: ${parts.join(', ')}`
 }

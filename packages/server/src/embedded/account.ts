@@ -30,7 +30,7 @@ export async function accountForPostgres(): Promise<Account | undefined> {
   throw new EmbeddedError(
     'no_account',
     'PostgreSQL cannot be started: it refuses to run as root, and this machine has neither a "postgres" nor a "nobody" account ' +
-      'to run it as. Start Pawl as a normal user, or give DATABASE_URL of a PostgreSQL that runs already.',
+      'to run it as. Start Pawl as a normal user, or set DATABASE_URL to a running PostgreSQL.',
   )
 }
 

@@ -104,7 +104,7 @@ describe.runIf(isRoot())('root', () => {
     homesElsewhere.push(dirname(running.dataDir))
     expect(running.dataDir).toMatch(/^\/var\/(lib|tmp)\/pawl-postgres-data\//)
     expect((await readFile(join(dir, 'pgdata.location'), 'utf8')).trim()).toBe(running.dataDir)
-    expect(launch.notices).toEqual([expect.stringContaining(`The data are kept in ${dirname(running.dataDir)}`)])
+    expect(launch.notices).toEqual([expect.stringContaining(`The data is kept in ${dirname(running.dataDir)}`)])
     await query(running.url, 'create table kept as select 42 as answer')
     await launch.kill()
 

@@ -29,8 +29,8 @@ describe('a postmaster that runs already', () => {
       { answer: 42, work_mem: '5MB' },
     ])
     expect(notices).toEqual([
-      `PostgreSQL runs already, on port ${orphan.port} instead of 1.`,
-      'PostgreSQL runs already and keeps the settings it was started with; to apply work_mem, stop it and start again.',
+      `PostgreSQL is already running, on port ${orphan.port} instead of 1.`,
+      'PostgreSQL is already running and keeps the settings it was started with; to apply work_mem, restart it.',
     ])
     await server.stop()
     expect(await isAlive(orphan.pid)).toBe(false)
@@ -122,7 +122,11 @@ describe('a postmaster.pid that names no postmaster', () => {
     await plantPidFile(dir, stranger.pid!)
     const { server, notices } = await scratch.start({ dir })
     expect(server.how).toBe('started')
-    expect(notices).toEqual([expect.stringMatching(new RegExp(`^Process ${stranger.pid} is not the PostgreSQL of `))])
+    expect(notices).toEqual([
+      expect.stringMatching(
+        new RegExp(`crashed and its pid ${stranger.pid} now belongs to another process; removed its stale postmaster.pid`),
+      ),
+    ])
     await server.stop()
     expect(stranger.exitCode).toBeNull()
     expect(stranger.signalCode).toBeNull()

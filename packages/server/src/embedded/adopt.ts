@@ -47,8 +47,8 @@ export async function adopt(request: AdoptRequest): Promise<Running | undefined>
     if (identity === 'unknown') return removeStale(request, file)
     throw new EmbeddedError(
       'not_answering',
-      `The PostgreSQL of ${dataDir} runs (pid ${file.pid}, port ${file.port}) but does not answer: ${answer.why}. ` +
-        `It may be stopped or hanging. See postgres.log; if nothing else helps, end process ${file.pid} and start again: the data survive that.`,
+      `The PostgreSQL of ${dataDir} is running (pid ${file.pid}, port ${file.port}) but does not answer: ${answer.why}. ` +
+        `It may be stopped or hanging. See postgres.log; if nothing else helps, kill process ${file.pid} and start again: no data is lost.`,
     )
   }
 }
@@ -62,7 +62,7 @@ async function removeStale({ dataDir, onNotice }: AdoptRequest, seen: PidFile): 
   if (now?.text !== seen.text) return undefined
   await rm(pidFilePath(dataDir), { force: true })
   onNotice(
-    `Process ${seen.pid} is not the PostgreSQL of ${dataDir}, which has ended without cleaning up: its postmaster.pid was removed.`,
+    `The PostgreSQL of ${dataDir} crashed and its pid ${seen.pid} now belongs to another process; removed its stale postmaster.pid.`,
   )
   return undefined
 }

@@ -50,6 +50,6 @@ function passwordError({ dataDir, port }: ProbeTarget, why: string): EmbeddedErr
   return new EmbeddedError(
     'password_refused',
     `The PostgreSQL of ${dataDir} on port ${port} does not accept the password in our password file (${why}). ` +
-      'The file or the password of the role has been changed. Put the old file back, or move the directory away to begin with an empty database.',
+      'The file or the password of the role has changed. Restore the old file, or move the directory away to start with an empty database.',
   )
 }

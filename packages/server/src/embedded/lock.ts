@@ -131,6 +131,6 @@ function lockedError(path: string, holderPid: number, waitMs: number): EmbeddedE
   return new EmbeddedError(
     'locked',
     `Process ${holderPid} has held ${path} for more than ${Math.round(waitMs / 1000)} s. It is starting or stopping the same ` +
-      `database and has not finished. Look at what process ${holderPid} is doing; once it has ended, start again: the lock frees itself.`,
+      `database and has not finished. Check process ${holderPid}, and start again once it has ended: its lock is then free.`,
   )
 }

@@ -20,15 +20,15 @@ const reserved = new Set([
 
 export function checkOptions(given: EmbeddedOptions): CheckedOptions {
   const { dir, port = defaultPort, database = 'pawl', settings = {}, onNotice = () => {} } = given
-  if (dir === '') throw bad('dir is empty; name the directory that is to hold the database')
+  if (dir === '') throw bad('dir must not be empty; name the directory for the database')
   if (!Number.isInteger(port) || port < 0 || port > 65_535)
-    throw bad(`port is ${port}; use a number up to 65535, or 0 for any free port`)
+    throw bad(`port must be an integer from 0 to 65535, got ${port}; 0 is any free port`)
   if (database === '' || Buffer.byteLength(database) > 63)
-    throw bad(`database is "${database}"; PostgreSQL allows names of 1 to 63 bytes`)
+    throw bad(`database must be a name of 1 to 63 bytes, got "${database}"`)
   for (const name of Object.keys(settings)) {
-    if (!/^[a-z_][a-z0-9_.]*$/i.test(name)) throw bad(`"${name}" is not the name of a PostgreSQL setting`)
+    if (!/^[a-z_][a-z0-9_.]*$/i.test(name)) throw bad(`"${name}" is not a PostgreSQL setting`)
     if (reserved.has(name.toLowerCase()))
-      throw bad(`the setting ${name} is the launcher's own; leave it out (the port has an option of its own)`)
+      throw bad(`the setting ${name} is reserved for the launcher; leave it out (for the port, use the option port)`)
   }
   return { dir, port, database, settings: { ...defaultSettings, ...settings }, onNotice }
 }

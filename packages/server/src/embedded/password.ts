@@ -25,7 +25,7 @@ export async function ensurePassword(dir: string, hasData: boolean): Promise<str
   if (hasData) {
     throw new EmbeddedError(
       'password_missing',
-      `${file} is gone, and without it nobody can log in to the data beside it. Put the file back, or remove ${dir} to begin with an empty database.`,
+      `${file} is missing, so no login to the database beside it is possible. Restore the file, or remove ${dir} to start with an empty database.`,
     )
   }
   const password = randomBytes(24).toString('base64url')

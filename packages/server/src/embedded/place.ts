@@ -54,8 +54,8 @@ async function refuseUnreachable(inside: string, runAs: Account): Promise<void> 
   if ((await stat(inside).catch(() => undefined)) === undefined) return
   throw new EmbeddedError(
     'no_data_place',
-    `${inside} holds data, but uid ${runAs.uid}, as which PostgreSQL runs because it refuses root, cannot enter a directory above it. ` +
-      'Give others the right to pass (chmod o+x) on those directories, or move the directory to where it was.',
+    `${inside} contains data, but PostgreSQL, which runs as uid ${runAs.uid} because it refuses root, cannot enter a directory above it. ` +
+      'Run chmod o+x on those directories, or move the data back to where it was.',
   )
 }
 
@@ -77,6 +77,6 @@ function ownerError(dataDir: string, why: string): EmbeddedError {
   return new EmbeddedError(
     'data_owner',
     `The data in ${dataDir} cannot be used by uid ${process.getuid?.()}: ${why}. PostgreSQL only opens files of the account it runs as, ` +
-      'and never runs as root. Start Pawl as the user that made them, or give them to this one with chown -R.',
+      'and never runs as root. Start Pawl as the user that owns them, or give them to this user with chown -R.',
   )
 }

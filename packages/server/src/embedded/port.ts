@@ -14,8 +14,8 @@ export async function freePort(wanted: number): Promise<number> {
   }
   throw new EmbeddedError(
     'no_free_port',
-    `PostgreSQL cannot be started: 127.0.0.1:${wanted} and the ports after it are all taken or may not be used. ` +
-      'End what listens there, or choose another port, or 0 for any free one.',
+    `PostgreSQL cannot be started: 127.0.0.1:${wanted} and the ports after it are all taken or not permitted. ` +
+      'Stop what listens there, or choose another port, or 0 for any free one.',
   )
 }
 

@@ -54,7 +54,7 @@ async function attempt(request: StartRequest, port: number): Promise<Attempt> {
     const answer = await untilAnswer({ pid, port, password, dataDir }, startMs, isGone)
     answers = answer.state === 'ours'
     if (answers) return { ok: true, running: { pid, port } }
-    const why = answer.state === 'silent' ? `It runs but does not answer: ${answer.why}` : spawnError()
+    const why = answer.state === 'silent' ? `It is running but does not answer: ${answer.why}` : spawnError()
     return { ok: false, lastWords: `${await readLog(dir, logOffset)}\n${why}` }
   } finally {
     if (!answers) child.kill('SIGQUIT')

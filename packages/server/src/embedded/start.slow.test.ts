@@ -94,7 +94,7 @@ describe('what cannot work is refused with a reason and advice', () => {
     await writeFile(join(dir, 'pgdata', 'PG_VERSION'), '17\n')
     const failure = startEmbedded({ dir, port: 0 })
     await expect(failure).rejects.toMatchObject({ name: 'EmbeddedError', code: 'other_major' })
-    await expect(failure).rejects.toThrow(/made by PostgreSQL 17, .* brings PostgreSQL 18.*pg_dump/)
+    await expect(failure).rejects.toThrow(/is of PostgreSQL 17, .* has PostgreSQL 18.*pg_dump/)
     expect(await readFile(join(dir, 'pgdata', 'PG_VERSION'), 'utf8')).toBe('17\n')
   })
 

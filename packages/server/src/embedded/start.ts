@@ -61,7 +61,7 @@ async function adoptWithDatabase(request: AdoptRequest, database: string): Promi
       const why = cause instanceof Error ? cause.message : String(cause)
       throw new EmbeddedError(
         'not_answering',
-        `PostgreSQL runs on ${request.dataDir} (pid ${adopted.pid}) but the database "${database}" could not be made ready: ${why}. See postgres.log.`,
+        `PostgreSQL is running on ${request.dataDir} (pid ${adopted.pid}), but the database "${database}" could not be created: ${why}. See postgres.log.`,
         { cause },
       )
     }
@@ -69,10 +69,10 @@ async function adoptWithDatabase(request: AdoptRequest, database: string): Promi
 }
 
 async function sayDifferences(adopted: Running, dataDir: string, { port, settings, onNotice }: CheckedOptions): Promise<void> {
-  if (port !== 0 && port !== adopted.port) onNotice(`PostgreSQL runs already, on port ${adopted.port} instead of ${port}.`)
+  if (port !== 0 && port !== adopted.port) onNotice(`PostgreSQL is already running, on port ${adopted.port} instead of ${port}.`)
   const names = await differingSettings(dataDir, settings)
   if (names.length > 0)
     onNotice(
-      `PostgreSQL runs already and keeps the settings it was started with; to apply ${names.join(', ')}, stop it and start again.`,
+      `PostgreSQL is already running and keeps the settings it was started with; to apply ${names.join(', ')}, restart it.`,
     )
 }

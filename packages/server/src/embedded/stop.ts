@@ -26,7 +26,7 @@ export async function stopPostmaster(request: StopRequest): Promise<void> {
   await signal(request)
   const deadline = performance.now() + stopMs
   while (await isRunning(request)) {
-    if (performance.now() > deadline) throw stopError(request, `has not ended within ${stopMs / 1000} s`)
+    if (performance.now() > deadline) throw stopError(request, `did not stop within ${stopMs / 1000} s`)
     await sleep(pollMs)
   }
 }
@@ -42,18 +42,17 @@ async function signal(request: StopRequest): Promise<void> {
   if (process.platform === 'win32') {
     const args = ['stop', '-D', dataDir, '-m', mode, '-W']
     const result = await run(join(binaries.bin, 'pg_ctl'), args, { cwd: binaries.bin, env: binaries.env, runAs: undefined })
-    if (!result.ok) throw stopError(request, `could not be told to stop: ${result.output}`)
+    if (!result.ok) throw stopError(request, `could not be stopped: ${result.output}`)
     return
   }
   try {
     process.kill(pid, mode === 'fast' ? 'SIGINT' : 'SIGQUIT')
   } catch (error) {
-    if (codeOf(error) !== 'ESRCH') throw stopError(request, `could not be told to stop: ${String(error)}`)
+    if (codeOf(error) !== 'ESRCH') throw stopError(request, `could not be stopped: ${String(error)}`)
   }
 }
 
 function stopError({ pid, dataDir, mode }: StopRequest, why: string): EmbeddedError {
-  const advice =
-    mode === 'fast' ? `Try stop('immediate'): it ends at once and recovers at the next start` : 'End the process by hand'
-  return new EmbeddedError('stop_failed', `PostgreSQL (pid ${pid}) on ${dataDir} ${why}. ${advice}; the data survive that.`)
+  const advice = mode === 'fast' ? `Try stop('immediate'): it stops at once and recovers at the next start` : 'Kill the process'
+  return new EmbeddedError('stop_failed', `PostgreSQL (pid ${pid}) on ${dataDir} ${why}. ${advice}; no data is lost.`)
 }

@@ -43,7 +43,7 @@ free as materialized (
 excused as (
   update pawl.job j
   set excused = least(j.crashes, j.excused + 1),
-    last_error = j.last_error || case when j.state = 'dead' and j.last_error = f.error then '; it lives, and was only cut off' else '' end
+    last_error = j.last_error || case when j.state = 'dead' and j.last_error = f.error then '; it is alive and was only cut off from the database' else '' end
   from free f
   where j.ctid = f.ctid
     and f.counts
@@ -51,7 +51,7 @@ excused as (
 recorded as (
   update pawl.job_attempt a
   set outcome = 'interrupted',
-    error = c.error || '; it lives, and was only cut off'
+    error = c.error || '; it is alive and was only cut off from the database'
   from crashed c
   where a.tenant = c.tenant
     and a.job_id = c.job_id

@@ -26,7 +26,7 @@ changed as (
     attempt = j.attempt - case when l.is_crash then 0 else 1 end,
     crashes = j.crashes + case when l.is_crash then 1 else 0 end,
     suspect = case when l.is_crash then j.crashes + 1 - j.excused < coalesce(j.max_crashes, :max_crashes::integer) else j.suspect end,
-    last_error = case when l.is_crash then 'Its worker ' || l.holder || ' ended while it may have run (' || l.close_reason || ')' else j.last_error end,
+    last_error = case when l.is_crash then 'Worker ' || l.holder || ' ended while the job may have been running (' || l.close_reason || ')' else j.last_error end,
     fence = pawl.next_fence(),
     revision = j.revision + 1,
     holder = null,

@@ -58,7 +58,7 @@ alerted as (
       case o.alert
         when 'job.dead' then 'are dead'
         when 'job.timed-out' then 'timed out'
-        else 'must run alone, and ten times no process could empty itself for them'
+        else 'must run alone, but ten times in a row no worker finished its other jobs in time'
       end,
       max(o.id),
       -- One that could not run alone has not failed.

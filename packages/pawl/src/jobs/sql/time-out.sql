@@ -47,7 +47,7 @@ changed as (
     due = c.now + o.delay - j.priority * interval '1 minute',
     suspect = false,
     excused = j.crashes,
-    last_error = 'It ran past its time limit',
+    last_error = 'The attempt ran longer than its timeout',
     fence = pawl.next_fence(),
     revision = j.revision + 1,
     holder = null,
@@ -66,7 +66,7 @@ recorded as (
 alerted as (
   insert into pawl.alert as a (tenant, code, subject, message, count)
   select o.tenant, case when o.state = 'dead' then 'job.dead' else 'job.timed-out' end, o.kind,
-    format('%s job(s) of kind %s ran past their time limit; the last is %s', count(*), o.kind, max(o.id)), count(*)
+    format('%s job(s) of kind %s ran longer than their timeout; the last is %s', count(*), o.kind, max(o.id)), count(*)
   from changed o
   group by o.tenant, 2, o.kind
   order by o.tenant, 2, o.kind

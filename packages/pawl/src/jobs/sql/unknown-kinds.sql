@@ -46,8 +46,8 @@ waiting as (
 insert into pawl.alert as a (tenant, code, subject, message, count)
 select s.tenant, 'kind.unknown', case when s.wrong_queue is null then s.kind else format('%s in queue %s', s.kind, s.wrong_queue) end,
   case
-    when s.wrong_queue is null then format('Jobs of kind %s wait, the oldest is %s, and no running worker defines it', s.kind, min(s.id))
-    else format('Jobs of kind %s wait in queue %s, the oldest is %s, and the workers that define it work other queues', s.kind, s.wrong_queue, min(s.id))
+    when s.wrong_queue is null then format('Jobs of kind %s are waiting (the oldest is %s), but no running worker defines it', s.kind, min(s.id))
+    else format('Jobs of kind %s are waiting in queue %s (the oldest is %s), but the workers that define it work other queues', s.kind, s.wrong_queue, min(s.id))
   end,
   count(*)
 from waiting s

@@ -20,7 +20,7 @@ with behind as materialized (
 )
 update pawl.cursor c
 set state = 'stale',
-  reason = format('It was behind by more than %s at position %s.', c.max_lag, c.position)
+  reason = format('It was more than %s behind at position %s.', c.max_lag, c.position)
 from behind b
 where c.tenant = b.tenant
   and c.name = b.name

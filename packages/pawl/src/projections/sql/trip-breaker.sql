@@ -40,7 +40,7 @@ tripped as materialized (
 paused as (
   update pawl.cursor c
   set state = 'paused',
-    reason = format('%s keys were parked since %s: it stands still instead of parking them all. Mend the cause, resume it, then unpark the keys.',
+    reason = format('%s keys have been parked since %s, so it is paused. Fix the cause, resume it, then unpark the keys.',
       (select count(*) from parked), (select min(p.parked_at) from parked p))
   from tripped t
   where c.tenant = t.tenant

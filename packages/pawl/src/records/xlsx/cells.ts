@@ -33,14 +33,14 @@ export function cellValue(cell: RawCell, context: CellContext, line: number): un
     case 'b':
       return booleanOf(cell.value, line)
     case 'e':
-      return new Error(`its cell has the error ${cell.value.slice(0, 40)}`, { cause: cell.value })
+      return new Error(`has the spreadsheet error ${cell.value.slice(0, 40)}`, { cause: cell.value })
     case 'd':
       return isoValue(cell.value.trim())
     case undefined:
     case 'n':
       return numberOf(cell, context)
     default:
-      throw new Malformed('xlsx', line, `A cell has the type '${cell.type.slice(0, 40)}', which no workbook has.`)
+      throw new Malformed('xlsx', line, `A cell has the unknown type '${cell.type.slice(0, 40)}'.`)
   }
 }
 
@@ -63,20 +63,20 @@ function booleanOf(value: string, line: number): boolean | undefined {
   if (text === '') return undefined
   if (text === '1' || text === 'true') return true
   if (text === '0' || text === 'false') return false
-  throw new Malformed('xlsx', line, `A cell has the boolean '${text.slice(0, 20)}', which is none.`)
+  throw new Malformed('xlsx', line, `A boolean cell must be 0, 1, true or false, got '${text.slice(0, 20)}'.`)
 }
 
 function numberOf({ value, style, formula }: RawCell, { kinds, is1904 }: CellContext): unknown {
   const text = value.trim()
   if (text === '') return formula === undefined ? undefined : unsaved(formula)
   const number = exactNumber(text)
-  if (number === undefined) return new Error('its cell has a number that cannot be read', { cause: text })
+  if (number === undefined) return new Error('has a number that cannot be read', { cause: text })
   const kind = style === undefined ? 'number' : (kinds[Number(style)] ?? 'number')
   return kind === 'number' ? number : momentOf(Number(number), kind, is1904)
 }
 
 function unsaved(formula: string): Error {
-  const reason = 'its cell has a formula whose result was not saved: open the workbook in a spreadsheet program and save it'
+  const reason = 'has a formula whose result was not saved: open the workbook in a spreadsheet program and save it'
   return new Error(reason, { cause: `=${formula}` })
 }
 

@@ -17,9 +17,19 @@ export type XlsxLimits = Required<XlsxOptions>
 const to = Number.MAX_SAFE_INTEGER
 
 export const xlsxTable = {
-  fileBytesMax: integer({ from: 1, to, default: 104_857_600, doc: 'The most bytes of a workbook as it is uploaded.' }),
-  entriesMax: integer({ from: 1, to, default: 1000, doc: 'The most entries of its zip file.' }),
-  unpackedBytesMax: integer({ from: 1, to, default: 1_073_741_824, doc: 'The most bytes of its parts, unpacked.' }),
-  ratioMax: integer({ from: 1, to, default: 200, doc: 'The most unpacked bytes per packed byte of a part above 64 kB.' }),
-  sharedStringsBytesMax: integer({ from: 1, to, default: 67_108_864, doc: 'The most memory for its shared strings.' }),
+  fileBytesMax: integer({ from: 1, to, default: 104_857_600, doc: 'The maximum size of an uploaded workbook, in bytes.' }),
+  entriesMax: integer({ from: 1, to, default: 1000, doc: 'The maximum number of entries in its zip file.' }),
+  unpackedBytesMax: integer({
+    from: 1,
+    to,
+    default: 1_073_741_824,
+    doc: 'The maximum size of its parts when unpacked, in bytes.',
+  }),
+  ratioMax: integer({ from: 1, to, default: 200, doc: 'The maximum compression ratio of a part above 64 kB.' }),
+  sharedStringsBytesMax: integer({
+    from: 1,
+    to,
+    default: 67_108_864,
+    doc: 'The maximum memory for its shared strings, in bytes.',
+  }),
 } satisfies TableOf<XlsxOptions>

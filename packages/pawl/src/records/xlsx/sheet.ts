@@ -129,7 +129,7 @@ class RowCells {
   open({ r }: Attributes): void {
     const number = r === undefined ? this.number + 1 : /^\d{1,8}$/.test(r) ? Number(r) : 0
     if (number <= this.number || number > rowNumberMax)
-      throw this.#malformed(`After row ${this.number} comes a row numbered ${(r ?? String(number)).slice(0, 20)}.`)
+      throw this.#malformed(`Row ${(r ?? String(number)).slice(0, 20)} follows row ${this.number}.`)
     this.number = number
     this.cells = []
     this.chars = 0
@@ -138,7 +138,7 @@ class RowCells {
   openCell(attributes: Attributes): void {
     const place = attributes.r === undefined ? this.cells.length : columnOf(attributes.r)
     if (place === undefined || place < this.cells.length)
-      throw this.#malformed(`After cell ${this.cells.length} of row ${this.number} comes ${attributes.r!.slice(0, 20)}.`)
+      throw this.#malformed(`Cell '${attributes.r!.slice(0, 20)}' cannot follow cell ${this.cells.length} of row ${this.number}.`)
     if (place >= cellsMax) throw this.#malformed(`A row has more than ${cellsMax} cells.`)
     this.#cell = { attributes, place, value: '', inline: '', formula: undefined }
   }
@@ -170,7 +170,7 @@ class RowCells {
   }
 
   #malformed(reason: string): Malformed {
-    return new Malformed('xlsx', this.line, `${reason} Save the workbook again.`)
+    return new Malformed('xlsx', this.line, `${reason} Re-save the workbook.`)
   }
 }
 

@@ -159,7 +159,7 @@ test.for(writers)(
         column: 'note',
         value: '#REF!',
         code: 'cell',
-        reason: reason("row 2 of the sheet 'shape': its cell has the error"),
+        reason: reason("row 2 of the sheet 'shape': has the spreadsheet error"),
       },
       { line: 3, column: 'amount', value: '#N/A', code: 'cell' },
       { line: 3, column: 'note', value: '#DIV/0!', code: 'cell' },
@@ -251,7 +251,7 @@ test('[R10] errors of a workbook with several sheets name the sheet and the row 
   ]
   const bad = await scope.upload([workbook([received, sent])], { format: 'xlsx' })
   expect((await pawl.records.errors(bad.id)).items).toMatchObject([
-    { line: 5, column: 'tonnes', value: 'x', reason: "row 2 of the sheet 'sent': it must be a number" },
+    { line: 5, column: 'tonnes', value: 'x', reason: "row 2 of the sheet 'sent': must be a number" },
   ])
   const twice = await scope.upload([workbook([received, { name: 'sent', rows: [['id', 'id']] }])], { format: 'xlsx' })
   expect(twice).toMatchObject({ state: 'invalid', error: "The sheet 'sent': The header has the column 'id' twice." })

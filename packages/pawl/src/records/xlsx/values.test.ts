@@ -109,7 +109,7 @@ test.each([
 test.each(['abc', 'NaN', '1e999', '1,5', '0x10', '9'.repeat(1001)])(
   '[R13] the number %s is an error of its row',
   async (text) => {
-    expect(await cellOf(`<c r="B2"><v>${text}</v></c>`)).toEqual(new Error('its cell has a number that cannot be read'))
+    expect(await cellOf(`<c r="B2"><v>${text}</v></c>`)).toEqual(new Error('has a number that cannot be read'))
   },
 )
 
@@ -154,7 +154,7 @@ test('[R13] booleans, percentages, dates in ISO 8601 and results of formulas hav
 
 test('[R13] an error, and a formula without its result, say so instead of being empty', async () => {
   const error = await cellOf('<c r="B2" t="e"><f>1/0</f><v>#DIV/0!</v></c>')
-  expect(error).toMatchObject({ message: 'its cell has the error #DIV/0!', cause: '#DIV/0!' })
+  expect(error).toMatchObject({ message: 'has the spreadsheet error #DIV/0!', cause: '#DIV/0!' })
   for (const v of ['', '<v></v>', '<v/>'])
     expect(await cellOf(`<c r="B2"><f>SUM(A1:A2)</f>${v}</c>`)).toMatchObject({
       message: expect.stringMatching(/result was not saved/),

@@ -64,7 +64,7 @@ class Walk {
       throw this.#malformed(`is not well-formed (${error.message}); the file may have been cut short`)
     })
     parser.on('doctype', () => {
-      throw this.#malformed('has a document type, which no workbook has')
+      throw this.#malformed('has a document type declaration, which a workbook must not have')
     })
     parser.on('xmldecl', ({ encoding }) => this.#assertEncoding(encoding))
     parser.on('opentag', (tag) => this.#opened(tag))
@@ -114,7 +114,7 @@ class Walk {
     const local = name.slice(name.indexOf(':') + 1)
     const shape = known !== undefined && Object.hasOwn(known, local) ? known[local] : undefined
     if (open.length === 0 && shape === undefined)
-      throw this.#malformed(`has the root <${local.slice(0, 40)}> and not <${Object.keys(this.#root)[0]}>`)
+      throw this.#malformed(`must have the root element <${Object.keys(this.#root)[0]}>, got <${local.slice(0, 40)}>`)
     open.push(shape)
     shape?.open?.(attributes)
   }

@@ -73,7 +73,7 @@ export class Parts {
       throw new Malformed(
         'bomb',
         0,
-        `'${fileName}' of the workbook unpacks to more than ${ratioMax} times its size. It is not read.`,
+        `'${fileName}' of the workbook unpacks to more than ${ratioMax} times its size, so it is not read.`,
       )
     this.#unpackedBytes += uncompressedSize
     if (this.#unpackedBytes > unpackedBytesMax)
@@ -150,5 +150,5 @@ function unreadable(what: string, error: unknown): unknown {
 }
 
 export function notWorkbook(reason: string): Malformed {
-  return new Malformed('xlsx', 0, `This is not a workbook that can be read: ${reason}.`)
+  return new Malformed('xlsx', 0, `The workbook cannot be read: ${reason}.`)
 }

@@ -66,10 +66,10 @@ function shownUrl(url: string, { isPasswordShown }: DevDatabaseOptions): string 
 function refuseRemote({ url, source }: FoundDatabase): void {
   if (isLocal(url)) return
   throw new UsageError(
-    `${source} names a database on another host, ${withoutPassword(url)}: pawl dev would migrate it and run jobs in it.`,
+    `${source} is a database on another host, ${withoutPassword(url)}: pawl dev would migrate it and run jobs in it.`,
     source === '--database-url'
       ? 'add --remote if that is what you want'
-      : `unset ${source} for a database of its own, or add --remote if that is what you want`,
+      : `unset ${source} to use an embedded database, or add --remote if that is what you want`,
   )
 }
 
@@ -97,7 +97,7 @@ async function openLocked(dir: string, options: DevDatabaseOptions): Promise<Dev
   const mark = await Mark.set(url)
   const version = await serverVersion(mark)
   await writeSecrets(dir, server, url)
-  const how = server.how === 'started' ? 'started' : 'was running already and was adopted'
+  const how = server.how === 'started' ? 'started' : 'already running'
   const shown = shownUrl(url, options)
   return {
     url,
@@ -105,7 +105,7 @@ async function openLocked(dir: string, options: DevDatabaseOptions): Promise<Dev
     about: [
       ['database', `PostgreSQL ${version} on 127.0.0.1:${server.port}, ${how} (pid ${server.pid})`],
       ['data', `${here(server.dataDir)} (kept between runs)`],
-      ['url', options.isPasswordShown ? shown : `${shown}, whole in ${here(urlFile(dir))}`],
+      ['url', options.isPasswordShown ? shown : `${shown} (password in ${here(urlFile(dir))})`],
     ],
     psql: `PGPASSFILE=${here(passFile(dir))} psql -h 127.0.0.1 -p ${server.port} -U ${appRole} ${appRole}`,
     facts: {
@@ -121,7 +121,7 @@ async function openLocked(dir: string, options: DevDatabaseOptions): Promise<Dev
     stop: async () => {
       const isStopped = await stopUnlessUsed(dir, mark, server)
       return isStopped
-        ? `PostgreSQL stopped; the data stay in ${here(server.dataDir)}`
+        ? `PostgreSQL stopped; its data is kept in ${here(server.dataDir)}`
         : 'PostgreSQL keeps running: another pawl dev uses it'
     },
   }

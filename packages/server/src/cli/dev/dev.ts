@@ -26,8 +26,7 @@ interface Flags {
 
 export function addDev(adder: CommandAdder): void {
   const command = adder.add(undefined, 'dev', {
-    summary:
-      'Start PostgreSQL, bring its schema up to date and run workers: your modules, or demonstration jobs. Ctrl-C stops all of it.',
+    summary: 'Start PostgreSQL, migrate it and run workers: your modules, or demo jobs. Ctrl-C stops everything.',
     examples: ['pawl dev', 'pawl dev ./worker.ts', 'pawl dev --no-demo --workers 0'],
   })
   command
@@ -35,14 +34,14 @@ export function addDev(adder: CommandAdder): void {
     .option('--dir <folder>', 'where the embedded database lives (or PAWL_DEV_DIR; default .pawl/dev)')
     .option(
       '--port <port>',
-      'port of the embedded database; the next free one if it is taken; 0: any (default 15432)',
+      'port of the embedded database, or the next free one; 0 for any (default 15432)',
       wholeNumber(0, 65_535),
     )
-    .option('--workers <count>', 'worker processes', wholeNumber(0, 64), 2)
-    .option('--no-demo', 'no demonstration jobs')
-    .option('--grace <duration>', 'how long running jobs may take to finish at the end', '10s')
-    .option('--remote', 'migrate and use the database that was named also if it is on another host')
-    .option('--show-password', 'print the URL of the database whole')
+    .option('--workers <count>', 'number of worker processes', wholeNumber(0, 64), 2)
+    .option('--no-demo', 'run no demo jobs')
+    .option('--grace <duration>', 'how long running jobs may take to finish on stop', '10s')
+    .option('--remote', 'allow a database on another host')
+    .option('--show-password', 'print the database URL with its password')
   adder.does<Flags>(command, dev)
 }
 
@@ -74,7 +73,7 @@ async function dev(context: Context<Flags>, modules: string[]): Promise<number> 
 /** A start of PostgreSQL is not cut short: what it leaves half-way would have to be recovered. Whoever insists leaves it to the next start. */
 function answerWhileStarting(requests: StopRequests, story: Story): void {
   void requests.asked.then(() => {
-    if (!story.isReady) story.begin('stopping when what is under way has started; Ctrl-C again does not wait')
+    if (!story.isReady) story.begin('stopping as soon as everything has started; Ctrl-C again exits at once')
   })
   void requests.insisted.then(() => {
     if (!story.isReady) process.exit(exitCodes.interrupted)
@@ -169,7 +168,7 @@ interface Started {
   readonly modules: readonly string[]
 }
 
-const demoText = `a demonstration in queue '${demoQueue}', its rows in table pawl_demo.transfer`
+const demoText = `demo jobs in queue '${demoQueue}', with rows in table pawl_demo.transfer`
 
 function schemaText(applied: readonly string[]): string {
   if (applied.length === 0) return 'up to date'
@@ -181,12 +180,12 @@ function hintsOf({ psql }: DevDatabase, { pids, isDemo }: Started): string[] {
   const command = isRepository ? 'npm run pawl --' : 'npx pawl'
   const hint = (text: string, why: string) => `${text.padEnd(34)}  ${why}`
   const own = isRepository
-    ? hint('docs/getting-started.md', 'a job of your own, in five minutes')
-    : hint('npx pawl dev ./worker.ts', 'jobs of your own, from a module that exports its Pawl')
+    ? hint('docs/getting-started.md', 'write your own job in five minutes')
+    : hint('npx pawl dev ./worker.ts', 'run your own jobs, from a module that exports its Pawl')
   return [
-    hint(`${command} jobs list`, 'what waits and runs (in another terminal, same folder)'),
-    hint(`${command} doctor`, 'whether something is wrong, and how to mend it'),
-    ...(pids.length > 1 ? [hint(`kill -9 ${pids[0]}`, 'a worker: the other takes its jobs over in two seconds')] : []),
+    hint(`${command} jobs list`, 'list live jobs (in another terminal, same folder)'),
+    hint(`${command} doctor`, 'find faults and their fixes'),
+    ...(pids.length > 1 ? [hint(`kill -9 ${pids[0]}`, 'kill a worker: the other takes over its jobs in two seconds')] : []),
     ...(isDemo ? [own] : []),
     ...(psql === undefined ? [] : [psql]),
   ]
@@ -272,6 +271,6 @@ class Story {
   readonly trouble = (error: unknown): void => {
     if (this.#isInTrouble) return
     this.#isInTrouble = true
-    this.tell(`jobs cannot be added now, trying on: ${error instanceof Error ? error.message : String(error)}`)
+    this.tell(`demo jobs cannot be added, retrying: ${error instanceof Error ? error.message : String(error)}`)
   }
 }

@@ -97,7 +97,7 @@ export class WorkerPool {
       })
       child.on('error', reject)
       child.on('exit', (code, signal) => {
-        reject(new Error(`${this.#nameOf(number)} ended before it had started (${signal ?? `exit code ${code}`}).`))
+        reject(new Error(`${this.#nameOf(number)} exited before it started (${signal ?? `exit code ${code}`}).`))
         void this.#ended(member, code, signal)
       })
       send(child, { type: 'start', task: { ...this.#task, number } })
@@ -107,13 +107,13 @@ export class WorkerPool {
   async #ended(member: Member, code: number | null, signal: NodeJS.Signals | null): Promise<void> {
     if (this.#isStopping) return
     this.#events.onNotice(
-      `${this.#nameOf(member.number)} (pid ${member.child.pid}) ended by ${signal ?? `exit code ${code}`}; another is started`,
+      `${this.#nameOf(member.number)} (pid ${member.child.pid}) exited (${signal ?? `exit code ${code}`}); restarting it`,
     )
     await sleep(restartMs)
     if (this.#isStopping) return
     member.child = forked(this.#task.database)
     await this.#begin(member).then(
-      () => this.#events.onNotice(`${this.#nameOf(member.number)} runs again (pid ${member.child.pid})`),
+      () => this.#events.onNotice(`${this.#nameOf(member.number)} restarted (pid ${member.child.pid})`),
       (error: unknown) =>
         this.#events.onNotice(`${this.#nameOf(member.number)}: ${error instanceof Error ? error.message : String(error)}`),
     )

@@ -74,7 +74,7 @@ function fail(error: unknown): never {
 const notice = (fields: Readonly<Record<string, unknown>>, message: string): void => {
   if (/^job (is dead|failed)/.test(message)) return
   if (message.startsWith('a worker is gone')) {
-    tell({ type: 'notice', text: `saw that a worker is gone (${String(fields.reason)}) and takes over what it held` })
+    tell({ type: 'notice', text: `a worker is gone (${String(fields.reason)}); taking over its jobs` })
     return
   }
   const more = Object.entries(fields).map(

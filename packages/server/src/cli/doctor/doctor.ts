@@ -38,10 +38,10 @@ const inside: readonly (readonly [string, Check])[] = [
 export function addDoctor(adder: CommandAdder): void {
   const command = adder.add(undefined, 'doctor', {
     summary:
-      'Look for faults: Node, the server and its settings, search path, schema, owner, rights, clock, workers, alerts. Each comes with its fix; exit code 6 if there is one.',
+      'Find faults and their fixes: Node, the server and its settings, search path, schema, owner, privileges, clock, workers, alerts. The exit code is 6 if there is a fault.',
     examples: ['pawl doctor', 'pawl doctor -o json'],
   })
-  command.option('--long-transaction <duration>', 'how long a transaction may stay open', '5m')
+  command.option('--long-transaction <duration>', 'report transactions that are open for longer', '5m')
   adder.does<Flags>(command, examine)
 }
 
@@ -57,7 +57,7 @@ async function examine({ terminal, flags, database, tenant }: Context<Flags>): P
   client.on('error', () => undefined)
   await client.connect()
   try {
-    terminal.say(`Looking at ${withoutPassword(url)} (from ${source}) ...`)
+    terminal.say(`Checking ${withoutPassword(url)} (from ${source}) ...`)
     return print(terminal, await examineAll({ url, client, tenant, longTransactionMs }))
   } finally {
     await client.end()
@@ -82,7 +82,7 @@ async function examineAll(patient: Patient): Promise<Finding[]> {
   for (const [name, check] of inside) {
     if (
       canLookInside ||
-      (name === 'drift' && findings.some(({ check: of, what }) => of === 'schema' && /another text/.test(what)))
+      (name === 'drift' && findings.some(({ check: of, what }) => of === 'schema' && /different SQL/.test(what)))
     )
       findings.push(...(await examineOne(name, check, patient)))
     else findings.push(skipped(name, 'needs the schema'))
@@ -98,8 +98,8 @@ async function examineOne(name: string, check: Check, patient: Patient): Promise
     return [
       fault(
         name,
-        `This could not be checked: ${error instanceof Error ? error.message : String(error)}.`,
-        'mend the faults above first; run it again with a role that may read the catalogues',
+        `The check failed: ${error instanceof Error ? error.message : String(error)}.`,
+        'fix the faults above first, then run pawl doctor again as a role that may read the catalogs',
       ),
     ]
   }

@@ -13,7 +13,7 @@ export async function checkSchema(patient: Patient): Promise<{ findings: Finding
   )
   const { there, usable, role } = row!
   if (!there)
-    return { findings: [fault('schema', "Pawl's schema is not in this database.", 'pawl migrate')], canLookInside: false }
+    return { findings: [fault('schema', "Pawl's schema is missing from this database.", 'pawl migrate')], canLookInside: false }
   if (!usable)
     return {
       findings: [fault('rights', `The role ${role} may not use the schema pawl.`, grantAll(pg.escapeIdentifier(role)))],
@@ -29,21 +29,22 @@ async function checkMigrations(patient: Patient): Promise<Finding[]> {
     patient,
     "select exists (select from pg_tables where schemaname = 'pawl' and tablename = 'migration') as there",
   )
-  if (!ledger!.there) return [fault('schema', 'The schema pawl is there, but its list of migrations is not.', 'pawl migrate')]
+  if (!ledger!.there) return [fault('schema', 'The schema pawl exists, but its table of migrations does not.', 'pawl migrate')]
   const applied = new Map(
     (await rowsOf<{ name: string; checksum: string }>(patient, 'select name, checksum from pawl.migration')).map(
       ({ name, checksum }) => [name, checksum],
     ),
   )
   const missing = ours.filter(({ name }) => !applied.has(name))
-  if (missing.length > 0) return [fault('schema', `It lacks ${missing.map(({ name }) => name).join(', ')}.`, 'pawl migrate')]
+  if (missing.length > 0)
+    return [fault('schema', `The schema lacks ${missing.map(({ name }) => name).join(', ')}.`, 'pawl migrate')]
   const changed = ours.filter(({ name, checksum }) => applied.get(name) !== checksum)
   if (changed.length > 0) {
     return [
       fault(
         'schema',
-        `${changed.map(({ name }) => name).join(', ')} was applied from another text than this release has.`,
-        'restore the released files of migrations/ and do not edit them; the drift below says what differs',
+        `${changed.map(({ name }) => name).join(', ')} was applied with different SQL than this release has.`,
+        'restore the released files of migrations/; the drift check below lists the differences',
       ),
     ]
   }
@@ -138,11 +139,11 @@ export const checkRights: Check = async (patient) => {
      from pg_class c
      where c.oid = 'pawl.job_history'::regclass`,
   )
-  if (owner?.owns) return [ok('rights', `${owner.role} may do all that workers do`)]
+  if (owner?.owns) return [ok('rights', `${owner.role} has all privileges that workers need`)]
   return [
     fault(
       'rights',
-      `Workers of ${owner!.role} cannot make or drop the days of the history, which ${owner!.owner} owns: old days stay.`,
+      `Workers with role ${owner!.role} cannot create or drop daily partitions, which ${owner!.owner} owns, so old days are never removed.`,
       `grant ${owner!.owner} to ${owner!.role}; or run one worker as ${owner!.owner}; a role that only calls needs neither`,
     ),
   ]
@@ -162,7 +163,7 @@ export const checkPawlClock: Check = async (patient) => {
   return [
     fault(
       'pawl.now()',
-      `is ${Math.round(row!.ms / 1000)} s off the clock of the database: somebody replaced the function.`,
+      `is ${Math.round(row!.ms / 1000)} s off the clock of the database: the function was replaced.`,
       'create or replace function pawl.now() returns timestamptz language sql volatile parallel safe return clock_timestamp();',
     ),
   ]

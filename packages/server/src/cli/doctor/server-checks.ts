@@ -43,13 +43,13 @@ const settings = [
   {
     name: 'fsync',
     isBad: (value: string) => value === 'off',
-    why: 'a crash of the server can lose or corrupt what was committed',
+    why: 'a server crash can lose or corrupt committed data',
   },
-  { name: 'full_page_writes', isBad: (value: string) => value === 'off', why: 'a crash of the server can leave torn pages' },
+  { name: 'full_page_writes', isBad: (value: string) => value === 'off', why: 'a server crash can leave torn pages' },
   {
     name: 'synchronous_commit',
     isBad: (value: string) => value === 'off',
-    why: 'a crash of the server can lose your latest commits, and the jobs enqueued in them',
+    why: 'a server crash can lose your latest commits and the jobs enqueued in them',
   },
 ] as const
 
@@ -67,9 +67,9 @@ export const checkSettings: Check = async (patient) => {
 
 /** Where a setting is set decides how it is undone. */
 function resetSql(name: string, source: string): string {
-  if (source === 'database') return `alter database <name> reset ${name}; then connect anew`
+  if (source === 'database') return `alter database <name> reset ${name}; then reconnect`
   if (source === 'user' || source === 'database user')
-    return `alter role <name> reset ${name} (in database <name>, if it was set there); then connect anew`
+    return `alter role <name> reset ${name} (in database <name>, if it was set there); then reconnect`
   if (source === 'command line') return `start the server without -c ${name}=off`
   return `alter system set ${name} = on; select pg_reload_conf();`
 }
@@ -87,7 +87,7 @@ export const checkPath: Check = async (patient) => {
   return creators.map(({ schema, role }) =>
     fault(
       'search path',
-      `${role === 'public' ? 'Every role' : `The role ${role}`} may create in schema ${schema}, which is in the search path: its operators and functions would run with your handlers' rights.`,
+      `${role === 'public' ? 'Every role' : `The role ${role}`} may create objects in schema ${schema}, which is in the search path: its operators and functions would run with the privileges of your handlers.`,
       `revoke create on schema ${pg.escapeIdentifier(schema)} from ${role === 'public' ? role : pg.escapeIdentifier(role)}; or take the schema out of the role's search_path`,
     ),
   )
@@ -97,8 +97,8 @@ export const checkPath: Check = async (patient) => {
 function pawlInPath(role: string, path: string): Finding {
   return fault(
     'search path',
-    `Schema pawl is in the search path of role ${role} (${path}): what an application creates without naming a schema may land among Pawl's tables.`,
-    `alter role ${pg.escapeIdentifier(role)} set search_path = public; then connect again, and move what is in schema pawl by mistake (drift names it): alter table pawl.<name> set schema public;`,
+    `Schema pawl is in the search path of role ${role} (${path}): objects that an application creates without a schema name may end up among Pawl's tables.`,
+    `alter role ${pg.escapeIdentifier(role)} set search_path = public; then reconnect, and move objects that are in schema pawl by mistake (the drift check lists them): alter table pawl.<name> set schema public;`,
   )
 }
 
@@ -118,13 +118,13 @@ export const checkClock: Check = async ({ client }) => {
   }
   const { offsetMs, doubtMs } = best
   const side = offsetMs > 0 ? 'ahead of' : 'behind'
-  const text = `the database is ${shortDuration(offsetMs)} ${side} this process (give or take ${Math.ceil(doubtMs)}ms)`
+  const text = `the database is ${shortDuration(offsetMs)} ${side} this process (within ${Math.ceil(doubtMs)}ms)`
   if (Math.abs(offsetMs) - doubtMs <= clockMaxMs) return [ok('clock', text)]
   return [
     fault(
       'clock',
-      `${text}. Leases do not mind, but a runAt that this host computes is off by it, and so are its logs.`,
-      'synchronise both hosts by NTP (timedatectl set-ntp true); until then pass delay instead of runAt',
+      `${text}. Leases are not affected, but a runAt computed on this host is off by that much, and so are its logs.`,
+      'synchronise both hosts with NTP (timedatectl set-ntp true); until then pass delay instead of runAt',
     ),
   ]
 }
@@ -148,7 +148,7 @@ export const checkListen: Check = async ({ client, url }) => {
     return [
       fault(
         'listen',
-        'A notification did not arrive: this looks like a pooler in transaction mode. Workers here would only poll.',
+        'A notification did not arrive: the URL may be of a pooler in transaction mode. Workers would only poll.',
         "createPawl({ pooler: 'transaction', directUrl: 'the URL without the pooler' }), or --pooler transaction --direct-url <url> on the command line",
       ),
     ]
@@ -176,7 +176,7 @@ where a.datname = current_database()
   and a.xact_start < clock_timestamp() - $1::float8 * interval '1 millisecond'
 union all
 select format('prepared transaction %s of %s', p.gid, p.owner), (extract(epoch from clock_timestamp() - p.prepared) * 1000)::float8,
-  'it waits for its commit prepared', format('rollback prepared %L; or commit prepared %L;', p.gid, p.gid)
+  'waiting for commit prepared', format('rollback prepared %L; or commit prepared %L;', p.gid, p.gid)
 from pg_prepared_xacts p
 where p.database = current_database()
   and p.prepared < clock_timestamp() - $1::float8 * interval '1 millisecond'
@@ -191,11 +191,11 @@ limit 10`
 
 export const checkSnapshots: Check = async (patient) => {
   const rows = await rowsOf<LongRow>(patient, longSql, [patient.longTransactionMs])
-  if (rows.length === 0) return [ok('transactions', `none is open longer than ${shortDuration(patient.longTransactionMs)}`)]
+  if (rows.length === 0) return [ok('transactions', `none open for longer than ${shortDuration(patient.longTransactionMs)}`)]
   return rows.map(({ what, age_ms, detail, fix }) =>
     fault(
       'transactions',
-      `${what} has been open for ${age_ms === null ? 'long' : shortDuration(age_ms)} and keeps vacuum from removing dead rows (${oneLine(detail)}).`,
+      `${what} has been open for ${age_ms === null ? 'long' : shortDuration(age_ms)} and prevents vacuum from removing dead rows (${oneLine(detail)}).`,
       fix,
     ),
   )

@@ -32,7 +32,7 @@ export const checkWorkers: Check = async (patient) => {
     .map(({ id, name, pid, host, silent_ms, held }) =>
       fault(
         'workers',
-        `Worker ${id} (${oneLine(name)}, pid ${pid} on ${oneLine(host)}) has been silent for ${shortDuration(silent_ms)}, its lease is over, and nobody took over its ${counted(held, 'job')}.`,
+        `Worker ${id} (${oneLine(name)}, pid ${pid} on ${oneLine(host)}) has been silent for ${shortDuration(silent_ms)}: its lease has ended, and no worker has taken over its ${counted(held, 'job')}.`,
         'start a worker: pawl worker <module>; it takes them over within seconds',
       ),
     )
@@ -47,11 +47,11 @@ export const checkWorkers: Check = async (patient) => {
     faults.push(
       fault(
         'workers',
-        `No worker runs; jobs that wait: ${ready!.count >= 10_000 ? 'at least ' : ''}${ready!.count}.`,
+        `No worker is running. Jobs that are waiting: ${ready!.count >= 10_000 ? 'at least ' : ''}${ready!.count}.`,
         'start one: pawl worker <module>',
       ),
     )
-  return faults.length > 0 ? faults : [ok('workers', alive === 0 ? 'none runs, and no job waits' : `${alive} alive`)]
+  return faults.length > 0 ? faults : [ok('workers', alive === 0 ? 'none running, no job waiting' : `${alive} alive`)]
 }
 
 /** By the code of the alert. */
@@ -60,17 +60,17 @@ export const alertFixes: Readonly<Record<string, (subject: string) => string>> =
   'cursor.stale': () =>
     "start a runner and call pawl.projections.resume(name, {reason}); if its events are gone, add from: 'oldest'",
   'engine.failing': () =>
-    "mend what the message says: often a privilege of the worker's role, or a schema of another release (pawl migrate)",
-  'event.retention': () => 'pawl.events.whoHoldsBack() names what holds them, with the statement that ends it',
+    "fix what the message says: often a missing privilege of the worker's role, or a schema of another release (pawl migrate)",
+  'event.retention': () => 'pawl.events.whoHoldsBack() lists what holds them back, with the statement that ends it',
   'job.dead': (kind) => `pawl jobs list --state dead --kind ${kind}; then pawl jobs retry <id>, or cancel`,
   'job.postponed': (kind) => `start pawl worker, which runs jobs of '${kind}' in a process of their own, or cancel the job`,
-  'job.timed-out': (kind) => `give '${kind}' a longer timeout, or have its handler heed its signal`,
+  'job.timed-out': (kind) => `give '${kind}' a longer timeout, or make its handler react to its signal`,
   'kind.unknown': (kind) => `start a worker that defines '${kind}' and works its queue`,
   'partition.last': () => 'start a worker or a runner; if it stays, end the oldest open transaction',
   'projection.breaker': (name) =>
-    `pawl.projections.parked('${name}') gives the reasons; repair the cause, pawl.projections.resume('${name}', {reason}), then unpark`,
-  'projection.parked': (name) => `pawl.projections.parked('${name}') gives the reason; repair it, then unpark or skip`,
-  'submission.failed': () => 'pawl.records.why(id) gives the reason; repair it, then pawl.records.resume(id)',
+    `pawl.projections.parked('${name}') lists the reasons; fix the cause, pawl.projections.resume('${name}', {reason}), then unpark`,
+  'projection.parked': (name) => `pawl.projections.parked('${name}') lists the reason; fix it, then unpark or skip`,
+  'submission.failed': () => 'pawl.records.why(id) has the reason; fix it, then pawl.records.resume(id)',
 }
 
 export const checkAlerts: Check = async (patient) => {
@@ -95,12 +95,12 @@ export const checkAlerts: Check = async (patient) => {
      limit ${listMax}`,
     [patient.tenant ?? null],
   )
-  if (rows.length === 0) return [ok('alerts', 'none is open')]
+  if (rows.length === 0) return [ok('alerts', 'none open')]
   const shown = rows.map(({ tenant, code, subject, message, count, last_ms }) =>
     fault(
       'alerts',
       `${code} ${oneLine(subject)}${ofTenant(tenant)}, ${counted(Number(count), 'time')}, last ${shortDuration(last_ms)} ago: ${oneLine(message.split('\n')[0]!)}`,
-      alertFixes[code]?.(oneLine(subject)) ?? 'repair what its message names',
+      alertFixes[code]?.(oneLine(subject)) ?? 'fix what the message says',
     ),
   )
   const more = Number(rows[0]!.open) - rows.length
@@ -139,11 +139,11 @@ export const checkKinds: Check = async (patient) => {
      limit ${listMax}`,
     [patienceMs, patient.tenant ?? null],
   )
-  if (rows.length === 0) return [ok('kinds', 'every job that waits has a worker that runs its kind')]
+  if (rows.length === 0) return [ok('kinds', 'every waiting job has a worker that runs its kind')]
   return rows.map(({ tenant, kind, queue, count, oldest }) =>
     fault(
       'kinds',
-      `No open worker runs kind ${oneLine(kind)}${ofTenant(tenant)} in queue ${oneLine(queue)}, where ${counted(count, 'job')} of it wait${count === 1 ? 's' : ''} (the oldest is ${oldest}).`,
+      `No worker runs kind ${oneLine(kind)}${ofTenant(tenant)} in queue ${oneLine(queue)}, where it has ${counted(count, 'job')} (the oldest is ${oldest}).`,
       'deploy a worker that defines the kind for that queue, or cancel them: pawl jobs cancel <id>' +
         (tenant === '' ? '' : ` --tenant ${oneLine(tenant)}`),
     ),
