@@ -220,9 +220,9 @@ export class Runner {
     for (let tried = 1; ; tried++) {
       let client: PoolClient
       try {
-        client = await this.connect(() => !held.isEnded && held.lost === undefined)
+        client = await this.connect([held])
       } catch (error) {
-        if (held.isEnded) return 'late'
+        if (held.isEnded) return 'stopped'
         return tried === 1 && isRetryable(error) ? unstartedEnd(held) : this.failedEnd(held, error)
       }
       // It may have waited long for a connection: what has ended or was lost meanwhile does not start.
@@ -251,15 +251,20 @@ export class Runner {
   }
 
   /** Who cannot even begin has not started: no attempt is burnt for a database that is away. It is waited for while the job is ours. */
-  async connect(isOurs: () => boolean): Promise<PoolClient> {
-    for (let tried = 1; ; tried++) {
-      try {
-        return await this.options.pool.connect()
-      } catch (error) {
-        this.options.onConflict(error)
-        if (!isRetryable(error) || !isOurs()) throw error
-        await sleep(engineBackoffMs(error, tried))
+  async connect(group: readonly HeldJob[]): Promise<PoolClient> {
+    for (const held of group) held.isConnecting = true
+    try {
+      for (let tried = 1; ; tried++) {
+        try {
+          return await this.options.pool.connect()
+        } catch (error) {
+          this.options.onConflict(error)
+          if (!isRetryable(error) || !group.some((held) => !held.isEnded && held.lost === undefined)) throw error
+          await sleep(engineBackoffMs(error, tried))
+        }
       }
+    } finally {
+      for (const held of group) held.isConnecting = false
     }
   }
 

@@ -311,7 +311,7 @@ export class Worker {
       runShared: (group) => runShared(this.#runner, group),
       onStart: (held) => this.#onStart(held),
       onEnd: (held, end) => this.#onEnd(held, end),
-      onTimeout: (held) => this.#settler.add(timedOutEnd(held)),
+      onTimeout: (held) => (held.isConnecting ? this.#release(held) : this.#settler.add(timedOutEnd(held))),
       onRelease: (held) => this.#release(held),
       onChange: () => this.#changed.fire(),
     })
