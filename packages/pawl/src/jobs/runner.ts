@@ -217,6 +217,7 @@ export class Runner {
 
   /** Our own whole transaction may run again within the attempt when the database says so: nothing of it was applied. */
   async #runTx(held: HeldJob): Promise<RunEnd> {
+    let isSerialized = false
     for (let tried = 1; ; tried++) {
       let client: PoolClient
       try {
@@ -232,9 +233,10 @@ export class Runner {
         return foundLost(held) ? this.#fencedEnd(held, held.lost) : unstartedEnd(held)
       }
       try {
-        return await this.#tryTx(held, client)
+        return await this.#tryTx(held, client, isSerialized)
       } catch (error) {
         const kind = kindOf(error)
+        isSerialized ||= sqlState(error) === '40001'
         if (kind === 'unwritable' || (kind === 'transient' && isConflict(error))) this.options.onConflict(error)
         if (held.isEnded) return lateEnd(held, error)
         if (wasCut(held, error, kind)) return unstartedEnd(held)
@@ -268,9 +270,10 @@ export class Runner {
     }
   }
 
-  async #tryTx(held: HeldJob, client: PoolClient): Promise<RunEnd> {
+  /** `isSerialized`: above READ COMMITTED, a touch that is stored meanwhile is a conflict with the transaction's own completion. */
+  async #tryTx(held: HeldJob, client: PoolClient, isSerialized: boolean): Promise<RunEnd> {
     const tx = this.begin(client)
-    const context = new RunContext(held, this.options)
+    const context = new RunContext(held, this.options, isSerialized)
     held.completeCalled = false
     abandonWhenLost(held, tx)
     try {
@@ -349,11 +352,14 @@ export class Runner {
 class RunContext implements JobContext {
   readonly #held: HeldJob
   readonly #options: RunnerOptions
+  readonly #isKept: boolean
   #toucher: Toucher | undefined
 
-  constructor(held: HeldJob, options: RunnerOptions) {
+  /** `isKept`: progress waits for the end. */
+  constructor(held: HeldJob, options: RunnerOptions, isKept = false) {
     this.#held = held
     this.#options = options
+    this.#isKept = isKept
     held.unstored = () => this.#toucher?.unstored ?? null
   }
 
@@ -375,7 +381,7 @@ class RunContext implements JobContext {
   }
 
   #touch(progress?: unknown): Promise<void> {
-    this.#toucher ??= new Toucher(this.#held, this.#options)
+    this.#toucher ??= new Toucher(this.#held, this.#options, this.#isKept)
     return this.#toucher.touch(progress)
   }
 
