@@ -15,7 +15,8 @@ export function calledAtLeastOnce({ log, entries, audit, isDrained }: LogFacts, 
     keys.set(String(id), String(idempotencyKey))
   }
   for (const { position, key } of log)
-    if (isDrained && !ended.has(position)) find(`event ${position} (${key}) was never handed over, and the log ends at ${audit.head}`)
+    if (isDrained && !ended.has(position))
+      find(`event ${position} (${key}) was never handed over, and the log ends at ${audit.head}`)
   return log.length
 }
 

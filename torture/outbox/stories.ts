@@ -99,7 +99,8 @@ const told: readonly OutboxStory[] = [
   },
   {
     name: 'parked and mended',
-    tells: 'A bad event of each of a few keys is parked, many come behind it, and then somebody mends the cause of all of them at once.',
+    tells:
+      'A bad event of each of a few keys is parked, many come behind it, and then somebody mends the cause of all of them at once.',
     async play(rig, { writer }) {
       await rig.startProcess('w1')
       const parked = 'select count(*)::integer as n from pawl.parked_event'

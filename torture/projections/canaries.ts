@@ -113,7 +113,10 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
     story: 'rebuilt and switched',
     statements: {
       'add-generation': (text) =>
-        swap(/(\$\d+::text,)(\s+\$\d+::bigint \* interval)/, '$1 0,$2')(swap('channel, max_lag)', 'channel, effects_after, max_lag)')(text)),
+        swap(
+          /(\$\d+::text,)(\s+\$\d+::bigint \* interval)/,
+          '$1 0,$2',
+        )(swap('channel, max_lag)', 'channel, effects_after, max_lag)')(text)),
     },
   },
 ]

@@ -451,7 +451,11 @@ test.each([1, 5])('[K15] a tx job that finds no connection burns no attempt (sha
   installProbe(undefined)
   await proxy.accept()
   for (const id of ids) {
-    await until('it has ended', async () => (await pawl.jobs.get(id))!.state, (state) => state === 'done' || state === 'dead')
+    await until(
+      'it has ended',
+      async () => (await pawl.jobs.get(id))!.state,
+      (state) => state === 'done' || state === 'dead',
+    )
     expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', attempt: 1 })
   }
   expect(await db.query('select from pawl.job_attempt')).toEqual([])

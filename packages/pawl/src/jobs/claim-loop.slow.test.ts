@@ -41,7 +41,10 @@ test('[J4] a process that pauses in a claim keeps none of its jobs', async () =>
   const [paused, other] = [db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 60_000 }), db.pawl()]
   for (const each of [paused, other]) each.jobs.define('large', { run: ({ id }) => void done.add(id) })
   // More than fits between the server and a process that does not read.
-  const { ids } = await other.jobs.enqueueMany('large', Array.from({ length: 20 }, () => 'x'.repeat(900_000)))
+  const { ids } = await other.jobs.enqueueMany(
+    'large',
+    Array.from({ length: 20 }, () => 'x'.repeat(900_000)),
+  )
   const unread = proxy.loseRequest(/and not j\.suspect/, { cut: 'unread', of: /claim/ })
   const first = paused.jobs.worker({ lease: '2s' })
   await first.start()

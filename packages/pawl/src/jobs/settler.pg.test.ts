@@ -269,7 +269,10 @@ test('[J33] large jobs whose ends are set aside stop no claim', async () => {
   const locked = deferred()
   pawl.jobs.define<string>('large', { run: ({ payload }) => (payload === '' ? undefined : locked.promise) })
   // So many that by their payloads more than 32 MB would wait.
-  await pawl.jobs.enqueueMany('large', Array.from({ length: 40 }, () => 'x'.repeat(900_000)))
+  await pawl.jobs.enqueueMany(
+    'large',
+    Array.from({ length: 40 }, () => 'x'.repeat(900_000)),
+  )
   const worker = await startWorker({ concurrency: 50 })
   await until('all run', () => worker.metrics().running === 40)
   const stranger = await db.pool.connect()
@@ -374,7 +377,11 @@ test('[J15] a job that the keeper timed out is told dead by it alone', async () 
   await until("the process's own end waits for the keeper's", () => worker.metrics().conflicts > 0)
   await keeper.query('commit')
   keeper.release()
-  await until('it is answered', () => worker.metrics(), ({ refused, dead }) => refused + dead > 0)
+  await until(
+    'it is answered',
+    () => worker.metrics(),
+    ({ refused, dead }) => refused + dead > 0,
+  )
   expect(told).toEqual([])
   expect(worker.metrics()).toMatchObject({ dead: 0, failed: 0, refused: 1 })
 })

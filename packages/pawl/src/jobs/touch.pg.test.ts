@@ -374,16 +374,19 @@ test('[J6] progress of a job that its own transaction holds is stored with the c
   expect(worker.metrics().refused).toBe(0)
 })
 
-test.each(['repeatable read', 'serializable'])('[J6] a tx handler at %s that touches is done in its first attempt', async (level) => {
-  pawl.jobs.define('reports', {
-    retry: { attempts: 1 },
-    tx: async (_job, tx, { touch }) => {
-      await tx.query(`set transaction isolation level ${level}`)
-      await tx.query('select 1')
-      await touch({ n: 1 })
-    },
-  })
-  const { id } = await pawl.jobs.enqueue('reports', {})
-  await runAll(pawl)
-  expect(await progressOf(id)).toEqual({ state: 'done', progress: { n: 1 } })
-})
+test.each(['repeatable read', 'serializable'])(
+  '[J6] a tx handler at %s that touches is done in its first attempt',
+  async (level) => {
+    pawl.jobs.define('reports', {
+      retry: { attempts: 1 },
+      tx: async (_job, tx, { touch }) => {
+        await tx.query(`set transaction isolation level ${level}`)
+        await tx.query('select 1')
+        await touch({ n: 1 })
+      },
+    })
+    const { id } = await pawl.jobs.enqueue('reports', {})
+    await runAll(pawl)
+    expect(await progressOf(id)).toEqual({ state: 'done', progress: { n: 1 } })
+  },
+)

@@ -249,7 +249,10 @@ test('[K17] a logger that throws stops no loop', async () => {
   })
   await startWorker()
   const stateOf = async (id: string) => (await pawl.jobs.get(id))!.state
-  for (const [fails, state] of [[true, 'dead'], [false, 'done']] as const) {
+  for (const [fails, state] of [
+    [true, 'dead'],
+    [false, 'done'],
+  ] as const) {
     const { id } = await pawl.jobs.enqueue('work', { fails })
     await until(`it is ${state}`, async () => (await stateOf(id)) === state)
   }

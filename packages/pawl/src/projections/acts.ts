@@ -184,8 +184,7 @@ export async function skip(pool: Pool, target: Target, position: number, act: Ac
       await runs.run(statements.unparkKey, { ...target, generation, shard, key_tenant, key })
     if (parked.length === 0) await skipNext(runs, target, position)
     const { events } = await readLog(runs, { after: position - 1, limit: 1 })
-    if (events[0]?.position === position)
-      await runs.run(statements.noteSkipped, { ...target, position, event_id: events[0].id })
+    if (events[0]?.position === position) await runs.run(statements.noteSkipped, { ...target, position, event_id: events[0].id })
     await audit(runs, target, 'skip', act, { position, parked: parked.length > 0 })
   })
 }

@@ -57,7 +57,9 @@ test('[P7] a switch that entities still to be refreshed keep waiting says so', a
 
 /** Copies of articles, each with a job whenever it is copied; the second generation can be made to wait or to fail. */
 async function copiesWithJobs(refreshing: (generation: number, id: string) => Promise<void> | void) {
-  const db = await createLog('create table article (id text primary key, n integer not null); create table copy (like article including all)')
+  const db = await createLog(
+    'create table article (id text primary key, n integer not null); create table copy (like article including all)',
+  )
   const pawl = db.pawl()
   for (const generation of [1, 2])
     pawl.projections.define('copies', {
@@ -122,41 +124,41 @@ test('[P7] a state projection is rebuilt in silence under writes, switched and r
   isWriting = false
   await writing
   await clean()
-  expect(await pawl.projections.compare('copies', { generation: 2 })).toMatchObject({ isEqual: true, tables: [{ rows: written }] })
+  expect(await pawl.projections.compare('copies', { generation: 2 })).toMatchObject({
+    isEqual: true,
+    tables: [{ rows: written }],
+  })
   expect(await db.query('select id, n from article except select id, n from copy')).toEqual([])
   // Each was let out by whichever generation was live.
   expect(new Set(await jobs()).size).toBe(written)
 })
 
-test.each(['waits', 'failed'] as const)(
-  '[P7] a roll-back lets out what a refresh that %s had still to let out',
-  async (how) => {
-    const hold = deferred()
-    const { db, pawl, write, jobs, clean } = await copiesWithJobs(async (generation, id) => {
-      if (generation !== 2 || id !== 'late') return
-      if (how === 'failed') throw new Error('no')
-      await hold.promise
-    })
-    await write('early')
-    await pawl.projections.rebuild('copies', { reason })
-    await pawl.projections.switchTo('copies', { generation: 2, reason })
-    await write('late')
-    // The first generation copies it in silence; the second, which is live, does not come to it.
-    await until('it is copied in silence', async () => (await db.query("select from copy_g1 where id = 'late'")).length === 1)
-    if (how === 'failed') await until('it is parked', async () => (await pawl.projections.parked('copies')).length === 1)
-    expect(await jobs()).not.toContain('late')
-    const rolling = pawl.projections.rollBack('copies', { generation: 1, reason })
-    // It waits for the refresh, which fails then: its mark is there when the generations are switched.
-    if (how === 'waits') {
-      await until('it waits', async () => (await db.query(`select from pg_stat_activity where ${isWaiting}`)).length > 0)
-      hold.reject(new Error('no'))
-    }
-    await rolling
-    await until('it is let out', async () => (await jobs()).includes('late'))
-    await clean()
-    expect((await jobs()).filter((id) => id === 'late')).toHaveLength(1)
-  },
-)
+test.each(['waits', 'failed'] as const)('[P7] a roll-back lets out what a refresh that %s had still to let out', async (how) => {
+  const hold = deferred()
+  const { db, pawl, write, jobs, clean } = await copiesWithJobs(async (generation, id) => {
+    if (generation !== 2 || id !== 'late') return
+    if (how === 'failed') throw new Error('no')
+    await hold.promise
+  })
+  await write('early')
+  await pawl.projections.rebuild('copies', { reason })
+  await pawl.projections.switchTo('copies', { generation: 2, reason })
+  await write('late')
+  // The first generation copies it in silence; the second, which is live, does not come to it.
+  await until('it is copied in silence', async () => (await db.query("select from copy_g1 where id = 'late'")).length === 1)
+  if (how === 'failed') await until('it is parked', async () => (await pawl.projections.parked('copies')).length === 1)
+  expect(await jobs()).not.toContain('late')
+  const rolling = pawl.projections.rollBack('copies', { generation: 1, reason })
+  // It waits for the refresh, which fails then: its mark is there when the generations are switched.
+  if (how === 'waits') {
+    await until('it waits', async () => (await db.query(`select from pg_stat_activity where ${isWaiting}`)).length > 0)
+    hold.reject(new Error('no'))
+  }
+  await rolling
+  await until('it is let out', async () => (await jobs()).includes('late'))
+  await clean()
+  expect((await jobs()).filter((id) => id === 'late')).toHaveLength(1)
+})
 
 test.each(['switchTo', 'rollBack', 'retire'] as const)(
   '[P7] [K6] %s whose commit is not answered says that it is unknown',

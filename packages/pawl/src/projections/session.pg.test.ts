@@ -31,25 +31,30 @@ test.each(['none', 'transaction'] as const)(
   },
 )
 
-test.each(['commit', 'rollback'] as const)('[K8] behind a pooler the reset travels with the %s, to the same session', async (end) => {
-  const db = await createLog()
-  const proxy = await FaultProxy.start(db.url)
-  onTestFinished(() => proxy.stop())
-  const pawl = db.pawl({ databaseUrl: proxy.url, pooler: 'transaction' })
-  let tries = 0
-  pawl.projections.define('p', {
-    retry: { attempts: 1 },
-    each: () => {
-      if (++tries === 1 && end === 'rollback') throw new Error('on purpose')
-    },
-  })
-  await startRunner(pawl)
-  // One text, or statements with one Sync: a pooler gives the session to another only after that.
-  const { happened } = proxy.loseReply(end === 'commit' ? /^commit\nselect pawl.reset_session/ : /^rollback; select pawl.reset_session/)
-  await append(db, { key: 'a' })
-  await happened
-  await caughtUp(db, 'p')
-})
+test.each(['commit', 'rollback'] as const)(
+  '[K8] behind a pooler the reset travels with the %s, to the same session',
+  async (end) => {
+    const db = await createLog()
+    const proxy = await FaultProxy.start(db.url)
+    onTestFinished(() => proxy.stop())
+    const pawl = db.pawl({ databaseUrl: proxy.url, pooler: 'transaction' })
+    let tries = 0
+    pawl.projections.define('p', {
+      retry: { attempts: 1 },
+      each: () => {
+        if (++tries === 1 && end === 'rollback') throw new Error('on purpose')
+      },
+    })
+    await startRunner(pawl)
+    // One text, or statements with one Sync: a pooler gives the session to another only after that.
+    const { happened } = proxy.loseReply(
+      end === 'commit' ? /^commit\nselect pawl.reset_session/ : /^rollback; select pawl.reset_session/,
+    )
+    await append(db, { key: 'a' })
+    await happened
+    await caughtUp(db, 'p')
+  },
+)
 
 test.each([
   ['log', 'none'],

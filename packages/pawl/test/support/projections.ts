@@ -64,10 +64,13 @@ export async function addCursor(
   { kind = 'log', channel = null, position = 0, state = 'running', fence = 0 }: Partial<AddedCursor> = {},
 ): Promise<void> {
   await db.query('insert into pawl.projection (name, kind, live_generation) values ($1, $2, 1)', [name, kind])
-  await db.query(
-    'insert into pawl.cursor (name, kind, channel, state, fence, effects_after) values ($1, $2, $3, $4, $5, 0)',
-    [name, kind, channel, state, fence],
-  )
+  await db.query('insert into pawl.cursor (name, kind, channel, state, fence, effects_after) values ($1, $2, $3, $4, $5, 0)', [
+    name,
+    kind,
+    channel,
+    state,
+    fence,
+  ])
   await db.query('insert into pawl.cursor_position (name, position) values ($1, $2)', [name, position])
 }
 
