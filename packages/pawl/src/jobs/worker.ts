@@ -6,7 +6,7 @@ import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { atLeastDurable, type Config } from '../config.ts'
 import { Connection, createPool, type Pool } from '../db/driver.ts'
-import { PawlError } from '../errors.ts'
+import { caught, PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
 import { Failures, type LoopWatch } from '../kernel/failures.ts'
@@ -242,13 +242,14 @@ export class Worker {
   }
 
   /** Resolves when nothing is claimable, running or unsettled here; rejects when the worker is stopped before. For tests and one-off workers. */
-  async whenIdle(): Promise<void> {
+  whenIdle(): Promise<void> {
     if (this.#starting === undefined || this.#stopped !== undefined)
-      throw new PawlError('PAWL_STOPPED', 'This worker is not running: call start() before whenIdle().')
-    await new Promise<void>((resolve, reject) => {
+      return Promise.reject(new PawlError('PAWL_STOPPED', 'This worker is not running: call start() before whenIdle().'))
+    const idle = new Promise<void>((resolve, reject) => {
       this.#idleWaiters.add((stopped) => (stopped === undefined ? resolve() : reject(stopped)))
       this.#changed.fire()
     })
+    return caught(idle)
   }
 
   // ---- the pieces
