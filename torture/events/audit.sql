@@ -79,23 +79,42 @@ create table torture.cursor_change (
   old_position bigint not null,
   new_position bigint not null,
   done text not null,
+  parked text not null default '',
   old_fence bigint not null,
   new_fence bigint not null,
   old_holder integer,
-  new_holder integer,
-  crashes integer not null
+  new_holder integer
 );
 create function torture.record_cursor() returns trigger
 language plpgsql as $$
 begin
-  insert into torture.cursor_change (name, generation, shard, old_position, new_position, done, old_fence, new_fence, old_holder, new_holder, crashes)
-  values (new.name, new.generation, new.shard, old.position, new.position, new.done::text, old.fence, new.fence, old.holder, new.holder, new.crashes);
+  insert into torture.cursor_change (name, generation, shard, old_position, new_position, done, parked, old_fence, new_fence, old_holder, new_holder)
+  select c.name, c.generation, c.shard, c.position, c.position, c.done::text, coalesce((
+      select string_agg(e.position::text, ' ')
+      from pawl.parked_event e
+      where (e.tenant, e.name, e.generation, e.shard) = (new.tenant, new.name, new.generation, new.shard)
+    ), ''), old.fence, new.fence, old.holder, new.holder
+  from pawl.cursor_at c
+  where (c.tenant, c.name, c.generation, c.shard) = (new.tenant, new.name, new.generation, new.shard);
   return null;
 end
 $$;
 create trigger torture_record after update on pawl.cursor for each row
-when ((old.position, old.fence, old.holder, old.done) is distinct from (new.position, new.fence, new.holder, new.done))
+when ((old.fence, old.holder) is distinct from (new.fence, new.holder))
 execute function torture.record_cursor();
+create function torture.record_position() returns trigger
+language plpgsql as $$
+begin
+  insert into torture.cursor_change (name, generation, shard, old_position, new_position, done, old_fence, new_fence, old_holder, new_holder)
+  select c.name, c.generation, c.shard, old.position, new.position, new.done::text, c.fence, c.fence, c.holder, c.holder
+  from pawl.cursor c
+  where (c.tenant, c.name, c.generation, c.shard) = (new.tenant, new.name, new.generation, new.shard);
+  return null;
+end
+$$;
+create trigger torture_record after update on pawl.cursor_position for each row
+when ((old.position, old.done) is distinct from (new.position, new.done))
+execute function torture.record_position();
 
 create table torture.parking (at timestamptz not null default clock_timestamp(), name text not null, generation integer not null, key text not null);
 create function torture.record_parking() returns trigger

@@ -45,6 +45,8 @@ export interface CursorChange {
   readonly oldPosition: number
   readonly newPosition: number
   readonly done: string
+  /** Positions that waited behind parked keys when it was taken. */
+  readonly parked: ReadonlySet<number>
   readonly oldFence: bigint
   readonly newFence: bigint
   readonly oldHolder: number | null
@@ -63,6 +65,7 @@ export interface LogFacts extends RunEnd {
   readonly shards: ReadonlyMap<string, number>
   readonly workerNames: ReadonlyMap<number, string>
   readonly refusals: number
+  readonly parkings: number
   readonly audit: LogAudit
 }
 
@@ -130,6 +133,7 @@ async function readCursors(rows: Rows) {
       oldPosition: Number(row.old_position),
       newPosition: Number(row.new_position),
       done: String(row.done),
+      parked: new Set(String(row.parked).split(' ').map(Number)),
       oldFence: BigInt(row.old_fence!),
       newFence: BigInt(row.new_fence!),
       oldHolder: holder(row.old_holder),
@@ -138,6 +142,7 @@ async function readCursors(rows: Rows) {
     shards: new Map(cursors.map(({ name, shards }) => [name, shards])),
     workerNames: new Map(workers.map(({ id, name }) => [id, name])),
     refusals: Number((await rows<{ n: string }>('select count(*) as n from pawl.refusal'))[0]!.n),
+    parkings: Number((await rows<{ n: string }>('select count(*) as n from torture.parking'))[0]!.n),
   }
 }
 

@@ -11,7 +11,7 @@ export async function isAtRest(rig: Rig): Promise<boolean> {
        or exists (select from pawl.dirty)
        or exists (
          select
-         from pawl.cursor c
+         from pawl.cursor_at c
          join pawl.log_page p on p.tenant = '' and p.last_position > c.position
          cross join lateral unnest(p.xids, p.seqs) with ordinality u(xid, seq, n)
          join pawl.event e on e.xid = u.xid and e.seq = u.seq
@@ -26,7 +26,7 @@ export async function isAtRest(rig: Rig): Promise<boolean> {
 export async function isTakenOver(rig: Rig, pid: number): Promise<boolean> {
   const [row] = await rig.query<{ over: boolean | null }>(
     `select bool_and(w.closed_at is not null) and not exists (
-       select from pawl.cursor c where c.holder = any (array_agg(w.id))
+       select from pawl.cursor_at c where c.holder = any (array_agg(w.id))
      ) as over
      from pawl.worker w join pawl.worker_process p on p.id = w.id where p.pid = $1`,
     [pid],

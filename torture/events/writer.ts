@@ -43,7 +43,7 @@ export class Writer {
   async backlog(): Promise<number> {
     const { rows } = await this.#pool.query<{ n: string }>(
       `select coalesce(max(s.position - c.position), 0) + (select count(*) from pawl.parked_event) as n
-       from pawl.sequencer s, pawl.cursor c where c.kind = 'log'`,
+       from pawl.sequencer s, pawl.cursor_at c where c.kind = 'log'`,
     )
     return Number(rows[0]!.n)
   }

@@ -3,7 +3,7 @@
 import { type Canary, swap } from '../canary.ts'
 import type { GeneralCheckName } from '../finish.ts'
 import type { CheckName } from './checks.ts'
-import { acknowledgeAtOnce, forgetKeys, sendOutside } from './patches.ts'
+import { acknowledgeAtOnce, forgetKeys, forgetStores, sendOutside } from './patches.ts'
 
 export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
   {
@@ -96,6 +96,14 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
     caughtBy: 'called in order',
     story: 'plain deliveries',
     inProcess: forgetKeys,
+  },
+  {
+    name: 'replayed-from-an-old-list',
+    bug: 'An unparked key is replayed from a list that is older than what was stored of it since.',
+    proves: 'An event that was handed over again although it had ended and nobody died is seen.',
+    caughtBy: 'called in order',
+    story: 'parked and mended',
+    inProcess: forgetStores,
   },
   {
     name: 'effects-outside-the-transaction',

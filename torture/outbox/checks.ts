@@ -1,10 +1,10 @@
 // The checks of outbox. Each is a promise of the event log as a program over the facts: how much it looked at, and what it found against
 // the promise.
 
+import { calledAtLeastOnce, calledInOrder } from '../events/call-checks.ts'
 import { allAtRest } from '../events/cursor-checks.ts'
 import { type Check, type Find, groupBy, type LogFacts } from '../events/facts.ts'
 import { eventsOf, tooFar } from '../events/ingester.ts'
-import { calledAtLeastOnce, calledInOrder } from './call-checks.ts'
 import { effectsName, sinkName } from './handlers.ts'
 
 export const checks = {
@@ -12,7 +12,7 @@ export const checks = {
   'dense positions': densePositions,
   'order of each key': orderOfKeys,
   'called at least once': calledAtLeastOnce,
-  'called in order': calledInOrder,
+  'called in order': (facts, find) => calledInOrder(sinkName, facts, find),
   'effects once': effectsOnce,
   'ingested once': ingestedOnce,
   'waits for nobody': waitsForNobody,

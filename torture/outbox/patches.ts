@@ -5,6 +5,7 @@ import pg from 'pg'
 import { Acks } from '../../packages/pawl/src/projections/acks.ts'
 import { HandlerTx } from '../../packages/pawl/src/projections/projection-tx.ts'
 import { SinkKeys } from '../../packages/pawl/src/projections/sink-keys.ts'
+import { SinkStore } from '../../packages/pawl/src/projections/sink-store.ts'
 import { childOptions } from '../child.ts'
 
 export function acknowledgeAtOnce(): void {
@@ -21,6 +22,10 @@ export function forgetKeys(): void {
   SinkKeys.prototype.add = function (this: SinkKeys, event: LogEvent, isParked) {
     add.call(this, { ...event, key: `${event.key}/${event.position}` }, isParked)
   }
+}
+
+export function forgetStores(): void {
+  SinkStore.prototype.isStoring = () => false
 }
 
 export function sendOutside(): void {

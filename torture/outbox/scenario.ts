@@ -2,15 +2,16 @@
 // transactions open, an outside source.
 
 import { readLogFacts, runChecks, takeovers } from '../events/facts.ts'
-import { isAtRest, isTakenOver } from '../events/rest.ts'
-import { EventTraffic } from '../events/traffic.ts'
+import { isTakenOver } from '../events/rest.ts'
 import type { Scenario } from '../scenario.ts'
 import { aims } from './aims.ts'
 import { canaries } from './canaries.ts'
 import { cases } from './cases.ts'
 import { checks } from './checks.ts'
 import { openStage } from './crash-stage.ts'
+import { isAtRest } from './rest.ts'
 import { stories } from './stories.ts'
+import { OutboxTraffic } from './traffic.ts'
 
 export const outbox: Scenario = {
   name: 'outbox',
@@ -24,7 +25,7 @@ export const outbox: Scenario = {
   canaries,
   stories,
   matrix: { cases, open: openStage },
-  openTraffic: (rig, plan) => EventTraffic.open(rig, plan),
+  openTraffic: (rig, plan) => OutboxTraffic.open(rig, plan),
   isAtRest,
   isTakenOver,
   async judge(rig, end) {
@@ -37,13 +38,14 @@ export const outbox: Scenario = {
       entries: facts.entries,
       operations: asked + facts.changes.length,
       ...judged,
-      shown: { takeovers: taken, refused: facts.refusals, strangers: judged.checks['waits for nobody']! },
+      shown: { takeovers: taken, refused: facts.refusals, parked: facts.parkings, strangers: judged.checks['waits for nobody']! },
       more: {
         events: facts.log.length,
         calls,
         'handed over again': calls - facts.log.length,
         takeovers: taken,
         refused: facts.refusals,
+        parked: facts.parkings,
       },
     }
   },

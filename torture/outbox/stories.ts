@@ -2,7 +2,7 @@
 
 import { Ingester } from '../events/ingester.ts'
 import { EventTraffic } from '../events/traffic.ts'
-import { transaction } from '../events/transactions.ts'
+import { keys, transaction } from '../events/transactions.ts'
 import { readHistory } from '../history.ts'
 import { calmPlan } from '../plan.ts'
 import { stream } from '../random.ts'
@@ -98,6 +98,18 @@ const told: readonly OutboxStory[] = [
     },
   },
   {
+    name: 'parked and mended',
+    tells: 'A bad event of each of a few keys is parked, many come behind it, and then somebody mends the cause of all of them at once.',
+    async play(rig, { writer }) {
+      await rig.startProcess('w1')
+      const parked = 'select count(*)::integer as n from pawl.parked_event'
+      for (const key of keys) await writer.write(transaction(`${key}/1`, key, 1, { isBad: true }))
+      await rig.until(async () => (await count(rig, parked)) >= keys.length, patienceMs)
+      for (const key of keys) await writer.write(transaction(`${key}/2`, key, 10))
+      await rig.until(async () => (await count(rig, parked)) >= keys.length * 11, patienceMs)
+    },
+  },
+  {
     name: 'batch fails once',
     tells: 'A serialization failure ends a batch when its handlers have run; it is applied again.',
     async play(rig, { writer }) {
@@ -123,4 +135,9 @@ export const stories: readonly Story[] = told.map((story) => ({
 async function head(rig: Rig): Promise<number> {
   const [row] = await rig.query<{ head: string }>('select position as head from pawl.sequencer')
   return Number(row!.head)
+}
+
+async function count(rig: Rig, text: string): Promise<number> {
+  const [row] = await rig.query<{ n: number }>(text)
+  return row!.n
 }

@@ -7,7 +7,7 @@ import { answerAtOnce, believeToHold, ignoreParked, moveFirst } from './patches.
 
 // A parameter stays in use, so that its number still means something.
 const anyFence = swap(/and (c\.fence = \$\d+::bigint)/, 'and ($1 or true)')
-const anyPosition = swap(/and (c\.position = \$\d+::bigint)/, 'and ($1 or true)')
+const anyPosition = swap(/and (p\.position = \$\d+::bigint)/, 'and ($1 or true)')
 
 export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
   {
@@ -91,7 +91,7 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
     caughtBy: 'state is the fold',
     story: 'rebuilt and switched',
     statements: {
-      'add-generation': swap(/(\$\d+::text), 0,/, '$1, (select max(c.position) from pawl.cursor c where c.name = $2::text),'),
+      'add-generation': swap('m.shard, 0', 'm.shard, (select max(c.position) from pawl.cursor_at c where c.name = $2::text)'),
     },
   },
   {
@@ -113,10 +113,7 @@ export const canaries: readonly Canary<CheckName | GeneralCheckName>[] = [
     story: 'rebuilt and switched',
     statements: {
       'add-generation': (text) =>
-        swap(
-          /(\$\d+::text), 0,/,
-          '$1, 0, 0,',
-        )(swap('channel, position, max_lag)', 'channel, position, effects_after, max_lag)')(text)),
+        swap(/(\$\d+::text,)(\s+\$\d+::bigint \* interval)/, '$1 0,$2')(swap('channel, max_lag)', 'channel, effects_after, max_lag)')(text)),
     },
   },
 ]

@@ -1,5 +1,6 @@
 // The checks of projections. Each is a promise as a program over the facts: how much it looked at, and what it found against the promise.
 
+import { calledAtLeastOnce, calledInOrder } from '../events/call-checks.ts'
 import { allAtRest, fencesNeverRepeat, movedByHolder } from '../events/cursor-checks.ts'
 import { type Check, type Find, groupBy, type LogFacts, type Logged, type Rows, shardOf } from '../events/facts.ts'
 import { foldedName, handedName, shardedName } from './handlers.ts'
@@ -15,7 +16,6 @@ export interface ProjectionFacts extends LogFacts {
   readonly copied: ReadonlyMap<string, number>
   readonly refreshed: readonly { readonly key: string; readonly n: number }[]
   readonly last: readonly Observed[]
-  readonly parkings: number
 }
 
 export const checks = {
@@ -27,7 +27,10 @@ export const checks = {
   'seen and not too early': seenInTime,
   'copied in the end': copiedInTheEnd,
   'let out once': letOutOnce,
-  'handed over in order': handedInOrder,
+  'handed over in order': (facts, find) => {
+    calledAtLeastOnce(facts, find)
+    return calledInOrder(handedName, facts, find)
+  },
   'all at rest': allAtRest,
 } satisfies Record<string, Check<ProjectionFacts>>
 
@@ -36,7 +39,7 @@ export type CheckName = keyof typeof checks
 export async function readProjectionFacts(rows: Rows): Promise<Omit<ProjectionFacts, keyof LogFacts>> {
   const generations = await rows<{ generation: number; is_live: boolean }>(
     `select c.generation, p.live_generation = c.generation as is_live
-     from pawl.cursor c join pawl.projection p on p.name = c.name where c.name = '${foldedName}'`,
+     from pawl.cursor_at c join pawl.projection p on p.name = c.name where c.name = '${foldedName}'`,
   )
   const folds: ProjectionFacts['folds'][number][] = []
   for (const { generation, is_live } of generations) {
@@ -54,7 +57,6 @@ export async function readProjectionFacts(rows: Rows): Promise<Omit<ProjectionFa
     copied: new Map(copied.map(({ key, n }) => [key, n])),
     refreshed: await rows('select key, n::float8 as n from torture.refreshed order by id'),
     last: await observe(rows),
-    parkings: Number((await rows<{ n: string }>('select count(*) as n from torture.parking'))[0]!.n),
   }
 }
 
@@ -177,28 +179,4 @@ function letOutOnce({ log, isDrained }: ProjectionFacts, find: Find): number {
     if (count > 1 || (isDrained && count === 0)) find(`event ${position} was answered ${count} times`)
   }
   return asked.length
-}
-
-/** Of each key every event, at first in the order of the log: parked ones hold back what comes after them. */
-function handedInOrder({ log, entries, isDrained }: ProjectionFacts, find: Find): number {
-  const first = new Map<number, number>()
-  for (const { op, position, wall } of entries) {
-    if (op !== 'handed') continue
-    const known = first.get(Number(position))
-    if (known === undefined || wall < known) first.set(Number(position), wall)
-  }
-  for (const [key, events] of groupBy(log, (event) => event.key)) {
-    let before = 0
-    for (const { position } of events) {
-      const at = first.get(position)
-      if (at === undefined) {
-        if (isDrained) find(`${handedName}, key ${key}: event ${position} was never handed over`)
-        continue
-      }
-      if (at < before)
-        find(`${handedName}, key ${key}: event ${position} was handed over ${before - at} ms before the one before it`)
-      before = at
-    }
-  }
-  return first.size
 }

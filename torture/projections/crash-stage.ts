@@ -1,13 +1,13 @@
 // Plays one case of the matrix of projections: a process that meets the fault at its probe, one that does not, and a few transactions.
 
 import type { ProbeName } from 'pawl/testing'
+import { mendAll } from '../events/mend.ts'
 import { playCase } from '../events/crash-stage.ts'
 import { keys, transaction } from '../events/transactions.ts'
 import { calmPlan } from '../plan.ts'
 import type { Rig } from '../rig.ts'
 import type { Case, CaseEnd, MatrixStage } from '../scenario.ts'
 import { aims } from './aims.ts'
-import { mendAll } from './mend.ts'
 import { isAtRest } from './rest.ts'
 import { ProjectionTraffic } from './traffic.ts'
 

@@ -2,8 +2,10 @@
 // refuse until somebody has mended the cause.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type LogEvent, type LogProjectionOptions, NonRetryable, type Pawl, type ProjectionTx, type SinkOptions } from 'pawl'
+import type { LogEvent, LogProjectionOptions, Pawl, ProjectionTx, SinkOptions } from 'pawl'
 import { childOptions } from '../child.ts'
+import { assertMended } from '../events/mend.ts'
+import { recorded } from '../events/sink.ts'
 import type { EventData } from '../events/transactions.ts'
 import type { History } from '../history.ts'
 import { hardyPool } from '../pool.ts'
@@ -22,7 +24,6 @@ export const generationsMax = 8
 const shards = 3
 const timeoutMs = 1500
 const patient = { attempts: 100_000, crashes: 3, initialMs: 10, factor: 2, maxMs: 100 } as const
-const mendedSql = 'select from torture.mended where position = $1::bigint'
 const appliedSql = `insert into torture.applied (name, generation, position, event_id, key, n, proc)
   values ($1::text, $2::integer, $3::bigint, $4::uuid, $5::text, $6::bigint, $7::text)`
 
@@ -41,7 +42,7 @@ export function defineProjections(pawl: Pawl, history: History): void {
     retry: patient,
     batch: async (events, tx, { generation }) => {
       for (const event of events as LogEvent<EventData>[]) {
-        if (event.data.bad) await assertMended(event, (text, values) => tx.query(text, values))
+        if (event.data.bad) await assertMended(event, tx)
         apply(tx, shardedName, generation, event, history.proc)
       }
     },
@@ -61,7 +62,7 @@ export function folded(pawl: Pawl | undefined, generation: number, proc = ''): L
     each: async (given, tx, { table }) => {
       const event = given as LogEvent<EventData>
       const { key, position, data } = event
-      if (data.bad) await assertMended(event, (text, values) => tx.query(text, values))
+      if (data.bad) await assertMended(event, tx)
       apply(tx, foldedName, generation, event, proc)
       tx.send(
         `insert into ${table('torture.balance')} as b (key, events, total) values ($1::text, 1, $2::bigint)
@@ -115,19 +116,8 @@ function handed(history: History): SinkOptions {
     concurrency: 6,
     timeout: timeoutMs,
     retry: patient,
-    handle: async (given) => {
-      const event = given as LogEvent<EventData>
-      const { position, id, key, data } = event
-      if (data.bad) await assertMended(event, (text, values) => pool.query(text, [...values]))
-      history.write('handed', { ph: 'ok', position, id, key })
-    },
+    handle: recorded(history, async (event) => {
+      if (event.data.bad) await assertMended(event, pool)
+    }),
   }
-}
-
-async function assertMended(
-  { position }: LogEvent,
-  query: (text: string, values: readonly unknown[]) => Promise<{ rows: readonly unknown[] }>,
-): Promise<void> {
-  const { rows } = await query(mendedSql, [position])
-  if (rows.length === 0) throw new NonRetryable(`event ${position} is bad, and nobody has mended it`)
 }

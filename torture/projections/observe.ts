@@ -21,7 +21,7 @@ export function observe(query: (text: string) => Promise<Record<string, unknown>
        (select count(*)::integer from pawl.parked_event e where e.name = c.name and e.generation = c.generation) as parked,
        case when c.name = '${foldedName}' and p.live_generation = c.generation then (select coalesce(sum(b.events), 0)::integer from torture.balance b) end as balanced,
        case when c.name = '${foldedName}' and p.live_generation = c.generation then (select count(*)::integer from torture.journal j) end as journalled
-     from pawl.cursor c
+     from pawl.cursor_at c
      join pawl.projection p on p.tenant = c.tenant and p.name = c.name
      where c.name not in ('${copiedName}', '${handedName}')
      group by c.name, c.generation, p.live_generation`,

@@ -3,11 +3,12 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createPawl } from 'pawl'
+import { mendAll } from '../events/mend.ts'
 import { planted } from '../events/planted.ts'
 import { hardyPool } from '../pool.ts'
 import { underTest } from '../under-test.ts'
 import { folded, foldedName, generationsMax, shardedName } from './handlers.ts'
-import { mendAll, resumeAll } from './mend.ts'
+import { resumeAll } from './mend.ts'
 
 const act = { reason: 'torture', actor: 'torture' }
 

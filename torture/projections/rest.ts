@@ -3,10 +3,11 @@
 import type pg from 'pg'
 import { statement } from '../../packages/pawl/src/db/statement.ts'
 import { runsOf } from '../../packages/pawl/src/projections/acts.ts'
+import { mendAll } from '../events/mend.ts'
 import { isAtRest as isLogAtRest } from '../events/rest.ts'
 import type { Rig } from '../rig.ts'
 import { foldedName } from './handlers.ts'
-import { mendAll, resumeAll } from './mend.ts'
+import { resumeAll } from './mend.ts'
 import { readOnceMore } from './traffic.ts'
 
 const folder = new URL('../../packages/pawl/src/projections/any.ts', import.meta.url).href

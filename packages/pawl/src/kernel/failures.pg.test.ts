@@ -190,7 +190,7 @@ test('[K17] a bug in the keeper thread is counted and alerted', async () => {
 })
 
 test("[K17] a runner's cursor that cannot move is alerted, and so is a bug", async () => {
-  await db.query('create trigger refuse before update of position on pawl.cursor for each row execute function refuse()')
+  await db.query('create trigger refuse before update of position on pawl.cursor_position for each row execute function refuse()')
   pawl.projections.define('totals', { tables: [], each: () => undefined })
   const runner = pawl.projections.runner({ lookMs: 20, pollMs: 20 })
   onTestFinished(() => runner.stop())
@@ -201,7 +201,7 @@ test("[K17] a runner's cursor that cannot move is alerted, and so is a bug", asy
   plant('events.sequence.before')
   expect((await alerted('loop positions')).message).toContain('TypeError: planted')
   installProbe(undefined)
-  await db.query('drop trigger refuse on pawl.cursor')
+  await db.query('drop trigger refuse on pawl.cursor_position')
   await until('the alerts are resolved', async () => (await failing()).length === 0)
 })
 

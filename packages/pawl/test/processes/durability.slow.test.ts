@@ -1,4 +1,4 @@
-// What an acknowledged job survives, on servers of the test's own that are killed.
+// What an acknowledged job or event survives, on servers of the test's own that are killed.
 
 import { type AnyTx, createPawl, type Durability, type Job, type Pawl, silentLogger, type Tx } from 'pawl'
 import { expect, onTestFinished, test } from 'vitest'
@@ -14,11 +14,15 @@ function openPawl(databaseUrl: string, durability: Durability): Pawl {
 
 /** Enqueues from several callers at once until the server is gone. Gives the ids that were acknowledged. */
 function enqueueUntilItBreaks(pawl: Pawl): { acknowledged: string[]; ended: Promise<unknown> } {
+  return untilItBreaks(async () => (await pawl.jobs.enqueue('kept', {})).id)
+}
+
+function untilItBreaks(store: () => Promise<string>): { acknowledged: string[]; ended: Promise<unknown> } {
   const acknowledged: string[] = []
   const caller = async () => {
     for (;;) {
       try {
-        acknowledged.push((await pawl.jobs.enqueue('kept', { n: acknowledged.length })).id)
+        acknowledged.push(await store())
       } catch {
         return
       }
@@ -52,6 +56,28 @@ test.each(['durable', 'relaxed'] as const)(
     const lost = await lostOf(again.url, acknowledged)
     if (durability === 'durable') expect(lost).toEqual([])
     // Relaxed may lose what was acknowledged last, and does here: so the check above can see a loss.
+    else expect(lost.length).toBeGreaterThan(0)
+  },
+)
+
+test.each(['durable', 'relaxed'] as const)(
+  '[O1] kill -9 of the server while events are appended with durability %s',
+  { timeout: 120_000 },
+  async (durability) => {
+    const server = await startOwnServer(lazy)
+    const pawl = openPawl(server.url, durability)
+    await pawl.migrate()
+    const event = { type: 'Kept', aggregateType: 'thing', key: 'k', data: {} }
+    const { acknowledged, ended } = untilItBreaks(async () => (await pawl.events.append(event)).ids[0]!)
+    await until('300 events are acknowledged', () => acknowledged.length >= 300)
+    await killPostmaster(server)
+    await ended
+    const again = await startAgain(server, lazy)
+    const rows = await query<{ id: string }>(again.url, 'select id::text from pawl.event')
+    const there = new Set(rows.map(({ id }) => id))
+    expect(there.size).toBe(rows.length)
+    const lost = acknowledged.filter((id) => !there.has(id))
+    if (durability === 'durable') expect(lost).toEqual([])
     else expect(lost.length).toBeGreaterThan(0)
   },
 )
@@ -150,7 +176,7 @@ test('[J18] a worker lives through a failover: nothing is lost, doubled or count
   proxy.reset()
   await promote(standby)
   const before = acknowledged.length
-  proxy.moveTo(standby.url)
+  proxy.redirect(standby.url)
   await until('200 more are acknowledged', () => acknowledged.length >= before + 200, 60_000)
   isOver = true
   await enqueuing

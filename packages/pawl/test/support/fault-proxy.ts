@@ -68,9 +68,10 @@ export class FaultProxy {
     this.#isBlackhole = false
   }
 
-  /** New connections go to another server, as when an address moves to a standby. */
-  moveTo(databaseUrl: string): void {
+  /** As an address that moves with a failover: connections break, and new ones go to another server. */
+  redirect(databaseUrl: string): void {
     this.#target = new URL(databaseUrl)
+    this.reset()
   }
 
   /** New connections are refused. */

@@ -1,10 +1,9 @@
 // The checks of what a sink's function was called with: at least once, in the order of each key, and again only what was not acknowledged.
 
-import { type CursorChange, type Find, groupBy, type LogFacts, type Logged, rangesOf, shardOf } from '../events/facts.ts'
 import type { Entry } from '../history.ts'
-import { sinkName } from './handlers.ts'
+import { type CursorChange, type Find, groupBy, type LogFacts, type Logged, rangesOf, shardOf } from './facts.ts'
 
-export function calledAtLeastOnce({ log, entries, audit }: LogFacts, find: Find): number {
+export function calledAtLeastOnce({ log, entries, audit, isDrained }: LogFacts, find: Find): number {
   const ended = new Map<number, string>()
   const keys = new Map<string, string>()
   for (const { op, ph, position, idempotencyKey, id } of entries) {
@@ -16,15 +15,15 @@ export function calledAtLeastOnce({ log, entries, audit }: LogFacts, find: Find)
     keys.set(String(id), String(idempotencyKey))
   }
   for (const { position, key } of log)
-    if (!ended.has(position)) find(`event ${position} (${key}) was never handed over, and the log ends at ${audit.head}`)
+    if (isDrained && !ended.has(position)) find(`event ${position} (${key}) was never handed over, and the log ends at ${audit.head}`)
   return log.length
 }
 
 /**
  * Under one fence the calls of a key are those of its events that were not acknowledged when the cursor was taken, in order, each begun after
- * the one before it ended.
+ * the one before it ended, and each again only after it failed: whether it was parked meanwhile or not.
  */
-export function calledInOrder(facts: LogFacts, find: Find): number {
+export function calledInOrder(sinkName: string, facts: LogFacts, find: Find): number {
   const shards = facts.shards.get(sinkName) ?? 1
   const byPosition = new Map(facts.log.map((event) => [event.position, event]))
   const taken = new Map<string, CursorChange>()
@@ -36,7 +35,7 @@ export function calledInOrder(facts: LogFacts, find: Find): number {
     ({ key }) => key,
   )
   let looked = 0
-  for (const list of groupBy(callsOf(facts.entries), ({ proc }) => proc).values()) {
+  for (const list of groupBy(callsOf(sinkName, facts.entries), ({ proc }) => proc).values()) {
     const fences = new Map<number, string>()
     const under = new Map<unknown, Call>()
     for (const entry of list) {
@@ -58,9 +57,10 @@ export function calledInOrder(facts: LogFacts, find: Find): number {
         continue
       }
       const isDone = rangesOf(change.done)
+      const isDue = (position: number) => (position > change.oldPosition && !isDone(position)) || change.parked.has(position)
       const ends = endsOf(list)
       for (const [key, ofKey] of groupBy(calls, ({ event }) => event.key)) {
-        const due = byKey.get(key)!.filter(({ position }) => position > change.oldPosition && !isDone(position))
+        const due = byKey.get(key)!.filter(({ position }) => isDue(position))
         followOrder(`${sinkName} in ${ofKey[0]!.entry.proc} under fence ${fence}, key ${key}`, due, ofKey, ends, find)
       }
     }
@@ -74,7 +74,7 @@ interface Call {
   readonly entry: Entry
 }
 
-function callsOf(entries: readonly Entry[]): Entry[] {
+function callsOf(sinkName: string, entries: readonly Entry[]): Entry[] {
   return entries.filter(({ op, name }) => op === 'call' || (op === 'acquired' && name === sinkName))
 }
 
@@ -93,14 +93,15 @@ function followOrder(
   let next = 0
   let before: Entry | undefined
   for (const { event, entry } of calls) {
-    const isAgain = Number(entry.attempt) > 1 && event.position === due[next - 1]?.position
+    const end = before === undefined ? undefined : ends.get(before.call)
+    const hasEnded = end !== undefined && end.ph === 'ok' && end.n < entry.n
+    const isAgain = event.position === due[next - 1]?.position && (Number(entry.attempt) > 1 || !hasEnded)
     if (!isAgain && event.position !== due[next]?.position) {
       find(`${where}: event ${event.position} was handed over, and ${due[next]?.position ?? 'none'} was next`)
       return
     }
     if (!isAgain) next++
-    const end = before === undefined ? undefined : ends.get(before.call)
-    if (!isAgain && before !== undefined && (end === undefined || end.ph !== 'ok' || end.n > entry.n)) {
+    if (!isAgain && before !== undefined && !hasEnded) {
       find(`${where}: event ${event.position} was handed over before ${String(before.position)} had ended`)
       return
     }
