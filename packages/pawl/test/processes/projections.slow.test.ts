@@ -124,7 +124,7 @@ test('[P2] SIGSTOP of the holder between two transactions: its next write is ref
   const db = await createLog(sceneSql)
   const victim = await ProjectorProcess.holding(db.url, {
     scene: 'wallets',
-    at: { probe: 'projections.batch.before', hit: 2, what: 'hold' },
+    at: { probe: 'projections.batch.before', hit: 2, what: 'stop' },
   })
   const { fence } = await cursorOf(db, 'wallets')
   const { runner } = await standBy(db, 'wallets')
@@ -132,11 +132,9 @@ test('[P2] SIGSTOP of the holder between two transactions: its next write is ref
   await caughtUp(db, 'wallets')
   await append(db, ...transaction(2))
   await victim.hears('holding')
-  victim.pause()
   await until('the standby holds it', () => runner.held().length === 1, 60_000)
   await caughtUp(db, 'wallets')
   victim.resume()
-  victim.tell('go')
   await victim.hears('cursor.refused')
   await until('the evidence is kept', async () => (await db.query('select from pawl.refusal')).length > 0)
   expect(await db.query('select what, subject, fence::text from pawl.refusal')).toEqual([

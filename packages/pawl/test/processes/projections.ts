@@ -12,7 +12,8 @@ export interface ProjectorSpec {
   readonly runner: RunnerOptions
   readonly scene: Scene
   /** At this probe, when it comes there for the given time, the process kills itself, or holds until it hears `go`. */
-  readonly at?: { readonly probe: ProbeName; readonly hit: number; readonly what: 'kill' | 'hold' }
+  /** 'stop': it stops itself with SIGSTOP. Once continued, it sends its next statement before it hears of anything that happened since. */
+  readonly at?: { readonly probe: ProbeName; readonly hit: number; readonly what: 'kill' | 'hold' | 'stop' }
 }
 
 export type ProjectorSaid =

@@ -23,6 +23,7 @@ if (at !== undefined) {
     if (name !== at.probe || ++hits !== at.hit) return
     say({ event: at.what === 'kill' ? 'killing' : 'holding', probe: name })
     if (at.what === 'hold') return going
+    if (at.what === 'stop') return void process.kill(process.pid, 'SIGSTOP')
     process.kill(process.pid, 'SIGKILL')
     // The signal arrives at once; nothing of ours may run until it does.
     for (;;);
