@@ -593,3 +593,20 @@ test('a swallowed serialization failure runs again within the attempt', async ()
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', attempt: 1 })
   expect(calls).toBe(2)
 })
+
+test('[K16] a commit that is refused costs the next job of its session no repetition', async () => {
+  const calls: string[] = []
+  pawl.jobs.define<{ fails: boolean }>('writes', {
+    retry: { attempts: 1 },
+    tx: async (job, tx) => {
+      calls.push(job.id)
+      await tx.query(job.payload.fails ? 'select 1/0' : 'select 1').catch(() => undefined)
+    },
+  })
+  await startWorker({ concurrency: 1 })
+  const failed = await pawl.jobs.enqueue('writes', { fails: true })
+  await until('it is dead', isIn(failed.id, 'dead'))
+  const { id } = await pawl.jobs.enqueue('writes', { fails: false })
+  await until('the next is done', isIn(id, 'done'))
+  expect(calls).toEqual([failed.id, id])
+})
