@@ -233,3 +233,26 @@ test('[K17] an alert that could not be written is written with the next failure'
   await fail()
   expect(raised).toHaveLength(2)
 })
+
+test('[K17] a logger that throws stops no loop', async () => {
+  const warned = vi.spyOn(process, 'emitWarning').mockImplementation(() => undefined)
+  onTestFinished(() => warned.mockRestore())
+  const throws = () => {
+    throw new Error('no log')
+  }
+  pawl = db.pawl({ logger: { debug: throws, info: throws, warn: throws, error: throws } })
+  pawl.jobs.define<{ fails: boolean }>('work', {
+    retry: { attempts: 1 },
+    run: ({ payload }) => {
+      if (payload.fails) throw new Error('planned')
+    },
+  })
+  await startWorker()
+  const stateOf = async (id: string) => (await pawl.jobs.get(id))!.state
+  for (const [fails, state] of [[true, 'dead'], [false, 'done']] as const) {
+    const { id } = await pawl.jobs.enqueue('work', { fails })
+    await until(`it is ${state}`, async () => (await stateOf(id)) === state)
+  }
+  await until('its end is told', () => worker!.metrics().unsettled === 0)
+  expect(warned.mock.calls).toEqual([[expect.stringContaining('The logger of Pawl throws')]])
+})
