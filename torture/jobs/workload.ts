@@ -201,7 +201,7 @@ function waitingClaims(rig: Rig): Promise<{ application: string; event: string }
   return rig.query<{ application: string; event: string }>(
     `select a.application_name as application, a.wait_event as event
      from pg_stat_activity a
-     where a.application_name like '% claim'
+     where a.application_name like '% claim %'
        and a.wait_event_type = 'Lock'
        and a.wait_event in ('transactionid', 'tuple')
        and a.query like '%picked as materialized%'`,

@@ -74,7 +74,7 @@ comment on table pawl.worker_process is
   'key: each beat would read its old row again for it.';
 
 comment on column pawl.worker_process.sessions is
-  'What application_name ends with in the sessions of its handlers. Empty behind a pooler, where a session is not one process''s.';
+  'What application_name ends with in the sessions of its handlers and claims. Empty behind a pooler, where a session is not one process''s.';
 
 -- The incarnations that are open, or closed and not yet found empty. An index scan would read a page again for each worker that has a dead
 -- version there, up to 20 times with 20 workers; a bitmap scan reads each page once, whatever the statistics say.

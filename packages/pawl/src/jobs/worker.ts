@@ -107,7 +107,8 @@ export class Worker {
       },
     })
     const watch = this.#failures
-    this.#claimConnection = new Connection(config.database, 'claim', { durability: atLeastDurable(config.durability), watch })
+    // Named as the handlers' sessions are: whoever takes over ends a claim, too, that a paused process does not read.
+    this.#claimConnection = new Connection(config.database, `claim ${this.#sessions}`, { durability: atLeastDurable(config.durability), watch })
     this.#engine = new Connection(config.database, 'engine', { durability: config.durability, watch })
     // A handler's statement may take as long as its attempt.
     this.#pool = createPool(

@@ -4,6 +4,8 @@
 import { type AddressInfo, createServer, type Server, type Socket, connect as tcpConnect } from 'node:net'
 
 export type Cut = 'reset' | 'blackhole'
+/** Of a request: the server gets it, and its answer is not read, as by a process that is paused. */
+type Loss = Cut | 'unread'
 
 export interface LostMessage {
   /** Resolves when it happened. For a lost reply: the server has answered, so what it answered is true there. */
@@ -14,7 +16,7 @@ export interface LostMessage {
 interface Trap {
   readonly match: RegExp
   readonly what: 'reply' | 'request'
-  readonly cut: Cut
+  readonly cut: Loss
   readonly of: RegExp
   readonly sprung: () => void
 }
@@ -93,7 +95,7 @@ export class FaultProxy {
   }
 
   /** The next statement that matches is lost on its way, and the connection with it: the server never sees it. */
-  loseRequest(match: RegExp, options: { cut?: Cut; of?: RegExp } = {}): LostMessage {
+  loseRequest(match: RegExp, options: { cut?: Loss; of?: RegExp } = {}): LostMessage {
     return this.#trap('request', match, options)
   }
 
@@ -102,7 +104,7 @@ export class FaultProxy {
     for (const link of this.#links) link.destroy()
   }
 
-  #trap(what: Trap['what'], match: RegExp, { cut = 'reset', of = /(?:)/ }: { cut?: Cut; of?: RegExp }): LostMessage {
+  #trap(what: Trap['what'], match: RegExp, { cut = 'reset', of = /(?:)/ }: { cut?: Loss; of?: RegExp }): LostMessage {
     let sprung!: () => void
     const happened = new Promise<void>((resolve) => {
       sprung = resolve
@@ -188,9 +190,10 @@ class Link {
     })
   }
 
-  cut(how: Cut): void {
+  cut(how: Loss): void {
     this.#isSilent = true
-    if (how === 'blackhole') return
+    if (how === 'unread') this.#upstream.pause()
+    if (how !== 'reset') return
     this.#client.resetAndDestroy()
     this.#upstream.destroy()
   }
@@ -242,6 +245,7 @@ class Link {
       this.#batchesSent++
       const trap = this.#losing === undefined ? this.#options.take(text, this.name) : undefined
       if (trap?.what === 'request') {
+        if (trap.cut === 'unread') for (const part of batch) this.#upstream.write(part)
         this.cut(trap.cut)
         trap.sprung()
         return
