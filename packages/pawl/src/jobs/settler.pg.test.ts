@@ -6,6 +6,7 @@ import { afterEach, beforeEach, expect, inject, onTestFinished, test } from 'vit
 import { createDatabase, deferred, type TestDatabase, until, withDatabase } from '../../test/support/database.ts'
 import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
+import { bind, statement } from '../db/statement.ts'
 import { installProbe } from '../kernel/probe.ts'
 import { Fetcher } from './fetcher.ts'
 import { HeldJob } from './held.ts'
@@ -332,4 +333,29 @@ test('attempts of two incarnations in one batch are recorded with their own', as
   settler.start()
   expect(await settled.promise).toHaveLength(2)
   for (const { id, worker } of held) expect(await pawl.jobs.attempts(id)).toMatchObject([{ outcome: 'failed', holder: worker }])
+})
+
+test('[J15] a job that the keeper timed out is told dead by it alone', async () => {
+  const told: string[] = []
+  pawl.on('job.dead', ({ id }) => told.push(id))
+  const timeOut = statement(import.meta.url, 'time-out')
+  const keeper = await db.pool.connect()
+  pawl.jobs.define('blocks', {
+    timeout: 100,
+    retry: { attempts: 1 },
+    run: async (job) => {
+      const given = { worker: worker.id!, ids: `{${job.id}}`, fences: `{${job.fence}}`, limit: 1, max_attempts: 1 }
+      await keeper.query('begin')
+      await keeper.query(timeOut.text, bind(timeOut, { ...given, after: '-infinity', before: '-infinity' }))
+      await new Promise(() => undefined)
+    },
+  })
+  const worker = await startWorker()
+  await pawl.jobs.enqueue('blocks', {})
+  await until("the process's own end waits for the keeper's", () => worker.metrics().conflicts > 0)
+  await keeper.query('commit')
+  keeper.release()
+  await until('it is answered', () => worker.metrics().unsettled === 0)
+  expect(told).toEqual([])
+  expect(worker.metrics()).toMatchObject({ dead: 0, failed: 0, refused: 1 })
 })

@@ -2,7 +2,8 @@
 -- Locks: the job rows, by primary key, as settle.sql. The new fence makes a second ending of the same attempt a refusal.
 -- Plan: job_pkey for each, with the array of settle.sql.
 -- Rows: every accepted job with its state, among them what this very fence ended so before (the answer to that commit was lost; a
--- rescuer's record of the same fence says 'crashed'; a snooze and a release leave no record). A job that is missing here was refused.
+-- rescuer's record of the same fence says 'crashed', that of a time-out by the keeper has another error; a snooze and a release leave no record). A
+-- job that is missing here was refused.
 with given as materialized (
   select g.tenant, g.id, g.fence, g.holder, g.outcome, g.delay_ms, g.error, g.progress, g.ran_ms
   from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[], :holders::integer[], :outcomes::text[], :delays_ms::bigint[],
@@ -84,5 +85,6 @@ where exists (
     and a.job_id = g.id
     and a.fence = g.fence
     and a.outcome = g.outcome
+    and a.error is not distinct from g.error
     and a.ended_at >= least(to_timestamp((g.id >> 21) / 1000.0), (select c.now from clock c)) - interval '2 days'
 )
