@@ -265,6 +265,25 @@ test('[J32] results that wait to be stored stop claims and starts at 32 MB', asy
   await until('all are done', async () => (await done('heavy')) === 45)
 })
 
+test('[J33] large jobs whose ends are set aside stop no claim', async () => {
+  const locked = deferred()
+  pawl.jobs.define<string>('large', { run: ({ payload }) => (payload === '' ? undefined : locked.promise) })
+  // So many that by their payloads more than 32 MB would wait.
+  await pawl.jobs.enqueueMany('large', Array.from({ length: 40 }, () => 'x'.repeat(900_000)))
+  const worker = await startWorker({ concurrency: 50 })
+  await until('all run', () => worker.metrics().running === 40)
+  const stranger = await db.pool.connect()
+  await stranger.query('begin')
+  await stranger.query('select from pawl.job for update')
+  locked.resolve()
+  await until('their ends are set aside', () => worker.metrics().conflicts > 0)
+  await pawl.jobs.enqueue('large', '')
+  await until('another is done', async () => (await done('large')) === 1)
+  await stranger.query('rollback')
+  stranger.release()
+  await until('all are done', async () => (await done('large')) === 41)
+})
+
 test('[J18] a settle that waits for its durability holds up no end of another', async () => {
   await holdHistory('slow')
   pawl.jobs.define('slow', { durability: 'relaxed', run: () => undefined })

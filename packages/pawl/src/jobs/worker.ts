@@ -466,6 +466,7 @@ export class Worker {
 
   #release(held: HeldJob, delayMs = 0): void {
     this.#counts.released++
+    held.row.dropPayload()
     this.#settler.add({ held, result: null, failed: { outcome: 'released', delayMs, error: null } })
   }
 
