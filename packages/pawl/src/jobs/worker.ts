@@ -77,7 +77,7 @@ export class Worker {
   readonly #lost: LostJobs
   /** Jobs of this incarnation that were taken over, found before the keeper says that the incarnation is closed. */
   readonly #takenOver: JobKey[] = []
-  readonly #idleWaiters = new Set<() => void>()
+  readonly #idleWaiters = new Set<(stopped?: PawlError) => void>()
   #installation = ''
   #claiming: Promise<void> | undefined
   #maintaining: Promise<void> | undefined
@@ -238,12 +238,12 @@ export class Worker {
     await Promise.race([this.#incarnation.abandon(reason), sleep(lastWordsMs, undefined, { ref: false })])
   }
 
-  /** Resolves when nothing is claimable, running or unsettled here. For tests and one-off workers. */
+  /** Resolves when nothing is claimable, running or unsettled here; rejects when the worker is stopped before. For tests and one-off workers. */
   async whenIdle(): Promise<void> {
     if (this.#starting === undefined || this.#stopped !== undefined)
       throw new PawlError('PAWL_STOPPED', 'This worker is not running: call start() before whenIdle().')
-    await new Promise<void>((resolve) => {
-      this.#idleWaiters.add(resolve)
+    await new Promise<void>((resolve, reject) => {
+      this.#idleWaiters.add((stopped) => (stopped === undefined ? resolve() : reject(stopped)))
       this.#changed.fire()
     })
   }
@@ -367,6 +367,7 @@ export class Worker {
   async #stop(): Promise<StopReport> {
     const before = this.#counts.done + this.#counts.failed
     this.#core.workers.delete(this)
+    for (const tell of this.#idleWaiters) tell(new PawlError('PAWL_STOPPED', 'This worker was stopped before it was idle.'))
     this.#stopAll.abort()
     this.#changed.fire()
     // Closed before the claim loop is waited for, so that nothing starts after the call; and again for what a claim under way brought.
