@@ -7,7 +7,7 @@ import { numbersLiteral, type Parameter, type Statement, statement, textsLiteral
 import { monotonicMs } from '../kernel/clock.ts'
 import { answerWithinMs, type Holder, leaseStatements, lockClass } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
-import type { KeeperMessage, SweptJob } from './keeper.ts'
+import type { KeeperMessage, RunningJob, SweptJob } from './keeper.ts'
 import { ScanStart } from './scan-start.ts'
 
 const watchStatement = statement(import.meta.url, 'watch')
@@ -162,10 +162,10 @@ export class Watch {
   }
 
   /**
-   * Does what the last look found, or only promotes where there was none since. `mayTimeOut`: the process has stored every end that it had two
-   * seconds before.
+   * Does what the last look found, or only promotes where there was none since. `running`: what the main thread runs, and times out by its own
+   * clock; null where it has not stored every end that it had two seconds before.
    */
-  async sweep(mayTimeOut = true): Promise<void> {
+  async sweep(running: readonly RunningJob[] | null = []): Promise<void> {
     const found = this.#found
     this.#found = undefined
     this.#isSweeping = true
@@ -178,7 +178,7 @@ export class Watch {
       await this.#ask(found)
       if (found.lost !== null) await this.rescue(found.lost)
       if (found.emptied !== null) await this.#empty(found.emptied)
-      if (mayTimeOut) await this.#timeOutOwn(found)
+      if (running !== null) await this.#timeOutOwn(found, running)
       this.#dueIn(found.next_ms)
       if (found.next_ms !== null && found.next_ms <= 0) await this.promote()
     } finally {
@@ -271,30 +271,34 @@ export class Watch {
   }
 
   /**
-   * Takes away what this process holds past its time limit and has not ended itself. Another process could not tell it from a job that was done
-   * in time and whose end waits for a database that cannot write.
+   * Takes away what this process holds past its time limit and neither runs nor has ended itself. Another process could not tell it from a job that
+   * was done in time and whose end waits for a database that cannot write. One that runs may be past the time in its row: it was claimed with
+   * others that share a transaction, and runs again alone.
    */
-  async #timeOutOwn({ own, reached }: Found): Promise<void> {
+  async #timeOutOwn({ own, reached }: Found, running: readonly RunningJob[]): Promise<void> {
     if (monotonicMs() - this.#lastTimeOutMs < timeOutEveryMs) return
     this.#lastTimeOutMs = monotonicMs()
     await this.#held.scan(async (after) => {
-      await this.timeOut({ worker: own, after, before: reached })
+      await this.timeOut({ worker: own, after, before: reached, running })
       return { reached }
     }, this.#fullScanEveryMs)
   }
 
-  /** Takes away what this worker holds and whose time limit was between the two times, and the given jobs, which block its process. */
+  /** Takes away what this worker holds, does not run, and whose time limit was between the two times, and the given jobs, which block its process. */
   async timeOut(what: {
     readonly worker: number
     readonly after?: string
     readonly before?: string
-    readonly jobs?: readonly { readonly id: string; readonly fence: string }[]
+    readonly running?: readonly RunningJob[]
+    readonly jobs?: readonly RunningJob[]
   }): Promise<void> {
-    const { worker, after = '-infinity', before = '-infinity', jobs: given = [] } = what
+    const { worker, after = '-infinity', before = '-infinity', running = [], jobs: given = [] } = what
     const jobs = await this.#run<SweptJob>(timeOutStatement, {
       worker,
       after,
       before,
+      running_ids: numbersLiteral(running.map(({ id }) => id)),
+      running_fences: numbersLiteral(running.map(({ fence }) => fence)),
       ids: numbersLiteral(given.map(({ id }) => id)),
       fences: numbersLiteral(given.map(({ fence }) => fence)),
       limit: batchMax,
