@@ -20,6 +20,8 @@ const troubleLastsMs = 10_000
 const batchMax = 1000
 /** Times k, as for all intervals here, so that all workers together look for jobs past their time limit about once a second. */
 const timeOutEveryMs = 2500
+/** A step of the database's clock ends no job for this long. */
+const steadyMs = 3_600_000
 const promoteEveryMsMin = 50
 const fullScanEveryMs = 10_000
 
@@ -46,6 +48,7 @@ interface WatchRow {
   readonly lost: readonly number[] | null
   readonly emptied: readonly number[] | null
   readonly next_ms: number | null
+  readonly now_ms: number
   readonly reached: string
 }
 
@@ -108,6 +111,9 @@ export class Watch {
   #found: Found | undefined
   #isSweeping = false
   #lastTimeOutMs = Number.NEGATIVE_INFINITY
+  /** By how much the database's clock is ahead of this process's monotonic one: the least in the last hour. */
+  #aheadMs = Number.POSITIVE_INFINITY
+  #aheadUntilMs = Number.NEGATIVE_INFINITY
   #promoteAtMs = Number.POSITIVE_INFINITY
   #scheduledAfter = '-infinity'
 
@@ -275,13 +281,24 @@ export class Watch {
    * was done in time and whose end waits for a database that cannot write. One that runs may be past the time in its row: it was claimed with
    * others that share a transaction, and runs again alone.
    */
-  async #timeOutOwn({ own, reached }: Found, running: readonly RunningJob[]): Promise<void> {
+  async #timeOutOwn({ own, now_ms }: Found, running: readonly RunningJob[]): Promise<void> {
     if (monotonicMs() - this.#lastTimeOutMs < timeOutEveryMs) return
     this.#lastTimeOutMs = monotonicMs()
+    const before = new Date(this.#steadyMs(now_ms) - 2000).toISOString()
     await this.#held.scan(async (after) => {
-      await this.timeOut({ worker: own, after, before: reached, running })
-      return { reached }
+      await this.timeOut({ worker: own, after, before, running })
+      return { reached: before }
     }, this.#fullScanEveryMs)
+  }
+
+  /** The database's time as it would be had its clock not been set forward. */
+  #steadyMs(nowMs: number): number {
+    const aheadMs = nowMs - monotonicMs()
+    if (aheadMs < this.#aheadMs || monotonicMs() >= this.#aheadUntilMs) {
+      this.#aheadMs = aheadMs
+      this.#aheadUntilMs = monotonicMs() + steadyMs
+    }
+    return monotonicMs() + this.#aheadMs
   }
 
   /** Takes away what this worker holds, does not run, and whose time limit was between the two times, and the given jobs, which block its process. */
