@@ -217,7 +217,7 @@ async function run(): Promise<void> {
     every('look', look, looks, () => watch.lookInMs(data.lookMs)),
     every(
       'sweep',
-      () => watch.sweep(areEndsStored()),
+      () => watch.sweep(areEndsStored() ? board.running() : null),
       sweepings,
       () => Math.min(data.lookMs, watch.promoteInMs),
     ),

@@ -64,6 +64,11 @@ export interface Watched extends Pick<HeldJob, 'id' | 'fence' | 'slot'> {
   readonly definition: { readonly timeoutMs: number }
 }
 
+export interface RunningJob {
+  readonly id: string
+  readonly fence: string
+}
+
 /** Cells before those of the jobs. */
 const headCells = 2
 
@@ -115,11 +120,19 @@ export class Board {
     held.slot = -1
   }
 
-  overdue(nowNs: bigint): { id: string; fence: string }[] {
-    const found: { id: string; fence: string }[] = []
+  overdue(nowNs: bigint): RunningJob[] {
+    return this.#jobs((deadlineNs) => deadlineNs < nowNs)
+  }
+
+  running(): RunningJob[] {
+    return this.#jobs(() => true)
+  }
+
+  #jobs(isIt: (deadlineNs: bigint) => boolean): RunningJob[] {
+    const found: RunningJob[] = []
     for (let cell = headCells; cell < this.#cells.length; cell += 3) {
       const deadline = Atomics.load(this.#cells, cell + 2)
-      if (deadline === 0n || deadline >= nowNs) continue
+      if (deadline === 0n || !isIt(deadline)) continue
       const [id, fence] = [Atomics.load(this.#cells, cell), Atomics.load(this.#cells, cell + 1)]
       // The main thread may have woken and put another job here: with the same deadline still, all three are of one job.
       if (Atomics.load(this.#cells, cell + 2) === deadline) found.push({ id: String(id), fence: String(fence) })

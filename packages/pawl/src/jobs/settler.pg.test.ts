@@ -366,7 +366,15 @@ test('[J15] a job that the keeper timed out is told dead by it alone', async () 
     timeout: 100,
     retry: { attempts: 1 },
     run: async (job) => {
-      const given = { worker: worker.id!, ids: `{${job.id}}`, fences: `{${job.fence}}`, limit: 1, max_attempts: 1 }
+      const given = {
+        worker: worker.id!,
+        ids: `{${job.id}}`,
+        fences: `{${job.fence}}`,
+        limit: 1,
+        max_attempts: 1,
+        running_ids: '{}',
+        running_fences: '{}',
+      }
       await keeper.query('begin')
       await keeper.query(timeOut.text, bind(timeOut, { ...given, after: '-infinity', before: '-infinity' }))
       await new Promise(() => undefined)

@@ -34,3 +34,26 @@ test('a handler that never answers is timed out, and its group runs on', async (
   ])
   await db.drop()
 })
+
+test('a job that waited for a hung one of its group has all its time alone', async () => {
+  const db = await createDatabase()
+  const pawl = db.pawl()
+  let calls = 0
+  pawl.jobs.define<{ hangs: boolean }>('waits', {
+    share: 5,
+    timeout: 5000,
+    retry: { attempts: 1 },
+    tx: async ({ payload }) => {
+      if (payload.hangs) await new Promise(() => undefined)
+      // Alone it takes long enough for the keeper to look at its row some times.
+      else if (++calls > 1) await new Promise((resolve) => setTimeout(resolve, 4500))
+    },
+  })
+  const { ids } = await pawl.jobs.enqueueMany('waits', [{ hangs: false }, { hangs: true }])
+  const worker = pawl.jobs.worker({ bufferMs: 100 })
+  await worker.start()
+  const ended = async () => (await pawl.jobs.get(ids[0]!))!.state
+  expect(await until('it has ended', ended, (state) => state === 'done' || state === 'dead')).toBe('done')
+  await worker.stop({ grace: 0 })
+  await db.drop()
+})

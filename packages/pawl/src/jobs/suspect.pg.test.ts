@@ -295,6 +295,8 @@ async function timeOut(worker: Holder): Promise<void> {
     worker: worker.id,
     before: new Date(Date.now() + 60_000).toISOString(),
     after: '-infinity',
+    running_ids: '{}',
+    running_fences: '{}',
     ids: '{}',
     fences: '{}',
     limit: 1000,

@@ -53,7 +53,7 @@ async function watcher(): Promise<Watcher> {
     async turn(mayTimeOut = true) {
       await connection.run(leaseStatements.beat, { ...asHolder(self), lease_ms: 3_600_000 })
       expect(await watch.look(connection, self)).toBe('open')
-      await watch.sweep(mayTimeOut)
+      await watch.sweep(mayTimeOut ? [] : null)
     },
   }
 }
@@ -393,6 +393,22 @@ test('[K15] a job past its time limit is taken by its own process only, and not 
   await own.turn()
   expect(await state()).toBe('scheduled')
   expect(await db.query('select outcome, holder from pawl.job_attempt')).toEqual([{ outcome: 'timed out', holder: own.self.id }])
+})
+
+test("[K4] a step of the database's clock ends no job", async () => {
+  const { self, turn } = await watcher()
+  await turn()
+  await db.query("select pawl.enqueue('work')")
+  await new Fetcher(connection, 10_000).claim(self, 'default', kinds, 1)
+  const state = async () => (await db.query<{ state: string }>('select state from pawl.job'))[0]!.state
+  await moveClock(db.pool, 3_600_000)
+  nowMs += 3000
+  await turn()
+  expect(await state()).toBe('running')
+  // Its time passes.
+  nowMs += 1_000_000
+  await turn()
+  expect(await state()).toBe('scheduled')
 })
 
 test('with k workers open each watches every k/2-th look', async () => {

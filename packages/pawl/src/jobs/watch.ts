@@ -7,7 +7,7 @@ import { numbersLiteral, type Parameter, type Statement, statement, textsLiteral
 import { monotonicMs } from '../kernel/clock.ts'
 import { answerWithinMs, type Holder, leaseStatements, lockClass } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
-import type { KeeperMessage, SweptJob } from './keeper.ts'
+import type { KeeperMessage, RunningJob, SweptJob } from './keeper.ts'
 import { ScanStart } from './scan-start.ts'
 
 const watchStatement = statement(import.meta.url, 'watch')
@@ -20,6 +20,8 @@ const troubleLastsMs = 10_000
 const batchMax = 1000
 /** Times k, as for all intervals here, so that all workers together look for jobs past their time limit about once a second. */
 const timeOutEveryMs = 2500
+/** A step of the database's clock ends no job for this long. */
+const steadyMs = 3_600_000
 const promoteEveryMsMin = 50
 const fullScanEveryMs = 10_000
 
@@ -46,6 +48,7 @@ interface WatchRow {
   readonly lost: readonly number[] | null
   readonly emptied: readonly number[] | null
   readonly next_ms: number | null
+  readonly now_ms: number
   readonly reached: string
 }
 
@@ -108,6 +111,9 @@ export class Watch {
   #found: Found | undefined
   #isSweeping = false
   #lastTimeOutMs = Number.NEGATIVE_INFINITY
+  /** By how much the database's clock is ahead of this process's monotonic one: the least in the last hour. */
+  #aheadMs = Number.POSITIVE_INFINITY
+  #aheadUntilMs = Number.NEGATIVE_INFINITY
   #promoteAtMs = Number.POSITIVE_INFINITY
   #scheduledAfter = '-infinity'
 
@@ -162,10 +168,10 @@ export class Watch {
   }
 
   /**
-   * Does what the last look found, or only promotes where there was none since. `mayTimeOut`: the process has stored every end that it had two
-   * seconds before.
+   * Does what the last look found, or only promotes where there was none since. `running`: what the main thread runs, and times out by its own
+   * clock; null where it has not stored every end that it had two seconds before.
    */
-  async sweep(mayTimeOut = true): Promise<void> {
+  async sweep(running: readonly RunningJob[] | null = []): Promise<void> {
     const found = this.#found
     this.#found = undefined
     this.#isSweeping = true
@@ -178,7 +184,7 @@ export class Watch {
       await this.#ask(found)
       if (found.lost !== null) await this.rescue(found.lost)
       if (found.emptied !== null) await this.#empty(found.emptied)
-      if (mayTimeOut) await this.#timeOutOwn(found)
+      if (running !== null) await this.#timeOutOwn(found, running)
       this.#dueIn(found.next_ms)
       if (found.next_ms !== null && found.next_ms <= 0) await this.promote()
     } finally {
@@ -271,30 +277,45 @@ export class Watch {
   }
 
   /**
-   * Takes away what this process holds past its time limit and has not ended itself. Another process could not tell it from a job that was done
-   * in time and whose end waits for a database that cannot write.
+   * Takes away what this process holds past its time limit and neither runs nor has ended itself. Another process could not tell it from a job that
+   * was done in time and whose end waits for a database that cannot write. One that runs may be past the time in its row: it was claimed with
+   * others that share a transaction, and runs again alone.
    */
-  async #timeOutOwn({ own, reached }: Found): Promise<void> {
+  async #timeOutOwn({ own, now_ms }: Found, running: readonly RunningJob[]): Promise<void> {
     if (monotonicMs() - this.#lastTimeOutMs < timeOutEveryMs) return
     this.#lastTimeOutMs = monotonicMs()
+    const before = new Date(this.#steadyMs(now_ms) - 2000).toISOString()
     await this.#held.scan(async (after) => {
-      await this.timeOut({ worker: own, after, before: reached })
-      return { reached }
+      await this.timeOut({ worker: own, after, before, running })
+      return { reached: before }
     }, this.#fullScanEveryMs)
   }
 
-  /** Takes away what this worker holds and whose time limit was between the two times, and the given jobs, which block its process. */
+  /** The database's time as it would be had its clock not been set forward. */
+  #steadyMs(nowMs: number): number {
+    const aheadMs = nowMs - monotonicMs()
+    if (aheadMs < this.#aheadMs || monotonicMs() >= this.#aheadUntilMs) {
+      this.#aheadMs = aheadMs
+      this.#aheadUntilMs = monotonicMs() + steadyMs
+    }
+    return monotonicMs() + this.#aheadMs
+  }
+
+  /** Takes away what this worker holds, does not run, and whose time limit was between the two times, and the given jobs, which block its process. */
   async timeOut(what: {
     readonly worker: number
     readonly after?: string
     readonly before?: string
-    readonly jobs?: readonly { readonly id: string; readonly fence: string }[]
+    readonly running?: readonly RunningJob[]
+    readonly jobs?: readonly RunningJob[]
   }): Promise<void> {
-    const { worker, after = '-infinity', before = '-infinity', jobs: given = [] } = what
+    const { worker, after = '-infinity', before = '-infinity', running = [], jobs: given = [] } = what
     const jobs = await this.#run<SweptJob>(timeOutStatement, {
       worker,
       after,
       before,
+      running_ids: numbersLiteral(running.map(({ id }) => id)),
+      running_fences: numbersLiteral(running.map(({ fence }) => fence)),
       ids: numbersLiteral(given.map(({ id }) => id)),
       fences: numbersLiteral(given.map(({ fence }) => fence)),
       limit: batchMax,

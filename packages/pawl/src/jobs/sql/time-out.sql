@@ -1,6 +1,6 @@
--- Takes jobs away that ran past their time limit: those of the given worker whose run_until was before :before, and the given ones, which its
--- keeper saw to be overdue while its own main thread was blocked. Counted as an attempt; dead, or retried with the default backoff: the
--- kind's own is not known here.
+-- Takes jobs away that ran past their time limit: those of the given worker whose run_until was before :before, without those that it says it
+-- runs, and the given ones, which its keeper saw to be overdue while its own main thread was blocked. Counted as an attempt; dead, or retried with
+-- the default backoff: the kind's own is not known here.
 -- Locks: those job rows, SKIP LOCKED.
 -- Plan: job_held, then a TID scan. :after starts it behind entries that vacuum cannot remove yet. A test of the state beside a ctid would let the
 -- planner walk job_held from end to end.
@@ -25,6 +25,7 @@ overdue as materialized (
           and k.holder = :worker::integer
           and k.run_until < :before::timestamptz
           and k.run_until >= :after::timestamptz
+          and (k.id, k.fence) not in (select r.id, r.fence from unnest(:running_ids::bigint[], :running_fences::bigint[]) as r(id, fence))
         limit :limit::integer
       )
       union all

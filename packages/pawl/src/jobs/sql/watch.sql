@@ -57,6 +57,7 @@ select t.is_mine as is_turn,
     order by k.run_at
     limit 1
   ) as next_ms,
+  date_part('epoch', c.now) * 1000 as now_ms,
   -- A transaction that is about to commit may have read the clock before this statement did.
   (c.now - interval '2 seconds')::text as reached
 from clock c, turn t
