@@ -11,7 +11,9 @@ with clock as materialized (
 blocking as materialized (
   select k.ctid, k.id, k.fence
   from pawl.job k
-  where k.state = 'running'
+  -- Only where jobs were given: beside an old snapshot this scan meets every dead entry of the worker.
+  where cardinality(:ids::bigint[]) > 0
+    and k.state = 'running'
     and k.holder = :worker::integer
 ),
 overdue as materialized (
