@@ -1,7 +1,7 @@
 // Crashes that were counted for a process that lives: what excuses them, on the product's own statements.
 
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
@@ -58,9 +58,9 @@ async function cutOff(of = kind, reason?: string): Promise<Held> {
 }
 
 /** The process of before comes back. */
-async function comeBack({ holder, job }: Held): Promise<void> {
+async function comeBack({ holder, job }: Held, by = connection): Promise<void> {
   const onTrouble = (error: unknown) => expect.unreachable(String(error))
-  await excuse(holder, [job], { connection, signal: new AbortController().signal, onTrouble })
+  await excuse(holder, [job], { connection: by, signal: new AbortController().signal, onTrouble })
 }
 
 const counted = async () => (await db.query('select crashes, excused from pawl.job'))[0]
@@ -170,4 +170,27 @@ test('[K15] a job that was done elsewhere has no crash on record for a process t
   await db.pawl().jobs.cancel(id)
   await comeBack(held)
   expect(await outcomes()).toEqual(['interrupted', 'cancelled'])
+})
+
+test('[K15] a job that is claimed while its crash is excused has it excused', async () => {
+  const held = await cutOff()
+  // The clock of the excuse waits, after its snapshot was taken.
+  await db.query(`create or replace function pawl.now() returns timestamptz language plpgsql as $$
+    begin
+      if current_setting('application_name') like '% excuses' then perform pg_advisory_xact_lock(1); end if;
+      return clock_timestamp();
+    end $$`)
+  const gate = await db.pool.connect()
+  await gate.query('select pg_advisory_lock(1)')
+  const excuses = new Connection(db.pawl().config.database, 'excuses')
+  const back = comeBack(held, excuses)
+  const waiting = "select from pg_stat_activity where application_name like '% excuses' and wait_event = 'advisory'"
+  await until('the excuse has begun', async () => (await db.query(waiting)).length === 1)
+  await claim()
+  await gate.query('select pg_advisory_unlock(1)')
+  gate.release()
+  await back
+  await excuses.close()
+  expect(await counted()).toEqual({ crashes: 1, excused: 1 })
+  expect(await outcomes()).toEqual(['interrupted'])
 })

@@ -3,7 +3,7 @@
 -- none is excused twice. Who holds the job now, and its state, stay as they are; a job that
 -- the crash made dead stays dead, for that has been told, and says so.
 -- Locks: the job rows, SKIP LOCKED, then those attempts.
--- Plan: pawl.worker by primary key, job_attempt_job, job_pkey, then a TID scan.
+-- Plan: pawl.worker by primary key, job_attempt_job, job_pkey.
 -- Rows: the jobs to be asked for again: not taken over yet, or locked.
 with given as materialized (
   select g.tenant, g.id, g.fence
@@ -35,7 +35,7 @@ crashed as materialized (
     and a.ended_at >= least(to_timestamp((g.id >> 21) / 1000.0), (select pawl.now())) - interval '2 days'
 ),
 free as materialized (
-  select j.ctid, j.tenant, j.id, c.counts, c.error
+  select j.tenant, j.id, c.counts, c.error
   from crashed c
   join pawl.job j on j.tenant = any (array[c.tenant]) and j.id = c.job_id
   for no key update of j skip locked
@@ -45,7 +45,9 @@ excused as (
   set excused = least(j.crashes, j.excused + 1),
     last_error = j.last_error || case when j.state = 'dead' and j.last_error = f.error then '; it is alive and was only cut off from the database' else '' end
   from free f
-  where j.ctid = f.ctid
+  -- By its key: one that was claimed since this statement began has another ctid, and would be recorded as excused without being so.
+  where j.tenant = any (array[f.tenant])
+    and j.id = f.id
     and f.counts
 ),
 recorded as (

@@ -15,6 +15,8 @@ blocking as materialized (
   where cardinality(:ids::bigint[]) > 0
     and k.state = 'running'
     and k.holder = :worker::integer
+    -- Mostly there are none, and all that this worker has held would be read in vain.
+    and cardinality(:ids::bigint[]) > 0
 ),
 overdue as materialized (
   select j.ctid, j.fence, j.holder, least(3600, power(2, least(j.attempt - j.crashes - 1, 16))) * random() * interval '1 second' as delay
