@@ -136,7 +136,8 @@ export class Writer {
   ): Promise<string | undefined> {
     const wake = ending !== 'prepare'
     const json = JSON.stringify(events)
-    switch (way) {
+    // An insert notifies, and a trigger's append does, which a transaction that is to be prepared cannot.
+    switch (!wake && ['insert', 'trigger'].includes(way) ? 'sql' : way) {
       case 'sql':
         await client.query(
           `select pawl.append('Written', 'thing', $1, d.value, wake => $3::boolean)
@@ -152,7 +153,6 @@ export class Writer {
         )
         return undefined
       case 'trigger':
-        if (!wake) return this.#append(client, { way: 'insert', batch, ending } as Transaction, key, events)
         await client.query(
           `insert into torture.thing (batch, i, key, n, data)
            select $1, (d.value ->> 'i')::integer, $2, (d.value ->> 'n')::bigint, d.value

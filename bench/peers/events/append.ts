@@ -12,8 +12,7 @@ const insert = 'insert into purchase (customer, detail) values ($1, $2::jsonb)'
 const insertWithEvent = `
   with stored as (${insert} returning id)
   insert into pawl.event (aggregatetype, aggregateid, type, payload)
-  select 'mail', $3::text, 'Sent', $2::jsonb from stored
-  returning pawl.wake_readers()`
+  select 'mail', $3::text, 'Sent', $2::jsonb from stored`
 
 export function open(_started: Started, variant: string | undefined): Peer {
   const hasEvent = variant === 'event'

@@ -3,6 +3,17 @@
 -- CACHE 1: of two writers of one key, the second draws the larger number.
 create sequence pawl.event_seq as bigint cache 1;
 
+-- Whether a reader of the log sleeps: is_called says so. A sequence and not a row, because an append reads it outside of every snapshot for
+-- a tenth of what a look at pawl.sleeper costs, and sees at once what was set. An append has its transaction id before it
+-- reads; whoever goes to sleep sets it first and waits then for every transaction in progress. So one of the two sees the other.
+create sequence pawl.reader_sleeps as integer;
+
+-- Notifies if a reader sleeps, and answers 0: a part of the default of pawl.event.seq, which costs an append less than anything behind it.
+-- Planned into the insert, so it costs a look at the sequence.
+create function pawl.wake_readers() returns bigint
+language sql volatile
+return case when pg_sequence_last_value('pawl.reader_sleeps'::regclass) is null then 0 when pg_notify('pawl_events', '') is null then 0 else 0 end;
+
 -- A UUID of version 7: 48 bits of milliseconds, then random. Only for a server that has none of its own: before PostgreSQL 18. Not in SQL,
 -- because the planner would inline it into every insert that it plans, at half the cost of the insert.
 create function pawl.new_event_id() returns uuid
@@ -19,10 +30,10 @@ end
 $$;
 
 -- The names id, aggregatetype, aggregateid, type and payload are the ones that Debezium's event router looks for. xid comes before seq,
--- because defaults are computed in this order, and a transaction must have its id before it draws a number.
+-- because defaults are computed in this order, and a transaction must have its id before it draws a number, and before it looks whom to wake.
 create table pawl.event (
   xid xid8 not null default pg_current_xact_id(),
-  seq bigint not null default nextval('pawl.event_seq'),
+  seq bigint not null default nextval('pawl.event_seq') + pawl.wake_readers(),
   created_at timestamptz not null default pawl.now(),
   id uuid not null default pawl.new_event_id(),
   tenant text collate "C" not null default '',
@@ -39,6 +50,9 @@ comment on table pawl.event is
   'Events, by the day they were appended. Insert-only: a row is never changed but by an erasure, and goes with its partition. Insert it '
   'while the writer holds the key (its row lock), or the order of two writers of one key is nobody''s.';
 comment on column pawl.event.xid is 'The top-level transaction that wrote it. Leave it to its default.';
+comment on column pawl.event.seq is
+  'Drawn in the order of inserts, after the transaction has its id. Leave it to its default, which wakes readers too. A transaction that is to be prepared '
+  'cannot notify: it appends by pawl.append(..., wake => false).';
 comment on column pawl.event.payload is 'Null only after an erasure.';
 -- The server's own costs a fifth of an append less.
 do $$
@@ -424,11 +438,6 @@ language sql immutable parallel safe
 return ((get_byte(sha256(convert_to(p_tenant || chr(31) || p_key, 'UTF8')), 0) << 8)
   | get_byte(sha256(convert_to(p_tenant || chr(31) || p_key, 'UTF8')), 1)) & 1023;
 
--- Whether a reader of the log sleeps: is_called says so. A sequence and not a row, because an append reads it outside of every snapshot for
--- a tenth of what a look at pawl.sleeper costs, and sees at once what was set. An append inserts first, so that its transaction has an
--- id, and reads then; whoever goes to sleep sets it first and waits then for every transaction in progress. So one of the two sees the other.
-create sequence pawl.reader_sleeps as integer;
-
 create function pawl.note_sleeping_readers() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -442,12 +451,6 @@ create trigger sleeping_reader_added after insert on pawl.sleeper
   for each row when (new.queue = 'pawl.events') execute function pawl.note_sleeping_readers();
 create trigger sleeping_reader_gone after delete on pawl.sleeper
   for each row when (old.queue = 'pawl.events') execute function pawl.note_sleeping_readers();
-
--- For an insert of your own, `insert into pawl.event (...) values (...) returning pawl.wake_readers()`: without it readers find the event at
--- their next poll. Planned into the statement, so it costs a look at the sequence. Not for a transaction that is to be prepared.
-create function pawl.wake_readers() returns boolean
-language sql volatile
-return case when pg_sequence_last_value('pawl.reader_sleeps'::regclass) is not null then pg_notify('pawl_events', '') is not null else false end;
 
 -- Says what is wrong with an event that is refused.
 create function pawl.raise_bad_event(p_tenant text, p_channel text, p_aggregatetype text, p_aggregateid text, p_type text, p_payload jsonb, p_headers jsonb)
@@ -488,12 +491,10 @@ begin
   then
     perform pawl.raise_bad_event(p_tenant, p_channel, p_aggregatetype, p_aggregateid, p_type, p_payload, p_headers);
   end if;
-  insert into pawl.event as n (tenant, channel, aggregatetype, aggregateid, type, payload, headers)
-  values (p_tenant, p_channel, p_aggregatetype, p_aggregateid, p_type, coalesce(p_payload, 'null'), p_headers)
+  insert into pawl.event as n (seq, tenant, channel, aggregatetype, aggregateid, type, payload, headers)
+  values (nextval('pawl.event_seq') + case when p_wake then pawl.wake_readers() else 0 end, p_tenant, p_channel, p_aggregatetype, p_aggregateid, p_type,
+    coalesce(p_payload, 'null'), p_headers)
   returning n.id || ' ' || n.xid || ' ' || n.seq into v_answer;
-  if p_wake and pg_sequence_last_value('pawl.reader_sleeps'::regclass) is not null then
-    perform pg_notify('pawl_events', '');
-  end if;
   return v_answer;
 end
 $$;
@@ -502,10 +503,12 @@ $$;
 create function pawl.append_events(p_tenant text, p_events jsonb, p_wake boolean default true) returns setof text
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  -- The numbers are drawn below the insert itself, and the transaction must have its id before.
+  perform pg_current_xact_id();
   -- Checked in the same pass: to take the array apart twice would cost a fifth more.
   return query
-    insert into pawl.event as n (tenant, channel, aggregatetype, aggregateid, type, payload, headers)
-    select p_tenant, coalesce(e.channel, 'default'), e.aggregatetype, e.aggregateid, e.type, coalesce(e.payload, 'null'),
+    insert into pawl.event as n (seq, tenant, channel, aggregatetype, aggregateid, type, payload, headers)
+    select nextval('pawl.event_seq'), p_tenant, coalesce(e.channel, 'default'), e.aggregatetype, e.aggregateid, e.type, coalesce(e.payload, 'null'),
       nullif(e.headers, 'null')
     from jsonb_to_recordset(p_events) e(type text, aggregatetype text, aggregateid text, payload jsonb, channel text, headers jsonb)
     where case
@@ -517,8 +520,9 @@ begin
         else pawl.raise_bad_event(p_tenant, coalesce(e.channel, 'default'), e.aggregatetype, e.aggregateid, e.type, e.payload, e.headers) is null
       end
     returning n.id || ' ' || n.xid || ' ' || n.seq;
-  if p_wake and pg_sequence_last_value('pawl.reader_sleeps'::regclass) is not null then
-    perform pg_notify('pawl_events', '');
+  -- Once for all of them.
+  if p_wake then
+    perform pawl.wake_readers();
   end if;
 end
 $$;

@@ -39,24 +39,22 @@ interface Row {
   readonly log_generation: number
   readonly until: string
   readonly covered: string
-  readonly found: string
-  readonly events: string | null
+  readonly is_cut: boolean
+  /** Words between spaces; null: no event. */
+  readonly positions: string | null
+  readonly generations: string
+  readonly xids: string
+  readonly ids: string
+  readonly times: string
+  /** JSON arrays. */
+  readonly tenants: string
+  readonly channels: string
+  readonly aggregate_types: string
+  readonly keys: string
+  readonly types: string
+  readonly payloads: string
+  readonly headers: string
 }
-
-type EventParts = readonly [
-  position: number,
-  generation: number,
-  xid: string,
-  id: string | null,
-  atS: number,
-  tenant: string,
-  channel: string,
-  aggregateType: string,
-  key: string,
-  type: string,
-  data: unknown,
-  headers: Readonly<Record<string, unknown>> | null,
-]
 
 export async function readLog(connection: Pick<Connection, 'run'>, options: ReadLogOptions): Promise<LogRead> {
   const { after, limit, channel = null, tenant = null, shard } = options
@@ -74,13 +72,13 @@ export async function readLog(connection: Pick<Connection, 'run'>, options: Read
   if (row === undefined) throw sequencerMissing()
   const [head, until] = [Number(row.head), Number(row.until)]
   if (until > after && Number(row.covered) !== until - after) throw gap(after, until)
-  const events = row.events === null ? [] : (JSON.parse(row.events) as EventParts[]).map(toEvent)
+  const events = eventsOf(row)
   return {
     events,
     head,
     generation: row.log_generation,
-    chars: row.events?.length ?? 0,
-    next: events.length === limit || events.length < Number(row.found) ? events.at(-1)!.position : Math.max(after, until),
+    chars: events.length === 0 ? 0 : row.payloads.length + row.headers.length,
+    next: events.length === limit || row.is_cut ? events.at(-1)!.position : Math.max(after, until),
   }
 }
 
@@ -89,23 +87,41 @@ export function bucketRange({ index, of }: { readonly index: number; readonly of
   return { from: Math.floor((index * buckets) / of), to: Math.floor(((index + 1) * buckets) / of) - 1 }
 }
 
-function toEvent(parts: EventParts): LogEvent {
-  const [position, generation, xid, id, atS, tenant, channel, aggregateType, key, type, data, headers] = parts
-  if (id === null) throw gap(position - 1, position)
-  return {
-    position,
-    generation,
-    id,
-    tenant,
-    channel,
-    aggregateType,
-    key,
-    type,
-    data,
-    headers: headers ?? {},
-    at: new Date(atS * 1000),
-    xid,
-  }
+function eventsOf(row: Row): LogEvent[] {
+  if (row.positions === null) return []
+  const [generations, xids, ids, times] = [row.generations, row.xids, row.ids, row.times].map((words) => words.split(' ')) as [
+    string[],
+    string[],
+    string[],
+    string[],
+  ]
+  const [tenants, channels, aggregateTypes, keys, types] = [
+    row.tenants,
+    row.channels,
+    row.aggregate_types,
+    row.keys,
+    row.types,
+  ].map((list) => JSON.parse(list) as string[]) as [string[], string[], string[], string[], string[]]
+  const data = JSON.parse(row.payloads) as unknown[]
+  const headers = JSON.parse(row.headers) as (Record<string, unknown> | null)[]
+  return row.positions.split(' ').map((word, n) => {
+    const position = Number(word)
+    if (ids[n] === '-') throw gap(position - 1, position)
+    return {
+      position,
+      generation: Number(generations[n]),
+      id: ids[n]!,
+      tenant: tenants[n]!,
+      channel: channels[n]!,
+      aggregateType: aggregateTypes[n]!,
+      key: keys[n]!,
+      type: types[n]!,
+      data: data[n],
+      headers: headers[n] ?? {},
+      at: new Date(Number(times[n]) * 1000),
+      xid: xids[n]!,
+    }
+  })
 }
 
 function gap(after: number, until: number): PawlError {

@@ -92,8 +92,8 @@ test('an event that comes while a sink reads the log is handed over without wait
   }
   Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
     const rows = await run.call(this, sent, values)
-    const [page] = rows as unknown as readonly { events?: string | null }[]
-    if (sent.file === 'read-log' && page?.events && isArmed && !isHeld) {
+    const [page] = rows as unknown as readonly { positions?: string | null }[]
+    if (sent.file === 'read-log' && page?.positions && isArmed && !isHeld) {
       isHeld = true
       const before = wakes
       await append(db, { key: 'third' })
@@ -368,8 +368,8 @@ test('a sink reads on only while what is unfinished is small', async () => {
   })
   Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
     const rows = await run.call(this, sent, values)
-    const [page] = rows as unknown as readonly { events?: string | null }[]
-    if (sent.file === 'read-log' && page?.events) events += (JSON.parse(page.events) as unknown[]).length
+    const [page] = rows as unknown as readonly { positions?: string | null }[]
+    if (sent.file === 'read-log' && page?.positions) events += page.positions.split(' ').length
     return rows as never
   }
   pawl.projections.sink('out', {
