@@ -2,11 +2,12 @@
 
 import { PawlError } from '../errors.ts'
 import { refused } from '../kernel/options.ts'
-import type { UploadBytes } from './bytes.ts'
+import { Malformed, type UploadBytes } from './bytes.ts'
 import { readCsv } from './csv.ts'
 import { readJson, readNdjson } from './json-rows.ts'
 import type { SourceRow } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
+import type { HeaderCheck } from './tabular.ts'
 import type { FileFormat, Format, UploadOptions } from './types.ts'
 
 export const formats: readonly Format[] = ['csv', 'ndjson', 'json', 'xlsx']
@@ -33,15 +34,34 @@ export function sourceRows(
   ignore: (sheet: string) => void,
 ): AsyncIterable<readonly SourceRow[]> {
   const { rowCharsMax } = set.limits
+  const checkHeader = headerCheck(set)
   switch (format) {
     case 'csv':
-      return readCsv(bytes.text(), { rowCharsMax, delimiter })
+      return readCsv(bytes.text(), { rowCharsMax, delimiter, checkHeader })
     case 'ndjson':
       return readNdjson(bytes.text(), { rowCharsMax })
     case 'json':
       return readJson(bytes.text(), { rowCharsMax })
     case 'xlsx':
-      return formatOf(set, format)!.read({ chunks: bytes.chunks(), rowCharsMax, types: new Set(set.types.keys()), ignore })
+      return formatOf(set, format)!.read({
+        chunks: bytes.chunks(),
+        rowCharsMax,
+        types: new Set(set.types.keys()),
+        ignore,
+        checkHeader,
+      })
+  }
+}
+
+/** A table without a key column and without rows would say that there are no records, and delete them all where `missing` is 'tombstone'. */
+function headerCheck(set: DefinedSet): HeaderCheck {
+  return ({ index, type }, line) => {
+    const types = type === undefined ? [...set.types.values()] : [set.types.get(type)!]
+    const needed = types.map(({ key }) => (type === undefined && set.types.size > 1 ? [set.typeColumn, ...key] : key))
+    if (needed.some((columns) => columns.every((name) => index.has(name)))) return
+    const expected = needed.map((columns) => columns.map((name) => `'${name}'`).join(', ')).join(' or ')
+    const found = [...index.keys()].join(', ')
+    throw new Malformed('header', line, `The header must have the column(s) ${expected}, got '${found.slice(0, 200)}'.`)
   }
 }
 

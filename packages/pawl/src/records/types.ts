@@ -4,6 +4,7 @@ import type { AnyTx } from '../db/adapters.ts'
 import type { StandardSchema } from '../jobs/types.ts'
 import type { RecordTypes, RowTypes, UnknownColumns } from './row-types.ts'
 import type { SourceRow } from './rows.ts'
+import type { HeaderCheck } from './tabular.ts'
 
 export type ColumnType = 'text' | 'number' | 'integer' | 'boolean' | 'date' | 'timestamp' | 'json'
 
@@ -97,6 +98,8 @@ export interface UploadedFile {
   readonly types: ReadonlySet<string>
   /** Reports a sheet that is not read. */
   ignore(sheet: string): void
+  /** Throws when no row under this header could be one of the set. */
+  readonly checkHeader: HeaderCheck
 }
 
 export interface RecordSet<Rows extends RowTypes = RowTypes> {
