@@ -125,7 +125,8 @@ export interface RecordSetDescription {
 export type ScopeKey = Readonly<Record<string, string>>
 export type Format = 'csv' | 'ndjson' | 'json' | 'xlsx'
 export type FailureClass = 'permanent' | 'transient' | 'unknown'
-export type Body = AsyncIterable<Uint8Array | string> | Iterable<Uint8Array | string>
+/** A stream, or the content itself; a string is content and never a path. */
+export type Body = AsyncIterable<Uint8Array | string> | Iterable<Uint8Array | string> | Uint8Array | string
 
 export interface UploadOptions {
   /** 'xlsx' needs `formats: [xlsx()]` of the record set. */
