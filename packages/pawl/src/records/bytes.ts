@@ -1,7 +1,8 @@
 // The bytes of an upload: counted, limited, digested, and decoded strictly, whatever the chunks are.
 
 import { createHash } from 'node:crypto'
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
+import { refused } from '../kernel/options.ts'
 import { abortable } from './abortable.ts'
 import type { Body } from './types.ts'
 
@@ -37,20 +38,28 @@ export function* untilMalformed<Row>(read: (rows: Row[]) => void): Generator<Row
   if (fault !== undefined) throw fault
 }
 
+function bytesOf(chunk: Uint8Array | string): Buffer {
+  if (typeof chunk === 'string') return Buffer.from(chunk)
+  if (ArrayBuffer.isView(chunk)) return Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
+  throw refused('upload', `each chunk of the body must be a string, Buffer or Uint8Array, got ${shown(chunk)}`)
+}
+
 export class UploadBytes {
-  readonly #body: Body
+  readonly #chunks: AsyncIterable<Uint8Array | string> | Iterable<Uint8Array | string>
   readonly #limit: { readonly name: string; readonly bytesMax: number }
   readonly #hash = createHash('sha256')
   count = 0
 
   constructor(body: Body, limit: { readonly name: string; readonly bytesMax: number }, signal: AbortSignal | undefined) {
-    this.#body = signal === undefined ? body : abortable(body, signal)
+    // A string or a Buffer is one chunk; iterated it would be one of each character or byte.
+    const chunks = typeof body === 'string' || ArrayBuffer.isView(body) ? [body] : body
+    this.#chunks = signal === undefined ? chunks : abortable(chunks, signal)
     this.#limit = limit
   }
 
   async *chunks(): AsyncGenerator<Buffer> {
-    for await (const chunk of this.#body) {
-      const bytes = typeof chunk === 'string' ? Buffer.from(chunk) : Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
+    for await (const chunk of this.#chunks) {
+      const bytes = bytesOf(chunk)
       this.count += bytes.length
       if (this.count > this.#limit.bytesMax) {
         throw new Malformed(

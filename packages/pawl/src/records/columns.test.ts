@@ -148,3 +148,13 @@ test('[R9] a date column reads its own format and 2026-01-31; each is one value,
   }
   expect(() => resolveColumn('c', { type: 'text', format: 'dd/mm/yyyy' })).toThrow(/has no option 'format'/)
 })
+
+test('[R6] an integer that JavaScript may have rounded is refused', () => {
+  for (const type of ['integer', 'number', 'text', 'json'] as const) {
+    const coerce = compileColumn({ type })
+    for (const value of [2 ** 53, 2 ** 60, -(2 ** 60), 1e21])
+      expect(coerce(value), type).toMatchObject({ reason: expect.stringMatching(/give it as a string or a bigint/) })
+    expect(coerce(2n ** 60n)).toBe('"1152921504606846976"')
+    if (type !== 'json') expect(coerce(Number.MAX_SAFE_INTEGER)).toBe('"9007199254740991"')
+  }
+})

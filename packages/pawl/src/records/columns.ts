@@ -3,7 +3,7 @@
 import { PawlError, shown } from '../errors.ts'
 import { assertKnown, notOneOf, whole } from '../kernel/options.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
-import { canonicalJson, ExactNumber, numberText, parseJson, Unstorable } from './json-text.ts'
+import { canonicalJson, ExactNumber, isUnsafe, numberText, parseJson, Unstorable, unsafeReason } from './json-text.ts'
 import type { Column, ColumnType } from './types.ts'
 
 /** Why a cell is not valid. */
@@ -104,7 +104,7 @@ function textCoercion(column: Column): Coerce {
   const allowed = oneOf === undefined ? undefined : new Set(oneOf)
   return (value) => {
     let text = asText(value)
-    if (text === undefined) return fault('text', 'must be a string')
+    if (text === undefined) return fault('text', isUnsafe(value) ? unsafeReason : 'must be a string')
     if (trim && hasSpaceAround(text)) text = text.trim()
     if (text === '') return undefined
     if (text.length > charsMax) return fault('too-long', `must have at most ${charsMax} characters, got ${text.length}`)
@@ -158,7 +158,7 @@ function numberCoercion(column: Column): Coerce {
   return (value) => {
     if (typeof value === 'string' && value.trim() === '') return undefined
     const text = typeof value === 'string' ? canonicalDecimal(value) : numberText(value)
-    if (text === undefined) return fault('number', `must be ${word}`)
+    if (text === undefined) return fault('number', isUnsafe(value) ? unsafeReason : `must be ${word}`)
     if (scale !== undefined && decimalScale(text) > scale)
       return fault('scale', scale === 0 ? 'must be an integer' : `must have at most ${scale} decimal places`)
     if (min !== undefined && min.compare(text) < 0) return fault('min', `must be at least ${min.text}`)

@@ -2,12 +2,13 @@
 // without a quote is split by the engine's own split; only rows with one are walked.
 
 import { Malformed, untilMalformed } from './bytes.ts'
-import { Header, type TabularRow } from './tabular.ts'
+import { Header, type HeaderCheck, type TabularRow } from './tabular.ts'
 
 export interface CsvOptions {
   readonly rowCharsMax: number
   /** One character. Default ','. */
   readonly delimiter?: string | undefined
+  readonly checkHeader?: HeaderCheck
 }
 
 /** Rows in the chunks that arrive: a promise per row would cost more than its cells. */
@@ -15,7 +16,7 @@ export async function* readCsv(texts: AsyncIterable<string>, options: CsvOptions
   let header: Header | undefined
   for await (const rows of readCells(texts, options)) {
     const first = header === undefined ? 1 : 0
-    header ??= new Header(rows[0]!.cells, rows[0]!.line)
+    header ??= headerOf(rows[0]!, options.checkHeader)
     yield rowsOf(header, rows, first)
   }
   if (header === undefined) throw new Malformed('empty', 1, 'The file is empty: it has no header.')
@@ -29,6 +30,12 @@ export async function* readCells(
   const scanner = new CsvScanner(rowCharsMax, delimiter)
   for await (const text of texts) yield* untilMalformed<CsvRow>((rows) => scanner.push(text, rows))
   yield* untilMalformed<CsvRow>((rows) => scanner.end(rows))
+}
+
+function headerOf({ cells, line }: CsvRow, check: HeaderCheck | undefined): Header {
+  const header = new Header(cells, line)
+  check?.(header, line)
+  return header
 }
 
 function rowsOf(header: Header, rows: readonly CsvRow[], first: number): TabularRow[] {

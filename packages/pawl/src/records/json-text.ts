@@ -96,9 +96,16 @@ class Container {
   }
 }
 
+/** An integer above 2^53 - 1, which may be a rounded one. A file's is an ExactNumber, so this one comes from JavaScript. */
+export function isUnsafe(value: unknown): boolean {
+  return Number.isInteger(value) && !Number.isSafeInteger(value)
+}
+
+export const unsafeReason = 'is an integer that a JavaScript number may have rounded; give it as a string or a bigint'
+
 /** The decimal that a parsed value means if it was a number, canonical; undefined if it was none. */
 export function numberText(value: unknown): string | undefined {
-  if (typeof value === 'number') return canonicalDecimal(String(value))
+  if (typeof value === 'number') return isUnsafe(value) ? undefined : canonicalDecimal(String(value))
   if (typeof value === 'bigint') return String(value)
   return value instanceof ExactNumber ? canonicalDecimal(value.text) : undefined
 }
@@ -155,6 +162,7 @@ function canonicalDate(value: Date): string {
 }
 
 function canonicalNumber(value: number | bigint | ExactNumber): string {
+  if (isUnsafe(value)) throw new Unstorable(`contains ${value}, which ${unsafeReason}`)
   const text = numberText(value)
   if (text === undefined) throw new Unstorable('contains a number that is not finite or has too many digits')
   return `"${text}"`

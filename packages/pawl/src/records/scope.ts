@@ -24,7 +24,7 @@ import {
 import type { AppendRowOf, PutRowOf, RowTypes, TypeName, VersionOf } from './row-types.ts'
 import { type DefinedSet, scopeText } from './sets.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
-import { assertDelimiter, assertReadable } from './sources.ts'
+import { assertBody, assertDelimiter, assertReadable } from './sources.ts'
 import { type ListSubmissionsOptions, listSubmissions, needSubmission, toSubmission } from './submissions.ts'
 import type {
   AppendAnswer,
@@ -85,6 +85,7 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
   async upload(body: Body, options: UploadOptions): Promise<Submission> {
     resolve('upload', uploadTable, options)
     assertReadable(this.#set, options)
+    assertBody(this.#set, body, options)
     const attributes = attributesText(this.#set, options.attributes)
     await keepDescription(this.#core, this.#tenant, this.#set)
     const [scope] = await this.#read()

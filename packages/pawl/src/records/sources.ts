@@ -1,13 +1,14 @@
 // Which reader a format has.
 
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import { refused } from '../kernel/options.ts'
-import type { UploadBytes } from './bytes.ts'
+import { Malformed, type UploadBytes } from './bytes.ts'
 import { readCsv } from './csv.ts'
 import { readJson, readNdjson } from './json-rows.ts'
 import type { SourceRow } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
-import type { FileFormat, Format, UploadOptions } from './types.ts'
+import type { HeaderCheck } from './tabular.ts'
+import type { Body, FileFormat, Format, UploadOptions } from './types.ts'
 
 export const formats: readonly Format[] = ['csv', 'ndjson', 'json', 'xlsx']
 
@@ -15,6 +16,25 @@ export const formats: readonly Format[] = ['csv', 'ndjson', 'json', 'xlsx']
 export function assertReadable(set: DefinedSet, { format, delimiter }: UploadOptions): void {
   if (format === 'xlsx' && formatOf(set, format) === undefined) throw noXlsx(set)
   assertDelimiter('upload', format, delimiter)
+}
+
+/** A path given as the content would be a file with one column and no rows. */
+export function assertBody(set: DefinedSet, body: Body, options: UploadOptions): void {
+  if (typeof body === 'string') {
+    if (isContent(set, body, options)) return
+    const fix = 'For a file pass a stream: createReadStream(path)'
+    throw refused('upload', `a string body must be the content of the file, got ${shown(body)}. ${fix}`)
+  }
+  const isBody = typeof body === 'object' && body !== null && (Symbol.asyncIterator in body || Symbol.iterator in body)
+  if (!isBody) throw refused('upload', `body must be a stream, string, Buffer or Uint8Array, got ${shown(body)}`)
+}
+
+function isContent(set: DefinedSet, text: string, { format, delimiter = ',' }: UploadOptions): boolean {
+  if (format === 'xlsx') return false
+  if (text.trim() === '' || text.includes('\n')) return true
+  if (format !== 'csv') return /^\s*[[{]/.test(text)
+  const names = text.split(delimiter).map((cell) => cell.replaceAll('"', '').trim())
+  return names.some((name) => [...set.types.values()].some(({ byName }) => byName.has(name)))
 }
 
 export function assertDelimiter(call: string, format: Format, delimiter: string | undefined): void {
@@ -33,15 +53,34 @@ export function sourceRows(
   ignore: (sheet: string) => void,
 ): AsyncIterable<readonly SourceRow[]> {
   const { rowCharsMax } = set.limits
+  const checkHeader = headerCheck(set)
   switch (format) {
     case 'csv':
-      return readCsv(bytes.text(), { rowCharsMax, delimiter })
+      return readCsv(bytes.text(), { rowCharsMax, delimiter, checkHeader })
     case 'ndjson':
       return readNdjson(bytes.text(), { rowCharsMax })
     case 'json':
       return readJson(bytes.text(), { rowCharsMax })
     case 'xlsx':
-      return formatOf(set, format)!.read({ chunks: bytes.chunks(), rowCharsMax, types: new Set(set.types.keys()), ignore })
+      return formatOf(set, format)!.read({
+        chunks: bytes.chunks(),
+        rowCharsMax,
+        types: new Set(set.types.keys()),
+        ignore,
+        checkHeader,
+      })
+  }
+}
+
+/** A table without a key column and without rows would say that there are no records, and delete them all where `missing` is 'tombstone'. */
+function headerCheck(set: DefinedSet): HeaderCheck {
+  return ({ index, type }, line) => {
+    const types = type === undefined ? [...set.types.values()] : [set.types.get(type)!]
+    const needed = types.map(({ key }) => (type === undefined && set.types.size > 1 ? [set.typeColumn, ...key] : key))
+    if (needed.some((columns) => columns.every((name) => index.has(name)))) return
+    const expected = needed.map((columns) => columns.map((name) => `'${name}'`).join(', ')).join(' or ')
+    const found = [...index.keys()].join(', ')
+    throw new Malformed('header', line, `The header must have the column(s) ${expected}, got '${found.slice(0, 200)}'.`)
   }
 }
 

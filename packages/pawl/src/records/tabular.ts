@@ -6,6 +6,9 @@ import { type RowFault, type SourceRow, shown } from './rows.ts'
 
 const columnsMax = 5000
 
+/** Throws Malformed when no row under this header could be one of the set. */
+export type HeaderCheck = (header: Header, line: number) => void
+
 export class Header {
   readonly names: readonly string[]
   /** Where columns without a name are. */

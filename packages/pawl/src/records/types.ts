@@ -4,6 +4,7 @@ import type { AnyTx } from '../db/adapters.ts'
 import type { StandardSchema } from '../jobs/types.ts'
 import type { RecordTypes, RowTypes, UnknownColumns } from './row-types.ts'
 import type { SourceRow } from './rows.ts'
+import type { HeaderCheck } from './tabular.ts'
 
 export type ColumnType = 'text' | 'number' | 'integer' | 'boolean' | 'date' | 'timestamp' | 'json'
 
@@ -97,6 +98,8 @@ export interface UploadedFile {
   readonly types: ReadonlySet<string>
   /** Reports a sheet that is not read. */
   ignore(sheet: string): void
+  /** Throws when no row under this header could be one of the set. */
+  readonly checkHeader: HeaderCheck
 }
 
 export interface RecordSet<Rows extends RowTypes = RowTypes> {
@@ -122,7 +125,8 @@ export interface RecordSetDescription {
 export type ScopeKey = Readonly<Record<string, string>>
 export type Format = 'csv' | 'ndjson' | 'json' | 'xlsx'
 export type FailureClass = 'permanent' | 'transient' | 'unknown'
-export type Body = AsyncIterable<Uint8Array | string> | Iterable<Uint8Array | string>
+/** A stream, or the content itself; a string is content and never a path. */
+export type Body = AsyncIterable<Uint8Array | string> | Iterable<Uint8Array | string> | Uint8Array | string
 
 export interface UploadOptions {
   /** 'xlsx' needs `formats: [xlsx()]` of the record set. */

@@ -28,6 +28,7 @@ export async function readRows(
     rowCharsMax,
     types: new Set(types),
     ignore: (sheet) => ignored.push(sheet),
+    checkHeader: () => undefined,
   })
   const rows: unknown[][] = []
   const names: (string | undefined)[] = []

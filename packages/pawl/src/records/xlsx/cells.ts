@@ -2,7 +2,8 @@
 // sees in the cell as its cause. Columns make values of them as they do of a CSV's strings.
 
 import { Malformed } from '../bytes.ts'
-import { decimalDigitsMax } from '../decimal.ts'
+import { canonicalDecimal, decimalDigitsMax } from '../decimal.ts'
+import { isUnsafe } from '../json-text.ts'
 import type { NumberKind } from './number-formats.ts'
 
 export interface RawCell {
@@ -90,7 +91,8 @@ function exactNumber(text: string): number | bigint | undefined {
   if (!/^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$/.test(text)) return undefined
   const number = Number(text)
   if (!Number.isFinite(number)) return undefined
-  return text.length <= 15 ? number : Number(number.toPrecision(15))
+  const shown = text.length <= 15 ? number : Number(number.toPrecision(15))
+  return isUnsafe(shown) ? BigInt(canonicalDecimal(String(shown))!) : shown
 }
 
 const dayMs = 86_400_000

@@ -34,7 +34,7 @@ async function* readXlsx(given: UploadedFile, limits: XlsxLimits): AsyncGenerato
 
 /** Sheets that are named after a type are its rows; without such a sheet the first one has all rows. Others are reported as ignored. */
 async function* readRows(parts: Parts, given: UploadedFile, limits: XlsxLimits): AsyncGenerator<readonly SourceRow[]> {
-  const { rowCharsMax } = given
+  const { rowCharsMax, checkHeader } = given
   // The second term is the longest cell of Excel (32,767 characters) with each of them escaped.
   const partCharsMax = 2 * rowCharsMax + 400_000
   const book = await readWorkbook(parts, { ...limits, partCharsMax })
@@ -46,7 +46,7 @@ async function* readRows(parts: Parts, given: UploadedFile, limits: XlsxLimits):
   for (const sheet of sheets) {
     const type = named.length > 0 ? sheet.name : undefined
     try {
-      for await (const rows of readSheet(parts, sheet, book, { type, offset, rowCharsMax, partCharsMax })) {
+      for await (const rows of readSheet(parts, sheet, book, { type, offset, rowCharsMax, partCharsMax, checkHeader })) {
         offset = rows.at(-1)?.line ?? offset
         if (rows.length > 0) yield rows
       }

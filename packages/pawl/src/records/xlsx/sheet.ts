@@ -2,7 +2,7 @@
 
 import { Malformed } from '../bytes.ts'
 import type { SourceRow } from '../rows.ts'
-import { Header } from '../tabular.ts'
+import { Header, type HeaderCheck } from '../tabular.ts'
 import { type CellContext, cellValue } from './cells.ts'
 import type { Sheet } from './workbook.ts'
 import { type Attributes, type Shape, walkXml } from './xml.ts'
@@ -22,6 +22,7 @@ export interface SheetOptions {
   readonly offset: number
   readonly rowCharsMax: number
   readonly partCharsMax: number
+  readonly checkHeader: HeaderCheck
 }
 
 export async function* readSheet(
@@ -92,10 +93,11 @@ class SheetRows {
 
   #take(): void {
     const { cells, line, number, chars } = this.#row
-    const { type } = this.#options
+    const { type, checkHeader } = this.#options
     if (cells.every((cell) => cell === undefined || cell === '')) return
     if (this.#header === undefined) {
       this.#header = new Header(cells, line, type)
+      checkHeader(this.#header, line)
       return
     }
     this.#rows.push(this.#header.row(line, cells, type === undefined ? undefined : `row ${number} of the sheet '${type}'`))
