@@ -58,7 +58,7 @@ export interface JobsCore {
   readonly config: Config
   readonly kinds: Map<string, DefinedKind>
   /** Those that were made and not stopped. */
-  readonly workers: Set<object>
+  readonly workers: Set<Worker>
   readonly events: Events<JobEvents>
   readonly pool: Pool
   /** Whether names may begin with `pawl.`: of Pawl's own work. */

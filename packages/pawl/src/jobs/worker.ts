@@ -50,7 +50,7 @@ export interface WorkerCore {
   readonly config: Config
   readonly kinds: ReadonlyMap<string, DefinedKind>
   /** Those that were made and not stopped. */
-  readonly workers: Set<object>
+  readonly workers: Set<Worker>
   readonly events: Events<JobEvents>
 }
 
@@ -365,7 +365,6 @@ export class Worker {
 
   async #stop(): Promise<StopReport> {
     const before = this.#counts.done + this.#counts.failed
-    this.#core.workers.delete(this)
     this.#stopAll.abort()
     this.#changed.fire()
     // Closed before the claim loop is waited for, so that nothing starts after the call; and again for what a claim under way brought.
@@ -394,6 +393,7 @@ export class Worker {
         .filter((held) => !still.includes(held))
         .map((held) => held.id),
     }
+    this.#core.workers.delete(this)
     if (still.length === 0) await this.#shutDown()
     else void this.#runningEnded(() => Number.POSITIVE_INFINITY).then(() => this.#shutDown())
     return report
