@@ -5,6 +5,7 @@ import { AsyncLocalStorage } from 'node:async_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability, Logger } from '../config.ts'
 import { classify, type ErrorClass, isConflict, isOwn, isRetryable, sqlState } from '../db/classify.ts'
+import { calls } from '../db/calls.ts'
 import type { Connection, Pool, PoolClient } from '../db/driver.ts'
 import { StatementNames, statement } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
@@ -268,9 +269,11 @@ export class Runner {
     const context = new RunContext(held, this.options)
     held.completeCalled = false
     abandonWhenLost(held, tx)
+    tx[calls].onLate = () => this.late(held)
     try {
       if (probe.on) await probe.hit('jobs.tx.begun', held)
       const result = await insideTx.run(held, () => runAs(held.tenant, () => held.definition.tx!(held as never, tx, context)))
+      if (tx[calls].areOpen) await tx[calls].quiet()
       if (probe.on) await probe.hit('jobs.tx.handled', held)
       if (held.isEnded) throw leaseLost(held.row)
       const end = this.endOf(held, result)
@@ -298,6 +301,14 @@ export class Runner {
       held.onLost = undefined
       this.end(tx)
     }
+  }
+
+  /** A statement came after the commit. It is refused, and in most cases nobody waits for the error. */
+  late(held: HeldJob): void {
+    this.options.logger.error(
+      { job: held.id, kind: held.kind, attempt: held.attempt },
+      'a tx handler used its transaction after it had returned, and that call was refused; await every call before you return',
+    )
   }
 
   /** A transaction for handlers. Their statements may take as long as their attempt. */

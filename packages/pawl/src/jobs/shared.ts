@@ -2,6 +2,7 @@
 // turns with the settings reset in between, and the group is settled with the commit. Any trouble rolls everything back and each job runs
 // again alone, which is safe because its effects are in this database only.
 
+import { calls } from '../db/calls.ts'
 import { bind, numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
 import type { OwnTransaction } from '../db/transaction.ts'
 import { caught } from '../errors.ts'
@@ -155,15 +156,17 @@ async function runOne(runner: Runner, turn: Turn, job: HeldJob): Promise<Result>
   const reading = job.read()
   if (reading !== undefined) await reading
   const touched: Touched = { progress: null }
+  turn[calls].onLate = () => runner.late(job)
   job.unstored = () => touched.progress
   try {
     const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job, touched))
     const answer = await insideTx.run(job, () => runAs(job.tenant, handle))
+    if (turn[calls].areOpen) await turn[calls].quiet()
     const end = runner.endOf(job, answer)
     if (end.failed !== undefined || job.isEnded) throw new Error('The job did not end as done, so it runs alone.')
     return { ...touched, json: end.result, ranMs: job.ranMs() }
   } finally {
-    turn.isOver = true
+    turn[calls].over()
     if (!job.isEnded) job.startedMs = waiting
   }
 }

@@ -3,6 +3,7 @@
 // events.append and jobs.enqueue add nothing.
 
 import { checked, type Effects } from '../db/adapters.ts'
+import { Calls, calls } from '../db/calls.ts'
 import { classify, markOwn, sqlState } from '../db/classify.ts'
 import { cork, isIdle, type PoolClient, type QueryResult } from '../db/driver.ts'
 import { ownPathReturned, ownPathTaken } from '../db/own-path.ts'
@@ -16,6 +17,7 @@ import type { ProjectionTx } from './types.ts'
 
 export class HandlerTx implements ProjectionTx {
   readonly [checked] = true
+  readonly [calls] = new Calls()
   readonly #client: PoolClient
   readonly #names: StatementNames | undefined
   #isOpen = true
@@ -54,9 +56,14 @@ export class HandlerTx implements ProjectionTx {
   }
 
   async #query<Row>(text: string, values: readonly unknown[]): Promise<{ rows: Row[]; rowCount: number }> {
-    // A handler may catch the error and go back to a savepoint of its own, so it is not the transaction's failure yet.
-    const result = lastOf(await this.#ask(this.#prepared(text, values)))
-    return { rows: result.rows as Row[], rowCount: result.rowCount ?? 0 }
+    this[calls].begin()
+    try {
+      // A handler may catch the error and go back to a savepoint of its own, so it is not the transaction's failure yet.
+      const result = lastOf(await this.#ask(this.#prepared(text, values)))
+      return { rows: result.rows as Row[], rowCount: result.rowCount ?? 0 }
+    } finally {
+      this[calls].end()
+    }
   }
 
   // With a callback: a promise for each of thousands of statements would cost as much as the statements.
@@ -92,6 +99,7 @@ export class HandlerTx implements ProjectionTx {
   /** Sent behind everything else without waiting for it. Answers come in order: when this one is there, so are all the others. */
   async commit(): Promise<void> {
     this.#isOpen = false
+    this[calls].over()
     if (this.#refusal !== undefined) throw this.#refusal
     try {
       // It may be behind statements that nobody waited for.
@@ -116,6 +124,7 @@ export class HandlerTx implements ProjectionTx {
   /** A session's settings and advisory locks may outlive the rollback too. */
   async rollback(): Promise<void> {
     this.#isOpen = false
+    this[calls].over()
     const rollingBack = this.#client.query('rollback').catch(() => undefined)
     await this.#resetSession()
     await rollingBack
@@ -137,6 +146,7 @@ export class HandlerTx implements ProjectionTx {
 
   #release(isAbandoned: boolean): 'sound' | 'broken' {
     this.#isOpen = false
+    this[calls].over()
     const status = (this.#client as unknown as { getTransactionStatus?(): string | null }).getTransactionStatus?.()
     const isSound = !isAbandoned && (status === undefined || status === 'I')
     this.#client.release(!isSound || this.#isBroken)
@@ -145,6 +155,7 @@ export class HandlerTx implements ProjectionTx {
 
   #prepared(text: string, values: readonly unknown[]): Query {
     if (!this.#isOpen) {
+      if (this.#refusal === undefined) this[calls].late()
       throw new PawlError(
         'PAWL_TX_REQUIRED',
         'This transaction has ended. Await every query before the handler returns, or use tx.send.',
