@@ -11,7 +11,7 @@ import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { runAs } from '../kernel/tenant.ts'
 import { type HeldJob, leaseLost } from './held.ts'
-import { abandonWhenLost, insideTx, levelSql, type Runner } from './runner.ts'
+import { abandonWhenLost, insideTx, levelSql, type Runner, say } from './runner.ts'
 import { byBytes } from './settler.ts'
 import { learn, mayOverlap, resetSettings, type Turn, Turns } from './turns.ts'
 import type { JobContext } from './types.ts'
@@ -178,7 +178,7 @@ function contextOf(runner: Runner, job: HeldJob, touched: Touched): JobContext {
     },
     // The group's own transaction holds the row, so the last progress is stored with its commit.
     touch: (progress) => caught(touch(job, progress, touched)),
-    log: (message, fields = {}) => runner.options.logger.info({ job: job.id, kind: job.kind, ...fields }, message),
+    log: (message, fields) => say(runner.options.logger, job, message, fields),
   }
 }
 

@@ -124,3 +124,43 @@ test.each(kinds)('a query in a tx handler says how many rows it met ($name)', as
   expect(done).toHaveLength(2)
   expect(met).toEqual([0, 0])
 })
+
+test('a throw after job.complete(tx) committed is logged, and the job stays done', async () => {
+  pawl.jobs.define('work', {
+    run: async (job) => {
+      const client = await db.pool.connect()
+      try {
+        await client.query('begin')
+        await job.complete(client)
+        await client.query('commit')
+      } finally {
+        client.release()
+      }
+      throw new Error('afterwards')
+    },
+  })
+  const { id } = await pawl.jobs.enqueue('work', {})
+  const { done } = await runAll(pawl)
+  expect(done).toHaveLength(1)
+  expect(errors).toEqual([
+    {
+      fields: { job: id, kind: 'work', error: expect.stringContaining('afterwards') },
+      message: 'the handler threw after job.complete(tx) had committed; the job is done',
+    },
+  ])
+})
+
+test('context.log of what the logger cannot write fails no attempt', async () => {
+  const warned: string[] = []
+  const strict: Logger = {
+    ...logger,
+    info: (fields) => void JSON.stringify(fields),
+    warn: (_fields, message) => void warned.push(message),
+  }
+  pawl = db.pawl({ logger: strict })
+  pawl.jobs.define('work', { run: (_job, { log }) => log('counted', { n: 1n }) })
+  await pawl.jobs.enqueue('work', {})
+  const { done } = await runAll(pawl)
+  expect(done).toHaveLength(1)
+  expect(warned).toEqual(['a line of context.log could not be written: counted'])
+})

@@ -454,12 +454,12 @@ export class Worker {
     held.row.dropPayload()
     // Also late: a job that was lost while its runner still asked what became of its commit.
     if (end === 'stopped') return
-    if (end === 'late' || (held.isEnded && end !== 'settled')) {
+    if (end === 'late' || (held.isEnded && end !== 'settled' && end !== 'snoozed')) {
       if (held.lost !== undefined) this.#ends.keepEvidence(held, 'settle')
     } else if (!held.isEnded) {
       held.isEnded = true
       if (end === 'settled') this.#ends.settled([{ held, result: null }])
-      else this.#settler.add(end)
+      else if (end !== 'snoozed') this.#settler.add(end)
     }
   }
 
