@@ -219,13 +219,42 @@ begin
 end
 $$;
 
--- Both functions keep to the primary key, whatever the table looked like when this session first planned them.
+-- These functions keep to the primary key, whatever the table looked like when this session first planned them.
 
 -- Holds the job for the caller's transaction: until it ends nobody can take the job over. Raises PW001 when it is lost already.
 create function pawl.guard_job(p_tenant text, p_id bigint, p_fence bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
   perform from pawl.job j where j.tenant = p_tenant and j.id = p_id and j.fence = p_fence for no key update;
+  if not found then
+    perform pawl.raise_lease_lost('job', p_id, p_fence);
+  end if;
+end
+$$;
+
+-- Puts one job off inside the transaction of its handler, so that what the handler wrote commits with it. Raises PW001 when the fence is not
+-- the current one. The same change as a snooze in settle-failed.sql.
+create function pawl.snooze_job(p_tenant text, p_id bigint, p_fence bigint, p_delay_ms bigint, p_progress jsonb default null) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  v_run_at timestamptz := pawl.now() + p_delay_ms * interval '1 millisecond';
+begin
+  update pawl.job j
+  set state = 'scheduled',
+    run_at = v_run_at,
+    due = v_run_at - j.priority * interval '1 minute',
+    attempt = j.attempt - 1,
+    snoozes = least(j.snoozes, 2147483646) + 1,
+    postponed = 0,
+    progress = coalesce(p_progress, j.progress),
+    fence = pawl.next_fence(),
+    revision = case when j.revision < 2000000000 then j.revision + 1 else 1 end,
+    holder = null,
+    run_until = null,
+    claimed_at = null
+  where j.tenant = p_tenant
+    and j.id = p_id
+    and j.fence = p_fence;
   if not found then
     perform pawl.raise_lease_lost('job', p_id, p_fence);
   end if;

@@ -89,7 +89,12 @@ export function guarded(logger: Logger): Logger {
 }
 
 function line(level: string, fields: LogFields, message: string): void {
-  process.stderr.write(`${JSON.stringify({ level, host: hostname(), pid: process.pid, message, ...fields })}\n`)
+  process.stderr.write(`${jsonOf({ level, host: hostname(), pid: process.pid, message, ...fields })}\n`)
+}
+
+/** A handler may log anything: a BigInt is written as its digits. */
+function jsonOf(fields: LogFields): string {
+  return JSON.stringify(fields, (_name, value: unknown) => (typeof value === 'bigint' ? String(value) : value))
 }
 
 /** A claim that a server crash forgets would give its fence number out again, so claims are never less than durable. */

@@ -8,9 +8,10 @@ import { StatementNames } from './db/statement.ts'
 import type { AppendCore } from './events/append.ts'
 import { EventLog, TenantEvents } from './events/index.ts'
 import type { JobEvents } from './jobs/index.ts'
-import { Jobs } from './jobs/index.ts'
+import { Jobs, type Kind } from './jobs/index.ts'
 import { jobEvents } from './jobs/job-events.ts'
-import type { DefinedKind } from './jobs/kinds.ts'
+import { type DefinedKind, hasHandler } from './jobs/kinds.ts'
+import type { Worker } from './jobs/worker.ts'
 import { type Alert, listAlerts } from './kernel/alerts.ts'
 import { Events } from './kernel/events.ts'
 import { check, refused, resolve } from './kernel/options.ts'
@@ -18,6 +19,7 @@ import { type AlertsOptions, alertsTable, migrateTable, resolveConfig, tenantNam
 import type { Defined } from './projections/definition.ts'
 import { type ProjectionEvents, Projections } from './projections/index.ts'
 import { projectionEvents } from './projections/projection-events.ts'
+import type { ProjectionRunner } from './projections/runner.ts'
 import { Ends } from './records/ends.ts'
 import { Records } from './records/index.ts'
 import type { DefinedSet } from './records/sets.ts'
@@ -44,7 +46,8 @@ export class Pawl implements Tenant {
   readonly #pool: Pool
   readonly #events: Events<PawlEvents>
   readonly #kinds = new Map<string, DefinedKind>()
-  readonly #workers = new Set<object>()
+  readonly #workers = new Set<Worker>()
+  readonly #runners = new Set<ProjectionRunner>()
   readonly #projections = new Map<string, Defined>()
   readonly #onLocal = new Set<() => void>()
   readonly #sets = new Map<string, DefinedSet>()
@@ -105,8 +108,20 @@ export class Pawl implements Tenant {
     return listAlerts(this.#pool, tenant)
   }
 
-  /** Closes the callers' pool, unless it is yours. Stop workers first. */
+  /** What this process defines: kinds that have a handler here, and the names of projections and sinks. */
+  get runnable(): { readonly kinds: readonly Kind[]; readonly projections: readonly string[] } {
+    const kinds = [...this.#kinds.values()].filter(hasHandler).map(({ name, queue }) => ({ name, queue }))
+    return { kinds, projections: [...new Set([...this.#projections.values()].map(({ name }) => name))] }
+  }
+
+  /** Workers and runners that this Pawl created and that have not stopped. */
+  get running(): readonly (Worker | ProjectionRunner)[] {
+    return [...this.#workers, ...this.#runners]
+  }
+
+  /** Stops the workers and runners of this Pawl, with their default grace, and closes the callers' pool, unless it is yours. */
   async close(): Promise<void> {
+    await Promise.all(this.running.map((each) => each.stop()))
     if (!this.#pool.ended) await this.#pool.end()
   }
 
@@ -130,6 +145,7 @@ export class Pawl implements Tenant {
       config: this.config,
       pool: this.#pool,
       definitions: this.#projections,
+      runners: this.#runners,
       events: this.#eventsAs<ProjectionEvents>(),
       onLocal,
     }

@@ -4,6 +4,7 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import { caught, PawlError } from '../errors.ts'
 import { checked, type Tx } from './adapters.ts'
+import { Calls, calls } from './calls.ts'
 import { classify, markOwn, sqlState } from './classify.ts'
 import {
   copyIn,
@@ -34,6 +35,11 @@ export interface OwnTransactionOptions {
   readonly reset?: string | undefined
 }
 
+export interface Answer<Row> {
+  readonly rows: Row[]
+  readonly rowCount: number
+}
+
 /** The completion runs as the session's own user, whatever role a handler took. */
 const ownUser = 'reset session authorization'
 
@@ -45,6 +51,7 @@ export interface CompletionOptions {
 
 export class OwnTransaction implements Tx {
   readonly [checked] = true
+  readonly [calls] = new Calls()
   readonly #client: PoolClient
   readonly #names: StatementNames | undefined
   readonly #statementMs: number | undefined
@@ -71,11 +78,17 @@ export class OwnTransaction implements Tx {
     if (settings !== undefined) void this.#begin(settings)
   }
 
-  query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
-    if (!this.#isOpen) return caught(Promise.reject(ended(this.#reason)))
+  query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<Answer<Row>> {
+    if (!this.#isOpen) return this.#late()
     const end = endOf(text)
     if (end !== undefined) return caught(Promise.reject(this.#refuse(refusedEnd(end))))
     return caught(this.#run<Row>(text, this.#prepared(text, values, values.length > 0 ? this.#names?.of(text) : undefined)))
+  }
+
+  /** What a loss or a handler's own commit ended says so itself; what merely comes too late nobody would hear of. */
+  #late(): Promise<never> {
+    if (this.#reason === undefined) this[calls].late()
+    return caught(Promise.reject(ended(this.#reason)))
   }
 
   /** How long its statements have had no answer. */
@@ -89,17 +102,19 @@ export class OwnTransaction implements Tx {
   }
 
   /** A statement of ours with parameters, prepared under a name if one is given. */
-  run<Row>(text: string, values: readonly unknown[], name?: string): Promise<{ rows: Row[] }> {
+  run<Row>(text: string, values: readonly unknown[], name?: string): Promise<Answer<Row>> {
     return this.#run<Row>(text, { ...this.#prepared(text, values, name), types: ownTypes })
   }
 
-  async #run<Row>(text: string, query: QueryConfig): Promise<{ rows: Row[] }> {
+  async #run<Row>(text: string, query: QueryConfig): Promise<Answer<Row>> {
+    this[calls].begin()
     if (this.#pending++ === 0) this.#silentSinceMs = performance.now()
     try {
       const result = await (query.values!.length > 0 ? this.#runPrepared(query) : this.#runText(text))
       if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of the handler ended its transaction'))
       this.#abortedBy = undefined
-      return { rows: lastOf(result).rows as Row[] }
+      const { rows, rowCount } = lastOf(result)
+      return { rows: rows as Row[], rowCount: rowCount ?? 0 }
     } catch (error) {
       if (classify(error) === 'replan') this.#forgetPlans()
       if (!isAborted(error) && sqlState(error) !== undefined) this.#abortedBy ??= error
@@ -107,6 +122,7 @@ export class OwnTransaction implements Tx {
     } finally {
       this.#pending--
       this.#silentSinceMs = performance.now()
+      this[calls].end()
     }
   }
 
@@ -132,7 +148,7 @@ export class OwnTransaction implements Tx {
    * commit happened.
    */
   async commitWith(text: string, values: readonly Parameter[], { name, settings }: CompletionOptions = {}): Promise<void> {
-    this.#isOpen = false
+    this.#close()
     if (this.#reason !== undefined) throw ended(this.#reason)
     try {
       const query = { ...this.#prepared(text, values, name), query_timeout: this.#answerMs ?? this.#statementMs }
@@ -157,7 +173,7 @@ export class OwnTransaction implements Tx {
   }
 
   async commit(): Promise<void> {
-    this.#isOpen = false
+    this.#close()
     if (this.#begun === undefined) return
     if (this.#reason !== undefined) throw ended(this.#reason)
     try {
@@ -169,7 +185,7 @@ export class OwnTransaction implements Tx {
 
   /** A session's advisory locks outlive the rollback, so the session is reset here too. */
   async rollback(): Promise<void> {
-    this.#isOpen = false
+    this.#close()
     if (this.#begun === undefined || this.#isReleased) return
     const { error } = await this.#answer(this.#reset === undefined ? 'rollback' : `rollback; ${this.#reset}`)
     if (error !== undefined) this.#isBroken = true
@@ -177,7 +193,7 @@ export class OwnTransaction implements Tx {
 
   /** Ends it without its handler, which may never answer: the connection is cut, so the server rolls back, and its place in the pool is free. */
   abandon(reason: PawlError): void {
-    this.#isOpen = false
+    this.#close()
     if (this.#isReleased) return
     this.#reason = reason
     this.#isReleased = true
@@ -190,6 +206,11 @@ export class OwnTransaction implements Tx {
     this.#isReleased = true
     const status = (this.#client as unknown as { getTransactionStatus?(): string | null }).getTransactionStatus?.()
     this.#client.release(this.#isBroken || (status !== undefined && status !== null && status !== 'I'))
+  }
+
+  #close(): void {
+    this.#isOpen = false
+    this[calls].over()
   }
 
   #prepared(text: string, values: readonly unknown[], name: string | undefined): QueryConfig {
@@ -232,7 +253,7 @@ export class OwnTransaction implements Tx {
   }
 
   #refuse(reason: PawlError): PawlError {
-    this.#isOpen = false
+    this.#close()
     this.#reason = reason
     return reason
   }

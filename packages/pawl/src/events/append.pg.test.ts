@@ -240,7 +240,9 @@ test('an append notifies only while a reader sleeps, at every isolation level', 
   const appendAll = async () => {
     await pawl.events.append(placed('a'))
     await pawl.events.append([placed('a'), placed('b')])
-    await db.query("insert into pawl.event (aggregatetype, aggregateid, type, payload) values ('order', 'a', 'OrderPlaced', '{}')")
+    await db.query(
+      "insert into pawl.event (aggregatetype, aggregateid, type, payload) values ('order', 'a', 'OrderPlaced', '{}')",
+    )
     for (const level of ['repeatable read', 'serializable']) {
       await adapter.transaction(async ({ tx, run }) => {
         await run(`set transaction isolation level ${level}`)

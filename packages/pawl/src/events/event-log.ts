@@ -1,5 +1,6 @@
 // The verbs of the event log. Those that write take an optional transaction of the caller's.
 
+import { callIn } from '../db/calls.ts'
 import { unavailable } from '../db/driver.ts'
 import { bind, statement } from '../db/statement.ts'
 import { integer, resolve } from '../kernel/options.ts'
@@ -49,13 +50,13 @@ export class TenantEvents {
   }
 
   /** Appends one event, or many in order. With `tx` they are there if and only if your transaction commits. */
-  async append(events: NewEvent | readonly NewEvent[], options: AppendEventOptions = {}): Promise<Appended> {
-    return append(this.core, this.#tenant, listOf(events), options)
+  append(events: NewEvent | readonly NewEvent[], options: AppendEventOptions = {}): Promise<Appended> {
+    return callIn(options?.tx, async () => append(this.core, this.#tenant, listOf(events), options))
   }
 
   /** Takes in events of an outside source, each once, and moves the source's position in the same transaction. */
-  async ingest(events: OutsideEvent | readonly OutsideEvent[], options: IngestOptions): Promise<Ingested> {
-    return ingest(this.core, this.#tenant, listOf(events), options)
+  ingest(events: OutsideEvent | readonly OutsideEvent[], options: IngestOptions): Promise<Ingested> {
+    return callIn(options?.tx, async () => ingest(this.core, this.#tenant, listOf(events), options))
   }
 
   /** Removes what the events of one key say. Ids, order and positions stay; pawl.audit says who did it and why. */

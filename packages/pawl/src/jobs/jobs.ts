@@ -3,6 +3,7 @@
 
 import type { Config, Durability } from '../config.ts'
 import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
+import { callIn } from '../db/calls.ts'
 import { classify, sqlState } from '../db/classify.ts'
 import { type Connection, type Pool, unavailable } from '../db/driver.ts'
 import { inOwnPath } from '../db/own-path.ts'
@@ -58,7 +59,7 @@ export interface JobsCore {
   readonly config: Config
   readonly kinds: Map<string, DefinedKind>
   /** Those that were made and not stopped. */
-  readonly workers: Set<object>
+  readonly workers: Set<Worker>
   readonly events: Events<JobEvents>
   readonly pool: Pool
   /** Whether names may begin with `pawl.`: of Pawl's own work. */
@@ -132,26 +133,26 @@ export class Jobs {
   }
 
   /** Adds one job. With `tx` it is there if and only if your transaction commits. */
-  async enqueue<Input>(
-    kind: Kind<Input, unknown> | string,
-    payload: Input,
-    options: EnqueueOptions = {},
-  ): Promise<{ id: string }> {
-    const [id] = await this.#enqueue('enqueue', kind, payload, undefined, options).catch(refuse)
-    return { id: id! }
+  enqueue<Input>(kind: Kind<Input, unknown> | string, payload: Input, options: EnqueueOptions = {}): Promise<{ id: string }> {
+    return callIn(options?.tx, async () => {
+      const [id] = await this.#enqueue('enqueue', kind, payload, undefined, options).catch(refuse)
+      return { id: id! }
+    })
   }
 
   /**
    * Adds many jobs of one kind in one transaction: yours, or one of our own. A generator, synchronous or not, is read as its jobs are sent, so
    * that any number of them takes little memory; in your own transaction, roll back if it rejects.
    */
-  async enqueueMany<Input>(
+  enqueueMany<Input>(
     kind: Kind<Input, unknown> | string,
     payloads: Payloads<Input>,
     options: EnqueueOptions = {},
   ): Promise<{ ids: string[] }> {
-    assertPayloads(payloads)
-    return { ids: await this.#enqueue('enqueueMany', kind, undefined, payloads, options).catch(refuse) }
+    return callIn(options?.tx, async () => {
+      assertPayloads(payloads)
+      return { ids: await this.#enqueue('enqueueMany', kind, undefined, payloads, options).catch(refuse) }
+    })
   }
 
   async get(id: string): Promise<JobRow | undefined> {

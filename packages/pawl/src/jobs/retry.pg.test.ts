@@ -204,8 +204,52 @@ test('[J15] snoozing burns no attempt, however often, and is counted', async () 
   // A job that polls for a day leaves no row for each look.
   expect(await db.query('select from pawl.job_attempt')).toEqual([])
   expect((await pawl.jobs.attempts(id)).map(({ outcome }) => outcome)).toEqual(['done'])
-  // What a tx handler wrote before it snoozed is not there: it did not happen.
-  expect(await db.query('select from effect')).toHaveLength(1)
+  // A tx handler that returns a snooze commits what it wrote.
+  expect(await db.query('select from effect')).toHaveLength(4)
+})
+
+test.each([
+  ['returned', 1],
+  ['thrown', 0],
+])('[J15] a snooze that is %s leaves %i writes and follow-ups', async (how, count) => {
+  await db.query('create table effect (job bigint)')
+  pawl.jobs.define('sleepy', {
+    tx: async (job, tx) => {
+      await tx.query('insert into effect values ($1)', [job.id])
+      await pawl.jobs.enqueue('later', {}, { tx })
+      if (how === 'thrown') throw job.snooze('90s')
+      return job.snooze('90s')
+    },
+  })
+  await stopClock()
+  const { id } = await pawl.jobs.enqueue('sleepy', {}, { priority: 3 })
+  const { done } = await runAll(pawl)
+  expect(done).toEqual([])
+  expect(await pawl.jobs.get(id)).toMatchObject({ state: 'scheduled', attempt: 0, snoozes: 1, holder: null, lastError: null })
+  expect(
+    await db.query(
+      `select extract(epoch from run_at - pawl.now())::integer as s, extract(epoch from run_at - due)::integer as lead, fence > 0 as fenced
+       from pawl.job where id = $1`,
+      [id],
+    ),
+  ).toEqual([{ s: 90, lead: 180, fenced: true }])
+  expect(await db.query('select from effect')).toHaveLength(count)
+  expect(await db.query("select from pawl.job where kind = 'later'")).toHaveLength(count)
+})
+
+test('[J1] a snooze in a transaction is refused when the job was cancelled', async () => {
+  await db.query('create table effect (job bigint)')
+  pawl.jobs.define('sleepy', {
+    tx: async (job, tx) => {
+      await tx.query('insert into effect values ($1)', [job.id])
+      await db.query('delete from pawl.job where id = $1', [job.id])
+      return job.snooze('90s')
+    },
+  })
+  await pawl.jobs.enqueue('sleepy', {})
+  await runAll(pawl)
+  expect(await db.query('select from effect')).toEqual([])
+  expect(await db.query('select from pawl.job')).toEqual([])
 })
 
 test('[J15] a snooze lasts as long as it says', async () => {

@@ -4,6 +4,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability, Logger } from '../config.ts'
+import { calls } from '../db/calls.ts'
 import { classify, type ErrorClass, isConflict, isOwn, isRetryable, sqlState } from '../db/classify.ts'
 import type { Connection, Pool, PoolClient } from '../db/driver.ts'
 import { StatementNames, statement } from '../db/statement.ts'
@@ -31,6 +32,7 @@ const troubledJobsMax = 1000
 /** How long a job waits whose payload only a newer release can read. */
 const newerDelayMs = 5000
 const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer, $6::jsonb)'
+const snoozeSql = 'select pawl.snooze_job($1::text, $2::bigint, $3::bigint, $4::bigint, $5::jsonb)'
 /**
  * For a handler that called job.complete(tx): nothing commits unless that was in this transaction, or has committed in another. It runs in
  * the handler's search path, so every operator has its schema.
@@ -91,8 +93,8 @@ export interface RunnerOptions {
   readonly onRefused: (held: HeldJob, what: string) => void
 }
 
-/** 'settled': its own transaction did it. 'late': it had an end before (timed out, lost). 'stopped': that, and its handler heeded the signal. */
-export type RunEnd = Ending | 'settled' | 'late' | 'stopped'
+/** 'settled', 'snoozed': its own transaction did it. 'late': it had an end before (timed out, lost). 'stopped': that, and its handler heeded the signal. */
+export type RunEnd = Ending | 'settled' | 'snoozed' | 'late' | 'stopped'
 
 export class Runner {
   readonly options: RunnerOptions
@@ -186,7 +188,15 @@ export class Runner {
 
   /** After job.complete(tx): only the history knows whether that transaction committed. If it did not, a handler may know and snooze. */
   async #checkCompleted(held: HeldJob, error: unknown, result?: unknown): Promise<RunEnd> {
-    if (await this.isSettled(held)) return 'settled'
+    if (await this.isSettled(held)) {
+      // The job is done, so this is no failed attempt, and nothing else would say it.
+      if (error !== undefined)
+        this.options.logger.error(
+          { job: held.id, kind: held.kind, error: describeError(error) },
+          'the handler threw after job.complete(tx) had committed; the job is done',
+        )
+      return 'settled'
+    }
     if (result instanceof Snooze) return this.endOf(held, result)
     const reason =
       error ?? new Error('job.complete(tx) was called, but its transaction did not commit before the handler returned.')
@@ -276,13 +286,16 @@ export class Runner {
     const context = new RunContext(held, this.options, isSerialized)
     held.completeCalled = false
     abandonWhenLost(held, tx)
+    tx[calls].onLate = () => this.late(held)
     try {
       if (probe.on) await probe.hit('jobs.tx.begun', held)
       const result = await insideTx.run(held, () => runAs(held.tenant, () => held.definition.tx!(held as never, tx, context)))
+      if (tx[calls].areOpen) await tx[calls].quiet()
       if (probe.on) await probe.hit('jobs.tx.handled', held)
       if (held.isEnded) throw leaseLost(held.row)
       const end = this.endOf(held, result)
-      if (end.failed !== undefined) {
+      const isSnoozed = end.failed?.outcome === 'snoozed' && !held.completeCalled
+      if (end.failed !== undefined && !isSnoozed) {
         await tx.rollback()
         return end
       }
@@ -290,13 +303,14 @@ export class Runner {
       if (probe.on) await probe.hit('jobs.tx.before_commit', held)
       const settings = this.#settingsOf(held)
       const key = [held.tenant, held.id, held.fence]
-      if (held.completeCalled) await tx.commitWith(completedSql, key, { settings })
+      if (isSnoozed) await tx.commitWith(snoozeSql, [...key, end.failed!.delayMs!, held.unstored()], { settings })
+      else if (held.completeCalled) await tx.commitWith(completedSql, key, { settings })
       else {
         const name = this.names === undefined ? undefined : 'pawl_complete_job'
         await tx.commitWith(completeSql, [...key, end.result, held.ranMs(), held.unstored()], { name, settings })
       }
       if (probe.on) await probe.hit('jobs.tx.after_commit', held)
-      return 'settled'
+      return isSnoozed ? 'snoozed' : 'settled'
     } catch (error) {
       await tx.rollback()
       // The row is free again.
@@ -306,6 +320,14 @@ export class Runner {
       held.onLost = undefined
       this.end(tx)
     }
+  }
+
+  /** A statement came after the commit. It is refused, and in most cases nobody waits for the error. */
+  late(held: HeldJob): void {
+    this.options.logger.error(
+      { job: held.id, kind: held.kind, attempt: held.attempt },
+      'a tx handler used its transaction after it had returned, and that call was refused; await every call before you return',
+    )
   }
 
   /** A transaction for handlers. Their statements may take as long as their attempt. */
@@ -369,7 +391,7 @@ class RunContext implements JobContext {
   }
 
   get log(): JobContext['log'] {
-    return (message, fields) => this.#log(message, fields)
+    return (message, fields) => say(this.#options.logger, this.#held, message, fields)
   }
 
   get isTouched(): boolean {
@@ -385,10 +407,6 @@ class RunContext implements JobContext {
     return this.#toucher.touch(progress)
   }
 
-  #log(message: string, fields: Readonly<Record<string, unknown>> = {}): void {
-    this.#options.logger.info({ job: this.#held.id, kind: this.#held.kind, attempt: this.#held.attempt, ...fields }, message)
-  }
-
   async flush(): Promise<void> {
     await this.#toucher?.flush()
   }
@@ -396,6 +414,16 @@ class RunContext implements JobContext {
   /** Nothing is on its way any more. */
   async quiet(): Promise<void> {
     await this.#toucher?.quiet()
+  }
+}
+
+/** What a handler logs. A logger that cannot write it, such as a cycle, fails no attempt. */
+export function say(logger: Logger, held: HeldJob, message: string, fields: Readonly<Record<string, unknown>> = {}): void {
+  const about = { job: held.id, kind: held.kind, attempt: held.attempt }
+  try {
+    logger.info({ ...about, ...fields }, message)
+  } catch (error) {
+    logger.warn({ ...about, error: String(error) }, `a line of context.log could not be written: ${message}`)
   }
 }
 

@@ -2,6 +2,7 @@
 // turns with the settings reset in between, and the group is settled with the commit. Any trouble rolls everything back and each job runs
 // again alone, which is safe because its effects are in this database only.
 
+import { calls } from '../db/calls.ts'
 import { bind, numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
 import type { OwnTransaction } from '../db/transaction.ts'
 import { caught } from '../errors.ts'
@@ -10,7 +11,7 @@ import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { runAs } from '../kernel/tenant.ts'
 import { type HeldJob, leaseLost } from './held.ts'
-import { abandonWhenLost, insideTx, levelSql, type Runner } from './runner.ts'
+import { abandonWhenLost, insideTx, levelSql, type Runner, say } from './runner.ts'
 import { byBytes } from './settler.ts'
 import { learn, mayOverlap, resetSettings, type Turn, Turns } from './turns.ts'
 import type { JobContext } from './types.ts'
@@ -154,15 +155,17 @@ async function runOne(runner: Runner, turn: Turn, job: HeldJob): Promise<Result>
   const reading = job.read()
   if (reading !== undefined) await reading
   const touched: Touched = { progress: null }
+  turn[calls].onLate = () => runner.late(job)
   job.unstored = () => touched.progress
   try {
     const handle = () => job.definition.tx!(job as never, turn, contextOf(runner, job, touched))
     const answer = await insideTx.run(job, () => runAs(job.tenant, handle))
+    if (turn[calls].areOpen) await turn[calls].quiet()
     const end = runner.endOf(job, answer)
     if (end.failed !== undefined || job.isEnded) throw new Error('The job did not end as done, so it runs alone.')
     return { ...touched, json: end.result, ranMs: job.ranMs() }
   } finally {
-    turn.isOver = true
+    turn[calls].over()
     if (!job.isEnded) job.startedMs = waiting
   }
 }
@@ -174,7 +177,7 @@ function contextOf(runner: Runner, job: HeldJob, touched: Touched): JobContext {
     },
     // The group's own transaction holds the row, so the last progress is stored with its commit.
     touch: (progress) => caught(touch(job, progress, touched)),
-    log: (message, fields = {}) => runner.options.logger.info({ job: job.id, kind: job.kind, ...fields }, message),
+    log: (message, fields) => say(runner.options.logger, job, message, fields),
   }
 }
 

@@ -3,10 +3,12 @@
 // So the round trips of a group overlap, and yet the database sees one handler after another. A handler that sends a statement after its
 // turn has passed is refused: it read something and writes by it, and between the two the next one may have written.
 
-import { checked, type Tx } from '../db/adapters.ts'
-import type { OwnTransaction } from '../db/transaction.ts'
+import { checked } from '../db/adapters.ts'
+import { Calls, calls } from '../db/calls.ts'
+import type { Answer, OwnTransaction } from '../db/transaction.ts'
 import { caught, PawlError } from '../errors.ts'
 import type { DefinedKind } from './kinds.ts'
+import type { JobTx } from './types.ts'
 
 /** One job's SET LOCAL must not reach the next one. RESET ALL leaves the role as it is. Locks stay until the group commits: they guard its effects. */
 export const resetSettings = 'reset session authorization; reset role; reset all; discard temp'
@@ -35,9 +37,11 @@ export class Turns {
     return new Turn(this)
   }
 
-  async send<Row>(turn: Turn, text: string, values: readonly unknown[]): Promise<{ rows: Row[] }> {
-    if (turn.isOver)
+  async send<Row>(turn: Turn, text: string, values: readonly unknown[]): Promise<Answer<Row>> {
+    if (turn[calls].isOver) {
+      turn[calls].late()
       throw new PawlError('PAWL_TX_REQUIRED', 'This job has ended. Await every query before the tx handler returns.')
+    }
     while (this.#unsure !== undefined) await this.#unsure
     if (turn !== this.#current) this.#pass(turn)
     if (turn.isAnswered) this.hasWaited = true
@@ -70,14 +74,14 @@ export class Turns {
 }
 
 /** The transaction in one handler's hands. */
-export class Turn implements Tx {
+export class Turn implements JobTx {
   readonly [checked] = true
+  readonly [calls] = new Calls()
   readonly #turns: Turns
   readonly sent: Promise<void>
   hasSent!: () => void
   isSent = false
   isAnswered = false
-  isOver = false
 
   constructor(turns: Turns) {
     this.#turns = turns
@@ -89,8 +93,17 @@ export class Turn implements Tx {
     })
   }
 
-  query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<{ rows: Row[] }> {
-    return caught(this.#turns.send<Row>(this, text, values))
+  query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<Answer<Row>> {
+    return caught(this.#query<Row>(text, values))
+  }
+
+  async #query<Row>(text: string, values: readonly unknown[]): Promise<Answer<Row>> {
+    this[calls].begin()
+    try {
+      return await this.#turns.send<Row>(this, text, values)
+    } finally {
+      this[calls].end()
+    }
   }
 }
 

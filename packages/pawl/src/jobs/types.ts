@@ -5,6 +5,11 @@ import type { AnyTx, Tx } from '../db/adapters.ts'
 import type { Backoff } from '../kernel/retry.ts'
 import type { Snooze } from './snooze.ts'
 
+/** The transaction of a `tx` handler. */
+export interface JobTx extends Tx {
+  query<Row = Record<string, unknown>>(text: string, values?: readonly unknown[]): Promise<{ rows: Row[]; rowCount: number }>
+}
+
 /** The Standard Schema interface (zod, valibot, arktype and others), as far as jobs need it. */
 export interface StandardSchema<Input = unknown, Output = Input> {
   readonly '~standard': {
@@ -102,7 +107,7 @@ export interface RunOptions<Payload, Input = Payload> extends KindOptions<Payloa
 
 export interface TxOptions<Payload, Input = Payload> extends KindOptions<Payload, Input> {
   /** Effects through `tx`, completion and follow-up jobs in one fenced transaction: applied exactly once. */
-  readonly tx: (job: Job<Payload>, tx: Tx, context: JobContext) => unknown
+  readonly tx: (job: Job<Payload>, tx: JobTx, context: JobContext) => unknown
   /** Lets jobs that wait share one transaction, up to so many. Faster, and their locks and failures are coupled while they share. */
   readonly share?: number
   readonly run?: undefined

@@ -50,7 +50,7 @@ export interface WorkerCore {
   readonly config: Config
   readonly kinds: ReadonlyMap<string, DefinedKind>
   /** Those that were made and not stopped. */
-  readonly workers: Set<object>
+  readonly workers: Set<Worker>
   readonly events: Events<JobEvents>
 }
 
@@ -370,7 +370,6 @@ export class Worker {
 
   async #stop(): Promise<StopReport> {
     const before = this.#counts.done + this.#counts.failed
-    this.#core.workers.delete(this)
     for (const tell of this.#idleWaiters) tell(new PawlError('PAWL_STOPPED', 'This worker was stopped before it was idle.'))
     this.#stopAll.abort()
     this.#changed.fire()
@@ -400,6 +399,7 @@ export class Worker {
         .filter((held) => !still.includes(held))
         .map((held) => held.id),
     }
+    this.#core.workers.delete(this)
     if (still.length === 0) await this.#shutDown()
     else void this.#runningEnded(() => Number.POSITIVE_INFINITY).then(() => this.#shutDown())
     return report
@@ -460,12 +460,12 @@ export class Worker {
     held.row.dropPayload()
     // Also late: a job that was lost while its runner still asked what became of its commit.
     if (end === 'stopped') return
-    if (end === 'late' || (held.isEnded && end !== 'settled')) {
+    if (end === 'late' || (held.isEnded && end !== 'settled' && end !== 'snoozed')) {
       if (held.lost !== undefined) this.#ends.keepEvidence(held, 'settle')
     } else if (!held.isEnded) {
       held.isEnded = true
       if (end === 'settled') this.#ends.settled([{ held, result: null }])
-      else this.#settler.add(end)
+      else if (end !== 'snoozed') this.#settler.add(end)
     }
   }
 

@@ -1,6 +1,7 @@
 // One transaction under a cursor's fence: the compare-and-set first, then the work, then the commit. Whatever fails, nothing of it is
 // there; and what failed is told apart: the lease, the place, the database, or the handler.
 
+import { calls } from '../db/calls.ts'
 import { classify, isConflict, isOwn } from '../db/classify.ts'
 import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError, storable } from '../errors.ts'
@@ -57,7 +58,12 @@ export async function runFenced(world: World, cursor: HeldCursor, work: FencedWo
     const context = new HandlerContext(cursor.definition, cursor.isLive)
     const limits = { timeoutMs: work.timeoutMs, lost: cursor.signal, what: work.what }
     tx.lend(world.reset)
-    await withTimeout(context, limits, () => runInsideTx(cursor.definition.name, () => work.handle(tx, context)))
+    tx[calls].onLate = () => late(world, cursor)
+    const handle = async (): Promise<void> => {
+      await work.handle(tx, context)
+      if (tx[calls].areOpen) await tx[calls].quiet()
+    }
+    await withTimeout(context, limits, () => runInsideTx(cursor.definition.name, handle))
     if (tx.effects === 'suppressed') await assertNothingAppended(tx)
     await tx.commit()
     if (work.to !== undefined) cursor.moved(work.to)
@@ -91,6 +97,15 @@ async function begin(world: World, cursor: HeldCursor, work: FencedWork, tx: Han
   if ((row.effects_after === null ? undefined : Number(row.effects_after)) !== cursor.effectsAfter) return false
   tx.effects = cursor.isLive && work.isEffective ? 'allowed' : 'suppressed'
   return true
+}
+
+/** After a timeout or a lost lease the handler is still running, and is refused by what ended it. */
+function late({ config }: World, { definition, signal }: HeldCursor): void {
+  if (signal.aborted) return
+  config.logger.error(
+    { projection: definition.name },
+    'a handler used its transaction after it had returned, and that call was refused; await every call before you return, or use tx.send',
+  )
 }
 
 async function standstill(world: World, cursor: HeldCursor): Promise<FencedEnd> {

@@ -419,3 +419,19 @@ test.each([
     { key: 'poison', events: 1, reason: expect.stringContaining('Only Pawl may end it') },
   ])
 })
+
+test('[P1] what a handler calls with its transaction and does not await commits with it', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('wallets', {
+    each: (event, tx) => {
+      void pawl.jobs.enqueue('later', {}, { tx })
+      void add({ ...event, data: { amount: 1 } }, tx)
+    },
+  })
+  await append(db, { key: 'a' }, { key: 'b' })
+  await startRunner(pawl)
+  await caughtUp(db, 'wallets')
+  expect(await db.query("select from pawl.job where kind = 'later'")).toHaveLength(2)
+  expect(await db.query('select from entry')).toHaveLength(2)
+})

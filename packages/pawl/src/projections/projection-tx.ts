@@ -3,6 +3,7 @@
 // events.append and jobs.enqueue add nothing.
 
 import { checked, type Effects } from '../db/adapters.ts'
+import { Calls, calls } from '../db/calls.ts'
 import { classify, markOwn, sqlState } from '../db/classify.ts'
 import { cork, isIdle, type PoolClient, type QueryResult } from '../db/driver.ts'
 import { ownPathReturned, ownPathTaken } from '../db/own-path.ts'
@@ -25,6 +26,7 @@ export async function openTx({ pool, names, config }: Pick<World, 'pool' | 'name
 
 export class HandlerTx implements ProjectionTx {
   readonly [checked] = true
+  readonly [calls] = new Calls()
   readonly #client: PoolClient
   readonly #names: StatementNames | undefined
   #isOpen = true
@@ -63,9 +65,14 @@ export class HandlerTx implements ProjectionTx {
   }
 
   async #query<Row>(text: string, values: readonly unknown[]): Promise<{ rows: Row[]; rowCount: number }> {
-    // A handler may catch the error and go back to a savepoint of its own, so it is not the transaction's failure yet.
-    const result = lastOf(await this.#ask(this.#prepared(text, values)))
-    return { rows: result.rows as Row[], rowCount: result.rowCount ?? 0 }
+    this[calls].begin()
+    try {
+      // A handler may catch the error and go back to a savepoint of its own, so it is not the transaction's failure yet.
+      const result = lastOf(await this.#ask(this.#prepared(text, values)))
+      return { rows: result.rows as Row[], rowCount: result.rowCount ?? 0 }
+    } finally {
+      this[calls].end()
+    }
   }
 
   // With a callback: a promise for each of thousands of statements would cost as much as the statements.
@@ -101,6 +108,7 @@ export class HandlerTx implements ProjectionTx {
   /** Sent behind everything else without waiting for it. Answers come in order: when this one is there, so are all the others. */
   async commit(): Promise<void> {
     this.#isOpen = false
+    this[calls].over()
     if (this.#refusal !== undefined) throw this.#refusal
     try {
       // It may be behind statements that nobody waited for.
@@ -125,6 +133,7 @@ export class HandlerTx implements ProjectionTx {
   /** A session's settings and advisory locks may outlive the rollback too. */
   async rollback(): Promise<void> {
     this.#isOpen = false
+    this[calls].over()
     // In one text: behind a pooler what follows the end of a transaction may reach another session. One that could not be reset is put away.
     await this.#client.query(this.#reset === undefined ? 'rollback' : `rollback; ${this.#reset}`).catch(() => {
       this.#isBroken ||= this.#reset !== undefined
@@ -139,6 +148,7 @@ export class HandlerTx implements ProjectionTx {
 
   #release(isAbandoned: boolean): 'sound' | 'broken' {
     this.#isOpen = false
+    this[calls].over()
     const status = (this.#client as unknown as { getTransactionStatus?(): string | null }).getTransactionStatus?.()
     const isSound = !isAbandoned && (status === undefined || status === 'I')
     this.#client.release(!isSound || this.#isBroken)
@@ -147,6 +157,7 @@ export class HandlerTx implements ProjectionTx {
 
   #prepared(text: string, values: readonly unknown[]): Query {
     if (!this.#isOpen) {
+      if (this.#refusal === undefined) this[calls].late()
       throw new PawlError(
         'PAWL_TX_REQUIRED',
         'This transaction has ended. Await every query before the handler returns, or use tx.send.',

@@ -46,6 +46,8 @@ export interface ProjectionsCore {
   readonly config: Config
   readonly pool: Pool
   readonly definitions: Map<string, Defined>
+  /** Those that were made and not stopped. */
+  readonly runners: Set<ProjectionRunner>
   readonly events: Events<ProjectionEvents>
   readonly onLocal: (listener: () => void) => () => void
 }
@@ -70,11 +72,10 @@ export class Projections {
     this.#add(defineSink(this.#tenant, name, options))
   }
 
-  /** Runs everything that this process declares, as holder or as standby. */
+  /** Runs everything that this process declares by now, as holder or as standby; what it declares later is logged. Call start(). */
   runner(options: RunnerOptions = {}): ProjectionRunner {
-    const { config, definitions, events, onLocal } = this.#core
-    // What is declared later waits for the next runner.
-    return new ProjectionRunner({ config, definitions: new Map(definitions), events, onLocal }, options)
+    const { config, definitions, runners, events, onLocal } = this.#core
+    return new ProjectionRunner({ config, definitions: new Map(definitions), runners, events, onLocal }, options)
   }
 
   async status(name?: string): Promise<CursorStatus[]> {
@@ -226,6 +227,11 @@ export class Projections {
         `'${definition.name}' generation ${definition.generation} is already defined. Define each generation once.`,
       )
     this.#core.definitions.set(key, definition)
+    if (this.#core.runners.size === 0) return
+    this.#core.config.logger.warn(
+      { projection: definition.name },
+      `'${definition.name}' was defined after a runner was created, and that runner will not run it. Define projections and sinks before pawl.projections.runner(), or create another runner`,
+    )
   }
 }
 

@@ -29,6 +29,8 @@ const turnMs = 50
 export interface RunnerCore {
   readonly config: Config
   readonly definitions: ReadonlyMap<string, Defined>
+  /** Those that were made and not stopped. */
+  readonly runners: Set<ProjectionRunner>
   readonly events: Events<ProjectionEvents>
   /** Called by what happens in this process, such as an append; gives what ends it. */
   readonly onLocal: (listener: () => void) => () => void
@@ -98,6 +100,7 @@ export class ProjectionRunner {
       loop: world.loop('positions'),
     })
     this.#incarnation = this.#createIncarnation()
+    core.runners.add(this)
   }
 
   /** The id of the current incarnation. */
@@ -167,6 +170,7 @@ export class ProjectionRunner {
     clearInterval(this.#turns)
     await this.#incarnation.close()
     await this.#close()
+    this.#core.runners.delete(this)
   }
 
   async #close(): Promise<void> {
