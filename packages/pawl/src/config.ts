@@ -74,15 +74,23 @@ export const stderrLogger: Logger = {
   error: (fields, message) => line('error', fields, message),
 }
 
-/** A logger that throws must not end the loop that says something; its first error is a warning of Node. */
+/** A logger that throws ends no loop and fails no attempt: it is asked to warn instead, and if it cannot, Node does, once. */
 export function guarded(logger: Logger): Logger {
   let hasFailed = false
+  const failed = (error: unknown) => {
+    if (!hasFailed) process.emitWarning(`The logger of Pawl throws, and what it should log is lost: ${String(error)}`)
+    hasFailed = true
+  }
   const guard = (level: keyof Logger) => (fields: LogFields, message: string) => {
     try {
       logger[level](fields, message)
     } catch (error) {
-      if (!hasFailed) process.emitWarning(`The logger of Pawl throws, and what it should log is lost: ${String(error)}`)
-      hasFailed = true
+      if (level === 'warn') return failed(error)
+      try {
+        logger.warn({ error: String(error) }, `a log line could not be written: ${message}`)
+      } catch {
+        failed(error)
+      }
     }
   }
   return { debug: guard('debug'), info: guard('info'), warn: guard('warn'), error: guard('error') }

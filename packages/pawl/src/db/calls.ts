@@ -71,7 +71,7 @@ export class Calls {
   /** The transaction has ended. What is open now fails, and its handler may have left without it. */
   over(): void {
     this.#isOver = true
-    for (const call of this.#tracked) caught(call)
+    for (const call of this.#tracked) void caught(call)
   }
 
   late(): void {

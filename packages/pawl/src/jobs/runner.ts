@@ -417,14 +417,8 @@ class RunContext implements JobContext {
   }
 }
 
-/** What a handler logs. A logger that cannot write it, such as a cycle, fails no attempt. */
 export function say(logger: Logger, held: HeldJob, message: string, fields: Readonly<Record<string, unknown>> = {}): void {
-  const about = { job: held.id, kind: held.kind, attempt: held.attempt }
-  try {
-    logger.info({ ...about, ...fields }, message)
-  } catch (error) {
-    logger.warn({ ...about, error: String(error) }, `a line of context.log could not be written: ${message}`)
-  }
+  logger.info({ job: held.id, kind: held.kind, attempt: held.attempt, ...fields }, message)
 }
 
 /** What an error means to the engine. The same code from any connection but ours is the handler's failure, whatever it says. */

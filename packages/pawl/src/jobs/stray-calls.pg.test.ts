@@ -162,5 +162,5 @@ test('context.log of what the logger cannot write fails no attempt', async () =>
   await pawl.jobs.enqueue('work', {})
   const { done } = await runAll(pawl)
   expect(done).toHaveLength(1)
-  expect(warned).toEqual(['a line of context.log could not be written: counted'])
+  expect(warned).toEqual(['a log line could not be written: counted'])
 })

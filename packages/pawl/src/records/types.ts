@@ -76,6 +76,7 @@ export interface RecordSetOptions<Types extends RecordTypes = RecordTypes, Unkno
 
 export interface UploadLimits {
   readonly bytesMax: number
+  /** Data rows of an upload; with one more it is invalid, 'too-many-rows'. Default 2,000,000. */
   readonly rowsMax: number
   /** Characters of one row, without its line break. */
   readonly rowCharsMax: number

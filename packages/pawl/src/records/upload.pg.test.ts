@@ -325,6 +325,26 @@ test('[R8] of the undeclared columns of a row 50 are errors, and one more says h
   ])
 })
 
+test('[R10] one row more than limits.rowsMax is invalid, naming limit and row', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl, { limits: { rowsMax: 5 } }), here)
+  expect((await scope.upload(csv(loadRows(5)), { format: 'csv' })).state).toBe('validated')
+
+  // The fourth row is on two lines, so the sixth begins on line 8.
+  const rows = loadRows(7, (row, index) => ({
+    ...row,
+    ...(index === 1 && { tonnes: 'x' }),
+    ...(index === 3 && { note: 'a\nb' }),
+  }))
+  const upload = await scope.upload(csv(rows), { format: 'csv' })
+  expect(upload).toMatchObject({ state: 'invalid', error: expect.stringContaining('more than 5 rows: line 8 is row 6') })
+  const errors = (await pawl.records.errors(upload.id)).items
+  expect(errors.map(({ line, code }) => [line, code])).toEqual([
+    [3, 'number'],
+    [8, 'too-many-rows'],
+  ])
+})
+
 test('[R10] a value under a column without a name is an error; rows of only empty cells are no rows', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)

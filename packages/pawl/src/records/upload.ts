@@ -8,7 +8,7 @@ import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
 import { isMalformed, Malformed, UploadBytes } from './bytes.ts'
 import { idText, type RecordsCore, read, run, transact } from './core.ts'
-import { type ReadRow, RowReader, storable } from './rows.ts'
+import { type ReadRow, RowReader, type SourceRow, storable } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
 import { limitOf, sourceRows } from './sources.ts'
 import { addErrors, batchChars, batchRows, charsOf, type Staged, Stager, uploadLost } from './staging.ts'
@@ -225,17 +225,9 @@ export async function fill(
   const stager = new Stager(core, place.tenant, place.set, staged)
   try {
     let [before, staging] = [Promise.resolve(), Promise.resolve()]
-    let given = 0
     try {
       for await (const rows of source.batches()) {
         await before
-        given += rows.length
-        if (given > place.set.limits.rowsMax)
-          throw new Malformed(
-            'too-many-rows',
-            rows[0]!.line,
-            `The file has more than ${place.set.limits.rowsMax} rows. Split it, or raise limits.rowsMax.`,
-          )
         onProgress?.({ id: begun.id, lines: stager.lines, bytes: source.bytes() })
         before = staging
         staging = stager.add(rows, source.bytes())
@@ -342,10 +334,13 @@ async function* parsed(
   const reader = new RowReader(set)
   let batch: ReadRow[] = []
   let chars = 0
+  let given = 0
   let malformed: unknown
   try {
     for await (const rows of sourceRows(set, bytes, options, ignore)) {
       for (const row of rows) {
+        given++
+        if (given > set.limits.rowsMax) throw tooManyRows(row, set.limits.rowsMax)
         const reading = reader.read(row)
         const found = reading instanceof Promise ? await reading : reading
         batch.push(found)
@@ -364,6 +359,11 @@ async function* parsed(
   // What is wrong with the rows before a malformed one is told as well.
   if (batch.length > 0) yield batch
   if (malformed !== undefined) throw malformed
+}
+
+function tooManyRows({ line, place = `line ${line}` }: SourceRow, rowsMax: number): Malformed {
+  const reason = `The file has more than ${rowsMax} rows: ${place} is row ${rowsMax + 1}. Split it, or raise limits.rowsMax.`
+  return new Malformed('too-many-rows', line, reason)
 }
 
 async function* restaged(
