@@ -18,14 +18,14 @@ import { Counts } from './counts.ts'
 import { Ends } from './ends.ts'
 import { excuse, type JobKey } from './excuse.ts'
 import { Fetcher } from './fetcher.ts'
-import type { HeldJob } from './held.ts'
+import { HeldJob } from './held.ts'
 import { Incarnation, type IncarnationOptions } from './incarnation.ts'
 import { Board } from './keeper.ts'
 import { type DefinedKind, hasHandler } from './kinds.ts'
 import { LostJobs } from './lost.ts'
 import { maintain } from './maintenance.ts'
 import { stopTable } from './options.ts'
-import { type RunEnd, Runner, timedOutEnd } from './runner.ts'
+import { insideTx, type RunEnd, Runner, timedOutEnd } from './runner.ts'
 import { Settler } from './settler.ts'
 import { runShared } from './shared.ts'
 import { Sleep } from './sleep.ts'
@@ -239,6 +239,13 @@ export class Worker {
     this.#slots.close()
     await this.#settler.drained(AbortSignal.timeout(lastWordsMs))
     await Promise.race([this.#incarnation.abandon(reason), sleep(lastWordsMs, undefined, { ref: false })])
+  }
+
+  /** The jobs whose handlers may have left an error that nobody caught: the one that this call comes out of, if that is known, else all that run. */
+  suspects(): readonly { readonly id: string; readonly kind: string }[] {
+    const inside = insideTx.getStore()
+    const jobs = inside instanceof HeldJob ? [inside] : this.#slots.runningJobs()
+    return jobs.map(({ id, kind }) => ({ id, kind }))
   }
 
   /** Resolves when nothing is claimable, running or unsettled here; rejects when the worker is stopped before. For tests and one-off workers. */

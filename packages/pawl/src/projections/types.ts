@@ -131,6 +131,7 @@ export interface CursorStatus {
   readonly reason: string | null
   readonly position: number
   /** Events that it has not come to yet. */
+  /** How many events it has still to pass, also those that no runner has given a position yet (of these at most 10,000 are counted). */
   readonly lag: number
   readonly holder: number | null
   readonly attempts: number

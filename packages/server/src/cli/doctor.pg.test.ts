@@ -241,3 +241,30 @@ test('[S6] doctor finds an old Node', () => {
   expect(checkNode('20.19.0')).toMatchObject({ state: 'ok' })
   expect(checkNode('24.1.0')).toMatchObject({ state: 'ok' })
 })
+
+test('finds projections and sinks that no living process runs', async () => {
+  const db = await healthy()
+  const pawl = db.pawl()
+  pawl.projections.define('sales', { each: () => undefined })
+  pawl.projections.sink('mailer', { handle: () => undefined })
+  const runner = pawl.projections.runner()
+  await runner.start()
+  const { stdout } = await cli(['doctor', '-o', 'json', '--database-url', db.url])
+  expect(JSON.parse(stdout)).toMatchObject({
+    faults: 0,
+    checks: expect.arrayContaining([
+      { check: 'workers', state: 'ok', what: '0 worker(s) and 1 runner(s) of projections alive, in 1 process(es)' },
+      { check: 'projections', state: 'ok', what: 'each has a process that runs it' },
+    ]),
+  })
+  await runner.stop()
+  await pawl.events.append({ type: 'Sold', aggregateType: 'shop', key: 'a', data: {} })
+  expect(await pawl.projections.status()).toMatchObject([
+    { name: 'mailer', lag: 1, holder: null },
+    { name: 'sales', lag: 1, holder: null },
+  ])
+  expect(await faults(db.url)).toEqual([
+    expect.stringMatching(/^projections: No running process runs the sink mailer: it gets no events\. -> start one/),
+    expect.stringMatching(/^projections: No running process runs the projection sales: .* pawl\.projections\.forget\('sales'/),
+  ])
+})

@@ -12,7 +12,7 @@ export function endOnUncaught(worker: () => Worker | undefined): void {
     const why = error instanceof Error ? (error.stack ?? error.message) : String(error)
     try {
       // Whatever streams and loggers do now, this line is written.
-      writeSync(2, `pawl: this worker process (pid ${process.pid}) exits on an uncaught error: ${oneLine(why)}\n`)
+      writeSync(2, `pawl: this worker process (pid ${process.pid}) exits on an uncaught error${ofJobs(worker())}: ${oneLine(why)}\n`)
     } catch {
       // Nobody reads it.
     }
@@ -21,4 +21,15 @@ export function endOnUncaught(worker: () => Worker | undefined): void {
   }
   process.on('uncaughtException', end)
   process.on('unhandledRejection', end)
+}
+
+const shownMax = 10
+
+/** Most often it is a promise that a handler did not await. */
+function ofJobs(worker: Worker | undefined): string {
+  const jobs = worker?.suspects() ?? []
+  if (jobs.length === 0) return ''
+  const shown = jobs.slice(0, shownMax).map(({ id, kind }) => `${oneLine(kind)} ${id}`)
+  const more = jobs.length > shownMax ? ` and ${jobs.length - shownMax} more` : ''
+  return jobs.length === 1 ? ` of job ${shown[0]}` : ` of one of the jobs ${shown.join(', ')}${more}`
 }

@@ -43,7 +43,6 @@ test.each([
 
 test.each([
   ['a default function', 'export default (pawl) => globalThis.seen.push(pawl); export function other() {}', 'mjs'],
-  ['the only function', 'export const define = (pawl) => globalThis.seen.push(pawl); export const number = 1', 'mjs'],
   ['a CommonJS module that is one', 'module.exports = (pawl) => globalThis.seen.push(pawl)', 'cjs'],
   [
     'a compiled ES module',
@@ -72,12 +71,14 @@ test('modules share the one Pawl that some of them export', async () => {
 test('what cannot be decided is refused with what to export', async () => {
   const [a, b] = [await moduleOf('export const p = shared.a'), await moduleOf('export const p = shared.b')]
   const both = await moduleOf('export const { a, b } = shared')
+  const one = await moduleOf('export function dropEverything() { throw new Error("called") }')
   const two = await moduleOf('export function one() {}; export function two() {}')
   const none = await moduleOf('export const number = 1; export const tenant = { jobs: { worker() {} } }')
   const refused: [string[], RegExp][] = [
     [[a, b], /module-\d+\.mjs and .*module-\d+\.mjs export different Pawls\./],
     [[both], /exports 2 Pawls\./],
-    [[two], /exports 2 functions and no default, so it is not clear which jobs to run\./],
+    [[one], /exports 1 function\(s\) and no default/],
+    [[two], /exports 2 function\(s\) and no default, so it is not clear which jobs to run\./],
     [[none], /exports neither a Pawl nor a function/],
   ]
   for (const [paths, message] of refused) {

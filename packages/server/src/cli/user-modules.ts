@@ -80,7 +80,7 @@ interface Picked {
   readonly define?: Define
 }
 
-/** The default export decides; then a Pawl, under whatever name; then the only function. */
+/** A Pawl, under whatever name, or a default function. No other function is called: it may be meant for something else. */
 function pick(path: string, loaded: Record<string, unknown>): Picked {
   const exported = exportsOf(loaded)
   const pawls = [...new Set(Object.values(exported).filter(isPawl))]
@@ -90,9 +90,8 @@ function pick(path: string, loaded: Record<string, unknown>): Picked {
   if (pawls[0] !== undefined) return { pawl: pawls[0], ...define }
   if (define.define !== undefined) return define
   const functions = Object.values(exported).filter((value) => typeof value === 'function')
-  if (functions.length === 1) return { define: functions[0] as Define }
   const found =
-    functions.length === 0 ? 'exports neither a Pawl nor a function' : `exports ${functions.length} functions and no default`
+    functions.length === 0 ? 'exports neither a Pawl nor a function' : `exports ${functions.length} function(s) and no default`
   throw new UsageError(
     `${path} ${found}, so it is not clear which jobs to run.`,
     'export const pawl = createPawl(...), or export default (pawl) => { pawl.jobs.define(...) }',

@@ -141,7 +141,7 @@ test('loads TypeScript, and says what is wrong with a module that is missing or 
   const typed = join(tmpdir(), `pawl-kinds-${db.name}.mts`)
   await writeFile(
     typed,
-    'export const kinds = (pawl: { jobs: { define(name: string, options: object): void } }): void => pawl.jobs.define("typed", { run: () => 1 })\n',
+    'export default (pawl: { jobs: { define(name: string, options: object): void } }): void => pawl.jobs.define("typed", { run: () => 1 })\n',
   )
   const worker = await RunningCli.start(['worker', typed, '--database-url', db.url])
   await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
@@ -214,4 +214,63 @@ test('without the schema it does not start: exit 6 and the command to run', asyn
   await db.query('drop schema pawl cascade')
   const { code, stderr } = await cli(['worker', jobsModule, '--database-url', db.url])
   expect({ code, stderr }).toEqual({ code: 6, stderr: expect.stringMatching(/next +pawl migrate/) })
+})
+
+test('[P1] runs the projections and sinks of a module, and says so', async () => {
+  const path = await pawlModule(`
+export const pawl = createPawl({ databaseUrl: process.env.DATABASE_URL })
+pawl.jobs.define('quick', { run: () => 'done' })
+pawl.projections.define('sales', { each: (event, tx) => tx.send('insert into seen values ($1)', [event.key]) })
+pawl.projections.sink('mailer', { handle: () => undefined })`)
+  await db.query('create table seen (key text)')
+  const worker = await RunningCli.start(['worker', path, '--database-url', db.url])
+  await worker.until('it started', () => /runs quick and the projections and sinks sales, mailer on /.test(worker.stderr))
+  await pawl.events.append({ type: 'Sold', aggregateType: 'shop', key: 'a', data: {} })
+  await until('it is applied', async () => (await db.query('select from seen')).length === 1)
+  worker.signal('SIGTERM')
+  expect((await worker.ended()).code).toBe(0)
+  expect(await db.query('select distinct close_reason from pawl.worker')).toEqual([{ close_reason: 'stopped' }])
+})
+
+test('a module with only a projection runs', async () => {
+  const path = await pawlModule(`
+export default (pawl) => pawl.projections.define('sales', { each: () => undefined })`)
+  const worker = await RunningCli.start(['worker', path, '--database-url', db.url])
+  await worker.until('it started', () => /runner \d+ \(pid \d+\) runs the projections and sinks sales on /.test(worker.stderr))
+  await until('it holds the cursor', async () => (await pawl.projections.status('sales'))[0]?.holder != null)
+  worker.signal('SIGTERM')
+  expect((await worker.ended()).code).toBe(0)
+})
+
+test('a module that starts its own worker is refused with the fix', async () => {
+  const path = await pawlModule(`
+export const pawl = createPawl({ databaseUrl: process.env.DATABASE_URL })
+pawl.jobs.define('quick', { run: () => 'done' })
+await pawl.jobs.worker().start()`)
+  const { code, stderr } = await cli(['worker', path, '--database-url', db.url])
+  expect(code).toBe(2)
+  expect(stderr).toMatch(/app-\w+\.mjs starts a worker or a runner itself.*\n.*run it with node .*remove worker\(\)\.start\(\)/)
+  expect(await db.query('select close_reason from pawl.worker')).toEqual([{ close_reason: 'stopped' }])
+})
+
+test('a queue that no kind is defined for is pointed out', async () => {
+  const worker = await startWorker(['--queue', 'nobody'])
+  await worker.until('the note', () => /no kind here is defined for queue nobody: .* The kinds are defined for default/.test(worker.stderr))
+  worker.signal('SIGTERM')
+  expect((await worker.ended()).code).toBe(0)
+})
+
+test('an error that a handler left uncaught is told with its job and kind', async () => {
+  const path = await pawlModule(`
+export default (pawl) => pawl.jobs.define('careless', {
+  tx: (job, tx) => {
+    void tx.query('select 1').then(() => { throw new Error('nobody awaits this') })
+  },
+})`)
+  const worker = await RunningCli.start(['worker', path, '--database-url', db.url])
+  await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
+  const { id } = await pawl.jobs.enqueue('careless', {})
+  const { code, stderr } = await worker.ended()
+  expect(code).toBe(1)
+  expect(stderr).toContain(`exits on an uncaught error of job careless ${id}: Error: nobody awaits this`)
 })

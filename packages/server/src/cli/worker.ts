@@ -1,7 +1,7 @@
-// `pawl worker <module...>`: a process that runs the kinds of the user's modules until it is told to stop.
+// `pawl worker <module...>`: a process that runs the kinds, projections and sinks of the user's modules until it is told to stop.
 
 import { hostname } from 'node:os'
-import { createPawl, durationMs, type Pawl, type StopReport, type Worker, type WorkerOptions } from 'pawl'
+import { createPawl, durationMs, type Pawl, type StopReport, type WorkerOptions } from 'pawl'
 import { assertSameDatabase, databaseText, type FoundDatabase, findDatabase, noDatabase } from './database.ts'
 import type { WorkerTask } from './dev/messages.ts'
 import { sumOf, WorkerPool } from './dev/worker-pool.ts'
@@ -10,6 +10,7 @@ import { type JobLine, jobLineText, watchJobs } from './job-lines.ts'
 import { wholeNumber } from './jobs.ts'
 import { personLogger } from './logger.ts'
 import type { CommandAdder, Context } from './program.ts'
+import { Running } from './running.ts'
 import { exitOf, type StopReason, stopRequests } from './stop-signals.ts'
 import { oneLine } from './terminal.ts'
 import { endOnUncaught } from './uncaught.ts'
@@ -25,7 +26,7 @@ interface Flags {
 
 export function addWorker(adder: CommandAdder): void {
   const command = adder.add(undefined, 'worker', {
-    summary: 'Run the jobs that your modules define. SIGTERM or Ctrl-C lets running jobs finish; a second one gives them up.',
+    summary: 'Run the jobs, projections and sinks that your modules define. SIGTERM or Ctrl-C lets running jobs finish; a second one gives them up.',
     examples: ['pawl worker ./worker.ts', 'pawl worker ./email.js ./reports.js --concurrency 50 --each'],
   })
   command
@@ -45,7 +46,7 @@ export function addWorker(adder: CommandAdder): void {
 async function work(context: Context<Flags>, modules: string[]): Promise<number> {
   const { terminal, flags } = context
   refuseTenant(context)
-  durationMs(flags.grace)
+  const graceMs = durationMs(flags.grace)
   const found = await findDatabase(context.database)
   // A module that makes its own Pawl reads it there.
   if (found !== undefined) process.env.DATABASE_URL = found.url
@@ -56,15 +57,14 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
   try {
     await loaded.define(pawl)
     watchJobs(pawl, flags.each ?? false, (line) => tell(context, line))
-    const worker = pawl.jobs.worker({ ...workerOptions(flags), deciding: 'leave' })
-    endOnUncaught(() => worker)
+    const running = new Running(pawl, modules, { ...workerOptions(flags), deciding: 'leave' })
+    endOnUncaught(() => running.worker)
     const requests = stopRequests()
     const alone = new DecidingProcess(context, { database: options, modules })
     pawl.on('worker.deciding', () => alone.start())
-    await worker.start()
-    terminal.say(
-      `worker ${worker.id} (pid ${process.pid}) runs ${worker.kinds.join(', ')} on ${databaseText(pawl)}; Ctrl-C stops it`,
-    )
+    await running.start()
+    terminal.say(`${running.id} (pid ${process.pid}) runs ${running.text} on ${databaseText(pawl)}; Ctrl-C stops it`)
+    for (const note of queueNotes(pawl, flags)) terminal.say(note)
     const reason = await requests.asked
     const why = reason === 'signal' ? '' : 'stdout or stderr is closed; '
     terminal.say(`${why}stopping: running jobs have ${flags.grace} to finish; a second signal gives them up`)
@@ -73,19 +73,27 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
       isInsisted = true
       alone.insist()
     })
-    const [report, others] = await Promise.all([
-      stopOrAbandon(worker, { grace: flags.grace, insisted: requests.insisted, say: (text) => terminal.say(text) }),
+    const [{ report, mustExit }, others] = await Promise.all([
+      running.stop({ graceMs, insisted: requests.insisted, say: (text) => terminal.say(text) }),
       alone.stop(),
     ])
     const sum = sumOf([report, ...others])
     terminal.say(stopText(sum))
-    const code = exitAfter(sum, { reason, isInsisted })
+    const code = exitAfter(sum, { reason, isInsisted, mustExit })
     // Nothing else ends a handler that does not answer, and its jobs have been given to others.
-    if (report.stillRunning.length > 0) process.exit(code)
+    if (mustExit) process.exit(code)
     return code
   } finally {
     await pawl.close()
   }
+}
+
+/** Jobs can be enqueued into any queue, so a queue that no kind names is allowed; most often it is misspelt. */
+function* queueNotes(pawl: Pawl, { queue: queues = [] }: Flags): Generator<string> {
+  const { kinds } = pawl.runnable
+  for (const queue of queues)
+    if (!kinds.some((kind) => kind.queue === queue))
+      yield `note  no kind here is defined for queue ${oneLine(queue)}: it runs only jobs that are enqueued with that queue. The kinds are defined for ${[...new Set(kinds.map((kind) => oneLine(kind.queue)))].join(', ')}`
 }
 
 function createOurs({ terminal }: Context, options: FoundDatabase['options']): Pawl {
@@ -189,33 +197,12 @@ export function refuseTenant({ tenant }: Context): void {
   )
 }
 
-export interface Stopping {
-  readonly grace: string | number
-  /** Ends the grace. */
-  readonly insisted: Promise<unknown>
-  readonly say: (text: string) => void
-}
-
-/** Stops with grace; when that is over, or somebody insists, the incarnation is given up so that others take its jobs at once. */
-export async function stopOrAbandon(worker: Worker, { grace, insisted, say }: Stopping): Promise<StopReport> {
-  const impatience = new AbortController()
-  void insisted.then(() => impatience.abort())
-  const report = await worker.stop({ grace, signal: impatience.signal, abandon: true })
-  if (report.abandonError !== undefined) say(notToldText(report.abandonError))
-  return report
-}
-
-function notToldText(error: unknown): string {
-  const why = error instanceof Error ? error.message : String(error)
-  return `the jobs could not be given up in the database (${oneLine(why)}); other workers take them over when the lease ends`
-}
-
 /** A supervisor can tell a drain in which all jobs ended from one that gave some up. */
 export function exitAfter(
   { stillRunning, unsettled }: StopReport,
-  { reason, isInsisted }: { readonly reason: StopReason; readonly isInsisted: boolean },
+  { reason, isInsisted, mustExit = false }: { readonly reason: StopReason; readonly isInsisted: boolean; readonly mustExit?: boolean },
 ): number {
-  if (stillRunning.length > 0) return isInsisted ? exitCodes.interrupted : exitCodes.timedOut
+  if (stillRunning.length > 0 || mustExit) return isInsisted ? exitCodes.interrupted : exitCodes.timedOut
   return unsettled.length > 0 ? exitCodes.unavailable : exitOf(reason)
 }
 

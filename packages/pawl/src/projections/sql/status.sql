@@ -1,9 +1,28 @@
--- How every projection and sink is.
+-- How every projection and sink is. Events that have no position yet, because no runner gives them one, are part of its lag; of those at
+-- most 10,000 are counted.
 -- Locks: none.
--- Plan: projection_pkey, cursor_pkey, cursor_position_pkey.
+-- Plan: projection_pkey, cursor_pkey, cursor_position_pkey, event_xid.
 -- Rows: one per cursor.
+with head as materialized (
+  select s.position, s.rebased_seq, pg_snapshot_xmax(s.snapshot) as xmax, array(select pg_snapshot_xip(s.snapshot)) as xip
+  from pawl.log_head s
+  where s.tenant = ''
+),
+waiting as materialized (
+  select count(*) as events
+  from (
+    select
+    from head h
+    join pawl.event e on e.xid >= h.xmax and e.seq > h.rebased_seq
+    union all
+    select
+    from head h
+    join pawl.event e on e.xid = any (h.xip) and e.seq > h.rebased_seq
+    limit 10000
+  ) unplaced
+)
 select c.tenant, c.name, c.kind, c.generation, p.live_generation = c.generation as is_live, c.shard, c.shards, c.state, c.reason,
-  c.position::text as position, greatest(0, s.position - c.position)::text as lag, w.id as holder, c.attempts, c.last_error, c.moved_at,
+  c.position::text as position, (greatest(0, s.position - c.position) + u.events)::text as lag, w.id as holder, c.attempts, c.last_error, c.moved_at,
   (
     select count(*)::integer
     from pawl.parked_key k
@@ -24,7 +43,8 @@ select c.tenant, c.name, c.kind, c.generation, p.live_generation = c.generation 
   end as dirty
 from pawl.projection p
 join pawl.cursor_at c on c.tenant = p.tenant and c.name = p.name
-join pawl.log_head s on s.tenant = ''
+cross join head s
+cross join waiting u
 left join pawl.worker w on w.tenant = '' and w.id = c.holder and w.closed_at is null
 where p.tenant = :tenant::text
   and (:name::text is null or p.name = :name::text)

@@ -112,7 +112,7 @@ async function runOn(database: DevDatabase, { context, modules, graceMs, request
       return report.applied
     })
     if (applied === undefined) return exitOf(await requests.asked)
-    story.ready(database, { applied, pids: workers.pids, isDemo, modules })
+    story.ready(database, { applied, pids: workers.pids, isDemo, modules, runs: workers.runs })
     const end = new AbortController()
     const trickling = isDemo && count > 0 ? trickle(pawl, end.signal, story.trouble) : Promise.resolve()
     const reason = await requests.asked
@@ -166,6 +166,8 @@ interface Started {
   readonly pids: readonly number[]
   readonly isDemo: boolean
   readonly modules: readonly string[]
+  /** The kinds, projections and sinks. */
+  readonly runs: string
 }
 
 const demoText = `demo jobs in queue '${demoQueue}', with rows in table pawl_demo.transfer`
@@ -223,11 +225,11 @@ class Story {
   }
 
   ready(database: DevDatabase, run: Started): void {
-    const { applied, pids, isDemo, modules } = run
+    const { applied, pids, isDemo, modules, runs } = run
     this.#isReady = true
     const terminal = this.#terminal
     if (terminal.output !== 'table') {
-      terminal.line(JSON.stringify({ event: 'ready', ...database.facts, applied, workerPids: pids }))
+      terminal.line(JSON.stringify({ event: 'ready', ...database.facts, applied, workerPids: pids, runs }))
       return this.#tellEarly()
     }
     terminal.line('')
@@ -235,7 +237,7 @@ class Story {
       ...database.about,
       ['schema', schemaText(applied)],
       ['workers', pids.length === 0 ? 'none' : `${pids.length} processes, pid ${pids.join(' and ')}`],
-      ...(pids.length === 0 ? [] : [['jobs', isDemo ? demoText : modules.join(', ')] as const]),
+      ...(pids.length === 0 ? [] : [['jobs', isDemo ? demoText : `${runs}, from ${modules.join(', ')}`] as const]),
       ...this.#notes.map((note) => ['note', note, 'yellow'] as const),
     ])
     terminal.line('')

@@ -22,7 +22,7 @@ export type ToWorker =
   | { readonly type: 'abandon' }
 
 export type FromWorker =
-  | { readonly type: 'started'; readonly worker: number; readonly kinds: readonly string[] }
+  | { readonly type: 'started'; readonly runs: string }
   | { readonly type: 'job'; readonly line: JobLine }
   | { readonly type: 'notice'; readonly text: string }
   | { readonly type: 'failed'; readonly failure: Failure }

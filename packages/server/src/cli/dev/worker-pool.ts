@@ -32,6 +32,8 @@ export class WorkerPool {
   readonly #task: Omit<WorkerTask, 'number'>
   readonly #events: PoolEvents
   #isStopping = false
+  /** What each of them runs: they load the same modules. */
+  runs = ''
 
   constructor(task: Omit<WorkerTask, 'number'>, events: PoolEvents) {
     this.#task = task
@@ -89,8 +91,10 @@ export class WorkerPool {
     const { child, number } = member
     await new Promise<void>((resolve, reject) => {
       child.on('message', (message: FromWorker) => {
-        if (message.type === 'started') resolve()
-        else if (message.type === 'failed') reject(new ChildFailure(message.failure))
+        if (message.type === 'started') {
+          this.runs = message.runs
+          resolve()
+        } else if (message.type === 'failed') reject(new ChildFailure(message.failure))
         else if (message.type === 'job') this.#events.onJob(message.line, number)
         else if (message.type === 'notice') this.#events.onNotice(`${this.#nameOf(number)}: ${message.text}`)
         else member.report = message.report

@@ -1,13 +1,13 @@
 // A worker process of `pawl dev`, and of `pawl worker` for jobs that must run alone. Its parent tells it when to stop, and it stops by itself when its parent is gone.
 
-import { createPawl, type Logger, type Worker } from 'pawl'
+import { createPawl, type Logger, type Pawl } from 'pawl'
 import { assertSameDatabase } from '../database.ts'
 import { failureOf } from '../failure.ts'
 import { watchJobs } from '../job-lines.ts'
+import { Running } from '../running.ts'
 import { oneLine } from '../terminal.ts'
 import { endOnUncaught } from '../uncaught.ts'
 import { loadModules } from '../user-modules.ts'
-import { stopOrAbandon } from '../worker.ts'
 import { defineDemo } from './demo.ts'
 import type { FromWorker, ToWorker, WorkerTask } from './messages.ts'
 
@@ -15,8 +15,9 @@ const tell = (message: FromWorker): void => {
   if (process.connected) process.send?.(message)
 }
 
-let worker: Worker | undefined
-endOnUncaught(() => worker)
+let pawl: Pawl | undefined
+let running: Running | undefined
+endOnUncaught(() => running?.worker)
 let insist!: () => void
 const insisted = new Promise<void>((resolve) => {
   insist = resolve
@@ -30,7 +31,7 @@ process.on('SIGINT', () => undefined)
 process.on('SIGTERM', () => void stop(20_000))
 process.on('disconnect', () => void stop(5000))
 process.on('message', (message: ToWorker) => {
-  if (message.type === 'start') start(message.task).catch(fail)
+  if (message.type === 'start') start(message.task).catch((error: unknown) => void fail(error))
   else if (message.type === 'abandon') insist()
   else void stop(task?.graceMs ?? 20_000)
 })
@@ -40,7 +41,7 @@ let task: WorkerTask | undefined
 async function start(given: WorkerTask): Promise<void> {
   task = given
   const loaded = await loadModules(given.modules)
-  const pawl =
+  pawl =
     loaded.theirs ??
     createPawl({
       ...given.database,
@@ -51,22 +52,24 @@ async function start(given: WorkerTask): Promise<void> {
   if (given.modules.length === 0) defineDemo(pawl)
   else await loaded.define(pawl)
   watchJobs(pawl, true, (line) => tell({ type: 'job', line }))
-  worker = pawl.jobs.worker(given.worker ?? { name: `dev-${given.number}`, exitWhenBlocked: true })
-  await worker.start()
-  tell({ type: 'started', worker: worker.id!, kinds: [] })
+  running = new Running(pawl, given.modules, given.worker ?? { name: `dev-${given.number}`, exitWhenBlocked: true })
+  await running.start()
+  tell({ type: 'started', runs: running.text })
 }
 
 async function stop(graceMs: number): Promise<void> {
   if (isStopping) return
   isStopping = true
-  if (worker === undefined) process.exit(0)
-  const report = await stopOrAbandon(worker, { grace: graceMs, insisted, say: (text) => tell({ type: 'notice', text }) })
+  if (running === undefined) process.exit(0)
+  const { report } = await running.stop({ graceMs, insisted, say: (text) => tell({ type: 'notice', text }) })
   tell({ type: 'stopped', report })
   // What still runs has been given up; nothing but the end of its process stops it.
   process.exit(0)
 }
 
-function fail(error: unknown): never {
+/** A worker that the module started itself may have claimed jobs already. */
+async function fail(error: unknown): Promise<never> {
+  await pawl?.close().catch(() => undefined)
   tell({ type: 'failed', failure: failureOf(error) })
   process.exit(1)
 }

@@ -10,7 +10,7 @@ import { type Check, type Finding, fault, type Patient, skipped } from './check.
 import { checkDrift } from './drift-check.ts'
 import { checkOwner, checkPawlClock, checkRights, checkSchema } from './schema-checks.ts'
 import { checkClock, checkListen, checkNode, checkPath, checkPostgres, checkSettings, checkSnapshots } from './server-checks.ts'
-import { checkAlerts, checkKinds, checkWorkers } from './work-checks.ts'
+import { checkAlerts, checkKinds, checkProjections, checkWorkers } from './work-checks.ts'
 
 interface Flags {
   readonly longTransaction: string
@@ -33,6 +33,7 @@ const inside: readonly (readonly [string, Check])[] = [
   ['workers', checkWorkers],
   ['alerts', checkAlerts],
   ['kinds', checkKinds],
+  ['projections', checkProjections],
 ]
 
 export function addDoctor(adder: CommandAdder): void {

@@ -16,9 +16,10 @@ export const checkWorkers: Check = async (patient) => {
     is_dead: boolean
     silent_ms: number
     held: number
+    is_runner: boolean
   }>(
     patient,
-    `select w.id, p.name, p.pid, p.host, w.lease_until < pawl.now() as is_dead, (extract(epoch from pawl.now() - w.seen_at) * 1000)::float8 as silent_ms,
+    `select w.id, p.name, p.pid, p.host, cardinality(p.queues) = 0 as is_runner, w.lease_until < pawl.now() as is_dead, (extract(epoch from pawl.now() - w.seen_at) * 1000)::float8 as silent_ms,
        (select count(*)::integer from (select from pawl.job j where j.state = 'running' and j.holder = w.id limit 10000) held) as held
      from pawl.worker w
      join pawl.worker_process p on p.tenant = w.tenant and p.id = w.id
@@ -36,14 +37,16 @@ export const checkWorkers: Check = async (patient) => {
         'start a worker: pawl worker <module>; it takes them over within seconds',
       ),
     )
-  const alive = rows.length - dead.length
+  const alive = rows.filter(({ is_dead }) => !is_dead)
+  const workers = alive.filter(({ is_runner }) => !is_runner).length
+  const runners = alive.length - workers
   const [ready] = await rowsOf<{ count: number }>(
     patient,
     `select count(*)::integer as count
      from (select from pawl.job j where j.state = 'ready' and j.run_at < pawl.now() - $1::float8 * interval '1 millisecond' limit 10000) waiting`,
     [patienceMs],
   )
-  if (alive === 0 && ready!.count > 0)
+  if (workers === 0 && ready!.count > 0)
     faults.push(
       fault(
         'workers',
@@ -51,7 +54,10 @@ export const checkWorkers: Check = async (patient) => {
         'start one: pawl worker <module>',
       ),
     )
-  return faults.length > 0 ? faults : [ok('workers', alive === 0 ? 'none running, no job waiting' : `${alive} alive`)]
+  if (faults.length > 0) return faults
+  if (alive.length === 0) return [ok('workers', 'none running, no job waiting')]
+  const processes = new Set(alive.map(({ host, pid }) => `${host} ${pid}`)).size
+  return [ok('workers', `${workers} worker(s) and ${runners} runner(s) of projections alive, in ${processes} process(es)`)]
 }
 
 /** By the code of the alert. */
@@ -139,13 +145,46 @@ export const checkKinds: Check = async (patient) => {
      limit ${listMax}`,
     [patienceMs, patient.tenant ?? null],
   )
-  if (rows.length === 0) return [ok('kinds', 'every waiting job has a worker that runs its kind')]
+  if (rows.length === 0) return [ok('kinds', `every job that has waited ${shortDuration(patienceMs)} has a worker that runs its kind`)]
   return rows.map(({ tenant, kind, queue, count, oldest }) =>
     fault(
       'kinds',
       `No worker runs kind ${oneLine(kind)}${ofTenant(tenant)} in queue ${oneLine(queue)}, where it has ${counted(count, 'job')} (the oldest is ${oldest}).`,
       'deploy a worker that defines the kind for that queue, or cancel them: pawl jobs cancel <id>' +
         (tenant === '' ? '' : ` --tenant ${oneLine(tenant)}`),
+    ),
+  )
+}
+
+/** A cursor that nobody holds for a moment is about to be taken; one that no living process defines stays where it is. */
+export const checkProjections: Check = async (patient) => {
+  const rows = await rowsOf<{ tenant: string; name: string; is_sink: boolean }>(
+    patient,
+    `select p.tenant, p.name, bool_or(c.kind = 'sink') as is_sink
+     from pawl.projection p
+     join pawl.cursor c on c.tenant = p.tenant and c.name = p.name
+     where c.state = 'running'
+       and ($1::text is null or p.tenant = $1::text)
+       and not exists (
+         select
+         from pawl.worker w
+         join pawl.worker_process o on o.tenant = w.tenant and o.id = w.id
+         cross join unnest(o.kinds) k(kind)
+         where w.closed_at is null
+           and w.lease_until > pawl.now()
+           and starts_with(k.kind, format('projection:%s/%s/', p.tenant, p.name))
+       )
+     group by p.tenant, p.name
+     order by p.tenant, p.name
+     limit ${listMax}`,
+    [patient.tenant ?? null],
+  )
+  if (rows.length === 0) return [ok('projections', 'each has a process that runs it')]
+  return rows.map(({ tenant, name, is_sink }) =>
+    fault(
+      'projections',
+      `No running process runs the ${is_sink ? 'sink' : 'projection'} ${oneLine(name)}${ofTenant(tenant)}: it gets no events.`,
+      `start one that defines it: pawl worker <module>; if it is gone for good: pawl.projections.forget('${oneLine(name)}', { reason })`,
     ),
   )
 }
