@@ -408,7 +408,7 @@ test('an export has every field, also those that no column declares and those of
     types: { row: { key: 'id', columns: { id: 'text', deep: 'json' } } },
   })
   const scope = pawl.records.in(set, { x: '1' })
-  const deep = [{ a: '1', list: ['x', true] }, 'text', '5', true, ['y'], undefined]
+  const deep = [{ a: 1, list: ['x', true, '1'] }, 'text', '5', true, ['y'], undefined]
   await scope.append(
     deep.map((value, n) => ({ data: { id: `k${n}`, deep: value, ...(n === 3 && { colour: 'red, "or" blue' }) } })),
   )
@@ -423,7 +423,7 @@ test('an export has every field, also those that no column declares and those of
   expect((await pawl.records.errors(odd.id)).items).toMatchObject([{ line: 2, column: 'deep', value: 'no JSON', code: 'json' }])
   expect((await pawl.records.rows(odd.id, 'created')).items.map(({ after }) => after)).toEqual([
     { id: 'b' },
-    { id: 'c', deep: { n: '1.5' } },
+    { id: 'c', deep: { n: 1.5 } },
   ])
   // What a cell cannot say is refused, and not written as something else.
   await scope.put({ data: { id: 'k9', extra: { a: 1 } } })

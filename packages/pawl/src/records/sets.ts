@@ -25,6 +25,8 @@ export interface DefinedType {
   readonly byName: ReadonlyMap<string, DefinedColumn>
   /** The names of the columns, as declared. */
   readonly names: readonly string[]
+  /** Of the columns of type json. */
+  readonly jsonNames: ReadonlySet<string>
   readonly schema: RecordTypeOptions['schema']
 }
 
@@ -182,6 +184,7 @@ function defineType(where: string, name: string, options: RecordTypeOptions): De
     columns,
     byName: new Map(columns.map((column) => [column.name, column])),
     names: Object.keys(options.columns),
+    jsonNames: new Set(columns.filter(({ column }) => column.type === 'json').map(({ name }) => name)),
     schema: options.schema,
   }
 }
