@@ -67,7 +67,12 @@ export function compileColumn(column: Column): Coerce {
   return compile(column, coercions[column.type](column))
 }
 
-/** The same for a cell of a table, which has a text where JSON has a value. A workbook has dates where a CSV has their text. */
+/** Only the canonical form, without the rules: for a value that is searched for. */
+export function compileForm({ type, trim, format }: Column): Coerce {
+  return compileColumn({ type, ...(trim !== undefined && { trim }), ...(format !== undefined && { format }) })
+}
+
+/** For a cell of a table, which has a text where JSON has a value. A workbook has dates where a CSV has their text. */
 export function compileCell(column: Column): Coerce {
   if (column.type === 'json') return compile(column, coerceJsonText)
   if (column.type !== 'text') return compileColumn(column)

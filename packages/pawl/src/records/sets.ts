@@ -2,7 +2,7 @@
 
 import { PawlError, shown } from '../errors.ts'
 import { assertKnown, durationIn, notOneOf, whole, withoutUndefined } from '../kernel/options.ts'
-import { type Coerce, compileCell, compileColumn, resolveColumn } from './columns.ts'
+import { type Coerce, compileCell, compileColumn, compileForm, resolveColumn } from './columns.ts'
 import type { Column, FileFormat, MissingPolicy, RecordSetOptions, RecordTypeOptions, ScopeKey, UploadLimits } from './types.ts'
 
 export interface DefinedColumn {
@@ -13,6 +13,8 @@ export interface DefinedColumn {
   readonly coerce: Coerce
   /** Of a CSV or a workbook. */
   readonly coerceCell: Coerce
+  /** Of a filter or a key, which is searched for: no rule but the form. */
+  readonly form: Coerce
 }
 
 export interface DefinedType {
@@ -193,7 +195,14 @@ function defineColumn(where: string, name: string, given: Parameters<typeof reso
   const resolved = resolveColumn(where, given)
   // A row without its key cannot be told apart from the others.
   const column = isKey ? { ...resolved, required: true } : resolved
-  return { name, column, prefix: `,${JSON.stringify(name)}:`, coerce: compileColumn(column), coerceCell: compileCell(column) }
+  return {
+    name,
+    column,
+    prefix: `,${JSON.stringify(name)}:`,
+    coerce: compileColumn(column),
+    coerceCell: compileCell(column),
+    form: compileForm(column),
+  }
 }
 
 /** Whether records may have columns that are not declared: kept ones, ones that a schema adds, ones of an older version of the set. */
