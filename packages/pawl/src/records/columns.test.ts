@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { compileColumn, isFault, resolveColumn } from './columns.ts'
+import { compileCell, compileColumn, isFault, resolveColumn } from './columns.ts'
 import { compareDecimals, comparedWith } from './decimal.ts'
 import { defineSet } from './sets.ts'
 import type { Column, RecordSetOptions } from './types.ts'
@@ -157,4 +157,23 @@ test('[R6] an integer that JavaScript may have rounded is refused', () => {
     expect(coerce(2n ** 60n)).toBe('"1152921504606846976"')
     if (type !== 'json') expect(coerce(Number.MAX_SAFE_INTEGER)).toBe('"9007199254740991"')
   }
+})
+
+test('[R6] a number in a json column is a number, or its digits', () => {
+  const cell = compileCell({ type: 'json' })
+  expect(cell('{"b":[1.50, 15e-1, -0.0, 1e-7],"a":1,"c":"1"}')).toBe('{"a":1,"b":[1.5,1.5,0,1e-7],"c":"1"}')
+  for (const digits of ['9007199254740993', '12345678901234567890', '0.12345678901234567890123']) {
+    const text = cell(`[${digits}]`)
+    expect(text).toBe(`["${digits}"]`)
+    expect(cell(text)).toBe(text)
+  }
+  expect(cell('1e21')).toBe('"1000000000000000000000"')
+  fc.assert(
+    fc.property(fc.jsonValue({ depthSize: 'small' }), (value) => {
+      const text = cell(JSON.stringify([value]))
+      if (isFault(text)) return
+      expect(cell(text)).toBe(text)
+      expect(compileColumn({ type: 'json' })(JSON.parse(text!))).toBe(text)
+    }),
+  )
 })

@@ -3,7 +3,7 @@
 import { PawlError, shown } from '../errors.ts'
 import { assertKnown, notOneOf, whole } from '../kernel/options.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
-import { canonicalJson, ExactNumber, isUnsafe, numberText, parseJson, Unstorable, unsafeReason } from './json-text.ts'
+import { canonicalJsonColumn, ExactNumber, isUnsafe, numberText, parseJson, Unstorable, unsafeReason } from './json-text.ts'
 import type { Column, ColumnType } from './types.ts'
 
 /** Why a cell is not valid. */
@@ -67,7 +67,12 @@ export function compileColumn(column: Column): Coerce {
   return compile(column, coercions[column.type](column))
 }
 
-/** The same for a cell of a table, which has a text where JSON has a value. A workbook has dates where a CSV has their text. */
+/** Only the canonical form, without the rules: for a value that is searched for. */
+export function compileForm({ type, trim, format }: Column): Coerce {
+  return compileColumn({ type, ...(trim !== undefined && { trim }), ...(format !== undefined && { format }) })
+}
+
+/** For a cell of a table, which has a text where JSON has a value. A workbook has dates where a CSV has their text. */
 export function compileCell(column: Column): Coerce {
   if (column.type === 'json') return compile(column, coerceJsonText)
   if (column.type !== 'text') return compileColumn(column)
@@ -251,7 +256,7 @@ function coerceTimestamp(value: unknown): string | undefined | CellFault {
 
 function coerceJson(value: unknown): string | CellFault {
   try {
-    return canonicalJson(value)
+    return canonicalJsonColumn(value)
   } catch (error) {
     if (error instanceof Unstorable) return fault('json', error.message)
     throw error

@@ -1,5 +1,5 @@
-// Differences of two versions: as the fields that changed, as a table, and as a JSON Patch (RFC 6902). Data has no JSON numbers, so
-// JSON.parse loses nothing here.
+// Differences of two versions: as the fields that changed, as a table, and as a JSON Patch (RFC 6902). A JSON number in data is exact
+// as a double, so JSON.parse loses nothing here.
 
 import { endOfString } from './json-text.ts'
 import type { FieldChange, RecordData } from './types.ts'

@@ -1,5 +1,6 @@
 // JSON in and out without losing a digit. Reading: a number that a double would round is kept as its source text. Writing: one canonical
-// text per value, with keys in order and every number as the text of its decimal, so that equal content has an equal hash.
+// text per value, with keys in order and every number as the text of its decimal, so that equal content has an equal hash. In a json column a
+// number stays a number unless JavaScript would round it.
 
 import { hash as digest } from 'node:crypto'
 import { jsonOf, lossOf } from '../kernel/payload.ts'
@@ -122,26 +123,43 @@ export class Unstorable extends Error {
   override readonly name = 'Unstorable'
 }
 
-/** The canonical text of any value of a row. Fields that are null or absent are left out: they are the same thing. */
-export function canonicalJson(value: unknown, depthLeft = 32): string {
+/**
+ * The canonical text of any value of a row. Fields that are null or absent are left out: they are the same thing. Numbers are texts, but not
+ * within the fields that `jsonFields` names.
+ */
+export function canonicalJson(value: unknown, jsonFields?: ReadonlySet<string>): string {
+  return canonical(value, canonicalNumber, depthMax, jsonFields)
+}
+
+/** The same of a json column, whose numbers stay numbers. */
+export function canonicalJsonColumn(value: unknown): string {
+  return canonical(value, jsonNumber, depthMax)
+}
+
+const depthMax = 32
+
+type NumberWriter = (value: number | bigint | ExactNumber) => string
+
+function canonical(value: unknown, number: NumberWriter, depthLeft: number, jsonFields?: ReadonlySet<string>): string {
   if (typeof value === 'string') return storableString(value)
-  if (typeof value === 'number' || typeof value === 'bigint') return canonicalNumber(value)
+  if (typeof value === 'number' || typeof value === 'bigint') return number(value)
   if (typeof value === 'boolean') return String(value)
   if (value === null || value === undefined) return 'null'
   if (typeof value !== 'object') throw new Unstorable(`contains a ${typeof value}, which JSON cannot represent`)
-  if (value instanceof ExactNumber) return canonicalNumber(value)
+  if (value instanceof ExactNumber) return number(value)
   if (value instanceof Error) throw new Unstorable(value.message)
   if (depthLeft === 0) throw new Unstorable('is nested too deeply')
   if (value instanceof Date) return canonicalDate(value)
-  if (Array.isArray(value)) return `[${value.map((item) => canonicalJson(item, depthLeft - 1)).join(',')}]`
+  if (Array.isArray(value)) return `[${value.map((item) => canonical(item, number, depthLeft - 1)).join(',')}]`
   const plain = plainOf(value)
-  if (plain !== value) return canonicalJson(plain, depthLeft - 1)
+  if (plain !== value) return canonical(plain, number, depthLeft - 1, jsonFields)
   const fields = Object.keys(value)
     .sort()
     .flatMap((name) => {
       const field = (value as Record<string, unknown>)[name]
       if (field === null || field === undefined) return []
-      return [`${storableString(name)}:${canonicalJson(field, depthLeft - 1)}`]
+      const writer = jsonFields?.has(name) ? jsonNumber : number
+      return [`${storableString(name)}:${canonical(field, writer, depthLeft - 1)}`]
     })
   return `{${fields.join(',')}}`
 }
@@ -166,6 +184,13 @@ function canonicalNumber(value: number | bigint | ExactNumber): string {
   const text = numberText(value)
   if (text === undefined) throw new Unstorable('contains a number that is not finite or has too many digits')
   return `"${text}"`
+}
+
+/** A number where a double is exact, so that JSON.parse gives it back; the text of its digits elsewhere. */
+function jsonNumber(value: number | bigint | ExactNumber): string {
+  const text = canonicalNumber(value)
+  const double = Number(text.slice(1, -1))
+  return !isUnsafe(double) && numberText(double) === text.slice(1, -1) ? String(double) : text
 }
 
 /** What PostgreSQL cannot store is refused here, with words. */

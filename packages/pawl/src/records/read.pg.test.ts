@@ -1,5 +1,6 @@
 import { installProbe, moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
+import { z } from 'zod'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { csv, defineLoads, ended, loadRows, loads, readerView, startWorker, submitted } from '../../test/support/records.ts'
 
@@ -296,6 +297,47 @@ test('each attribute of a scope is set once, whenever it comes; none given sets 
   expect(answers.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected'])
 })
 
+test('[R9] a filter finds a value however it is written', async () => {
+  const pawl = db.pawl()
+  const columns = {
+    id: 'text',
+    price: 'number',
+    on: { type: 'date', format: 'dd/mm/yyyy' },
+    ok: 'boolean',
+    deep: 'json',
+  } as const
+  const define = (name: string, more: object) =>
+    pawl.records.in(pawl.records.define(name, { scope: ['x'], types: { p: { key: 'id', columns, ...more } } }), { x: '1' })
+  const schema = z.object({ id: z.string(), price: z.string(), on: z.coerce.date(), ok: z.boolean(), deep: z.unknown() })
+  for (const scope of [define('plain', {}), define('checked', { schema })]) {
+    await scope.put({ data: { id: 'S', price: 5, on: '31/01/2026', ok: 'yes', deep: { a: 1 } } })
+    for (const filter of [{ price: 5 }, { price: '5.00' }, { price: 5n, ok: 'y' }, { id: ' S ' }, { deep: { a: 1 } }])
+      expect((await scope.list({ filter })).items).toHaveLength(1)
+    expect((await scope.list({ filter: { price: '5.01' } })).items).toEqual([])
+  }
+  const [plain, checked] = ['plain', 'checked'].map((name) => pawl.records.in(name, { x: '1' }))
+  expect((await plain!.list({ filter: { on: '31/01/2026' } })).items).toHaveLength(1)
+  expect((await checked!.list({ filter: { on: '2026-01-31T00:00:00.000Z' } })).items).toHaveLength(1)
+  for (const [filter, message] of [
+    [{ price: 'five' }, /filter.price must be a number, got 'five'/],
+    [{ price: ' ' }, /filter.price must have a value, got ' '/],
+  ] as const)
+    await expect(plain!.list({ filter })).rejects.toMatchObject({ code: 'PAWL_CONFIG', message: expect.stringMatching(message) })
+})
+
+test('[R9] a filter that means different values in two types is refused', async () => {
+  const pawl = db.pawl()
+  const types = { a: { key: 'v', columns: { v: 'number' } }, b: { key: 'v', columns: { v: 'text' } } } as const
+  const scope = pawl.records.in(pawl.records.define('two', { scope: ['x'], types }), { x: '1' })
+  await scope.append([
+    { type: 'a', data: { v: 5 } },
+    { type: 'b', data: { v: '5.0' } },
+  ])
+  await expect(scope.list({ filter: { v: '5.0' } })).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
+  for (const type of ['a', 'b'] as const) expect((await scope.list({ type, filter: { v: '5.0' } })).items).toHaveLength(1)
+  expect((await scope.list({ filter: { v: '5' } })).items).toHaveLength(1)
+})
+
 test('a filter by no value is refused: it would match every record', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
@@ -408,7 +450,7 @@ test('an export has every field, also those that no column declares and those of
     types: { row: { key: 'id', columns: { id: 'text', deep: 'json' } } },
   })
   const scope = pawl.records.in(set, { x: '1' })
-  const deep = [{ a: '1', list: ['x', true] }, 'text', '5', true, ['y'], undefined]
+  const deep = [{ a: 1, list: ['x', true, '1'] }, 'text', '5', true, ['y'], undefined]
   await scope.append(
     deep.map((value, n) => ({ data: { id: `k${n}`, deep: value, ...(n === 3 && { colour: 'red, "or" blue' }) } })),
   )
@@ -423,7 +465,7 @@ test('an export has every field, also those that no column declares and those of
   expect((await pawl.records.errors(odd.id)).items).toMatchObject([{ line: 2, column: 'deep', value: 'no JSON', code: 'json' }])
   expect((await pawl.records.rows(odd.id, 'created')).items.map(({ after }) => after)).toEqual([
     { id: 'b' },
-    { id: 'c', deep: { n: '1.5' } },
+    { id: 'c', deep: { n: 1.5 } },
   ])
   // What a cell cannot say is refused, and not written as something else.
   await scope.put({ data: { id: 'k9', extra: { a: 1 } } })

@@ -1,14 +1,15 @@
 // Reads of a scope's records: current, as of a number, page by page, history. A reader takes of each record the latest version up to one
 // number, so what it sees is one commit, at any moment of a running submission.
 
-import { statement } from '../db/statement.ts'
+import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { check, refused, resolve } from '../kernel/options.ts'
+import { isFault } from './columns.ts'
 import { idText, isNameable, type RecordsCore, read } from './core.ts'
 import { fieldChanges, jsonPatch, type PatchOperation } from './diff.ts'
 import { canonicalJson, Unstorable } from './json-text.ts'
 import { at as atOption, historyTable, listRecordsTable } from './options.ts'
-import { type DefinedSet, mayHaveOtherColumns } from './sets.ts'
+import { type DefinedSet, type DefinedType, mayHaveOtherColumns } from './sets.ts'
 import { needSubmission } from './submissions.ts'
 import type { At, FieldChange, Page, RecordData, RecordVersion } from './types.ts'
 
@@ -92,7 +93,7 @@ export async function listRecords(
   const options = resolve('list', listRecordsTable, given)
   const { limit } = options
   const start = options.after === undefined ? undefined : readCursor(options.after)
-  const filter = options.filter === undefined ? null : filterText(place.set, options.type, options.filter)
+  const filters = options.filter === undefined ? null : textsLiteral(filterTexts(place.set, options.type, options.filter))
   let number = start?.number ?? (await numberAt(core, place, options.at))
   let after = { type: start?.type ?? options.type ?? '', key: start?.key ?? '' }
   const items: RecordVersion[] = []
@@ -102,7 +103,7 @@ export async function listRecords(
       ...names(place),
       number,
       type: options.type ?? null,
-      filter,
+      filters,
       with_deleted: options.withDeleted,
       after_type: after.type,
       after_key: after.key,
@@ -121,17 +122,39 @@ export async function listRecords(
   return { items, next: cursor({ number: number!, ...after }), number: number! }
 }
 
+/**
+ * The filter as records may have it: with each value in the form of its column, and as it was given where a record may have a field in another
+ * form, which a schema or an older version of the set gave it.
+ */
+function filterTexts(set: DefinedSet, type: string | undefined, filter: RecordData): string[] {
+  const types = type === undefined ? [...set.types.values()] : [...set.types.values()].filter(({ name }) => name === type)
+  const isOpen = types.length === 0 || mayHaveOtherColumns(set, types)
+  if (!isOpen) assertColumns(set, types, Object.keys(filter))
+  const names = Object.keys(filter).sort()
+  const asColumns = names.map((name) => `${JSON.stringify(name)}:${filterValue(types, name, filter[name], isOpen)}`)
+  const texts = [`{${asColumns.join(',')}}`, ...(isOpen ? [canonicalFilter(filter)] : [])]
+  return [...new Set(texts)]
+}
+
 /** A field without a value would be left out of the text, and everything would match. */
-function filterText(set: DefinedSet, type: string | undefined, filter: RecordData): string {
-  assertColumns(set, type, Object.keys(filter))
-  for (const [field, value] of Object.entries(filter))
-    if (value === null || value === undefined)
-      throw new PawlError(
-        'PAWL_CONFIG',
-        `filter.${field} must have a value, got ${String(value)}. Leave the field out, or give one.`,
-      )
+function filterValue(types: readonly DefinedType[], name: string, value: unknown, isOpen: boolean): string {
+  const columns = types.flatMap(({ byName }) => byName.get(name) ?? [])
+  const found = columns.map(({ form }) => form(value))
+  const isNothing = value === null || value === undefined || (columns.length > 0 && found.every((text) => text === undefined))
+  if (isNothing) throw refused('list', `filter.${name} must have a value, got ${shown(value)}. Leave the field out, or give one`)
+  const texts = new Set(found.filter((text) => typeof text === 'string'))
+  if (texts.size > 1)
+    throw refused('list', `filter.${name} means ${[...texts].join(' or ')} in columns of different types. Give the type`)
+  const [text] = texts
+  if (text !== undefined) return text
+  const fault = found.find((each) => each !== undefined && isFault(each))
+  if (fault === undefined || isOpen) return canonicalFilter(value)
+  throw refused('list', `filter.${name} ${fault.reason}, got ${shown(value)}`)
+}
+
+function canonicalFilter(value: unknown): string {
   try {
-    return canonicalJson(filter)
+    return canonicalJson(value)
   } catch (error) {
     if (!(error instanceof Unstorable)) throw error
     throw new PawlError('PAWL_CONFIG', `filter ${error.message}, so no record can match it.`)
@@ -139,9 +162,7 @@ function filterText(set: DefinedSet, type: string | undefined, filter: RecordDat
 }
 
 /** Nothing has a column that is misspelt, and an empty page would look like an answer. */
-function assertColumns(set: DefinedSet, type: string | undefined, names: readonly string[]): void {
-  const types = type === undefined ? [...set.types.values()] : [...set.types.values()].filter(({ name }) => name === type)
-  if (types.length === 0 || mayHaveOtherColumns(set, types)) return
+function assertColumns(set: DefinedSet, types: readonly DefinedType[], names: readonly string[]): void {
   const columns = new Set(types.flatMap(({ columns }) => columns.map(({ name }) => name)))
   const unknown = names.find((name) => !columns.has(name))
   if (unknown !== undefined)

@@ -149,7 +149,7 @@ export class RowReader {
     if (result.issues === undefined) {
       try {
         const fault = schemaFault(type, given, result.value)
-        return fault === undefined ? this.#finish(found, canonicalJson(result.value)) : invalid(found, [fault])
+        return fault === undefined ? this.#finish(found, canonicalJson(result.value, type.jsonNames)) : invalid(found, [fault])
       } catch (error) {
         if (!(error instanceof Unstorable)) throw error
         return invalid(found, [{ code: 'schema', reason: error.message, column: null, value: null }])

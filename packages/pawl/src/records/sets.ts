@@ -2,7 +2,7 @@
 
 import { PawlError, shown } from '../errors.ts'
 import { assertKnown, durationIn, notOneOf, whole, withoutUndefined } from '../kernel/options.ts'
-import { type Coerce, compileCell, compileColumn, resolveColumn } from './columns.ts'
+import { type Coerce, compileCell, compileColumn, compileForm, resolveColumn } from './columns.ts'
 import type { Column, FileFormat, MissingPolicy, RecordSetOptions, RecordTypeOptions, ScopeKey, UploadLimits } from './types.ts'
 
 export interface DefinedColumn {
@@ -13,6 +13,8 @@ export interface DefinedColumn {
   readonly coerce: Coerce
   /** Of a CSV or a workbook. */
   readonly coerceCell: Coerce
+  /** Of a filter or a key, which is searched for: no rule but the form. */
+  readonly form: Coerce
 }
 
 export interface DefinedType {
@@ -25,6 +27,8 @@ export interface DefinedType {
   readonly byName: ReadonlyMap<string, DefinedColumn>
   /** The names of the columns, as declared. */
   readonly names: readonly string[]
+  /** Of the columns of type json. */
+  readonly jsonNames: ReadonlySet<string>
   readonly schema: RecordTypeOptions['schema']
 }
 
@@ -182,6 +186,7 @@ function defineType(where: string, name: string, options: RecordTypeOptions): De
     columns,
     byName: new Map(columns.map((column) => [column.name, column])),
     names: Object.keys(options.columns),
+    jsonNames: new Set(columns.filter(({ column }) => column.type === 'json').map(({ name }) => name)),
     schema: options.schema,
   }
 }
@@ -190,7 +195,14 @@ function defineColumn(where: string, name: string, given: Parameters<typeof reso
   const resolved = resolveColumn(where, given)
   // A row without its key cannot be told apart from the others.
   const column = isKey ? { ...resolved, required: true } : resolved
-  return { name, column, prefix: `,${JSON.stringify(name)}:`, coerce: compileColumn(column), coerceCell: compileCell(column) }
+  return {
+    name,
+    column,
+    prefix: `,${JSON.stringify(name)}:`,
+    coerce: compileColumn(column),
+    coerceCell: compileCell(column),
+    form: compileForm(column),
+  }
 }
 
 /** Whether records may have columns that are not declared: kept ones, ones that a schema adds, ones of an older version of the set. */

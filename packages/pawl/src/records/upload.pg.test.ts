@@ -80,7 +80,17 @@ test('[R6] numbers keep every digit, from CSV, NDJSON and JSON, in columns and i
     unchanged: values.length,
   })
   await scope.put({ data: { id: 100, deep: { list: [1, 0.5, 'x'], big: 1n << 70n } } })
-  expect((await scope.get('n', '100'))?.data).toEqual({ id: '100', deep: { list: ['1', '0.5', 'x'], big: String(1n << 70n) } })
+  expect((await scope.get('n', '100'))?.data).toEqual({ id: '100', deep: { list: [1, 0.5, 'x'], big: String(1n << 70n) } })
+})
+
+test('[R6] a schema keeps the numbers of a json column and makes others texts', async () => {
+  const pawl = db.pawl()
+  const schema = z.object({ id: z.string(), v: z.coerce.number(), deep: z.object({ a: z.number() }) })
+  const types = { n: { key: 'id', columns: { id: 'text', v: 'number', deep: 'json' }, schema } } as const
+  const scope = pawl.records.in(pawl.records.define('kept', { scope: ['x'], types }), { x: '1' })
+  await scope.put({ data: { id: 'a', v: '1.50', deep: { a: 1.5 } } })
+  expect((await scope.get('n', 'a'))?.data).toEqual({ id: 'a', v: '1.5', deep: { a: 1.5 } })
+  expect(await scope.put({ data: { id: 'a', v: 1.5, deep: { a: 1.5 } } })).toMatchObject({ unchanged: 1 })
 })
 
 test('[R6] a field that is absent in the new data is reported removed', async () => {

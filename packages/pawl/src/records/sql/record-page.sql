@@ -34,7 +34,7 @@ from (
       and (r.type, r.key) > (:after_type::text, :after_key::text)
       and (:type::text is null or r.type = :type::text)
       and (:with_deleted::boolean or v.status <> 'DELETED')
-      and (:filter::jsonb is null or v.data::jsonb @> :filter::jsonb)
+      and (:filters::text[] is null or v.data::jsonb @> any (:filters::jsonb[]))
     order by r.type, r.key
     limit :limit::integer
   ) f
