@@ -15,7 +15,6 @@ test.each([
   ['jobs matrix --hit 3 --sample 4', { verb: 'matrix', scenario: 'jobs', subject: undefined, hit: 3, sample: 4 }],
   ['directed zombie', { verb: 'directed', subject: 'zombie' }],
   ['jobs --minimise some.json --canary no-fence', { verb: 'minimise', plan: 'some.json', canary: 'no-fence' }],
-  ['board', { verb: 'board', scenario: undefined }],
 ])('%s', (line, expected) => {
   expect(read(line)).toMatchObject(expected)
 })

@@ -8,10 +8,9 @@ npm run torture -- [SCENARIO] --canary NAME [--seed N] [--seconds S] [--json]
 npm run torture -- [SCENARIO] --minimise PLAN [--canary NAME] [--tries N] [--json]
 npm run torture -- [SCENARIO] matrix [PROBE] [--only KIND] [--hit N] [--sample N --seed N] [--json]
 npm run torture -- [SCENARIO] directed [STORY] [--json]
-npm run torture -- [SCENARIO] --list-canaries
-npm run torture -- board [--json]`
+npm run torture -- [SCENARIO] --list-canaries`
 
-const verbs = ['matrix', 'directed', 'board'] as const
+const verbs = ['matrix', 'directed'] as const
 export type Verb = (typeof verbs)[number] | 'storm' | 'canary' | 'minimise' | 'list canaries'
 
 export interface Call {
@@ -33,7 +32,7 @@ export interface Call {
 
 export function readCall(args: readonly string[]): Call {
   const { values, positionals } = parse(args)
-  const isVerb = (text: string | undefined): text is (typeof verbs)[number] => verbs.includes(text as 'board')
+  const isVerb = (text: string | undefined): text is (typeof verbs)[number] => verbs.includes(text as 'matrix')
   const scenario = isVerb(positionals[0]) ? undefined : positionals[0]
   const [named, subject, ...rest] = scenario === undefined ? positionals : positionals.slice(1)
   if (rest.length > 0 || (named !== undefined && !isVerb(named)))

@@ -1,10 +1,9 @@
 // npm run torture: the command. Exit codes: 0 clean, 1 a violation or a vacuous run, 2 a wrong call, 3 the rig itself broke.
 
 import { mkdirSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
-import { release } from '../packages/pawl/src/release.ts'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { type Call, readCall } from './arguments.ts'
-import { boardLines, recordRun, tortureFolder, writeBoard } from './board.ts'
 import { onlyBy, runCanary, runStory } from './directed.ts'
 import { runMatrix } from './matrix.ts'
 import { minimise } from './minimise.ts'
@@ -19,6 +18,7 @@ import { WrongCall } from './wrong-call.ts'
 
 const say = (line: string): void => console.error(line)
 const violationsShown = 50
+const tortureFolder = join(dirname(dirname(fileURLToPath(import.meta.url))), '.pawl', 'torture')
 /** A minimised plan is played so often to say how likely it fails. */
 const finalTries = 10
 
@@ -27,12 +27,6 @@ async function main(call: Call): Promise<number> {
     case 'list canaries':
       for (const { name } of asked(call).flatMap((scenario) => scenario.canaries)) console.log(name)
       return 0
-    case 'board': {
-      const board = writeBoard()
-      if (call.json) console.log(JSON.stringify({ board }))
-      else for (const line of boardLines(board)) console.log(line)
-      return 0
-    }
     case 'storm':
       return storm(call)
     case 'canary':
@@ -56,9 +50,7 @@ async function storm(call: Call): Promise<number> {
   const scenario = scenarioNamed(plan.torture)
   const path = savePlan(plan, `plan-${plan.torture}-${plan.seed}.json`)
   say(`seed ${plan.seed}, ${plan.seconds} s, lease ${plan.leaseMs} ms, beat ${plan.beatMs} ms, plan ${path}`)
-  const end = await runStorm(scenario, plan, { say, keep: call.keep })
-  if (call.plan === undefined) recordRun(end.report, release)
-  return print(call, end)
+  return print(call, await runStorm(scenario, plan, { say, keep: call.keep }))
 }
 
 /** Every probe with everything that can go wrong there; or the cases of one probe, one kind of fault, or a few drawn by the seed. */

@@ -11,12 +11,12 @@ import { type EmbeddedServer, startEmbedded } from '@pawl/server/embedded'
 import { migrate } from 'pawl'
 import type pg from 'pg'
 import { Connection, type DatabaseOptions } from '../packages/pawl/src/db/driver.ts'
+import { FaultProxy, type LostMessage } from '../packages/pawl/test/support/fault-proxy.ts'
 import { type BuiltPrograms, buildPrograms } from '../packages/pawl/test/support/programs.ts'
 import { type Canary, plantInDatabase, plantInRig } from './canary.ts'
 import { childEnvironment } from './child.ts'
 import { clockShiftMs, stepClock } from './clock.ts'
 import { ControlServer, type Request } from './control.ts'
-import { FaultProxy } from './fault-proxy.ts'
 import type { PlannedFault } from './faults.ts'
 import { History, readHistory } from './history.ts'
 import { hardyPool } from './pool.ts'
@@ -66,6 +66,7 @@ export class Rig {
   readonly #built: BuiltPrograms
   #server: EmbeddedServer
   #control!: ControlServer
+  readonly #armed = new Set<LostMessage>()
   #isHealed = false
   #arePausesOver = false
   #restarting: Promise<void> | undefined
@@ -121,13 +122,21 @@ export class Rig {
   }
 
   async proxy(): Promise<FaultProxy> {
-    return FaultProxy.open(this.#server.port)
+    return FaultProxy.start(this.#server.url)
   }
 
-  urlThrough(proxy: FaultProxy): string {
-    const url = new URL(this.#server.url)
-    url.port = String(proxy.port)
-    return url.href
+  /**
+   * The next commit on a connection of this purpose happens, but its answer never arrives and the connection breaks. Where transactions run
+   * only the COMMIT itself is meant; an engine's connection commits with every statement; 'caller commit' means a caller's transactions.
+   */
+  loseNextCommit(proxy: FaultProxy, slot: string, purpose: string): void {
+    const isCommit = purpose === 'handler' || purpose === 'own' || purpose.endsWith(' commit')
+    const lost = proxy.loseReply(isCommit ? /(^|\n)commit;?$/i : /(?:)/, {
+      of: new RegExp(` ${purpose.replace(/ commit$/, '')}$`),
+      toCommit: true,
+    })
+    this.#armed.add(lost)
+    void lost.happened.then(() => this.history.write('answer lost', { slot, purpose }))
   }
 
   /** An engine connection of the rig's own, for scenarios that play single statements. */
@@ -167,7 +176,7 @@ export class Rig {
           start: slot.starts,
           how: slot.how,
           dir: this.dir,
-          url: this.urlThrough(slot.proxy),
+          url: slot.proxy.url,
           controlPort: this.#control.port,
           leaseMs: this.options.leaseMs,
           beatMs: this.options.beatMs,
@@ -228,7 +237,7 @@ export class Rig {
       slot.child?.kill('SIGKILL')
       await this.#ended(slot, 10_000)
     }
-    await slot.proxy.close()
+    await slot.proxy.stop()
     this.#slots.delete(name)
     return isOrderly
   }
@@ -254,15 +263,13 @@ export class Rig {
         ])
         return
       case 'reset':
-        slot.proxy.cut()
+        slot.proxy.reset()
         return
       case 'restart':
         return this.restartServer()
       case 'commit-unknown':
         // Armed now; it happens with the next commit, so nobody waits for it here.
-        void slot.proxy.loseNextCommit(request.purpose ?? 'engine').then((isLost) => {
-          if (isLost) this.history.write('answer lost', { slot: slotName, purpose: request.purpose })
-        })
+        this.loseNextCommit(slot.proxy, slotName, request.purpose ?? 'engine')
         return
       case 'clock':
         return this.stepClock(request.ms ?? 0)
@@ -301,7 +308,6 @@ export class Rig {
     const { port } = this.#server
     process.kill(this.#server.pid, 'SIGKILL')
     this.#server = await startEmbedded({ dir: join(this.#serverDir, 'pg'), port, database: 'torture', settings: serverSettings })
-    for (const { proxy } of this.#slots.values()) proxy.targetPort = this.#server.port
     if (this.#server.port !== port) throw new Error('The port of the server was taken while it was down.')
   }
 
@@ -321,7 +327,7 @@ export class Rig {
     this.#isHealed = true
     this.endPauses()
     this.#control.heal()
-    for (const { proxy } of this.#slots.values()) proxy.disarm()
+    for (const lost of this.#armed) lost.cancel()
     await this.#restarting
     const shiftMs = await clockShiftMs(this)
     if (shiftMs !== 0) await this.stepClock(-shiftMs)
@@ -385,7 +391,7 @@ export class Rig {
     for (const slot of this.#slots.values()) {
       slot.isWanted = false
       slot.child?.kill('SIGKILL')
-      await slot.proxy.close()
+      await slot.proxy.stop()
     }
     this.#built.remove()
     await this.#control.close()

@@ -144,12 +144,12 @@ async function readCursors(rows: Rows) {
 /** The audit that is shipped. */
 async function auditLog(rig: Rig): Promise<LogAudit> {
   const proxy = await rig.proxy()
-  const pawl = createPawl({ databaseUrl: rig.urlThrough(proxy), applicationName: 'judge', logger: silentLogger })
+  const pawl = createPawl({ databaseUrl: proxy.url, applicationName: 'judge', logger: silentLogger })
   try {
     return await pawl.events.audit()
   } finally {
     await pawl.close()
-    await proxy.close()
+    await proxy.stop()
   }
 }
 

@@ -2,7 +2,7 @@
 // were prepared and forgotten. A scenario adds loops of its own.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { FaultProxy } from '../fault-proxy.ts'
+import type { FaultProxy } from '../../packages/pawl/test/support/fault-proxy.ts'
 import type { PlannedFault } from '../faults.ts'
 import type { Plan } from '../plan.ts'
 import { type Random, stream } from '../random.ts'
@@ -30,7 +30,7 @@ export class EventTraffic implements Traffic {
     this.#plan = plan
     this.#proxy = proxy
     this.random = stream(plan.seed, 'workload')
-    this.writer = new Writer({ url: rig.urlThrough(proxy), name: 'rig', history: rig.history })
+    this.writer = new Writer({ url: proxy.url, name: 'rig', history: rig.history })
   }
 
   static async open(rig: Rig, plan: Plan): Promise<EventTraffic> {
@@ -55,7 +55,7 @@ export class EventTraffic implements Traffic {
 
   async close(): Promise<void> {
     await this.writer.close()
-    await this.#proxy.close()
+    await this.#proxy.stop()
   }
 
   every(everyMs: number, work: () => Promise<void>): void {

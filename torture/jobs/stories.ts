@@ -129,7 +129,7 @@ const told: readonly JobsStory[] = [
     tells: 'An enqueue is committed, and its answer never arrives.',
     async play({ rig, workload }) {
       for (let batch = 0; batch < 3; batch++) {
-        void workload.loseNextAnswer()
+        workload.loseNextAnswer()
         await workload.enqueuePlain(`lost ${batch}`, 'tx', keyed(`lost ${batch}`, 2))
       }
       await rig.startProcess('w1')

@@ -4,7 +4,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isPawlError, type Pawl } from 'pawl'
 import type pg from 'pg'
-import type { FaultProxy } from '../fault-proxy.ts'
+import type { FaultProxy } from '../../packages/pawl/test/support/fault-proxy.ts'
 import type { PlannedFault } from '../faults.ts'
 import type { Plan } from '../plan.ts'
 import { type Random, stream } from '../random.ts'
@@ -48,7 +48,7 @@ export class Workload implements Traffic {
     this.#rig = rig
     this.#proxy = proxy
     this.#random = stream(plan.seed, 'workload')
-    this.#enqueuer = new Enqueuer({ url: rig.urlThrough(proxy), name: 'producer', history: rig.history })
+    this.#enqueuer = new Enqueuer({ url: proxy.url, name: 'producer', history: rig.history })
     this.#toLose = [...(plan.faults[producerSlot] ?? [])]
     this.#producerFaults = plan.faults[producerProcess] ?? []
   }
@@ -77,7 +77,7 @@ export class Workload implements Traffic {
 
   async close(): Promise<void> {
     await this.#enqueuer.close()
-    await this.#proxy.close()
+    await this.#proxy.stop()
   }
 
   async #every(everyMs: number, work: () => Promise<void>): Promise<void> {
@@ -118,15 +118,15 @@ export class Workload implements Traffic {
     if (next !== undefined && ++this.#plain >= next.hit) {
       this.#toLose.shift()
       this.#plain = 0
-      void this.loseNextAnswer()
+      this.loseNextAnswer()
     }
     const ids = await this.#enqueuer.enqueuePlain({ key, kind, payloads })
     if (kind !== 'poison') this.#known.push(...ids)
   }
 
   /** The next enqueue without a transaction is committed, and its answer never arrives. */
-  async loseNextAnswer(): Promise<void> {
-    if (await this.#proxy.loseNextCommit('caller')) this.#rig.history.write('answer lost', { slot: producerSlot })
+  loseNextAnswer(): void {
+    this.#rig.loseNextCommit(this.#proxy, producerSlot, 'caller')
   }
 
   // ---- operating

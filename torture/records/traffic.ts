@@ -2,7 +2,7 @@
 // over uploads that hang, and a reader who looks at any moment.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { FaultProxy } from '../fault-proxy.ts'
+import type { FaultProxy } from '../../packages/pawl/test/support/fault-proxy.ts'
 import type { PlannedFault } from '../faults.ts'
 import { readHistory } from '../history.ts'
 import type { Plan } from '../plan.ts'
@@ -42,7 +42,7 @@ export class RecordsTraffic implements Traffic {
     this.#faults = plan.faults
     this.#random = stream(plan.seed, 'operator')
     this.#reading = stream(plan.seed, 'reader')
-    this.actor = new Actor({ url: rig.urlThrough(proxy), name: 'rig.1', history: rig.history })
+    this.actor = new Actor({ url: proxy.url, name: 'rig.1', history: rig.history })
   }
 
   static async open(rig: Rig, plan: Plan): Promise<RecordsTraffic> {
@@ -67,7 +67,7 @@ export class RecordsTraffic implements Traffic {
 
   async close(): Promise<void> {
     await this.actor.close()
-    await this.#proxy.close()
+    await this.#proxy.stop()
   }
 
   async #every(everyMs: number, work: () => Promise<void>): Promise<void> {
