@@ -1,6 +1,5 @@
 import { expect, test } from 'vitest'
-import { readCall } from './arguments.ts'
-import { WrongCall } from './wrong-call.ts'
+import { readCall, WrongCall } from './arguments.ts'
 
 const read = (line: string) => readCall(line.split(' ').filter((word) => word !== ''))
 

@@ -1,7 +1,8 @@
 // What the command was asked for. Anything that cannot be meant is a wrong call, which is told apart from a violation by its exit code.
 
 import { parseArgs } from 'node:util'
-import { WrongCall } from './wrong-call.ts'
+/** The command was called wrongly: nothing was played. Its exit code tells it from a violation. */
+export class WrongCall extends Error {}
 
 export const usage = `npm run torture -- SCENARIO [--seed N] [--seconds S] [--json] [--plan FILE] [--keep]
 npm run torture -- [SCENARIO] --canary NAME [--seed N] [--seconds S] [--json]

@@ -1,32 +1,33 @@
-// The supervisor: one PostgreSQL of its own, a proxy and a process for each slot, and the faults that a process cannot do to itself. It ends
-// only what it has started.
+// The supervisor: one PostgreSQL server, a proxy and a process for each slot, and the faults that a process cannot do to itself. It ends
+// only processes that it started.
 
 import { type ChildProcess, spawn } from 'node:child_process'
-import { closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs'
+import { closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
+import { text as textOf } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { type EmbeddedServer, startEmbedded } from '@pawl/server/embedded'
 import { migrate } from 'pawl'
 import type pg from 'pg'
-import { Connection, type DatabaseOptions } from '../packages/pawl/src/db/driver.ts'
+import type { DatabaseOptions } from '../packages/pawl/src/db/driver.ts'
 import { FaultProxy, type LostMessage } from '../packages/pawl/test/support/fault-proxy.ts'
 import { type BuiltPrograms, buildPrograms } from '../packages/pawl/test/support/programs.ts'
 import { type Canary, plantInDatabase, plantInRig } from './canary.ts'
-import { childEnvironment } from './child.ts'
-import { clockShiftMs, stepClock } from './clock.ts'
-import { ControlServer, type Request } from './control.ts'
-import type { PlannedFault } from './faults.ts'
 import { History, readHistory } from './history.ts'
-import { hardyPool } from './pool.ts'
+import type { PlannedFault } from './plan.ts'
+import { hardyPool, inTransaction } from './pool.ts'
+import type { ChildOptions, Request } from './process.ts'
+import { openRecorder } from './recorder.ts'
 import type { Scenario } from './scenario.ts'
 
-const root = dirname(dirname(fileURLToPath(import.meta.url)))
+export const root = dirname(dirname(fileURLToPath(import.meta.url)))
 
-/** An orderly stop lets running jobs end; three processes on a busy machine take their time. */
+/** An orderly stop lets running jobs end; three processes on a busy machine need time. */
 const stopMs = 15_000
-
 const failedStartsMax = 3
 
 export interface RigOptions {
@@ -38,7 +39,7 @@ export interface RigOptions {
 export interface ProcessOptions {
   /** Which of the scenario's programs it runs. */
   readonly role?: string
-  /** What that program is told beside. */
+  /** What that program is told besides. */
   readonly how?: string
   readonly faults?: readonly PlannedFault[]
   readonly keeperFaults?: readonly PlannedFault[]
@@ -56,17 +57,17 @@ interface Slot extends Required<ProcessOptions> {
 export class Rig {
   readonly scenario: Scenario
   readonly options: RigOptions
-  /** Histories, the sink and the logs. */
+  /** Histories and logs. */
   readonly dir: string
   readonly history: History
-  /** Straight to the server, for looking and for the faults themselves. */
+  /** Straight to the server, for reading and for the faults themselves. */
   readonly admin: pg.Pool
   readonly #slots = new Map<string, Slot>()
   readonly #serverDir: string
   readonly #built: BuiltPrograms
+  readonly #control: Server
+  readonly #armed: LostMessage[] = []
   #server: EmbeddedServer
-  #control!: ControlServer
-  readonly #armed = new Set<LostMessage>()
   #isHealed = false
   #arePausesOver = false
   #restarting: Promise<void> | undefined
@@ -75,39 +76,42 @@ export class Rig {
   private constructor(
     scenario: Scenario,
     options: RigOptions,
-    started: { serverDir: string; server: EmbeddedServer; built: BuiltPrograms },
+    { serverDir, server, built }: { serverDir: string; server: EmbeddedServer; built: BuiltPrograms },
   ) {
-    const { serverDir, server, built } = started
     this.scenario = scenario
-    this.#built = built
     this.options = options
+    this.#built = built
     this.#serverDir = serverDir
     this.#server = server
     this.dir = join(serverDir, 'history')
     mkdirSync(this.dir, { recursive: true })
     this.history = new History(this.dir, 'rig')
     this.admin = hardyPool({ url: server.url, name: 'torture admin', max: 8 })
+    this.#control = createServer(async (request, response) => {
+      await this.#serve(JSON.parse(await textOf(request)) as Request)
+      response.end()
+    })
   }
 
   static async open(scenario: Scenario, options: RigOptions): Promise<Rig> {
     // First what may fail: sources that do not compile must not leave a server behind.
-    const built = await buildPrograms(scenario.programs)
+    const built = await buildPrograms({ process: new URL('./process.ts', import.meta.url) })
     const serverDir = mkdtempSync(join(tmpdir(), 'pawl-torture-'))
-    const server = await startEmbedded({ dir: join(serverDir, 'pg'), port: 0, database: 'torture', settings: serverSettings })
+    const server = await startServer(serverDir, 0)
     const rig = new Rig(scenario, options, { serverDir, server, built })
     openRigs.add(rig)
-    await migrate({
-      url: server.url,
-      pooler: 'none',
-      connectTimeoutMs: 10_000,
-      queryTimeoutMs: 60_000,
-      applicationName: 'torture',
-    })
-    await rig.admin.query(readFileSync(scenario.audit, 'utf8'))
+    await migrate({ ...rig.database, queryTimeoutMs: 60_000 })
+    await openRecorder(rig.query.bind(rig), scenario.recorded)
+    await rig.admin.query(scenario.ledgers)
     await plantInDatabase(options.canary, (text) => rig.admin.query(text))
     plantInRig(options.canary)
-    rig.#control = await ControlServer.open((request) => rig.#serve(request))
+    await new Promise<void>((resolve) => rig.#control.listen(0, '127.0.0.1', resolve))
     return rig
+  }
+
+  /** For connections of the rig's own. */
+  get database(): DatabaseOptions {
+    return { url: this.#server.url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 10_000, applicationName: 'rig' }
   }
 
   // ---- processes
@@ -121,71 +125,37 @@ export class Rig {
     this.#spawn(slot)
   }
 
-  async proxy(): Promise<FaultProxy> {
-    return FaultProxy.start(this.#server.url)
-  }
-
-  /**
-   * The next commit on a connection of this purpose happens, but its answer never arrives and the connection breaks. Where transactions run
-   * only the COMMIT itself is meant; an engine's connection commits with every statement; 'caller commit' means a caller's transactions.
-   */
-  loseNextCommit(proxy: FaultProxy, slot: string, purpose: string): void {
-    const isCommit = purpose === 'handler' || purpose === 'own' || purpose.endsWith(' commit')
-    const lost = proxy.loseReply(isCommit ? /(^|\n)commit;?$/i : /(?:)/, {
-      of: new RegExp(` ${purpose.replace(/ commit$/, '')}$`),
-      toCommit: true,
-    })
-    this.#armed.add(lost)
-    void lost.happened.then(() => this.history.write('answer lost', { slot, purpose }))
-  }
-
-  /** An engine connection of the rig's own, for scenarios that play single statements. */
-  get database(): DatabaseOptions {
-    return { url: this.#server.url, pooler: 'none', connectTimeoutMs: 5000, queryTimeoutMs: 10_000, applicationName: 'rig' }
-  }
-
-  connection(purpose: string): Connection {
-    return new Connection(this.database, purpose)
-  }
-
-  get processes(): number {
-    return this.#slots.size
-  }
-
-  pidOf(slot: string): number | undefined {
-    return this.#slots.get(slot)?.child?.pid
-  }
-
   signal(slot: string, signal: NodeJS.Signals): void {
     this.#slots.get(slot)?.child?.kill(signal)
   }
 
   #spawn(name: string): void {
     const slot = this.#slots.get(name)!
-    const fired = (of: string) => readHistory(this.dir, name).filter((entry) => entry.op === 'fault' && entry.slot === of).length
-    const left = (faults: readonly PlannedFault[], of: string) => (this.#isHealed ? [] : faults.slice(fired(of)))
+    const left = (faults: readonly PlannedFault[], of: string) =>
+      this.#isHealed ? [] : faults.slice(this.#entries('fault', name).filter((entry) => entry.slot === of).length)
     slot.starts++
+    const options: ChildOptions = {
+      scenario: this.scenario.name,
+      slot: name,
+      start: slot.starts,
+      role: slot.role,
+      how: slot.how,
+      dir: this.dir,
+      url: slot.proxy.url,
+      control: `http://127.0.0.1:${(this.#control.address() as AddressInfo).port}`,
+      leaseMs: this.options.leaseMs,
+      beatMs: this.options.beatMs,
+      concurrency: slot.concurrency,
+      faults: left(slot.faults, name),
+      keeperFaults: left(slot.keeperFaults, `${name} keeper`),
+      canary: this.options.canary?.name,
+    }
     const output = openSync(join(this.dir, `${name}.log`), 'a')
-    const child = spawn(process.execPath, [this.#built.fileOf(slot.role)], {
+    // The process ends itself when its standard input closes, which is when this process ends.
+    const child = spawn(process.execPath, [this.#built.fileOf('process')], {
       cwd: root,
-      stdio: ['ignore', output, output],
-      env: {
-        ...process.env,
-        ...childEnvironment({
-          slot: name,
-          start: slot.starts,
-          how: slot.how,
-          dir: this.dir,
-          url: slot.proxy.url,
-          controlPort: this.#control.port,
-          leaseMs: this.options.leaseMs,
-          beatMs: this.options.beatMs,
-          concurrency: slot.concurrency,
-          faults: left(slot.faults, name),
-          keeperFaults: left(slot.keeperFaults, `${name} keeper`),
-          ...(this.options.canary === undefined ? {} : { canary: this.options.canary.name }),
-        }),
-      },
+      stdio: ['pipe', output, output],
+      env: { ...process.env, PAWL_TORTURE_CHILD: JSON.stringify(options) },
     })
     closeSync(output)
     slot.child = child
@@ -197,102 +167,87 @@ export class Rig {
     })
   }
 
-  /** A program that cannot even start would be started for ever, and the run would look clean. */
+  /** A program that cannot even start would be started without end, and the run would look clean. */
   #assertStarts(name: string, slot: Slot): void {
-    const hasStarted = readHistory(this.dir, name).some(
-      (entry) => entry.proc === `${name}.${slot.starts}` && entry.op === 'started',
-    )
+    const hasStarted = this.#entries('started', name).some(({ proc }) => proc === `${name}.${slot.starts}`)
     slot.failedStarts = hasStarted ? 0 : slot.failedStarts + 1
     if (slot.failedStarts < failedStartsMax) return
     slot.isWanted = false
-    const log = readFileSync(join(this.dir, `${name}.log`), 'utf8')
-    throw new Error(`The process ${name} cannot start:\n${log.slice(-2000)}`)
+    throw new Error(`The process ${name} cannot start:\n${readFileSync(join(this.dir, `${name}.log`), 'utf8').slice(-2000)}`)
   }
 
-  /** Stops every process in order; one that does not stop in time is killed and told of. */
+  /** Stops every process in order. Returns those that had to be killed. */
   async stopProcesses(): Promise<string[]> {
-    const late: string[] = []
-    await Promise.all(
-      [...this.#slots].map(async ([name, slot]) => {
-        slot.isWanted = false
-        if (slot.child === undefined) return
-        slot.child.kill('SIGTERM')
-        if (await this.#ended(slot, stopMs)) return
-        late.push(name)
-        slot.child?.kill('SIGKILL')
-        await this.#ended(slot, 10_000)
-      }),
-    )
-    return late
+    const late = await Promise.all([...this.#slots.keys()].map(async (name) => ((await this.#stop(name)) ? [] : [name])))
+    return late.flat()
   }
 
-  /** Ends one process for good; says whether it stopped in order. */
+  /** Ends one process for good. Returns whether it stopped in order. */
   async stopProcess(name: string): Promise<boolean> {
-    const slot = this.#slots.get(name)!
-    slot.isWanted = false
-    slot.child?.kill('SIGTERM')
-    const isOrderly = await this.#ended(slot, stopMs)
-    if (!isOrderly) {
-      this.history.write('late stop', { slot: name })
-      slot.child?.kill('SIGKILL')
-      await this.#ended(slot, 10_000)
-    }
-    await slot.proxy.stop()
+    const isOrderly = await this.#stop(name)
+    if (!isOrderly) this.history.write('late stop', { slot: name })
+    await this.#slots.get(name)!.proxy.stop()
     this.#slots.delete(name)
     return isOrderly
   }
 
-  async #ended(slot: Slot, timeoutMs: number): Promise<boolean> {
-    const deadline = performance.now() + timeoutMs
-    while (slot.child !== undefined && performance.now() < deadline) await sleep(10)
-    return slot.child === undefined
+  async #stop(name: string): Promise<boolean> {
+    const slot = this.#slots.get(name)!
+    slot.isWanted = false
+    slot.child?.kill('SIGTERM')
+    const isOrderly = await this.until(() => slot.child === undefined, stopMs)
+    slot.child?.kill('SIGKILL')
+    await this.until(() => slot.child === undefined, 10_000)
+    return isOrderly
   }
 
   // ---- faults
 
-  async #serve(request: Request): Promise<void> {
-    if (this.#isHealed) return
-    const slotName = request.slot.split(' ')[0]!
-    const slot = this.#slots.get(slotName)!
-    switch (request.what) {
-      case 'pause':
-        return this.pause(slotName)
-      case 'terminate':
-        await this.query("select pg_terminate_backend(pid) from pg_stat_activity where application_name like $1 || '.%'", [
-          slotName,
-        ])
-        return
-      case 'reset':
-        slot.proxy.reset()
-        return
-      case 'restart':
-        return this.restartServer()
-      case 'commit-unknown':
-        // Armed now; it happens with the next commit, so nobody waits for it here.
-        this.loseNextCommit(slot.proxy, slotName, request.purpose ?? 'engine')
-        return
-      case 'clock':
-        return this.stepClock(request.ms ?? 0)
-      case 'drain':
-        slot.child?.kill('SIGTERM')
-        return
-    }
+  async #serve({ slot: from, what, purpose, ms }: Request): Promise<void> {
+    const name = from.split(' ')[0]!
+    const slot = this.#slots.get(name)
+    if (this.#isHealed || slot === undefined) return
+    if (what === 'pause') await this.pause(name)
+    if (what === 'reset') slot.proxy.reset()
+    if (what === 'restart') await this.restartServer()
+    if (what === 'clock') await this.stepClock(ms ?? 0)
+    if (what === 'drain') slot.child?.kill('SIGTERM')
+    // Armed now; it happens with the next commit.
+    if (what === 'commit-unknown') this.loseNextCommit(slot.proxy, name, purpose ?? 'engine')
+    if (what === 'terminate')
+      await this.query("select pg_terminate_backend(pid) from pg_stat_activity where application_name like $1 || '.%'", [name])
   }
 
-  /** Stops the process and lets it go on once others have taken its jobs, or after a while when there are none to do so. */
-  async pause(slotName: string, isLonely = false): Promise<void> {
-    const pid = this.pidOf(slotName)
-    if (pid === undefined) return
-    process.kill(pid, 'SIGSTOP')
+  proxy(): Promise<FaultProxy> {
+    return FaultProxy.start(this.#server.url)
+  }
+
+  /**
+   * The next commit on a connection of this purpose happens, its answer never arrives and the connection breaks. Where transactions run
+   * only the COMMIT itself is meant; an engine's connection commits with every statement; 'caller commit' means a caller's transactions.
+   */
+  loseNextCommit(proxy: FaultProxy, slot: string, purpose: string): void {
+    const isCommit = purpose === 'handler' || purpose === 'own' || purpose.endsWith(' commit')
+    const of = new RegExp(` ${purpose.replace(/ commit$/, '')}$`)
+    const lost = proxy.loseReply(isCommit ? /(^|\n)commit;?$/i : /(?:)/, { of, toCommit: true })
+    this.#armed.push(lost)
+    void lost.happened.then(() => this.history.write('answer lost', { slot, purpose }))
+  }
+
+  /** Stops a process until others have taken over what it held, or for a lease and a second when no other is there. */
+  async pause(name: string, isLonely = false): Promise<void> {
+    const child = this.#slots.get(name)?.child
+    if (child?.pid === undefined) return
+    child.kill('SIGSTOP')
     // A watcher that was cut off itself waits ten times as long for an answer before it closes the paused process.
     const deadline = performance.now() + this.options.leaseMs + (isLonely ? 1000 : 14_000)
     try {
       while (performance.now() < deadline && !this.#arePausesOver) {
         await sleep(50)
-        if (!isLonely && (await this.scenario.isTakenOver(this, pid))) break
+        if (!isLonely && (await this.scenario.isTakenOver(this, child.pid))) break
       }
     } finally {
-      if (this.pidOf(slotName) === pid) process.kill(pid, 'SIGCONT')
+      child.kill('SIGCONT')
     }
   }
 
@@ -305,15 +260,21 @@ export class Rig {
   }
 
   async #restart(): Promise<void> {
-    const { port } = this.#server
-    process.kill(this.#server.pid, 'SIGKILL')
-    this.#server = await startEmbedded({ dir: join(this.#serverDir, 'pg'), port, database: 'torture', settings: serverSettings })
+    const { port, pid } = this.#server
+    process.kill(pid, 'SIGKILL')
+    this.#server = await startServer(this.#serverDir, port)
     if (this.#server.port !== port) throw new Error('The port of the server was taken while it was down.')
   }
 
-  /** Moves database time by so much more; one step after the other. */
+  /** Moves database time, one step after the other, each in one transaction: no reader sees a time in between. */
   stepClock(ms: number): Promise<void> {
-    this.#clock = this.#clock.then(() => this.#transaction((client) => stepClock(client, ms)))
+    const step = `create table if not exists pawl.clock_shift (ms bigint not null);
+      insert into pawl.clock_shift values (${Math.round(ms)});
+      insert into torture.step (ms) values (${Math.round(ms)});
+      create or replace function pawl.now() returns timestamptz language sql volatile as
+        'select clock_timestamp() + coalesce((select sum(ms) from pawl.clock_shift), 0) * interval ''1 millisecond''';`
+    const work = () => inTransaction(this.admin, (client) => client.query(step))
+    this.#clock = this.#clock.then(async () => void (await this.#insisting(work)))
     return this.#clock
   }
 
@@ -326,20 +287,30 @@ export class Rig {
   async heal(): Promise<void> {
     this.#isHealed = true
     this.endPauses()
-    this.#control.heal()
+    writeFileSync(join(this.dir, 'healed'), '')
     for (const lost of this.#armed) lost.cancel()
     await this.#restarting
-    const shiftMs = await clockShiftMs(this)
-    if (shiftMs !== 0) await this.stepClock(-shiftMs)
+    await this.#clock
+    const [shift] = await this.query<{ ms: string }>('select coalesce(sum(ms), 0) as ms from torture.step')
+    if (Number(shift!.ms) !== 0) await this.stepClock(-Number(shift!.ms))
   }
 
-  // ---- looking
+  // ---- reading
 
-  /** Asks the server, and goes on asking while it is down. */
+  /** Asks the server, and asks again while it is down. */
   async query<Row = Record<string, unknown>>(text: string, values: unknown[] = []): Promise<Row[]> {
+    return (await this.#insisting(() => this.admin.query(text, values))).rows as Row[]
+  }
+
+  /** The number that a query returns in its column n. */
+  async count(text: string): Promise<number> {
+    return Number((await this.query<{ n: unknown }>(text))[0]!.n)
+  }
+
+  async #insisting<T>(work: () => Promise<T>): Promise<T> {
     for (let tried = 1; ; tried++) {
       try {
-        return (await this.admin.query(text, values)).rows as Row[]
+        return await work()
       } catch (error) {
         const isRefused = /^(22|23|42)/.test(String((error as { code?: string }).code ?? ''))
         if (isRefused || tried > 200) throw error
@@ -348,35 +319,26 @@ export class Rig {
     }
   }
 
-  async #transaction(work: (client: pg.PoolClient) => Promise<void>): Promise<void> {
-    for (let tried = 1; ; tried++) {
-      let client: pg.PoolClient | undefined
-      try {
-        client = await this.admin.connect()
-        await client.query('begin')
-        await work(client)
-        await client.query('commit')
-        client.release()
-        return
-      } catch (error) {
-        client?.release(true)
-        if (tried > 100) throw error
-        await sleep(100)
-      }
-    }
+  #entries(op: string, slot?: string) {
+    return readHistory(this.dir, slot).filter((entry) => entry.op === op)
   }
 
-  /** Waits until the condition holds; says whether it did in time. */
-  async until(look: () => Promise<boolean> | boolean, timeoutMs: number): Promise<boolean> {
+  /** How many such lines there are in the histories, or in those of one slot. */
+  wrote(op: string, slot?: string): number {
+    return this.#entries(op, slot).length
+  }
+
+  /** Waits until the condition holds. Returns whether it did in time. */
+  async until(isSo: () => Promise<boolean> | boolean, timeoutMs = 20_000): Promise<boolean> {
     const deadline = performance.now() + timeoutMs
     for (;;) {
-      if (await look()) return true
+      if (await isSo()) return true
       if (performance.now() > deadline) return false
-      await sleep(50)
+      await sleep(30)
     }
   }
 
-  /** When this process must end at once: whatever it started ends with it. */
+  /** When this process must end at once: everything that it started ends with it. */
   abandon(): void {
     for (const slot of this.#slots.values()) {
       slot.isWanted = false
@@ -394,7 +356,8 @@ export class Rig {
       await slot.proxy.stop()
     }
     this.#built.remove()
-    await this.#control.close()
+    this.#control.closeAllConnections()
+    this.#control.close()
     await this.admin.end()
     await this.#server.stop('immediate').catch(() => undefined)
     rmSync(options.keep ? join(this.#serverDir, 'pg') : this.#serverDir, { recursive: true, force: true })
@@ -404,9 +367,12 @@ export class Rig {
 /** Rigs that run now. */
 export const openRigs = new Set<Rig>()
 
-const serverSettings = {
-  max_connections: '150',
-  max_prepared_transactions: '20',
-  shared_buffers: '64MB',
-  log_min_messages: 'fatal',
+function startServer(serverDir: string, port: number): Promise<EmbeddedServer> {
+  const settings = {
+    max_connections: '150',
+    max_prepared_transactions: '20',
+    shared_buffers: '64MB',
+    log_min_messages: 'fatal',
+  }
+  return startEmbedded({ dir: join(serverDir, 'pg'), port, database: 'torture', settings })
 }

@@ -1,59 +1,189 @@
-// Records under torture: three workers that apply submissions, two processes of users who race for the same scopes, an operator, and a reader
-// who looks at any moment.
+// Records under torture: three workers that apply submissions, two processes of users who race for the same scopes, an operator, and a
+// reader who reads at any moment.
 
-import type { Scenario } from '../scenario.ts'
-import { aims } from './aims.ts'
-import { canaries } from './canaries.ts'
-import { cases } from './cases.ts'
-import { check } from './checks.ts'
-import { openStage } from './crash-stage.ts'
-import { readFacts } from './facts.ts'
-import { foldAll } from './model.ts'
-import { readsMeanwhile } from './read-checks.ts'
-import { hasShown, isAtRest, isTakenOver } from './rest.ts'
+import { type ProbeName, probeNames } from 'pawl/testing'
+import { drawFaults, probes } from '../plan.ts'
+import { type Place as CrashPlace, crashCases, type Round, type Scenario } from '../scenario.ts'
+import { judge } from './checks.ts'
 import { stories } from './stories.ts'
-import { RecordsTraffic } from './traffic.ts'
+import { client, clients, keyOf, type Marked, places, RecordsTraffic, worker } from './traffic.ts'
 
-export const records: Scenario = {
+const inChunks = probes('records.apply.before records.apply.written records.apply.chunk')
+const inCommit = probes('records.commit.before records.commit.written')
+const inWrites = probes('records.validate.before records.submit.written records.append.written')
+const ofUsers = [...probes('records.stage.committed records.validate.after'), ...inWrites]
+
+const jobSql = (select: string) => `
+  select ${select} from pawl.submission u join pawl.job j on j.tenant = u.tenant and j.id = u.job_id
+  left join pawl.worker_process p on p.id = j.holder where u.tenant = r.tenant and u.id = r.submission`
+
+export const records: Scenario<RecordsTraffic> = {
   name: 'records',
-  audit: new URL('./audit.sql', import.meta.url),
-  programs: {
-    worker: new URL('./worker.ts', import.meta.url),
-    client: new URL('./client.ts', import.meta.url),
-    'keeper-probe': new URL('./keeper-probe.ts', import.meta.url),
+  recorded: [
+    {
+      table: 'submission',
+      columns: 'id scope_id state revision',
+      seen: {
+        number: 'r.number',
+        baseline: 'r.baseline',
+        scope_revision: 'select s.revision from pawl.record_scope s where s.tenant = r.tenant and s.id = r.scope_id',
+        // Versions that are there although the submission gives its slot back.
+        left_over: `select count(*) from pawl.record_version v
+          where r.state in ('failed', 'superseded') and v.tenant = r.tenant and v.submission = r.id`,
+      },
+    },
+    // With the holder of its job at that moment, and the state of that job.
+    {
+      table: 'record_version',
+      columns: 'tenant submission number',
+      seen: { holder: jobSql('p.name'), job_state: jobSql('j.state') },
+      isPerStatement: true,
+    },
+  ],
+  // A row beside a put of a caller's own transaction. And a fault of the data: the database refuses a row until its cause is mended.
+  ledgers: `
+    create table torture.beside (mark text not null);
+    create function torture.refuse() returns trigger language plpgsql as $$
+    begin
+      if exists (select from torture.mended m where m.what = new.data ->> 'mark') then
+        return new;
+      end if;
+      raise exception 'not mended yet' using errcode = case when new.data ->> 'mark' like '%!' then '22003' else '40P01' end;
+    end
+    $$;
+    create trigger torture_refuse before insert on pawl.record_version
+    for each row when (new.data ->> 'mark' like '%!' or new.data ->> 'mark' like '%?') execute function torture.refuse();`,
+  programs: { worker, client },
+  aims: {
+    slots: ['w1', 'w2', 'w3'],
+    probes: {
+      kill: [
+        ...inChunks,
+        ...inChunks,
+        ...inCommit,
+        ...probes('records.commit.after records.purge.chunk records.fail.written jobs.run.before'),
+      ],
+      // Stopped with a transaction open a process keeps its job until the server notices; before one, others take it over at once.
+      pause: [
+        ...inChunks,
+        ...inCommit,
+        ...probes('records.apply.before records.apply.before records.apply.chunk records.commit.before'),
+      ],
+      reset: [...inChunks, ...inCommit],
+      terminate: [...inChunks, ...inCommit],
+      restart: probes('records.apply.written records.commit.written'),
+      'commit-unknown': [...probes('records.apply.written records.fail.written'), ...inCommit],
+      'sql-40001': [...probes('records.apply.before records.apply.written records.fail.written'), ...inCommit],
+      clock: probes('records.apply.chunk records.commit.before'),
+      block: probes('records.apply.before records.commit.before'),
+      drain: probes('records.apply.chunk records.apply.before'),
+    },
+    hitsMax: (probe) => (probe.startsWith('records.apply') ? 7 : 1),
+    more: (seed, seconds) =>
+      Object.fromEntries(
+        clients.map((slot) => [
+          slot,
+          drawFaults(slot, { seed, seconds, everySeconds: 3 }, (random) => {
+            const kind = random.pick(['kill', 'kill', 'pause', 'reset', 'commit-unknown', 'commit-unknown', 'sql-40001'] as const)
+            // Where nothing is about to be committed, no commit can be lost and no statement can fail.
+            const probe = random.pick(kind === 'commit-unknown' || kind === 'sql-40001' ? inWrites : ofUsers)
+            return { probe, hit: random.whole(1, 6), kind }
+          }),
+        ]),
+      ),
   },
-  aims,
-  canaries,
+  traffic: RecordsTraffic,
   stories,
-  matrix: { cases, open: openStage },
-  openTraffic: (rig, plan) => RecordsTraffic.open(rig, plan),
-  isAtRest,
-  isTakenOver,
-  hasShown,
-  async judge(rig, end) {
-    const facts = await readFacts(rig, end)
-    const { checks, violations } = check(facts)
-    const changes = (from: string | null, to: string) =>
-      facts.changes.filter((each) => each.from === from && each.to === to).length
-    const refused = (code: string) => facts.entries.filter((entry) => entry.ph === 'fail' && entry.code === code).length
-    const shown = {
-      applied: changes('submitting', 'submitted'),
-      written: changes(null, 'submitted'),
-      'taken over': facts.takeOvers,
-      refused: facts.refusals,
-      failed: changes('submitting', 'failed'),
-      resumed: changes('failed', 'submitting'),
-      superseded: facts.changes.filter(({ to }) => to === 'superseded').length,
-      busy: refused('PAWL_SCOPE_BUSY'),
-      'read meanwhile': readsMeanwhile(facts, foldAll(facts)),
-    }
-    return {
-      entries: facts.entries,
-      operations: facts.entries.filter((entry) => entry.ph === 'invoke' || entry.op === 'read').length + facts.changes.length,
-      checks,
-      violations,
-      shown,
-      more: { ...shown, outrun: refused('PAWL_REVISION_CONFLICT') },
-    }
+  matrix: {
+    cases: crashCases(crashPlaces()),
+    concurrency: 2,
+    users: ({ provocation }, seed) => (isUsers(provocation) ? { role: 'client', how: `${provocation} ${seed}` } : undefined),
+    provoke,
+    roundMs: () => 0,
+    release: (traffic) => traffic.freeSlots(),
   },
+  /** Nothing is submitting, nothing is to be applied, and what is committed has left no staged rows. */
+  isAtRest: async (rig) =>
+    (await rig.count(
+      `select (select count(*) from pawl.submission where state = 'submitting')
+         + (select count(*) from pawl.job where kind = 'pawl.records.apply' and state <> 'dead')
+         + (select count(*) from pawl.submission u join pawl.submission_row r on r.tenant = u.tenant and r.submission = u.id
+            where u.state = 'submitted') as n`,
+    )) === 0,
+  async isTakenOver(rig, pid) {
+    const [row] = await rig.query<{ workers: number; over: boolean | null }>(
+      `select count(*)::integer as workers, bool_and(w.closed_at is not null) and not exists (
+         select from pawl.job j where j.state = 'running' and j.holder = any (array_agg(w.id))
+       ) as over
+       from pawl.worker w join pawl.worker_process p on p.id = w.id where p.pid = $1`,
+      [pid],
+    )
+    return row!.workers > 0 ? row!.over === true : isPausedEnough(pid)
+  },
+  /** Something was taken over, refused by a fence, given up, resumed, superseded; what else a storm must show comes before these. */
+  async hasShown(rig) {
+    const [row] = await rig.query<{ shown: boolean }>(
+      `select exists (select from pawl.refusal)
+         and exists (select from pawl.job_attempt where kind = 'pawl.records.apply' and outcome = 'crashed')
+         and array['failed', 'superseded'] <@ array_agg(distinct c.new ->> 'state')
+         and bool_or(c.old ->> 'state' = 'failed' and c.new ->> 'state' = 'submitting') as shown
+       from torture.change c where c.source = 'submission'`,
+    )
+    return row!.shown
+  },
+  judge,
+}
+
+/** A user holds nothing that others wait for but the locks of a short transaction: a moment is long enough. */
+const askedFirst = new Map<number, number>()
+function isPausedEnough(pid: number): boolean {
+  if (!askedFirst.has(pid)) askedFirst.set(pid, performance.now())
+  return performance.now() - askedFirst.get(pid)! >= 1500 && askedFirst.delete(pid)
+}
+
+const isUsers = (provocation: string): boolean => provocation !== 'work' && provocation !== 'doomed files'
+
+/** What has to happen before a process comes to a probe: files are submitted, or such that the database refuses; users do the rest. */
+function crashPlaces(): CrashPlace[] {
+  const provocations: Partial<Record<ProbeName, readonly string[]>> = {
+    'records.restart.committed': ['restart'],
+    'records.stage.committed': ['upload'],
+    'records.validate.before': ['upload'],
+    'records.validate.after': ['upload'],
+    'records.submit.written': ['submit'],
+    'records.append.written': ['put', 'append'],
+    'records.purge.chunk': ['doomed files'],
+    'records.fail.written': ['doomed files'],
+  }
+  const committed = /\.(committed|after|chunk)$/
+  const alsoLater = /^records\.(stage|apply|commit\.(before|written))/
+  return probeNames
+    .filter((probe) => probe.startsWith('records.'))
+    .flatMap((probe) =>
+      (provocations[probe] ?? ['work']).map((provocation) => ({
+        ...{ probe, provocation, isWithoutStatement: committed.test(probe), isOnce: !alsoLater.test(probe) },
+        ...(probe === 'records.append.written' ? { variant: provocation } : {}),
+      })),
+    )
+}
+
+/** Four chunks, so that there is a middle. */
+const rowsOfFile = 55
+
+/** One file for each place at once, and reads until the probe is reached or everything is at rest. */
+async function provoke(traffic: RecordsTraffic, { each: { provocation }, key, number, isReached }: Round): Promise<void> {
+  const { rig, actor } = traffic
+  const isFiles = !isUsers(provocation)
+  const send = async (at: (typeof places)[0]) => {
+    const name = `${key}/${at.place}`
+    const rows = Array.from({ length: rowsOfFile }, (_, row): Marked => [keyOf(row), name])
+    if (provocation === 'doomed files') rows[rowsOfFile - 1] = [keyOf(rowsOfFile - 1), `${name}!`]
+    const upload = await actor.upload({ key: name, at, rows })
+    if (upload?.state === 'validated') await actor.submit(upload.id, upload.revision)
+  }
+  if (isFiles) await Promise.all(places.map(send))
+  await rig.until(async () => {
+    await actor.read(places[number % places.length]!)
+    return isReached() || (isFiles && (await rig.scenario.isAtRest(rig)))
+  }, 4000)
 }
