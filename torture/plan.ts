@@ -5,19 +5,18 @@ import { readFileSync } from 'node:fs'
 import { type ProbeName, probeNames } from 'pawl/testing'
 import { WrongCall } from './arguments.ts'
 
-export const faultKinds = [
-  'kill',
-  'pause',
-  'reset',
-  'terminate',
-  'restart',
-  'commit-unknown',
-  'sql-40001',
-  'clock',
-  'block',
-  'drain',
-] as const
-export type FaultKind = (typeof faultKinds)[number]
+export type FaultKind =
+  | 'kill'
+  | 'pause'
+  | 'reset'
+  | 'terminate'
+  | 'restart'
+  | 'commit-unknown'
+  | 'sql-40001'
+  | 'clock'
+  | 'block'
+  | 'drain'
+const faultKinds = 'kill pause reset terminate restart commit-unknown sql-40001 clock block drain'.split(' ') as FaultKind[]
 
 /** It fires at a logical event, "the third hit of jobs.settle.after in w2", so a plan replays although no two runs have the same timing. */
 export interface PlannedFault {
@@ -48,37 +47,38 @@ export interface Aims {
   /** The hit of a fault is drawn from 1 to this. */
   hitsMax(probe: ProbeName): number
   /** Faults of other slots: keeper threads, processes of users, the rig's own traffic. */
-  more(seed: number, seconds: number): Record<string, readonly PlannedFault[]>
+  more(storm: Pick<Plan, 'seed' | 'seconds'>): Record<string, readonly PlannedFault[]>
 }
 
-/** Probe names as words of one string. A name that does not exist fails when the module is loaded. */
+/** 'jobs: claim.before claim.after keeper: asked' as names of probes. A name that does not exist fails when the module is loaded. */
 export function probes(words: string): ProbeName[] {
-  return words.split(/\s+/).map((word) => {
-    if (!probeNames.includes(word as ProbeName)) throw new Error(`There is no probe '${word}'.`)
-    return word as ProbeName
+  let folder = ''
+  return words.split(' ').flatMap((word) => {
+    if (word.endsWith(':')) folder = word.slice(0, -1)
+    const name = `${folder}.${word}` as ProbeName
+    if (!word.endsWith(':') && !probeNames.includes(name)) throw new Error(`There is no probe '${name}'.`)
+    return word.endsWith(':') ? [] : [name]
   })
 }
 
 /** Which connection carries the commit that follows a probe. */
 const commits: Readonly<Record<string, readonly ProbeName[]>> = {
-  own: probes('jobs.enqueue.sent events.append.sent'),
-  claim: probes('jobs.claim.before'),
-  settle: probes('jobs.settle.before jobs.fail.before jobs.release.before'),
-  engine: probes('jobs.touch.before'),
+  own: probes('jobs: enqueue.sent events: append.sent'),
+  claim: probes('jobs: claim.before'),
+  settle: probes('jobs: settle.before fail.before release.before'),
+  engine: probes('jobs: touch.before'),
   handler: [
-    ...probes('jobs.tx.begun jobs.tx.handled jobs.tx.before_commit projections.batch.before projections.batch.moved'),
-    ...probes('projections.event.handled projections.batch.handled projections.park.before projections.unpark.handled'),
-    ...probes('projections.state.taken projections.state.handled'),
+    ...probes('jobs: tx.begun tx.handled tx.before_commit projections: batch.before batch.moved batch.handled event.handled'),
+    ...probes('projections: park.before unpark.handled state.taken state.handled'),
   ],
-  keeper: probes('keeper.beat.before'),
-  sweep: probes('keeper.rescue.closed'),
-  sequencer: probes('events.sequence.before'),
-  acquire: probes('projections.acquired projections.release.before'),
-  projections: probes('projections.fail.before projections.sink.handled'),
+  keeper: probes('keeper: beat.before'),
+  sweep: probes('keeper: rescue.closed'),
+  sequencer: probes('events: sequence.before'),
+  acquire: probes('projections: acquired release.before'),
+  projections: probes('projections: fail.before sink.handled'),
   'caller commit': [
-    ...probes('projections.switch.before_commit records.stage.committed records.validate.before records.submit.written'),
-    ...probes('records.append.written records.apply.before records.apply.written records.apply.chunk records.commit.before'),
-    ...probes('records.commit.written records.purge.chunk records.fail.written'),
+    ...probes('projections: switch.before_commit records: stage.committed validate.before submit.written append.written'),
+    ...probes('records: apply.before apply.written apply.chunk commit.before commit.written purge.chunk fail.written'),
   ],
 }
 
@@ -158,7 +158,7 @@ export function makePlan(scenario: { readonly name: string; readonly aims: Aims 
       faults[slot]!.push(drawFault(random, aims, deck.pop()!))
     }
   }
-  const all = { ...faults, ...aims.more(seed, seconds) }
+  const all = { ...faults, ...aims.more({ seed, seconds }) }
   return { torture: scenario.name, seed, seconds, workers: aims.slots, leaseMs: 2000, beatMs: 200, faults: all }
 }
 
@@ -169,18 +169,19 @@ function drawFault(random: Random, aims: Aims, kind: FaultKind): PlannedFault {
   return { probe, hit, kind, ...(kind === 'block' ? { ms: random.whole(2200, 3000) } : {}) }
 }
 
-/** One fault for every `everySeconds` of the storm, drawn from the stream of the slot. */
+/** One fault for every `everySeconds` of the storm, drawn from the stream of that name. */
 export function drawFaults(
-  slot: string,
-  { seed, seconds, everySeconds }: { seed: number; seconds: number; everySeconds: number },
+  name: string,
+  storm: Pick<Plan, 'seed' | 'seconds'>,
+  everySeconds: number,
   draw: (random: Random) => PlannedFault,
-): PlannedFault[] {
-  const random = stream(seed, slot)
-  return Array.from({ length: Math.ceil(seconds / everySeconds) }, () => draw(random))
+) {
+  const random = stream(storm.seed, name)
+  return Array.from({ length: Math.ceil(storm.seconds / everySeconds) }, () => draw(random))
 }
 
 /** In the keeper's thread, which has its own connections. `rare` probes are hit about once. */
-export function drawKeeperFault(random: Random, rare: readonly ProbeName[] = []): PlannedFault {
+export function drawKeeperFault(random: Random, rare: readonly ProbeName[]): PlannedFault {
   const kind = random.pick(['kill', 'reset', 'sql-40001', 'commit-unknown'] as const)
   if (kind === 'commit-unknown') return { probe: 'keeper.beat.before', hit: random.whole(10, 40), kind }
   if (rare.length > 0 && random.chance(0.3)) return { probe: random.pick(rare), hit: 1, kind }

@@ -29,6 +29,7 @@ export const root = dirname(dirname(fileURLToPath(import.meta.url)))
 /** An orderly stop lets running jobs end; three processes on a busy machine need time. */
 const stopMs = 15_000
 const failedStartsMax = 3
+const userPauseMs = 2500
 
 export interface RigOptions {
   readonly leaseMs: number
@@ -240,15 +241,28 @@ export class Rig {
     if (child?.pid === undefined) return
     child.kill('SIGSTOP')
     // A watcher that was cut off itself waits ten times as long for an answer before it closes the paused process.
-    const deadline = performance.now() + this.options.leaseMs + (isLonely ? 1000 : 14_000)
+    const began = performance.now()
+    const longestMs = this.options.leaseMs + (isLonely ? 1000 : 14_000)
     try {
-      while (performance.now() < deadline && !this.#arePausesOver) {
+      while (performance.now() < began + longestMs && !this.#arePausesOver) {
         await sleep(50)
-        if (!isLonely && (await this.scenario.isTakenOver(this, child.pid))) break
+        if (!isLonely && (await this.#isTakenOver(child.pid, performance.now() - began))) break
       }
     } finally {
       child.kill('SIGCONT')
     }
+  }
+
+  /** Whether others have everything that a process held. Users hold only the locks of a short transaction: some time is enough. */
+  async #isTakenOver(pid: number, pausedMs: number): Promise<boolean> {
+    const [row] = await this.query<{ workers: number; over: boolean | null }>(
+      `select count(*)::integer as workers, bool_and(w.closed_at is not null) and not exists (
+         select from pawl.${this.scenario.holds} h where h.holder = any (array_agg(w.id))
+       ) as over
+       from pawl.worker w join pawl.worker_process p on p.id = w.id where p.pid = $1`,
+      [pid],
+    )
+    return row!.workers > 0 ? row!.over === true : pausedMs > userPauseMs
   }
 
   /** kill -9 of the postmaster and a start with crash recovery. */

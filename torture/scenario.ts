@@ -24,8 +24,8 @@ export interface Scenario<T extends Traffic = Traffic> {
   readonly matrix: Matrix<T>
   /** Whether everything that was asked for has come to its end. */
   isAtRest(rig: Rig): Promise<boolean>
-  /** Whether others have everything that this process held. */
-  isTakenOver(rig: Rig, pid: number): Promise<boolean>
+  /** The table of what its workers hold. */
+  readonly holds: 'job' | 'cursor'
   /** Whether a storm has shown what it is there for, and may end. Without it: whether a write was refused. */
   hasShown?(rig: Rig): Promise<boolean>
   judge(rig: Rig, end: RunEnd): Promise<Judged>
@@ -132,35 +132,40 @@ export interface Case {
   readonly variant?: string
 }
 
-const matrixKinds = ['kill', 'pause', 'reset', 'sql-40001', 'commit-unknown'] as const satisfies readonly FaultKind[]
-/** The first hit meets a process that has done nothing yet; by the third it has a buffer and a warm pool. */
-const matrixHits = [1, 3] as const
+const matrixKinds = ['kill', 'pause', 'reset', 'sql-40001', 'commit-unknown'] as const
 
-export interface Place extends Pick<Case, 'probe' | 'provocation' | 'variant'> {
+export interface Probed {
+  readonly probes: readonly ProbeName[]
+  /** What has to happen around a process before it comes to some of them; for the others it is 'work'. A probe may be in two. */
+  readonly provocations: Readonly<Record<string, readonly ProbeName[]>>
   /** No statement runs there, so none can fail: a 40001 would be an error that no database gives. */
-  readonly isWithoutStatement?: boolean
-  /** What was asked for is committed there: no answer to a commit is left to be lost. */
-  readonly isCommitted?: boolean
+  readonly withoutStatement: readonly ProbeName[]
   /** Reached once in the life of a process. */
-  readonly isOnce?: boolean
+  readonly once: readonly ProbeName[]
   /** What it takes to come there again. */
-  readonly again?: string | undefined
+  readonly again?: Partial<Record<ProbeName, string>>
+  /** Provocations whose work is committed at the probe: no statement and no answer is left to fail. */
+  readonly committed?: readonly string[]
 }
 
-export function crashCases(places: readonly Place[]): Case[] {
-  return matrixHits.flatMap((hit) =>
-    places
-      .filter(({ isOnce }) => hit === 1 || !isOnce)
-      .flatMap(({ probe, provocation, variant, isWithoutStatement, isCommitted, again }) =>
-        matrixKinds
-          .filter((kind) => kind !== 'sql-40001' || !isWithoutStatement)
-          .filter((kind) => kind !== 'commit-unknown' || (purposeOf(probe) !== undefined && !isCommitted))
-          .map((kind) => ({
-            ...{ probe, kind, hit, provocation: (hit > 1 && again) || provocation },
-            ...(variant === undefined ? {} : { variant }),
-          })),
-      ),
-  )
+/** The first hit meets a process that has done nothing yet; by the third it has a buffer and a warm pool. */
+export function crashCases({ probes, provocations, withoutStatement, once, again = {}, committed = [] }: Probed): Case[] {
+  const casesOf = (probe: ProbeName, hit: number): Case[] => {
+    const asked = Object.keys(provocations).filter((provocation) => provocations[provocation]!.includes(probe))
+    return (asked.length > 0 ? asked : ['work']).flatMap((provocation) =>
+      matrixKinds
+        .filter((kind) => kind !== 'sql-40001' || !(withoutStatement.includes(probe) || committed.includes(provocation)))
+        .filter((kind) => kind !== 'commit-unknown' || (purposeOf(probe) !== undefined && !committed.includes(provocation)))
+        .map((kind) => ({
+          ...{ probe, kind, hit, provocation: (hit > 1 && again[probe]) || provocation },
+          ...(asked.length > 1 ? { variant: provocation } : {}),
+        })),
+    )
+  }
+  return [
+    ...probes.flatMap((probe) => casesOf(probe, 1)),
+    ...probes.filter((probe) => !once.includes(probe)).flatMap((probe) => casesOf(probe, 3)),
+  ]
 }
 
 export function nameOfCase({ probe, kind, hit, variant }: Case): string {

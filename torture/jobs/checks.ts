@@ -287,7 +287,8 @@ function attemptsAddUp({ entries, transitions, ended }: Facts, find: Find): numb
     } else if (old.state === 'running') {
       const row = ended.get(`${old.id} ${old.fence}`)?.[0]
       // The attempt of a process that was only cut off is recorded as interrupted later; the rescue counted a crash.
-      const isExcused = row?.outcome === 'interrupted' && row.error?.endsWith('it is alive and was only cut off from the database')
+      const isExcused =
+        row?.outcome === 'interrupted' && row.error?.endsWith('it is alive and was only cut off from the database')
       const outcome = isExcused ? 'crashed' : (row?.outcome ?? 'given back')
       const isReturned = outcome === 'given back' || outcome === 'interrupted'
       if (by !== (isReturned ? -1 : 0)) find(`${change}: it was ${outcome}, and its attempts changed by ${by}`)

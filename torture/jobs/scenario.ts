@@ -1,8 +1,8 @@
 // Jobs under torture: three workers, a producer, an operator, and a stranger who leaves transactions open.
 
-import { type ProbeName, probeNames } from 'pawl/testing'
-import { drawFaults, drawKeeperFault, probes } from '../plan.ts'
-import { crashCases, type Place, type Round, type Scenario } from '../scenario.ts'
+import { probeNames } from 'pawl/testing'
+import { drawFaults, drawKeeperFault, type FaultKind, probes, type Random } from '../plan.ts'
+import { crashCases, type Round, type Scenario } from '../scenario.ts'
 import { judge } from './checks.ts'
 import { stories } from './stories.ts'
 import { JobsTraffic, producer, producerSlot, rigSlot, worker } from './traffic.ts'
@@ -21,52 +21,62 @@ export const jobs: Scenario<JobsTraffic> = {
       job_id bigint not null, fence bigint not null, kind text not null, proc text not null, xid text not null default pg_current_xact_id()::text
     );
     create table torture.produced (key text not null);`,
+  holds: 'job',
   programs: { worker, producer },
   aims: {
     slots,
     probes: {
-      kill: [
-        ...probes('jobs.claim.after jobs.run.before jobs.run.after jobs.settle.before jobs.settle.after jobs.tx.begun'),
-        ...probes('jobs.tx.before_commit jobs.tx.after_commit jobs.fail.after'),
-      ],
-      pause: probes('jobs.settle.before jobs.tx.before_commit jobs.run.after'),
-      reset: probes('jobs.claim.before jobs.settle.before jobs.tx.begun jobs.tx.before_commit jobs.run.before'),
-      terminate: probes('jobs.claim.before jobs.settle.before jobs.tx.handled jobs.run.before'),
-      restart: probes('jobs.settle.before jobs.tx.before_commit jobs.claim.before'),
-      'commit-unknown': probes('jobs.settle.before jobs.tx.before_commit jobs.claim.before jobs.fail.before'),
-      'sql-40001': probes('jobs.claim.before jobs.settle.before jobs.tx.begun jobs.tx.before_commit jobs.fail.before'),
-      clock: probes('jobs.claim.after jobs.run.before jobs.settle.before'),
-      block: probes('jobs.run.before jobs.settle.after'),
-      drain: probes('jobs.run.before jobs.tx.begun'),
+      kill: probes(
+        'jobs: claim.after run.before run.after settle.before settle.after tx.begun tx.before_commit tx.after_commit fail.after',
+      ),
+      pause: probes('jobs: settle.before tx.before_commit run.after'),
+      reset: probes('jobs: claim.before settle.before tx.begun tx.before_commit run.before'),
+      terminate: probes('jobs: claim.before settle.before tx.handled run.before'),
+      restart: probes('jobs: settle.before tx.before_commit claim.before'),
+      'commit-unknown': probes('jobs: settle.before tx.before_commit claim.before fail.before'),
+      'sql-40001': probes('jobs: claim.before settle.before tx.begun tx.before_commit fail.before'),
+      clock: probes('jobs: claim.after run.before settle.before'),
+      block: probes('jobs: run.before settle.after'),
+      drain: probes('jobs: run.before tx.begun'),
     },
     hitsMax: (probe) => (probe.startsWith('jobs.fail') ? 2 : 6),
-    more: (seed, seconds) => ({
-      ...Object.fromEntries(
-        slots.map((slot) => [
-          `${slot} keeper`,
-          drawFaults(`keeper ${slot}`, { seed, seconds, everySeconds: 8 }, (random) =>
-            drawKeeperFault(random, probes('keeper.rescue.closed keeper.rescue.after')),
-          ),
-        ]),
-      ),
-      // No 40001: without a transaction the enqueue has committed here, and no database would answer that.
-      [producerSlot]: drawFaults(producerSlot, { seed, seconds, everySeconds: 4 }, (random) => ({
-        probe: 'jobs.enqueue.sent',
-        hit: random.whole(3, 12),
-        kind: random.pick(['kill', 'kill', 'pause', 'reset', 'commit-unknown'] as const),
-      })),
-      // At which of the rig's enqueues without a transaction the answer is lost.
-      [rigSlot]: drawFaults('enqueues', { seed, seconds, everySeconds: 4 }, (random) => ({
-        probe: 'jobs.enqueue.sent',
-        hit: random.whole(3, 12),
-        kind: 'commit-unknown',
-      })),
-    }),
+    more: (storm) => {
+      const rare = probes('keeper: rescue.closed rescue.after')
+      const enqueueing = (kinds: readonly FaultKind[]) => (random: Random) => {
+        return { probe: 'jobs.enqueue.sent' as const, hit: random.whole(3, 12), kind: random.pick(kinds) }
+      }
+      return {
+        ...Object.fromEntries(
+          slots.map((slot) => [
+            `${slot} keeper`,
+            drawFaults(`keeper ${slot}`, storm, 8, (random) => drawKeeperFault(random, rare)),
+          ]),
+        ),
+        // No 40001: without a transaction the enqueue has committed here, and no database would answer that.
+        [producerSlot]: drawFaults(producerSlot, storm, 4, enqueueing(['kill', 'kill', 'pause', 'reset', 'commit-unknown'])),
+        // At which of the rig's enqueues without a transaction the answer is lost.
+        [rigSlot]: drawFaults('enqueues', storm, 4, enqueueing(['commit-unknown'])),
+      }
+    },
   },
   traffic: JobsTraffic,
   stories,
   matrix: {
-    cases: crashCases(places()),
+    cases: crashCases({
+      probes: probeNames.filter((probe) => /^(jobs|keeper|worker)\./.test(probe)),
+      provocations: {
+        'enqueue in a transaction': probes('jobs: enqueue.sent'),
+        'enqueue without a transaction': probes('jobs: enqueue.sent'),
+        stop: probes('jobs: release.before worker: closed'),
+        pause: probes('jobs: incarnation.lost'),
+        'death of another': probes('keeper: asked rescue.closed rescue.after'),
+      },
+      withoutStatement: probes('jobs: run.before run.after incarnation.lost worker: closed opened'),
+      once: probes('jobs: release.before worker: closed'),
+      // A process opens a further incarnation only after it has lost one; the flag of a sleeper stays until there is continuous work.
+      again: { 'worker.opened': 'pause', 'jobs.sleep.flagged': 'burst' },
+      committed: ['enqueue without a transaction'],
+    }),
     concurrency: 4,
     users: ({ provocation }) => {
       if (!provocation.startsWith('enqueue')) return undefined
@@ -76,47 +86,7 @@ export const jobs: Scenario<JobsTraffic> = {
     roundMs: ({ provocation }) => (provocation === 'work' || provocation === 'burst' ? 2500 : 5000),
   },
   isAtRest: async (rig) => (await rig.count("select count(*) as n from pawl.job where state <> 'dead'")) === 0,
-  async isTakenOver(rig, pid) {
-    const [row] = await rig.query<{ over: boolean | null }>(
-      `select bool_and(w.closed_at is not null) and not exists (
-         select from pawl.job j where j.state = 'running' and j.holder = any (array_agg(w.id))
-       ) as over
-       from pawl.worker w join pawl.worker_process p on p.id = w.id where p.pid = $1`,
-      [pid],
-    )
-    return row?.over === true
-  },
   judge,
-}
-
-/** Where a process of a case meets its fault, and what has to happen around it before. */
-function places(): Place[] {
-  const withoutStatement = probes('jobs.run.before jobs.run.after jobs.incarnation.lost worker.closed worker.opened')
-  const once = probes('jobs.release.before worker.closed')
-  const provocations: Partial<Record<ProbeName, string>> = {
-    'jobs.release.before': 'stop',
-    'worker.closed': 'stop',
-    'jobs.incarnation.lost': 'pause',
-    'keeper.asked': 'death of another',
-    'keeper.rescue.closed': 'death of another',
-    'keeper.rescue.after': 'death of another',
-  }
-  // A process opens a further incarnation only after it has lost one; the flag of a sleeper stays until there is continuous work.
-  const again: Partial<Record<ProbeName, string>> = { 'worker.opened': 'pause', 'jobs.sleep.flagged': 'burst' }
-  const enqueue = (provocation: string) => ({ probe: 'jobs.enqueue.sent' as const, provocation, variant: provocation })
-  return [
-    enqueue('enqueue in a transaction'),
-    { ...enqueue('enqueue without a transaction'), isWithoutStatement: true, isCommitted: true },
-    ...probeNames
-      .filter((probe) => /^(jobs|keeper|worker)\./.test(probe) && probe !== 'jobs.enqueue.sent')
-      .map((probe) => ({
-        probe,
-        provocation: provocations[probe] ?? 'work',
-        isWithoutStatement: withoutStatement.includes(probe),
-        isOnce: once.includes(probe),
-        again: again[probe],
-      })),
-  ]
 }
 
 async function provoke(traffic: JobsTraffic, { each, slot, key }: Round): Promise<void> {

@@ -73,7 +73,7 @@ async function readLogFacts(rig: Rig, end: RunEnd) {
       refreshed: await rows<Keyed>('select key, n::float8 as n from torture.refreshed order by id'),
       applied: await rows<Applied>(
         `select name, generation, position::float8 as position, event_id::text as id, key, proc, xid::text as xid
-         from torture.applied order by id`,
+         from torture.applied a order by a.id`,
       ),
       moves: changes.filter((change): change is Move => change.old !== null && change.new !== null),
       shards: new Map(cursors.map(({ name, shards }) => [name, shards])),

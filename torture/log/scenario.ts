@@ -1,12 +1,12 @@
 // The log under torture: two processes that append in every way and ingest, three that give positions and run projections and sinks, an
 // operator who mends, pauses, rebuilds and switches, a stranger who leaves transactions open, and readers who wait for what they wrote.
 
-import type { ProbeName } from 'pawl/testing'
+import { type ProbeName, probeNames } from 'pawl/testing'
 import { statement } from '../../packages/pawl/src/db/statement.ts'
 import { runsOf } from '../../packages/pawl/src/projections/acts.ts'
-import { drawFaults, drawKeeperFault, probes } from '../plan.ts'
+import { drawFaults, drawKeeperFault, probes, type Random } from '../plan.ts'
 import type { Rig } from '../rig.ts'
-import { crashCases, type Place, type Round, type Scenario } from '../scenario.ts'
+import { crashCases, type Round, type Scenario } from '../scenario.ts'
 import { judge } from './checks.ts'
 import { stories } from './stories.ts'
 import {
@@ -70,6 +70,7 @@ export const log: Scenario<LogTraffic> = {
     cross join lateral unnest(p.xids, p.seqs) with ordinality u(xid, seq, n)
     left join pawl.event e on e.xid = u.xid and e.seq = u.seq
     where p.tenant = '';`,
+  holds: 'cursor',
   programs: { worker, writer, operator },
   aims: {
     slots,
@@ -77,63 +78,59 @@ export const log: Scenario<LogTraffic> = {
     probes: {
       kill: [
         ...probes(
-          'events.sequence.before events.sequence.after projections.acquired projections.batch.before projections.batch.moved',
+          'events: sequence.before sequence.after projections: acquired batch.before batch.moved batch.handled batch.committed',
         ),
-        ...probes('projections.batch.handled projections.batch.committed projections.sink.handled projections.sink.flushed'),
-        ...probes('projections.state.handled'),
+        ...probes('projections: sink.handled sink.flushed state.handled'),
       ],
-      pause: probes('projections.batch.before projections.sink.handled events.sequence.before projections.state.handled'),
-      reset: [
-        ...probes('events.sequence.before projections.batch.moved projections.sink.handled projections.batch.handled'),
-        ...probes('projections.state.handled'),
-      ],
-      terminate: probes('events.sequence.before projections.batch.handled projections.sink.handled projections.state.handled'),
-      restart: [
-        ...probes('events.sequence.after projections.batch.handled projections.batch.committed projections.sink.handled'),
-        ...probes('projections.sink.flushed'),
-      ],
-      'commit-unknown': [
-        ...probes('events.sequence.before projections.batch.handled projections.batch.moved projections.sink.handled'),
-        ...probes('projections.state.handled'),
-      ],
-      'sql-40001': [
-        ...probes('events.sequence.before projections.batch.before projections.batch.handled projections.sink.flushed'),
-        ...probes('projections.state.handled'),
-      ],
-      clock: probes('events.sequence.after projections.batch.committed projections.sink.handled'),
-      block: probes('projections.batch.before projections.batch.handled projections.sink.handled'),
-      drain: probes('projections.batch.before projections.batch.committed projections.sink.flushed'),
+      pause: probes('events: sequence.before projections: batch.before sink.handled state.handled'),
+      reset: probes('events: sequence.before projections: batch.moved batch.handled sink.handled state.handled'),
+      terminate: probes('events: sequence.before projections: batch.handled sink.handled state.handled'),
+      restart: probes('events: sequence.after projections: batch.handled batch.committed sink.handled sink.flushed'),
+      'commit-unknown': probes('events: sequence.before projections: batch.handled batch.moved sink.handled state.handled'),
+      'sql-40001': probes('events: sequence.before projections: batch.before batch.handled sink.flushed state.handled'),
+      clock: probes('events: sequence.after projections: batch.committed sink.handled'),
+      block: probes('projections: batch.before batch.handled sink.handled'),
+      drain: probes('projections: batch.before batch.committed sink.flushed'),
     },
     hitsMax: (probe) => hitsMax[probe] ?? 8,
-    more: (seed, seconds) => {
-      const every = (everySeconds: number) => ({ seed, seconds, everySeconds })
-      // No 40001: without a transaction the append has committed here, and no database would answer that.
-      const ofWriters = ['kill', 'kill', 'kill', 'reset', 'commit-unknown', 'commit-unknown', 'pause'] as const
-      return Object.fromEntries([
-        ...slots.map((slot) => [`${slot} keeper`, drawFaults(`keeper ${slot}`, every(10), (random) => drawKeeperFault(random))]),
-        ...writerSlots.map((slot) => [
-          slot,
-          drawFaults(slot, every(3), (random) => ({
-            probe: 'events.append.sent',
-            hit: random.whole(5, 25),
-            kind: random.pick(ofWriters),
-          })),
-        ]),
-        [
-          operatorSlot,
-          drawFaults(operatorSlot, every(6), (random) => ({
-            probe: random.pick(probes('projections.switch.before_commit projections.rebuild.held')),
-            hit: random.whole(1, 2),
-            kind: random.pick(['kill', 'reset', 'commit-unknown'] as const),
-          })),
-        ],
-      ])
+    more: (storm) => {
+      const ofWriter = (random: Random) => {
+        // No 40001: without a transaction the append has committed here, and no database would answer that.
+        const kind = random.pick(['kill', 'kill', 'kill', 'reset', 'commit-unknown', 'commit-unknown', 'pause'] as const)
+        return { probe: 'events.append.sent' as const, hit: random.whole(5, 25), kind }
+      }
+      const ofOperator = (random: Random) => ({
+        probe: random.pick(probes('projections: switch.before_commit rebuild.held')),
+        hit: random.whole(1, 2),
+        kind: random.pick(['kill', 'reset', 'commit-unknown'] as const),
+      })
+      return {
+        ...Object.fromEntries(
+          slots.map((slot) => [
+            `${slot} keeper`,
+            drawFaults(`keeper ${slot}`, storm, 10, (random) => drawKeeperFault(random, [])),
+          ]),
+        ),
+        ...Object.fromEntries(writerSlots.map((slot) => [slot, drawFaults(slot, storm, 3, ofWriter)])),
+        [operatorSlot]: drawFaults(operatorSlot, storm, 6, ofOperator),
+      }
     },
   },
   traffic: LogTraffic,
   stories,
   matrix: {
-    cases: crashCases(places()),
+    cases: crashCases({
+      // Only a restore or the end of a day brings these; the tests beside them play them.
+      probes: probeNames.filter((probe) => /^(events|projections)\./.test(probe) && !/rebase|retain/.test(probe)),
+      provocations: {
+        append: probes('events: append.sent'),
+        stop: probes('projections: release.before'),
+        'bad event': probes('projections: fail.before park.before unpark.handled'),
+        rebuild: probes('projections: rebuild.held switch.before_commit'),
+      },
+      withoutStatement: probes('events: sequence.after projections: acquired batch.committed sink.handled sink.flushed'),
+      once: probes('projections: release.before switch.before_commit rebuild.held'),
+    }),
     concurrency: 8,
     users: ({ provocation }, seed) => {
       if (provocation === 'append') return { role: 'writer', how: `${seed} append` }
@@ -143,49 +140,7 @@ export const log: Scenario<LogTraffic> = {
     roundMs: () => 2500,
   },
   isAtRest,
-  async isTakenOver(rig, pid) {
-    const [row] = await rig.query<{ over: boolean | null }>(
-      `select bool_and(w.closed_at is not null) and not exists (
-         select from pawl.cursor c where c.holder = any (array_agg(w.id))
-       ) as over
-       from pawl.worker w join pawl.worker_process p on p.id = w.id where p.pid = $1`,
-      [pid],
-    )
-    return row?.over === true
-  },
   judge,
-}
-
-/** Left out: events.rebase.after and events.retain.*, which only a restore or the end of a day brings; the tests beside them play them. */
-function places(): Place[] {
-  const provocations: Partial<Record<ProbeName, string>> = {
-    'events.append.sent': 'append',
-    'projections.release.before': 'stop',
-    'projections.fail.before': 'bad event',
-    'projections.park.before': 'bad event',
-    'projections.unpark.handled': 'bad event',
-    'projections.rebuild.held': 'rebuild',
-    'projections.switch.before_commit': 'rebuild',
-  }
-  const withoutStatement = [
-    ...probes('events.sequence.after projections.acquired projections.batch.committed projections.sink.handled'),
-    ...probes('projections.sink.flushed'),
-  ]
-  const once = probes('projections.release.before projections.switch.before_commit projections.rebuild.held')
-  return [
-    ...probes(
-      'events.append.sent events.sequence.before events.sequence.after projections.sink.handled projections.sink.flushed',
-    ),
-    ...probes('projections.acquired projections.release.before projections.batch.before projections.batch.moved'),
-    ...probes('projections.event.handled projections.batch.handled projections.batch.committed projections.fail.before'),
-    ...probes('projections.park.before projections.unpark.handled projections.state.taken projections.state.handled'),
-    ...probes('projections.rebuild.held projections.switch.before_commit'),
-  ].map((probe) => ({
-    probe,
-    provocation: provocations[probe] ?? 'work',
-    isWithoutStatement: withoutStatement.includes(probe),
-    isOnce: once.includes(probe),
-  }))
 }
 
 async function provoke(traffic: LogTraffic, { each: { probe, provocation }, slot, number, key }: Round): Promise<void> {

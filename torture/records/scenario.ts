@@ -1,17 +1,17 @@
 // Records under torture: three workers that apply submissions, two processes of users who race for the same scopes, an operator, and a
 // reader who reads at any moment.
 
-import { type ProbeName, probeNames } from 'pawl/testing'
-import { drawFaults, probes } from '../plan.ts'
-import { type Place as CrashPlace, crashCases, type Round, type Scenario } from '../scenario.ts'
+import { probeNames } from 'pawl/testing'
+import { drawFaults, probes, type Random } from '../plan.ts'
+import { crashCases, type Round, type Scenario } from '../scenario.ts'
 import { judge } from './checks.ts'
 import { stories } from './stories.ts'
 import { client, clients, keyOf, type Marked, places, RecordsTraffic, worker } from './traffic.ts'
 
-const inChunks = probes('records.apply.before records.apply.written records.apply.chunk')
-const inCommit = probes('records.commit.before records.commit.written')
-const inWrites = probes('records.validate.before records.submit.written records.append.written')
-const ofUsers = [...probes('records.stage.committed records.validate.after'), ...inWrites]
+const inWork = probes('records: apply.before apply.written apply.chunk commit.before commit.written')
+const inWrites = probes('records: validate.before submit.written append.written')
+const recordProbes = probeNames.filter((probe) => probe.startsWith('records.'))
+const ofUsers = [...probes('records: stage.committed validate.after'), ...inWrites]
 
 const jobSql = (select: string) => `
   select ${select} from pawl.submission u join pawl.job j on j.tenant = u.tenant and j.id = u.job_id
@@ -53,49 +53,53 @@ export const records: Scenario<RecordsTraffic> = {
     $$;
     create trigger torture_refuse before insert on pawl.record_version
     for each row when (new.data ->> 'mark' like '%!' or new.data ->> 'mark' like '%?') execute function torture.refuse();`,
+  holds: 'job',
   programs: { worker, client },
   aims: {
     slots: ['w1', 'w2', 'w3'],
     probes: {
       kill: [
-        ...inChunks,
-        ...inChunks,
-        ...inCommit,
-        ...probes('records.commit.after records.purge.chunk records.fail.written jobs.run.before'),
+        ...inWork,
+        ...probes('records: apply.before apply.written apply.chunk commit.after purge.chunk fail.written jobs: run.before'),
       ],
       // Stopped with a transaction open a process keeps its job until the server notices; before one, others take it over at once.
-      pause: [
-        ...inChunks,
-        ...inCommit,
-        ...probes('records.apply.before records.apply.before records.apply.chunk records.commit.before'),
-      ],
-      reset: [...inChunks, ...inCommit],
-      terminate: [...inChunks, ...inCommit],
-      restart: probes('records.apply.written records.commit.written'),
-      'commit-unknown': [...probes('records.apply.written records.fail.written'), ...inCommit],
-      'sql-40001': [...probes('records.apply.before records.apply.written records.fail.written'), ...inCommit],
-      clock: probes('records.apply.chunk records.commit.before'),
-      block: probes('records.apply.before records.commit.before'),
-      drain: probes('records.apply.chunk records.apply.before'),
+      pause: [...inWork, ...probes('records: apply.before apply.before apply.chunk commit.before')],
+      reset: inWork,
+      terminate: inWork,
+      restart: probes('records: apply.written commit.written'),
+      'commit-unknown': probes('records: apply.written commit.before commit.written fail.written'),
+      'sql-40001': probes('records: apply.before apply.written commit.before commit.written fail.written'),
+      clock: probes('records: apply.chunk commit.before'),
+      block: probes('records: apply.before commit.before'),
+      drain: probes('records: apply.chunk apply.before'),
     },
     hitsMax: (probe) => (probe.startsWith('records.apply') ? 7 : 1),
-    more: (seed, seconds) =>
-      Object.fromEntries(
-        clients.map((slot) => [
-          slot,
-          drawFaults(slot, { seed, seconds, everySeconds: 3 }, (random) => {
-            const kind = random.pick(['kill', 'kill', 'pause', 'reset', 'commit-unknown', 'commit-unknown', 'sql-40001'] as const)
-            // Where nothing is about to be committed, no commit can be lost and no statement can fail.
-            const probe = random.pick(kind === 'commit-unknown' || kind === 'sql-40001' ? inWrites : ofUsers)
-            return { probe, hit: random.whole(1, 6), kind }
-          }),
-        ]),
-      ),
+    more: (storm) => {
+      const draw = (random: Random) => {
+        const kind = random.pick(['kill', 'kill', 'pause', 'reset', 'commit-unknown', 'commit-unknown', 'sql-40001'] as const)
+        // Where nothing is about to be committed, no commit can be lost and no statement can fail.
+        const probe = random.pick(kind === 'commit-unknown' || kind === 'sql-40001' ? inWrites : ofUsers)
+        return { probe, hit: random.whole(1, 6), kind }
+      }
+      return Object.fromEntries(clients.map((slot) => [slot, drawFaults(slot, storm, 3, draw)]))
+    },
   },
   traffic: RecordsTraffic,
   stories,
   matrix: {
-    cases: crashCases(crashPlaces()),
+    cases: crashCases({
+      probes: recordProbes,
+      provocations: {
+        restart: probes('records: restart.committed'),
+        upload: probes('records: stage.committed validate.before validate.after'),
+        submit: probes('records: submit.written'),
+        put: probes('records: append.written'),
+        append: probes('records: append.written'),
+        'doomed files': probes('records: purge.chunk fail.written'),
+      },
+      withoutStatement: recordProbes.filter((probe) => /\.(committed|after|chunk)$/.test(probe)),
+      once: recordProbes.filter((probe) => !/\.(stage|apply|commit)\.(?!after)/.test(probe)),
+    }),
     concurrency: 2,
     users: ({ provocation }, seed) => (isUsers(provocation) ? { role: 'client', how: `${provocation} ${seed}` } : undefined),
     provoke,
@@ -110,16 +114,6 @@ export const records: Scenario<RecordsTraffic> = {
          + (select count(*) from pawl.submission u join pawl.submission_row r on r.tenant = u.tenant and r.submission = u.id
             where u.state = 'submitted') as n`,
     )) === 0,
-  async isTakenOver(rig, pid) {
-    const [row] = await rig.query<{ workers: number; over: boolean | null }>(
-      `select count(*)::integer as workers, bool_and(w.closed_at is not null) and not exists (
-         select from pawl.job j where j.state = 'running' and j.holder = any (array_agg(w.id))
-       ) as over
-       from pawl.worker w join pawl.worker_process p on p.id = w.id where p.pid = $1`,
-      [pid],
-    )
-    return row!.workers > 0 ? row!.over === true : isPausedEnough(pid)
-  },
   /** Something was taken over, refused by a fence, given up, resumed, superseded; what else a storm must show comes before these. */
   async hasShown(rig) {
     const [row] = await rig.query<{ shown: boolean }>(
@@ -134,38 +128,7 @@ export const records: Scenario<RecordsTraffic> = {
   judge,
 }
 
-/** A user holds nothing that others wait for but the locks of a short transaction: a moment is long enough. */
-const askedFirst = new Map<number, number>()
-function isPausedEnough(pid: number): boolean {
-  if (!askedFirst.has(pid)) askedFirst.set(pid, performance.now())
-  return performance.now() - askedFirst.get(pid)! >= 1500 && askedFirst.delete(pid)
-}
-
 const isUsers = (provocation: string): boolean => provocation !== 'work' && provocation !== 'doomed files'
-
-/** What has to happen before a process comes to a probe: files are submitted, or such that the database refuses; users do the rest. */
-function crashPlaces(): CrashPlace[] {
-  const provocations: Partial<Record<ProbeName, readonly string[]>> = {
-    'records.restart.committed': ['restart'],
-    'records.stage.committed': ['upload'],
-    'records.validate.before': ['upload'],
-    'records.validate.after': ['upload'],
-    'records.submit.written': ['submit'],
-    'records.append.written': ['put', 'append'],
-    'records.purge.chunk': ['doomed files'],
-    'records.fail.written': ['doomed files'],
-  }
-  const committed = /\.(committed|after|chunk)$/
-  const alsoLater = /^records\.(stage|apply|commit\.(before|written))/
-  return probeNames
-    .filter((probe) => probe.startsWith('records.'))
-    .flatMap((probe) =>
-      (provocations[probe] ?? ['work']).map((provocation) => ({
-        ...{ probe, provocation, isWithoutStatement: committed.test(probe), isOnce: !alsoLater.test(probe) },
-        ...(probe === 'records.append.written' ? { variant: provocation } : {}),
-      })),
-    )
-}
 
 /** Four chunks, so that there is a middle. */
 const rowsOfFile = 55
