@@ -9,19 +9,20 @@ export interface Page {
   readonly files: ReadonlyMap<string, string>
   /** Blocks of commands, by name. */
   readonly shell: ReadonlyMap<string, string>
+  /** Blocks of SQL, by name. */
+  readonly sql: ReadonlyMap<string, string>
   /** Blocks that no test would see. */
   readonly unnamed: readonly string[]
 }
 
-const blockPattern = /(?:<!-- (file|shell): (\S+) -->\n)?```(\w+)\n([\s\S]*?)```/g
+const blockPattern = /(?:<!-- (file|shell|sql): (\S+) -->\n)?```(\w+)\n([\s\S]*?)```/g
 
 export function readPage(path: string): Page {
-  const files = new Map<string, string>()
-  const shell = new Map<string, string>()
+  const named = { file: new Map<string, string>(), shell: new Map<string, string>(), sql: new Map<string, string>() }
   const unnamed: string[] = []
   for (const [, what, name, , text] of readFileSync(join(root, path), 'utf8').matchAll(blockPattern)) {
     if (name === undefined) unnamed.push(text!)
-    else (what === 'file' ? files : shell).set(name, text!)
+    else named[what as keyof typeof named].set(name, text!)
   }
-  return { files, shell, unnamed }
+  return { files: named.file, shell: named.shell, sql: named.sql, unnamed }
 }

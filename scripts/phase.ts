@@ -81,7 +81,7 @@ export function report({ name, ok, ms, output, isTimedOut }: Ended, detail = '')
   line(ok ? 'ok' : 'failed', name, ms, isTimedOut ? 'its time was over' : detail)
 }
 
-export function line(state: 'ok' | 'failed' | 'skipped', name: string, ms: number | undefined, detail = ''): void {
+export function line(state: 'ok' | 'failed' | 'skipped' | 'note', name: string, ms: number | undefined, detail = ''): void {
   const time = ms === undefined ? '' : `${(ms / 1000).toFixed(1)} s`
   console.log(`${state.padEnd(7)}  ${name.padEnd(40)}  ${time.padStart(8)}  ${detail}`.trimEnd())
 }

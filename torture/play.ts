@@ -48,7 +48,7 @@ async function play(
     const traffic = new scenario.traffic(rig, plan, await rig.proxy())
     await traffic.prepare()
     const played = await act({ rig, traffic, plan })
-    const { judged, restedMs } = await finish(rig, options.restMs ?? restMs)
+    const { judged, restedMs } = await finish(rig, traffic, options.restMs ?? restMs)
     await traffic.close()
     const faults = firedFaults(judged.entries, played.planned ?? [])
     const vacuous = played.isVacuous?.(faults, judged) ?? false
@@ -71,10 +71,10 @@ async function play(
   }
 }
 
-async function finish(rig: Rig, timeoutMs: number): Promise<{ judged: Judged; restedMs: number }> {
+async function finish(rig: Rig, traffic: Traffic, timeoutMs: number): Promise<{ judged: Judged; restedMs: number }> {
   await rig.heal()
   const began = performance.now()
-  const isDrained = await rig.until(() => rig.scenario.isAtRest(rig), timeoutMs)
+  const isDrained = await rig.until(() => rig.scenario.isAtRest(rig, traffic), timeoutMs)
   const restedMs = Math.round(performance.now() - began)
   const late = readHistory(rig.dir, 'rig').filter(({ op }) => op === 'late stop')
   const notStopped = [...late.map(({ slot }) => String(slot)), ...(await rig.stopProcesses())]
@@ -225,7 +225,7 @@ async function playCase({ rig, traffic, plan }: Stage, each: Case, index: number
   // Users go on without end: work comes to rest only after they have stopped.
   const isStopped = users === undefined ? undefined : await rig.stopProcess(slot)
   await matrix.release?.(traffic)
-  const isAtRest = await rig.until(() => rig.scenario.isAtRest(rig), caseRestMs)
+  const isAtRest = await rig.until(() => rig.scenario.isAtRest(rig, traffic), caseRestMs)
   const isOrderly = isStopped ?? (await rig.stopProcess(slot))
   const wrong: Violation[] = []
   if (!isAtRest) wrong.push({ check: 'all at rest', message: 'not everything came to an end after the fault' })

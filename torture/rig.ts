@@ -229,7 +229,8 @@ export class Rig {
    */
   loseNextCommit(proxy: FaultProxy, slot: string, purpose: string): void {
     const isCommit = purpose === 'handler' || purpose === 'own' || purpose.endsWith(' commit')
-    const of = new RegExp(` ${purpose.replace(/ commit$/, '')}$`)
+    // A handler's name ends with the sessions of its incarnation.
+    const of = new RegExp(` ${purpose.replace(/ commit$/, '')}( |$)`)
     const lost = proxy.loseReply(isCommit ? /(^|\n)commit;?$/i : /(?:)/, { of, toCommit: true })
     this.#armed.push(lost)
     void lost.happened.then(() => this.history.write('answer lost', { slot, purpose }))

@@ -23,7 +23,7 @@ export interface Scenario<T extends Traffic = Traffic> {
   readonly stories: readonly Story<T>[]
   readonly matrix: Matrix<T>
   /** Whether everything that was asked for has come to its end. */
-  isAtRest(rig: Rig): Promise<boolean>
+  isAtRest(rig: Rig, traffic: T): Promise<boolean>
   /** The table of what its workers hold. */
   readonly holds: 'job' | 'cursor'
   /** Whether a storm has shown what it is there for, and may end. Without it: whether a write was refused. */

@@ -6,7 +6,7 @@ export function toMarkdown({ date, rounds, machine, releases, measures }: Publis
   const used = Object.entries(releases).map(([name, version]) => `${name} ${version}`)
   return [
     `${date}, ${machine.cores} cores (${machine.cpu}), ${machine.memoryGb} GB, ${machine.system}. Median of ${rounds} interleaved rounds (3 for the long measures).`,
-    `Releases: ${used.join(', ')}.`,
+    `Releases: ${used.join(', ')}. Pawl: ${commitText(measures)}.`,
     '',
     '| measure | Pawl | beside it (Pawl is so many times that) | bar | met |',
     '|---|---|---|---|---|',
@@ -14,6 +14,17 @@ export function toMarkdown({ date, rounds, machine, releases, measures }: Publis
     '',
     ...measures.flatMap(notes),
   ].join('\n')
+}
+
+function commitText(measures: readonly Measure[]): string {
+  const commits = [...new Set(measures.map(({ detail }) => detail.commit))]
+  const named = commits.map((commit) => {
+    if (commit === undefined) return 'a commit that was not stored'
+    if (commits.length === 1) return `commit ${commit}`
+    const of = measures.filter(({ detail }) => detail.commit === commit).map(({ name }) => `\`${name}\``)
+    return `commit ${commit} for ${of.join(', ')}`
+  })
+  return named.join('; ')
 }
 
 function row(one: Measure): string {

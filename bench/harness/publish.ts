@@ -4,6 +4,7 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { cpus, release, totalmem } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { currentCommit } from './commit.ts'
 import { toMarkdown } from './markdown.ts'
 import type { Measure } from './measure.ts'
 
@@ -36,6 +37,8 @@ export function publish(
   },
 ): void {
   const file = join(bench, 'results', `${name}.json`)
+  const commit = currentCommit()
+  const measured = fresh.map((one) => ({ ...one, detail: { ...one.detail, ...(commit === undefined ? {} : { commit }) } }))
   const kept = readEarlier(file).filter((earlier) => !fresh.some((measure) => measure.name === earlier.name))
   const published: Published = {
     bench: name,
@@ -48,7 +51,7 @@ export function publish(
       system: `${process.platform} ${release()}`,
     },
     releases: { node: process.versions.node, ...servers, ...releasesOf(packages) },
-    measures: [...kept, ...fresh].sort((a, b) => order.indexOf(a.name) - order.indexOf(b.name)),
+    measures: [...kept, ...measured].sort((a, b) => order.indexOf(a.name) - order.indexOf(b.name)),
   }
   mkdirSync(dirname(file), { recursive: true })
   writeFileSync(file, `${JSON.stringify(published, null, 2)}\n`)

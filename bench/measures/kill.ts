@@ -28,9 +28,6 @@ export const kill: Group = {
         better: 'lower',
         results,
         bars: [{ atMost: 2 }],
-        notes: [
-          'peers, measured once elsewhere with their defaults: BullMQ 61 s, agenda 601 s, pg-boss 961 s, graphile-worker 4 h (read, not measured), DBOS never (another executor)',
-        ],
       }),
     ]
   },

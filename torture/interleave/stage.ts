@@ -140,6 +140,7 @@ export function settleFailed(connection: Connection, sql: Statements, jobs: read
     outcomes: `{${jobs.map(() => 'failed').join(',')}}`,
     delays_ms: numbers(jobs.map(() => 1000)),
     errors: `{${jobs.map(() => 'planned').join(',')}}`,
+    progress: '{}',
     ran_ms: numbers(jobs.map(() => 1)),
   })
 }

@@ -350,7 +350,7 @@ export class JobsTraffic extends Traffic {
         // Read on another connection: inside one transaction PostgreSQL shows the same picture of the sessions.
         const waiting = await this.rig.query<{ application: string }>(
           `select application_name as application from pg_stat_activity
-           where application_name like '% claim' and wait_event_type = 'Lock' and wait_event in ('transactionid', 'tuple')
+           where application_name like '% claim %' and wait_event_type = 'Lock' and wait_event in ('transactionid', 'tuple')
              and query like '%picked as materialized%'`,
         )
         for (const { application } of waiting) this.rig.history.write('claim waits', { application, behind: id })

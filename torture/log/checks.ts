@@ -10,7 +10,6 @@ import {
   effectsName,
   eventsOf,
   foldedName,
-  handedName,
   type Observed,
   observe,
   shardedName,
@@ -47,16 +46,19 @@ interface Fold {
   readonly journal: readonly number[]
 }
 
-type CursorChange = Change<'name' | 'generation' | 'shard' | 'position' | 'done' | 'fence' | 'holder'>
 /** An update: both rows are there. */
-type Move = CursorChange & { readonly old: object; readonly new: object }
+type Update<Column extends string, Seen extends string> = Change<'name' | 'generation' | 'shard' | Column, Seen> & {
+  readonly old: object
+  readonly new: object
+}
 
 type Keyed = { readonly key: string; readonly n: number }
 
 async function readLogFacts(rig: Rig, end: RunEnd) {
   const audit = await auditLog(rig)
   return readFacts(rig, end, async (rows) => {
-    const changes: CursorChange[] = await changesOf(rows, 'cursor')
+    const updatesOf = async (table: string) =>
+      (await changesOf(rows, table)).filter(({ old, new: now }) => old !== null && now !== null)
     const cursors = await rows<{ name: string; shards: number }>('select distinct name, shards from pawl.cursor')
     const numbers = async (table: string) => {
       const found = await rows<Keyed>(`select key, n::float8 as n from torture.${table}`)
@@ -75,7 +77,9 @@ async function readLogFacts(rig: Rig, end: RunEnd) {
         `select name, generation, position::float8 as position, event_id::text as id, key, proc, xid::text as xid
          from torture.applied a order by a.id`,
       ),
-      moves: changes.filter((change): change is Move => change.old !== null && change.new !== null),
+      /** Cursors that were taken or given back, with where they stood and what was parked; and every move of one, with its holder. */
+      takes: (await updatesOf('cursor')) as Update<'fence' | 'holder', 'position' | 'done' | 'parked'>[],
+      moves: (await updatesOf('cursor_position')) as Update<'position' | 'done', 'holder'>[],
       shards: new Map(cursors.map(({ name, shards }) => [name, shards])),
       folds: await readFolds(rows),
       last: await observe(rows),
@@ -89,7 +93,7 @@ type Facts = Awaited<ReturnType<typeof readLogFacts>>
 async function readFolds(rows: Query): Promise<Fold[]> {
   const generations = await rows<{ generation: number; suffix: string }>(
     `select c.generation, case when p.live_generation = c.generation then '' else '_g' || c.generation end as suffix
-     from pawl.cursor c join pawl.projection p on p.name = c.name where c.name = '${foldedName}'`,
+     from pawl.cursor_at c join pawl.projection p on p.name = c.name where c.name = '${foldedName}'`,
   )
   const folds: Fold[] = []
   for (const { generation, suffix } of generations) {
@@ -112,9 +116,9 @@ async function auditLog({ database }: Rig) {
 
 export async function judge(rig: Rig, end: RunEnd): Promise<Judged> {
   const facts = await readLogFacts(rig, end)
-  const { entries, log, moves, applied, refusals: refused, parkings: parked } = facts
+  const { entries, log, takes, moves, applied, refusals: refused, parkings: parked } = facts
   const judged = runChecks(checks, facts)
-  const takeovers = count(moves, ({ old, new: now }) => old.holder !== null && now.holder !== null && old.holder !== now.holder)
+  const takeovers = count(takes, ({ old, new: now }) => old.holder !== null && now.holder !== null && old.holder !== now.holder)
   const calls = count(entries, ({ op, ph }) => op === 'call' && ph === 'ok')
   const shown = {
     takeovers,
@@ -125,7 +129,7 @@ export async function judge(rig: Rig, end: RunEnd): Promise<Judged> {
   }
   return {
     entries,
-    operations: count(entries, ({ ph }) => ph === 'invoke') + moves.length + applied.length,
+    operations: count(entries, ({ ph }) => ph === 'invoke') + takes.length + moves.length + applied.length,
     ...judged,
     shown,
     more: {
@@ -256,7 +260,7 @@ function waitsForNobody({ entries }: Facts, find: Find): number {
 
 // ---- sinks
 
-function calledAtLeastOnce({ log, entries, audit }: Facts, find: Find): number {
+function calledAtLeastOnce({ log, entries, audit, isDrained }: Facts, find: Find): number {
   const ended = entries.filter(({ op, ph }) => op === 'call' && ph === 'ok')
   for (const [id, calls] of groupBy(ended, (call) => String(call.id))) {
     const used = new Set(calls.map(({ idempotencyKey }) => idempotencyKey))
@@ -264,7 +268,8 @@ function calledAtLeastOnce({ log, entries, audit }: Facts, find: Find): number {
   }
   const positions = new Set(ended.map(({ position }) => position))
   for (const { position, key } of log)
-    if (!positions.has(position)) find(`event ${position} (${key}) was never handed over, and the log ends at ${audit.head}`)
+    if (isDrained && !positions.has(position))
+      find(`event ${position} (${key}) was never handed over, and the log ends at ${audit.head}`)
   return log.length
 }
 
@@ -285,18 +290,17 @@ interface Call {
 
 /**
  * Under one fence the calls of a key are those of its events that were not acknowledged when the cursor was taken, in order, each begun after
- * the one before it ended.
+ * the one before it ended, and each again only after it failed, parked or not.
  */
-function calledInOrder({ log, moves, entries, shards: shardsOf }: Facts, find: Find): number {
+function calledInOrder({ log, takes, entries, shards: shardsOf }: Facts, find: Find): number {
   const shards = shardsOf.get(sinkName) ?? 1
   const byPosition = new Map(log.map((event) => [event.position, event]))
   const byKey = groupBy(
     log.filter(({ id }) => id !== null),
     ({ key }) => key,
   )
-  // The first change with a fence is the taking itself; what follows are its moves.
   const taken = groupBy(
-    moves.filter(({ new: now }) => now.name === sinkName),
+    takes.filter(({ new: now }) => now.name === sinkName),
     ({ new: now }) => now.fence,
   )
   let looked = 0
@@ -312,14 +316,16 @@ function calledInOrder({ log, moves, entries, shards: shardsOf }: Facts, find: F
     looked += calls.length
     const ends = new Map(list.filter(({ ph }) => ph === 'ok' || ph === 'fail').map((entry) => [entry.call, entry]))
     for (const [fence, under] of groupBy(calls, (call) => call.fence)) {
-      const old = taken.get(fence)?.[0]?.old
-      if (old === undefined) {
+      const seen = taken.get(fence)?.[0]?.seen
+      if (seen === undefined) {
         find(`${proc} handed over event ${under[0]!.event.position} without holding the cursor`)
         continue
       }
-      const isDone = rangesOf(old.done)
+      const isDone = rangesOf(seen.done)
+      const parked = new Set((seen.parked ?? '').split(' ').map(Number))
+      const isDue = ({ position }: Logged) => (position > Number(seen.position) && !isDone(position)) || parked.has(position)
       for (const [key, ofKey] of groupBy(under, ({ event }) => event.key)) {
-        const due = byKey.get(key)!.filter(({ position }) => position > Number(old.position) && !isDone(position))
+        const due = byKey.get(key)!.filter(isDue)
         const wrong = firstOutOfOrder(due, ofKey, ends)
         if (wrong !== undefined) find(`${sinkName} in ${proc} under fence ${fence}, key ${key}: ${wrong}`)
       }
@@ -332,13 +338,14 @@ function firstOutOfOrder(due: readonly Logged[], calls: readonly Call[], ends: R
   let next = 0
   let before: Entry | undefined
   for (const { event, entry } of calls) {
-    const isAgain = Number(entry.attempt) > 1 && event.position === due[next - 1]?.position
+    const end = before === undefined ? undefined : ends.get(before.call)
+    const hasEnded = end?.ph === 'ok' && end.n < entry.n
+    const isAgain = event.position === due[next - 1]?.position && (Number(entry.attempt) > 1 || !hasEnded)
     if (!isAgain) {
       if (event.position !== due[next]?.position)
         return `event ${event.position} was handed over, and ${due[next]?.position ?? 'none'} was next`
       next++
-      const end = before === undefined ? undefined : ends.get(before.call)
-      if (before !== undefined && (end?.ph !== 'ok' || end.n > entry.n))
+      if (before !== undefined && !hasEnded)
         return `event ${event.position} was handed over before ${String(before.position)} had ended`
     }
     before = entry
@@ -349,13 +356,13 @@ function firstOutOfOrder(due: readonly Logged[], calls: readonly Call[], ends: R
 /** Of each key every event, the first time in the order of the log: parked events hold back what comes after them. */
 function handedInOrder({ log, entries, isDrained }: Facts, find: Find): number {
   const first = new Map<number, number>()
-  for (const { op, position, wall } of entries)
-    if (op === 'handed') first.set(Number(position), Math.min(wall, first.get(Number(position)) ?? wall))
+  for (const { op, ph, position, wall } of entries)
+    if (op === 'call' && ph === 'ok') first.set(Number(position), Math.min(wall, first.get(Number(position)) ?? wall))
   for (const [key, events] of groupBy(log, (event) => event.key)) {
     let before = 0
     for (const { position } of events) {
       const at = first.get(position)
-      const text = `${handedName}, key ${key}: event ${position} was`
+      const text = `${sinkName}, key ${key}: event ${position} was`
       if (at === undefined && isDrained) find(`${text} never handed over`)
       if (at !== undefined && at < before) find(`${text} handed over ${before - at} ms before the one before it`)
       before = at ?? before
@@ -482,12 +489,12 @@ function letOutOnce({ log, isDrained }: Facts, find: Find): number {
 
 // ---- cursors
 
-const cursorOf = ({ new: now }: Move): string => `${now.name} generation ${now.generation} shard ${now.shard}`
+const cursorOf = ({ new: now }: Update<never, never>): string => `${now.name} generation ${now.generation} shard ${now.shard}`
 
 /** Every taking of a cursor has a fence that it never had before, and nothing else changes it. */
-function fencesNeverRepeat({ moves }: Facts, find: Find): number {
+function fencesNeverRepeat({ takes }: Facts, find: Find): number {
   let looked = 0
-  for (const [cursor, list] of groupBy(moves, cursorOf)) {
+  for (const [cursor, list] of groupBy(takes, cursorOf)) {
     const seen = new Set<string>()
     for (const { old, new: now, actor } of list) {
       seen.add(old.fence)
@@ -505,8 +512,8 @@ function fencesNeverRepeat({ moves }: Facts, find: Find): number {
 function movedByHolder({ moves, workerNames }: Facts, find: Find): number {
   const moved = moves.filter(({ old, new: now }) => old.position !== now.position)
   for (const move of moved) {
-    const { old, new: now, actor, proc } = move
-    const holder = workerNames.get(old.holder) ?? 'nobody'
+    const { old, new: now, seen, actor, proc } = move
+    const holder = workerNames.get(seen.holder) ?? 'nobody'
     const change = `${cursorOf(move)} went from ${old.position} to ${now.position}`
     if (holder !== proc) find(`${change} by ${actor}, and ${holder} held it`)
     if (Number(now.position) < Number(old.position)) find(`${change}, which is back`)

@@ -2,37 +2,34 @@
 // operator who mends, pauses, rebuilds and switches, a stranger who leaves transactions open, and readers who wait for what they wrote.
 
 import { type ProbeName, probeNames } from 'pawl/testing'
-import { statement } from '../../packages/pawl/src/db/statement.ts'
-import { runsOf } from '../../packages/pawl/src/projections/acts.ts'
 import { drawFaults, drawKeeperFault, probes, type Random } from '../plan.ts'
 import type { Rig } from '../rig.ts'
 import { crashCases, type Round, type Scenario } from '../scenario.ts'
 import { judge } from './checks.ts'
 import { stories } from './stories.ts'
-import {
-  foldedName,
-  keys,
-  LogTraffic,
-  mendAll,
-  operator,
-  operatorSlot,
-  readOnceMore,
-  resumeAll,
-  transaction,
-  worker,
-  writer,
-  writerSlots,
-} from './traffic.ts'
+import { keys, LogTraffic, mendAll, operator, operatorSlot, transaction, worker, writer, writerSlots } from './traffic.ts'
 
 const slots = ['w1', 'w2', 'w3']
 /** What a process meets more seldom than the others: all three refresh, and each does a third of it. */
 const hitsMax: Readonly<Partial<Record<ProbeName, number>>> = { 'projections.acquired': 1, 'projections.state.handled': 3 }
 
+const cursorAt = 'from pawl.cursor_at c where (c.name, c.generation, c.shard) = (r.name, r.generation, r.shard)'
+
 export const log: Scenario<LogTraffic> = {
   name: 'log',
   recorded: [
     { table: 'sequencer', columns: 'n position' },
-    { table: 'cursor', columns: 'name generation shard position done fence holder' },
+    {
+      table: 'cursor',
+      columns: 'name generation shard fence holder',
+      seen: {
+        position: `select c.position ${cursorAt}`,
+        done: `select c.done ${cursorAt}`,
+        parked:
+          "select string_agg(e.position::text, ' ') from pawl.parked_event e where (e.name, e.generation, e.shard) = (r.name, r.generation, r.shard)",
+      },
+    },
+    { table: 'cursor_position', columns: 'name generation shard position done', seen: { holder: `select c.holder ${cursorAt}` } },
     { table: 'parked_key', columns: 'name generation key' },
   ],
   ledgers: `
@@ -151,31 +148,22 @@ async function provoke(traffic: LogTraffic, { each: { probe, provocation }, slot
   const isBad = provocation === 'bad event'
   for (const each of keys) await writer.write(transaction(`${key}/${each}`, each, 2, { isBad }))
   await traffic.observe()
-  if (isBad) await mendAll(rig.admin)
+  if (isBad) await mendAll(writer.pawl, rig.admin)
   if (provocation === 'stop') rig.signal(slot, 'SIGTERM')
-}
-
-/** A hold of an operator that died ends by itself after a minute, or with the next comparison, which does this. */
-async function liftHolds({ admin }: Rig): Promise<void> {
-  const { rows } = await admin.query('select from pawl.cursor where hold_at is not null')
-  const folder = new URL('../../packages/pawl/src/projections/any.ts', import.meta.url).href
-  if (rows.length > 0) await runsOf(admin as never).run(statement(folder, 'unhold-generations'), { tenant: '', name: foldedName })
 }
 
 /**
  * Every committed event has a position, every cursor has finished everything that is its own, and nothing is parked or to be refreshed.
- * Until then the rig mends, resumes and lifts holds.
  */
-async function isAtRest(rig: Rig): Promise<boolean> {
-  await Promise.all([mendAll(rig.admin), resumeAll(rig.admin), liftHolds(rig)]).catch(() => undefined)
-  await readOnceMore(rig)
+async function isAtRest(rig: Rig, traffic: LogTraffic): Promise<boolean> {
+  await traffic.tend()
   const [row] = await rig.query<{ busy: boolean }>(
     `select exists (select from pg_prepared_xacts)
        or exists (select from pawl.event e, pawl.sequencer s where not pg_visible_in_snapshot(e.xid, s.snapshot))
        or exists (select from pawl.parked_key)
        or exists (select from pawl.dirty)
        or exists (
-         select from pawl.cursor c join torture.log l on l.position > c.position
+         select from pawl.cursor_at c join torture.log l on l.position > c.position
          where not c.done @> l.position::bigint and ((l.bucket + 1) * c.shards - 1) / 1024 = c.shard
        ) as busy`,
   )

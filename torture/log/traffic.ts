@@ -16,7 +16,6 @@ import {
 import type pg from 'pg'
 import { Connection } from '../../packages/pawl/src/db/driver.ts'
 import type { Statement } from '../../packages/pawl/src/db/statement.ts'
-import { resume, unpark } from '../../packages/pawl/src/projections/acts.ts'
 import { defineProjection } from '../../packages/pawl/src/projections/definition.ts'
 import { register } from '../../packages/pawl/src/projections/register.ts'
 import type { FaultProxy } from '../../packages/pawl/test/support/fault-proxy.ts'
@@ -208,7 +207,7 @@ export class Writer {
   async backlog(): Promise<number> {
     const { rows } = await this.#pool.query<{ n: string }>(
       `select coalesce(max(s.position - c.position), 0) + 5 * (select count(*) from pawl.parked_event) as n
-       from pawl.sequencer s, pawl.cursor c where c.kind = 'log'`,
+       from pawl.sequencer s, pawl.cursor_at c where c.kind = 'log'`,
     )
     return Number(rows[0]!.n)
   }
@@ -262,23 +261,22 @@ export class Ingester {
 
 // ---- readers of the log
 
-/** A sink that writes down each call, and a projection whose effect is a row: both take every event. */
+/** A sink that writes down each call; a projection whose effect is a row; a log projection of one shard and two tables, which is rebuilt
+ * and switched; one of three shards in batches; a state projection. The sink, folded and sharded refuse bad events until they are mended. */
 export const sinkName = 'calls'
 export const effectsName = 'effects'
-/** A log projection of one shard and two tables, which is rebuilt and switched; one of three shards in batches; a state projection; a sink. */
 export const foldedName = 'folded'
 export const shardedName = 'sharded'
 export const copiedName = 'copied'
-export const handedName = 'handed'
 
 /** Every process defines them all; which of them are there, the operator decides. */
 const generationsMax = 8
 const shards = 3
 /** A stopped process must not keep its cursor's row for long: the server ends its transaction after so much and a second. */
 const timeout = 1500
-/** No event is given up by those that refuse none. */
-const patient = { attempts: 100_000, crashes: 1000, initialMs: 10, factor: 2, maxMs: 100 } as const
-const retry = { ...patient, crashes: 3 }
+const retry = { attempts: 100_000, crashes: 3, initialMs: 10, factor: 2, maxMs: 100 } as const
+/** No event that kills its process by chance is given up. */
+const patient = { ...retry, crashes: 1000 }
 
 const tables = [
   { name: 'torture.balance', key: ['key'], columns: ['key', 'events', 'total'] },
@@ -309,14 +307,20 @@ function defineReaders(pawl: Pawl, history: History, pool: pg.Pool): void {
   let calls = 0
   projections.sink(sinkName, {
     ...{ shards, concurrency: 8, timeout, retry: patient },
-    handle: async ({ position, id, key }, { attempt, idempotencyKey }) => {
+    handle: async (event, { attempt, idempotencyKey }) => {
+      const { position, id, key } = event as Given
       const call = { call: ++calls, position, id, key, attempt, idempotencyKey }
       history.write('call', { ph: 'invoke', ...call })
-      const ms = (position * 7) % 13
-      if (ms > 4) await sleep(ms)
-      const isFailing = attempt === 1 && position % 41 === 7
-      history.write('call', { ph: isFailing ? 'fail' : 'ok', ...call })
-      if (isFailing) throw new Error('planned failure')
+      try {
+        const ms = (position * 7) % 13
+        if (ms > 4) await sleep(ms)
+        if (attempt === 1 && position % 41 === 7) throw new Error('planned failure')
+        await assertMended(event as Given, pool)
+      } catch (error) {
+        history.write('call', { ph: 'fail', ...call })
+        throw error
+      }
+      history.write('call', { ph: 'ok', ...call })
     },
   })
   projections.define(effectsName, {
@@ -349,13 +353,6 @@ function defineReaders(pawl: Pawl, history: History, pool: pg.Pool): void {
       if (n % 7 === 0) await sleep(10)
       tx.send('insert into torture.refreshed (key, n) values ($1::text, $2::bigint)', [key, n])
       tx.send('insert into torture.copied values ($1::text, $2::bigint) on conflict (key) do update set n = excluded.n', [key, n])
-    },
-  })
-  projections.sink(handedName, {
-    ...{ shards, concurrency: 6, timeout, retry },
-    handle: async (event) => {
-      await assertMended(event as Given, pool)
-      history.write('handed', { position: event.position })
     },
   })
 }
@@ -464,11 +461,11 @@ export async function operator(subject: Subject): Promise<void> {
 
   const pauseForAWhile = async () => {
     // What the last turn could not.
-    await resumeAll(pool)
+    await resumeAll(pawl, pool)
     await projections.pause(shardedName, act)
     history.write('paused', { name: shardedName })
     await sleep(150)
-    await resumeAll(pool)
+    await resumeAll(pawl, pool)
   }
 
   /** The next generation, or what is left of the last turn. */
@@ -500,7 +497,7 @@ export async function operator(subject: Subject): Promise<void> {
     history.write('paused', { name: foldedName, generation: 2, position: paused })
     for (let time = 0; time < 30 && (await positionOf(1))! <= paused!; time++) await sleep(100)
     await projections.rollBack(foldedName, { ...act, generation: 1 })
-    await resumeAll(pool)
+    await resumeAll(pawl, pool)
     history.write('rolled back')
     subject.stop()
   }
@@ -508,13 +505,13 @@ export async function operator(subject: Subject): Promise<void> {
   const loops = {
     'roll back': () => [subject.every(100, rollBackOnce)],
     rebuild: () => [subject.every(50, rebuild)],
-    '': () => [subject.every(700, rebuild), subject.every(400, () => mendAll(pool)), subject.every(1500, pauseForAWhile)],
+    '': () => [subject.every(700, rebuild), subject.every(400, () => mendAll(pawl, pool)), subject.every(1500, pauseForAWhile)],
   }
   await subject.live(loops[options.how as keyof typeof loops], () => Promise.all([pawl.close(), pool.end()]))
 }
 
 /** Mends everything that is parked or given up now. What fails again is parked again. */
-export async function mendAll(pool: pg.Pool): Promise<void> {
+export async function mendAll({ projections }: Pawl, pool: pg.Pool): Promise<void> {
   const { rows } = await pool.query<{ name: string }>(
     `with mended as (
        insert into torture.mended
@@ -525,12 +522,12 @@ export async function mendAll(pool: pg.Pool): Promise<void> {
      union
      select distinct d.name from pawl.dirty d where d.due_at = 'infinity'`,
   )
-  for (const { name } of rows) await unpark(pool as never, { tenant: '', name }, { key: null, keyTenant: null }, act)
+  for (const { name } of rows) await projections.unpark(name, act)
 }
 
-export async function resumeAll(pool: pg.Pool): Promise<void> {
+export async function resumeAll({ projections }: Pawl, pool: pg.Pool): Promise<void> {
   const { rows } = await pool.query<{ name: string }>("select distinct name from pawl.cursor where state = 'paused'")
-  for (const { name } of rows) await resume(pool as never, { tenant: '', name }, act, null)
+  for (const { name } of rows) await projections.resume(name, act)
 }
 
 // ---- around them
@@ -558,7 +555,7 @@ export function observe(query: Query): Promise<Observed[]> {
        (select count(*)::integer from pawl.parked_event e where e.name = c.name and e.generation = c.generation) as parked,
        case when t.is_folded then (select coalesce(sum(b.events), 0)::integer from torture.balance b) end as balanced,
        case when t.is_folded then (select count(*)::integer from torture.journal j) end as journalled
-     from pawl.cursor c
+     from pawl.cursor_at c
      join pawl.projection p on p.tenant = c.tenant and p.name = c.name
      cross join lateral (select c.name = '${foldedName}' and p.live_generation = c.generation as is_folded) t
      where c.kind = 'log'
@@ -570,6 +567,7 @@ export class LogTraffic extends Traffic {
   /** The rig's own. */
   readonly writer: Writer
   #batches = 0
+  #lastReads = 0
 
   constructor(rig: Rig, plan: Plan, proxy: FaultProxy) {
     super(rig, plan, proxy)
@@ -597,10 +595,7 @@ export class LogTraffic extends Traffic {
   override async stop(): Promise<void> {
     await super.stop()
     await this.endPrepared(0)
-    // In a storm that is all faults no reader may have seen anything: a last one reads after healing.
-    lastReads.set(this.rig, async () => {
-      for (let time = 0; time < 3; time++) await this.readOwnWrite(20_000)
-    })
+    this.#lastReads = 3
   }
 
   protected closeUsers(): Promise<void> {
@@ -668,12 +663,13 @@ export class LogTraffic extends Traffic {
     }
     await this.rig.history.call('seen', { name, key, n }, read, (isThere) => ({ isThere }))
   }
-}
 
-/** Reads that are still to come after healing. */
-const lastReads = new WeakMap<Rig, () => Promise<void>>()
-export async function readOnceMore(rig: Rig): Promise<void> {
-  const read = lastReads.get(rig)
-  lastReads.delete(rig)
-  await read?.()
+  /** Mends, resumes and lifts what is held, as an operator would; and in a storm that is all faults a last reader reads after healing. */
+  async tend(): Promise<void> {
+    const { rig, writer } = this
+    // A hold of an operator that died ends by itself after a minute, or with the next comparison, which does this.
+    await rig.query('update pawl.cursor set hold_at = null, hold_until = null where hold_at is not null')
+    await Promise.all([mendAll(writer.pawl, rig.admin), resumeAll(writer.pawl, rig.admin)]).catch(() => undefined)
+    for (; this.#lastReads > 0; this.#lastReads--) await this.readOwnWrite(20_000)
+  }
 }

@@ -147,6 +147,6 @@ async function provoke(traffic: RecordsTraffic, { each: { provocation }, key, nu
   if (isFiles) await Promise.all(places.map(send))
   await rig.until(async () => {
     await actor.read(places[number % places.length]!)
-    return isReached() || (isFiles && (await rig.scenario.isAtRest(rig)))
+    return isReached() || (isFiles && (await rig.scenario.isAtRest(rig, traffic)))
   }, 4000)
 }

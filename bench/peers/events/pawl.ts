@@ -52,7 +52,7 @@ export function open(started: Started, variant: string | undefined): Peer {
       await runner.start()
     },
     async remaining() {
-      const { rows } = await pool.query<{ position: string }>(`select position from pawl.cursor where name = 'bench'`)
+      const { rows } = await pool.query<{ position: string }>(`select position from pawl.cursor_at where name = 'bench'`)
       return appended - Number(rows[0]?.position ?? 0)
     },
     /** In a transaction that also writes a row. Gives the moment when its commit is sent. */

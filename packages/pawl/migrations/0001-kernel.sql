@@ -74,7 +74,7 @@ comment on table pawl.worker_process is
   'key: each beat would read its old row again for it.';
 
 comment on column pawl.worker_process.sessions is
-  'What application_name ends with in the sessions of its handlers. Empty behind a pooler, where a session is not one process''s.';
+  'What application_name ends with in the sessions of its handlers and claims. Empty behind a pooler, where a session is not one process''s.';
 
 -- The incarnations that are open, or closed and not yet found empty. An index scan would read a page again for each worker that has a dead
 -- version there, up to 20 times with 20 workers; a bitmap scan reads each page once, whatever the statistics say.
@@ -211,28 +211,31 @@ $$;
 create function pawl.add_day_partitions(p_table text, p_from date, p_days integer) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
+  v_from text := quote_literal(p_from::timestamp at time zone 'UTC');
+  v_to text := quote_literal((p_from + p_days)::timestamp at time zone 'UTC');
   v_day date;
-  v_first text := p_table || '_first';
-  v_last text := p_table || '_last';
 begin
-  if to_regclass(format('pawl.%I', v_first)) is null then
-    execute format('create table pawl.%I (like pawl.%I including defaults including constraints)', v_first, p_table);
-    execute format('alter table pawl.%I attach partition pawl.%I for values from (minvalue) to (%L)',
-      p_table, v_first, p_from::timestamp at time zone 'UTC');
-  end if;
+  perform pawl.add_partition(p_table, p_table || '_first', 'minvalue', v_from);
   for v_day in select p_from + n from generate_series(0, p_days - 1) n loop
-    if to_regclass(format('pawl.%I', p_table || '_' || to_char(v_day, 'YYYYMMDD'))) is null then
-      execute format('create table pawl.%I (like pawl.%I including defaults including constraints)',
-        p_table || '_' || to_char(v_day, 'YYYYMMDD'), p_table);
-      execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (%L)',
-        p_table, p_table || '_' || to_char(v_day, 'YYYYMMDD'), v_day::timestamp at time zone 'UTC', (v_day + 1)::timestamp at time zone 'UTC');
-    end if;
+    perform pawl.add_partition(p_table, p_table || '_' || to_char(v_day, 'YYYYMMDD'), quote_literal(v_day::timestamp at time zone 'UTC'),
+      quote_literal((v_day + 1)::timestamp at time zone 'UTC'));
   end loop;
-  if to_regclass(format('pawl.%I', v_last)) is null then
-    execute format('create table pawl.%I (like pawl.%I including defaults including constraints)', v_last, p_table);
-    execute format('alter table pawl.%I attach partition pawl.%I for values from (%L) to (maxvalue)',
-      p_table, v_last, (p_from + p_days)::timestamp at time zone 'UTC');
+  perform pawl.add_partition(p_table, p_table || '_last', v_to, 'maxvalue');
+end
+$$;
+
+-- Adds one partition unless it is there. It belongs to the owner of its table, also where a member of that role adds it: a migration of the owner
+-- changes the table with all its partitions.
+create function pawl.add_partition(p_table text, p_name text, p_from text, p_to text) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if to_regclass(format('pawl.%I', p_name)) is not null then
+    return;
   end if;
+  execute format('create table pawl.%I (like pawl.%I including defaults including constraints)', p_name, p_table);
+  execute format('alter table pawl.%I owner to %s', p_name,
+    (select c.relowner::regrole from pg_class c where c.oid = format('pawl.%I', p_table)::regclass));
+  execute format('alter table pawl.%I attach partition pawl.%I for values from (%s) to (%s)', p_table, p_name, p_from, p_to);
 end
 $$;
 

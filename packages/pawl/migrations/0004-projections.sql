@@ -21,17 +21,9 @@ create table pawl.cursor (
   shards integer not null default 1,
   kind text collate "C" not null,
   channel text collate "C",
-  position bigint not null default 0,
-  event_id uuid,
-  log_generation integer,
-  done int8multirange not null default '{}',
   effects_after bigint,
   fence bigint not null default 0,
   holder integer,
-  crashes integer not null default 0,
-  tried_at bigint,
-  attempts integer not null default 0,
-  last_error text,
   state text collate "C" not null default 'running',
   reason text,
   hold_at bigint,
@@ -39,28 +31,70 @@ create table pawl.cursor (
   max_lag interval,
   resumed_at timestamptz not null default '-infinity',
   created_at timestamptz not null default pawl.now(),
-  moved_at timestamptz not null default pawl.now(),
   primary key (tenant, name, generation, shard),
   constraint cursor_projection foreign key (tenant, name) references pawl.projection (tenant, name),
   constraint kind_known check (kind in ('log', 'state', 'sink')),
   constraint state_known check (state in ('running', 'paused', 'stale', 'latched')),
   constraint shard_known check (shard between 0 and shards - 1 and shards between 1 and 1024),
-  constraint position_known check (position >= 0 and (hold_at is null) = (hold_until is null))
+  constraint hold_known check ((hold_at is null) = (hold_until is null))
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 comment on table pawl.cursor is
-  'How far a projection or sink has come in the log, per generation and shard. Whoever moves it names the fence and the position that it moves from, in '
-  'the transaction of the effect.';
+  'A projection or sink, per generation and shard: who holds it, and whether it may move. How far it has come is in pawl.cursor_position; whoever changes '
+  'that holds the lock of this row, which leaves no dead row behind.';
 comment on column pawl.cursor.holder is 'The incarnation (pawl.worker.id) that holds it; the lease ends when that row says so.';
-comment on column pawl.cursor.event_id is 'The id of the event at the position: another id there means that the log is not the one that was read.';
-comment on column pawl.cursor.done is 'Positions above the position that are finished already, by a sink that works on several keys at once.';
 comment on column pawl.cursor.effects_after is
   'Events and jobs that a handler adds are let out above this position only. Null: this generation is not live, and none are.';
-comment on column pawl.cursor.crashes is
-  'Holders that died since it last moved, the first at whatever it did, the others while they tried the next event alone: that may be what kills them.';
-comment on column pawl.cursor.tried_at is 'The position from which a holder, after a crash of the one before it, began to try the next event alone.';
 comment on column pawl.cursor.resumed_at is 'When a person last resumed it: keys that were parked before do not count for its breaker.';
 comment on column pawl.cursor.hold_at is
   'It does not move beyond this position before hold_until: two generations are about to be compared. At 0 no refresh begins either.';
+
+create table pawl.cursor_position (
+  tenant text collate "C" not null default '',
+  name text collate "C" not null,
+  generation integer not null default 1,
+  shard integer not null default 0,
+  n bigint not null default 0,
+  position bigint not null default 0,
+  event_id uuid,
+  log_generation integer,
+  done int8multirange not null default '{}',
+  crashes integer not null default 0,
+  tried_at bigint,
+  attempts integer not null default 0,
+  last_error text,
+  moved_at timestamptz not null default pawl.now(),
+  primary key (tenant, name, generation, shard, n),
+  constraint position_cursor foreign key (tenant, name, generation, shard) references pawl.cursor (tenant, name, generation, shard),
+  constraint position_known check (position >= 0)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+comment on table pawl.cursor_position is
+  'How far a cursor has come in the log: one row each. Whoever moves it names the fence of the cursor and the position that it moves from, in the '
+  'transaction of the effect.';
+comment on column pawl.cursor_position.n is
+  'Grows with every move: the highest entry of the index is the row, however many dead ones an old snapshot keeps below it (pawl.cursor_at).';
+comment on column pawl.cursor_position.event_id is 'The id of the event at the position: another id there means that the log is not the one that was read.';
+comment on column pawl.cursor_position.done is 'Positions above the position that are finished already, by a sink that works on several keys at once.';
+comment on column pawl.cursor_position.crashes is
+  'Holders that died since it last moved, the first at whatever it did, the others while they tried the next event alone: that may be what kills them.';
+comment on column pawl.cursor_position.tried_at is 'The position from which a holder, after a crash of the one before it, began to try the next event alone.';
+
+-- A cursor with its position, found from the end of the index. A statement that waits for the lock of a cursor does not read the position too: its
+-- snapshot is older than the move that it waited for.
+create view pawl.cursor_at as
+select c.tenant, c.name, c.generation, c.shard, c.shards, c.kind, c.channel, c.effects_after, c.fence, c.holder, c.state, c.reason, c.hold_at,
+  c.hold_until, c.max_lag, c.resumed_at, c.created_at, p.n, p.position, p.event_id, p.log_generation, p.done, p.crashes, p.tried_at, p.attempts,
+  p.last_error, p.moved_at
+from pawl.cursor c
+cross join lateral (
+  select m.n, m.position, m.event_id, m.log_generation, m.done, m.crashes, m.tried_at, m.attempts, m.last_error, m.moved_at
+  from pawl.cursor_position m
+  where m.tenant = c.tenant
+    and m.name = c.name
+    and m.generation = c.generation
+    and m.shard = c.shard
+  order by m.n desc
+  limit 1
+) p;
 
 create table pawl.parked_key (
   tenant text collate "C" not null default '',
@@ -103,6 +137,17 @@ create index parked_event_position on pawl.parked_event (position);
 comment on table pawl.parked_event is 'The positions of events of parked keys, the failed one first. Retention keeps these events.';
 comment on column pawl.parked_event.owes_effects is
   'It was parked in the generation that was live before as well, so nobody has let its effects out, although it is not above effects_after.';
+
+create table pawl.skipped_event (
+  tenant text collate "C" not null default '',
+  name text collate "C" not null,
+  position bigint not null,
+  event_id uuid not null,
+  primary key (tenant, name, position),
+  constraint skipped_projection foreign key (tenant, name) references pawl.projection (tenant, name)
+);
+comment on table pawl.skipped_event is
+  'Events that a person has skipped: a later generation, which reads the log from its beginning, passes over them too. Forgotten with the events.';
 
 create table pawl.dirty (
   tenant text collate "C" not null default '',

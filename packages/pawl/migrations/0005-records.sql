@@ -140,9 +140,7 @@ create table pawl.submission_row (
   primary key (tenant, submission, line),
   -- C created, U updated, = unchanged, D tombstone; I and J are invalid rows that would create or update, X is one without a key.
   constraint kind_known check (kind in ('C', 'U', '=', 'D', 'I', 'J', 'X'))
-)
--- Every row of it is deleted soon: what a submission leaves is vacuumed before the next ones have made it many times as large.
-with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 20000);
+);
 comment on table pawl.submission_row is
   'Staged rows. Data is kept only for rows that create or update: an unchanged one is as its record was at the baseline. Removed after '
   'the commit, or when the submission expires.';

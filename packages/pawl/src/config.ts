@@ -74,6 +74,20 @@ export const stderrLogger: Logger = {
   error: (fields, message) => line('error', fields, message),
 }
 
+/** A logger that throws must not end the loop that says something; its first error is a warning of Node. */
+export function guarded(logger: Logger): Logger {
+  let hasFailed = false
+  const guard = (level: keyof Logger) => (fields: LogFields, message: string) => {
+    try {
+      logger[level](fields, message)
+    } catch (error) {
+      if (!hasFailed) process.emitWarning(`The logger of Pawl throws, and what it should log is lost: ${String(error)}`)
+      hasFailed = true
+    }
+  }
+  return { debug: guard('debug'), info: guard('info'), warn: guard('warn'), error: guard('error') }
+}
+
 function line(level: string, fields: LogFields, message: string): void {
   process.stderr.write(`${JSON.stringify({ level, host: hostname(), pid: process.pid, message, ...fields })}\n`)
 }

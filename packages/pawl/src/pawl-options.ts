@@ -1,6 +1,6 @@
 // The options of createPawl, resolved once into a frozen value with every field filled.
 
-import { type Config, durabilities, type Logger, type PawlOptions, stderrLogger } from './config.ts'
+import { type Config, durabilities, guarded, type Logger, type PawlOptions, stderrLogger } from './config.ts'
 import type { DatabaseOptions } from './db/driver.ts'
 import { type CallerPool, isCloneable, isPool, loginOfPool, loginOfUrl, type Password, type Ssl } from './db/login.ts'
 import type { MigrateOptions } from './db/migrate.ts'
@@ -119,7 +119,7 @@ export function resolveConfig(given: PawlOptions): Config {
         : { ...database, url: directUrl, login: loginOfUrl(directUrl, options), pooler: 'none' as const },
     hasSession: pooler === 'none' || directUrl !== undefined,
     durability: options.durability,
-    logger: options.logger ?? stderrLogger,
+    logger: guarded(options.logger ?? stderrLogger),
     callerConnectionsMax: options.callerConnectionsMax ?? callerConnections,
     pool,
     isCallerNamed: pooler === 'none' && pool === undefined,

@@ -212,7 +212,8 @@ test('[K18] after an hour beside an old snapshot each periodic statement stays c
       'alter table pawl.job set (autovacuum_enabled = false); alter table pawl.worker set (autovacuum_enabled = false)',
     )
     await db.query(`insert into pawl.projection (name, kind, live_generation) values ('totals', 'log', 1);
-      insert into pawl.cursor (name, kind) values ('totals', 'log')`)
+      insert into pawl.cursor (name, kind) values ('totals', 'log');
+      insert into pawl.cursor_position (name) values ('totals')`)
     // It waits all the time and nobody takes it, so what looks for such a kind reads what the workers take.
     await db.query("select pawl.enqueue('nobodys', priority => -100)")
     await stranger.query('begin isolation level repeatable read')

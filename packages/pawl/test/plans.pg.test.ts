@@ -223,7 +223,7 @@ test('claim, settle and their relatives promise what they must', () => {
 
 test('[P8] whether an event was applied is asked without reading the log as long as the event has no position', async () => {
   await db.query(`insert into pawl.projection (name, kind, live_generation) values ('plans', 'log', 1);
-    insert into pawl.cursor (name, kind) values ('plans', 'log')`)
+    insert into pawl.cursor (name, kind) values ('plans', 'log'); insert into pawl.cursor_position (name) values ('plans')`)
   const tick = () => db.query('select pawl.sequence_events(1000000)')
   await tick()
   const [event] = await db.query<{ xid: string }>(

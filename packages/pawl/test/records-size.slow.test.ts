@@ -63,6 +63,24 @@ test.each([15_000, 100_000])(
   },
 )
 
+test.each(['ndjson', 'json'] as const)(
+  `[R8] 15,000 rows as %s: as the CSV of them, memory below ${memoryMbMax} MB`,
+  { timeout: 300_000 },
+  async (format) => {
+    const rows = 15_000
+    const db = await createDatabase()
+    onTestFinished(() => db.drop())
+    const said = await uploadThere({ url: db.url, rows, format })
+    expect(said.submission).toMatchObject({ state: 'submitted', format, counts: { rows, created: rows } })
+    expect(isRising(said.staged)).toBe(true)
+    expect(said.staged.at(-1)).toBe(rows)
+    expect(isRising(said.applied)).toBe(true)
+    expect(said.memoryMb).toBeLessThan(memoryMbMax)
+    const again = await uploadThere({ url: db.url, rows })
+    expect(again.submission).toMatchObject({ state: 'submitted', counts: { created: 0, updated: 0, unchanged: rows } })
+  },
+)
+
 test(`[R8] 15,000 rows of 30 fields as a workbook: as the CSV of them, memory below ${memoryMbMax} MB`, {
   timeout: 300_000,
 }, async () => {

@@ -134,6 +134,9 @@ export interface ConnectionExtra {
   readonly lockTimeoutMs?: number
 }
 
+/** A process that is paused between two statements of a transaction must not keep its row locks from all others. */
+const idleSql = 'set local idle_in_transaction_session_timeout = 2000'
+
 /** An engine connection. It connects on first use and again after a failure; what was in flight when it broke is rejected. */
 export class Connection {
   readonly #options: DatabaseOptions
@@ -196,7 +199,7 @@ export class Connection {
     work: (run: <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) => Promise<Row[]>) => Promise<Answer>,
   ): Promise<Answer> {
     const client = this.#live() ?? (await this.#connect())
-    await client.query(`begin isolation level read committed; ${ownPathSql}`)
+    await client.query(`begin isolation level read committed; ${ownPathSql}; ${idleSql}`)
     let last = ''
     try {
       const answer = await work(async <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) => {

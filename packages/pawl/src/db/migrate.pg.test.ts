@@ -168,6 +168,8 @@ test('[K10] a role without DDL rights gets the SQL to run; after that and a gran
       (error: unknown) => error as { code: string; message: string; details: { sql: string } },
     )
     expect(refused).toMatchObject({ code: 'PAWL_SCHEMA_MISSING', message: expect.stringContaining('details.sql') })
+    // Without the sequences it could not enqueue.
+    expect(refused!.message).toMatch(/usage on schema pawl, DML on its tables, usage on its sequences/)
     await runScript(refused!.details.sql)
     expect(await findDrift(db.pool)).toEqual([])
     await db.query(`grant usage on schema pawl to ${role}; grant select, insert, update, delete on all tables in schema pawl to ${role};

@@ -194,7 +194,7 @@ function splitStatements(sql: string): string[] {
 function noRights(cause: unknown, sql: string): PawlError {
   return new PawlError(
     'PAWL_SCHEMA_MISSING',
-    "This database role has no permission to create Pawl's schema. Run the SQL in details.sql (or the output of 'pawl migrate --sql') as a role that has, then grant this role usage on schema pawl, DML on its tables, usage on its sequences and execute on its functions.",
+    "This database role has no permission to create Pawl's schema. Run the SQL in details.sql (or the output of 'pawl migrate --sql') as a role that has, then grant this role usage on schema pawl, DML on its tables, usage on its sequences and execute on its functions (docs/guides/roles-and-tenants.md has the SQL).",
     { cause, details: { sql } },
   )
 }

@@ -148,10 +148,37 @@ test('[O1] an append whose answer is lost is not sent again: the caller is told 
   expect(await keys()).toEqual(['first', 'second'])
 })
 
-test.each(['relaxed', 'durable'] as const)('[O1] an append of durability %s is there', async (durability) => {
-  await db.pawl({ durability }).events.append(placed('k'))
-  expect(await keys()).toEqual(['k'])
-})
+test.each([
+  ['relaxed', 'none', 'off'],
+  ['durable', 'none', 'on'],
+  ['durable', 'transaction', 'on'],
+] as const)(
+  '[O1] an append of durability %s commits so (pooler %s), whatever the database says',
+  async (durability, pooler, level) => {
+    const own = await createDatabase()
+    onTestFinished(() => own.drop())
+    await own.query(`
+    create table committed (key text, level text);
+    create function note() returns trigger language plpgsql set search_path from current as $$
+    begin
+      insert into committed values (new.aggregateid, current_setting('synchronous_commit'));
+      return null;
+    end $$;
+    create constraint trigger noted after insert on pawl.event deferrable initially deferred for each row execute function note()`)
+    await own.query(`alter database ${own.name} set synchronous_commit = ${durability === 'relaxed' ? 'on' : 'off'}`)
+    const { events } = own.pawl({ durability, pooler })
+    await events.append(placed('one'))
+    await events.append([placed('many'), placed('many')])
+    await events.ingest([{ ...placed('ingested'), id: '1' }], { source: 's' })
+    // Taken in again it would be told from what is there, so it is never less than durable.
+    expect(await own.query('select key, level from committed order by key')).toEqual([
+      { key: 'ingested', level: 'on' },
+      { key: 'many', level },
+      { key: 'many', level },
+      { key: 'one', level },
+    ])
+  },
+)
 
 test('ids are UUIDs of version 7 in order of time', async () => {
   const { ids } = await pawl.events.append([placed('a'), placed('b')])

@@ -1,10 +1,12 @@
 // The log after a move to another server: into a cluster whose transaction ids are lower, and to a standby that was promoted.
 
-import { migrate } from 'pawl'
+import { createPawl, type LogEvent, migrate, silentLogger } from 'pawl'
 import pg from 'pg'
 import { expect, onTestFinished, test } from 'vitest'
+import { until } from '../../test/support/database.ts'
+import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { faultsOf, noFaults } from '../../test/support/log-readers.ts'
-import { append, eventOf, optionsOf, readerOf } from '../../test/support/restored-log.ts'
+import { append, appendMany, eventOf, optionsOf, readerOf } from '../../test/support/restored-log.ts'
 import { killPostmaster, promote, query, startOwnServer, startPair } from '../../test/support/standby.ts'
 import { auditLog } from './audit.ts'
 
@@ -44,41 +46,44 @@ async function sides(): Promise<{ old: string; fresh: string }> {
 test('[O12] a restore into another cluster with lower transaction ids goes on: nothing lost, nothing repeated', async () => {
   const { old, fresh } = await sides()
   await burnTransactions(old, 3000)
-  const committed = Array.from({ length: 60 }, (_, index) => eventOf(index + 1))
+  const committed = Array.from({ length: 6065 }, (_, index) => eventOf(index + 1))
   const before = readerOf(old)
-  for (let n = 1; n <= 20; n++) await append(old, n)
-  await before.catchUp()
+  // Ticks of many sizes, so that the pages have too.
+  for (let n = 1; n <= 4000; n += 400) {
+    await appendMany(old, n, n + 399)
+    await before.catchUp()
+  }
   // These became visible and had no position when the copy was taken.
-  for (let n = 21; n <= 30; n++) await append(old, n)
+  await appendMany(old, 4001, 5000)
   expect(await nextXid(old)).toBeGreaterThan((await nextXid(fresh)) + 1000)
   await copyInto(old, fresh)
   // And these were appended after it, before anyone ticked, some in a transaction that is still open at the rebase.
-  for (let n = 31; n <= 40; n++) await append(fresh, n)
+  await appendMany(fresh, 5001, 6000)
   const writer = new pg.Client({ connectionString: fresh })
   await writer.connect()
   onTestFinished(() => writer.end())
   await writer.query('begin')
-  for (let n = 41; n <= 45; n++)
+  for (let n = 6001; n <= 6050; n++)
     await writer.query(`select pawl.append('Counted', 'a', 'k${n % 5}', '${JSON.stringify(eventOf(n))}')`)
   const after = readerOf(fresh)
   await after.catchUp()
-  expect(after.seen.map(({ n }) => n)).toEqual(Array.from({ length: 40 }, (_, index) => index + 1))
-  expect(after.seen.slice(0, 20)).toEqual(before.seen)
+  expect(after.seen).toEqual(committed.slice(0, 6000))
+  expect(after.seen.slice(0, 4000)).toEqual(before.seen)
   expect(await query(fresh, 'select generation, position::int as head from pawl.sequencer')).toEqual([
-    { generation: 2, head: 40 },
+    { generation: 2, head: 6000 },
   ])
   await writer.query('commit')
   await after.catchUp()
   // The new cluster's transaction ids now pass through those that the old events carry.
-  for (let n = 46; n <= 60; n++) {
+  for (let n = 6051; n <= 6065; n++) {
     await append(fresh, n)
-    await burnTransactions(fresh, 300)
+    await burnTransactions(fresh, 600)
     await after.catchUp()
   }
   expect(await nextXid(fresh)).toBeGreaterThan(await nextXid(old))
   expect(faultsOf(after.seen, committed)).toEqual(noFaults)
   expect(after.positions).toEqual(committed.map((_, index) => index + 1))
-  expect(await auditLog({ direct: optionsOf(fresh) } as never)).toMatchObject({ isSound: true, head: 60 })
+  expect(await auditLog({ direct: optionsOf(fresh) } as never)).toMatchObject({ isSound: true, head: 6065 })
 }, 180_000)
 
 test('[O12] a copy that left the sequence behind gives no number out twice, and loses nothing', async () => {
@@ -123,3 +128,62 @@ test('[O12] after a failover to a standby the generation grows, and the log goes
     { generation: 2 },
   ])
 }, 180_000)
+
+test('[O12] after a failover that lost a tail a living runner delivers what grew instead', async () => {
+  const { primary, standby } = await startPair({ isSynchronous: false })
+  await migrate(optionsOf(primary.url))
+  await query(primary.url, 'create table seen (position bigint primary key, n integer not null)')
+  const proxy = await FaultProxy.start(primary.url)
+  onTestFinished(() => proxy.stop())
+  const pawl = createPawl({ databaseUrl: proxy.url, logger: silentLogger, connectTimeoutMs: 2000, queryTimeoutMs: 5000 })
+  onTestFinished(() => pawl.close())
+  const handed: { position: number; n: number }[] = []
+  const numberOf = ({ data }: LogEvent) => (data as { n: number }).n
+  pawl.projections.define('seen', {
+    each: (event, tx) => tx.send('insert into seen values ($1, $2)', [event.position, numberOf(event)]),
+  })
+  pawl.projections.sink('out', { handle: (event) => void handed.push({ position: event.position, n: numberOf(event) }) })
+  const runner = pawl.projections.runner({ lease: '10s', lookMs: 50, pollMs: 50 })
+  onTestFinished(() => runner.stop())
+  await runner.start()
+  await appendMany(primary.url, 1, 1000)
+  const stood = async (url: string) =>
+    (await query<{ at: number }>(url, 'select min(position)::int as at from pawl.cursor_at'))[0]?.at
+  await until('all are delivered', async () => (await stood(primary.url)) === 1000, 30_000)
+  await until('the standby has them', async () => (await stood(standby.url)) === 1000, 30_000)
+  // From here on nothing reaches the standby: events, positions and cursors go on without it.
+  await until('it is cut off', async () => {
+    await query(primary.url, 'select pg_terminate_backend(pid) from pg_stat_replication')
+    // Without its slot it cannot come back; while it is connected the slot cannot go.
+    const dropping = query(primary.url, "select pg_drop_replication_slot('standby')")
+    return dropping.then(
+      () => true,
+      () => false,
+    )
+  })
+  await appendMany(primary.url, 1001, 1700)
+  await until('the tail is delivered', async () => (await stood(primary.url)) === 1700, 30_000)
+  await killPostmaster(primary)
+  await promote(standby)
+  await appendMany(standby.url, 2001, 3000)
+  proxy.redirect(standby.url)
+  await until('what grew instead is delivered', async () => (await stood(standby.url)) === 2000, 60_000)
+  const log = await query<{ position: number; n: number }>(
+    standby.url,
+    `select (p.first_position + u.n - 1)::int as position, (e.payload ->> 'n')::int as n
+     from pawl.log_page p cross join lateral unnest(p.xids, p.seqs) with ordinality u(xid, seq, n)
+     join pawl.event e on e.xid = u.xid and e.seq = u.seq order by 1`,
+  )
+  expect(log.map(({ n }) => n)).toEqual([...numbers(1, 1000), ...numbers(2001, 3000)])
+  // What was applied was lost with the events, and what is there is applied once.
+  expect(await query(standby.url, 'select position::int, n from seen order by 1')).toEqual(log)
+  expect(handed.map(({ n }) => n)).toEqual(expect.arrayContaining([...numbers(1, 1700), ...numbers(2001, 3000)]))
+  const keyOf = (n: number) => n % 5
+  for (const key of [0, 1, 2, 3, 4]) {
+    const after = handed.map(({ n }) => n).filter((n) => n > 2000 && keyOf(n) === key)
+    expect(after).toEqual([...after].sort((a, b) => a - b))
+  }
+  expect((await pawl.projections.status()).map(({ state }) => state)).toEqual(['running', 'running'])
+}, 180_000)
+
+const numbers = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, index) => from + index)

@@ -59,9 +59,14 @@ const alerts = async () => (await db.pawl().alerts()).map(({ code, subject }) =>
 async function cursor(name: string, position: number, state = 'running'): Promise<void> {
   await db.query("insert into pawl.projection (name, kind, live_generation) values ($1, 'log', 1) on conflict do nothing", [name])
   await db.query(
-    `insert into pawl.cursor (name, kind, position, state) values ($1, 'log', $2, $3)
-     on conflict (tenant, name, generation, shard) do update set position = excluded.position, state = excluded.state`,
-    [name, position, state],
+    `insert into pawl.cursor (name, kind, state) values ($1, 'log', $2)
+     on conflict (tenant, name, generation, shard) do update set state = excluded.state`,
+    [name, state],
+  )
+  await db.query(
+    `insert into pawl.cursor_position (name, position) values ($1, $2)
+     on conflict (tenant, name, generation, shard, n) do update set position = excluded.position`,
+    [name, position],
   )
 }
 

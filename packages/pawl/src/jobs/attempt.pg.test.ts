@@ -1,7 +1,7 @@
 // One attempt, from its handler to its end: whatever a handler does, it ends once, and takes nothing from the other jobs.
 
 import type { Job, Pawl, Tx } from 'pawl'
-import { runAll } from 'pawl/testing'
+import { installProbe, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
@@ -436,6 +436,32 @@ test('[K15] a session that the server ends during its commit burns no attempt', 
   expect(await db.query('select from effect')).toHaveLength(1)
 })
 
+test.each([1, 5])('[K15] a tx job that finds no connection burns no attempt (share %i)', async (share) => {
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  const far = db.pawl({ databaseUrl: proxy.url })
+  far.jobs.define('writes', { share, timeout: 200, retry: { attempts: 1 }, tx: (_job, tx) => tx.query('select $1::text', ['x']) })
+  const worker = far.jobs.worker()
+  workers.unshift(worker)
+  const { ids } = await pawl.jobs.enqueueMany('writes', [{}, {}])
+  installProbe((name) => (name === 'jobs.claim.after' ? proxy.refuse() : undefined))
+  onTestFinished(() => installProbe(undefined))
+  await worker.start()
+  await until('their time is over', () => worker.metrics().unsettled === 2)
+  installProbe(undefined)
+  await proxy.accept()
+  for (const id of ids) {
+    await until(
+      'it has ended',
+      async () => (await pawl.jobs.get(id))!.state,
+      (state) => state === 'done' || state === 'dead',
+    )
+    expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', attempt: 1 })
+  }
+  expect(await db.query('select from pawl.job_attempt')).toEqual([])
+  expect(await db.query('select from pawl.refusal')).toEqual([])
+})
+
 test("[K15] a run handler's calls of Pawl that find no database burn no attempt", async () => {
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
@@ -570,4 +596,21 @@ test('a swallowed serialization failure runs again within the attempt', async ()
   await runAll(pawl)
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', attempt: 1 })
   expect(calls).toBe(2)
+})
+
+test('[K16] a commit that is refused costs the next job of its session no repetition', async () => {
+  const calls: string[] = []
+  pawl.jobs.define<{ fails: boolean }>('writes', {
+    retry: { attempts: 1 },
+    tx: async (job, tx) => {
+      calls.push(job.id)
+      await tx.query(job.payload.fails ? 'select 1/0' : 'select 1').catch(() => undefined)
+    },
+  })
+  await startWorker({ concurrency: 1 })
+  const failed = await pawl.jobs.enqueue('writes', { fails: true })
+  await until('it is dead', isIn(failed.id, 'dead'))
+  const { id } = await pawl.jobs.enqueue('writes', { fails: false })
+  await until('the next is done', isIn(id, 'done'))
+  expect(calls).toEqual([failed.id, id])
 })

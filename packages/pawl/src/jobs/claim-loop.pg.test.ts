@@ -222,6 +222,34 @@ test('[J3] with one slot neither suspects nor ready jobs wait for all of the oth
   expect(order.indexOf('suspect')).toBeLessThan(order.lastIndexOf('fresh'))
 })
 
+/** The most starts in a row that were none of these, while both waited. */
+function longestWait(order: readonly boolean[], of: boolean): number {
+  const both = order.slice(0, Math.min(order.lastIndexOf(true), order.lastIndexOf(false)) + 1)
+  const starts = [...both.flatMap((isSuspect, at) => (isSuspect === of ? [at] : [])), both.length]
+  return Math.max(...starts.map((at, n) => at - (starts[n - 1] ?? -1)))
+}
+
+test.each([
+  { suspects: 25, fresh: 400 },
+  { suspects: 200, fresh: 50 },
+])('[J7] of $suspects suspects and $fresh fresh jobs neither starves', async (backlog) => {
+  const order: boolean[] = []
+  pawl.jobs.define('work', {
+    run: async (job) => {
+      order.push(job.crashes > 0)
+      await new Promise((resolve) => setTimeout(resolve, 10))
+    },
+  })
+  await enqueueSuspects('work', backlog.suspects, 1)
+  await many('work', backlog.fresh)
+  const worker = await startWorker({ concurrency: 8 })
+  await worker.whenIdle()
+  expect(order).toHaveLength(backlog.suspects + backlog.fresh)
+  // One of eight starts; while the statement that claims suspects is on its way, what is buffered goes on.
+  expect(longestWait(order, true)).toBeLessThanOrEqual(8 * 8)
+  expect(longestWait(order, false)).toBeLessThanOrEqual(8)
+})
+
 test('[J21] the deciding run is claimed first, then its process empties itself', async () => {
   const go = { long: deferred(), last: deferred() }
   const events: string[] = []

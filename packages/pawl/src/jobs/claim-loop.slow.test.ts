@@ -1,7 +1,8 @@
-// A process that cannot empty itself for the run that decides.
+// A process that cannot empty itself for the run that decides, and one that is paused in the middle of a claim.
 
-import { expect, test } from 'vitest'
+import { expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, until } from '../../test/support/database.ts'
+import { FaultProxy } from '../../test/support/fault-proxy.ts'
 
 test('[J3] a deciding job goes back after 30 s of long jobs, and others go on', async () => {
   const db = await createDatabase()
@@ -29,4 +30,31 @@ test('[J3] a deciding job goes back after 30 s of long jobs, and others go on', 
     await worker.stop()
     await db.drop()
   }
+}, 120_000)
+
+test('[J4] a process that pauses in a claim keeps none of its jobs', async () => {
+  const db = await createDatabase()
+  onTestFinished(() => db.drop())
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  const done = new Set<string>()
+  const [paused, other] = [db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 60_000 }), db.pawl()]
+  for (const each of [paused, other]) each.jobs.define('large', { run: ({ id }) => void done.add(id) })
+  // More than fits between the server and a process that does not read.
+  const { ids } = await other.jobs.enqueueMany(
+    'large',
+    Array.from({ length: 20 }, () => 'x'.repeat(900_000)),
+  )
+  const unread = proxy.loseRequest(/and not j\.suspect/, { cut: 'unread', of: /claim/ })
+  const first = paused.jobs.worker({ lease: '2s' })
+  await first.start()
+  await unread.happened
+  proxy.blackhole()
+  const second = other.jobs.worker()
+  await second.start()
+  await until('the other has done all', () => done.size === ids.length, 30_000)
+  await second.stop()
+  proxy.restore()
+  proxy.reset()
+  await first.stop({ grace: 0 })
 }, 120_000)

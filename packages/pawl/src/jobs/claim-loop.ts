@@ -232,7 +232,8 @@ export class ClaimLoop {
     const ahead = Math.min(2 * batchMax, slots.startsWithin(prefetchMs), fetcher.rowsIn(waitingBytesMax / 2))
     const target = Math.max(slots.free, ahead)
     if (slots.buffered > target / 2 && slots.buffered >= slots.free) return 0
-    const byBytes = fetcher.rowsIn(waitingBytesMax - settler.bytes) - slots.buffered - settler.unsettled
+    // Ends that were set aside may wait for hours, and are counted by their own bytes.
+    const byBytes = fetcher.rowsIn(waitingBytesMax - settler.bytes) - slots.buffered - settler.pending
     return Math.min(
       target - slots.buffered,
       batchMax,

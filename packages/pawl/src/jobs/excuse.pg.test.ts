@@ -95,7 +95,14 @@ test('[K15] an excuse leaves the next holder its fence, its state and its revisi
   await comeBack(held)
   expect(await db.query(columns)).toEqual(before)
   expect(await counted()).toEqual({ crashes: 1, excused: 1 })
-  const end = { holders: `{${next.holder.id}}`, tenants: '{""}', ids: `{${id}}`, fences: `{${next.job.fence}}`, ran_ms: '{1}' }
+  const end = {
+    holders: `{${next.holder.id}}`,
+    tenants: '{""}',
+    ids: `{${id}}`,
+    fences: `{${next.job.fence}}`,
+    ran_ms: '{1}',
+    progress: '{}',
+  }
   const accepted = await connection.run(failStatement, { ...end, outcomes: '{failed}', delays_ms: '{0}', errors: '{no}' })
   expect(accepted).toHaveLength(1)
 })
@@ -113,7 +120,14 @@ test.each(['stopped', 'blocked past a time limit', 'lease ended'])(
 test('[K15] what an orderly end has excused is not excused again: a death after it counts', async () => {
   const held = await cutOff()
   const next = await claim()
-  const end = { holders: `{${next.holder.id}}`, tenants: '{""}', ids: `{${id}}`, fences: `{${next.job.fence}}`, ran_ms: '{1}' }
+  const end = {
+    holders: `{${next.holder.id}}`,
+    tenants: '{""}',
+    ids: `{${id}}`,
+    fences: `{${next.job.fence}}`,
+    ran_ms: '{1}',
+    progress: '{}',
+  }
   await connection.run(failStatement, { ...end, outcomes: '{failed}', delays_ms: '{0}', errors: '{no}' })
   await cutOff()
   await comeBack(held)

@@ -100,6 +100,8 @@ export class HeldJob implements Job {
   /** Where it is written for the keeper thread while it runs. */
   slot = -1
   slotsTaken = 0
+  /** It waits for a connection, and nothing of it is applied: past its time limit it is given back, without an attempt. */
+  isConnecting = false
   /** Its process died while it may have run, and it has not ended in order since. */
   isSuspect = false
   /** It runs in a transaction of its own. */

@@ -24,7 +24,7 @@ export interface IncarnationOptions {
     'name' | 'queues' | 'concurrency' | 'leaseMs' | 'beatMs' | 'keeperMs' | 'exitWhenBlocked'
   >
   readonly kinds: readonly string[]
-  /** What application_name ends with in the sessions of its handlers. */
+  /** What application_name ends with in the sessions of its handlers and claims. */
   readonly sessions: string
   /** What it listens to. */
   readonly channels: readonly string[]

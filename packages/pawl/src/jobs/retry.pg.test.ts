@@ -148,6 +148,32 @@ test('[J15] NonRetryable and an error that `when` refuses are dead at once, with
   })
 })
 
+test('[J3] the idempotency key of a job is the same on every attempt', async () => {
+  const keys: string[] = []
+  const first = deferred()
+  pawl.jobs.define<{ crashes?: boolean }>('keyed', {
+    retry: { attempts: 2, initialMs: 1, jitter: false },
+    run: async (job) => {
+      keys.push(job.idempotencyKey)
+      if (job.crashes > 0) return
+      if (job.payload.crashes) await first.promise
+      throw new Error('no')
+    },
+  })
+  const worker = await startWorker({ lease: '60s' })
+  const { id } = await pawl.jobs.enqueue('keyed', {})
+  await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
+  await pawl.jobs.retry(id)
+  await until('it is dead again', async () => keys.length === 4 && (await pawl.jobs.get(id))?.state === 'dead')
+  expect(new Set(keys.splice(0)).size).toBe(1)
+  const { id: crashed } = await pawl.jobs.enqueue('keyed', { crashes: true })
+  await until('it runs', () => keys.length === 1)
+  await endLease(db.pool, worker.id!)
+  await until('it is done', async () => (await pawl.jobs.get(crashed))?.state === 'done')
+  first.resolve()
+  expect(keys).toEqual([keys[0], keys[0]])
+})
+
 test('[J15] snoozing burns no attempt, however often, and is counted', async () => {
   let runs = 0
   pawl.jobs.define('sleepy', {

@@ -217,12 +217,13 @@ export class Runner {
 
   /** Our own whole transaction may run again within the attempt when the database says so: nothing of it was applied. */
   async #runTx(held: HeldJob): Promise<RunEnd> {
+    let isSerialized = false
     for (let tried = 1; ; tried++) {
       let client: PoolClient
       try {
-        client = await this.connect(() => !held.isEnded && held.lost === undefined)
+        client = await this.connect([held])
       } catch (error) {
-        if (held.isEnded) return 'late'
+        if (held.isEnded) return 'stopped'
         return tried === 1 && isRetryable(error) ? unstartedEnd(held) : this.failedEnd(held, error)
       }
       // It may have waited long for a connection: what has ended or was lost meanwhile does not start.
@@ -232,9 +233,10 @@ export class Runner {
         return foundLost(held) ? this.#fencedEnd(held, held.lost) : unstartedEnd(held)
       }
       try {
-        return await this.#tryTx(held, client)
+        return await this.#tryTx(held, client, isSerialized)
       } catch (error) {
         const kind = kindOf(error)
+        isSerialized ||= sqlState(error) === '40001'
         if (kind === 'unwritable' || (kind === 'transient' && isConflict(error))) this.options.onConflict(error)
         if (held.isEnded) return lateEnd(held, error)
         if (wasCut(held, error, kind)) return unstartedEnd(held)
@@ -251,21 +253,27 @@ export class Runner {
   }
 
   /** Who cannot even begin has not started: no attempt is burnt for a database that is away. It is waited for while the job is ours. */
-  async connect(isOurs: () => boolean): Promise<PoolClient> {
-    for (let tried = 1; ; tried++) {
-      try {
-        return await this.options.pool.connect()
-      } catch (error) {
-        this.options.onConflict(error)
-        if (!isRetryable(error) || !isOurs()) throw error
-        await sleep(engineBackoffMs(error, tried))
+  async connect(group: readonly HeldJob[]): Promise<PoolClient> {
+    for (const held of group) held.isConnecting = true
+    try {
+      for (let tried = 1; ; tried++) {
+        try {
+          return await this.options.pool.connect()
+        } catch (error) {
+          this.options.onConflict(error)
+          if (!isRetryable(error) || !group.some((held) => !held.isEnded && held.lost === undefined)) throw error
+          await sleep(engineBackoffMs(error, tried))
+        }
       }
+    } finally {
+      for (const held of group) held.isConnecting = false
     }
   }
 
-  async #tryTx(held: HeldJob, client: PoolClient): Promise<RunEnd> {
+  /** `isSerialized`: above READ COMMITTED, a touch that is stored meanwhile is a conflict with the transaction's own completion. */
+  async #tryTx(held: HeldJob, client: PoolClient, isSerialized: boolean): Promise<RunEnd> {
     const tx = this.begin(client)
-    const context = new RunContext(held, this.options)
+    const context = new RunContext(held, this.options, isSerialized)
     held.completeCalled = false
     abandonWhenLost(held, tx)
     try {
@@ -344,11 +352,14 @@ export class Runner {
 class RunContext implements JobContext {
   readonly #held: HeldJob
   readonly #options: RunnerOptions
+  readonly #isKept: boolean
   #toucher: Toucher | undefined
 
-  constructor(held: HeldJob, options: RunnerOptions) {
+  /** `isKept`: progress waits for the end. */
+  constructor(held: HeldJob, options: RunnerOptions, isKept = false) {
     this.#held = held
     this.#options = options
+    this.#isKept = isKept
     held.unstored = () => this.#toucher?.unstored ?? null
   }
 
@@ -370,7 +381,7 @@ class RunContext implements JobContext {
   }
 
   #touch(progress?: unknown): Promise<void> {
-    this.#toucher ??= new Toucher(this.#held, this.#options)
+    this.#toucher ??= new Toucher(this.#held, this.#options, this.#isKept)
     return this.#toucher.touch(progress)
   }
 

@@ -6,6 +6,7 @@ import { afterEach, beforeEach, expect, inject, onTestFinished, test } from 'vit
 import { createDatabase, deferred, type TestDatabase, until, withDatabase } from '../../test/support/database.ts'
 import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
+import { bind, statement } from '../db/statement.ts'
 import { installProbe } from '../kernel/probe.ts'
 import { Fetcher } from './fetcher.ts'
 import { HeldJob } from './held.ts'
@@ -264,6 +265,28 @@ test('[J32] results that wait to be stored stop claims and starts at 32 MB', asy
   await until('all are done', async () => (await done('heavy')) === 45)
 })
 
+test('[J33] large jobs whose ends are set aside stop no claim', async () => {
+  const locked = deferred()
+  pawl.jobs.define<string>('large', { run: ({ payload }) => (payload === '' ? undefined : locked.promise) })
+  // So many that by their payloads more than 32 MB would wait.
+  await pawl.jobs.enqueueMany(
+    'large',
+    Array.from({ length: 40 }, () => 'x'.repeat(900_000)),
+  )
+  const worker = await startWorker({ concurrency: 50 })
+  await until('all run', () => worker.metrics().running === 40)
+  const stranger = await db.pool.connect()
+  await stranger.query('begin')
+  await stranger.query('select from pawl.job for update')
+  locked.resolve()
+  await until('their ends are set aside', () => worker.metrics().conflicts > 0)
+  await pawl.jobs.enqueue('large', '')
+  await until('another is done', async () => (await done('large')) === 1)
+  await stranger.query('rollback')
+  stranger.release()
+  await until('all are done', async () => (await done('large')) === 41)
+})
+
 test('[J18] a settle that waits for its durability holds up no end of another', async () => {
   await holdHistory('slow')
   pawl.jobs.define('slow', { durability: 'relaxed', run: () => undefined })
@@ -332,4 +355,33 @@ test('attempts of two incarnations in one batch are recorded with their own', as
   settler.start()
   expect(await settled.promise).toHaveLength(2)
   for (const { id, worker } of held) expect(await pawl.jobs.attempts(id)).toMatchObject([{ outcome: 'failed', holder: worker }])
+})
+
+test('[J15] a job that the keeper timed out is told dead by it alone', async () => {
+  const told: string[] = []
+  pawl.on('job.dead', ({ id }) => told.push(id))
+  const timeOut = statement(import.meta.url, 'time-out')
+  const keeper = await db.pool.connect()
+  pawl.jobs.define('blocks', {
+    timeout: 100,
+    retry: { attempts: 1 },
+    run: async (job) => {
+      const given = { worker: worker.id!, ids: `{${job.id}}`, fences: `{${job.fence}}`, limit: 1, max_attempts: 1 }
+      await keeper.query('begin')
+      await keeper.query(timeOut.text, bind(timeOut, { ...given, after: '-infinity', before: '-infinity' }))
+      await new Promise(() => undefined)
+    },
+  })
+  const worker = await startWorker()
+  await pawl.jobs.enqueue('blocks', {})
+  await until("the process's own end waits for the keeper's", () => worker.metrics().conflicts > 0)
+  await keeper.query('commit')
+  keeper.release()
+  await until(
+    'it is answered',
+    () => worker.metrics(),
+    ({ refused, dead }) => refused + dead > 0,
+  )
+  expect(told).toEqual([])
+  expect(worker.metrics()).toMatchObject({ dead: 0, failed: 0, refused: 1 })
 })

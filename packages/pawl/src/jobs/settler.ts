@@ -380,8 +380,14 @@ function lengthOf({ result, failed }: Ending): number {
 }
 
 /** What an end weighs in its statement. */
-function sizeOf({ result, failed }: Ending): number {
-  return Buffer.byteLength(result ?? failed?.error ?? '')
+function sizeOf({ held, result, failed }: Ending): number {
+  return Buffer.byteLength(result ?? failed?.error ?? '') + Buffer.byteLength(held.unstored() ?? '')
+}
+
+/** The last progress of each that no touch could store. Mostly there is none. */
+function progressOf(group: readonly Ending[]): string {
+  const progress = group.map(({ held }) => held.unstored())
+  return progress.every((each) => each === null) ? '{}' : textsLiteral(progress)
 }
 
 /** Batches of at most so many, and of so much text unless a single one is longer. */
@@ -401,7 +407,7 @@ async function settleDone(connection: Connection, group: readonly Ending[]): Pro
     ...identity(group),
     // An array that is too short is filled up with nulls: mostly there are no results and only the empty tenant.
     results: group.every((ending) => ending.result === null) ? '{}' : textsLiteral(group.map((ending) => ending.result)),
-    progress: '{}',
+    progress: progressOf(group),
     at_least: 0,
     ...(group.every((ending) => ending.held.tenant === '') ? { tenants: '{}' } : {}),
     ran_ms: numbersLiteral(group.map((ending) => ending.held.ranMs())),
@@ -421,6 +427,7 @@ async function settleFailed(connection: Connection, group: readonly Ending[]): P
     outcomes: textsLiteral(group.map((ending) => ending.failed!.outcome)),
     delays_ms: numbersLiteral(group.map((ending) => ending.failed!.delayMs ?? null)),
     errors: textsLiteral(group.map((ending) => ending.failed!.error)),
+    progress: progressOf(group),
     ran_ms: numbersLiteral(group.map((ending) => (ending.held.startedMs === 0 ? null : ending.held.ranMs()))),
   })
   if (probe.on) await probe.hit('jobs.fail.after', group)

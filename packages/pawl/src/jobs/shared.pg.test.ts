@@ -1,9 +1,9 @@
 // Jobs that share a transaction take turns in it. Where their handlers overlap, the database must see them one after another all the same.
 
 import type { Pawl } from 'pawl'
-import { runAll } from 'pawl/testing'
-import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { installProbe, runAll } from 'pawl/testing'
+import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -120,4 +120,31 @@ test('[J2] settings and role of one handler do not reach the next, nor the commi
   expect(seen).toHaveLength(30)
   for (const each of seen) expect(each).toEqual({ who: '', user, level: 'on' })
   expect(await done()).toBe(60)
+})
+
+test('[J2] a job whose row somebody has locked holds up none of its group', async () => {
+  await db.query('create table effect (job_id bigint)')
+  pawl.jobs.define<Numbered>('one', {
+    share: 10,
+    tx: async (job, tx) => {
+      await tx.query('insert into effect values ($1)', [job.id])
+    },
+  })
+  const { ids } = await pawl.jobs.enqueueMany('one', numbered(10))
+  const stranger = await db.pool.connect()
+  installProbe(async (name) => {
+    if (name !== 'jobs.claim.after') return
+    installProbe(undefined)
+    await stranger.query('begin')
+    await stranger.query('select from pawl.job where id = $1 for update', [ids[0]])
+  })
+  onTestFinished(() => installProbe(undefined))
+  const worker = pawl.jobs.worker()
+  await worker.start()
+  await until('all others are done', done, (count) => count === 9)
+  await stranger.query('rollback')
+  stranger.release()
+  await until('it is done too', done, (count) => count === 10)
+  await worker.stop()
+  expect(await db.query('select count(*)::int as n from effect')).toEqual([{ n: 10 }])
 })

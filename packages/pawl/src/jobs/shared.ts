@@ -62,8 +62,7 @@ interface Started {
 const waiting = Number.POSITIVE_INFINITY
 
 export async function runShared(runner: Runner, group: readonly HeldJob[]): Promise<SharedEnd> {
-  const isOurs = () => group.some((held) => !held.isEnded && held.lost === undefined)
-  const client = await runner.connect(isOurs).catch(() => undefined)
+  const client = await runner.connect(group).catch(() => undefined)
   // Alone, each finds out for itself how it ends without having begun.
   if (client === undefined) return { settled: [], again: group, unstarted: [] }
   // It may have waited long for a connection: what has ended or was lost meanwhile does not start.

@@ -353,3 +353,19 @@ test('[J13] a stop after the grace of the first still abandons what runs', async
   await worker.stop({ abandon: true })
   expect(await closeReason(incarnation)).toBe('stopped')
 })
+
+test('[J13] whenIdle rejects when the worker is stopped before it is idle', async () => {
+  const go = deferred()
+  pawl.jobs.define('work', { run: () => go.promise })
+  await pawl.jobs.enqueue('work', {})
+  const worker = await startWorker()
+  await until('it runs', () => worker.metrics().running === 1)
+  const idle = worker.whenIdle().then(
+    () => 'idle',
+    (error: { code: string }) => error.code,
+  )
+  const stopping = worker.stop()
+  go.resolve()
+  await stopping
+  expect(await Promise.race([idle, Promise.resolve('waits still')])).toBe('PAWL_STOPPED')
+})

@@ -56,6 +56,7 @@ async function end(outcome: 'failed' | 'snoozed' | 'released', delayMs = 0): Pro
     outcomes: `{${outcome}}`,
     delays_ms: `{${delayMs}}`,
     errors: '{null}',
+    progress: '{}',
     ran_ms: '{1}',
   })
 }
@@ -263,6 +264,7 @@ test('the alert of dead jobs has the error of the job it names', async () => {
     outcomes: '{failed,failed}',
     delays_ms: '{null,null}',
     errors: '{zebra,ant}',
+    progress: '{}',
     ran_ms: '{1,1}',
   })
   expect((await db.pawl().alerts())[0]!.message).toBe(`2 job(s) of kind work are dead; the last is ${ids[1]}: ant`)

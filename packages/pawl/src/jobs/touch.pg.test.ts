@@ -3,8 +3,9 @@
 import { setTimeout as pause } from 'node:timers/promises'
 import type { Job, JobContext, Pawl } from 'pawl'
 import { runAll } from 'pawl/testing'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
+import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import type { Worker } from './worker.ts'
 
 let db: TestDatabase
@@ -154,6 +155,24 @@ async function held(of: Pawl): Promise<{ id: string; job: Job; context: JobConte
   const { id } = await pawl.jobs.enqueue('held', {})
   return { id, ...(await started.promise), end: go.resolve }
 }
+
+test.each(['done', 'dead'])('[J6] the last progress that no touch could store is stored with the end: %s', async (state) => {
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  const far = db.pawl({ databaseUrl: proxy.url })
+  far.jobs.define('reports', {
+    retry: { attempts: 1 },
+    run: async (_job, { touch }) => {
+      for (const n of [1, 2]) await touch({ n })
+      proxy.loseRequest(/set progress/)
+      if (state === 'dead') throw new Error('planned')
+    },
+  })
+  await startWorker({}, far)
+  const { id } = await pawl.jobs.enqueue('reports', {})
+  await until('it has ended', async () => (await pawl.jobs.get(id))?.state === state)
+  expect(await progressOf(id)).toEqual({ state, progress: { n: 2 } })
+})
 
 test('[J6] the last progress of jobs that share a transaction is stored with its commit', async () => {
   pawl.jobs.define('shares', {
@@ -354,3 +373,20 @@ test('[J6] progress of a job that its own transaction holds is stored with the c
   expect(await progressOf(ids.fails!)).toEqual({ state: 'dead', progress: { n: 3 } })
   expect(worker.metrics().refused).toBe(0)
 })
+
+test.each(['repeatable read', 'serializable'])(
+  '[J6] a tx handler at %s that touches is done in its first attempt',
+  async (level) => {
+    pawl.jobs.define('reports', {
+      retry: { attempts: 1 },
+      tx: async (_job, tx, { touch }) => {
+        await tx.query(`set transaction isolation level ${level}`)
+        await tx.query('select 1')
+        await touch({ n: 1 })
+      },
+    })
+    const { id } = await pawl.jobs.enqueue('reports', {})
+    await runAll(pawl)
+    expect(await progressOf(id)).toEqual({ state: 'done', progress: { n: 1 } })
+  },
+)

@@ -22,6 +22,8 @@ export interface ToucherOptions {
 export class Toucher {
   readonly #held: HeldJob
   readonly #options: ToucherOptions
+  /** Nothing is written before the end. */
+  readonly #isKept: boolean
   /** JSON text; null: a sign of life alone; undefined: nothing is to be written. */
   #pending: string | null | undefined
   /** The same, of what is being written. */
@@ -30,9 +32,10 @@ export class Toucher {
   #timer: NodeJS.Timeout | undefined
   #writing: Promise<void> | undefined
 
-  constructor(held: HeldJob, options: ToucherOptions) {
+  constructor(held: HeldJob, options: ToucherOptions, isKept = false) {
     this.#held = held
     this.#options = options
+    this.#isKept = isKept
   }
 
   async touch(progress: unknown): Promise<void> {
@@ -42,7 +45,7 @@ export class Toucher {
       progress === undefined
         ? (this.#pending ?? null)
         : toJson(progress, `The progress of '${this.#held.kind}': progress`, this.#options.limits)
-    if (this.#writing !== undefined || this.#timer !== undefined) return
+    if (this.#isKept || this.#writing !== undefined || this.#timer !== undefined) return
     const waitMs = this.#lastWriteMs + this.#options.touchMs - monotonicMs()
     if (waitMs <= 0) return this.#write()
     this.#timer = setTimeout(() => {

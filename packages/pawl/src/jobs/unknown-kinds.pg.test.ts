@@ -2,8 +2,9 @@
 
 import { type Pawl, silentLogger } from 'pawl'
 import { moveClock, runAll } from 'pawl/testing'
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { lookForUnknownKinds, resolveDeadAlerts, unworkedQueues } from './maintenance.ts'
@@ -194,6 +195,29 @@ test("a caller's open transaction that retried or cancelled a dead job holds up 
   client.release()
   await caller.query('commit')
   caller.release()
+})
+
+test('[J3] a process that pauses while it resolves alerts keeps no job from its end', async () => {
+  const [{ id: earlier }] = await die('fails')
+  await pawl.jobs.cancel(earlier)
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  const paused = new Connection(db.pawl({ databaseUrl: proxy.url }).config.database, 'paused')
+  const silence = proxy.loseReply(/for update skip locked$/, { of: /paused/, cut: 'blackhole' })
+  const resolving = resolveDeadAlerts(paused).catch(() => undefined)
+  await silence.happened
+  pawl.jobs.define('fails', {
+    retry: { attempts: 1 },
+    run: () => {
+      throw new Error('planned')
+    },
+  })
+  await startWorker(pawl)
+  const { id } = await pawl.jobs.enqueue('fails', {})
+  await until('it is dead', async () => (await pawl.jobs.get(id))!.state === 'dead')
+  proxy.reset()
+  await resolving
+  await paused.close()
 })
 
 test('an alert that is raised while the last dead job is retried stays open', async () => {

@@ -77,7 +77,7 @@ export class Worker {
   readonly #lost: LostJobs
   /** Jobs of this incarnation that were taken over, found before the keeper says that the incarnation is closed. */
   readonly #takenOver: JobKey[] = []
-  readonly #idleWaiters = new Set<() => void>()
+  readonly #idleWaiters = new Set<(stopped?: PawlError) => void>()
   #installation = ''
   #claiming: Promise<void> | undefined
   #maintaining: Promise<void> | undefined
@@ -107,7 +107,11 @@ export class Worker {
       },
     })
     const watch = this.#failures
-    this.#claimConnection = new Connection(config.database, 'claim', { durability: atLeastDurable(config.durability), watch })
+    // Named as the handlers' sessions are: whoever takes over ends a claim, too, that a paused process does not read.
+    this.#claimConnection = new Connection(config.database, `claim ${this.#sessions}`, {
+      durability: atLeastDurable(config.durability),
+      watch,
+    })
     this.#engine = new Connection(config.database, 'engine', { durability: config.durability, watch })
     // A handler's statement may take as long as its attempt.
     this.#pool = createPool(
@@ -237,12 +241,12 @@ export class Worker {
     await Promise.race([this.#incarnation.abandon(reason), sleep(lastWordsMs, undefined, { ref: false })])
   }
 
-  /** Resolves when nothing is claimable, running or unsettled here. For tests and one-off workers. */
+  /** Resolves when nothing is claimable, running or unsettled here; rejects when the worker is stopped before. For tests and one-off workers. */
   async whenIdle(): Promise<void> {
     if (this.#starting === undefined || this.#stopped !== undefined)
       throw new PawlError('PAWL_STOPPED', 'This worker is not running: call start() before whenIdle().')
-    await new Promise<void>((resolve) => {
-      this.#idleWaiters.add(resolve)
+    await new Promise<void>((resolve, reject) => {
+      this.#idleWaiters.add((stopped) => (stopped === undefined ? resolve() : reject(stopped)))
       this.#changed.fire()
     })
   }
@@ -311,7 +315,7 @@ export class Worker {
       runShared: (group) => runShared(this.#runner, group),
       onStart: (held) => this.#onStart(held),
       onEnd: (held, end) => this.#onEnd(held, end),
-      onTimeout: (held) => this.#settler.add(timedOutEnd(held)),
+      onTimeout: (held) => (held.isConnecting ? this.#release(held) : this.#settler.add(timedOutEnd(held))),
       onRelease: (held) => this.#release(held),
       onChange: () => this.#changed.fire(),
     })
@@ -366,6 +370,7 @@ export class Worker {
   async #stop(): Promise<StopReport> {
     const before = this.#counts.done + this.#counts.failed
     this.#core.workers.delete(this)
+    for (const tell of this.#idleWaiters) tell(new PawlError('PAWL_STOPPED', 'This worker was stopped before it was idle.'))
     this.#stopAll.abort()
     this.#changed.fire()
     // Closed before the claim loop is waited for, so that nothing starts after the call; and again for what a claim under way brought.
@@ -465,6 +470,7 @@ export class Worker {
 
   #release(held: HeldJob, delayMs = 0): void {
     this.#counts.released++
+    held.row.dropPayload()
     this.#settler.add({ held, result: null, failed: { outcome: 'released', delayMs, error: null } })
   }
 

@@ -190,7 +190,7 @@ test('[K17] a bug in the keeper thread is counted and alerted', async () => {
 })
 
 test("[K17] a runner's cursor that cannot move is alerted, and so is a bug", async () => {
-  await db.query('create trigger refuse before update of position on pawl.cursor for each row execute function refuse()')
+  await db.query('create trigger refuse before update of position on pawl.cursor_position for each row execute function refuse()')
   pawl.projections.define('totals', { tables: [], each: () => undefined })
   const runner = pawl.projections.runner({ lookMs: 20, pollMs: 20 })
   onTestFinished(() => runner.stop())
@@ -201,7 +201,7 @@ test("[K17] a runner's cursor that cannot move is alerted, and so is a bug", asy
   plant('events.sequence.before')
   expect((await alerted('loop positions')).message).toContain('TypeError: planted')
   installProbe(undefined)
-  await db.query('drop trigger refuse on pawl.cursor')
+  await db.query('drop trigger refuse on pawl.cursor_position')
   await until('the alerts are resolved', async () => (await failing()).length === 0)
 })
 
@@ -232,4 +232,30 @@ test('[K17] an alert that could not be written is written with the next failure'
   expect(raised).toHaveLength(2)
   await fail()
   expect(raised).toHaveLength(2)
+})
+
+test('[K17] a logger that throws stops no loop', async () => {
+  const warned = vi.spyOn(process, 'emitWarning').mockImplementation(() => undefined)
+  onTestFinished(() => warned.mockRestore())
+  const throws = () => {
+    throw new Error('no log')
+  }
+  pawl = db.pawl({ logger: { debug: throws, info: throws, warn: throws, error: throws } })
+  pawl.jobs.define<{ fails: boolean }>('work', {
+    retry: { attempts: 1 },
+    run: ({ payload }) => {
+      if (payload.fails) throw new Error('planned')
+    },
+  })
+  await startWorker()
+  const stateOf = async (id: string) => (await pawl.jobs.get(id))!.state
+  for (const [fails, state] of [
+    [true, 'dead'],
+    [false, 'done'],
+  ] as const) {
+    const { id } = await pawl.jobs.enqueue('work', { fails })
+    await until(`it is ${state}`, async () => (await stateOf(id)) === state)
+  }
+  await until('its end is told', () => worker!.metrics().unsettled === 0)
+  expect(warned.mock.calls).toEqual([[expect.stringContaining('The logger of Pawl throws')]])
 })

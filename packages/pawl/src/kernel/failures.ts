@@ -13,13 +13,16 @@ const resolveStatement = statement(import.meta.url, 'resolve-failing')
 const inARowMax = 3
 const everyMs = 60_000
 
+/** Where alerts are written. */
+type AlertConnection = Pick<Connection, 'run'>
+
 interface Failing {
   readonly what: 'statement' | 'loop'
   inARow: number
   /** When it was last logged, and when its alert was last raised. */
   loggedMs: number
   alertedMs: number | undefined
-  connection: Connection
+  connection: AlertConnection
 }
 
 export interface FailuresOptions {
@@ -60,7 +63,7 @@ export class Failures implements StatementWatch {
   }
 
   /** For a loop whose turn can fail outside of a statement. Its alert is written on the given connection. */
-  loop(name: string, connection: Connection): LoopWatch {
+  loop(name: string, connection: AlertConnection): LoopWatch {
     const subject = `loop ${name}`
     return {
       succeeded: () => this.succeeded(subject),
@@ -71,7 +74,7 @@ export class Failures implements StatementWatch {
     }
   }
 
-  #count(what: Failing['what'], name: string, error: unknown, connection: Connection): void {
+  #count(what: Failing['what'], name: string, error: unknown, connection: AlertConnection): void {
     this.#options.onError?.()
     const nowMs = performance.now()
     const failing = this.#failing.get(name) ?? { what, inARow: 0, loggedMs: -everyMs, alertedMs: undefined, connection }

@@ -170,6 +170,7 @@ test('[K3] the same incarnation claims its own ended row again: every write unde
     outcomes: '{released}',
     delays_ms: '{0}',
     errors: '{null}',
+    progress: '{}',
     ran_ms: '{null}',
   }
   expect(await connection.run(settleFailed, release)).toHaveLength(1)

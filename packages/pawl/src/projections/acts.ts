@@ -4,15 +4,18 @@ import type { Pool } from '../db/driver.ts'
 import { unavailable } from '../db/driver.ts'
 import { ownPathSql } from '../db/own-path.ts'
 import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
+import { OwnTransaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import { readLog } from '../events/read-log.ts'
 import { kindPrefix } from './definition.ts'
 import { type LogBounds, logBounds } from './log-place.ts'
+import { readProjection } from './register.ts'
 import type { Act, ResumeFrom } from './types.ts'
 
 const statements = {
   pause: statement(import.meta.url, 'pause'),
   awaitRefreshes: statement(import.meta.url, 'await-refreshes'),
+  lockStopped: statement(import.meta.url, 'lock-stopped'),
   resume: statement(import.meta.url, 'resume'),
   audit: statement(import.meta.url, 'audit'),
   cursors: statement(import.meta.url, 'cursors'),
@@ -20,6 +23,7 @@ const statements = {
   unparkKey: statement(import.meta.url, 'unpark-key'),
   skipParked: statement(import.meta.url, 'skip-parked'),
   skipNext: statement(import.meta.url, 'skip-next'),
+  noteSkipped: statement(import.meta.url, 'note-skipped'),
   lock: statement(import.meta.url, 'lock-generations'),
   definingRunners: statement(import.meta.url, 'defining-runners'),
   remove: statement(import.meta.url, 'remove-generation'),
@@ -55,9 +59,9 @@ export function runsOf(queryable: { query(text: string, values: unknown[]): Prom
 }
 
 /** A process that hangs in here holds cursors, and every handler waits for it: the server ends it. */
-const begin = `begin isolation level read committed; ${ownPathSql}; set local idle_in_transaction_session_timeout = '10s'`
+const settings = `${ownPathSql}; set local idle_in_transaction_session_timeout = '10s'`
 
-/** One transaction of ours on the callers' pool. */
+/** One transaction of ours on the callers' pool. PAWL_COMMIT_UNKNOWN: its commit had no answer. */
 export async function inTransaction<T>(
   pool: Pool,
   work: (runs: Runs, query: (text: string) => Promise<unknown>) => Promise<T>,
@@ -65,21 +69,16 @@ export async function inTransaction<T>(
   const client = await pool.connect().catch((error: unknown) => {
     throw unavailable(error)
   })
-  let isSound = false
+  const tx = new OwnTransaction(client, { settings })
   try {
-    await client.query(begin)
-    const result = await work(runsOf(client), (text) => client.query(text))
-    await client.query('commit')
-    isSound = true
+    const result = await work(runsOf(tx), (text) => tx.query(text))
+    await tx.commit()
     return result
   } catch (error) {
-    isSound = await client.query('rollback').then(
-      () => true,
-      () => false,
-    )
+    await tx.rollback()
     throw error
   } finally {
-    client.release(!isSound)
+    tx.release()
   }
 }
 
@@ -126,6 +125,7 @@ export async function resume(
   generation: number | null,
 ): Promise<void> {
   await inTransaction(pool, async (runs) => {
+    await runs.run(statements.lockStopped, { ...target, generation })
     const bounds = await logBounds(runs)
     const { before, head } = bounds
     const from = placeToResume(target, act.from, bounds)
@@ -173,7 +173,7 @@ export async function unpark(
   })
 }
 
-/** A parked event goes from behind its key; the next event of a projection is passed over. */
+/** A parked event goes from behind its key; the next event of a projection is passed over. Later generations pass over it too. */
 export async function skip(pool: Pool, target: Target, position: number, act: Act): Promise<void> {
   await inTransaction(pool, async (runs) => {
     const parked = await runs.run<{ generation: number; shard: number; key_tenant: string; key: string }>(statements.skipParked, {
@@ -183,6 +183,8 @@ export async function skip(pool: Pool, target: Target, position: number, act: Ac
     for (const { generation, shard, key_tenant, key } of parked)
       await runs.run(statements.unparkKey, { ...target, generation, shard, key_tenant, key })
     if (parked.length === 0) await skipNext(runs, target, position)
+    const { events } = await readLog(runs, { after: position - 1, limit: 1 })
+    if (events[0]?.position === position) await runs.run(statements.noteSkipped, { ...target, position, event_id: events[0].id })
     await audit(runs, target, 'skip', act, { position, parked: parked.length > 0 })
   })
 }
@@ -219,8 +221,9 @@ async function skipNext(runs: Runs, target: Target, position: number): Promise<v
 /** A runner that starts meanwhile waits for the lock, and finds that it is gone (register.ts). */
 export async function forget(pool: Pool, target: Target, act: Act): Promise<void> {
   await inTransaction(pool, async (runs) => {
-    const cursors = await runs.run<{ generation: number; position: string }>(statements.lock, { ...target, generation: null })
-    if (cursors.length === 0) throw noSuch(target)
+    const locked = await runs.run(statements.lock, { ...target, generation: null })
+    if (locked.length === 0) throw noSuch(target)
+    const generations = await readProjection(runs, target)
     // In a snapshot of its own, taken after the lock.
     const runners = await runs.run<{ id: number; name: string }>(statements.definingRunners, { prefix: kindPrefix(target) })
     if (runners.length > 0)
@@ -231,7 +234,7 @@ export async function forget(pool: Pool, target: Target, act: Act): Promise<void
       )
     await runs.run(statements.remove, { ...target, generation: null })
     await runs.run(statements.forget, { ...target })
-    await audit(runs, target, 'forget', act, { positions: cursors.map(({ position }) => Number(position)) })
+    await audit(runs, target, 'forget', act, { positions: generations.map(({ position }) => Number(position)) })
   })
 }
 

@@ -16,6 +16,7 @@ import type { World } from './world.ts'
 
 const parkedAmongStatement = statement(import.meta.url, 'parked-among')
 const hasParkedStatement = statement(import.meta.url, 'has-parked')
+const skippedAmongStatement = statement(import.meta.url, 'skipped-among')
 export const parkKeyStatement = statement(import.meta.url, 'park-key')
 export const parkEventsStatement = statement(import.meta.url, 'park-events')
 const feedStatement = statement(import.meta.url, 'feed-dirty')
@@ -53,19 +54,26 @@ export class Applier {
   async apply(events: readonly LogEvent[], to: Place): Promise<FencedEnd> {
     const [first] = events
     let parked = new Set<string>()
+    let skipped = new Set<string>()
+    const isEffective = first !== undefined && first.position > (this.#cursor.effectsAfter ?? Number.POSITIVE_INFINITY)
     return runFenced(this.#world, this.#cursor, {
       to,
       what: first === undefined ? 'no event' : `${this.#definition.name} at event ${first.position} (${first.type})`,
-      isEffective: first !== undefined && first.position > (this.#cursor.effectsAfter ?? Number.POSITIVE_INFINITY),
+      isEffective,
       timeoutMs: this.#definition.timeoutMs,
       prepare: async (tx) => {
-        if (this.hasParked && events.length > 0) parked = await this.#parkedAmong(tx, events)
+        if (events.length === 0) return
+        // What a person skips, the live generation passes over with that very act; the others come to it later, or again.
+        const asked = isEffective ? skipped : this.#skippedAmong(tx, events)
+        if (this.hasParked) parked = await this.#parkedAmong(tx, events)
+        skipped = await asked
       },
       handle: async (tx, context) => {
         if (probe.on) await probe.hit('projections.batch.moved', this.#cursor)
-        const waiting = parked.size === 0 ? [] : events.filter((event) => parked.has(keyOf(event)))
+        const left = skipped.size === 0 ? events : events.filter(({ id }) => !skipped.has(id))
+        const waiting = parked.size === 0 ? [] : left.filter((event) => parked.has(keyOf(event)))
         if (waiting.length > 0) await parkEvents(tx, this.#cursor, waiting)
-        await this.handle(waiting.length === 0 ? events : events.filter((event) => !parked.has(keyOf(event))), tx, context)
+        await this.handle(waiting.length === 0 ? left : left.filter((event) => !parked.has(keyOf(event))), tx, context)
         if (probe.on) await probe.hit('projections.batch.handled', this.#cursor)
       },
       onCommitted: () => {
@@ -141,6 +149,13 @@ export class Applier {
       entities: textsLiteral(entities),
       positions: numbersLiteral(positions),
     })
+  }
+
+  async #skippedAmong(tx: HandlerTx, events: readonly LogEvent[]): Promise<Set<string>> {
+    const { tenant, name } = this.#definition
+    const [from_position, to_position] = [events[0]!.position, events.at(-1)!.position]
+    const rows = await tx.run<{ event_id: string }>(skippedAmongStatement, { tenant, name, from_position, to_position })
+    return new Set(rows.map(({ event_id }) => event_id))
   }
 
   async #parkedAmong(tx: HandlerTx, events: readonly LogEvent[]): Promise<Set<string>> {

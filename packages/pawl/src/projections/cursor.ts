@@ -16,6 +16,7 @@ export const cursorStatements = {
   releaseStrays: statement(import.meta.url, 'release-strays'),
   move: statement(import.meta.url, 'move'),
   stay: statement(import.meta.url, 'stay'),
+  await: statement(import.meta.url, 'await-cursor'),
   read: statement(import.meta.url, 'read-cursor'),
   state: statement(import.meta.url, 'cursor-state'),
   tryAlone: statement(import.meta.url, 'try-alone'),
@@ -153,6 +154,7 @@ export class HeldCursor {
 
   /** Reads the row when whoever was moving it has ended. Throws PAWL_LEASE_LOST if it is another's now. */
   async reload(connection: Connection): Promise<Standstill> {
+    await connection.run(cursorStatements.await, this.key)
     const [row] = await connection.run<CursorRow>(cursorStatements.read, this.key)
     if (row === undefined || row.fence !== this.fence) throw leaseLost(this)
     const isMoved = Number(row.position) !== this.place.position

@@ -9,7 +9,7 @@ import { runInsideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
 import { HandlerContext, withTimeout } from './context.ts'
 import { cursorStatements, type HeldCursor, type Place, type Standstill } from './cursor.ts'
-import { HandlerTx } from './projection-tx.ts'
+import { type HandlerTx, openTx } from './projection-tx.ts'
 import type { World } from './world.ts'
 
 const appendedStatement = statement(import.meta.url, 'appended')
@@ -40,7 +40,7 @@ export interface FencedWork {
 export async function runFenced(world: World, cursor: HeldCursor, work: FencedWork): Promise<FencedEnd> {
   let tx: HandlerTx
   try {
-    tx = new HandlerTx(await world.pool.connect(), world.names)
+    tx = await openTx(world)
   } catch (error) {
     return { type: 'again', error }
   }
@@ -77,8 +77,6 @@ export async function runFenced(world: World, cursor: HeldCursor, work: FencedWo
 
 /** Only our own statements: what goes wrong here is not the handler's failure. */
 async function begin(world: World, cursor: HeldCursor, work: FencedWork, tx: HandlerTx): Promise<boolean> {
-  const { durability } = world.config
-  if (durability !== 'durable') tx.send('select pawl.set_durability($1::text, true)', [durability])
   const idleMs = world.idleMs(work.timeoutMs)
   const moving =
     work.to === undefined

@@ -4,7 +4,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isConflict } from '../db/classify.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
-import { HandlerTx } from './projection-tx.ts'
+import { type HandlerTx, openTx } from './projection-tx.ts'
 import type { World } from './world.ts'
 
 export async function whenUnlocked<T>(world: World, stop: AbortSignal, work: (tx: HandlerTx) => Promise<T>): Promise<T> {
@@ -20,7 +20,7 @@ export async function whenUnlocked<T>(world: World, stop: AbortSignal, work: (tx
 }
 
 async function inOneTx<T>(world: World, work: (tx: HandlerTx) => Promise<T>): Promise<T> {
-  const tx = new HandlerTx(await world.pool.connect(), world.names)
+  const tx = await openTx(world)
   try {
     // Less than the connection waits for an answer: a write that was given up must not happen later.
     tx.send(`set local lock_timeout = ${Math.floor(world.config.database.queryTimeoutMs / 2)}`)

@@ -126,7 +126,7 @@ test('[P4] a key that was parked by a commit without an answer stays parked: its
   expect(await pawl.projections.parked('p')).toMatchObject([{ key: 'a', events: 2, firstPosition: 1 }])
 })
 
-test.each(['begin', 'update pawl.cursor', 'select c.effects_after'])(
+test.each(['begin', 'with held', 'select c.effects_after'])(
   '[P3] a connection that breaks at our own "%s" costs an event none of its attempts',
   async (sent) => {
     const db = await createLog()

@@ -3,7 +3,7 @@
 import type { Pawl } from 'pawl'
 import { installProbe, moveClock } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
-import { type TestDatabase, until } from '../../test/support/database.ts'
+import { deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
 import { Connection } from '../db/driver.ts'
@@ -159,7 +159,7 @@ test('a cursor of one channel passes over the others, and says so in its positio
   await append(db, { key: 'b' })
   await caughtUp(db, 'p')
   const [row] = await db.query<{ is_known: boolean }>(
-    'select c.event_id = (select id from pawl.event order by seq desc limit 1) as is_known from pawl.cursor c',
+    'select c.event_id = (select id from pawl.event order by seq desc limit 1) as is_known from pawl.cursor_at c',
   )
   expect(row).toEqual({ is_known: true })
 })
@@ -271,7 +271,7 @@ async function stoppedAtTwo(): Promise<{ db: TestDatabase; pawl: Pawl }> {
 test('[O12] a cursor ahead of the log latches and says so; resumed, it goes on from the end of the log', async () => {
   const { db } = await stoppedAtTwo()
   // As after a restore of the log alone from an older copy.
-  await db.query('update pawl.cursor set position = 7')
+  await db.query('update pawl.cursor_position set position = 7')
   const again = define(db)
   await startRunner(again)
   await until('it is latched', async () => (await cursorOf(db, 'p')).state === 'latched')
@@ -293,7 +293,7 @@ test('[O12] a cursor ahead of the log latches and says so; resumed, it goes on f
 
 test('[O12] a cursor that is resumed before its holder has heard of the latch skips nothing', async () => {
   const { db, pawl } = await stoppedAtTwo()
-  await db.query('update pawl.cursor set position = 7')
+  await db.query('update pawl.cursor_position set position = 7')
   const { run } = Connection.prototype
   onTestFinished(() => {
     Connection.prototype.run = run
@@ -314,6 +314,40 @@ test('[O12] a cursor that is resumed before its holder has heard of the latch sk
   await append(db, { key: 'c' }, { key: 'd' })
   await caughtUp(db, 'p')
   expect(await positions(db)).toEqual([1, 2, 3, 4])
+})
+
+test('[O12] a cursor that was lost with its tail is not latched for what its process remembers', async () => {
+  const db = await createLog(seenSql)
+  const pawl = define(db)
+  await startRunner(pawl)
+  await append(db, { key: 'a' })
+  await caughtUp(db, 'p')
+  await append(db, { key: 'b' }, { key: 'c' })
+  await caughtUp(db, 'p')
+  // While it does not look, a standby takes over that had only the first: log, effects and cursor.
+  const { run } = Connection.prototype
+  onTestFinished(() => {
+    Connection.prototype.run = run
+  })
+  const grown = deferred()
+  Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
+    if (sent.file === 'read-log') await grown.promise
+    return run.call(this, sent, values) as never
+  }
+  await db.query(`
+    begin;
+    delete from pawl.event where aggregateid <> 'a';
+    delete from pawl.log_page where first_position > 1;
+    delete from seen where position > 1;
+    update pawl.sequencer set position = 1, generation = generation + 1;
+    update pawl.cursor_position set position = 1, event_id = (select id from pawl.event);
+    commit`)
+  await append(db, { key: 'd' }, { key: 'e' }, { key: 'f' })
+  await until('they have positions', async () => (await pawl.projections.status('p'))[0]!.lag === 3)
+  grown.resolve()
+  await caughtUp(db, 'p')
+  expect(await db.query('select key from seen order by position')).toEqual(['a', 'd', 'e', 'f'].map((key) => ({ key })))
+  expect((await cursorOf(db, 'p')).state).toBe('running')
 })
 
 test('[O12] a log that was lost and has grown again past the cursor latches it: another event stands at its position', async () => {

@@ -13,6 +13,15 @@ import { lastOf, notCommitted } from '../db/transaction.ts'
 import { endOf, refusedEnd, txEnded } from '../db/tx-control.ts'
 import { caught, PawlError } from '../errors.ts'
 import type { ProjectionTx } from './types.ts'
+import type { World } from './world.ts'
+
+/** A session of a pool of ours is durable; one of a pooler is what its role or database says. */
+export async function openTx({ pool, names, config }: Pick<World, 'pool' | 'names' | 'config'>): Promise<HandlerTx> {
+  const tx = new HandlerTx(await pool.connect(), names)
+  const { durability, database } = config
+  if (durability !== 'durable' || database.pooler !== 'none') tx.send('select pawl.set_durability($1::text, true)', [durability])
+  return tx
+}
 
 export class HandlerTx implements ProjectionTx {
   readonly [checked] = true
@@ -116,16 +125,9 @@ export class HandlerTx implements ProjectionTx {
   /** A session's settings and advisory locks may outlive the rollback too. */
   async rollback(): Promise<void> {
     this.#isOpen = false
-    const rollingBack = this.#client.query('rollback').catch(() => undefined)
-    await this.#resetSession()
-    await rollingBack
-  }
-
-  /** Sent with the end, in one round trip. A session that could not be reset is put away. */
-  async #resetSession(): Promise<void> {
-    if (this.#reset === undefined) return
-    await this.#client.query(this.#reset).catch(() => {
-      this.#isBroken = true
+    // In one text: behind a pooler what follows the end of a transaction may reach another session. One that could not be reset is put away.
+    await this.#client.query(this.#reset === undefined ? 'rollback' : `rollback; ${this.#reset}`).catch(() => {
+      this.#isBroken ||= this.#reset !== undefined
     })
   }
 

@@ -3,7 +3,7 @@ import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test, vi } from 'vitest'
 import { add, applied, apply, balanceSql, define, reason, runBoth, tables } from '../../test/support/balances.ts'
 import { deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
+import { addCursor, append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
 import { HeldCursor } from './cursor.ts'
 
 /** Every outside effect, by the position of the event that caused it. */
@@ -181,8 +181,7 @@ test('[P7] a replay that stalls while another generation lets the effects out le
     }
     pawl.projections.define('balances', { generation, tables, on: { Added: added } })
   }
-  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
-  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', null, 0)")
+  await addCursor(db, 'balances')
   await startRunner(pawl)
   await append(db, { key: 'bad', data: { amount: 10 } })
   await pawl.projections.rebuild('balances', { reason })
@@ -288,7 +287,8 @@ test('[P7] a switch whose process dies before its commit changes nothing, and th
   await expect(pawl.projections.switchTo('balances', { generation: 2, reason })).rejects.toThrow('it died')
   expect(await pawl.projections.status('balances')).toMatchObject([{ isLive: true }, { isLive: false }])
   // As a process leaves it that dies without taking its hold back: both stand still, until the hold ends.
-  await db.query("update pawl.cursor set hold_at = position, hold_until = pawl.now() + interval '700 milliseconds'")
+  await db.query(`update pawl.cursor c set hold_at = p.position, hold_until = pawl.now() + interval '700 milliseconds'
+    from pawl.cursor_position p where p.generation = c.generation`)
   await add(db, 11)
   await applied(db, 1)
   await applied(db, 2)
@@ -320,6 +320,44 @@ test('[P7] generations of one channel come to one position also while only event
   expect(await comparing).toMatchObject({ isEqual: true })
 })
 
+test.each([
+  ['parked', 1],
+  ['the next one', 1000],
+] as const)('[P7] an event that was skipped when %s is skipped by the next generation', async (_when, attempts) => {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl()
+  const tried: string[] = []
+  for (const generation of [1, 2])
+    pawl.projections.define('p', {
+      generation,
+      retry: { attempts, initialMs: 20, factor: 1, jitter: false },
+      tables: [tables[0]],
+      each: async ({ key, data }, tx, { table }) => {
+        tried.push(`${generation} ${key}`)
+        if (data === 'bad') throw new Error('no')
+        await tx.query(
+          `insert into ${table('balance')} as b (id, amount) values ($1, 1) on conflict (id) do update set amount = b.amount + 1`,
+          [key],
+        )
+      },
+    })
+  await addCursor(db, 'p')
+  await startRunner(pawl)
+  await append(db, { key: 'a' }, { key: 'b', data: 'bad' }, { key: 'b' }, { key: 'a' })
+  await until('it has failed', () => tried.includes('1 b'))
+  if (attempts === 1) await caughtUp(db, 'p')
+  await pawl.projections.skip('p', { position: 2, reason })
+  await pawl.projections.unpark('p', { reason })
+  await until('the rest is applied', async () => {
+    const rows = await db.query<{ amount: number }>('select amount::integer from balance order by id')
+    return rows.map(({ amount }) => amount).join() === '2,1'
+  })
+  await pawl.projections.rebuild('p', { reason })
+  expect(await pawl.projections.switchTo('p', { generation: 2, reason })).toMatchObject({ isEqual: true, tables: [{ rows: 2 }] })
+  expect(tried.filter((each) => each === '2 b')).toHaveLength(1)
+  expect(await pawl.projections.parked('p')).toEqual([])
+})
+
 test('[P7] a replay that appends by plain SQL is refused, so that nothing gets out', async () => {
   const db = await createLog(balanceSql)
   const pawl = db.pawl()
@@ -349,8 +387,7 @@ test('[P7] events of a restored cluster that carry the ids of transactions to co
   const pawl = db.pawl()
   for (const generation of [1, 2])
     pawl.projections.define('p', { generation, retry: { attempts: 1 }, on: { Added: () => undefined } })
-  await db.query("insert into pawl.projection (name, kind, live_generation) values ('p', 'log', 1)")
-  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('p', 'log', null, 0)")
+  await addCursor(db, 'p')
   await append(db, { key: 'a' })
   await db.query(`
     insert into pawl.event (xid, aggregatetype, aggregateid, type, payload)

@@ -1,8 +1,8 @@
 import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
-import { add, reason, runBoth } from '../../test/support/balances.ts'
+import { add, balanceSql, reason, runBoth } from '../../test/support/balances.ts'
 import { deferred, until } from '../../test/support/database.ts'
-import { append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
+import { addCursor, append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
 
 test('[P7] a process that hangs in the middle of a switch is ended by the server, and the live generation goes on', async () => {
   const { db, pawl } = await runBoth()
@@ -62,6 +62,54 @@ test('[P7] a comparison may take longer than other calls', async () => {
   await reader.query('rollback')
   reader.release()
   expect(await switching).toMatchObject({ isEqual: true })
+})
+
+test('[P7] a roll-back waits for a handler longer than a statement may take', async () => {
+  const db = await createLog(balanceSql)
+  const pawl = db.pawl({ queryTimeoutMs: 4000 })
+  const entered = deferred()
+  const end = deferred()
+  for (const generation of [1, 2])
+    pawl.projections.define('p', {
+      generation,
+      each: async (event, tx, { isLive }) => {
+        // From here on the server sees a transaction that is at work.
+        if (event.key !== 'long' || !isLive) return
+        entered.resolve()
+        await end.promise
+        await tx.query('select 1')
+      },
+    })
+  await addCursor(db, 'p')
+  await startRunner(pawl)
+  await pawl.projections.rebuild('p', { reason })
+  await append(db, { key: 'long' })
+  await entered.promise
+  const rolling = pawl.projections.rollBack('p', { generation: 2, reason })
+  let isOver = false
+  void rolling.then(
+    () => (isOver = true),
+    () => (isOver = true),
+  )
+  const since = async () => {
+    const [row] = await db.query<{ since: string }>(
+      "select query_start::text as since from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%for update of p, c%'",
+    )
+    return row?.since
+  }
+  const tries = new Set<string>()
+  await until(
+    'it waits for the third time',
+    async () => {
+      const at = await since()
+      if (at !== undefined) tries.add(at)
+      return isOver || tries.size >= 3
+    },
+    20_000,
+  )
+  end.resolve()
+  await rolling
+  expect(await pawl.projections.status('p')).toMatchObject([{ isLive: false }, { isLive: true }])
 })
 
 test('[P7] a roll-back and the end of a generation wait for readers of the tables, and name those that do not end', async () => {

@@ -3,9 +3,10 @@
 // are let out. Nothing of a replay reaches the outside, whichever way generations are switched.
 
 import { setTimeout as sleep } from 'node:timers/promises'
+import { isConflict, isRetryable } from '../db/classify.ts'
 import type { Pool } from '../db/driver.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
-import { isPawlError, PawlError } from '../errors.ts'
+import { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { durationIn } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
@@ -23,8 +24,11 @@ const statements = {
   hold: statement(import.meta.url, 'hold-generations'),
   still: statement(import.meta.url, 'still-generations'),
   unhold: statement(import.meta.url, 'unhold-generations'),
+  unrefreshed: statement(import.meta.url, 'unrefreshed'),
+  lockProjection: statement(import.meta.url, 'lock-projection'),
   lock: statement(import.meta.url, 'lock-generations'),
   oweEffects: statement(import.meta.url, 'owe-effects'),
+  carryMarks: statement(import.meta.url, 'carry-marks'),
   switchCursors: statement(import.meta.url, 'switch-cursors'),
   switchProjection: statement(import.meta.url, 'switch-projection'),
   remove: statement(import.meta.url, 'remove-generation'),
@@ -36,14 +40,15 @@ const statements = {
 /** A hold ends by itself, so that whoever asked for it and died does not stop the live generation for ever. */
 const holdMs = 60_000
 const pollMs = 25
-const lockTimeout = '2s'
+/** Shorter than any statement may take: who waits for longer begins again. */
+const patience = "set local lock_timeout = '2s'"
 const patienceMs = 30_000
 
 interface Pair {
   readonly shard: number
   readonly live: string
   readonly other: string
-  readonly hold_at: string | null
+  readonly hold_at: string
 }
 
 export async function rebuild(
@@ -125,7 +130,7 @@ export async function compare(
 ): Promise<Comparison> {
   return whileHeld(pool, target, definition, options, async () =>
     inTransaction(pool, async (runs) => {
-      assertLevel(target, await lockBoth(runs, target, options.generation))
+      if ((await lockLevel(runs, target, options.generation)) === undefined) return undefined
       return compareTables(runs, definition)
     }),
   )
@@ -140,9 +145,8 @@ export async function switchTo(
   const { generation } = options
   return whileHeld(pool, target, definition, options, () =>
     inTransaction(pool, async (runs, query) => {
-      const locked = await lockBoth(runs, target, generation)
-      assertLevel(target, locked)
-      const { live } = locked
+      const live = await lockLevel(runs, target, generation)
+      if (live === undefined) return undefined
       const comparison = await compareTables(runs, definition)
       if (!comparison.isEqual && options.mayDiffer !== true) return comparison
       await makeLive(runs, query, { target, definition, live, generation })
@@ -162,7 +166,8 @@ export async function rollBack(
   const { generation } = options
   const rollback = () =>
     inTransaction(pool, async (runs, query) => {
-      const { live } = await lockBoth(runs, target, generation)
+      await query(patience)
+      const live = await lockBoth(runs, target, generation)
       await makeLive(runs, query, { target, definition, live, generation })
       await audit(runs, target, 'rollback', options, { from: live, to: generation })
     })
@@ -180,8 +185,8 @@ export async function retire(
   const { generation } = options
   const drop = () =>
     inTransaction(pool, async (runs, query) => {
+      await query(patience)
       await lockBoth(runs, target, generation)
-      await query(`set local lock_timeout = '${lockTimeout}'`)
       for (const { name } of definition.tables) await query(`drop table if exists ${tableOf(name, generation, false)}`)
       await runs.run(statements.remove, { ...target, generation })
       await audit(runs, target, 'retire', options, { generation })
@@ -208,31 +213,36 @@ async function unhold(runs: Runs, target: Target): Promise<void> {
   await retrying(() => runs.run(statements.unhold, { ...target }), { triesMax: 8 }).catch(() => undefined)
 }
 
-/** Locks every cursor of both generations, in one order. From here until the commit no handler of either is in a transaction. */
-async function lockBoth(runs: Runs, target: Target, generation: number): Promise<{ live: number; pairs: readonly Pair[] }> {
-  const rows = await runs.run<{ generation: number; shard: number; position: string; live_generation: number }>(statements.lock, {
-    ...target,
-    generation,
-  })
+/** Locks every cursor of both generations, in one order, and answers which is live. Until the commit no handler of either is in a transaction. */
+async function lockBoth(runs: Runs, target: Target, generation: number): Promise<number> {
+  await runs.run(statements.lockProjection, { ...target })
+  const rows = await runs.run<{ generation: number; live_generation: number }>(statements.lock, { ...target, generation })
   const live = rows[0]?.live_generation
-  const others = rows.filter((row) => row.generation === generation)
-  if (live === undefined || others.length === 0)
-    throw new PawlError('PAWL_NOT_FOUND', `There is no generation ${generation} of '${target.name}'.`)
+  if (live === undefined || !rows.some((row) => row.generation === generation)) throw gone(target, generation)
   if (live === generation)
     throw new PawlError('PAWL_WRONG_STATE', `Generation ${generation} of '${target.name}' is already live.`)
-  const pairs = others.map(({ shard, position }) => ({
-    shard,
-    live: rows.find((row) => row.generation === live && row.shard === shard)?.position ?? '',
-    other: position,
-    hold_at: null,
-  }))
-  return { live, pairs }
+  return live
 }
 
-/** The hold may have ended before they were locked. */
-function assertLevel(target: Target, { pairs }: { readonly pairs: readonly Pair[] }): void {
-  const behind = pairs.find((pair) => pair.live !== pair.other)
-  if (behind !== undefined) throw notLevel(target, behind)
+/**
+ * The live generation, when both stand at one position and have refreshed everything. A hold may have ended before they were locked, and what was
+ * read before the lock may be older than the last move.
+ */
+async function lockLevel(runs: Runs, target: Target, generation: number): Promise<number | undefined> {
+  const live = await lockBoth(runs, target, generation)
+  const places = async (of: number) => (await cursorsOf(runs, target, of)).map(({ position }) => position)
+  if ((await places(live)).join() !== (await places(generation)).join()) return undefined
+  return (await unrefreshed(runs, target, generation)) === undefined ? live : undefined
+}
+
+interface Mark {
+  readonly generation: number
+  readonly entity: string
+}
+
+async function unrefreshed(runs: Runs, target: Target, generation: number): Promise<Mark | undefined> {
+  const [mark] = await runs.run<Mark>(statements.unrefreshed, { ...target, generation })
+  return mark
 }
 
 interface Switch {
@@ -247,10 +257,11 @@ async function makeLive(
   query: (text: string) => Promise<unknown>,
   { target, definition, live, generation }: Switch,
 ): Promise<void> {
-  await query(`set local lock_timeout = '${lockTimeout}'`)
+  await query(patience)
   for (const { name } of definition.tables) await exchangeTables(runs, query, { name, live, generation })
   // Before the border moves: it is compared with where the live one's began.
   await runs.run(statements.oweEffects, { ...target, live, generation })
+  await runs.run(statements.carryMarks, { ...target, live, generation })
   await runs.run(statements.switchCursors, { ...target, live, generation })
   await runs.run(statements.switchProjection, { ...target, generation })
 }
@@ -279,7 +290,7 @@ async function handOver(
 ): Promise<void> {
   for (const { sql } of belongings) {
     await query(sql).catch((error: unknown) => {
-      if ((error as { code?: string }).code === '55P03') throw error
+      if (isRetryable(error)) throw error
       const why = error instanceof Error ? error.message : String(error)
       throw new PawlError('PAWL_WRONG_STATE', `The switch would lose a setting of the table ${name}: '${sql}' failed: ${why}`, {
         cause: error,
@@ -288,13 +299,13 @@ async function handOver(
   }
 }
 
-/** Lets both generations come to one position and stand there while the work is done. */
+/** Lets both generations come to one position and stand there while the work is done; the work answers undefined when they do not. */
 async function whileHeld<T>(
   pool: Pool,
   target: Target,
   definition: Defined,
   { generation, timeout }: { readonly generation: number; readonly timeout?: number | string },
-  work: () => Promise<T>,
+  work: () => Promise<T | undefined>,
 ): Promise<T> {
   const runs = runsOf(pool)
   const deadlineMs = monotonicMs() + durationIn('timeout', timeout ?? patienceMs, 0, 86_400_000)
@@ -303,11 +314,15 @@ async function whileHeld<T>(
   try {
     for (;;) {
       const pairs = await runs.run<Pair>(statements.hold, values)
+      if (pairs.length === 0) throw gone(target, generation)
       const behind = pairs.find((pair) => pair.live !== pair.hold_at || pair.other !== pair.hold_at)
       if (probe.on) await probe.hit('projections.rebuild.held', pairs)
-      if (behind === undefined && pairs.length > 0)
-        return await retryLocked(pool, { target, definition, generation }, work, deadlineMs)
-      if (monotonicMs() > deadlineMs) throw behind === undefined ? gone(target, generation) : notLevel(target, behind)
+      const mark = behind === undefined ? await unrefreshed(runs, target, generation) : undefined
+      if (behind === undefined && mark === undefined) {
+        const result = await retryLocked(pool, { target, definition, generation }, work, deadlineMs)
+        if (result !== undefined) return result
+      }
+      if (monotonicMs() > deadlineMs) throw notLevel(target, behind ?? pairs[0]!, mark)
       await sleep(pollMs)
     }
   } finally {
@@ -315,15 +330,14 @@ async function whileHeld<T>(
   }
 }
 
-/** Readers keep the tables for as long as their transactions last; what waits for them is tried again. */
+/** Readers keep the tables, and handlers the cursors, for as long as their transactions last; what waits for them is tried again. */
 async function retryLocked<T>(pool: Pool, of: Omit<Switch, 'live'>, work: () => Promise<T>, deadlineMs: number): Promise<T> {
   for (;;) {
     try {
       return await work()
     } catch (error) {
-      const isLocked = (error as { code?: string }).code === '55P03'
-      if (!isLocked && !isPawlError(error, 'PAWL_ROLLED_BACK')) throw error
-      if (monotonicMs() > deadlineMs) throw isLocked ? await stillRead(pool, of, error) : error
+      if (!isConflict(error)) throw error
+      if (monotonicMs() > deadlineMs) throw await stillRead(pool, of, error)
       await sleep(pollMs)
     }
   }
@@ -360,10 +374,11 @@ function gone(target: Target, generation: number): PawlError {
   return new PawlError('PAWL_NOT_FOUND', `There is no generation ${generation} of '${target.name}'.`)
 }
 
-function notLevel(target: Target, pair: Pair): PawlError {
-  return new PawlError(
-    'PAWL_TIMED_OUT',
-    `The generations of '${target.name}' did not reach the same position in time: shard ${pair.shard} is at ${pair.live} in the live one and at ${pair.other} in the other. Check that a runner defines it and that none is paused, and try again when its lag is small.`,
-    { details: { ...pair } },
-  )
+function notLevel(target: Target, pair: Pair, mark: Mark | undefined): PawlError {
+  const next = 'Check that a runner defines it and that none is paused, and try again when its lag is small.'
+  const where =
+    mark === undefined
+      ? `did not reach the same position in time: shard ${pair.shard} is at ${pair.live} in the live one and at ${pair.other} in the other`
+      : `did not finish refreshing in time: generation ${mark.generation} still has entities to refresh, such as '${mark.entity}'`
+  return new PawlError('PAWL_TIMED_OUT', `The generations of '${target.name}' ${where}. ${next}`, { details: { ...pair } })
 }

@@ -15,7 +15,7 @@ import { HandlerContext, withTimeout } from './context.ts'
 import { type DefinedState, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
 import { whenUnlocked } from './left-behind.ts'
-import { HandlerTx } from './projection-tx.ts'
+import { type HandlerTx, openTx } from './projection-tx.ts'
 import type { World } from './world.ts'
 
 const hasDueStatement = statement(import.meta.url, 'has-due')
@@ -108,7 +108,7 @@ export class Refreshers {
 
   async #refreshOne(definition: DefinedState): Promise<Outcome> {
     const { tenant, name, generation, timeoutMs } = definition
-    const tx = new HandlerTx(await this.#world.pool.connect(), this.#world.names)
+    const tx = await openTx(this.#world)
     const leave = this.#world.watch(timeoutMs)
     let entity: string | undefined
     try {

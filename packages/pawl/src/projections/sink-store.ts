@@ -9,7 +9,7 @@ import type { Acks } from './acks.ts'
 import { keyOf, parkEvents, parkKeyStatement } from './applier.ts'
 import type { HeldCursor, Place } from './cursor.ts'
 import { messageOf } from './fenced.ts'
-import { HandlerTx } from './projection-tx.ts'
+import { type HandlerTx, openTx } from './projection-tx.ts'
 import { reparkStatement, takeEventStatement, unparkKeyStatement } from './replay.ts'
 import type { CursorState } from './types.ts'
 import type { World } from './world.ts'
@@ -184,7 +184,7 @@ export class SinkStore {
   }
 
   async #writeAll(news: News, target: { place: Place; done: string }): Promise<void> {
-    const tx = new HandlerTx(await this.#world.pool.connect(), this.#world.names)
+    const tx = await openTx(this.#world)
     try {
       const [row] = await tx.run<{ state: CursorState }>(flushStatement, this.#flushValues(target))
       if (row === undefined) {

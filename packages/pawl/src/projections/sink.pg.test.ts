@@ -161,7 +161,7 @@ test.each([
     begin;
     truncate pawl.event, pawl.log_page;
     update pawl.sequencer set position = 0, generation = generation + ${more};
-    update pawl.cursor set position = 0, event_id = null, log_generation = null;
+    update pawl.cursor_position set position = 0, event_id = null, log_generation = null;
     commit`)
     await append(db, ...['p', 'q', 'r', 's', 't'].map((key) => ({ key })))
     await until('they have positions', async () => (await pawl.projections.status('out'))[0]!.lag === 5)

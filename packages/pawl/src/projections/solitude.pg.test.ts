@@ -134,7 +134,7 @@ test('[J21] events that wait for a deciding run are neither timed nor tried', as
   await enqueueDeciding(stage)
   await until('it runs', () => told.includes('last'))
   // As after two deaths at this place: one more while the event is tried would park it.
-  await db.query('update pawl.cursor set holder = null, fence = 1, crashes = 2')
+  await db.query('update pawl.cursor set holder = null, fence = 1; update pawl.cursor_position set crashes = 2')
   await append(db, { key: 'a' })
   await until(
     'both are held again',
@@ -142,7 +142,7 @@ test('[J21] events that wait for a deciding run are neither timed nor tried', as
   )
   await db.query('select pg_sleep(0.6)')
   expect(told).toEqual(['last'])
-  expect(await db.query('select crashes, tried_at from pawl.cursor')).toEqual(
+  expect(await db.query('select crashes, tried_at from pawl.cursor_at')).toEqual(
     Array.from({ length: 2 }, () => ({ crashes: 2, tried_at: null })),
   )
   go('last').resolve()
@@ -192,7 +192,7 @@ test('[J21] a runner stopped beside a deciding run gives its cursors back', asyn
   await Promise.all([keptOut(), append(db, { key: 'a' })])
   await runner.stop()
   expect(told).toEqual(['last'])
-  expect(await db.query('select distinct holder, crashes, position::integer from pawl.cursor')).toEqual([
+  expect(await db.query('select distinct holder, crashes, position::integer from pawl.cursor_at')).toEqual([
     { holder: null, crashes: 0, position: 0 },
   ])
   go('last').resolve()

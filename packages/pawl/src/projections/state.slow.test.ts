@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { until } from '../../test/support/database.ts'
-import { append, createLog, startRunner } from '../../test/support/projections.ts'
+import { addCursor, append, createLog, startRunner } from '../../test/support/projections.ts'
 
 test('[O7] a refresh that takes too long is counted also while the server is still at its statement', async () => {
   const db = await createLog()
@@ -40,12 +40,11 @@ test('[P7] a roll-back of a state projection that is always refreshed waits for 
         if (isHolding) await new Promise<void>((resolve) => holds.push(resolve))
       },
     })
-  await db.query("insert into pawl.projection (name, kind, live_generation) values ('copies', 'state', 1)")
-  await db.query("insert into pawl.cursor (name, kind, effects_after) values ('copies', 'state', 0)")
+  await addCursor(db, 'copies', { kind: 'state' })
   await append(db, ...Array.from({ length: 10 }, (_, n) => ({ key: `k${n}` })))
   await startRunner(pawl)
   await pawl.projections.rebuild('copies', { reason: 'a test' })
-  await pawl.projections.switchTo('copies', { generation: 2, reason: 'a test' })
+  expect(await pawl.projections.switchTo('copies', { generation: 2, reason: 'a test' })).toMatchObject({ isEqual: true })
   // Each refresh ends only when another one has begun: there is no moment without one.
   isHolding = true
   await append(db, ...Array.from({ length: 200 }, (_, n) => ({ key: `k${n}` })))

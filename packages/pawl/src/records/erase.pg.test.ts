@@ -31,7 +31,9 @@ test('[R14] rows that were sent before an erasure and staged after it are not ta
   async function* body() {
     yield csv(secret(1))[0]!
     await more.promise
-    yield csv(secret(3)).slice(1).join('')
+    yield csv(secret(3).map((row) => ({ ...row, date: `born ${row.rowId}` })))
+      .slice(1)
+      .join('')
   }
   const uploading = scope.upload(body(), { format: 'csv' })
   await until('the upload has begun', async () => (await scope.submissions({ state: 'uploading' })).length === 1)
@@ -41,6 +43,7 @@ test('[R14] rows that were sent before an erasure and staged after it are not ta
   const [failed] = await scope.submissions({ state: 'upload-failed' })
   expect(failed).toMatchObject({ error: expect.stringMatching(/'row-1' was erased after this upload started/) })
   expect(await secrets()).toBe(0)
+  expect(await db.query('select value from pawl.submission_error')).toEqual([{ value: 'born row-0' }, { value: 'born row-2' }])
   // What is sent after the erasure is new, whatever it says.
   const again = await scope.upload(csv(loadRows(3)), { format: 'csv', restart: failed!.id })
   expect(again).toMatchObject({ state: 'validated', counts: { created: 2, updated: 1 } })
@@ -98,6 +101,21 @@ test('[R14] a batch that is being staged during an erasure is waited for and era
     stager.release()
   }
   expect(await secrets()).toBe(0)
+})
+
+test('[R14] an erasure removes what errors quote of the record, of others nothing', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  const late = loadRows(3, (row) => ({ ...row, date: `secret ${row.rowId}` }))
+  const upload = await scope.upload(csv(late), { format: 'csv' })
+  const twice = await scope.upload(csv([...loadRows(2), ...loadRows(2)]), { format: 'csv' })
+  await scope.erase('load', 'row-1', { reason: 'asked' })
+  const quoted = async (id: string) => (await pawl.records.errors(id)).items.map(({ line, value }) => [line, value])
+  expect(await quoted(upload.id)).toEqual([
+    [2, 'secret row-0'],
+    [4, 'secret row-2'],
+  ])
+  expect(await quoted(twice.id)).toEqual([[4, 'row-0']])
 })
 
 test("[R14] an erasure empties the record's own events, of puts and of submissions, with an audit; others stay", async () => {

@@ -1,7 +1,7 @@
 import { installProbe, type ProbeName } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import { csv, defineLoads, ended, loadRows, startWorker } from '../../test/support/records.ts'
+import { csv, defineLoads, ended, loadRows, readerView, startWorker } from '../../test/support/records.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
@@ -181,6 +181,35 @@ test('[R12] a transient failure waits twice as long each time, up to its limit, 
   expect(waits).toEqual([60_000, 120_000, 150_000])
   expect(await ended(pawl, upload.id)).toMatchObject({ state: 'failed', failureClass: 'transient' })
   expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', count: 1 }])
+})
+
+test('[R11] history survives a submission that fails, is purged and resumed', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: 2, missing: 'tombstone' }), here)
+  await scope.append(loadRows(6).map((data) => ({ data })))
+  await scope.put({ data: { rowId: 'row-1', note: 'put' } })
+  const past = async () => ({
+    first: await readerView(scope, { number: '1' }),
+    second: await readerView(scope, { number: '2' }),
+    row: (await scope.history('load', 'row-1')).slice(-2),
+  })
+  const before = await past()
+  await db.query(`
+    create function public.refuse() returns trigger language plpgsql as $$
+    begin raise exception 'not today' using errcode = '22003'; end $$;
+    create trigger refuse before insert on pawl.record_version for each row
+    when (new.status = 'DELETED') execute function public.refuse()`)
+  const upload = await scope.upload(csv(loadRows(5, (row) => ({ ...row, note: 'new' }))), { format: 'csv' })
+  await startWorker(pawl)
+  await pawl.records.submit(upload.id)
+  expect(await ended(pawl, upload.id)).toMatchObject({ state: 'failed' })
+  expect(await past()).toEqual(before)
+  expect(await scope.history('load', 'row-1')).toHaveLength(2)
+  await db.query('drop trigger refuse on pawl.record_version')
+  await pawl.records.resume(upload.id)
+  expect(await ended(pawl, upload.id)).toMatchObject({ state: 'submitted', counts: { updated: 5, deleted: 1 } })
+  expect(await past()).toEqual(before)
+  expect(await scope.history('load', 'row-1')).toHaveLength(3)
 })
 
 test('[R4] a chunk that a crash of the server lost is noticed and written again', async () => {

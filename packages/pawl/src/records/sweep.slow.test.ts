@@ -1,6 +1,8 @@
+import { silentLogger } from 'pawl'
+import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
-import { createDatabase, until } from '../../test/support/database.ts'
-import { csv, defineLoads, loadRows } from '../../test/support/records.ts'
+import { createDatabase, deferred, until } from '../../test/support/database.ts'
+import { csv, defineLoads, loadRows, startWorker } from '../../test/support/records.ts'
 
 test('[R14] with every job cancelled the slot frees itself, without anyone who wants it', { timeout: 60_000 }, async () => {
   const db = await createDatabase()
@@ -14,4 +16,36 @@ test('[R14] with every job cancelled the slot frees itself, without anyone who w
   await until('it has failed', async () => (await pawl.for('acme').records.get(upload.id)).state === 'failed', 30_000)
   expect(await pawl.for('acme').alerts()).toMatchObject([{ code: 'submission.failed' }])
   expect(await scope.put({ data: { rowId: 'x' } })).toMatchObject({ created: 1 })
+})
+
+test('[R14] a slot that cannot be freed is logged and does not keep the others', { timeout: 60_000 }, async () => {
+  const db = await createDatabase()
+  onTestFinished(() => db.drop())
+  const errors: unknown[] = []
+  const pawl = db.pawl({ logger: { ...silentLogger, error: (fields) => errors.push(fields) } })
+  const set = defineLoads(pawl, { chunkRows: 1 })
+  const [first, second] = ['1', '2'].map((registration) => pawl.records.in(set, { organisation: '17', registration }))
+  const stuck = await first!.upload(csv(loadRows(2)), { format: 'csv' })
+  const upload = await second!.upload(csv(loadRows(2)), { format: 'csv' })
+  const { jobId } = await pawl.records.submit(stuck.id)
+  // What it wrote cannot be taken back without its staged rows.
+  const cancelled = deferred()
+  installProbe(async (name) => {
+    if (name !== 'records.apply.chunk') return
+    installProbe(undefined)
+    await db.query('delete from pawl.submission_row where submission = $1', [stuck.id])
+    await pawl.jobs.cancel(jobId!)
+    cancelled.resolve()
+  })
+  onTestFinished(() => installProbe(undefined))
+  const worker = await startWorker(pawl)
+  await cancelled.promise
+  await worker.stop()
+  const { jobId: other } = await pawl.records.submit(upload.id)
+  await pawl.jobs.cancel(other!)
+  await until('the other has failed', async () => (await pawl.records.get(upload.id)).state === 'failed', 30_000)
+  expect(await pawl.records.get(stuck.id)).toMatchObject({ state: 'submitting' })
+  const error = expect.stringMatching(new RegExp(`Submission ${stuck.id} has written versions`)) as string
+  await until('it is logged', () => errors.length > 0)
+  expect(errors).toEqual([{ loop: 'loop sweep of submissions', inARow: 1, error }])
 })

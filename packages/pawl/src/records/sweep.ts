@@ -1,9 +1,9 @@
 // The sweep: every process that defines a record set looks for submissions whose job is dead or gone, and ends them, so that a slot frees itself
 // whatever was cancelled. A job could not do it: jobs can be cancelled too.
 
-import { statement } from '../db/statement.ts'
-import { describeError } from '../errors.ts'
-import { type RecordsCore, read } from './core.ts'
+import { type Statement, statement } from '../db/statement.ts'
+import { Failures, type LoopWatch } from '../kernel/failures.ts'
+import { type RecordsCore, read, type Values } from './core.ts'
 import { failDead } from './fail.ts'
 
 const orphansStatement = statement(import.meta.url, 'orphans')
@@ -13,22 +13,31 @@ const orphansMax = 100
 
 /** Until the pool is closed. It keeps no process alive. */
 export function sweepRegularly(core: RecordsCore): void {
+  const alerts = { run: <Row>(query: Statement, values: Values = {}) => read<Row>(core, query, values) }
+  planSweep(core, new Failures(core).loop('sweep of submissions', alerts))
+}
+
+function planSweep(core: RecordsCore, watch: LoopWatch): void {
   // Processes that were started together do not sweep together.
-  const timer = setTimeout(() => void sweepAndGoOn(core), everyMs * (0.75 + Math.random() / 2))
+  const timer = setTimeout(() => void sweepAndGoOn(core, watch), everyMs * (0.75 + Math.random() / 2))
   timer.unref()
 }
 
-async function sweepAndGoOn(core: RecordsCore): Promise<void> {
+async function sweepAndGoOn(core: RecordsCore, watch: LoopWatch): Promise<void> {
   if (core.pool.ended) return
   try {
     await sweep(core)
+    watch.succeeded()
   } catch (error) {
-    if (!core.pool.ended) core.logger.error({ error: describeError(error, 1000) }, 'the sweep of submissions failed; retrying')
+    if (!core.pool.ended) watch.failed(error)
   }
-  if (!core.pool.ended) sweepRegularly(core)
+  if (!core.pool.ended) planSweep(core, watch)
 }
 
+/** One that cannot be ended does not keep the slots of the others. */
 async function sweep(core: RecordsCore): Promise<void> {
+  const errors: unknown[] = []
   for (const { tenant, id } of await read<{ tenant: string; id: string }>(core, orphansStatement, { limit: orphansMax }))
-    await failDead(core, tenant, id)
+    await failDead(core, tenant, id).catch((error: unknown) => errors.push(error))
+  if (errors.length > 0) throw errors[0]
 }

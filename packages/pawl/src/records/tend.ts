@@ -1,10 +1,8 @@
-// Tending: a small job per submission that removes what is over. It expires what nobody submitted, clears staged rows after a commit, and
-// ends a submission whose apply died without a word, so that no slot stays taken.
+// Tending: a small job per submission that removes what is over. It expires what nobody submitted, and clears staged rows after a commit.
 
 import { statement } from '../db/statement.ts'
 import type { Job } from '../jobs/types.ts'
 import { type RecordsCore, read, run, transact } from './core.ts'
-import { failDead } from './fail.ts'
 import { clearStaged } from './upload.ts'
 import type { TendPayload } from './work.ts'
 
@@ -14,15 +12,14 @@ const clearErrorsStatement = statement(import.meta.url, 'errors-clear')
 const lockAlertStatement = statement(import.meta.url, 'lock-alert')
 const resolveStatement = statement(import.meta.url, 'resolve-alert')
 
-/** A submission that is being applied is looked at this often. */
-const lookMs = 30_000
+/** How long a submission that is being applied is left alone; its own commit brings a tending job. */
+const submittingMs = 600_000
 /** Nobody sleeps longer than this: the time of expiry may have moved. */
 const sleepMsMax = 6 * 3_600_000
 
 interface Row {
   state: string
   record_set: string
-  job_state: string
   expires_in_ms: string | null
 }
 
@@ -36,10 +33,7 @@ export async function tend(core: RecordsCore, job: Job<TendPayload>): Promise<un
     await resolve(core, tenant, row.record_set)
     return { state: 'cleared' }
   }
-  if (row.state === 'submitting') {
-    if (row.job_state === 'dead' || row.job_state === 'gone') await failDead(core, tenant, id)
-    return job.snooze(lookMs)
-  }
+  if (row.state === 'submitting') return job.snooze(submittingMs)
   const leftMs = Number(row.expires_in_ms)
   if (leftMs > 0) return job.snooze(Math.min(Math.max(leftMs, 1000), sleepMsMax))
   // Not over after all: something came in between, and gave it more time.

@@ -246,7 +246,7 @@ test.each([
     await until('they have positions', async () => (await db.query('select from pawl.sequencer where position = 3')).length === 1)
     await runner.stop()
     // As if the first two had been parked: the third is the next.
-    await db.query("update pawl.cursor set position = 2, state = 'running'")
+    await db.query("update pawl.cursor_position set position = 2; update pawl.cursor set state = 'running'")
     for (const [key, position] of [
       ['poison', 1],
       ['calm', 2],

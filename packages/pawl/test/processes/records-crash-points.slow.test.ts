@@ -4,7 +4,7 @@
 import type { ProbeName } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { createDatabase, endLeasesOf, type TestDatabase, until } from '../support/database.ts'
-import { ended, loads, RecordsProcess, startWorker } from '../support/records.ts'
+import { csv, ended, loadRows, loads, RecordsProcess, startWorker } from '../support/records.ts'
 
 const here = { organisation: '17', registration: '4' }
 const sets = { loads: { ...loads, chunkRows: 1000 } } as const
@@ -72,6 +72,47 @@ test.each(whileStaging)(
   },
 )
 
+test('[R4] kill -9 before a restarted upload clears the old rows: restart again', { timeout: 120_000 }, async () => {
+  const db = await createScene()
+  const pawl = db.pawl()
+  const scope = pawl.records.in(pawl.records.define('loads', sets.loads), here)
+  const upload = { set: 'loads', scope: here, rows: staged }
+  const first = new RecordsProcess({ url: db.url, sets, upload, killAt: { probe: 'records.stage.committed', hit: 2 } })
+  expect(await first.ended()).toBe('SIGKILL')
+  const [{ id } = { id: '' }] = await scope.submissions({ limit: 1 })
+  const killAt = { probe: 'records.restart.committed', hit: 1 } as const
+  const second = new RecordsProcess({ url: db.url, sets, upload: { ...upload, restart: id }, killAt })
+  await second.hears('killing')
+  expect(await second.ended()).toBe('SIGKILL')
+  expect(await pawl.records.get(id)).toMatchObject({ state: 'uploading', counts: { rows: 0 } })
+  expect(await db.query('select count(*)::int as n from pawl.submission_row')).toEqual([{ n: 2000 }])
+  const whole = await scope.upload(file(staged), { format: 'csv', restart: id })
+  expect(whole).toMatchObject({ state: 'validated', counts: { rows: staged, created: staged } })
+  await startWorker(pawl)
+  await pawl.records.submit(id)
+  expect(await ended(pawl, id)).toMatchObject({ state: 'submitted' })
+  expect(await scope.audit()).toMatchObject({ isSound: true, live: staged })
+})
+
+test('[R4] kill -9 before the commit of an append leaves nothing, not even its once key', { timeout: 120_000 }, async () => {
+  const db = await createScene()
+  const pawl = db.pawl()
+  const scope = pawl.records.in(pawl.records.define('loads', sets.loads), here)
+  await scope.put({ data: { rowId: 'row-0', note: 'before' } })
+  const victim = new RecordsProcess({
+    url: db.url,
+    sets,
+    upload: { set: 'loads', scope: here, rows: 3, once: 'k' },
+    killAt: { probe: 'records.append.written', hit: 1 },
+  })
+  await victim.hears('killing')
+  expect(await victim.ended()).toBe('SIGKILL')
+  expect((await scope.list()).items.map(({ key, data }) => [key, data?.note])).toEqual([['row-0', 'before']])
+  expect(await scope.audit()).toMatchObject({ isSound: true, live: 1 })
+  const again = ['row-0', 'row-1', 'row-2'].map((rowId) => ({ data: { rowId, note: 'sent' } }))
+  expect(await scope.append(again, { once: 'k' })).toMatchObject({ created: 2, updated: 1, number: '2' })
+})
+
 /** Six chunks are written before the seventh is refused; they are purged in two runs. */
 const refused = 6300
 const refuseSql = `
@@ -120,3 +161,23 @@ test.each(whilePurging)(
     expect((await scope.audit())?.isSound).toBe(true)
   },
 )
+
+test('[R15] ended resolves in a process that neither submitted nor applied', { timeout: 120_000 }, async () => {
+  const db = await createScene()
+  const pawl = db.pawl()
+  const scope = pawl.records.in(pawl.records.define('loads', sets.loads), here)
+  const sender = new RecordsProcess({ url: db.url, sets, upload: { set: 'loads', scope: here, rows: 3, submits: true } })
+  await sender.hears('uploaded')
+  const [{ id } = { id: '' }] = await scope.submissions({ limit: 1 })
+  const waiting = pawl.records.ended(id)
+  const applier = new RecordsProcess({ url: db.url, sets })
+  expect(await waiting).toMatchObject({ id, state: 'submitted', counts: { created: 3 } })
+  // And one that fails there.
+  await db.query(refuseSql)
+  const refusedRow = loadRows(1, (row) => ({ ...row, rowId: `row-${refused - 1}` }))
+  const failing = await scope.upload(csv(refusedRow), { format: 'csv' })
+  await pawl.records.submit(failing.id)
+  expect(await pawl.records.ended(failing.id)).toMatchObject({ state: 'failed', failureClass: 'permanent' })
+  applier.tell('stop')
+  await applier.hears('stopped')
+})

@@ -10,6 +10,8 @@ export interface UploadSpec {
   readonly rows: number
   /** Every so many rows are another value than the first time. */
   readonly changeEvery?: number
+  /** CSV unless told. */
+  readonly format?: 'csv' | 'ndjson' | 'json'
   /** A file with these rows, sent in place of a CSV. */
   readonly workbook?: string
 }
@@ -41,6 +43,7 @@ const set: RecordSetOptions = {
 }
 
 const spec = JSON.parse(process.argv[2]!) as UploadSpec
+const { format = 'csv' } = spec
 const pawl = createPawl({ databaseUrl: spec.url })
 const scope = pawl.records.in(pawl.records.define('wide', set), { registration: '1' })
 const worker = pawl.jobs.worker({ pollMs: 100 })
@@ -48,7 +51,7 @@ await worker.start()
 
 // A small one first: what is loaded and compiled once is not what is measured.
 const warm = pawl.records.in('wide', { registration: 'warm' })
-await warm.upload(body(200), { format: 'csv' })
+await warm.upload(body(200), { format })
 globalThis.gc?.()
 const idleBytes = process.memoryUsage().rss
 let peakBytes = idleBytes
@@ -61,7 +64,7 @@ const started = performance.now()
 const onProgress = ({ lines }: { lines: number }) => void staged.push(lines)
 const upload =
   spec.workbook === undefined
-    ? await scope.upload(body(spec.rows), { format: 'csv', onProgress })
+    ? await scope.upload(body(spec.rows), { format, onProgress })
     : await scope.upload(createReadStream(spec.workbook), { format: 'xlsx', onProgress })
 const uploaded = performance.now()
 await pawl.records.submit(upload.id)
@@ -87,16 +90,25 @@ process.stdout.write(`${JSON.stringify(said)}\n`)
 
 /** Made as it is read, 100 rows at a time: the file is never in memory. */
 function* body(rows: number): Generator<string> {
-  yield `rowId,${Array.from({ length: fields - 1 }, (_, n) => `field${n}`).join(',')}\n`
+  const names = ['rowId', ...Array.from({ length: fields - 1 }, (_, n) => `field${n}`)]
+  if (format === 'csv') yield `${names.join(',')}\n`
+  if (format === 'json') yield '['
   for (let from = 0; from < rows; from += 100) {
-    let text = ''
-    for (let row = from; row < Math.min(from + 100, rows); row++) {
-      const isChanged = spec.changeEvery !== undefined && row % spec.changeEvery === 0
-      text += `row-${row}`
-      for (let n = 0; n < fields - 1; n++)
-        text += n % 3 === 0 ? `,${row * 7 + n}.25` : `,value ${n} of ${isChanged && n === 1 ? 'changed ' : ''}${row} xxxxxxxx`
-      text += '\n'
-    }
-    yield text
+    const texts: string[] = []
+    for (let row = from; row < Math.min(from + 100, rows); row++)
+      texts.push(
+        format === 'csv'
+          ? cells(row).join(',')
+          : JSON.stringify(Object.fromEntries(cells(row).map((cell, n) => [names[n], cell]))),
+      )
+    yield `${format === 'json' && from > 0 ? ',' : ''}${texts.join(format === 'json' ? ',' : '\n')}${format === 'json' ? '' : '\n'}`
   }
+  if (format === 'json') yield ']'
+}
+
+function cells(row: number): string[] {
+  const isChanged = spec.changeEvery !== undefined && row % spec.changeEvery === 0
+  const field = (n: number) =>
+    n % 3 === 0 ? `${row * 7 + n}.25` : `value ${n} of ${isChanged && n === 1 ? 'changed ' : ''}${row} xxxxxxxx`
+  return [`row-${row}`, ...Array.from({ length: fields - 1 }, (_, n) => field(n))]
 }

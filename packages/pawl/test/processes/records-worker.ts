@@ -13,18 +13,22 @@ export interface RecordsSpec {
   readonly killAt?: { readonly probe: ProbeName; readonly hit: number }
   /** It says `holding` there and waits for the word `go`. */
   readonly holdAt?: { readonly probe: ProbeName; readonly hit: number }
-  /** It does not work but sends so many rows, and perhaps submits them. */
+  /** It stops itself there with SIGSTOP. Once continued, it sends its next statement before it hears of anything that happened since. */
+  readonly stopAt?: { readonly probe: ProbeName; readonly hit: number }
+  /** It does not work but sends so many rows, and perhaps submits them; or it appends them, under a once key. */
   readonly upload?: {
     readonly set: string
     readonly scope: Readonly<Record<string, string>>
     readonly rows: number
+    readonly restart?: string
     readonly submits?: boolean
+    readonly once?: string
   }
 }
 
 export type RecordsSaid =
   | { readonly event: 'ready' | 'stopped' | 'uploaded' }
-  | { readonly event: 'killing' | 'holding'; readonly probe: ProbeName }
+  | { readonly event: 'killing' | 'holding' | 'stopping'; readonly probe: ProbeName }
   | { readonly event: 'job.refused' | 'worker.lost'; readonly detail: unknown }
 
 const spec = JSON.parse(process.argv[2]!) as RecordsSpec
@@ -37,13 +41,17 @@ const going = new Promise<void>((resolve) => {
 })
 const hits = new Map<ProbeName, number>()
 
-if (spec.killAt !== undefined || spec.holdAt !== undefined) {
+if (spec.killAt !== undefined || spec.holdAt !== undefined || spec.stopAt !== undefined) {
   installProbe((name) => {
     const hit = (hits.get(name) ?? 0) + 1
     hits.set(name, hit)
     if (name === spec.holdAt?.probe && hit === spec.holdAt.hit) {
       say({ event: 'holding', probe: name })
       return going
+    }
+    if (name === spec.stopAt?.probe && hit === spec.stopAt.hit) {
+      say({ event: 'stopping', probe: name })
+      return void process.kill(process.pid, 'SIGSTOP')
     }
     if (name !== spec.killAt?.probe || hit !== spec.killAt.hit) return
     say({ event: 'killing', probe: name })
@@ -69,9 +77,15 @@ if (spec.upload === undefined) await worker.start()
 say({ event: 'ready' })
 if (spec.upload !== undefined) await upload(spec.upload)
 
-async function upload({ set, scope, rows, submits = false }: NonNullable<RecordsSpec['upload']>): Promise<void> {
-  const lines = Array.from({ length: rows }, (_, index) => `row-${index},sent\n`)
-  const { id } = await pawl.records.in(set, scope).upload(['rowId,note\n', ...lines], { format: 'csv' })
+async function upload({ set, scope, rows, restart, once, submits = false }: NonNullable<RecordsSpec['upload']>): Promise<void> {
+  const ids = Array.from({ length: rows }, (_, index) => `row-${index}`)
+  const there = pawl.records.in(set, scope)
+  if (once !== undefined) {
+    const appended = ids.map((rowId) => ({ data: { rowId, note: 'sent' } }))
+    return void (await there.append(appended, { once }).then(() => say({ event: 'uploaded' })))
+  }
+  const lines = ids.map((id) => `${id},sent\n`)
+  const { id } = await there.upload(['rowId,note\n', ...lines], { format: 'csv', ...(restart !== undefined && { restart }) })
   if (submits) await pawl.records.submit(id)
   say({ event: 'uploaded' })
 }

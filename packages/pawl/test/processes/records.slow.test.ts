@@ -96,6 +96,7 @@ test.each(Object.keys(chains))(
     survivor.tell('stop')
     await survivor.hears('stopped')
     expect(await readerView(scope)).toEqual(expected)
+    expect(await readerView(scope, { number: '1' })).toEqual(old)
     expect((await readerView(other)).count).toBe(puts)
     const versions = await db.query<{ status: string; n: number; records: number }>(
       'select status, count(*)::int as n, count(distinct record_id)::int as records from pawl.record_version where submission = $1 group by 1 order by 1',
@@ -123,18 +124,23 @@ test('[R4] a zombie applier that wakes up after another took over writes nothing
   const scope = pawl.records.in(pawl.records.define('loads', sets.loads), here)
   await prepare(pawl, scope)
   const { id } = (await scope.submissions({ limit: 1 }))[0]!
-  const zombie = new RecordsProcess({ url: db.url, sets, holdAt: { probe: 'records.apply.before', hit: 3 } })
-  await zombie.hears('holding')
-  zombie.pause()
+  const zombie = new RecordsProcess({ url: db.url, sets, stopAt: { probe: 'records.apply.before', hit: 3 } })
+  await zombie.hears('stopping')
   await endLeasesOf(db, zombie)
   // Another takes over and stands before the same chunk when the zombie wakes up.
   const holder = new RecordsProcess({ url: db.url, sets, holdAt: { probe: 'records.apply.before', hit: 1 } })
   await holder.hears('holding')
   const { progress } = await pawl.records.get(id)
   expect(progress.applied).toBe(120)
-  zombie.resume()
-  zombie.tell('go')
-  await zombie.hears('job.refused')
+  await until(
+    'the zombie wakes up and is refused',
+    () => {
+      // Again and again: it said so just before it stopped.
+      zombie.resume()
+      return zombie.said.some(({ event }) => event === 'job.refused')
+    },
+    60_000,
+  )
   expect(await pawl.records.get(id)).toMatchObject({ state: 'submitting', progress })
   await zombie.kill()
   holder.tell('go')

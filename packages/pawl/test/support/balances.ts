@@ -2,7 +2,7 @@
 
 import type { LogEvent, Pawl, ProjectionContext, ProjectionTx } from 'pawl'
 import { type TestDatabase, until } from './database.ts'
-import { append, createLog, startRunner } from './projections.ts'
+import { addCursor, append, createLog, startRunner } from './projections.ts'
 
 export const balanceSql = `
   create table balance (id text primary key, amount bigint not null, note text, written_at timestamptz not null default clock_timestamp());
@@ -42,8 +42,7 @@ export async function runBoth(): Promise<{ db: TestDatabase; pawl: Pawl }> {
   const pawl = db.pawl()
   define(pawl, 1)
   define(pawl, 2)
-  await db.query("insert into pawl.projection (name, kind, live_generation) values ('balances', 'log', 1)")
-  await db.query("insert into pawl.cursor (name, kind, channel, effects_after) values ('balances', 'log', 'default', 0)")
+  await addCursor(db, 'balances', { channel: 'default' })
   await startRunner(pawl)
   return { db, pawl }
 }
@@ -63,7 +62,7 @@ export async function applied(db: TestDatabase, generation: number): Promise<voi
            (select count(*) from pawl.event) - (select position from pawl.sequencer)
            + (
              select count(*)
-             from pawl.cursor c
+             from pawl.cursor_at c
              cross join pawl.log_page p
              cross join lateral unnest(p.xids, p.seqs) with ordinality u(xid, seq, n)
              join pawl.event e on e.xid = u.xid and e.seq = u.seq

@@ -2,7 +2,7 @@
 
 import { randomBytes } from 'node:crypto'
 import { inspect } from 'node:util'
-import { createPawl, type Pawl, type PawlOptions, silentLogger } from 'pawl'
+import { createPawl, type Pawl, type PawlOptions, silentLogger, type Worker } from 'pawl'
 import { endLease, keeperTesting } from 'pawl/testing'
 import pg from 'pg'
 import { inject } from 'vitest'
@@ -15,6 +15,7 @@ export interface TestDatabase {
   query<Row = Record<string, unknown>>(text: string, values?: unknown[]): Promise<Row[]>
   /** A Pawl on this database, closed with it. */
   pawl(options?: Partial<PawlOptions>): Pawl
+  /** Drops the database, after its Pawls' workers have stopped: one that stops later waits seconds for a server that is gone. */
   drop(): Promise<void>
 }
 
@@ -41,11 +42,19 @@ export async function createDatabase(options: { isEmpty?: boolean } = {}): Promi
       return pawl
     },
     async drop() {
+      await Promise.all(pawls.flatMap((pawl) => workersOf.get(pawl) ?? []).map((worker) => worker.stop({ grace: 5000 })))
       await Promise.all(pawls.map((pawl) => pawl.close()))
       await pool.end()
       await admin(`drop database if exists ${name} with (force)`)
     },
   }
+}
+
+const workersOf = new WeakMap<Pawl, Worker[]>()
+
+/** For the workers of tests whose afterEach drops the database: vitest runs it before what onTestFinished was given. */
+export function stopBeforeDrop(pawl: Pawl, worker: Worker): void {
+  workersOf.set(pawl, [...(workersOf.get(pawl) ?? []), worker])
 }
 
 async function onServer(serverUrl: string, text: string): Promise<void> {

@@ -4,6 +4,8 @@
 import { type AddressInfo, createServer, type Server, type Socket, connect as tcpConnect } from 'node:net'
 
 export type Cut = 'reset' | 'blackhole'
+/** Of a request: the server gets it, and its answer is not read, as by a process that is paused. */
+type Loss = Cut | 'unread'
 
 export interface LostMessage {
   /** Resolves when it happened. For a lost reply: the server has answered, so what it answered is true there. */
@@ -14,7 +16,7 @@ export interface LostMessage {
 interface Trap {
   readonly match: RegExp
   readonly what: 'reply' | 'request'
-  readonly cut: Cut
+  readonly cut: Loss
   readonly of: RegExp
   /** Answers are lost until the server is outside a transaction again. */
   readonly toCommit: boolean
@@ -24,7 +26,7 @@ interface Trap {
 export class FaultProxy {
   /** Added to every answer of the server. */
   latencyMs = 0
-  readonly #target: URL
+  #target: URL
   readonly #links = new Set<Link>()
   readonly #traps = new Set<Trap>()
   #server: Server | undefined
@@ -70,6 +72,12 @@ export class FaultProxy {
     this.#isBlackhole = false
   }
 
+  /** As an address that moves with a failover: connections break, and new ones go to another server. */
+  redirect(databaseUrl: string): void {
+    this.#target = new URL(databaseUrl)
+    this.reset()
+  }
+
   /** New connections are refused. */
   async refuse(): Promise<void> {
     this.#server?.close()
@@ -90,12 +98,12 @@ export class FaultProxy {
   }
 
   /** The server gets the next statement that matches and answers it; the answer, and the connection, are lost. */
-  loseReply(match: RegExp, options: { cut?: Cut; of?: RegExp; toCommit?: boolean } = {}): LostMessage {
+  loseReply(match: RegExp, options: { cut?: Loss; of?: RegExp; toCommit?: boolean } = {}): LostMessage {
     return this.#trap('reply', match, options)
   }
 
   /** The next statement that matches is lost on its way, and the connection with it: the server never sees it. */
-  loseRequest(match: RegExp, options: { cut?: Cut; of?: RegExp } = {}): LostMessage {
+  loseRequest(match: RegExp, options: { cut?: Loss; of?: RegExp } = {}): LostMessage {
     return this.#trap('request', match, options)
   }
 
@@ -104,7 +112,7 @@ export class FaultProxy {
     for (const link of this.#links) link.destroy()
   }
 
-  #trap(what: Trap['what'], match: RegExp, options: { cut?: Cut; of?: RegExp; toCommit?: boolean }): LostMessage {
+  #trap(what: Trap['what'], match: RegExp, options: { cut?: Loss; of?: RegExp; toCommit?: boolean }): LostMessage {
     const { cut = 'reset', of = /(?:)/, toCommit = false } = options
     let sprung!: () => void
     const happened = new Promise<void>((resolve) => {
@@ -193,9 +201,10 @@ class Link {
     })
   }
 
-  cut(how: Cut): void {
+  cut(how: Loss): void {
     this.#isSilent = true
-    if (how === 'blackhole') return
+    if (how === 'unread') this.#upstream.pause()
+    if (how !== 'reset') return
     this.#client.resetAndDestroy()
     this.#upstream.destroy()
   }
@@ -247,6 +256,7 @@ class Link {
       this.#batchesSent++
       const trap = this.#losing === undefined ? this.#options.take(text, this.name) : undefined
       if (trap?.what === 'request') {
+        if (trap.cut === 'unread') for (const part of batch) this.#upstream.write(part)
         this.cut(trap.cut)
         trap.sprung()
         return

@@ -57,6 +57,31 @@ export async function startRunner(pawl: Pawl, options: RunnerOptions = calmRunne
   return runner
 }
 
+/** A projection whose first generation is live, as a runner registers it, with whatever a test needs its cursor to be. */
+export async function addCursor(
+  db: Pick<TestDatabase, 'query'>,
+  name: string,
+  { kind = 'log', channel = null, position = 0, state = 'running', fence = 0 }: Partial<AddedCursor> = {},
+): Promise<void> {
+  await db.query('insert into pawl.projection (name, kind, live_generation) values ($1, $2, 1)', [name, kind])
+  await db.query('insert into pawl.cursor (name, kind, channel, state, fence, effects_after) values ($1, $2, $3, $4, $5, 0)', [
+    name,
+    kind,
+    channel,
+    state,
+    fence,
+  ])
+  await db.query('insert into pawl.cursor_position (name, position) values ($1, $2)', [name, position])
+}
+
+interface AddedCursor {
+  readonly kind: 'log' | 'state' | 'sink'
+  readonly channel: string | null
+  readonly position: number
+  readonly state: string
+  readonly fence: number
+}
+
 export interface Cursor {
   readonly position: number
   readonly fence: string
@@ -71,7 +96,7 @@ export interface Cursor {
 export async function cursorOf(db: TestDatabase, name: string, { generation = 1, shard = 0 } = {}): Promise<Cursor> {
   const [row] = await db.query<Cursor>(
     `select position::integer, fence::text, holder, state, attempts, crashes, done::text, reason
-     from pawl.cursor where name = $1 and generation = $2 and shard = $3`,
+     from pawl.cursor_at where name = $1 and generation = $2 and shard = $3`,
     [name, generation, shard],
   )
   return row!
@@ -85,7 +110,7 @@ export async function caughtUp(db: TestDatabase, name: string, generation = 1): 
       const [row] = await db.query<{ behind: number }>(
         `select (
          (select count(*) from pawl.event) - (select position from pawl.sequencer)
-         + (select max(s.position - c.position) from pawl.cursor c, pawl.sequencer s where c.name = $1 and c.generation = $2)
+         + (select max(s.position - c.position) from pawl.cursor_at c, pawl.sequencer s where c.name = $1 and c.generation = $2)
        )::integer as behind`,
         [name, generation],
       )

@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url'
 import type { Pawl, RecordScope, RecordSet, RecordSetOptions, Submission, Worker } from 'pawl'
 import { inject, onTestFinished } from 'vitest'
 import type { RecordsSaid, RecordsSpec } from '../processes/records-worker.ts'
-import { until } from './database.ts'
+import { stopBeforeDrop, until } from './database.ts'
 
 export const loads: RecordSetOptions = {
   scope: ['organisation', 'registration'],
@@ -68,13 +68,13 @@ export function ndjson(rows: readonly unknown[]): string[] {
   return rows.map((row) => `${JSON.stringify(row)}\n`)
 }
 
-/** Everything that a reader sees of a scope: one digest over keys and data, and how many records there are. */
-export async function readerView(scope: RecordScope): Promise<{ count: number; digest: string }> {
+/** Everything that a reader sees of a scope, now or as of a number: one digest over keys and data, and how many records there are. */
+export async function readerView(scope: RecordScope, at?: { number: string }): Promise<{ count: number; digest: string }> {
   const hash = createHash('sha256')
   let count = 0
   let after: string | undefined
   do {
-    const page = await scope.list({ limit: 1000, ...(after === undefined ? {} : { after }) })
+    const page = await scope.list({ limit: 1000, ...(at && { at }), ...(after === undefined ? {} : { after }) })
     for (const { type, key, data, status } of page.items) {
       hash.update(JSON.stringify([type, key, data, status]))
       count++
@@ -87,6 +87,7 @@ export async function readerView(scope: RecordScope): Promise<{ count: number; d
 /** A worker in the test's own process. Nobody waits for the end of its lease. */
 export async function startWorker(pawl: Pawl): Promise<Worker> {
   const worker = pawl.jobs.worker({ lease: '30s', beatMs: 200, pollMs: 100 })
+  stopBeforeDrop(pawl, worker)
   onTestFinished(async () => void (await worker.stop({ grace: 5000 })))
   await worker.start()
   return worker
@@ -169,10 +170,6 @@ export class RecordsProcess {
 
   tell(word: string): void {
     this.#child.stdin!.write(`${word}\n`)
-  }
-
-  pause(): void {
-    this.#child.kill('SIGSTOP')
   }
 
   resume(): void {

@@ -17,6 +17,18 @@ export const eventOf = (n: number): ReadEvent => ({ key: `k${n % 5}`, version: n
 export const append = (url: string, n: number) =>
   query(url, `select pawl.append('Counted', 'a', 'k${n % 5}', '${JSON.stringify(eventOf(n))}')`)
 
+/** Each in a transaction of its own. */
+export const appendMany = (url: string, from: number, to: number) =>
+  query(
+    url,
+    `do $$ begin
+      for n in ${from}..${to} loop
+        perform pawl.append('Counted', 'a', 'k' || n % 5, jsonb_build_object('key', 'k' || n % 5, 'version', n, 'n', n));
+        commit;
+      end loop;
+    end $$`,
+  )
+
 /** Closed with the test. */
 export function readerOf(url: string, pageMax?: number): LogReader {
   const reader = new LogReader(optionsOf(url), pageMax)

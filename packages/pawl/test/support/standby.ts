@@ -1,4 +1,4 @@
-// A primary and its synchronous standby, from the embedded binaries alone: they bring no pg_basebackup, so the copy is made with the
+// A primary and its standby, synchronous or not, from the embedded binaries alone: they bring no pg_basebackup, so the copy is made with the
 // server's own backup functions.
 
 import { execFile } from 'node:child_process'
@@ -39,7 +39,7 @@ export async function startAgain(
   return again
 }
 
-export async function startPair(): Promise<Pair> {
+export async function startPair({ isSynchronous = true } = {}): Promise<Pair> {
   const primary = await startOwnServer()
   await query(primary.url, "select pg_create_physical_replication_slot('standby', true)")
   const dir = await mkdtemp(join(tmpdir(), 'pawl-standby-'))
@@ -56,12 +56,15 @@ export async function startPair(): Promise<Pair> {
     },
   })
   onTestFinished(() => standby.stop('immediate'))
-  await query(primary.url, "alter system set synchronous_standby_names = 'standby'")
-  await query(primary.url, 'select pg_reload_conf()')
-  await until('the standby is synchronous', async () => {
+  if (isSynchronous) {
+    await query(primary.url, "alter system set synchronous_standby_names = 'standby'")
+    await query(primary.url, 'select pg_reload_conf()')
+  }
+  await until('the standby follows', async () => {
     const [row] = await query<{ n: number }>(
       primary.url,
-      "select count(*)::integer as n from pg_stat_replication where sync_state = 'sync' and state = 'streaming'",
+      "select count(*)::integer as n from pg_stat_replication where sync_state = $1 and state = 'streaming'",
+      [isSynchronous ? 'sync' : 'async'],
     )
     return row!.n === 1
   })

@@ -31,7 +31,7 @@ test('a healthy database has no faults, and people see one line for each check',
   expect(stderr).not.toContain(new URL(db.url).password)
 })
 
-test('finds a setting of the database that risks committed work', async () => {
+test('[S6] doctor finds a setting of the database that risks committed work', async () => {
   const db = await healthy()
   await db.query(`alter database ${db.name} set synchronous_commit = off`)
   expect(await faults(db.url)).toEqual([
@@ -39,25 +39,25 @@ test('finds a setting of the database that risks committed work', async () => {
   ])
 })
 
-test('finds a schema that is missing', async () => {
+test('[S6] doctor finds a schema that is missing', async () => {
   expect(await faults((await healthy({ isEmpty: true })).url)).toEqual([
     expect.stringMatching(/^schema: .* missing from this database\. -> pawl migrate$/),
   ])
 })
 
-test('finds a schema that is old', async () => {
+test('[S6] doctor finds a schema that is old', async () => {
   const db = await healthy()
   await db.query("delete from pawl.migration where name like '0002%'")
   expect(await faults(db.url)).toEqual([expect.stringMatching(/^schema: The schema lacks 0002-jobs\. -> pawl migrate$/)])
 })
 
-test('finds a migration that was applied with different SQL', async () => {
+test('[S6] doctor finds a migration that was applied with different SQL', async () => {
   const db = await healthy()
   await db.query("update pawl.migration set checksum = 'other' where name like '0002%'")
   expect(await faults(db.url)).toContainEqual(expect.stringMatching(/^schema: 0002-jobs was applied with different SQL/))
 })
 
-test('finds what somebody changed in the schema, and its fix mends it', async () => {
+test('[S6] doctor finds what somebody changed in the schema, and its fix mends it', async () => {
   const db = await healthy()
   await db.query('drop index pawl.job_ready')
   const [drift, ...rest] = await faults(db.url)
@@ -67,7 +67,7 @@ test('finds what somebody changed in the schema, and its fix mends it', async ()
   expect(await faults(db.url)).toEqual([])
 })
 
-test("finds a role whose own tables would land in Pawl's schema", async () => {
+test("[S6] doctor finds a role whose own tables would land in Pawl's schema", async () => {
   const db = await healthy()
   const url = `${db.url}?options=${encodeURIComponent('-c search_path="$user",public')}`
   expect(new URL(url).username).toBe('pawl')
@@ -83,37 +83,78 @@ test("finds a role whose own tables would land in Pawl's schema", async () => {
   expect(await faults(`${db.url}?options=${encodeURIComponent('-c search_path=public,pawl')}`)).toHaveLength(1)
 })
 
-test('finds what this role may not do, and prints the grants', async () => {
-  const db = await healthy()
-  const role = `reader_${db.name}`
-  await db.query(`create role ${role} login password 'reader'`)
-  onTestFinished(async () => {
-    await db.query(`drop owned by ${role}`)
-    await db.query(`drop role ${role}`)
-  })
-  const url = new URL(db.url)
-  url.username = role
-  url.password = 'reader'
-  expect(await faults(url.href)).toEqual([
-    expect.stringMatching(/^rights: The role reader_\w+ may not use the schema pawl\. -> grant usage on schema pawl/),
-  ])
-  await db.query(`grant usage on schema pawl to ${role}; grant select on all tables in schema pawl to ${role}`)
-  const [missing] = await faults(url.href)
-  expect(missing).toMatch(/^rights: The role lacks .*delete, insert, update on pawl\.job/)
-  // The fix is SQL that runs as it is printed, and mends it.
-  await db.query(missing!.split(' -> ')[1]!)
-  expect(await faults(url.href)).toEqual([
-    expect.stringMatching(/^rights: Workers with role reader_\w+ cannot create or drop daily partitions/),
-  ])
-})
-
-test('finds schemas of the search path in which other roles may create', async () => {
-  const db = await healthy()
-  const role = `maker_${db.name}`
-  await db.query(`create role ${role}; create schema aside; grant create on schema aside, public to ${role}, public`)
+/** Roles belong to the whole server: dropped with the test. */
+async function withRole(db: TestDatabase, name: string): Promise<{ role: string; url: string }> {
+  const role = `${name}_${db.name}`
+  await db.query(`create role ${role} login password 'secret'`)
   onTestFinished(async () => {
     await db.query(`drop owned by ${role}; drop role ${role}`)
   })
+  const url = new URL(db.url)
+  url.username = role
+  url.password = 'secret'
+  return { role, url: url.href }
+}
+
+test('[S6] doctor finds what this role may not do, and prints the grants', async () => {
+  const db = await healthy()
+  const { role, url } = await withRole(db, 'reader')
+  expect(await faults(url)).toEqual([
+    expect.stringMatching(/^rights: The role reader_\w+ may not use the schema pawl\. -> grant usage on schema pawl/),
+  ])
+  await db.query(`grant usage on schema pawl to ${role}; grant select on all tables in schema pawl to ${role}`)
+  const [missing] = await faults(url)
+  expect(missing).toMatch(/^rights: The role lacks .*delete, insert, update on pawl\.job/)
+  expect(missing).toContain('usage on pawl.job_serial')
+  // The fix is SQL that runs as it is printed, and mends it.
+  await db.query(missing!.split(' -> ')[1]!)
+  const days = expect.stringMatching(
+    /^rights: Workers with role reader_\w+ cannot create or drop daily partitions, which pawl owns/,
+  )
+  expect(await faults(url)).toEqual([days])
+  // A member that has the rights of the owner and cannot give it what it makes.
+  await db.query(`grant pawl to ${role} with set false`)
+  expect(await faults(url)).toEqual([days])
+  await db.query(`grant pawl to ${role} with set true`)
+  expect(await faults(url)).toEqual([])
+})
+
+test("[S6] doctor finds what is not its owner's, and mends it as printed", async () => {
+  const db = await healthy()
+  const { role } = await withRole(db, 'other')
+  const [day] = await db.query<{ day: string }>(
+    "select inhrelid::regclass::text as day from pg_inherits where inhparent = 'pawl.job_history'::regclass order by 1 limit 1",
+  )
+  await db.query(`alter table ${day!.day} owner to ${role}; alter function pawl.is_last_day_used owner to ${role};
+    alter sequence pawl.job_serial owner to ${role}`)
+  const [found, ...rest] = await faults(db.url)
+  expect(rest).toEqual([])
+  expect(found).toMatch(
+    /^owner: Schema pawl belongs to pawl, but not table pawl\.job_history_\w+ \(other_\w+\), sequence pawl\.job_serial/,
+  )
+  await db.query(found!.split(' -> ')[1]!)
+  expect(await faults(db.url)).toEqual([])
+})
+
+test("[S6] doctor finds roles that may create in Pawl's schema", async () => {
+  const db = await healthy()
+  const { role } = await withRole(db, 'maker')
+  await db.query(`grant create on schema pawl to ${role}, public`)
+  const found = await faults(db.url)
+  expect(found).toEqual([
+    expect.stringMatching(
+      /^owner: The role maker_\w+ may create in schema pawl, .* -> revoke create on schema pawl from "maker_/,
+    ),
+    expect.stringMatching(/^owner: Every role may create in schema pawl, .* -> revoke create on schema pawl from public;$/),
+  ])
+  for (const line of found) await db.query(line.split(' -> ')[1]!)
+  expect(await faults(db.url)).toEqual([])
+})
+
+test('[S6] doctor finds schemas of the search path in which other roles may create', async () => {
+  const db = await healthy()
+  const { role } = await withRole(db, 'maker')
+  await db.query(`create schema aside; grant create on schema aside, public to ${role}, public`)
   const found = await faults(db.url)
   expect(found).toEqual([
     expect.stringMatching(
@@ -127,7 +168,7 @@ test('finds schemas of the search path in which other roles may create', async (
   expect(await faults(db.url)).toEqual([])
 })
 
-test('finds a transaction that has been open for long', async () => {
+test('[S6] doctor finds a transaction that has been open for long', async () => {
   const db = await healthy()
   const client = await db.pool.connect()
   try {
@@ -143,7 +184,7 @@ test('finds a transaction that has been open for long', async () => {
   }
 })
 
-test('finds a worker that is gone and the jobs that nobody runs', async () => {
+test('[S6] doctor finds a worker that is gone and the jobs that nobody runs', async () => {
   const db = await healthy()
   await db.query(`insert into pawl.worker (id, seen_at, lease_until) values (7, pawl.now() - interval '1 hour', pawl.now() - interval '59 minutes');
     insert into pawl.worker_process (id, name, host, pid, release, queues, kinds, concurrency)
@@ -151,12 +192,12 @@ test('finds a worker that is gone and the jobs that nobody runs', async () => {
   await db.query("select pawl.enqueue_many('', 'default', 'nobody', '[1, 2]', p_run_at => pawl.now() - interval '1 minute')")
   expect(await faults(db.url)).toEqual([
     expect.stringMatching(/^workers: Worker \d+ \(gone, pid 7 on elsewhere\) has been silent for 1h/),
-    expect.stringMatching(/^workers: No worker is running, and 2 job\(s\) are waiting\. -> start one/),
-    expect.stringMatching(/^kinds: 2 job\(s\) of kind nobody are waiting in queue default/),
+    expect.stringMatching(/^workers: No worker is running\. Jobs that are waiting: 2\. -> start one/),
+    expect.stringMatching(/^kinds: No worker runs kind nobody in queue default, where it has 2 jobs \(/),
   ])
 })
 
-test('finds open alerts, of one tenant if asked', async () => {
+test('[S6] doctor finds open alerts, of one tenant if asked', async () => {
   const db = await healthy()
   await db.query(
     "select pawl.raise_alert('', 'job.dead', 'email', 'smtp is down'), pawl.raise_alert('acme', 'job.dead', 'report', 'no paper')",
@@ -164,7 +205,7 @@ test('finds open alerts, of one tenant if asked', async () => {
   expect(await faults(db.url)).toHaveLength(2)
   expect(await faults(db.url, ['--tenant', 'acme'])).toEqual([
     expect.stringMatching(
-      /^alerts: job\.dead report of tenant acme, 1 time\(s\).*no paper -> pawl jobs list --state dead --kind report/,
+      /^alerts: job\.dead report of tenant acme, 1 time,.*no paper -> pawl jobs list --state dead --kind report/,
     ),
   ])
 })
@@ -174,18 +215,20 @@ test('says how many alerts it does not show', async () => {
   await db.query("select pawl.raise_alert('', 'job.dead', 'kind ' || n, 'down') from generate_series(1, 25) n")
   const found = await faults(db.url)
   expect(found).toHaveLength(21)
-  expect(found.at(-1)).toMatch(/^alerts: 5 more alert\(s\) are open; these are the 20 newest\. -> pawl\.alerts/)
+  expect(found.at(-1)).toMatch(/^alerts: 5 more open; these are the 20 newest\. -> pawl\.alerts/)
 })
 
 test('names the tenant of jobs that no worker runs, and the command that cancels them', async () => {
   const db = await healthy()
   await db.query("select pawl.enqueue('nobody', tenant => 'acme', run_at => now() - interval '1 minute')")
   expect(await faults(db.url)).toContainEqual(
-    expect.stringMatching(/^kinds: 1 job\(s\) of kind nobody of tenant acme are waiting .* pawl jobs cancel <id> --tenant acme$/),
+    expect.stringMatching(
+      /^kinds: No worker runs kind nobody of tenant acme .* it has 1 job \(.* pawl jobs cancel <id> --tenant acme$/,
+    ),
   )
 })
 
-test('finds a clock of Pawl that was moved', async () => {
+test('[S6] doctor finds a clock of Pawl that was moved', async () => {
   const db = await healthy()
   await moveClock(db.pool as never, 3_600_000)
   expect(await faults(db.url)).toContainEqual(
@@ -193,7 +236,7 @@ test('finds a clock of Pawl that was moved', async () => {
   )
 })
 
-test('finds an old Node', () => {
+test('[S6] doctor finds an old Node', () => {
   expect(checkNode('20.18.3')).toMatchObject({ state: 'fault', fix: 'install Node 20.19 or newer' })
   expect(checkNode('20.19.0')).toMatchObject({ state: 'ok' })
   expect(checkNode('24.1.0')).toMatchObject({ state: 'ok' })

@@ -12,7 +12,7 @@ async function faults(url: string, options: ProcessOptions = {}): Promise<string
   return faultsIn(await cli(['doctor', '-o', 'json', '--database-url', url], options))
 }
 
-test('finds settings of the server that risk committed work', async () => {
+test('[S6] doctor finds settings of the server that risk committed work', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'pawl-doctor-'))
   const server = await startEmbedded({ dir, port: 0, settings: { fsync: 'off', full_page_writes: 'off' } })
   onTestFinished(async () => {
@@ -26,7 +26,7 @@ test('finds settings of the server that risk committed work', async () => {
   ])
 })
 
-test('finds clocks of process and database that disagree', async (context) => {
+test('[S6] doctor finds clocks of process and database that disagree', async (context) => {
   const faketime = await debianProgram('faketime')
   if (!faketime.ok) return context.skip(faketime.missing)
   const db = await createDatabase()

@@ -27,6 +27,12 @@ async function work(kind: string, run: () => unknown, options: object = {}): Pro
   await worker.stop()
 }
 
+async function deadJob(): Promise<string> {
+  const { id } = await pawl.jobs.enqueue('dies', {}, { maxAttempts: 1 })
+  await work('dies', () => Promise.reject(new Error('no')))
+  return id
+}
+
 test('add prints the id alone, and says on stderr that nobody will run it', async () => {
   const { code, stdout, stderr } = await cli(['jobs', 'add', 'plain', '{"n": 1}', ...on])
   expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringMatching(/^\d{19}\n$/) })
@@ -108,8 +114,7 @@ test('get shows a job with its attempts, and control characters in it move no cu
 })
 
 test('retry makes a dead job ready; again it is a conflict', async () => {
-  const { id } = await pawl.jobs.enqueue('dies', {}, { maxAttempts: 1 })
-  await work('dies', () => Promise.reject(new Error('no')))
+  const id = await deadJob()
   expect(await pawlJson(['jobs', 'retry', id, ...on])).toMatchObject({ items: [{ id, state: 'ready' }] })
   const again = await cli(['jobs', 'retry', id, ...on])
   expect(again.code).toBe(4)
@@ -153,7 +158,7 @@ test('a tenant sees its own jobs and no others', async () => {
   expect(await pawlJson(['jobs', 'get', id, '--tenant', 'acme', ...on])).toMatchObject({ id, tenant: 'acme' })
 })
 
-describe('exit codes', () => {
+describe('[S6] exit codes', () => {
   test('2: what was typed is wrong, with a suggestion and nothing on stdout', async () => {
     const cases: [string[], RegExp][] = [
       [['jobs', 'lsit'], /Did you mean list/],
@@ -214,6 +219,18 @@ describe('exit codes', () => {
       await empty.drop()
     }
   })
+})
+
+test('[S6] every command that ends answers -o json with JSON', async () => {
+  const add = async () => (await pawlJson<{ id: string }>(['jobs', 'add', 'spoken', ...on])).id
+  const id = await add()
+  const commands = [['list'], ['get', id], ['why', id], ['cancel', id], ['add', 'spoken']].map((verb) => ['jobs', ...verb])
+  for (const command of [...commands, ['migrate'], ['migrate', '--dry-run'], ['version']])
+    expect(await pawlJson([...command, ...on])).toBeTypeOf('object')
+  expect(await pawlJson(['jobs', 'retry', await deadJob(), ...on])).toBeTypeOf('object')
+  // Faults or not, and errors on stderr.
+  expect(JSON.parse((await cli(['doctor', '-o', 'json', ...on])).stdout)).toMatchObject({ checks: expect.any(Array) })
+  expect(JSON.parse((await cli(['jobs', 'get', '12', '--json', ...on])).stderr)).toMatchObject({ error: { exit: 3 } })
 })
 
 test('the database comes from the environment, the flag before PAWL_DATABASE_URL before DATABASE_URL', async () => {

@@ -60,7 +60,7 @@ describe('on a terminal', () => {
     expect((await cli(list)).stdout).not.toContain('\u001b')
   })
 
-  test('cancelling a running job is asked about; elsewhere and with -y it is not', async () => {
+  test('[S6] cancelling a running job is asked about; elsewhere and with -y it is not', async () => {
     const own = db.pawl()
     own.jobs.define('long', { run: (_job, { signal }) => new Promise((resolve) => signal.addEventListener('abort', resolve)) })
     const worker = own.jobs.worker()

@@ -1,6 +1,6 @@
 // The tree of commands. Each command is a module of its own; here is what they share: flags, help, and how errors end the process.
 
-import { Command, CommanderError, Option } from 'commander'
+import { Command, CommanderError, Help, Option } from 'commander'
 import { release } from 'pawl'
 import type { DatabaseFlags } from './database.ts'
 import { addDev } from './dev/dev.ts'
@@ -54,7 +54,7 @@ export async function run(argv: readonly string[], streams: Streams = process): 
 function buildProgram(streams: Streams, onExit: (code: number) => void): Command {
   const program = new Command('pawl')
   program
-    .description('Jobs that move forward exactly once, on the PostgreSQL you already run.')
+    .description('Background work on the PostgreSQL you already run: its effects there are applied exactly once.')
     .version(`pawl ${release}`, '-V, --version', 'print the release')
     .addOption(new Option('-o, --output <format>', 'output format').choices([...outputs]).default('table'))
     .option('--json', 'the same as -o json')
@@ -71,7 +71,7 @@ function buildProgram(streams: Streams, onExit: (code: number) => void): Command
     .option('-v, --verbose', 'print errors with their stack')
     .helpOption('-h, --help', 'print this help')
     .helpCommand(false)
-    .configureHelp({ showGlobalOptions: true, sortSubcommands: false })
+    .configureHelp({ showGlobalOptions: true, sortSubcommands: false, formatHelp: commandsFirst })
     .showHelpAfterError('(run it with --help for examples)')
     .configureOutput({
       writeOut: (text) => void streams.stdout.write(text),
@@ -87,7 +87,7 @@ function buildProgram(streams: Streams, onExit: (code: number) => void): Command
         .summary(summary.split(/[.:]/)[0]!)
         .copyInheritedSettings(program)
         .helpCommand(false)
-      return command.addHelpText('before', exampleText(examples)).configureHelp({ showGlobalOptions: true })
+      return command.addHelpText('before', exampleText(examples))
     },
     does: (command, action) => {
       command.action(async (...given: unknown[]) => {
@@ -106,6 +106,19 @@ function buildProgram(streams: Streams, onExit: (code: number) => void): Command
   addJobs(adder)
   addVersion(adder)
   return program
+}
+
+/** What can be done before how: commander lists commands below the options that all of them have. */
+function commandsFirst(command: Command, help: Help): string {
+  const sections = Help.prototype.formatHelp
+    .call(help, command, help)
+    .split(/\n(?=(?:Arguments|Options|Global Options|Commands):\n)/)
+  const isCommands = (section: string): boolean => section.startsWith('Commands:')
+  const [usage, ...rest] = sections
+  return [usage!, ...rest.filter(isCommands), ...rest.filter((section) => !isCommands(section))]
+    .map((section) => section.trimEnd())
+    .join('\n\n')
+    .concat('\n')
 }
 
 export interface CommandAdder {

@@ -27,7 +27,7 @@ type Stream = 'stdout' | 'stderr'
 export interface Streams {
   readonly stdin: NodeJS.ReadableStream & { readonly isTTY?: boolean }
   readonly stdout: NodeJS.WritableStream & { readonly isTTY?: boolean; readonly columns?: number }
-  readonly stderr: NodeJS.WritableStream & { readonly isTTY?: boolean }
+  readonly stderr: NodeJS.WritableStream & { readonly isTTY?: boolean; readonly columns?: number }
 }
 
 export class Terminal {
@@ -114,8 +114,20 @@ export class Terminal {
     return room === Number.POSITIVE_INFINITY ? text : clip(text, Math.max(10, room - taken))
   }
 
-  #room(): number {
-    const { isTTY, columns } = this.streams.stdout
+  /** Broken between words, each further line that far from the left. Elsewhere than on a terminal it stays one line. */
+  wrapped(text: string, indent: number, stream: Stream = 'stdout'): string {
+    const room = Math.max(20, this.#room(stream) - indent)
+    const lines: string[] = []
+    for (const word of text.split(' ')) {
+      const last = lines.at(-1)
+      if (last === undefined || widthOf(last) + 1 + widthOf(word) > room) lines.push(word)
+      else lines[lines.length - 1] = `${last} ${word}`
+    }
+    return lines.join(`\n${' '.repeat(indent)}`)
+  }
+
+  #room(stream: Stream = 'stdout'): number {
+    const { isTTY, columns } = this.streams[stream]
     return isTTY === true && columns !== undefined ? columns : Number.POSITIVE_INFINITY
   }
 
@@ -129,9 +141,10 @@ export class Terminal {
     stream: Stream = 'stdout',
   ): string[] {
     const width = Math.max(0, ...pairs.map(([name]) => name.length))
-    return pairs.map(
-      ([name, value, paint]) => `${this.paint(name.padEnd(width), 'dim', stream)}  ${this.paint(value, paint, stream)}`,
-    )
+    return pairs.map(([name, value, paint]) => {
+      const wrapped = this.wrapped(value, width + 2, stream)
+      return `${this.paint(name.padEnd(width), 'dim', stream)}  ${this.paint(wrapped, paint, stream)}`
+    })
   }
 }
 
@@ -165,6 +178,11 @@ function clip(text: string, width: number): string {
 /** Text from jobs is shown, never obeyed: control characters could move the cursor or recolour the screen. */
 export function oneLine(text: string): string {
   return text.replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ').trim()
+}
+
+/** '1 job', '2 jobs'. */
+export function counted(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
 }
 
 /** '850ms', '12s', '3m', '5h', '2d': for ages and delays in tables. */

@@ -190,7 +190,7 @@ test.each([
   const { id } = await pawl.jobs.enqueue('quick', {})
   await until('it ran', async () => (await pawl.jobs.get(id))?.state === 'done')
   expect(await pawl.jobs.get(id)).toMatchObject({ result: 'by my own Pawl' })
-  expect(await db.query("select from pg_stat_activity where application_name = 'mine claim'")).toHaveLength(1)
+  expect(await db.query("select from pg_stat_activity where application_name like 'mine claim %'")).toHaveLength(1)
   worker.signal('SIGTERM')
   // What the module left open does not keep it.
   expect((await worker.ended()).code).toBe(0)

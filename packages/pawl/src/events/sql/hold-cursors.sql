@@ -4,7 +4,7 @@
 -- Rows: one per cursor and parked key, the one that holds most first.
 select 'cursor' as what, c.tenant, c.name, c.generation, c.shard, null::text as key, c.state, c.position,
   (s.position - c.position)::text as behind, c.moved_at as since
-from pawl.cursor c
+from pawl.cursor_at c
 cross join pawl.log_head s
 where c.state <> 'stale'
   and c.position < s.position

@@ -49,7 +49,7 @@ reached as materialized (
 ),
 slowest as materialized (
   select c.position, format('%s generation %s shard %s', c.name, c.generation, c.shard) as name
-  from pawl.cursor c
+  from pawl.cursor_at c
   where c.state <> 'stale'
   order by c.position
   limit 1

@@ -2,11 +2,12 @@
 -- Locks: the job rows, by primary key, as settle.sql. The new fence makes a second ending of the same attempt a refusal.
 -- Plan: job_pkey for each, with the array of settle.sql.
 -- Rows: every accepted job with its state, among them what this very fence ended so before (the answer to that commit was lost; a
--- rescuer's record of the same fence says 'crashed'; a snooze and a release leave no record). A job that is missing here was refused.
+-- rescuer's record of the same fence says 'crashed', that of a time-out by the keeper has another error; a snooze and a release leave no record). A
+-- job that is missing here was refused.
 with given as materialized (
-  select g.tenant, g.id, g.fence, g.holder, g.outcome, g.delay_ms, g.error, g.ran_ms
+  select g.tenant, g.id, g.fence, g.holder, g.outcome, g.delay_ms, g.error, g.progress, g.ran_ms
   from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[], :holders::integer[], :outcomes::text[], :delays_ms::bigint[],
-    :errors::text[], :ran_ms::integer[]) as g(tenant, id, fence, holder, outcome, delay_ms, error, ran_ms)
+    :errors::text[], :progress::jsonb[], :ran_ms::integer[]) as g(tenant, id, fence, holder, outcome, delay_ms, error, progress, ran_ms)
   order by g.tenant, g.id
 ),
 clock as materialized (
@@ -29,6 +30,7 @@ changed as (
     snoozes = least(j.snoozes, 2147483646) + case when g.outcome = 'snoozed' then 1 else 0 end,
     postponed = case when g.outcome = 'released' then least(j.postponed, 32766) + case when g.delay_ms > 0 then 1 else 0 end else 0 end,
     last_error = coalesce(g.error, j.last_error),
+    progress = coalesce(g.progress, j.progress),
     fence = pawl.next_fence(),
     revision = case when j.revision < 2000000000 then j.revision + 1 else 1 end,
     holder = null,
@@ -83,5 +85,6 @@ where exists (
     and a.job_id = g.id
     and a.fence = g.fence
     and a.outcome = g.outcome
+    and a.error is not distinct from g.error
     and a.ended_at >= least(to_timestamp((g.id >> 21) / 1000.0), (select c.now from clock c)) - interval '2 days'
 )

@@ -1,4 +1,4 @@
--- Ends the sessions of handlers that closed incarnations left inside a transaction. A process that is paused cannot end them, and their row
+-- Ends the sessions of handlers and claims that closed incarnations left inside a transaction. A process that is paused cannot end them, and their row
 -- locks would keep whoever takes its jobs over waiting for as long. A transaction that began after the close is another incarnation's.
 -- Locks: none.
 -- Plan: worker_process_pkey, then the list of sessions. Found first and ended then: a condition would be tried on every session of the server.

@@ -1,14 +1,32 @@
 -- Counts a failed attempt at the event after the position, so that another holder goes on counting.
--- Locks: the cursor's row.
--- Plan: cursor_pkey.
+-- Locks: the cursor's row, then that of its position.
+-- Plan: cursor_pkey, cursor_position_pkey.
 -- No row: lost, or moved by an operator.
-update pawl.cursor c
-set attempts = c.attempts + 1,
+with held as materialized (
+  select c.tenant, c.name, c.generation, c.shard
+  from pawl.cursor c
+  where c.tenant = :tenant::text
+    and c.name = :name::text
+    and c.generation = :generation::integer
+    and c.shard = :shard::integer
+    and c.fence = :fence::bigint
+  for no key update
+)
+update pawl.cursor_position p
+set attempts = p.attempts + 1,
   last_error = left(:error::text, 4000)
-where c.tenant = :tenant::text
-  and c.name = :name::text
-  and c.generation = :generation::integer
-  and c.shard = :shard::integer
-  and c.fence = :fence::bigint
-  and c.position = :from_position::bigint
-returning c.attempts
+from held h
+where p.tenant = h.tenant
+  and p.name = h.name
+  and p.generation = h.generation
+  and p.shard = h.shard
+  and p.n = (
+    select max(m.n)
+    from pawl.cursor_position m
+    where m.tenant = :tenant::text
+      and m.name = :name::text
+      and m.generation = :generation::integer
+      and m.shard = :shard::integer
+  )
+  and p.position = :from_position::bigint
+returning p.attempts

@@ -2,7 +2,7 @@
 -- Locks: the projection's row and the cursors' rows, by generation and shard.
 -- Plan: projection_pkey, cursor_pkey.
 -- Rows: the cursors.
-select c.generation, c.shard, c.position::text as position, p.live_generation
+select c.generation, c.shard, p.live_generation
 from pawl.projection p
 join pawl.cursor c on c.tenant = p.tenant
   and c.name = p.name

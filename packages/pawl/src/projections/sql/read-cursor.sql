@@ -1,7 +1,6 @@
--- A cursor as it is when every transaction that was moving it has ended: after a commit without an answer this tells what became of it.
--- `live_at` is where a generation that is not live stands still: up to there the effects were let out.
--- Locks: its row, for the moment.
--- Plan: cursor_pkey, projection_pkey.
+-- A cursor as it is. `live_at` is where a generation that is not live stands still: up to there the effects were let out.
+-- Locks: none.
+-- Plan: cursor_pkey, cursor_position_pkey, projection_pkey.
 -- No row: its generation is gone.
 select c.fence::text as fence, c.position::text as position, c.event_id::text as event_id, c.log_generation, c.done::text as done,
   c.effects_after::text as effects_after, c.state, c.reason, c.attempts, c.crashes,
@@ -10,15 +9,14 @@ select c.fence::text as fence, c.position::text as position, c.event_id::text as
     when c.effects_after is null then (
       select greatest(l.position, l.effects_after)::text
       from pawl.projection p
-      join pawl.cursor l on l.tenant = p.tenant and l.name = p.name and l.generation = p.live_generation
+      join pawl.cursor_at l on l.tenant = p.tenant and l.name = p.name and l.generation = p.live_generation
       where p.tenant = :tenant::text
         and p.name = :name::text
         and l.shard = :shard::integer
     )
   end as live_at
-from pawl.cursor c
+from pawl.cursor_at c
 where c.tenant = :tenant::text
   and c.name = :name::text
   and c.generation = :generation::integer
   and c.shard = :shard::integer
-for no key update of c

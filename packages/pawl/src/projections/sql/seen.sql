@@ -1,12 +1,12 @@
 -- Whether the live generation has applied every event of a transaction.
 -- Locks: none.
--- Plan: projection_pkey, cursor_pkey, event_xid, sequencer_pkey, log_page_pkey from its end. Pages are read only for an event that has its
+-- Plan: projection_pkey, cursor_pkey, cursor_position_pkey, event_xid, sequencer_pkey, log_page_pkey from its end. Pages are read only for an event that has its
 -- position: for one that has none yet, which is the rule right after a commit, they would be read to their beginning.
 -- One row: what is to be waited for; or no row: there is no such projection.
 with live as materialized (
   select c.tenant, c.name, c.generation, c.shard, c.shards, c.kind, c.channel, c.position, c.done, c.state, c.holder
   from pawl.projection p
-  join pawl.cursor c on c.tenant = p.tenant and c.name = p.name and c.generation = p.live_generation
+  join pawl.cursor_at c on c.tenant = p.tenant and c.name = p.name and c.generation = p.live_generation
   where p.tenant = :tenant::text
     and p.name = :name::text
 ),

@@ -1,9 +1,9 @@
--- Takes the data out of every version of one record, takes the record out of everything that is staged for its scope, and writes down that it
--- did. Numbers, states and submissions stay. The caller holds the scope's lock and has seen that its slot is free. The scope's new revision
+-- Takes the data out of every version of one record, takes the record out of everything that is staged for its scope, with what errors quote
+-- of it, and writes down that it did. Numbers, states and submissions stay. The caller holds the scope's lock and has seen that its slot is free. The scope's new revision
 -- supersedes what was compared with the old data and what is left of those uploads, which cannot be rebased: erased-since.sql. What was
 -- submitted may be staged until its tending clears it, so the submissions that wrote a version are searched as well.
--- Locks: the version rows of the record, its staged rows, the scope row.
--- Plan: record_pkey, record_version_pkey, submission_open_of_scope, submission_row_pkey, record_scope_pkey.
+-- Locks: the version rows of the record, its staged rows and their errors, the scope row.
+-- Plan: record_pkey, record_version_pkey, submission_open_of_scope, submission_row_pkey, submission_error_pkey, record_scope_pkey.
 -- No row: there is no such record, staged or not, or it was erased before; nothing is changed.
 with found as materialized (
   select r.id
@@ -45,7 +45,14 @@ staged as (
     )
     and r.type = :type::text
     and r.key = :key::text
-  returning r.line
+  returning r.submission, r.line
+),
+quoted as (
+  delete from pawl.submission_error e
+  using staged t
+  where e.tenant = :tenant::text
+    and e.submission = t.submission
+    and e.line = t.line
 ),
 counted as materialized (
   select (select count(*) from erased e) as versions, (select count(*) from staged t) as staged

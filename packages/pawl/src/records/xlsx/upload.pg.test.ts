@@ -291,6 +291,21 @@ test('[R10] [R13] a sheet with a wrong checksum is invalid although each of its 
   expect((await pawl.records.errors(upload.id)).items).toMatchObject([{ code: 'xlsx' }])
 })
 
+test('[R10] a bomb behind a sheet of valid rows is invalid and cannot be submitted', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(pawl.records.define('book', { scope: ['x'], formats: [xlsx()], types }), { x: '1' })
+  const rows = [['id'], ...Array.from({ length: 1500 }, (_, n) => [`r${n}`])]
+  const parts = workbookParts([
+    { name: 'received', rows },
+    { name: 'sent', rows },
+  ])
+  const bomb = Buffer.concat([Buffer.from('<worksheet><sheetData>'), Buffer.alloc(20_000_000, '<row/>')])
+  const upload = await scope.upload([zip({ ...parts, 'xl/worksheets/sheet2.xml': bomb })], { format: 'xlsx' })
+  expect(upload).toMatchObject({ state: 'invalid', error: expect.stringMatching(/more than 200 times/) })
+  await expect(pawl.records.submit(upload.id)).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE' })
+  expect((await scope.list()).items).toEqual([])
+})
+
 test('[R10] a workbook over the limit of the format is too large', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { formats: [xlsx({ fileBytesMax: 1_000_000 })] }), here)

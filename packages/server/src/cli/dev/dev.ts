@@ -185,7 +185,7 @@ function hintsOf({ psql }: DevDatabase, { pids, isDemo }: Started): string[] {
   return [
     hint(`${command} jobs list`, 'list live jobs (in another terminal, same folder)'),
     hint(`${command} doctor`, 'find faults and their fixes'),
-    ...(pids.length > 1 ? [hint(`kill -9 ${pids[0]}`, 'kill a worker: the other takes over its jobs at once')] : []),
+    ...(pids.length > 1 ? [hint(`kill -9 ${pids[0]}`, 'kill a worker: the other takes over in two seconds')] : []),
     ...(isDemo ? [own] : []),
     ...(psql === undefined ? [] : [psql]),
   ]

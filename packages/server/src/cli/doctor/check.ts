@@ -39,3 +39,20 @@ export async function rowsOf<Row>({ client }: Patient, text: string, values: unk
     await client.query('rollback')
   }
 }
+
+const creatorsSql = `
+select n.nspname::text as schema, coalesce(r.rolname::text, 'public') as role
+from unnest($1::text[]) with ordinality p(schema, nth)
+join pg_namespace n on n.nspname = p.schema
+cross join lateral aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
+left join pg_roles r on r.oid = a.grantee
+where a.privilege_type = 'CREATE'
+  and coalesce(not r.rolsuper and r.rolname not in ('pg_database_owner', current_user), true)
+  and (n.nspname <> 'pawl' or a.grantee <> n.nspowner)
+  and a.grantee <> (select d.datdba from pg_database d where d.datname = current_database())
+order by p.nth, 2`
+
+/** Roles that may create in these schemas, apart from superusers, the owner of the database and this role. */
+export function creatorsIn(patient: Patient, schemas: readonly string[]): Promise<{ schema: string; role: string }[]> {
+  return rowsOf(patient, creatorsSql, [schemas])
+}

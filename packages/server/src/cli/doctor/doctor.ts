@@ -5,10 +5,10 @@ import pg from 'pg'
 import { requireDatabase, withoutPassword } from '../database.ts'
 import { exitCodes } from '../failure.ts'
 import type { CommandAdder, Context } from '../program.ts'
-import type { Terminal } from '../terminal.ts'
+import { counted, type Terminal } from '../terminal.ts'
 import { type Check, type Finding, fault, type Patient, skipped } from './check.ts'
 import { checkDrift } from './drift-check.ts'
-import { checkPawlClock, checkRights, checkSchema } from './schema-checks.ts'
+import { checkOwner, checkPawlClock, checkRights, checkSchema } from './schema-checks.ts'
 import { checkClock, checkListen, checkNode, checkPath, checkPostgres, checkSettings, checkSnapshots } from './server-checks.ts'
 import { checkAlerts, checkKinds, checkWorkers } from './work-checks.ts'
 
@@ -27,6 +27,7 @@ const outside: readonly (readonly [string, Check])[] = [
 
 const inside: readonly (readonly [string, Check])[] = [
   ['drift', checkDrift],
+  ['owner', checkOwner],
   ['rights', checkRights],
   ['pawl.now()', checkPawlClock],
   ['workers', checkWorkers],
@@ -37,7 +38,7 @@ const inside: readonly (readonly [string, Check])[] = [
 export function addDoctor(adder: CommandAdder): void {
   const command = adder.add(undefined, 'doctor', {
     summary:
-      'Find faults and their fixes: Node, the server and its settings, schema, privileges, clock, workers, alerts. The exit code is 6 if there is a fault.',
+      'Find faults and their fixes: Node, the server and its settings, search path, schema, owner, privileges, clock, workers, alerts. The exit code is 6 if there is a fault.',
     examples: ['pawl doctor', 'pawl doctor -o json'],
   })
   command.option('--long-transaction <duration>', 'report transactions that are open for longer', '5m')
@@ -112,11 +113,12 @@ function print(terminal: Terminal, findings: readonly Finding[]): number {
   else if (terminal.output === 'jsonl') for (const finding of findings) terminal.json(finding)
   else {
     const width = Math.max(...findings.map(({ check }) => check.length))
+    const shown = (text: string): string => terminal.wrapped(text, 7 + 2 + width + 2)
     for (const { check, state, what, fix } of findings) {
-      terminal.line(`${terminal.paint(state.padEnd(7), colours[state])}  ${check.padEnd(width)}  ${what}`)
-      if (fix !== undefined) terminal.line(`${' '.repeat(7)}  ${terminal.paint('fix'.padStart(width), 'dim')}  ${fix}`)
+      terminal.line(`${terminal.paint(state.padEnd(7), colours[state])}  ${check.padEnd(width)}  ${shown(what)}`)
+      if (fix !== undefined) terminal.line(`${' '.repeat(7)}  ${terminal.paint('fix'.padStart(width), 'dim')}  ${shown(fix)}`)
     }
   }
-  terminal.say(faults === 0 ? 'No faults.' : `${faults} fault${faults === 1 ? '' : 's'}.`)
+  terminal.say(faults === 0 ? 'No faults.' : `${counted(faults, 'fault')}.`)
   return faults === 0 ? exitCodes.ok : exitCodes.faultsFound
 }

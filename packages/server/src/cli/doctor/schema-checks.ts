@@ -1,7 +1,8 @@
 // Pawl's schema: whether it is there, of this release, unchanged, and whether this role may use it.
 
 import { readMigrations } from 'pawl'
-import { type Check, type Finding, fault, ok, type Patient, rowsOf } from './check.ts'
+import pg from 'pg'
+import { type Check, creatorsIn, type Finding, fault, ok, type Patient, rowsOf } from './check.ts'
 
 /** Undefined when the schema cannot be looked into; then everything that follows is skipped. */
 export async function checkSchema(patient: Patient): Promise<{ findings: Finding[]; canLookInside: boolean }> {
@@ -14,7 +15,10 @@ export async function checkSchema(patient: Patient): Promise<{ findings: Finding
   if (!there)
     return { findings: [fault('schema', "Pawl's schema is missing from this database.", 'pawl migrate')], canLookInside: false }
   if (!usable)
-    return { findings: [fault('rights', `The role ${role} may not use the schema pawl.`, grantAll(role))], canLookInside: false }
+    return {
+      findings: [fault('rights', `The role ${role} may not use the schema pawl.`, grantAll(pg.escapeIdentifier(role)))],
+      canLookInside: false,
+    }
   const findings = await checkMigrations(patient)
   return { findings, canLookInside: findings.every(({ state }) => state === 'ok') }
 }
@@ -50,6 +54,55 @@ async function checkMigrations(patient: Patient): Promise<Finding[]> {
   ]
 }
 
+const strangersMax = 20
+
+const strangersSql = `
+with thing as (
+  select c.oid::regclass::text as name, c.relowner as owner, case when c.relkind = 'S' then 'sequence' else 'table' end as kind
+  from pg_class c
+  where c.relnamespace = 'pawl'::regnamespace
+    and c.relkind in ('r', 'p', 'S')
+    and not exists (select from pg_depend d where d.objid = c.oid and d.deptype = 'i')
+  union all
+  select f.oid::regprocedure::text, f.proowner, 'function'
+  from pg_proc f
+  where f.pronamespace = 'pawl'::regnamespace
+)
+select format('%s %s (%s)', t.kind, t.name, t.owner::regrole) as what,
+  format('alter %s %s owner to %s;', t.kind, t.name, n.nspowner::regrole) as fix
+from thing t
+join pg_namespace n on n.nspname = 'pawl'
+where t.owner <> n.nspowner
+order by t.kind desc, t.name`
+
+/** PostgreSQL lets only an owner change a table, and a table takes its partitions along: one owner for all, or a migration fails half-way. */
+export const checkOwner: Check = async (patient) => {
+  const [{ owner } = { owner: '' }] = await rowsOf<{ owner: string }>(
+    patient,
+    "select nspowner::regrole::text as owner from pg_namespace where nspname = 'pawl'",
+  )
+  const strangers = await rowsOf<{ what: string; fix: string }>(patient, strangersSql)
+  const findings = (await creatorsIn(patient, ['pawl'])).map(({ role }) =>
+    fault(
+      'owner',
+      `${role === 'public' ? 'Every role' : `The role ${role}`} may create in schema pawl, where a function of its own could be called in place of Pawl's.`,
+      `revoke create on schema pawl from ${role === 'public' ? role : pg.escapeIdentifier(role)};`,
+    ),
+  )
+  if (strangers.length > 0) {
+    const named = strangers.slice(0, strangersMax).map(({ what }) => what)
+    if (strangers.length > strangersMax) named.push(`${strangers.length - strangersMax} more`)
+    findings.push(
+      fault(
+        'owner',
+        `Schema pawl belongs to ${owner}, but not ${named.join(', ')}: a migration of ${owner} cannot change them.`,
+        strangers.map(({ fix }) => fix).join(' '),
+      ),
+    )
+  }
+  return findings.length > 0 ? findings : [ok('owner', `${owner} owns the schema and everything in it`)]
+}
+
 export const checkRights: Check = async (patient) => {
   const rows = await rowsOf<{ what: string; fix: string }>(
     patient,
@@ -79,14 +132,19 @@ export const checkRights: Check = async (patient) => {
     return [fault('rights', `The role lacks ${rows.map(({ what }) => what).join('; ')}.`, rows.map(({ fix }) => fix).join(' '))]
   const [owner] = await rowsOf<{ owns: boolean; owner: string; role: string }>(
     patient,
-    "select pg_has_role(relowner, 'usage') as owns, relowner::regrole::text as owner, current_user as role from pg_class where oid = 'pawl.job_history'::regclass",
+    // From PostgreSQL 16 on a member may lack either: it needs the owner's rights, and has to give it the days that it adds.
+    `select pg_has_role(c.relowner, 'usage')
+         and case when current_setting('server_version_num')::integer >= 160000 then pg_has_role(c.relowner, 'set') else true end as owns,
+       c.relowner::regrole::text as owner, quote_ident(current_user) as role
+     from pg_class c
+     where c.oid = 'pawl.job_history'::regclass`,
   )
   if (owner?.owns) return [ok('rights', `${owner.role} has all privileges that workers need`)]
   return [
     fault(
       'rights',
       `Workers with role ${owner!.role} cannot create or drop daily partitions, which ${owner!.owner} owns, so old days are never removed.`,
-      `grant ${owner!.owner} to ${owner!.role}; or run a worker as ${owner!.owner} from time to time`,
+      `grant ${owner!.owner} to ${owner!.role}; or run one worker as ${owner!.owner}; a role that only calls needs neither`,
     ),
   ]
 }

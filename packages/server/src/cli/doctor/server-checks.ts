@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { oneLine, shortDuration } from '../terminal.ts'
-import { type Check, type Finding, fault, ok, rowsOf } from './check.ts'
+import { type Check, creatorsIn, type Finding, fault, ok, rowsOf } from './check.ts'
 
 export function checkNode(version: string = process.versions.node): Finding {
   const [major = 0, minor = 0] = version.split('.').map(Number)
@@ -74,17 +74,6 @@ function resetSql(name: string, source: string): string {
   return `alter system set ${name} = on; select pg_reload_conf();`
 }
 
-const creatorsSql = `
-select n.nspname::text as schema, coalesce(r.rolname::text, 'public') as role
-from unnest($1::text[]) with ordinality p(schema, nth)
-join pg_namespace n on n.nspname = p.schema
-cross join lateral aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
-left join pg_roles r on r.oid = a.grantee
-where a.privilege_type = 'CREATE'
-  and coalesce(not r.rolsuper and r.rolname not in ('pg_database_owner', current_user), true)
-  and a.grantee <> (select d.datdba from pg_database d where d.datname = current_database())
-order by p.nth, 2`
-
 /** What another role puts into a schema of the path runs with the rights of whoever meets it. Our own statements do not look there; an application's do. */
 export const checkPath: Check = async (patient) => {
   const { rows } = await patient.client.query<{ schemas: string[]; role: string; path: string }>(
@@ -93,7 +82,7 @@ export const checkPath: Check = async (patient) => {
   )
   const { schemas, role, path } = rows[0]!
   if (schemas.includes('pawl') || (role === 'pawl' && path.includes('$user'))) return [pawlInPath(role, path)]
-  const creators = await rowsOf<{ schema: string; role: string }>(patient, creatorsSql, [schemas])
+  const creators = await creatorsIn(patient, schemas)
   if (creators.length === 0) return [ok('search path', schemas.join(', ') || 'empty')]
   return creators.map(({ schema, role }) =>
     fault(

@@ -1,6 +1,6 @@
 // The work itself: workers that are gone, alerts that wait for somebody, kinds that nobody runs.
 
-import { oneLine, shortDuration } from '../terminal.ts'
+import { counted, oneLine, shortDuration } from '../terminal.ts'
 import { type Check, fault, ok, rowsOf } from './check.ts'
 
 const listMax = 20
@@ -32,7 +32,7 @@ export const checkWorkers: Check = async (patient) => {
     .map(({ id, name, pid, host, silent_ms, held }) =>
       fault(
         'workers',
-        `Worker ${id} (${oneLine(name)}, pid ${pid} on ${oneLine(host)}) has been silent for ${shortDuration(silent_ms)}: its lease has ended, and no worker has taken over its ${held} job(s).`,
+        `Worker ${id} (${oneLine(name)}, pid ${pid} on ${oneLine(host)}) has been silent for ${shortDuration(silent_ms)}: its lease has ended, and no worker has taken over its ${counted(held, 'job')}.`,
         'start a worker: pawl worker <module>; it takes them over within seconds',
       ),
     )
@@ -47,7 +47,7 @@ export const checkWorkers: Check = async (patient) => {
     faults.push(
       fault(
         'workers',
-        `No worker is running, and ${ready!.count >= 10_000 ? 'at least ' : ''}${ready!.count} job(s) are waiting.`,
+        `No worker is running. Jobs that are waiting: ${ready!.count >= 10_000 ? 'at least ' : ''}${ready!.count}.`,
         'start one: pawl worker <module>',
       ),
     )
@@ -99,19 +99,13 @@ export const checkAlerts: Check = async (patient) => {
   const shown = rows.map(({ tenant, code, subject, message, count, last_ms }) =>
     fault(
       'alerts',
-      `${code} ${oneLine(subject)}${ofTenant(tenant)}, ${count} time(s), last ${shortDuration(last_ms)} ago: ${oneLine(message.split('\n')[0]!)}`,
+      `${code} ${oneLine(subject)}${ofTenant(tenant)}, ${counted(Number(count), 'time')}, last ${shortDuration(last_ms)} ago: ${oneLine(message.split('\n')[0]!)}`,
       alertFixes[code]?.(oneLine(subject)) ?? 'fix what the message says',
     ),
   )
   const more = Number(rows[0]!.open) - rows.length
   if (more > 0)
-    shown.push(
-      fault(
-        'alerts',
-        `${more} more alert(s) are open; these are the ${listMax} newest.`,
-        "pawl.alerts({ tenant: '*' }) lists 500",
-      ),
-    )
+    shown.push(fault('alerts', `${more} more open; these are the ${listMax} newest.`, "pawl.alerts({ tenant: '*' }) lists 500"))
   return shown
 }
 
@@ -149,7 +143,7 @@ export const checkKinds: Check = async (patient) => {
   return rows.map(({ tenant, kind, queue, count, oldest }) =>
     fault(
       'kinds',
-      `${count} job(s) of kind ${oneLine(kind)}${ofTenant(tenant)} are waiting in queue ${oneLine(queue)} (the oldest is ${oldest}), but no worker runs them there.`,
+      `No worker runs kind ${oneLine(kind)}${ofTenant(tenant)} in queue ${oneLine(queue)}, where it has ${counted(count, 'job')} (the oldest is ${oldest}).`,
       'deploy a worker that defines the kind for that queue, or cancel them: pawl jobs cancel <id>' +
         (tenant === '' ? '' : ` --tenant ${oneLine(tenant)}`),
     ),
