@@ -34,7 +34,7 @@ interface Played {
 type Stage = { readonly rig: Rig; readonly traffic: Traffic; readonly plan: Plan }
 
 /** After healing: ended leases, backoffs, suspects one by one, and processes that a poison job still kills; on a busy machine. */
-const restMs = 90_000
+const restMs = 120_000
 
 async function play(
   scenario: Scenario,
@@ -135,7 +135,7 @@ async function hasRefused(rig: Rig): Promise<boolean> {
 // ---- stories and canaries
 
 /** Long enough for a sound run to come to rest; a planted bug may prevent that. */
-const storyRestMs = 20_000
+const storyRestMs = 40_000
 const canaryRestMs = 7000
 
 export function runStory(scenario: Scenario, story: Story, options: PlayOptions): Promise<RunReport> {

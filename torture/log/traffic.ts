@@ -73,9 +73,9 @@ export function transaction(batch: string, key: string, count: number, more: Par
   return { batch, way: 'append', writes: [{ key, count }], ending: 'commit', isEarly: false, ghosts: 0, isBad: false, ...more }
 }
 
-function drawTransaction(random: Random, batch: string): Transaction {
+function drawTransaction(random: Random, batch: string, isBad: boolean): Transaction {
   const way = random.weighted(weights)
-  // A sink replays a parked key at about two events a second: hundreds of events go to a key that is never parked.
+  // Hundreds of events go to a key that is never parked.
   const chosen = way === 'bulk' ? ['k12'] : random.shuffled(keys).slice(0, random.pick([1, 1, 1, 2, 3]))
   const countOf = () => (way === 'bulk' ? random.whole(60, 250) : random.pick([1, 1, 2, 4]))
   const writes = [...chosen].sort().map((key) => ({ key, count: countOf() }))
@@ -87,7 +87,8 @@ function drawTransaction(random: Random, batch: string): Transaction {
     ending: random.chance(0.15) ? 'rollback' : random.chance(0.06) ? 'prepare' : 'commit',
     isEarly: random.chance(0.5),
     ghosts: random.chance(0.1) ? random.whole(1, 3) : 0,
-    isBad: random.chance(0.1) && writes[0]!.key !== 'k12',
+    // A sink needs half a second for each event that it replays: with more bad ones every key would be parked all the time.
+    isBad: (isBad || random.chance(0.02)) && writes[0]!.key !== 'k12',
     filled: () => sleep(openMs),
   }
 }
@@ -422,7 +423,7 @@ export async function writer(subject: Subject): Promise<void> {
     let n = 0
     const turn = async () => {
       if (backlog > 400) return
-      const transaction = drawTransaction(drawn, `${proc}/${loop}/${n++}`)
+      const transaction = drawTransaction(drawn, `${proc}/${loop}/${++n}`, n === 5)
       await writer.write(way === undefined ? transaction : { ...transaction, way: way as Way, ending: 'commit' })
     }
     return subject.every(() => drawn.whole(10, 70), turn)
