@@ -113,10 +113,12 @@ async function readIndexes(rig: Rig): Promise<{ name: string; error?: string }[]
   return checked
 }
 
-export function groupBy<T>(list: Iterable<T>, keyOf: (item: T) => string): Map<string, T[]> {
+/** Items without a key are left out. */
+export function groupBy<T>(list: Iterable<T>, keyOf: (item: T) => string | undefined): Map<string, T[]> {
   const groups = new Map<string, T[]>()
   for (const item of list) {
     const key = keyOf(item)
+    if (key === undefined) continue
     const group = groups.get(key)
     if (group === undefined) groups.set(key, [item])
     else group.push(item)

@@ -3,10 +3,7 @@
 
 import type { Plan, PlannedFault } from './plan.ts'
 
-interface Placed {
-  readonly slot: string
-  readonly fault: PlannedFault
-}
+type Placed = { readonly slot: string; readonly fault: PlannedFault }
 
 export interface MinimiseOptions {
   /** Plays a plan once and names the checks that found something. */
@@ -18,19 +15,8 @@ export interface MinimiseOptions {
   readonly say: (line: string) => void
 }
 
-export interface Minimised {
-  readonly plan: Plan
-  /** One of these must find something again for a candidate to count. */
-  readonly checks: readonly string[]
-  readonly before: number
-  readonly after: number
-  /** Of `finalTries`. */
-  readonly failed: number
-  readonly plays: number
-}
-
 /** Undefined: the plan itself did not fail, so there is nothing to make small. */
-export async function minimise(plan: Plan, { play, tries, finalTries, say }: MinimiseOptions): Promise<Minimised | undefined> {
+export async function minimise(plan: Plan, { play, tries, finalTries, say }: MinimiseOptions) {
   const all = Object.entries(plan.faults).flatMap(([slot, faults]) => faults.map((fault) => ({ slot, fault })))
   let plays = 0
   let checks: readonly string[] = []
@@ -58,6 +44,7 @@ export async function minimise(plan: Plan, { play, tries, finalTries, say }: Min
   const result = withFaults(plan, least)
   let failed = 0
   for (let tried = 0; tried < finalTries; tried++) if (await failsOnce(result)) failed++
+  // `checks` found something in the whole plan; the result fails in `failed` of `finalTries` plays.
   return { plan: result, checks, before: all.length, after: least.length, failed, plays }
 }
 

@@ -5,33 +5,28 @@ import { appendFileSync, existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isMainThread } from 'node:worker_threads'
-import { createPawl, type Logger, type Pawl } from 'pawl'
+import type { Logger, Pawl } from 'pawl'
 import { installProbe, keeperTesting, type ProbeName, resetConnections } from 'pawl/testing'
 import type pg from 'pg'
 import { markOwn } from '../packages/pawl/src/db/classify.ts'
 import { plantInProcess } from './canary.ts'
 import { History } from './history.ts'
 import { type FaultKind, type PlannedFault, purposeOf } from './plan.ts'
-import { hardyPool } from './pool.ts'
+import { connect } from './pool.ts'
+import type { ProcessOptions } from './rig.ts'
 import { canaryNamed, scenarioNamed } from './scenarios.ts'
 
-export interface ChildOptions {
+export interface ChildOptions extends Required<ProcessOptions> {
   readonly scenario: string
   readonly slot: string
   /** Which start of the slot this is. */
   readonly start: number
-  readonly role: string
-  /** What its program is told besides: in which way to enqueue, for one. */
-  readonly how: string
   readonly dir: string
   readonly url: string
   /** Where it asks for faults that it cannot do to itself. */
   readonly control: string
   readonly leaseMs: number
   readonly beatMs: number
-  readonly concurrency: number
-  readonly faults: readonly PlannedFault[]
-  readonly keeperFaults: readonly PlannedFault[]
   readonly canary?: string | undefined
 }
 
@@ -54,26 +49,18 @@ export class Subject {
   readonly #stop = new AbortController()
 
   constructor(options: ChildOptions, history: History) {
-    const { dir, slot } = options
     this.options = options
     this.proc = history.proc
     this.history = history
-    const log = (level: string) => (fields: Parameters<Logger['warn']>[0], message: string) =>
-      appendFileSync(
-        join(dir, `${slot}.log`),
-        `${JSON.stringify({ wall: Date.now(), proc: this.proc, level, message, ...fields })}\n`,
-      )
+    const file = join(options.dir, `${options.slot}.log`)
+    const log = (level: string) => (fields: object, message: string) =>
+      appendFileSync(file, `${JSON.stringify({ wall: Date.now(), proc: this.proc, level, message, ...fields })}\n`)
     this.logger = { debug() {}, info() {}, warn: log('warn'), error: log('error') }
   }
 
-  pawl(queryTimeoutMs = 5000): Pawl {
-    const { proc, logger } = this
-    return createPawl({ databaseUrl: this.options.url, applicationName: proc, logger, connectTimeoutMs: 5000, queryTimeoutMs })
-  }
-
-  /** Connections of the program's own, as an application has them. */
-  pool(max: number): pg.Pool {
-    return hardyPool({ url: this.options.url, name: `${this.proc} own`, max })
+  /** Pawl, and connections of the program's own, as an application has them. */
+  connect(max: number, queryTimeoutMs?: number): { pawl: Pawl; pool: pg.Pool; close(): Promise<void> } {
+    return connect({ url: this.options.url, name: this.proc, max, logger: this.logger, queryTimeoutMs })
   }
 
   /** Starts a worker or a runner and stops it on SIGTERM. Each event of Pawl that is named is written down. */
@@ -89,8 +76,7 @@ export class Subject {
       try {
         await worker.start()
         process.on('SIGTERM', () => void stop(worker).then(() => this.#end()))
-        this.history.write('started', { pid: process.pid })
-        return
+        return this.history.write('started', { pid: process.pid })
       } catch (error) {
         // The server may be down now; a process manager would start us again.
         this.logger.error({ error: String(error) }, 'could not start')
@@ -114,17 +100,11 @@ export class Subject {
 
   /** One turn after the other until SIGTERM; after a failed turn comes the next one. */
   async every(everyMs: number | (() => number), turn: () => Promise<unknown>): Promise<void> {
-    while (!this.#stop.signal.aborted) {
-      await turn().catch((error: unknown) => this.logger.warn({ error: String(error) }, 'a turn failed'))
-      await this.pause(typeof everyMs === 'number' ? everyMs : everyMs())
-    }
-  }
-
-  /** Ends early at SIGTERM. Returns whether the program goes on. */
-  async pause(ms: number): Promise<boolean> {
     const { signal } = this.#stop
-    await sleep(ms, undefined, { signal }).catch(() => undefined)
-    return !signal.aborted
+    while (!signal.aborted) {
+      await turn().catch((error: unknown) => this.logger.warn({ error: String(error) }, 'a turn failed'))
+      await sleep(typeof everyMs === 'number' ? everyMs : everyMs(), undefined, { signal }).catch(() => undefined)
+    }
   }
 
   #end(): never {
@@ -135,9 +115,9 @@ export class Subject {
 
 /** Counts the hits of probes and lets the next planned fault happen at its place. */
 function installFaults(slot: string, faults: readonly PlannedFault[]): void {
-  if (faults.length === 0) return
   let next = 0
   let hits = 0
+  if (faults.length === 0) return
   installProbe(async (name) => {
     const fault = faults[next]
     if (fault === undefined || fault.probe !== name || ++hits < fault.hit || existsSync(join(options.dir, 'healed'))) return
@@ -150,7 +130,7 @@ function installFaults(slot: string, faults: readonly PlannedFault[]): void {
 }
 
 async function fire(slot: string, { kind, ms }: PlannedFault, probe: ProbeName): Promise<void> {
-  const ask = async (request: Omit<Request, 'slot' | 'what'> = {}) =>
+  const ask = async (request: Partial<Request> = {}) =>
     void (await fetch(options.control, { method: 'POST', body: JSON.stringify({ slot, what: kind, ...request }) }))
   switch (kind) {
     case 'kill':

@@ -38,9 +38,8 @@ export interface RigOptions {
 }
 
 export interface ProcessOptions {
-  /** Which of the scenario's programs it runs. */
+  /** Which of the scenario's programs it runs, and what that program is told besides. */
   readonly role?: string
-  /** What that program is told besides. */
   readonly how?: string
   readonly faults?: readonly PlannedFault[]
   readonly keeperFaults?: readonly PlannedFault[]
@@ -55,6 +54,8 @@ interface Slot extends Required<ProcessOptions> {
   isWanted: boolean
 }
 
+type Started = { readonly dir: string; readonly built: BuiltPrograms; server: EmbeddedServer }
+
 export class Rig {
   readonly scenario: Scenario
   readonly options: RigOptions
@@ -63,31 +64,22 @@ export class Rig {
   readonly history: History
   /** Straight to the server, for reading and for the faults themselves. */
   readonly admin: pg.Pool
+  readonly #started: Started
   readonly #slots = new Map<string, Slot>()
-  readonly #serverDir: string
-  readonly #built: BuiltPrograms
   readonly #control: Server
   readonly #armed: LostMessage[] = []
-  #server: EmbeddedServer
-  #isHealed = false
-  #arePausesOver = false
+  #faults: 'on' | 'no more pauses' | 'healed' = 'on'
   #restarting: Promise<void> | undefined
-  #clock: Promise<void> = Promise.resolve()
+  #clock: Promise<unknown> = Promise.resolve()
 
-  private constructor(
-    scenario: Scenario,
-    options: RigOptions,
-    { serverDir, server, built }: { serverDir: string; server: EmbeddedServer; built: BuiltPrograms },
-  ) {
+  private constructor(scenario: Scenario, options: RigOptions, started: Started) {
     this.scenario = scenario
     this.options = options
-    this.#built = built
-    this.#serverDir = serverDir
-    this.#server = server
-    this.dir = join(serverDir, 'history')
+    this.#started = started
+    this.dir = join(started.dir, 'history')
     mkdirSync(this.dir, { recursive: true })
     this.history = new History(this.dir, 'rig')
-    this.admin = hardyPool({ url: server.url, name: 'torture admin', max: 8 })
+    this.admin = hardyPool({ url: started.server.url, name: 'torture admin', max: 8 })
     this.#control = createServer(async (request, response) => {
       await this.#serve(JSON.parse(await textOf(request)) as Request)
       response.end()
@@ -97,9 +89,8 @@ export class Rig {
   static async open(scenario: Scenario, options: RigOptions): Promise<Rig> {
     // First what may fail: sources that do not compile must not leave a server behind.
     const built = await buildPrograms({ process: new URL('./process.ts', import.meta.url) })
-    const serverDir = mkdtempSync(join(tmpdir(), 'pawl-torture-'))
-    const server = await startServer(serverDir, 0)
-    const rig = new Rig(scenario, options, { serverDir, server, built })
+    const dir = mkdtempSync(join(tmpdir(), 'pawl-torture-'))
+    const rig = new Rig(scenario, options, { dir, built, server: await startServer(dir, 0) })
     openRigs.add(rig)
     await migrate({ ...rig.database, queryTimeoutMs: 60_000 })
     await openRecorder(rig.query.bind(rig), scenario.recorded)
@@ -112,7 +103,8 @@ export class Rig {
 
   /** For connections of the rig's own. */
   get database(): DatabaseOptions {
-    return { url: this.#server.url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 10_000, applicationName: 'rig' }
+    const { url } = this.#started.server
+    return { url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 10_000, applicationName: 'rig' }
   }
 
   // ---- processes
@@ -120,9 +112,8 @@ export class Rig {
   /** Starts a process, and starts it again whenever it ends, until it is stopped. */
   async startProcess(slot: string, options: ProcessOptions = {}): Promise<void> {
     const { role = 'worker', how = '', faults = [], keeperFaults = [], concurrency = 8 } = options
-    const proxy = await this.proxy()
-    const asked = { role, how, faults, keeperFaults, concurrency }
-    this.#slots.set(slot, { ...asked, proxy, child: undefined, starts: 0, failedStarts: 0, isWanted: true })
+    const state = { child: undefined, starts: 0, failedStarts: 0, isWanted: true }
+    this.#slots.set(slot, { role, how, faults, keeperFaults, concurrency, proxy: await this.proxy(), ...state })
     this.#spawn(slot)
   }
 
@@ -132,28 +123,28 @@ export class Rig {
 
   #spawn(name: string): void {
     const slot = this.#slots.get(name)!
+    const { role, how, concurrency, proxy } = slot
     const left = (faults: readonly PlannedFault[], of: string) =>
-      this.#isHealed ? [] : faults.slice(this.#entries('fault', name).filter((entry) => entry.slot === of).length)
-    slot.starts++
+      this.#faults === 'healed' ? [] : faults.slice(this.#entries('fault', name).filter((entry) => entry.slot === of).length)
     const options: ChildOptions = {
-      scenario: this.scenario.name,
-      slot: name,
-      start: slot.starts,
-      role: slot.role,
-      how: slot.how,
-      dir: this.dir,
-      url: slot.proxy.url,
+      ...{
+        scenario: this.scenario.name,
+        slot: name,
+        start: ++slot.starts,
+        role,
+        how,
+        concurrency,
+        dir: this.dir,
+        url: proxy.url,
+      },
+      ...{ leaseMs: this.options.leaseMs, beatMs: this.options.beatMs, canary: this.options.canary?.name },
       control: `http://127.0.0.1:${(this.#control.address() as AddressInfo).port}`,
-      leaseMs: this.options.leaseMs,
-      beatMs: this.options.beatMs,
-      concurrency: slot.concurrency,
       faults: left(slot.faults, name),
       keeperFaults: left(slot.keeperFaults, `${name} keeper`),
-      canary: this.options.canary?.name,
     }
     const output = openSync(join(this.dir, `${name}.log`), 'a')
     // The process ends itself when its standard input closes, which is when this process ends.
-    const child = spawn(process.execPath, [this.#built.fileOf('process')], {
+    const child = spawn(process.execPath, [this.#started.built.fileOf('process')], {
       cwd: root,
       stdio: ['pipe', output, output],
       env: { ...process.env, PAWL_TORTURE_CHILD: JSON.stringify(options) },
@@ -207,7 +198,7 @@ export class Rig {
   async #serve({ slot: from, what, purpose, ms }: Request): Promise<void> {
     const name = from.split(' ')[0]!
     const slot = this.#slots.get(name)
-    if (this.#isHealed || slot === undefined) return
+    if (this.#faults === 'healed' || slot === undefined) return
     if (what === 'pause') await this.pause(name)
     if (what === 'reset') slot.proxy.reset()
     if (what === 'restart') await this.restartServer()
@@ -220,7 +211,7 @@ export class Rig {
   }
 
   proxy(): Promise<FaultProxy> {
-    return FaultProxy.start(this.#server.url)
+    return FaultProxy.start(this.#started.server.url)
   }
 
   /**
@@ -241,11 +232,11 @@ export class Rig {
     const child = this.#slots.get(name)?.child
     if (child?.pid === undefined) return
     child.kill('SIGSTOP')
-    // A watcher that was cut off itself waits ten times as long for an answer before it closes the paused process.
     const began = performance.now()
+    // A watcher that was cut off itself waits ten times as long for an answer before it closes the paused process.
     const longestMs = this.options.leaseMs + (isLonely ? 1000 : 14_000)
     try {
-      while (performance.now() < began + longestMs && !this.#arePausesOver) {
+      while (performance.now() < began + longestMs && this.#faults === 'on') {
         await sleep(50)
         if (!isLonely && (await this.#isTakenOver(child.pid, performance.now() - began))) break
       }
@@ -268,70 +259,54 @@ export class Rig {
 
   /** kill -9 of the postmaster and a start with crash recovery. */
   restartServer(): Promise<void> {
-    this.#restarting ??= this.#restart().finally(() => {
+    const restart = async () => {
+      const { port, pid } = this.#started.server
+      process.kill(pid, 'SIGKILL')
+      this.#started.server = await startServer(this.#started.dir, port)
+      if (this.#started.server.port !== port) throw new Error('The port of the server was taken while it was down.')
       this.#restarting = undefined
-    })
+    }
+    this.#restarting ??= restart()
     return this.#restarting
   }
 
-  async #restart(): Promise<void> {
-    const { port, pid } = this.#server
-    process.kill(pid, 'SIGKILL')
-    this.#server = await startServer(this.#serverDir, port)
-    if (this.#server.port !== port) throw new Error('The port of the server was taken while it was down.')
-  }
-
   /** Moves database time, one step after the other, each in one transaction: no reader sees a time in between. */
-  stepClock(ms: number): Promise<void> {
+  async stepClock(ms: number): Promise<void> {
     const step = `create table if not exists pawl.clock_shift (ms bigint not null);
       insert into pawl.clock_shift values (${Math.round(ms)});
       insert into torture.step (ms) values (${Math.round(ms)});
       create or replace function pawl.now() returns timestamptz language sql volatile as
         'select clock_timestamp() + coalesce((select sum(ms) from pawl.clock_shift), 0) * interval ''1 millisecond''';`
-    const work = () => inTransaction(this.admin, (client) => client.query(step))
-    this.#clock = this.#clock.then(async () => void (await this.#insisting(work)))
-    return this.#clock
+    this.#clock = this.#clock.then(() => insisting(() => inTransaction(this.admin, (client) => client.query(step))))
+    await this.#clock
   }
 
   /** Paused processes go on. A process that is to stop may wait for a lock of one, and a producer is taken over by no other. */
   endPauses(): void {
-    this.#arePausesOver = true
+    this.#faults = 'no more pauses'
   }
 
   /** No more faults: paused processes go on, the server is up, the clock is right. */
   async heal(): Promise<void> {
-    this.#isHealed = true
-    this.endPauses()
+    this.#faults = 'healed'
     writeFileSync(join(this.dir, 'healed'), '')
     for (const lost of this.#armed) lost.cancel()
     await this.#restarting
     await this.#clock
-    const [shift] = await this.query<{ ms: string }>('select coalesce(sum(ms), 0) as ms from torture.step')
-    if (Number(shift!.ms) !== 0) await this.stepClock(-Number(shift!.ms))
+    const shiftMs = await this.count('select coalesce(sum(ms), 0) as n from torture.step')
+    if (shiftMs !== 0) await this.stepClock(-shiftMs)
   }
 
   // ---- reading
 
   /** Asks the server, and asks again while it is down. */
   async query<Row = Record<string, unknown>>(text: string, values: unknown[] = []): Promise<Row[]> {
-    return (await this.#insisting(() => this.admin.query(text, values))).rows as Row[]
+    return (await insisting(() => this.admin.query(text, values))).rows as Row[]
   }
 
   /** The number that a query returns in its column n. */
   async count(text: string): Promise<number> {
     return Number((await this.query<{ n: unknown }>(text))[0]!.n)
-  }
-
-  async #insisting<T>(work: () => Promise<T>): Promise<T> {
-    for (let tried = 1; ; tried++) {
-      try {
-        return await work()
-      } catch (error) {
-        const isRefused = /^(22|23|42)/.test(String((error as { code?: string }).code ?? ''))
-        if (isRefused || tried > 200) throw error
-        await sleep(100)
-      }
-    }
   }
 
   #entries(op: string, slot?: string) {
@@ -345,49 +320,57 @@ export class Rig {
 
   /** Waits until the condition holds. Returns whether it did in time. */
   async until(isSo: () => Promise<boolean> | boolean, timeoutMs = 20_000): Promise<boolean> {
-    const deadline = performance.now() + timeoutMs
-    for (;;) {
+    for (const deadline = performance.now() + timeoutMs; ; ) {
       if (await isSo()) return true
       if (performance.now() > deadline) return false
       await sleep(30)
     }
   }
 
-  /** When this process must end at once: everything that it started ends with it. */
-  abandon(): void {
+  #killAll(): void {
     for (const slot of this.#slots.values()) {
       slot.isWanted = false
       slot.child?.kill('SIGKILL')
     }
-    this.#built.remove()
-    process.kill(this.#server.pid, 'SIGQUIT')
+    this.#started.built.remove()
   }
 
-  async close(options: { keep: boolean }): Promise<void> {
+  /** When this process must end at once: everything that it started ends with it. */
+  abandon(): void {
+    this.#killAll()
+    process.kill(this.#started.server.pid, 'SIGQUIT')
+  }
+
+  async close({ keep }: { keep: boolean }): Promise<void> {
+    const { dir, server } = this.#started
     openRigs.delete(this)
-    for (const slot of this.#slots.values()) {
-      slot.isWanted = false
-      slot.child?.kill('SIGKILL')
-      await slot.proxy.stop()
-    }
-    this.#built.remove()
+    this.#killAll()
+    for (const { proxy } of this.#slots.values()) await proxy.stop()
     this.#control.closeAllConnections()
     this.#control.close()
     await this.admin.end()
-    await this.#server.stop('immediate').catch(() => undefined)
-    rmSync(options.keep ? join(this.#serverDir, 'pg') : this.#serverDir, { recursive: true, force: true })
+    await server.stop('immediate').catch(() => undefined)
+    rmSync(keep ? join(dir, 'pg') : dir, { recursive: true, force: true })
   }
 }
 
 /** Rigs that run now. */
 export const openRigs = new Set<Rig>()
 
-function startServer(serverDir: string, port: number): Promise<EmbeddedServer> {
-  const settings = {
-    max_connections: '150',
-    max_prepared_transactions: '20',
-    shared_buffers: '64MB',
-    log_min_messages: 'fatal',
+function startServer(dir: string, port: number): Promise<EmbeddedServer> {
+  const limits = { max_connections: '150', max_prepared_transactions: '20', shared_buffers: '64MB' }
+  return startEmbedded({ dir: join(dir, 'pg'), port, database: 'torture', settings: { ...limits, log_min_messages: 'fatal' } })
+}
+
+/** Tries again while the server is down. */
+async function insisting<T>(work: () => Promise<T>): Promise<T> {
+  for (let tried = 1; ; tried++) {
+    try {
+      return await work()
+    } catch (error) {
+      const isRefused = /^(22|23|42)/.test(String((error as { code?: string }).code ?? ''))
+      if (isRefused || tried > 200) throw error
+      await sleep(100)
+    }
   }
-  return startEmbedded({ dir: join(serverDir, 'pg'), port, database: 'torture', settings })
 }

@@ -2,11 +2,14 @@
 // with the bugs that they show, and how a run is judged. The rest of the rig is the same for all.
 
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Pawl } from 'pawl'
 import type { ProbeName } from 'pawl/testing'
+import type pg from 'pg'
 import type { FaultProxy } from '../packages/pawl/test/support/fault-proxy.ts'
 import type { Bug } from './canary.ts'
 import type { GeneralCheckName, Judged, RunEnd } from './checks.ts'
 import { type Aims, type FaultKind, type Plan, purposeOf, type Random, stream } from './plan.ts'
+import { connect } from './pool.ts'
 import type { Subject } from './process.ts'
 import type { Recorded } from './recorder.ts'
 import type { ProcessOptions, Rig } from './rig.ts'
@@ -38,6 +41,10 @@ export abstract class Traffic {
   /** The way of the rig's own connections. */
   readonly proxy: FaultProxy
   readonly random: Random
+  /** Pawl and a pool as users have them, in the rig's own process. */
+  readonly pawl: Pawl
+  readonly pool: pg.Pool
+  readonly #close: () => Promise<void>
   readonly #stop = new AbortController()
   readonly #loops: Promise<unknown>[] = []
   readonly #slots: string[] = []
@@ -47,11 +54,14 @@ export abstract class Traffic {
     this.plan = plan
     this.proxy = proxy
     this.random = stream(plan.seed, 'workload')
+    const { pawl, pool, close } = connect({ url: proxy.url, name: 'rig.1', max: 6, queryTimeoutMs: 10_000 })
+    this.pawl = pawl
+    this.pool = pool
+    this.#close = close
   }
 
   async prepare(): Promise<void> {}
   abstract start(): Promise<void>
-  protected abstract closeUsers(): Promise<void>
 
   /** A process of users, with the faults that the plan has for it. */
   async startUsers(slot: string, options: ProcessOptions): Promise<void> {
@@ -81,7 +91,7 @@ export abstract class Traffic {
   }
 
   async close(): Promise<void> {
-    await this.closeUsers()
+    await this.#close()
     await this.proxy.stop()
   }
 }

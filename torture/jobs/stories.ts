@@ -44,10 +44,7 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
         caughtBy: 'leases in database time',
         statements: { 'open-worker': byClientClock, beat: byClientClock, claim: byClientClock, 'claim-suspect': byClientClock },
       },
-      'settle-before-commit': {
-        caughtBy: 'effect and completion in one transaction',
-        inProcess: completeBeforeCommit,
-      },
+      'settle-before-commit': { caughtBy: 'effect and completion in one transaction', inProcess: completeBeforeCommit },
       'settle-forgets-history': {
         caughtBy: 'nothing lost',
         statements: { settle: swap(/from gone o\n\)/, 'from gone o\n  where false\n)') },
@@ -56,10 +53,7 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
         caughtBy: 'one end each',
         statements: { settle: swap(/from gone o\n\)/, 'from gone o, generate_series(1, 2)\n)') },
       },
-      'rejection-dropped': {
-        caughtBy: 'no process fails',
-        inProcess: dropRejection,
-      },
+      'rejection-dropped': { caughtBy: 'no process fails', inProcess: dropRejection },
     },
   },
   {
@@ -87,10 +81,7 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
           ...{ 'settle-failed': sameFence, 'release-unknown': sameFence },
         },
       },
-      'key-per-attempt': {
-        caughtBy: 'delivered outside',
-        inProcess: keyPerAttempt,
-      },
+      'key-per-attempt': { caughtBy: 'delivered outside', inProcess: keyPerAttempt },
     },
   },
   {
@@ -147,12 +138,7 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
       await rig.until(() => rig.wrote('fault') > 0)
       await rig.stopProcess('p1')
     },
-    shows: {
-      'enqueue-outside-transaction': {
-        caughtBy: 'nothing lost',
-        inProcess: enqueueOutsideTransaction,
-      },
-    },
+    shows: { 'enqueue-outside-transaction': { caughtBy: 'nothing lost', inProcess: enqueueOutsideTransaction } },
   },
   {
     name: 'late renewal',
@@ -188,10 +174,7 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
       await held
     },
     shows: {
-      'skip-locked-removed': {
-        caughtBy: 'claims wait for nobody',
-        statements: { claim: waiting, 'claim-suspect': waiting },
-      },
+      'skip-locked-removed': { caughtBy: 'claims wait for nobody', statements: { claim: waiting, 'claim-suspect': waiting } },
     },
   },
   {
@@ -204,12 +187,7 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
       }
       await rig.startProcess('w1')
     },
-    shows: {
-      'blind-retry-after-commit-unknown': {
-        caughtBy: 'nothing lost',
-        inRig: blindEnqueue,
-      },
-    },
+    shows: { 'blind-retry-after-commit-unknown': { caughtBy: 'nothing lost', inRig: blindEnqueue } },
   },
   {
     name: 'poison',
@@ -253,12 +231,7 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
       const started = readHistory(rig.dir).find(({ op }) => op === 'start')
       if (started !== undefined) await traffic.cancel(String(started.job))
     },
-    shows: {
-      'cancel-ignored-on-completion': {
-        caughtBy: 'cancel respected',
-        inRig: deafCancel,
-      },
-    },
+    shows: { 'cancel-ignored-on-completion': { caughtBy: 'cancel respected', inRig: deafCancel } },
   },
 ]
 

@@ -4,14 +4,11 @@
 import { appendFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createPawl, type Job, type JobContext, type Pawl, silentLogger, type Tx } from 'pawl'
+import type { Job, JobContext, Pawl, Tx } from 'pawl'
 import type pg from 'pg'
-import type { FaultProxy } from '../../packages/pawl/test/support/fault-proxy.ts'
 import type { History } from '../history.ts'
-import type { Plan, PlannedFault } from '../plan.ts'
-import { hardyPool, inTransaction, rollBack } from '../pool.ts'
+import { inTransaction, rollBack } from '../pool.ts'
 import type { Subject } from '../process.ts'
-import type { Rig } from '../rig.ts'
 import { Traffic } from '../scenario.ts'
 
 // ---- kinds
@@ -159,8 +156,8 @@ async function waitMs(ms: number, { signal }: JobContext): Promise<void> {
 export async function worker(subject: Subject): Promise<void> {
   const { proc, history, options } = subject
   const { dir, leaseMs, beatMs, concurrency } = options
-  const pawl = subject.pawl()
-  defineKinds(pawl, { dir, history, pool: subject.pool(concurrency) })
+  const { pawl, pool } = subject.connect(concurrency)
+  defineKinds(pawl, { dir, history, pool })
   await serveJobs(subject, pawl, { name: proc, lease: leaseMs, beatMs, concurrency, pollMs: 300, bufferMs: 3000, touchMs: 100 })
 }
 
@@ -179,19 +176,15 @@ export function serveJobs(subject: Subject, pawl: Pawl, options: Parameters<Pawl
 /** A process that only enqueues, in the way it is told or in both by turns. It meets its faults between its insert and its commit. */
 export async function producer(subject: Subject): Promise<void> {
   const { options, proc, history } = subject
-  const pawl = subject.pawl()
-  const pool = subject.pool(4)
-  const enqueuer = new Enqueuer(pawl, pool, history)
+  const { pawl, pool, close } = subject.connect(4)
+  const enqueue = enqueuer(pawl, pool, history)
   let batch = 0
   const turn = () => {
     const way = options.how === 'both' ? (['own', 'plain'] as const)[batch % 2]! : (options.how as Way)
     const key = `${proc}/${batch++}`
-    return enqueuer.enqueue(way, { key, kind: 'tx', payloads: [{ key: `${key}/0` }, { key: `${key}/1` }] })
+    return enqueue(way, { key, kind: 'tx', payloads: [{ key: `${key}/0` }, { key: `${key}/1` }] })
   }
-  await subject.live(
-    () => [subject.every(150, turn)],
-    () => Promise.all([pawl.close(), pool.end()]),
-  )
+  await subject.live(() => [subject.every(150, turn)], close)
 }
 
 // ---- users
@@ -205,36 +198,21 @@ export interface Batch {
   readonly payloads: readonly Payload[]
 }
 
-/** Writes down what it asked for and what it was answered. */
-class Enqueuer {
-  readonly pawl: Pawl
-  readonly #pool: pg.Pool
-  readonly #history: History
-
-  constructor(pawl: Pawl, pool: pg.Pool, history: History) {
-    this.pawl = pawl
-    this.#pool = pool
-    this.#history = history
-    defineKinds(pawl)
-  }
-
-  /** Returns the ids that are certainly there. */
-  async enqueue(way: Way, { key, kind, payloads }: Batch): Promise<readonly string[]> {
+/** Enqueues as users do and writes down what it asked for and what it was answered. Returns the ids that are certainly there. */
+function enqueuer(pawl: Pawl, pool: pg.Pool, history: History) {
+  defineKinds(pawl)
+  return async (way: Way, { key, kind, payloads }: Batch): Promise<readonly string[]> => {
     const asked = { batch: key, kind, keys: payloads.map((payload) => payload.key), via: way === 'plain' ? 'plain' : 'own' }
-    const { answer } = await this.#history.call('enqueue', asked, () =>
-      way === 'plain'
-        ? this.pawl.jobs.enqueueMany(kind, payloads)
-        : inTransaction(
-            this.#pool,
-            async (tx) => {
-              // Tells whether the transaction happened.
-              await tx.query('insert into torture.produced values ($1)', [key])
-              return this.pawl.jobs.enqueueMany(kind, payloads, { tx })
-            },
-            ...(way === 'own' ? [] : [rollBack]),
-          ),
-    )
-    return answer?.ids ?? []
+    const inOwn = async (tx: pg.PoolClient) => {
+      // Tells whether the transaction happened.
+      await tx.query('insert into torture.produced values ($1)', [key])
+      return pawl.jobs.enqueueMany(kind, payloads, { tx })
+    }
+    const enqueue = () => {
+      if (way === 'plain') return pawl.jobs.enqueueMany(kind, payloads)
+      return way === 'own' ? inTransaction(pool, inOwn) : inTransaction(pool, inOwn, rollBack)
+    }
+    return (await history.call('enqueue', asked, enqueue)).answer?.ids ?? []
   }
 }
 
@@ -247,32 +225,18 @@ export const rigSlot = 'producer'
 export const producerSlot = 'p1'
 
 export class JobsTraffic extends Traffic {
-  readonly #pool: pg.Pool
-  readonly #enqueuer: Enqueuer
+  readonly #enqueue = enqueuer(this.pawl, this.pool, this.rig.history)
   readonly #known: string[] = []
   /** Answers still to be lost: the next one after so many enqueues without a transaction. */
-  readonly #toLose: PlannedFault[]
+  readonly #toLose = [...(this.plan.faults[rigSlot] ?? [])]
   #batch = 0
   #plain = 0
-
-  constructor(rig: Rig, plan: Plan, proxy: FaultProxy) {
-    super(rig, plan, proxy)
-    this.#pool = hardyPool({ url: proxy.url, name: 'producer own', max: 4 })
-    const database = { databaseUrl: proxy.url, applicationName: 'producer', connectTimeoutMs: 5000, queryTimeoutMs: 5000 }
-    this.#enqueuer = new Enqueuer(createPawl({ ...database, logger: silentLogger }), this.#pool, rig.history)
-    this.#toLose = [...(plan.faults[rigSlot] ?? [])]
-  }
 
   async start(): Promise<void> {
     await this.startUsers(producerSlot, { role: 'producer', how: 'both' })
     this.every(70, () => this.#produce())
     this.every(90, () => this.#operate())
     this.every(400, () => this.#leaveOpen())
-  }
-
-  protected async closeUsers(): Promise<void> {
-    await this.#enqueuer.pawl.close()
-    await this.#pool.end()
   }
 
   // ---- producing
@@ -300,7 +264,7 @@ export class JobsTraffic extends Traffic {
   }
 
   async enqueue(key: string, kind: string, payloads: readonly Payload[], way: Way = 'own'): Promise<void> {
-    const ids = await this.#enqueuer.enqueue(way, { key, kind, payloads })
+    const ids = await this.#enqueue(way, { key, kind, payloads })
     if (kind !== 'poison') this.#known.push(...ids)
   }
 
@@ -318,7 +282,7 @@ export class JobsTraffic extends Traffic {
   }
 
   async cancel(job: string): Promise<void> {
-    const cancel = () => this.#enqueuer.pawl.jobs.cancel(job, { reason: 'torture' })
+    const cancel = () => this.pawl.jobs.cancel(job, { reason: 'torture' })
     await this.rig.history.call('cancel', { job }, cancel, ({ was }) => ({ was }))
   }
 
@@ -329,7 +293,7 @@ export class JobsTraffic extends Traffic {
     )
     if (dead === undefined || this.random.chance(0.3)) return
     await this.rig.query('insert into torture.mended values ($1)', [dead.id])
-    await this.rig.history.call('retry', { job: dead.id }, () => this.#enqueuer.pawl.jobs.retry(dead.id))
+    await this.rig.history.call('retry', { job: dead.id }, () => this.pawl.jobs.retry(dead.id))
   }
 
   /** A stranger's transaction has a ready job locked for a while and rolls back. */
@@ -345,7 +309,7 @@ export class JobsTraffic extends Traffic {
   async holdOpen(id: string, isEnough: () => boolean): Promise<void> {
     const hold = async (tx: pg.PoolClient) => {
       await tx.query('set local lock_timeout = 500')
-      await this.#enqueuer.pawl.jobs.cancel(id, { tx })
+      await this.pawl.jobs.cancel(id, { tx })
       while (!isEnough()) {
         // Read on another connection: inside one transaction PostgreSQL shows the same picture of the sessions.
         const waiting = await this.rig.query<{ application: string }>(

@@ -3,7 +3,6 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import {
-  createPawl,
   isPawlError,
   type LogEvent,
   type LogProjectionOptions,
@@ -11,20 +10,17 @@ import {
   type OutsideEvent,
   type Pawl,
   type ProjectionTx,
-  silentLogger,
 } from 'pawl'
 import type pg from 'pg'
 import { Connection } from '../../packages/pawl/src/db/driver.ts'
 import type { Statement } from '../../packages/pawl/src/db/statement.ts'
 import { defineProjection } from '../../packages/pawl/src/projections/definition.ts'
 import { register } from '../../packages/pawl/src/projections/register.ts'
-import type { FaultProxy } from '../../packages/pawl/test/support/fault-proxy.ts'
 import type { History } from '../history.ts'
-import { type Plan, type Random, stream } from '../plan.ts'
-import { hardyPool, inTransaction, rollBack } from '../pool.ts'
+import { type Random, stream } from '../plan.ts'
+import { inTransaction, rollBack } from '../pool.ts'
 import type { Subject } from '../process.ts'
 import type { Query } from '../recorder.ts'
-import type { Rig } from '../rig.ts'
 import { Traffic } from '../scenario.ts'
 
 // ---- transactions of users
@@ -124,11 +120,6 @@ export class Writer {
     this.pawl = pawl
     this.#pool = pool
     this.#history = history
-  }
-
-  async close(): Promise<void> {
-    await this.pawl.close()
-    await this.#pool.end()
   }
 
   /** Undefined: it is not certain to be there. */
@@ -386,8 +377,8 @@ export async function worker(subject: Subject): Promise<void> {
   const { proc, history, options } = subject
   const { leaseMs: lease, beatMs, slot } = options
   if (slot === 'w3') limitTicks(25)
-  const pawl = subject.pawl()
-  defineReaders(pawl, history, subject.pool(2))
+  const { pawl, pool } = subject.connect(2)
+  defineReaders(pawl, history, pool)
   await subject.serve(
     pawl,
     {
@@ -413,8 +404,9 @@ function limitTicks(events: number): void {
 export async function writer(subject: Subject): Promise<void> {
   const { proc, history, options } = subject
   const [seed, way] = options.how.split(' ')
-  const writer = new Writer(subject.pawl(), subject.pool(6), history)
-  const ingester = new Ingester(writer.pawl, history)
+  const { pawl, pool, close } = subject.connect(6)
+  const writer = new Writer(pawl, pool, history)
+  const ingester = new Ingester(pawl, history)
   const random = (name: string) => stream(Number(seed), `${proc} ${name}`)
   /** Events that are not worked on yet: with many of them writers wait, so that a storm does not end as a backlog. */
   let backlog = 0
@@ -441,7 +433,7 @@ export async function writer(subject: Subject): Promise<void> {
       ),
       subject.every(300, readBacklog),
     ],
-    () => writer.close(),
+    close,
   )
 }
 
@@ -450,9 +442,8 @@ const act = { reason: 'torture', actor: 'torture' }
 /** Mends what is parked, pauses and resumes, rebuilds, switches and retires. It may die at any moment; its next start finishes what is open. */
 export async function operator(subject: Subject): Promise<void> {
   const { history, options } = subject
-  const pawl = subject.pawl(10_000)
+  const { pawl, pool, close } = subject.connect(2, 10_000)
   const { projections } = pawl
-  const pool = subject.pool(2)
   /** A rebuild makes the highest generation that is defined here, so they are defined one by one. */
   const defined = new Set<number>()
   const define = (generation: number) => {
@@ -508,7 +499,7 @@ export async function operator(subject: Subject): Promise<void> {
     rebuild: () => [subject.every(50, rebuild)],
     '': () => [subject.every(700, rebuild), subject.every(400, () => mendAll(pawl, pool)), subject.every(1500, pauseForAWhile)],
   }
-  await subject.live(loops[options.how as keyof typeof loops], () => Promise.all([pawl.close(), pool.end()]))
+  await subject.live(loops[options.how as keyof typeof loops], close)
 }
 
 /** Mends everything that is parked or given up now. What fails again is parked again. */
@@ -566,16 +557,9 @@ export function observe(query: Query): Promise<Observed[]> {
 
 export class LogTraffic extends Traffic {
   /** The rig's own. */
-  readonly writer: Writer
+  readonly writer = new Writer(this.pawl, this.pool, this.rig.history)
   #batches = 0
   #lastReads = 0
-
-  constructor(rig: Rig, plan: Plan, proxy: FaultProxy) {
-    super(rig, plan, proxy)
-    const database = { databaseUrl: proxy.url, applicationName: 'rig', connectTimeoutMs: 5000, queryTimeoutMs: 5000 }
-    const pool = hardyPool({ url: proxy.url, name: 'rig own', max: 6 })
-    this.writer = new Writer(createPawl({ ...database, logger: silentLogger }), pool, rig.history)
-  }
 
   /** Of generations that are new to the database the highest would be live, and processes define all of them. */
   override async prepare(): Promise<void> {
@@ -597,10 +581,6 @@ export class LogTraffic extends Traffic {
     await super.stop()
     await this.endPrepared(0)
     this.#lastReads = 3
-  }
-
-  protected closeUsers(): Promise<void> {
-    return this.writer.close()
   }
 
   /**
@@ -667,10 +647,10 @@ export class LogTraffic extends Traffic {
 
   /** Mends, resumes and lifts what is held, as an operator would; and in a storm that is all faults a last reader reads after healing. */
   async tend(): Promise<void> {
-    const { rig, writer } = this
+    const { rig, pawl } = this
     // A hold of an operator that died ends by itself after a minute, or with the next comparison, which does this.
     await rig.query('update pawl.cursor set hold_at = null, hold_until = null where hold_at is not null')
-    await Promise.all([mendAll(writer.pawl, rig.admin), resumeAll(writer.pawl, rig.admin)]).catch(() => undefined)
+    await Promise.all([mendAll(pawl, rig.admin), resumeAll(pawl, rig.admin)]).catch(() => undefined)
     for (; this.#lastReads > 0; this.#lastReads--) await this.readOwnWrite(20_000)
   }
 }

@@ -3,24 +3,13 @@
 
 import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import {
-  createPawl,
-  type Format,
-  isPawlError,
-  type Pawl,
-  type RecordScope,
-  type RecordSetOptions,
-  type Submission,
-  silentLogger,
-} from 'pawl'
+import { type Format, isPawlError, type Pawl, type RecordScope, type RecordSetOptions, type Submission } from 'pawl'
 import type pg from 'pg'
-import type { FaultProxy } from '../../packages/pawl/test/support/fault-proxy.ts'
 import { type Entry, type History, readHistory } from '../history.ts'
 import { serveJobs } from '../jobs/traffic.ts'
-import { type Plan, type Random, stream } from '../plan.ts'
-import { hardyPool, inTransaction } from '../pool.ts'
+import { type Random, stream } from '../plan.ts'
+import { inTransaction } from '../pool.ts'
 import type { Subject } from '../process.ts'
-import type { Rig } from '../rig.ts'
 import { Traffic } from '../scenario.ts'
 
 // ---- sets
@@ -126,11 +115,6 @@ export class Actor {
     this.history = history
     this.#pool = pool
     defineSets(pawl)
-  }
-
-  async close(): Promise<void> {
-    await this.pawl.close()
-    await this.#pool.end()
   }
 
   scope({ set, place }: Place): RecordScope {
@@ -278,7 +262,7 @@ export function digestOf(rows: readonly Row[]): string {
 
 export async function worker(subject: Subject): Promise<void> {
   const { proc, options } = subject
-  const pawl = subject.pawl()
+  const { pawl } = subject.connect(1)
   defineSets(pawl)
   const { leaseMs, beatMs, concurrency } = options
   await serveJobs(subject, pawl, { name: proc, lease: leaseMs, beatMs, concurrency, pollMs: 200 })
@@ -288,7 +272,8 @@ export async function worker(subject: Subject): Promise<void> {
 export async function client(subject: Subject): Promise<void> {
   const { options, proc, history } = subject
   const [role = '', seed = '1'] = options.how.split(' ')
-  const actor = new Actor(subject.pawl(10_000), subject.pool(4), history)
+  const { pawl, pool, close } = subject.connect(4, 10_000)
+  const actor = new Actor(pawl, pool, history)
   const users = [0, 1].slice(0, role === 'storm' ? 2 : 1).map((one) => new User(actor, `${proc}.${one}`, Number(seed)))
   const live = async (user: User) => {
     // What the last start of this process was sending when it died is sent again, under the same submission.
@@ -312,10 +297,7 @@ export async function client(subject: Subject): Promise<void> {
       }
     return found
   }
-  await subject.live(
-    () => users.map(live),
-    () => actor.close(),
-  )
+  await subject.live(() => users.map(live), close)
 }
 
 /** The uploads that a history asked for, by key. */
@@ -447,19 +429,10 @@ export const clients = ['c1', 'c2']
 const hangsMs = 1200
 
 export class RecordsTraffic extends Traffic {
-  readonly actor: Actor
-  readonly #operating: Random
-  readonly #reading: Random
+  readonly actor = new Actor(this.pawl, this.pool, this.rig.history)
+  readonly #operating = stream(this.plan.seed, 'operator')
+  readonly #reading = stream(this.plan.seed, 'reader')
   readonly #numbers = new Map<string, string[]>()
-
-  constructor(rig: Rig, plan: Plan, proxy: FaultProxy) {
-    super(rig, plan, proxy)
-    this.#operating = stream(plan.seed, 'operator')
-    this.#reading = stream(plan.seed, 'reader')
-    const database = { databaseUrl: proxy.url, applicationName: 'rig.1', connectTimeoutMs: 5000, queryTimeoutMs: 10_000 }
-    const pool = hardyPool({ url: proxy.url, name: 'rig.1 own', max: 4 })
-    this.actor = new Actor(createPawl({ ...database, logger: silentLogger }), pool, rig.history)
-  }
 
   async start(): Promise<void> {
     for (const slot of clients) await this.startUsers(slot, { role: 'client', how: `storm ${this.plan.seed}` })
@@ -471,10 +444,6 @@ export class RecordsTraffic extends Traffic {
   override async stop(): Promise<void> {
     await super.stop()
     await this.freeSlots()
-  }
-
-  protected closeUsers(): Promise<void> {
-    return this.actor.close()
   }
 
   async #operate(): Promise<void> {
