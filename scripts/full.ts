@@ -5,7 +5,7 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Scenario } from '../torture/scenario.ts'
-import { scenarios } from '../torture/scenarios.ts'
+import { canariesOf, scenarios } from '../torture/scenarios.ts'
 import { line, report, root, runNode, summary } from './phase.ts'
 import type { Counts } from './results.ts'
 import { runVitest, type VitestRun } from './run-vitest.ts'
@@ -155,9 +155,9 @@ async function runMatrix({ name, matrix }: Scenario): Promise<Counts> {
 }
 
 /** A canary is a bug planted on purpose: the run must find it. */
-async function runCanaries({ canaries }: Scenario): Promise<Counts> {
+async function runCanaries(scenario: Scenario): Promise<Counts> {
   const counts: Tally = { passed: 0, failed: 0, skipped: 0 }
-  for (const { name } of canaries) {
+  for (const { name } of canariesOf(scenario)) {
     const { ended, found } = await torture(`canary ${name}`, ['--canary', name])
     const ok = ended.exit === 1 && !ended.isTimedOut && found !== undefined && found.violations.length > 0
     report({ ...ended, ok }, ok ? `caught: ${found.violations.length} violations` : 'it was not caught')

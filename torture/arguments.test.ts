@@ -1,6 +1,5 @@
 import { expect, test } from 'vitest'
-import { readCall } from './arguments.ts'
-import { WrongCall } from './wrong-call.ts'
+import { readCall, WrongCall } from './arguments.ts'
 
 const read = (line: string) => readCall(line.split(' ').filter((word) => word !== ''))
 
@@ -15,7 +14,6 @@ test.each([
   ['jobs matrix --hit 3 --sample 4', { verb: 'matrix', scenario: 'jobs', subject: undefined, hit: 3, sample: 4 }],
   ['directed zombie', { verb: 'directed', subject: 'zombie' }],
   ['jobs --minimise some.json --canary no-fence', { verb: 'minimise', plan: 'some.json', canary: 'no-fence' }],
-  ['board', { verb: 'board', scenario: undefined }],
 ])('%s', (line, expected) => {
   expect(read(line)).toMatchObject(expected)
 })

@@ -1,34 +1,34 @@
-// Known bugs, planted on purpose. A checker that does not find them would not find the real ones either. Product code knows nothing of
-// them: statements are rewritten on their way to the database in the process under test, functions are replaced in its database.
+// Known bugs, planted on purpose: a check that does not find them would not find real ones. The library has no switch for them. Statements
+// are rewritten on their way to the database in the process under test, functions are replaced in its database.
 
 import { existsSync, readdirSync } from 'node:fs'
 import pg from 'pg'
 import { Connection } from '../packages/pawl/src/db/driver.ts'
 import { type Statement, statement } from '../packages/pawl/src/db/statement.ts'
+import type { ChildOptions } from './process.ts'
 
-export interface Canary<Check extends string = string> {
-  readonly name: string
-  /** The bug, in a sentence. */
-  readonly bug: string
-  /** What finding it proves of the checker. */
-  readonly proves: string
-  /** The check that must find it: to be late, or broken in some other way, is not to be caught. */
+export interface Bug<Check extends string = string> {
+  /** The check that must find it. A run that is late, or broken in another way, has not found it. */
   readonly caughtBy: Check
-  /** The story that makes it show for certain. */
-  readonly story: string
-  /** By statement file; 'records/fail' where several capabilities have a file of that name. */
+  /** Rewrites by statement file; 'records/fail' where several folders have a file of that name. */
   readonly statements?: Readonly<Record<string, (text: string, slot: string) => string>>
-  /** SQL functions, by name. */
+  /** Rewrites of SQL functions, by name. */
   readonly functions?: Readonly<Record<string, (definition: string) => string>>
-  /** SQL that is run in its database before anything else. */
+  /** SQL that runs in the database before anything else. */
   readonly schema?: readonly string[]
   /** Anything else, in a process under test. */
-  inProcess?(slot: string): void
+  inProcess?(options: ChildOptions): void
   /** Anything else, in the rig's own process, which produces and operates. */
   inRig?(): void
 }
 
-/** A rewrite that changes nothing would be a canary that cannot sing: it fails loudly when the SQL has changed. */
+export interface Canary extends Bug {
+  readonly name: string
+  /** The story in which it shows for certain. */
+  readonly story: string
+}
+
+/** Fails when the SQL has changed: a rewrite that changes nothing would be a bug that is not planted. */
 export function swap(from: string | RegExp, to: string): (text: string) => string {
   return (text) => {
     const changed = text.replace(from, to)
@@ -37,10 +37,10 @@ export function swap(from: string | RegExp, to: string): (text: string) => strin
   }
 }
 
-export function plantInProcess(canary: Canary | undefined, slot: string): void {
+export function plantInProcess(canary: Canary | undefined, options: ChildOptions): void {
   if (canary === undefined) return
-  rewriteStatements(canary, slot)
-  canary.inProcess?.(slot)
+  rewriteStatements(canary, options.slot)
+  canary.inProcess?.(options)
 }
 
 export async function plantInDatabase(
@@ -81,7 +81,7 @@ function rewriteStatements({ statements = {} }: Canary, slot: string): void {
   if (rewrites.size > 0) rewriteTexts((text) => rewrites.get(text)?.(text, slot))
 }
 
-/** What runs in a transaction or in a pool has only its text, and that tells which file it is. */
+/** A statement in a transaction or in a pool has only its text, which tells its file. */
 function rewriteTexts(rewritten: (text: string) => string | undefined): void {
   const query = pg.Client.prototype.query as (...args: unknown[]) => unknown
   const changed = (first: unknown): unknown => {
@@ -97,14 +97,25 @@ function rewriteTexts(rewritten: (text: string) => string | undefined): void {
   } as never
 }
 
-/** Compiled processes have the SQL beside them; see build.ts. */
+/** A compiled process has the SQL beside it. */
 const sources = new URL(import.meta.url.endsWith('.ts') ? '../packages/pawl/src/' : './src/', import.meta.url)
 
-/** The statements of this name as they are sent, of whichever capability has one. */
+/** The statements of this name as they are sent, of every folder that has one. */
 export function sentTexts(file: string): string[] {
   const [name, owner] = file.split('/').reverse()
   return readdirSync(sources)
     .filter((folder) => owner === undefined || folder === owner)
     .filter((folder) => existsSync(new URL(`${folder}/sql/${name}.sql`, sources)))
     .map((folder) => statement(new URL(`${folder}/any.ts`, sources).href, name!).text)
+}
+
+/** Sends one statement on a connection of its own, which commits at once. */
+export async function sendOutside(url: string, text: string, values: readonly unknown[] = []): Promise<pg.QueryResult> {
+  const client = new pg.Client({ connectionString: url, application_name: 'canary' })
+  await client.connect()
+  try {
+    return await client.query(text, [...values])
+  } finally {
+    await client.end()
+  }
 }

@@ -1,19 +1,26 @@
-// What each process saw and did, one line of JSON each. Written synchronously, so that a line is kept although its process is killed at
-// the next instruction.
+// What each process saw and did, one line of JSON each. Lines are written synchronously: a line survives a kill -9 at the next instruction.
 
-import { appendFileSync, existsSync, openSync, readdirSync, readFileSync, writeSync } from 'node:fs'
+import { existsSync, openSync, readdirSync, readFileSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
+import { isPawlError } from 'pawl'
 
 export interface Entry {
   /** The process slot and which start of it: w2.1 is the first start of w2. */
   readonly proc: string
   readonly n: number
-  readonly monoMs: number
   readonly wall: number
   readonly op: string
-  /** invoke, ok, fail: it certainly did not happen; info: nobody knows whether it did. */
+  /** invoke; ok; fail: it certainly did not happen; info: it may have happened. */
   readonly ph?: 'invoke' | 'ok' | 'fail' | 'info'
   readonly [field: string]: unknown
+}
+
+export type Fields = Readonly<Record<string, unknown>>
+
+/** An answer, or the error of a call that has none. */
+export interface Answered<T> {
+  readonly answer?: T
+  readonly error?: unknown
 }
 
 export class History {
@@ -26,27 +33,32 @@ export class History {
     this.#file = openSync(join(dir, `${proc}${thread}.ndjson`), 'a')
   }
 
-  write(op: string, fields: Readonly<Record<string, unknown>> = {}): void {
-    const entry = { proc: this.proc, n: this.#n++, monoMs: Math.round(performance.now()), wall: Date.now(), op, ...fields }
-    writeSync(this.#file, `${JSON.stringify(entry)}\n`)
+  write(op: string, fields: Fields = {}): void {
+    writeSync(this.#file, `${JSON.stringify({ proc: this.proc, n: this.#n++, wall: Date.now(), op, ...fields })}\n`)
   }
-}
 
-/** The outside world: every delivery it ever got, from whom, in no way made unique. */
-export function deliver(dir: string, delivery: Readonly<Record<string, unknown>>): void {
-  appendFileSync(join(dir, 'sink.jsonl'), `${JSON.stringify(delivery)}\n`)
-}
-
-export interface Delivery {
-  readonly job: string
-  readonly fence: string
-  readonly attempt: number
-  readonly idempotencyKey: string
-  readonly proc: string
-}
-
-export function readDeliveries(dir: string): Delivery[] {
-  return readLines(join(dir, 'sink.jsonl')) as unknown as Delivery[]
+  /**
+   * Writes down what is asked before it is asked, then the answer. Only PAWL_COMMIT_UNKNOWN leaves open whether it happened. `once` is
+   * written before the call only.
+   */
+  async call<T>(
+    op: string,
+    asked: Fields,
+    work: () => Promise<T>,
+    told?: (answer: T) => Fields,
+    once: Fields = {},
+  ): Promise<Answered<T>> {
+    this.write(op, { ph: 'invoke', ...asked, ...once })
+    try {
+      const answer = await work()
+      this.write(op, { ph: 'ok', ...asked, ...told?.(answer) })
+      return { answer }
+    } catch (error) {
+      const ph = isPawlError(error, 'PAWL_COMMIT_UNKNOWN') ? 'info' : 'fail'
+      this.write(op, { ph, ...asked, code: isPawlError(error) ? error.code : undefined, error: String(error).slice(0, 300) })
+      return { error }
+    }
+  }
 }
 
 /** Every line of every process, or of the processes of one slot. */
@@ -54,13 +66,13 @@ export function readHistory(dir: string, slot?: string): Entry[] {
   return readdirSync(dir)
     .filter((file) => file.endsWith('.ndjson') && (slot === undefined || file.startsWith(`${slot}.`)))
     .sort()
-    .flatMap((file) => readLines(join(dir, file)) as unknown as Entry[])
+    .flatMap((file) => readLines<Entry>(join(dir, file)))
 }
 
-function readLines(path: string): Record<string, unknown>[] {
+export function readLines<T>(path: string): T[] {
   if (!existsSync(path)) return []
   return readFileSync(path, 'utf8')
     .split('\n')
     .filter((line) => line !== '')
-    .map((line) => JSON.parse(line) as Record<string, unknown>)
+    .map((line) => JSON.parse(line) as T)
 }

@@ -2,20 +2,14 @@
 
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { release } from '../packages/pawl/src/release.ts'
-import { type Call, readCall } from './arguments.ts'
-import { boardLines, recordRun, tortureFolder, writeBoard } from './board.ts'
-import { onlyBy, runCanary, runStory } from './directed.ts'
-import { runMatrix } from './matrix.ts'
+import { type Call, readCall, WrongCall } from './arguments.ts'
 import { minimise } from './minimise.ts'
-import { makePlan, type Plan, readPlan } from './plan.ts'
-import { stream } from './random.ts'
+import { makePlan, type Plan, readPlan, stream } from './plan.ts'
+import { onlyBy, runCanary, runMatrix, runStorm, runStory } from './play.ts'
 import { type RunReport, summaryLines } from './report.ts'
-import { openRigs } from './rig.ts'
+import { openRigs, root } from './rig.ts'
 import type { Scenario } from './scenario.ts'
-import { canaryNamed, scenarioNamed, scenarios, storyNamed } from './scenarios.ts'
-import { runStorm } from './storm.ts'
-import { WrongCall } from './wrong-call.ts'
+import { canariesOf, canaryNamed, scenarioNamed, scenarios, storyNamed } from './scenarios.ts'
 
 const say = (line: string): void => console.error(line)
 const violationsShown = 50
@@ -25,16 +19,14 @@ const finalTries = 10
 async function main(call: Call): Promise<number> {
   switch (call.verb) {
     case 'list canaries':
-      for (const { name } of asked(call).flatMap((scenario) => scenario.canaries)) console.log(name)
+      for (const { name } of asked(call).flatMap(canariesOf)) console.log(name)
       return 0
-    case 'board': {
-      const board = writeBoard()
-      if (call.json) console.log(JSON.stringify({ board }))
-      else for (const line of boardLines(board)) console.log(line)
-      return 0
+    case 'storm': {
+      const plan = planOf(call)
+      const path = savePlan(plan, `plan-${plan.torture}-${plan.seed}.json`)
+      say(`seed ${plan.seed}, ${plan.seconds} s, lease ${plan.leaseMs} ms, beat ${plan.beatMs} ms, plan ${path}`)
+      return print(call, await runStorm(scenarioNamed(plan.torture), plan, { say, keep: call.keep }))
     }
-    case 'storm':
-      return storm(call)
     case 'canary':
       return canary(call)
     case 'matrix':
@@ -51,16 +43,6 @@ function asked({ scenario }: Call): readonly Scenario[] {
   return scenario === undefined ? scenarios : [scenarioNamed(scenario)]
 }
 
-async function storm(call: Call): Promise<number> {
-  const plan = planOf(call)
-  const scenario = scenarioNamed(plan.torture)
-  const path = savePlan(plan, `plan-${plan.torture}-${plan.seed}.json`)
-  say(`seed ${plan.seed}, ${plan.seconds} s, lease ${plan.leaseMs} ms, beat ${plan.beatMs} ms, plan ${path}`)
-  const end = await runStorm(scenario, plan, { say, keep: call.keep })
-  if (call.plan === undefined) recordRun(end.report, release)
-  return print(call, end)
-}
-
 /** Every probe with everything that can go wrong there; or the cases of one probe, one kind of fault, or a few drawn by the seed. */
 async function matrix(call: Call): Promise<number> {
   const { subject, only, hit, sample, seed, keep } = call
@@ -73,8 +55,8 @@ async function matrix(call: Call): Promise<number> {
         (hit === undefined || each.hit === hit),
     )
     const cases = sample === undefined ? wanted : stream(seed, 'matrix').shuffled(wanted).slice(0, sample)
-    if (cases.length === 0) throw new WrongCall(`No case of the matrix of ${scenario.name} is called so.`)
-    exit = Math.max(exit, print(call, await runMatrix(scenario, { cases, seed, say, keep })))
+    if (cases.length === 0) throw new WrongCall(`The matrix of ${scenario.name} has no such case.`)
+    exit = Math.max(exit, print(call, await runMatrix(scenario, cases, { seed, say, keep })))
   }
   return exit
 }
@@ -82,12 +64,9 @@ async function matrix(call: Call): Promise<number> {
 /** The stories of the canaries without their bugs: each must be clean. */
 async function directed(call: Call): Promise<number> {
   const { subject, seed, keep } = call
-  const chosen =
-    subject === undefined
-      ? asked(call).flatMap((scenario) => scenario.stories.map((story) => ({ scenario, story })))
-      : [storyNamed(subject)]
+  const all = asked(call).flatMap((scenario) => scenario.stories.map((story) => ({ scenario, story })))
   let exit = 0
-  for (const { scenario, story } of chosen)
+  for (const { scenario, story } of subject === undefined ? all : [storyNamed(subject)])
     exit = Math.max(exit, print(call, await runStory(scenario, story, { seed, seconds: 1, say, keep })))
   return exit
 }
@@ -101,24 +80,21 @@ async function canary(call: Call): Promise<number> {
       ? await runCanary(scenario, planted, { seed, seconds, say, keep })
       : onlyBy(planted, await runStorm(scenario, readPlan(call.plan), { canary: planted, say, keep }))
   print(call, end)
-  if (end.report.violations.length === 0) say(`The canary ${planted.name} was not caught.`)
-  return end.report.violations.length > 0 ? 1 : 0
+  const isFound = end.report.violations.length > 0
+  if (!isFound) say(`The canary ${planted.name} was not caught.`)
+  return isFound ? 1 : 0
 }
 
 async function makeSmall(call: Call): Promise<number> {
   const plan = planOf(call)
   const scenario = scenarioNamed(plan.torture)
   const planted = call.canary === undefined ? undefined : canaryOf(call).canary
-  const result = await minimise(plan, {
-    tries: call.tries,
-    finalTries,
-    say,
-    play: async (candidate) => {
-      const end = await runStorm(scenario, candidate, { canary: planted, say: () => undefined, keep: 'never' })
-      const { violations } = (planted === undefined ? end : onlyBy(planted, end)).report
-      return [...new Set(violations.map(({ check }) => check))]
-    },
-  })
+  const play = async (candidate: Plan) => {
+    const end = await runStorm(scenario, candidate, { canary: planted, say: () => undefined, keep: 'never' })
+    const { violations } = (planted === undefined ? end : onlyBy(planted, end)).report
+    return [...new Set(violations.map(({ check }) => check))]
+  }
+  const result = await minimise(plan, { play, tries: call.tries, finalTries, say })
   if (result === undefined) {
     say(`The plan did not fail in ${call.tries} tries, so there is nothing to make small. --tries N tries more often.`)
     return 0
@@ -151,26 +127,25 @@ function canaryOf(call: Call): ReturnType<typeof canaryNamed> {
   return found
 }
 
-/** Gives the exit code. */
+/** Returns the exit code. */
 function print({ json }: Call, { report, more, dir }: RunReport): number {
   const shown = { ...report, violations: report.violations.slice(0, violationsShown) }
-  if (json) console.log(JSON.stringify(shown))
-  else for (const line of summaryLines(shown, more)) console.log(line)
+  for (const line of json ? [JSON.stringify(shown)] : summaryLines(shown, more)) console.log(line)
   if (dir !== undefined) say(`histories: ${dir}`)
   return report.violations.length > 0 || report.vacuous ? 1 : 0
 }
 
 function savePlan(plan: Plan, name: string): string {
-  mkdirSync(tortureFolder, { recursive: true })
-  const path = join(tortureFolder, name)
-  writeFileSync(path, `${JSON.stringify(plan, null, 2)}\n`)
-  return path
+  const folder = join(root, '.pawl', 'torture')
+  mkdirSync(folder, { recursive: true })
+  writeFileSync(join(folder, name), `${JSON.stringify(plan, null, 2)}\n`)
+  return join(folder, name)
 }
 
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => abandon(`ended by ${signal}`))
 process.on('uncaughtException', (error) => abandon(error.stack ?? String(error)))
 
-/** The rig itself is broken or no longer wanted. That is neither a violation nor a pass. */
+/** The rig itself broke or was told to end. That is neither a violation nor a pass. */
 function abandon(why: string): never {
   for (const rig of openRigs) rig.abandon()
   console.error(why)

@@ -1,8 +1,7 @@
 import { expect, test } from 'vitest'
-import type { PlannedFault } from './faults.ts'
 import { jobs } from './jobs/scenario.ts'
 import { ddmin, minimise } from './minimise.ts'
-import { makePlan, type Plan } from './plan.ts'
+import { makePlan, type Plan, type PlannedFault } from './plan.ts'
 
 const numbers = Array.from({ length: 40 }, (_, index) => index)
 

@@ -1,8 +1,7 @@
 import { expect, test } from 'vitest'
 import { countMerges, merges } from './interleave/scheduler.ts'
 import { jobs } from './jobs/scenario.ts'
-import { makePlan } from './plan.ts'
-import { stream } from './random.ts'
+import { makePlan, stream } from './plan.ts'
 
 test('every merge comes once, and each keeps the order of its programs', () => {
   const all = [...merges([2, 1, 3])].map((turns) => turns.join(''))

@@ -1,16 +1,53 @@
-// A pool that outlives its connections: faults break them at any moment, also while somebody has one in hand.
+// Connections of an application: a pool that outlives its connections, which faults break at any moment, and transactions on it.
 
+import { createPawl, type Logger, type Pawl, PawlError, silentLogger } from 'pawl'
 import pg from 'pg'
 
 export function hardyPool(options: { url: string; name: string; max: number }): pg.Pool {
-  const pool = new pg.Pool({
-    connectionString: options.url,
-    max: options.max,
-    application_name: options.name,
-    query_timeout: 5000,
-    connectionTimeoutMillis: 5000,
-  })
+  const { url: connectionString, name: application_name, max } = options
+  const pool = new pg.Pool({ connectionString, application_name, max, query_timeout: 5000, connectionTimeoutMillis: 5000 })
   pool.on('error', () => undefined)
   pool.on('connect', (client) => client.on('error', () => undefined))
   return pool
+}
+
+/** Pawl, and a pool of the application's own beside it. */
+export function connect(options: {
+  url: string
+  name: string
+  max: number
+  logger?: Logger
+  queryTimeoutMs?: number | undefined
+}) {
+  const { url, name, max, logger = silentLogger, queryTimeoutMs = 5000 } = options
+  const pawl: Pawl = createPawl({ databaseUrl: url, applicationName: name, logger, connectTimeoutMs: 5000, queryTimeoutMs })
+  const pool = hardyPool({ url, name: `${name} own`, max })
+  return { pawl, pool, close: async () => void (await Promise.all([pawl.close(), pool.end()])) }
+}
+
+/** Runs `work` in a transaction. An error of the commit is PAWL_COMMIT_UNKNOWN; a planned rollback is an error too. */
+export async function inTransaction<T>(
+  pool: pg.Pool,
+  work: (client: pg.PoolClient) => Promise<T>,
+  end: (client: pg.PoolClient) => Promise<unknown> = (client) => client.query('commit'),
+): Promise<T> {
+  const client = await pool.connect()
+  let isEnding = false
+  try {
+    await client.query('begin')
+    const answer = await work(client)
+    isEnding = end !== rollBack
+    await end(client)
+    client.release()
+    return answer
+  } catch (error) {
+    // Whatever state it is in, its transaction ends with its connection.
+    client.release(true)
+    throw isEnding ? new PawlError('PAWL_COMMIT_UNKNOWN', String(error), { cause: error }) : error
+  }
+}
+
+export async function rollBack(client: pg.PoolClient): Promise<never> {
+  await client.query('rollback')
+  throw new Error('rolled back as planned')
 }

@@ -1,14 +1,13 @@
-// Every scenario there is. A capability that has one is tortured by name, its canaries are listed, and `npm run test:full` plays its seeds.
+// Every scenario there is.
 
+import { WrongCall } from './arguments.ts'
 import type { Canary } from './canary.ts'
 import { jobs } from './jobs/scenario.ts'
-import { outbox } from './outbox/scenario.ts'
-import { projections } from './projections/scenario.ts'
+import { log } from './log/scenario.ts'
 import { records } from './records/scenario.ts'
 import type { Scenario, Story } from './scenario.ts'
-import { WrongCall } from './wrong-call.ts'
 
-export const scenarios: readonly Scenario[] = [jobs, outbox, projections, records]
+export const scenarios: readonly Scenario[] = [jobs, log, records]
 
 export function scenarioNamed(name: string): Scenario {
   return named('scenario', name, scenarios)
@@ -19,9 +18,14 @@ export function storyNamed(name: string): { scenario: Scenario; story: Story } {
   return named('story', name, all)
 }
 
-/** A canary is known by its name alone: no two scenarios have one of the same name. */
+/** The bugs that the stories of a scenario show. */
+export function canariesOf({ stories }: Pick<Scenario, 'stories'>): Canary[] {
+  return stories.flatMap(({ name: story, shows = {} }) => Object.entries(shows).map(([name, bug]) => ({ name, story, ...bug })))
+}
+
+/** No two scenarios have a canary of the same name. */
 export function canaryNamed(name: string): { scenario: Scenario; canary: Canary } {
-  const all = scenarios.flatMap((scenario) => scenario.canaries.map((canary) => ({ name: canary.name, scenario, canary })))
+  const all = scenarios.flatMap((scenario) => canariesOf(scenario).map((canary) => ({ name: canary.name, scenario, canary })))
   return named('canary', name, all)
 }
 

@@ -8,9 +8,9 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, test } from 'vitest'
 import type { Report } from './report.ts'
-import { scenarios } from './scenarios.ts'
+import { canariesOf, scenarios } from './scenarios.ts'
 
-const root = dirname(dirname(fileURLToPath(import.meta.url)))
+const root = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 
 /** A number from the commit; from the date where there is no repository. */
 function rotation(): number {
@@ -53,7 +53,8 @@ const seed = ['--seed', String(turn), '--seconds', '10']
 const isSmoke = process.env.PAWL_SMOKE !== undefined
 const played = isSmoke ? [scenarios[turn % scenarios.length]!] : scenarios
 
-describe.each(played)('$name', ({ name: scenario, canaries }) => {
+describe.each(played)('$name', ({ name: scenario, stories }) => {
+  const canaries = canariesOf({ stories })
   const chosen = (isSmoke ? [0] : [0, 1]).map((offset) => canaries[(turn * 2 + offset) % canaries.length]!)
 
   test('a storm of ten seconds breaks no promise, and every planned kind of fault happened in it', {

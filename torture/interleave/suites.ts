@@ -291,10 +291,7 @@ export const slowHandler: Suite<Slow> = {
       letter: 'R',
       steps: [
         { name: 'ask', run: (_state, connection) => ask(connection, sql) },
-        {
-          name: 'close, rescue',
-          run: (_state, connection) => closeDead(connection, sql).then(() => rescue(connection, sql)),
-        },
+        { name: 'close, rescue', run: (_state, connection) => closeDead(connection, sql).then(() => rescue(connection, sql)) },
       ],
     },
   ],

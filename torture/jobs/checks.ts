@@ -1,19 +1,82 @@
-// The checks. Each is a promise of Pawl as a program over the facts: how much it looked at, and what it found against the promise.
+// The checks of jobs. Each is a promise as a program over the facts: it returns how much it checked and reports what breaks the promise.
 
-import type { Entry } from '../history.ts'
-import type { Violation } from '../scenario.ts'
-import { attemptsAddUp, deadForCause, decidingAlone } from './attempt-checks.ts'
-import { type Facts, type Find, groupBy, type StoredJob } from './facts.ts'
-import { exactKinds, outsideKinds } from './kinds.ts'
+import { join } from 'node:path'
+import { type Check, count, type Find, groupBy, type Judged, type RunEnd, readFacts, runChecks } from '../checks.ts'
+import { type Entry, readLines } from '../history.ts'
+import { type Change, changesOf } from '../recorder.ts'
+import type { Rig } from '../rig.ts'
+import { crashesMax, type Delivery, deliveriesFile, exactKinds, outsideKinds } from './traffic.ts'
 
-/** Gives how many things it looked at. */
-type Check = (facts: Facts, find: Find) => number
+// ---- facts
 
-const isExact = (kind: string) => (exactKinds as readonly string[]).includes(kind)
-const isOutside = (kind: string) => (outsideKinds as readonly string[]).includes(kind)
+type Transition = Change<'id' | 'kind' | 'state' | 'fence' | 'holder' | 'attempt' | 'crashes' | 'suspect'>
+type Lease = Change<'id' | 'lease_until' | 'seen_at' | 'closed_at', 'now'>
 
-/** Clocks are read at slightly different moments within a statement; a process may be off the processor meanwhile. */
-const clockToleranceMs = 10_000
+interface StoredJob {
+  readonly id: string
+  readonly kind: string
+  /** done, cancelled, or the state of a live one. */
+  readonly state: string
+  readonly fence: string
+  readonly key: string | null
+  readonly resultFence: string | null
+}
+
+const jobOf = ({ old, new: now }: Transition): string => (now ?? old)!.id
+
+function readJobFacts(rig: Rig, end: RunEnd) {
+  return readFacts(rig, end, async (rows) => {
+    const transitions: Transition[] = await changesOf(rows, 'job')
+    const leases: Lease[] = await changesOf(rows, 'worker')
+    const produced = await rows<{ key: string }>('select key from torture.produced')
+    return {
+      leaseMs: rig.options.leaseMs,
+      deliveries: readLines<Delivery>(join(rig.dir, deliveriesFile)),
+      transitions,
+      byJob: groupBy(transitions, jobOf),
+      leases,
+      /** When the clock of the database was stepped, and by how much. */
+      steps: await rows<{ at: Date; ms: string }>('select at, ms from torture.step'),
+      produced: new Set(produced.map(({ key }) => key)),
+      effects: await rows<{ job: string; fence: string; kind: string; proc: string; xid: string }>(
+        'select job_id::text as job, fence::text as fence, kind, proc, xid from torture.effect',
+      ),
+      finished: await rows<StoredJob>(
+        `select id::text as id, kind, outcome as state, fence::text as fence, payload ->> 'key' as key, result ->> 'fence' as "resultFence"
+         from pawl.job_history`,
+      ),
+      live: await rows<StoredJob>(
+        `select id::text as id, kind, state, fence::text as fence, payload ->> 'key' as key, null as "resultFence" from pawl.job`,
+      ),
+      /** How attempts ended, by job and fence. */
+      ended: groupBy(
+        await rows<{ attempt: string; outcome: string; kind: string; error: string | null }>(
+          "select job_id || ' ' || fence as attempt, outcome, kind, error from pawl.job_attempt",
+        ),
+        ({ attempt }) => attempt,
+      ),
+    }
+  })
+}
+
+type Facts = Awaited<ReturnType<typeof readJobFacts>>
+
+export async function judge(rig: Rig, end: RunEnd): Promise<Judged> {
+  const facts = await readJobFacts(rig, end)
+  const { entries, finished, live, refusals: refused } = facts
+  const done = count(finished, ({ state }) => state === 'done')
+  const reclaims = count([...facts.ended.values()].flat(), ({ outcome }) => outcome === 'crashed')
+  const shown = { reclaims, refused }
+  return {
+    entries,
+    operations: count(entries, ({ ph }) => ph === 'invoke') + facts.transitions.length,
+    ...runChecks(checks, facts),
+    shown,
+    more: { jobs: finished.length + live.length, done, cancelled: finished.length - done, dead: live.length, ...shown },
+  }
+}
+
+// ---- checks
 
 export const checks = {
   'nothing lost': nothingLost,
@@ -31,239 +94,300 @@ export const checks = {
   'leases in database time': leasesInDatabaseTime,
   'closed incarnations stay closed': closedStayClosed,
   'claims wait for nobody': claimsWaitForNobody,
-} satisfies Record<string, Check>
+} satisfies Record<string, Check<Facts>>
 
 export type CheckName = keyof typeof checks
 
-export function check(facts: Facts): { checks: Record<string, number>; violations: Violation<CheckName>[] } {
-  const counted: Record<string, number> = {}
-  const violations: Violation<CheckName>[] = []
-  for (const [name, run] of Object.entries(checks)) {
-    counted[name] = run(facts, (message) => violations.push({ check: name as CheckName, message }))
-  }
-  return { checks: counted, violations }
-}
-
-/** Every acknowledged job exists, once; a refused one does not; of an unknown outcome all or nothing; and nothing came from nowhere. */
-function nothingLost(facts: Facts, find: Find): number {
-  const byKey = groupBy([...facts.finished, ...facts.live], (job) => job.key ?? '')
-  const ends = enqueueEnds(facts.entries)
+/** Every acknowledged job exists, once; a refused one does not; of an unknown enqueue all or nothing; no job came from nowhere. */
+function nothingLost({ finished, live, entries, produced }: Facts, find: Find): number {
+  const byKey = groupBy([...finished, ...live], ({ key }) => key ?? '')
+  const ends = enqueueEnds(entries)
   const asked = new Set<string>()
   for (const { entry, ph } of ends) {
     const keys = entry.keys as readonly string[]
     const counts = keys.map((key) => byKey.get(key)?.length ?? 0)
     for (const key of keys) asked.add(key)
-    const text = `enqueue ${String(entry.batch)} (${String(entry.kind)}, ${String(entry.via)}) ${entry.ph === 'invoke' ? 'died with its process' : `was answered ${entry.ph}`}`
-    if (counts.some((count) => count > 1)) find(`${text}, and one of its jobs is there ${Math.max(...counts)} times`)
-    const present = counts.filter((count) => count > 0).length
+    const answer = entry.ph === 'invoke' ? 'died with its process' : `was answered ${entry.ph}`
+    const text = `enqueue ${String(entry.batch)} (${String(entry.kind)}, ${String(entry.via)}) ${answer}`
+    const present = count(counts, (times) => times > 0)
+    if (counts.some((times) => times > 1)) find(`${text}, and one of its jobs is there ${Math.max(...counts)} times`)
     if (ph === 'ok' && present < keys.length) find(`${text}, and ${keys.length - present} of its ${keys.length} jobs are lost`)
     if (ph === 'fail' && present > 0) find(`${text}, and ${present} of its jobs are there`)
     if (ph === 'info' && present > 0 && present < keys.length)
       find(`${text}, and half of it is there: ${present} of ${keys.length}`)
-    if (entry.via === 'own' && facts.produced.has(String(entry.batch)) !== present > 0)
+    if (entry.via === 'own' && produced.has(String(entry.batch)) !== present > 0)
       find(`${text}, and its own row and its jobs did not commit together`)
   }
-  for (const [key, jobs] of byKey) if (!asked.has(key)) find(`job ${jobs[0]!.id} was enqueued by nobody (key ${key})`)
+  for (const [key, [job]] of byKey) if (!asked.has(key)) find(`job ${job!.id} was enqueued by no process (key ${key})`)
   return ends.length
 }
 
 /**
- * How each enqueue ended. One that has no answer died with its process, and the place of the death tells: killed between insert and
- * commit of its own transaction nobody can have committed it; killed after the answer to an enqueue without one it is there.
+ * How each enqueue ended. One without an answer died with its process, and the place of the death tells: killed between insert and commit
+ * of its own transaction it cannot have committed; killed after the answer to an enqueue without one it is there.
  */
 function enqueueEnds(entries: readonly Entry[]): { entry: Entry; ph: 'ok' | 'fail' | 'info' }[] {
-  const enqueues = entries.filter((entry) => entry.op === 'enqueue')
-  const answered = new Set(enqueues.filter((entry) => entry.ph !== 'invoke').map((entry) => String(entry.batch)))
-  const killed = new Set(
-    entries
-      .filter((entry) => entry.op === 'fault' && entry.probe === 'jobs.enqueue.sent' && entry.kind === 'kill')
-      .map((entry) => entry.proc),
-  )
+  const enqueues = entries.filter(({ op }) => op === 'enqueue')
+  const answered = new Set(enqueues.filter(({ ph }) => ph !== 'invoke').map(({ batch }) => batch))
+  const kills = entries.filter(({ op, probe, kind }) => op === 'fault' && probe === 'jobs.enqueue.sent' && kind === 'kill')
+  const killed = new Set(kills.map(({ proc }) => proc))
   return enqueues.flatMap((entry): { entry: Entry; ph: 'ok' | 'fail' | 'info' }[] => {
     if (entry.ph !== undefined && entry.ph !== 'invoke') return [{ entry, ph: entry.ph }]
-    if (answered.has(String(entry.batch))) return []
+    if (answered.has(entry.batch)) return []
     return [{ entry, ph: killed.has(entry.proc) ? (entry.via === 'own' ? 'fail' : 'ok') : 'info' }]
   })
 }
 
-function oneEndEach(facts: Facts, find: Find): number {
-  const live = new Set(facts.live.map((job) => job.id))
-  for (const [id, rows] of groupBy(facts.finished, (job) => job.id)) {
-    if (rows.length > 1)
-      find(`job ${id} has ${rows.length} history rows: ${rows.map((row) => `${row.state} by fence ${row.fence}`).join(', ')}`)
-    if (live.has(id)) find(`job ${id} is in history and still live`)
+function oneEndEach({ finished, live }: Facts, find: Find): number {
+  const liveIds = new Set(live.map(({ id }) => id))
+  for (const [id, rows] of groupBy(finished, (job) => job.id)) {
+    const ends = rows.map(({ state, fence }) => `${state} by fence ${fence}`)
+    if (rows.length > 1) find(`job ${id} has ${rows.length} history rows: ${ends.join(', ')}`)
+    if (liveIds.has(id)) find(`job ${id} is in history and still live`)
   }
-  return facts.finished.length
+  return finished.length
 }
 
-function allAtRest(facts: Facts, find: Find): number {
-  const stuck = facts.live.filter((job) => job.state !== 'dead')
-  if (!facts.isDrained || stuck.length > 0) {
-    find(
-      `${stuck.length} job(s) did not come to an end after healing: ${stuck
-        .slice(0, 5)
-        .map((job) => `${job.id} (${job.kind}) is ${job.state}`)
-        .join(', ')}`,
-    )
-  }
-  for (const slot of facts.notStopped) find(`worker ${slot} did not stop in order after healing`)
-  return facts.finished.length + facts.live.length
+function allAtRest({ live, finished, isDrained, notStopped }: Facts, find: Find): number {
+  const stuck = live.filter(({ state }) => state !== 'dead')
+  const some = stuck.slice(0, 5).map(({ id, kind, state }) => `${id} (${kind}) is ${state}`)
+  if (!isDrained || stuck.length > 0) find(`${stuck.length} job(s) did not end after healing: ${some.join(', ')}`)
+  for (const slot of notStopped) find(`worker ${slot} did not stop in order after healing`)
+  return finished.length + live.length
 }
 
 /** Done: exactly one effect. Otherwise: none. */
-function appliedOnce(facts: Facts, find: Find): number {
-  const effects = groupBy(facts.effects, (effect) => effect.job)
-  const jobs = [...facts.finished, ...facts.live].filter((job) => isExact(job.kind))
-  for (const job of jobs) {
-    const found = effects.get(job.id) ?? []
-    const wanted = job.state === 'done' ? 1 : 0
-    if (found.length !== wanted) {
-      find(
-        `job ${job.id} (${job.kind}) is ${job.state} and has ${found.length} effect(s): ${found.map((effect) => `fence ${effect.fence} in ${effect.proc}`).join(', ')}`,
-      )
-    }
+function appliedOnce({ finished, live, effects }: Facts, find: Find): number {
+  const byJob = groupBy(effects, ({ job }) => job)
+  const jobs = [...finished, ...live].filter(({ kind }) => exactKinds.includes(kind))
+  for (const { id, kind, state } of jobs) {
+    const found = (byJob.get(id) ?? []).map(({ fence, proc }) => `fence ${fence} in ${proc}`)
+    if (found.length !== (state === 'done' ? 1 : 0))
+      find(`job ${id} (${kind}) is ${state} and has ${found.length} effect(s): ${found.join(', ')}`)
   }
-  const known = new Set(jobs.map((job) => job.id))
-  for (const id of effects.keys()) if (!known.has(id)) find(`there is an effect of job ${id}, which is not there`)
+  const known = new Set(jobs.map(({ id }) => id))
+  for (const id of byJob.keys()) if (!known.has(id)) find(`there is an effect of job ${id}, which is not there`)
   return jobs.length
 }
 
+/** The change that removed a job. */
+const removalOf = ({ byJob }: Facts, id: string): Transition | undefined => byJob.get(id)?.find((change) => change.new === null)
+
 function oneTransaction(facts: Facts, find: Find): number {
-  const done = doneById(facts)
-  for (const effect of facts.effects) {
-    const job = done.get(effect.job)
-    if (job === undefined) continue
-    const removal = facts.byJob.get(effect.job)?.find((transition) => transition.to === null)
-    if (removal?.xid !== effect.xid)
-      find(`job ${effect.job} (${effect.kind}): its effect is of transaction ${effect.xid}, its completion of ${removal?.xid}`)
-    if (job.fence !== effect.fence)
-      find(
-        `job ${effect.job} (${effect.kind}): its effect was made under fence ${effect.fence}, and it was done under ${job.fence}`,
-      )
+  const done = new Map(facts.finished.filter(({ state }) => state === 'done').map((job) => [job.id, job]))
+  for (const { job, kind, xid, fence } of facts.effects) {
+    const held = done.get(job)?.fence
+    if (held === undefined) continue
+    const removal = removalOf(facts, job)?.xid
+    if (removal !== xid) find(`job ${job} (${kind}): its effect is of transaction ${xid}, its completion of ${removal}`)
+    if (held !== fence) find(`job ${job} (${kind}): its effect was made under fence ${fence}, and it was done under ${held}`)
   }
   return facts.effects.length
 }
 
 /** The stored result names the fence that its handler was given, and the process that stored it is the one that held the job. */
 function settledByHolder(facts: Facts, find: Find): number {
-  let looked = 0
-  for (const job of facts.finished) {
-    if (job.state !== 'done') continue
-    looked++
-    if (job.resultFence !== job.fence)
-      find(`job ${job.id} (${job.kind}) was held under fence ${job.fence}, and the result of fence ${job.resultFence} was stored`)
-    const removal = facts.byJob.get(job.id)?.find((transition) => transition.to === null)
-    if (removal === undefined) continue
-    const holder = removal.oldHolder === null ? 'nobody' : (facts.workerNames.get(removal.oldHolder) ?? '?')
-    const actor = removal.actor.split(' ')[0]
-    if (removal.from !== 'running' || holder !== actor)
-      find(`job ${job.id} (${job.kind}) was ${removal.from}, held by ${holder}, and ${actor} settled it`)
+  const done = facts.finished.filter(({ state }) => state === 'done')
+  for (const { id, kind, fence, resultFence } of done) {
+    if (resultFence !== fence)
+      find(`job ${id} (${kind}) was held under fence ${fence}, and the result of fence ${resultFence} was stored`)
+    const { old, proc } = removalOf(facts, id) ?? {}
+    if (old === undefined || old === null) continue
+    const holder = facts.workerNames.get(old.holder) ?? 'nobody'
+    if (old.state !== 'running' || holder !== proc)
+      find(`job ${id} (${kind}) was ${old.state}, held by ${holder}, and ${proc} settled it`)
   }
-  return looked
+  return done.length
 }
 
 /** At least once when done, at most once per claim, always with the same key, never under a fence that was not claimed. */
-function deliveredOutside(facts: Facts, find: Find): number {
-  const byJob = groupBy(facts.deliveries, (delivery) => delivery.job)
-  for (const job of facts.finished.filter((job) => isOutside(job.kind) && job.state === 'done')) {
-    if (!byJob.get(job.id)?.some((delivery) => delivery.fence === job.fence))
-      find(`job ${job.id} (${job.kind}) is done and its effect outside was never made under fence ${job.fence}`)
-  }
+function deliveredOutside({ deliveries, finished, byJob }: Facts, find: Find): number {
+  const delivered = groupBy(deliveries, ({ job }) => job)
+  for (const { id, kind, fence } of finished.filter((job) => outsideKinds.includes(job.kind) && job.state === 'done'))
+    if (!delivered.get(id)?.some((delivery) => delivery.fence === fence))
+      find(`job ${id} (${kind}) is done and its effect outside was never made under fence ${fence}`)
   const owners = new Map<string, string>()
-  for (const [id, deliveries] of byJob) {
-    const claimed = new Set(
-      (facts.byJob.get(id) ?? [])
-        .filter((transition) => transition.to === 'running')
-        .map((transition) => String(transition.newFence)),
-    )
-    for (const [fence, same] of groupBy(deliveries, (delivery) => delivery.fence)) {
+  for (const [id, list] of delivered) {
+    const claims = (byJob.get(id) ?? []).filter((change) => change.new?.state === 'running')
+    const claimed = new Set(claims.map((change) => change.new!.fence))
+    for (const [fence, same] of groupBy(list, (delivery) => delivery.fence)) {
       if (!claimed.has(fence)) find(`job ${id} was delivered under fence ${fence}, which no claim gave out`)
       if (same.length > 1) find(`job ${id} was delivered ${same.length} times under the one fence ${fence}`)
     }
-    const keys = new Set(deliveries.map((delivery) => delivery.idempotencyKey))
+    const keys = new Set(list.map(({ idempotencyKey }) => idempotencyKey))
     if (keys.size > 1) find(`job ${id} was delivered under different idempotency keys: ${[...keys].join(', ')}`)
     for (const key of keys) {
       if (owners.has(key)) find(`jobs ${owners.get(key)} and ${id} share the idempotency key ${key}`)
       owners.set(key, id)
     }
   }
-  return facts.deliveries.length
+  return deliveries.length
 }
 
-/** Not grow: the clock that they carry may be set back. */
-function fencesNeverRepeat(facts: Facts, find: Find): number {
+/** They need not grow: the clock that they carry may be set back. */
+function fencesNeverRepeat({ byJob }: Facts, find: Find): number {
   let looked = 0
-  for (const [id, transitions] of facts.byJob) {
-    const seen = new Set<bigint>()
-    let last = -1n
-    for (const { newFence, from, to, actor } of transitions) {
-      if (newFence === null) continue
+  for (const [id, changes] of byJob) {
+    const seen = new Set<string>()
+    let last = ''
+    for (const { old, new: now, actor } of changes) {
+      if (now === null) continue
       looked++
-      const mustBeNew = to === 'running' || from === 'running' || newFence !== last
-      if (mustBeNew && seen.has(newFence)) find(`job ${id}: the fence ${newFence} came again (${from} -> ${to} by ${actor})`)
-      seen.add(newFence)
-      last = newFence
+      const mustBeNew = now.state === 'running' || old?.state === 'running' || now.fence !== last
+      if (mustBeNew && seen.has(now.fence))
+        find(`job ${id}: the fence ${now.fence} came again (${old?.state} -> ${now.state} by ${actor})`)
+      seen.add(now.fence)
+      last = now.fence
     }
   }
   return looked
 }
 
-/** After an accepted cancel the job is cancelled, was not claimed again, and has no effect in the database. */
-function cancelRespected(facts: Facts, find: Find): number {
-  const accepted = facts.entries.filter((entry) => entry.op === 'cancel' && entry.ph === 'ok')
-  const finished = new Map(facts.finished.map((job) => [job.id, job]))
-  const effects = groupBy(facts.effects, (effect) => effect.job)
-  for (const entry of accepted) {
-    const id = String(entry.job)
-    const job = finished.get(id)
-    if (job?.state !== 'cancelled')
-      find(`job ${id}: its cancel was answered ok (it was ${String(entry.was)}), and it is ${job?.state ?? 'not finished'}`)
-    if (effects.has(id)) find(`job ${id} was cancelled and has an effect all the same`)
+/** After an accepted cancel the job is cancelled and has no effect in the database. */
+function cancelRespected({ entries, finished, effects }: Facts, find: Find): number {
+  const accepted = entries.filter(({ op, ph }) => op === 'cancel' && ph === 'ok')
+  const states = new Map(finished.map(({ id, state }) => [id, state]))
+  const applied = new Set(effects.map(({ job }) => job))
+  for (const { job, was } of accepted) {
+    const id = String(job)
+    const state = states.get(id) ?? 'not finished'
+    if (state !== 'cancelled') find(`job ${id}: its cancel was answered ok (it was ${String(was)}), and it is ${state}`)
+    if (applied.has(id)) find(`job ${id} was cancelled and has an effect all the same`)
   }
   return accepted.length
 }
 
-function leasesInDatabaseTime(facts: Facts, find: Find): number {
-  const kept = facts.leases.filter((lease) => !lease.isClosed)
-  for (const lease of kept) {
-    const offMs = lease.seenAt - lease.pawlAt
-    const lengthMs = lease.newUntil - lease.pawlAt
-    // A statement that read the clock just before it was stepped was recorded just after: it is off by that step.
-    const steps = [0, ...facts.steps.filter((step) => isNear(step.at, lease.at)).map((step) => -step.ms)]
-    const isRight = (ms: number) => steps.some((step) => Math.abs(ms - step) <= clockToleranceMs)
-    if (!isRight(offMs))
-      find(
-        `worker ${lease.worker} (${lease.name}) was seen at a time ${Math.round(offMs / 1000)} s away from the clock of the database`,
-      )
-    if (!isRight(lengthMs - facts.leaseMs))
-      find(
-        `worker ${lease.worker} (${lease.name}) has a lease of ${facts.leaseMs} ms, and its end was set ${lengthMs} ms ahead of the clock of the database`,
-      )
-  }
-  return kept.length
+// ---- attempts and crashes
+
+const graph: Readonly<Record<string, readonly string[]>> = {
+  scheduled: ['ready'],
+  ready: ['running'],
+  running: ['scheduled', 'ready', 'dead'],
+  dead: ['ready'],
 }
 
-const isNear = (at: number, other: number) => Math.abs(at - other) < 3000
-
-function closedStayClosed(facts: Facts, find: Find): number {
-  for (const { worker, name, oldUntil, newUntil, wasClosed, isClosed } of facts.leases) {
-    if (!wasClosed) continue
-    if (!isClosed) find(`worker ${worker} (${name}) was closed and opened again`)
-    else if (oldUntil !== null && newUntil > oldUntil) find(`worker ${worker} (${name}) renewed its lease after it was closed`)
+/** Replays every change: a claim counts one attempt; what was given back or snoozed returns it; a failure or a crash keeps it. */
+function attemptsAddUp({ entries, transitions, ended }: Facts, find: Find): number {
+  const started = new Set(entries.filter(({ op }) => op === 'start').map(({ job, fence }) => `${String(job)} ${String(fence)}`))
+  for (const [key, rows] of ended) {
+    const [{ outcome, kind, error }] = rows as [(typeof rows)[0]]
+    if (rows.length > 1)
+      find(`attempt ${key} (job, fence) ended ${rows.length} times: ${rows.map((row) => row.outcome).join(', ')}`)
+    if (outcome === 'failed' && !started.has(key))
+      find(`attempt ${key} (job, fence) of ${kind} counts as failed, and its handler was never called: ${firstLine(error)}`)
   }
-  return facts.leases.length
+  for (const { old, new: now, actor } of transitions) {
+    if (old === null || now === null) continue
+    const change = `job ${now.id}: ${old.state} -> ${now.state} by ${actor} under fence ${old.fence}`
+    const by = Number(now.attempt) - Number(old.attempt)
+    const crashes = Number(now.crashes) - Number(old.crashes)
+    if (!graph[old.state]?.includes(now.state)) find(`${change} is not a legal change`)
+    else if (now.state === 'running') {
+      if (by !== 1 || crashes !== 0) find(`${change} counted ${by} attempts`)
+    } else if (old.state === 'running') {
+      const row = ended.get(`${old.id} ${old.fence}`)?.[0]
+      // The attempt of a process that was only cut off is recorded as interrupted later; the rescue counted a crash.
+      const isExcused =
+        row?.outcome === 'interrupted' && row.error?.endsWith('it is alive and was only cut off from the database')
+      const outcome = isExcused ? 'crashed' : (row?.outcome ?? 'given back')
+      const isReturned = outcome === 'given back' || outcome === 'interrupted'
+      if (by !== (isReturned ? -1 : 0)) find(`${change}: it was ${outcome}, and its attempts changed by ${by}`)
+      if (crashes !== (outcome === 'crashed' ? 1 : 0)) find(`${change}: it was ${outcome}, and its crashes changed by ${crashes}`)
+    } else if (old.state === 'dead' ? now.attempt !== '0' || now.crashes !== '0' : by !== 0 || crashes !== 0)
+      find(`${change} changed its attempts from ${old.attempt} to ${now.attempt}`)
+  }
+  return transitions.length
 }
 
-function claimsWaitForNobody(facts: Facts, find: Find): number {
-  const waits = facts.entries.filter((entry) => entry.op === 'claim waits')
-  for (const [application, entries] of groupBy(waits, (entry) => String(entry.application))) {
+/** A job dies of its own failures or of its own crashes: nothing that happens around it may use it up. */
+function deadForCause({ transitions, byJob, ended }: Facts, find: Find): number {
+  const deaths = transitions.filter((change) => change.new?.state === 'dead')
+  const outcomeOf = (id: string, fence: string) => ended.get(`${id} ${fence}`)?.[0]
+  for (const { old, new: now } of deaths) {
+    const { id, kind, attempt, crashes } = now!
+    const row = outcomeOf(id, old!.fence)
+    const text = `job ${id} (${kind}) is dead after ${attempt} attempts and ${crashes} crashes, the last ${row?.outcome ?? 'not recorded'}`
+    if (row === undefined) find(text)
+    else if (row.outcome === 'failed' && kind !== 'doomed')
+      find(`${text}: its handler never failed by itself so often (${firstLine(row.error)})`)
+    else if (row.outcome === 'crashed') {
+      // The first of the crashes that count may have been another job's; in each of the others it was a suspect, and alone in the last.
+      const claims = byJob.get(id)!.flatMap((change) => (change.new?.state === 'running' ? [change.new] : []))
+      const own = count(claims, ({ suspect, fence }) => suspect === 'true' && outcomeOf(id, fence)?.outcome === 'crashed')
+      if (own < Number(crashes) - 1) find(`${text}: in only ${own} of them it was a suspect`)
+      if (Number(crashes) < crashesMax(kind)) find(`${text}: its kind may crash ${crashesMax(kind)} times`)
+    }
+  }
+  return deaths.length
+}
+
+/** The crash that reaches the limit of a kind is one of a process that held nothing else: only the job itself can be blamed for it. */
+function decidingAlone({ transitions, ended }: Facts, find: Find): number {
+  const claims = transitions.flatMap(({ old, new: now }) => (now?.state === 'running' ? [{ ...now, before: old?.crashes }] : []))
+  const outcomeOf = ({ id, fence }: { id: string; fence: string }) => ended.get(`${id} ${fence}`)?.[0]?.outcome
+  const crashed = groupBy(
+    claims.filter((claim) => outcomeOf(claim) === 'crashed'),
+    ({ holder }) => holder,
+  )
+  for (const [id, ofJob] of groupBy(claims, (claim) => claim.id)) {
+    let strikes = 0
+    for (const claim of ofJob) {
+      if (claim.before === '0') strikes = 0
+      const outcome = outcomeOf(claim)
+      if (outcome === 'crashed') strikes++
+      else if (outcome !== undefined && outcome !== 'interrupted' && outcome !== 'snoozed') strikes = 0
+      const [other, ...others] = (crashed.get(claim.holder) ?? []).filter((each) => each.id !== id)
+      const limit = crashesMax(claim.kind)
+      if (outcome !== 'crashed' || strikes < limit || other === undefined) continue
+      find(
+        `job ${id} (${claim.kind}): its crash number ${strikes} of ${limit} was counted although its process held ${others.length + 1} other job(s), among them ${other.id} (${other.kind})`,
+      )
+    }
+  }
+  return count(claims, ({ suspect }) => suspect === 'true')
+}
+
+function firstLine(text: string | null): string {
+  return (text ?? 'no error').split('\n')[0]!
+}
+
+// ---- leases and claims
+
+/** Clocks are read at slightly different moments within a statement; a process may be off the processor between them. */
+const clockToleranceMs = 10_000
+
+function leasesInDatabaseTime({ leases, steps, leaseMs, workerNames }: Facts, find: Find): number {
+  const open = leases.filter(({ new: now }) => now !== null && now.closed_at === null)
+  for (const { at, new: now, seen } of open) {
+    const atMs = Date.parse(seen.now)
+    const offMs = Date.parse(now!.seen_at) - atMs
+    const lengthMs = Date.parse(now!.lease_until) - atMs
+    // A statement that read the clock just before a step was recorded just after: it is off by that step.
+    const near = steps.filter((step) => Math.abs(step.at.getTime() - at) < 3000)
+    const isRight = (ms: number) => [0, ...near.map((step) => -step.ms)].some((step) => Math.abs(ms - step) <= clockToleranceMs)
+    const text = `worker ${now!.id} (${workerNames.get(now!.id)})`
+    if (!isRight(offMs)) find(`${text} was seen ${Math.round(offMs / 1000)} s away from the clock of the database`)
+    if (!isRight(lengthMs - leaseMs))
+      find(`${text} has a lease of ${leaseMs} ms, and its end was set ${lengthMs} ms ahead of the clock of the database`)
+  }
+  return open.length
+}
+
+function closedStayClosed({ leases, workerNames }: Facts, find: Find): number {
+  for (const { old, new: now } of leases) {
+    if (now === null || old === null || old.closed_at === null) continue
+    const text = `worker ${now.id} (${workerNames.get(now.id)})`
+    if (now.closed_at === null) find(`${text} was closed and opened again`)
+    else if (Date.parse(now.lease_until) > Date.parse(old.lease_until)) find(`${text} renewed its lease after it was closed`)
+  }
+  return leases.length
+}
+
+function claimsWaitForNobody({ entries, transitions }: Facts, find: Find): number {
+  const waits = entries.filter(({ op }) => op === 'claim waits')
+  for (const [application, list] of groupBy(waits, (entry) => String(entry.application)))
     find(
-      `the ${application} waited for a row that somebody else had locked (job ${String(entries[0]!.behind)}), seen ${entries.length} time(s)`,
+      `the ${application} waited for a row that a stranger had locked (job ${String(list[0]!.behind)}), seen ${list.length} time(s)`,
     )
-  }
-  return facts.transitions.filter((transition) => transition.to === 'running').length
-}
-
-function doneById(facts: Facts): Map<string, StoredJob> {
-  return new Map(facts.finished.filter((job) => job.state === 'done').map((job) => [job.id, job]))
+  return count(transitions, (change) => change.new?.state === 'running')
 }

@@ -1,214 +1,313 @@
-// The stories of jobs. Without a canary each of them is clean.
+// The stories of jobs, and the planted bugs that show in them. Without its bug each story is clean.
 
+import { isPawlError, Jobs } from 'pawl'
 import { endLease } from 'pawl/testing'
-import { type Holder, leaseStatements } from '../../packages/pawl/src/kernel/lease.ts'
+import { Connection } from '../../packages/pawl/src/db/driver.ts'
+import { OwnTransaction } from '../../packages/pawl/src/db/transaction.ts'
+import { HeldJob } from '../../packages/pawl/src/jobs/held.ts'
+import { leaseStatements } from '../../packages/pawl/src/kernel/lease.ts'
+import { openIncarnation } from '../../packages/pawl/test/support/incarnation.ts'
+import { sendOutside, swap } from '../canary.ts'
 import { readHistory } from '../history.ts'
-import { calmPlan } from '../plan.ts'
+import type { ChildOptions } from '../process.ts'
 import type { Rig } from '../rig.ts'
 import type { Story } from '../scenario.ts'
-import { aims } from './aims.ts'
-import { Workload } from './workload.ts'
+import type { CheckName } from './checks.ts'
+import type { JobsTraffic } from './traffic.ts'
 
-interface Stage {
-  readonly rig: Rig
-  readonly workload: Workload
-}
+const liveSql = 'select count(*) as n from pawl.job'
+const leasesSql = "select count(*) as n from torture.change where source = 'worker'"
+const claimedAgainSql = `
+  select count(*) as n from torture.change
+  where source = 'job' and new ->> 'state' = 'running' and (old ->> 'crashes')::integer > 0`
 
-interface JobsStory extends Omit<Story, 'play'> {
-  play(stage: Stage): Promise<void>
-}
+const clockErrorMs: Readonly<Record<string, number>> = { w1: -120_000, w2: 120_000 }
+const byClientClock = (text: string, slot: string): string =>
+  swap(/pawl\.now\(\)/g, `to_timestamp(${(Date.now() + (clockErrorMs[slot] ?? 0)) / 1000}::double precision)`)(text)
+const unfenced = swap('and j.fence = g.fence', '')
+const sameFence = swap(/fence = (\(select )?pawl\.next_fence\(\)\)?/, 'fence = greatest(j.fence, 1)')
+const waiting = swap('skip locked', '')
 
-const patienceMs = 20_000
-
-const told: readonly JobsStory[] = [
+export const stories: readonly Story<JobsTraffic, CheckName>[] = [
   {
     name: 'calm',
-    tells: 'Two workers do jobs of every shape; nothing goes wrong.',
-    async play({ rig, workload }) {
+    tells: 'Two workers run jobs of every shape; nothing goes wrong.',
+    async play(rig, traffic) {
       await Promise.all([rig.startProcess('w1'), rig.startProcess('w2')])
-      for (const kind of ['tx', 'complete', 'outside', 'shared'])
-        await workload.enqueueOwn(kind, kind, keyed(kind, 15, { ms: 5 }))
-      await rig.until(async () => (await count(rig, 'select count(*)::integer as n from pawl.job')) === 0, 8000)
-      // Leases are renewed a few times, so that there is something to look at.
-      await rig.until(async () => (await count(rig, 'select count(*)::integer as n from torture.lease')) >= 6, 5000)
+      for (const kind of ['tx', 'complete', 'outside', 'shared']) await traffic.enqueue(kind, kind, keyed(kind, 15, { ms: 5 }))
+      await rig.until(async () => (await rig.count(liveSql)) === 0, 8000)
+      // Leases are renewed a few times, so that there is something to check.
+      await rig.until(async () => (await rig.count(leasesSql)) >= 6, 5000)
+    },
+    shows: {
+      'client-clock': {
+        caughtBy: 'leases in database time',
+        statements: { 'open-worker': byClientClock, beat: byClientClock, claim: byClientClock, 'claim-suspect': byClientClock },
+      },
+      'settle-before-commit': { caughtBy: 'effect and completion in one transaction', inProcess: completeBeforeCommit },
+      'settle-forgets-history': {
+        caughtBy: 'nothing lost',
+        statements: { settle: swap(/from gone o\n\)/, 'from gone o\n  where false\n)') },
+      },
+      'settle-writes-history-twice': {
+        caughtBy: 'one end each',
+        statements: { settle: swap(/from gone o\n\)/, 'from gone o, generate_series(1, 2)\n)') },
+      },
+      'rejection-dropped': { caughtBy: 'no process fails', inProcess: dropRejection },
     },
   },
   {
     name: 'zombie',
     tells: 'A worker is stopped just before it stores its results, another takes its jobs over, and then it wakes up.',
-    async play({ rig, workload }) {
-      await workload.enqueueOwn('outside', 'outside', keyed('outside', 3, { againMs: 1500 }))
-      await workload.enqueueOwn('tx', 'tx', keyed('tx', 3, { ms: 300, againMs: 600 }))
+    async play(rig, traffic) {
+      await traffic.enqueue('outside', 'outside', keyed('outside', 3, { againMs: 1500 }))
+      await traffic.enqueue('tx', 'tx', keyed('tx', 3, { ms: 300, againMs: 600 }))
       await rig.startProcess('w1', { faults: [{ probe: 'jobs.settle.before', hit: 1, kind: 'pause' }] })
-      await rig.until(() => wrote(rig, 'fault') > 0, patienceMs)
+      await rig.until(() => rig.wrote('fault') > 0)
       await rig.startProcess('w2')
-      await rig.until(
-        async () =>
-          (await count(
-            rig,
-            "select count(*)::integer as n from torture.transition where to_state = 'running' and old_crashes > 0",
-          )) > 0,
-        patienceMs,
-      )
+      await rig.until(async () => (await rig.count(claimedAgainSql)) > 0)
+    },
+    shows: {
+      'no-fence': {
+        caughtBy: 'settled by its holder',
+        statements: { settle: unfenced, 'settle-failed': unfenced },
+        functions: { complete_job: swap(/and j\.fence \S+ p_fence/, ''), guard_job: swap('and j.fence = p_fence', '') },
+        inProcess: () => rewriteSharedSettle(unfenced),
+      },
+      'fence-reused': {
+        caughtBy: 'fences never repeat',
+        statements: {
+          ...{ claim: sameFence, 'claim-suspect': sameFence, rescue: sameFence },
+          ...{ 'settle-failed': sameFence, 'release-unknown': sameFence },
+        },
+      },
+      'key-per-attempt': { caughtBy: 'delivered outside', inProcess: keyPerAttempt },
     },
   },
   {
     name: 'late commit',
     tells:
-      'A worker hangs just before it commits a transaction; its lease ends, another worker does the job, and then it commits.',
-    async play({ rig, workload }) {
-      await workload.enqueueOwn('tx', 'tx', keyed('tx', 1))
-      // Blocked and not stopped: when it goes on, the commit is the very next thing it does, before it can hear of its loss.
+      'A worker hangs just before it commits a transaction; its lease ends, another worker runs the job, and then it commits.',
+    async play(rig, traffic) {
+      await traffic.enqueue('tx', 'tx', keyed('tx', 1))
+      // Blocked and not stopped: when it goes on, it commits before it can hear of its loss.
       await rig.startProcess('w1', { faults: [{ probe: 'jobs.tx.before_commit', hit: 1, kind: 'block', ms: 5000 }] })
-      await rig.until(() => wrote(rig, 'fault') > 0, patienceMs)
-      const [held] = await rig.query<{ holder: number }>("select holder from pawl.job where state = 'running'")
-      await endLease(rig.admin, held!.holder)
+      await rig.until(() => rig.wrote('fault') > 0)
+      await endLease(rig.admin, await rig.count("select holder as n from pawl.job where state = 'running'"))
       await rig.startProcess('w2')
-      await rig.until(() => wrote(rig, 'lost') > 0, patienceMs)
+      await rig.until(() => rig.wrote('lost') > 0)
+    },
+    shows: {
+      'refusal-ignored-at-commit': {
+        caughtBy: 'applied once',
+        // A rescuer that may end sessions ends the one that commits late: both defences go.
+        statements: { 'end-sessions': swap('and a.xact_start < w.closed_at', 'and false') },
+        functions: { complete_job: swap(/if not found then[\s\S]*?end if;/, '') },
+      },
     },
   },
   {
     name: 'kill',
     tells: 'A worker is killed while it runs jobs, and another takes them over.',
-    async play({ rig, workload }) {
-      await workload.enqueueOwn('outside', 'outside', keyed('outside', 4, { ms: 50 }))
-      await workload.enqueueOwn('tx', 'tx', keyed('tx', 4, { ms: 50 }))
+    async play(rig, traffic) {
+      await traffic.enqueue('outside', 'outside', keyed('outside', 4, { ms: 50 }))
+      await traffic.enqueue('tx', 'tx', keyed('tx', 4, { ms: 50 }))
       await rig.startProcess('w1', { faults: [{ probe: 'jobs.run.after', hit: 1, kind: 'kill' }] })
-      await rig.until(() => wrote(rig, 'fault') > 0, patienceMs)
+      await rig.until(() => rig.wrote('fault') > 0)
       await rig.startProcess('w2')
+    },
+    shows: {
+      'rescue-forgets-jobs': {
+        caughtBy: 'all at rest',
+        statements: { rescue: swap(/where j\.ctid = l\.ctid/, 'where false and j.ctid = l.ctid') },
+      },
+      'dead-at-first-crash': {
+        caughtBy: 'dead for a cause',
+        // The parameter stays in use, so that its number still means something.
+        statements: { rescue: swap(/coalesce\(j\.max_crashes, (\$\d+::integer)\)/g, '(1 + 0 * $1)') },
+      },
     },
   },
   {
     name: 'producer dies',
     tells: 'A process that enqueues in a transaction of its own is killed between its insert and its commit.',
-    async play({ rig }) {
+    async play(rig) {
       const faults = [{ probe: 'jobs.enqueue.sent', hit: 2, kind: 'kill' }] as const
       await rig.startProcess('w1')
       await rig.startProcess('p1', { role: 'producer', how: 'own', faults })
-      await rig.until(() => wrote(rig, 'fault') > 0, patienceMs)
+      await rig.until(() => rig.wrote('fault') > 0)
       await rig.stopProcess('p1')
     },
+    shows: { 'enqueue-outside-transaction': { caughtBy: 'nothing lost', inProcess: enqueueOutsideTransaction } },
   },
   {
     name: 'late renewal',
-    tells:
-      'An incarnation is closed before it renews; and the only worker is stopped for longer than its lease, and goes on under it.',
-    async play({ rig, workload }) {
-      await workload.enqueueOwn('tx', 'tx', keyed('tx', 3))
+    tells: 'An incarnation is closed before it renews; and the only worker is stopped for longer than its lease, and goes on.',
+    async play(rig, traffic) {
+      await traffic.enqueue('tx', 'tx', keyed('tx', 3))
       await renewTooLate(rig)
       await rig.startProcess('w1')
-      await rig.until(async () => (await count(rig, 'select count(*)::integer as n from pawl.job')) === 0, patienceMs)
+      await rig.until(async () => (await rig.count(liveSql)) === 0)
       await rig.pause('w1', true)
-      const before = await count(rig, 'select coalesce(max(n), 0)::integer as n from torture.lease')
-      await rig.until(
-        async () => (await count(rig, 'select coalesce(max(n), 0)::integer as n from torture.lease')) > before + 1,
-        5000,
-      )
+      const before = await rig.count(leasesSql)
+      await rig.until(async () => (await rig.count(leasesSql)) > before + 1, 5000)
+    },
+    shows: {
+      'renewal-revives-closed-incarnation': {
+        caughtBy: 'closed incarnations stay closed',
+        statements: { beat: swap('and w.closed_at is null', '') },
+      },
     },
   },
   {
     name: 'stranger',
     tells: "A stranger's open transaction has the first job of the queue locked while a worker claims the others.",
-    async play({ rig, workload }) {
-      await workload.enqueueOwn('first', 'tx', keyed('first', 1))
+    async play(rig, traffic) {
+      await traffic.enqueue('first', 'tx', keyed('first', 1))
       const [first] = await rig.query<{ id: string }>('select id::text as id from pawl.job')
-      await workload.enqueueOwn('rest', 'tx', keyed('rest', 5))
+      await traffic.enqueue('rest', 'tx', keyed('rest', 5))
       let isEnough = false
-      const held = workload.holdOpen(first!.id, () => isEnough)
+      const held = traffic.holdOpen(first!.id, () => isEnough)
       await rig.startProcess('w1')
-      await rig.until(
-        async () => wrote(rig, 'claim waits') > 0 || (await count(rig, 'select count(*)::integer as n from pawl.job')) === 1,
-        patienceMs,
-      )
+      await rig.until(async () => rig.wrote('claim waits') > 0 || (await rig.count(liveSql)) === 1)
       isEnough = true
       await held
+    },
+    shows: {
+      'skip-locked-removed': { caughtBy: 'claims wait for nobody', statements: { claim: waiting, 'claim-suspect': waiting } },
     },
   },
   {
     name: 'lost answer',
     tells: 'An enqueue is committed, and its answer never arrives.',
-    async play({ rig, workload }) {
-      for (let batch = 0; batch < 3; batch++) {
-        void workload.loseNextAnswer()
-        await workload.enqueuePlain(`lost ${batch}`, 'tx', keyed(`lost ${batch}`, 2))
+    async play(rig, traffic) {
+      for (const batch of ['lost 0', 'lost 1', 'lost 2']) {
+        traffic.loseNextAnswer()
+        await traffic.enqueue(batch, 'tx', keyed(batch, 2), 'plain')
       }
       await rig.startProcess('w1')
     },
+    shows: { 'blind-retry-after-commit-unknown': { caughtBy: 'nothing lost', inRig: blindEnqueue } },
   },
   {
     name: 'poison',
     tells: 'A job that kills its process is claimed together with a dozen harmless ones.',
-    async play({ rig, workload }) {
-      await workload.enqueueOwn('poison', 'poison', keyed('poison', 1))
-      await workload.enqueueOwn('outside', 'outside', keyed('outside', 12, { ms: 400 }))
+    async play(rig, traffic) {
+      await traffic.enqueue('poison', 'poison', keyed('poison', 1))
+      await traffic.enqueue('outside', 'outside', keyed('outside', 12, { ms: 400 }))
       await Promise.all([rig.startProcess('w1', { concurrency: 20 }), rig.startProcess('w2', { concurrency: 20 })])
-      await rig.until(() => wrote(rig, 'poison') >= 2, patienceMs)
+      await rig.until(() => rig.wrote('poison') >= 2)
+    },
+    shows: {
+      'attempt-burnt-for-bystanders': {
+        caughtBy: 'deciding runs alone',
+        statements: { rescue: swap(/suspect = case when l\.is_crash[^\n]*/, 'suspect = false,') },
+      },
     },
   },
   {
     name: 'drain',
     tells: 'A worker with jobs in its buffer is told to stop, and is started again.',
-    async play({ rig, workload }) {
-      await workload.enqueueOwn('outside', 'outside', keyed('outside', 40, { ms: 100 }))
+    async play(rig, traffic) {
+      await traffic.enqueue('outside', 'outside', keyed('outside', 40, { ms: 100 }))
       await rig.startProcess('w1', { concurrency: 2 })
-      await rig.until(() => wrote(rig, 'start') >= 12, patienceMs)
+      await rig.until(() => rig.wrote('start') >= 12)
       rig.signal('w1', 'SIGTERM')
+    },
+    shows: {
+      'release-burns-attempt': {
+        caughtBy: 'attempts add up',
+        statements: { 'settle-failed': swap("g.outcome in ('snoozed', 'released')", "g.outcome = 'snoozed'") },
+      },
     },
   },
   {
     name: 'cancel',
     tells: 'A running job is cancelled, and its handler does not listen at once.',
-    async play({ rig, workload }) {
-      await workload.enqueueOwn('slow', 'slow', keyed('slow', 2, { ms: 1500 }))
+    async play(rig, traffic) {
+      await traffic.enqueue('slow', 'slow', keyed('slow', 2, { ms: 1500 }))
       await rig.startProcess('w1')
-      await rig.until(() => wrote(rig, 'start') >= 1, patienceMs)
-      const started = readHistory(rig.dir).find((entry) => entry.op === 'start')
-      if (started !== undefined) await workload.cancel(String(started.job))
+      await rig.until(() => rig.wrote('start') >= 1)
+      const started = readHistory(rig.dir).find(({ op }) => op === 'start')
+      if (started !== undefined) await traffic.cancel(String(started.job))
     },
+    shows: { 'cancel-ignored-on-completion': { caughtBy: 'cancel respected', inRig: deafCancel } },
   },
 ]
 
-export const stories: readonly Story[] = told.map((story) => ({
-  ...story,
-  async play(rig) {
-    const workload = await Workload.open(rig, calmPlan({ name: 'jobs', aims }, 1))
-    try {
-      await story.play({ rig, workload })
-    } finally {
-      await workload.close()
-    }
-  },
-}))
-
-/** The statements alone: a process finds out that it is closed before it renews. */
+/** The statements alone: a process learns that it is closed before it renews. */
 async function renewTooLate(rig: Rig): Promise<void> {
-  const connection = rig.connection('keeper')
-  const [opened] = await connection.run<Holder>(leaseStatements.open, {
-    name: 'rig',
-    host: 'rig',
-    pid: process.pid,
-    release: 'rig',
-    queues: '{}',
-    kinds: '{}',
-    concurrency: 1,
-    look_ms: 500,
-    lease_ms: rig.options.leaseMs,
-  })
-  const own = { worker: opened!.id, nonce: opened!.nonce }
-  await connection.run(leaseStatements.close, { ...own, reason: 'stopped' })
-  await connection.run(leaseStatements.beat, { ...own, lease_ms: rig.options.leaseMs })
+  const connection = new Connection(rig.database, 'keeper')
+  const { leaseMs } = rig.options
+  const { id: worker, nonce } = await openIncarnation(connection, { leaseMs })
+  await connection.run(leaseStatements.close, { worker, nonce, reason: 'stopped' })
+  await connection.run(leaseStatements.beat, { worker, nonce, lease_ms: leaseMs })
   await connection.close()
 }
 
-function keyed<T extends object>(name: string, count: number, more?: T): (T & { key: string })[] {
-  return Array.from({ length: count }, (_, index) => ({ ...(more as T), key: `${name}/${index}` }))
+function keyed<T extends object>(name: string, length: number, more?: T): (T & { key: string })[] {
+  return Array.from({ length }, (_, index) => ({ ...(more as T), key: `${name}/${index}` }))
 }
 
-function wrote(rig: Rig, op: string): number {
-  return readHistory(rig.dir).filter((entry) => entry.op === op).length
+// ---- bugs that are no rewritten statement: a call that is made differently
+
+const { commitWith } = OwnTransaction.prototype
+
+/** A shared group's settle travels with its commit, past the place where statements are rewritten. */
+function rewriteSharedSettle(rewrite: (text: string) => string): void {
+  OwnTransaction.prototype.commitWith = function (this: OwnTransaction, text, ...more) {
+    return commitWith.call(this, text.includes('complete_job') ? text : rewrite(text), ...more)
+  }
 }
 
-async function count(rig: Rig, text: string): Promise<number> {
-  const [row] = await rig.query<{ n: number }>(text)
-  return row!.n
+function completeBeforeCommit({ url }: ChildOptions): void {
+  OwnTransaction.prototype.commitWith = async function (this: OwnTransaction, text, values, ...more) {
+    if (!text.includes('complete_job')) return commitWith.call(this, text, values, ...more)
+    await sendOutside(url, text, values)
+    await this.commit()
+  }
+}
+
+/** In the first settle of each process: by then it has started. */
+function dropRejection(): void {
+  OwnTransaction.prototype.commitWith = async function (this: OwnTransaction, ...args: Parameters<typeof commitWith>) {
+    OwnTransaction.prototype.commitWith = commitWith
+    await commitWith.apply(this, args)
+    setTimeout(() => void Promise.reject(new Error('planted')), 200)
+  }
+}
+
+const { enqueueMany, cancel } = Jobs.prototype
+
+function blindEnqueue(): void {
+  Jobs.prototype.enqueueMany = async function (this: Jobs, ...args: Parameters<typeof enqueueMany>) {
+    for (;;) {
+      try {
+        return await enqueueMany.apply(this, args)
+      } catch (error) {
+        if (!isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) throw error
+      }
+    }
+  } as typeof enqueueMany
+}
+
+function enqueueOutsideTransaction(): void {
+  Jobs.prototype.enqueueMany = function (this: Jobs, kind, payloads, { tx: _ignored, ...options } = {}) {
+    return enqueueMany.call(this, kind, payloads, options)
+  } as typeof enqueueMany
+}
+
+function deafCancel(): void {
+  Jobs.prototype.cancel = async function (this: Jobs, id, options) {
+    const job = await this.get(id)
+    return job?.state === 'running' ? { was: 'running' } : cancel.call(this, id, options)
+  }
+}
+
+function keyPerAttempt(): void {
+  Object.defineProperty(HeldJob.prototype, 'idempotencyKey', {
+    get(this: HeldJob) {
+      return `${this.id}-${this.attempt}`
+    },
+  })
 }

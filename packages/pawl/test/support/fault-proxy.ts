@@ -18,6 +18,8 @@ interface Trap {
   readonly what: 'reply' | 'request'
   readonly cut: Loss
   readonly of: RegExp
+  /** Answers are lost until the server is outside a transaction again. */
+  readonly toCommit: boolean
   readonly sprung: () => void
 }
 
@@ -96,7 +98,7 @@ export class FaultProxy {
   }
 
   /** The server gets the next statement that matches and answers it; the answer, and the connection, are lost. */
-  loseReply(match: RegExp, options: { cut?: Cut; of?: RegExp } = {}): LostMessage {
+  loseReply(match: RegExp, options: { cut?: Loss; of?: RegExp; toCommit?: boolean } = {}): LostMessage {
     return this.#trap('reply', match, options)
   }
 
@@ -110,12 +112,13 @@ export class FaultProxy {
     for (const link of this.#links) link.destroy()
   }
 
-  #trap(what: Trap['what'], match: RegExp, { cut = 'reset', of = /(?:)/ }: { cut?: Loss; of?: RegExp }): LostMessage {
+  #trap(what: Trap['what'], match: RegExp, options: { cut?: Loss; of?: RegExp; toCommit?: boolean }): LostMessage {
+    const { cut = 'reset', of = /(?:)/, toCommit = false } = options
     let sprung!: () => void
     const happened = new Promise<void>((resolve) => {
       sprung = resolve
     })
-    const trap: Trap = { match, what, cut, of, sprung }
+    const trap: Trap = { match, what, cut, of, toCommit, sprung }
     this.#traps.add(trap)
     return { happened, cancel: () => void this.#traps.delete(trap) }
   }
@@ -153,6 +156,8 @@ interface LinkOptions {
 
 const sync = 'S'
 const simpleQuery = 'Q'
+const readyForQuery = 0x5a
+const outsideTransaction = 0x49
 const held = new Set(['P', 'B', 'D', 'E', 'C'])
 
 /** One client's connection and ours to the server behind it. */
@@ -274,19 +279,22 @@ class Link {
     if (this.#isSilent) return
     this.#fromServer = Buffer.concat([this.#fromServer, bytes])
     const passed: Buffer[] = []
+    const losing = this.#losing
+    let isOver = false
     while (this.#fromServer.length >= 5) {
       const length = this.#fromServer.readInt32BE(1) + 1
       if (this.#fromServer.length < length) break
       const message = this.#fromServer.subarray(0, length)
       this.#fromServer = this.#fromServer.subarray(length)
-      const isLost = this.#losing !== undefined && this.#readySeen >= this.#losing.batch
+      const isLost = losing !== undefined && this.#readySeen >= losing.batch
       if (!isLost) passed.push(message)
-      if (message[0] === 0x5a) this.#readySeen++
-      if (isLost && message[0] === 0x5a) break
+      if (message[0] !== readyForQuery) continue
+      this.#readySeen++
+      isOver = isLost && (!losing.trap.toCommit || message[5] === outsideTransaction)
+      if (isOver) break
     }
     if (passed.length > 0) this.#deliver(Buffer.concat(passed))
-    const losing = this.#losing
-    if (losing === undefined || this.#readySeen <= losing.batch) return
+    if (losing === undefined || !isOver) return
     this.#losing = undefined
     // What was answered before travels on; only then the connection goes.
     void this.#delivered.then(() => {
