@@ -4,18 +4,11 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { sqlState } from '../../packages/pawl/src/db/classify.ts'
-import type { Connection } from '../../packages/pawl/src/db/driver.ts'
+import type { Engine } from './stage.ts'
 
-export interface Step<State> {
-  readonly name: string
-  run(state: State, connection: Connection): Promise<unknown>
-}
-
-export interface Program<State> {
-  /** Its name in schedules. */
-  readonly letter: string
-  readonly steps: readonly Step<State>[]
-}
+export type Step<State> = readonly [name: string, run: (state: State, engine: Engine) => Promise<unknown>]
+/** By the letter that a program has in schedules. */
+export type Programs<State> = Readonly<Record<string, readonly Step<State>[]>>
 
 export interface Trace {
   /** Whose turn it was: 'AABTB'. */
@@ -60,8 +53,9 @@ export function countMerges(lengths: readonly number[]): number {
 }
 
 interface Player<State> {
-  readonly program: Program<State>
-  readonly connection: Connection
+  readonly letter: string
+  readonly steps: readonly Step<State>[]
+  readonly engine: Engine
   readonly pid: number
   next: number
   waiting: Promise<void> | undefined
@@ -70,33 +64,28 @@ interface Player<State> {
 
 export class Scheduler<State> {
   readonly #players: Player<State>[]
-  readonly #monitor: Connection
+  readonly #monitor: Engine
 
-  private constructor(players: Player<State>[], monitor: Connection) {
+  private constructor(players: Player<State>[], monitor: Engine) {
     this.#players = players
     this.#monitor = monitor
   }
 
-  static async open<State>(
-    programs: readonly Program<State>[],
-    connect: (purpose: string) => Connection,
-  ): Promise<Scheduler<State>> {
-    const players = await Promise.all(
-      programs.map(async (program) => {
-        const connection = connect(`program ${program.letter}`)
-        const [row] = await connection.query<{ pid: number }>('select pg_backend_pid() as pid')
-        // A circle of waits shows at once, and not after the second that is the default.
-        await connection.query("set deadlock_timeout = '20ms'")
-        // How long somebody waits is for the schedule to say, not for how busy the machine is.
-        await connection.query("set lock_timeout = '25s'")
-        return { program, connection, pid: row!.pid, next: 0, waiting: undefined, isWaiting: false }
-      }),
-    )
-    return new Scheduler(players, connect('monitor'))
+  static async open<State>(programs: Programs<State>, connect: (purpose: string) => Engine): Promise<Scheduler<State>> {
+    const players = Object.entries(programs).map(async ([letter, steps]) => {
+      const engine = connect(`program ${letter}`)
+      const [row] = await engine.query<{ pid: number }>('select pg_backend_pid() as pid')
+      // A circle of waits shows at once, and not after the second that is the default.
+      await engine.query("set deadlock_timeout = '20ms'")
+      // How long a step waits is for the schedule to say, not for how busy the machine is.
+      await engine.query("set lock_timeout = '25s'")
+      return { letter, steps, engine, pid: row!.pid, next: 0, waiting: undefined, isWaiting: false }
+    })
+    return new Scheduler(await Promise.all(players), connect('monitor'))
   }
 
   async close(): Promise<void> {
-    await Promise.all([...this.#players.map((player) => player.connection.close()), this.#monitor.close()])
+    await Promise.all([...this.#players.map(({ engine }) => engine.close()), this.#monitor.close()])
   }
 
   async play(turns: readonly number[], state: State): Promise<Trace> {
@@ -104,19 +93,20 @@ export class Scheduler<State> {
     const waited: string[] = []
     for (const player of this.#players) player.next = 0
     const take = async (player: Player<State>) => {
-      const step = player.program.steps[player.next]
+      const step = player.steps[player.next]
       if (step === undefined) return
       player.next++
-      const name = `${player.program.letter}${player.next} ${step.name}`
-      player.isWaiting = true
-      player.waiting = step
-        .run(state, player.connection)
-        .catch((error: unknown) => {
+      const name = `${player.letter}${player.next} ${step[0]}`
+      const run = async () => {
+        try {
+          await step[1](state, player.engine)
+        } catch (error) {
           errors.push({ step: name, code: sqlState(error) ?? 'none', message: String(error) })
-        })
-        .then(() => {
-          player.isWaiting = false
-        })
+        }
+        player.isWaiting = false
+      }
+      player.isWaiting = true
+      player.waiting = run()
       if (await this.#isBlocked(player)) waited.push(name)
     }
     for (const turn of turns) {
@@ -126,18 +116,20 @@ export class Scheduler<State> {
       await take(player)
       await this.#settleWaiting()
     }
-    // What stood still meanwhile goes on, one step at a time.
-    while (this.#players.some((player) => player.isWaiting || player.next < player.program.steps.length)) {
-      const free = this.#players.find((player) => !player.isWaiting && player.next < player.program.steps.length)
+    // What stood still goes on, one step at a time.
+    for (;;) {
+      const left = this.#players.filter(({ isWaiting, next, steps }) => isWaiting || next < steps.length)
+      if (left.length === 0) break
+      const free = left.find(({ isWaiting }) => !isWaiting)
       if (free !== undefined) await take(free)
-      else await Promise.race(this.#players.filter((player) => player.isWaiting).map((player) => Promise.resolve(player.waiting)))
+      else await Promise.race(left.map(({ waiting }) => waiting))
       await this.#settleWaiting()
     }
-    const schedule = turns.map((turn) => this.#players[turn]!.program.letter).join('')
-    return { schedule, errors, waited, deadlocks: errors.filter((error) => error.code === '40P01').length }
+    const schedule = turns.map((turn) => this.#players[turn]!.letter).join('')
+    return { schedule, errors, waited, deadlocks: errors.filter(({ code }) => code === '40P01').length }
   }
 
-  /** Whether the step waits for somebody's lock; false once it has ended. */
+  /** Whether the step waits for a lock of another program; false once it has ended. */
   async #isBlocked(player: Player<State>): Promise<boolean> {
     for (;;) {
       await soon(player.waiting, 3)
@@ -145,13 +137,13 @@ export class Scheduler<State> {
       // By one of the others: a vacuum that is in the way for a moment is not part of the play.
       const [row] = await this.#monitor.query<{ blocked: boolean }>(
         'select pg_blocking_pids($1::integer) && $2::integer[] as blocked',
-        [player.pid, this.#players.map((other) => other.pid)],
+        [player.pid, this.#players.map(({ pid }) => pid)],
       )
       if (row!.blocked && player.isWaiting) return true
     }
   }
 
-  /** After every step: whoever waited either goes on now, to its end, or is seen to wait still. */
+  /** After every step: a program that waited either goes on now, to its end, or is seen to wait still. */
   async #settleWaiting(): Promise<void> {
     for (const player of this.#players) if (player.isWaiting) await this.#isBlocked(player)
   }

@@ -1,11 +1,10 @@
-// The tables of one schedule: set up by one round trip, looked at by one. Product statements run through product connections.
+// The tables of one schedule: set up by one round trip, read by one. Product statements run through product connections.
 
 import { Connection } from '../../packages/pawl/src/db/driver.ts'
 import { type Parameter, type Statement, statement } from '../../packages/pawl/src/db/statement.ts'
 import { leaseStatements } from '../../packages/pawl/src/kernel/lease.ts'
 
-const jobsModule = new URL('../../packages/pawl/src/jobs/jobs.ts', import.meta.url).href
-const named = (file: string) => statement(jobsModule, file)
+const named = (file: string) => statement(new URL('../../packages/pawl/src/jobs/jobs.ts', import.meta.url).href, file)
 
 export const productStatements = {
   ...leaseStatements,
@@ -37,7 +36,7 @@ do $$
 declare
   v_name text;
 begin
-  -- Days that no schedule reaches only make each look-up dearer.
+  -- Days that no schedule reaches only make each look-up more expensive.
   for v_name in
     select c.relname from pg_class c
     where c.relname ~ '^job_(history|attempt)_[0-9]{8}$' and to_date(right(c.relname, 8), 'YYYYMMDD') > current_date + 1
@@ -46,6 +45,7 @@ begin
   end loop;
 end
 $$;
+-- Two open incarnations and these jobs, ready.
 create function public.reset(p_jobs integer) returns void language plpgsql as $$
 begin
   delete from pawl.clock_shift;
@@ -64,11 +64,6 @@ begin
 end
 $$;
 `
-
-/** Two open incarnations and these jobs, ready. */
-export function resetSql(jobs: number): string {
-  return `select public.reset(${jobs})`
-}
 
 export const vacuumSql = [
   'pawl.job',
@@ -92,101 +87,101 @@ export const afterSql = `select
   coalesce((select jsonb_agg(jsonb_build_object('job_id', job_id::text, 'fence', fence::text, 'program', program)) from public.effect), '[]') as effects,
   coalesce((select jsonb_agg(id) from pawl.worker where closed_at is not null), '[]') as closed`
 
-export function connector(url: string): (purpose: string) => Connection {
-  return (purpose) =>
-    new Connection(
-      { url, pooler: 'none', connectTimeoutMs: 10_000, queryTimeoutMs: 30_000, applicationName: 'interleave' },
-      purpose,
-      {
-        // What a crash of the server would leave is not the question here.
-        durability: 'relaxed',
-      },
-    )
-}
-
-// ---- statements as the product calls them
-
 export interface Claimed {
   readonly id: string
   readonly fence: string
 }
 
 const kinds = { kinds: '{k}', timeouts_ms: '{900000}', max_attempts: '{10}', max_crashes: '{3}' }
+const list = (values: readonly (string | number | null)[]): string => `{${values.map((value) => value ?? 'null').join(',')}}`
 
-/** An ordinary claim, and if it finds nothing one for a suspect. */
-export async function claimOne(connection: Connection, sql: Statements, who: number, limit = 1): Promise<Claimed[]> {
-  const from = { queue: 'default', after_due: '-infinity', after_id: '0' }
-  const rows = await connection.run<Claimed>(sql.claim, { worker: who, nonce, limit, ...from, ...kinds })
-  if (rows.length > 0) return rows
-  const room = { queues: '{default}', rooms: '{1}', limit: 1, deciding: 'alone', drain_ms: 30_000 }
-  const suspects = await connection.run<Claimed | { id: null }>(sql.claimSuspect, { worker: who, nonce, ...room, ...kinds })
-  return suspects.filter((row): row is Claimed => row.id !== null)
-}
+/** One connection, and on it the statements as the product calls them. */
+export class Engine extends Connection {
+  readonly #sql: Statements
 
-export function settle(connection: Connection, sql: Statements, jobs: readonly Claimed[]): Promise<{ settled: number }[]> {
-  return connection.run(sql.settle, {
-    ...identity(jobs),
-    results: numbers(jobs.map(() => null)),
-    progress: '{}',
-    at_least: 0,
-    ran_ms: numbers(jobs.map(() => 1)),
-  })
-}
+  constructor(url: string, purpose: string, sql: Statements) {
+    const options = {
+      url,
+      pooler: 'none',
+      connectTimeoutMs: 10_000,
+      queryTimeoutMs: 30_000,
+      applicationName: 'interleave',
+    } as const
+    // What a crash of the server would leave is not the question here.
+    super(options, purpose, { durability: 'relaxed' })
+    this.#sql = sql
+  }
 
-export function settleFailed(connection: Connection, sql: Statements, jobs: readonly Claimed[], who: number): Promise<unknown[]> {
-  return connection.run(sql.settleFailed, {
-    ...identity(jobs),
-    holders: numbers(jobs.map(() => who)),
-    outcomes: `{${jobs.map(() => 'failed').join(',')}}`,
-    delays_ms: numbers(jobs.map(() => 1000)),
-    errors: `{${jobs.map(() => 'planned').join(',')}}`,
-    progress: '{}',
-    ran_ms: numbers(jobs.map(() => 1)),
-  })
-}
+  /** An ordinary claim, and if it finds nothing one for a suspect. */
+  async claim(who: number, limit = 1): Promise<Claimed[]> {
+    const from = { queue: 'default', after_due: '-infinity', after_id: '0' }
+    const rows = await this.run<Claimed>(this.#sql.claim, { worker: who, nonce, limit, ...from, ...kinds })
+    if (rows.length > 0) return rows
+    const room = { queues: '{default}', rooms: '{1}', limit: 1, deciding: 'alone', drain_ms: 30_000 }
+    const suspects = await this.run<Claimed | { id: null }>(this.#sql.claimSuspect, { worker: who, nonce, ...room, ...kinds })
+    return suspects.filter((row): row is Claimed => row.id !== null)
+  }
 
-export function cancel(connection: Connection, sql: Statements, id: string): Promise<unknown[]> {
-  return connection.run(sql.cancel, { tenant: '', id, revision: null, reason: null, wake: true })
-}
+  settle(jobs: readonly Claimed[]): Promise<{ settled: number }[]> {
+    const results = { results: list(jobs.map(() => null)), progress: '{}', at_least: 0, ran_ms: list(jobs.map(() => 1)) }
+    return this.run(this.#sql.settle, { ...identity(jobs), ...results })
+  }
 
-/** As a watcher does it: whoever has an ended lease is asked. */
-export async function ask(connection: Connection, sql: Statements): Promise<unknown> {
-  const ended = await connection.query<{ id: number }>(
-    'select id from pawl.worker where lease_until < pawl.now() and closed_at is null',
-  )
-  return connection.run(sql.ask, { workers: numbers(ended.map(({ id }) => id)), question })
-}
+  settleFailed(jobs: readonly Claimed[], who: number): Promise<unknown[]> {
+    const of = (value: string | number) => list(jobs.map(() => value))
+    const ends = {
+      holders: of(who),
+      outcomes: of('failed'),
+      delays_ms: of(1000),
+      errors: of('planned'),
+      progress: '{}',
+      ran_ms: of(1),
+    }
+    return this.run(this.#sql.settleFailed, { ...identity(jobs), ...ends })
+  }
 
-/** Closes whoever has not answered. */
-export function closeDead(connection: Connection, sql: Statements): Promise<{ id: number }[]> {
-  const workers = Object.values(worker)
-  return connection.run(sql.closeDead, {
-    workers: numbers(workers),
-    questions: `{${workers.map(() => question).join(',')}}`,
-    reasons: `{${workers.map(() => '"lease ended"').join(',')}}`,
-  })
-}
+  cancel(id: string): Promise<unknown[]> {
+    return this.run(this.#sql.cancel, { tenant: '', id, revision: null, reason: null, wake: true })
+  }
 
-export function rescue(connection: Connection, sql: Statements): Promise<unknown[]> {
-  return connection.run(sql.rescue, { workers: numbers(Object.values(worker)), limit: 1000, max_crashes: 3 })
-}
+  /** As a watcher does it: the holder of an ended lease is asked. */
+  async ask(): Promise<unknown> {
+    const ended = await this.query<{ id: number }>(
+      'select id from pawl.worker where lease_until < pawl.now() and closed_at is null',
+    )
+    return this.run(this.#sql.ask, { workers: list(ended.map(({ id }) => id)), question })
+  }
 
-export function beat(connection: Connection, sql: Statements, who: number): Promise<unknown[]> {
-  return connection.run(sql.beat, { worker: who, nonce, lease_ms: leaseMs })
-}
+  /** Closes those that have not answered. */
+  closeDead(): Promise<{ id: number }[]> {
+    const of = (value: string) => list(Object.values(worker).map(() => value))
+    const dead = { workers: list(Object.values(worker)), questions: of(question), reasons: of('"lease ended"') }
+    return this.run(this.#sql.closeDead, dead)
+  }
 
-export function moveOn(connection: Connection, ms: number): Promise<unknown[]> {
-  return connection.query(`insert into pawl.clock_shift values (${ms})`)
+  rescue(): Promise<unknown[]> {
+    return this.run(this.#sql.rescue, { workers: list(Object.values(worker)), limit: 1000, max_crashes: 3 })
+  }
+
+  async beat(who: number): Promise<boolean> {
+    return (await this.run(this.#sql.beat, { worker: who, nonce, lease_ms: leaseMs })).length === 1
+  }
+
+  moveOn(ms: number): Promise<unknown[]> {
+    return this.query(`insert into pawl.clock_shift values (${ms})`)
+  }
+
+  /** The lease of A ends, and A is asked whether it lives. */
+  async endLease(): Promise<void> {
+    await this.moveOn(leaseMs * 2)
+    await this.ask()
+  }
 }
 
 function identity(jobs: readonly Claimed[]): Record<string, Parameter> {
   return {
-    tenants: `{${jobs.map(() => '""').join(',')}}`,
-    ids: numbers(jobs.map((job) => job.id)),
-    fences: numbers(jobs.map((job) => job.fence)),
+    tenants: list(jobs.map(() => '""')),
+    ids: list(jobs.map(({ id }) => id)),
+    fences: list(jobs.map(({ fence }) => fence)),
   }
-}
-
-function numbers(values: readonly (string | number | null)[]): string {
-  return `{${values.map((value) => value ?? 'null').join(',')}}`
 }

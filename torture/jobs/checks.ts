@@ -12,15 +12,8 @@ import { crashesMax, type Delivery, deliveriesFile, exactKinds, outsideKinds } f
 type Transition = Change<'id' | 'kind' | 'state' | 'fence' | 'holder' | 'attempt' | 'crashes' | 'suspect'>
 type Lease = Change<'id' | 'lease_until' | 'seen_at' | 'closed_at', 'now'>
 
-interface StoredJob {
-  readonly id: string
-  readonly kind: string
-  /** done, cancelled, or the state of a live one. */
-  readonly state: string
-  readonly fence: string
-  readonly key: string | null
-  readonly resultFence: string | null
-}
+/** done, cancelled, or the state of a live one. */
+type StoredJob = Record<'id' | 'kind' | 'state' | 'fence', string> & { key: string | null; resultFence: string | null }
 
 const jobOf = ({ old, new: now }: Transition): string => (now ?? old)!.id
 
@@ -325,10 +318,7 @@ function deadForCause({ transitions, byJob, ended }: Facts, find: Find): number 
 function decidingAlone({ transitions, ended }: Facts, find: Find): number {
   const claims = transitions.flatMap(({ old, new: now }) => (now?.state === 'running' ? [{ ...now, before: old?.crashes }] : []))
   const outcomeOf = ({ id, fence }: { id: string; fence: string }) => ended.get(`${id} ${fence}`)?.[0]?.outcome
-  const crashed = groupBy(
-    claims.filter((claim) => outcomeOf(claim) === 'crashed'),
-    ({ holder }) => holder,
-  )
+  const crashed = groupBy(claims, (claim) => (outcomeOf(claim) === 'crashed' ? claim.holder : undefined))
   for (const [id, ofJob] of groupBy(claims, (claim) => claim.id)) {
     let strikes = 0
     for (const claim of ofJob) {

@@ -19,40 +19,21 @@ import {
 
 // ---- facts
 
-interface Logged {
+/** Without an id the position has no event. */
+interface Logged extends Record<'key' | 'type', string> {
   readonly position: number
-  /** Null: the position has no event. */
   readonly id: string | null
-  readonly key: string
-  readonly type: string
   readonly data: EventData & { readonly t?: number; readonly of?: number }
   readonly bucket: number
 }
-
-interface Applied {
-  readonly name: string
-  readonly generation: number
-  readonly position: number
-  readonly id: string
-  readonly key: string
-  readonly proc: string
-  readonly xid: string
-}
-
-/** The tables of a generation. */
-interface Fold {
-  readonly generation: number
-  readonly balances: readonly { readonly key: string; readonly events: number; readonly total: number }[]
-  readonly journal: readonly number[]
-}
+type Applied = Record<'name' | 'id' | 'key' | 'proc' | 'xid', string> & Record<'generation' | 'position', number>
+type Keyed = { readonly key: string; readonly n: number }
 
 /** An update: both rows are there. */
 type Update<Column extends string, Seen extends string> = Change<'name' | 'generation' | 'shard' | Column, Seen> & {
   readonly old: object
   readonly new: object
 }
-
-type Keyed = { readonly key: string; readonly n: number }
 
 async function readLogFacts(rig: Rig, end: RunEnd) {
   const audit = await auditLog(rig)
@@ -90,17 +71,23 @@ async function readLogFacts(rig: Rig, end: RunEnd) {
 
 type Facts = Awaited<ReturnType<typeof readLogFacts>>
 
-async function readFolds(rows: Query): Promise<Fold[]> {
+/** The tables of every generation. */
+async function readFolds(rows: Query) {
   const generations = await rows<{ generation: number; suffix: string }>(
     `select c.generation, case when p.live_generation = c.generation then '' else '_g' || c.generation end as suffix
      from pawl.cursor_at c join pawl.projection p on p.name = c.name where c.name = '${foldedName}'`,
   )
-  const folds: Fold[] = []
-  for (const { generation, suffix } of generations) {
-    const journal = await rows<{ position: number }>(`select position::float8 as position from torture.journal${suffix}`)
-    const balances = `select key, events::float8 as events, total::float8 as total from torture.balance${suffix}`
-    folds.push({ generation, balances: await rows(balances), journal: journal.map(({ position }) => position) })
-  }
+  const read = async ({ generation, suffix }: (typeof generations)[0]) => ({
+    generation,
+    balances: await rows<{ key: string; events: number; total: number }>(
+      `select key, events::float8 as events, total::float8 as total from torture.balance${suffix}`,
+    ),
+    journal: (await rows<{ position: number }>(`select position::float8 as position from torture.journal${suffix}`)).map(
+      ({ position }) => position,
+    ),
+  })
+  const folds: Awaited<ReturnType<typeof read>>[] = []
+  for (const each of generations) folds.push(await read(each))
   return folds
 }
 
@@ -186,10 +173,7 @@ function committedAndLogged({ log, wrote, counters, entries }: Facts, find: Find
     if (found !== n) find(`key ${key} was written ${n} times, and the log has ${found} of its events`)
   }
   const own = groupBy(wrote, ({ batch }) => batch)
-  const plain = groupBy(
-    written.filter(({ data }) => data.n === undefined && !data.ghost),
-    ({ data }) => data.b,
-  )
+  const plain = groupBy(written, ({ data }) => (data.n === undefined && !data.ghost ? data.b : undefined))
   for (const { batch, way, ph, count: asked } of entries.filter(({ op, ph }) => op === 'append' && ph !== 'invoke')) {
     const found = (way === 'plain' ? plain : own).get(String(batch))?.length ?? 0
     const text = `transaction ${String(batch)} of ${String(asked)} event(s) was answered ${String(ph)}, and ${found} are there`
@@ -231,10 +215,7 @@ function orderOfKeys({ log }: Facts, find: Find): number {
 
 /** Every event of every transaction of the source, once; whatever was answered is there; and nothing after a gap. */
 function ingestedOnce({ log, entries }: Facts, find: Find): number {
-  const mined = groupBy(
-    log.filter(({ type }) => type === 'Mined'),
-    ({ data }) => `${data.t}/${data.i}`,
-  )
+  const mined = groupBy(log, ({ type, data }) => (type === 'Mined' ? `${data.t}/${data.i}` : undefined))
   for (const [id, list] of mined)
     if (list.length > 1)
       find(`event ${id} of the source is there ${list.length} times: ${list.map(({ position }) => position).join(', ')}`)
@@ -295,14 +276,8 @@ interface Call {
 function calledInOrder({ log, takes, entries, shards: shardsOf }: Facts, find: Find): number {
   const shards = shardsOf.get(sinkName) ?? 1
   const byPosition = new Map(log.map((event) => [event.position, event]))
-  const byKey = groupBy(
-    log.filter(({ id }) => id !== null),
-    ({ key }) => key,
-  )
-  const taken = groupBy(
-    takes.filter(({ new: now }) => now.name === sinkName),
-    ({ new: now }) => now.fence,
-  )
+  const byKey = groupBy(log, ({ id, key }) => (id === null ? undefined : key))
+  const taken = groupBy(takes, ({ new: now }) => (now.name === sinkName ? now.fence : undefined))
   let looked = 0
   const told = entries.filter(({ op, name }) => op === 'call' || (op === 'acquired' && name === sinkName))
   for (const [proc, list] of groupBy(told, (entry) => entry.proc)) {
@@ -374,10 +349,7 @@ function handedInOrder({ log, entries, isDrained }: Facts, find: Find): number {
 // ---- projections
 
 function effectsOnce({ log, applied }: Facts, find: Find): number {
-  const effects = groupBy(
-    applied.filter(({ name }) => name === effectsName),
-    ({ position }) => String(position),
-  )
+  const effects = groupBy(applied, ({ name, position }) => (name === effectsName ? String(position) : undefined))
   for (const { position, key } of log) {
     const found = (effects.get(String(position)) ?? []).map(({ proc, xid }) => `${proc} in ${xid}`)
     if (found.length !== 1) find(`event ${position} (${key}) has ${found.length} effects: ${found.join(', ')}`)
@@ -475,10 +447,7 @@ function copiedInTheEnd({ counters, copied, refreshed, isDrained }: Facts, find:
 
 /** What a handler appends comes of each event once, however many generations replay it. */
 function letOutOnce({ log, isDrained }: Facts, find: Find): number {
-  const echoes = groupBy(
-    log.filter(({ type }) => type === 'Echoed'),
-    ({ data }) => String(data.of),
-  )
+  const echoes = groupBy(log, ({ type, data }) => (type === 'Echoed' ? String(data.of) : undefined))
   const asked = log.filter(({ data }) => data?.echo)
   for (const { position } of asked) {
     const times = echoes.get(String(position))?.length ?? 0

@@ -10,45 +10,13 @@ import { digestOf, type Marked, type Place, sets } from './traffic.ts'
 
 type SubmissionChange = Change<'id' | 'scope_id' | 'state' | 'revision', 'number' | 'baseline' | 'scope_revision' | 'left_over'>
 
-interface StoredScope extends Place {
-  readonly id: string
-  readonly committed: number
-  readonly live: number
-}
-
-interface Counts {
-  readonly created: number
-  readonly updated: number
-  readonly unchanged: number
-  readonly deleted: number
-}
-
-interface StoredSubmission extends Counts {
-  readonly id: string
-  readonly scope: string
-  readonly origin: string
-  readonly state: string
-  readonly number: number | null
-  readonly name: string | null
-  readonly by: string | null
-  readonly lines: number
-  readonly error: string | null
-}
-
-interface StoredVersion {
-  readonly scope: string
-  readonly key: string
-  readonly number: number
-  readonly submission: string
-  readonly status: string
-  readonly mark: string | null
-}
-
-interface StoredEvent extends Counts {
-  readonly type: string
-  readonly submission: string
-  readonly number: number
-}
+type StoredScope = Place & { id: string; committed: number; live: number }
+type Counts = Record<'created' | 'updated' | 'unchanged' | 'deleted', number>
+type StoredSubmission = Counts &
+  Record<'id' | 'scope' | 'origin' | 'state', string> &
+  Record<'name' | 'by' | 'error', string | null> & { number: number | null; lines: number }
+type StoredVersion = Record<'scope' | 'key' | 'submission' | 'status', string> & { number: number; mark: string | null }
+type StoredEvent = Counts & { type: string; submission: string; number: number }
 
 async function readRecordFacts(rig: Rig, end: RunEnd) {
   const facts = await readFacts(rig, end, async (rows) => {
@@ -136,9 +104,7 @@ export async function judge(rig: Rig, end: RunEnd): Promise<Judged> {
 
 // ---- the model
 
-interface ModelVersion extends Omit<StoredVersion, 'scope'> {
-  readonly status: 'CREATED' | 'UPDATED' | 'DELETED'
-}
+type ModelVersion = Omit<StoredVersion, 'scope'>
 
 interface Step {
   readonly submission: StoredSubmission
@@ -151,12 +117,8 @@ interface Step {
   readonly live: number
 }
 
-interface Line {
-  readonly scope: StoredScope
-  /** set/place. */
-  readonly name: string
-  readonly steps: readonly Step[]
-}
+/** Named set/place. */
+type Line = { readonly scope: StoredScope; readonly name: string; readonly steps: readonly Step[] }
 
 type Asked = ReadonlyMap<string, readonly Marked[]>
 
@@ -171,10 +133,7 @@ function foldAll({
   submissions: StoredSubmission[]
 }): Line[] {
   const asked = contents(entries)
-  const committed = groupBy(
-    submissions.filter(({ state }) => state === 'submitted'),
-    ({ scope }) => scope,
-  )
+  const committed = groupBy(submissions, ({ state, scope }) => (state === 'submitted' ? scope : undefined))
   return scopes.map((scope) => {
     const state = new Map<string, ModelVersion>()
     const inOrder = (committed.get(scope.id) ?? []).toSorted((one, other) => one.number! - other.number!)
@@ -204,7 +163,7 @@ function step(state: Map<string, ModelVersion>, scope: StoredScope, submission: 
   const rows = asked.get(isUpload ? `upload ${name}` : `${origin} ${by}`)
   const versions: ModelVersion[] = []
   let unchanged = 0
-  const write = (key: string, mark: string | null, status: ModelVersion['status']) => {
+  const write = (key: string, mark: string | null, status: string) => {
     const version = { key, number: submission.number!, submission: submission.id, status, mark }
     versions.push(version)
     if (mark === null) state.delete(key)
@@ -222,7 +181,7 @@ function step(state: Map<string, ModelVersion>, scope: StoredScope, submission: 
     else write(key, mark, 'UPDATED')
   }
   for (const key of left) write(key, null, 'DELETED')
-  const made = (status: ModelVersion['status']) => count(versions, (version) => version.status === status)
+  const made = (status: string) => count(versions, (version) => version.status === status)
   return {
     submission,
     isAsked: rows !== undefined,
@@ -453,10 +412,7 @@ function writtenByHolder({ submissions, written }: Facts, find: Find): number {
 function oneEventEach({ events, lines, changes }: Facts, find: Find): number {
   const committed = events.filter(({ type }) => type === 'submission.committed')
   const bySubmission = groupBy(committed, ({ submission }) => submission)
-  const perRecord = groupBy(
-    events.filter(({ type }) => type.startsWith('record.')),
-    ({ submission }) => submission,
-  )
+  const perRecord = groupBy(events, ({ type, submission }) => (type.startsWith('record.') ? submission : undefined))
   const numbers = ({ number, created, updated, unchanged, deleted }: Counts & { number: number | null }) =>
     text([number, created, updated, unchanged, deleted])
   const known = new Set<string>()
@@ -523,12 +479,10 @@ function statesAndRevisions({ changes, entries }: Facts, find: Find): number {
     if (old !== null && Number(now.revision) !== Number(old.revision) + 1)
       find(`${what} took its revision from ${old.revision} to ${now.revision}`)
   }
-  const taken = groupBy(
-    changes.filter(
-      ({ old, new: now }) => now?.state === 'submitting' || (old?.state === 'validated' && now?.state === 'submitted'),
-    ),
-    ({ old, new: now }) => `${old?.state} ${now!.id}`,
-  )
+  const taken = groupBy(changes, ({ old, new: now }) => {
+    const isTaken = now?.state === 'submitting' || (old?.state === 'validated' && now?.state === 'submitted')
+    return isTaken ? `${old?.state} ${now.id}` : undefined
+  })
   const takes = entries.filter(({ op }) => op === 'submit' || op === 'resume')
   for (const list of groupBy(takes, ({ op, id }) => `${op} ${String(id)}`).values()) {
     const { op, id } = list[0]!
