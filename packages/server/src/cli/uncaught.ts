@@ -12,7 +12,10 @@ export function endOnUncaught(worker: () => Worker | undefined): void {
     const why = error instanceof Error ? (error.stack ?? error.message) : String(error)
     try {
       // Whatever streams and loggers do now, this line is written.
-      writeSync(2, `pawl: this worker process (pid ${process.pid}) exits on an uncaught error${ofJobs(worker())}: ${oneLine(why)}\n`)
+      writeSync(
+        2,
+        `pawl: this worker process (pid ${process.pid}) exits on an uncaught error${ofJobs(worker())}: ${oneLine(why)}\n`,
+      )
     } catch {
       // Nobody reads it.
     }

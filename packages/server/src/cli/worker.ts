@@ -26,7 +26,8 @@ interface Flags {
 
 export function addWorker(adder: CommandAdder): void {
   const command = adder.add(undefined, 'worker', {
-    summary: 'Run the jobs, projections and sinks that your modules define. SIGTERM or Ctrl-C lets running jobs finish; a second one gives them up.',
+    summary:
+      'Run the jobs, projections and sinks that your modules define. SIGTERM or Ctrl-C lets running jobs finish; a second one gives them up.',
     examples: ['pawl worker ./worker.ts', 'pawl worker ./email.js ./reports.js --concurrency 50 --each'],
   })
   command
@@ -200,7 +201,11 @@ export function refuseTenant({ tenant }: Context): void {
 /** A supervisor can tell a drain in which all jobs ended from one that gave some up. */
 export function exitAfter(
   { stillRunning, unsettled }: StopReport,
-  { reason, isInsisted, mustExit = false }: { readonly reason: StopReason; readonly isInsisted: boolean; readonly mustExit?: boolean },
+  {
+    reason,
+    isInsisted,
+    mustExit = false,
+  }: { readonly reason: StopReason; readonly isInsisted: boolean; readonly mustExit?: boolean },
 ): number {
   if (stillRunning.length > 0 || mustExit) return isInsisted ? exitCodes.interrupted : exitCodes.timedOut
   return unsettled.length > 0 ? exitCodes.unavailable : exitOf(reason)

@@ -145,7 +145,8 @@ export const checkKinds: Check = async (patient) => {
      limit ${listMax}`,
     [patienceMs, patient.tenant ?? null],
   )
-  if (rows.length === 0) return [ok('kinds', `every job that has waited ${shortDuration(patienceMs)} has a worker that runs its kind`)]
+  if (rows.length === 0)
+    return [ok('kinds', `every job that has waited ${shortDuration(patienceMs)} has a worker that runs its kind`)]
   return rows.map(({ tenant, kind, queue, count, oldest }) =>
     fault(
       'kinds',
