@@ -80,9 +80,11 @@ export class Rig {
     mkdirSync(this.dir, { recursive: true })
     this.history = new History(this.dir, 'rig')
     this.admin = hardyPool({ url: started.server.url, name: 'torture admin', max: 8 })
-    this.#control = createServer(async (request, response) => {
-      await this.#serve(JSON.parse(await textOf(request)) as Request)
-      response.end()
+    this.#control = createServer((request, response) => {
+      void (async () => {
+        await this.#serve(JSON.parse(await textOf(request)) as Request)
+        response.end()
+      })()
     })
   }
 

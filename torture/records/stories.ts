@@ -356,17 +356,17 @@ interface Applying {
 
 /** A worker that takes a submission over submits it first, as if it were validated; it is submitting, so that is refused, every time. */
 function recoverThroughGate(): void {
-  let records: Records | undefined
+  const seen: Records[] = []
   const defineSet = Records.prototype.define
   Records.prototype.define = function (this: Records, ...args: Parameters<typeof defineSet>) {
-    records = this
+    seen.push(this)
     return defineSet.apply(this, args)
   } as typeof defineSet
   const define = Jobs.prototype.define as (this: Jobs, kind: string, options: Applying) => unknown
   Jobs.prototype.define = function (this: Jobs, kind: string, options: Applying) {
     if (kind !== 'pawl.records.apply') return define.call(this, kind, options)
     const run: Applying['run'] = async (job, context) => {
-      if (job.attempt > 1) await records!.submit(job.payload.submission)
+      if (job.attempt > 1) await seen.at(-1)!.submit(job.payload.submission)
       return options.run(job, context)
     }
     return define.call(this, kind, { ...options, run })
