@@ -122,7 +122,7 @@ export class Scheduler<State> {
       if (left.length === 0) break
       const free = left.find(({ isWaiting }) => !isWaiting)
       if (free !== undefined) await take(free)
-      else await Promise.race(left.map(({ waiting }) => waiting))
+      else await Promise.race(left.map(({ waiting }) => waiting!))
       await this.#settleWaiting()
     }
     const schedule = turns.map((turn) => this.#players[turn]!.letter).join('')

@@ -354,7 +354,8 @@ function leasesInDatabaseTime({ leases, steps, leaseMs, workerNames }: Facts, fi
     const lengthMs = Date.parse(now!.lease_until) - atMs
     // A statement that read the clock just before a step was recorded just after: it is off by that step.
     const near = steps.filter((step) => Math.abs(step.at.getTime() - at) < 3000)
-    const isRight = (ms: number) => [0, ...near.map((step) => -Number(step.ms))].some((step) => Math.abs(ms - step) <= clockToleranceMs)
+    const isRight = (ms: number) =>
+      [0, ...near.map((step) => -Number(step.ms))].some((step) => Math.abs(ms - step) <= clockToleranceMs)
     const text = `worker ${now!.id} (${workerNames.get(now!.id)})`
     if (!isRight(offMs)) find(`${text} was seen ${Math.round(offMs / 1000)} s away from the clock of the database`)
     if (!isRight(lengthMs - leaseMs))
