@@ -11,13 +11,13 @@ export interface ProjectorSpec {
   readonly pawl: Omit<PawlOptions, 'logger'>
   readonly runner: RunnerOptions
   readonly scene: Scene
-  /** At this probe, when it comes there for the given time, the process kills itself, or holds until it hears `go`. */
-  readonly at?: { readonly probe: ProbeName; readonly hit: number; readonly what: 'kill' | 'hold' }
+  /** At this probe, when it comes there for the given time, the process kills itself, or pauses until it is resumed. */
+  readonly at?: { readonly probe: ProbeName; readonly hit: number; readonly what: 'kill' | 'pause' }
 }
 
 export type ProjectorSaid =
   | { readonly event: 'ready'; readonly worker: number }
-  | { readonly event: 'killing' | 'holding'; readonly probe?: ProbeName; readonly position?: number }
+  | { readonly event: 'killing' | 'holding' | 'pausing'; readonly probe?: ProbeName; readonly position?: number }
   | { readonly event: 'handled'; readonly position: number; readonly key: string }
   | { readonly event: 'stopped' }
   | {

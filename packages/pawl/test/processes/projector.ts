@@ -21,8 +21,9 @@ const { at } = spec
 if (at !== undefined) {
   installProbe(async (name) => {
     if (name !== at.probe || ++hits !== at.hit) return
-    say({ event: at.what === 'kill' ? 'killing' : 'holding', probe: name })
-    if (at.what === 'hold') return going
+    say({ event: at.what === 'kill' ? 'killing' : 'pausing', probe: name })
+    // All threads stop. Once continued, this one sends its next statement before it can hear that the lease is lost.
+    if (at.what === 'pause') return void process.kill(process.pid, 'SIGSTOP')
     process.kill(process.pid, 'SIGKILL')
     // The signal arrives at once; nothing of ours may run until it does.
     for (;;);
