@@ -13,6 +13,7 @@ export interface Manifest {
   readonly version: string
   readonly exports: Readonly<Record<string, string | Readonly<Record<string, unknown>>>>
   readonly bin?: Readonly<Record<string, string>>
+  readonly peerDependencies?: Readonly<Record<string, string>>
   readonly files: readonly string[]
 }
 
