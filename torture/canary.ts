@@ -4,7 +4,7 @@
 import { existsSync, readdirSync } from 'node:fs'
 import pg from 'pg'
 import { Connection } from '../packages/pawl/src/db/driver.ts'
-import { type Statement, statement } from '../packages/pawl/src/db/statement.ts'
+import { type Statement, sourcesIn, statement } from '../packages/pawl/src/db/statement.ts'
 import type { ChildOptions } from './process.ts'
 
 export interface Bug<Check extends string = string> {
@@ -72,7 +72,7 @@ function rewriteStatements({ statements = {} }: Canary, slot: string): void {
   // Every statement on an engine's own connection passes here.
   const run = Connection.prototype.run
   Connection.prototype.run = function (this: Connection, sent: Statement, values) {
-    const rewrite = statements[sent.file]
+    const rewrite = statements[sent.name]
     return run.call(this, rewrite === undefined ? sent : { ...sent, name: '', text: rewrite(sent.text, slot) }, values) as never
   }
   const rewrites = new Map(
@@ -105,7 +105,8 @@ export function sentTexts(file: string): string[] {
   const [name, owner] = file.split('/').reverse()
   return readdirSync(sources)
     .filter((folder) => owner === undefined || folder === owner)
-    .filter((folder) => existsSync(new URL(`${folder}/sql/${name}.sql`, sources)))
+    .filter((folder) => existsSync(new URL(`${folder}/sql/`, sources)))
+    .filter((folder) => sourcesIn(new URL(`${folder}/sql/`, sources)).has(name!))
     .map((folder) => statement(new URL(`${folder}/any.ts`, sources).href, name!).text)
 }
 

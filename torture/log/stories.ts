@@ -430,7 +430,7 @@ function effectsOutside({ url }: ChildOptions): void {
 function moveFirst({ url }: ChildOptions): void {
   const run = HandlerTx.prototype.run
   HandlerTx.prototype.run = async function (this: HandlerTx, statement, values) {
-    if (statement.file !== 'move') return run.call(this, statement, values) as never
+    if (statement.name !== 'move') return run.call(this, statement, values) as never
     return (await sendOutside(url, statement.text, bind(statement, values))).rows as never
   }
 }

@@ -396,7 +396,7 @@ export async function worker(subject: Subject): Promise<void> {
 function limitTicks(events: number): void {
   const run = Connection.prototype.run
   Connection.prototype.run = function (this: Connection, statement: Statement, values) {
-    return run.call(this, statement, statement.file === 'sequence' ? { ...values, limit: events } : values) as never
+    return run.call(this, statement, statement.name === 'sequence' ? { ...values, limit: events } : values) as never
   }
 }
 

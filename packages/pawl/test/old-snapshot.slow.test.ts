@@ -39,7 +39,7 @@ class Recorder extends Connection {
   readonly sent = new Map<string, Sent>()
 
   override run<Row>(sent: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
-    this.sent.set(sent.name, { statement: sent, values })
+    this.sent.set(sent.preparedName, { statement: sent, values })
     return super.run<Row>(sent, values)
   }
 }
@@ -106,7 +106,7 @@ class Periodic {
   /** Until each has found out by itself that its scan from the beginning is slow. */
   async findOut(): Promise<void> {
     const isStarted = (file: string, parameter: string) =>
-      [...connection.sent.values()].some((sent) => sent.statement.file === file && sent.values[parameter] !== '-infinity')
+      [...connection.sent.values()].some((sent) => sent.statement.name === file && sent.values[parameter] !== '-infinity')
     await until('claims and unknown kinds are looked for behind what has passed', async () => {
       await this.run()
       return isStarted('claim', 'after_due') && isStarted('unknown-kinds', 'after') && isStarted('promote', 'after_run_at')
@@ -191,9 +191,9 @@ function mostOf(one: ReadonlyMap<Statement, number>, other: ReadonlyMap<Statemen
   return new Map([...one].map(([sent, used]) => [sent, Math.max(used, other.get(sent)!)]))
 }
 
-const isPeriodic = ({ statement: { file } }: Sent) => !['settle', 'open-worker'].includes(file)
+const isPeriodic = ({ statement: { name } }: Sent) => !['settle', 'open-worker'].includes(name)
 const readsWorkers = ({ text }: Statement) => /pawl\.(worker|live_workers)\b/.test(text)
-const sentOf = (file: string) => [...connection.sent.values()].find((sent) => sent.statement.file === file)!.statement
+const sentOf = (file: string) => [...connection.sent.values()].find((sent) => sent.statement.name === file)!.statement
 
 test('[K18] after an hour beside an old snapshot each periodic statement stays cheap', { timeout: 600_000 }, async () => {
   const workers: Holder[] = []
@@ -243,7 +243,7 @@ test('[K18] after an hour beside an old snapshot each periodic statement stays c
     const alone = await measure()
     expect(beside.size).toBe(13)
     const tooMany = [...beside].filter(([sent, used]) => used > (readsWorkers(sent) ? 300 : 3 * alone.get(sent)!))
-    expect(tooMany.map(([{ file }, used]) => `${file}: ${alone.get(sentOf(file))} -> ${used} pages`)).toEqual([])
+    expect(tooMany.map(([{ name }, used]) => `${name}: ${alone.get(sentOf(name))} -> ${used} pages`)).toEqual([])
   } finally {
     stranger.release(true)
   }

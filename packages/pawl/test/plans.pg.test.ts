@@ -2,10 +2,10 @@
 // file says about its plan is compared with the plan. A statement that is on its index only while the statistics are kind would be found
 // here, because the same statements are planned in several states of the tables.
 
-import { readdirSync, readFileSync } from 'node:fs'
+import { readdirSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Connection } from '../src/db/driver.ts'
-import { bind, statement } from '../src/db/statement.ts'
+import { bind, sourcesIn, statement } from '../src/db/statement.ts'
 import { createDatabase, type TestDatabase } from './support/database.ts'
 
 interface SqlFile {
@@ -19,11 +19,12 @@ const source = new URL('../src/', import.meta.url)
 const sqlFolders = readdirSync(source, { recursive: true, encoding: 'utf8' }).filter((path) => /^\w+[\\/]sql$/.test(path))
 /** Statements of records are planned by other settings: records/plans.pg.test.ts. */
 const files: readonly SqlFile[] = ['db', 'events', 'jobs', 'kernel', 'projections'].flatMap((folder) =>
-  readdirSync(new URL(`${folder}/sql/`, source)).map((file) => {
-    const name = file.replace(/\.sql$/, '')
-    const text = statement(new URL(`${folder}/any.ts`, source).href, name).text
-    return { name, path: `${folder}/sql/${file}`, text, source: readFileSync(new URL(`${folder}/sql/${file}`, source), 'utf8') }
-  }),
+  [...sourcesIn(new URL(`${folder}/sql/`, source))].map(([name, text]) => ({
+    name,
+    path: `${folder}: ${name}`,
+    source: text,
+    text: statement(new URL(`${folder}/any.ts`, source).href, name).text,
+  })),
 )
 
 /** Why a statement that changes a job names no fence in its `where`. Any other must. */
@@ -193,10 +194,7 @@ function returnsRows(text: string): boolean {
 
 test('a header says that no row is returned exactly where none is', () => {
   const all = sqlFolders.flatMap((folder) =>
-    readdirSync(new URL(`${folder}/`, source)).map((file) => ({
-      path: `${folder}/${file}`,
-      text: readFileSync(new URL(`${folder}/${file}`, source), 'utf8'),
-    })),
+    [...sourcesIn(new URL(`${folder}/`, source))].map(([name, text]) => ({ path: `${folder}: ${name}`, text })),
   )
   expect(all.length).toBeGreaterThan(files.length)
   const wrong = all.filter(({ text }) => text.includes('-- No row is returned') === returnsRows(text))

@@ -168,10 +168,10 @@ export class Connection {
         if (classify(error) !== 'replan') throw error
         return this.#repeat<Row>(client, statement, values)
       })
-      this.#watch?.succeeded(statement.file)
+      this.#watch?.succeeded(statement.name)
       return rows
     } catch (error) {
-      this.#watch?.failed(statement.file, error, this)
+      this.#watch?.failed(statement.name, error, this)
       throw error
     }
   }
@@ -180,7 +180,7 @@ export class Connection {
     const query = { text: statement.text, values: bind(statement, values) as unknown[] }
     const result =
       this.#options.pooler === 'none'
-        ? await client.query({ ...query, name: statement.name })
+        ? await client.query({ ...query, name: statement.preparedName })
         : await runWith(client, query, this.#durability, this.#lockTimeoutMs)
     return result.rows as Row[]
   }
@@ -203,7 +203,7 @@ export class Connection {
     let last = ''
     try {
       const answer = await work(async <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) => {
-        last = statement.file
+        last = statement.name
         const { rows } = await client.query(statement.text, bind(statement, values) as unknown[])
         this.#watch?.succeeded(last)
         return rows as Row[]

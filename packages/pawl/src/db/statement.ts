@@ -1,34 +1,56 @@
-// SQL is kept as SQL: one statement a file, with :name parameters, so a file runs as pasted into psql. This loads such a file and gives
-// each name its number. The name of the prepared statement follows from its text, so two releases on one pooled connection never clash.
+// SQL is kept as SQL: sql/<table>.sql has the statements of one table, each after a line `-- name: claim`, with :name parameters, so a statement
+// runs as pasted into psql. The name of the prepared statement follows from its text, so two releases on one pooled connection never clash.
 
 import { createHash } from 'node:crypto'
-import { readText } from './files.ts'
+import { namesIn, readText } from './files.ts'
 
 export interface Statement {
-  readonly file: string
   readonly name: string
+  readonly preparedName: string
   readonly text: string
   readonly parameters: readonly string[]
 }
 
 export type Parameter = string | number | boolean | null
 
-/** `statement(import.meta.url, 'claim')` is sql/claim.sql beside the calling module. */
-export function statement(moduleUrl: string, file: string): Statement {
-  const source = readText(new URL(`./sql/${file}.sql`, moduleUrl))
+/** `statement(import.meta.url, 'claim')` is the statement of that name in sql/ beside the calling module. */
+export function statement(moduleUrl: string, name: string): Statement {
+  const source = sourcesIn(new URL('./sql/', moduleUrl)).get(name)
+  if (source === undefined) throw new Error(`No statement '${name}' in sql/ beside ${moduleUrl}`)
   const parameters: string[] = []
-  const text = stripComments(source).replace(/(?<![:\w]):([a-z_]+)/g, (_match, name: string) => {
-    if (!parameters.includes(name)) parameters.push(name)
-    return `$${parameters.indexOf(name) + 1}`
+  const text = stripComments(source).replace(/(?<![:\w]):([a-z_]+)/g, (_match, parameter: string) => {
+    if (!parameters.includes(parameter)) parameters.push(parameter)
+    return `$${parameters.indexOf(parameter) + 1}`
   })
   const digest = createHash('sha256').update(text).digest('hex').slice(0, 12)
-  return { file, name: `pawl_${file.replaceAll('-', '_')}_${digest}`, text, parameters }
+  return { name, preparedName: `pawl_${name.replaceAll('-', '_')}_${digest}`, text, parameters }
+}
+
+const folders = new Map<string, ReadonlyMap<string, string>>()
+
+/** The statements of a folder by name, each with its header. */
+export function sourcesIn(folder: URL): ReadonlyMap<string, string> {
+  const known = folders.get(folder.href)
+  if (known !== undefined) return known
+  const sources = new Map<string, string>()
+  for (const file of namesIn(folder)) {
+    for (const part of readText(new URL(file, folder))
+      .split(/^-- name: /m)
+      .slice(1)) {
+      const end = part.indexOf('\n')
+      const name = part.slice(0, end)
+      if (sources.has(name)) throw new Error(`Two statements '${name}' in ${folder.href}`)
+      sources.set(name, part.slice(end + 1).trimEnd())
+    }
+  }
+  folders.set(folder.href, sources)
+  return sources
 }
 
 export function bind(statement: Statement, values: Readonly<Record<string, Parameter>>): Parameter[] {
   return statement.parameters.map((name) => {
     const value = values[name]
-    if (value === undefined) throw new Error(`${statement.file}.sql needs :${name}`)
+    if (value === undefined) throw new Error(`The statement ${statement.name} needs :${name}`)
     return value
   })
 }

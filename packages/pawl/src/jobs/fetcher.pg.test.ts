@@ -19,7 +19,7 @@ class WatchedConnection extends Connection {
   /** As long as a walk over millions of dead entries. */
   answerMs = 0
   override async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
-    if (statement.file === 'claim') {
+    if (statement.name === 'claim') {
       this.claimedFrom.push(values.after_due!)
       await sleep(this.answerMs)
     }

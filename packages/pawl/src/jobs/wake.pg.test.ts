@@ -261,7 +261,7 @@ test('[J23] after a failover to a server with lower transaction ids notification
   try {
     const before = {
       run: async (sent: Statement, values: Readonly<Record<string, Parameter>>) =>
-        sent.file === 'snapshot' ? [{ snapshot: '9000000:9000002:9000000' }] : connection.run(sent, values),
+        sent.name === 'snapshot' ? [{ snapshot: '9000000:9000002:9000000' }] : connection.run(sent, values),
     }
     const sleep = new Sleep(before as unknown as Connection, { queues: ['default'], canListen: true, pollMs: 1000 })
     const { id } = await openIncarnation(connection)

@@ -57,7 +57,7 @@ export class Failures implements StatementWatch {
   }
 
   failed(name: string, error: unknown, connection: Connection): void {
-    if (name === raiseStatement.file || name === resolveStatement.file || !isLasting(error)) return
+    if (name === raiseStatement.name || name === resolveStatement.name || !isLasting(error)) return
     if (error instanceof Error) this.#counted.add(error)
     this.#count('statement', name, error, connection)
   }

@@ -108,7 +108,7 @@ test('[P10] a projection that is forgotten while a runner that defines it starts
   })
   // The runner has found its rows, and has no incarnation yet.
   Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
-    if (sent.file === 'configure' && !isForgotten) {
+    if (sent.name === 'configure' && !isForgotten) {
       isForgotten = true
       await pawl.projections.forget('p', { reason: 'a test' })
     }

@@ -41,7 +41,7 @@ export async function compareTables(runs: Runs, definition: Defined): Promise<Co
       columns: list(columns),
     })
     const [row] = await runs.run<{ rows: string; other_rows: string; differing: string; sample: string[] }>(
-      { file: 'compare', name: '', text, parameters: ['sample'] },
+      { name: 'compare', preparedName: '', text, parameters: ['sample'] },
       { sample: sampleMax },
     )
     tables.push({

@@ -302,7 +302,7 @@ test('[O12] a cursor that is resumed before its holder has heard of the latch sk
   Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
     const rows = await run.call(this, sent, values)
     // The answer is under way.
-    if (sent.file === 'latch') {
+    if (sent.name === 'latch') {
       resumed ??= pawl.projections.resume('p', { reason: 'what comes is new' })
       await resumed
     }
@@ -331,7 +331,7 @@ test('[O12] a cursor that was lost with its tail is not latched for what its pro
   })
   const grown = deferred()
   Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
-    if (sent.file === 'read-log') await grown.promise
+    if (sent.name === 'read-log') await grown.promise
     return run.call(this, sent, values) as never
   }
   await db.query(`

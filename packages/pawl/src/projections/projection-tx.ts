@@ -85,7 +85,7 @@ export class HandlerTx implements ProjectionTx {
     // The handler's statements need the user's search path and ours must not. All three are sent at once; if ours fails, so does the third.
     const named = (name: string) => (this.#names === undefined ? {} : { name: `pawl_path_${name}` })
     this.#client.query({ text: ownPathTaken, ...named('taken') }, (error: unknown) => this.#answered(error))
-    const answer = this.#ask(this.#names === undefined ? query : { ...query, name: statement.name })
+    const answer = this.#ask(this.#names === undefined ? query : { ...query, name: statement.preparedName })
     this.#client.query({ text: ownPathReturned, ...named('returned') }, () => undefined)
     return (await answer).rows as Row[]
   }

@@ -93,7 +93,7 @@ test('an event that comes while a sink reads the log is handed over without wait
   Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
     const rows = await run.call(this, sent, values)
     const [page] = rows as unknown as readonly { positions?: string | null }[]
-    if (sent.file === 'read-log' && page?.positions && isArmed && !isHeld) {
+    if (sent.name === 'read-log' && page?.positions && isArmed && !isHeld) {
       isHeld = true
       const before = wakes
       await append(db, { key: 'third' })
@@ -124,7 +124,7 @@ test('a sink that cannot store what it has finished stops all the same, and does
   })
   // Answers as a closed connection does: at once. A loop that asks without end would never let a timer fire, so this one ends it.
   Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
-    if (sent.file === 'flush' && stores++ < 1000) throw Object.assign(new Error('Connection terminated'), { code: 'ECONNRESET' })
+    if (sent.name === 'flush' && stores++ < 1000) throw Object.assign(new Error('Connection terminated'), { code: 'ECONNRESET' })
     return run.call(this, sent, values) as never
   }
   await append(db, { key: 'a' }, { key: 'b' })
@@ -154,7 +154,7 @@ test.each([
     })
     const grown = deferred()
     Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
-      if (sent.file === 'read-log') await grown.promise
+      if (sent.name === 'read-log') await grown.promise
       return run.call(this, sent, values) as never
     }
     await db.query(`
@@ -369,7 +369,7 @@ test('a sink reads on only while what is unfinished is small', async () => {
   Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
     const rows = await run.call(this, sent, values)
     const [page] = rows as unknown as readonly { positions?: string | null }[]
-    if (sent.file === 'read-log' && page?.positions) events += page.positions.split(' ').length
+    if (sent.name === 'read-log' && page?.positions) events += page.positions.split(' ').length
     return rows as never
   }
   pawl.projections.sink('out', {

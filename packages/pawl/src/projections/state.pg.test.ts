@@ -330,12 +330,12 @@ test('an idle runner with a state projection polls without a transaction', async
     HandlerTx.prototype.run = runInTx
   })
   Connection.prototype.run = function (this: Connection, sent, values) {
-    if (sent.file === 'has-due') polls++
+    if (sent.name === 'has-due') polls++
     return run.call(this, sent, values) as never
   }
   let takes = 0
   HandlerTx.prototype.run = function (this: HandlerTx, sent, values) {
-    if (sent.file === 'take-dirty') takes++
+    if (sent.name === 'take-dirty') takes++
     return runInTx.call(this, sent, values) as never
   }
   await startRunner(pawl)

@@ -1,10 +1,9 @@
 // Every statement of records, explained on seeded tables as a generic plan with the settings of the callers' pool: what the header of a file
 // says about its plan is compared with the plan, and no table of rows is read in full.
 
-import { readdirSync, readFileSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
-import { statement } from '../db/statement.ts'
+import { sourcesIn, statement } from '../db/statement.ts'
 
 interface PlanNode {
   readonly 'Node Type': string
@@ -13,11 +12,10 @@ interface PlanNode {
   readonly Plans?: readonly PlanNode[]
 }
 
-const folder = new URL('./sql/', import.meta.url)
-const files = readdirSync(folder).map((file) => ({
+const files = [...sourcesIn(new URL('./sql/', import.meta.url))].map(([file, source]) => ({
   file,
-  source: readFileSync(new URL(file, folder), 'utf8'),
-  text: statement(import.meta.url, file.replace(/\.sql$/, '')).text,
+  source,
+  text: statement(import.meta.url, file).text,
 }))
 
 /** 5,000 scopes, 100 of them with 1,000 records each, two versions of every fifth, 5,000 submissions of which 50 have staged rows. */

@@ -1,3 +1,4 @@
+-- name: schema
 -- What schema pawl consists of, as one JSON value: tables with columns, constraints, indexes and triggers; functions; sequences.
 -- Locks: none.
 -- Plan: the catalogue.

@@ -1,3 +1,4 @@
+-- name: retention
 -- Partitions whose days are past their keep, oldest first, and what holds each back: an open transaction that wrote into it, an event without
 -- a position, a cursor that has not come past it, or a parked key.
 -- Locks: none.
@@ -78,3 +79,89 @@ select o.name, o.is_first, o.is_detaching, coalesce(r.until, 0)::text as until,
 from old o
 left join reached r on r.name = o.name
 order by o.from_at
+
+-- name: hold-cursors
+-- Cursors behind the head of the log, and parked keys: none of the events after them can be removed.
+-- Locks: none.
+-- Plan: the few rows of cursors and parked keys.
+-- Rows: one per cursor and parked key, the one that holds most first.
+select 'cursor' as what, c.tenant, c.name, c.generation, c.shard, null::text as key, c.state, c.position,
+  (s.position - c.position)::text as behind, c.moved_at as since
+from pawl.cursor_at c
+cross join pawl.log_head s
+where c.state <> 'stale'
+  and c.position < s.position
+  and s.tenant = ''
+union all
+select 'parked key', k.tenant, k.name, k.generation, k.shard, k.key, k.state, min(e.position) - 1, (s.position - min(e.position) + 1)::text, k.parked_at
+from pawl.parked_key k
+join pawl.parked_event e on e.tenant = k.tenant
+  and e.name = k.name
+  and e.generation = k.generation
+  and e.shard = k.shard
+  and e.key_tenant = k.key_tenant
+  and e.key = k.key
+cross join pawl.log_head s
+where s.tenant = ''
+group by k.tenant, k.name, k.generation, k.shard, k.key_tenant, k.key, k.state, k.parked_at, s.position
+order by 8
+limit 1000
+
+-- name: hold-slots
+-- Logical replication slots of this database, such as Debezium's, and the write-ahead log that each keeps.
+-- Locks: none.
+-- Plan: pg_replication_slots.
+-- Rows: one per slot, the dearest first.
+select r.slot_name::text as name, r.active as is_active, r.wal_status as state,
+  pg_wal_lsn_diff(pg_current_wal_lsn(), r.restart_lsn)::bigint::text as bytes
+from pg_replication_slots r
+where r.database = current_database()
+order by pg_wal_lsn_diff(pg_current_wal_lsn(), r.restart_lsn) desc nulls last
+
+-- name: hold-transactions
+-- Open and prepared transactions that delay delivery: those that appended (their own events wait for their commit), and whoever holds the
+-- sequencer's row (everyone's wait). And those that have used the table of events for more than a second: a removal waits for their end.
+-- Locks: none.
+-- Plan: pg_locks, pg_stat_activity and pg_prepared_xacts.
+-- Rows: one per transaction. What this role may not see of others is null.
+with held as (
+  select l.pid, l.virtualtransaction, bool_or(l.relation = 'pawl.sequencer'::regclass) as is_sequencer,
+    bool_and(l.mode = 'AccessShareLock') as is_reader
+  from pg_locks l
+  where l.locktype = 'relation'
+    and l.database = (select d.oid from pg_database d where d.datname = current_database())
+    and (
+      (l.relation in ('pawl.event'::regclass, 'pawl.sequencer'::regclass) and l.mode in ('RowExclusiveLock', 'RowShareLock'))
+      or (l.relation = 'pawl.event'::regclass and l.mode = 'AccessShareLock')
+    )
+    and l.granted
+    and l.pid is distinct from pg_backend_pid()
+  group by l.pid, l.virtualtransaction
+)
+select h.is_sequencer, h.is_reader, h.pid, p.gid, coalesce(a.xact_start, p.prepared) as since, a.state, a.application_name as application,
+  left(a.query, 200) as query
+from held h
+left join pg_stat_activity a on a.pid = h.pid
+left join pg_prepared_xacts p on h.pid is null and h.virtualtransaction = '-1/' || p.transaction::text
+where not h.is_reader
+  or coalesce(a.xact_start, p.prepared, '-infinity') < clock_timestamp() - interval '1 second'
+order by coalesce(a.xact_start, p.prepared)
+
+-- name: retention-held
+-- Says who keeps events from being removed.
+-- Locks: the alert's row.
+-- Plan: an insert or update inside the function.
+-- One row, without meaning.
+select pawl.raise_alert('', 'event.retention', 'event', :held::text)::text as raised
+
+-- name: retention-free
+-- Nothing keeps events from being removed any more.
+-- Locks: the alert's row.
+-- Plan: alert_open.
+-- No row is returned.
+update pawl.alert a
+set resolved_at = pawl.now()
+where a.tenant = ''
+  and a.code = 'event.retention'
+  and a.subject = 'event'
+  and a.resolved_at is null

@@ -1,0 +1,56 @@
+-- name: erase
+-- Removes what the events of one key say, and notes who did it and why. Their places in the log stay.
+-- Locks: those events' rows.
+-- Plan: reads every partition; no index serves it, because every append would pay for it.
+-- One row: how many events were emptied.
+with gone as (
+  update pawl.event e
+  set payload = null,
+    headers = '{"erased": true}'
+  where e.tenant = :tenant::text
+    and e.aggregatetype = :aggregatetype::text
+    and e.aggregateid = :aggregateid::text
+    and e.payload is not null
+  returning 1
+),
+noted as (
+  insert into pawl.audit (tenant, actor, action, subject, reason, detail)
+  select :tenant::text, :actor::text, 'events.erase', left(:aggregatetype::text || ' ' || :aggregateid::text, 500), :reason::text,
+    jsonb_build_object('aggregatetype', :aggregatetype::text, 'key', :aggregateid::text, 'events', count(*))
+  from gone
+)
+select count(*)::integer as erased
+from gone
+
+-- name: leftovers
+-- Partitions of events that an earlier run of retention detached and did not come to drop.
+-- Locks: none.
+-- Plan: the catalogue.
+-- Rows: their names.
+select c.relname as name
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace and n.nspname = 'pawl'
+where c.relname ~ '^event_[0-9]{8}$'
+  and c.relkind = 'r'
+  and not c.relispartition
+order by c.relname
+
+-- name: empty-first
+-- Removes events of long ago from the open-ended first partition, which is never dropped. Only those up to the position that was looked at.
+-- Locks: those rows.
+-- Plan: event_first and log_page in full; the first is empty but for events that were given a time of their own.
+-- No row is returned.
+delete from pawl.event_first e
+where exists (
+  select
+  from (
+    select u.xid, u.seq
+    from pawl.log_page p
+    cross join lateral unnest(p.xids, p.seqs) with ordinality u(xid, seq, n)
+    where p.tenant = ''
+      and p.first_position + u.n - 1 <= :until::bigint
+    offset 0
+  ) k
+  where k.xid = e.xid
+    and k.seq = e.seq
+)

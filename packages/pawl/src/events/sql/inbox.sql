@@ -1,0 +1,23 @@
+-- name: prune-inbox
+-- Forgets ids of outside events that are past their time. Those at the position where their source stands are kept: a reader that starts again
+-- brings them once more, however late.
+-- Locks: those rows, SKIP LOCKED.
+-- Plan: inbox_expiry, inbox_source_pkey.
+-- One row: how many went.
+with gone as (
+  delete from pawl.inbox i
+  where i.ctid = any (array(
+    select k.ctid
+    from pawl.inbox k
+    where k.expires_at < (select pawl.now())
+      and (
+        k.position is null
+        or k.position is distinct from (select s.position from pawl.inbox_source s where s.tenant = k.tenant and s.source = k.source)
+      )
+    limit :limit::integer
+    for update skip locked
+  ))
+  returning 1
+)
+select count(*)::integer as removed
+from gone

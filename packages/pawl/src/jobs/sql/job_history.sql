@@ -1,0 +1,89 @@
+-- name: list-finished
+-- A page of finished jobs, newest first by id, which is by the time of their enqueue.
+-- Locks: none.
+-- Plan: job_history_id backwards in every day, merged.
+-- No row: no such jobs beyond :before.
+select h.tenant, h.id, h.queue, h.kind, h.outcome as state, h.priority, h.attempt, h.crashes, false as suspect, h.reason as last_error, h.holder,
+  h.created_at, h.finished_at, h.ran_ms
+from pawl.job_history h
+where h.tenant = :tenant::text
+  and h.id < coalesce(:before::bigint, 9223372036854775807)
+  and (:state::text is null or h.outcome = :state::text)
+  and (:kind::text is null or h.kind = :kind::text)
+  and (:queue::text is null or h.queue = :queue::text)
+order by h.id desc
+limit :limit::integer
+
+-- name: settled
+-- What became of a job under this very fence: asked when the answer to a commit was lost, or a fence was refused.
+-- Locks: none.
+-- Plan: job_history_id in the partitions from the day that the id carries, and job_pkey.
+-- No row: another holder has it, or had it.
+select h.outcome as fate
+from pawl.job_history h
+where h.tenant = :tenant::text
+  and h.id = :id::bigint
+  and h.fence = :fence::bigint
+  and h.outcome = 'done'
+  and h.finished_at >= least(to_timestamp((:id::bigint >> 21) / 1000.0), (select pawl.now())) - interval '2 days'
+union all
+select 'held'
+from pawl.job j
+where j.tenant = :tenant::text
+  and j.id = :id::bigint
+  and j.fence = :fence::bigint
+
+-- name: unsettled
+-- Which of these fences have not settled their jobs. Asked after a settle that took fewer than it was given; what this very fence had
+-- settled before (the answer to that commit was lost) is not among them.
+-- Locks: none.
+-- Plan: job_history_id for each, in the partitions from the day that the oldest id carries.
+-- Rows: the refused ones.
+select g.tenant, g.id, g.fence
+from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[]) as g(tenant, id, fence)
+where not exists (
+  select
+  from pawl.job_history h
+  where h.tenant = g.tenant
+    and h.id = g.id
+    and h.fence = g.fence
+    and h.outcome = 'done'
+    and h.finished_at >= least(to_timestamp((g.id >> 21) / 1000.0), (select pawl.now())) - interval '2 days'
+)
+
+-- name: attempts
+-- Every recorded attempt of one job, oldest first.
+-- Locks: none.
+-- Plan: job_attempt_job and job_history_id, in every partition: a clock that was set back lets attempts end before the day that the id carries.
+-- No row: no attempt of it has ended yet.
+select a.attempt, a.outcome, a.error, a.holder, a.fence, a.ended_at, a.ran_ms
+from pawl.job_attempt a
+where a.tenant = :tenant::text
+  and a.job_id = :id::bigint
+union all
+select h.attempt, h.outcome, h.reason, h.holder, h.fence, h.finished_at, h.ran_ms
+from pawl.job_history h
+where h.tenant = :tenant::text
+  and h.id = :id::bigint
+order by ended_at, attempt
+
+-- name: old-partitions
+-- Partitions of the history that hold only days past their keep, detached ones left over from an interrupted removal included.
+-- Locks: none.
+-- Plan: the catalogue.
+-- Rows: their names, oldest first.
+with parent as (
+  select p.name, (pawl.now() at time zone 'UTC')::date - :keep_days::integer as until
+  from (values ('job_history'), ('job_attempt')) p(name)
+)
+select p.name as parent, d.name, true as is_attached, d.is_detaching
+from parent p
+cross join lateral pawl.day_partitions(p.name) d
+where d.from_at is not null
+  and d.to_at <= p.until::timestamp at time zone 'UTC'
+union all
+select p.name, c.relname, false, false
+from parent p
+join pg_class c on c.relname ~ ('^' || p.name || '_[0-9]{8}$') and c.relkind = 'r' and not c.relispartition
+join pg_namespace n on n.oid = c.relnamespace and n.nspname = 'pawl'
+order by 2

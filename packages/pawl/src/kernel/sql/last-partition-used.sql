@@ -1,6 +1,0 @@
--- Says that rows went to the open-ended last partition of a table, because the days that were prepared are used up.
--- Locks: the alert's row.
--- Plan: an insert or update inside the function.
--- One row, without meaning.
-select pawl.raise_alert('', 'partition.last', :name::text, format('pawl.%s has no partition left for new days, so rows go to its last '
-    'partition. Nothing is lost, but retention cannot remove them. Maintenance adds partitions when no transaction locks the table.', :name::text))::text as raised

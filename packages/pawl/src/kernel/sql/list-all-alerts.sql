@@ -1,9 +1,0 @@
--- Open alerts of all tenants, newest first.
--- Locks: none.
--- Plan: alert_open.
--- No row: nothing needs attention.
-select a.tenant, a.code, a.subject, a.message, a.count, a.first_at, a.last_at
-from pawl.alert a
-where a.resolved_at is null
-order by a.last_at desc
-limit :limit::integer

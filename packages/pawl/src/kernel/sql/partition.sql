@@ -1,0 +1,31 @@
+-- name: day-tables
+-- Tables that are partitioned by days.
+-- Locks: none.
+-- Plan: the catalogue.
+-- Rows: their names.
+select c.relname as name
+from pg_partitioned_table t
+join pg_class c on c.oid = t.partrelid
+join pg_namespace n on n.oid = c.relnamespace and n.nspname = 'pawl'
+where to_regclass(format('pawl.%I', c.relname || '_last')) is not null
+order by c.relname
+
+-- name: last-partition-used
+-- Says that rows went to the open-ended last partition of a table, because the days that were prepared are used up.
+-- Locks: the alert's row.
+-- Plan: an insert or update inside the function.
+-- One row, without meaning.
+select pawl.raise_alert('', 'partition.last', :name::text, format('pawl.%s has no partition left for new days, so rows go to its last '
+    'partition. Nothing is lost, but retention cannot remove them. Maintenance adds partitions when no transaction locks the table.', :name::text))::text as raised
+
+-- name: last-partition-free
+-- There is room ahead in a table again.
+-- Locks: the alert's row.
+-- Plan: alert_open.
+-- No row is returned.
+update pawl.alert a
+set resolved_at = pawl.now()
+where a.tenant = ''
+  and a.code = 'partition.last'
+  and a.subject = :name::text
+  and a.resolved_at is null

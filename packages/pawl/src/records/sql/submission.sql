@@ -1,0 +1,647 @@
+-- name: upload-begin
+-- A new submission, compared with the scope as it is committed in this very statement's snapshot.
+-- Locks: the scope row, FOR KEY SHARE by its foreign key.
+-- Plan: record_scope_pkey.
+-- One row: its id and its baseline.
+insert into pawl.submission (tenant, record_set, scope_id, origin, state, fence, baseline, baseline_number, baseline_live, received_at_revision, types,
+  attributes, schema_version, missing_policy, format, name, submitted_by, rebased_from, expires_at)
+select s.tenant, s.record_set, s.id, :origin::text, 'uploading', pawl.next_fence(), s.revision, s.committed, s.live, coalesce(:received_at::bigint, s.revision),
+  :types::text[], :attributes::jsonb, :schema_version::integer, :missing_policy::text, :format::text, left(:name::text, 500), left(:submitted_by::text, 500), :rebased_from::bigint,
+  pawl.now() + :keep_ms::bigint * interval '1 millisecond'
+from pawl.record_scope s
+where s.tenant = :tenant::text
+  and s.id = :scope_id::bigint
+returning id::text as id, fence::text as fence, baseline::text as baseline, baseline_number::text as committed, baseline_live::text as live,
+  types::text as types
+
+-- name: upload-restart
+-- Starts an upload over: a new fence, which refuses whoever staged rows before, a new baseline, and the rules of who reads it now.
+-- Locks: the submission row.
+-- Plan: record_scope_pkey; its own submission by the scope or the primary key.
+-- No row: it is not an upload that stopped.
+update pawl.submission u
+set state = 'uploading',
+  revision = u.revision + 1,
+  fence = pawl.next_fence(),
+  baseline = s.revision,
+  baseline_number = s.committed,
+  baseline_live = s.live,
+  received_at_revision = s.revision,
+  types = :types::text[],
+  attributes = :attributes::jsonb,
+  schema_version = :schema_version::integer,
+  missing_policy = :missing_policy::text,
+  format = :format::text,
+  name = left(:name::text, 500),
+  submitted_by = left(:submitted_by::text, 500),
+  lines = 0,
+  last_line = 0,
+  bytes = 0,
+  errors = 0,
+  digest = null,
+  ignored_sheets = '{}',
+  error = null,
+  ended_at = null,
+  expires_at = pawl.now() + :keep_ms::bigint * interval '1 millisecond'
+from pawl.record_scope s
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+  and u.scope_id = :scope_id::bigint
+  and u.origin = 'upload'
+  and u.state in ('uploading', 'validating', 'upload-failed')
+  and u.expires_at > pawl.now()
+  and s.tenant = u.tenant
+  and s.id = u.scope_id
+returning u.id::text as id, u.fence::text as fence, u.baseline::text as baseline, u.baseline_number::text as committed, u.baseline_live::text as live,
+  u.types::text as types
+
+-- name: upload-staged
+-- The last row is staged: what follows is counting.
+-- Locks: the submission row.
+-- Plan: submission_pkey.
+-- No row: its fence is not the current one, or it expired.
+update pawl.submission u
+set state = 'validating',
+  revision = u.revision + 1,
+  bytes = :bytes::bigint,
+  digest = :digest::text,
+  ignored_sheets = :ignored::text[],
+  expires_at = pawl.now() + :keep_ms::bigint * interval '1 millisecond'
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+  and u.fence = :fence::bigint
+  and u.state = 'uploading'
+  and u.expires_at > pawl.now()
+returning u.revision
+
+-- name: stage-progress
+-- Counts a batch of staged rows, in the transaction that staged it, and gives the upload more time.
+-- Locks: the submission row.
+-- Plan: submission_pkey.
+-- No row: this upload was started over elsewhere, or its submission expired: its fence is not the current one.
+update pawl.submission u
+set lines = u.lines + :lines::bigint,
+  last_line = greatest(u.last_line, :last_line::bigint),
+  bytes = :bytes::bigint,
+  errors = u.errors + :errors::bigint,
+  expires_at = pawl.now() + :keep_ms::bigint * interval '1 millisecond'
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+  and u.fence = :fence::bigint
+  and u.state = 'uploading'
+  and u.expires_at > pawl.now()
+returning u.lines::text as lines
+
+-- name: upload-end
+-- Ends an upload before it could be validated: invalid (the file is not what it says) or failed (we, or the stream).
+-- Locks: the submission row.
+-- Plan: submission_pkey.
+-- No row: its fence is not the current one, or it has ended or expired.
+update pawl.submission u
+set state = :state::text,
+  revision = u.revision + 1,
+  error = left(:error::text, 2000),
+  errors = u.errors + :errors::bigint,
+  bytes = :bytes::bigint,
+  ignored_sheets = :ignored::text[],
+  ended_at = pawl.now(),
+  expires_at = pawl.now() + :keep_ms::bigint * interval '1 millisecond'
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+  and u.fence = :fence::bigint
+  and u.state in ('uploading', 'validating')
+  and u.expires_at > pawl.now()
+returning u.revision
+
+-- name: validated
+-- The counts are known: the submission is validated, or invalid.
+-- Locks: the submission row.
+-- Plan: submission_pkey.
+-- No row: its fence is not the current one, or it expired.
+update pawl.submission u
+set state = :state::text,
+  revision = u.revision + 1,
+  created = :created::bigint,
+  updated = :updated::bigint,
+  unchanged = :unchanged::bigint,
+  missing = :missing::bigint,
+  deleted = :deleted::bigint,
+  invalid_created = :invalid_created::bigint,
+  invalid_updated = :invalid_updated::bigint,
+  invalid_unkeyed = :invalid_unkeyed::bigint,
+  errors = u.errors + :errors::bigint,
+  last_line = :last_line::bigint,
+  error = left(:error::text, 2000),
+  ended_at = case when :state::text = 'invalid' then pawl.now() end,
+  expires_at = pawl.now() + :keep_ms::bigint * interval '1 millisecond'
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+  and u.fence = :fence::bigint
+  and u.state = 'validating'
+  and u.expires_at > pawl.now()
+returning u.revision
+
+-- name: submit
+-- Takes the slot of its scope for a validated submission, or a failed one that is resumed, with the scope's next number. The caller holds the
+-- scope's lock, has seen that the slot is free and the baseline current; the unique index would refuse anyone who had not.
+-- Locks: the submission row, the scope row.
+-- Plan: submission_pkey, record_scope_pkey.
+-- No row: another state, another revision, or it expired.
+with taken as (
+  update pawl.submission u
+  set state = 'submitting',
+    revision = u.revision + 1,
+    number = s.next_number,
+    submitting_at = pawl.now(),
+    ended_at = null,
+    expires_at = null,
+    job_id = :job_id::bigint,
+    failures = 0,
+    failure_class = null,
+    error = null,
+    applied_line = 0,
+    applied_created = 0,
+    applied_updated = 0,
+    applied_deleted = 0
+  from pawl.record_scope s
+  where u.tenant = :tenant::text
+    and u.id = :id::bigint
+    and u.state = :state::text
+    and (:revision::integer is null or u.revision = :revision::integer)
+    and u.expires_at > pawl.now()
+    and s.tenant = u.tenant
+    and s.id = u.scope_id
+    and s.revision = u.baseline
+  returning u.tenant, u.scope_id, u.number, u.revision
+)
+update pawl.record_scope s
+set next_number = s.next_number + 1
+from taken t
+where s.tenant = t.tenant
+  and s.id = t.scope_id
+returning t.number::text as number, t.revision
+
+-- name: submit-unchanged
+-- Takes the slot for a submission that changes nothing and commits it at once, under the scope's next number: there is nothing to apply. The
+-- caller holds the scope's lock, has seen that the slot is free and the baseline current.
+-- Locks: the submission row, the scope row.
+-- Plan: submission_pkey, record_scope_pkey.
+-- No row: another state, another revision, it expired, or it does change something.
+with ended as (
+  update pawl.submission u
+  set state = 'submitted',
+    revision = u.revision + 1,
+    number = s.next_number,
+    submitting_at = pawl.now(),
+    ended_at = pawl.now(),
+    expires_at = null,
+    job_id = null,
+    failures = 0,
+    failure_class = null,
+    error = null
+  from pawl.record_scope s
+  where u.tenant = :tenant::text
+    and u.id = :id::bigint
+    and u.state = 'validated'
+    and u.revision = :revision::integer
+    and u.created + u.updated + u.deleted = 0
+    and u.expires_at > pawl.now()
+    and s.tenant = u.tenant
+    and s.id = u.scope_id
+    and s.revision = u.baseline
+  returning u.tenant, u.scope_id, u.number, u.revision, u.unchanged, u.attributes
+)
+update pawl.record_scope s
+set committed = e.number,
+  next_number = e.number + 1,
+  revision = s.revision + 1,
+  attributes = coalesce(s.attributes || e.attributes, s.attributes, e.attributes)
+from ended e
+where s.tenant = e.tenant
+  and s.id = e.scope_id
+returning s.scope, e.number::text as number, e.revision, e.unchanged::text as unchanged
+
+-- name: append
+-- Writes a few versions and commits them at once, as a submission of its own: a put, or a delta that the caller computed. The caller holds the
+-- scope's lock and has seen that its slot is free.
+-- Locks: the scope row.
+-- Plan: record_scope_pkey; inserts into submission, record and record_version.
+-- One row: the submission, and the scope's new numbers.
+with given as materialized (
+  select g.record_id, g.kind, g.is_new, g.type, g.key, g.hash, g.classification, g.data, g.changed
+  from json_to_recordset(:rows::json) as g(record_id bigint, kind text, is_new boolean, type text, key text, hash uuid, classification text, data json,
+    changed text[])
+),
+counted as materialized (
+  select count(*) filter (where g.kind = 'C') as created, count(*) filter (where g.kind = 'U') as updated, count(*) filter (where g.kind = 'D') as deleted
+  from given g
+),
+ended as (
+  insert into pawl.submission (tenant, record_set, scope_id, origin, state, baseline, baseline_number, baseline_live, number, schema_version,
+    missing_policy, submitted_by, lines, last_line, created, updated, unchanged, deleted, applied_line, applied_created, applied_updated, applied_deleted,
+    submitting_at, ended_at)
+  select s.tenant, s.record_set, s.id, :origin::text, 'submitted', s.revision, s.committed, s.live, s.next_number, :schema_version::integer,
+    'keep', left(:submitted_by::text, 500), c.created + c.updated + :unchanged::bigint, 0, c.created, c.updated, :unchanged::bigint, c.deleted, 0,
+    c.created, c.updated, c.deleted, pawl.now(), pawl.now()
+  from pawl.record_scope s, counted c
+  where s.tenant = :tenant::text
+    and s.id = :scope_id::bigint
+  returning id, number, created, deleted
+),
+records as (
+  insert into pawl.record (tenant, scope_id, type, key, id)
+  select :tenant::text, :scope_id::bigint, g.type, g.key, g.record_id
+  from given g
+  where g.is_new
+    and g.kind = 'C'
+),
+versions as (
+  insert into pawl.record_version (tenant, record_id, number, submission, schema_version, status, hash, classification, data, changed)
+  select :tenant::text, g.record_id, e.number, e.id, :schema_version::integer,
+    case g.kind when 'C' then 'CREATED' when 'U' then 'UPDATED' else 'DELETED' end, g.hash, g.classification, g.data, g.changed
+  from given g, ended e
+)
+update pawl.record_scope s
+set committed = e.number,
+  next_number = e.number + 1,
+  revision = s.revision + 1,
+  live = s.live + e.created - e.deleted,
+  attributes = coalesce(s.attributes || :attributes::jsonb, s.attributes, :attributes::jsonb)
+from ended e
+where s.tenant = :tenant::text
+  and s.id = :scope_id::bigint
+returning e.id::text as submission, e.number::text as number, s.revision::text as revision, s.scope
+
+-- name: commit
+-- The commit of a submission: the scope's committed number becomes its own, and from then on every reader sees all of it. The counts are
+-- proved by a constraint of the submission's row. The caller holds its job by the fence, and the scope by its lock.
+-- Locks: the scope row, the submission row.
+-- Plan: record_scope_pkey; its own submission by the slot or the primary key.
+-- No row: it is not submitting under this number.
+with ended as (
+  update pawl.submission u
+  set state = 'submitted',
+    revision = u.revision + 1,
+    failures = 0,
+    failure_class = null,
+    error = null,
+    ended_at = pawl.now()
+  where u.tenant = :tenant::text
+    and u.id = :id::bigint
+    and u.state = 'submitting'
+    and u.number = :number::bigint
+  returning u.tenant, u.scope_id, u.number, u.created, u.updated, u.unchanged, u.deleted, u.attributes
+)
+update pawl.record_scope s
+set committed = e.number,
+  revision = s.revision + 1,
+  live = s.live + e.created - e.deleted,
+  attributes = coalesce(s.attributes || e.attributes, s.attributes, e.attributes)
+from ended e
+where s.tenant = e.tenant
+  and s.id = e.scope_id
+  and s.committed < e.number
+returning s.scope, s.revision::text as revision, e.created::text as created, e.updated::text as updated, e.unchanged::text as unchanged,
+  e.deleted::text as deleted
+
+-- name: supersede
+-- The scope has moved since this was compared with it: what its preview says is no longer what would be applied.
+-- Locks: the submission row.
+-- Plan: submission_pkey.
+-- No row: another state or another revision.
+update pawl.submission u
+set state = 'superseded',
+  revision = u.revision + 1,
+  ended_at = pawl.now(),
+  expires_at = pawl.now() + :keep_ms::bigint * interval '1 millisecond',
+  error = left(:error::text, 2000)
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+  and u.state = :state::text
+  and (:revision::integer is null or u.revision = :revision::integer)
+returning u.revision
+
+-- name: note-failure
+-- Keeps what a failed attempt of the apply said, for `why`; the submission goes on.
+-- Locks: the submission row.
+-- Plan: its own submission by the slot or the primary key.
+-- No row: it is not submitting under this number.
+update pawl.submission u
+set failures = u.failures + 1,
+  failure_class = :failure_class::text,
+  error = left(:error::text, 2000)
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+  and u.state = 'submitting'
+  and u.number = :number::bigint
+returning u.failures
+
+-- name: submission-fail
+-- A submission that is given up, after everything it wrote was purged. Its slot is free with this.
+-- Locks: the submission row.
+-- Plan: its own submission by the slot or the primary key.
+-- No row: it is not submitting under this number, or something is not purged.
+update pawl.submission u
+set state = 'failed',
+  revision = u.revision + 1,
+  failure_class = :failure_class::text,
+  error = left(:error::text, 2000),
+  ended_at = pawl.now(),
+  expires_at = pawl.now() + :keep_ms::bigint * interval '1 millisecond'
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+  and u.state = 'submitting'
+  and u.number = :number::bigint
+  and u.applied_line = 0
+  and u.applied_created + u.applied_updated + u.applied_deleted = 0
+returning u.revision, pawl.raise_alert(u.tenant, 'submission.failed', u.record_set,
+  format('submission %s of %s failed (%s): %s', u.id, u.record_set, :failure_class::text, left(:error::text, 1000)))::text as alerted
+
+-- name: submission-read
+-- A submission.
+-- Locks: none.
+-- Plan: submission_pkey, record_scope_pkey.
+-- No row: there is none for this tenant, or it expired.
+select u.id::text as id, u.record_set, u.scope_id::text as scope_id, s.scope, u.origin, u.state, u.revision, u.fence::text as fence,
+  u.baseline::text as baseline, u.baseline_number::text as baseline_number,
+  u.received_at_revision::text as received_at_revision, to_json(u.types)::text as types, u.attributes::text as attributes, u.number::text as number, u.schema_version, u.missing_policy, u.format, u.name,
+  u.submitted_by, u.rebased_from::text as rebased_from, to_json(u.ignored_sheets)::text as ignored_sheets, u.lines::text as lines, u.last_line::text as last_line, u.bytes::text as bytes,
+  u.created::text as created, u.updated::text as updated, u.unchanged::text as unchanged, u.missing::text as missing, u.deleted::text as deleted,
+  u.invalid_created::text as invalid_created, u.invalid_updated::text as invalid_updated, u.invalid_unkeyed::text as invalid_unkeyed,
+  u.errors::text as errors, u.applied_line::text as applied_line,
+  (u.applied_created + u.applied_updated + u.applied_deleted)::text as applied, u.job_id::text as job_id, u.failures, u.failure_class, u.error,
+  u.created_at, u.submitting_at, u.ended_at, u.expires_at, coalesce(u.expires_at < pawl.now(), false) as is_expired, s.revision::text as scope_revision,
+  s.committed::text as committed
+from pawl.submission u
+join pawl.record_scope s on s.tenant = u.tenant and s.id = u.scope_id
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+
+-- name: submission-lock
+-- Holds a submission while its next state is decided.
+-- Locks: the submission row, FOR NO KEY UPDATE; take the scope's lock first.
+-- Plan: submission_pkey.
+-- No row: there is none for this tenant, or it expired and was removed.
+select u.state, u.revision, u.baseline::text as baseline, u.baseline_number::text as baseline_number, u.number::text as number, u.job_id::text as job_id,
+  coalesce(u.expires_at <= pawl.now(), false) as is_expired, u.applied_line::text as applied_line
+from pawl.submission u
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+for no key update
+
+-- name: submission-list
+-- A page of the submissions of a scope, newest first.
+-- Locks: none.
+-- Plan: submission_of_scope, submission_open_of_scope, submission_pkey, record_scope_pkey.
+-- Rows: the next ones before :before.
+select u.id::text as id, u.record_set, u.scope_id::text as scope_id, s.scope, u.origin, u.state, u.revision, u.fence::text as fence,
+  u.baseline::text as baseline, u.baseline_number::text as baseline_number,
+  u.received_at_revision::text as received_at_revision, to_json(u.types)::text as types, u.attributes::text as attributes, u.number::text as number, u.schema_version, u.missing_policy, u.format, u.name,
+  u.submitted_by, u.rebased_from::text as rebased_from, to_json(u.ignored_sheets)::text as ignored_sheets, u.lines::text as lines, u.last_line::text as last_line, u.bytes::text as bytes,
+  u.created::text as created, u.updated::text as updated, u.unchanged::text as unchanged, u.missing::text as missing, u.deleted::text as deleted,
+  u.invalid_created::text as invalid_created, u.invalid_updated::text as invalid_updated, u.invalid_unkeyed::text as invalid_unkeyed,
+  u.errors::text as errors, u.applied_line::text as applied_line,
+  (u.applied_created + u.applied_updated + u.applied_deleted)::text as applied, u.job_id::text as job_id, u.failures, u.failure_class, u.error,
+  u.created_at, u.submitting_at, u.ended_at, u.expires_at, coalesce(u.expires_at < pawl.now(), false) as is_expired, s.revision::text as scope_revision,
+  s.committed::text as committed
+from pawl.submission u
+join pawl.record_scope s on s.tenant = u.tenant and s.id = u.scope_id
+where u.tenant = :tenant::text
+  -- Only one of the two is read: with a state few have, looking for it among all would read every put.
+  and u.id = any (
+    array(
+      (
+        select a.id
+        from pawl.submission a
+        where a.tenant = :tenant::text
+          and a.scope_id = :scope_id::bigint
+          and a.id < :before::bigint
+          and coalesce(:state::text, 'submitted') = 'submitted'
+          and (:state::text is null or a.state = 'submitted')
+        order by a.id desc
+        limit :limit::integer
+      )
+      union all
+      (
+        select o.id
+        from pawl.submission o
+        where o.tenant = :tenant::text
+          and o.scope_id = :scope_id::bigint
+          and o.id < :before::bigint
+          and o.state = :state::text
+          and o.state <> 'submitted'
+        order by o.id desc
+        limit :limit::integer
+      )
+    )
+  )
+order by u.id desc
+
+-- name: submission-list-set
+-- A page of the submissions of a record set, newest first.
+-- Locks: none.
+-- Plan: submission_of_set, submission_open_of_set, submission_pkey, record_scope_pkey.
+-- Rows: the next ones before :before.
+select u.id::text as id, u.record_set, u.scope_id::text as scope_id, s.scope, u.origin, u.state, u.revision, u.fence::text as fence,
+  u.baseline::text as baseline, u.baseline_number::text as baseline_number,
+  u.received_at_revision::text as received_at_revision, to_json(u.types)::text as types, u.attributes::text as attributes, u.number::text as number, u.schema_version, u.missing_policy, u.format, u.name,
+  u.submitted_by, u.rebased_from::text as rebased_from, to_json(u.ignored_sheets)::text as ignored_sheets, u.lines::text as lines, u.last_line::text as last_line, u.bytes::text as bytes,
+  u.created::text as created, u.updated::text as updated, u.unchanged::text as unchanged, u.missing::text as missing, u.deleted::text as deleted,
+  u.invalid_created::text as invalid_created, u.invalid_updated::text as invalid_updated, u.invalid_unkeyed::text as invalid_unkeyed,
+  u.errors::text as errors, u.applied_line::text as applied_line,
+  (u.applied_created + u.applied_updated + u.applied_deleted)::text as applied, u.job_id::text as job_id, u.failures, u.failure_class, u.error,
+  u.created_at, u.submitting_at, u.ended_at, u.expires_at, coalesce(u.expires_at < pawl.now(), false) as is_expired, s.revision::text as scope_revision,
+  s.committed::text as committed
+from pawl.submission u
+join pawl.record_scope s on s.tenant = u.tenant and s.id = u.scope_id
+where u.tenant = :tenant::text
+  -- Only one of the two is read: with a state few have, looking for it among all would read every put.
+  and u.id = any (
+    array(
+      (
+        select a.id
+        from pawl.submission a
+        where a.tenant = :tenant::text
+          and a.record_set = :record_set::text
+          and a.id < :before::bigint
+          and coalesce(:state::text, 'submitted') = 'submitted'
+          and (:state::text is null or a.state = 'submitted')
+        order by a.id desc
+        limit :limit::integer
+      )
+      union all
+      (
+        select o.id
+        from pawl.submission o
+        where o.tenant = :tenant::text
+          and o.record_set = :record_set::text
+          and o.id < :before::bigint
+          and o.state = :state::text
+          and o.state <> 'submitted'
+        order by o.id desc
+        limit :limit::integer
+      )
+    )
+  )
+order by u.id desc
+
+-- name: slot
+-- Who is submitting in a scope, and whether its job still lives. Read under the scope's lock, the answer stays true.
+-- Locks: none.
+-- Plan: submission_slot, job_pkey.
+-- No row: the slot is free.
+select s.id::text as id, s.submitting_at, s.job_id::text as job_id, coalesce(j.state, 'gone') as job_state
+from pawl.submission s
+left join pawl.job j on j.tenant = s.tenant and j.id = s.job_id
+where s.tenant = :tenant::text
+  and s.scope_id = :scope_id::bigint
+  and s.state = 'submitting'
+
+-- name: ended
+-- Which of some submissions have ended: submitted or failed, or they cannot be submitted any more, or are gone.
+-- Locks: none.
+-- Plan: submission_pkey.
+-- Rows: one for each of those, by its place in the question.
+select g.ordinal::integer as ordinal
+from unnest(:tenants::text[], :ids::bigint[]) with ordinality as g(tenant, id, ordinal)
+left join lateral (
+  select u.state
+  from pawl.submission u
+  where u.tenant = g.tenant
+    and u.id = g.id
+  offset 0
+) s on true
+where coalesce(s.state, 'gone') not in ('uploading', 'validating', 'upload-failed', 'validated', 'submitting')
+
+-- name: expire
+-- Removes a submission whose time is over and whose staged rows are gone.
+-- Locks: the submission row.
+-- Plan: submission_pkey.
+-- No row: it does not expire now.
+delete from pawl.submission u
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+  and u.expires_at <= pawl.now()
+  -- Not `exists`: the planner would take a match for likely and read the whole table to find none.
+  and (
+    select r.line
+    from pawl.submission_row r
+    where r.tenant = :tenant::text
+      and r.submission = :id::bigint
+    order by r.line
+    limit 1
+  ) is null
+returning u.record_set
+
+-- name: expire-invalid
+-- Ends the time of a scope's invalid uploads but for the newest ones: each may have as many rows as a file can.
+-- Locks: those submission rows.
+-- Plan: submission_open_of_scope. Those few are then found by their ids.
+-- Rows: those that expire with this; a tending job removes each.
+update pawl.submission u
+set expires_at = pawl.now()
+where u.tenant = :tenant::text
+  and u.id = any (
+    array(
+      select o.id
+      from pawl.submission o
+      where o.tenant = :tenant::text
+        and o.scope_id = :scope_id::bigint
+        and o.state = 'invalid'
+        and o.id <> :id::bigint
+      order by o.id desc
+      offset :keep::integer
+      limit 100
+    )
+  )
+  and u.expires_at > pawl.now()
+returning u.id::text as id
+
+-- name: orphans
+-- Submissions that hold their slot and whose job is dead or gone, of all tenants.
+-- Locks: none.
+-- Plan: submission_slot, job_pkey.
+-- No row: almost always.
+select u.tenant, u.id::text as id
+from pawl.submission u
+left join lateral (
+  select j.state
+  from pawl.job j
+  where j.tenant = u.tenant
+    and j.id = u.job_id
+  offset 0
+) h on true
+where u.state = 'submitting'
+  and coalesce(h.state, 'dead') = 'dead'
+order by u.tenant, u.scope_id
+limit :limit::integer
+
+-- name: tend
+-- What a submission needs: its state, and how long until it expires.
+-- Locks: none.
+-- Plan: submission_pkey.
+-- No row: it is gone.
+select u.state, u.record_set, (extract(epoch from u.expires_at - pawl.now()) * 1000)::bigint::text as expires_in_ms
+from pawl.submission u
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+
+-- name: job-lock
+-- Holds the job of a submission while it is decided that nobody works on it: a job that is dead cannot be retried meanwhile.
+-- Locks: the job row.
+-- Plan: job_pkey.
+-- No row: the job is gone (it was cancelled).
+select j.state, j.last_error
+from pawl.job j
+where j.tenant = :tenant::text
+  and j.id = :job_id::bigint
+for update
+
+-- name: lock-alert
+-- Locks the open alert about failed submissions of a set, so that none is raised between the look of resolve-alert and its write.
+-- Locks: the alert row.
+-- Plan: alert_open.
+-- No row: none is open.
+select a.id
+from pawl.alert a
+where a.tenant = :tenant::text
+  and a.code = 'submission.failed'
+  and a.subject = :record_set::text
+  and a.resolved_at is null
+for update
+
+-- name: resolve-alert
+-- Resolves the alert about failed submissions of a set when none is left. It is locked already: lock-alert.
+-- Locks: none but that.
+-- Plan: alert_pkey, submission_failed.
+-- No row is returned.
+update pawl.alert a
+set resolved_at = pawl.now()
+where a.tenant = :tenant::text
+  and a.id = :id::bigint
+  and not exists (
+    select
+    from pawl.submission u
+    where u.tenant = :tenant::text
+      and u.record_set = :record_set::text
+      and u.state = 'failed'
+  )
+
+-- name: once-answer
+-- What a put or append answered under its once key.
+-- Locks: none.
+-- Plan: the primary key of once.
+-- No row: it was not used in the last 30 days.
+select o.result::text as result
+from pawl.once o
+where o.tenant = :tenant::text
+  and o.namespace = :namespace::text
+  and o.key = :key::text
+  and coalesce(o.expires_at, 'infinity') > pawl.now()
+
+-- name: submission-event
+-- One event about a submission, in the transaction that commits it or gives it up, which holds the scope: so the events of a scope are in the order of its numbers.
+-- Locks: none that others wait for.
+-- Plan: an insert.
+-- One row: what names the event.
+select pawl.append_event(:tenant::text, 'default', :record_set::text, :scope::text, :type::text, :payload::jsonb) as answer
