@@ -246,13 +246,28 @@ async function add(context: Context<AddFlags>, kind: string, payloadText: string
 async function readPayload(text: string, { streams }: Terminal): Promise<unknown> {
   const source = text === '-' ? await readAll(streams.stdin) : text.startsWith('@') ? await readPayloadFile(text.slice(1)) : text
   try {
-    return JSON.parse(source)
+    const payload: unknown = JSON.parse(source)
+    assertExact(source)
+    return payload
   } catch (error) {
+    if (error instanceof UsageError) throw error
     throw new UsageError(
       `The payload is not valid JSON: ${(error as Error).message}.`,
       `quote it for the shell: pawl jobs add <kind> '{"name": "value"}'`,
     )
   }
+}
+
+const stringOrInteger = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g
+
+/** JSON.parse rounds a long integer in silence. */
+function assertExact(json: string): void {
+  for (const [token] of json.matchAll(stringOrInteger))
+    if (/^-?\d{16,}$/.test(token) && BigInt(token) !== BigInt(Number(token)))
+      throw new UsageError(
+        `The payload has the number ${token.slice(0, 40)}, which a JavaScript number cannot represent exactly.`,
+        `pass it as a string: "${token.slice(0, 40)}"`,
+      )
 }
 
 async function readPayloadFile(path: string): Promise<string> {
