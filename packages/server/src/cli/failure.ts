@@ -106,7 +106,7 @@ const byState: Readonly<
     next: 'pawl migrate',
   },
   '42501': {
-    code: 'PAWL_NO_RIGHTS',
+    code: 'NO_RIGHTS',
     exit: 1,
     what: (message) => `The database role has no permission for this: ${message}.`,
     next: 'pawl doctor: it prints the missing grants',
@@ -157,7 +157,9 @@ function stateOf(error: unknown): (typeof byState)[string] | undefined {
   return byState[String((error as { code?: unknown } | null | undefined)?.code)]
 }
 
-function nextOf({ code, message }: PawlError): string {
+function nextOf({ code, message, details }: PawlError): string {
+  // migrate() gives the SQL that this role may not run.
+  if (details.sql !== undefined) return 'pawl migrate --sql > pawl.sql, and run that file as a role that may create the schema'
   // A pooler says this of the session settings that Pawl asks for when it is not told of one; psql asks for none.
   if (/unsupported startup parameter/.test(message))
     return 'the URL is of a pooler: add --pooler transaction (or PAWL_POOLER=transaction), best with --direct-url'

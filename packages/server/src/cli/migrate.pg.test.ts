@@ -55,3 +55,18 @@ test('a role that may not create the schema is told so, with what to run', async
   expect(stderr).toContain('pawl migrate --sql')
   expect(await hasSchema(db)).toBe(false)
 })
+
+test('a role that may not migrate is told to use --sql', async () => {
+  const db = await emptyDatabase()
+  const role = `weak_${db.name}`
+  await db.query(`create role ${role} login password 'weak'`)
+  onTestFinished(async () => {
+    await db.query(`drop role ${role}`)
+  })
+  const url = new URL(db.url)
+  url.username = role
+  url.password = 'weak'
+  const { code, stderr } = await cli(['migrate', '--database-url', url.href])
+  expect(code).toBe(6)
+  expect(stderr).toMatch(/^next +pawl migrate --sql > pawl\.sql, and run that file as a role/m)
+})

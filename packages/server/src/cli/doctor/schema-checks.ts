@@ -130,13 +130,14 @@ export const checkRights: Check = async (patient) => {
   )
   if (rows.length > 0)
     return [fault('rights', `The role lacks ${rows.map(({ what }) => what).join('; ')}.`, rows.map(({ fix }) => fix).join(' '))]
-  const [owner] = await rowsOf<{ owns: boolean; owner: string; role: string }>(
+  const [owner] = await rowsOf<{ owns: boolean; owner: string; role: string; is_superuser: boolean }>(
     patient,
     // From PostgreSQL 16 on a member may lack either: it needs the owner's rights, and has to give it the days that it adds.
     `select pg_has_role(c.relowner, 'usage')
          and case when current_setting('server_version_num')::integer >= 160000 then pg_has_role(c.relowner, 'set') else true end as owns,
-       c.relowner::regrole::text as owner, quote_ident(current_user) as role
+       c.relowner::regrole::text as owner, quote_ident(current_user) as role, r.rolsuper as is_superuser
      from pg_class c
+     join pg_roles r on r.oid = c.relowner
      where c.oid = 'pawl.job_history'::regclass`,
   )
   if (owner?.owns) return [ok('rights', `${owner.role} has all privileges that workers need`)]
@@ -144,7 +145,9 @@ export const checkRights: Check = async (patient) => {
     fault(
       'rights',
       `Workers with role ${owner!.role} cannot create or drop daily partitions, which ${owner!.owner} owns, so old days are never removed.`,
-      `grant ${owner!.owner} to ${owner!.role}; or run one worker as ${owner!.owner}; a role that only calls needs neither`,
+      owner!.is_superuser
+        ? `run one worker as ${owner!.owner}; a role that only calls needs none. Do not grant ${owner!.owner}: it is a superuser. In a new database, migrate as a role that is not one, and grant that`
+        : `grant ${owner!.owner} to ${owner!.role}; or run one worker as ${owner!.owner}; a role that only calls needs neither`,
     ),
   ]
 }
