@@ -26,6 +26,13 @@ export interface RecordsCore {
   readonly names: StatementNames | undefined
 }
 
+export interface ReadPlace {
+  readonly tenant: string
+  readonly set: DefinedSet
+  /** The canonical text of the scope. */
+  readonly scope: string
+}
+
 export type Values = Readonly<Record<string, Parameter>>
 
 export async function run<Row>(tx: Tx, query: Statement, values: Values): Promise<Row[]> {

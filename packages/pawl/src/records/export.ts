@@ -1,8 +1,8 @@
 // A scope's records as a stream: NDJSON or CSV, all of one commit, a page in memory at a time. What it writes can be uploaded again.
 
 import { PawlError } from '../errors.ts'
-import type { RecordsCore } from './core.ts'
-import { listRecords, type ReadPlace } from './reads.ts'
+import type { ReadPlace, RecordsCore } from './core.ts'
+import { listRecords } from './reads.ts'
 import { type DefinedSet, type DefinedType, mayHaveOtherColumns } from './sets.ts'
 import type { At, RecordData, RecordVersion } from './types.ts'
 

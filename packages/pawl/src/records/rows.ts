@@ -3,7 +3,7 @@
 import type { SchemaResult } from '../jobs/types.ts'
 import { asText, type CellFault, dateText, isFault } from './columns.ts'
 import { canonicalJson, contentHash, Unstorable } from './json-text.ts'
-import { type DefinedSet, type DefinedType, keyText } from './sets.ts'
+import { type DefinedSet, type DefinedType, keyPart, keyText } from './sets.ts'
 import type { RecordData } from './types.ts'
 
 export const keyCharsMax = 500
@@ -236,13 +236,6 @@ function keyOf(type: DefinedType, fields: readonly (string | undefined)[]): stri
     parts.push(keyPart(field.slice(type.columns[index]!.prefix.length)))
   }
   return keyText(parts)
-}
-
-/** A text as it is, anything else as its JSON. */
-function keyPart(json: string): string {
-  if (json.startsWith('"') && !json.includes('\\')) return json.slice(1, -1)
-  const value = JSON.parse(json) as unknown
-  return typeof value === 'string' ? value : json
 }
 
 /** What a person needs to find the cell again, bounded and storable. */

@@ -240,3 +240,10 @@ export function scopeOf(set: DefinedSet | undefined, text: string): ScopeKey {
 export function keyText(parts: readonly string[]): string {
   return parts.length === 1 ? parts[0]! : JSON.stringify(parts)
 }
+
+/** A text as it is, anything else as its JSON. */
+export function keyPart(json: string): string {
+  if (json.startsWith('"') && !json.includes('\\')) return json.slice(1, -1)
+  const value = JSON.parse(json) as unknown
+  return typeof value === 'string' ? value : json
+}
