@@ -3,9 +3,9 @@
 
 import type { AnyTx, Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import { once } from '../kernel/once.ts'
-import { withoutUndefined } from '../kernel/options.ts'
+import { refused, withoutUndefined } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { assertAttributes } from './attributes.ts'
 import { isNameable, type ReadPlace, type RecordsCore, run, transactIn } from './core.ts'
@@ -51,6 +51,8 @@ interface Change {
 
 export async function append(core: RecordsCore, place: ReadPlace, options: Append): Promise<AppendAnswer> {
   const { tenant, set } = place
+  if (!Array.isArray(options.rows))
+    throw refused('append', `rows must be an array of { data }, got ${shown(options.rows)}. For one record call put`)
   if (options.rows.length > rowsMax)
     throw new PawlError('PAWL_CONFIG', `append takes at most ${rowsMax} rows, got ${options.rows.length}. Upload them instead.`)
   const rows = await readRows(core, place, options.rows)
@@ -133,6 +135,11 @@ async function readRows(core: RecordsCore, place: ReadPlace, given: readonly App
   const reader = new RowReader(set)
   const rows: ReadRow[] = []
   for (const [index, row] of given.entries()) {
+    if (typeof row !== 'object' || typeof row?.data !== 'object' || Array.isArray(row.data))
+      throw refused(
+        'put or append',
+        `row ${index + 1} must be { data: {...} }, or { key, data: null } to delete, got ${shown(row)}`,
+      )
     if (row.data === null) rows.push(await deletion(core, place, row, index))
     else {
       if (row.type !== undefined && !set.types.has(row.type)) throw noType(set, row.type, index)

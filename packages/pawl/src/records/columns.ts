@@ -1,5 +1,6 @@
 // Columns: what a cell must be, and the one canonical value that it becomes. Every rule is compiled once per upload; a cell costs one call.
 
+import { isRegExp } from 'node:util/types'
 import { PawlError, shown } from '../errors.ts'
 import { assertKnown, notOneOf, whole } from '../kernel/options.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
@@ -43,6 +44,10 @@ export function resolveColumn(where: string, given: ColumnType | Column): Column
     if (bound !== undefined && canonicalDecimal(String(bound)) === undefined)
       throw new PawlError('PAWL_CONFIG', `${where}: min and max must be numbers, got ${shown(bound)}.`)
   }
+  if (column.pattern !== undefined && !isRegExp(column.pattern))
+    throw new PawlError('PAWL_CONFIG', `${where}.pattern must be a RegExp such as /^[A-Z]+$/, got ${shown(column.pattern)}.`)
+  if (column.oneOf !== undefined && !Array.isArray(column.oneOf))
+    throw new PawlError('PAWL_CONFIG', `${where}.oneOf must be an array of strings, got ${shown(column.oneOf)}.`)
   if (column.format !== undefined && dateParts(column.format) === undefined)
     throw new PawlError(
       'PAWL_CONFIG',

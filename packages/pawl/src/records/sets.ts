@@ -91,9 +91,10 @@ const keepMsMax = 36_500 * 86_400_000
 
 export function defineSet(name: string, options: RecordSetOptions): DefinedSet {
   const where = `records.define('${name}')`
-  if (name.length === 0 || name.length > 200)
-    throw new PawlError('PAWL_CONFIG', `The name of a record set must have 1 to 200 characters, got ${name.length}.`)
+  assertName('record set', name)
   assertKnown(where, options, knownOptions)
+  assertObject(`${where}.types`, options.types)
+  assertNames(`${where}.scope`, options.scope)
   const types = new Map(
     Object.entries(options.types).map(([type, given]) => [type, defineType(`${where}.types.${type}`, type, given)]),
   )
@@ -108,7 +109,7 @@ export function defineSet(name: string, options: RecordSetOptions): DefinedSet {
   return {
     name,
     scope: [...options.scope],
-    attributes: [...(options.attributes ?? [])],
+    attributes: [...assertNames(`${where}.attributes`, options.attributes ?? [])],
     types,
     typeColumn: options.typeColumn ?? 'type',
     missing,
@@ -167,9 +168,9 @@ function namesOf(options: object): ReadonlySet<string> {
 
 function defineType(where: string, name: string, options: RecordTypeOptions): DefinedType {
   assertKnown(where, options, knownType)
-  if (name.length === 0 || name.length > 200)
-    throw new PawlError('PAWL_CONFIG', `The name of a record type must have 1 to 200 characters, got ${name.length}.`)
-  const key = typeof options.key === 'string' ? [options.key] : [...options.key]
+  assertName('record type', name)
+  assertObject(`${where}.columns`, options.columns)
+  const key = assertNames(`${where}.key`, typeof options.key === 'string' ? [options.key] : options.key)
   if (key.length === 0) throw new PawlError('PAWL_CONFIG', `${where}.key needs at least one column.`)
   for (const column of key) {
     if (options.columns[column] === undefined)
@@ -189,6 +190,23 @@ function defineType(where: string, name: string, options: RecordTypeOptions): De
     jsonNames: new Set(columns.filter(({ column }) => column.type === 'json').map(({ name }) => name)),
     schema: options.schema,
   }
+}
+
+function assertName(what: string, name: unknown): void {
+  if (typeof name === 'string' && name.length > 0 && name.length <= 200) return
+  const got = typeof name === 'string' ? `${name.length} of them` : shown(name)
+  throw new PawlError('PAWL_CONFIG', `The name of a ${what} must be a string of 1 to 200 characters, got ${got}.`)
+}
+
+function assertObject(where: string, given: unknown): void {
+  if (typeof given === 'object' && given !== null && !Array.isArray(given)) return
+  throw new PawlError('PAWL_CONFIG', `${where} must be an object, got ${shown(given)}.`)
+}
+
+function assertNames(where: string, given: readonly string[]): readonly string[] {
+  const wrong: unknown = Array.isArray(given) ? given.find((name) => typeof name !== 'string') : given
+  if (Array.isArray(given) && wrong === undefined) return given
+  throw new PawlError('PAWL_CONFIG', `${where} must be an array of strings, got ${shown(wrong)}.`)
 }
 
 function defineColumn(where: string, name: string, given: Parameters<typeof resolveColumn>[1], isKey: boolean): DefinedColumn {
