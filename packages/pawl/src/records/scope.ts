@@ -25,7 +25,7 @@ import {
 import type { AppendRowOf, PutRowOf, RowTypes, TypeName, VersionOf } from './row-types.ts'
 import { type DefinedSet, scopeText } from './sets.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
-import { assertBody, assertDelimiter, assertReadable } from './sources.ts'
+import { assertBody, assertCsvOptions, assertReadable } from './sources.ts'
 import { type ListSubmissionsOptions, listSubmissions, needSubmission, toSubmission } from './submissions.ts'
 import type {
   AppendAnswer,
@@ -175,7 +175,7 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
   /** All current records, or those of a moment, as a stream of text that can be uploaded again. */
   export(options: ExportOptions): AsyncGenerator<string> {
     resolve('export', exportTable, options)
-    assertDelimiter('export', options.format, options.delimiter)
+    assertCsvOptions('export', options)
     return exportRecords(this.#core, this.#place, options)
   }
 

@@ -13,6 +13,8 @@ export interface DefinedColumn {
   readonly coerce: Coerce
   /** Of a CSV or a workbook. */
   readonly coerceCell: Coerce
+  /** Of a CSV with a decimal comma. */
+  readonly coerceCommaCell: Coerce
   /** Of a filter or a key, which is searched for: no rule but the form. */
   readonly form: Coerce
 }
@@ -219,6 +221,7 @@ function defineColumn(where: string, name: string, given: Parameters<typeof reso
     prefix: `,${JSON.stringify(name)}:`,
     coerce: compileColumn(column),
     coerceCell: compileCell(column),
+    coerceCommaCell: compileCell(column, ','),
     form: compileForm(column),
   }
 }
