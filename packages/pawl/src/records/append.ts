@@ -3,16 +3,17 @@
 
 import type { AnyTx, Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import { once } from '../kernel/once.ts'
-import { withoutUndefined } from '../kernel/options.ts'
+import { refused, withoutUndefined } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { assertAttributes } from './attributes.ts'
-import { isNameable, type RecordsCore, run, transactIn } from './core.ts'
+import { isNameable, type ReadPlace, type RecordsCore, run, transactIn } from './core.ts'
 import { changedFields } from './diff.ts'
 import { freeingSlot } from './fail.ts'
 import { ObjectRow } from './json-rows.ts'
 import { contentHash } from './json-text.ts'
+import { storedKey } from './keys.ts'
 import { commitEvents } from './record-events.ts'
 import { type ReadRow, RowReader } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
@@ -48,10 +49,13 @@ interface Change {
   readonly kind: 'C' | 'U' | 'D'
 }
 
-export async function append(core: RecordsCore, tenant: string, set: DefinedSet, options: Append): Promise<AppendAnswer> {
+export async function append(core: RecordsCore, place: ReadPlace, options: Append): Promise<AppendAnswer> {
+  const { tenant, set } = place
+  if (!Array.isArray(options.rows))
+    throw refused('append', `rows must be an array of { data }, got ${shown(options.rows)}. For one record call put`)
   if (options.rows.length > rowsMax)
     throw new PawlError('PAWL_CONFIG', `append takes at most ${rowsMax} rows, got ${options.rows.length}. Upload them instead.`)
-  const rows = await readRows(set, options.rows)
+  const rows = await readRows(core, place, options.rows)
   const inOne = async (tx: Tx) => {
     const scope = await lockScope(tx, tenant, await options.scopeId(tx))
     const check = () => checkedChanges(tx, tenant, set, scope, rows, options)
@@ -126,11 +130,17 @@ function sameAnswer({ digest, answer }: OnceResult, given: string, key: string):
   )
 }
 
-async function readRows(set: DefinedSet, given: readonly AppendRow[]): Promise<ReadRow[]> {
+async function readRows(core: RecordsCore, place: ReadPlace, given: readonly AppendRow[]): Promise<ReadRow[]> {
+  const { set } = place
   const reader = new RowReader(set)
   const rows: ReadRow[] = []
   for (const [index, row] of given.entries()) {
-    if (row.data === null) rows.push(deletion(set, row, index))
+    if (typeof row !== 'object' || typeof row?.data !== 'object' || Array.isArray(row.data))
+      throw refused(
+        'put or append',
+        `row ${index + 1} must be { data: {...} }, or { key, data: null } to delete, got ${shown(row)}`,
+      )
+    if (row.data === null) rows.push(await deletion(core, place, row, index))
     else {
       if (row.type !== undefined && !set.types.has(row.type)) throw noType(set, row.type, index)
       const withType = row.type === undefined || set.types.size === 1 ? row.data : { ...row.data, [set.typeColumn]: row.type }
@@ -169,14 +179,15 @@ function noType(set: DefinedSet, type: string, index: number): PawlError {
   })
 }
 
-function deletion(set: DefinedSet, row: AppendRow, index: number): ReadRow {
+async function deletion(core: RecordsCore, place: ReadPlace, row: AppendRow, index: number): Promise<ReadRow> {
+  const { set } = place
   const type = row.type ?? (set.types.size === 1 ? [...set.types.keys()][0]! : undefined)
-  if (type === undefined || row.key === undefined || !isNameable(type, row.key))
-    throw new PawlError(
-      'PAWL_RECORD_INVALID',
-      `Row ${index + 1} deletes a record of ${set.name} and must name its type and key, without NUL characters.`,
-    )
-  return { line: index + 1, type, key: row.key, data: '', hash: '', classification: null, faults: [] }
+  if (type === undefined || row.key === undefined)
+    throw new PawlError('PAWL_RECORD_INVALID', `Row ${index + 1} deletes a record of ${set.name} and must name its type and key.`)
+  const key = await storedKey(core, `append: row ${index + 1}`, place, type, row.key)
+  if (!isNameable(type, key))
+    throw new PawlError('PAWL_RECORD_INVALID', `Row ${index + 1} of ${set.name} must name a type and key without NUL characters.`)
+  return { line: index + 1, type, key, data: '', hash: '', classification: null, faults: [] }
 }
 
 function changesOf(rows: readonly ReadRow[], given: readonly AppendRow[], met: readonly Met[]): Change[] {

@@ -78,3 +78,20 @@ test('a body that is no stream and no content is refused at the call', async () 
     message: expect.stringMatching(/each chunk of the body must be a string, Buffer or Uint8Array, got an object/),
   })
 })
+
+test('a wrong argument of a call is refused with what it must be', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  for (const [call, message] of [
+    [() => scope.get('load', 5 as never), /^get: key must be a string, got 5/],
+    [() => scope.history('load', undefined as never), /^history: key must be a string, got undefined/],
+    [() => scope.erase('load', 5 as never, { reason: 'asked' }), /^erase: key must be a string, got 5/],
+    [() => scope.append({ data: { rowId: 'a' } } as never), /^append: rows must be an array .*call put/],
+    [() => scope.append([{ key: 5, data: null }] as never), /row 1: key must be a string, got 5/],
+    [() => scope.put(undefined as never), /row 1 must be \{ data/],
+    [() => scope.put({ rowId: 'a' } as never), /row 1 must be \{ data/],
+    [async () => pawl.records.in(undefined as never, here), /A record set must be .*got undefined/],
+    [async () => pawl.records.define(5 as never, {} as never), /name of a record set must be .*got 5/],
+  ] as const)
+    await expect(call()).rejects.toMatchObject({ code: 'PAWL_CONFIG', message: expect.stringMatching(message) })
+})

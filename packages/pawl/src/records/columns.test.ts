@@ -111,6 +111,17 @@ test('a record set with a limit, a time or a name that is none is refused', () =
     [{ retry: { maxMs: '1m' } }, /retry\.maxMs must be/],
     [{ unknownColumns: 'rejct' }, /unknownColumns must be one of/],
     [{ events: 'all' }, /events must be one of/],
+    [{ scope: undefined }, /\.scope must be an array of strings, got undefined/],
+    [{ scope: 'x' }, /\.scope must be an array of strings, got 'x'/],
+    [{ attributes: [5] }, /\.attributes must be an array of strings, got 5/],
+    [{ types: undefined }, /\.types must be an object, got undefined/],
+    [{ types: { t: { columns: { id: 'text' } } } }, /\.types\.t\.key must be an array of strings, got undefined/],
+    [{ types: { t: { key: 'id' } } }, /\.types\.t\.columns must be an object, got undefined/],
+    [{ types: { t: { key: 'id', columns: { id: { type: 'text', pattern: '[' } } } } }, /\.pattern must be a RegExp .*got '\['/],
+    [
+      { types: { t: { key: 'id', columns: { id: { type: 'text', oneOf: 'a' } } } } },
+      /\.oneOf must be an array of strings, got 'a'/,
+    ],
   ] as const) {
     expect(() => define(more), JSON.stringify(more)).toThrow(message)
     expect(() => define(more), JSON.stringify(more)).toThrow(expect.objectContaining({ code: 'PAWL_CONFIG' }))

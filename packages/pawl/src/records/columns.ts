@@ -1,5 +1,6 @@
 // Columns: what a cell must be, and the one canonical value that it becomes. Every rule is compiled once per upload; a cell costs one call.
 
+import { isRegExp } from 'node:util/types'
 import { PawlError, shown } from '../errors.ts'
 import { assertKnown, notOneOf, whole } from '../kernel/options.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
@@ -28,6 +29,13 @@ const rules: Readonly<Record<ColumnType, readonly string[]>> = {
 }
 const cellCharsMax = 100_000
 
+/** The sign between the whole digits of a number and the others. */
+export type Decimal = '.' | ','
+
+export function isNumeric({ type }: Column): boolean {
+  return type === 'number' || type === 'integer'
+}
+
 export function isFault(value: string | undefined | CellFault): value is CellFault {
   return typeof value === 'object'
 }
@@ -43,6 +51,10 @@ export function resolveColumn(where: string, given: ColumnType | Column): Column
     if (bound !== undefined && canonicalDecimal(String(bound)) === undefined)
       throw new PawlError('PAWL_CONFIG', `${where}: min and max must be numbers, got ${shown(bound)}.`)
   }
+  if (column.pattern !== undefined && !isRegExp(column.pattern))
+    throw new PawlError('PAWL_CONFIG', `${where}.pattern must be a RegExp such as /^[A-Z]+$/, got ${shown(column.pattern)}.`)
+  if (column.oneOf !== undefined && !Array.isArray(column.oneOf))
+    throw new PawlError('PAWL_CONFIG', `${where}.oneOf must be an array of strings, got ${shown(column.oneOf)}.`)
   if (column.format !== undefined && dateParts(column.format) === undefined)
     throw new PawlError(
       'PAWL_CONFIG',
@@ -73,8 +85,9 @@ export function compileForm({ type, trim, format }: Column): Coerce {
 }
 
 /** For a cell of a table, which has a text where JSON has a value. A workbook has dates where a CSV has their text. */
-export function compileCell(column: Column): Coerce {
+export function compileCell(column: Column, decimal: Decimal = '.'): Coerce {
   if (column.type === 'json') return compile(column, coerceJsonText)
+  if (isNumeric(column)) return compile(column, numberCoercion(column, decimal))
   if (column.type !== 'text') return compileColumn(column)
   const coerce = textCoercion(column)
   return compile(column, (value) => coerce(value instanceof Date ? dateText(value) : value))
@@ -93,8 +106,8 @@ function compile(column: Column, coerce: Coerce): Coerce {
 
 const coercions: Readonly<Record<ColumnType, (column: Column) => Coerce>> = {
   text: textCoercion,
-  number: numberCoercion,
-  integer: numberCoercion,
+  number: (column) => numberCoercion(column),
+  integer: (column) => numberCoercion(column),
   boolean: () => coerceBoolean,
   date: dateCoercion,
   timestamp: () => coerceTimestamp,
@@ -155,14 +168,15 @@ export function dateText(value: Date): string {
   return text.endsWith('T00:00:00.000Z') ? text.slice(0, -14) : text
 }
 
-function numberCoercion(column: Column): Coerce {
+function numberCoercion(column: Column, decimal: Decimal = '.'): Coerce {
   const min = boundOf(column.min)
   const max = boundOf(column.max)
   const scale = column.type === 'integer' ? 0 : column.scale
-  const word = column.type === 'integer' ? 'an integer' : 'a number'
+  const word = column.type === 'integer' ? 'an integer' : decimal === ',' ? 'a number such as 1234,5' : 'a number'
+  const parse = decimal === ',' ? commaDecimal : canonicalDecimal
   return (value) => {
     if (typeof value === 'string' && value.trim() === '') return undefined
-    const text = typeof value === 'string' ? canonicalDecimal(value) : numberText(value)
+    const text = typeof value === 'string' ? parse(value) : numberText(value)
     if (text === undefined) return fault('number', isUnsafe(value) ? unsafeReason : `must be ${word}`)
     if (scale !== undefined && decimalScale(text) > scale)
       return fault('scale', scale === 0 ? 'must be an integer' : `must have at most ${scale} decimal places`)
@@ -170,6 +184,11 @@ function numberCoercion(column: Column): Coerce {
     if (max !== undefined && max.compare(text) > 0) return fault('max', `must be at most ${max.text}`)
     return `"${text}"`
   }
+}
+
+/** A point is refused: 1.500 is 1500 where a comma is the decimal sign. */
+function commaDecimal(text: string): string | undefined {
+  return text.includes('.') ? undefined : canonicalDecimal(text.replace(',', '.'))
 }
 
 function boundOf(given: Column['min']): { text: string; compare(text: string): number } | undefined {

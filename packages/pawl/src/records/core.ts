@@ -6,7 +6,7 @@ import { type Pool, unavailable } from '../db/driver.ts'
 import { inOwnPath, ownPathSql } from '../db/own-path.ts'
 import { bind, type Parameter, type Statement, type StatementNames } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import type { Jobs } from '../jobs/index.ts'
 import { retrying } from '../kernel/retry.ts'
 import type { Ends } from './ends.ts'
@@ -24,6 +24,13 @@ export interface RecordsCore {
   readonly logger: Pick<Logger, 'error'>
   /** Of statements in transactions, prepared under a name; undefined behind a transaction pooler. */
   readonly names: StatementNames | undefined
+}
+
+export interface ReadPlace {
+  readonly tenant: string
+  readonly set: DefinedSet
+  /** The canonical text of the scope. */
+  readonly scope: string
 }
 
 export type Values = Readonly<Record<string, Parameter>>
@@ -89,8 +96,14 @@ export async function transactIn<Answer>(
   }
 }
 
+export function setName(set: RecordSet | string): string {
+  const name: unknown = typeof set === 'string' ? set : (set as RecordSet | null | undefined)?.name
+  if (typeof name === 'string') return name
+  throw new PawlError('PAWL_CONFIG', `A record set must be the value of records.define or a name, got ${shown(set)}.`)
+}
+
 export function setOf(core: RecordsCore, set: RecordSet | string): DefinedSet {
-  const name = typeof set === 'string' ? set : set.name
+  const name = setName(set)
   const found = core.sets.get(name)
   if (found !== undefined) return found
   throw new PawlError('PAWL_NOT_FOUND', `This process defines no record set '${name}'. Call records.define first.`, {

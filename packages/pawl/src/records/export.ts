@@ -1,10 +1,11 @@
 // A scope's records as a stream: NDJSON or CSV, all of one commit, a page in memory at a time. What it writes can be uploaded again.
 
 import { PawlError } from '../errors.ts'
-import type { RecordsCore } from './core.ts'
-import { listRecords, type ReadPlace } from './reads.ts'
+import { type Decimal, isNumeric } from './columns.ts'
+import type { ReadPlace, RecordsCore } from './core.ts'
+import { listRecords } from './reads.ts'
 import { type DefinedSet, type DefinedType, mayHaveOtherColumns } from './sets.ts'
-import type { At, RecordData, RecordVersion } from './types.ts'
+import type { At, Column, RecordData, RecordVersion } from './types.ts'
 
 export interface ExportOptions {
   readonly format: 'csv' | 'ndjson'
@@ -12,6 +13,8 @@ export interface ExportOptions {
   readonly at?: At
   /** What separates the cells of a CSV: one character, such as ';' or a tab. Default ','. */
   readonly delimiter?: string
+  /** The decimal sign of numbers in a CSV. Default '.'. */
+  readonly decimal?: '.' | ','
 }
 
 type Page = Awaited<ReturnType<typeof listRecords>>
@@ -26,7 +29,8 @@ export async function* exportRecords(core: RecordsCore, place: ReadPlace, option
     options.format === 'csv' ? await csvColumns(core, place, options, types) : { columns: [], at: options.at }
   const isTyped = place.set.types.size > 1
   const line = csvLine(options.delimiter ?? ',')
-  const row = options.format === 'csv' ? csvRow(place.set, columns, isTyped, line) : ndjsonRow(place.set, isTyped)
+  const row =
+    options.format === 'csv' ? csvRow(place.set, columns, isTyped, line, options.decimal) : ndjsonRow(place.set, isTyped)
   if (options.format === 'csv') yield line(isTyped ? [place.set.typeColumn, ...columns] : columns)
   for await (const page of pages(core, place, options.type, at)) {
     let text = ''
@@ -79,10 +83,11 @@ function csvRow(
   columns: readonly string[],
   isTyped: boolean,
   line: Line,
+  decimal: Decimal = '.',
 ): (type: string, data: RecordData) => string {
   return (type, data) => {
     const declared = set.types.get(type)?.byName
-    const cells = columns.map((name) => cellText(data[name], declared?.get(name)?.column.type === 'json'))
+    const cells = columns.map((name) => cellText(data[name], declared?.get(name)?.column, decimal))
     return line(isTyped ? [type, ...cells] : cells)
   }
 }
@@ -125,9 +130,10 @@ function notCsv(why: string): PawlError {
   return new PawlError('PAWL_CONFIG', `These records cannot be written as CSV: ${why}. Export them as ndjson.`)
 }
 
-function cellText(value: unknown, isJson: boolean): string {
+function cellText(value: unknown, column: Column | undefined, decimal: Decimal): string {
   if (value === undefined || value === null) return ''
-  return typeof value === 'string' && !isJson ? value : JSON.stringify(value)
+  if (typeof value !== 'string' || column?.type === 'json') return JSON.stringify(value)
+  return column !== undefined && isNumeric(column) ? value.replace('.', decimal) : value
 }
 
 type Line = (cells: readonly string[]) => string

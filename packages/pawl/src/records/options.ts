@@ -37,9 +37,12 @@ const delimiter = option<string>(
   (given) => typeof given === 'string' && /^(?:\t|[^\s"\p{L}\p{N}\ud800-\udfff\0])$/u.test(given),
 )
 
+const decimal = oneOf(['.', ','], { otherwise: 'a point', doc: "The decimal sign of numbers in a CSV: ',' for 1234,5." })
+
 export const uploadTable = {
   format: required(oneOf(formats, { doc: "The format of the file. 'xlsx' needs formats: [xlsx()] of the record set." })),
   delimiter,
+  decimal,
   attributes: record({ doc: 'Attributes of the scope. Each can be set once.' }),
   name: text({ from: 0, to: 500, doc: 'The name of the file, for display.' }),
   by: text({ from: 0, to: 200, doc: 'The person or program that sent it.' }),
@@ -69,6 +72,7 @@ export const exportTable = {
   type: anyText('Only records of this type.'),
   at,
   delimiter,
+  decimal,
 } satisfies TableOf<ExportOptions>
 
 const scopeWrite = {

@@ -338,6 +338,44 @@ test('[R9] a filter that means different values in two types is refused', async 
   expect((await scope.list({ filter: { v: '5' } })).items).toHaveLength(1)
 })
 
+test('[R6] a key is read in the form in which it is stored', async () => {
+  const pawl = db.pawl()
+  const types = {
+    text: { key: 'id', columns: { id: 'text' } },
+    exact: { key: 'id', columns: { id: { type: 'text', trim: false } } },
+    pair: { key: ['day', 'n'], columns: { day: { type: 'date', format: 'dd/mm/yyyy' }, n: 'number' } },
+  } as const
+  const scope = pawl.records.in(pawl.records.define('keys', { scope: ['x'], types }), { x: '1' })
+  const rows = [
+    { type: 'text', data: { id: ' S ' } },
+    { type: 'exact', data: { id: ' S ' } },
+    { type: 'pair', data: { day: '31/01/2026', n: '5.00' } },
+  ] as const
+  const keys = [' S ', ' S ', '["31/01/2026", 5.00]']
+  await scope.append(rows)
+  for (const [index, { type }] of rows.entries()) {
+    const found = await scope.get(type, keys[index]!)
+    expect(found, type).toMatchObject({ status: 'CREATED' })
+    expect(await scope.get(type, found!.key)).toEqual(found)
+    expect(await scope.history(type, keys[index]!)).toHaveLength(1)
+  }
+  expect(await scope.get('exact', 'S')).toBeUndefined()
+  expect(await scope.append(rows.map(({ type }, n) => ({ type, key: keys[n]!, data: null })))).toMatchObject({ deleted: 3 })
+  expect(await scope.erase('text', ' S ', { reason: 'asked' })).toMatchObject({ versions: 1 })
+})
+
+test('[R6] a key of an older version of the set names its own record', async () => {
+  const id = (type: 'text' | 'integer', schemaVersion: number) =>
+    ({ scope: ['x'], schemaVersion, types: { t: { key: 'id', columns: { id: type } } } }) as const
+  const old = db.pawl()
+  await old.records.in(old.records.define('s', id('text', 1)), { x: '1' }).put({ data: { id: '007' } })
+  const pawl = db.pawl()
+  const scope = pawl.records.in(pawl.records.define('s', id('integer', 2)), { x: '1' })
+  await scope.put({ data: { id: '007' } })
+  expect((await scope.get('t', '007'))?.key).toBe('007')
+  expect((await scope.get('t', '07'))?.key).toBe('7')
+})
+
 test('a filter by no value is refused: it would match every record', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)

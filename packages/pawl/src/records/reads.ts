@@ -5,9 +5,10 @@ import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { check, refused, resolve } from '../kernel/options.ts'
 import { isFault } from './columns.ts'
-import { idText, isNameable, type RecordsCore, read } from './core.ts'
+import { idText, isNameable, type ReadPlace, type RecordsCore, read } from './core.ts'
 import { fieldChanges, jsonPatch, type PatchOperation } from './diff.ts'
 import { canonicalJson, Unstorable } from './json-text.ts'
+import { storedKey } from './keys.ts'
 import { at as atOption, historyTable, listRecordsTable } from './options.ts'
 import { type DefinedSet, type DefinedType, mayHaveOtherColumns } from './sets.ts'
 import { needSubmission } from './submissions.ts'
@@ -24,13 +25,6 @@ const pageBytes = 4_000_000
 const stepRows = 1000
 
 const numberMax = '9223372036854775807'
-
-export interface ReadPlace {
-  readonly tenant: string
-  readonly set: DefinedSet
-  /** The canonical text of the scope. */
-  readonly scope: string
-}
 
 interface VersionRow {
   type: string
@@ -76,9 +70,10 @@ export async function getRecord(
   core: RecordsCore,
   place: ReadPlace,
   type: string,
-  key: string,
+  given: string,
   at?: At,
 ): Promise<RecordVersion | undefined> {
+  const key = await storedKey(core, 'get', place, type, given)
   const number = await numberAt(core, place, check('get', 'at', atOption, at))
   if (!isNameable(type, key)) return undefined
   const [row] = await read<VersionRow>(core, getStatement, { ...names(place), type, key, number })
@@ -175,10 +170,11 @@ export async function recordHistory(
   core: RecordsCore,
   place: ReadPlace,
   type: string,
-  key: string,
+  given: string,
   options: { limit?: number; before?: string } = {},
 ): Promise<HistoryEntry[]> {
   const { limit, before } = resolve('history', historyTable, options)
+  const key = await storedKey(core, 'history', place, type, given)
   if (!isNameable(type, key)) return []
   const rows = await read<VersionRow & { committed_at: Date | null; submitted_by: string | null; origin: string | null }>(
     core,

@@ -4,7 +4,7 @@ import { PawlError } from '../errors.ts'
 import { notOneOf, resolve } from '../kernel/options.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { apply } from './apply.ts'
-import { type RecordsCore, setOf } from './core.ts'
+import { type RecordsCore, setName, setOf } from './core.ts'
 import type { EndedOptions } from './ends.ts'
 import { failDead } from './fail.ts'
 import { keptDescriptions } from './json-schema.ts'
@@ -73,7 +73,7 @@ export class Records {
 
   /** Every version of a set's declaration, latest first. */
   async versionsOf(set: RecordSet | string): Promise<RecordSetDescription[]> {
-    return keptDescriptions(this.#core, this.#tenant, typeof set === 'string' ? set : set.name)
+    return keptDescriptions(this.#core, this.#tenant, setName(set))
   }
 
   async get(id: string): Promise<Submission> {
@@ -82,8 +82,7 @@ export class Records {
 
   /** Submissions of a set over all its scopes, newest first. */
   async submissions(set: RecordSet | string, options: ListSubmissionsOptions = {}): Promise<Submission[]> {
-    const name = typeof set === 'string' ? set : set.name
-    const rows = await listSubmissions(this.#core, this.#tenant, { set: name }, options)
+    const rows = await listSubmissions(this.#core, this.#tenant, { set: setName(set) }, options)
     return rows.map((row) => toSubmission(this.#core, row))
   }
 

@@ -1,9 +1,9 @@
 // From a row as its format gives it to a row as it is stored: coerced, keyed, validated, classified, hashed.
 
 import type { SchemaResult } from '../jobs/types.ts'
-import { asText, type CellFault, dateText, isFault } from './columns.ts'
+import { asText, type CellFault, type Decimal, dateText, isFault } from './columns.ts'
 import { canonicalJson, contentHash, Unstorable } from './json-text.ts'
-import { type DefinedSet, type DefinedType, keyText } from './sets.ts'
+import { type DefinedSet, type DefinedType, keyPart, keyText } from './sets.ts'
 import type { RecordData } from './types.ts'
 
 export const keyCharsMax = 500
@@ -48,9 +48,12 @@ export interface ReadRow {
 export class RowReader {
   readonly #set: DefinedSet
   readonly #onlyType: DefinedType | undefined
+  /** What coerces a cell of a table. */
+  readonly #cell: 'coerceCell' | 'coerceCommaCell'
 
-  constructor(set: DefinedSet) {
+  constructor(set: DefinedSet, decimal: Decimal = '.') {
     this.#set = set
+    this.#cell = decimal === ',' ? 'coerceCommaCell' : 'coerceCell'
     this.#onlyType = set.types.size === 1 ? [...set.types.values()][0] : undefined
   }
 
@@ -101,8 +104,9 @@ export class RowReader {
     const values = row.values(columns)
     const fields: (string | undefined)[] = []
     for (let index = 0; index < columns.length; index++) {
-      const { name, prefix, coerce, coerceCell } = columns[index]!
-      const text = isTabular ? coerceCell(values[index]) : coerce(values[index])
+      const column = columns[index]!
+      const { name, prefix, coerce } = column
+      const text = isTabular ? column[this.#cell](values[index]) : coerce(values[index])
       const fault = isFault(text) ? text : undefined
       if (fault !== undefined) faults.push({ code: fault.code, reason: fault.reason, column: name, value: shown(values[index]) })
       fields.push(typeof text === 'string' ? prefix + text : undefined)
@@ -236,13 +240,6 @@ function keyOf(type: DefinedType, fields: readonly (string | undefined)[]): stri
     parts.push(keyPart(field.slice(type.columns[index]!.prefix.length)))
   }
   return keyText(parts)
-}
-
-/** A text as it is, anything else as its JSON. */
-function keyPart(json: string): string {
-  if (json.startsWith('"') && !json.includes('\\')) return json.slice(1, -1)
-  const value = JSON.parse(json) as unknown
-  return typeof value === 'string' ? value : json
 }
 
 /** What a person needs to find the cell again, bounded and storable. */

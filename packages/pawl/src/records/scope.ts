@@ -11,6 +11,7 @@ import { isNameable, type RecordsCore, read, run, transactIn, wholeMs } from './
 import { type ExportOptions, exportRecords } from './export.ts'
 import { freeingSlot } from './fail.ts'
 import { keepDescription } from './json-schema.ts'
+import { storedKey } from './keys.ts'
 import { appendTable, eraseTable, exportTable, putTable, submissionsTable, uploadTable } from './options.ts'
 import {
   diffRecord,
@@ -24,7 +25,7 @@ import {
 import type { AppendRowOf, PutRowOf, RowTypes, TypeName, VersionOf } from './row-types.ts'
 import { type DefinedSet, scopeText } from './sets.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
-import { assertBody, assertDelimiter, assertReadable } from './sources.ts'
+import { assertBody, assertCsvOptions, assertReadable } from './sources.ts'
 import { type ListSubmissionsOptions, listSubmissions, needSubmission, toSubmission } from './submissions.ts'
 import type {
   AppendAnswer,
@@ -120,7 +121,7 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
   async put(row: Given, options: PutOptions = {}): Promise<AppendAnswer> {
     resolve('put', putTable, options)
     if (options.tx === undefined) await keepDescription(this.#core, this.#tenant, this.#set)
-    return append(this.#core, this.#tenant, this.#set, {
+    return append(this.#core, this.#place, {
       origin: 'put',
       rows: [row as AppendRow],
       scopeId: (tx) => this.#ensure(tx),
@@ -137,7 +138,7 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
   async append(rows: readonly AppendRowOf<Given>[], options: AppendOptions = {}): Promise<AppendAnswer> {
     resolve('append', appendTable, options)
     if (options.tx === undefined) await keepDescription(this.#core, this.#tenant, this.#set)
-    return append(this.#core, this.#tenant, this.#set, {
+    return append(this.#core, this.#place, {
       origin: 'append',
       rows: rows as readonly AppendRow[],
       scopeId: (tx) => this.#ensure(tx),
@@ -174,7 +175,7 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
   /** All current records, or those of a moment, as a stream of text that can be uploaded again. */
   export(options: ExportOptions): AsyncGenerator<string> {
     resolve('export', exportTable, options)
-    assertDelimiter('export', options.format, options.delimiter)
+    assertCsvOptions('export', options)
     return exportRecords(this.#core, this.#place, options)
   }
 
@@ -182,8 +183,9 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
    * Takes the data out of every version of a record, its events and what is staged. Its numbers and states stay, and who did it and why is kept.
    * The answer has 0 versions where it was only staged.
    */
-  async erase(type: string, key: string, options: { reason: string; by?: string; tx?: AnyTx }): Promise<{ versions: number }> {
+  async erase(type: string, given: string, options: { reason: string; by?: string; tx?: AnyTx }): Promise<{ versions: number }> {
     resolve('erase', eraseTable, options)
+    const key = await storedKey(this.#core, 'erase', this.#place, type, given)
     if (!isNameable(type, key)) throw noRecord(type, key)
     const inOne = async (tx: Tx) => {
       const [found] = await run<{ id: string }>(tx, scopeStatement, this.#names)

@@ -13,6 +13,8 @@ export interface DefinedColumn {
   readonly coerce: Coerce
   /** Of a CSV or a workbook. */
   readonly coerceCell: Coerce
+  /** Of a CSV with a decimal comma. */
+  readonly coerceCommaCell: Coerce
   /** Of a filter or a key, which is searched for: no rule but the form. */
   readonly form: Coerce
 }
@@ -91,9 +93,10 @@ const keepMsMax = 36_500 * 86_400_000
 
 export function defineSet(name: string, options: RecordSetOptions): DefinedSet {
   const where = `records.define('${name}')`
-  if (name.length === 0 || name.length > 200)
-    throw new PawlError('PAWL_CONFIG', `The name of a record set must have 1 to 200 characters, got ${name.length}.`)
+  assertName('record set', name)
   assertKnown(where, options, knownOptions)
+  assertObject(`${where}.types`, options.types)
+  assertNames(`${where}.scope`, options.scope)
   const types = new Map(
     Object.entries(options.types).map(([type, given]) => [type, defineType(`${where}.types.${type}`, type, given)]),
   )
@@ -108,7 +111,7 @@ export function defineSet(name: string, options: RecordSetOptions): DefinedSet {
   return {
     name,
     scope: [...options.scope],
-    attributes: [...(options.attributes ?? [])],
+    attributes: [...assertNames(`${where}.attributes`, options.attributes ?? [])],
     types,
     typeColumn: options.typeColumn ?? 'type',
     missing,
@@ -167,9 +170,9 @@ function namesOf(options: object): ReadonlySet<string> {
 
 function defineType(where: string, name: string, options: RecordTypeOptions): DefinedType {
   assertKnown(where, options, knownType)
-  if (name.length === 0 || name.length > 200)
-    throw new PawlError('PAWL_CONFIG', `The name of a record type must have 1 to 200 characters, got ${name.length}.`)
-  const key = typeof options.key === 'string' ? [options.key] : [...options.key]
+  assertName('record type', name)
+  assertObject(`${where}.columns`, options.columns)
+  const key = assertNames(`${where}.key`, typeof options.key === 'string' ? [options.key] : options.key)
   if (key.length === 0) throw new PawlError('PAWL_CONFIG', `${where}.key needs at least one column.`)
   for (const column of key) {
     if (options.columns[column] === undefined)
@@ -191,6 +194,23 @@ function defineType(where: string, name: string, options: RecordTypeOptions): De
   }
 }
 
+function assertName(what: string, name: unknown): void {
+  if (typeof name === 'string' && name.length > 0 && name.length <= 200) return
+  const got = typeof name === 'string' ? `${name.length} of them` : shown(name)
+  throw new PawlError('PAWL_CONFIG', `The name of a ${what} must be a string of 1 to 200 characters, got ${got}.`)
+}
+
+function assertObject(where: string, given: unknown): void {
+  if (typeof given === 'object' && given !== null && !Array.isArray(given)) return
+  throw new PawlError('PAWL_CONFIG', `${where} must be an object, got ${shown(given)}.`)
+}
+
+function assertNames(where: string, given: readonly string[]): readonly string[] {
+  const wrong: unknown = Array.isArray(given) ? given.find((name) => typeof name !== 'string') : given
+  if (Array.isArray(given) && wrong === undefined) return given
+  throw new PawlError('PAWL_CONFIG', `${where} must be an array of strings, got ${shown(wrong)}.`)
+}
+
 function defineColumn(where: string, name: string, given: Parameters<typeof resolveColumn>[1], isKey: boolean): DefinedColumn {
   const resolved = resolveColumn(where, given)
   // A row without its key cannot be told apart from the others.
@@ -201,6 +221,7 @@ function defineColumn(where: string, name: string, given: Parameters<typeof reso
     prefix: `,${JSON.stringify(name)}:`,
     coerce: compileColumn(column),
     coerceCell: compileCell(column),
+    coerceCommaCell: compileCell(column, ','),
     form: compileForm(column),
   }
 }
@@ -239,4 +260,11 @@ export function scopeOf(set: DefinedSet | undefined, text: string): ScopeKey {
 /** A record's key: the value itself, or for several columns their JSON array. */
 export function keyText(parts: readonly string[]): string {
   return parts.length === 1 ? parts[0]! : JSON.stringify(parts)
+}
+
+/** A text as it is, anything else as its JSON. */
+export function keyPart(json: string): string {
+  if (json.startsWith('"') && !json.includes('\\')) return json.slice(1, -1)
+  const value = JSON.parse(json) as unknown
+  return typeof value === 'string' ? value : json
 }

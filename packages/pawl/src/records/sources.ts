@@ -13,9 +13,9 @@ import type { Body, FileFormat, Format, UploadOptions } from './types.ts'
 export const formats: readonly Format[] = ['csv', 'ndjson', 'json', 'xlsx']
 
 /** Before anything is written: that the set reads this format, and that the options belong to it. */
-export function assertReadable(set: DefinedSet, { format, delimiter }: UploadOptions): void {
-  if (format === 'xlsx' && formatOf(set, format) === undefined) throw noXlsx(set)
-  assertDelimiter('upload', format, delimiter)
+export function assertReadable(set: DefinedSet, options: UploadOptions): void {
+  if (options.format === 'xlsx' && formatOf(set, options.format) === undefined) throw noXlsx(set)
+  assertCsvOptions('upload', options)
 }
 
 /** A path given as the content would be a file with one column and no rows. */
@@ -37,9 +37,10 @@ function isContent(set: DefinedSet, text: string, { format, delimiter = ',' }: U
   return names.some((name) => [...set.types.values()].some(({ byName }) => byName.has(name)))
 }
 
-export function assertDelimiter(call: string, format: Format, delimiter: string | undefined): void {
-  if (delimiter !== undefined && format !== 'csv')
-    throw refused(call, `delimiter is only for format 'csv', got format '${format}'`)
+export function assertCsvOptions(call: string, options: Pick<UploadOptions, 'format' | 'delimiter' | 'decimal'>): void {
+  for (const name of ['delimiter', 'decimal'] as const)
+    if (options[name] !== undefined && options.format !== 'csv')
+      throw refused(call, `${name} is only for format 'csv', got format '${options.format}'`)
 }
 
 export function limitOf(set: DefinedSet, format: Format): { readonly name: string; readonly bytesMax: number } {

@@ -134,6 +134,8 @@ export interface UploadOptions {
   readonly format: Format
   /** What separates the cells of a CSV: one character, such as ';' or a tab. Default ','. */
   readonly delimiter?: string
+  /** The decimal sign of numbers in a CSV. Default '.'. With ',' a point in a number is an error. */
+  readonly decimal?: '.' | ','
   readonly attributes?: Readonly<Record<string, string>>
   /** The name of the file, for people. */
   readonly name?: string

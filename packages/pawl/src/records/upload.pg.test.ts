@@ -193,6 +193,33 @@ test('[R10] a CSV may have another delimiter, and a comma is then a character as
   }
 })
 
+test('[R9] a CSV may have a decimal comma, in and out', async () => {
+  const pawl = db.pawl()
+  const scope = pawl.records.in(defineLoads(pawl), here)
+  await startWorker(pawl)
+  const comma = { format: 'csv', delimiter: ';', decimal: ',' } as const
+  const upload = await scope.upload('rowId;tonnes;note\na;1,50;1,5\nb;1234;\nc; ;\n', comma)
+  await pawl.records.submit(upload.id)
+  await ended(pawl, upload.id)
+  expect((await scope.list()).items.map(({ data }) => data)).toEqual([
+    { rowId: 'a', tonnes: '1.5', note: '1,5' },
+    { rowId: 'b', tonnes: '1234' },
+    { rowId: 'c' },
+  ])
+  const bad = await scope.upload('rowId;tonnes\na;1.234,5\nb;1.500\nc;1,5,0\n', comma)
+  expect((await pawl.records.errors(bad.id)).items.map(({ value, reason }) => [value, reason])).toEqual(
+    ['1.234,5', '1.500', '1,5,0'].map((value) => [value, 'must be a number such as 1234,5']),
+  )
+  const texts: string[] = []
+  for await (const text of scope.export(comma)) texts.push(text)
+  expect(texts.join('')).toContain('a;;;1,5;;1,5\r\n')
+  expect((await scope.upload(texts, comma)).counts).toMatchObject({ unchanged: 3 })
+  await expect(scope.upload('{}', { format: 'ndjson', decimal: ',' })).rejects.toMatchObject({
+    code: 'PAWL_CONFIG',
+    message: expect.stringMatching(/decimal is only for format 'csv'/),
+  })
+})
+
 test('[R6] a text that begins with a control character is that text, in every format', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)

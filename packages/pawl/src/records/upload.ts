@@ -331,7 +331,7 @@ async function* parsed(
   options: UploadOptions,
   ignore: (sheet: string) => void,
 ): AsyncGenerator<readonly ReadRow[]> {
-  const reader = new RowReader(set)
+  const reader = new RowReader(set, options.decimal)
   let batch: ReadRow[] = []
   let chars = 0
   let given = 0
