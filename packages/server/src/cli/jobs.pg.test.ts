@@ -166,7 +166,10 @@ describe('[S6] exit codes', () => {
       [['jobs', 'list', '--state', 'asleep', ...on], /Allowed choices are scheduled/],
       [['jobs', 'list', '--limit', '0', ...on], /an integer from 1 to 500/],
       [['jobs', 'add', 'x', '{', ...on], /not valid JSON/],
-      [['jobs', 'add', 'x', '{"a": [12345678901234567890]}', ...on], /the number 12345678901234567890, .*\n.*pass it as a string/],
+      [
+        ['jobs', 'add', 'x', '{"a": [12345678901234567890]}', ...on],
+        /the number 12345678901234567890, .*\n.*pass it as a string/,
+      ],
       [['jobs', 'add', 'x', '--delay', 'soon', ...on], /delay must be a duration .* got 'soon'/],
       [['jobs', 'add', 'x', '--queue', '', ...on], /queue must be a string of 1 to 100 characters/],
       [['jobs', 'add', 'x', '--delay', '5s', '--at', '2030-01-31T08:00:00Z', ...on], /give delay or runAt, not both/],
