@@ -58,9 +58,9 @@ async function cutOff(of = kind, reason?: string): Promise<Held> {
 }
 
 /** The process of before comes back. */
-async function comeBack({ holder, job }: Held, by = connection): Promise<void> {
+async function comeBack({ holder, job }: Held, by = connection, known = [job]): Promise<void> {
   const onTrouble = (error: unknown) => expect.unreachable(String(error))
-  await excuse(holder, [job], { connection: by, signal: new AbortController().signal, onTrouble })
+  await excuse(holder, known, { connection: by, queues: ['default'], signal: new AbortController().signal, onTrouble })
 }
 
 const counted = async () => (await db.query('select crashes, excused from pawl.job'))[0]
@@ -170,6 +170,17 @@ test('[K15] a job that was done elsewhere has no crash on record for a process t
   await db.pawl().jobs.cancel(id)
   await comeBack(held)
   expect(await outcomes()).toEqual(['interrupted', 'cancelled'])
+})
+
+test('[K15] what a claim without an answer brought is excused too', async () => {
+  await comeBack(await cutOff(), connection, [])
+  expect(await counted()).toEqual({ crashes: 1, excused: 1 })
+  const held = await claim()
+  await close(held)
+  const back = comeBack(held, connection, [])
+  await rescue(held)
+  await back
+  expect(await counted()).toEqual({ crashes: 2, excused: 2 })
 })
 
 test('[K15] a job that is claimed while its crash is excused has it excused', async () => {

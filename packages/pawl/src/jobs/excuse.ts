@@ -15,29 +15,32 @@ const triesMax = 30
 
 export interface ExcuseOptions {
   readonly connection: Connection
+  /** Those that the process works. */
+  readonly queues: readonly string[]
   readonly signal: AbortSignal
   readonly onTrouble: (error: unknown) => void
 }
 
 export type JobKey = Pick<HeldJob, 'tenant' | 'id' | 'fence'>
 
-/** For the jobs that a lost incarnation held, also while nobody has taken them over yet. */
+/** For the jobs that a lost incarnation held, known here or not, also while nobody has taken them over yet. */
 export async function excuse(holder: Holder, held: readonly JobKey[], options: ExcuseOptions): Promise<void> {
-  const { connection, signal, onTrouble } = options
+  const { connection, queues, signal, onTrouble } = options
   let left = held
-  for (let tried = 1; left.length > 0 && tried <= triesMax && !signal.aborted; tried++) {
+  for (let tried = 1; tried <= triesMax && !signal.aborted; tried++) {
     try {
-      const rows = await connection.run<{ tenant: string; id: string }>(excuseStatement, {
+      left = await connection.run<JobKey>(excuseStatement, {
         worker: holder.id,
         nonce: holder.nonce,
+        queues: textsLiteral(queues),
         tenants: textsLiteral(left.map(({ tenant }) => tenant)),
         ids: numbersLiteral(left.map(({ id }) => id)),
         fences: numbersLiteral(left.map(({ fence }) => fence)),
       })
-      left = left.filter(({ tenant, id }) => rows.some((row) => row.id === id && row.tenant === tenant))
+      if (left.length === 0) return
     } catch (error) {
       onTrouble(error)
     }
-    if (left.length > 0) await sleep(engineBackoffMs(undefined, tried), undefined, { signal }).catch(() => undefined)
+    await sleep(engineBackoffMs(undefined, tried), undefined, { signal }).catch(() => undefined)
   }
 }

@@ -523,7 +523,8 @@ export class Worker {
     this.#slots.lose(worker)
     const onTrouble = (error: unknown): void => this.#ends.trouble(error)
     const jobs = [...held, ...this.#takenOver.splice(0)]
-    void excuse(holder, jobs, { connection: this.#engine, signal: this.#stopAll.signal, onTrouble })
+    const { queues } = this.#options
+    void excuse(holder, jobs, { connection: this.#engine, queues, signal: this.#stopAll.signal, onTrouble })
   }
 
   #noteTakenOver({ tenant, id, fence, worker }: HeldJob): void {

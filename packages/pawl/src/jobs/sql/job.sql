@@ -579,19 +579,21 @@ from changed o
 -- none is excused twice. Who holds the job now, and its state, stay as they are; a job that
 -- the crash made dead stays dead, for that has been told, and says so.
 -- Locks: the job rows, SKIP LOCKED, then those attempts.
--- Plan: pawl.worker by primary key, job_attempt_job, job_pkey.
--- Rows: the jobs to be asked for again: not taken over yet, or locked.
-with given as materialized (
+-- Plan: pawl.worker by primary key, job_attempt_job, job_pkey, job_held, job_suspect.
+-- Rows: the jobs to be asked for again: not taken over yet, or locked; and those that a claim brought whose answer was lost, which the process
+-- does not know.
+with cut as materialized (
+  select w.id
+  from pawl.worker w
+  where w.tenant = ''
+    and w.id = :worker::integer
+    and w.nonce = :nonce::uuid
+    and w.close_reason = 'process died'
+),
+given as materialized (
   select g.tenant, g.id, g.fence
   from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[]) as g(tenant, id, fence)
-  where exists (
-    select
-    from pawl.worker w
-    where w.tenant = ''
-      and w.id = :worker::integer
-      and w.nonce = :nonce::uuid
-      and w.close_reason = 'process died'
-  )
+  where exists (select from cut)
   order by g.tenant, g.id
 ),
 crashed as materialized (
@@ -641,12 +643,37 @@ recorded as (
       or not exists (select from pawl.job j where j.tenant = any (array[c.tenant]) and j.id = c.job_id)
     )
 )
-select g.tenant, g.id
+select g.tenant, g.id, g.fence
 from given g
 join pawl.job j on j.tenant = any (array[g.tenant]) and j.id = g.id
 where j.fence = g.fence
   or exists (select from crashed c where c.tenant = g.tenant and c.job_id = g.id)
     and not exists (select from free f where f.tenant = g.tenant and f.id = g.id)
+union
+select r.tenant, r.id, r.fence
+from cut c
+cross join lateral (
+  select j.tenant, j.id, j.fence
+  from pawl.job j
+  where j.state = 'running'
+    and j.holder = c.id
+  limit 5000
+) r
+union
+select s.tenant, s.id, a.fence
+from unnest(:queues::text[]) q(name)
+cross join lateral (
+  select j.tenant, j.id
+  from pawl.job j
+  where j.queue = q.name
+    and j.suspect
+  order by j.due, j.id
+  limit 5000
+) s
+join pawl.job_attempt a on a.job_id = s.id and a.tenant = s.tenant
+where a.holder = :worker::integer
+  and a.outcome = 'crashed'
+  and exists (select from cut)
 
 -- name: cancel
 -- Cancels a job in any live state. A running one is taken from its holder: its late result finds no row.
