@@ -10,7 +10,7 @@ import { describe, expect, test } from 'vitest'
 import type { Report } from './report.ts'
 import { canariesOf, scenarios } from './scenarios.ts'
 
-const root = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
+const root = dirname(dirname(fileURLToPath(import.meta.url)))
 
 /** A number from the commit; from the date where there is no repository. */
 function rotation(): number {
