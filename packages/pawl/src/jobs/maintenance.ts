@@ -14,6 +14,7 @@ const unworkedQueuesStatement = statement(import.meta.url, 'unworked-queues')
 const resolveAlertsStatement = statement(import.meta.url, 'resolve-alerts')
 const lockDeadAlertsStatement = statement(import.meta.url, 'lock-dead-alerts')
 const resolveDeadAlertsStatement = statement(import.meta.url, 'resolve-dead-alerts')
+const scanReachedStatement = statement(import.meta.url, 'scan-reached')
 const oldPartitionsStatement = statement(import.meta.url, 'old-partitions')
 
 const everyMsDefault = 10_000
@@ -69,7 +70,7 @@ function choresOn(connection: Connection, { queues, keepDays, signal }: Maintena
   const scan = new ScanStart()
   const lookInOwnQueues = async (after: string) => {
     await lookForUnknownKinds(connection, queues, everyMsDefault, { after })
-    const [row] = await connection.query<{ reached: string }>("select (pawl.now() - interval '1 minute')::text as reached")
+    const [row] = await connection.run<{ reached: string }>(scanReachedStatement)
     return row!
   }
   return [
@@ -110,10 +111,10 @@ export async function unworkedQueues(connection: Connection): Promise<readonly s
 
 /** Jobs that were dead may have been retried or cancelled since. Two statements, because the second must see who died before the lock. */
 export async function resolveDeadAlerts(connection: Connection): Promise<void> {
-  await connection.transaction(async (run) => {
-    const alerts = await run<{ tenant: string; id: string }>(lockDeadAlertsStatement, { limit: 1000 })
+  await connection.transaction(async (tx) => {
+    const alerts = await tx.run<{ tenant: string; id: string }>(lockDeadAlertsStatement, { limit: 1000 })
     if (alerts.length === 0) return
-    await run(resolveDeadAlertsStatement, {
+    await tx.run(resolveDeadAlertsStatement, {
       tenants: textsLiteral(alerts.map(({ tenant }) => tenant)),
       ids: numbersLiteral(alerts.map(({ id }) => id)),
     })

@@ -1,9 +1,10 @@
 // The sweep: every process that defines a record set looks for submissions whose job is dead or gone, and ends them, so that a slot frees itself
 // whatever was cancelled. A job could not do it: jobs can be cancelled too.
 
-import { type Statement, statement } from '../db/statement.ts'
+import { statement } from '../db/statement.ts'
 import { Failures, type LoopWatch } from '../kernel/failures.ts'
-import { type RecordsCore, read, type Values } from './core.ts'
+import { read } from '../kernel/retry.ts'
+import type { RecordsCore } from './core.ts'
 import { failDead } from './fail.ts'
 
 const orphansStatement = statement(import.meta.url, 'orphans')
@@ -13,8 +14,7 @@ const orphansMax = 100
 
 /** Until the pool is closed. It keeps no process alive. */
 export function sweepRegularly(core: RecordsCore): void {
-  const alerts = { run: <Row>(query: Statement, values: Values = {}) => read<Row>(core, query, values) }
-  planSweep(core, new Failures(core).loop('sweep of submissions', alerts))
+  planSweep(core, new Failures(core).loop('sweep of submissions', core.pool))
 }
 
 function planSweep(core: RecordsCore, watch: LoopWatch): void {
@@ -24,20 +24,20 @@ function planSweep(core: RecordsCore, watch: LoopWatch): void {
 }
 
 async function sweepAndGoOn(core: RecordsCore, watch: LoopWatch): Promise<void> {
-  if (core.pool.ended) return
+  if (core.pool.isEnded) return
   try {
     await sweep(core)
     watch.succeeded()
   } catch (error) {
-    if (!core.pool.ended) watch.failed(error)
+    if (!core.pool.isEnded) watch.failed(error)
   }
-  if (!core.pool.ended) planSweep(core, watch)
+  if (!core.pool.isEnded) planSweep(core, watch)
 }
 
 /** One that cannot be ended does not keep the slots of the others. */
 async function sweep(core: RecordsCore): Promise<void> {
   const errors: unknown[] = []
-  for (const { tenant, id } of await read<{ tenant: string; id: string }>(core, orphansStatement, { limit: orphansMax }))
+  for (const { tenant, id } of await read<{ tenant: string; id: string }>(core.pool, orphansStatement, { limit: orphansMax }))
     await failDead(core, tenant, id).catch((error: unknown) => errors.push(error))
   if (errors.length > 0) throw errors[0]
 }

@@ -2,7 +2,8 @@
 
 import { statement } from '../db/statement.ts'
 import type { Job } from '../jobs/types.ts'
-import { type RecordsCore, read, run, transact } from './core.ts'
+import { read } from '../kernel/retry.ts'
+import type { RecordsCore } from './core.ts'
 import { clearStaged } from './upload.ts'
 import type { TendPayload } from './work.ts'
 
@@ -26,7 +27,7 @@ interface Row {
 export async function tend(core: RecordsCore, job: Job<TendPayload>): Promise<unknown> {
   const { tenant } = job
   const id = job.payload.submission
-  const [row] = await read<Row>(core, tendStatement, { tenant, id })
+  const [row] = await read<Row>(core.pool, tendStatement, { tenant, id })
   if (row === undefined) return { state: 'gone' }
   if (row.state === 'submitted') {
     await clearStaged(core, tenant, id, null)
@@ -38,16 +39,16 @@ export async function tend(core: RecordsCore, job: Job<TendPayload>): Promise<un
   if (leftMs > 0) return job.snooze(Math.min(Math.max(leftMs, 1000), sleepMsMax))
   // Not over after all: something came in between, and gave it more time.
   if (!(await clearStaged(core, tenant, id, null))) return job.snooze(1000)
-  await transact(core, async (tx) => {
-    await run(tx, clearErrorsStatement, { tenant, id })
-    await run(tx, expireStatement, { tenant, id })
+  await core.pool.transaction(async (tx) => {
+    await tx.run(clearErrorsStatement, { tenant, id })
+    await tx.run(expireStatement, { tenant, id })
   })
   return { state: 'expired' }
 }
 
 async function resolve(core: RecordsCore, tenant: string, set: string): Promise<void> {
-  await transact(core, async (tx) => {
-    const [alert] = await run<{ id: string }>(tx, lockAlertStatement, { tenant, record_set: set })
-    if (alert !== undefined) await run(tx, resolveStatement, { tenant, id: alert.id, record_set: set })
+  await core.pool.transaction(async (tx) => {
+    const [alert] = await tx.run<{ id: string }>(lockAlertStatement, { tenant, record_set: set })
+    if (alert !== undefined) await tx.run(resolveStatement, { tenant, id: alert.id, record_set: set })
   })
 }

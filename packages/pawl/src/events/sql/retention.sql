@@ -165,3 +165,10 @@ where a.tenant = ''
   and a.code = 'event.retention'
   and a.subject = 'event'
   and a.resolved_at is null
+
+-- name: drop-detached
+-- Drops a day of events that was detached, unless an event in it has no position yet.
+-- Locks: the table that is dropped.
+-- Plan: a call.
+-- One row: whether it was dropped.
+select pawl.drop_detached_events(:name::text) as is_all

@@ -152,3 +152,10 @@ ready as (
 select r.queue
 from ready r
 limit :limit::integer
+
+-- name: scan-reached
+-- Where the next scan for unknown kinds begins.
+-- Locks: none.
+-- Plan: a call.
+-- One row: a minute ago.
+select (pawl.now() - interval '1 minute')::text as reached

@@ -29,3 +29,17 @@ where a.tenant = ''
   and a.code = 'partition.last'
   and a.subject = :name::text
   and a.resolved_at is null
+
+-- name: is-last-day-used
+-- Whether the open-ended last partition of a table has rows.
+-- Locks: none.
+-- Plan: a call.
+-- One row: the answer.
+select pawl.is_last_day_used(:name::text) as is_used
+
+-- name: extend-day-partitions
+-- Adds the partitions of the next days to a table.
+-- Locks: the table, briefly, with the lock timeout of the session.
+-- Plan: a call.
+-- One row: whether there was something to do.
+select pawl.extend_day_partitions(:name::text) as did
