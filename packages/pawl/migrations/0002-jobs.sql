@@ -358,7 +358,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   from dead d
   cross join lateral (
     select count(*) as count, min(k.run_at) as first_at, max(k.run_at) as last_at,
-      array_agg(k.id order by k.run_at desc, k.id desc) as ids, array_agg(k.last_error order by k.run_at desc, k.id desc) as errors
+      array_agg(k.id order by k.id desc) as ids, array_agg(k.last_error order by k.id desc) as errors
     from (
       select j.id, j.run_at, j.last_error
       from pawl.job j

@@ -3,7 +3,7 @@
 import { type Pawl, silentLogger } from 'pawl'
 import { moveClock, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
 import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import type { Worker } from './worker.ts'

@@ -8,14 +8,14 @@ select pawl.raise_alert('', 'engine.failing', :subject::text, :message::text, p_
 -- name: resolve-alert
 -- Resolves an alert whose cause is gone. Of a statement that fails: another process where it still fails raises it again within a minute.
 -- Locks: that alert row.
--- Plan: alert_open, inside the function.
+-- Plan: a call.
 -- One row, without meaning.
 select pawl.resolve_alert('', :code::text, :subject::text)::text as resolved
 
 -- name: open-alerts
 -- Everything that a person should look at, newest first. :tenant null: of all tenants.
 -- Locks: none.
--- Plan: alert_open, and what each capability's function says.
+-- Plan: a call.
 -- No row: nothing needs attention.
 select a.tenant, a.code, a.subject, a.message, a.count, a.first_at, a.last_at
 from pawl.open_alerts(:tenant::text) a
