@@ -4,8 +4,8 @@ import type { Db } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { read } from './retry.ts'
 
-const listStatement = statement(import.meta.url, 'list-alerts')
-const listAllStatement = statement(import.meta.url, 'list-all-alerts')
+const openStatement = statement(import.meta.url, 'open-alerts')
+export const resolveAlert = statement(import.meta.url, 'resolve-alert')
 
 export interface Alert {
   readonly tenant: string
@@ -29,8 +29,7 @@ interface AlertRow {
 
 /** '*': of all tenants. */
 export async function listAlerts(db: Db, tenant: string): Promise<Alert[]> {
-  const list = tenant === '*' ? listAllStatement : listStatement
-  const rows = await read<AlertRow>(db, list, { tenant, limit: 500 })
+  const rows = await read<AlertRow>(db, openStatement, { tenant: tenant === '*' ? null : tenant, limit: 500 })
   return rows.map((row) => ({
     tenant: row.tenant,
     code: row.code,

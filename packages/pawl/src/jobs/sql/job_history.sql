@@ -93,7 +93,7 @@ order by 2
 -- handler's search path, so every operator has its schema.
 -- Locks: none.
 -- Plan: job_history_id, in the partitions since the day before the job's id.
--- No row is returned; PW001 where the job is not completed under this fence.
+-- No row where the job is completed under this fence; else PW001 is raised.
 select pawl.raise_lease_lost('job', :id::bigint, :fence::bigint)
 where not exists (
   select
