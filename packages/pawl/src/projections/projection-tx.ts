@@ -5,7 +5,7 @@ import { Transaction } from '../db/transaction.ts'
 import type { World } from './world.ts'
 
 /** A session of a pool of ours is durable; one of a pooler is what its role or database says. */
-export async function openTx({ pool, config: { durability, database } }: Pick<World, 'pool' | 'config'>): Promise<Transaction> {
+export async function openTx({ pool, config: { durability, database } }: World): Promise<Transaction> {
   const isDurable = durability === 'durable' && database.pooler === 'none'
   const settings = isDurable ? undefined : `select pawl.set_durability('${durability}', true)`
   return new Transaction(await pool.connect(), { names: pool.names, path: 'users', settings })
