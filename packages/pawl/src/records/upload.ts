@@ -16,7 +16,6 @@ import { needSubmission, readSubmission, type SubmissionRow } from './submission
 import { expired, wrongState } from './submit.ts'
 import type { Body, UploadOptions } from './types.ts'
 import { expireInvalid, validateStaged } from './validate.ts'
-import { tendKind } from './work.ts'
 
 const beginStatement = statement(import.meta.url, 'upload-begin')
 const restartStatement = statement(import.meta.url, 'upload-restart')
@@ -151,7 +150,6 @@ export async function begin(
         rebased_from: about.rebasedFrom ?? null,
         received_at: about.receivedAt ?? null,
       })
-      await core.jobs(place.tenant).enqueue(tendKind, { submission: begun!.id }, { tx, delay: place.set.keepMs.uploading })
       return begun!
     }),
   )
@@ -291,7 +289,7 @@ async function endBadly(
       if (isInvalid) {
         const fault = { code: error.code, reason: error.message, column: null, value: null }
         await addErrors(tx, place.tenant, staged.id, stager.errors, [{ line: error.line, fault }])
-        await expireInvalid(core, tx, place, staged.id)
+        await expireInvalid(tx, place, staged.id)
       }
     })
   // If even this cannot be written the upload stays as it is and expires; what went wrong first is what
@@ -305,6 +303,7 @@ async function endBadly(
   }
   if (isInvalid) {
     if (unwritten !== undefined) throw unwritten
+    core.sweep.wake()
     return
   }
   throw isPawlError(error) ? withId(error, staged.id) : failed(error, staged.id, source.again(staged.id))
