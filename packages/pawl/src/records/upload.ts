@@ -6,7 +6,7 @@ import { statement, textsLiteral } from '../db/statement.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
-import { isMalformed, Malformed, UploadBytes } from './bytes.ts'
+import { InvalidFile, isInvalidFile, UploadBytes } from './bytes.ts'
 import { idText, type RecordsCore, read, run, transact } from './core.ts'
 import { type ReadRow, RowReader, type SourceRow, storable } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
@@ -269,7 +269,7 @@ async function endBadly(
   error: unknown,
 ): Promise<void> {
   if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
-  const isInvalid = isMalformed(error)
+  const isInvalid = isInvalidFile(error)
   const values = {
     tenant: place.tenant,
     id: staged.id,
@@ -352,7 +352,7 @@ async function* parsed(
       }
     }
   } catch (error) {
-    if (!isMalformed(error)) throw error
+    if (!isInvalidFile(error)) throw error
     malformed = error
   }
   // What is wrong with the rows before a malformed one is told as well.
@@ -360,9 +360,9 @@ async function* parsed(
   if (malformed !== undefined) throw malformed
 }
 
-function tooManyRows({ line, place = `line ${line}` }: SourceRow, rowsMax: number): Malformed {
+function tooManyRows({ line, place = `line ${line}` }: SourceRow, rowsMax: number): InvalidFile {
   const reason = `The file has more than ${rowsMax} rows: ${place} is row ${rowsMax + 1}. Split it, or raise limits.rowsMax.`
-  return new Malformed('too-many-rows', line, reason)
+  return new InvalidFile('too-many-rows', line, reason)
 }
 
 async function* restaged(
