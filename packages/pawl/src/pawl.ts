@@ -21,6 +21,7 @@ import type { ProjectionRunner } from './projections/runner.ts'
 import { Ends } from './records/ends.ts'
 import { Records } from './records/index.ts'
 import type { DefinedSet } from './records/sets.ts'
+import { Sweep } from './records/sweep.ts'
 
 export interface PawlEvents extends JobEvents, ProjectionEvents {}
 
@@ -51,6 +52,7 @@ export class Pawl implements Tenant {
   readonly #sets = new Map<string, DefinedSet>()
   readonly #keptSets = new Set<string>()
   readonly #ends = new Ends()
+  readonly #sweep = new Sweep()
 
   constructor(options: PawlOptions) {
     this.config = resolveConfig(options)
@@ -155,6 +157,7 @@ export class Pawl implements Tenant {
       kept: this.#keptSets,
       jobs: (name: string) => this.#jobs(name, true),
       ends: this.#ends,
+      sweep: this.#sweep,
       logger: this.config.logger,
     }
     return new Records(core, tenant)

@@ -6,6 +6,7 @@ import { PawlError, shown } from '../errors.ts'
 import type { Jobs } from '../jobs/index.ts'
 import type { Ends } from './ends.ts'
 import type { DefinedSet } from './sets.ts'
+import type { Sweep } from './sweep.ts'
 import type { RecordSet } from './types.ts'
 
 export interface RecordsCore {
@@ -16,6 +17,8 @@ export interface RecordsCore {
   readonly jobs: (tenant: string) => Jobs
   /** Of this process, whoever waits in it. */
   readonly ends: Ends
+  /** Of this process, for all tenants. */
+  readonly sweep: Sweep
   readonly logger: Pick<Logger, 'error'>
 }
 
