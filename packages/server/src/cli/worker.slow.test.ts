@@ -276,3 +276,16 @@ export default (pawl) => pawl.jobs.define('careless', {
   expect(code).toBe(1)
   expect(stderr).toContain(`exits on an uncaught error of job careless ${id}: Error: nobody awaits this`)
 })
+
+test("a failed job of a module's own Pawl is told in one line", async () => {
+  const path = await pawlModule(`
+export const pawl = createPawl({ databaseUrl: process.env.DATABASE_URL })
+pawl.jobs.define('broken', { retry: { attempts: 1 }, run: () => Promise.reject(new Error('it broke')) })`)
+  const worker = await RunningCli.start(['worker', path, '--database-url', db.url])
+  await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
+  await pawl.jobs.enqueue('broken', {})
+  await worker.until('it is told', () => worker.stdout.includes('it broke'))
+  worker.signal('SIGTERM')
+  const { stdout, stderr } = await worker.ended()
+  expect(`${stdout}${stderr}`.match(/it broke/g)).toHaveLength(1)
+})

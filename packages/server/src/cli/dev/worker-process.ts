@@ -1,6 +1,6 @@
 // A worker process of `pawl dev`, and of `pawl worker` for jobs that must run alone. Its parent tells it when to stop, and it stops by itself when its parent is gone.
 
-import { createPawl, type Logger, type Pawl } from 'pawl'
+import { createPawl, type Logger, type Pawl, stderrLogger } from 'pawl'
 import { assertSameDatabase } from '../database.ts'
 import { failureOf } from '../failure.ts'
 import { watchJobs } from '../job-lines.ts'
@@ -40,13 +40,13 @@ let task: WorkerTask | undefined
 
 async function start(given: WorkerTask): Promise<void> {
   task = given
+  Object.assign(stderrLogger, logger)
   const loaded = await loadModules(given.modules)
   pawl =
     loaded.theirs ??
     createPawl({
       ...given.database,
       applicationName: given.applicationName ?? `pawl dev worker ${given.number}`,
-      logger,
     })
   if (loaded.theirs !== undefined && given.database !== undefined) assertSameDatabase(loaded.theirs, given.database.databaseUrl)
   if (given.modules.length === 0) defineDemo(pawl)
