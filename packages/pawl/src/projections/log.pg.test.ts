@@ -456,7 +456,7 @@ test('[P7] a handler that swallowed an error is parked with that error', async (
   expect(parked!.error).toContain('division by zero')
 })
 
-test('[P13] a runner without its database says so once, and that it works again', async () => {
+test('a runner without its database says so once, and that it works again', async () => {
   const db = await createLog()
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
