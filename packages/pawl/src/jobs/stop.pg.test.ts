@@ -5,6 +5,7 @@ import { endLease, installProbe } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
+import type { LogFields } from '../config.ts'
 import type { Worker } from './worker.ts'
 
 let db: TestDatabase
@@ -271,6 +272,25 @@ test('[J13] a stop that abandons does not wait for a chore that waits for a lock
     locker.release()
     go.resolve()
   }
+})
+
+test('a handler that awaits stop() is named when the grace is over', async () => {
+  const said: { jobs: unknown; message: string }[] = []
+  const warn = ({ jobs }: LogFields, message: string) => void said.push({ jobs, message })
+  pawl = db.pawl({ logger: { debug() {}, info() {}, error() {}, warn } })
+  const stopped = deferred()
+  pawl.jobs.define('last', {
+    run: async () => {
+      await worker.stop({ grace: 50 })
+      stopped.resolve()
+    },
+  })
+  const worker = await startWorker()
+  const { id } = await pawl.jobs.enqueue('last', {})
+  await stopped.promise
+  expect(said).toEqual([
+    { jobs: [`${id} (last)`], message: expect.stringMatching(/awaits stop\(\) or close\(\) waits for itself/) },
+  ])
 })
 
 for (const abandon of [true, false]) {
