@@ -4,13 +4,13 @@ import { hostname } from 'node:os'
 import { createPawl, durationMs, type Pawl, type StopReport, stderrLogger, type WorkerOptions } from 'pawl'
 import { assertSameDatabase, databaseText, type FoundDatabase, findDatabase, noDatabase } from './database.ts'
 import type { WorkerTask } from './dev/messages.ts'
-import { sumOf, WorkerPool } from './dev/worker-pool.ts'
+import { WorkerPool } from './dev/worker-pool.ts'
 import { exitCodes, UsageError } from './failure.ts'
 import { type JobLine, jobLineText, watchJobs } from './job-lines.ts'
 import { wholeNumber } from './jobs.ts'
 import { personLogger } from './logger.ts'
 import type { CommandAdder, Context } from './program.ts'
-import { Running } from './running.ts'
+import { Running, sumOf } from './running.ts'
 import { exitOf, type StopReason, stopRequests } from './stop-signals.ts'
 import { oneLine } from './terminal.ts'
 import { endOnUncaught } from './uncaught.ts'
@@ -65,7 +65,7 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
     const requests = stopRequests()
     const alone = new DecidingProcess(context, { database: options, modules })
     pawl.on('worker.deciding', () => alone.start())
-    await running.start()
+    await running.start((text) => terminal.say(text))
     terminal.say(`${running.id} (pid ${process.pid}) runs ${running.text} on ${databaseText(pawl)}; Ctrl-C stops it`)
     for (const note of queueNotes(pawl, flags)) terminal.say(note)
     const reason = await requests.asked
