@@ -546,7 +546,7 @@ export class Worker {
       case 'closed':
         for (const { id, reason } of message.workers) {
           events.emit('worker.rescued', { worker: id, reason })
-          config.logger.warn({ worker: id, reason }, 'a worker is gone; taking over its jobs')
+          config.logger.warn({ event: 'worker.rescued', worker: id, reason }, 'a worker is gone; taking over its jobs')
         }
         return
       case 'promoted':

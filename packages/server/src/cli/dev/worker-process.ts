@@ -4,6 +4,7 @@ import { createPawl, type Logger, type Pawl, stderrLogger } from 'pawl'
 import { assertSameDatabase } from '../database.ts'
 import { failureOf } from '../failure.ts'
 import { watchJobs } from '../job-lines.ts'
+import { fieldsText, isJobLine, type LogFields } from '../logger.ts'
 import { Running } from '../running.ts'
 import { oneLine } from '../terminal.ts'
 import { endOnUncaught } from '../uncaught.ts'
@@ -74,15 +75,12 @@ async function fail(error: unknown): Promise<never> {
   process.exit(1)
 }
 
-const notice = (fields: Readonly<Record<string, unknown>>, message: string): void => {
-  if (/^job (is dead|failed)/.test(message)) return
-  if (message.startsWith('a worker is gone')) {
-    tell({ type: 'notice', text: `a worker is gone (${String(fields.reason)}); taking over its jobs` })
-    return
-  }
-  const more = Object.entries(fields).map(
-    ([name, value]) => `${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`,
-  )
-  tell({ type: 'notice', text: oneLine(`${message} ${more.join(' ')}`) })
+const notice = (fields: LogFields, message: string): void => {
+  if (isJobLine(fields)) return
+  const text =
+    fields.event === 'worker.rescued'
+      ? `a worker is gone (${String(fields.reason)}); taking over its jobs`
+      : `${message} ${fieldsText(fields)}`
+  tell({ type: 'notice', text: oneLine(text) })
 }
 const logger: Logger = { debug() {}, info: notice, warn: notice, error: notice }
