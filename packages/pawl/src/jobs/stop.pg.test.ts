@@ -247,33 +247,6 @@ test('[J13] a claim without an answer goes back although a handler outlives the 
   go.resolve()
 })
 
-test('[J13] a stop that abandons does not wait for a chore that waits for a lock', async () => {
-  const go = deferred()
-  pawl.jobs.define('long', { run: () => go.promise })
-  await pawl.jobs.enqueue('long', {})
-  const locker = await db.pool.connect()
-  try {
-    await locker.query('begin; lock table pawl.alert in access exclusive mode')
-    const worker = await startWorker()
-    // Read before the stop: the keeper may notice at any time after it that the row is closed.
-    const id = worker.id!
-    const chore = () =>
-      db.query(
-        "select pid from pg_stat_activity where datname = current_database() and application_name = 'pawl maintenance' and wait_event_type = 'Lock'",
-      )
-    await until('it runs', () => worker.metrics().running === 1)
-    await until('a chore waits', async () => (await chore()).length === 1)
-    await worker.stop({ grace: 0, abandon: true })
-    expect(await chore()).toHaveLength(1)
-    expect(await closeReason(id)).toBe('stopped')
-  } finally {
-    // Its transaction has an id, which every worker on this server waits for before it relies on notifications.
-    await locker.query('rollback')
-    locker.release()
-    go.resolve()
-  }
-})
-
 test('a handler that awaits stop() is named when the grace is over', async () => {
   const said: { jobs: unknown; message: string }[] = []
   const warn = ({ jobs }: LogFields, message: string) => void said.push({ jobs, message })
