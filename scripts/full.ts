@@ -141,7 +141,7 @@ async function runSeeds({ name }: Scenario): Promise<Counts> {
 /** The stories of the canaries, without their bugs. */
 async function runStories({ stories }: Scenario): Promise<Counts> {
   const counts: Tally = { passed: 0, failed: 0, skipped: 0 }
-  for (const story of stories) await expectClean(`story ${story.name}`, ['directed', story.name], counts)
+  for (const name of Object.keys(stories)) await expectClean(`story ${name}`, ['directed', name], counts)
   return counts
 }
 
