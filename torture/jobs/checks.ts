@@ -24,6 +24,8 @@ function readJobFacts(rig: Rig, end: RunEnd) {
     const attempts = await rows<Record<'attempt' | 'outcome' | 'kind', string> & { error: string | null }>(
       "select job_id || ' ' || fence as attempt, outcome, kind, error from pawl.job_attempt",
     )
+    const outcomes: Change<'job_id' | 'fence' | 'outcome'>[] = await changesOf(rows, 'job_attempt')
+    const rewritten = outcomes.filter(({ old, new: now }) => old?.outcome === 'crashed' && now?.outcome === 'interrupted')
     return {
       leaseMs: rig.options.leaseMs,
       transitions,
@@ -41,6 +43,7 @@ function readJobFacts(rig: Rig, end: RunEnd) {
       live: await rows<StoredJob>(`select id, kind, state, fence, payload ->> 'key' as key, null as "resultFence" from pawl.job`),
       /** How attempts ended, by job and fence. */
       ended: groupBy(attempts, ({ attempt }) => attempt),
+      excused: new Set(rewritten.map(({ old }) => `${old!.job_id} ${old!.fence}`)),
     }
   })
 }
@@ -52,7 +55,8 @@ export async function judge(rig: Rig, end: RunEnd): Promise<Judged> {
   const { finished, live, refusals: refused, transitions } = facts
   const done = count(finished, ({ state }) => state === 'done')
   const reclaims = count([...facts.ended.values()].flat(), ({ outcome }) => outcome === 'crashed')
-  const more = { jobs: finished.length + live.length, done, cancelled: finished.length - done, dead: live.length }
+  const ends = { done, cancelled: finished.length - done, dead: live.length, excused: facts.excused.size }
+  const more = { jobs: finished.length + live.length, ...ends }
   return judged(checks, facts, { changes: transitions.length, shown: { reclaims, refused }, more })
 }
 
@@ -187,7 +191,7 @@ export const checks = {
   },
 
   /** Replays every change: a claim counts one attempt; what was given back or snoozed returns it; a failure or a crash keeps it. */
-  'attempts add up'({ entries, transitions, ended }, find) {
+  'attempts add up'({ entries, transitions, ended, excused }, find) {
     const started = new Set(told(entries, 'start').map(({ job, fence }) => `${job} ${fence}`))
     for (const [key, rows] of ended) {
       const [{ outcome, kind, error }] = rows as [(typeof rows)[0]]
@@ -206,10 +210,8 @@ export const checks = {
         if (by !== 1 || crashes !== 0) find(`${change} counted ${by} attempts`)
       } else if (old.state === 'running') {
         const row = ended.get(`${old.id} ${old.fence}`)?.[0]
-        // The attempt of a process that was only cut off is recorded as interrupted later; the rescue counted a crash.
-        const isExcused =
-          row?.outcome === 'interrupted' && row.error?.endsWith('it is alive and was only cut off from the database')
-        const outcome = isExcused ? 'crashed' : (row?.outcome ?? 'given back')
+        // Excused attempts change from crashed to interrupted; this change of the job is the rescue's, which counted a crash.
+        const outcome = excused.has(`${old.id} ${old.fence}`) ? 'crashed' : (row?.outcome ?? 'given back')
         const isReturned = outcome === 'given back' || outcome === 'interrupted'
         if (by !== (isReturned ? -1 : 0)) find(`${change}: it was ${outcome}, and its attempts changed by ${by}`)
         if (crashes !== (outcome === 'crashed' ? 1 : 0))

@@ -13,6 +13,7 @@ export const jobs: Scenario<JobsTraffic> = {
   name: 'jobs',
   recorded: [
     { table: 'job', columns: 'id kind state fence holder attempt crashes suspect' },
+    { table: 'job_attempt', columns: 'job_id fence outcome' },
     { table: 'worker', columns: 'id lease_until seen_at closed_at', seen: { now: 'pawl.now()' } },
   ],
   // No key and no index that could refuse a second effect. Each own transaction of a producer leaves a row in produced.
