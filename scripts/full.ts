@@ -28,11 +28,14 @@ export interface Step {
 
 type Vitest = (run: VitestRun) => Promise<Counts>
 
+/** Folders that share a scenario. */
+const scenarioOf: Readonly<Record<string, string>> = { events: 'log', projections: 'log' }
+
 /** The steps that the arguments ask for. */
 export function fullSteps(args: readonly string[], vitest: Vitest): Step[] {
   const only = optionOf(args, '--only')
   const part = optionOf(args, '--part')
-  const steps = allSteps(vitest, only).filter(({ about }) => only === undefined || about === only)
+  const steps = allSteps(vitest, only).filter(({ about }) => only === undefined || about === only || about === scenarioOf[only])
   if (steps.length === 0) throw new Error(`--only must name a folder or a torture scenario, got '${only}'.`)
   return part === undefined ? steps : partOf(steps, part)
 }
