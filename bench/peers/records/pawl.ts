@@ -1,10 +1,11 @@
 // Pawl with its default settings: a process that takes uploads and, unless it is the variant 'uploader', also runs a worker.
 
 import { createReadStream } from 'node:fs'
-import { createPawl, type Pawl, type RecordScope, type RecordSet, type Submission, type Worker } from 'pawl'
+import { createPawl, type Pawl, type RecordScope, type RecordSet, type Submission } from 'pawl'
 import { now, pause } from '../../harness/clock.ts'
 import type { Peer, Setup } from '../../harness/protocol.ts'
 import type { Sample } from '../../harness/rounds.ts'
+import { type Stoppable, startWorker } from '../worker.ts'
 import { ReadUpload } from './read-upload.ts'
 import { loads } from './rows.ts'
 import { pageReads, pageRows, scattered, times, wholeReads } from './times.ts'
@@ -15,7 +16,7 @@ export function open(_started: unknown, variant: string | undefined): Peer {
   let pawl: Pawl
   let set: RecordSet
   let scope: RecordScope
-  let worker: Worker | undefined
+  let worker: Stoppable | undefined
 
   async function finished(id: string): Promise<void> {
     for (;;) {
@@ -74,8 +75,7 @@ export function open(_started: unknown, variant: string | undefined): Peer {
       // A service that takes uploads is connected.
       await scope.state()
       if (variant === 'uploader') return
-      worker = pawl.jobs.worker()
-      await worker.start()
+      worker = await startWorker(pawl, 'jobs')
     },
     run: (task: string, ...args: readonly unknown[]) => tasks[task]!(...(args as never[])),
     async close() {
