@@ -82,8 +82,9 @@ const metrics = [
   { name: 'client CPU', unit: 'µs' },
   { name: 'server CPU', unit: 'µs' },
   { name: 'CPU', unit: 'µs', atMost: 1.1 },
-  { name: 'statements', unit: '', atMost: 1 },
-  { name: 'pages', unit: '', atMost: 1 },
+  // How many claims a drain needs depends on when they meet: counts of equal code differ by up to 3 %.
+  { name: 'statements', unit: '', atMost: 1.03 },
+  { name: 'pages', unit: '', atMost: 1.03 },
 ] as const
 
 export async function compare([commit = '', which = '', ...args]: readonly string[]): Promise<void> {
@@ -142,13 +143,10 @@ function tableOf({ name, of }: Load, results: Results, commit: string): string {
     if (old.length === 0 || own.length === 0) return `  ${metric.padEnd(12)} not measured`
     const ratios = own.slice(0, old.length).map((value, round) => value / old[round]!)
     const ratio = median(ratios)
-    const verdict = 'atMost' in bar ? (ratio <= bar.atMost + countsDiffer ? 'met' : `NOT MET: at most ${bar.atMost}`) : ''
+    const verdict = 'atMost' in bar ? (ratio <= bar.atMost ? 'met' : `NOT MET: at most ${bar.atMost}`) : ''
     const spread = (values: readonly number[]) =>
       `${shown(median(values))} (${shown(Math.min(...values))}–${shown(Math.max(...values))}) ${unit}`
     return `  ${metric.padEnd(12)}${spread(old).padEnd(28)}${spread(own).padEnd(28)}x ${ratio.toFixed(2)} (${Math.min(...ratios).toFixed(2)}–${Math.max(...ratios).toFixed(2)})  ${verdict}`.trimEnd()
   })
   return [`${name}, for one ${of}: ${commit}, this tree, and the ratio of both`, ...lines].join('\n')
 }
-
-/** How many claims and settles a drain needs depends on when they meet, so counts of equal code differ by some percent. */
-const countsDiffer = 0.03

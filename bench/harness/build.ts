@@ -1,5 +1,5 @@
 // What the processes under test run: Pawl as npm publishes it, and the host with its peers compiled beside it, without tsx, as an application is.
-// A build is in bench/, where the peers' packages are found.
+// The peers' packages are found through a link above the builds.
 
 import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync, rmSync, symlinkSync } from 'node:fs'
@@ -12,7 +12,7 @@ import { git } from './commit.ts'
 
 const bench = dirname(dirname(fileURLToPath(import.meta.url)))
 const root = dirname(bench)
-const builds = join(bench, '.pawl', 'builds')
+const builds = join(root, '.pawl', 'bench', 'builds')
 
 /** The working tree as it was when the run started. */
 export const ownBuild = join(builds, 'own')
@@ -49,6 +49,8 @@ function packageIn(folder: string): string {
 
 /** `import('../peers/<name>.ts')` becomes one file for each peer. What a peer takes from Pawl's sources is compiled into it. */
 async function compileHost(folder: string): Promise<void> {
+  const link = join(builds, 'node_modules')
+  if (!existsSync(link)) symlinkSync(join(bench, 'node_modules'), link)
   await build({
     entryPoints: [join(bench, 'harness', 'host.ts')],
     outdir: folder,
