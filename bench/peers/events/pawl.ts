@@ -3,7 +3,6 @@
 import { createPawl, type LogEvent, type Pawl } from 'pawl'
 import pg from 'pg'
 import { now } from '../../harness/clock.ts'
-import { mark } from '../../harness/mark.ts'
 import { effectTable, type Handler, insertEffect, type Peer, type Setup, type Started, type Via } from '../../harness/protocol.ts'
 import { type Stoppable, startWorker } from '../worker.ts'
 import { countTable, eventOf, upsertCount } from './event.ts'
@@ -53,10 +52,8 @@ export function open(started: Started, variant: string | undefined): Peer {
       worker = await startWorker(pawl, 'cursors')
     },
     async remaining() {
-      const { rows } = await pool.query<{ position: string }>(
-        `select position from pawl.cursor_at where name = 'bench' -- ${mark}`,
-      )
-      return appended - Number(rows[0]?.position ?? 0)
+      const [cursor] = await pawl.projections.status('bench')
+      return appended - (cursor?.position ?? 0)
     },
     /** In a transaction that also writes a row. Gives the moment when its commit is sent. */
     async enqueue(n: number, _via: Via) {

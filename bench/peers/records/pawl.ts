@@ -6,7 +6,6 @@ import { now, pause } from '../../harness/clock.ts'
 import type { Peer, Setup } from '../../harness/protocol.ts'
 import type { Sample } from '../../harness/rounds.ts'
 import { type Stoppable, startWorker } from '../worker.ts'
-import { ReadUpload } from './read-upload.ts'
 import { loads } from './rows.ts'
 import { pageReads, pageRows, scattered, times, wholeReads } from './times.ts'
 
@@ -28,10 +27,10 @@ export function open(_started: unknown, variant: string | undefined): Peer {
   }
 
   /** All phases, from the first byte to the commit. The preview is its counts and the first page of what is created and of what is updated. */
-  async function submit(upload: () => Promise<Submission>): Promise<Sample> {
+  async function submit(file: string): Promise<Sample> {
     const memory = watchMemory()
     const from = now()
-    const submission = await upload()
+    const submission: Submission = await scope.upload(createReadStream(file), { format: 'csv' })
     if (submission.state !== 'validated') throw new Error(`the upload is ${submission.state}: ${submission.error}`)
     const uploaded = now()
     for (const kind of ['created', 'updated'] as const) await pawl.records.rows(submission.id, kind)
@@ -50,16 +49,7 @@ export function open(_started: unknown, variant: string | undefined): Peer {
   }
 
   const tasks: Readonly<Record<string, (...args: never[]) => Promise<unknown>>> = {
-    submit: (file: string) => submit(() => scope.upload(createReadStream(file), { format: 'csv' })),
-    /** The same with rows that are parsed, coerced, validated and hashed before the clock starts. */
-    async 'submit read'(file: string) {
-      const upload = await ReadUpload.of(pawl, file)
-      try {
-        return await submit(async () => pawl.records.get(await upload.run()))
-      } finally {
-        await upload.close()
-      }
-    },
+    submit,
     upload: (file: string, registration: string) =>
       pawl.records.in(set, { registration }).upload(createReadStream(file), { format: 'csv' }),
     'submit id': (id: string) => pawl.records.submit(id),
