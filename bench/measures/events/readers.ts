@@ -19,7 +19,7 @@ const names = {
 
 /** Five ways to read an outbox. Four read one load at the same time; the fifth needs writers that take turns, so it has a load of its own. */
 export const readers: Group = {
-  name: 'outbox-readers',
+  name: 'readers',
   measures: Object.values(names),
   async run(context) {
     const taken = new Map<string, Sample[]>([...readersOnly, withLock].map((name) => [name, []]))
