@@ -20,7 +20,7 @@ export interface Published {
   readonly measures: readonly Measure[]
 }
 
-/** Measures that this run left out (--only) keep what an earlier one found. */
+/** Measures that this run left out (--only) keep what an earlier one found; those that no longer exist go. */
 export function publish(
   name: string,
   fresh: readonly Measure[],
@@ -38,7 +38,9 @@ export function publish(
   const commit = currentCommit()
   const run = { ...(commit === undefined ? {} : { commit }), date: new Date().toISOString().slice(0, 10) }
   const measured = fresh.map((one) => ({ ...one, detail: { ...one.detail, ...run } }))
-  const kept = readEarlier(file).filter((earlier) => !fresh.some((measure) => measure.name === earlier.name))
+  const kept = readEarlier(file).filter(
+    (earlier) => order.includes(earlier.name) && !fresh.some((measure) => measure.name === earlier.name),
+  )
   const published: Published = {
     bench: name,
     machine: {
@@ -57,7 +59,8 @@ export function publish(
 
 /** True if Pawl has changed since some of it was measured, or if this clone cannot tell. */
 export function isOld({ measures }: Published, since = commitsSince): boolean {
-  return measures.some(({ detail: { commit } }) => commit === undefined || since(commit) !== 0)
+  const commits = new Set(measures.map(({ detail }) => detail.commit))
+  return [...commits].some((commit) => commit === undefined || since(commit) !== 0)
 }
 
 export function readPublished(): Published[] {
