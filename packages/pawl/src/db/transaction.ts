@@ -208,7 +208,7 @@ export class Transaction implements Db, Tx {
     } catch (error) {
       // If a statement that was sent failed, that is why the server refused the commit.
       const failed = this.#abortedBy?.isSent && classify(error) !== 'connection' ? this.#abortedBy.error : undefined
-      throw markOwn(failed ?? notCommitted(withReason(this.#client, error), true))
+      throw markOwn(failed ?? notCommitted(withReason(this.#client, error), { isBare: true, cause: this.#abortedBy?.error }))
     }
   }
 
@@ -375,15 +375,17 @@ function ended(reason: PawlError | undefined): unknown {
   return new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query before the handler returns.')
 }
 
-/** What the error of a commit that was sent means. `isBare`: no statement travelled before it. */
-function notCommitted(reason: unknown, isBare = false): unknown {
+/** What the error of a commit that was sent means. `isBare`: no statement travelled before it. `cause`: the statement that failed earlier, if known. */
+function notCommitted(reason: unknown, { isBare = false, cause }: { isBare?: boolean; cause?: unknown } = {}): unknown {
   const state = sqlState(reason)
   if (state === '34000' && String((reason as Error).message).includes(commitPortal))
     return txEnded('A handler sent commit, rollback, prepare transaction or close all through its transaction', reason)
   if (isAborted(reason) && isBare)
-    return new PawlError('PAWL_ROLLED_BACK', 'The commit failed because an earlier statement of the transaction had failed.', {
-      cause: reason,
-    })
+    return new PawlError(
+      'PAWL_ROLLED_BACK',
+      `The commit failed because an earlier statement of the transaction had failed${cause instanceof Error ? `: ${cause.message}` : ''}.`,
+      { cause: cause ?? reason },
+    )
   if (classify(reason) !== 'connection' || wasNeverSent(reason)) return reason
   return new PawlError(
     'PAWL_COMMIT_UNKNOWN',
