@@ -20,7 +20,12 @@ export function connect(options: {
   queryTimeoutMs?: number | undefined
 }) {
   const { url, name, max, logger = silentLogger, queryTimeoutMs = 5000 } = options
-  const pawl: Pawl = createPawl({ databaseUrl: url, applicationName: name, logger, connectTimeoutMs: 5000, queryTimeoutMs })
+  const pawl: Pawl = createPawl({
+    databaseUrl: url,
+    applicationName: name,
+    logger,
+    tuning: { connectTimeoutMs: 5000, queryTimeoutMs },
+  })
   const pool = hardyPool({ url, name: `${name} own`, max })
   return { pawl, pool, close: async () => void (await Promise.all([pawl.close(), pool.end()])) }
 }

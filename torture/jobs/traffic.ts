@@ -158,7 +158,12 @@ export async function worker(subject: Subject): Promise<void> {
   const { dir, leaseMs, beatMs, concurrency } = options
   const { pawl, pool } = subject.connect(concurrency)
   defineKinds(pawl, { dir, history, pool })
-  await serveJobs(subject, pawl, { name: proc, lease: leaseMs, beatMs, concurrency, pollMs: 300, bufferMs: 3000, touchMs: 100 })
+  await serveJobs(subject, pawl, {
+    name: proc,
+    lease: leaseMs,
+    concurrency,
+    tuning: { beatMs, pollMs: 300, bufferMs: 3000, touchMs: 100 },
+  })
 }
 
 export function serveJobs(subject: Subject, pawl: Pawl, options: Parameters<Pawl['jobs']['worker']>[0]): Promise<void> {

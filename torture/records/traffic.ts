@@ -265,7 +265,7 @@ export async function worker(subject: Subject): Promise<void> {
   const { pawl } = subject.connect(1)
   defineSets(pawl)
   const { leaseMs, beatMs, concurrency } = options
-  await serveJobs(subject, pawl, { name: proc, lease: leaseMs, beatMs, concurrency, pollMs: 200 })
+  await serveJobs(subject, pawl, { name: proc, lease: leaseMs, concurrency, tuning: { beatMs, pollMs: 200 } })
 }
 
 /** A process of users. It is told `storm SEED` for everything, or the one thing that a case of the matrix wants. */

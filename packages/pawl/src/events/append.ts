@@ -9,7 +9,7 @@ import { PawlError, shown } from '../errors.ts'
 import { txHandler } from '../jobs/runner.ts'
 import { assertStandby } from '../jobs/start-checks.ts'
 import { answerLost, retryingDefinite } from '../kernel/definite.ts'
-import { assertKnown, boolean, resolve, type TableOf, transaction } from '../kernel/options.ts'
+import { assertKnown, resolve, type TableOf, transaction, wake as wakeOption } from '../kernel/options.ts'
 import { atIndex, invalid, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import type { NewEvent } from './types.ts'
@@ -35,7 +35,7 @@ export interface AppendEventOptions {
 
 export const appendTable = {
   tx: transaction({ doc: 'Your own transaction: the events exist if and only if it commits.' }),
-  wake: boolean({ default: true, doc: 'false: send no notification. Required before PREPARE TRANSACTION.' }),
+  wake: wakeOption,
 } satisfies TableOf<AppendEventOptions>
 
 export interface Appended {
@@ -175,12 +175,13 @@ export function eventTexts(config: Config, event: NewEvent, known: ReadonlySet<s
   assertName('aggregateType', event.aggregateType, 200)
   assertName('key', event.key, 500)
   if (event.channel !== undefined) assertName('channel', event.channel, 100)
-  const { payloadBytesMax: bytesMax, payloadDepthMax: depthMax } = config
-  const data = toJson(event.data === undefined ? null : event.data, `The event '${event.type}': data`, { bytesMax, depthMax })
+  const data = toJson(event.data === undefined ? null : event.data, `The event '${event.type}': data`, {
+    bytesMax: config.payloadBytesMax,
+  })
   if (event.headers === undefined) return { event, data, headers: null }
   if (typeof event.headers !== 'object' || event.headers === null || Array.isArray(event.headers))
     throw invalid("The event's headers", '', `must be an object, got ${shown(event.headers)}`)
-  const headers = toJson(event.headers, `The event '${event.type}': headers`, { bytesMax: headersBytesMax, depthMax })
+  const headers = toJson(event.headers, `The event '${event.type}': headers`, { bytesMax: headersBytesMax })
   return { event, data, headers }
 }
 

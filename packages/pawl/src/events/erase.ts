@@ -5,7 +5,7 @@ import type { Config } from '../config.ts'
 import { type AnyTx, toTx } from '../db/adapters.ts'
 import { inOwnPath } from '../db/own-path.ts'
 import { bind, statement } from '../db/statement.ts'
-import { reason, required, resolve, type TableOf, text, transaction } from '../kernel/options.ts'
+import { ownTx, reason, required, resolve, type TableOf, text } from '../kernel/options.ts'
 import { assertOutsideTx } from './append.ts'
 import { onLongConnection } from './long-connection.ts'
 
@@ -26,7 +26,7 @@ export const eraseTable = {
   key: required(text({ to: 500, doc: 'The key of the events.' })),
   reason: reason('The reason, stored in pawl.audit.'),
   actor: text({ to: 200, doc: 'The acting person or program, stored in pawl.audit.' }),
-  tx: transaction({ doc: 'Your own transaction.' }),
+  tx: ownTx,
 } satisfies TableOf<EraseOptions>
 
 export async function erase(config: Config, tenant: string, options: EraseOptions): Promise<{ erased: number }> {

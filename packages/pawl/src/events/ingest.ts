@@ -5,7 +5,7 @@ import { classify } from '../db/classify.ts'
 import { unavailable } from '../db/driver.ts'
 import { PawlError, shown } from '../errors.ts'
 import { answerLost } from '../kernel/definite.ts'
-import { boolean, duration, option, required, resolve, type TableOf, text, transaction, whole } from '../kernel/options.ts'
+import { duration, option, ownTx, refused, required, resolve, type TableOf, text, wake as wakeOption } from '../kernel/options.ts'
 import { retrying } from '../kernel/retry.ts'
 import { type AppendCore, assertOutsideTx, charsOf, type EventTexts, eventsJson, eventTexts } from './append.ts'
 import type { NewEvent } from './types.ts'
@@ -48,8 +48,8 @@ export const ingestTable = {
     default: '30d',
     doc: 'How long event ids are kept to recognise repeats.',
   }),
-  tx: transaction({ doc: 'Your own transaction.' }),
-  wake: boolean({ default: true, doc: 'false: send no notification. Required before PREPARE TRANSACTION.' }),
+  tx: ownTx,
+  wake: wakeOption,
 } satisfies TableOf<IngestOptions>
 
 function isPlace(given: unknown): boolean {
@@ -80,9 +80,9 @@ export async function ingest(
   options: IngestOptions,
 ): Promise<Ingested> {
   const { source, position, after, remember: keepMs, tx, wake } = resolve('ingest', ingestTable, options)
-  if (after !== undefined && position === undefined)
-    throw new PawlError('PAWL_CONFIG', 'ingest: after cannot be given without position.')
-  whole('ingest: the number of events', events.length, 0, eventsMax)
+  if (after !== undefined && position === undefined) throw refused('ingest', 'after cannot be given without position')
+  if (events.length > eventsMax)
+    throw refused('ingest', `events must be at most ${eventsMax}, got ${events.length}; use several calls`)
   const texts = events.map((event) => eventTexts(core.config, event, knownFields))
   assertFits(texts)
   const json = eventsJson(texts, (index) => `,"event_id":${JSON.stringify(idOf(events[index]!))}`)

@@ -135,7 +135,11 @@ test('[O12] after a failover that lost a tail a living runner delivers what grew
   await query(primary.url, 'create table seen (position bigint primary key, n integer not null)')
   const proxy = await FaultProxy.start(primary.url)
   onTestFinished(() => proxy.stop())
-  const pawl = createPawl({ databaseUrl: proxy.url, logger: silentLogger, connectTimeoutMs: 2000, queryTimeoutMs: 5000 })
+  const pawl = createPawl({
+    databaseUrl: proxy.url,
+    logger: silentLogger,
+    tuning: { connectTimeoutMs: 2000, queryTimeoutMs: 5000 },
+  })
   onTestFinished(() => pawl.close())
   const handed: { position: number; n: number }[] = []
   const numberOf = ({ data }: LogEvent) => (data as { n: number }).n

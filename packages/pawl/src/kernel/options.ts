@@ -174,6 +174,22 @@ export function nested<T extends Table>(table: T, spec: Spec<undefined>): Option
   return { expects: 'an object', ...spec, accepts: isObject, table }
 }
 
+/** What few users ever set, apart from what all of them read. */
+export function tuning<T extends Table>(table: T): Option<Resolved<T>> {
+  return nested(table, { doc: 'Settings that are rarely needed.' })
+}
+
+/** The same options with other defaults. */
+export function withDefaults<T extends Table>(table: T, defaults: { readonly [Name in keyof T]?: unknown }): T {
+  const rows = Object.entries(defaults).map(([name, value]) => [name, { ...table[name]!, default: value }])
+  return { ...table, ...Object.fromEntries(rows) } as T
+}
+
+// ---- options of more than one call
+
+export const ownTx = transaction({ doc: 'Your own transaction.' })
+export const wake = boolean({ default: true, doc: 'false: send no notification. Required before PREPARE TRANSACTION.' })
+
 // ---- checking
 
 function readTable(call: string, table: Table, given: unknown, prefix: string): Readonly<Record<string, unknown>> {
@@ -212,7 +228,8 @@ function noObject(call: string, table: Table, given: unknown, prefix: string): P
 
 function noOption(call: string, table: object, name: string, prefix: string, given: object): PawlError {
   const names = Object.keys(table)
-  const near = nearest(name, names)
+  const parent = names.find((each) => Object.hasOwn((table as Table)[each]!.table ?? {}, name))
+  const near = parent === undefined ? nearest(name, names) : `${parent}.${name}`
   const known = names.map((each) => prefix + each).join(', ')
   const isClient = 'tx' in table && typeof (given as { query?: unknown }).query === 'function'
   const guess = near === undefined ? `Its options are ${known}.` : `Did you mean '${prefix}${near}'?`

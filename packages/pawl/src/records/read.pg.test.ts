@@ -225,7 +225,7 @@ test("a put's number is a compare-and-set: of two that read the same version one
 })
 
 test("put and append commit and roll back with the caller's transaction, and 20 at once make 20 numbers", async () => {
-  const pawl = db.pawl({ callerConnectionsMax: 20 })
+  const pawl = db.pawl({ tuning: { callerConnectionsMax: 20 } })
   const scope = pawl.records.in(defineLoads(pawl), here)
   await Promise.all(Array.from({ length: 20 }, (_, n) => scope.put({ data: { rowId: `r${n}` } })))
   expect(await scope.state()).toMatchObject({ number: '20', live: 20 })
