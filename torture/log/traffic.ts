@@ -316,13 +316,13 @@ function defineReaders(pawl: Pawl, history: History, pool: pg.Pool): void {
     },
   })
   projections.define(effectsName, {
-    ...{ shards, batchMax: 100, timeout, retry: patient },
+    ...{ shards, tuning: { batchMax: 100 }, timeout, retry: patient },
     each: (event, tx, { generation }) => apply(tx, effectsName, generation, event as Given, proc),
   })
   for (let generation = 1; generation <= generationsMax; generation++)
     projections.define(foldedName, folded(generation, pawl, proc))
   projections.define(shardedName, {
-    ...{ shards, batchMax: 60, timeout, retry },
+    ...{ shards, tuning: { batchMax: 60 }, timeout, retry },
     batch: async (events, tx, { generation }) => {
       for (const event of events as Given[]) {
         await assertMended(event, tx)
@@ -352,7 +352,7 @@ function defineReaders(pawl: Pawl, history: History, pool: pg.Pool): void {
 /** Without a process it only declares the tables: for an operator who rebuilds and switches. */
 function folded(generation: number, pawl?: Pawl, proc = ''): LogProjectionOptions {
   return {
-    ...{ generation, tables, batchMax: 60, timeout, retry },
+    ...{ generation, tables, tuning: { batchMax: 60 }, timeout, retry },
     each: async (given, tx, { table }) => {
       const event = given as Given
       const { key, position, data } = event
@@ -388,7 +388,7 @@ export async function worker(subject: Subject): Promise<void> {
       latched: 'cursor.latched',
       parked: 'projection.parked',
     },
-    () => pawl.projections.runner({ name: proc, lease, beatMs, lookMs: 150, pollMs: 300 }),
+    () => pawl.projections.runner({ name: proc, lease, tuning: { beatMs, lookMs: 150, pollMs: 300 } }),
     (runner) => runner.stop().then(() => pawl.close()),
   )
 }

@@ -192,7 +192,7 @@ test('[K17] a bug in the keeper thread is counted and alerted', async () => {
 test("[K17] a runner's cursor that cannot move is alerted, and so is a bug", async () => {
   await db.query('create trigger refuse before update of position on pawl.cursor_position for each row execute function refuse()')
   pawl.projections.define('totals', { tables: [], each: () => undefined })
-  const runner = pawl.projections.runner({ lookMs: 20, pollMs: 20 })
+  const runner = pawl.projections.runner({ tuning: { lookMs: 20, pollMs: 20 } })
   onTestFinished(() => runner.stop())
   await runner.start()
   await pawl.events.append({ type: 'Placed', aggregateType: 'order', key: 'one', data: {} })

@@ -21,7 +21,7 @@ export interface Option<Value> {
   readonly isSecret?: boolean
   /** The options of an option that is itself an object of options. */
   readonly table?: Table
-  /** What each item of a list must be. */
+  /** What each item of a list, or each value of an object with any names, must be. */
   readonly item?: Option<unknown>
   accepts(given: unknown): boolean
   /** The value as the code uses it, where that is not as it was given. */
@@ -169,6 +169,14 @@ export function list<Value>(item: Option<Value>, spec: Spec<undefined>): Option<
   return { ...option<readonly NonNullable<Value>[]>('an array', spec, Array.isArray), item: required(item) }
 }
 
+/** An object whose names are the user's own. */
+export function mapOf<Value>(
+  item: Option<Value>,
+  spec: Spec<undefined> & { readonly expects: string },
+): Option<Readonly<Record<string, NonNullable<Value>>> | undefined> {
+  return { ...spec, accepts: isObject, item: required(item) }
+}
+
 /** An object of options within one. Its defaults hold also when all of it is left out. */
 export function nested<T extends Table>(table: T, spec: Spec<undefined>): Option<Resolved<T>> {
   return { expects: 'an object', ...spec, accepts: isObject, table }
@@ -208,9 +216,13 @@ function readOption(call: string, row: Option<unknown>, given: unknown, path: st
   const value = given === undefined ? row.default : given
   if (value === undefined && !row.isRequired) return undefined
   if (!row.accepts(value)) throw wrong(call, path, row, given)
-  if (row.item !== undefined)
-    return (value as unknown[]).map((each, index) => readOption(call, row.item!, each, `${path}[${index}]`))
+  if (row.item !== undefined) return readItems(call, row.item, value as object, path)
   return row.convert === undefined ? value : row.convert(value as never)
+}
+
+function readItems(call: string, item: Option<unknown>, given: object, path: string): unknown {
+  if (Array.isArray(given)) return given.map((each, index) => readOption(call, item, each, `${path}[${index}]`))
+  return Object.fromEntries(Object.entries(given).map(([name, each]) => [name, readOption(call, item, each, `${path}.${name}`)]))
 }
 
 function wrong(call: string, path: string, row: Option<unknown>, given: unknown): PawlError {

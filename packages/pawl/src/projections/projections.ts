@@ -151,10 +151,10 @@ export class Projections {
 
   /** Holds both generations at one position and compares the declared columns of their rows. */
   async compare(name: string, options: { generation: number; timeout?: number | string }): Promise<Comparison> {
-    resolve('compare', compareTable, options)
-    const declared = this.#defined(name, options.generation)
+    const given = resolve('compare', compareTable, options)
+    const declared = this.#defined(name, given.generation)
     const definition = await this.#qualified(declared)
-    return inDeclaredNames(declared, await this.#onPatientPool((pool) => compare(pool, this.#target(name), definition, options)))
+    return inDeclaredNames(declared, await this.#onPatientPool((pool) => compare(pool, this.#target(name), definition, given)))
   }
 
   /** Makes a generation the live one, in one transaction, after both stand at one position and their rows are equal (or `mayDiffer` allows it). */
@@ -162,10 +162,11 @@ export class Projections {
     name: string,
     options: Act & { generation: number; mayDiffer?: boolean; timeout?: number | string },
   ): Promise<Comparison> {
-    resolve('switchTo', switchTable, options)
+    const { timeout, mayDiffer } = resolve('switchTo', switchTable, options)
+    const given = { ...options, timeout, mayDiffer }
     const declared = this.#defined(name, options.generation)
     const definition = await this.#qualified(declared)
-    return inDeclaredNames(declared, await this.#onPatientPool((pool) => switchTo(pool, this.#target(name), definition, options)))
+    return inDeclaredNames(declared, await this.#onPatientPool((pool) => switchTo(pool, this.#target(name), definition, given)))
   }
 
   /** Makes an earlier generation live again at once, wherever it stands. */
