@@ -26,6 +26,8 @@ export interface Option<Value> {
   accepts(given: unknown): boolean
   /** The value as the code uses it, where that is not as it was given. */
   readonly convert?: (given: never) => Value
+  /** The full form of a value that may be given in short. */
+  readonly expand?: (given: unknown) => unknown
 }
 
 export type Table = Readonly<Record<string, Option<unknown>>>
@@ -207,13 +209,17 @@ function readTable(call: string, table: Table, given: unknown, prefix: string): 
     if (given[name] === undefined && table[name]!.isNeverUndefined) throw wrong(call, prefix + name, table[name]!, undefined)
   }
   const values: Record<string, unknown> = {}
-  for (const name of Object.keys(table)) values[name] = readOption(call, table[name]!, given[name], prefix + name)
+  for (const name of Object.keys(table)) {
+    const value = readOption(call, table[name]!, given[name], prefix + name)
+    if (value !== undefined) values[name] = value
+  }
   return values
 }
 
 function readOption(call: string, row: Option<unknown>, given: unknown, path: string): unknown {
-  if (row.table !== undefined) return readTable(call, row.table, given === undefined ? {} : given, `${path}.`)
-  const value = given === undefined ? row.default : given
+  const full = row.expand === undefined ? given : row.expand(given)
+  if (row.table !== undefined) return readTable(call, row.table, full === undefined ? {} : full, `${path}.`)
+  const value = full === undefined ? row.default : full
   if (value === undefined && !row.isRequired) return undefined
   if (!row.accepts(value)) throw wrong(call, path, row, given)
   if (row.item !== undefined) return readItems(call, row.item, value as object, path)

@@ -2,7 +2,7 @@
 
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
-import { resolve, whole } from '../kernel/options.ts'
+import { resolve } from '../kernel/options.ts'
 import { type RecordsCore, read } from './core.ts'
 import { fieldChanges } from './diff.ts'
 import { pageTable } from './options.ts'
@@ -46,7 +46,7 @@ export async function previewRows(
       id: submission.id,
       committed: submission.baseline_number,
       kinds: textsLiteral(kinds[kind]),
-      after: options.after === undefined ? '0' : whole('after', Number(options.after), 0, Number.MAX_SAFE_INTEGER),
+      after: options.after ?? '0',
       limit,
     },
   )
@@ -119,7 +119,7 @@ export async function rowErrors(core: RecordsCore, tenant: string, id: string, o
   }>(core, errorsStatement, {
     tenant,
     id,
-    after: options.after === undefined ? 0 : whole('after', Number(options.after), 0, Number.MAX_SAFE_INTEGER),
+    after: options.after ?? '0',
     limit,
   })
   return {

@@ -1,14 +1,14 @@
 // The verbs of records: declare a set, open a scope of it, and see a submission through.
 
 import { PawlError } from '../errors.ts'
-import { notOneOf, resolve } from '../kernel/options.ts'
+import { check, resolve } from '../kernel/options.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { apply } from './apply.ts'
 import { type RecordsCore, setName, setOf } from './core.ts'
 import type { EndedOptions } from './ends.ts'
 import { failDead } from './fail.ts'
 import { keptDescriptions } from './json-schema.ts'
-import { endedTable, rowKinds, submitTable } from './options.ts'
+import { endedTable, rowKind, submitTable } from './options.ts'
 import { previewRows, rowErrors } from './preview.ts'
 import type { RecordTypes, RowsOf, RowTypes, UnknownColumns } from './row-types.ts'
 import { RecordScope } from './scope.ts'
@@ -88,7 +88,7 @@ export class Records {
 
   /** Rows of a submission by what they do, with the fields before and after. */
   async rows(id: string, kind: RowKind, options: PageOptions = {}): Promise<Page<PreviewRow>> {
-    if (!rowKinds.includes(kind)) throw notOneOf('rows: kind', kind, rowKinds)
+    check('rows', 'kind', rowKind, kind)
     return previewRows(this.#core, this.#tenant, await needSubmission(this.#core, this.#tenant, id), kind, options)
   }
 

@@ -57,8 +57,6 @@ export interface RecordSetOptions<Types extends RecordTypes = RecordTypes, Unkno
   readonly classify?: (row: { readonly type: string; readonly key: string; readonly data: RecordData }) => string | null
   /** 'submission': one event per commit. 'record': also one per changed record. Default 'submission'. */
   readonly events?: 'none' | 'submission' | 'record'
-  /** What a failed apply means. undefined: as Pawl sees it. */
-  readonly failureClass?: (error: unknown) => FailureClass | undefined
   readonly retry?: {
     readonly attempts?: number
     readonly initialMs?: number
@@ -67,21 +65,36 @@ export interface RecordSetOptions<Types extends RecordTypes = RecordTypes, Unkno
   }
   /** Formats besides CSV, NDJSON and JSON, such as `[xlsx()]` of 'pawl/records/xlsx'. */
   readonly formats?: readonly FileFormat[]
-  readonly limits?: Partial<UploadLimits>
-  /** Changes that are applied in one transaction; what a crash can lose. Default 5000. */
-  readonly chunkRows?: number
-  /** How long what is not submitted stays. Default: a week for validated ones, an hour after its last batch for an upload, a day for others. */
-  readonly keep?: Partial<Readonly<Record<'validated' | 'uploading' | 'ended', number | string>>>
+  readonly limits?: UploadLimits
+  /** How long submissions that were not submitted are kept. */
+  readonly keep?: KeepOptions
+  readonly tuning?: RecordSetTuning
 }
 
 export interface UploadLimits {
-  readonly bytesMax: number
+  /** Default 1 GiB. */
+  readonly bytesMax?: number
   /** Data rows of an upload; with one more it is invalid, 'too-many-rows'. Default 2,000,000. */
-  readonly rowsMax: number
-  /** Characters of one row, without its line break. */
-  readonly rowCharsMax: number
-  /** Row errors that are stored; all are counted. */
-  readonly errorsMax: number
+  readonly rowsMax?: number
+}
+
+export interface KeepOptions {
+  /** Default 7d. */
+  readonly validated?: number | string
+  /** After its last batch. Default 1h. */
+  readonly uploading?: number | string
+  /** All others. Default 1d. */
+  readonly ended?: number | string
+}
+
+/** Settings that are rarely needed. */
+export interface RecordSetTuning {
+  /** Changes that are applied in one transaction; what a crash can lose. Default 5000. */
+  readonly chunkRows?: number
+  /** Characters of one row, without its line break. Default 1,000,000. */
+  readonly rowCharsMax?: number
+  /** Row errors that are stored; all are counted. Default 1000. */
+  readonly errorsMax?: number
 }
 
 /** Reads files of one format. Get one from a subpath of this package. */

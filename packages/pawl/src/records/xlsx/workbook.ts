@@ -143,7 +143,7 @@ function detached(text: string): string {
 }
 
 function tooManyStrings(bytesMax: number): Malformed {
-  const fix = 'Save it as CSV, split it, or raise sharedStringsBytesMax of xlsx()'
+  const fix = 'Save it as CSV, split it, or raise tuning.sharedStringsBytesMax of xlsx()'
   return new Malformed('too-large', 0, `The strings of the workbook need more than ${bytesMax} bytes of memory. ${fix}.`)
 }
 

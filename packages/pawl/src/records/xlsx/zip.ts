@@ -80,7 +80,7 @@ export class Parts {
       throw new Malformed(
         'too-large',
         0,
-        `The workbook unpacks to more than ${unpackedBytesMax} bytes. Split it, or raise unpackedBytesMax of xlsx().`,
+        `The workbook unpacks to more than ${unpackedBytesMax} bytes. Split it, or raise tuning.unpackedBytesMax of xlsx().`,
       )
   }
 }
