@@ -40,7 +40,6 @@ import type {
   StandardSchema,
   StopOptions,
   WorkerOptions,
-  WorkerTuning,
 } from './types.ts'
 
 const kindName = required(text({ to: 200, doc: 'The name of a kind.' }))
@@ -131,7 +130,7 @@ export const workerTuningTable = {
     doc: 'The maximum number of connections for tx handlers.',
   }),
   exitWhenBlocked: boolean({ default: false, doc: 'true: exit the process if a handler still blocks it after its timeout.' }),
-} satisfies TableOf<WorkerTuning>
+} satisfies TableOf<NonNullable<WorkerOptions['tuning']>>
 
 export const workerTable = {
   name: text({ to: 200, otherwise: "the host's name and the process id", doc: 'The name shown in lists.' }),

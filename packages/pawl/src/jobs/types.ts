@@ -2,6 +2,7 @@
 
 import type { Durability } from '../config.ts'
 import type { AnyTx, Tx } from '../db/adapters.ts'
+import type { InTxWaking } from '../kernel/options.ts'
 import type { Backoff } from '../kernel/retry.ts'
 import type { Snooze } from './snooze.ts'
 
@@ -136,9 +137,7 @@ export interface Kind<Input = unknown, Payload = Input> {
   readonly payload?: Payload
 }
 
-export interface EnqueueOptions {
-  /** Your own transaction: the job is there if and only if it commits. */
-  readonly tx?: AnyTx
+export interface EnqueueOptions extends InTxWaking {
   /** When it is due. Not with `delay`. */
   readonly runAt?: Date
   /** How long after the enqueue it is due. Not with `runAt`. */
@@ -149,8 +148,6 @@ export interface EnqueueOptions {
   readonly queue?: string
   readonly headers?: Readonly<Record<string, unknown>>
   readonly durability?: Durability
-  /** false: do not notify a sleeping worker. Needed before PREPARE TRANSACTION, which cannot notify. */
-  readonly wake?: boolean
 }
 
 export interface ListOptions {
@@ -162,12 +159,9 @@ export interface ListOptions {
   readonly before?: string
 }
 
-export interface ChangeOptions {
+export interface ChangeOptions extends InTxWaking {
   /** Change it only if it is still at this revision. */
   readonly revision?: number
-  readonly tx?: AnyTx
-  /** false: notify no worker; each finds out by itself within seconds. Needed before PREPARE TRANSACTION, which cannot notify. */
-  readonly wake?: boolean
 }
 
 export interface CancelOptions extends ChangeOptions {
@@ -242,7 +236,7 @@ export interface WorkerOptions {
 }
 
 /** Settings that are rarely needed. */
-export interface WorkerTuning {
+interface WorkerTuning {
   /** The most jobs one claim takes. It adapts below this. Default 1000. */
   readonly batchMax?: number
   /**

@@ -197,6 +197,21 @@ export function withDefaults<T extends Table>(table: T, defaults: { readonly [Na
 
 // ---- options of more than one call
 
+export interface InTx {
+  /** Your own transaction: what the call writes exists if and only if it commits. */
+  readonly tx?: AnyTx
+}
+
+export interface InTxWaking extends InTx {
+  /** false: send no notification; others find out within seconds. Required before PREPARE TRANSACTION. */
+  readonly wake?: boolean
+}
+
+export interface WaitOptions {
+  readonly timeout?: number | string
+  readonly signal?: AbortSignal
+}
+
 export const ownTx = transaction({ doc: 'Your own transaction.' })
 export const wake = boolean({ default: true, doc: 'false: send no notification. Required before PREPARE TRANSACTION.' })
 
@@ -303,30 +318,11 @@ function distance(a: string, b: string): number {
   return row[b.length]!
 }
 
-// ---- single checks, for what has no table
+// ---- what has no table
 
+/** An object whose names are only known at the call, such as a scope. */
 export function assertKnown(call: string, given: object, names: ReadonlySet<string>): void {
   if (!isObject(given)) throw refused(call, `options must be an object, got ${shown(given)}`)
-  const table = Object.fromEntries([...names].map((name) => [name, true]))
-  for (const name of Object.keys(given)) if (!names.has(name)) throw noOption(call, table, name, '', given)
-}
-
-export function whole(name: string, value: number, from: number, to: number): number {
-  if (Number.isInteger(value) && value >= from && value <= to) return value
-  throw new PawlError('PAWL_CONFIG', `${name} must be an integer from ${from} to ${to}, got ${shown(value)}.`)
-}
-
-/** In milliseconds. */
-export function durationIn(name: string, value: unknown, from: number, to: number): number {
-  const row = duration({ from, to, doc: '' })
-  if (row.accepts(value)) return row.convert!(value as never)!
-  throw new PawlError('PAWL_CONFIG', `${name} must be ${row.expects}, got ${shown(value)}.`)
-}
-
-export function notOneOf(name: string, value: unknown, allowed: readonly string[]): PawlError {
-  return new PawlError('PAWL_CONFIG', `${name} must be one of ${quoted(allowed)}, got ${shown(value)}.`)
-}
-
-export function withoutUndefined<T extends object>(value: T): T {
-  return Object.fromEntries(Object.entries(value).filter(([, field]) => field !== undefined)) as T
+  for (const name of Object.keys(given))
+    if (!names.has(name)) throw noOption(call, Object.fromEntries([...names].map((each) => [each, {}])), name, '', given)
 }

@@ -18,20 +18,17 @@ import {
   type TableOf,
   text,
   tuning,
+  type WaitOptions,
   withDefaults,
 } from '../kernel/options.ts'
-import type { SeenOptions } from './seen.ts'
 import type {
   Act,
   BatchHandler,
-  Breaker,
   EventHandler,
   LogProjectionOptions,
-  LogTuning,
   ProjectionTable,
   ResumeFrom,
   RunnerOptions,
-  RunnerTuning,
   SinkOptions,
   StateProjectionOptions,
 } from './types.ts'
@@ -46,7 +43,7 @@ export const breakerTable = {
     default: '1h',
     doc: 'The time window. Keys parked before it, or before the last resume, do not count.',
   }),
-} satisfies TableOf<Breaker>
+} satisfies TableOf<NonNullable<SinkOptions['breaker']>>
 
 const column = text({ to: 63, doc: 'The name of a column.' })
 
@@ -96,7 +93,7 @@ const projectionTable = {
 
 export const logTuningTable = {
   batchMax: integer({ from: 1, to: 5000, default: 500, doc: 'The maximum number of events in one transaction.' }),
-} satisfies TableOf<LogTuning>
+} satisfies TableOf<NonNullable<LogProjectionOptions['tuning']>>
 
 const handler = callback<EventHandler>({ doc: 'One handler for all events.' })
 
@@ -139,7 +136,7 @@ export const runnerTuningTable = {
   lookMs: integer({ from: 10, to: 600_000, default: 500, doc: 'The interval at which free cursors are searched for.' }),
   pollMs: integer({ from: 10, to: 600_000, default: 1000, doc: 'The longest wait between two polls of the log.' }),
   handlerConnectionsMax: integer({ from: 1, to: 1000, default: 10, doc: 'The maximum number of connections for handlers.' }),
-} satisfies TableOf<RunnerTuning>
+} satisfies TableOf<NonNullable<RunnerOptions['tuning']>>
 
 export const runnerTable = {
   name: workerTable.name,
@@ -188,7 +185,7 @@ export const parkedTable = { limit: integer({ from: 1, to: 10_000, default: 100,
 export const seenTable = {
   timeout: duration({ from: 0, to: 86_400_000, default: '5s', doc: 'How long to wait.' }),
   signal: signal({ doc: 'Ends the wait.' }),
-} satisfies TableOf<SeenOptions>
+} satisfies TableOf<WaitOptions>
 
 export const generationTable = { ...actTable, generation: required(generation) }
 

@@ -5,7 +5,7 @@ import { createPool, type Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
-import { resolve } from '../kernel/options.ts'
+import { resolve, type WaitOptions } from '../kernel/options.ts'
 import { forget, pause, resume, runsOf, skip, type Target, unpark } from './acts.ts'
 import { type Defined, defineProjection, defineSink, definitionKey } from './definition.ts'
 import {
@@ -22,7 +22,7 @@ import {
 } from './options.ts'
 import { compare, rebuild, retire, rollBack, switchTo } from './rebuild.ts'
 import { ProjectionRunner } from './runner.ts'
-import { type SeenOptions, type Token, waitUntilSeen } from './seen.ts'
+import { type Token, waitUntilSeen } from './seen.ts'
 import { qualifyTables } from './tables.ts'
 import type {
   Act,
@@ -138,7 +138,7 @@ export class Projections {
   }
 
   /** Read-your-writes: resolves when the live generation has applied what was appended with this token. */
-  async seen(name: string, token: Token, options: SeenOptions = {}): Promise<void> {
+  async seen(name: string, token: Token, options: WaitOptions = {}): Promise<void> {
     await waitUntilSeen(this.#core.pool, this.#target(name), token, resolve('seen', seenTable, options))
   }
 

@@ -55,7 +55,7 @@ interface CursorOptions {
   readonly breaker?: Breaker
 }
 
-export interface Breaker {
+interface Breaker {
   readonly keys?: number
   readonly within?: number | string
 }
@@ -78,7 +78,7 @@ export interface LogProjectionOptions extends CursorOptions, GenerationOptions {
 }
 
 /** Settings that are rarely needed. */
-export interface LogTuning {
+interface LogTuning {
   /** The most events in one transaction. Default 500. */
   readonly batchMax?: number
 }
@@ -120,7 +120,7 @@ export interface RunnerOptions {
 }
 
 /** Settings that are rarely needed. */
-export interface RunnerTuning {
+interface RunnerTuning {
   /** How often the lease is renewed, for tests. Default: every quarter of the lease. */
   readonly beatMs?: number
   /** How often free cursors are searched for. Default 500. */

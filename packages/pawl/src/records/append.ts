@@ -5,7 +5,7 @@ import type { AnyTx, Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { once } from '../kernel/once.ts'
-import { refused, withoutUndefined } from '../kernel/options.ts'
+import { refused } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { assertAttributes } from './attributes.ts'
 import { isNameable, type ReadPlace, type RecordsCore, run, transactIn } from './core.ts'
@@ -144,7 +144,7 @@ async function readRows(core: RecordsCore, place: ReadPlace, given: readonly App
     else {
       if (row.type !== undefined && !set.types.has(row.type)) throw noType(set, row.type, index)
       const withType = row.type === undefined || set.types.size === 1 ? row.data : { ...row.data, [set.typeColumn]: row.type }
-      rows.push(await reader.read(new ObjectRow(index + 1, withoutUndefined(withType) as Record<string, unknown>)))
+      rows.push(await reader.read(new ObjectRow(index + 1, withoutUndefined(withType))))
     }
   }
   const faults = rows.flatMap((row) =>
@@ -257,4 +257,8 @@ function assertNumber(row: ReadRow, met: Met, expected: string): void {
     `The ${row.type} '${row.key.slice(0, 100)}' is at version ${actual}, not ${expected}: it has changed. Read it again and retry with the new version.`,
     { details: { type: row.type, key: row.key, expected, actual } },
   )
+}
+
+function withoutUndefined(data: object): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(data).filter(([, value]) => value !== undefined))
 }

@@ -23,14 +23,13 @@ import {
   type TableOf,
   text,
   tuning,
+  type WaitOptions,
   withDefaults,
 } from '../kernel/options.ts'
 import { columnTypes, dateParts } from './columns.ts'
 import { canonicalDecimal } from './decimal.ts'
-import type { EndedOptions } from './ends.ts'
 import type { ExportOptions } from './export.ts'
 import type { ListRecordsOptions } from './reads.ts'
-import { formats } from './sources.ts'
 import { submissionStates } from './states.ts'
 import type { ListSubmissionsOptions } from './submissions.ts'
 import type {
@@ -38,15 +37,12 @@ import type {
   At,
   Column,
   FileFormat,
-  KeepOptions,
   PageOptions,
   PutOptions,
   RecordSetOptions,
-  RecordSetTuning,
   RecordTypeOptions,
   RowKind,
   SubmitOptions,
-  UploadLimits,
   UploadOptions,
 } from './types.ts'
 
@@ -99,7 +95,7 @@ const setRetry = withDefaults(
 export const uploadLimitsTable = {
   bytesMax: integer({ from: 1, to: Number.MAX_SAFE_INTEGER, default: 1_073_741_824, doc: 'The maximum size of an upload.' }),
   rowsMax: integer({ from: 1, to: Number.MAX_SAFE_INTEGER, default: 2_000_000, doc: 'The maximum number of rows of an upload.' }),
-} satisfies TableOf<UploadLimits>
+} satisfies TableOf<NonNullable<RecordSetOptions['limits']>>
 
 const kept = { from: 1, to: 36_500 * 86_400_000 }
 
@@ -107,14 +103,14 @@ export const keepTable = {
   validated: duration({ ...kept, default: '7d', doc: 'How long validated ones are kept.' }),
   uploading: duration({ ...kept, default: '1h', doc: 'How long an upload is kept after its last batch.' }),
   ended: duration({ ...kept, default: '1d', doc: 'How long all others are kept.' }),
-} satisfies TableOf<KeepOptions>
+} satisfies TableOf<NonNullable<RecordSetOptions['keep']>>
 
 export const recordSetTuningTable = {
   chunkRows: integer({ from: 1, to: 100_000, default: 5000, doc: 'The number of changes applied in one transaction.' }),
   // A row is one string here and in PostgreSQL.
   rowCharsMax: integer({ from: 1, to: 100_000_000, default: 1_000_000, doc: 'The maximum number of characters of a row.' }),
   errorsMax: integer({ from: 1, to: Number.MAX_SAFE_INTEGER, default: 1000, doc: 'The maximum number of row errors stored.' }),
-} satisfies TableOf<RecordSetTuning>
+} satisfies TableOf<NonNullable<RecordSetOptions['tuning']>>
 
 export const recordSetTable = {
   scope: required(list(name('A name.'), { doc: "The names that make a scope, such as ['organisation', 'registration']." })),
@@ -141,14 +137,17 @@ export const recordSetTable = {
     doc: "'submission': one event per commit. 'record': also one per changed record.",
   }),
   retry: nested(setRetry, { doc: 'The retry policy of applying a submission.' }),
-  formats: list(
-    option<FileFormat>(
-      "a format such as xlsx() of 'pawl/records/xlsx'",
-      { doc: 'A format.' },
-      (given) => (given as Partial<FileFormat> | null)?.name === 'xlsx' && typeof (given as FileFormat).read === 'function',
+  formats: {
+    ...list(
+      option<FileFormat>(
+        "a format such as xlsx() of 'pawl/records/xlsx'",
+        { doc: 'A format.' },
+        (given) => (given as Partial<FileFormat> | null)?.name === 'xlsx' && typeof (given as FileFormat).read === 'function',
+      ),
+      { doc: 'Formats besides CSV, NDJSON and JSON.' },
     ),
-    { doc: 'Formats besides CSV, NDJSON and JSON, such as [xlsx()].' },
-  ),
+    expects: "an array of formats such as xlsx() of 'pawl/records/xlsx'",
+  },
   limits: nested(uploadLimitsTable, { doc: 'The limits of an upload.' }),
   keep: nested(keepTable, { doc: 'How long submissions that were not submitted are kept.' }),
   tuning: tuning(recordSetTuningTable),
@@ -169,7 +168,11 @@ const delimiter = option<string>(
 const decimal = oneOf(['.', ','], { otherwise: 'a point', doc: "The decimal sign of numbers in a CSV: ',' for 1234,5." })
 
 export const uploadTable = {
-  format: required(oneOf(formats, { doc: "The format of the file. 'xlsx' needs formats: [xlsx()] of the record set." })),
+  format: required(
+    oneOf(['csv', 'ndjson', 'json', 'xlsx'], {
+      doc: "The format of the file. 'xlsx' needs formats: [xlsx()] of the record set.",
+    }),
+  ),
   delimiter,
   decimal,
   attributes: record({ doc: 'Attributes of the scope. Each can be set once.' }),
@@ -232,7 +235,7 @@ export const submitTable = {
 export const endedTable = {
   timeout: duration({ from: 1, to: 2_147_483_647, default: '15m', doc: 'How long to wait.' }),
   signal: signal({ doc: 'Ends the wait.' }),
-} satisfies TableOf<EndedOptions>
+} satisfies TableOf<WaitOptions>
 
 export const eraseTable = {
   reason: reason('The reason, stored with the record.'),
@@ -257,12 +260,15 @@ export const rowKind = required(
 
 export const pageTable = {
   limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The size of a page.' }),
-  after: option<string>(
-    '`next` of the previous page',
-    { doc: '`next` of the previous page.' },
-    (given) => typeof given === 'string' && /^\d{1,15}$/.test(given),
-  ),
+  after: anyText('`next` of the previous page.'),
 } satisfies TableOf<PageOptions>
+
+/** Where a page ended that is in the order of lines. */
+export const afterLine = option<string>(
+  '`next` of the previous page',
+  { doc: '`next` of the previous page.' },
+  (given) => typeof given === 'string' && /^\d{1,15}$/.test(given),
+)
 
 function isAt(given: unknown): boolean {
   if (typeof given !== 'object' || given === null) return false

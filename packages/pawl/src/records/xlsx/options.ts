@@ -9,7 +9,7 @@ export interface XlsxOptions {
 }
 
 /** Limits that are rarely changed: they stop a workbook that was made to exhaust memory or time. */
-export interface XlsxTuning {
+interface XlsxTuning {
   /** Default 1000. */
   readonly entriesMax?: number
   /** Default 1 GiB. */
@@ -37,7 +37,7 @@ export const xlsxTuningTable = {
     default: 67_108_864,
     doc: 'The maximum memory for its shared strings, in bytes.',
   }),
-} satisfies TableOf<XlsxTuning>
+} satisfies TableOf<NonNullable<XlsxOptions['tuning']>>
 
 export const xlsxTable = {
   fileBytesMax: integer({ from: 1, to, default: 104_857_600, doc: 'The maximum size of an uploaded workbook, in bytes.' }),
