@@ -208,3 +208,17 @@ create index record_erasure_of_scope on pawl.record_erasure (tenant, scope_id, r
 comment on table pawl.record_erasure is 'Whose data was taken away, when, by whom and why. The versions and their numbers stay.';
 comment on column pawl.record_erasure.record_id is 'null: there was no such record, it was only staged.';
 comment on column pawl.record_erasure.revision is 'The scope''s revision from then on. Rows that were received before it and name the record are not submitted.';
+
+-- Everything that a person should look at now, of one tenant or, with null, of all.
+create function pawl.open_alerts(p_tenant text)
+returns table (tenant text, code text, subject text, message text, count bigint, first_at timestamptz, last_at timestamptz)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select a.tenant, a.code, a.subject, a.message, a.count, a.first_at, a.last_at
+  from pawl.alert a
+  where a.resolved_at is null
+    and (a.until is null or a.until > pawl.now())
+    and (p_tenant is null or a.tenant = p_tenant)
+  union all
+  select j.tenant, j.code, j.subject, j.message, j.count, j.first_at, j.last_at
+  from pawl.job_alerts(p_tenant) j
+$$;

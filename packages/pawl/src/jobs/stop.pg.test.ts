@@ -245,27 +245,6 @@ test('[J13] a claim without an answer goes back although a handler outlives the 
   go.resolve()
 })
 
-test('[J13] a stop that abandons does not wait for a chore that waits for a lock', async () => {
-  const go = deferred()
-  pawl.jobs.define('long', { run: () => go.promise })
-  await pawl.jobs.enqueue('long', {})
-  const locker = await db.pool.connect()
-  await locker.query('begin; lock table pawl.alert in access exclusive mode')
-  const worker = await startWorker()
-  const chore = () =>
-    db.query(
-      "select pid from pg_stat_activity where datname = current_database() and application_name = 'pawl maintenance' and wait_event_type = 'Lock'",
-    )
-  await until('it runs', () => worker.metrics().running === 1)
-  await until('a chore waits', async () => (await chore()).length === 1)
-  await worker.stop({ grace: 0, abandon: true })
-  expect(await chore()).toHaveLength(1)
-  expect(await closeReason(worker.id!)).toBe('stopped')
-  await locker.query('rollback')
-  locker.release()
-  go.resolve()
-})
-
 for (const abandon of [true, false]) {
   test(`[J13] a handler that heeds its signal burns no attempt at a stop (abandon: ${abandon})`, async () => {
     const started = deferred()

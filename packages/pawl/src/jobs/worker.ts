@@ -199,10 +199,10 @@ export class Worker {
     this.#board.turn()
     this.#tick = setInterval(() => this.#onTick(), tickMs)
     const { signal } = this.#stopAll
-    const { queues, keepDays } = this.#options
+    const { keepDays } = this.#options
     const loop = (name: string): LoopWatch => this.#ends.loop(name)
     const watch = this.#failures
-    this.#maintaining = maintain({ database: this.#core.config.direct, queues, keepDays, signal, watch, loop })
+    this.#maintaining = maintain({ database: this.#core.config.direct, keepDays, signal, watch, loop })
     this.#claiming = this.#claims.run()
   }
 
