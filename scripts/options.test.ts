@@ -1,19 +1,51 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import * as pawls from 'pawl'
 import { createPawl, once, type Pawl } from 'pawl'
 import { xlsx } from 'pawl/records/xlsx'
+import * as testing from 'pawl/testing'
 import { expect, test } from 'vitest'
 import { resolve, type Table } from '../packages/pawl/src/kernel/options.ts'
+import { ProjectionRunner } from '../packages/pawl/src/projections/runner.ts'
 import { nowhere, pawlOfNowhere } from '../packages/pawl/test/support/nowhere.ts'
 import { defineLoads } from '../packages/pawl/test/support/records.ts'
 import { calls, optionsFile, page, rowsOf } from './options.ts'
 import { root } from './phase.ts'
 
-const all = Object.assign({}, ...Object.values(calls)) as Readonly<Record<string, Table>>
+const listed = Object.values(calls).flatMap((group) => Object.entries(group))
+const all = Object.fromEntries(listed.filter((entry): entry is [string, Table] => typeof entry[1] === 'object'))
 
 test('[G2] docs/reference/options.md is what the tables say', () => {
   expect(readFileSync(optionsFile, 'utf8'), 'run: node scripts/run.mjs scripts/options.ts').toBe(page())
 })
+
+test('[G2] everything that can be called has a line in the reference', () => {
+  const names = (prefix: string) =>
+    listed.flatMap(([call]) => (call.startsWith(prefix) ? [/^(\w+)\(/.exec(call.slice(prefix.length))?.[1]] : []))
+  const classes: readonly [string, ...{ readonly prototype: object }[]][] = [
+    ['pawl.', pawls.Pawl],
+    ['pawl.jobs.', pawls.Jobs],
+    ['pawl.events.', pawls.TenantEvents, pawls.EventLog],
+    ['pawl.projections.', pawls.Projections],
+    ['pawl.records.', pawls.Records],
+    ['scope.', pawls.RecordScope],
+    ['worker.', pawls.Worker],
+    ['runner.', ProjectionRunner],
+  ]
+  for (const [prefix, ...owners] of classes) {
+    const named = new Set(names(prefix).filter((name) => name !== undefined))
+    expect([...named].sort(), prefix).toEqual(owners.flatMap(({ prototype }) => methodsOf(prototype)).sort())
+  }
+  const functions = Object.entries({ ...pawls, ...testing }).filter(
+    ([name, value]) => /^[a-z]/.test(name) && typeof value === 'function',
+  )
+  expect(functions.map(([name]) => name).filter((name) => !names('').includes(name))).toEqual([])
+})
+
+function methodsOf(prototype: object): string[] {
+  const descriptors = Object.entries(Object.getOwnPropertyDescriptors(prototype))
+  return descriptors.flatMap(([name, { value }]) => (typeof value === 'function' && name !== 'constructor' ? [name] : []))
+}
 
 test('[G2] every table of options belongs to a call of the reference', async () => {
   const source = join(root, 'packages', 'pawl', 'src')
@@ -26,9 +58,9 @@ test('[G2] every table of options belongs to a call of the reference', async () 
     for (const [name, value] of Object.entries(module))
       if (/^(?!error).*Table$/.test(name) && typeof value === 'object') found.set(value, name)
   expect(found.size).toBeGreaterThan(30)
-  const listed = new Set(Object.values(all).flatMap((table) => [table, ...rowsOf(table).flatMap(({ option }) => inside(option))]))
+  const known = new Set(Object.values(all).flatMap((table) => [table, ...rowsOf(table).flatMap(({ option }) => inside(option))]))
   // The options that all cursors have are spread into three tables.
-  expect([...found].filter(([table]) => !listed.has(table as Table)).map(([, name]) => name)).toEqual(['cursorTable'])
+  expect([...found].filter(([table]) => !known.has(table as Table)).map(([, name]) => name)).toEqual(['cursorTable'])
 })
 
 function inside({ table, item }: { readonly table?: Table; readonly item?: { readonly table?: Table } }): Table[] {
@@ -102,7 +134,7 @@ function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unk
     'pawl.events.whoHoldsBack(options)': () => events.whoHoldsBack(options),
     'pawl.events.retain(options)': () => events.retain(options),
     'pawl.projections.define(name, options)': () => projections.define('p', options),
-    "pawl.projections.define(name, { kind: 'state', ...given } as never)": () =>
+    "pawl.projections.define(name, { kind: 'state', ...options })": () =>
       projections.define('p', { kind: 'state', ...given } as never),
     'pawl.projections.sink(name, options)': () => projections.sink('p', options),
     'pawl.projections.runner(options)': () => projections.runner(options),
@@ -134,6 +166,7 @@ function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unk
     'scope.export(options)': () => scope.export(options),
     'scope.erase(type, key, options)': () => scope.erase('load', '1', options),
     'xlsx(options)': () => xlsx(options),
+    'runAll(pawl, options)': () => testing.runAll(pawl, options),
   }
 }
 
