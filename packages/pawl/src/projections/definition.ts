@@ -74,6 +74,8 @@ function defineLog(call: string, tenant: string, name: string, given: unknown): 
   const { on, each, batch } = options
   if ([on, each, batch].filter((handler) => handler !== undefined).length !== 1)
     throw refused(call, 'give a handler: one of on, each and batch')
+  if (on !== undefined && Object.keys(on).length === 0)
+    throw refused(call, 'on must name at least one type of event, got an empty object')
   return {
     ...baseOf(tenant, name, options),
     kind: 'log',

@@ -11,6 +11,7 @@ import { maintainEvents } from '../events/maintenance.ts'
 import { Incarnation } from '../jobs/incarnation.ts'
 import { Board } from '../jobs/keeper.ts'
 import { assertMigrated } from '../jobs/start-checks.ts'
+import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
 import { Failures, isLasting, type LoopWatch } from '../kernel/failures.ts'
 import { solitude } from '../kernel/solitude.ts'
@@ -25,6 +26,7 @@ import type { ProjectionEvents, RunnerOptions } from './types.ts'
 import type { World } from './world.ts'
 
 const turnMs = 50
+const troubleEveryMs = 60_000
 
 export interface RunnerCore {
   readonly config: Config
@@ -53,6 +55,9 @@ export class ProjectionRunner {
   readonly #holds: Holds
   readonly #refreshers: Refreshers
   readonly #incarnation: Incarnation
+  /** Loops whose last turn failed. */
+  readonly #failing = new Set<string>()
+  #troubleLoggedMs = Number.NEGATIVE_INFINITY
   #installation = ''
   #loops: Promise<unknown>[] = []
   #turns: NodeJS.Timeout | undefined
@@ -206,16 +211,31 @@ export class ProjectionRunner {
   #loop(name: string): LoopWatch {
     const { succeeded, failed } = this.#watch.loop(name, this.#engine)
     return {
-      succeeded,
+      succeeded: () => {
+        succeeded()
+        if (this.#failing.delete(name) && this.#failing.size === 0) this.#recovered()
+      },
       failed: (error) => {
         failed(error)
-        if (!isLasting(error)) this.#trouble(error)
+        if (isLasting(error)) return
+        this.#failing.add(name)
+        this.#trouble(error)
       },
     }
   }
 
+  /** Every loop meets a database that is away, several times a second. */
   #trouble(error: unknown): void {
-    if (!this.#stopAll.signal.aborted) this.#core.config.logger.warn({ error: String(error) }, 'runner error; retrying')
+    const nowMs = monotonicMs()
+    if (this.#stopAll.signal.aborted || nowMs - this.#troubleLoggedMs < troubleEveryMs) return
+    this.#troubleLoggedMs = nowMs
+    this.#core.config.logger.warn({ error: String(error) }, 'runner error; retrying (logged once a minute)')
+  }
+
+  #recovered(): void {
+    if (this.#troubleLoggedMs === Number.NEGATIVE_INFINITY) return
+    this.#troubleLoggedMs = Number.NEGATIVE_INFINITY
+    this.#core.config.logger.warn({}, 'the runner works again')
   }
 
   #createIncarnation(): Incarnation {
@@ -252,7 +272,12 @@ export class ProjectionRunner {
         else if (message.type === 'blocked')
           config.logger.warn({ blockedMs: message.blockedMs }, 'a handler blocked the event loop')
         else if (message.type === 'trouble')
-          config.logger.warn({ error: message.message, code: message.code }, 'keeper error; retrying')
+          config.logger.warn(
+            { error: message.message, code: message.code },
+            'the keeper cannot reach the database; retrying (logged once a minute)',
+          )
+        else if (message.type === 'recovered')
+          config.logger.warn({ awayMs: message.awayMs }, 'the keeper reached the database again')
         else if (message.type === 'logged') config.logger.error(message.fields, message.message)
       },
       onNotify: () => this.#pump.wake(),

@@ -726,8 +726,8 @@ where h.tenant = :tenant::text
   and h.id = :id::bigint
   and h.finished_at >= coalesce(:since::timestamptz, to_timestamp((:id::bigint >> 21) / 1000.0) - interval '2 days')
 
--- name: list-live
--- A page of live jobs, newest first.
+-- name: list-open
+-- A page of open jobs, newest first.
 -- Locks: none.
 -- Plan: job_pkey backwards.
 -- No row: no such jobs beyond :before.
