@@ -135,7 +135,6 @@ export function resolveConfig(given: PawlOptions): Config {
     logger: guarded(options.logger ?? stderrLogger),
     callerConnectionsMax: options.tuning.callerConnectionsMax ?? callerConnections,
     pool,
-    isCallerNamed: pooler === 'none' && pool === undefined,
     payloadBytesMax: options.payloadBytesMax,
   })
 }
