@@ -114,11 +114,8 @@ export async function worker(subject: Subject): Promise<void> {
   await serveJobs(subject, caller.pawl, {
     name: subject.proc,
     lease: leaseMs,
-    beatMs,
     concurrency,
-    pollMs: 300,
-    bufferMs: 3000,
-    touchMs: 100,
+    tuning: { beatMs, pollMs: 300, bufferMs: 3000, touchMs: 100 },
   })
 }
 

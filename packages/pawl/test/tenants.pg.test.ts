@@ -34,7 +34,7 @@ beforeAll(async () => {
     each: () => Promise.reject(new Error('secret')),
   })
   await db.query('create table totals (key text primary key)')
-  const worker = pawl.jobs.worker({ pollMs: 50 })
+  const worker = pawl.jobs.worker({ tuning: { pollMs: 50 } })
   await worker.start()
   dead = (await acme.jobs.enqueue('dies', { secret: 1 })).id
   const upload = await scope.upload(csv(loadRows(3)), { format: 'csv' })

@@ -24,7 +24,7 @@ afterEach(async () => {
 })
 
 /** A client that gives up before the server has answered cuts its connection, and the reply to lose never comes: hence so long. */
-const viaProxy = () => db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 2000 })
+const viaProxy = () => db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutMs: 2000 } })
 const count = async (what: string) => (await db.query<{ n: number }>(`select count(*)::int as n from ${what}`))[0]!.n
 
 describe('the reply to an enqueue is lost', () => {

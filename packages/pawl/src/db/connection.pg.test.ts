@@ -238,9 +238,9 @@ test("options in the URL are kept, and the engine's own settings come after them
 
 test("[K9] a keeper's silent connection costs no lease, however long other connections wait", async () => {
   const direct = db.pawl()
-  const pawl = db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 60_000, connectTimeoutMs: 60_000 })
+  const pawl = db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutMs: 60_000, connectTimeoutMs: 60_000 } })
   pawl.jobs.define('k', { run: () => undefined })
-  const worker = pawl.jobs.worker({ lease: '1s', beatMs: 100 })
+  const worker = pawl.jobs.worker({ lease: '1s', tuning: { beatMs: 100 } })
   await worker.start()
   const { id } = worker
   await until('its keeper is there', () => proxy.names.some((name) => /keeper/.test(name)))

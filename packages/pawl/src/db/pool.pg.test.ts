@@ -98,7 +98,7 @@ test("a worker's own connections are opened with what the pool was made with", a
 
 test('a worker has at most eight connections besides its two pools', async () => {
   const db = await database()
-  const pawl = pawlOf({ databaseUrl: db.url, applicationName: 'counted', callerConnectionsMax: 2 })
+  const pawl = pawlOf({ databaseUrl: db.url, applicationName: 'counted', tuning: { callerConnectionsMax: 2 } })
   const kind = pawl.jobs.define('mail', { run: () => 1 })
   const worker = pawl.jobs.worker()
   await worker.start()

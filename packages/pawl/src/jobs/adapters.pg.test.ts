@@ -32,7 +32,7 @@ for (const [name, open] of Object.entries(adapters)) {
       })
       const sites = pawl.records.define('sites', { scope: ['org'], types: { site: { key: 'id', columns: { id: 'text' } } } })
       scope = pawl.records.in(sites, { org: 'acme' })
-      worker = pawl.jobs.worker({ pollMs: 100 })
+      worker = pawl.jobs.worker({ tuning: { pollMs: 100 } })
       await worker.start()
     })
     afterAll(async () => {

@@ -63,7 +63,7 @@ test('[J31] timed-out handlers that wait for a lock leave no sessions behind', a
     retry: { attempts: 1 },
     tx: async (_job, tx) => tx.query('update effect set n = n + $1::integer', [1]),
   })
-  const worker = await startWorker({ concurrency: 2, handlerConnectionsMax: 2 })
+  const worker = await startWorker({ concurrency: 2, tuning: { handlerConnectionsMax: 2 } })
   await pawl.jobs.enqueueMany('waits', [1, 2, 3, 4, 5, 6])
   await until('all are timed out', () => worker.metrics().timedOut === 6)
   await until('none of their sessions waits', async () => {
@@ -198,7 +198,7 @@ async function withRunner(work: (runner: Runner, pool: ReturnType<typeof createP
     isNamed: true,
     engine,
     logger: silentLogger,
-    limits: { bytesMax: 1000, depthMax: 10 },
+    limits: { bytesMax: 1000 },
     durability: 'durable',
     touchMs: 1000,
     answerMs: 30_000,
@@ -331,7 +331,7 @@ test.each([1, 10])('[J31] promises that a handler does not await never end the p
       await float([() => touch(1), () => job.guard(db.pool as never)])
     },
   })
-  const worker = await startWorker({ touchMs: 1 })
+  const worker = await startWorker({ tuning: { touchMs: 1 } })
   await pawl.jobs.enqueue('floats', {})
   await worker.whenIdle()
   await float(left)
@@ -515,7 +515,7 @@ test('[J36] a session that idles too long in its own transaction is an attempt',
 test('a statement of a tx handler may take longer than the time for an answer, and runs once', async () => {
   await db.query('create table effect (n integer)')
   let runs = 0
-  const patient = db.pawl({ queryTimeoutMs: 700 })
+  const patient = db.pawl({ tuning: { queryTimeoutMs: 700 } })
   patient.jobs.define('slow', {
     retry: { attempts: 1 },
     tx: async (_job, tx) => {
@@ -537,7 +537,7 @@ test('[K9] a handler whose connection fell silent runs again within its attempt'
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
   await db.query('create table effect (n integer)')
-  const far = db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 1000 })
+  const far = db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutMs: 1000 } })
   let runs = 0
   far.jobs.define('work', {
     retry: { attempts: 1 },

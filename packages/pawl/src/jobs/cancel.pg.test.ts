@@ -60,7 +60,7 @@ test('[J17] a job that was claimed but has not started is dropped from the buffe
       if (job.payload.n === 100) await go.promise
     },
   })
-  const worker = await startWorker(pawl, { concurrency: 1, bufferMs: 60_000 })
+  const worker = await startWorker(pawl, { concurrency: 1, tuning: { bufferMs: 60_000 } })
   const { ids } = await pawl.jobs.enqueueMany(
     'work',
     Array.from({ length: 150 }, (_, n) => ({ n })),
@@ -121,7 +121,7 @@ async function running(shape: 'run' | 'tx', options: Partial<PawlOptions>, beatM
     })
   }
   // However late a beat comes, the lease itself is never what is lost here.
-  const worker = await startWorker(pawl, { lease: '10m', beatMs })
+  const worker = await startWorker(pawl, { lease: '10m', tuning: { beatMs } })
   const { id } = await pawl.jobs.enqueue('work', {})
   return { pawl, worker, id, ...(await started.promise), answer: go.resolve }
 }

@@ -49,7 +49,7 @@ async function enqueueSuspects(kind: string, count: number, crashes: number): Pr
 
 test('the median lone job costs at most two claim statements', async () => {
   pawl.jobs.define('work', { run: () => undefined })
-  const worker = await startWorker({ pollMs: 3_600_000 })
+  const worker = await startWorker({ tuning: { pollMs: 3_600_000 } })
   const isAsleep = async () => {
     const before = worker.metrics().claims
     await db.query('select pg_sleep(0.1)')
@@ -330,7 +330,7 @@ test('a deciding job that is cancelled while its process empties itself never ru
   let runs = 0
   pawl.jobs.define('long', { run: () => go.promise })
   pawl.jobs.define('last', { run: () => void runs++ })
-  const worker = await startWorker({ concurrency: 5, beatMs: 100 })
+  const worker = await startWorker({ concurrency: 5, tuning: { beatMs: 100 } })
   await many('long', 1)
   await until('it runs', () => worker.metrics().running === 1)
   const [last] = await enqueueSuspects('last', 1, 2)
@@ -371,7 +371,7 @@ test('a group that failed runs again within the limit of its kind', async () => 
 test('rows of a claim whose incarnation was lost before its answer never run under it', async () => {
   const ran: string[] = []
   pawl.jobs.define('work', { run: (job) => void ran.push(job.fence) })
-  const worker = await startWorker({ lease: '10s', beatMs: 100 })
+  const worker = await startWorker({ lease: '10s', tuning: { beatMs: 100 } })
   const lost = worker.id!
   const fences: string[] = []
   installProbe(async (name, detail) => {

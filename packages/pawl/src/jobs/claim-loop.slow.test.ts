@@ -38,7 +38,7 @@ test('[J4] a process that pauses in a claim keeps none of its jobs', async () =>
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
   const done = new Set<string>()
-  const [paused, other] = [db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 60_000 }), db.pawl()]
+  const [paused, other] = [db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutMs: 60_000 } }), db.pawl()]
   for (const each of [paused, other]) each.jobs.define('large', { run: ({ id }) => void done.add(id) })
   // More than fits between the server and a process that does not read.
   const { ids } = await other.jobs.enqueueMany(

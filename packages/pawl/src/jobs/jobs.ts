@@ -257,8 +257,7 @@ export class Jobs {
 
   /** The payload as it is stored: as given, if the kind's schema can read that. */
   #textOf(name: string, definition: DefinedKind | undefined): (payload: unknown) => string | Promise<string> {
-    const { payloadBytesMax: bytesMax, payloadDepthMax: depthMax } = this.#core.config
-    const limits = { bytesMax, depthMax }
+    const limits = { bytesMax: this.#core.config.payloadBytesMax }
     const what = `The payload of '${name}': payload`
     return (payload) => {
       const text = toJson(payload === undefined ? null : payload, what, limits)
@@ -268,8 +267,7 @@ export class Jobs {
 
   #enqueueValues(name: string, definition: DefinedKind | undefined, options: Enqueue): (payloads: string) => Values {
     const { headers } = options
-    const { payloadBytesMax: bytesMax, payloadDepthMax: depthMax } = this.#core.config
-    const headersText = headers === undefined ? null : toJson(headers, 'headers', { bytesMax, depthMax })
+    const headersText = headers === undefined ? null : toJson(headers, 'headers', { bytesMax: this.#core.config.payloadBytesMax })
     return (payloads) => ({
       tenant: this.#tenant,
       queue: options.queue ?? definition?.queue ?? kindDefaults.queue,

@@ -8,9 +8,9 @@ import { createDatabase, deferred, type TestDatabase, until } from '../../test/s
 import type { Worker } from './worker.ts'
 
 // With a beat this slow, and without a session to listen in, the worker hears of nothing by itself: only the database can refuse.
-const deaf = { lease: '1h', beatMs: 600_000, pollMs: 20 } as const
+const deaf = { lease: '1h', tuning: { beatMs: 600_000, pollMs: 20 } } as const
 const deafPawl = () => db.pawl({ pooler: 'transaction' })
-const quick = { lease: '10s', beatMs: 100 } as const
+const quick = { lease: '10s', tuning: { beatMs: 100 } } as const
 
 let db: TestDatabase
 const workers: Worker[] = []
@@ -312,7 +312,7 @@ test('[K2] a keeper thread that ends without an error is started again, and the 
   keeperTesting.probeModule = new URL('../../test/support/ending-keeper.ts', import.meta.url).href
   let worker: Worker
   try {
-    worker = await startWorker(pawl, { lease: '60s', beatMs: 100 })
+    worker = await startWorker(pawl, { lease: '60s', tuning: { beatMs: 100 } })
   } finally {
     keeperTesting.probeModule = undefined
   }
@@ -338,7 +338,7 @@ test('[K2] a keeper thread that dies while its worker opens is replaced by one t
   })
   const starting = await inTransaction(async (client) => {
     await client.query('lock table pawl.worker in share mode')
-    const start = startWorker(pawl, { lease: '60s', beatMs: 100 })
+    const start = startWorker(pawl, { lease: '60s', tuning: { beatMs: 100 } })
     start.catch(() => undefined)
     await died.promise
     return { start }

@@ -12,7 +12,7 @@ import type { Worker } from './worker.ts'
 
 const promoteStatement = statement(import.meta.url, 'promote')
 /** The keeper would also end what is past its time limit, with other words, when it finds the main thread standing still; here it does not look. */
-const unwatched = { lease: '1h', beatMs: 600_000 } as const
+const unwatched = { lease: '1h', tuning: { beatMs: 600_000 } } as const
 
 let db: TestDatabase
 let pawl: Pawl
@@ -397,10 +397,10 @@ test('[J15] a job that the rescuer discards calls the hook and the event in the 
     },
   })
   pawl.on('job.dead', (job) => event.resolve(job))
-  const first = await startWorker({ lease: '10s', beatMs: 100 })
+  const first = await startWorker({ lease: '10s', tuning: { beatMs: 100 } })
   const { id } = await pawl.jobs.enqueue('kills', {})
   await started.promise
-  await startWorker({ lease: '10s', beatMs: 100 })
+  await startWorker({ lease: '10s', tuning: { beatMs: 100 } })
   await endLease(db.pool, first.id!)
   expect(await hook.promise).toMatchObject({ id, kind: 'kills', reason: expect.stringContaining('worker') })
   expect(await event.promise).toMatchObject({ id, kind: 'kills' })

@@ -17,7 +17,7 @@ afterEach(async () => {
 })
 
 async function startWorker(pawl: Pawl): Promise<Worker> {
-  const worker = pawl.jobs.worker({ handlerConnectionsMax: 1 })
+  const worker = pawl.jobs.worker({ tuning: { handlerConnectionsMax: 1 } })
   workers.push(worker)
   await worker.start()
   return worker

@@ -66,7 +66,7 @@ test('[J5] a handler that hangs inside its guarded transaction past its timeout 
     },
   })
   pawl.jobs.define('quick', { run: () => undefined })
-  const worker = await startWorker({ batchMax: 100 })
+  const worker = await startWorker({ tuning: { batchMax: 100 } })
   const { id } = await pawl.jobs.enqueue('hangs', {})
   await until('its end meets the lock', () => worker.metrics().conflicts > 0)
   // The worker holds at most 300 jobs, three batches: it also claims again.

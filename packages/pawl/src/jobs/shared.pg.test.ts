@@ -22,7 +22,7 @@ interface Numbered {
 
 const numbered = (count: number): Numbered[] => Array.from({ length: count }, (_, n) => ({ n }))
 /** Claims of twenty or more, and one group at a time, so that what a group taught is known to the next. */
-const oneGroup = { concurrency: 20, handlerConnectionsMax: 1 } as const
+const oneGroup = { concurrency: 20, tuning: { handlerConnectionsMax: 1 } } as const
 
 async function done(): Promise<number> {
   const [row] = await db.query<{ n: number }>(

@@ -89,12 +89,12 @@ for (const shape of ['run', 'tx'] as const) {
       })
     }
     const leaseMs = 1000
-    const worker = await startWorker({ lease: leaseMs, beatMs: 100 })
+    const worker = await startWorker({ lease: leaseMs, tuning: { beatMs: 100 } })
     const { id } = await pawl.jobs.enqueue('long', {})
     const { signal } = await started.promise
     const incarnation = worker.id!
     // Another one stands by the whole time and would take what has no lease.
-    const other = await startWorker({ lease: leaseMs, beatMs: 100 })
+    const other = await startWorker({ lease: leaseMs, tuning: { beatMs: 100 } })
     const [{ lease_until: leaseUntil } = { lease_until: new Date(0) }] = await db.query<{ lease_until: Date }>(
       'select lease_until from pawl.worker where id = $1',
       [incarnation],
@@ -153,10 +153,10 @@ test('[J13] a suspect that runs alone does not hold up the end of the grace', as
       await go.promise
     },
   })
-  const first = await startWorker({ lease: '10s', beatMs: 100 })
+  const first = await startWorker({ lease: '10s', tuning: { beatMs: 100 } })
   const { id } = await pawl.jobs.enqueue('work', {})
   await started[0]!.promise
-  const second = await startWorker({ lease: '10s', beatMs: 100 })
+  const second = await startWorker({ lease: '10s', tuning: { beatMs: 100 } })
   await endLease(db.pool, first.id!)
   await started[1]!.promise
   // The first may have opened another incarnation and taken it itself.

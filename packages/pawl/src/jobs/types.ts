@@ -2,6 +2,7 @@
 
 import type { Durability } from '../config.ts'
 import type { AnyTx, Tx } from '../db/adapters.ts'
+import type { InTxWaking } from '../kernel/options.ts'
 import type { Backoff } from '../kernel/retry.ts'
 import type { Snooze } from './snooze.ts'
 
@@ -92,8 +93,6 @@ export interface KindOptions<Payload, Input = Payload> {
   readonly timeout?: number | string
   readonly retry?: RetryPolicy
   readonly durability?: Durability
-  /** true: each job is settled when it ends and not with others. A smaller window for repeats of outside effects after a crash; slower. */
-  readonly settleEach?: boolean
   /** Called in the process that noticed, after its last attempt failed or its process died once too often. A hint; the alert is durable. */
   readonly onDead?: (job: DeadJob) => void | Promise<void>
 }
@@ -138,9 +137,7 @@ export interface Kind<Input = unknown, Payload = Input> {
   readonly payload?: Payload
 }
 
-export interface EnqueueOptions {
-  /** Your own transaction: the job is there if and only if it commits. */
-  readonly tx?: AnyTx
+export interface EnqueueOptions extends InTxWaking {
   /** When it is due. Not with `delay`. */
   readonly runAt?: Date
   /** How long after the enqueue it is due. Not with `runAt`. */
@@ -151,8 +148,6 @@ export interface EnqueueOptions {
   readonly queue?: string
   readonly headers?: Readonly<Record<string, unknown>>
   readonly durability?: Durability
-  /** false: do not notify a sleeping worker. Needed before PREPARE TRANSACTION, which cannot notify. */
-  readonly wake?: boolean
 }
 
 export interface ListOptions {
@@ -164,12 +159,9 @@ export interface ListOptions {
   readonly before?: string
 }
 
-export interface ChangeOptions {
+export interface ChangeOptions extends InTxWaking {
   /** Change it only if it is still at this revision. */
   readonly revision?: number
-  readonly tx?: AnyTx
-  /** false: notify no worker; each finds out by itself within seconds. Needed before PREPARE TRANSACTION, which cannot notify. */
-  readonly wake?: boolean
 }
 
 export interface CancelOptions extends ChangeOptions {
@@ -231,10 +223,22 @@ export interface WorkerOptions {
   readonly queues?: readonly string[]
   /** Handlers at once in this process. Default 20. */
   readonly concurrency?: number
-  /** The most jobs one claim takes. It adapts below this. Default 1000. */
-  readonly batchMax?: number
   /** How long the lease of a hung process lasts. Default 30s. */
   readonly lease?: number | string
+  /** Days that finished jobs stay. Default 14. */
+  readonly keepDays?: number
+  /**
+   * Jobs whose next crash would be their last must run with nothing beside them. 'alone' (default): this worker empties itself for one.
+   * 'leave': it leaves them to another process. 'only': it claims nothing else, one at a time.
+   */
+  readonly deciding?: 'alone' | 'leave' | 'only'
+  readonly tuning?: WorkerTuning
+}
+
+/** Settings that are rarely needed. */
+interface WorkerTuning {
+  /** The most jobs one claim takes. It adapts below this. Default 1000. */
+  readonly batchMax?: number
   /**
    * How often the keeper renews the lease and watches the main thread, for tests. By default it renews every quarter of the lease and watches
    * twice a second.
@@ -250,13 +254,6 @@ export interface WorkerOptions {
   readonly handlerConnectionsMax?: number
   /** End the process when a handler still blocks it the lease's time (10 s at most) after a timeout; nothing else can stop synchronous code. */
   readonly exitWhenBlocked?: boolean
-  /** Days that finished jobs stay. Default 14. */
-  readonly keepDays?: number
-  /**
-   * Jobs whose next crash would be their last must run with nothing beside them. 'alone' (default): this worker empties itself for one.
-   * 'leave': it leaves them to another process. 'only': it claims nothing else, one at a time.
-   */
-  readonly deciding?: 'alone' | 'leave' | 'only'
 }
 
 export interface StopOptions {

@@ -270,7 +270,7 @@ export class Worker {
       isNamed: config.database.pooler === 'none',
       engine: this.#engine,
       logger: config.logger,
-      limits: { bytesMax: config.payloadBytesMax, depthMax: config.payloadDepthMax },
+      limits: { bytesMax: config.payloadBytesMax },
       durability: config.durability,
       touchMs: this.#options.touchMs,
       answerMs: config.database.queryTimeoutMs,

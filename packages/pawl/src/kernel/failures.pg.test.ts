@@ -59,7 +59,7 @@ test('[K17] a promotion that always fails is logged, counted and alerted; other 
 
 test('[K17] a sweep of the keeper that always fails is alerted too', async () => {
   pawl.jobs.define('work', { run: () => undefined })
-  const running = await startWorker({ beatMs: 100 })
+  const running = await startWorker({ tuning: { beatMs: 100 } })
   await db.query(`create trigger refuse before update on pawl.worker for each row when (new.asked_by is not null) execute function refuse();
     insert into pawl.worker (lease_until) values (pawl.now() - interval '1 hour')`)
   await until('there is an alert', async () => (await failing()).length === 1)
@@ -152,10 +152,10 @@ test.each([
   ['claim', 'jobs.claim.before'],
   ['settle', 'jobs.settle.before'],
 ] as const)('[K17] a bug in the %s loop is logged once, counted and alerted, until it is gone', async (loop, at) => {
-  pawl.jobs.define('work', { run: () => undefined, settleEach: true })
+  pawl.jobs.define('work', { run: () => undefined })
   await pawl.jobs.enqueueMany('work', [1, 2, 3, 4])
   plant(at)
-  const running = await startWorker({ pollMs: 20 })
+  const running = await startWorker({ tuning: { pollMs: 20 } })
   expect((await alerted(`loop ${loop}`)).message).toMatch(`The engine loop ${loop} failed 3 times in a row: TypeError: planted`)
   expect(running.metrics().errors).toBeGreaterThan(2)
   expect(errors.filter((fields) => fields.loop === `loop ${loop}`)).toHaveLength(1)
@@ -184,7 +184,7 @@ test('[K17] a bug in the keeper thread is counted and alerted', async () => {
   })
   keeperTesting.probeModule = new URL('../../test/support/failing-keeper.ts', import.meta.url).href
   pawl.jobs.define('work', { run: () => undefined })
-  const running = await startWorker({ beatMs: 100 })
+  const running = await startWorker({ tuning: { beatMs: 100 } })
   expect((await alerted('loop look')).message).toContain('TypeError: planted')
   await until('the errors are counted', () => running.metrics().errors > 2)
 })
@@ -192,7 +192,7 @@ test('[K17] a bug in the keeper thread is counted and alerted', async () => {
 test("[K17] a runner's cursor that cannot move is alerted, and so is a bug", async () => {
   await db.query('create trigger refuse before update of position on pawl.cursor_position for each row execute function refuse()')
   pawl.projections.define('totals', { tables: [], each: () => undefined })
-  const runner = pawl.projections.runner({ lookMs: 20, pollMs: 20 })
+  const runner = pawl.projections.runner({ tuning: { lookMs: 20, pollMs: 20 } })
   onTestFinished(() => runner.stop())
   await runner.start()
   await pawl.events.append({ type: 'Placed', aggregateType: 'order', key: 'one', data: {} })

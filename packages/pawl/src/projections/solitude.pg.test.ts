@@ -37,7 +37,7 @@ async function step({ told, go }: Stage, name: string): Promise<void> {
 }
 
 async function startWorker(stage: Stage, of = stage.workers): Promise<Worker> {
-  const worker = of.jobs.worker({ pollMs: 50 })
+  const worker = of.jobs.worker({ tuning: { pollMs: 50 } })
   onTestFinished(async () => void (await worker.stop({ grace: 0 })))
   onTestFinished(() => stage.go('last').resolve())
   await worker.start()

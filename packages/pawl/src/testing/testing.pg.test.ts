@@ -67,7 +67,10 @@ test('endLease lets the next worker take over', async () => {
       return 'the first'
     },
   })
-  const [first, second] = [pawl.jobs.worker({ lease: '10s', beatMs: 100 }), pawl.jobs.worker({ lease: '10s', beatMs: 100 })]
+  const [first, second] = [
+    pawl.jobs.worker({ lease: '10s', tuning: { beatMs: 100 } }),
+    pawl.jobs.worker({ lease: '10s', tuning: { beatMs: 100 } }),
+  ]
   await first.start()
   const { id } = await pawl.jobs.enqueue('work', {})
   await started.promise

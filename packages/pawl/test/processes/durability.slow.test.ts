@@ -7,7 +7,12 @@ import { FaultProxy } from '../support/fault-proxy.ts'
 import { killPostmaster, promote, query, startAgain, startOwnServer, startPair } from '../support/standby.ts'
 
 function openPawl(databaseUrl: string, durability: Durability): Pawl {
-  const pawl = createPawl({ databaseUrl, durability, logger: silentLogger, connectTimeoutMs: 2000, queryTimeoutMs: 5000 })
+  const pawl = createPawl({
+    databaseUrl,
+    durability,
+    logger: silentLogger,
+    tuning: { connectTimeoutMs: 2000, queryTimeoutMs: 5000 },
+  })
   onTestFinished(() => pawl.close())
   return pawl
 }

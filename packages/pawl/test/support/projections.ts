@@ -5,9 +5,9 @@ import { onTestFinished } from 'vitest'
 import { createDatabase, type TestDatabase, until } from './database.ts'
 
 /** Leases that do not end while a test runs; looks that come quickly. */
-export const calmRunner = { lease: '60s', beatMs: 200, lookMs: 50, pollMs: 50 } as const
+export const calmRunner = { lease: '60s', tuning: { beatMs: 200, lookMs: 50, pollMs: 50 } } as const
 /** Leases that end quickly; beats that a busy machine makes three seconds late still come in time. */
-export const quickRunner = { lease: 3500, beatMs: 200, lookMs: 50, pollMs: 50 } as const
+export const quickRunner = { lease: 3500, tuning: { beatMs: 200, lookMs: 50, pollMs: 50 } } as const
 
 export const walletSql = `
   create table wallet (id text primary key, balance bigint not null check (balance >= 0), changes integer not null default 0);

@@ -164,10 +164,10 @@ class DecidingProcess {
 
 function workerOptions(flags: Flags): WorkerOptions {
   return {
-    exitWhenBlocked: true,
     ...(flags.concurrency ? { concurrency: flags.concurrency } : {}),
     ...(flags.queue ? { queues: flags.queue } : {}),
     ...(flags.name ? { name: flags.name } : {}),
+    tuning: { exitWhenBlocked: true },
   }
 }
 
