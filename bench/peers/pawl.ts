@@ -91,14 +91,14 @@ export function open(started: Started, variant: string | undefined): Peer {
       kind = { name: 'bench', queue: 'default' } as Kind<Payload>
       if (variant !== 'with worker') return
       pawl.jobs.define('other', { queue: 'other', run: async () => undefined })
-      worker = pawl.jobs.worker()
+      worker = pawl.worker()
       await worker.start()
     },
     fill: (count) => enqueueInCalls(count, 1_000),
     bulk: enqueueInCalls,
     async work({ handler, concurrency }) {
       kind = define(handler)
-      worker = pawl.jobs.worker({ concurrency })
+      worker = pawl.worker({ concurrency })
       await worker.start()
     },
     async remaining() {

@@ -388,7 +388,7 @@ export async function worker(subject: Subject): Promise<void> {
       latched: 'cursor.latched',
       parked: 'projection.parked',
     },
-    () => pawl.projections.runner({ name: proc, lease, beatMs, lookMs: 150, pollMs: 300 }),
+    () => pawl.worker({ name: proc, lease, tuning: { beatMs, pollMs: 150 } }),
     (runner) => runner.stop().then(() => pawl.close()),
   )
 }

@@ -1,6 +1,6 @@
 // Pawl with its default settings: appends, and a projection or, as the variant 'sink', a sink.
 
-import { createPawl, type LogEvent, type Pawl, type ProjectionRunner } from 'pawl'
+import { createPawl, type LogEvent, type Pawl, type Worker } from 'pawl'
 import pg from 'pg'
 import { now } from '../../harness/clock.ts'
 import { effectTable, type Handler, insertEffect, type Peer, type Setup, type Started, type Via } from '../../harness/protocol.ts'
@@ -11,7 +11,7 @@ const numberOf = (event: LogEvent) => (event.data as { readonly n: number }).n
 export function open(started: Started, variant: string | undefined): Peer {
   let pawl: Pawl
   let pool: pg.Pool
-  let runner: ProjectionRunner | undefined
+  let runner: Worker | undefined
   let appended = 0
 
   function define(handler: Handler): void {
@@ -48,7 +48,7 @@ export function open(started: Started, variant: string | undefined): Peer {
     bulk: appendInCalls,
     async work({ handler }) {
       define(handler)
-      runner = pawl.projections.runner()
+      runner = pawl.worker()
       await runner.start()
     },
     async remaining() {

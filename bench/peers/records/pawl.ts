@@ -74,7 +74,7 @@ export function open(_started: unknown, variant: string | undefined): Peer {
       // A service that takes uploads is connected.
       await scope.state()
       if (variant === 'uploader') return
-      worker = pawl.jobs.worker()
+      worker = pawl.worker()
       await worker.start()
     },
     run: (task: string, ...args: readonly unknown[]) => tasks[task]!(...(args as never[])),

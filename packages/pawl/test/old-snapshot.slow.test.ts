@@ -9,8 +9,9 @@ import { Fetcher } from '../src/jobs/fetcher.ts'
 import { defineKind } from '../src/jobs/kinds.ts'
 import { lookForUnknownKinds, prune, resolveDeadAlerts, unworkedQueues } from '../src/jobs/maintenance.ts'
 import { ScanStart } from '../src/jobs/scan-start.ts'
-import { Trouble, Watch } from '../src/jobs/watch.ts'
+import { Watch } from '../src/jobs/watch.ts'
 import { type Holder, leaseStatements } from '../src/kernel/lease.ts'
+import { Trouble } from '../src/kernel/trouble.ts'
 import { createDatabase, type TestDatabase, until } from './support/database.ts'
 import { asHolder, openIncarnation } from './support/incarnation.ts'
 
@@ -66,7 +67,14 @@ afterEach(async () => {
 /** Each periodic statement once, as the engine sends it when there is nothing to do. */
 class Periodic {
   readonly #workers: readonly Holder[]
-  readonly #watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell: () => undefined }, new Trouble())
+  readonly #watch = new Watch({
+    sweeps: connection,
+    trouble: new Trouble(),
+    maxAttempts: 5,
+    maxCrashes: 3,
+    onClosed: () => undefined,
+    onSwept: () => undefined,
+  })
   readonly #fetcher = new Fetcher(connection, 10_000)
   readonly #unknownKinds = new ScanStart()
 

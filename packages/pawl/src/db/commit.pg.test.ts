@@ -137,7 +137,7 @@ describe('the reply to the end of a job is lost', () => {
       const done = deferred()
       pawl.on('job.done', () => done.resolve())
       const lost = proxy[how](/delete from pawl\.job/, { cut, of: /settle/ })
-      const worker = pawl.jobs.worker()
+      const worker = pawl.worker()
       await worker.start()
       await lost.happened
       await done.promise
@@ -166,7 +166,7 @@ describe('the reply to the end of a job is lost', () => {
       })
       const { id } = await pawl.jobs.enqueue('k', {})
       const lost = proxy[how](/insert into pawl\.job_attempt/, { of: /settle/ })
-      const worker = pawl.jobs.worker()
+      const worker = pawl.worker()
       await worker.start()
       await lost.happened
       const direct = db.pawl()
@@ -186,7 +186,7 @@ describe('the reply to the end of a job is lost', () => {
     pawl.jobs.define('k', { run: async (job) => void attempts.push(job.attempt) })
     const { ids } = await pawl.jobs.enqueueMany('k', [1, 2, 3])
     const lost = proxy.loseReply(/for update skip locked[\s\S]*pawl\.next_fence\(\)/, { of: /claim/ })
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await lost.happened
     await until('all are done', async () => (await count("pawl.job_history where outcome = 'done'")) === ids.length)
@@ -213,7 +213,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
       const done = deferred()
       pawl.on('job.done', () => done.resolve())
       const lost = proxy.loseReply(/^commit$/m, { cut, of: /handler/ })
-      const worker = pawl.jobs.worker()
+      const worker = pawl.worker()
       await worker.start()
       await lost.happened
       await done.promise
@@ -232,7 +232,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
     })
     const { id } = await pawl.jobs.enqueue('k', {})
     const lost = proxy.loseRequest(/^commit$/m, { of: /handler/ })
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await lost.happened
     const direct = db.pawl()
@@ -249,7 +249,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
       Array.from({ length: 10 }, () => ({})),
     )
     const lost = proxy.loseReply(/^commit$/m, { of: /handler/ })
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await lost.happened
     await until('all are done', async () => (await count("pawl.job_history where outcome = 'done'")) === ids.length)
@@ -283,7 +283,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
     const done = deferred()
     pawl.on('job.done', () => done.resolve())
     const lost = proxy.loseReply(/^commit$/)
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await lost.happened
     await done.promise
@@ -342,7 +342,7 @@ describe('a COMMIT that answers ROLLBACK', () => {
       },
     })
     const { id } = await pawl.jobs.enqueue('k', {})
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
     await worker.stop()
@@ -368,7 +368,7 @@ describe('a COMMIT that answers ROLLBACK', () => {
       },
     })
     const { id } = await pawl.jobs.enqueue('k', {})
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
     await worker.stop()

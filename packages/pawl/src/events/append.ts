@@ -7,11 +7,11 @@ import { type Connection, type Pool, unavailable } from '../db/driver.ts'
 import { OwnTransaction } from '../db/transaction.ts'
 import { PawlError, shown } from '../errors.ts'
 import { txHandler } from '../jobs/runner.ts'
-import { assertStandby } from '../jobs/start-checks.ts'
 import { answerLost, retryingDefinite } from '../kernel/definite.ts'
 import { assertKnown, resolve, type TableOf, transaction, wake as wakeOption } from '../kernel/options.ts'
 import { atIndex, invalid, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
+import { assertStandby } from '../kernel/start-checks.ts'
 import type { NewEvent } from './types.ts'
 
 // The answer is one text, 'id xid seq': a row of three would cost a tenth of the append.

@@ -6,7 +6,7 @@ import { classify, markOwn } from '../db/classify.ts'
 import type { Connection, Pool, PoolClient, QueryConfig } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
 import { atIndex } from '../kernel/payload.ts'
-import { assertStandby } from './start-checks.ts'
+import { assertStandby } from '../kernel/start-checks.ts'
 
 /** A generator is read once, as its chunks are sent; an array can be read again when the transaction is. */
 export type Payloads<Input> = Iterable<Input> | AsyncIterable<Input>

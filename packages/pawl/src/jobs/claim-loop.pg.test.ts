@@ -4,8 +4,8 @@ import type { Pawl } from 'pawl'
 import { endLease, installProbe } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import type { WorkerOptions } from './types.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
+import type { WorkerOptions } from '../worker-options.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -20,7 +20,7 @@ afterEach(async () => {
 })
 
 async function startWorker(options: WorkerOptions = {}, of = pawl): Promise<Worker> {
-  const worker = of.jobs.worker(options)
+  const worker = of.worker(options)
   workers.push(worker)
   await worker.start()
   return worker

@@ -2,15 +2,15 @@
 
 import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
 import { until } from '../../test/support/database.ts'
+import { Board } from '../kernel/keeper.ts'
 import { Wakeup } from '../kernel/signal.ts'
+import type { Sleep } from '../kernel/sleep.ts'
 import { ClaimLoop } from './claim-loop.ts'
 import { Counts } from './counts.ts'
 import type { Claim, Deciding, Fetcher, SuspectClaim } from './fetcher.ts'
 import { ClaimedRow, type HeldJob } from './held.ts'
-import { Board } from './keeper.ts'
 import { type DefinedKind, defineKind } from './kinds.ts'
 import type { Settler } from './settler.ts'
-import type { Sleep } from './sleep.ts'
 import { Slots } from './slots.ts'
 
 const work = defineKind('work', { run: () => undefined })

@@ -15,12 +15,12 @@ import { type Resolved, refused, resolve } from '../kernel/options.ts'
 import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
+import { assertStandby } from '../kernel/start-checks.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { type BulkOptions, type Chunk, chunkRows, chunksOf, idsOf, type Payloads, sendChunks, toChunk } from './bulk.ts'
 import { assertParses, type DefinedKind, defineKind, hasHandler, kindDefaults, withHandler } from './kinds.ts'
 import { assertUsers, cancelTable, changeTable, checkJobId, checkKind, enqueueTable, listTable, queueOf } from './options.ts'
 import { txHandler } from './runner.ts'
-import { assertStandby } from './start-checks.ts'
 import { isFinal } from './states.ts'
 import type {
   AttemptRow,
@@ -34,10 +34,8 @@ import type {
   JobState,
   Kind,
   ListOptions,
-  WorkerOptions,
 } from './types.ts'
 import { explain, type Why } from './why.ts'
-import { Worker } from './worker.ts'
 
 const cancelStatement = statement(import.meta.url, 'cancel')
 const retryStatement = statement(import.meta.url, 'retry')
@@ -59,7 +57,7 @@ export interface JobsCore {
   readonly config: Config
   readonly kinds: Map<string, DefinedKind>
   /** Those that were made and not stopped. */
-  readonly workers: Set<Worker>
+  readonly workers: ReadonlySet<unknown>
   readonly events: Events<JobEvents>
   readonly pool: Pool
   /** Whether names may begin with `pawl.`: of Pawl's own work. */
@@ -128,7 +126,7 @@ export class Jobs {
     if (!hasHandler(kind) || workers.size === 0) return
     config.logger.warn(
       { kind: kind.name },
-      `the kind '${kind.name}' got its handler after a worker was created, and that worker will not run it. Define kinds before pawl.jobs.worker(), or create another worker`,
+      `the kind '${kind.name}' got its handler after a worker was created, and that worker will not run it. Define kinds before pawl.worker(), or create another worker`,
     )
   }
 
@@ -203,11 +201,6 @@ export class Jobs {
   /** Why a job is not running, or what became of it. */
   async why(id: string): Promise<Why> {
     return explain((statement, values) => this.#find(statement, values), this.#tenant, checkJobId('why', id))
-  }
-
-  /** A worker for the kinds that have a handler by now; one that gets its handler later is logged. Call start(). */
-  worker(options: WorkerOptions = {}): Worker {
-    return new Worker(this.#core, options)
   }
 
   // ---- enqueue

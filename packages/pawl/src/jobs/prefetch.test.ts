@@ -1,8 +1,8 @@
 // What this process gives back because it cannot start it.
 
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { Board } from '../kernel/keeper.ts'
 import { ClaimedRow, HeldJob } from './held.ts'
-import { Board } from './keeper.ts'
 import { defineKind } from './kinds.ts'
 import type { RunEnd } from './runner.ts'
 import { Slots } from './slots.ts'

@@ -2,8 +2,8 @@
 
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { deferred } from '../../test/support/database.ts'
+import { Board } from '../kernel/keeper.ts'
 import { ClaimedRow, HeldJob } from './held.ts'
-import { Board } from './keeper.ts'
 import { type DefinedKind, defineKind } from './kinds.ts'
 import type { SharedEnd } from './shared.ts'
 import { Slots, type SlotsOptions } from './slots.ts'

@@ -7,7 +7,7 @@ test('[J13] workers stopped and started all along: each job runs once', async ()
   const db = await createDatabase()
   const pawl = db.pawl()
   const start = async (concurrency: number) => {
-    const worker = pawl.jobs.worker({ concurrency })
+    const worker = pawl.worker({ concurrency })
     await worker.start()
     return worker
   }

@@ -9,17 +9,17 @@ import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { type Holder, leaseStatements, lockClass } from '../kernel/lease.ts'
 import { installProbe } from '../kernel/probe.ts'
+import { Trouble } from '../kernel/trouble.ts'
 import { Fetcher } from './fetcher.ts'
-import type { KeeperMessage } from './keeper.ts'
 import { defineKind } from './kinds.ts'
-import { Trouble, Watch } from './watch.ts'
+import { Watch } from './watch.ts'
 
 const kinds = [defineKind('work', { run: () => undefined }), defineKind('other', { run: () => undefined })]
 
 let db: TestDatabase
 let connection: Connection
 let nowMs: number
-let messages: KeeperMessage[]
+let messages: { readonly type: string; readonly [detail: string]: unknown }[]
 beforeEach(async () => {
   db = await createDatabase()
   connection = new Connection(db.pawl().config.database, 'test')
@@ -42,10 +42,20 @@ interface Watcher {
   turn(mayTimeOut?: boolean): Promise<void>
 }
 
+function newWatch(trouble: Trouble): Watch {
+  return new Watch({
+    sweeps: connection,
+    trouble,
+    maxAttempts: 5,
+    maxCrashes: 3,
+    onClosed: (workers) => void messages.push({ type: 'closed', workers }),
+    onSwept: (news) => void messages.push(news),
+  })
+}
+
 async function watcher(): Promise<Watcher> {
   const trouble = new Trouble()
-  const tell = (message: KeeperMessage) => void messages.push(message)
-  const watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell }, trouble)
+  const watch = newWatch(trouble)
   const self = await openIncarnation(connection, { name: 'watcher' })
   return {
     trouble,
@@ -188,7 +198,7 @@ test('[K2] a question of another watcher closes nobody until it is old and asked
 })
 
 test('[J3] the next look comes when a question has waited long enough', async () => {
-  const watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell: () => undefined }, new Trouble())
+  const watch = newWatch(new Trouble())
   const self = await openIncarnation(connection)
   const silent = await openIncarnation(connection, { lookMs: 400 })
   await endLeaseOf(silent)
@@ -414,7 +424,7 @@ test("[K4] a step of the database's clock ends no job", async () => {
 test('with k workers open each watches every k/2-th look', async () => {
   const self = await openIncarnation(connection)
   for (let n = 1; n < 20; n++) await openIncarnation(connection)
-  const watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell: () => undefined }, new Trouble())
+  const watch = newWatch(new Trouble())
   expect(watch.isTurn()).toBe(true)
   let watched = 0
   for (let look = 0; look < 200; look++) {

@@ -8,8 +8,8 @@ import type { LogFields } from '../config.ts'
 import { Connection } from '../db/driver.ts'
 import { maintainEvents } from '../events/maintenance.ts'
 import { maintain } from '../jobs/maintenance.ts'
-import type { Worker } from '../jobs/worker.ts'
 import { resolveConfig } from '../pawl-options.ts'
+import type { Worker } from '../worker.ts'
 import { Failures } from './failures.ts'
 
 let db: TestDatabase
@@ -31,8 +31,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
-  worker = pawl.jobs.worker(options)
+async function startWorker(options: Parameters<Pawl['worker']>[0] = {}): Promise<Worker> {
+  worker = pawl.worker(options)
   await worker.start()
   return worker
 }
@@ -192,8 +192,8 @@ test('[K17] a bug in the keeper thread is counted and alerted', async () => {
 test("[K17] a runner's cursor that cannot move is alerted, and so is a bug", async () => {
   await db.query('create trigger refuse before update of position on pawl.cursor_position for each row execute function refuse()')
   pawl.projections.define('totals', { tables: [], each: () => undefined })
-  const runner = pawl.projections.runner({ lookMs: 20, pollMs: 20 })
-  onTestFinished(() => runner.stop())
+  const runner = pawl.worker({ tuning: { pollMs: 20 } })
+  onTestFinished(async () => void (await runner.stop()))
   await runner.start()
   await pawl.events.append({ type: 'Placed', aggregateType: 'order', key: 'one', data: {} })
   expect((await alerted('loop projection totals')).message).toContain('refused on purpose')

@@ -220,7 +220,7 @@ test('[K3] a handler that outlived its time limit cannot complete the job that i
     },
   })
   const { id } = await pawl.jobs.enqueue('twice', {})
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
   await worker.stop()

@@ -93,12 +93,22 @@ export class Holds {
     return this.#running
   }
 
-  async stop(): Promise<void> {
+  /** Takes no more, and each loop ends when its handler has. */
+  close(): void {
     this.#isStopping = true
     this.#wakeup.fire()
     for (const { loop } of this.#holds) loop.stop()
+  }
+
+  /** Resolves when every cursor was given back. */
+  async ended(): Promise<void> {
     await this.#running
     await Promise.all([...this.#holds].map(({ ended }) => ended))
+  }
+
+  /** Aborts the handlers that still run. Their transactions roll back, and their cursors are given back. */
+  abort(reason: PawlError): void {
+    for (const { loop } of this.#holds) loop.cursor.lose(reason)
   }
 
   /** The incarnation's lease is gone, and with it everything that it held. */
@@ -220,6 +230,8 @@ export class Holds {
   async #ended(cursor: HeldCursor, error: unknown): Promise<void> {
     const { world } = this.#options
     const { name, generation } = cursor.definition
+    // Nothing of its handler is left: the fence is still ours, and the cursor is for others.
+    if (isPawlError(error, 'PAWL_STOPPED')) return this.#release(cursor).catch((reason: unknown) => world.onTrouble(reason))
     if (!isPawlError(error, 'PAWL_LEASE_LOST')) {
       // Its fence is forgotten with the hold, so the next look takes the cursor anew, or leaves it to another.
       world.config.logger.error({ name, generation, error: describeError(error) }, 'a cursor loop failed; restarting it')

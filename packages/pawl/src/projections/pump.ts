@@ -4,10 +4,10 @@
 import type { Config } from '../config.ts'
 import { Connection, type StatementWatch } from '../db/driver.ts'
 import { sequence } from '../events/sequence.ts'
-import { Sleep } from '../jobs/sleep.ts'
 import type { LoopWatch } from '../kernel/failures.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
+import { Sleep } from '../kernel/sleep.ts'
 
 /** The queue that sleeping readers of the log are listed under. */
 const sleepQueue = 'pawl.events'
@@ -21,6 +21,7 @@ export interface PumpOptions {
   readonly config: Config
   readonly watch: StatementWatch
   readonly pollMs: number
+  readonly isListening: () => boolean
   readonly worker: () => number | undefined
   /** A tick is on its way on this connection. */
   readonly onTicking: (connection: Connection) => void
@@ -43,6 +44,7 @@ export class Pump {
     this.#sleep = new Sleep(this.#connection, {
       queues: [sleepQueue],
       canListen: options.config.hasSession,
+      isListening: options.isListening,
       pollMs: options.pollMs,
     })
   }

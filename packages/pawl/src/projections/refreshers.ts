@@ -4,7 +4,7 @@
 
 import { classify, isConflict, isOwn } from '../db/classify.ts'
 import { type Parameter, statement } from '../db/statement.ts'
-import { describeError, isPawlError } from '../errors.ts'
+import { describeError, isPawlError, type PawlError } from '../errors.ts'
 import { runInsideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
@@ -49,6 +49,7 @@ export class Refreshers {
   readonly #world: World
   readonly #wakeups = new Set<Wakeup>()
   readonly #stop = new AbortController()
+  readonly #graceOver = new AbortController()
 
   constructor(definitions: readonly DefinedState[], world: World) {
     this.#definitions = definitions
@@ -62,6 +63,11 @@ export class Refreshers {
   stop(): void {
     this.#stop.abort()
     this.wake()
+  }
+
+  /** Aborts the refreshes that still run. Their transactions roll back, and another process refreshes these entities. */
+  abort(reason: PawlError): void {
+    this.#graceOver.abort(reason)
   }
 
   async run(): Promise<void> {
@@ -109,7 +115,7 @@ export class Refreshers {
   async #refreshOne(definition: DefinedState): Promise<Outcome> {
     const { tenant, name, generation, timeoutMs } = definition
     const tx = await openTx(this.#world)
-    const leave = this.#world.watch(timeoutMs)
+    const leave = this.#world.watch(name, timeoutMs)
     let entity: string | undefined
     try {
       const key = { tenant, name, generation }
@@ -155,6 +161,10 @@ export class Refreshers {
     const isTimedOut = isPawlError(error, 'PAWL_TIMED_OUT')
     // A commit that the server refused, for a constraint that it checks only then, has ended the transaction; one that it never got has not.
     const isRefused = !tx.isOpen && !isOurs && kind !== 'connection'
+    if (this.#graceOver.signal.aborted && error === this.#graceOver.signal.reason) {
+      tx.release(true)
+      return 'failed'
+    }
     if (isTimedOut || isRefused) {
       // It may sit in a statement: without its connection the server rolls it back, and what follows is written on another one.
       tx.release(isTimedOut)
@@ -183,7 +193,7 @@ export class Refreshers {
     tx.effects = taken.is_live ? 'allowed' : 'suppressed'
     const limits = {
       timeoutMs: definition.timeoutMs,
-      lost: new AbortController().signal,
+      lost: this.#graceOver.signal,
       what: `${definition.name} for ${taken.entity}`,
     }
     await withTimeout(context, limits, () =>

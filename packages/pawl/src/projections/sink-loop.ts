@@ -342,7 +342,7 @@ export class SinkLoop {
 
   async #hand({ event, attempt }: Queued): Promise<void> {
     const { name, timeoutMs, handle } = this.#definition
-    const leave = this.#world.watch(timeoutMs)
+    const leave = this.#world.watch(this.#definition.name, timeoutMs)
     const call = new SinkCall(`${this.#world.installation()}/${name}/${event.id}`, attempt)
     this.#calls.add(call)
     try {

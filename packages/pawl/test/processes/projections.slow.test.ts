@@ -79,7 +79,7 @@ test('[P2] kill -9 of the holder: a standby takes over within three seconds and 
   const db = await createLog(sceneSql)
   const victim = await ProjectorProcess.holding(db.url, {
     scene: 'wallets',
-    runner: { ...quickRunner, lease: '60s', beatMs: 500 },
+    runner: { ...quickRunner, lease: '60s', tuning: { ...quickRunner.tuning, beatMs: 500 } },
   })
   const { runner } = await standBy(db, 'wallets')
   await until('both have been there long enough to believe a free lock', async () => {

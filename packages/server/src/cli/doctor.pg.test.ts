@@ -247,13 +247,13 @@ test('finds projections and sinks that no living process runs', async () => {
   const pawl = db.pawl()
   pawl.projections.define('sales', { each: () => undefined })
   pawl.projections.sink('mailer', { handle: () => undefined })
-  const runner = pawl.projections.runner()
+  const runner = pawl.worker()
   await runner.start()
   const { stdout } = await cli(['doctor', '-o', 'json', '--database-url', db.url])
   expect(JSON.parse(stdout)).toMatchObject({
     faults: 0,
     checks: expect.arrayContaining([
-      { check: 'workers', state: 'ok', what: '0 worker(s) and 1 runner(s) of projections alive, in 1 process(es)' },
+      { check: 'workers', state: 'ok', what: '1 worker alive, in 1 process' },
       { check: 'projections', state: 'ok', what: 'each has a process that runs it' },
     ]),
   })

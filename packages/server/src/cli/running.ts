@@ -1,6 +1,6 @@
-// What a process of `pawl worker` or `pawl dev` runs: a worker for the kinds of the modules, and a runner for their projections and sinks.
+// What a process of `pawl worker` or `pawl dev` runs: a worker for the kinds, projections and sinks of the modules.
 
-import type { Pawl, ProjectionRunner, StopReport, Worker, WorkerOptions } from 'pawl'
+import type { Pawl, StopReport, Worker, WorkerOptions } from 'pawl'
 import { UsageError } from './failure.ts'
 import { oneLine } from './terminal.ts'
 
@@ -17,54 +17,30 @@ export interface Stopped {
   readonly mustExit: boolean
 }
 
-const nothing: StopReport = { finished: 0, released: 0, stillRunning: [], unsettled: [] }
-
 export class Running {
-  readonly worker: Worker | undefined
-  readonly #runner: ProjectionRunner | undefined
-  readonly #projections: readonly string[]
+  readonly worker: Worker
 
   constructor(pawl: Pawl, modules: readonly string[], options: WorkerOptions) {
     if (pawl.running.length > 0) throw startsItself(modules)
-    const { kinds, projections } = pawl.runnable
-    // Beside a job whose next crash would be its last runs nothing else, no cursor either.
-    this.#projections = options.deciding === 'only' ? [] : projections
-    // With neither, the worker says what is missing.
-    if (kinds.length > 0 || this.#projections.length === 0) this.worker = pawl.jobs.worker(options)
-    if (this.#projections.length > 0)
-      this.#runner = pawl.projections.runner(options.name === undefined ? {} : { name: options.name })
-  }
-
-  async start(): Promise<void> {
-    await Promise.all([this.worker?.start(), this.#runner?.start()])
-  }
-
-  get id(): string {
-    return this.worker === undefined ? `runner ${this.#runner!.id}` : `worker ${this.worker.id}`
+    this.worker = pawl.worker(options)
   }
 
   /** The kinds, projections and sinks that it runs. */
   get text(): string {
-    const projections = this.#projections.length === 0 ? [] : [`the projections and sinks ${this.#projections.join(', ')}`]
-    return [...(this.worker === undefined ? [] : [this.worker.kinds.join(', ')]), ...projections].join(' and ')
+    const { kinds, projections } = this.worker
+    const cursors = projections.length === 0 ? [] : [`the projections and sinks ${projections.join(', ')}`]
+    return [...(kinds.length === 0 ? [] : [kinds.join(', ')]), ...cursors].join(' and ')
   }
 
   /** Stops with grace; when that is over, or somebody insists, the incarnation is given up so that others take its jobs at once. */
-  async stop(stopping: Stopping): Promise<Stopped> {
-    const [report, isRunnerStopped] = await Promise.all([
-      this.worker === undefined ? nothing : stopWorker(this.worker, stopping),
-      this.#runner === undefined ? true : stopRunner(this.#runner, stopping),
-    ])
-    return { report, mustExit: report.stillRunning.length > 0 || !isRunnerStopped }
+  async stop({ graceMs, insisted, say }: Stopping): Promise<Stopped> {
+    const impatience = new AbortController()
+    void insisted.then(() => impatience.abort())
+    const report = await this.worker.stop({ grace: graceMs, signal: impatience.signal, abandon: true })
+    if (report.abandonError !== undefined) say(notToldText(report.abandonError))
+    if (report.aborted.length > 0) say(`aborted the handlers of ${report.aborted.join(', ')}; another process goes on from there`)
+    return { report, mustExit: report.stillRunning.length + report.aborted.length > 0 }
   }
-}
-
-async function stopWorker(worker: Worker, { graceMs, insisted, say }: Stopping): Promise<StopReport> {
-  const impatience = new AbortController()
-  void insisted.then(() => impatience.abort())
-  const report = await worker.stop({ grace: graceMs, signal: impatience.signal, abandon: true })
-  if (report.abandonError !== undefined) say(notToldText(report.abandonError))
-  return report
 }
 
 function notToldText(error: unknown): string {
@@ -72,22 +48,9 @@ function notToldText(error: unknown): string {
   return `the jobs could not be given up in the database (${oneLine(why)}); other workers take them over when the lease ends`
 }
 
-/** Says whether it stopped before the grace was over. */
-async function stopRunner(runner: ProjectionRunner, { graceMs, insisted, say }: Stopping): Promise<boolean> {
-  let timer: NodeJS.Timeout | undefined
-  const graceOver = new Promise<false>((resolve) => {
-    timer = setTimeout(resolve, graceMs, false)
-    void insisted.then(() => resolve(false))
-  })
-  const isStopped = await Promise.race([runner.stop().then(() => true), graceOver])
-  clearTimeout(timer)
-  if (!isStopped) say('a handler of a projection or sink has not ended; another process takes its cursor when this one is gone')
-  return isStopped
-}
-
 function startsItself(modules: readonly string[]): UsageError {
   return new UsageError(
-    `${modules.join(' and ')} starts a worker or a runner itself, and this command would start a second one.`,
-    `run it with node ${modules[0] ?? '<module>'}, or remove worker().start() and runner().start() from the module`,
+    `${modules.join(' and ')} starts a worker itself, and this command would start a second one.`,
+    `run it with node ${modules[0] ?? '<module>'}, or remove worker().start() from the module`,
   )
 }

@@ -63,8 +63,10 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
     const requests = stopRequests()
     const alone = new DecidingProcess(context, { database: options, modules })
     pawl.on('worker.deciding', () => alone.start())
-    await running.start()
-    terminal.say(`${running.id} (pid ${process.pid}) runs ${running.text} on ${databaseText(pawl)}; Ctrl-C stops it`)
+    await running.worker.start()
+    terminal.say(
+      `worker ${running.worker.id} (pid ${process.pid}) runs ${running.text} on ${databaseText(pawl)}; Ctrl-C stops it`,
+    )
     for (const note of queueNotes(pawl, flags)) terminal.say(note)
     const reason = await requests.asked
     const why = reason === 'signal' ? '' : 'stdout or stderr is closed; '

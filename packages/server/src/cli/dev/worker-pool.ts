@@ -130,6 +130,7 @@ export function sumOf(reports: readonly StopReport[]): StopReport {
     released: reports.reduce((sum, { released }) => sum + released, 0),
     stillRunning: reports.flatMap(({ stillRunning }) => stillRunning),
     unsettled: reports.flatMap(({ unsettled }) => unsettled),
+    aborted: reports.flatMap(({ aborted }) => aborted),
   }
 }
 

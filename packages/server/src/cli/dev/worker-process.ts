@@ -53,7 +53,7 @@ async function start(given: WorkerTask): Promise<void> {
   else await loaded.define(pawl)
   watchJobs(pawl, true, (line) => tell({ type: 'job', line }))
   running = new Running(pawl, given.modules, given.worker ?? { name: `dev-${given.number}`, tuning: { exitWhenBlocked: true } })
-  await running.start()
+  await running.worker.start()
   tell({ type: 'started', runs: running.text })
 }
 

@@ -1,20 +1,11 @@
 // What must be true before a worker starts: the schema is there, and the durability that was asked for can be given.
 
-import type { Config } from '../config.ts'
 import type { Connection } from '../db/driver.ts'
 import { pendingMigrations } from '../db/migrate.ts'
 import { PawlError } from '../errors.ts'
-import type { DefinedKind } from './kinds.ts'
 
-/** Gives the installation's id. */
-export async function assertReady(
-  engine: Connection,
-  core: { config: Config; kinds: ReadonlyMap<string, DefinedKind> },
-): Promise<string> {
-  await assertMigrated(engine)
-  const wantsReplica = [...core.kinds.values()].filter((kind) => kind.durability === 'replicated').map(({ name }) => `'${name}'`)
-  if (core.config.durability === 'replicated') wantsReplica.push('createPawl')
-  if (wantsReplica.length > 0) await assertStandby(engine, wantsReplica)
+/** Returns the installation's id. */
+export async function readInstallation(engine: Connection): Promise<string> {
   const [row] = await engine.query<{ id: string }>("select id::text as id from pawl.installation where tenant = ''")
   return row!.id
 }

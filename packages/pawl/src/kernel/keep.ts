@@ -1,21 +1,46 @@
-// The keeper itself, in a thread of its own, so that a handler that blocks the main thread does not lose the process its lease. Twice a
+// The keeper, in a thread of its own (src/keeper-thread.ts starts it), so that a handler that blocks the main thread does not lose the process its lease. Twice a
 // second it reads its own row, answers a question there with a beat, and beats every quarter of the lease. Every k-th look is also the watch
-// over others (watch.ts). It never touches what the main thread works on, except to take away a job that blocked it past its time limit.
+// over others. It never touches what the main thread works on, except to take away a job that blocked it past its time limit.
 
 import { writeSync } from 'node:fs'
 import { parentPort, workerData } from 'node:worker_threads'
 import { classify, isRetryable, sqlState } from '../db/classify.ts'
 import { Connection } from '../db/driver.ts'
 import { describeError } from '../errors.ts'
-import { monotonicMs, threadClockNs } from '../kernel/clock.ts'
-import { Failures } from '../kernel/failures.ts'
-import { type Holder, leaseStatements } from '../kernel/lease.ts'
-import { probe } from '../kernel/probe.ts'
-import { engineBackoffMs } from '../kernel/retry.ts'
-import { Wakeup } from '../kernel/signal.ts'
-import { Board, type KeeperCommand, type KeeperData, type KeeperMessage } from './keeper.ts'
+import { monotonicMs, threadClockNs } from './clock.ts'
+import { Failures } from './failures.ts'
+import { Board, type Closed, type KeeperCommand, type KeeperData, type KeeperMessage, type Running } from './keeper.ts'
+import { type Holder, leaseStatements } from './lease.ts'
 import { Passwords } from './passwords.ts'
-import { Trouble, Watch } from './watch.ts'
+import { probe } from './probe.ts'
+import { engineBackoffMs } from './retry.ts'
+import { Wakeup } from './signal.ts'
+import { Trouble } from './trouble.ts'
+
+/** The watch over other incarnations, and what follows from what it finds. */
+export interface Watcher {
+  /** Counts a look at the own row, and says whether this one is also a watch. */
+  isTurn(): boolean
+  /** Milliseconds until the next look. */
+  lookInMs(everyMs: number): number
+  /** Says how the own incarnation is, and keeps for the sweep what else it saw. */
+  look(connection: Connection, worker: Holder): Promise<'open' | 'asked' | null>
+  /** Milliseconds until a sweep has something to do, as far as the last look knows. */
+  readonly sweepInMs: number
+  /** `running`: what runs on the main thread; null where an end that it had two seconds ago is not stored. */
+  sweep(running: readonly Running[] | null): Promise<void>
+  /** Takes over from closed incarnations. */
+  rescue(workers: readonly number[]): Promise<void>
+  timeOut(overdue: { readonly worker: number; readonly jobs: readonly Running[] }): Promise<void>
+}
+
+export interface WatcherOptions {
+  readonly sweeps: Connection
+  readonly trouble: Trouble
+  readonly limits: unknown
+  readonly onClosed: (workers: readonly Closed[]) => void
+  readonly onSwept: (news: unknown) => void
+}
 
 const blockedMs = 1000
 /** A main thread that has stood still for so long after a job of its own was overdue does not come back by itself. */
@@ -44,9 +69,9 @@ const connection = new Connection(database, 'keeper', { durability: 'relaxed', w
 const sweeps = new Connection(given, 'sweep', { watch: failures })
 const [looks, sweepings, turns] = [new Wakeup(), new Wakeup(), new Wakeup()]
 const trouble = new Trouble()
-const watch = new Watch({ sweeps, maxAttempts: data.maxAttempts, maxCrashes: data.maxCrashes, tell }, trouble)
 /** Between two incarnations it watches as nobody. */
 const nobody: Holder = { id: 0, nonce: '00000000-0000-0000-0000-000000000000' }
+let watch: Watcher
 let worker: Holder | undefined = data.worker
 let isStopping = false
 let nextBeatMs = 0
@@ -219,7 +244,7 @@ async function run(): Promise<void> {
       'sweep',
       () => watch.sweep(areEndsStored() ? board.running() : null),
       sweepings,
-      () => Math.min(data.lookMs, watch.promoteInMs),
+      () => Math.min(data.lookMs, watch.sweepInMs),
     ),
     every('main thread', watchMain, turns, () => data.watchMainMs),
   ])
@@ -227,4 +252,14 @@ async function run(): Promise<void> {
   parentPort!.close()
 }
 
-void run()
+/** Called once, by the thread's own module. */
+export function keep(watcher: (options: WatcherOptions) => Watcher): void {
+  watch = watcher({
+    sweeps,
+    trouble,
+    limits: data.limits,
+    onClosed: (workers) => tell({ type: 'closed', workers }),
+    onSwept: (news) => tell({ type: 'swept', news }),
+  })
+  void run()
+}

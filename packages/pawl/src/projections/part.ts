@@ -1,0 +1,219 @@
+// What of a process folds events: it holds the cursors of its projections and sinks while it lives, and stands by for those of others. This
+// file starts and stops the pieces: Pump gives positions, Holds takes and gives back cursors, each of which has a loop of its own.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createPool, type Pool } from '../db/driver.ts'
+import { StatementNames } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { maintainEvents } from '../events/maintenance.ts'
+import type { Events } from '../kernel/events.ts'
+import { isLasting, type LoopWatch } from '../kernel/failures.ts'
+import type { Holder } from '../kernel/lease.ts'
+import type { Part, Process } from '../kernel/process.ts'
+import { solitude } from '../kernel/solitude.ts'
+import type { Defined } from './definition.ts'
+import { Holds } from './holds.ts'
+import { Pump } from './pump.ts'
+import { Refreshers } from './refreshers.ts'
+import { register, registerForgotten } from './register.ts'
+import type { ProjectionEvents } from './types.ts'
+import type { World } from './world.ts'
+
+/** A stop does not wait longer than this for the database to take its cursors back. */
+const releasePatienceMs = 5000
+
+export interface CursorsPartOptions {
+  readonly process: Process
+  readonly definitions: readonly Defined[]
+  readonly events: Events<ProjectionEvents>
+  /** Called by what happens in this process, such as an append; returns what ends it. */
+  readonly onLocal: (listener: () => void) => () => void
+  readonly leaseMs: number
+  readonly pollMs: number
+  readonly lookMs: number
+  readonly connectionsMax: number
+  readonly keepDays: number
+}
+
+export class CursorsPart implements Part {
+  readonly channels = ['pawl_events']
+  readonly #options: CursorsPartOptions
+  readonly #process: Process
+  readonly #pool: Pool
+  readonly #world: World
+  readonly #pump: Pump
+  readonly #holds: Holds
+  readonly #refreshers: Refreshers
+  readonly #offs: (() => void)[] = []
+  /** Whose handlers run. */
+  readonly #handling = new Set<{ readonly name: string }>()
+  #loops: Promise<unknown>[] = []
+  #maintaining: Promise<void> | undefined
+  #aborted: readonly string[] = []
+
+  constructor(options: CursorsPartOptions) {
+    const { process, definitions } = options
+    this.#options = options
+    this.#process = process
+    const { config } = process
+    this.#pool = createPool(config.database, `handler ${process.sessions}`, options.connectionsMax)
+    const world = this.#createWorld()
+    this.#world = world
+    this.#holds = new Holds({
+      world,
+      acquirer: process.claims,
+      definitions,
+      worker: () => process.holder,
+      confirm: () => registerForgotten(process.engine, config.database, definitions),
+    })
+    this.#refreshers = new Refreshers(
+      definitions.filter((definition) => definition.kind === 'state'),
+      world,
+    )
+    this.#pump = new Pump({
+      config,
+      watch: process.failures,
+      pollMs: options.pollMs,
+      isListening: () => process.isListening,
+      worker: () => process.id,
+      onTicking: (connection) => this.#holds.readAhead(connection),
+      onHead: () => this.#holds.wake(),
+      loop: world.loop('positions'),
+    })
+  }
+
+  /** What this process holds now. */
+  held(): ReturnType<Holds['list']> {
+    return this.#holds.list()
+  }
+
+  async prepare(): Promise<void> {
+    await register(this.#process.engine, this.#process.config.database, this.#options.definitions)
+  }
+
+  start(): void {
+    const { config, failures: watch, signal } = this.#process
+    const { keepDays, lookMs, onLocal } = this.#options
+    this.#offs.push(onLocal(() => this.#pump.wake()))
+    this.#offs.push(
+      solitude.onOpened(() => {
+        this.#holds.wake()
+        this.#refreshers.wake()
+      }),
+    )
+    const loop = this.#world.loop('event maintenance')
+    this.#maintaining = maintainEvents({ database: config.direct, keepDays, signal, watch, loop })
+    this.#loops = [this.#pump.run(), this.#holds.run(lookMs), this.#refreshers.run()]
+  }
+
+  // ---- news
+
+  opened(): void {
+    this.#pump.reset()
+    this.#holds.look()
+  }
+
+  lost({ id }: Holder): void {
+    this.#holds.lose(id)
+  }
+
+  notified(): void {
+    this.#pump.wake()
+  }
+
+  connected(): void {
+    this.#pump.wake()
+  }
+
+  /** What they held is free. */
+  closed(): void {
+    this.#holds.look()
+  }
+
+  swept(): void {}
+
+  tick(): void {}
+
+  oldestEndMs(): number {
+    return 0
+  }
+
+  // ---- stopping
+
+  close(): void {
+    for (const off of this.#offs) off()
+    this.#pump.stop()
+    this.#refreshers.stop()
+    this.#holds.close()
+  }
+
+  async drain(graceOver: AbortSignal): Promise<void> {
+    // A start that was in progress may have begun to listen since.
+    this.close()
+    const ended = Promise.all([this.#holds.ended(), ...this.#loops])
+    const over = new Promise<void>((resolve) => graceOver.addEventListener('abort', () => resolve(), { once: true }))
+    if (!graceOver.aborted) await Promise.race([ended, over])
+    const reason = new PawlError('PAWL_STOPPED', 'The worker is stopping and its grace period is over.')
+    this.#aborted = [...new Set([...this.#handling].map(({ name }) => name))]
+    this.#holds.abort(reason)
+    this.#refreshers.abort(reason)
+    await Promise.race([ended, sleep(releasePatienceMs, undefined, { ref: false })])
+  }
+
+  /** After drain: what was aborted at the end of the grace. */
+  get aborted(): readonly string[] {
+    return this.#aborted
+  }
+
+  async end(): Promise<void> {}
+
+  async disconnect(): Promise<void> {
+    await this.#maintaining
+    await this.#pool.end().catch(() => undefined)
+  }
+
+  // ---- what its loops share
+
+  #createWorld(): World {
+    const { events, leaseMs } = this.#options
+    const { board, config, engine } = this.#process
+    return {
+      config,
+      engine,
+      reader: engine,
+      pool: this.#pool,
+      names: config.database.pooler === 'none' ? new StatementNames() : undefined,
+      reset: `select pawl.reset_session(${config.database.pooler === 'none'})`,
+      idleMs: (timeoutMs) => Math.max(leaseMs, timeoutMs + 1000),
+      watch: (name, timeoutMs) => {
+        const watched = { id: '0', fence: '0', slot: -1, definition: { timeoutMs }, name }
+        this.#handling.add(watched)
+        board.enter(watched)
+        return () => {
+          this.#handling.delete(watched)
+          board.leave(watched)
+        }
+      },
+      events,
+      installation: () => this.#process.installation,
+      onRefreshable: () => this.#refreshers.wake(),
+      loop: (name) => this.#loop(name),
+      onTrouble: (error) => this.#trouble(error),
+    }
+  }
+
+  #loop(name: string): LoopWatch {
+    const { succeeded, failed } = this.#process.loop(name)
+    return {
+      succeeded,
+      failed: (error) => {
+        failed(error)
+        if (!isLasting(error)) this.#trouble(error)
+      },
+    }
+  }
+
+  #trouble(error: unknown): void {
+    if (!this.#process.signal.aborted) this.#process.config.logger.warn({ error: String(error) }, 'cursor error; retrying')
+  }
+}
