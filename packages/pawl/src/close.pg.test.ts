@@ -55,7 +55,7 @@ test('a projection defined after the runner is logged with the fix', async () =>
   pawl.projections.define('early', { each: () => undefined })
   const runner = pawl.worker()
   pawl.projections.define('late', { each: () => undefined })
-  expect(said).toEqual([expect.stringMatching(/^'late' was defined after a runner was created, .* create another runner$/)])
+  expect(said).toEqual([expect.stringMatching(/^'late' was defined after a worker was created, .* create another worker$/)])
   await runner.stop()
   pawl.projections.define('later', { each: () => undefined })
   expect(said).toHaveLength(1)

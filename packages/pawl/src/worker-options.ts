@@ -55,7 +55,7 @@ export interface WorkerTuning {
    * twice a second.
    */
   readonly beatMs?: number
-  /** The longest wait between two polls, in case a notification is missed, or 2 ms for each queue of each limited kind if that is longer. Default 2s. */
+  /** The longest wait between two polls, in case a notification is missed, or 2.5 s for each kind with a limit if that is longer. Default 5s. */
   readonly pollMs?: number
   /** The longest a claimed job may wait in this process before it is given back. Default 10s. */
   readonly bufferMs?: number
@@ -118,8 +118,8 @@ export const workerTuningTable = {
   pollMs: integer({
     from: 10,
     to: 3_600_000,
-    default: 2000,
-    doc: 'The longest wait between two polls, or 2 ms for each queue of each limited kind if that is longer.',
+    default: 5000,
+    doc: 'The longest wait between two polls, or 2.5 s for each kind with a limit if that is longer.',
   }),
   bufferMs: integer({
     from: 10,

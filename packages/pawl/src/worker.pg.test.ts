@@ -148,7 +148,7 @@ test('[K13] a cursor whose handler outlives the grace rolls back and is free', a
 test('[K19] continuous jobs do not take the wake-up of events away', async () => {
   pawl.jobs.define('work', { run: () => undefined })
   defineSeen(pawl)
-  const worker = await startWorker({ tuning: { pollMs: 3_600_000 } })
+  const worker = await startWorker({ tuning: { pollMs: 1000 } })
   const sleeping = async () =>
     (await db.query<{ queue: string }>('select queue from pawl.sleeper order by queue')).map(({ queue }) => queue)
   await until('both sleep', async () => (await sleeping()).length === 2)

@@ -175,10 +175,10 @@ export class Worker {
   }
 
   /** Resolves when no job is claimable, running or unsettled here; rejects when the worker is stopped before. For tests and one-off workers. */
-  async whenIdle(): Promise<void> {
+  whenIdle(): Promise<void> {
     if (this.#starting === undefined || this.#stopped !== undefined)
-      throw new PawlError('PAWL_STOPPED', 'This worker is not running: call start() before whenIdle().')
-    await this.#jobs?.whenIdle()
+      return Promise.reject(new PawlError('PAWL_STOPPED', 'This worker is not running: call start() before whenIdle().'))
+    return this.#jobs?.whenIdle() ?? Promise.resolve()
   }
 }
 
@@ -202,8 +202,7 @@ function createCursors(core: WorkerCore, options: ResolvedWorkerOptions, process
     events: core.projectionEvents,
     onLocal: core.onLocal,
     leaseMs: options.leaseMs,
-    pollMs: Math.min(options.pollMs, 1000),
-    lookMs: Math.min(options.pollMs, 500),
+    pollMs: options.pollMs,
     connectionsMax: options.cursorConnectionsMax,
     keepDays: options.keepEventDays,
   })

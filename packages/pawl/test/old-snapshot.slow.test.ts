@@ -89,7 +89,7 @@ class Periodic {
     await this.#watch.look(connection, self)
     await this.#watch.sweep()
     await this.#watch.promote()
-    await this.#fetcher.claim(self, 'default', kinds, 100)
+    await this.#fetcher.claim(self, ['default'], kinds, 100)
     const rooms = kinds.map((kind) => ({ kind, room: 10 }))
     await this.#fetcher.claimSuspects(self, ['default'], rooms, { limit: 10, deciding: 'alone' })
     await connection.run(lost, { tenants: '{""}', ids: '{1}', fences: '{1}' })
@@ -114,10 +114,12 @@ class Periodic {
   /** Until each has found out by itself that its scan from the beginning is slow. */
   async findOut(): Promise<void> {
     const isStarted = (file: string, parameter: string) =>
-      [...connection.sent.values()].some((sent) => sent.statement.name === file && sent.values[parameter] !== '-infinity')
+      [...connection.sent.values()].some(
+        (sent) => sent.statement.name === file && !String(sent.values[parameter]).includes('-infinity'),
+      )
     await until('claims and unknown kinds are looked for behind what has passed', async () => {
       await this.run()
-      return isStarted('claim', 'after_due') && isStarted('unknown-kinds', 'after') && isStarted('promote', 'after_run_at')
+      return isStarted('claim', 'after_dues') && isStarted('unknown-kinds', 'after') && isStarted('promote', 'after_run_at')
     })
     let rounds = 0
     await until(
@@ -148,7 +150,7 @@ class Periodic {
     await this.#watch.look(connection, this.#workers[0]!)
     await this.#watch.sweep()
     for (let n = 0; ; n++) {
-      const { rows } = await this.#fetcher.claim(this.#workers[n % workersCount]!, 'default', kinds, 200)
+      const { rows } = await this.#fetcher.claim(this.#workers[n % workersCount]!, ['default'], kinds, 200)
       if (rows.length === 0) return
       await connection.run(settle, {
         tenants: `{${rows.map(() => '""').join(',')}}`,

@@ -217,7 +217,7 @@ async function withRunner(work: (runner: Runner, pool: ReturnType<typeof createP
 function held(run: () => void): HeldJob {
   const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
   const rest = { max_attempts: 5, crashes: 0, headers: null, due_us: '0' }
-  return new HeldJob(new ClaimedRow({ ...row, ...rest }, 'default'), defineKind('work', { tx: async () => run() }), '', 1)
+  return new HeldJob(new ClaimedRow({ ...row, ...rest, queue: 'default' }), defineKind('work', { tx: async () => run() }), '', 1)
 }
 
 test('[J31] a job that ended while it waited for a connection does not start', async () => {

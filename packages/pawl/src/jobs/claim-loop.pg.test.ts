@@ -80,7 +80,7 @@ test('a worker that works off a backlog looks for suspects four times a second',
   await worker.whenIdle()
   let scans = 0
   installProbe((name, detail) => {
-    if (name === 'jobs.claim.before' && 'queues' in (detail as object) && ran > 0 && ran < 1000) scans++
+    if (name === 'jobs.claim.before' && 'deciding' in (detail as object) && ran > 0 && ran < 1000) scans++
   })
   onTestFinished(() => installProbe(undefined))
   await many('short', 1000)

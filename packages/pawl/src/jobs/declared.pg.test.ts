@@ -41,7 +41,9 @@ test('a worker claims no kind that has no handler in its process', async () => {
 
 test('a worker of kinds that all lack a handler is refused by name', () => {
   const pawl = db.pawl()
-  expect(() => pawl.worker()).toThrow('This worker has nothing to do: define at least one kind before you create it.')
+  expect(() => pawl.worker()).toThrow(
+    'This worker has nothing to do: define at least one kind or projection before you create it.',
+  )
   pawl.jobs.define('a')
   declare(pawl)
   expect(() => pawl.worker()).toThrow(

@@ -1,22 +1,23 @@
 // The slow chores of a worker: partitions for the days ahead, retention of the days behind, expired rows, and kinds that nobody defines.
 // Any number of workers may do them at once; each step takes short locks or none.
 
-import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { isLasting, type LoopWatch } from '../kernel/failures.ts'
 import { dropPartition, extendPartitions } from '../kernel/partitions.ts'
+import { Service } from '../kernel/service.ts'
 import { ScanStart } from './scan-start.ts'
 
 const pruneStatement = statement(import.meta.url, 'prune')
 const unknownKindsStatement = statement(import.meta.url, 'unknown-kinds')
 const unworkedQueuesStatement = statement(import.meta.url, 'unworked-queues')
 const resolveAlertsStatement = statement(import.meta.url, 'resolve-alerts')
+const hasDeadAlertsStatement = statement(import.meta.url, 'has-dead-alerts')
 const lockDeadAlertsStatement = statement(import.meta.url, 'lock-dead-alerts')
 const resolveDeadAlertsStatement = statement(import.meta.url, 'resolve-dead-alerts')
 const oldPartitionsStatement = statement(import.meta.url, 'old-partitions')
 
-const everyMsDefault = 10_000
+const everyMs = 10_000
 /** Of the rounds, one in so many does the heavier chores: about every quarter of an hour. */
 const heavyRounds = 90
 /** And one in so many looks at the queues that no worker works: once a minute. */
@@ -26,13 +27,13 @@ const fullScanEveryMs = 60_000
 
 export interface MaintenanceOptions {
   readonly database: DatabaseOptions
+  /** For short statements: another connection is open only while a chore needs it. */
+  readonly engine: Connection
   readonly queues: readonly string[]
   readonly keepDays: number
   readonly signal: AbortSignal
   readonly watch: StatementWatch
   readonly loop: (name: string) => LoopWatch
-  /** Between two rounds; for tests. */
-  readonly everyMs?: number
 }
 
 interface Chore {
@@ -42,17 +43,19 @@ interface Chore {
   readonly work: () => Promise<unknown>
 }
 
-export async function maintain(options: MaintenanceOptions): Promise<void> {
-  const { database, signal, watch, everyMs = everyMsDefault } = options
+export function maintenance(options: MaintenanceOptions): Service {
+  const { database, signal, watch } = options
   const connection = new Connection(database, 'maintenance', { watch })
   const chores = choresOn(connection, options)
   /** Repeated with each round: the alert of one that fails every quarter of an hour would come after half an hour, and resolve in between. */
   const failing = new Set<Chore>()
-  for (let round = 0; !signal.aborted; round++) {
+  let rounds = 0
+  const round = async (): Promise<number> => {
+    const nth = rounds++
     // One that fails keeps none of the others from being done.
     for (const chore of chores) {
-      const { name, rounds, work } = chore
-      if (signal.aborted || (round % rounds !== 1 % rounds && !failing.has(chore))) continue
+      const { name, rounds: every, work } = chore
+      if (signal.aborted || (nth % every !== 1 % every && !failing.has(chore))) continue
       const { succeeded, failed } = options.loop(`maintenance: ${name}`)
       failing.delete(chore)
       await work().then(succeeded, (error: unknown) => {
@@ -60,16 +63,17 @@ export async function maintain(options: MaintenanceOptions): Promise<void> {
         failed(error)
       })
     }
-    await sleep(everyMs, undefined, { signal }).catch(() => undefined)
+    await connection.disconnect()
+    return everyMs
   }
-  await connection.close()
+  return new Service({ round, signal, loop: options.loop('maintenance') })
 }
 
-function choresOn(connection: Connection, { queues, keepDays, signal }: MaintenanceOptions): Chore[] {
+function choresOn(connection: Connection, { engine, queues, keepDays, signal }: MaintenanceOptions): Chore[] {
   const scan = new ScanStart()
   const lookInOwnQueues = async (after: string) => {
-    await lookForUnknownKinds(connection, queues, everyMsDefault, { after })
-    const [row] = await connection.query<{ reached: string }>("select (pawl.now() - interval '1 minute')::text as reached")
+    await lookForUnknownKinds(engine, queues, everyMs, { after })
+    const [row] = await engine.query<{ reached: string }>("select (pawl.now() - interval '1 minute')::text as reached")
     return row!
   }
   return [
@@ -77,9 +81,15 @@ function choresOn(connection: Connection, { queues, keepDays, signal }: Maintena
     {
       name: 'other queues',
       rounds: everyQueueRounds,
-      work: async () => lookForUnknownKinds(connection, await unworkedQueues(connection), everyMsDefault, { depth: 100 }),
+      work: async () => lookForUnknownKinds(engine, await unworkedQueues(engine), everyMs, { depth: 100 }),
     },
-    { name: 'alerts of dead jobs', rounds: 1, work: () => resolveDeadAlerts(connection) },
+    {
+      name: 'alerts of dead jobs',
+      rounds: 1,
+      work: async () => {
+        if ((await engine.run(hasDeadAlertsStatement)).length > 0) await resolveDeadAlerts(connection)
+      },
+    },
     { name: 'pruning', rounds: heavyRounds, work: () => prune(connection, signal) },
     { name: 'old days', rounds: heavyRounds, work: () => dropOldPartitions(connection, keepDays) },
     { name: 'new days', rounds: heavyRounds, work: () => extendPartitions(connection) },

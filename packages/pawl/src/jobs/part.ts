@@ -18,7 +18,7 @@ import { type Deciding, Fetcher } from './fetcher.ts'
 import { HeldJob } from './held.ts'
 import type { DefinedKind } from './kinds.ts'
 import { LostJobs } from './lost.ts'
-import { maintain } from './maintenance.ts'
+import { maintenance } from './maintenance.ts'
 import { insideTx, type RunEnd, Runner, timedOutEnd } from './runner.ts'
 import { Settler } from './settler.ts'
 import { runShared } from './shared.ts'
@@ -157,11 +157,11 @@ export class JobsPart implements Part {
   }
 
   start(): void {
-    const { config, failures: watch, signal } = this.#process
+    const { config, engine, failures: watch, signal } = this.#process
     const { queues, keepDays } = this.#options
     const loop = (name: string) => this.#process.loop(name)
     this.#settler.start()
-    this.#maintaining = maintain({ database: config.direct, queues, keepDays, signal, watch, loop })
+    this.#maintaining = maintenance({ database: config.direct, engine, queues, keepDays, signal, watch, loop }).run()
     this.#claiming = this.#claims.run()
   }
 

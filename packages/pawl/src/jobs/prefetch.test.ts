@@ -47,7 +47,7 @@ function jobs(count: number): HeldJob[] {
       attempt: 2,
       max_attempts: 5,
     }
-    return new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0' }, 'default'), kind, 'test', 1)
+    return new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0', queue: 'default' }), kind, 'test', 1)
   })
 }
 

@@ -339,7 +339,7 @@ async function settlerAlone(onSettled: (endings: readonly Ending[]) => void = ()
     async claim() {
       await pawl.jobs.enqueue('work', {})
       const worker = await openIncarnation(connection)
-      const { rows } = await new Fetcher(connection, 10_000).claim(worker, 'default', [kind], 1)
+      const { rows } = await new Fetcher(connection, 10_000).claim(worker, ['default'], [kind], 1)
       return new HeldJob(rows[0]!, kind, 'test', worker.id)
     },
   }

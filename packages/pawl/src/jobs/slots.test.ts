@@ -44,7 +44,7 @@ function createSlots(options: Partial<SlotsOptions> = {}): Slots {
 
 function job(id: string, kind: DefinedKind): HeldJob {
   const row = { tenant: '', id, fence: '1', kind: kind.name, payload: '{}', payload_version: 1, attempt: 2, max_attempts: 5 }
-  return new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0' }, 'default'), kind, 'test', 1)
+  return new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0', queue: 'default' }), kind, 'test', 1)
 }
 
 /** A handler ends, and everything that follows from it. */

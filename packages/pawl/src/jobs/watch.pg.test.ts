@@ -87,7 +87,7 @@ test('[K2] an ended lease is asked about first, and closed when nobody answers',
   const watch = await watcher()
   const silent = await openIncarnation(connection)
   await db.query("select pawl.enqueue('work')")
-  const [job] = (await new Fetcher(connection, 10_000).claim(silent, 'default', kinds, 1)).rows
+  const [job] = (await new Fetcher(connection, 10_000).claim(silent, ['default'], kinds, 1)).rows
   await watch.turn()
   expect(await row(silent)).toEqual({ asked_by: null, close_reason: null })
   await endLeaseOf(silent)
@@ -315,7 +315,7 @@ test('[J4] a watcher that dies after a close leaves the sessions to the next', a
   const silent = await openIncarnation(connection, { sessions: 'aaaa1111' })
   const session = await openSession('aaaa1111')
   await db.query("select pawl.enqueue('work')")
-  await new Fetcher(connection, 10_000).claim(silent, 'default', kinds, 1)
+  await new Fetcher(connection, 10_000).claim(silent, ['default'], kinds, 1)
   try {
     await diesAfterClosing(first, silent)
     await second.turn()
@@ -344,7 +344,7 @@ test('a closed worker is rescued though its sessions cannot be ended', async () 
   const watch = await watcher()
   const silent = await openIncarnation(connection)
   await db.query("select pawl.enqueue('work')")
-  await new Fetcher(connection, 10_000).claim(silent, 'default', kinds, 1)
+  await new Fetcher(connection, 10_000).claim(silent, ['default'], kinds, 1)
   await connection.run(leaseStatements.close, { ...asHolder(silent), reason: 'process died' })
   const send = connection.run.bind(connection)
   vi.spyOn(connection, 'run').mockImplementation((sent, values) => {
@@ -380,7 +380,7 @@ test('alerts of one sweep are raised in the order of their key', async () => {
   await db.query(
     `select pawl.enqueue(k, max_attempts => a) from (values ('work', 1), ('work', 5), ('other', 1), ('other', 5)) v(k, a)`,
   )
-  await new Fetcher(connection, 10_000).claim(watch.self, 'default', kinds, 10)
+  await new Fetcher(connection, 10_000).claim(watch.self, ['default'], kinds, 10)
   await db.query("update pawl.job set run_until = pawl.now() - interval '3 seconds'")
   await watch.turn()
   expect(await db.query('select code, subject from pawl.alert order by id')).toEqual([
@@ -394,7 +394,7 @@ test('alerts of one sweep are raised in the order of their key', async () => {
 test('[K15] a job past its time limit is taken by its own process only, and not before that has stored its ends', async () => {
   const [other, own] = [await watcher(), await watcher()]
   await db.query("select pawl.enqueue('work')")
-  await new Fetcher(connection, 10_000).claim(own.self, 'default', kinds, 1)
+  await new Fetcher(connection, 10_000).claim(own.self, ['default'], kinds, 1)
   const state = async () => (await db.query<{ state: string }>('select state from pawl.job'))[0]!.state
   await db.query("update pawl.job set run_until = pawl.now() - interval '1 hour'")
   await other.turn()
@@ -409,7 +409,7 @@ test("[K4] a step of the database's clock ends no job", async () => {
   const { self, turn } = await watcher()
   await turn()
   await db.query("select pawl.enqueue('work')")
-  await new Fetcher(connection, 10_000).claim(self, 'default', kinds, 1)
+  await new Fetcher(connection, 10_000).claim(self, ['default'], kinds, 1)
   const state = async () => (await db.query<{ state: string }>('select state from pawl.job'))[0]!.state
   await moveClock(db.pool, 3_600_000)
   nowMs += 3000

@@ -47,6 +47,8 @@ interface WatchRow {
   readonly silent: readonly SilentWorker[] | null
   readonly lost: readonly number[] | null
   readonly emptied: readonly number[] | null
+  /** This incarnation holds jobs. */
+  readonly holds: boolean
   readonly next_ms: number | null
   readonly now_ms: number
   readonly reached: string
@@ -177,7 +179,7 @@ export class Watch implements Watcher {
       await this.#ask(found)
       if (found.lost !== null) await this.rescue(found.lost)
       if (found.emptied !== null) await this.#empty(found.emptied)
-      if (running !== null) await this.#timeOutOwn(found, running)
+      if (found.holds && running !== null) await this.#timeOutOwn(found, running)
       this.#dueIn(found.next_ms)
       if (found.next_ms !== null && found.next_ms <= 0) await this.promote()
     } finally {
@@ -201,7 +203,7 @@ export class Watch implements Watcher {
     })
     if (closed.length === 0) return
     if (probe.on) await probe.hit('keeper.rescue.closed', closed)
-    this.#options.onClosed(closed)
+    this.#options.onClosed(closed.map(({ id, reason }) => ({ id, reason })))
     await this.rescue(closed.map(({ id }) => id))
   }
 

@@ -116,10 +116,11 @@ export class Incarnation {
       look_ms: this.#lookMs(),
       lease_ms: worker.leaseMs,
     })
-    this.#holder = row!
-    if (probe.on) await probe.hit('worker.opened', row!.id)
-    onOpened(row!.id)
-    return row!
+    const holder = { id: row!.id, nonce: row!.nonce }
+    this.#holder = holder
+    if (probe.on) await probe.hit('worker.opened', holder.id)
+    onOpened(holder.id)
+    return holder
   }
 
   #lost(id: number): void {

@@ -14,7 +14,7 @@ import { type Holder, leaseStatements } from './lease.ts'
 import { Passwords } from './passwords.ts'
 import { probe } from './probe.ts'
 import { engineBackoffMs } from './retry.ts'
-import { Wakeup } from './signal.ts'
+import { Service } from './service.ts'
 import { Trouble } from './trouble.ts'
 
 /** The watch over other incarnations, and what follows from what it finds. */
@@ -67,13 +67,12 @@ const failures = new Failures({
 })
 const connection = new Connection(database, 'keeper', { durability: 'relaxed', watch: failures })
 const sweeps = new Connection(given, 'sweep', { watch: failures })
-const [looks, sweepings, turns] = [new Wakeup(), new Wakeup(), new Wakeup()]
+const stop = new AbortController()
 const trouble = new Trouble()
 /** Between two incarnations it watches as nobody. */
 const nobody: Holder = { id: 0, nonce: '00000000-0000-0000-0000-000000000000' }
 let watch: Watcher
 let worker: Holder | undefined = data.worker
-let isStopping = false
 let nextBeatMs = 0
 let lastLookMs = monotonicMs()
 let reportedBlock = 0n
@@ -87,12 +86,12 @@ function tell(message: KeeperMessage): void {
 
 parentPort!.on('message', (command: KeeperCommand) => {
   if (command.type === 'password') return passwords.told(command)
-  if (command.type === 'stop') isStopping = true
+  if (command.type === 'stop') stop.abort()
   else {
     worker = command.worker
     nextBeatMs = 0
   }
-  for (const wakeup of [looks, sweepings, turns]) wakeup.fire()
+  for (const service of [looks, sweepings, turns]) service.wake()
 })
 
 async function look(): Promise<void> {
@@ -101,7 +100,7 @@ async function look(): Promise<void> {
   lastLookMs = monotonicMs()
   const mine = worker
   const state = await (watch.isTurn() ? watch.look(connection, mine ?? nobody) : lookAtOwn(mine))
-  sweepings.fire()
+  sweepings.wake()
   lastLookMs = monotonicMs()
   if (mine === undefined || worker !== mine) return
   if (state === null) lose(mine)
@@ -216,38 +215,42 @@ function sayRecovered(work: () => Promise<void>): void {
 }
 
 /** Runs until the stop. After an error it is told and tried again sooner. */
-async function every(name: string, work: () => Promise<void>, wakeup: Wakeup, waitMs: () => number): Promise<void> {
-  const loop = failures.loop(name, sweeps)
-  for (let failed = 0; !isStopping; ) {
-    try {
+function serviceOf(name: string, work: () => Promise<void>, waitMs: () => number): Service {
+  const { succeeded, failed } = failures.loop(name, sweeps)
+  return new Service({
+    round: async () => {
       await work()
-      if (failed > 0) sayRecovered(work)
-      failed = 0
-      loop.succeeded()
-    } catch (error) {
-      failed++
-      loop.failed(error)
-      if (isRetryable(error)) say(error, work)
-    }
-    await wakeup.wait(failed === 0 ? waitMs() : Math.min(500, Math.max(50, engineBackoffMs(undefined, failed))))
-  }
+      return waitMs()
+    },
+    signal: stop.signal,
+    loop: {
+      succeeded: () => {
+        sayRecovered(work)
+        succeeded()
+      },
+      failed: (error) => {
+        failed(error)
+        if (isRetryable(error)) say(error, work)
+      },
+    },
+    backoffMs: (_error, count) => Math.min(500, Math.max(50, engineBackoffMs(undefined, count))),
+  })
 }
+
+// Three, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
+const looks = serviceOf('look', look, () => watch.lookInMs(data.lookMs))
+const sweepings = serviceOf(
+  'sweep',
+  () => watch.sweep(areEndsStored() ? board.running() : null),
+  () => Math.min(data.lookMs, watch.sweepInMs),
+)
+const turns = serviceOf('main thread', watchMain, () => data.watchMainMs)
 
 // Not at the top level of the module: a CommonJS module cannot await there.
 async function run(): Promise<void> {
   if (data.probeModule !== undefined) await import(data.probeModule)
   tell({ type: 'ready' })
-  // Three loops, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
-  await Promise.all([
-    every('look', look, looks, () => watch.lookInMs(data.lookMs)),
-    every(
-      'sweep',
-      () => watch.sweep(areEndsStored() ? board.running() : null),
-      sweepings,
-      () => Math.min(data.lookMs, watch.sweepInMs),
-    ),
-    every('main thread', watchMain, turns, () => data.watchMainMs),
-  ])
+  await Promise.all([looks.run(), sweepings.run(), turns.run()])
   await Promise.all([connection.close(), sweeps.close()])
   parentPort!.close()
 }

@@ -45,14 +45,14 @@ async function claimer(): Promise<{ connection: Connection; worker: Holder; clai
 function claimValues(worker: Holder, limit: number) {
   return {
     ...asHolder(worker),
-    queue: 'default',
+    queues: textsLiteral(['default']),
     limit,
     kinds: textsLiteral(['k']),
     timeouts_ms: numbersLiteral([900_000]),
     max_attempts: numbersLiteral([10]),
     max_crashes: numbersLiteral([3]),
-    after_due: '-infinity',
-    after_id: 0,
+    after_dues: textsLiteral(['-infinity']),
+    after_ids: numbersLiteral([0]),
   }
 }
 

@@ -16,6 +16,8 @@ const stillOpenStatement = statement(import.meta.url, 'still-open')
 const busyJobs = 50
 const busyMs = 100
 const lastFoundMs = 20
+/** Without notifications the polls come at least this often. */
+const deafPollMs = 200
 
 export interface SleepOptions {
   readonly queues: readonly string[]
@@ -76,7 +78,7 @@ export class Sleep {
 
   /** Called after a claim that found too little. Returns how long to wait before the next claim; 0 means claim again at once. */
   async idle(worker: number): Promise<number> {
-    if (!this.#canListen) return Math.min(this.#pollMs, 200)
+    if (!this.#canListen) return Math.min(this.#pollMs, deafPollMs)
     if (this.#flagged !== worker) {
       await this.#connection.run(sleepStatement, { worker, queues: textsLiteral(this.#queues) })
       if (probe.on) await probe.hit('jobs.sleep.flagged', worker)
@@ -86,7 +88,7 @@ export class Sleep {
       this.#flagged = worker
       return 0
     }
-    if (this.#snapshot === undefined) return this.#pollMs
+    if (this.#snapshot === undefined) return this.#isListening() ? this.#pollMs : Math.min(this.#pollMs, deafPollMs)
     const [row] = await this.#connection.run<{ open: number }>(stillOpenStatement, { snapshot: this.#snapshot })
     if (row?.open === 0) {
       this.#snapshot = undefined

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { createPool, type Pool } from '../db/driver.ts'
 import { StatementNames } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import { maintainEvents } from '../events/maintenance.ts'
+import { eventMaintenance } from '../events/maintenance.ts'
 import type { Events } from '../kernel/events.ts'
 import { isLasting, type LoopWatch } from '../kernel/failures.ts'
 import type { Holder } from '../kernel/lease.ts'
@@ -21,6 +21,10 @@ import type { World } from './world.ts'
 
 /** A stop does not wait longer than this for the database to take its cursors back. */
 const releasePatienceMs = 5000
+/** Without notifications it polls this often for free cursors and marks. */
+const deafPollMs = 250
+/** All idle cursors together ask once in four polls whether a person has put them elsewhere. */
+const idleLookPolls = 4
 
 export interface CursorsPartOptions {
   readonly process: Process
@@ -30,13 +34,12 @@ export interface CursorsPartOptions {
   readonly onLocal: (listener: () => void) => () => void
   readonly leaseMs: number
   readonly pollMs: number
-  readonly lookMs: number
   readonly connectionsMax: number
   readonly keepDays: number
 }
 
 export class CursorsPart implements Part {
-  readonly channels = ['pawl_events']
+  readonly channels = ['pawl_events', 'pawl_cursors', 'pawl_workers']
   readonly #options: CursorsPartOptions
   readonly #process: Process
   readonly #pool: Pool
@@ -44,6 +47,7 @@ export class CursorsPart implements Part {
   readonly #pump: Pump
   readonly #holds: Holds
   readonly #refreshers: Refreshers
+  readonly #stop = new AbortController()
   readonly #offs: (() => void)[] = []
   /** Whose handlers run. */
   readonly #handling = new Set<{ readonly name: string }>()
@@ -64,11 +68,13 @@ export class CursorsPart implements Part {
       acquirer: process.claims,
       definitions,
       worker: () => process.holder,
+      lookMs: () => this.#pollMs,
       confirm: () => registerForgotten(process.engine, config.database, definitions),
     })
     this.#refreshers = new Refreshers(
       definitions.filter((definition) => definition.kind === 'state'),
       world,
+      () => this.#pollMs,
     )
     this.#pump = new Pump({
       config,
@@ -77,7 +83,11 @@ export class CursorsPart implements Part {
       isListening: () => process.isListening,
       worker: () => process.id,
       onTicking: (connection) => this.#holds.readAhead(connection),
-      onHead: () => this.#holds.wake(),
+      onHead: () => {
+        this.#holds.wake()
+        this.#refreshers.grown()
+      },
+      signal: this.#stop.signal,
       loop: world.loop('positions'),
     })
   }
@@ -93,7 +103,7 @@ export class CursorsPart implements Part {
 
   start(): void {
     const { config, failures: watch, signal } = this.#process
-    const { keepDays, lookMs, onLocal } = this.#options
+    const { keepDays, onLocal } = this.#options
     this.#offs.push(onLocal(() => this.#pump.wake()))
     this.#offs.push(
       solitude.onOpened(() => {
@@ -102,8 +112,8 @@ export class CursorsPart implements Part {
       }),
     )
     const loop = this.#world.loop('event maintenance')
-    this.#maintaining = maintainEvents({ database: config.direct, keepDays, signal, watch, loop })
-    this.#loops = [this.#pump.run(), this.#holds.run(lookMs), this.#refreshers.run()]
+    this.#maintaining = eventMaintenance({ database: config.direct, keepDays, signal, watch, loop }).run()
+    this.#loops = [this.#pump.run(), this.#holds.run(), this.#refreshers.run()]
   }
 
   // ---- news
@@ -117,12 +127,14 @@ export class CursorsPart implements Part {
     this.#holds.lose(id)
   }
 
-  notified(): void {
-    this.#pump.wake()
+  notified(channel: string): void {
+    if (channel === 'pawl_events') this.#pump.wake()
+    else this.#holds.changed()
   }
 
   connected(): void {
     this.#pump.wake()
+    this.#holds.changed()
   }
 
   /** What they held is free. */
@@ -142,7 +154,7 @@ export class CursorsPart implements Part {
 
   close(): void {
     for (const off of this.#offs) off()
-    this.#pump.stop()
+    this.#stop.abort()
     this.#refreshers.stop()
     this.#holds.close()
   }
@@ -174,6 +186,11 @@ export class CursorsPart implements Part {
 
   // ---- what its loops share
 
+  get #pollMs(): number {
+    const { pollMs } = this.#options
+    return this.#process.isListening ? pollMs : Math.min(pollMs, deafPollMs)
+  }
+
   #createWorld(): World {
     const { events, leaseMs } = this.#options
     const { board, config, engine } = this.#process
@@ -196,6 +213,7 @@ export class CursorsPart implements Part {
       },
       events,
       installation: () => this.#process.installation,
+      idleLookMs: () => Math.max(1, this.#holds.size) * idleLookPolls * this.#pollMs,
       onRefreshable: () => this.#refreshers.wake(),
       loop: (name) => this.#loop(name),
       onTrouble: (error) => this.#trouble(error),

@@ -24,6 +24,8 @@ export interface World {
   readonly watch: (name: string, timeoutMs: number) => () => void
   readonly events: Events<ProjectionEvents>
   readonly installation: () => string
+  /** How often an idle cursor asks whether a person has put it elsewhere; a notification comes too. */
+  readonly idleLookMs: () => number
   /** Entities of a state projection became dirty. */
   readonly onRefreshable: () => void
   readonly loop: (name: string) => LoopWatch

@@ -35,6 +35,7 @@ export async function endLease(db: Tx, worker: number): Promise<void> {
      delete from pawl.sleeper s using closed c where s.tenant = '' and s.worker = c.id`,
     [worker],
   )
+  await db.query("select pg_notify('pawl_workers', '')")
 }
 
 export interface RunReport {

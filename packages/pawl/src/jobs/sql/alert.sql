@@ -58,6 +58,17 @@ on conflict (tenant, code, subject) where resolved_at is null
 do update set last_at = pawl.now(), count = excluded.count, message = excluded.message
 returning a.subject as kind
 
+-- name: has-dead-alerts
+-- Whether an alert about dead jobs is open.
+-- Locks: none.
+-- Plan: the few open alerts.
+-- No row: there is none.
+select 1 as is_open
+from pawl.alert a
+where a.resolved_at is null
+  and a.code = 'job.dead'
+limit 1
+
 -- name: lock-dead-alerts
 -- Locks the open alerts about dead jobs of kinds that seem to have none left. While they are locked none of them is raised again, so
 -- a look in the next statement decides: resolve-dead-alerts.
