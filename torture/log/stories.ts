@@ -4,9 +4,9 @@ import { type LogEvent, Projections } from 'pawl'
 import { endLease } from 'pawl/testing'
 import pg from 'pg'
 import { bind } from '../../packages/pawl/src/db/statement.ts'
+import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
 import { Acks } from '../../packages/pawl/src/projections/acks.ts'
 import { cursorStatements, HeldCursor } from '../../packages/pawl/src/projections/cursor.ts'
-import { HandlerTx } from '../../packages/pawl/src/projections/projection-tx.ts'
 import { SinkKeys } from '../../packages/pawl/src/projections/sink-keys.ts'
 import { SinkStore } from '../../packages/pawl/src/projections/sink-store.ts'
 import { sendOutside, swap } from '../canary.ts'
@@ -421,17 +421,17 @@ function forgetKeys(): void {
 
 function effectsOutside({ url }: ChildOptions): void {
   const pool = new pg.Pool({ connectionString: url, application_name: 'canary' })
-  HandlerTx.prototype.send = (text, values?: readonly unknown[]) => {
+  Transaction.prototype.send = (text, values?: readonly unknown[]) => {
     void pool.query(text, [...(values ?? [])])
   }
 }
 
 /** The move commits by itself, before what the handler writes. */
 function moveFirst({ url }: ChildOptions): void {
-  const run = HandlerTx.prototype.run
-  HandlerTx.prototype.run = async function (this: HandlerTx, statement, values) {
+  const run = Transaction.prototype.run
+  Transaction.prototype.run = async function (this: Transaction, statement, values) {
     if (statement.name !== 'move') return run.call(this, statement, values) as never
-    return (await sendOutside(url, statement.text, bind(statement, values))).rows as never
+    return (await sendOutside(url, statement.text, bind(statement, values ?? {}))).rows as never
   }
 }
 

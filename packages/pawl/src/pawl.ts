@@ -1,10 +1,8 @@
 // createPawl(): one value that has everything, for one database.
 
 import type { Config, PawlOptions } from './config.ts'
-import { borrowPool } from './db/borrowed-pool.ts'
-import { createPool, type Pool } from './db/driver.ts'
+import { borrowPool, createPool, type Pool } from './db/driver.ts'
 import { type MigrateOptions, type MigrateReport, migrate } from './db/migrate.ts'
-import { StatementNames } from './db/statement.ts'
 import type { AppendCore } from './events/append.ts'
 import { EventLog, TenantEvents } from './events/index.ts'
 import type { JobEvents } from './jobs/index.ts'
@@ -21,6 +19,7 @@ import { projectionEvents } from './projections/projection-events.ts'
 import { Ends } from './records/ends.ts'
 import { Records } from './records/index.ts'
 import type { DefinedSet } from './records/sets.ts'
+import { Sweep } from './records/sweep.ts'
 import { Worker } from './worker.ts'
 import type { WorkerOptions } from './worker-options.ts'
 
@@ -52,7 +51,7 @@ export class Pawl implements Tenant {
   readonly #sets = new Map<string, DefinedSet>()
   readonly #keptSets = new Set<string>()
   readonly #ends = new Ends()
-  readonly #names: StatementNames | undefined
+  readonly #sweep = new Sweep()
 
   constructor(options: PawlOptions) {
     this.config = resolveConfig(options)
@@ -61,7 +60,6 @@ export class Pawl implements Tenant {
     )
     const { pool, database, callerConnectionsMax } = this.config
     this.#pool = pool ? borrowPool(pool, database.queryTimeoutMs) : createPool(database, 'caller', callerConnectionsMax, 'own')
-    this.#names = this.config.isCallerNamed ? new StatementNames() : undefined
     this.jobs = this.#jobs(undefined)
     this.events = new EventLog(this.#appendCore())
     this.projections = this.#projectionsOf('')
@@ -138,7 +136,7 @@ export class Pawl implements Tenant {
   /** Stops the workers of this Pawl, with their default grace, and closes the callers' pool, unless it is yours. */
   async close(): Promise<void> {
     await Promise.all(this.running.map((each) => each.stop()))
-    if (!this.#pool.ended) await this.#pool.end()
+    await this.#pool.end()
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -164,8 +162,8 @@ export class Pawl implements Tenant {
       kept: this.#keptSets,
       jobs: (name: string) => this.#jobs(name, true),
       ends: this.#ends,
+      sweep: this.#sweep,
       logger: this.config.logger,
-      names: this.#names,
     }
     return new Records(core, tenant)
   }

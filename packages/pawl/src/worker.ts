@@ -138,7 +138,7 @@ export class Worker {
   }
 
   async #drainJobs(): Promise<void> {
-    await this.#jobs?.drain(this.#grace.over)
+    await this.#jobs?.drain(this.#grace.over, () => this.#abandons)
     this.#isDrained = true
     // Before the last settle: the process may have seconds before it is killed, and a kill counts a crash for all that runs.
     this.#abandonRunning()

@@ -5,11 +5,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { createPool, type Pool } from '../db/driver.ts'
 import { caught, PawlError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
+import { assertStandby } from '../kernel/installation.ts'
 import type { Holder } from '../kernel/lease.ts'
 import type { Part, Process } from '../kernel/process.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { Sleep } from '../kernel/sleep.ts'
-import { assertStandby } from '../kernel/start-checks.ts'
 import { ClaimLoop } from './claim-loop.ts'
 import { Counts } from './counts.ts'
 import { Ends } from './ends.ts'
@@ -34,6 +34,8 @@ const postponeMs = 5000
 const lastWordsMs = 2000
 /** How many jobs are remembered that were found to be taken over, each by itself. */
 const takenOverMax = 1000
+/** How many jobs a log line names. */
+const namedMax = 10
 /** The part of lastWordsMs in which they wait for a claim in progress. */
 const lastClaimMs = 1000
 
@@ -157,11 +159,11 @@ export class JobsPart implements Part {
   }
 
   start(): void {
-    const { config, engine, failures: watch, signal } = this.#process
-    const { queues, keepDays } = this.#options
+    const { config, failures: watch, signal } = this.#process
+    const { keepDays } = this.#options
     const loop = (name: string) => this.#process.loop(name)
     this.#settler.start()
-    this.#maintaining = maintenance({ database: config.direct, engine, queues, keepDays, signal, watch, loop }).run()
+    this.#maintaining = maintenance({ database: config.direct, keepDays, signal, watch, loop }).run()
     this.#claiming = this.#claims.run()
   }
 
@@ -280,14 +282,23 @@ export class JobsPart implements Part {
     this.#changed.fire()
   }
 
-  async drain(graceOver: AbortSignal): Promise<void> {
+  async drain(graceOver: AbortSignal, isAbandoned: () => boolean = () => false): Promise<void> {
     await this.#claiming
     this.#stopped.released += this.#slots.close()
     this.#givingBack = this.#claims.giveBackUnknown()
     await this.#runningEnded(graceOver)
     this.#stopped.still = this.#slots.runningJobs()
+    if (this.#stopped.still.length > 0 && !isAbandoned()) this.#warnOfRunning()
     for (const held of this.#stopped.still)
       held.lose(new PawlError('PAWL_STOPPED', 'The worker is stopping and its grace period is over.'))
+  }
+
+  #warnOfRunning(): void {
+    const { still } = this.#stopped
+    this.#process.config.logger.warn(
+      { jobs: still.slice(0, namedMax).map(({ id, kind }) => `${id} (${kind})`), running: still.length },
+      'the grace of stop() is over and handlers still run. A handler that awaits stop() or close() waits for itself: do not await it there',
+    )
   }
 
   /** After drain: waits until what ended is stored, for a while. */

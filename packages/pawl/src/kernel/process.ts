@@ -10,9 +10,10 @@ import { monotonicMs } from './clock.ts'
 import type { Events } from './events.ts'
 import { Failures, type LoopWatch } from './failures.ts'
 import { type Incarnated, Incarnation, type IncarnationOptions } from './incarnation.ts'
+import { installationId } from './installation.ts'
 import { Board } from './keeper.ts'
 import type { Holder } from './lease.ts'
-import { assertMigrated, readInstallation } from './start-checks.ts'
+import { assertMigrated } from './start-checks.ts'
 
 const tickMs = 50
 
@@ -180,7 +181,7 @@ export class Process {
 
   async #check(): Promise<void> {
     await assertMigrated(this.engine)
-    this.#installation = await readInstallation(this.engine)
+    this.#installation = await installationId(this.engine)
     for (const part of this.#parts) await part.prepare()
   }
 
@@ -254,7 +255,7 @@ export class Process {
       case 'closed':
         for (const { id, reason } of message.workers) {
           events.emit('worker.rescued', { worker: id, reason })
-          logger.warn({ worker: id, reason }, 'a worker is gone; taking over its jobs')
+          logger.warn({ event: 'worker.rescued', worker: id, reason }, 'a worker is gone; taking over its jobs')
         }
         for (const part of this.#parts) part.closed()
         return

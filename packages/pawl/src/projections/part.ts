@@ -3,9 +3,9 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createPool, type Pool } from '../db/driver.ts'
-import { StatementNames } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { eventMaintenance } from '../events/maintenance.ts'
+import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
 import { isLasting, type LoopWatch } from '../kernel/failures.ts'
 import type { Holder } from '../kernel/lease.ts'
@@ -21,6 +21,7 @@ import type { World } from './world.ts'
 
 /** A stop does not wait longer than this for the database to take its cursors back. */
 const releasePatienceMs = 5000
+const troubleEveryMs = 60_000
 /** Without notifications it polls this often for free cursors and marks. */
 const deafPollMs = 250
 /** All idle cursors together ask once in four polls whether a person has put them elsewhere. */
@@ -49,11 +50,14 @@ export class CursorsPart implements Part {
   readonly #refreshers: Refreshers
   readonly #stop = new AbortController()
   readonly #offs: (() => void)[] = []
+  /** Loops whose last round failed. */
+  readonly #failing = new Set<string>()
   /** Whose handlers run. */
   readonly #handling = new Set<{ readonly name: string }>()
   #loops: Promise<unknown>[] = []
   #maintaining: Promise<void> | undefined
   #aborted: readonly string[] = []
+  #troubleLoggedMs = Number.NEGATIVE_INFINITY
 
   constructor(options: CursorsPartOptions) {
     const { process, definitions } = options
@@ -199,7 +203,6 @@ export class CursorsPart implements Part {
       engine,
       reader: engine,
       pool: this.#pool,
-      names: config.database.pooler === 'none' ? new StatementNames() : undefined,
       reset: `select pawl.reset_session(${config.database.pooler === 'none'})`,
       idleMs: (timeoutMs) => Math.max(leaseMs, timeoutMs + 1000),
       watch: (name, timeoutMs) => {
@@ -223,15 +226,30 @@ export class CursorsPart implements Part {
   #loop(name: string): LoopWatch {
     const { succeeded, failed } = this.#process.loop(name)
     return {
-      succeeded,
+      succeeded: () => {
+        succeeded()
+        if (this.#failing.delete(name) && this.#failing.size === 0) this.#recovered()
+      },
       failed: (error) => {
         failed(error)
-        if (!isLasting(error)) this.#trouble(error)
+        if (isLasting(error)) return
+        this.#failing.add(name)
+        this.#trouble(error)
       },
     }
   }
 
+  /** Every loop meets a database that is away, several times a second. */
   #trouble(error: unknown): void {
-    if (!this.#process.signal.aborted) this.#process.config.logger.warn({ error: String(error) }, 'cursor error; retrying')
+    const nowMs = monotonicMs()
+    if (this.#process.signal.aborted || nowMs - this.#troubleLoggedMs < troubleEveryMs) return
+    this.#troubleLoggedMs = nowMs
+    this.#process.config.logger.warn({ error: String(error) }, 'cursor error; retrying (logged once a minute)')
+  }
+
+  #recovered(): void {
+    if (this.#troubleLoggedMs === Number.NEGATIVE_INFINITY) return
+    this.#troubleLoggedMs = Number.NEGATIVE_INFINITY
+    this.#process.config.logger.warn({}, 'the cursors work again')
   }
 }

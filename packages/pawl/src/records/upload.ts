@@ -5,9 +5,9 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
-import { retrying } from '../kernel/retry.ts'
-import { isMalformed, Malformed, UploadBytes } from './bytes.ts'
-import { idText, type RecordsCore, read, run, transact } from './core.ts'
+import { read, retrying } from '../kernel/retry.ts'
+import { InvalidFile, isInvalidFile, UploadBytes } from './bytes.ts'
+import { idText, type RecordsCore } from './core.ts'
 import { type ReadRow, RowReader, type SourceRow, storable } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
 import { limitOf, sourceRows } from './sources.ts'
@@ -16,7 +16,6 @@ import { needSubmission, readSubmission, type SubmissionRow } from './submission
 import { expired, wrongState } from './submit.ts'
 import type { Body, UploadOptions } from './types.ts'
 import { expireInvalid, validateStaged } from './validate.ts'
-import { tendKind } from './work.ts'
 
 const beginStatement = statement(import.meta.url, 'upload-begin')
 const restartStatement = statement(import.meta.url, 'upload-restart')
@@ -144,14 +143,13 @@ export async function begin(
   about: About & { readonly origin: 'upload' | 'rebase'; readonly rebasedFrom?: string; readonly receivedAt?: string },
 ): Promise<Begun> {
   return retrying(() =>
-    transact(core, async (tx) => {
-      const [begun] = await run<Begun>(tx, beginStatement, {
+    core.pool.transaction(async (tx) => {
+      const [begun] = await tx.run<Begun>(beginStatement, {
         ...stored(place, about),
         origin: about.origin,
         rebased_from: about.rebasedFrom ?? null,
         received_at: about.receivedAt ?? null,
       })
-      await core.jobs(place.tenant).enqueue(tendKind, { submission: begun!.id }, { tx, delay: place.set.keepMs.uploading })
       return begun!
     }),
   )
@@ -174,12 +172,12 @@ function stored({ tenant, scopeId, set }: Place, { format, name, by, types, attr
 
 async function restart(core: RecordsCore, place: Place, about: About, id: string): Promise<Begun> {
   const begun = await retrying(() =>
-    transact(core, async (tx) => {
-      const [row] = await run<Begun>(tx, restartStatement, {
+    core.pool.transaction(async (tx) => {
+      const [row] = await tx.run<Begun>(restartStatement, {
         ...stored(place, about),
         id: idText('submission', id),
       })
-      if (row !== undefined) await run(tx, clearErrorsStatement, { tenant: place.tenant, id })
+      if (row !== undefined) await tx.run(clearErrorsStatement, { tenant: place.tenant, id })
       return row
     }),
   )
@@ -208,7 +206,7 @@ export async function clearStaged(core: RecordsCore, tenant: string, id: string,
   const limit = 5000
   for (;;) {
     const values = { tenant, id, fence, limit }
-    const [cleared] = await retrying(() => transact(core, (tx) => run<{ gone: number }>(tx, clearStatement, values)))
+    const [cleared] = await retrying(() => core.pool.transaction((tx) => tx.run<{ gone: number }>(clearStatement, values)))
     if (cleared === undefined) return false
     if (cleared.gone < limit) return true
   }
@@ -257,7 +255,7 @@ async function markStaged(
 ): Promise<void> {
   const ignored = textsLiteral(source.ignored())
   const values = { tenant, id, fence, bytes: source.bytes(), digest, ignored, keep_ms: set.keepMs.uploading }
-  const [row] = await retrying(() => transact(core, (tx) => run(tx, stagedStatement, values)))
+  const [row] = await retrying(() => core.pool.transaction((tx) => tx.run(stagedStatement, values)))
   if (row === undefined) throw uploadLost(id)
 }
 
@@ -271,7 +269,7 @@ async function endBadly(
   error: unknown,
 ): Promise<void> {
   if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
-  const isInvalid = isMalformed(error)
+  const isInvalid = isInvalidFile(error)
   const values = {
     tenant: place.tenant,
     id: staged.id,
@@ -284,14 +282,14 @@ async function endBadly(
     keep_ms: place.set.keepMs.ended,
   }
   const write = () =>
-    transact(core, async (tx) => {
-      const [ended] = await run(tx, endStatement, values)
+    core.pool.transaction(async (tx) => {
+      const [ended] = await tx.run(endStatement, values)
       if (ended === undefined) throw uploadLost(staged.id)
-      await run(tx, erasedStatement, { tenant: place.tenant, id: staged.id })
+      await tx.run(erasedStatement, { tenant: place.tenant, id: staged.id })
       if (isInvalid) {
         const fault = { code: error.code, reason: error.message, column: null, value: null }
         await addErrors(tx, place.tenant, staged.id, stager.errors, [{ line: error.line, fault }])
-        await expireInvalid(core, tx, place, staged.id)
+        await expireInvalid(tx, place, staged.id)
       }
     })
   // If even this cannot be written the upload stays as it is and expires; what went wrong first is what
@@ -305,6 +303,7 @@ async function endBadly(
   }
   if (isInvalid) {
     if (unwritten !== undefined) throw unwritten
+    core.sweep.wake()
     return
   }
   throw isPawlError(error) ? withId(error, staged.id) : failed(error, staged.id, source.again(staged.id))
@@ -353,7 +352,7 @@ async function* parsed(
       }
     }
   } catch (error) {
-    if (!isMalformed(error)) throw error
+    if (!isInvalidFile(error)) throw error
     malformed = error
   }
   // What is wrong with the rows before a malformed one is told as well.
@@ -361,9 +360,9 @@ async function* parsed(
   if (malformed !== undefined) throw malformed
 }
 
-function tooManyRows({ line, place = `line ${line}` }: SourceRow, rowsMax: number): Malformed {
+function tooManyRows({ line, place = `line ${line}` }: SourceRow, rowsMax: number): InvalidFile {
   const reason = `The file has more than ${rowsMax} rows: ${place} is row ${rowsMax + 1}. Split it, or raise limits.rowsMax.`
-  return new Malformed('too-many-rows', line, reason)
+  return new InvalidFile('too-many-rows', line, reason)
 }
 
 async function* restaged(
@@ -380,7 +379,7 @@ async function* restaged(
       hash: string | null
       data: string | null
       classification: string | null
-    }>(core, restageStatement, { tenant, id: from.id, committed: from.baselineNumber, after, limit: batchRows })
+    }>(core.pool, restageStatement, { tenant, id: from.id, committed: from.baselineNumber, after, limit: batchRows })
     if (rows.length === 0) return
     after = rows.at(-1)!.line
     // A row without data was erased since; the count at the end notices.

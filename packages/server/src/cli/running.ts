@@ -19,10 +19,28 @@ export interface Stopped {
 
 export class Running {
   readonly worker: Worker
+  readonly #pawl: Pawl
+  readonly #modules: readonly string[]
 
   constructor(pawl: Pawl, modules: readonly string[], options: WorkerOptions) {
+    this.#pawl = pawl
+    this.#modules = modules
     if (pawl.running.length > 0) throw startsItself(modules)
     this.worker = pawl.worker(options)
+  }
+
+  async start(say: (text: string) => void): Promise<void> {
+    const unwatch = this.#pawl.on('worker.opened', () => {
+      if (this.#others.length === 0) return
+      unwatch()
+      say(`note  ${this.#modules.join(' and ')} started a worker itself, beside that of this command: ${startFix(this.#modules)}`)
+    })
+    await this.worker.start()
+  }
+
+  /** What the modules started themselves after they were loaded, as in an async function that nothing awaits. */
+  get #others(): readonly Worker[] {
+    return this.#pawl.running.filter((each) => each !== this.worker)
   }
 
   /** The kinds, projections and sinks that it runs. */
@@ -33,14 +51,19 @@ export class Running {
   }
 
   /** Stops with grace; when that is over, or somebody insists, the incarnation is given up so that others take its jobs at once. */
-  async stop({ graceMs, insisted, say }: Stopping): Promise<Stopped> {
-    const impatience = new AbortController()
-    void insisted.then(() => impatience.abort())
-    const report = await this.worker.stop({ grace: graceMs, signal: impatience.signal, abandon: true })
-    if (report.abandonError !== undefined) say(notToldText(report.abandonError))
-    if (report.aborted.length > 0) say(`aborted the handlers of ${report.aborted.join(', ')}; another process goes on from there`)
+  async stop(stopping: Stopping): Promise<Stopped> {
+    const report = sumOf(await Promise.all([this.worker, ...this.#others].map((worker) => stopWorker(worker, stopping))))
     return { report, mustExit: report.stillRunning.length + report.aborted.length > 0 }
   }
+}
+
+async function stopWorker(worker: Worker, { graceMs, insisted, say }: Stopping): Promise<StopReport> {
+  const impatience = new AbortController()
+  void insisted.then(() => impatience.abort())
+  const report = await worker.stop({ grace: graceMs, signal: impatience.signal, abandon: true })
+  if (report.abandonError !== undefined) say(notToldText(report.abandonError))
+  if (report.aborted.length > 0) say(`aborted the handlers of ${report.aborted.join(', ')}; another process goes on from there`)
+  return report
 }
 
 function notToldText(error: unknown): string {
@@ -48,9 +71,23 @@ function notToldText(error: unknown): string {
   return `the jobs could not be given up in the database (${oneLine(why)}); other workers take them over when the lease ends`
 }
 
+export function sumOf(reports: readonly StopReport[]): StopReport {
+  return {
+    finished: reports.reduce((sum, { finished }) => sum + finished, 0),
+    released: reports.reduce((sum, { released }) => sum + released, 0),
+    stillRunning: reports.flatMap(({ stillRunning }) => stillRunning),
+    unsettled: reports.flatMap(({ unsettled }) => unsettled),
+    aborted: reports.flatMap(({ aborted }) => aborted),
+  }
+}
+
 function startsItself(modules: readonly string[]): UsageError {
   return new UsageError(
     `${modules.join(' and ')} starts a worker itself, and this command would start a second one.`,
-    `run it with node ${modules[0] ?? '<module>'}, or remove worker().start() from the module`,
+    startFix(modules),
   )
+}
+
+function startFix(modules: readonly string[]): string {
+  return `run it with node ${modules[0] ?? '<module>'}, or remove worker().start() from the module`
 }

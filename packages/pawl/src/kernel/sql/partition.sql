@@ -18,14 +18,16 @@ order by c.relname
 select pawl.raise_alert('', 'partition.last', :name::text, format('pawl.%s has no partition left for new days, so rows go to its last '
     'partition. Nothing is lost, but retention cannot remove them. Maintenance adds partitions when no transaction locks the table.', :name::text))::text as raised
 
--- name: last-partition-free
--- There is room ahead in a table again.
--- Locks: the alert's row.
--- Plan: alert_open.
--- No row is returned.
-update pawl.alert a
-set resolved_at = pawl.now()
-where a.tenant = ''
-  and a.code = 'partition.last'
-  and a.subject = :name::text
-  and a.resolved_at is null
+-- name: is-last-day-used
+-- Whether the open-ended last partition of a table has rows.
+-- Locks: none.
+-- Plan: a call.
+-- One row: the answer.
+select pawl.is_last_day_used(:name::text) as is_used
+
+-- name: extend-day-partitions
+-- Adds the partitions of the next days to a table.
+-- Locks: the table, briefly, with the lock timeout of the session.
+-- Plan: a call.
+-- One row: whether there was something to do.
+select pawl.extend_day_partitions(:name::text) as did
