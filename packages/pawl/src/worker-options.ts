@@ -55,7 +55,7 @@ export interface WorkerTuning {
    * twice a second.
    */
   readonly beatMs?: number
-  /** The longest wait between two polls, in case a notification is missed, or 2.5 s for each kind with a limit if that is longer. Default 5s. */
+  /** The longest wait between two polls, in case a notification is missed, or 2.5 s for each kind with a limit, up to a minute. Default 5s. */
   readonly pollMs?: number
   /** The longest a claimed job may wait in this process before it is given back. Default 10s. */
   readonly bufferMs?: number
@@ -119,7 +119,7 @@ export const workerTuningTable = {
     from: 10,
     to: 3_600_000,
     default: 5000,
-    doc: 'The longest wait between two polls, or 2.5 s for each kind with a limit if that is longer.',
+    doc: 'The longest wait between two polls, or 2.5 s for each kind with a limit, up to a minute.',
   }),
   bufferMs: integer({
     from: 10,
