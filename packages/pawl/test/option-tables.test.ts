@@ -4,7 +4,7 @@ import type { Table } from '../src/kernel/options.ts'
 
 const source = new URL('../src/', import.meta.url)
 const files = readdirSync(source, { recursive: true, encoding: 'utf8' }).filter(
-  (file) => file.endsWith('.ts') && !/\.test\.ts$|keeper-thread/.test(file),
+  (file) => file.endsWith('.ts') && !/\.test\.ts$|keeper-thread|kernel.keep\.ts/.test(file),
 )
 
 /** Every exported table: `const ...Table`. */
