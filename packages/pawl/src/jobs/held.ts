@@ -162,7 +162,7 @@ export class HeldJob implements Job {
   read(): Promise<void> | undefined {
     this.#headers = undefined
     this.snoozeCalled = false
-    const stored = fromJson(this.row.payload, `The payload of '${this.kind}': payload`, this.limits!)
+    const stored = fromJson(this.row.payload, `The payload of '${this.kind}': payload`)
     const payload = readPayload(this.definition, stored, this.row.payload_version)
     if (payload instanceof Promise)
       return payload.then((value: unknown) => {

@@ -34,7 +34,7 @@ test('pages that were read ahead from the wrong place, behind one that large eve
   const db = await createLog()
   const pawl = db.pawl()
   const got: number[] = []
-  pawl.projections.define('sizes', { batchMax: 4, each: ({ position }) => void got.push(position) })
+  pawl.projections.define('sizes', { each: ({ position }) => void got.push(position), tuning: { batchMax: 4 } })
   const large = (n: number) => ({ key: 'a', data: { text: randomBytes(n % 8 < 4 ? 10 : 600_000).toString('hex') } })
   await append(db, ...Array.from({ length: 16 }, (_, n) => large(n)))
   await startRunner(pawl)
@@ -45,7 +45,7 @@ test('pages that were read ahead from the wrong place, behind one that large eve
 test('[P4] events of one source transaction are all applied, and one that the source delivers twice is applied once', async () => {
   const db = await createLog()
   const pawl = db.pawl()
-  pawl.projections.define('wallets', { on: { Added: add }, batchMax: 2 })
+  pawl.projections.define('wallets', { on: { Added: add }, tuning: { batchMax: 2 } })
   await startRunner(pawl)
   const deposit = (id: string, key: string, amount: number) => ({
     id,
