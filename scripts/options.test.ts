@@ -6,7 +6,6 @@ import { xlsx } from 'pawl/records/xlsx'
 import * as testing from 'pawl/testing'
 import { expect, test } from 'vitest'
 import { resolve, type Table } from '../packages/pawl/src/kernel/options.ts'
-import { ProjectionRunner } from '../packages/pawl/src/projections/runner.ts'
 import { nowhere, pawlOfNowhere } from '../packages/pawl/test/support/nowhere.ts'
 import { defineLoads } from '../packages/pawl/test/support/records.ts'
 import { calls, optionsFile, page, rowsOf } from './options.ts'
@@ -30,7 +29,6 @@ test('[G2] everything that can be called has a line in the reference', () => {
     ['pawl.records.', pawls.Records],
     ['scope.', pawls.RecordScope],
     ['worker.', pawls.Worker],
-    ['runner.', ProjectionRunner],
   ]
   for (const [prefix, ...owners] of classes) {
     const named = new Set(names(prefix).filter((name) => name !== undefined))
@@ -130,8 +128,8 @@ function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unk
     'pawl.jobs.list(options)': () => jobs.list(options),
     'pawl.jobs.retry(id, options)': () => jobs.retry('1', options),
     'pawl.jobs.cancel(id, options)': () => jobs.cancel('1', options),
-    'pawl.jobs.worker(options)': () => jobs.worker(options),
-    'worker.stop(options)': () => jobs.worker().stop(options),
+    'pawl.worker(options)': () => pawl.worker(options),
+    'worker.stop(options)': () => pawl.worker().stop(options),
     'pawl.events.append(events, options)': () => events.append(event, options),
     'pawl.events.ingest(events, options)': () => events.ingest({ ...event, id: '1' }, options),
     'pawl.events.erase(options)': () => events.erase(options),
@@ -141,7 +139,6 @@ function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unk
     "pawl.projections.define(name, { kind: 'state', ...options })": () =>
       projections.define('p', { kind: 'state', ...given } as never),
     'pawl.projections.sink(name, options)': () => projections.sink('p', options),
-    'pawl.projections.runner(options)': () => projections.runner(options),
     'pawl.projections.seen(name, token, options)': () => projections.seen('p', '5:1', options),
     'pawl.projections.parked(name, options)': () => projections.parked('p', options),
     'pawl.projections.pause(name, options)': () => projections.pause('p', options),

@@ -14,6 +14,7 @@ import { alertsTable, migrateTable, pawlTable } from '../packages/pawl/src/pawl-
 import * as projections from '../packages/pawl/src/projections/options.ts'
 import * as records from '../packages/pawl/src/records/options.ts'
 import { xlsxTable } from '../packages/pawl/src/records/xlsx/options.ts'
+import { stopTable, workerTable } from '../packages/pawl/src/worker-options.ts'
 import { root } from './phase.ts'
 
 export const optionsFile = join(root, 'docs', 'reference', 'options.md')
@@ -27,7 +28,7 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'pawl.for(tenant)': 'The same for one tenant: its jobs, events, projections, records and alerts.',
     'pawl.on(event, listener)':
       'Calls the listener with each event of this process, such as job.failed. Returns a function that ends it.',
-    'pawl.close()': 'Stops workers and runners and closes the connections.',
+    'pawl.close()': 'Stops workers and closes the connections.',
     'once(tx, options, work)': onceTable,
     'toTx(tx)': 'The transaction of any supported library as one with query(text, values).',
     'drizzleTx(tx, sql)': 'A transaction of Drizzle, to pass as tx.',
@@ -41,6 +42,18 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'describeError(error)': 'An error and its causes as a string of limited length, for logs.',
     'durationMs(duration)': "The milliseconds of a duration such as '15m'.",
   },
+  Worker: {
+    'pawl.worker(options)': workerTable,
+    'worker.stop(options)': stopTable,
+    'worker.start()': 'Starts to run jobs, projections and sinks.',
+    'worker.whenIdle()': 'Resolves when no job is claimable, running or unsettled here. For tests.',
+    'worker.held()': 'Returns the cursors that this process holds.',
+    'worker.metrics()': 'Returns the counts since the start.',
+    'worker.abandon()': 'Gives up the jobs that still run, because the process is about to end.',
+    'worker.suspects()': 'Returns the jobs whose handlers may have left an error that nothing caught.',
+    'worker.lastWords(reason)':
+      'Closes the worker as dead before an uncaught error ends the process: others take its jobs at once.',
+  },
   Jobs: {
     'pawl.jobs.define(kind, options)': jobs.kindTable,
     'pawl.jobs.handle(kind, options)': jobs.handlerTable,
@@ -52,15 +65,6 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'pawl.jobs.why(id)': 'Says why a job is in its state, and what to do.',
     'pawl.jobs.retry(id, options)': jobs.changeTable,
     'pawl.jobs.cancel(id, options)': jobs.cancelTable,
-    'pawl.jobs.worker(options)': jobs.workerTable,
-    'worker.stop(options)': jobs.stopTable,
-    'worker.start()': 'Starts to claim and run jobs.',
-    'worker.whenIdle()': 'Resolves when nothing is claimable, running or unsettled here. For tests.',
-    'worker.abandon()': 'Gives up the jobs that still run, because the process is about to end.',
-    'worker.metrics()': 'Returns the counts since the start.',
-    'worker.suspects()': 'Returns the jobs whose handlers may have left an error that nothing caught.',
-    'worker.lastWords(reason)':
-      'Closes the worker as dead before an uncaught error ends the process: others take its jobs at once.',
   },
   Events: {
     'pawl.events.append(events, options)': appendTable,
@@ -76,10 +80,6 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'pawl.projections.define(name, options)': projections.logTable,
     "pawl.projections.define(name, { kind: 'state', ...options })": projections.stateTable,
     'pawl.projections.sink(name, options)': projections.sinkTable,
-    'pawl.projections.runner(options)': projections.runnerTable,
-    'runner.start()': 'Starts to run projections and sinks.',
-    'runner.held()': 'Returns the cursors that this process holds.',
-    'runner.stop()': 'Lets handlers finish their current batch, releases the cursors, and stops.',
     'pawl.projections.status(name)': 'Returns the state and lag of each cursor.',
     'pawl.projections.seen(name, token, options)': projections.seenTable,
     'pawl.projections.parked(name, options)': projections.parkedTable,
@@ -124,7 +124,7 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'xlsx(options)': xlsxTable,
   },
   Testing: {
-    'runAll(pawl, options)': jobs.workerTable,
+    'runAll(pawl, options)': workerTable,
     'moveClock(db, shiftMs)': 'Moves the time of the database.',
     'endLease(db, worker)': 'Ends the lease of a worker, as if its process had hung.',
     'installProbe(probe)': 'Calls a function at each crash point.',

@@ -119,11 +119,11 @@ export async function worker(subject: Subject): Promise<void> {
   })
 }
 
-export function serveJobs(subject: Subject, pawl: Pawl, options: Parameters<Pawl['jobs']['worker']>[0]): Promise<void> {
+export function serveJobs(subject: Subject, pawl: Pawl, options: Parameters<Pawl['worker']>[0]): Promise<void> {
   return subject.serve(
     pawl,
     { refused: 'job.refused', dead: 'job.dead', lost: 'worker.lost' },
-    () => pawl.jobs.worker(options),
+    () => pawl.worker(options),
     async (running) => {
       const { stillRunning } = await running.stop({ grace: 3000 })
       if (stillRunning.length > 0) await running.abandon().catch(() => undefined)

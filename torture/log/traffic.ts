@@ -335,7 +335,7 @@ export async function worker(subject: Subject): Promise<void> {
   await subject.serve(
     pawl,
     { acquired: 'cursor.acquired', lost: 'cursor.lost', refused: 'cursor.refused', latched: 'cursor.latched' },
-    () => pawl.projections.runner({ name: proc, lease, tuning: { beatMs, lookMs: 150, pollMs: 300 } }),
+    () => pawl.worker({ name: proc, lease, tuning: { beatMs, pollMs: 150 } }),
     (runner) => runner.stop().then(() => caller.close()),
   )
 }

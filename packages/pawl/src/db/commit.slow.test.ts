@@ -31,7 +31,7 @@ test('[K6] a claim that commits late is given back without an attempt', async ()
   installProbe((name) => {
     if (name === 'jobs.claim.before') claims++
   })
-  const worker = pawl.jobs.worker({ tuning: { pollMs: 200 } })
+  const worker = pawl.worker({ tuning: { pollMs: 200 } })
   await worker.start()
   // The server's locks are those of every test that runs now.
   const waiting = `select from pg_locks where locktype = 'advisory' and not granted

@@ -85,7 +85,7 @@ test('[K5] a refused login is unavailability with its reason, and a start with i
   await pool.end()
   const pawl = db.pawl({ databaseUrl: url.href })
   pawl.jobs.define('k', { run: () => undefined })
-  await expect(pawl.jobs.worker().start()).rejects.toMatchObject(refused)
+  await expect(pawl.worker().start()).rejects.toMatchObject(refused)
   await expect(pawl.migrate()).rejects.toMatchObject(refused)
   await expect(pawl.jobs.enqueue('k', {})).rejects.toMatchObject(refused)
 })
@@ -240,7 +240,7 @@ test("[K9] a keeper's silent connection costs no lease, however long other conne
   const direct = db.pawl()
   const pawl = db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutMs: 60_000, connectTimeoutMs: 60_000 } })
   pawl.jobs.define('k', { run: () => undefined })
-  const worker = pawl.jobs.worker({ lease: '1s', tuning: { beatMs: 100 } })
+  const worker = pawl.worker({ lease: '1s', tuning: { beatMs: 100 } })
   await worker.start()
   const { id } = worker
   await until('its keeper is there', () => proxy.names.some((name) => /keeper/.test(name)))

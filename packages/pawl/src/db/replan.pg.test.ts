@@ -2,8 +2,8 @@
 
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
-import type { Worker } from '../jobs/worker.ts'
 import { resolveConfig } from '../pawl-options.ts'
+import type { Worker } from '../worker.ts'
 import { Connection, createPool } from './driver.ts'
 import { statement } from './statement.ts'
 
@@ -78,7 +78,7 @@ test('[K16] claims, settles and handlers go on over a migration, and no attempt 
   pawl.jobs.define('tx', {
     tx: async (job, tx) => (await tx.query('select kind, crashes from pawl.job where id = $1::bigint', [job.id])).rows,
   })
-  worker = pawl.jobs.worker({ tuning: { handlerConnectionsMax: 2 } })
+  worker = pawl.worker({ tuning: { handlerConnectionsMax: 2 } })
   await worker.start()
   const round = async (times: number) => {
     for (let n = 0; n < times; n++) for (const kind of ['run', 'fails', 'tx']) await pawl.jobs.enqueue(kind, {})

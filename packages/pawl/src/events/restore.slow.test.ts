@@ -147,8 +147,8 @@ test('[O12] after a failover that lost a tail a living runner delivers what grew
     each: (event, tx) => tx.send('insert into seen values ($1, $2)', [event.position, numberOf(event)]),
   })
   pawl.projections.sink('out', { handle: (event) => void handed.push({ position: event.position, n: numberOf(event) }) })
-  const runner = pawl.projections.runner({ lease: '10s', tuning: { lookMs: 50, pollMs: 50 } })
-  onTestFinished(() => runner.stop())
+  const runner = pawl.worker({ lease: '10s', tuning: { pollMs: 50 } })
+  onTestFinished(async () => void (await runner.stop()))
   await runner.start()
   await appendMany(primary.url, 1, 1000)
   const stood = async (url: string) =>

@@ -3,7 +3,7 @@
 import type { Job, JobContext, Pawl, PawlOptions } from 'pawl'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
 
 let db: TestDatabase
 const workers: Worker[] = []
@@ -15,8 +15,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(pawl: Pawl, options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
-  const worker = pawl.jobs.worker(options)
+async function startWorker(pawl: Pawl, options: Parameters<Pawl['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.worker(options)
   workers.push(worker)
   await worker.start()
   return worker

@@ -4,8 +4,8 @@ import type { Pawl } from 'pawl'
 import { endLease, installProbe } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import type { WorkerOptions } from './types.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
+import type { WorkerOptions } from '../worker-options.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -20,7 +20,7 @@ afterEach(async () => {
 })
 
 async function startWorker(options: WorkerOptions = {}, of = pawl): Promise<Worker> {
-  const worker = of.jobs.worker(options)
+  const worker = of.worker(options)
   workers.push(worker)
   await worker.start()
   return worker
@@ -80,7 +80,7 @@ test('a worker that works off a backlog looks for suspects four times a second',
   await worker.whenIdle()
   let scans = 0
   installProbe((name, detail) => {
-    if (name === 'jobs.claim.before' && 'queues' in (detail as object) && ran > 0 && ran < 1000) scans++
+    if (name === 'jobs.claim.before' && 'deciding' in (detail as object) && ran > 0 && ran < 1000) scans++
   })
   onTestFinished(() => installProbe(undefined))
   await many('short', 1000)

@@ -35,10 +35,8 @@ import type {
   JobState,
   Kind,
   ListOptions,
-  WorkerOptions,
 } from './types.ts'
 import { explain, type Why } from './why.ts'
-import { Worker } from './worker.ts'
 
 const cancelStatement = statement(import.meta.url, 'cancel')
 const retryStatement = statement(import.meta.url, 'retry')
@@ -56,7 +54,7 @@ export interface JobsCore {
   readonly config: Config
   readonly kinds: Map<string, DefinedKind>
   /** Those that were made and not stopped. */
-  readonly workers: Set<Worker>
+  readonly workers: ReadonlySet<unknown>
   readonly events: Events<JobEvents>
   readonly pool: Pool
   /** Whether names may begin with `pawl.`: of Pawl's own work. */
@@ -125,7 +123,7 @@ export class Jobs {
     if (!hasHandler(kind) || workers.size === 0) return
     config.logger.warn(
       { kind: kind.name },
-      `the kind '${kind.name}' got its handler after a worker was created, and that worker will not run it. Define kinds before pawl.jobs.worker(), or create another worker`,
+      `the kind '${kind.name}' got its handler after a worker was created, and that worker will not run it. Define kinds before pawl.worker(), or create another worker`,
     )
   }
 
@@ -200,11 +198,6 @@ export class Jobs {
   /** Why a job is not running, or what became of it. */
   async why(id: string): Promise<Why> {
     return explain((statement, values) => this.#find(statement, values), this.#tenant, checkJobId('why', id))
-  }
-
-  /** A worker for the kinds that have a handler by now; one that gets its handler later is logged. Call start(). */
-  worker(options: WorkerOptions = {}): Worker {
-    return new Worker(this.#core, options)
   }
 
   // ---- enqueue

@@ -5,7 +5,7 @@ import { endLease, installProbe, keeperTesting } from 'pawl/testing'
 import type pg from 'pg'
 import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
 
 // With a beat this slow, and without a session to listen in, the worker hears of nothing by itself: only the database can refuse.
 const deaf = { lease: '1h', tuning: { beatMs: 600_000, pollMs: 20 } } as const
@@ -24,8 +24,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(pawl: Pawl, options: Parameters<Pawl['jobs']['worker']>[0]): Promise<Worker> {
-  const worker = pawl.jobs.worker(options)
+async function startWorker(pawl: Pawl, options: Parameters<Pawl['worker']>[0]): Promise<Worker> {
+  const worker = pawl.worker(options)
   workers.push(worker)
   await worker.start()
   return worker

@@ -153,19 +153,21 @@ test('[G2] lists and changes of jobs refuse wrong options', async () => {
 })
 
 test('[G2] a worker and its stop refuse wrong options', async () => {
-  const { jobs } = pawlOfNowhere()
-  jobs.define('mail', { run: () => undefined })
+  const pawl = pawlOfNowhere()
+  pawl.jobs.define('mail', { run: () => undefined })
   const wrong: [object, RegExp][] = [
     [{ queues: 'a' }, /^worker: queues must be an array, got 'a'\.$/],
     [{ queues: ['a', 5] }, /queues\[1\] must be a string of 1 to 100 characters .*, got 5/],
+    [{ projections: ['sale'] }, /projections must be names of projections or sinks that this process defines, got 'sale'/],
+    [{ queues: [] }, /^This worker has nothing to do: queues and projections leave nothing .* Leave them out/],
     [{ lease: 'long' }, /lease must be a duration from 100ms to 1h/],
     [{ tuning: { exitWhenBlocked: 'yes' } }, /tuning.exitWhenBlocked must be true or false/],
     [{ concurency: 5 }, /Did you mean 'concurrency'\?/],
     [{ pollMs: 50 }, /^worker has no option 'pollMs'. Did you mean 'tuning.pollMs'\?$/],
     [{ tuning: { beatMs: 600 }, lease: '1s' }, /tuning.beatMs \(600\) must be at most a third of the lease \(1000 ms\)/],
   ]
-  for (const [options, message] of wrong) expect(() => jobs.worker(options)).toThrow(configError(message))
-  const worker = jobs.worker()
+  for (const [options, message] of wrong) expect(() => pawl.worker(options)).toThrow(configError(message))
+  const worker = pawl.worker()
   await expect(worker.stop({ grace: 'soon' })).rejects.toThrow(configError(/^stop: grace must be a duration/))
   await expect(worker.stop({ signal: {} as never })).rejects.toThrow(configError(/signal must be an AbortSignal/))
   await worker.stop({ grace: 0 })

@@ -10,7 +10,6 @@ import {
   check,
   duration,
   integer,
-  list,
   nested,
   number,
   type Option,
@@ -20,12 +19,10 @@ import {
   record,
   refused,
   required,
-  signal,
   type TableOf,
   text,
   time,
   transaction,
-  tuning,
   wake,
 } from '../kernel/options.ts'
 import { finalStates, openStates } from './states.ts'
@@ -38,8 +35,6 @@ import type {
   ListOptions,
   RetryPolicy,
   StandardSchema,
-  StopOptions,
-  WorkerOptions,
 } from './types.ts'
 
 const kindName = required(text({ to: 200, doc: 'The name of a kind.' }))
@@ -91,70 +86,6 @@ export const kindTable = {
   }),
   ...handlerTable,
 } satisfies TableOf<DefineOptions<never>>
-
-export const workerTuningTable = {
-  batchMax: integer({
-    from: 1,
-    to: 5000,
-    default: 1000,
-    doc: 'The maximum number of jobs that one claim takes; the worker adapts below this.',
-  }),
-  beatMs: integer({
-    from: 10,
-    to: 900_000,
-    otherwise: 'a quarter of the lease',
-    doc: 'The interval at which the lease is renewed and the main thread is checked. For tests.',
-  }),
-  pollMs: integer({
-    from: 10,
-    to: 3_600_000,
-    default: 2000,
-    doc: 'The longest wait between two polls, or 2 ms for each queue of each limited kind if that is longer.',
-  }),
-  bufferMs: integer({
-    from: 10,
-    to: 3_600_000,
-    default: 10_000,
-    doc: 'The longest that a claimed job waits in this process before it starts.',
-  }),
-  touchMs: integer({
-    from: 1,
-    to: 3_600_000,
-    default: 5000,
-    doc: 'The interval at which progress is stored, at most a third of the lease.',
-  }),
-  handlerConnectionsMax: integer({
-    from: 1,
-    to: 10_000,
-    otherwise: 'the concurrency',
-    doc: 'The maximum number of connections for tx handlers.',
-  }),
-  exitWhenBlocked: boolean({ default: false, doc: 'true: exit the process if a handler still blocks it after its timeout.' }),
-} satisfies TableOf<NonNullable<WorkerOptions['tuning']>>
-
-export const workerTable = {
-  name: text({ to: 200, otherwise: "the host's name and the process id", doc: 'The name shown in lists.' }),
-  queues: list(queueName('The name of a queue.'), { otherwise: 'the queues of the kinds', doc: 'The queues to take jobs from.' }),
-  concurrency: integer({
-    from: 1,
-    to: 10_000,
-    default: 20,
-    doc: 'The maximum number of handlers that run at once in this process.',
-  }),
-  lease: duration({ from: 100, to: 3_600_000, default: '30s', doc: 'How long a lease lasts after its process hangs.' }),
-  keepDays: integer({ from: 1, to: 36_500, default: 14, doc: 'How many days to keep finished jobs.' }),
-  deciding: oneOf(['alone', 'leave', 'only'], {
-    default: 'alone',
-    doc: 'Jobs that would be dead after one more crash: run them alone, leave them to others, or claim only them.',
-  }),
-  tuning: tuning(workerTuningTable),
-} satisfies TableOf<WorkerOptions>
-
-export const stopTable = {
-  grace: duration({ from: 0, to: 86_400_000, default: '20s', doc: 'How long running handlers may take to finish.' }),
-  signal: signal({ doc: 'Ends the grace period early.' }),
-  abandon: boolean({ default: false, doc: 'true: the process ends after this, so jobs that still run are given up at once.' }),
-} satisfies TableOf<StopOptions>
 
 export const enqueueTable = {
   tx: transaction({ doc: 'Your own transaction: the job exists if and only if it commits.' }),

@@ -8,7 +8,7 @@ import { createDatabase, deferred, type TestDatabase, until } from '../../test/s
 import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { lockClass } from '../kernel/lease.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
 
 const promoteStatement = statement(import.meta.url, 'promote')
 /** The keeper would also end what is past its time limit, with other words, when it finds the main thread standing still; here it does not look. */
@@ -26,8 +26,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
-  const worker = pawl.jobs.worker(options)
+async function startWorker(options: Parameters<Pawl['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.worker(options)
   workers.push(worker)
   await worker.start()
   return worker

@@ -139,7 +139,7 @@ test('[J2] a job whose row somebody has locked holds up none of its group', asyn
     await stranger.query('select from pawl.job where id = $1 for update', [ids[0]])
   })
   onTestFinished(() => installProbe(undefined))
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await until('all others are done', done, (count) => count === 9)
   await stranger.query('rollback')

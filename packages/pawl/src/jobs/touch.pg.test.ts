@@ -6,7 +6,7 @@ import { runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -20,8 +20,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0], of: Pawl = pawl): Promise<Worker> {
-  const worker = of.jobs.worker(options)
+async function startWorker(options: Parameters<Pawl['worker']>[0], of: Pawl = pawl): Promise<Worker> {
+  const worker = of.worker(options)
   workers.push(worker)
   await worker.start()
   return worker

@@ -10,9 +10,9 @@ import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import type { Parameter, Statement } from '../db/statement.ts'
 import { leaseStatements, lockClass } from '../kernel/lease.ts'
+import { Sleep } from '../kernel/sleep.ts'
+import type { Worker } from '../worker.ts'
 import { prune } from './maintenance.ts'
-import { Sleep } from './sleep.ts'
-import type { Worker } from './worker.ts'
 
 const noPollMs = 3_600_000
 /** Two seconds in a full run: as long as the promise says. */
@@ -44,8 +44,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
-  const worker = pawl.jobs.worker({ ...options, tuning: { pollMs: noPollMs, ...options.tuning } })
+async function startWorker(options: Parameters<Pawl['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.worker({ ...options, tuning: { pollMs: noPollMs, ...options.tuning } })
   workers.push(worker)
   await worker.start()
   return worker
@@ -148,7 +148,7 @@ test('[J23] a worker whose liveness lock is held elsewhere hears of jobs', async
   own.jobs.define('work', { run: (job) => void heard.push(job.id) })
   const before = await connect()
   await before.query('select pg_advisory_lock($1::integer, 1)', [lockClass])
-  const worker = own.jobs.worker({ tuning: { pollMs: noPollMs } })
+  const worker = own.worker({ tuning: { pollMs: noPollMs } })
   workers.push(worker)
   await worker.start()
   expect(worker.id).toBe(1)

@@ -27,7 +27,6 @@ test('[G2] a projection, sink or runner refuses wrong options', () => {
   expect(() => projections.sink('s', { handle: each, retry: { factor: 0 } })).toThrow(configError(/^sink\('s'\): retry.factor/))
   projections.sink('s', { handle: each })
   expect(() => projections.define('', { each })).toThrow(configError(/^define: name must be a string of 1 to 100 characters/))
-  expect(() => projections.runner({ lease: 'x' })).toThrow(configError(/lease must be a duration/))
 })
 
 test('a retry policy keeps the defaults of what it does not name', () => {

@@ -469,8 +469,8 @@ test('a runner without its database says so once, and that it works again', asyn
   proxy.reset()
   const said = (text: string) => warned.filter((message) => message.startsWith(text)).length
   // By then its loops have failed several times.
-  await until('the keeper says so too', () => said('runner error') > 0 && said('the keeper cannot reach') > 0)
+  await until('the keeper says so too', () => said('cursor error') > 0 && said('the keeper cannot reach') > 0)
   await proxy.accept()
-  await until('it works again', () => said('the runner works again') > 0)
-  expect(said('runner error')).toBe(1)
+  await until('it works again', () => said('the cursors work again') > 0)
+  expect(said('cursor error')).toBe(1)
 })

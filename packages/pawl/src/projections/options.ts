@@ -1,7 +1,6 @@
-// The options of projections, sinks and runners, and of what people and programs do to them, as tables.
+// The options of projections and sinks, and of what people and programs do to them, as tables.
 
-import { keepTable } from '../events/maintenance.ts'
-import { retryTable, workerTable, workerTuningTable } from '../jobs/options.ts'
+import { retryTable } from '../jobs/options.ts'
 import {
   boolean,
   callback,
@@ -28,7 +27,6 @@ import type {
   LogProjectionOptions,
   ProjectionTable,
   ResumeFrom,
-  RunnerOptions,
   SinkOptions,
   StateProjectionOptions,
 } from './types.ts'
@@ -130,20 +128,6 @@ export const sinkTable = {
   handle: required(callback<SinkOptions['handle']>({ doc: 'Called for every event, in the order of its key, at least once.' })),
   concurrency: { ...concurrency, default: 16, doc: 'The maximum number of events handled at once in a shard.' },
 } satisfies TableOf<SinkOptions>
-
-export const runnerTuningTable = {
-  beatMs: workerTuningTable.beatMs,
-  lookMs: integer({ from: 10, to: 600_000, default: 500, doc: 'The interval at which free cursors are searched for.' }),
-  pollMs: integer({ from: 10, to: 600_000, default: 1000, doc: 'The longest wait between two polls of the log.' }),
-  handlerConnectionsMax: integer({ from: 1, to: 1000, default: 10, doc: 'The maximum number of connections for handlers.' }),
-} satisfies TableOf<NonNullable<RunnerOptions['tuning']>>
-
-export const runnerTable = {
-  name: workerTable.name,
-  lease: workerTable.lease,
-  ...keepTable,
-  tuning: tuning(runnerTuningTable),
-} satisfies TableOf<RunnerOptions>
 
 const generation = integer({ from: 1, to: 1_000_000, otherwise: 'all', doc: 'Only this generation.' })
 const timeout = duration({

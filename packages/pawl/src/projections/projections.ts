@@ -1,10 +1,9 @@
-// The verbs of projections and sinks: define them, run them, look at them, and what operators do to them.
+// The verbs of projections and sinks: define them, look at them, and what operators do to them.
 
 import type { Config } from '../config.ts'
 import { createPool, type Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import type { Events } from '../kernel/events.ts'
 import { resolve, type WaitOptions } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import { forget, pause, resume, skip, type Target, unpark } from './acts.ts'
@@ -22,7 +21,6 @@ import {
   unparkTable,
 } from './options.ts'
 import { compare, rebuild, retire, rollBack, switchTo } from './rebuild.ts'
-import { ProjectionRunner } from './runner.ts'
 import { type Token, waitUntilSeen } from './seen.ts'
 import { qualifyTables } from './tables.ts'
 import type {
@@ -31,9 +29,7 @@ import type {
   CursorStatus,
   LogProjectionOptions,
   ParkedKey,
-  ProjectionEvents,
   ResumeFrom,
-  RunnerOptions,
   SinkOptions,
   StateProjectionOptions,
 } from './types.ts'
@@ -48,9 +44,7 @@ export interface ProjectionsCore {
   readonly pool: Pool
   readonly definitions: Map<string, Defined>
   /** Those that were made and not stopped. */
-  readonly runners: Set<ProjectionRunner>
-  readonly events: Events<ProjectionEvents>
-  readonly onLocal: (listener: () => void) => () => void
+  readonly workers: ReadonlySet<unknown>
 }
 
 /** Projections and sinks. Those of `pawl.projections` get the events of all tenants; those of `pawl.for('acme').projections` only that tenant's. */
@@ -71,12 +65,6 @@ export class Projections {
   /** Declares a function that gets every event, in the order of its key, at least once. */
   sink(name: string, options: SinkOptions): void {
     this.#add(defineSink(this.#tenant, name, options))
-  }
-
-  /** Runs everything that this process declares by now, as holder or as standby; what it declares later is logged. Call start(). */
-  runner(options: RunnerOptions = {}): ProjectionRunner {
-    const { config, definitions, runners, events, onLocal } = this.#core
-    return new ProjectionRunner({ config, definitions: new Map(definitions), runners, events, onLocal }, options)
   }
 
   async status(name?: string): Promise<CursorStatus[]> {
@@ -229,10 +217,10 @@ export class Projections {
         `'${definition.name}' generation ${definition.generation} is already defined. Define each generation once.`,
       )
     this.#core.definitions.set(key, definition)
-    if (this.#core.runners.size === 0) return
+    if (this.#core.workers.size === 0) return
     this.#core.config.logger.warn(
       { projection: definition.name },
-      `'${definition.name}' was defined after a runner was created, and that runner will not run it. Define projections and sinks before pawl.projections.runner(), or create another runner`,
+      `'${definition.name}' was defined after a worker was created, and that worker will not run it. Define projections and sinks before pawl.worker(), or create another worker`,
     )
   }
 }

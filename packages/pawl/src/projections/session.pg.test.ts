@@ -24,7 +24,7 @@ test.each(['none', 'transaction'] as const)(
       },
       tuning: { batchMax: 1 },
     })
-    await startRunner(pawl, { lease: '60s', tuning: { lookMs: 50, pollMs: 50, handlerConnectionsMax: 1 } })
+    await startRunner(pawl, { lease: '60s', tuning: { pollMs: 50, handlerConnectionsMax: 1 } })
     for (const key of ['a', 'fails', 'b']) await append(db, { key })
     await caughtUp(db, 'p')
     expect(found).toEqual([1, 2, 3].map(() => ({ tenant: '', temporary: null, locks: 0 })))

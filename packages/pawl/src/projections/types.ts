@@ -109,28 +109,6 @@ export interface SinkOptions extends CursorOptions {
   readonly concurrency?: number
 }
 
-export interface RunnerOptions {
-  /** Shown in lists; default: the host's name and the process id. */
-  readonly name?: string
-  /** How long the lease of a hung process lasts. Default 30s. */
-  readonly lease?: number | string
-  /** Days that events stay at least; longer while a cursor or a parked key needs them. Keep them for as long as you may want to rebuild. Default 7. */
-  readonly keepDays?: number
-  readonly tuning?: RunnerTuning
-}
-
-/** Settings that are rarely needed. */
-interface RunnerTuning {
-  /** How often the lease is renewed, for tests. Default: every quarter of the lease. */
-  readonly beatMs?: number
-  /** How often free cursors are searched for. Default 500. */
-  readonly lookMs?: number
-  /** The longest wait between two polls of the log. Default 1000. */
-  readonly pollMs?: number
-  /** Connections for handlers. Default 10. */
-  readonly handlerConnectionsMax?: number
-}
-
 export type CursorKind = 'log' | 'state' | 'sink'
 export type CursorState = 'running' | 'paused' | 'stale' | 'latched'
 

@@ -46,7 +46,7 @@ const spec = JSON.parse(process.argv[2]!) as UploadSpec
 const { format = 'csv' } = spec
 const pawl = createPawl({ databaseUrl: spec.url })
 const scope = pawl.records.in(pawl.records.define('wide', set), { registration: '1' })
-const worker = pawl.jobs.worker({ tuning: { pollMs: 100 } })
+const worker = pawl.worker({ tuning: { pollMs: 100 } })
 await worker.start()
 
 // A small one first: what is loaded and compiled once is not what is measured.

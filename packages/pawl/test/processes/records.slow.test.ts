@@ -33,7 +33,7 @@ async function undisturbed(db: TestDatabase): Promise<{ count: number; digest: s
   const pawl = db.pawl()
   const scope = pawl.records.in(pawl.records.define('loads', sets.loads), { ...here, registration: 'undisturbed' })
   await prepare(pawl, scope)
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   const [submission] = await scope.submissions({ limit: 1 })
   await ended(pawl, submission!.id)

@@ -70,7 +70,7 @@ export async function workHere(
   const effects = new pg.Pool({ connectionString: db.url, max: 20 })
   effects.on('error', () => undefined)
   defineKinds(pawl, kinds, { say: (line) => said.push(line), go: promise, effects })
-  const worker = pawl.jobs.worker(options.worker ?? quick)
+  const worker = pawl.worker(options.worker ?? quick)
   let stopping: Promise<void> | undefined
   const stop = () => {
     stopping ??= worker
