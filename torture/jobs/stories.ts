@@ -5,7 +5,7 @@ import { endLease } from 'pawl/testing'
 import { Connection } from '../../packages/pawl/src/db/driver.ts'
 import { bind } from '../../packages/pawl/src/db/statement.ts'
 import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
-import { HeldJob } from '../../packages/pawl/src/jobs/held.ts'
+import { Attempt } from '../../packages/pawl/src/jobs/attempt.ts'
 import { leaseStatements } from '../../packages/pawl/src/kernel/lease.ts'
 import { openIncarnation } from '../../packages/pawl/test/support/incarnation.ts'
 import { sendOutside, swap } from '../canary.ts'
@@ -306,8 +306,8 @@ function deafCancel(): void {
 }
 
 function keyPerAttempt(): void {
-  Object.defineProperty(HeldJob.prototype, 'idempotencyKey', {
-    get(this: HeldJob) {
+  Object.defineProperty(Attempt.prototype, 'idempotencyKey', {
+    get(this: Attempt) {
       return `${this.id}-${this.attempt}`
     },
   })

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Jobs, RecordScope, Records, type Submission } from 'pawl'
 import { bind } from '../../packages/pawl/src/db/statement.ts'
 import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
-import { HeldJob } from '../../packages/pawl/src/jobs/held.ts'
+import { Attempt } from '../../packages/pawl/src/jobs/attempt.ts'
 import { sendOutside, swap } from '../canary.ts'
 import { readHistory } from '../history.ts'
 import type { ChildOptions } from '../process.ts'
@@ -73,7 +73,7 @@ export const stories: readonly Story<RecordsTraffic, CheckName>[] = [
       'apply-without-fence': {
         caughtBy: 'written by its holder',
         inProcess: () => {
-          HeldJob.prototype.guard = () => Promise.resolve()
+          Attempt.prototype.guard = () => Promise.resolve()
         },
       },
     },

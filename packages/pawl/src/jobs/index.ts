@@ -1,6 +1,7 @@
 // Public names of jobs.
+
+export { Snooze } from './endings.ts'
 export { Jobs, type ListedJob } from './jobs.ts'
-export { Snooze } from './snooze.ts'
-export { finalStates, openStates, type Transition, transitions } from './states.ts'
+export { finalStates, openStates } from './states.ts'
 export type * from './types.ts'
 export type { Why } from './why.ts'

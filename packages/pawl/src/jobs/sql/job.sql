@@ -779,12 +779,12 @@ from given g
 join pawl.job j on j.tenant = any (array[g.tenant]) and j.id = g.id and j.fence = g.fence
 where not exists (select from free f where f.tenant = g.tenant and f.id = g.id)
 
--- name: lost
--- Tells which of the jobs that an incarnation works on are no longer its own: cancelled, timed out or taken over.
+-- name: fates
+-- What became of attempts that are no longer held under their fence: settled, cancelled, timed out or taken over.
 -- Locks: none.
 -- Plan: job_pkey for each; job_history_id for the lost ones only.
--- Rows: the lost ones, with what became of them if they finished under this very fence. Done by another holder is lost.
-with lost as materialized (
+-- Rows: those that are not held, with the outcome if they finished under this very fence. Without one, another holder has the job, or had it.
+with gone as materialized (
   select g.tenant, g.id, g.fence
   from unnest(:tenants::text[], :ids::bigint[], :fences::bigint[]) as g(tenant, id, fence)
   where (
@@ -796,7 +796,7 @@ with lost as materialized (
   ) is null
 )
 select l.tenant, l.id, l.fence, h.outcome, h.reason
-from lost l
+from gone l
 left join lateral (
   select x.outcome, x.reason
   from pawl.job_history x
