@@ -46,7 +46,7 @@ export interface PawlOptions {
 }
 
 /** Settings that are rarely needed. */
-export interface PawlTuning {
+interface PawlTuning {
   /** How long a connection may take to open. Default 10 s. */
   readonly connectTimeoutMs?: number
   /** A connection that has not answered for this long counts as dead. Default 30 s. */

@@ -1,6 +1,6 @@
 // The options of createPawl, resolved once into a frozen value with every field filled.
 
-import { type Config, durabilities, guarded, type Logger, type PawlOptions, type PawlTuning, stderrLogger } from './config.ts'
+import { type Config, durabilities, guarded, type Logger, type PawlOptions, stderrLogger } from './config.ts'
 import type { DatabaseOptions } from './db/driver.ts'
 import {
   type CallerPool,
@@ -43,7 +43,7 @@ export const pawlTuningTable = {
     otherwise: '10',
     doc: 'The maximum number of connections for calls without { tx }. Cannot be combined with pool.',
   }),
-} satisfies TableOf<PawlTuning>
+} satisfies TableOf<NonNullable<PawlOptions['tuning']>>
 
 export const pawlTable = {
   databaseUrl: { ...url('The URL of the database. Not needed with pool.'), otherwise: 'the options of the pool' },

@@ -2,7 +2,7 @@
 
 import { hostname } from 'node:os'
 import { shown } from './errors.ts'
-import { keepDaysDefault } from './events/maintenance.ts'
+import { keepTable } from './events/maintenance.ts'
 import type { DefinedKind } from './jobs/kinds.ts'
 import type { JobsReport } from './jobs/part.ts'
 import { lookEveryMs } from './kernel/lease.ts'
@@ -55,7 +55,7 @@ export interface WorkerTuning {
    * twice a second.
    */
   readonly beatMs?: number
-  /** The longest wait between two polls, in case a notification is missed, or 2.5 s for each kind with a limit if that is longer. Default 5s. */
+  /** The longest wait between two polls, in case a notification is missed, or 2.5 s for each kind with a limit, up to a minute. Default 5s. */
   readonly pollMs?: number
   /** The longest a claimed job may wait in this process before it is given back. Default 10s. */
   readonly bufferMs?: number
@@ -119,7 +119,7 @@ export const workerTuningTable = {
     from: 10,
     to: 3_600_000,
     default: 5000,
-    doc: 'The longest wait between two polls, or 2.5 s for each kind with a limit if that is longer.',
+    doc: 'The longest wait between two polls, or 2.5 s for each kind with a limit, up to a minute.',
   }),
   bufferMs: integer({
     from: 10,
@@ -160,12 +160,7 @@ export const workerTable = {
   }),
   lease: duration({ from: 100, to: 3_600_000, default: '30s', doc: 'How long a lease lasts after its process hangs.' }),
   keepDays: integer({ from: 1, to: 36_500, default: 14, doc: 'How many days to keep finished jobs.' }),
-  keepEventDays: integer({
-    from: 1,
-    to: 36_500,
-    default: keepDaysDefault,
-    doc: 'How many days to keep events, or longer while a cursor or a parked key needs them.',
-  }),
+  keepEventDays: keepTable.keepDays,
   deciding: oneOf(['alone', 'leave', 'only'], {
     default: 'alone',
     doc: 'Jobs that would be dead after one more crash: run them alone, leave them to others, or claim only them.',

@@ -164,5 +164,6 @@ test('[G2] a worker without anything to run is refused, with the fix', () => {
   expect(() => pawl.worker()).toThrow(/nothing to do: no kind has a handler in this process: elsewhere\. Import the module/)
   defineSeen(pawl)
   expect(() => pawl.worker({ projections: [] })).toThrow(/nothing to do: queues and projections leave nothing/)
+  expect(() => pawl.worker({ queues: ['mail'] })).toThrow(/nothing to do in the queues mail: no kind has a handler/)
   expect(pawl.worker().projections).toEqual(['seen'])
 })

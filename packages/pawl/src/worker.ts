@@ -66,7 +66,8 @@ export class Worker {
     const kinds = new Map([...core.kinds].filter(([, kind]) => hasHandler(kind)))
     const options = resolveWorkerOptions(given, { kinds: [...kinds.values()], projections: [...core.projections.values()] })
     const runsJobs = kinds.size > 0 && options.queues.length > 0
-    if (!runsJobs && options.projections.length === 0) throw nothingToDo(core, given)
+    const isInVain = kinds.size === 0 && (given.queues?.length ?? 0) > 0
+    if (isInVain || (!runsJobs && options.projections.length === 0)) throw nothingToDo(core, given)
     this.kinds = runsJobs ? [...kinds.keys()] : []
     this.projections = [...new Set(options.projections.map(({ name }) => name))]
     this.#workers = core.workers
@@ -213,8 +214,9 @@ function nothingToDo({ kinds, projections }: WorkerCore, { queues, projections: 
   const isEmpty = declared.length === 0 && projections.size === 0
   const why = isEmpty
     ? 'define at least one kind or projection before you create it'
-    : queues?.length === 0 || chosen?.length === 0
+    : queues?.length === 0 || (chosen?.length === 0 && queues === undefined)
       ? 'queues and projections leave nothing of what this process defines. Leave them out to run all of it'
-      : `no kind has a handler in this process: ${declared.slice(0, 10).join(', ')}. Import the module with their handlers (define with run or tx, or handle)`
-  return new PawlError('PAWL_CONFIG', `This worker has nothing to do: ${why}.`)
+      : `no kind has a handler in this process${declared.length === 0 ? '' : `: ${declared.slice(0, 10).join(', ')}`}. Import the module with their handlers (define with run or tx, or handle)`
+  const what = queues === undefined || queues.length === 0 ? 'nothing to do' : `nothing to do in the queues ${queues.join(', ')}`
+  return new PawlError('PAWL_CONFIG', `This worker has ${what}: ${why}.`)
 }

@@ -215,7 +215,7 @@ test('claim, settle and their relatives promise what they must', () => {
   expect(plan('claim')).toEqual({ indexes: ['job_ready'], isTid: true })
   expect(plan('claim-suspect')).toEqual({ indexes: ['job_suspect'], isTid: true })
   expect(plan('promote')).toEqual({ indexes: ['job_scheduled'], isTid: true })
-  for (const name of ['settle', 'settle-failed', 'lock-group', 'touch', 'cancel', 'retry', 'lost'])
+  for (const name of ['settle', 'settle-failed', 'lock-group', 'touch', 'cancel', 'retry', 'fates'])
     expect(plan(name).indexes).toContain('job_pkey')
 })
 

@@ -1,7 +1,7 @@
 // Append: one statement in the caller's transaction, or a transaction of our own. The event is there if and only if that transaction commits.
 
 import type { Config } from '../config.ts'
-import { type AnyTx, areEffectsSuppressed } from '../db/adapters.ts'
+import { areEffectsSuppressed } from '../db/adapters.ts'
 import { type Db, dbOf } from '../db/db.ts'
 import type { Pool } from '../db/driver.ts'
 import { type Statement, statement, type Values } from '../db/statement.ts'
@@ -10,7 +10,7 @@ import { sendChunks } from '../kernel/bulk.ts'
 import { retryingDefinite } from '../kernel/definite.ts'
 import { txHandler } from '../kernel/inside-tx.ts'
 import { setDurability } from '../kernel/installation.ts'
-import { assertKnown, resolve, type TableOf, transaction, wake as wakeOption } from '../kernel/options.ts'
+import { assertKnown, type InTxWaking, resolve, type TableOf, transaction, wake as wakeOption } from '../kernel/options.ts'
 import { atIndex, invalid, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import type { NewEvent } from './types.ts'
@@ -24,12 +24,7 @@ const chunkRows = 1000
 const chunkChars = 8_000_000
 const headersBytesMax = 65_536
 
-export interface AppendEventOptions {
-  /** Your transaction, of any library that Pawl knows. Without it the append is a transaction of its own. */
-  readonly tx?: AnyTx
-  /** false for a transaction that you will PREPARE: it cannot notify, and readers find the event at their next poll. */
-  readonly wake?: boolean
-}
+export interface AppendEventOptions extends InTxWaking {}
 
 export const appendTable = {
   tx: transaction({ doc: 'Your own transaction: the events exist if and only if it commits.' }),

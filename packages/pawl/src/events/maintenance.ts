@@ -2,6 +2,7 @@
 
 import type { DatabaseOptions, StatementWatch } from '../db/driver.ts'
 import { isLasting, type LoopWatch } from '../kernel/failures.ts'
+import { integer } from '../kernel/options.ts'
 import { extendPartitions } from '../kernel/partitions.ts'
 import { Service } from '../kernel/service.ts'
 import { longConnection } from './long-connection.ts'
@@ -10,7 +11,9 @@ import { retain } from './retention.ts'
 const firstMs = 10_000
 const everyMs = 15 * 60_000
 
-export const keepDaysDefault = 7
+export const keepTable = {
+  keepDays: integer({ from: 1, to: 36_500, default: 7, doc: 'The minimum number of days to keep events.' }),
+}
 
 export interface EventMaintenanceOptions {
   readonly database: DatabaseOptions

@@ -276,7 +276,7 @@ export class Attempt implements Job {
   read(): Promise<void> | undefined {
     this.#headers = undefined
     this.snoozeCalled = false
-    const stored = fromJson(this.row.payload, `The payload of '${this.kind}': payload`, this.limits)
+    const stored = fromJson(this.row.payload, `The payload of '${this.kind}': payload`)
     const payload = readPayload(this.definition, stored, this.row.payload_version)
     if (payload instanceof Promise)
       return payload.then((value: unknown) => {

@@ -28,6 +28,7 @@ const startsPerSuspect = 7
 const busyPollMs = 2
 /** A poll sends one claim for each group. Where notifications come too, an idle worker sends one of them in this time. */
 const idleClaimMs = 2500
+const idleClaimsMsMax = 60_000
 /** How often a deciding run that has ended asks whether its end still waits to be stored. */
 const unstoredEveryMs = 250
 /** A process that could not empty itself leaves jobs that must run alone to others for ten times as long. */
@@ -189,7 +190,7 @@ export class ClaimLoop {
       return this.#expect()
     }
     let waitMs = hasRoom ? await sleep.idle(worker.id) : pollMs
-    const claimsMs = sleep.isRelied(worker.id) ? (this.#groups.length - 1) * idleClaimMs : 0
+    const claimsMs = sleep.isRelied(worker.id) ? Math.min(idleClaimsMsMax, (this.#groups.length - 1) * idleClaimMs) : 0
     const everyMs = Math.max(pollMs, claimsMs)
     if (waitMs === pollMs) waitMs = everyMs
     if (this.#areSuspectsLeft || this.#areSuspectsNews || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)

@@ -12,6 +12,7 @@ import {
   integer,
   nested,
   number,
+  type Option,
   oneOf,
   option,
   ownTx,
@@ -65,11 +66,7 @@ export const handlerTable = {
 } satisfies TableOf<Handler<never>>
 
 export const kindTable = {
-  schema: option<StandardSchema<never>>(
-    'a Standard Schema (zod, valibot, arktype and others)',
-    { doc: 'The schema of the payload, checked at enqueue and at each run.' },
-    isStandardSchema,
-  ),
+  schema: standardSchema('The schema of the payload, checked at enqueue and at each run.'),
   payloadVersion: integer({ from: 1, to: 32_767, default: 1, doc: "Raise it when the payload's shape changes." }),
   upgrade: callback<NonNullable<DefineOptions<never>['upgrade']>>({
     doc: 'Converts a payload of an older version to the current one.',
@@ -156,6 +153,10 @@ export function checkJobId(call: string, id: unknown): string {
   const given = check(call, 'id', required(anyText('The id of a job.')), id)
   if (/^\d{1,19}$/.test(given) && BigInt(given) < 2n ** 63n) return given
   throw new PawlError('PAWL_NOT_FOUND', `${shown(given)} is not a job id: ids are numbers of up to 19 digits.`)
+}
+
+export function standardSchema(doc: string): Option<StandardSchema<never> | undefined> {
+  return option('a Standard Schema (zod, valibot, arktype and others)', { doc }, isStandardSchema)
 }
 
 function isStandardSchema(given: unknown): boolean {

@@ -2,6 +2,7 @@
 
 import type { Durability } from '../config.ts'
 import type { AnyTx, Tx } from '../db/adapters.ts'
+import type { InTxWaking } from '../kernel/options.ts'
 import type { WorkerEvents } from '../kernel/process.ts'
 import type { Backoff } from '../kernel/retry.ts'
 import type { Snooze } from './endings.ts'
@@ -137,9 +138,7 @@ export interface Kind<Input = unknown, Payload = Input> {
   readonly payload?: Payload
 }
 
-export interface EnqueueOptions {
-  /** Your own transaction: the job is there if and only if it commits. */
-  readonly tx?: AnyTx
+export interface EnqueueOptions extends InTxWaking {
   /** When it is due. Not with `delay`. */
   readonly runAt?: Date
   /** How long after the enqueue it is due. Not with `runAt`. */
@@ -150,8 +149,6 @@ export interface EnqueueOptions {
   readonly queue?: string
   readonly headers?: Readonly<Record<string, unknown>>
   readonly durability?: Durability
-  /** false: do not notify a sleeping worker. Needed before PREPARE TRANSACTION, which cannot notify. */
-  readonly wake?: boolean
 }
 
 export interface ListOptions {
@@ -163,12 +160,9 @@ export interface ListOptions {
   readonly before?: string
 }
 
-export interface ChangeOptions {
+export interface ChangeOptions extends InTxWaking {
   /** Change it only if it is still at this revision. */
   readonly revision?: number
-  readonly tx?: AnyTx
-  /** false: notify no worker; each finds out by itself within seconds. Needed before PREPARE TRANSACTION, which cannot notify. */
-  readonly wake?: boolean
 }
 
 export interface CancelOptions extends ChangeOptions {

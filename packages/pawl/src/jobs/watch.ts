@@ -179,7 +179,8 @@ export class Watch implements Watcher {
       await this.#ask(found)
       if (found.lost !== null) await this.rescue(found.lost)
       if (found.emptied !== null) await this.#empty(found.emptied)
-      if (found.holds && running !== null) await this.#timeOutOwn(found, running)
+      const steadyMs = this.#steadyMs(found.now_ms)
+      if (found.holds && running !== null) await this.#timeOutOwn(found.own, steadyMs, running)
       this.#dueIn(found.next_ms)
       if (found.next_ms !== null && found.next_ms <= 0) await this.promote()
     } finally {
@@ -276,10 +277,10 @@ export class Watch implements Watcher {
    * was done in time and whose end waits for a database that cannot write. One that runs may be past the time in its row: it was claimed with
    * others that share a transaction, and runs again alone.
    */
-  async #timeOutOwn({ own, now_ms }: Found, running: readonly Running[]): Promise<void> {
+  async #timeOutOwn(own: number, steadyMs: number, running: readonly Running[]): Promise<void> {
     if (monotonicMs() - this.#lastTimeOutMs < timeOutEveryMs) return
     this.#lastTimeOutMs = monotonicMs()
-    const before = new Date(this.#steadyMs(now_ms) - 2000).toISOString()
+    const before = new Date(steadyMs - 2000).toISOString()
     await this.#held.scan(async (after) => {
       await this.timeOut({ worker: own, after, before, running })
       return { reached: before }

@@ -73,6 +73,8 @@ const trouble = new Trouble()
 const nobody: Holder = { id: 0, nonce: '00000000-0000-0000-0000-000000000000' }
 let watch: Watcher
 let worker: Holder | undefined = data.worker
+/** Before the first incarnation the schema may not be there. */
+let isOpened = worker !== undefined
 let nextBeatMs = 0
 let lastLookMs = monotonicMs()
 let reportedBlock = 0n
@@ -89,12 +91,14 @@ parentPort!.on('message', (command: KeeperCommand) => {
   if (command.type === 'stop') stop.abort()
   else {
     worker = command.worker
+    isOpened = true
     nextBeatMs = 0
   }
   for (const service of [looks, sweepings, turns]) service.wake()
 })
 
 async function look(): Promise<void> {
+  if (!isOpened) return
   // A thread that stood still cannot tell for how long the others had time to answer.
   if (monotonicMs() - lastLookMs > data.lookMs + 500) trouble.note()
   lastLookMs = monotonicMs()

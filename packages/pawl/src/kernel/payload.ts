@@ -15,7 +15,7 @@ export function toJson(value: unknown, what: string, limits: PayloadLimits): str
   const text = stringify(value, what, limits)
   if (text.length * 3 > limits.bytesMax && Buffer.byteLength(text) > limits.bytesMax) throw tooLarge(what, limits)
   // JSON.stringify writes NUL and lone surrogates as \u escapes, and both are rare: only then are the strings searched.
-  if (text.includes('\\u')) findFault(JSON.parse(text), what, '', depthMax, limits)
+  if (text.includes('\\u')) findFault(JSON.parse(text), what, '', depthMax)
   return text
 }
 
@@ -176,9 +176,9 @@ function tooLarge(what: string, { bytesMax }: PayloadLimits): PawlError {
 }
 
 /** Reads what is stored, by the same rules: plain SQL may have stored it without asking us. */
-export function fromJson(text: string, what: string, limits: PayloadLimits): unknown {
+export function fromJson(text: string, what: string): unknown {
   const value: unknown = JSON.parse(mayHaveLongNumber.test(text) ? markInexact(text) : text)
-  if (!isSafe(value, depthMax)) findFault(value, what, '', depthMax, limits)
+  if (!isSafe(value, depthMax)) findFault(value, what, '', depthMax)
   return value
 }
 
@@ -218,7 +218,7 @@ function isSafe(value: unknown, depthLeft: number): boolean {
   return true
 }
 
-function findFault(value: unknown, what: string, path: string, depthLeft: number, limits: PayloadLimits): void {
+function findFault(value: unknown, what: string, path: string, depthLeft: number): void {
   if (typeof value === 'string') return findTextFault(value, what, path)
   if (typeof value !== 'object' || value === null) return
   if (depthLeft === 0) throw invalid(what, path.slice(0, 200), tooDeep())
@@ -226,7 +226,7 @@ function findFault(value: unknown, what: string, path: string, depthLeft: number
     const inner = Array.isArray(value) ? `${path}[${key}]` : `${path}.${key}`
     if (key === '__proto__') throw invalid(what, inner, 'is a key that would change the prototype of a copy; rename it')
     findTextFault(key, what, inner)
-    findFault((value as Record<string, unknown>)[key], what, inner, depthLeft - 1, limits)
+    findFault((value as Record<string, unknown>)[key], what, inner, depthLeft - 1)
   }
 }
 

@@ -133,6 +133,7 @@ export class CursorsPart implements Part {
 
   notified(channel: string): void {
     if (channel === 'pawl_events') this.#pump.wake()
+    else if (channel === 'pawl_workers') this.#holds.look()
     else this.#holds.changed()
   }
 

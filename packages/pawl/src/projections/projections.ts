@@ -4,7 +4,7 @@ import type { Config } from '../config.ts'
 import { createPool, type Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import { resolve } from '../kernel/options.ts'
+import { resolve, type WaitOptions } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import { forget, pause, resume, skip, type Target, unpark } from './acts.ts'
 import { type Defined, defineProjection, defineSink, definitionKey } from './definition.ts'
@@ -21,7 +21,7 @@ import {
   unparkTable,
 } from './options.ts'
 import { compare, rebuild, retire, rollBack, switchTo } from './rebuild.ts'
-import { type SeenOptions, type Token, waitUntilSeen } from './seen.ts'
+import { type Token, waitUntilSeen } from './seen.ts'
 import { qualifyTables } from './tables.ts'
 import type {
   Act,
@@ -127,7 +127,7 @@ export class Projections {
   }
 
   /** Read-your-writes: resolves when the live generation has applied what was appended with this token. */
-  async seen(name: string, token: Token, options: SeenOptions = {}): Promise<void> {
+  async seen(name: string, token: Token, options: WaitOptions = {}): Promise<void> {
     await waitUntilSeen(this.#core.pool, this.#target(name), token, resolve('seen', seenTable, options))
   }
 
@@ -140,10 +140,10 @@ export class Projections {
 
   /** Holds both generations at one position and compares the declared columns of their rows. */
   async compare(name: string, options: { generation: number; timeout?: number | string }): Promise<Comparison> {
-    resolve('compare', compareTable, options)
-    const declared = this.#defined(name, options.generation)
+    const given = resolve('compare', compareTable, options)
+    const declared = this.#defined(name, given.generation)
     const definition = await this.#qualified(declared)
-    return inDeclaredNames(declared, await this.#onPatientPool((pool) => compare(pool, this.#target(name), definition, options)))
+    return inDeclaredNames(declared, await this.#onPatientPool((pool) => compare(pool, this.#target(name), definition, given)))
   }
 
   /** Makes a generation the live one, in one transaction, after both stand at one position and their rows are equal (or `mayDiffer` allows it). */
@@ -151,10 +151,11 @@ export class Projections {
     name: string,
     options: Act & { generation: number; mayDiffer?: boolean; timeout?: number | string },
   ): Promise<Comparison> {
-    resolve('switchTo', switchTable, options)
+    const { timeout, mayDiffer } = resolve('switchTo', switchTable, options)
+    const given = { ...options, timeout, mayDiffer }
     const declared = this.#defined(name, options.generation)
     const definition = await this.#qualified(declared)
-    return inDeclaredNames(declared, await this.#onPatientPool((pool) => switchTo(pool, this.#target(name), definition, options)))
+    return inDeclaredNames(declared, await this.#onPatientPool((pool) => switchTo(pool, this.#target(name), definition, given)))
   }
 
   /** Makes an earlier generation live again at once, wherever it stands. */

@@ -52,7 +52,12 @@ interface CursorOptions {
   /** Behind by more than this it becomes `stale` and no longer keeps events from being removed. Default: never. */
   readonly maxLag?: number | string
   /** After so many keys parked within a while the cursor pauses with one alert, instead of parking them all. Default: 100 keys within an hour. */
-  readonly breaker?: { readonly keys?: number; readonly within?: number | string }
+  readonly breaker?: Breaker
+}
+
+interface Breaker {
+  readonly keys?: number
+  readonly within?: number | string
 }
 
 interface GenerationOptions {
@@ -69,6 +74,11 @@ export interface LogProjectionOptions extends CursorOptions, GenerationOptions {
   readonly each?: EventHandler
   /** One call for many events, in order. When it fails they are given to it one by one. */
   readonly batch?: BatchHandler
+  readonly tuning?: LogTuning
+}
+
+/** Settings that are rarely needed. */
+interface LogTuning {
   /** The most events in one transaction. Default 500. */
   readonly batchMax?: number
 }

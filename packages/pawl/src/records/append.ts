@@ -6,7 +6,7 @@ import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { once } from '../kernel/once.ts'
-import { refused, withoutUndefined } from '../kernel/options.ts'
+import { refused } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { transactIn } from '../kernel/retry.ts'
 import { assertAttributes } from './attributes.ts'
@@ -146,7 +146,7 @@ async function readRows(core: RecordsCore, place: ReadPlace, given: readonly App
     else {
       if (row.type !== undefined && !set.types.has(row.type)) throw noType(set, row.type, index)
       const withType = row.type === undefined || set.types.size === 1 ? row.data : { ...row.data, [set.typeColumn]: row.type }
-      rows.push(await reader.read(new ObjectRow(index + 1, withoutUndefined(withType) as Record<string, unknown>)))
+      rows.push(await reader.read(new ObjectRow(index + 1, withoutUndefined(withType))))
     }
   }
   const faults = rows.flatMap((row) =>
@@ -259,4 +259,8 @@ function assertNumber(row: ReadRow, met: Met, expected: string): void {
     `The ${row.type} '${row.key.slice(0, 100)}' is at version ${actual}, not ${expected}: it has changed. Read it again and retry with the new version.`,
     { details: { type: row.type, key: row.key, expected, actual } },
   )
+}
+
+function withoutUndefined(data: object): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(data).filter(([, value]) => value !== undefined))
 }

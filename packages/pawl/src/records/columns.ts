@@ -1,8 +1,6 @@
 // Columns: what a cell must be, and the one canonical value that it becomes. Every rule is compiled once per upload; a cell costs one call.
 
-import { isRegExp } from 'node:util/types'
-import { PawlError, shown } from '../errors.ts'
-import { assertKnown, notOneOf, whole } from '../kernel/options.ts'
+import { refused } from '../kernel/options.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
 import { canonicalJson, ExactNumber, isUnsafe, numberText, parseJson, Unstorable, unsafeReason } from './json-text.ts'
 import type { Column, ColumnType } from './types.ts'
@@ -17,7 +15,6 @@ export interface CellFault {
 export type Coerce = (value: unknown) => string | undefined | CellFault
 
 export const columnTypes: readonly ColumnType[] = ['text', 'number', 'integer', 'boolean', 'date', 'timestamp', 'json']
-const known = new Set(['type', 'required', 'min', 'max', 'scale', 'oneOf', 'pattern', 'charsMax', 'trim', 'format'])
 const rules: Readonly<Record<ColumnType, readonly string[]>> = {
   text: ['oneOf', 'pattern', 'charsMax', 'trim'],
   number: ['min', 'max', 'scale'],
@@ -40,37 +37,14 @@ export function isFault(value: string | undefined | CellFault): value is CellFau
   return typeof value === 'object'
 }
 
-export function resolveColumn(where: string, given: ColumnType | Column): Column {
-  const column = typeof given === 'string' ? { type: given } : given
-  assertKnown(where, column, known)
-  if (!columnTypes.includes(column.type)) throw notOneOf(`${where}.type`, column.type, columnTypes)
-  assertUsed(where, column)
-  if (column.charsMax !== undefined) whole(`${where}.charsMax`, column.charsMax, 1, 100_000_000)
-  if (column.scale !== undefined) whole(`${where}.scale`, column.scale, 0, 100)
-  for (const bound of [column.min, column.max]) {
-    if (bound !== undefined && canonicalDecimal(String(bound)) === undefined)
-      throw new PawlError('PAWL_CONFIG', `${where}: min and max must be numbers, got ${shown(bound)}.`)
-  }
-  if (column.pattern !== undefined && !isRegExp(column.pattern))
-    throw new PawlError('PAWL_CONFIG', `${where}.pattern must be a RegExp such as /^[A-Z]+$/, got ${shown(column.pattern)}.`)
-  if (column.oneOf !== undefined && !Array.isArray(column.oneOf))
-    throw new PawlError('PAWL_CONFIG', `${where}.oneOf must be an array of strings, got ${shown(column.oneOf)}.`)
-  if (column.format !== undefined && dateParts(column.format) === undefined)
-    throw new PawlError(
-      'PAWL_CONFIG',
-      `${where}.format must be dd, mm and yyyy with one kind of separator, such as 'dd/mm/yyyy', got ${shown(column.format)}.`,
-    )
-  return column
-}
-
 /** A rule that nobody enforces would let in what it was written to keep out. */
-function assertUsed(where: string, column: Column): void {
+export function assertUsed(call: string, path: string, column: Column): void {
   const used = rules[column.type]
   for (const name of Object.keys(column)) {
     if (name === 'type' || name === 'required' || used.includes(name) || column[name as keyof Column] === undefined) continue
-    throw new PawlError(
-      'PAWL_CONFIG',
-      `${where}: a column of type '${column.type}' has no option '${name}'. Leave it out, or check it in the type's schema.`,
+    throw refused(
+      call,
+      `${path}: a column of type '${column.type}' has no option '${name}'. Leave it out, or check it in the type's schema`,
     )
   }
 }

@@ -5,16 +5,12 @@ import { type Decimal, isNumeric } from './columns.ts'
 import type { ReadPlace, RecordsCore } from './core.ts'
 import { listRecords } from './reads.ts'
 import { type DefinedSet, type DefinedType, mayHaveOtherColumns } from './sets.ts'
-import type { At, Column, RecordData, RecordVersion } from './types.ts'
+import type { At, Column, RecordData, RecordVersion, UploadOptions } from './types.ts'
 
-export interface ExportOptions {
+export interface ExportOptions extends Pick<UploadOptions, 'delimiter' | 'decimal'> {
   readonly format: 'csv' | 'ndjson'
   readonly type?: string
   readonly at?: At
-  /** What separates the cells of a CSV: one character, such as ';' or a tab. Default ','. */
-  readonly delimiter?: string
-  /** The decimal sign of numbers in a CSV. Default '.'. */
-  readonly decimal?: '.' | ','
 }
 
 type Page = Awaited<ReturnType<typeof listRecords>>

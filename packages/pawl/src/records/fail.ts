@@ -9,7 +9,7 @@ import { probe } from '../kernel/probe.ts'
 import { read } from '../kernel/retry.ts'
 import type { RecordsCore } from './core.ts'
 import { failureEvent } from './record-events.ts'
-import { recordDefaults } from './sets.ts'
+import { keepDefaults } from './sets.ts'
 import { lockScope } from './slot.ts'
 import { readSubmission, type SubmissionRow } from './submissions.ts'
 import type { FailureClass, RecordSetOptions } from './types.ts'
@@ -131,7 +131,7 @@ export async function failDead(core: RecordsCore, tenant: string, id: string): P
   const failing: Failing = {
     failureClass: 'unknown',
     error,
-    keepMs: set?.keepMs.ended ?? recordDefaults.keepMs.ended,
+    keepMs: set?.keepMs.ended ?? keepDefaults.ended,
     events: set?.events ?? 'submission',
     hold,
     // The submission says it all from here on; a dead job beside it would be a second alert for one failure.

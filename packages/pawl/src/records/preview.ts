@@ -2,13 +2,13 @@
 
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
-import { resolve, whole } from '../kernel/options.ts'
+import { check, type Resolved } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import type { RecordsCore } from './core.ts'
 import { fieldChanges } from './diff.ts'
-import { pageTable } from './options.ts'
+import { afterLine, type pageTable } from './options.ts'
 import type { SubmissionRow } from './submissions.ts'
-import type { Page, PageOptions, PreviewRow, RecordData, RowError, RowKind } from './types.ts'
+import type { Page, PreviewRow, RecordData, RowError, RowKind } from './types.ts'
 
 const previewStatement = statement(import.meta.url, 'preview')
 const missingStatement = statement(import.meta.url, 'missing')
@@ -32,11 +32,10 @@ export async function previewRows(
   tenant: string,
   submission: SubmissionRow,
   kind: RowKind,
-  options: PageOptions,
+  { limit, after }: Resolved<typeof pageTable>,
 ): Promise<Page<PreviewRow>> {
-  const { limit } = resolve('rows', pageTable, options)
-  if (submission.state === 'submitted') return changedRows(core, tenant, submission, kind, limit, options.after)
-  if (kind === 'missing') return missingRows(core, tenant, submission, limit, options.after)
+  if (submission.state === 'submitted') return changedRows(core, tenant, submission, kind, limit, after)
+  if (kind === 'missing') return missingRows(core, tenant, submission, limit, after)
   // The counts of a whole upload say it; looking would read every staged row to find none.
   if (kind !== 'invalid' && counted.includes(submission.state) && submission[kind] === '0') return { items: [], next: undefined }
   const rows = await read<{ line: string; kind: string; type: string; key: string; before: string | null; after: string | null }>(
@@ -47,7 +46,7 @@ export async function previewRows(
       id: submission.id,
       committed: submission.baseline_number,
       kinds: textsLiteral(kinds[kind]),
-      after: options.after === undefined ? '0' : whole('after', Number(options.after), 0, Number.MAX_SAFE_INTEGER),
+      after: check('rows', 'after', afterLine, after) ?? '0',
       limit,
     },
   )
@@ -112,8 +111,12 @@ async function changedRows(
   return { items: rows.map((row) => toRow(row.type, row.key, row.before, row.after, null)), next: nextPair(rows, limit) }
 }
 
-export async function rowErrors(core: RecordsCore, tenant: string, id: string, options: PageOptions): Promise<Page<RowError>> {
-  const { limit } = resolve('errors', pageTable, options)
+export async function rowErrors(
+  core: RecordsCore,
+  tenant: string,
+  id: string,
+  { limit, after }: Resolved<typeof pageTable>,
+): Promise<Page<RowError>> {
   const rows = await read<{
     ordinal: string
     line: string
@@ -124,7 +127,7 @@ export async function rowErrors(core: RecordsCore, tenant: string, id: string, o
   }>(core.pool, errorsStatement, {
     tenant,
     id,
-    after: options.after === undefined ? 0 : whole('after', Number(options.after), 0, Number.MAX_SAFE_INTEGER),
+    after: check('errors', 'after', afterLine, after) ?? '0',
     limit,
   })
   return {

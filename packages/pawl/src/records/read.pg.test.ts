@@ -64,7 +64,7 @@ test('[R11] any two versions, as of a number, a submission or a time: data, tabl
 
 test('[R11] pages of one number fit together whatever is committed between them, and a running submission is not seen', async () => {
   const pawl = db.pawl()
-  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: 10 }), here)
+  const scope = pawl.records.in(defineLoads(pawl, { tuning: { chunkRows: 10 } }), here)
   await scope.append(loadRows(30).map((data) => ({ data })))
   const first = await scope.list({ limit: 10 })
   // All of it is written, and nothing is committed.

@@ -29,7 +29,6 @@ export interface UploadSaid {
 const fields = 30
 const set: RecordSetOptions = {
   scope: ['registration'],
-  chunkRows: 5000,
   formats: [xlsx()],
   types: {
     load: {
@@ -40,6 +39,7 @@ const set: RecordSetOptions = {
       ]) as Record<string, 'text' | 'number'>,
     },
   },
+  tuning: { chunkRows: 5000 },
 }
 
 const spec = JSON.parse(process.argv[2]!) as UploadSpec

@@ -192,7 +192,7 @@ test('[S6] doctor finds a worker that is gone and the jobs that nobody runs', as
   await db.query("select pawl.enqueue_many('', 'default', 'nobody', '[1, 2]', p_run_at => pawl.now() - interval '1 minute')")
   expect(await faults(db.url)).toEqual([
     expect.stringMatching(/^workers: Worker \d+ \(gone, pid 7 on elsewhere\) has been silent for 1h/),
-    expect.stringMatching(/^workers: No worker is running\. Jobs that are waiting: 2\. -> start one/),
+    expect.stringMatching(/^workers: No worker that runs jobs is alive\. Jobs that are waiting: 2\. -> start one/),
     expect.stringMatching(/^kinds: No worker runs kind nobody in queue default, where it has 2 jobs \(/),
   ])
 })
