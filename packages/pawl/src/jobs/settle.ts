@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability } from '../config.ts'
 import { isConflict, isRetryable, sqlState } from '../db/classify.ts'
 import { Connection } from '../db/driver.ts'
-import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
+import { numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
@@ -256,11 +256,11 @@ class SettleLane {
   }
 
   async #flush(batch: readonly Ending[], purpose: Purpose): Promise<boolean> {
-    const groups = new Map<string, Ending[]>()
+    const groups = new Map<Statement, Ending[]>()
     for (const ending of batch) {
-      const key = ending.failed ? 'failed' : 'done'
-      const group = groups.get(key)
-      if (group === undefined) groups.set(key, [ending])
+      const settle = statementOf(ending)
+      const group = groups.get(settle)
+      if (group === undefined) groups.set(settle, [ending])
       else group.push(ending)
     }
     const refusals = await Promise.all([...groups.values()].map((group) => this.#settleSurely(group, purpose)))
@@ -389,11 +389,18 @@ export function* byBytes<Item>(items: readonly Item[], countMax: number, size: (
   }
 }
 
+/** A kind may have statements of its own, with the parameters of ours. */
+function statementOf({ attempt, failed }: Ending): Statement {
+  const { settleWith } = attempt.definition
+  if (failed === undefined) return settleWith?.done ?? settleStatement
+  return (failed.delayMs === undefined ? settleWith?.dead : undefined) ?? failStatement
+}
+
 /** Returns the refused ones. */
 async function settleDone(connection: Connection, group: readonly Ending[]): Promise<readonly Ending[]> {
   const attempts = group.map(({ attempt }) => attempt)
   if (probe.on) await probe.hit('jobs.settle.before', group)
-  const [row] = await connection.run<{ settled: number }>(settleStatement, {
+  const [row] = await connection.run<{ settled: number }>(statementOf(group[0]!), {
     ...keysOf(attempts),
     // An array that is too short is filled up with nulls: mostly there are no results and only the empty tenant.
     results: group.every((ending) => ending.result === null) ? '{}' : textsLiteral(group.map((ending) => ending.result)),
@@ -414,7 +421,7 @@ async function settleDone(connection: Connection, group: readonly Ending[]): Pro
 async function settleFailed(connection: Connection, group: readonly Ending[]): Promise<readonly Ending[]> {
   const attempts = group.map(({ attempt }) => attempt)
   if (probe.on) await probe.hit(group[0]!.failed!.outcome === 'released' ? 'jobs.release.before' : 'jobs.fail.before', group)
-  const accepted = await connection.run<JobKey>(failStatement, {
+  const accepted = await connection.run<JobKey>(statementOf(group[0]!), {
     ...keysOf(attempts),
     // More than one: an incarnation was lost, and another opened, while they ran.
     holders: numbersLiteral(attempts.map(({ worker }) => worker)),
