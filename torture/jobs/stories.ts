@@ -5,7 +5,7 @@ import { endLease } from 'pawl/testing'
 import { Connection } from '../../packages/pawl/src/db/driver.ts'
 import { bind } from '../../packages/pawl/src/db/statement.ts'
 import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
-import { HeldJob } from '../../packages/pawl/src/jobs/held.ts'
+import { Attempt } from '../../packages/pawl/src/jobs/attempt.ts'
 import { leaseStatements } from '../../packages/pawl/src/kernel/lease.ts'
 import { openIncarnation } from '../../packages/pawl/test/support/incarnation.ts'
 import { alike, rewrites, sendOutside, swap } from '../canary.ts'
@@ -62,7 +62,7 @@ export const stories: Readonly<Record<string, Story<JobsTraffic, CheckName>>> = 
         caughtBy: 'settled by its holder',
         statements: alike('settle settle-failed', unfenced),
         functions: { complete_job: swap(/and j\.fence \S+ p_fence/, ''), guard_job: swap('and j.fence = p_fence', '') },
-        inProcess: () => rewriteSharedSettle(unfenced),
+        inProcess: () => rewriteCommits({ settle: unfenced, complete: swap(/and j\.fence \S+ \$\d+::bigint/, '') }),
       },
       'fence-reused': rewrites(
         'fences never repeat',
@@ -86,7 +86,7 @@ export const stories: Readonly<Record<string, Story<JobsTraffic, CheckName>>> = 
         caughtBy: 'applied once',
         // A rescuer that may end sessions ends the one that commits late: both defences go.
         statements: { 'end-sessions': swap('and a.xact_start < w.closed_at', 'and false') },
-        functions: { complete_job: swap(/if not found then[\s\S]*?end if;/, '') },
+        inProcess: () => rewriteCommits({ complete: swap('not exists (select from gone)', 'false') }),
       },
     },
   },
@@ -222,10 +222,11 @@ function keyed<T extends object>(name: string, length: number, more?: T): (T & {
 
 const { commitWith } = Transaction.prototype
 
-/** A shared group's settle travels with its commit, past the place where statements are rewritten. */
-function rewriteSharedSettle(rewrite: (text: string) => string): void {
+/** What travels with a commit is sent past the place where statements are rewritten. */
+function rewriteCommits(rewrites: Readonly<Record<string, (text: string) => string>>): void {
   Transaction.prototype.commitWith = function (this: Transaction, last, ...more) {
-    return commitWith.call(this, last.name === 'complete' ? last : { ...last, text: rewrite(last.text) }, ...more)
+    const rewrite = rewrites[last.name]
+    return commitWith.call(this, rewrite === undefined ? last : { ...last, text: rewrite(last.text) }, ...more)
   }
 }
 
@@ -274,8 +275,8 @@ function deafCancel(): void {
 }
 
 function keyPerAttempt(): void {
-  Object.defineProperty(HeldJob.prototype, 'idempotencyKey', {
-    get(this: HeldJob) {
+  Object.defineProperty(Attempt.prototype, 'idempotencyKey', {
+    get(this: Attempt) {
       return `${this.id}-${this.attempt}`
     },
   })

@@ -3,17 +3,17 @@
 import type { Job, Pawl, Tx } from 'pawl'
 import { installProbe, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
+import { attemptOf, observed } from '../../test/support/attempt.ts'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
-import { silentLogger } from '../config.ts'
 import { markOwn } from '../db/classify.ts'
-import { Connection, createPool } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
-import { resolveConfig } from '../pawl-options.ts'
 import type { Worker } from '../worker.ts'
-import { ClaimedRow, HeldJob } from './held.ts'
+import type { Attempt } from './attempt.ts'
+import { failedEnd } from './endings.ts'
+import { HandlerTransactions } from './handler-transactions.ts'
 import { defineKind } from './kinds.ts'
-import { Runner } from './runner.ts'
+import { runAttempt } from './run.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -187,69 +187,38 @@ test('[J36] a tx handler whose own transaction cannot write waits, without an at
   expect(await pawl.jobs.attempts(id)).toEqual([])
 })
 
-/** A runner by itself, with a pool of one connection. */
-async function withRunner(work: (runner: Runner, pool: ReturnType<typeof createPool>) => Promise<void>): Promise<void> {
-  const { database } = resolveConfig({ databaseUrl: db.url })
-  const pool = createPool(database, 'handler', 1)
-  const engine = new Connection(database, 'engine')
-  const nothing = () => undefined
-  const runner = new Runner({
-    pool,
-    isNamed: true,
-    engine,
-    logger: silentLogger,
-    limits: { bytesMax: 1000 },
-    durability: 'durable',
-    touchMs: 1000,
-    answerMs: 30_000,
-    onConflict: nothing,
-    onTouch: nothing,
-    onRefused: nothing,
-  })
-  try {
-    await work(runner, pool)
-  } finally {
-    await engine.close()
-    await pool.end()
-  }
-}
-
-function held(run: () => void): HeldJob {
-  const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
-  const rest = { max_attempts: 5, crashes: 0, headers: null, due_us: '0' }
-  return new HeldJob(new ClaimedRow({ ...row, ...rest, queue: 'default' }), defineKind('work', { tx: async () => run() }), '', 1)
-}
-
 test('[J31] a job that ended while it waited for a connection does not start', async () => {
-  await withRunner(async (runner, pool) => {
-    let runs = 0
-    for (const end of ['ended', 'lost'] as const) {
-      const job = held(() => runs++)
-      const client = await pool.connect()
-      const ran = runner.run(job)
-      await until('it waits', () => job.isConnecting)
-      if (end === 'ended') job.isEnded = true
-      else job.lose(new PawlError('PAWL_STOPPED', 'over'))
-      client.release()
-      expect(await ran).toEqual(
-        end === 'ended' ? 'stopped' : expect.objectContaining({ failed: expect.objectContaining({ outcome: 'released' }) }),
-      )
-    }
-    expect(runs).toBe(0)
-  })
+  const { process } = observed()
+  const transactions = new HandlerTransactions({ ...process, sessions: 'test', config: pawl.config }, 1)
+  onTestFinished(() => transactions.close())
+  const runtime = observed({ transactions })
+  let runs = 0
+  const kind = defineKind('work', { tx: async () => void runs++ })
+  const waits = async (stop: (job: Attempt) => void) => {
+    const job = attemptOf(kind, runtime)
+    const client = await transactions.connect([])
+    const ran = runAttempt(job)
+    await until('it waits', () => job.state === 'connecting')
+    stop(job)
+    client.release()
+    await ran
+  }
+  await waits((job) => void job.end())
+  expect(runtime.ends).toEqual([])
+  await waits((job) => job.abort(new PawlError('PAWL_STOPPED', 'over')))
+  expect(runtime.released).toEqual(['1'])
+  expect(runs).toBe(0)
 })
 
-test('[J36] the eleventh wait in a row for a database that cannot write is an attempt', async () => {
-  await withRunner(async (runner) => {
-    const job = held(() => undefined)
-    const error = () => markOwn(Object.assign(new Error('read-only'), { code: '25006' }))
-    const ends = Array.from({ length: 12 }, () => runner.failedEnd(job, error()).failed!.outcome)
-    expect(ends).toEqual([...Array.from({ length: 10 }, () => 'snoozed'), 'failed', 'snoozed'])
-  })
+test('[J36] the eleventh wait in a row for a database that cannot write is an attempt', () => {
+  const job = attemptOf(defineKind('work', { run: () => undefined }))
+  const error = () => markOwn(Object.assign(new Error('read-only'), { code: '25006' }))
+  const ends = Array.from({ length: 12 }, () => failedEnd(job, error()).failed!.outcome)
+  expect(ends).toEqual([...Array.from({ length: 10 }, () => 'snoozed'), 'failed', 'snoozed'])
 })
 
 test('a run of more days than an integer of milliseconds has is stored as that', () => {
-  const job = held(() => undefined)
+  const job = attemptOf(defineKind('work', { run: () => undefined }))
   job.startedMs = -1e13
   expect(job.ranMs()).toBe(2 ** 31 - 1)
 })

@@ -1,16 +1,16 @@
 // What the loop asks for and when, without a database: claims that are answered by the test, and a clock that it moves.
 
 import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
+import { observed } from '../../test/support/attempt.ts'
 import { until } from '../../test/support/database.ts'
 import { Board } from '../kernel/keeper.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import type { Sleep } from '../kernel/sleep.ts'
+import { type Attempt, ClaimedRow } from './attempt.ts'
 import { ClaimLoop } from './claim-loop.ts'
-import { Counts } from './counts.ts'
 import type { Claim, Deciding, Fetcher, SuspectClaim } from './fetcher.ts'
-import { ClaimedRow, type HeldJob } from './held.ts'
 import { type DefinedKind, defineKind } from './kinds.ts'
-import type { Settler } from './settler.ts'
+import type { Settler } from './settle.ts'
 import { Slots } from './slots.ts'
 
 const work = defineKind('work', { run: () => undefined })
@@ -40,7 +40,7 @@ const noSuspects: SuspectClaim = { rows: [], deciding: undefined, isSuspectLeft:
 interface Answers {
   readonly concurrency?: number
   /** How a job runs; by default until the test ends it. */
-  readonly run?: (held: HeldJob) => Promise<unknown>
+  readonly run?: (held: Attempt) => Promise<unknown>
   readonly claim?: (limit: number) => Claim
   readonly suspects?: (limit: number) => SuspectClaim
   readonly kinds?: readonly DefinedKind[]
@@ -54,8 +54,8 @@ function start(answers: Answers) {
   const { kinds = [work], queues = ['default'], pollMs = hourMs, isRelied = false } = answers
   const stop = new AbortController()
   const changed = new Wakeup()
-  const started: HeldJob[] = []
-  const postponed: HeldJob[] = []
+  const runtime = observed()
+  const { started } = runtime
   /** What each look for suspects was to do with one that must run alone. */
   const looks: Deciding[] = []
   const ends = new Map<string, () => void>()
@@ -64,18 +64,14 @@ function start(answers: Answers) {
     concurrency,
     txMax: concurrency,
     bufferMs: hourMs,
-    mayStart: () => true,
     board: new Board(100),
-    run: async (held) => {
-      await (run?.(held) ?? new Promise<void>((resolve) => ends.set(held.id, resolve)))
-      return 'settled'
+    settler: { isFull: false },
+    changed,
+    run: async (attempt) => {
+      await (run?.(attempt) ?? new Promise<void>((resolve) => ends.set(attempt.id, resolve)))
+      attempt.finish('settled')
     },
     runShared: () => new Promise(() => undefined),
-    onStart: (held) => void started.push(held),
-    onEnd: () => undefined,
-    onTimeout: () => undefined,
-    onRelease: () => undefined,
-    onChange: () => changed.fire(),
   })
   const fetcher: Partial<Fetcher> = {
     claim: async (_worker, _queue, _kinds, limit) => claim(limit),
@@ -102,18 +98,16 @@ function start(answers: Answers) {
     deciding: 'alone',
     kinds: new Map(kinds.map((kind) => [kind.name, kind])),
     changed,
-    counts: new Counts(),
+    runtime,
     fetcher: fetcher as Fetcher,
-    settler: { unsettled: 0, pending: 0, isFull: false, heldJobs: () => [] } as unknown as Settler,
+    settler: { unsettled: 0, pending: 0, isFull: false, attempts: () => [] } as unknown as Settler,
     sleep: sleep as unknown as Sleep,
     slots,
     signal: stop.signal,
     worker: () => holder,
-    installation: () => '',
     idleWaiters: new Set(),
     onIdle: () => undefined,
     onDecidingLeft: () => undefined,
-    onPostponed: (held) => void postponed.push(held),
     loop: { succeeded: () => undefined, failed: () => undefined },
   })
   const waits = vi.spyOn(changed, 'wait')
@@ -125,10 +119,10 @@ function start(answers: Answers) {
   })
   return {
     started,
-    postponed,
+    postponed: () => runtime.released,
     looks,
     waits,
-    end: (held: HeldJob) => ends.get(held.id)!(),
+    end: (held: Attempt) => ends.get(held.id)!(),
     reconciled: () => reconciled,
     wake: () => changed.fire(),
     /** The loop hears of something, and looks again: while it holds jobs, four times a second. */
@@ -170,8 +164,8 @@ test('[J21] a drain in vain leaves deciding jobs to others for five minutes', as
   await until('it empties itself', () => loop.looks.length === 1)
   nowMs += 30_000
   loop.wake()
-  await until('it gives up', () => loop.postponed.length === 1)
-  expect(loop.postponed[0]!.id).toBe(decides.id)
+  await until('it gives up', () => loop.postponed().length === 1)
+  expect(loop.postponed()).toEqual([decides.id])
   expect(await loop.turn(250)).toBe('leave')
   expect(await loop.turn(299_749)).toBe('leave')
   expect(await loop.turn(250)).toBe('alone')

@@ -10,11 +10,11 @@ import { engineBackoffMs } from '../kernel/retry.ts'
 import type { Wakeup } from '../kernel/signal.ts'
 import type { Sleep } from '../kernel/sleep.ts'
 import { type Ask, solitude } from '../kernel/solitude.ts'
-import type { Counts } from './counts.ts'
+import { Attempt, type ClaimedRow, leaseLost, type Runtime } from './attempt.ts'
 import { type Deciding, drainMs, type Fetcher } from './fetcher.ts'
-import { type ClaimedRow, HeldJob, leaseLost } from './held.ts'
 import type { DefinedKind } from './kinds.ts'
-import { type Settler, waitingBytesMax } from './settler.ts'
+import type { Counts } from './outcomes.ts'
+import { type Settler, waitingBytesMax } from './settle.ts'
 import { prefetchMs, type Slots } from './slots.ts'
 
 const reconcileEveryMs = 5000
@@ -33,6 +33,8 @@ const idleClaimsMsMax = 60_000
 const unstoredEveryMs = 250
 /** A process that could not empty itself leaves jobs that must run alone to others for ten times as long. */
 const drainPauseMs = 10 * drainMs
+/** How long a job waits that no process had room to run alone. */
+const postponeMs = 5000
 
 export interface ClaimLoopOptions {
   readonly batchMax: number
@@ -42,21 +44,18 @@ export interface ClaimLoopOptions {
   readonly deciding: Deciding
   readonly kinds: ReadonlyMap<string, DefinedKind>
   readonly changed: Wakeup
-  readonly counts: Counts
   readonly fetcher: Fetcher
   readonly settler: Settler
   readonly sleep: Sleep
   readonly slots: Slots
   readonly signal: AbortSignal
   readonly worker: () => Holder | undefined
-  readonly installation: () => string
+  readonly runtime: Runtime
   /** Who waits for this worker to be idle. */
   readonly idleWaiters: ReadonlySet<() => void>
   readonly onIdle: (waiters: readonly (() => void)[]) => void
   /** A job that must run alone waits, and this worker leaves it to another. */
   readonly onDecidingLeft: () => void
-  /** This process could not empty itself for the job. */
-  readonly onPostponed: (held: HeldJob) => void
   readonly loop: LoopWatch
 }
 
@@ -209,6 +208,10 @@ export class ClaimLoop {
     this.#areSuspectsNews = true
   }
 
+  get #counts(): Counts {
+    return this.#options.runtime.outcomes.counts
+  }
+
   #held(): number {
     const { settler, slots } = this.#options
     return slots.running + slots.buffered + settler.unsettled
@@ -272,7 +275,7 @@ export class ClaimLoop {
   }
 
   async #claimGroup(worker: Holder, group: Group, room: number): Promise<Found> {
-    const { counts, fetcher, sleep, slots } = this.#options
+    const { fetcher, sleep, slots } = this.#options
     const news = this.#news
     const isRelied = sleep.isRelied(worker.id)
     const { rows, isFull, isExhausted } = await fetcher.claim(
@@ -284,7 +287,7 @@ export class ClaimLoop {
     )
     // Rows of an incarnation that was lost meanwhile belong to whoever takes over from it.
     if (this.#options.worker() !== worker) return { count: 0, isFull: false, isExhausted: false }
-    counts.claimed += rows.length
+    this.#counts.claimed += rows.length
     const held = rows.map((row) => this.#hold(row, worker))
     if (group.limited?.crashes === 1) slots.addFirst(held)
     else slots.add(held)
@@ -293,17 +296,17 @@ export class ClaimLoop {
     return { count: rows.length, isFull, isExhausted }
   }
 
-  #hold(row: ClaimedRow, worker: Holder): HeldJob {
-    return new HeldJob(row, this.#options.kinds.get(row.kind)!, this.#options.installation(), worker.id)
+  #hold(row: ClaimedRow, worker: Holder): Attempt {
+    return new Attempt(row, this.#options.kinds.get(row.kind)!, this.#options.runtime, worker.id)
   }
 
   async #reconcile(worker: Holder): Promise<number> {
-    const { counts, fetcher, settler, slots } = this.#options
+    const { fetcher, settler, slots } = this.#options
     // A claim that was given up here may commit there long after the reconciliation that was to find it: repeated for two minutes.
     const isDue = monotonicMs() - this.#lastReconcileMs > reconcileEveryMs && monotonicMs() < this.#doubtUntilMs
     if (!this.#isDoubtful && !isDue) return 0
-    const released = await fetcher.releaseUnknown(worker, [...slots.heldJobs(), ...settler.heldJobs()])
-    counts.released += released
+    const released = await fetcher.releaseUnknown(worker, [...slots.heldJobs(), ...settler.attempts()])
+    this.#counts.released += released
     if (released > 0) this.#expect()
     this.#lastReconcileMs = monotonicMs()
     this.#isDoubtful = false
@@ -332,7 +335,7 @@ export class ClaimLoop {
   /** Claims suspects into free slots. Says whether it ran one that must be alone. */
   async #takeSuspects(worker: Holder): Promise<boolean> {
     if (!this.#isSuspectLookDue()) return false
-    const { concurrency, counts, fetcher, slots } = this.#options
+    const { concurrency, fetcher, slots } = this.#options
     const news = this.#news
     const isOnly = this.#options.deciding === 'only'
     const limit = isOnly ? 0 : Math.max(0, this.#suspectRoom())
@@ -345,22 +348,21 @@ export class ClaimLoop {
     this.#areSuspectsNews = news !== this.#news
     this.#areSuspectsLeft = found.isSuspectLeft && !isOnly
     this.#wasInVain = limit > 0 && found.rows.length === 0
-    counts.claimed += found.rows.length
+    this.#counts.claimed += found.rows.length
     if (found.rows.length > 0) this.#suspectsFrom = slots.starts + startsPerSuspect * found.rows.length
     slots.addFirst(found.rows.map((row) => this.#holdSuspect(row, worker)))
     this.#reserve()
     if (this.#options.deciding === 'leave' && found.isDecidingLeft) this.#options.onDecidingLeft()
     if (found.deciding === undefined) return false
-    counts.claimed++
+    this.#counts.claimed++
     await this.#runAlone(worker, this.#holdSuspect(found.deciding, worker))
     return true
   }
 
-  #holdSuspect(row: ClaimedRow, worker: Holder): HeldJob {
-    const held = this.#hold(row, worker)
-    held.isSuspect = true
-    held.isUnshared = true
-    return held
+  #holdSuspect(row: ClaimedRow, worker: Holder): Attempt {
+    const attempt = this.#hold(row, worker)
+    attempt.isSuspect = true
+    return attempt
   }
 
   /** Slots that are freed next are kept from the buffer, if suspects wait and it is their turn, or for kinds that never wait in it. */
@@ -382,23 +384,23 @@ export class ClaimLoop {
    * The job is claimed, then this process empties itself and runs it: one process drains, not all that see it. Not empty in time, it goes
    * back without an attempt; others may have no long jobs.
    */
-  async #runAlone(worker: Holder, held: HeldJob): Promise<void> {
+  async #runAlone(worker: Holder, held: Attempt): Promise<void> {
     const { changed, settler, signal, slots } = this.#options
     const startedMs = monotonicMs()
     const goesOn = () => !signal.aborted && this.#options.worker() === worker
     slots.empty(held)
     try {
-      while (goesOn() && held.lost === undefined && !this.#isAlone()) {
+      while (goesOn() && held.abortReason === undefined && !this.#isAlone()) {
         const leftMs = startedMs + drainMs - monotonicMs()
         if (leftMs <= 0) {
           this.#decidingMs = monotonicMs() + drainPauseMs
           this.#hasKeptOut = false
-          if (slots.dropAlone()) this.#options.onPostponed(held)
+          if (slots.dropAlone()) held.release(postponeMs)
           return
         }
         await changed.wait(leftMs)
       }
-      if (!goesOn() || held.lost !== undefined || !(await this.#mayStart(worker, held))) return
+      if (!goesOn() || held.abortReason !== undefined || !(await this.#mayStart(worker, held))) return
       slots.startAlone()
       // Its end is stored before anything else starts: otherwise the next crash would count against it.
       for (let endedMs: number | undefined; goesOn() && (slots.running > 0 || settler.pending > 0); ) {
@@ -432,14 +434,14 @@ export class ClaimLoop {
   }
 
   /** Until then the job was only held: had this process died of another one, no crash would have been counted. */
-  async #mayStart(worker: Holder, held: HeldJob): Promise<boolean> {
+  async #mayStart(worker: Holder, held: Attempt): Promise<boolean> {
     const { fetcher, slots } = this.#options
     try {
       const mayStart = await fetcher.startAlone(worker, held.row, held.definition)
-      if (!mayStart) slots.loseOne(held, ({ row }) => leaseLost(row))
+      if (!mayStart) slots.loseOne(held, leaseLost(held.row))
       return mayStart
     } catch (error) {
-      if (slots.dropAlone()) this.#options.onPostponed(held)
+      if (slots.dropAlone()) held.release(postponeMs)
       throw error
     }
   }

@@ -6,10 +6,10 @@ import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { type Holder, leaseStatements } from '../kernel/lease.ts'
-import { excuse } from './excuse.ts'
+import type { ClaimedRow } from './attempt.ts'
 import { Fetcher } from './fetcher.ts'
-import type { ClaimedRow } from './held.ts'
 import { defineKind } from './kinds.ts'
+import { excuse } from './reconcile.ts'
 
 const rescueStatement = statement(import.meta.url, 'rescue')
 const failStatement = statement(import.meta.url, 'settle-failed')
@@ -59,8 +59,8 @@ async function cutOff(of = kind, reason?: string): Promise<Held> {
 
 /** The process of before comes back. */
 async function comeBack({ holder, job }: Held, by = connection, known = [job]): Promise<void> {
-  const onTrouble = (error: unknown) => expect.unreachable(String(error))
-  await excuse(holder, known, { connection: by, queues: ['default'], signal: new AbortController().signal, onTrouble })
+  const trouble = (error: unknown) => expect.unreachable(String(error))
+  await excuse({ engine: by, signal: new AbortController().signal, trouble }, holder, ['default'], known)
 }
 
 const counted = async () => (await db.query('select crashes, excused from pawl.job'))[0]

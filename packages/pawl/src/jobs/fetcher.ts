@@ -7,7 +7,7 @@ import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Holder } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
-import { ClaimedRow, type FetchedRow } from './held.ts'
+import { ClaimedRow, type FetchedRow } from './attempt.ts'
 import type { DefinedKind } from './kinds.ts'
 
 const claimStatement = statement(import.meta.url, 'claim')

@@ -1,5 +1,6 @@
 // Public names of jobs.
+
+export { Snooze } from './endings.ts'
 export { Jobs, type ListedJob } from './jobs.ts'
-export { Snooze } from './snooze.ts'
 export type * from './types.ts'
 export type { Why } from './why.ts'

@@ -1,6 +1,7 @@
 // The kinds of job that this process knows: how each is validated, retried, limited and run.
 
 import type { Durability } from '../config.ts'
+import type { Statement } from '../db/statement.ts'
 import { isPawlError, NonRetryable } from '../errors.ts'
 import { type Resolved, refused, resolve } from '../kernel/options.ts'
 import { invalid } from '../kernel/payload.ts'
@@ -31,6 +32,8 @@ export interface DefinedKind {
   readonly run: DefineOptions<unknown>['run']
   readonly tx: DefineOptions<unknown>['tx']
   readonly share: number
+  /** Statements of a capability that settle its jobs together with rows of its own, with the parameters of settle, settle-failed and complete. */
+  readonly settleWith?: { readonly done: Statement; readonly dead: Statement; readonly complete: Statement }
 }
 
 export function defineKind(name: string, given: DefineOptions<never>, isPawls = false): DefinedKind {

@@ -1,19 +1,20 @@
 // What this process gives back because it cannot start it.
 
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { attemptOf, type Observed, observed } from '../../test/support/attempt.ts'
 import { Board } from '../kernel/keeper.ts'
-import { ClaimedRow, HeldJob } from './held.ts'
+import { Wakeup } from '../kernel/signal.ts'
+import type { Attempt } from './attempt.ts'
 import { defineKind } from './kinds.ts'
-import type { RunEnd } from './runner.ts'
 import { Slots } from './slots.ts'
 
 const kind = defineKind('work', { run: () => undefined })
-let released: string[]
+let runtime: Observed
 /** Ends of what runs, in the order of starts. */
 let running: (() => void)[]
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ['performance'] })
-  released = []
+  runtime = observed()
   running = []
 })
 afterEach(() => void vi.useRealTimers())
@@ -24,31 +25,21 @@ function createSlots(concurrency: number): Slots {
     txMax: concurrency,
     bufferMs: 60_000,
     board: new Board(100),
-    mayStart: () => true,
-    run: () => new Promise<RunEnd>((resolve) => running.push(() => resolve('settled'))),
+    settler: { isFull: false },
+    changed: new Wakeup(),
+    run: (attempt) =>
+      new Promise((resolve) =>
+        running.push(() => {
+          attempt.finish('settled')
+          resolve()
+        }),
+      ),
     runShared: () => new Promise(() => undefined),
-    onStart: () => undefined,
-    onEnd: () => undefined,
-    onTimeout: () => undefined,
-    onRelease: ({ id }) => void released.push(id),
-    onChange: () => undefined,
   })
 }
 
-function jobs(count: number): HeldJob[] {
-  return Array.from({ length: count }, (_, index) => {
-    const row = {
-      tenant: '',
-      id: String(index),
-      fence: '1',
-      kind: 'work',
-      payload: '{}',
-      payload_version: 1,
-      attempt: 2,
-      max_attempts: 5,
-    }
-    return new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0', queue: 'default' }), kind, 'test', 1)
-  })
+function jobs(count: number): Attempt[] {
+  return Array.from({ length: count }, (_, index) => attemptOf(kind, runtime, String(index)))
 }
 
 function passMs(slots: Slots, ms: number): void {
@@ -79,13 +70,10 @@ async function busySlots(): Promise<Slots> {
 test('a suspect that cannot start is given back like any other', () => {
   const slots = createSlots(1)
   const suspects = jobs(2)
-  for (const held of suspects) {
-    held.isSuspect = true
-    held.isUnshared = true
-  }
+  for (const held of suspects) held.isSuspect = true
   slots.addFirst(suspects)
   slots.tick(performance.now())
-  expect(released).toEqual(['1'])
+  expect(runtime.released).toEqual(['1'])
 })
 
 test('[J33] a stall of a fifth of a second gives nothing back', async () => {
@@ -94,13 +82,13 @@ test('[J33] a stall of a fifth of a second gives nothing back', async () => {
   await endAll(0)
   // The two that ended have made the mean five times as long.
   slots.tick(performance.now())
-  expect([released.length, slots.buffered]).toEqual([0, 98])
+  expect([runtime.released.length, slots.buffered]).toEqual([0, 98])
 })
 
 test('[J33] what waits behind long jobs is given back within half a second', async () => {
   const slots = await busySlots()
   passMs(slots, 450)
-  expect([released.length, slots.buffered]).toEqual([100, 0])
+  expect([runtime.released.length, slots.buffered]).toEqual([100, 0])
   expect(slots.startsWithin(500)).toBe(0)
 })
 
@@ -111,8 +99,8 @@ test('[J33] what will not start within a second is given back once it has waited
     await endAll(50)
     slots.tick(performance.now())
   }
-  expect([released.length, slots.buffered]).toEqual([0, 90])
+  expect([runtime.released.length, slots.buffered]).toEqual([0, 90])
   passMs(slots, 50)
   expect(slots.buffered).toBe(2 * slots.startsWithin(500))
-  expect(released).toHaveLength(90 - slots.buffered)
+  expect(runtime.released).toHaveLength(90 - slots.buffered)
 })

@@ -1,22 +1,21 @@
 // What this process starts of what it holds, and what it gives back because it cannot start it soon.
 
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { attemptOf, type Observed, observed } from '../../test/support/attempt.ts'
 import { deferred } from '../../test/support/database.ts'
 import { Board } from '../kernel/keeper.ts'
-import { ClaimedRow, HeldJob } from './held.ts'
+import { Wakeup } from '../kernel/signal.ts'
 import { type DefinedKind, defineKind } from './kinds.ts'
 import type { SharedEnd } from './shared.ts'
 import { Slots, type SlotsOptions } from './slots.ts'
 
 let nowMs: number
-let released: string[]
-let started: string[]
+let runtime: Observed
 /** What ends the handler of a job that runs. */
 let ends: Map<string, () => void>
 beforeEach(() => {
   nowMs = 1_000_000
-  released = []
-  started = []
+  runtime = observed()
   ends = new Map()
   vi.spyOn(performance, 'now').mockImplementation(() => nowMs)
 })
@@ -30,22 +29,22 @@ function createSlots(options: Partial<SlotsOptions> = {}): Slots {
     txMax: 1,
     bufferMs: 10_000,
     board: new Board(10),
-    mayStart: () => true,
-    run: (held) => new Promise((resolve) => ends.set(held.id, () => resolve('settled'))),
+    settler: { isFull: false },
+    changed: new Wakeup(),
+    run: (attempt) =>
+      new Promise((resolve) =>
+        ends.set(attempt.id, () => {
+          attempt.finish('settled')
+          resolve()
+        }),
+      ),
     runShared: () => new Promise(() => undefined),
-    onStart: ({ id }) => void started.push(id),
-    onEnd: () => undefined,
-    onTimeout: () => undefined,
-    onRelease: ({ id }) => void released.push(id),
-    onChange: () => undefined,
     ...options,
   })
 }
 
-function job(id: string, kind: DefinedKind): HeldJob {
-  const row = { tenant: '', id, fence: '1', kind: kind.name, payload: '{}', payload_version: 1, attempt: 2, max_attempts: 5 }
-  return new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0', queue: 'default' }), kind, 'test', 1)
-}
+const job = (id: string, kind: DefinedKind) => attemptOf(kind, runtime, id)
+const started = () => runtime.started.map(({ id }) => id)
 
 /** A handler ends, and everything that follows from it. */
 async function end(id: string): Promise<void> {
@@ -58,22 +57,19 @@ const work = defineKind('work', { run: () => undefined })
 test('a suspect that cannot start is given back like any other', () => {
   const slots = createSlots()
   const jobs = ['1', '2'].map((id) => job(id, work))
-  for (const held of jobs) {
-    held.isSuspect = true
-    held.isUnshared = true
-  }
+  for (const held of jobs) held.isSuspect = true
   slots.addFirst(jobs)
   slots.tick(nowMs)
-  expect(released).toEqual(['2'])
+  expect(runtime.released).toEqual(['2'])
 })
 
 test('no more tx handlers start than connections, and other jobs pass them', async () => {
   const slots = createSlots({ concurrency: 4, txMax: 2 })
   const tx = defineKind('tx', { tx: () => undefined })
   slots.add([...['1', '2', '3'].map((id) => job(id, tx)), job('4', work)])
-  expect(started).toEqual(['1', '2', '4'])
+  expect(started()).toEqual(['1', '2', '4'])
   await end('2')
-  expect(started).toEqual(['1', '2', '4', '3'])
+  expect(started()).toEqual(['1', '2', '4', '3'])
 })
 
 test('a job that waited half of the buffer time is given back', async () => {
@@ -87,10 +83,10 @@ test('a job that waited half of the buffer time is given back', async () => {
   // By the mean of its kind this one ends in a millisecond, and 500 more start in the next half second.
   slots.add([job('4', work)])
   slots.tick(nowMs)
-  expect(released).toEqual([])
+  expect(runtime.released).toEqual([])
   nowMs++
   slots.tick(nowMs)
-  expect(released).toEqual(['2'])
+  expect(runtime.released).toEqual(['2'])
 })
 
 test('a job whose shared transaction failed is not given back', async () => {
@@ -99,12 +95,12 @@ test('a job whose shared transaction failed is not given back', async () => {
   const shares = defineKind('shares', { share: 10, tx: () => undefined })
   const group = ['1', '2'].map((id) => job(id, shares))
   slots.add(group)
-  shared.resolve({ settled: [], again: group, unstarted: [] })
+  shared.resolve({ again: group, unstarted: [] })
   await new Promise(setImmediate)
-  expect(started).toEqual(['1', '2', '1'])
+  expect(started()).toEqual(['1', '2', '1'])
   nowMs += 60_000
   slots.tick(nowMs)
-  expect(released).toEqual([])
+  expect(runtime.released).toEqual([])
   await end('1')
-  expect(started).toEqual(['1', '2', '1', '2'])
+  expect(started()).toEqual(['1', '2', '1', '2'])
 })

@@ -1,12 +1,13 @@
 // What this process holds: jobs that wait in the buffer and jobs that run. It starts what it can, in order, within the limits of the
 // worker and of each kind, and frees a slot when a handler ends, times out, or loses its job.
 
-import { describeError, PawlError } from '../errors.ts'
+import type { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Board } from '../kernel/keeper.ts'
-import { type HeldJob, leaseLost } from './held.ts'
-import { type DefinedKind, retryDelayMs } from './kinds.ts'
-import type { RunEnd } from './runner.ts'
+import type { Wakeup } from '../kernel/signal.ts'
+import { type Attempt, leaseLost } from './attempt.ts'
+import type { DefinedKind } from './kinds.ts'
+import type { Settler } from './settle.ts'
 import type { SharedEnd } from './shared.ts'
 
 /** A worker holds what it will start within this time, and no more: what it cannot start, another could. */
@@ -25,30 +26,26 @@ export interface SlotsOptions {
   readonly txMax: number
   readonly bufferMs: number
   readonly board: Board
-  /** Whether what has ended and is not stored yet leaves room for more. */
-  readonly mayStart: () => boolean
-  readonly run: (held: HeldJob) => Promise<RunEnd>
-  readonly runShared: (group: readonly HeldJob[]) => Promise<SharedEnd>
-  readonly onStart: (held: HeldJob) => void
-  /** Called once per job that has an end of its own: by its handler. */
-  readonly onEnd: (held: HeldJob, end: RunEnd) => void
-  readonly onTimeout: (held: HeldJob) => void
-  readonly onRelease: (held: HeldJob) => void
-  /** Something changed: a slot is free or the buffer is shorter. */
-  readonly onChange: () => void
+  /** While it is full, nothing starts. */
+  readonly settler: Pick<Settler, 'isFull'>
+  /** Fires when a slot is free or the buffer is shorter. */
+  readonly changed: Wakeup
+  /** Resolves when the attempt has ended, and has given its end to the settler. */
+  readonly run: (attempt: Attempt) => Promise<void>
+  readonly runShared: (group: readonly Attempt[]) => Promise<SharedEnd>
 }
 
 export class Slots {
   readonly #options: SlotsOptions
-  readonly #buffer: HeldJob[] = []
-  readonly #running = new Set<HeldJob>()
+  readonly #buffer: Attempt[] = []
+  /** With the slots that each takes: a group that shares a transaction takes one in all. */
+  readonly #running = new Map<Attempt, 0 | 1>()
   readonly #byKind = new Map<DefinedKind, number>()
-  /** A group that shares a transaction takes one slot. */
   #taken = 0
   #takenTx = 0
   #isClosed = false
   /** It runs with nothing beside it: held until this process is empty, then started. */
-  #alone: HeldJob | undefined
+  #alone: Attempt | undefined
   /** Slots that what waits in the buffer leaves free. */
   #reserved = 0
   /** How many started from the buffer, suspects aside. */
@@ -73,12 +70,12 @@ export class Slots {
     return Math.max(0, this.#options.concurrency - this.#taken)
   }
 
-  runningJobs(): HeldJob[] {
-    return [...this.#running]
+  runningJobs(): Attempt[] {
+    return [...this.#running.keys()]
   }
 
-  heldJobs(): HeldJob[] {
-    const held = [...this.#running, ...this.#buffer]
+  heldJobs(): Attempt[] {
+    const held = [...this.#running.keys(), ...this.#buffer]
     return this.#alone === undefined || this.#running.has(this.#alone) ? held : [...held, this.#alone]
   }
 
@@ -98,21 +95,21 @@ export class Slots {
   startsWithin(ms: number): number {
     const nowMs = monotonicMs()
     let perMs = this.free / Math.max(shortestMs, this.#meanOfAllMs)
-    for (const held of this.#running) {
-      const meanMs = this.#meanMs.get(held.definition) ?? Number.POSITIVE_INFINITY
-      const isLong = nowMs - held.startedMs > Math.max(longMs, longTimes * meanMs)
-      if (!isLong) perMs += held.slotsTaken / Math.max(shortestMs, meanMs)
+    for (const [attempt, slots] of this.#running) {
+      const meanMs = this.#meanMs.get(attempt.definition) ?? Number.POSITIVE_INFINITY
+      const isLong = nowMs - attempt.startedMs > Math.max(longMs, longTimes * meanMs)
+      if (!isLong) perMs += slots / Math.max(shortestMs, meanMs)
     }
     return Math.floor(perMs * ms)
   }
 
-  add(jobs: readonly HeldJob[]): void {
-    for (const held of jobs) this.#buffer.push(held)
+  add(jobs: readonly Attempt[]): void {
+    this.#buffer.push(...jobs)
     this.#pump()
   }
 
   /** Before what waits already, and into reserved slots. */
-  addFirst(jobs: readonly HeldJob[]): void {
+  addFirst(jobs: readonly Attempt[]): void {
     this.#reserved = 0
     this.#buffer.unshift(...jobs)
     this.#pump()
@@ -138,7 +135,7 @@ export class Slots {
   /** How many of a limited kind may be claimed. Being held counts as started after a crash, so a kind with one crash allowed gets free slots only. */
   roomOf(kind: DefinedKind): number {
     const { concurrency, txMax } = this.#options
-    const waiting = (isIt: (held: HeldJob) => boolean) => this.#buffer.reduce((count, held) => count + (isIt(held) ? 1 : 0), 0)
+    const waiting = (isIt: (attempt: Attempt) => boolean) => this.#buffer.reduce((count, held) => count + (isIt(held) ? 1 : 0), 0)
     const places = Math.max(0, kind.concurrency - (this.#byKind.get(kind) ?? 0)) * kind.share
     let room = places - waiting((held) => held.definition === kind)
     if (kind.tx !== undefined && txMax < concurrency)
@@ -147,8 +144,8 @@ export class Slots {
   }
 
   /** Holds a job that must have nothing beside it: nothing else starts, and what waits is given back. */
-  empty(held: HeldJob): void {
-    this.#alone = held
+  empty(attempt: Attempt): void {
+    this.#alone = attempt
     this.#giveBack(this.#buffer.splice(0))
   }
 
@@ -165,7 +162,7 @@ export class Slots {
     return had
   }
 
-  /** Nothing starts any more; what waits is released. Gives how many that were. */
+  /** Nothing starts any more; what waits is released. Returns how many that were. */
   close(): number {
     this.#isClosed = true
     const waiting = this.#buffer.splice(0)
@@ -173,49 +170,46 @@ export class Slots {
       waiting.push(this.#alone)
       this.#alone = undefined
     }
-    for (const held of waiting) this.#options.onRelease(held)
+    for (const attempt of waiting) attempt.release()
     return waiting.length
   }
 
-  /** The incarnation is lost: what waits belongs to somebody else now, what runs is told. Whatever still finishes may settle under its fence. */
+  /** The incarnation is lost: what waits belongs to others now, what runs is aborted. A handler that still finishes may settle under its fence. */
   lose(worker: number): void {
     this.#buffer.splice(0)
     this.#alone = undefined
-    for (const held of this.#running) if (held.worker === worker) held.lose(leaseLost(held.row))
+    for (const attempt of this.#running.keys()) if (attempt.worker === worker) attempt.abort(leaseLost(attempt.row))
   }
 
-  /** One job is no longer ours. One that waits is dropped; one that runs gets its signal, and its slot is free at once. */
-  loseOne(row: { tenant: string; id: string; fence: string }, reason: (held: HeldJob) => PawlError): HeldJob | undefined {
-    const isIt = (held: HeldJob) => held.id === row.id && held.fence === row.fence && held.tenant === row.tenant
-    const waiting = this.#buffer.findIndex(isIt)
+  /** A job is no longer ours. One that waits is dropped; one that runs is aborted, and its slot is free at once. Returns whether it ran. */
+  loseOne(attempt: Attempt, reason: PawlError): boolean {
+    const waiting = this.#buffer.indexOf(attempt)
     if (waiting >= 0) this.#buffer.splice(waiting, 1)
-    if (this.#alone !== undefined && isIt(this.#alone) && !this.#running.has(this.#alone)) {
-      this.#alone.lose(reason(this.#alone))
+    const hasRun = this.#running.has(attempt)
+    if (this.#alone === attempt && !hasRun) {
+      attempt.abort(reason)
       this.#alone = undefined
-      this.#options.onChange()
+      this.#options.changed.fire()
     }
-    const held = this.runningJobs().find(isIt)
-    if (held === undefined || held.isEnded) return undefined
-    held.isEnded = true
-    held.lose(reason(held))
-    this.#leave(held)
-    held.onGone?.()
-    this.#pump()
-    this.#options.onChange()
-    return held
+    if (!hasRun || !attempt.end(reason)) return false
+    this.#free(attempt)
+    return true
   }
 
   /** Ends what ran too long, and gives back what has waited here too long or will not start soon. */
   tick(nowMs: number): void {
-    for (const held of this.#running) if (nowMs - held.startedMs > held.definition.timeoutMs) this.#timeOut(held)
+    for (const attempt of this.#running.keys()) {
+      const isOver = attempt.state !== 'waiting' && nowMs - attempt.startedMs > attempt.definition.timeoutMs
+      if (isOver && attempt.timeOut()) this.#free(attempt)
+    }
     // Twice as many as at this tick or the last: what is expected changes with every end, and a stall of all handlers at once is over soon.
     const expected = this.startsWithin(prefetchMs)
     const startMax = Math.max(this.free, 2 * expected, 2 * this.#expected)
     this.#expected = expected
-    const isLate = (held: HeldJob, index: number) => {
-      const waitedMs = nowMs - held.claimedMs
+    const isLate = (attempt: Attempt, index: number) => {
+      const waitedMs = nowMs - attempt.claimedMs
       const willNotStart = index >= startMax && (startMax === this.free || waitedMs > prefetchMs)
-      return !held.hasShared && (willNotStart || waitedMs > this.#options.bufferMs / 2)
+      return !attempt.hasShared && (willNotStart || waitedMs > this.#options.bufferMs / 2)
     }
     const late = this.#buffer.filter(isLate)
     if (late.length === 0) return
@@ -223,35 +217,31 @@ export class Slots {
     this.#giveBack(late)
   }
 
-  #giveBack(jobs: readonly HeldJob[]): void {
+  #giveBack(jobs: readonly Attempt[]): void {
     if (jobs.length === 0) return
-    for (const held of jobs) this.#options.onRelease(held)
-    this.#options.onChange()
+    for (const attempt of jobs) attempt.release()
+    this.#options.changed.fire()
   }
 
-  #timeOut(held: HeldJob): void {
-    if (held.isEnded) return
-    held.isEnded = true
-    held.lose(new PawlError('PAWL_TIMED_OUT', `Job ${held.id} ran longer than its timeout of ${held.definition.timeoutMs} ms.`))
-    this.#leave(held)
-    this.#options.onTimeout(held)
-    held.onGone?.()
+  /** It has an end, and its handler may still run. */
+  #free(attempt: Attempt): void {
+    this.#leave(attempt)
     this.#pump()
-    this.#options.onChange()
+    this.#options.changed.fire()
   }
 
   #pump(): void {
-    const { concurrency, mayStart } = this.#options
-    while (!this.#isClosed && this.#alone === undefined && mayStart() && this.#taken < concurrency - this.#reserved) {
-      const held = this.#next()
-      if (held === undefined) return
-      if (!held.isSuspect) this.#starts++
-      if (held.definition.share > 1 && !held.isUnshared) void this.#startShared(this.#groupOf(held))
-      else void this.#start(held)
+    while (!this.#isClosed && this.#alone === undefined && this.#taken < this.#options.concurrency - this.#reserved) {
+      if (this.#options.settler.isFull) return
+      const attempt = this.#next()
+      if (attempt === undefined) return
+      if (!attempt.isSuspect) this.#starts++
+      if (mayShare(attempt)) void this.#startShared(this.#groupOf(attempt))
+      else void this.#start(attempt)
     }
   }
 
-  #next(): HeldJob | undefined {
+  #next(): Attempt | undefined {
     const first = this.#buffer[0]
     if (first === undefined || this.#hasSlot(first.definition)) return this.#buffer.shift()
     const index = this.#buffer.findIndex((held) => this.#hasSlot(held.definition))
@@ -263,79 +253,74 @@ export class Slots {
     return kind.concurrency >= this.#options.concurrency || (this.#byKind.get(kind) ?? 0) < kind.concurrency
   }
 
-  async #start(held: HeldJob): Promise<void> {
-    this.#enter(held, 1)
-    let end: RunEnd
-    try {
-      end = await this.#options.run(held)
-    } catch (error) {
-      // Nothing should throw there; if it does, the attempt is failed rather than forgotten, and one of as many as there are.
-      const delayMs = retryDelayMs(held.definition, held.row, error)
-      end = { held, result: null, failed: { outcome: 'failed', delayMs, error: describeError(error) } }
-    }
-    this.#leave(held)
-    this.#options.onEnd(held, end)
-    this.#pump()
-    this.#options.onChange()
+  async #start(attempt: Attempt): Promise<void> {
+    this.#enter(attempt, 1)
+    await this.#options.run(attempt)
+    this.#free(attempt)
   }
 
-  #groupOf(first: HeldJob): HeldJob[] {
+  #groupOf(first: Attempt): Attempt[] {
     const group = [first]
     for (let index = 0; index < this.#buffer.length && group.length < first.definition.share; ) {
       const next = this.#buffer[index]!
-      if (next.definition === first.definition && next.tenant === first.tenant && !next.isUnshared)
+      if (next.definition === first.definition && next.tenant === first.tenant && mayShare(next))
         group.push(...this.#buffer.splice(index, 1))
       else index++
     }
     return group
   }
 
-  async #startShared(group: readonly HeldJob[]): Promise<void> {
-    for (const [index, held] of group.entries()) this.#enter(held, index === 0 ? 1 : 0)
-    const { settled, again, unstarted } = await this.#options.runShared(group)
-    for (const held of group) this.#leave(held)
-    for (const held of settled) this.#options.onEnd(held, 'settled')
-    // In their old order and in front: they were claimed before what waits now.
-    this.#buffer.unshift(...unstarted.filter((held) => !held.isEnded))
+  async #startShared(group: readonly Attempt[]): Promise<void> {
+    for (const [index, attempt] of group.entries()) this.#enter(attempt, index === 0 ? 1 : 0)
+    const { again, unstarted } = await this.#options.runShared(group)
+    for (const attempt of group) this.#leave(attempt)
     // Each alone now, within the same limits as all others.
-    this.#buffer.unshift(...again.filter((held) => !held.isEnded))
-    for (const held of again) {
-      held.isUnshared = true
-      held.hasShared = true
-      held.startedMs = 0
+    for (const attempt of again) attempt.hasShared = true
+    // In their old order and in front: they were claimed before what waits now.
+    const back = [...again, ...unstarted].filter((attempt) => !attempt.isEnded)
+    for (const attempt of back) {
+      attempt.become('waiting')
+      attempt.startedMs = 0
     }
+    this.#buffer.unshift(...back)
     if (this.#isClosed) this.close()
     else if (this.#alone !== undefined) this.#giveBack(this.#buffer.splice(0))
     this.#pump()
-    this.#options.onChange()
+    this.#options.changed.fire()
   }
 
-  #enter(held: HeldJob, slots: 0 | 1): void {
-    held.startedMs = monotonicMs()
-    held.slotsTaken = slots
+  #enter(attempt: Attempt, slots: 0 | 1): void {
+    attempt.startedMs = monotonicMs()
+    attempt.become('running')
     this.#taken += slots
-    if (held.definition.tx !== undefined) this.#takenTx += slots
-    this.#running.add(held)
-    this.#byKind.set(held.definition, (this.#byKind.get(held.definition) ?? 0) + 1)
-    this.#options.board.enter(held)
-    this.#options.onStart(held)
+    if (attempt.definition.tx !== undefined) this.#takenTx += slots
+    this.#running.set(attempt, slots)
+    this.#byKind.set(attempt.definition, (this.#byKind.get(attempt.definition) ?? 0) + 1)
+    this.#options.board.enter(attempt)
+    attempt.runtime.outcomes.started(attempt)
   }
 
-  #leave(held: HeldJob): void {
-    if (!this.#running.delete(held)) return
-    this.#measure(held)
-    if (this.#alone === held) this.#alone = undefined
-    this.#taken -= held.slotsTaken
-    if (held.definition.tx !== undefined) this.#takenTx -= held.slotsTaken
-    this.#byKind.set(held.definition, (this.#byKind.get(held.definition) ?? 1) - 1)
-    this.#options.board.leave(held)
+  #leave(attempt: Attempt): void {
+    const slots = this.#running.get(attempt)
+    if (slots === undefined) return
+    this.#running.delete(attempt)
+    if (attempt.isEnded) this.#measure(attempt)
+    if (this.#alone === attempt) this.#alone = undefined
+    this.#taken -= slots
+    if (attempt.definition.tx !== undefined) this.#takenTx -= slots
+    this.#byKind.set(attempt.definition, (this.#byKind.get(attempt.definition) ?? 1) - 1)
+    this.#options.board.leave(attempt)
   }
 
-  #measure({ definition, startedMs }: HeldJob): void {
+  #measure({ definition, startedMs }: Attempt): void {
     const ranMs = monotonicMs() - startedMs
-    if (!(ranMs >= 0)) return
     const blend = (meanMs: number) => (Number.isFinite(meanMs) ? meanMs + (ranMs - meanMs) * newShare : ranMs)
     this.#meanMs.set(definition, blend(this.#meanMs.get(definition) ?? Number.POSITIVE_INFINITY))
     this.#meanOfAllMs = blend(this.#meanOfAllMs)
   }
+}
+
+/** A suspect would put the others of its group in doubt; a job whose group failed must not fail another. */
+function mayShare({ definition, isSuspect, hasShared }: Attempt): boolean {
+  return definition.share > 1 && !isSuspect && !hasShared
 }

@@ -4,7 +4,37 @@ import { readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
 import { createDatabase } from '../../test/support/database.ts'
 import { sourcesIn } from '../db/statement.ts'
-import { finalStates, isFinal, openStates, transitions } from './states.ts'
+import { finalStates, isFinal, openStates } from './states.ts'
+import type { JobState } from './types.ts'
+
+interface Transition {
+  readonly from: JobState
+  readonly to: JobState
+  readonly by: string
+  readonly statement: string
+}
+
+const transitions: readonly Transition[] = [
+  { from: 'scheduled', to: 'ready', by: 'its time has come', statement: 'promote' },
+  { from: 'scheduled', to: 'ready', by: 'an operator', statement: 'retry' },
+  { from: 'ready', to: 'running', by: 'a claim', statement: 'claim' },
+  { from: 'ready', to: 'running', by: 'a claim of a suspect', statement: 'claim-suspect' },
+  { from: 'running', to: 'done', by: 'its handler', statement: 'settle' },
+  { from: 'running', to: 'done', by: 'the transaction of its handler', statement: 'complete' },
+  { from: 'running', to: 'scheduled', by: 'a failure or a snooze', statement: 'settle-failed' },
+  { from: 'running', to: 'ready', by: 'a release', statement: 'settle-failed' },
+  { from: 'running', to: 'dead', by: 'its last failure', statement: 'settle-failed' },
+  { from: 'running', to: 'ready', by: 'a rescue', statement: 'rescue' },
+  { from: 'running', to: 'dead', by: 'a rescue at its limit of crashes', statement: 'rescue' },
+  { from: 'running', to: 'scheduled', by: 'its time limit', statement: 'time-out' },
+  { from: 'running', to: 'dead', by: 'its time limit', statement: 'time-out' },
+  { from: 'running', to: 'ready', by: 'a claim whose answer was lost', statement: 'release-unknown' },
+  { from: 'dead', to: 'ready', by: 'an operator', statement: 'retry' },
+  { from: 'scheduled', to: 'cancelled', by: 'an operator', statement: 'cancel' },
+  { from: 'ready', to: 'cancelled', by: 'an operator', statement: 'cancel' },
+  { from: 'running', to: 'cancelled', by: 'an operator', statement: 'cancel' },
+  { from: 'dead', to: 'cancelled', by: 'an operator', statement: 'cancel' },
+]
 
 const statements = sourcesIn(new URL('./sql/', import.meta.url))
 const textOf = (statement: string) => statements.get(statement)!.replace(/^\s*--.*$/gm, '')

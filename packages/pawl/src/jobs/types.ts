@@ -5,7 +5,7 @@ import type { AnyTx, Tx } from '../db/adapters.ts'
 import type { InTxWaking } from '../kernel/options.ts'
 import type { WorkerEvents } from '../kernel/process.ts'
 import type { Backoff } from '../kernel/retry.ts'
-import type { Snooze } from './snooze.ts'
+import type { Snooze } from './endings.ts'
 
 /** The transaction of a `tx` handler. */
 export interface JobTx extends Tx {

@@ -246,11 +246,11 @@ test('[K15] a watcher that had trouble itself gives ten times as long to answer'
 
 test('[K15] a statement that fails or takes half a second is trouble for ten', async () => {
   const trouble = new Trouble()
-  const failing = statement(import.meta.url, 'settled')
+  const failing = statement(import.meta.url, 'fates')
   const look = asHolder({ id: 1, nonce: '11111111-1111-4111-8111-111111111111' })
   await trouble.run(connection, leaseStatements.look, look)
   expect(trouble.isRecent).toBe(false)
-  await expect(trouble.run(connection, failing, { tenant: '', id: 'none', fence: 0 })).rejects.toThrow()
+  await expect(trouble.run(connection, failing, { tenants: '{}', ids: 'none', fences: '{}' })).rejects.toThrow()
   expect(trouble.isRecent).toBe(true)
   nowMs += 10_000
   expect(trouble.isRecent).toBe(false)

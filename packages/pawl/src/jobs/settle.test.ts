@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { byBytes } from './settler.ts'
+import { byBytes } from './settle.ts'
 
 const megabytes = (sizes: readonly number[], countMax = 1000) =>
   [...byBytes(sizes, countMax, (size) => size * 1_048_576)].map((batch) => batch.join(' '))

@@ -1,14 +1,13 @@
 // The look for jobs that are no longer ours, behind a connection that stalls.
 
 import { afterEach, beforeEach, expect, test } from 'vitest'
+import { attemptOf } from '../../test/support/attempt.ts'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
-import { ClaimedRow, HeldJob } from './held.ts'
 import { defineKind } from './kinds.ts'
-import { LostJobs } from './lost.ts'
 import { prune } from './maintenance.ts'
-import type { Slots } from './slots.ts'
+import { Reconciler } from './reconcile.ts'
 
 let db: TestDatabase
 let connection: Connection
@@ -24,13 +23,7 @@ afterEach(async () => {
   await db.drop()
 })
 
-const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
-const held = new HeldJob(
-  new ClaimedRow({ ...row, max_attempts: 1, crashes: 0, headers: null, due_us: '0', queue: 'default' }),
-  defineKind('work', { run: () => undefined }),
-  '',
-  1,
-)
+const held = attemptOf(defineKind('work', { run: () => undefined }))
 
 test('[K17] a bug in the look for lost jobs is told', async () => {
   const bug = new TypeError('planted')
@@ -38,40 +31,40 @@ test('[K17] a bug in the look for lost jobs is told', async () => {
   let isPlanted = true
   const loseOne = () => {
     if (isPlanted) throw bug
-    return held
+    return true
   }
-  const lost = new LostJobs({
-    engine: connection,
+  const reconciler = new Reconciler({
+    process: { engine: connection },
     everyMs: 1,
-    slots: { heldJobs: () => [held], loseOne } as unknown as Slots,
-    onLost: () => undefined,
+    slots: { heldJobs: () => [held], loseOne },
+    outcomes: { lost: () => undefined },
     loop: { succeeded: () => void told.push('well'), failed: (error) => void told.push(error) },
   })
-  await lost.look()
+  await reconciler.compare()
   isPlanted = false
-  await lost.look()
+  await reconciler.compare()
   expect(told).toEqual([bug, 'well'])
 })
 
 test('[J17] while a look is not answered no other is sent; one that was asked for follows', async () => {
   const told: string[] = []
-  const lost = new LostJobs({
-    engine: connection,
+  const reconciler = new Reconciler({
+    process: { engine: connection },
     everyMs: 1,
-    slots: { heldJobs: () => [held], loseOne: () => held } as unknown as Slots,
-    onLost: (job) => void told.push(job.id),
+    slots: { heldJobs: () => [held], loseOne: () => true },
+    outcomes: { lost: (job) => void told.push(job.id) },
     loop: { succeeded: () => undefined, failed: () => undefined },
   })
   const stranger = await db.pool.connect()
   await stranger.query('begin; lock table pawl.job')
-  for (let nowMs = 1e12; nowMs < 1e12 + 50_000; nowMs += 500) lost.tick(nowMs)
+  for (let nowMs = 1e12; nowMs < 1e12 + 50_000; nowMs += 500) reconciler.tick(nowMs)
   await until('the look waits', async () => {
     const waiting = await db.query(
       "select from pg_stat_activity where datname = current_database() and application_name = 'pawl engine' and wait_event_type = 'Lock'",
     )
     return waiting.length === 1
   })
-  const asked = lost.look()
+  const asked = reconciler.compare()
   await stranger.query('rollback')
   stranger.release()
   await asked

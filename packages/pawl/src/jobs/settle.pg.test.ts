@@ -3,16 +3,19 @@
 import type { Pawl } from 'pawl'
 import pg from 'pg'
 import { afterEach, beforeEach, expect, inject, onTestFinished, test } from 'vitest'
+import { observed } from '../../test/support/attempt.ts'
 import { createDatabase, deferred, type TestDatabase, until, withDatabase } from '../../test/support/database.ts'
 import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { bind, statement } from '../db/statement.ts'
+import { Failures } from '../kernel/failures.ts'
 import { installProbe } from '../kernel/probe.ts'
 import type { Worker } from '../worker.ts'
+import { Attempt } from './attempt.ts'
+import { type Ending, failed } from './endings.ts'
 import { Fetcher } from './fetcher.ts'
-import { HeldJob } from './held.ts'
 import { defineKind } from './kinds.ts'
-import { type Ending, Settler } from './settler.ts'
+import { Settler } from './settle.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -312,21 +315,21 @@ test('[J18] a settle that waits for its durability holds up no end of another', 
 interface Alone {
   readonly settler: Settler
   /** A job that an incarnation of its own has claimed. */
-  claim(): Promise<HeldJob>
+  claim(): Promise<Attempt>
 }
 
 async function settlerAlone(onSettled: (endings: readonly Ending[]) => void = () => undefined): Promise<Alone> {
   const { config } = pawl
   const nothing = () => undefined
   const settler = new Settler({
-    database: config.database,
-    durability: 'durable',
+    process: {
+      config,
+      failures: new Failures({ logger: config.logger }),
+      loop: () => ({ succeeded: nothing, failed: nothing }),
+    },
     batchMax: 100,
-    logger: config.logger,
-    watch: { succeeded: nothing, failed: nothing, repeated: nothing },
-    onSettled,
-    onRefused: nothing,
-    loop: () => ({ succeeded: nothing, failed: nothing }),
+    outcomes: { settled: onSettled, refusedEnds: nothing },
+    onStored: nothing,
   })
   const connection = new Connection(config.database, 'test')
   onTestFinished(async () => {
@@ -340,18 +343,16 @@ async function settlerAlone(onSettled: (endings: readonly Ending[]) => void = ()
       await pawl.jobs.enqueue('work', {})
       const worker = await openIncarnation(connection)
       const { rows } = await new Fetcher(connection, 10_000).claim(worker, ['default'], [kind], 1)
-      return new HeldJob(rows[0]!, kind, 'test', worker.id)
+      return new Attempt(rows[0]!, kind, observed(), worker.id)
     },
   }
 }
-
-const failed = (held: HeldJob): Ending => ({ held, result: null, failed: { outcome: 'failed', delayMs: 1000, error: 'no' } })
 
 test('attempts of two incarnations in one batch are recorded with their own', async () => {
   const settled = deferred<readonly Ending[]>()
   const { settler, claim } = await settlerAlone(settled.resolve)
   const held = [await claim(), await claim()]
-  for (const each of held) settler.add(failed(each))
+  for (const each of held) settler.add(failed(each, 'failed', 1000, 'no'))
   settler.start()
   expect(await settled.promise).toHaveLength(2)
   for (const { id, worker } of held) expect(await pawl.jobs.attempts(id)).toMatchObject([{ outcome: 'failed', holder: worker }])

@@ -5,20 +5,22 @@
 // waits for a standby holds up only commits that must.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Durability, Logger } from '../config.ts'
+import type { Durability } from '../config.ts'
 import { isConflict, isRetryable, sqlState } from '../db/classify.ts'
-import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
-import { numbersLiteral, type Parameter, statement, textsLiteral } from '../db/statement.ts'
+import { Connection } from '../db/driver.ts'
+import { numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
-import type { LoopWatch } from '../kernel/failures.ts'
 import { probe } from '../kernel/probe.ts'
+import type { Process } from '../kernel/process.ts'
 import { type Backoff, backoffMs, engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
-import type { HeldJob } from './held.ts'
+import { type Attempt, keysOf } from './attempt.ts'
+import { type Ending, failed } from './endings.ts'
+import type { Outcomes } from './outcomes.ts'
+import { goneOf } from './reconcile.ts'
 
 const settleStatement = statement(import.meta.url, 'settle')
-const unsettledStatement = statement(import.meta.url, 'unsettled')
 const failStatement = statement(import.meta.url, 'settle-failed')
 const lockedStatement = statement(import.meta.url, 'locked')
 
@@ -38,32 +40,17 @@ export const waitingBytesMax = 32 * 1_048_576
 
 type Purpose = 'settle' | 'settle-aside'
 
-export type FailedOutcome = 'failed' | 'timed out' | 'snoozed' | 'released' | 'invalid'
-
-export interface Ending {
-  readonly held: HeldJob
-  /** JSON text of the result of a job that is done. */
-  readonly result: string | null
-  readonly failed?: { readonly outcome: FailedOutcome; readonly delayMs: number | undefined; readonly error: string | null }
-  /** Made here, in place of an end that PostgreSQL refused to store. */
-  readonly isStandIn?: true
-}
-
 interface JobKey {
   readonly tenant: string
   readonly id: string
 }
 
 export interface SettlerOptions {
-  readonly database: DatabaseOptions
-  /** Of a kind that names none. */
-  readonly durability: Durability
+  readonly process: Pick<Process, 'config' | 'failures' | 'loop'>
   readonly batchMax: number
-  readonly logger: Logger
-  readonly watch: StatementWatch
-  readonly onSettled: (endings: readonly Ending[]) => void
-  readonly onRefused: (endings: readonly Ending[]) => void
-  readonly loop: (name: Purpose) => LoopWatch
+  readonly outcomes: Pick<Outcomes, 'settled' | 'refusedEnds'>
+  /** Ends have left, some of them given back perhaps: there is room, and something may be ready. */
+  readonly onStored: (endings: readonly Ending[]) => void
 }
 
 export class Settler {
@@ -108,8 +95,8 @@ export class Settler {
     return this.bytes >= waitingBytesMax
   }
 
-  heldJobs(): HeldJob[] {
-    return [...this.#lanes.values()].flatMap((lane) => lane.heldJobs())
+  attempts(): Attempt[] {
+    return [...this.#lanes.values()].flatMap((lane) => lane.attempts())
   }
 
   start(): void {
@@ -118,7 +105,7 @@ export class Settler {
   }
 
   add(ending: Ending): void {
-    const durability = ending.held.definition.durability ?? this.#options.durability
+    const durability = ending.attempt.definition.durability ?? this.#options.process.config.durability
     let lane = this.#lanes.get(durability)
     if (lane === undefined) {
       lane = new SettleLane(this.#options, durability, () => this.#tellDrained())
@@ -158,7 +145,7 @@ class SettleLane {
   readonly #options: SettlerOptions
   readonly #durability: Durability
   readonly #onEmpty: () => void
-  readonly #settling: LoopWatch
+  readonly #settling: ReturnType<Process['loop']>
   readonly #connections = new Map<Purpose, Connection>()
   #waiting: Ending[] = []
   readonly #inFlight = new Set<Ending>()
@@ -174,7 +161,7 @@ class SettleLane {
     this.#options = options
     this.#durability = durability
     this.#onEmpty = onEmpty
-    this.#settling = options.loop('settle')
+    this.#settling = options.process.loop('settle')
   }
 
   get unsettled(): number {
@@ -189,15 +176,15 @@ class SettleLane {
     return this.#bytes
   }
 
-  heldJobs(): HeldJob[] {
-    return [...this.#waiting, ...this.#inFlight, ...this.#aside].map((ending) => ending.held)
+  attempts(): Attempt[] {
+    return [...this.#waiting, ...this.#inFlight, ...this.#aside].map((ending) => ending.attempt)
   }
 
   /** Batches are taken in order, so the first of each is the oldest. */
   oldestMs(nowMs: number): number {
     const [inFlight] = this.#inFlight
     const first = [this.#waiting[0], inFlight, ...this.#aside]
-    return Math.max(0, ...first.map((ending) => (ending === undefined ? 0 : nowMs - ending.held.endedMs + 1)))
+    return Math.max(0, ...first.map((ending) => (ending === undefined ? 0 : nowMs - ending.attempt.endedMs + 1)))
   }
 
   start(): void {
@@ -205,7 +192,7 @@ class SettleLane {
   }
 
   add(ending: Ending): void {
-    ending.held.endedMs ||= monotonicMs()
+    ending.attempt.endedMs ||= monotonicMs()
     this.#bytes += lengthOf(ending)
     this.#waiting.push(ending)
     this.#more.fire()
@@ -235,7 +222,7 @@ class SettleLane {
 
   /** What was set aside is asked for again and again, less often each time. A newcomer is looked at once: most of its batch is free. */
   async #loopAside(): Promise<void> {
-    const loop = this.#options.loop('settle-aside')
+    const loop = this.#options.process.loop('settle-aside')
     for (let tried = 0; !this.#gaveUp.signal.aborted; ) {
       const before = this.#aside.size
       let trouble: unknown
@@ -259,18 +246,21 @@ class SettleLane {
     let areRefused = false
     for (const batch of byBytes([...this.#aside], this.#options.batchMax, sizeOf)) {
       if (this.#gaveUp.signal.aborted) break
-      const rows = await this.#connection('settle-aside').run<JobKey>(lockedStatement, identity(batch))
+      const rows = await this.#connection('settle-aside').run<JobKey>(
+        lockedStatement,
+        keysOf(batch.map(({ attempt }) => attempt)),
+      )
       if (await this.#flush(without(batch, rows), 'settle-aside')) areRefused = true
     }
     return areRefused
   }
 
   async #flush(batch: readonly Ending[], purpose: Purpose): Promise<boolean> {
-    const groups = new Map<string, Ending[]>()
+    const groups = new Map<Statement, Ending[]>()
     for (const ending of batch) {
-      const key = ending.failed ? 'failed' : 'done'
-      const group = groups.get(key)
-      if (group === undefined) groups.set(key, [ending])
+      const settle = statementOf(ending)
+      const group = groups.get(settle)
+      if (group === undefined) groups.set(settle, [ending])
       else group.push(ending)
     }
     const refusals = await Promise.all([...groups.values()].map((group) => this.#settleSurely(group, purpose)))
@@ -285,9 +275,11 @@ class SettleLane {
         const connection = this.#connection(purpose)
         const refused = await (group[0]!.failed === undefined ? settleDone(connection, group) : settleFailed(connection, group))
         for (const ending of group) this.#remove(ending)
+        const { outcomes, onStored } = this.#options
         if (refused.length < group.length)
-          this.#options.onSettled(refused.length === 0 ? group : group.filter((ending) => !refused.includes(ending)))
-        if (refused.length > 0) this.#options.onRefused(refused)
+          outcomes.settled(refused.length === 0 ? group : group.filter((ending) => !refused.includes(ending)))
+        if (refused.length > 0) outcomes.refusedEnds(refused)
+        onStored(group)
         this.#settling.succeeded()
         return false
       } catch (error) {
@@ -333,8 +325,8 @@ class SettleLane {
   #connection(purpose: Purpose): Connection {
     let connection = this.#connections.get(purpose)
     if (connection === undefined) {
-      const { database, watch } = this.#options
-      connection = new Connection(database, purpose, { durability: this.#durability, lockTimeoutMs, watch })
+      const { config, failures: watch } = this.#options.process
+      connection = new Connection(config.database, purpose, { durability: this.#durability, lockTimeoutMs, watch })
       this.#connections.set(purpose, connection)
     }
     return connection
@@ -342,12 +334,12 @@ class SettleLane {
 
   /** What PostgreSQL cannot store is said, and the job is dead with it. Anything else may be mended: the end waits. Says whether it does. */
   #refuse(ending: Ending, error: unknown): boolean {
-    const { held } = ending
+    const { attempt } = ending
     this.#inFlight.delete(ending)
     const isNew = !this.#aside.delete(ending)
     if (isNew)
-      this.#options.logger.error(
-        { job: held.id, kind: held.kind, error: describeError(error) },
+      this.#options.process.config.logger.error(
+        { job: attempt.id, kind: attempt.kind, error: describeError(error) },
         'the outcome of a job could not be stored',
       )
     if (ending.isStandIn || !isAboutValue(error)) {
@@ -358,12 +350,8 @@ class SettleLane {
     }
     const what = ending.failed === undefined ? 'result' : 'outcome'
     this.#bytes -= lengthOf(ending)
-    this.add({
-      held,
-      result: null,
-      failed: { outcome: 'failed', delayMs: undefined, error: `The ${what} could not be stored: ${describeError(error, 500)}` },
-      isStandIn: true,
-    })
+    const reason = `The ${what} could not be stored: ${describeError(error, 500)}`
+    this.add({ ...failed(attempt, 'failed', undefined, reason), isStandIn: true })
     return false
   }
 }
@@ -380,13 +368,13 @@ function lengthOf({ result, failed }: Ending): number {
 }
 
 /** What an end weighs in its statement. */
-function sizeOf({ held, result, failed }: Ending): number {
-  return Buffer.byteLength(result ?? failed?.error ?? '') + Buffer.byteLength(held.unstored() ?? '')
+function sizeOf({ attempt, result, failed }: Ending): number {
+  return Buffer.byteLength(result ?? failed?.error ?? '') + Buffer.byteLength(attempt.unstored ?? '')
 }
 
 /** The last progress of each that no touch could store. Mostly there is none. */
 function progressOf(group: readonly Ending[]): string {
-  const progress = group.map(({ held }) => held.unstored())
+  const progress = group.map(({ attempt }) => attempt.unstored)
   return progress.every((each) => each === null) ? '{}' : textsLiteral(progress)
 }
 
@@ -401,47 +389,52 @@ export function* byBytes<Item>(items: readonly Item[], countMax: number, size: (
   }
 }
 
+/** A kind may have statements of its own, with the parameters of ours. */
+function statementOf({ attempt, failed }: Ending): Statement {
+  const { settleWith } = attempt.definition
+  if (failed === undefined) return settleWith?.done ?? settleStatement
+  return (failed.delayMs === undefined ? settleWith?.dead : undefined) ?? failStatement
+}
+
+/** Returns the refused ones. */
 async function settleDone(connection: Connection, group: readonly Ending[]): Promise<readonly Ending[]> {
+  const attempts = group.map(({ attempt }) => attempt)
   if (probe.on) await probe.hit('jobs.settle.before', group)
-  const [row] = await connection.run<{ settled: number }>(settleStatement, {
-    ...identity(group),
+  const [row] = await connection.run<{ settled: number }>(statementOf(group[0]!), {
+    ...keysOf(attempts),
     // An array that is too short is filled up with nulls: mostly there are no results and only the empty tenant.
     results: group.every((ending) => ending.result === null) ? '{}' : textsLiteral(group.map((ending) => ending.result)),
     progress: progressOf(group),
     at_least: 0,
-    ...(group.every((ending) => ending.held.tenant === '') ? { tenants: '{}' } : {}),
-    ran_ms: numbersLiteral(group.map((ending) => ending.held.ranMs())),
+    ...(attempts.every(({ tenant }) => tenant === '') ? { tenants: '{}' } : {}),
+    ran_ms: numbersLiteral(attempts.map((attempt) => attempt.ranMs())),
   })
   if (probe.on) await probe.hit('jobs.settle.after', group)
   if (row?.settled === group.length) return []
-  const refused = await connection.run<JobKey>(unsettledStatement, identity(group))
-  return group.filter((ending) => refused.some((row) => row.id === ending.held.id && row.tenant === ending.held.tenant))
+  // What this very fence had settled before, by a commit without an answer, is done.
+  const gone = await goneOf(connection, attempts)
+  const done = new Set(gone.filter(({ outcome }) => outcome === 'done').map(({ held }) => held))
+  return group.filter(({ attempt }) => !done.has(attempt))
 }
 
+/** Returns the refused ones. */
 async function settleFailed(connection: Connection, group: readonly Ending[]): Promise<readonly Ending[]> {
+  const attempts = group.map(({ attempt }) => attempt)
   if (probe.on) await probe.hit(group[0]!.failed!.outcome === 'released' ? 'jobs.release.before' : 'jobs.fail.before', group)
-  const accepted = await connection.run<JobKey>(failStatement, {
-    ...identity(group),
+  const accepted = await connection.run<JobKey>(statementOf(group[0]!), {
+    ...keysOf(attempts),
     // More than one: an incarnation was lost, and another opened, while they ran.
-    holders: numbersLiteral(group.map((ending) => ending.held.worker)),
+    holders: numbersLiteral(attempts.map(({ worker }) => worker)),
     outcomes: textsLiteral(group.map((ending) => ending.failed!.outcome)),
     delays_ms: numbersLiteral(group.map((ending) => ending.failed!.delayMs ?? null)),
     errors: textsLiteral(group.map((ending) => ending.failed!.error)),
     progress: progressOf(group),
-    ran_ms: numbersLiteral(group.map((ending) => (ending.held.startedMs === 0 ? null : ending.held.ranMs()))),
+    ran_ms: numbersLiteral(attempts.map((attempt) => (attempt.startedMs === 0 ? null : attempt.ranMs()))),
   })
   if (probe.on) await probe.hit('jobs.fail.after', group)
   return without(group, accepted)
 }
 
 function without(group: readonly Ending[], rows: readonly JobKey[]): readonly Ending[] {
-  return group.filter((ending) => !rows.some((row) => row.id === ending.held.id && row.tenant === ending.held.tenant))
-}
-
-function identity(group: readonly Ending[]): Record<'tenants' | 'ids' | 'fences', Parameter> {
-  return {
-    tenants: textsLiteral(group.map((ending) => ending.held.tenant)),
-    ids: numbersLiteral(group.map((ending) => ending.held.id)),
-    fences: numbersLiteral(group.map((ending) => ending.held.fence)),
-  }
+  return group.filter(({ attempt }) => !rows.some((row) => row.id === attempt.id && row.tenant === attempt.tenant))
 }

@@ -1,0 +1,156 @@
+// What follows the start and the end of an attempt: counts, events, logs, the dead-job hook, and evidence of refused writes.
+
+import { numbersLiteral, textsLiteral } from '../db/statement.ts'
+import { describeError } from '../errors.ts'
+import type { Events } from '../kernel/events.ts'
+import { leaseStatements } from '../kernel/lease.ts'
+import type { Process } from '../kernel/process.ts'
+import { runAs } from '../kernel/tenant.ts'
+import { type Attempt, type JobKey, leaseLost } from './attempt.ts'
+import type { Ending } from './endings.ts'
+import type { DefinedKind } from './kinds.ts'
+import { fateOf } from './reconcile.ts'
+import type { DeadJob, JobEvents } from './types.ts'
+import type { SweptJob } from './watch.ts'
+
+/** How many jobs are remembered that were found to be taken over, each by itself. */
+const takenOverMax = 1000
+
+/** Since the worker started. */
+export class Counts {
+  claimed = 0
+  started = 0
+  done = 0
+  failed = 0
+  dead = 0
+  timedOut = 0
+  rescued = 0
+  released = 0
+  refused = 0
+  touches = 0
+  settles = 0
+}
+
+export interface OutcomesOptions {
+  readonly process: Pick<Process, 'config' | 'engine' | 'id' | 'trouble'>
+  readonly events: Pick<Events<JobEvents>, 'emit' | 'has'>
+  readonly kinds: ReadonlyMap<string, DefinedKind>
+}
+
+export class Outcomes {
+  readonly counts = new Counts()
+  /** Jobs of this incarnation that were taken over, found before the keeper says that the incarnation is closed. */
+  readonly takenOver: JobKey[] = []
+  readonly #options: OutcomesOptions
+  /** Attempts whose refused write is recorded. */
+  readonly #recorded = new WeakSet<Attempt>()
+
+  constructor(options: OutcomesOptions) {
+    this.#options = options
+  }
+
+  started(attempt: Attempt): void {
+    this.counts.started++
+    const { events } = this.#options
+    if (events.has('job.started')) events.emit('job.started', aboutAttempt(attempt))
+  }
+
+  settled(endings: readonly Ending[]): void {
+    const { events } = this.#options
+    this.counts.settles++
+    for (const { attempt, failed } of endings) {
+      if (failed === undefined) {
+        this.counts.done++
+        if (events.has('job.done')) events.emit('job.done', { ...aboutAttempt(attempt), ranMs: attempt.ranMs() })
+      } else if (failed.outcome !== 'released' && failed.outcome !== 'snoozed') this.#failed(attempt, failed)
+    }
+  }
+
+  #failed(attempt: Attempt, { outcome, delayMs, error }: NonNullable<Ending['failed']>): void {
+    const { events, process } = this.#options
+    const { id: job, kind, tenant } = attempt
+    this.counts.failed++
+    if (outcome === 'timed out') this.counts.timedOut++
+    events.emit('job.failed', { ...aboutAttempt(attempt), error, retryInMs: delayMs })
+    process.config.logger.warn(
+      { event: 'job.failed', job, kind, attempt: attempt.attempt, outcome, retryInMs: delayMs ?? null, error },
+      delayMs === undefined ? 'job is dead' : 'job failed, will be retried',
+    )
+    if (delayMs === undefined) this.#died({ tenant, id: job, kind, reason: error ?? '' })
+  }
+
+  #died(job: DeadJob): void {
+    const { events, kinds, process } = this.#options
+    this.counts.dead++
+    events.emit('job.dead', job)
+    const onDead = kinds.get(job.kind)?.onDead
+    if (onDead === undefined) return
+    Promise.resolve()
+      .then(() => runAs(job.tenant, () => onDead(job)))
+      .catch((error: unknown) => process.config.logger.error({ job: job.id, error: describeError(error) }, 'onDead failed'))
+  }
+
+  /** Jobs that a sweep took from others. */
+  swept(jobs: readonly SweptJob[], reason: string): void {
+    for (const { tenant, id, kind, state } of jobs) if (state === 'dead') this.#died({ tenant, id, kind, reason })
+  }
+
+  /** A running job is no longer ours. */
+  lost(attempt: Attempt, reason: 'cancelled' | 'taken over'): void {
+    if (reason !== 'cancelled') this.#noteTakenOver(attempt)
+    const { tenant, id, kind } = attempt
+    this.#options.events.emit('job.lost', { tenant, id, kind, reason })
+  }
+
+  /** The settler's fences were refused. A refused failure may follow a commit of ours whose answer was lost: then the job is done. */
+  refusedEnds(endings: readonly Ending[]): void {
+    for (const { attempt, failed } of endings) {
+      this.#noteTakenOver(attempt)
+      void this.#refusedEnd(attempt, failed)
+    }
+  }
+
+  async #refusedEnd(attempt: Attempt, failed: Ending['failed']): Promise<void> {
+    if (failed !== undefined && (await fateOf(attempt).catch(() => 'lost')) === 'done')
+      return this.settled([{ attempt, result: null }])
+    attempt.abort(leaseLost(attempt.row))
+    this.refused(attempt, failed?.outcome === 'released' ? 'release' : 'settle')
+  }
+
+  /** Keeps evidence of a refused write, once per attempt. */
+  refused(attempt: Attempt, what: string): void {
+    const { events, process } = this.#options
+    const { tenant, id, fence, abortReason } = attempt
+    if (abortReason?.code === 'PAWL_LEASE_LOST') this.#noteTakenOver(attempt)
+    if (this.#recorded.has(attempt)) return
+    this.#recorded.add(attempt)
+    this.counts.refused++
+    events.emit('job.refused', { tenant, id, fence, what })
+    // A cancel, a time-out and a stop were reported already, and a handler that ends after them is the ordinary case.
+    const isExpected = ['PAWL_CANCELLED', 'PAWL_TIMED_OUT', 'PAWL_STOPPED'].includes(abortReason?.code ?? '')
+    process.config.logger[isExpected ? 'debug' : 'warn'](
+      { what, job: id, fence },
+      'a write was refused: its fence is no longer current',
+    )
+    process.engine
+      .run(leaseStatements.refuse, {
+        what: `job ${what}`,
+        tenants: textsLiteral([tenant]),
+        subjects: textsLiteral([id]),
+        fences: numbersLiteral([fence]),
+        holder: attempt.worker,
+        detail: abortReason?.message ?? null,
+      })
+      .catch((error: unknown) => process.trouble(error))
+  }
+
+  #noteTakenOver({ tenant, id, fence, worker }: Attempt): void {
+    if (worker !== this.#options.process.id) return
+    this.takenOver.push({ tenant, id, fence })
+    if (this.takenOver.length > takenOverMax) this.takenOver.shift()
+  }
+}
+
+function aboutAttempt({ tenant, id, kind, attempt }: Attempt): Pick<Attempt, 'tenant' | 'id' | 'kind' | 'attempt'> {
+  return { tenant, id, kind, attempt }
+}
