@@ -7,11 +7,11 @@ import { type Change, changesOf, type Query } from '../recorder.ts'
 import type { Rig } from '../rig.ts'
 import {
   type EventData,
-  effectsName,
   eventsOf,
   foldedName,
   type Observed,
   observe,
+  reactionName,
   shardedName,
   sinkName,
   tooFar,
@@ -53,6 +53,7 @@ async function readLogFacts(rig: Rig, end: RunEnd) {
       /** How often each key was written, and what its copy says. */
       counters: await numbers('counter'),
       copied: await numbers('copied'),
+      answers: await rows<{ of: number }>("select (payload ->> 'of')::float8 as of from pawl.job where kind = 'answer'"),
       refreshed: await rows<Keyed>('select key, n::float8 as n from torture.refreshed order by id'),
       applied: await rows<Applied>(
         `select name, generation, position::float8 as position, event_id::text as id, key, proc, xid::text as xid
@@ -134,7 +135,7 @@ export const checks = {
   'order of each key': orderOfKeys,
   'called at least once': calledAtLeastOnce,
   'called in order': calledInOrder,
-  'effects once': effectsOnce,
+  'reacted once': reactedOnce,
   'ingested once': ingestedOnce,
   'waits for nobody': waitsForNobody,
   'state is the fold': stateIsFold,
@@ -144,7 +145,6 @@ export const checks = {
   'fences never repeat': fencesNeverRepeat,
   'seen and not too early': seenInTime,
   'copied in the end': copiedInTheEnd,
-  'let out once': letOutOnce,
   'handed over in order': handedInOrder,
   'all at rest': allAtRest,
 } satisfies Record<string, Check<Facts>>
@@ -348,11 +348,17 @@ function handedInOrder({ log, entries, isDrained }: Facts, find: Find): number {
 
 // ---- projections
 
-function effectsOnce({ log, applied }: Facts, find: Find): number {
-  const effects = groupBy(applied, ({ name, position }) => (name === effectsName ? String(position) : undefined))
-  for (const { position, key } of log) {
-    const found = (effects.get(String(position)) ?? []).map(({ proc, xid }) => `${proc} in ${xid}`)
-    if (found.length !== 1) find(`event ${position} (${key}) has ${found.length} effects: ${found.join(', ')}`)
+/** Of every event one row, and of those that ask for it one event and one job. */
+function reactedOnce({ log, applied, answers, isDrained }: Facts, find: Find): number {
+  const rows = groupBy(applied, ({ name, position }) => (name === reactionName ? String(position) : undefined))
+  const events = groupBy(log, ({ type, data }) => (type === 'Echoed' ? String(data.of) : undefined))
+  const jobs = groupBy(answers, ({ of }) => String(of))
+  for (const { position, key, data } of log) {
+    const at = String(position)
+    const found = { row: rows.get(at), ...(data?.echo ? { event: events.get(at), job: jobs.get(at) } : {}) }
+    for (const [what, list = []] of Object.entries(found))
+      if (list.length > 1 || (isDrained && list.length === 0))
+        find(`event ${position} (${key}) caused ${list.length} of one ${what}`)
   }
   return log.length
 }
@@ -381,7 +387,11 @@ function stateIsFold({ log, folds, isDrained }: Facts, find: Find): number {
 /** Of each key the events of the log, one after the other; all of them, unless the generation was retired. */
 function appliedOnce({ log, applied, folds, isDrained }: Facts, find: Find): number {
   const byKey = groupBy(log, ({ key }) => key)
-  const there = new Set([...folds.map(({ generation }) => `${foldedName} ${generation}`), `${shardedName} 1`, `${effectsName} 1`])
+  const there = new Set([
+    ...folds.map(({ generation }) => `${foldedName} ${generation}`),
+    `${shardedName} 1`,
+    `${reactionName} 1`,
+  ])
   for (const [which, rows] of groupBy(applied, ({ name, generation }) => `${name} ${generation}`)) {
     const found = groupBy(rows, ({ key }) => key)
     for (const [key, events] of byKey) {
@@ -443,17 +453,6 @@ function copiedInTheEnd({ counters, copied, refreshed, isDrained }: Facts, find:
     if (back > 0) find(`a refresh of ${key} wrote ${list[back]!.n} after ${list[back - 1]!.n}`)
   }
   return refreshed.length
-}
-
-/** What a handler appends comes of each event once, however many generations replay it. */
-function letOutOnce({ log, isDrained }: Facts, find: Find): number {
-  const echoes = groupBy(log, ({ type, data }) => (type === 'Echoed' ? String(data.of) : undefined))
-  const asked = log.filter(({ data }) => data?.echo)
-  for (const { position } of asked) {
-    const times = echoes.get(String(position))?.length ?? 0
-    if (times > 1 || (isDrained && times === 0)) find(`event ${position} was answered ${times} times`)
-  }
-  return asked.length
 }
 
 // ---- cursors

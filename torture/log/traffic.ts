@@ -253,10 +253,11 @@ export class Ingester {
 
 // ---- readers of the log
 
-/** A sink that writes down each call; a projection whose effect is a row; a log projection of one shard and two tables, which is rebuilt
- * and switched; one of three shards in batches; a state projection. The sink, folded and sharded refuse bad events until they are mended. */
+/** A sink that writes down each call; a reaction that writes a row of each event, and answers some by an event and a job; a log projection of one
+ * shard and two tables, which is rebuilt and switched; one of three shards in batches; a state projection. All but the last refuse bad events
+ * until they are mended. */
 export const sinkName = 'calls'
-export const effectsName = 'effects'
+export const reactionName = 'reaction'
 export const foldedName = 'folded'
 export const shardedName = 'sharded'
 export const copiedName = 'copied'
@@ -315,12 +316,19 @@ function defineReaders(pawl: Pawl, history: History, pool: pg.Pool): void {
       history.write('call', { ph: 'ok', ...call })
     },
   })
-  projections.define(effectsName, {
+  projections.react(reactionName, {
     ...{ shards, batchMax: 100, timeout, retry: patient },
-    each: (event, tx, { generation }) => apply(tx, effectsName, generation, event as Given, proc),
+    each: async (given, tx) => {
+      const event = given as Given
+      await assertMended(event, tx)
+      apply(tx, reactionName, 1, event, proc)
+      if (!event.data.echo) return
+      const { position } = event
+      await pawl.events.append({ type: 'Echoed', aggregateType: 'thing', key: 'echo', data: { of: position, amount: 0 } }, { tx })
+      await pawl.jobs.enqueue('answer', { of: position }, { tx })
+    },
   })
-  for (let generation = 1; generation <= generationsMax; generation++)
-    projections.define(foldedName, folded(generation, pawl, proc))
+  for (let generation = 1; generation <= generationsMax; generation++) projections.define(foldedName, folded(generation, proc))
   projections.define(shardedName, {
     ...{ shards, batchMax: 60, timeout, retry },
     batch: async (events, tx, { generation }) => {
@@ -350,7 +358,7 @@ function defineReaders(pawl: Pawl, history: History, pool: pg.Pool): void {
 }
 
 /** Without a process it only declares the tables: for an operator who rebuilds and switches. */
-function folded(generation: number, pawl?: Pawl, proc = ''): LogProjectionOptions {
+function folded(generation: number, proc = ''): LogProjectionOptions {
   return {
     ...{ generation, tables, batchMax: 60, timeout, retry },
     each: async (given, tx, { table }) => {
@@ -364,8 +372,6 @@ function folded(generation: number, pawl?: Pawl, proc = ''): LogProjectionOption
         [key, data.amount ?? 0],
       )
       tx.send(`insert into ${table('torture.journal')} (position, key) values ($1::bigint, $2::text)`, [position, key])
-      const echo = { type: 'Echoed', aggregateType: 'thing', key: 'echo', data: { of: position, amount: 0 } }
-      if (data.echo) await pawl!.events.append(echo, { tx })
     },
   }
 }
@@ -550,7 +556,7 @@ export function observe(query: Query): Promise<Observed[]> {
      from pawl.cursor_at c
      join pawl.projection p on p.tenant = c.tenant and p.name = c.name
      cross join lateral (select c.name = '${foldedName}' and p.live_generation = c.generation as is_folded) t
-     where c.kind = 'log'
+     where c.kind in ('log', 'reaction')
      group by c.name, c.generation, t.is_folded`,
   )
 }

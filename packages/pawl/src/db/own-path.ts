@@ -25,7 +25,6 @@ const runSql = 'select r.answer::text as answer from pawl.run($1::text, $2::text
 export function inOwnPath(tx: Tx): Tx {
   return {
     [checked]: true,
-    ...(tx.effects !== undefined && { effects: tx.effects }),
     async query<Row>(text: string, values: readonly unknown[] = []) {
       const numbered = text.replace(/\$(\d+)/g, (_match, index: string) => `($1)[${index}]`)
       const given = values.map((value) => (value === null || value === undefined ? null : String(value)))

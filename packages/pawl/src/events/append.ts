@@ -1,7 +1,7 @@
 // Append: one statement in the caller's transaction, or a transaction of our own. The event is there if and only if that transaction commits.
 
 import type { Config } from '../config.ts'
-import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
+import { type AnyTx, type Tx, toTx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
 import { type Connection, type Pool, unavailable } from '../db/driver.ts'
 import { OwnTransaction } from '../db/transaction.ts'
@@ -62,8 +62,6 @@ interface Answer {
   readonly answer: string
 }
 
-const suppressed = { id: '00000000-0000-0000-0000-000000000000', token: '0' }
-
 export async function append(
   core: AppendCore,
   tenant: string,
@@ -71,9 +69,8 @@ export async function append(
   options: AppendEventOptions,
 ): Promise<Appended> {
   const { tx, wake } = resolve('append', appendTable, options)
-  if (events.length === 0) return { ids: [], token: suppressed.token }
+  if (events.length === 0) return { ids: [], token: '0' }
   const texts = events.map((event, index) => textsAt(core.config, event, events.length === 1 ? undefined : index))
-  if (areEffectsSuppressed(tx)) return { ids: events.map(() => suppressed.id), token: suppressed.token }
   const calls = () => callsFor(tenant, texts, wake)
   if (tx !== undefined) return appendIn(core, toTx(tx), calls())
   assertOutsideTx('append')

@@ -1,6 +1,6 @@
 // The inbox: events of an outside source, each taken in once, with the source's position moved in the same transaction.
 
-import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
+import { type AnyTx, type Tx, toTx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
 import { unavailable } from '../db/driver.ts'
 import { PawlError, shown } from '../errors.ts'
@@ -87,7 +87,6 @@ export async function ingest(
   assertFits(texts)
   const json = eventsJson(texts, (index) => `,"event_id":${JSON.stringify(idOf(events[index]!))}`)
   const values = [tenant, source, position?.toString() ?? null, after?.toString() ?? null, json, keepMs, wake]
-  if (areEffectsSuppressed(tx)) return { outcome: 'replayed', ingested: 0, repeated: events.length, position: undefined }
   if (tx !== undefined) return toIngested(await run(toTx(tx), values), options)
   assertOutsideTx('ingest')
   // Repeating it is harmless: that is what the inbox is for.

@@ -1,4 +1,4 @@
-// Definitions of projections and sinks, checked and filled in.
+// Definitions of projections, reactions and sinks, checked and filled in.
 
 import { isPawlError, NonRetryable, PawlError, shown } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
@@ -26,6 +26,7 @@ import type {
   ProjectionContext,
   ProjectionTable,
   ProjectionTx,
+  ReactionOptions,
   SinkOptions,
   StartFrom,
   StateProjectionOptions,
@@ -70,15 +71,16 @@ interface DefinedBase {
   readonly when: ((error: unknown) => boolean) | undefined
   readonly breaker: Resolved<typeof breakerTable>
   readonly tables: readonly ProjectionTable[]
+  /** It writes its tables and nothing else: append and enqueue refuse its transaction, and a rebuild may repeat it. */
+  readonly isPure: boolean
 }
 
 export interface DefinedLog extends DefinedBase {
-  readonly kind: 'log'
+  readonly kind: 'log' | 'reaction'
   readonly batchMax: number
-  /** Whether one call gets all events of a transaction. */
-  readonly isBatch: boolean
   /** The handler of an event; undefined: the event is passed over. */
   readonly handlerOf: (event: LogEvent) => EventHandler | undefined
+  /** One call gets all events of a transaction. */
   readonly batch: LogProjectionOptions['batch']
 }
 
@@ -102,6 +104,7 @@ const cursorOptions = ['channel', 'shards', 'from', 'retry', 'timeout', 'maxLag'
 const known: Readonly<Record<CursorKind, ReadonlySet<string>>> = {
   log: new Set([...cursorOptions, 'kind', 'generation', 'tables', 'on', 'each', 'batch', 'batchMax']),
   state: new Set([...cursorOptions, 'kind', 'generation', 'tables', 'entity', 'refresh', 'concurrency']),
+  reaction: new Set([...cursorOptions, 'on', 'each', 'batchMax']),
   sink: new Set([...cursorOptions, 'handle', 'concurrency']),
 }
 
@@ -111,23 +114,28 @@ const starts: readonly StartFrom[] = ['start', 'oldest', 'now']
 export function defineProjection(tenant: string, name: string, options: LogProjectionOptions | StateProjectionOptions): Defined {
   if (options?.kind !== undefined && !projectionKinds.includes(options.kind))
     throw notOneOf(`define(${shown(name)}): kind`, options.kind, projectionKinds)
-  return options?.kind === 'state' ? defineState(tenant, name, options) : defineLog(tenant, name, options)
+  return options?.kind === 'state' ? defineState(tenant, name, options) : defineLog(tenant, name, options, 'log')
 }
 
-function defineLog(tenant: string, name: string, options: LogProjectionOptions): DefinedLog {
-  assertKnown(`define('${name}')`, options, known.log)
+export function defineReaction(tenant: string, name: string, options: ReactionOptions): DefinedLog {
+  return defineLog(tenant, name, options, 'reaction')
+}
+
+function defineLog(tenant: string, name: string, options: LogProjectionOptions, kind: 'log' | 'reaction'): DefinedLog {
+  const call = callOf(kind, name)
+  assertKnown(call, options, known[kind])
   const { on, each, batch } = options
   const handlers = Object.entries({ on, each, batch }).filter(([, handler]) => handler !== undefined)
-  if (handlers.length !== 1) throw refused(`define('${name}')`, 'give a handler: one of on, each and batch')
+  if (handlers.length !== 1)
+    throw refused(call, `give a handler: one of ${kind === 'log' ? 'on, each and batch' : 'on and each'}`)
   if (on !== undefined && (typeof on !== 'object' || on === null))
-    throw refused(`define('${name}')`, `on must be an object with a function per type of event, got ${shown(on)}`)
-  assertHandlers(`define('${name}')`, { each, batch })
-  assertHandlers(`define('${name}').on`, on ?? {})
+    throw refused(call, `on must be an object with a function per type of event, got ${shown(on)}`)
+  assertHandlers(call, { each, batch })
+  assertHandlers(`${call}.on`, on ?? {})
   return {
-    ...baseOf(tenant, name, options, 'log'),
-    kind: 'log',
+    ...baseOf(tenant, name, options, kind),
+    kind,
     batchMax: whole('batchMax', options.batchMax ?? projectionDefaults.batchMax, 1, 5000),
-    isBatch: batch !== undefined,
     batch,
     handlerOf:
       each === undefined
@@ -140,6 +148,11 @@ function defineState(tenant: string, name: string, options: StateProjectionOptio
   assertKnown(`define('${name}')`, options, known.state)
   if (typeof options.entity !== 'function' || typeof options.refresh !== 'function')
     throw new PawlError('PAWL_CONFIG', `define('${name}') is a state projection and needs the functions entity and refresh.`)
+  if (options.generation !== undefined && !options.tables?.length)
+    throw refused(
+      `define('${name}')`,
+      'a state projection without tables is never rebuilt, so it has no generation; declare its tables',
+    )
   return {
     ...baseOf(tenant, name, options, 'state'),
     kind: 'state',
@@ -183,17 +196,17 @@ function baseOf(
   if (typeof name !== 'string' || name.length < 1 || name.length > 100)
     throw new PawlError(
       'PAWL_CONFIG',
-      `The name of a projection or sink must be a string of 1 to 100 characters, got ${shown(name)}.`,
+      `The name of a projection, reaction or sink must be a string of 1 to 100 characters, got ${shown(name)}.`,
     )
   const isSink = kind === 'sink'
-  const call = `${isSink ? 'sink' : 'define'}('${name}')`
+  const call = callOf(kind, name)
   const { attempts, crashes, when, ...backoff } = check(call, 'retry', nested(retryTable, { doc: 'The retry policy.' }), {
     crashes: projectionDefaults.crashes,
     attempts: isSink ? projectionDefaults.sinkAttempts : projectionDefaults.attempts,
     ...(isSink ? projectionDefaults.sinkBackoff : projectionDefaults.backoff),
     ...withoutUndefined(options.retry ?? {}),
   })
-  const from = options.from ?? (isSink ? 'oldest' : 'start')
+  const from = options.from ?? (isSink || kind === 'reaction' ? 'oldest' : 'start')
   if (!starts.includes(from)) throw notOneOf(`${call}: from`, from, starts)
   if (options.channel !== undefined && typeof options.channel !== 'string')
     throw refused(call, `channel must be a string, got ${shown(options.channel)}`)
@@ -218,7 +231,13 @@ function baseOf(
       options.breaker,
     ),
     tables: options.tables ?? [],
+    isPure: kind === 'log' || (kind === 'state' && (options.tables ?? []).length > 0),
   }
+}
+
+function callOf(kind: CursorKind, name: string): string {
+  const verbs = { log: 'define', state: 'define', reaction: 'react', sink: 'sink' } as const
+  return `${verbs[kind]}('${name}')`
 }
 
 /** The delay before the next attempt, or undefined when there is none: the error is final or the attempts are used up. */
@@ -232,6 +251,11 @@ export function retryDelayMs(
     return undefined
   if (failures >= definition.attempts) return undefined
   return Math.max(1, backoffMs(definition.backoff, failures))
+}
+
+/** What its transactions say, for the server: the name of a projection, through which no event and no job is added. */
+export function foldOf({ isPure, name }: Defined): string {
+  return isPure ? name : ''
 }
 
 /** How a definition is named in a map: a process may define several generations of one projection. */

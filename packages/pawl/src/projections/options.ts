@@ -1,8 +1,26 @@
-// The options of what people and programs do to projections and sinks, as tables. definition.ts checks what they are defined with.
+// The options of what people and programs do to projections, reactions and sinks, as tables, and those of a runner. definition.ts checks what
+// they are defined with.
 
-import { boolean, duration, integer, option, reason, required, signal, type TableOf, text } from '../kernel/options.ts'
-import type { SeenOptions } from './seen.ts'
-import type { Act, ResumeFrom } from './types.ts'
+import { hostname } from 'node:os'
+import { PawlError } from '../errors.ts'
+import { keepDaysDefault } from '../events/maintenance.ts'
+import type { EventTable } from '../kernel/events.ts'
+import { lookEveryMs } from '../kernel/lease.ts'
+import {
+  assertKnown,
+  boolean,
+  duration,
+  durationIn,
+  integer,
+  option,
+  reason,
+  required,
+  signal,
+  type TableOf,
+  text,
+  whole,
+} from '../kernel/options.ts'
+import type { Act, ProjectionEvents, ResumeFrom, RunnerOptions, SeenOptions } from './types.ts'
 
 const generation = integer({ from: 1, to: 1_000_000, otherwise: 'all', doc: 'Only this generation.' })
 const timeout = duration({
@@ -54,4 +72,61 @@ export const switchTable = {
   ...generationTable,
   timeout,
   mayDiffer: boolean({ default: false, doc: 'true: switch even if rows differ.' }),
+}
+
+// ---- a runner
+
+export const runnerDefaults = {
+  leaseMs: 30_000,
+  lookMs: 500,
+  pollMs: 1000,
+  handlerConnectionsMax: 10,
+  keepDays: keepDaysDefault,
+} as const
+
+const known = new Set(['name', 'lease', 'beatMs', 'lookMs', 'pollMs', 'handlerConnectionsMax', 'keepDays'])
+
+export interface ResolvedRunnerOptions {
+  readonly name: string
+  readonly leaseMs: number
+  readonly beatMs: number
+  readonly keeperMs: number
+  readonly lookMs: number
+  readonly pollMs: number
+  readonly handlerConnectionsMax: number
+  readonly keepDays: number
+}
+
+export function resolveRunnerOptions(options: RunnerOptions): ResolvedRunnerOptions {
+  assertKnown('runner()', options, known)
+  const leaseMs = durationIn('lease', options.lease ?? runnerDefaults.leaseMs, 100, 3_600_000)
+  const beatMs = whole('beatMs', options.beatMs ?? Math.floor(leaseMs / 4), 10, 900_000)
+  if (beatMs * 3 > leaseMs)
+    throw new PawlError('PAWL_CONFIG', `beatMs (${beatMs}) must be at most a third of the lease (${leaseMs} ms).`)
+  return {
+    name: options.name ?? `${hostname()}-${process.pid}`,
+    leaseMs,
+    beatMs,
+    keeperMs: options.beatMs ?? lookEveryMs(leaseMs),
+    lookMs: whole('lookMs', options.lookMs ?? runnerDefaults.lookMs, 10, 600_000),
+    pollMs: whole('pollMs', options.pollMs ?? runnerDefaults.pollMs, 10, 600_000),
+    handlerConnectionsMax: whole(
+      'handlerConnectionsMax',
+      options.handlerConnectionsMax ?? runnerDefaults.handlerConnectionsMax,
+      1,
+      1000,
+    ),
+    keepDays: whole('keepDays', options.keepDays ?? runnerDefaults.keepDays, 1, 36_500),
+  }
+}
+
+/** The events that `pawl.on` can listen to. */
+export const projectionEvents: EventTable<ProjectionEvents> = {
+  'cursor.acquired': 'This process acquired a cursor.',
+  'cursor.lost': 'This process no longer holds a cursor.',
+  'cursor.refused': 'A write was refused because its fence is no longer current.',
+  'cursor.latched': 'The log is not the one that the cursor has read. The cursor is stopped until an operator resumes it.',
+  'projection.failed': 'A handler failed; `retryInMs` says when the event is tried again.',
+  'projection.parked': 'A key was parked and waits for an operator.',
+  'projection.unparked': 'A parked key was replayed in order.',
 }

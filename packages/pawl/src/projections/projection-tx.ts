@@ -1,8 +1,7 @@
-// The transaction that a projection's handler writes in. Statements leave in the order they were sent, without waiting for each other's
-// answers where the handler does not; the commit waits for all of them. In a replay that must not reach the outside it says so, and
-// events.append and jobs.enqueue add nothing.
+// The transaction that a handler writes in. Statements leave in the order they were sent, without waiting for each other's answers where the
+// handler does not; the commit waits for all of them. That of a projection, which may be rebuilt, is refused by append and enqueue.
 
-import { checked, type Effects } from '../db/adapters.ts'
+import { checked, folding, refusal } from '../db/adapters.ts'
 import { Calls, calls } from '../db/calls.ts'
 import { classify, markOwn, sqlState } from '../db/classify.ts'
 import { cork, isIdle, type PoolClient, type QueryResult } from '../db/driver.ts'
@@ -13,11 +12,11 @@ import { bind, type Parameter, type Statement, type StatementNames } from '../db
 import { lastOf, notCommitted } from '../db/transaction.ts'
 import { endOf, refusedEnd, txEnded } from '../db/tx-control.ts'
 import { caught, PawlError } from '../errors.ts'
+import type { Host } from './runner.ts'
 import type { ProjectionTx } from './types.ts'
-import type { World } from './world.ts'
 
 /** A session of a pool of ours is durable; one of a pooler is what its role or database says. */
-export async function openTx({ pool, names, config }: Pick<World, 'pool' | 'names' | 'config'>): Promise<HandlerTx> {
+export async function openTx({ pool, names, config }: Pick<Host, 'pool' | 'names' | 'config'>): Promise<HandlerTx> {
   const tx = new HandlerTx(await pool.connect(), names)
   const { durability, database } = config
   if (durability !== 'durable' || database.pooler !== 'none') tx.send('select pawl.set_durability($1::text, true)', [durability])
@@ -35,9 +34,9 @@ export class HandlerTx implements ProjectionTx {
   #failure: { readonly error: unknown } | undefined
   /** Of a statement that somebody waited for: they may have caught it and gone on. */
   #caught: { readonly error: unknown } | undefined
-  /** The handler has ended it, or tried to. */
+  /** The handler has ended it, or tried to; or a projection's has called append or enqueue. */
   #refusal: PawlError | undefined
-  effects: Effects = 'allowed'
+  #foldOf: string | undefined
   /** Sent behind the end of a transaction that a handler had in its hands: what it set must not reach the next. */
   #reset: string | undefined
   /** How long an answer may take, where a handler may take longer than the connection's own limit. */
@@ -52,9 +51,10 @@ export class HandlerTx implements ProjectionTx {
     sendPacket(client, undefined, { begins: true, isNamed: names !== undefined }, (error) => this.#answered(error))
   }
 
-  /** A handler gets it now. */
-  lend(reset: string): void {
+  /** A handler gets it now; one of a projection only to write that one's tables. */
+  lend(reset: string, foldOf: string | undefined): void {
     this.#reset = reset
+    this.#foldOf = foldOf
   }
 
   query<Row = Record<string, unknown>>(
@@ -88,6 +88,11 @@ export class HandlerTx implements ProjectionTx {
     const answer = this.#ask(this.#names === undefined ? query : { ...query, name: statement.preparedName })
     this.#client.query({ text: ownPathReturned, ...named('returned') }, () => undefined)
     return (await answer).rows as Row[]
+  }
+
+  get [refusal](): (() => PawlError) | undefined {
+    const name = this.#foldOf
+    return name === undefined ? undefined : () => this.#refuse(folding(name))
   }
 
   /** Whether it may still go back to a savepoint: no commit or rollback was sent. */

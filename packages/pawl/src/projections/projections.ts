@@ -1,4 +1,4 @@
-// The verbs of projections and sinks: define them, run them, look at them, and what operators do to them.
+// The verbs of projections, reactions and sinks: define them, run them, read how they are, and what operators do to them.
 
 import type { Config } from '../config.ts'
 import { createPool, type Pool } from '../db/driver.ts'
@@ -6,8 +6,8 @@ import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
 import { resolve } from '../kernel/options.ts'
-import { forget, pause, resume, runsOf, skip, type Target, unpark } from './acts.ts'
-import { type Defined, defineProjection, defineSink, definitionKey } from './definition.ts'
+import { type Defined, defineProjection, defineReaction, defineSink, definitionKey } from './definition.ts'
+import { forget, pause, resume, runsOf, skip, type Target, unpark } from './operator.ts'
 import {
   actTable,
   compareTable,
@@ -22,7 +22,7 @@ import {
 } from './options.ts'
 import { compare, rebuild, retire, rollBack, switchTo } from './rebuild.ts'
 import { ProjectionRunner } from './runner.ts'
-import { type SeenOptions, type Token, waitUntilSeen } from './seen.ts'
+import { waitUntilSeen } from './seen.ts'
 import { qualifyTables } from './tables.ts'
 import type {
   Act,
@@ -31,10 +31,13 @@ import type {
   LogProjectionOptions,
   ParkedKey,
   ProjectionEvents,
+  ReactionOptions,
   ResumeFrom,
   RunnerOptions,
+  SeenOptions,
   SinkOptions,
   StateProjectionOptions,
+  Token,
 } from './types.ts'
 
 const statusStatement = statement(import.meta.url, 'status')
@@ -52,7 +55,7 @@ export interface ProjectionsCore {
   readonly onLocal: (listener: () => void) => () => void
 }
 
-/** Projections and sinks. Those of `pawl.projections` get the events of all tenants; those of `pawl.for('acme').projections` only that tenant's. */
+/** Projections, reactions and sinks. Those of `pawl.projections` get the events of all tenants; those of `pawl.for('acme').projections` only that tenant's. */
 export class Projections {
   readonly #core: ProjectionsCore
   readonly #tenant: string
@@ -65,6 +68,11 @@ export class Projections {
   /** Declares a projection: a `log` one applies each event once, in order; a `state` one refreshes what events changed. */
   define(name: string, options: LogProjectionOptions | StateProjectionOptions): void {
     this.#add(defineProjection(this.#tenant, name, options))
+  }
+
+  /** Declares a handler that acts on events: the jobs and events that it adds through its `tx` exist exactly once per event. It is never rebuilt. */
+  react(name: string, options: ReactionOptions): void {
+    this.#add(defineReaction(this.#tenant, name, options))
   }
 
   /** Declares a function that gets every event, in the order of its key, at least once. */
@@ -131,7 +139,7 @@ export class Projections {
     return unpark(this.#core.pool, this.#target(name), which, options)
   }
 
-  /** Removes a projection or sink that no living process defines any more, with its parked keys. Its tables are yours and stay. */
+  /** Removes a projection, reaction or sink that no living process defines any more, with its parked keys. Its tables are yours and stay. */
   async forget(name: string, act: Act): Promise<void> {
     resolve('forget', actTable, act)
     await forget(this.#core.pool, this.#target(name), act)
@@ -230,7 +238,7 @@ export class Projections {
     if (this.#core.runners.size === 0) return
     this.#core.config.logger.warn(
       { projection: definition.name },
-      `'${definition.name}' was defined after a runner was created, and that runner will not run it. Define projections and sinks before pawl.projections.runner(), or create another runner`,
+      `'${definition.name}' was defined after a runner was created, and that runner will not run it. Define projections, reactions and sinks before pawl.projections.runner(), or create another runner`,
     )
   }
 }

@@ -5,18 +5,15 @@
 import { classify, isConflict, isOwn } from '../db/classify.ts'
 import { type Parameter, statement } from '../db/statement.ts'
 import { describeError, isPawlError } from '../errors.ts'
-import { runInsideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
 import { solitude } from '../kernel/solitude.ts'
-import { tripBreaker } from './breaker.ts'
-import { HandlerContext, withTimeout } from './context.ts'
-import { type DefinedState, retryDelayMs } from './definition.ts'
-import { messageOf } from './fenced.ts'
-import { whenUnlocked } from './left-behind.ts'
+import { tripBreaker } from './applier.ts'
+import { type DefinedState, foldOf, retryDelayMs } from './definition.ts'
+import { callHandler, messageOf, whenUnlocked } from './fenced.ts'
 import { type HandlerTx, openTx } from './projection-tx.ts'
-import type { World } from './world.ts'
+import type { Host } from './runner.ts'
 
 const hasDueStatement = statement(import.meta.url, 'has-due')
 const takeStatement = statement(import.meta.url, 'take-dirty')
@@ -46,13 +43,13 @@ interface Looked {
 
 export class Refreshers {
   readonly #definitions: readonly DefinedState[]
-  readonly #world: World
+  readonly #host: Host
   readonly #wakeups = new Set<Wakeup>()
   readonly #stop = new AbortController()
 
-  constructor(definitions: readonly DefinedState[], world: World) {
+  constructor(definitions: readonly DefinedState[], host: Host) {
     this.#definitions = definitions
-    this.#world = world
+    this.#host = host
   }
 
   wake(): void {
@@ -77,7 +74,7 @@ export class Refreshers {
   async #loop(definition: DefinedState, idle: Set<Wakeup>): Promise<void> {
     const wakeup = new Wakeup()
     this.#wakeups.add(wakeup)
-    const loop = this.#world.loop(`refreshes of ${definition.name}`)
+    const loop = this.#host.loop(`refreshes of ${definition.name}`)
     // Behind an entity there is most likely another one.
     let isBusy = false
     for (let failed = 0; !this.#stop.signal.aborted; ) {
@@ -103,25 +100,24 @@ export class Refreshers {
   }
 
   async #hasDue({ tenant, name, generation }: DefinedState): Promise<boolean> {
-    return (await this.#world.engine.run(hasDueStatement, { tenant, name, generation })).length > 0
+    return (await this.#host.engine.run(hasDueStatement, { tenant, name, generation })).length > 0
   }
 
   async #refreshOne(definition: DefinedState): Promise<Outcome> {
     const { tenant, name, generation, timeoutMs } = definition
-    const tx = await openTx(this.#world)
-    const leave = this.#world.watch(timeoutMs)
+    const tx = await openTx(this.#host)
+    const leave = this.#host.watch(timeoutMs)
     let entity: string | undefined
     try {
       const key = { tenant, name, generation }
-      const idle = String(this.#world.idleMs(timeoutMs))
-      const taken = await this.#take(tx, { ...key, idle_ms: idle })
+      const idle = String(this.#host.idleMs(timeoutMs))
+      const taken = await this.#take(tx, { ...key, idle_ms: idle, fold: foldOf(definition) })
       entity = taken?.entity
       if (taken === undefined) {
         await tx.rollback()
         return 'nothing'
       }
       if (probe.on) await probe.hit('projections.state.taken', taken.entity)
-      tx.answerMs = this.#world.config.database.queryTimeoutMs + timeoutMs
       tx.send('savepoint refresh')
       const marks = await tx.run(clearStatement, { ...key, entity: taken.entity })
       if (marks.length > 0) await this.#handle(definition, taken, tx)
@@ -158,10 +154,10 @@ export class Refreshers {
     if (isTimedOut || isRefused) {
       // It may sit in a statement: without its connection the server rolls it back, and what follows is written on another one.
       tx.release(isTimedOut)
-      const isParked = await whenUnlocked(this.#world, this.#stop.signal, (other) =>
+      const isParked = await whenUnlocked(this.#host, this.#stop.signal, (other) =>
         this.#putOff(definition, entity, error, other),
       )
-      if (isParked) await tripBreaker(this.#world, definition)
+      if (isParked) await tripBreaker(this.#host, definition)
       return 'failed'
     }
     try {
@@ -169,7 +165,7 @@ export class Refreshers {
       await tx.rollbackTo('refresh')
       const isParked = await this.#putOff(definition, entity, error, tx)
       await tx.commit()
-      if (isParked) await tripBreaker(this.#world, definition)
+      if (isParked) await tripBreaker(this.#host, definition)
       return 'failed'
     } catch (reason) {
       await tx.rollback()
@@ -178,19 +174,11 @@ export class Refreshers {
   }
 
   async #handle(definition: DefinedState, taken: Taken, tx: HandlerTx): Promise<void> {
-    const context = new HandlerContext(definition, taken.is_live)
-    tx.lend(this.#world.reset)
-    tx.effects = taken.is_live ? 'allowed' : 'suppressed'
-    const limits = {
-      timeoutMs: definition.timeoutMs,
-      lost: new AbortController().signal,
-      what: `${definition.name} for ${taken.entity}`,
-    }
-    await withTimeout(context, limits, () =>
-      runInsideTx(definition.name, async () => {
-        await definition.refresh(taken.entity, tx, context)
-      }),
-    )
+    const { entity, is_live: isLive } = taken
+    const handling = { what: `${definition.name} for ${entity}`, isLive, lost: new AbortController().signal }
+    await callHandler(this.#host, definition, handling, tx, async (context) => {
+      await definition.refresh(entity, tx, context)
+    })
   }
 
   async #putOff(definition: DefinedState, entity: string, error: unknown, runs: HandlerTx): Promise<boolean> {
@@ -200,11 +188,11 @@ export class Refreshers {
     if (row === undefined) return false
     const attempt = row.attempts
     const position = Number(row.position)
-    const retryInMs = retryDelayMs(definition, attempt, error, this.#world.onTrouble)
-    this.#world.events.emit('projection.failed', { name, key: entity, position, attempt, error, retryInMs })
+    const retryInMs = retryDelayMs(definition, attempt, error, this.#host.onTrouble)
+    this.#host.events.emit('projection.failed', { name, key: entity, position, attempt, error, retryInMs })
     const reason = `The refresh of ${entity} failed ${attempt} time(s): ${messageOf(error)}`
     await runs.run(delayStatement, { ...key, delay_ms: retryInMs ?? null, reason })
-    if (retryInMs === undefined) this.#world.events.emit('projection.parked', { name, key: entity, position, reason })
+    if (retryInMs === undefined) this.#host.events.emit('projection.parked', { name, key: entity, position, reason })
     return retryInMs === undefined
   }
 }

@@ -8,6 +8,7 @@ import { Connection, createPool, type Pool } from '../db/driver.ts'
 import { StatementNames } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { maintainEvents } from '../events/maintenance.ts'
+import { Pump } from '../events/pump.ts'
 import { Incarnation } from '../jobs/incarnation.ts'
 import { Board } from '../jobs/keeper.ts'
 import { assertMigrated } from '../jobs/start-checks.ts'
@@ -17,14 +18,37 @@ import { solitude } from '../kernel/solitude.ts'
 import type { Defined } from './definition.ts'
 import { kindOf } from './definition.ts'
 import { Holds } from './holds.ts'
-import { Pump } from './pump.ts'
+import { type ResolvedRunnerOptions, resolveRunnerOptions } from './options.ts'
 import { Refreshers } from './refreshers.ts'
 import { register, registerForgotten } from './register.ts'
-import { type ResolvedRunnerOptions, resolveRunnerOptions } from './runner-options.ts'
 import type { ProjectionEvents, RunnerOptions } from './types.ts'
-import type { World } from './world.ts'
 
 const turnMs = 50
+
+/** What a runner gives to the loops of its cursors. */
+export interface Host {
+  readonly config: Config
+  /** Reads of the log. */
+  readonly reader: Connection
+  /** Short writes and look-ups under a fence. */
+  readonly engine: Connection
+  /** Handlers' transactions. */
+  readonly pool: Pool
+  readonly names: StatementNames | undefined
+  /** Resets a session after a handler's transaction. */
+  readonly reset: string
+  /** The server ends a handler's transaction that idles for so long: a stopped process must not keep its cursor's row. */
+  readonly idleMs: (timeoutMs: number) => number
+  /** Tells the keeper thread that a handler runs: one that blocks this thread past its time gives up the process's lease. Returns what ends it. */
+  readonly watch: (timeoutMs: number) => () => void
+  readonly events: Events<ProjectionEvents>
+  readonly installation: () => string
+  /** Entities of a state projection became dirty. */
+  readonly onRefreshable: () => void
+  readonly loop: (name: string) => LoopWatch
+  /** What ends by itself, or is a user's own: a conflict, a hook that threw. */
+  readonly onTrouble: (error: unknown) => void
+}
 
 export interface RunnerCore {
   readonly config: Config
@@ -48,7 +72,7 @@ export class ProjectionRunner {
   readonly #reader: Connection
   readonly #pool: Pool
   readonly #board: Board
-  readonly #world: World
+  readonly #host: Host
   readonly #pump: Pump
   readonly #holds: Holds
   readonly #refreshers: Refreshers
@@ -77,10 +101,10 @@ export class ProjectionRunner {
     this.#reader = new Connection(config.database, 'log', { watch })
     this.#pool = createPool(config.database, `handler ${this.#sessions}`, handlerConnectionsMax)
     this.#board = new Board(1024)
-    const world = this.#createWorld()
-    this.#world = world
+    const host = this.#createHost()
+    this.#host = host
     this.#holds = new Holds({
-      world,
+      host,
       acquirer: this.#acquirer,
       definitions: this.#definitions,
       worker: () => this.#incarnation.holder,
@@ -88,7 +112,7 @@ export class ProjectionRunner {
     })
     this.#refreshers = new Refreshers(
       this.#definitions.filter((definition) => definition.kind === 'state'),
-      world,
+      host,
     )
     this.#pump = new Pump({
       config,
@@ -97,7 +121,7 @@ export class ProjectionRunner {
       worker: () => this.#incarnation.id,
       onTicking: (connection) => this.#holds.readAhead(connection),
       onHead: () => this.#holds.wake(),
-      loop: world.loop('positions'),
+      loop: host.loop('positions'),
     })
     this.#incarnation = this.#createIncarnation()
     core.runners.add(this)
@@ -146,7 +170,7 @@ export class ProjectionRunner {
       keepDays: this.#options.keepDays,
       signal: this.#stopAll.signal,
       watch: this.#watch,
-      loop: this.#world.loop('event maintenance'),
+      loop: this.#host.loop('event maintenance'),
     })
     this.#loops = [this.#pump.run(), this.#holds.run(this.#options.lookMs), this.#refreshers.run(), maintenance]
   }
@@ -180,7 +204,7 @@ export class ProjectionRunner {
     await this.#pool.end().catch(() => undefined)
   }
 
-  #createWorld(): World {
+  #createHost(): Host {
     const { config, events } = this.#core
     return {
       config,
@@ -257,7 +281,7 @@ export class ProjectionRunner {
       },
       onNotify: () => this.#pump.wake(),
       onConnect: () => this.#pump.wake(),
-      loop: this.#world.loop,
+      loop: this.#host.loop,
     })
   }
 }

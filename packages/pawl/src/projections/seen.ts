@@ -8,19 +8,11 @@ import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Resolved } from '../kernel/options.ts'
-import { runsOf, type Target } from './acts.ts'
+import { runsOf, type Target } from './operator.ts'
 import type { seenTable } from './options.ts'
+import type { Token } from './types.ts'
 
 const seenStatement = statement(import.meta.url, 'seen')
-
-/** What an append answers with. */
-export type Token = string
-
-export interface SeenOptions {
-  /** Default 5s. */
-  readonly timeout?: number | string
-  readonly signal?: AbortSignal
-}
 
 interface Row {
   readonly states: string

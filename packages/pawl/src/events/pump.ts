@@ -3,11 +3,11 @@
 
 import type { Config } from '../config.ts'
 import { Connection, type StatementWatch } from '../db/driver.ts'
-import { sequence } from '../events/sequence.ts'
 import { Sleep } from '../jobs/sleep.ts'
 import type { LoopWatch } from '../kernel/failures.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { Wakeup } from '../kernel/signal.ts'
+import { sequence } from './sequence.ts'
 
 /** The queue that sleeping readers of the log are listed under. */
 const sleepQueue = 'pawl.events'
