@@ -12,6 +12,7 @@ import { Ends } from '../../../packages/pawl/src/records/ends.ts'
 import { type ReadRow, RowReader } from '../../../packages/pawl/src/records/rows.ts'
 import { type DefinedSet, defineSet } from '../../../packages/pawl/src/records/sets.ts'
 import { batchRows } from '../../../packages/pawl/src/records/staging.ts'
+import { Sweep } from '../../../packages/pawl/src/records/sweep.ts'
 import { begin, fill, type Place } from '../../../packages/pawl/src/records/upload.ts'
 import { loads } from './rows.ts'
 
@@ -38,6 +39,7 @@ export class ReadUpload {
         sets: new Map([[set.name, set]]),
         kept: new Set(),
         ends: new Ends(),
+        sweep: new Sweep(),
         jobs: () => pawl.jobs,
         logger: pawl.config.logger,
         names: new StatementNames(),

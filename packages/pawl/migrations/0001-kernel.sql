@@ -55,6 +55,12 @@ comment on column pawl.worker.asked_by is
   'A watcher that found its lease ended or its lock free asks whether it lives. Only a question that stays unanswered closes it.';
 comment on column pawl.worker.emptied_at is 'When it was found to hold nothing, long after it was closed: sweeps pass over it.';
 
+-- Whoever finds that a worker holds something after all shows it to the sweeps again.
+create function pawl.show_worker(p_worker integer) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  update pawl.worker w set emptied_at = null where w.tenant = '' and w.id = p_worker
+$$;
+
 create table pawl.worker_process (
   tenant text collate "C" not null default '',
   id integer not null,
@@ -99,6 +105,15 @@ begin
 end
 $$;
 
+create table pawl.sleeper (
+  tenant text collate "C" not null default '',
+  queue text collate "C" not null,
+  worker integer not null,
+  since timestamptz not null default pawl.now(),
+  primary key (tenant, queue, worker)
+);
+comment on table pawl.sleeper is 'Workers that wait for a notification on a queue. An enqueue notifies only while there is one.';
+
 create table pawl.once (
   tenant text collate "C" not null default '',
   namespace text collate "C" not null,
@@ -121,11 +136,15 @@ create table pawl.alert (
   count bigint not null default 1,
   first_at timestamptz not null default pawl.now(),
   last_at timestamptz not null default pawl.now(),
+  until timestamptz,
   resolved_at timestamptz,
   primary key (tenant, id)
 );
 create unique index alert_open on pawl.alert (tenant, code, subject) where resolved_at is null;
-comment on table pawl.alert is 'What a person should look at. One open alert per code and subject; repeats raise its count.';
+comment on table pawl.alert is
+  'What a person should look at and no row of another table shows. One open alert per code and subject; repeats raise its count. '
+  'pawl.open_alerts() has these and those that other rows show.';
+comment on column pawl.alert.until is 'When it is over unless it is raised again. Null: it stays open until it is resolved.';
 
 create table pawl.refusal (
   tenant text collate "C" not null default '',
@@ -151,12 +170,30 @@ begin
 end
 $$;
 
-create function pawl.raise_alert(p_tenant text, p_code text, p_subject text, p_message text, p_count bigint default 1) returns void
+-- With p_for, the alert is over after that time unless it is raised again.
+create function pawl.raise_alert(
+  p_tenant text, p_code text, p_subject text, p_message text, p_count bigint default 1, p_for interval default null
+) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
-  insert into pawl.alert as a (tenant, code, subject, message, count)
-  values (p_tenant, p_code, left(p_subject, 500), left(p_message, 2000), p_count)
+  insert into pawl.alert as a (tenant, code, subject, message, count, until)
+  values (p_tenant, p_code, left(p_subject, 500), left(p_message, 2000), p_count, pawl.now() + p_for)
   on conflict (tenant, code, subject) where resolved_at is null
-  do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message
+  do update set
+    count = excluded.count + case when a.until < excluded.last_at then 0 else a.count end,
+    first_at = case when a.until < excluded.last_at then excluded.first_at else a.first_at end,
+    last_at = excluded.last_at,
+    until = excluded.until,
+    message = excluded.message
+$$;
+
+create function pawl.resolve_alert(p_tenant text, p_code text, p_subject text) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  update pawl.alert a
+  set resolved_at = pawl.now()
+  where a.tenant = p_tenant
+    and a.code = p_code
+    and a.subject = left(p_subject, 500)
+    and a.resolved_at is null
 $$;
 
 -- In a caller's transaction the level may be raised, never lowered: it is their commit too.

@@ -1,4 +1,4 @@
--- Jobs: a narrow table of live jobs, the history of finished ones, recorded attempts, and who sleeps on which queue.
+-- Jobs: a narrow table of live jobs, the history of finished ones, and recorded attempts.
 
 create sequence pawl.job_serial as bigint cache 1;
 
@@ -106,15 +106,6 @@ comment on table pawl.job_attempt is 'Attempts that did not finish their job. Th
 
 select pawl.add_day_partitions('job_history', (pawl.now() at time zone 'UTC')::date, 7);
 select pawl.add_day_partitions('job_attempt', (pawl.now() at time zone 'UTC')::date, 7);
-
-create table pawl.sleeper (
-  tenant text collate "C" not null default '',
-  queue text collate "C" not null,
-  worker integer not null,
-  since timestamptz not null default pawl.now(),
-  primary key (tenant, queue, worker)
-);
-comment on table pawl.sleeper is 'Workers that wait for a notification on a queue. An enqueue notifies only while there is one.';
 
 -- Wakes sleepers of a queue. The caller inserted first, so its transaction has an id that a worker going to sleep waits for. Above
 -- READ COMMITTED the flag could be as old as the caller's snapshot, so such callers always notify.
@@ -284,4 +275,118 @@ begin
     perform pawl.raise_lease_lost('job', p_id, p_fence);
   end if;
 end
+$$;
+
+-- What a person should look at and job rows show: kinds with dead jobs, jobs that could not run alone, and kinds that wait at the front of a
+-- queue although no open worker takes them from there. p_tenant null: of all tenants. Counts stop at 1,000.
+create function pawl.job_alerts(p_tenant text)
+returns table (tenant text, code text, subject text, message text, count bigint, first_at timestamptz, last_at timestamptz)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  with recursive dead as (
+    (
+      select j.tenant, j.kind
+      from pawl.job j
+      where j.state = 'dead'
+        and j.tenant >= coalesce(p_tenant, '')
+      order by j.tenant, j.kind
+      limit 1
+    )
+    union all
+    select n.tenant, n.kind
+    from dead d
+    cross join lateral (
+      select j.tenant, j.kind
+      from pawl.job j
+      where j.state = 'dead'
+        and (j.tenant, j.kind) > (d.tenant, d.kind)
+      order by j.tenant, j.kind
+      limit 1
+    ) n
+    where p_tenant is null or d.tenant = p_tenant
+  ),
+  taken as materialized (
+    select distinct q as queue, k as kind
+    from pawl.worker_process p, unnest(p.queues) q, unnest(p.kinds) k
+    where p.tenant = ''
+      and p.id = any (array(select w.id from pawl.live_workers() w where w.closed_at is null))
+  ),
+  waited as (
+    (select j.queue from pawl.job j where j.state = 'ready' and not j.suspect order by j.queue limit 1)
+    union all
+    select n.queue
+    from waited b
+    cross join lateral (
+      select j.queue from pawl.job j where j.state = 'ready' and not j.suspect and j.queue > b.queue order by j.queue limit 1
+    ) n
+  ),
+  front as materialized (
+    select f.tenant, q.queue, f.kind, f.id
+    from (select w.queue from waited w union select t.queue collate "C" from taken t) q
+    cross join lateral (
+      (
+        select j.tenant, j.kind, j.id
+        from pawl.job j
+        where j.queue = q.queue
+          and j.state = 'ready'
+          and not j.suspect
+        order by j.due, j.id
+        limit 1000
+      )
+      union all
+      (
+        select j.tenant, j.kind, j.id
+        from pawl.job j
+        where j.queue = q.queue
+          and j.state = 'ready'
+          and j.suspect
+        order by j.due, j.id
+        limit 1000
+      )
+    ) f
+    -- What has just been added may be claimed in a moment.
+    where to_timestamp((f.id >> 21) / 1000.0) < (select pawl.now()) - interval '10 seconds'
+      and (p_tenant is null or f.tenant = p_tenant)
+  ),
+  waiting as (
+    select f.tenant, f.kind, case when f.kind in (select t.kind from taken t) then f.queue end as wrong_queue, f.id
+    from front f
+    where (f.queue, f.kind) not in (select t.queue, t.kind from taken t)
+  )
+  select d.tenant, 'job.dead', d.kind,
+    format('%s job(s) of kind %s are dead; the last is %s: %s', s.count, d.kind, s.ids[1], left(coalesce(s.errors[1], 'no error was recorded'), 1000)),
+    s.count, s.first_at, s.last_at
+  from dead d
+  cross join lateral (
+    select count(*) as count, min(k.run_at) as first_at, max(k.run_at) as last_at,
+      array_agg(k.id order by k.id desc) as ids, array_agg(k.last_error order by k.id desc) as errors
+    from (
+      select j.id, j.run_at, j.last_error
+      from pawl.job j
+      where j.state = 'dead'
+        and j.tenant = d.tenant
+        and j.kind = d.kind
+      order by j.id desc
+      limit 1000
+    ) k
+  ) s
+  where p_tenant is null or d.tenant = p_tenant
+  union all
+  select j.tenant, 'job.postponed', j.kind,
+    format('%s job(s) of kind %s must run alone, but ten times in a row no worker finished its other jobs in time; the last is %s',
+      count(*), j.kind, max(j.id)),
+    count(*), min(j.created_at), max(j.run_at)
+  from pawl.job j
+  where j.suspect
+    and j.postponed >= 10
+    and (p_tenant is null or j.tenant = p_tenant)
+  group by j.tenant, j.kind
+  union all
+  select w.tenant, 'kind.unknown', case when w.wrong_queue is null then w.kind else format('%s in queue %s', w.kind, w.wrong_queue) end,
+    case
+      when w.wrong_queue is null then format('Jobs of kind %s are waiting (the oldest is %s), but no running worker defines it', w.kind, min(w.id))
+      else format('Jobs of kind %s are waiting in queue %s (the oldest is %s), but the workers that define it work other queues', w.kind, w.wrong_queue, min(w.id))
+    end,
+    count(*), to_timestamp((min(w.id) >> 21) / 1000.0), pawl.now()
+  from waiting w
+  group by w.tenant, w.kind, w.wrong_queue
 $$;

@@ -166,6 +166,30 @@ comment on column pawl.dirty.positions is 'Of the events that changed it in one 
 comment on table pawl.dirty is
   'Entities that a state projection must refresh. Only added to, never updated in place by the feeder, so that it does not wait behind a slow refresh.';
 
+-- What keeps events from being removed: the place that each cursor has come to, and the one before the first event of each parked key, the
+-- lowest first. Those who remove events ask this function.
+create function pawl.cursor_floor()
+returns table (
+  what text, tenant text, name text, generation integer, shard integer, key text, state text, "position" bigint, since timestamptz
+)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select 'cursor', c.tenant, c.name, c.generation, c.shard, null::text, c.state, c.position, c.moved_at
+  from pawl.cursor_at c
+  where c.state <> 'stale'
+  union all
+  select 'parked key', k.tenant, k.name, k.generation, k.shard, k.key, k.state, min(e.position) - 1, k.parked_at
+  from pawl.parked_key k
+  join pawl.parked_event e on e.tenant = k.tenant
+    and e.name = k.name
+    and e.generation = k.generation
+    and e.shard = k.shard
+    and e.key_tenant = k.key_tenant
+    and e.key = k.key
+  group by k.tenant, k.name, k.generation, k.shard, k.key_tenant, k.key, k.state, k.parked_at
+  order by 8
+  limit 1000
+$$;
+
 -- A projection writes its tables and nothing else, because a rebuild writes again. Its handlers' transactions carry its name (move, stay, take-dirty), and
 -- whatever adds an event or a job in one of them is refused, plain SQL too. Without WHEN: to read that condition costs more than the call.
 create function pawl.refuse_in_fold() returns trigger

@@ -66,6 +66,7 @@ create table pawl.submission (
   bytes bigint not null default 0,
   digest text,
   ignored_sheets text[] not null default '{}',
+  is_staged boolean not null default false,
   created bigint not null default 0,
   updated bigint not null default 0,
   unchanged bigint not null default 0,
@@ -112,6 +113,8 @@ create index submission_of_scope on pawl.submission (tenant, scope_id, id);
 create index submission_of_set on pawl.submission (tenant, record_set, id);
 create index submission_open_of_scope on pawl.submission (tenant, scope_id, state, id) where state <> 'submitted';
 create index submission_open_of_set on pawl.submission (tenant, record_set, state, id) where state <> 'submitted';
+create index submission_expiry on pawl.submission (expires_at) where expires_at is not null;
+create index submission_uncleared on pawl.submission (tenant, id) where state = 'submitted' and is_staged;
 create index submission_failed on pawl.submission (tenant, record_set) where state = 'failed';
 comment on table pawl.submission is
   'One upload, put or append, from its first row to its end. At most one is submitting per scope; what it writes is invisible until '
@@ -121,6 +124,7 @@ comment on column pawl.submission.received_at_revision is
   'The scope''s revision when its rows were received: the baseline of the upload, also in what is rebased from it. What was erased after it is not in it.';
 comment on column pawl.submission.types is 'The types that the set had, of which records may be missing.';
 comment on column pawl.submission.attributes is 'Of the scope. Checked when it is submitted and set when it is committed.';
+comment on column pawl.submission.is_staged is 'It may have staged rows. The sweep removes them once it is submitted, or with it when it expires.';
 comment on column pawl.submission.lines is 'Rows staged, valid or not, without the tombstones that Pawl adds itself.';
 comment on column pawl.submission.applied_line is 'Everything up to this line is written as versions. Committed with the chunk that wrote it.';
 
@@ -208,3 +212,17 @@ create index record_erasure_of_scope on pawl.record_erasure (tenant, scope_id, r
 comment on table pawl.record_erasure is 'Whose data was taken away, when, by whom and why. The versions and their numbers stay.';
 comment on column pawl.record_erasure.record_id is 'null: there was no such record, it was only staged.';
 comment on column pawl.record_erasure.revision is 'The scope''s revision from then on. Rows that were received before it and name the record are not submitted.';
+
+-- Everything that a person should look at now, of one tenant or, with null, of all.
+create function pawl.open_alerts(p_tenant text)
+returns table (tenant text, code text, subject text, message text, count bigint, first_at timestamptz, last_at timestamptz)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select a.tenant, a.code, a.subject, a.message, a.count, a.first_at, a.last_at
+  from pawl.alert a
+  where a.resolved_at is null
+    and (a.until is null or a.until > pawl.now())
+    and (p_tenant is null or a.tenant = p_tenant)
+  union all
+  select j.tenant, j.code, j.subject, j.message, j.count, j.first_at, j.last_at
+  from pawl.job_alerts(p_tenant) j
+$$;

@@ -1,5 +1,5 @@
 // Everything that users import from 'pawl'.
-export { type Config, type Durability, type Logger, type PawlOptions, silentLogger } from './config.ts'
+export { type Config, type Durability, type Logger, type PawlOptions, silentLogger, stderrLogger } from './config.ts'
 export { type AnyTx, drizzleTx, type Tx, toTx } from './db/adapters.ts'
 export { classify, type ErrorClass } from './db/classify.ts'
 export { type Drift, findDrift } from './db/drift.ts'

@@ -23,6 +23,7 @@ import type { ProjectionRunner } from './projections/runner.ts'
 import { Ends } from './records/ends.ts'
 import { Records } from './records/index.ts'
 import type { DefinedSet } from './records/sets.ts'
+import { Sweep } from './records/sweep.ts'
 
 export interface PawlEvents extends JobEvents, ProjectionEvents {}
 
@@ -53,6 +54,7 @@ export class Pawl implements Tenant {
   readonly #sets = new Map<string, DefinedSet>()
   readonly #keptSets = new Set<string>()
   readonly #ends = new Ends()
+  readonly #sweep = new Sweep()
   readonly #names: StatementNames | undefined
 
   constructor(options: PawlOptions) {
@@ -159,6 +161,7 @@ export class Pawl implements Tenant {
       kept: this.#keptSets,
       jobs: (name: string) => this.#jobs(name, true),
       ends: this.#ends,
+      sweep: this.#sweep,
       logger: this.config.logger,
       names: this.#names,
     }

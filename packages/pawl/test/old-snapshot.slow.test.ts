@@ -7,8 +7,7 @@ import { Connection } from '../src/db/driver.ts'
 import { bind, numbersLiteral, type Parameter, type Statement, statement } from '../src/db/statement.ts'
 import { Fetcher } from '../src/jobs/fetcher.ts'
 import { defineKind } from '../src/jobs/kinds.ts'
-import { lookForUnknownKinds, prune, resolveDeadAlerts, unworkedQueues } from '../src/jobs/maintenance.ts'
-import { ScanStart } from '../src/jobs/scan-start.ts'
+import { prune } from '../src/jobs/maintenance.ts'
 import { Trouble, Watch } from '../src/jobs/watch.ts'
 import { type Holder, leaseStatements } from '../src/kernel/lease.ts'
 import { createDatabase, type TestDatabase, until } from './support/database.ts'
@@ -68,7 +67,6 @@ class Periodic {
   readonly #workers: readonly Holder[]
   readonly #watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell: () => undefined }, new Trouble())
   readonly #fetcher = new Fetcher(connection, 10_000)
-  readonly #unknownKinds = new ScanStart()
 
   constructor(workers: readonly Holder[]) {
     this.#workers = workers
@@ -85,13 +83,6 @@ class Periodic {
     const rooms = kinds.map((kind) => ({ kind, room: 10 }))
     await this.#fetcher.claimSuspects(self, ['default'], rooms, { limit: 10, deciding: 'alone' })
     await connection.run(lost, { tenants: '{""}', ids: '{1}', fences: '{1}' })
-    await this.#unknownKinds.scan(async (after) => {
-      await lookForUnknownKinds(connection, ['default'], 10_000, { after })
-      const [row] = await connection.query<{ reached: string }>("select (pawl.now() - interval '1 minute')::text as reached")
-      return row!
-    }, 60_000)
-    await unworkedQueues(connection)
-    await resolveDeadAlerts(connection)
     await prune(connection)
     await connection.run(projectionsLook, {
       worker: self.id,
@@ -107,9 +98,9 @@ class Periodic {
   async findOut(): Promise<void> {
     const isStarted = (file: string, parameter: string) =>
       [...connection.sent.values()].some((sent) => sent.statement.name === file && sent.values[parameter] !== '-infinity')
-    await until('claims and unknown kinds are looked for behind what has passed', async () => {
+    await until('claims look behind what has passed', async () => {
       await this.run()
-      return isStarted('claim', 'after_due') && isStarted('unknown-kinds', 'after') && isStarted('promote', 'after_run_at')
+      return isStarted('claim', 'after_due') && isStarted('promote', 'after_run_at')
     })
     let rounds = 0
     await until(

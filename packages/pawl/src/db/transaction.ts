@@ -179,7 +179,7 @@ export class OwnTransaction implements Tx {
     try {
       await runPacket(this.#client, undefined, { ...this.#around(), commits: true })
     } catch (error) {
-      throw markOwn(notCommitted(withReason(this.#client, error), true))
+      throw markOwn(notCommitted(withReason(this.#client, error), { isBare: true, cause: this.#abortedBy }))
     }
   }
 
@@ -287,15 +287,17 @@ function ended(reason: PawlError | undefined): unknown {
   return new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query before the tx handler returns.')
 }
 
-/** What the error of a commit that was sent means. `isBare`: no statement travelled before it. */
-export function notCommitted(reason: unknown, isBare = false): unknown {
+/** What the error of a commit that was sent means. `isBare`: no statement travelled before it. `cause`: the statement that failed earlier, if known. */
+export function notCommitted(reason: unknown, { isBare = false, cause }: { isBare?: boolean; cause?: unknown } = {}): unknown {
   const state = sqlState(reason)
   if (state === '34000' && String((reason as Error).message).includes(commitPortal))
     return txEnded('A handler sent commit, rollback, prepare transaction or close all through its transaction', reason)
   if (isAborted(reason) && isBare)
-    return new PawlError('PAWL_ROLLED_BACK', 'The commit failed because an earlier statement of the transaction had failed.', {
-      cause: reason,
-    })
+    return new PawlError(
+      'PAWL_ROLLED_BACK',
+      `The commit failed because an earlier statement of the transaction had failed${cause instanceof Error ? `: ${cause.message}` : ''}.`,
+      { cause: cause ?? reason },
+    )
   if (classify(reason) !== 'connection' || wasNeverSent(reason)) return reason
   return new PawlError(
     'PAWL_COMMIT_UNKNOWN',

@@ -3,6 +3,7 @@
 
 import type { Connection } from '../db/driver.ts'
 import { type Statement, statement } from '../db/statement.ts'
+import { resolveAlert } from '../kernel/alerts.ts'
 import { detachPartition, extendPartitions, isLater } from '../kernel/partitions.ts'
 import { probe } from '../kernel/probe.ts'
 
@@ -11,7 +12,6 @@ const noteRemovedStatement = statement(import.meta.url, 'note-removed')
 const leftoversStatement = statement(import.meta.url, 'leftovers')
 const emptyFirstStatement = statement(import.meta.url, 'empty-first')
 const heldStatement = statement(import.meta.url, 'retention-held')
-const heldNoMoreStatement = statement(import.meta.url, 'retention-free')
 const trimPagesStatement = statement(import.meta.url, 'trim-pages')
 const pruneInboxStatement = statement(import.meta.url, 'prune-inbox')
 
@@ -54,9 +54,8 @@ export function holderOf(partition: OldPartition): string | undefined {
 export async function retain(connection: Connection, options: { readonly keepDays: number }): Promise<Retained> {
   const retained = await removeDays(connection, options.keepDays)
   const { removed, held } = retained
-  await connection.run(held === undefined ? heldNoMoreStatement : heldStatement, {
-    held: held === undefined ? '' : heldText(held),
-  })
+  if (held === undefined) await connection.run(resolveAlert, { code: 'event.retention', subject: 'event' })
+  else await connection.run(heldStatement, { held: heldText(held) })
   // The bounds of the open-ended first partition follow at once, so that an event of the past has a place too.
   if (removed.length > 0) await extendPartitions(connection)
   while ((await removedBy(connection, trimPagesStatement)) === chunkRows);

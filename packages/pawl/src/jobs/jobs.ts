@@ -43,7 +43,7 @@ const cancelStatement = statement(import.meta.url, 'cancel')
 const retryStatement = statement(import.meta.url, 'retry')
 const getStatement = statement(import.meta.url, 'get')
 const attemptsStatement = statement(import.meta.url, 'attempts')
-const listLiveStatement = statement(import.meta.url, 'list-live')
+const listOpenStatement = statement(import.meta.url, 'list-open')
 const listFinishedStatement = statement(import.meta.url, 'list-finished')
 
 const enqueueCall = `pawl.enqueue_many($1::text, $2::text, $3::text, $4::jsonb, $5::integer, $6::timestamptz, $7::bigint,
@@ -167,11 +167,11 @@ export class Jobs {
     return rows.map((row) => camelCase(row) as unknown as AttemptRow)
   }
 
-  /** A page of jobs, newest first. Without a state: live ones. */
+  /** A page of jobs, newest first. Without a state: all but done and cancelled. */
   async list(options: ListOptions = {}): Promise<ListedJob[]> {
     const { state, kind = null, queue = null, before, limit } = resolve('list', listTable, options)
     const isFinished = state !== undefined && isFinal(state)
-    const rows = await this.#read<Record<string, never>>(isFinished ? listFinishedStatement : listLiveStatement, {
+    const rows = await this.#read<Record<string, never>>(isFinished ? listFinishedStatement : listOpenStatement, {
       tenant: this.#tenant,
       state: state ?? null,
       kind,

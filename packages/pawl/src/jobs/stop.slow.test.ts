@@ -1,7 +1,7 @@
 // Workers that stop and start while thousands of jobs run.
 
 import { expect, test } from 'vitest'
-import { createDatabase, until } from '../../test/support/database.ts'
+import { createDatabase, deferred, until } from '../../test/support/database.ts'
 
 test('[J13] workers stopped and started all along: each job runs once', async () => {
   const db = await createDatabase()
@@ -45,5 +45,32 @@ test('[J13] workers stopped and started all along: each job runs once', async ()
   expect(await db.query('select from pawl.job_attempt')).toHaveLength(0)
   // Otherwise nothing was ever given back and the test proves less than it says.
   expect(released).toBeGreaterThan(0)
+  await db.drop()
+})
+
+// Chores begin ten seconds after the start.
+test('[J13] a stop that abandons does not wait for a chore that waits for a lock', async () => {
+  const db = await createDatabase()
+  const pawl = db.pawl()
+  const go = deferred()
+  pawl.jobs.define('long', { run: () => go.promise })
+  await pawl.jobs.enqueue('long', {})
+  const locker = await db.pool.connect()
+  await locker.query('begin; lock table pawl.once in access exclusive mode')
+  const worker = pawl.jobs.worker()
+  await worker.start()
+  const chore = () =>
+    db.query(
+      "select pid from pg_stat_activity where datname = current_database() and application_name = 'pawl maintenance' and wait_event_type = 'Lock'",
+    )
+  await until('it runs', () => worker.metrics().running === 1)
+  await until('a chore waits', async () => (await chore()).length === 1, 60_000)
+  await worker.stop({ grace: 0, abandon: true })
+  expect(await chore()).toHaveLength(1)
+  expect(await db.query('select close_reason from pawl.worker where id = $1', [worker.id])).toEqual([{ close_reason: 'stopped' }])
+  await locker.query('rollback')
+  locker.release()
+  go.resolve()
+  await pawl.close()
   await db.drop()
 })

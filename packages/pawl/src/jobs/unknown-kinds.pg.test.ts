@@ -2,12 +2,10 @@
 
 import { type Pawl, silentLogger } from 'pawl'
 import { moveClock, runAll } from 'pawl/testing'
-import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
-import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
-import { FaultProxy } from '../../test/support/fault-proxy.ts'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
 import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
-import { lookForUnknownKinds, resolveDeadAlerts, unworkedQueues } from './maintenance.ts'
 import type { Worker } from './worker.ts'
 
 let db: TestDatabase
@@ -92,155 +90,82 @@ test('[J26] a handler that comes after a worker was made is logged, with the fix
   expect(warned).toHaveLength(2)
 })
 
-test('[J26] jobs of a kind that nobody defines raise one alert once they are old enough, and it resolves when somebody does', async () => {
+/** Ids carry the time of their making: what has just been added is not alerted yet. */
+const age = () => db.query('update pawl.job set id = id - (60000::bigint << 21)')
+const subjects = async () => (await pawl.alerts()).map(({ subject }) => subject).toSorted()
+
+test('[J26] a kind that nobody defines has one alert until somebody does', async () => {
   pawl.jobs.define('known', { run: () => undefined })
-  const worker = await startWorker(pawl)
+  await startWorker(pawl)
   const { ids } = await pawl.jobs.enqueueMany('unknown', [{}, {}, {}])
   await pawl.jobs.enqueue('scheduled and unknown', {}, { delay: '1h' })
-  expect(await lookForUnknownKinds(connection, ['default'], 60_000)).toEqual([])
   expect(await pawl.alerts()).toEqual([])
-  await worker.stop()
-  await moveClock(db.pool, 61_000)
-  const other = db.pawl()
-  other.jobs.define('known', { run: () => undefined })
-  await startWorker(other)
-  expect(await lookForUnknownKinds(connection, ['default'], 60_000)).toEqual(['unknown'])
-  expect(await lookForUnknownKinds(connection, ['default'], 60_000)).toEqual(['unknown'])
+  await age()
+  const oldest = BigInt(ids[0]!) - (60_000n << 21n)
   expect(await pawl.alerts()).toMatchObject([
-    { code: 'kind.unknown', subject: 'unknown', count: 3, message: expect.stringContaining(`the oldest is ${ids[0]}`) },
+    { code: 'kind.unknown', subject: 'unknown', count: 3, message: expect.stringContaining(`the oldest is ${oldest}`) },
   ])
-  const deployed = db.pawl()
-  deployed.jobs.define('unknown', { run: () => undefined })
-  const report = await runAll(deployed)
-  expect(report.done).toHaveLength(3)
-  await startWorker(deployed)
-  await lookForUnknownKinds(connection, ['default'], 60_000)
+  await openIncarnation(connection, { kinds: ['unknown'] })
   expect(await pawl.alerts()).toEqual([])
 })
 
-test('[J26] a job in a queue that nobody works, or whose workers do not define its kind, raises an alert; so does a suspect', async () => {
+test('[J26] a queue that nobody works for the kind is alerted, for suspects too', async () => {
   pawl.jobs.define('resize', { queue: 'images', run: () => undefined })
   await startWorker(pawl)
-  const [misplaced] = await db.query<{ id: string }>("select pawl.enqueue('resize', '{}')::text as id")
+  await db.query("select pawl.enqueue('resize', '{}')")
   await pawl.jobs.enqueue('unknown', {}, { queue: 'misspelt' })
   await pawl.jobs.enqueue('crashed', {}, { queue: 'images' })
   await db.query("update pawl.job set suspect = true, crashes = 1, attempt = 1 where kind = 'crashed'")
-  expect(await unworkedQueues(connection)).toEqual(['default', 'misspelt'])
-  const look = async () => lookForUnknownKinds(connection, ['images', ...(await unworkedQueues(connection))], -1)
-  expect((await look()).toSorted()).toEqual(['crashed', 'resize in queue default', 'unknown'])
-  expect(await pawl.alerts()).toHaveLength(3)
+  await age()
+  expect(await subjects()).toEqual(['crashed', 'resize in queue default', 'unknown'])
+  const [misplaced] = await db.query<{ id: string }>("select id::text from pawl.job where kind = 'resize'")
   expect((await pawl.alerts()).find(({ subject }) => subject.startsWith('resize'))).toMatchObject({
     code: 'kind.unknown',
     message: expect.stringContaining(`(the oldest is ${misplaced!.id}), but the workers that define it work other queues`),
   })
-  const both = db.pawl()
-  both.jobs.define('resize', { run: () => undefined })
-  await startWorker(both)
-  await until('it is done', async () => (await pawl.jobs.get(misplaced!.id))?.state === 'done')
-  await look()
-  expect((await pawl.alerts()).map(({ subject }) => subject).toSorted()).toEqual(['crashed', 'unknown'])
+  await pawl.jobs.cancel(misplaced!.id)
+  expect(await subjects()).toEqual(['crashed', 'unknown'])
 })
 
-test('[J26] an alert about a kind whose jobs are gone resolves after a while', async () => {
-  pawl.jobs.define('known', { run: () => undefined })
-  await startWorker(pawl)
-  const { id } = await pawl.jobs.enqueue('unknown', {})
-  expect(await lookForUnknownKinds(connection, ['default'], -1)).toEqual(['unknown'])
-  await pawl.jobs.cancel(id)
-  await lookForUnknownKinds(connection, ['default'], -1)
-  expect(await pawl.alerts()).toHaveLength(1)
-  await db.query("update pawl.alert set last_at = last_at - interval '11 minutes'")
-  await lookForUnknownKinds(connection, ['default'], -1)
-  expect(await pawl.alerts()).toEqual([])
-})
-
-test('an alert of time-outs resolves after an hour without another one', async () => {
-  await db.query("select pawl.raise_alert('', 'job.timed-out', 'slow', 'it timed out')")
+test('an alert of time-outs is over after an hour, and starts anew', async () => {
+  const timeOut = () =>
+    db.query("select pawl.raise_alert('', 'job.timed-out', 'slow', 'it timed out', p_for => interval '1 hour')")
+  await timeOut()
+  await timeOut()
   await moveClock(db.pool, 59 * 60_000)
-  await lookForUnknownKinds(connection, ['default'], 60_000)
-  expect(await pawl.alerts()).toHaveLength(1)
+  expect(await pawl.alerts()).toMatchObject([{ code: 'job.timed-out', subject: 'slow', count: 2 }])
   await moveClock(db.pool, 61 * 60_000)
-  await lookForUnknownKinds(connection, ['default'], 60_000)
   expect(await pawl.alerts()).toEqual([])
+  await timeOut()
+  expect(await pawl.alerts()).toMatchObject([{ code: 'job.timed-out', subject: 'slow', count: 1 }])
 })
 
-const die = (kind: string) =>
-  db.query(
-    `with dead as (
-       insert into pawl.job (queue, kind, state, due, run_at, payload) values ('default', $1, 'dead', pawl.now(), pawl.now(), '1') returning id
-     )
-     select id::text, pawl.raise_alert('', 'job.dead', $1, 'it died') from dead`,
-    [kind],
-  ) as Promise<[{ id: string }]>
+const die = async (kind: string, tenant = ''): Promise<string> => {
+  const [row] = await db.query<{ id: string }>(
+    `insert into pawl.job (tenant, queue, kind, state, due, run_at, payload, last_error)
+     values ($2, 'default', $1, 'dead', pawl.now(), pawl.now(), '1', 'no paper') returning id::text`,
+    [kind, tenant],
+  )
+  return row!.id
+}
 
-test('an alert about dead jobs resolves when the last of them was retried or cancelled, and not before', async () => {
-  const [[first], [second]] = [await die('fails'), await die('fails')]
-  await pawl.jobs.retry(first.id)
-  await resolveDeadAlerts(connection)
-  expect(await pawl.alerts()).toMatchObject([{ code: 'job.dead', subject: 'fails', count: 2 }])
-  await pawl.jobs.cancel(second.id)
-  await resolveDeadAlerts(connection)
+test('a kind with dead jobs has an alert while there is one', async () => {
+  const [first, second] = [await die('fails'), await die('fails')]
+  await die('prints', 'acme')
+  await die('fails', 'acme')
+  expect(await pawl.alerts()).toMatchObject([
+    { code: 'job.dead', subject: 'fails', count: 2, message: `2 job(s) of kind fails are dead; the last is ${second}: no paper` },
+  ])
+  expect((await pawl.alerts({ tenant: '*' })).map(({ tenant, subject }) => `${tenant} ${subject}`).toSorted()).toEqual([
+    ' fails',
+    'acme fails',
+    'acme prints',
+  ])
+  await pawl.jobs.retry(first)
+  expect(await pawl.alerts()).toMatchObject([{ code: 'job.dead', subject: 'fails', count: 1 }])
+  await pawl.jobs.cancel(second)
   expect(await pawl.alerts()).toEqual([])
-})
-
-test("a caller's open transaction that retried or cancelled a dead job holds up nobody who raises its alert", async () => {
-  const [[first], [second]] = [await die('fails'), await die('other')]
-  const caller = await db.pool.connect()
-  await caller.query('begin')
-  await pawl.jobs.retry(first.id, { tx: caller })
-  await pawl.jobs.cancel(second.id, { tx: caller })
-  const client = await db.pool.connect()
-  await client.query("set lock_timeout = '2s'")
-  for (const kind of ['fails', 'other']) await client.query("select pawl.raise_alert('', 'job.dead', $1, 'again')", [kind])
-  client.release()
-  await caller.query('commit')
-  caller.release()
-})
-
-test('[J3] a process that pauses while it resolves alerts keeps no job from its end', async () => {
-  const [{ id: earlier }] = await die('fails')
-  await pawl.jobs.cancel(earlier)
-  const proxy = await FaultProxy.start(db.url)
-  onTestFinished(() => proxy.stop())
-  const paused = new Connection(db.pawl({ databaseUrl: proxy.url }).config.database, 'paused')
-  const silence = proxy.loseReply(/for update skip locked$/, { of: /paused/, cut: 'blackhole' })
-  const resolving = resolveDeadAlerts(paused).catch(() => undefined)
-  await silence.happened
-  pawl.jobs.define('fails', {
-    retry: { attempts: 1 },
-    run: () => {
-      throw new Error('planned')
-    },
-  })
-  await startWorker(pawl)
-  const { id } = await pawl.jobs.enqueue('fails', {})
-  await until('it is dead', async () => (await pawl.jobs.get(id))!.state === 'dead')
-  proxy.reset()
-  await resolving
-  await paused.close()
-})
-
-test('an alert that is raised while the last dead job is retried stays open', async () => {
-  const [first] = await die('fails')
-  const raiser = await db.pool.connect()
-  await raiser.query('begin')
-  await raiser.query(
-    "insert into pawl.job (queue, kind, state, due, run_at, payload) values ('default', 'fails', 'dead', pawl.now(), pawl.now(), '1')",
-  )
-  await raiser.query("select pawl.raise_alert('', 'job.dead', 'fails', 'another died')")
-  const retried = pawl.jobs.retry(first.id)
-  await until(
-    'the retry is through, or waits for the alert',
-    async () =>
-      (await db.query("select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'")).length >
-        0 || (await pawl.jobs.get(first.id))?.state === 'ready',
-  )
-  await resolveDeadAlerts(connection)
-  await raiser.query('commit')
-  raiser.release()
-  await retried
-  await resolveDeadAlerts(connection)
-  expect(await pawl.alerts()).toMatchObject([{ code: 'job.dead', subject: 'fails', count: 2 }])
+  expect(await pawl.for('acme').alerts()).toHaveLength(2)
 })
 
 test('[J26] why says that nobody works the queue, that nobody defines the kind, and when it is next', async () => {
@@ -256,4 +181,15 @@ test('[J26] why says that nobody works the queue, that nobody defines the kind, 
   expect(await codes()).toEqual(['queue-not-worked'])
   await openIncarnation(connection, { kinds: ['unknown'] })
   expect(await codes()).toEqual(['next'])
+})
+
+test('[J26] why names the queue that workers run the kind from', async () => {
+  await openIncarnation(connection, { kinds: ['greet'], queues: ['hello'] })
+  const { id } = await pawl.jobs.enqueue('greet', {})
+  expect((await pawl.jobs.why(id)).reasons).toMatchObject([
+    {
+      code: 'queue-not-worked',
+      text: "No running worker works the queue 'default'. Workers run 'greet' from 'hello': cancel this job and add it there.",
+    },
+  ])
 })

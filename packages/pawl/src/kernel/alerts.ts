@@ -3,8 +3,8 @@
 import { type Pool, unavailable } from '../db/driver.ts'
 import { bind, statement } from '../db/statement.ts'
 
-const listStatement = statement(import.meta.url, 'list-alerts')
-const listAllStatement = statement(import.meta.url, 'list-all-alerts')
+const openStatement = statement(import.meta.url, 'open-alerts')
+export const resolveAlert = statement(import.meta.url, 'resolve-alert')
 
 export interface Alert {
   readonly tenant: string
@@ -18,7 +18,6 @@ export interface Alert {
 
 /** '*': of all tenants. */
 export async function listAlerts(pool: Pool, tenant: string): Promise<Alert[]> {
-  const list = tenant === '*' ? listAllStatement : listStatement
   const listed = pool.query<{
     tenant: string
     code: string
@@ -27,7 +26,7 @@ export async function listAlerts(pool: Pool, tenant: string): Promise<Alert[]> {
     count: string
     first_at: Date
     last_at: Date
-  }>(list.text, bind(list, { tenant, limit: 500 }) as unknown[])
+  }>(openStatement.text, bind(openStatement, { tenant: tenant === '*' ? null : tenant, limit: 500 }) as unknown[])
   const { rows } = await listed.catch((error: unknown) => {
     throw unavailable(error)
   })

@@ -6,9 +6,9 @@ import { classify } from '../db/classify.ts'
 import type { Connection, StatementWatch } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { describeError, isPawlError } from '../errors.ts'
+import { resolveAlert } from './alerts.ts'
 
 const raiseStatement = statement(import.meta.url, 'raise-failing')
-const resolveStatement = statement(import.meta.url, 'resolve-failing')
 
 const inARowMax = 3
 const everyMs = 60_000
@@ -53,11 +53,12 @@ export class Failures implements StatementWatch {
     const failing = this.#failing.get(name)
     if (failing === undefined) return
     this.#failing.delete(name)
-    if (failing.alertedMs !== undefined) failing.connection.run(resolveStatement, { subject: name }).catch(() => undefined)
+    if (failing.alertedMs !== undefined)
+      failing.connection.run(resolveAlert, { code: 'engine.failing', subject: name }).catch(() => undefined)
   }
 
   failed(name: string, error: unknown, connection: Connection): void {
-    if (name === raiseStatement.name || name === resolveStatement.name || !isLasting(error)) return
+    if (name === raiseStatement.name || name === resolveAlert.name || !isLasting(error)) return
     if (error instanceof Error) this.#counted.add(error)
     this.#count('statement', name, error, connection)
   }

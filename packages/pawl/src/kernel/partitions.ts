@@ -4,10 +4,10 @@
 import { sqlState } from '../db/classify.ts'
 import type { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
+import { resolveAlert } from './alerts.ts'
 
 const dayTablesStatement = statement(import.meta.url, 'day-tables')
 const lastUsedStatement = statement(import.meta.url, 'last-partition-used')
-const lastFreeStatement = statement(import.meta.url, 'last-partition-free')
 
 /** Somebody else is at it, or a stranger's transaction has the table: the next time will do. */
 export function isLater(error: unknown): boolean {
@@ -27,7 +27,7 @@ export async function extendPartitions(connection: Connection): Promise<string[]
       if (isLater(error)) continue
       throw error
     }
-    await connection.run(lastFreeStatement, { name })
+    await connection.run(resolveAlert, { code: 'partition.last', subject: name })
   }
   return extended
 }

@@ -130,6 +130,8 @@ function defineLog(tenant: string, name: string, options: LogProjectionOptions, 
     throw refused(call, `give a handler: one of ${kind === 'log' ? 'on, each and batch' : 'on and each'}`)
   if (on !== undefined && (typeof on !== 'object' || on === null))
     throw refused(call, `on must be an object with a function per type of event, got ${shown(on)}`)
+  if (on !== undefined && Object.keys(on).length === 0)
+    throw refused(call, 'on must name at least one type of event, got an empty object')
   assertHandlers(call, { each, batch })
   assertHandlers(`${call}.on`, on ?? {})
   return {

@@ -20,7 +20,6 @@ import {
   type HeldCursor,
   isLogOf,
   latch,
-  type Place,
   passEvents,
   passEveryMs,
   placeAt,
@@ -137,7 +136,7 @@ export class LogLoop {
     const page = await this.#pages.next()
     const { position } = this.cursor.place
     if (page.head < position) await this.#latch(`The cursor is at position ${position}, but the log ends at ${page.head}.`)
-    else if (page.events.length > 0) await this.#applyAll(page.events)
+    else if (page.events.length > 0) await this.#applyAll(page)
     else if (await this.#isElsewhere()) this.#leave()
     else await this.#passOver(page)
     return this.#isToReload() || replayed === 'replayed' || page.next < page.head || page.events.length > 0
@@ -145,8 +144,8 @@ export class LogLoop {
 
   // ---- applying
 
-  async #applyAll(events: readonly LogEvent[]): Promise<void> {
-    for (let rest = events; rest.length > 0; ) {
+  async #applyAll(page: LogRead): Promise<void> {
+    for (let rest = page.events; rest.length > 0; ) {
       if (this.#isOver()) return
       if (!(await this.#isSameLog(rest[0]!))) return this.#leave()
       const end = rest.findIndex(({ position }) => position > this.#limit)
@@ -158,6 +157,7 @@ export class LogLoop {
       if (step === 'left') return
       if (step === 'moved') rest = rest.slice(chunk.length)
     }
+    this.#pages.finished(page)
     if (this.#mode === 'one-by-one') this.#mode = 'batch'
     this.#passedMs = monotonicMs()
   }
@@ -248,7 +248,7 @@ export class LogLoop {
   }
 
   async #pass(to: number): Promise<void> {
-    const place: Place | undefined = await placeAt(this.#host, to, this.#pages.generation)
+    const place = await placeAt(this.#host, to, this.#pages.generation)
     if (place !== undefined) await this.#take(await this.#applier.apply([], place))
   }
 
@@ -351,9 +351,14 @@ class Pages {
       page = await this.#read(this.#after())
     }
     this.generation = page.generation
-    if (page.events.length === 0) this.#readTo = page.next
+    if (page.events.length === 0) this.finished(page)
     if (page.next < page.head) this.#fetch(page.next, this.#reader, false)
     return page
+  }
+
+  /** Whatever was ours of this page is applied. */
+  finished(page: LogRead): void {
+    this.#readTo = page.next
   }
 
   guess(connection: Connection): void {

@@ -124,7 +124,10 @@ export class HandlerTx implements ProjectionTx {
       await runPacket(this.#client, undefined, around)
     } catch (error) {
       // If a statement failed, that is why the server refused the commit.
-      const refused = classify(error) === 'connection' ? notCommitted(error) : (this.#failure?.error ?? notCommitted(error, true))
+      const refused =
+        classify(error) === 'connection'
+          ? notCommitted(error)
+          : (this.#failure?.error ?? notCommitted(error, { isBare: true, cause: this.#caught?.error }))
       throw markOwn(refused)
     }
   }
@@ -191,7 +194,8 @@ export class HandlerTx implements ProjectionTx {
       if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of the handler ended its transaction'))
       return result
     } catch (error) {
-      this.#caught = { error }
+      // In an aborted transaction every statement fails; the first says why.
+      if (sqlState(error) !== '25P02') this.#caught = { error }
       this.#noteStale(error)
       throw markOwn(error)
     }

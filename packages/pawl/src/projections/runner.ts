@@ -12,6 +12,7 @@ import { Pump } from '../events/pump.ts'
 import { Incarnation } from '../jobs/incarnation.ts'
 import { Board } from '../jobs/keeper.ts'
 import { assertMigrated } from '../jobs/start-checks.ts'
+import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
 import { Failures, isLasting, type LoopWatch } from '../kernel/failures.ts'
 import { solitude } from '../kernel/solitude.ts'
@@ -24,6 +25,7 @@ import { register, registerForgotten } from './register.ts'
 import type { ProjectionEvents, RunnerOptions } from './types.ts'
 
 const turnMs = 50
+const troubleEveryMs = 60_000
 
 /** What a runner gives to the loops of its cursors. */
 export interface Host {
@@ -77,6 +79,9 @@ export class ProjectionRunner {
   readonly #holds: Holds
   readonly #refreshers: Refreshers
   readonly #incarnation: Incarnation
+  /** Loops whose last turn failed. */
+  readonly #failing = new Set<string>()
+  #troubleLoggedMs = Number.NEGATIVE_INFINITY
   #installation = ''
   #loops: Promise<unknown>[] = []
   #turns: NodeJS.Timeout | undefined
@@ -230,16 +235,31 @@ export class ProjectionRunner {
   #loop(name: string): LoopWatch {
     const { succeeded, failed } = this.#watch.loop(name, this.#engine)
     return {
-      succeeded,
+      succeeded: () => {
+        succeeded()
+        if (this.#failing.delete(name) && this.#failing.size === 0) this.#recovered()
+      },
       failed: (error) => {
         failed(error)
-        if (!isLasting(error)) this.#trouble(error)
+        if (isLasting(error)) return
+        this.#failing.add(name)
+        this.#trouble(error)
       },
     }
   }
 
+  /** Every loop meets a database that is away, several times a second. */
   #trouble(error: unknown): void {
-    if (!this.#stopAll.signal.aborted) this.#core.config.logger.warn({ error: String(error) }, 'runner error; retrying')
+    const nowMs = monotonicMs()
+    if (this.#stopAll.signal.aborted || nowMs - this.#troubleLoggedMs < troubleEveryMs) return
+    this.#troubleLoggedMs = nowMs
+    this.#core.config.logger.warn({ error: String(error) }, 'runner error; retrying (logged once a minute)')
+  }
+
+  #recovered(): void {
+    if (this.#troubleLoggedMs === Number.NEGATIVE_INFINITY) return
+    this.#troubleLoggedMs = Number.NEGATIVE_INFINITY
+    this.#core.config.logger.warn({}, 'the runner works again')
   }
 
   #createIncarnation(): Incarnation {
@@ -276,7 +296,12 @@ export class ProjectionRunner {
         else if (message.type === 'blocked')
           config.logger.warn({ blockedMs: message.blockedMs }, 'a handler blocked the event loop')
         else if (message.type === 'trouble')
-          config.logger.warn({ error: message.message, code: message.code }, 'keeper error; retrying')
+          config.logger.warn(
+            { error: message.message, code: message.code },
+            'the keeper cannot reach the database; retrying (logged once a minute)',
+          )
+        else if (message.type === 'recovered')
+          config.logger.warn({ awayMs: message.awayMs }, 'the keeper reached the database again')
         else if (message.type === 'logged') config.logger.error(message.fields, message.message)
       },
       onNotify: () => this.#pump.wake(),

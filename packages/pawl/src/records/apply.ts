@@ -14,7 +14,7 @@ import { commitEvents } from './record-events.ts'
 import { lockScope } from './slot.ts'
 import { readSubmission, type SubmissionRow } from './submissions.ts'
 import type { FailureClass } from './types.ts'
-import { type ApplyPayload, tendKind } from './work.ts'
+import type { ApplyPayload } from './work.ts'
 
 const chunkEndStatement = statement(import.meta.url, 'chunk-end')
 const applyChunkStatement = statement(import.meta.url, 'apply-chunk')
@@ -109,13 +109,13 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
       },
       changed: 'staged',
     })
-    await core.jobs(tenant).enqueue(tendKind, { submission: id }, { tx })
     await job.complete(tx, answer)
     if (probe.on) await probe.hit('records.commit.written', { id })
   }
   // An event for each record is written in it too, if they are wanted.
   await transact(core, inOne, { statementMs: wholeMs })
   core.ends.wake()
+  core.sweep.wake()
   if (probe.on) await probe.hit('records.commit.after', { id })
   return answer
 }

@@ -3,7 +3,7 @@
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { z } from 'zod'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
-import { csv, defineLoads, ended, loadRows, startWorker, submitted } from '../../test/support/records.ts'
+import { csv, defineLoads, ended, loadRows, startWorker, submitted, sweepNow } from '../../test/support/records.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
@@ -125,7 +125,6 @@ test('[R10] of the invalid uploads of a scope the newest ten stay, for a day; ol
     expect(state).toBe('invalid')
     expect(expiresAt!.getTime() - endedAt!.getTime()).toBe(86_400_000)
   }
-  await startWorker(pawl)
   await until('two are gone', async () => (await scope.submissions()).length === 10)
   expect((await scope.submissions()).map(({ id }) => id)).toEqual(
     uploads
@@ -159,10 +158,10 @@ test('[R12] the alert about a failed submission outlives it, until one of its se
   await pawl.jobs.cancel(jobId!)
   await expect(scope.erase('load', 'none', { reason: 'frees the slot' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
   expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', subject: 'loads' }])
-  await db.query("update pawl.job set state = 'ready', due = now() - interval '1 hour', run_at = now() - interval '1 hour'")
-  await startWorker(pawl)
+  await sweepNow(pawl)
   await until('it has expired', async () => (await scope.submissions()).length === 0)
   expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', subject: 'loads' }])
+  await startWorker(pawl)
   await submitted(pawl, scope, csv(loadRows(1)))
   await until('the alert is resolved', async () => (await pawl.alerts()).length === 0)
 })
@@ -179,6 +178,5 @@ test('[R5] a submission that changes nothing is committed by submit itself, with
   expect(await db.query("select payload ->> 'number' as number, type from pawl.event order by seq offset 1")).toEqual([
     { number: '2', type: 'submission.committed' },
   ])
-  await startWorker(pawl)
   await until('its rows are cleared', async () => (await db.query('select from pawl.submission_row')).length === 0)
 })

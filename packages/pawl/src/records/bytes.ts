@@ -6,13 +6,30 @@ import { refused } from '../kernel/options.ts'
 import { abortable } from './abortable.ts'
 import type { Body } from './types.ts'
 
-/** The file is not what its format says. It is the sender's to mend, so the submission is invalid and not failed. */
-export class Malformed extends Error {
-  override readonly name = 'Malformed'
-  readonly code: string
+/** Why a file is refused as a whole, as `records.errors` gives it. First those of a limit, then those of a file that is not what its format says. */
+export const fileCodes = [
+  'too-large',
+  'too-many-rows',
+  'too-many-columns',
+  'row-too-long',
+  'bomb',
+  'empty',
+  'encoding',
+  'header',
+  'quote',
+  'json',
+  'xlsx',
+] as const
+
+export type FileCode = (typeof fileCodes)[number]
+
+/** The file cannot be taken as it is. The sender must change it, so the submission is invalid and not failed. */
+export class InvalidFile extends Error {
+  override readonly name = 'InvalidFile'
+  readonly code: FileCode
   readonly line: number
 
-  constructor(code: string, line: number, reason: string) {
+  constructor(code: FileCode, line: number, reason: string) {
     super(reason)
     this.code = code
     this.line = line
@@ -20,18 +37,18 @@ export class Malformed extends Error {
 }
 
 /** By its name: a format may come from another build of this package. */
-export function isMalformed(error: unknown): error is Malformed {
-  return error instanceof Error && error.name === 'Malformed'
+export function isInvalidFile(error: unknown): error is InvalidFile {
+  return error instanceof Error && error.name === 'InvalidFile'
 }
 
 /** The rows of a chunk, then its fault: what comes before a malformed row is read whatever the chunks are, and its errors are told. */
-export function* untilMalformed<Row>(read: (rows: Row[]) => void): Generator<Row[]> {
+export function* untilInvalid<Row>(read: (rows: Row[]) => void): Generator<Row[]> {
   const rows: Row[] = []
   let fault: unknown
   try {
     read(rows)
   } catch (error) {
-    if (!isMalformed(error)) throw error
+    if (!isInvalidFile(error)) throw error
     fault = error
   }
   if (rows.length > 0) yield rows
@@ -62,7 +79,7 @@ export class UploadBytes {
       const bytes = bytesOf(chunk)
       this.count += bytes.length
       if (this.count > this.#limit.bytesMax) {
-        throw new Malformed(
+        throw new InvalidFile(
           'too-large',
           0,
           `The file is larger than ${this.#limit.bytesMax} bytes. Split it, or raise ${this.#limit.name}.`,
@@ -80,7 +97,7 @@ export class UploadBytes {
       try {
         return bytes === undefined ? decoder.decode() : decoder.decode(bytes, { stream: true })
       } catch {
-        throw new Malformed(
+        throw new InvalidFile(
           'encoding',
           0,
           `The file is not UTF-8 (near byte ${this.count}). Save it as UTF-8 and upload it again.`,

@@ -4,7 +4,7 @@ import { isRegExp } from 'node:util/types'
 import { PawlError, shown } from '../errors.ts'
 import { assertKnown, notOneOf, whole } from '../kernel/options.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
-import { canonicalJsonColumn, ExactNumber, isUnsafe, numberText, parseJson, Unstorable, unsafeReason } from './json-text.ts'
+import { canonicalJson, ExactNumber, isUnsafe, numberText, parseJson, Unstorable, unsafeReason } from './json-text.ts'
 import type { Column, ColumnType } from './types.ts'
 
 /** Why a cell is not valid. */
@@ -275,7 +275,7 @@ function coerceTimestamp(value: unknown): string | undefined | CellFault {
 
 function coerceJson(value: unknown): string | CellFault {
   try {
-    return canonicalJsonColumn(value)
+    return canonicalJson(value)
   } catch (error) {
     if (error instanceof Unstorable) return fault('json', error.message)
     throw error

@@ -11,6 +11,7 @@ import type { Jobs } from '../jobs/index.ts'
 import { retrying } from '../kernel/retry.ts'
 import type { Ends } from './ends.ts'
 import type { DefinedSet } from './sets.ts'
+import type { Sweep } from './sweep.ts'
 import type { RecordSet } from './types.ts'
 
 export interface RecordsCore {
@@ -21,6 +22,8 @@ export interface RecordsCore {
   readonly jobs: (tenant: string) => Jobs
   /** Of this process, whoever waits in it. */
   readonly ends: Ends
+  /** Of this process, for all tenants. */
+  readonly sweep: Sweep
   readonly logger: Pick<Logger, 'error'>
   /** Of statements in transactions, prepared under a name; undefined behind a transaction pooler. */
   readonly names: StatementNames | undefined

@@ -1,7 +1,7 @@
 // CSV by RFC 4180, as a stream: quotes, doubled quotes, line breaks inside quotes, CRLF or LF, and a header that names the columns. A row
 // without a quote is split by the engine's own split; only rows with one are walked.
 
-import { Malformed, untilMalformed } from './bytes.ts'
+import { InvalidFile, untilInvalid } from './bytes.ts'
 import { Header, type HeaderCheck, type TabularRow } from './tabular.ts'
 
 export interface CsvOptions {
@@ -19,7 +19,7 @@ export async function* readCsv(texts: AsyncIterable<string>, options: CsvOptions
     header ??= headerOf(rows[0]!, options.checkHeader)
     yield rowsOf(header, rows, first)
   }
-  if (header === undefined) throw new Malformed('empty', 1, 'The file is empty: it has no header.')
+  if (header === undefined) throw new InvalidFile('empty', 1, 'The file is empty: it has no header.')
 }
 
 /** The same without a header: the cells of each row that has any. */
@@ -28,8 +28,8 @@ export async function* readCells(
   { rowCharsMax, delimiter = ',' }: CsvOptions,
 ): AsyncGenerator<readonly CsvRow[]> {
   const scanner = new CsvScanner(rowCharsMax, delimiter)
-  for await (const text of texts) yield* untilMalformed<CsvRow>((rows) => scanner.push(text, rows))
-  yield* untilMalformed<CsvRow>((rows) => scanner.end(rows))
+  for await (const text of texts) yield* untilInvalid<CsvRow>((rows) => scanner.push(text, rows))
+  yield* untilInvalid<CsvRow>((rows) => scanner.end(rows))
 }
 
 function headerOf({ cells, line }: CsvRow, check: HeaderCheck | undefined): Header {
@@ -197,12 +197,12 @@ class CsvScanner {
   }
 
   /** `chars` of the row come before it: past the limit the row is too long, however the chunks were cut. */
-  #wrongQuote(chars: number, reason: string): Malformed {
-    return chars > this.#rowCharsMax ? this.#tooLong() : new Malformed('quote', this.#line, reason)
+  #wrongQuote(chars: number, reason: string): InvalidFile {
+    return chars > this.#rowCharsMax ? this.#tooLong() : new InvalidFile('quote', this.#line, reason)
   }
 
-  #tooLong(): Malformed {
-    return new Malformed(
+  #tooLong(): InvalidFile {
+    return new InvalidFile(
       'row-too-long',
       this.#line,
       `The row that starts here has more than ${this.#rowCharsMax} characters; a closing quote may be missing.`,

@@ -1,13 +1,13 @@
 import { expect, test } from 'vitest'
 import { changedFields } from './diff.ts'
-import { canonicalJson } from './json-text.ts'
+import { canonicalField, canonicalRow } from './json-text.ts'
 
 /** By parsing both, as anyone would. */
 function byParsing(before: string, after: string): string[] {
   const [old, next] = [JSON.parse(before), JSON.parse(after)] as Record<string, unknown>[]
   const names = new Set([...Object.keys(old!), ...Object.keys(next!)])
   const text = (data: Record<string, unknown>, name: string) =>
-    Object.hasOwn(data, name) ? canonicalJson(data[name]) : undefined
+    Object.hasOwn(data, name) ? canonicalField(data[name]) : undefined
   return [...names].filter((name) => text(old!, name) !== text(next!, name)).sort()
 }
 
@@ -37,7 +37,7 @@ test('the fields that changed are those that parsing finds, whatever names and v
     return seed % below
   }
   const data = () =>
-    canonicalJson(Object.fromEntries(names.flatMap((name) => (random(3) === 0 ? [] : [[name, values[random(values.length)]]]))))
+    canonicalRow(Object.fromEntries(names.flatMap((name) => (random(3) === 0 ? [] : [[name, values[random(values.length)]]]))))
   for (let n = 0; n < 5000; n++) {
     const [before, after] = [data(), data()]
     expect({ before, after, changed: changedFields(before, after) }).toEqual({ before, after, changed: byParsing(before, after) })

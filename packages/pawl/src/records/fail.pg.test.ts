@@ -121,7 +121,7 @@ test('[R12] failures that progress follows are not added up, and what is submitt
   expect(await db.query('select last_value::int as tries from public.blips')).toEqual([{ tries: 5 }])
 })
 
-test('[R12] an alert that is raised while another submission of its set is tended stays open', async () => {
+test('[R12] an alert that is raised while another submission of its set is swept stays open', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await db.query("select pawl.raise_alert('', 'submission.failed', 'loads', 'one failed, and is gone by now')")
@@ -137,7 +137,7 @@ test('[R12] an alert that is raised while another submission of its set is tende
   await pawl.records.submit(upload.id)
   expect(await ended(pawl, upload.id)).toMatchObject({ state: 'submitted' })
   await until(
-    'its tending meets the alert',
+    'the sweep meets the alert',
     async () =>
       (
         await db.query(
@@ -148,8 +148,8 @@ test('[R12] an alert that is raised while another submission of its set is tende
   await raiser.query('commit')
   raiser.release()
   await until(
-    'it is tended',
-    async () => (await db.query("select from pawl.job_history where kind = 'pawl.records.tend' and outcome = 'done'")).length > 0,
+    'it is swept',
+    async () => (await db.query('select from pawl.submission where id = $1 and not is_staged', [upload.id])).length > 0,
   )
   expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', subject: 'loads', count: 2 }])
 })

@@ -1,6 +1,6 @@
 // Rows as JSON: NDJSON, one object a line; or JSON, one array of objects. Both as streams, and without losing a digit of any number.
 
-import { Malformed, untilMalformed } from './bytes.ts'
+import { InvalidFile, untilInvalid } from './bytes.ts'
 import { parseJson } from './json-text.ts'
 import { type RowFault, type SourceRow, shown } from './rows.ts'
 
@@ -10,8 +10,8 @@ export interface JsonLimits {
 
 export async function* readNdjson(texts: AsyncIterable<string>, limits: JsonLimits): AsyncGenerator<ObjectRow[]> {
   const splitter = new LineSplitter(limits.rowCharsMax)
-  for await (const text of texts) yield* untilMalformed<ObjectRow>((rows) => splitter.push(text, rows))
-  yield* untilMalformed<ObjectRow>((rows) => splitter.end(rows))
+  for await (const text of texts) yield* untilInvalid<ObjectRow>((rows) => splitter.push(text, rows))
+  yield* untilInvalid<ObjectRow>((rows) => splitter.end(rows))
 }
 
 class LineSplitter {
@@ -43,7 +43,7 @@ class LineSplitter {
   end(rows: ObjectRow[]): void {
     this.#take(this.#whole(''), rows)
     // What a pipe leaves that broke before its first byte must not pass for a file that says that there are no records.
-    if (this.#isEmpty) throw new Malformed('empty', 1, 'The file is empty. To submit no records, send the JSON array [].')
+    if (this.#isEmpty) throw new InvalidFile('empty', 1, 'The file is empty. To submit no records, send the JSON array [].')
   }
 
   #whole(end: string): string {
@@ -63,15 +63,15 @@ class LineSplitter {
     rows.push(objectRow(this.#line, text))
   }
 
-  #tooLong(line: number): Malformed {
-    return new Malformed('row-too-long', line, `The line has more than ${this.#charsMax} characters.`)
+  #tooLong(line: number): InvalidFile {
+    return new InvalidFile('row-too-long', line, `The line has more than ${this.#charsMax} characters.`)
   }
 }
 
 /** Splits one array into the texts of its elements; each is then read as a line of NDJSON would be. The line is its place in the array. */
 export async function* readJson(texts: AsyncIterable<string>, limits: JsonLimits): AsyncGenerator<ObjectRow[]> {
   const splitter = new ArraySplitter(limits.rowCharsMax)
-  for await (const text of texts) yield* untilMalformed<ObjectRow>((rows) => splitter.push(text, rows))
+  for await (const text of texts) yield* untilInvalid<ObjectRow>((rows) => splitter.push(text, rows))
   splitter.end()
 }
 
@@ -128,7 +128,7 @@ class ArraySplitter {
       this.#state = 'element'
       this.#element.begin()
     } else
-      throw new Malformed(
+      throw new InvalidFile(
         'json',
         this.#index + 1,
         `Expected an array of objects, got '${String.fromCharCode(code)}' after element ${this.#index}.`,
@@ -137,12 +137,12 @@ class ArraySplitter {
 
   end(): void {
     if (this.#state !== 'after')
-      throw new Malformed('json', this.#index + 1, `The array is incomplete: the file ends after element ${this.#index}.`)
+      throw new InvalidFile('json', this.#index + 1, `The array is incomplete: the file ends after element ${this.#index}.`)
   }
 
-  #tooLong(): Malformed {
+  #tooLong(): InvalidFile {
     const number = this.#index + 1
-    return new Malformed('row-too-long', number, `Element ${number} has more than ${this.#charsMax} characters.`)
+    return new InvalidFile('row-too-long', number, `Element ${number} has more than ${this.#charsMax} characters.`)
   }
 }
 
@@ -174,7 +174,7 @@ function objectRow(line: number, text: string): ObjectRow {
   try {
     value = parseJson(text)
   } catch (error) {
-    throw new Malformed(
+    throw new InvalidFile(
       'json',
       line,
       `Invalid JSON: ${error instanceof Error ? error.message.slice(0, 200) : 'it cannot be read'}.`,

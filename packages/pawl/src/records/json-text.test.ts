@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { canonicalDecimal } from './decimal.ts'
-import { canonicalJson, ExactNumber, numberText, parseJson, Unstorable } from './json-text.ts'
+import { canonicalField, canonicalJson, canonicalRow, ExactNumber, numberText, parseJson, Unstorable } from './json-text.ts'
 
 /** Numbers as doubles again. */
 function rounded(value: unknown): unknown {
@@ -29,10 +29,10 @@ test('[R6] no text can pass for a number', () => {
   const texts = ['\u00017', '\u0001', '7', '{"text":"7"}', '\u00011e3']
   for (const text of texts) {
     expect(parseJson(`[${JSON.stringify(text)},12345678901234567890]`)).toEqual([text, new ExactNumber('12345678901234567890')])
-    expect(canonicalJson({ a: text })).toBe(`{"a":${JSON.stringify(text)}}`)
-    expect(canonicalJson({ text })).toBe(`{"text":${JSON.stringify(text)}}`)
+    expect(canonicalRow({ a: text })).toBe(`{"a":${JSON.stringify(text)}}`)
+    expect(canonicalRow({ text })).toBe(`{"text":${JSON.stringify(text)}}`)
   }
-  expect(canonicalJson(parseJson('{"text":12345678901234567890}'))).toBe('{"text":"12345678901234567890"}')
+  expect(canonicalRow(parseJson('{"text":12345678901234567890}') as object)).toBe('{"text":"12345678901234567890"}')
 })
 
 test('[R6] a value may be nested as deep as it is long', () => {
@@ -67,6 +67,14 @@ test('what JSON would keep nothing of is refused, and what says itself what it i
     }
   }
   expect(canonicalJson([new Money(), new Decimal(), new Number(5), new String('x'), Object.create(null)])).toBe(
-    '[{"amount":"5"},"5","5","x",{}]',
+    '[{"amount":"5"},"5",5,"x",{}]',
   )
+})
+
+test('[R6] a number is a text in a field and stays a number inside one', () => {
+  const row = { n: 1.5, boxed: new Number(2), big: 3n, nested: { n: 1, list: [2, 9007199254740993n] }, deep: 4 }
+  expect(canonicalRow(row, new Set(['deep']))).toBe(
+    '{"big":"3","boxed":"2","deep":4,"n":"1.5","nested":{"list":[2,"9007199254740993"],"n":1}}',
+  )
+  expect(canonicalField([1])).toBe('[1]')
 })

@@ -1,6 +1,6 @@
 // JSON in and out without losing a digit. Reading: a number that a double would round is kept as its source text. Writing: one canonical
-// text per value, with keys in order and every number as the text of its decimal, so that equal content has an equal hash. In a json column a
-// number stays a number unless JavaScript would round it.
+// text per value, with keys in order, so that equal content has an equal hash. A number that is the value of a field is the text of its decimal;
+// in a json column, and inside an object or array, a number stays a number unless JavaScript would round it.
 
 import { hash as digest } from 'node:crypto'
 import { jsonOf, lossOf } from '../kernel/payload.ts'
@@ -123,45 +123,61 @@ export class Unstorable extends Error {
   override readonly name = 'Unstorable'
 }
 
-/**
- * The canonical text of any value of a row. Fields that are null or absent are left out: they are the same thing. Numbers are texts, but not
- * within the fields that `jsonFields` names.
- */
-export function canonicalJson(value: unknown, jsonFields?: ReadonlySet<string>): string {
-  return canonical(value, canonicalNumber, depthMax, jsonFields)
-}
-
-/** The same of a json column, whose numbers stay numbers. */
-export function canonicalJsonColumn(value: unknown): string {
-  return canonical(value, jsonNumber, depthMax)
-}
-
 const depthMax = 32
 
-type NumberWriter = (value: number | bigint | ExactNumber) => string
+/** The canonical text of a row. `jsonFields` are its columns of type json. Fields that are null or absent are left out: they are the same thing. */
+export function canonicalRow(row: object, jsonFields?: ReadonlySet<string>): string {
+  const plain = plainOf(row)
+  if (typeof plain !== 'object' || plain === null || plain !== row) return canonicalJson(plain)
+  return objectText(plain, (field, name) => (jsonFields?.has(name) ? canonical(field, depthMax - 1) : canonicalField(field)))
+}
 
-function canonical(value: unknown, number: NumberWriter, depthLeft: number, jsonFields?: ReadonlySet<string>): string {
+/** Of a field whose column is not of type json: a number is a text. */
+export function canonicalField(value: unknown): string {
+  const plain = isInstance(value) ? plainOf(value) : value
+  return isNumber(plain) ? canonicalNumber(plain) : canonical(plain, depthMax - 1)
+}
+
+/** Of a json column: numbers stay numbers. */
+export function canonicalJson(value: unknown): string {
+  return canonical(value, depthMax)
+}
+
+function canonical(value: unknown, depthLeft: number): string {
   if (typeof value === 'string') return storableString(value)
-  if (typeof value === 'number' || typeof value === 'bigint') return number(value)
+  if (isNumber(value)) return jsonNumber(value)
   if (typeof value === 'boolean') return String(value)
   if (value === null || value === undefined) return 'null'
   if (typeof value !== 'object') throw new Unstorable(`contains a ${typeof value}, which JSON cannot represent`)
-  if (value instanceof ExactNumber) return number(value)
   if (value instanceof Error) throw new Unstorable(value.message)
   if (depthLeft === 0) throw new Unstorable('is nested too deeply')
   if (value instanceof Date) return canonicalDate(value)
-  if (Array.isArray(value)) return `[${value.map((item) => canonical(item, number, depthLeft - 1)).join(',')}]`
+  if (Array.isArray(value)) return `[${value.map((item) => canonical(item, depthLeft - 1)).join(',')}]`
   const plain = plainOf(value)
-  if (plain !== value) return canonical(plain, number, depthLeft - 1, jsonFields)
+  return plain === value ? objectText(value, (field) => canonical(field, depthLeft - 1)) : canonical(plain, depthLeft - 1)
+}
+
+function objectText(value: object, text: (field: unknown, name: string) => string): string {
   const fields = Object.keys(value)
     .sort()
     .flatMap((name) => {
       const field = (value as Record<string, unknown>)[name]
-      if (field === null || field === undefined) return []
-      const writer = jsonFields?.has(name) ? jsonNumber : number
-      return [`${storableString(name)}:${canonical(field, writer, depthLeft - 1)}`]
+      return field === null || field === undefined ? [] : [`${storableString(name)}:${text(field, name)}`]
     })
   return `{${fields.join(',')}}`
+}
+
+function isNumber(value: unknown): value is number | bigint | ExactNumber {
+  return typeof value === 'number' || typeof value === 'bigint' || value instanceof ExactNumber
+}
+
+/** An object that may be something else as JSON. */
+function isInstance(value: unknown): value is object {
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    !(value instanceof ExactNumber || value instanceof Date || value instanceof Error)
+  )
 }
 
 /** What JSON would read in place of an object that is not plain. One of which it would keep nothing is refused, as a job's payload is. */

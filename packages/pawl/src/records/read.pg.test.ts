@@ -517,6 +517,28 @@ test('an export has every field, also those that no column declares and those of
     })
 })
 
+test('numbers inside a kept column stay numbers, whatever brought them', async () => {
+  const pawl = db.pawl()
+  const columns = { id: 'text', deep: 'json' } as const
+  const schema = { '~standard': { version: 1, vendor: 'test', validate: (value: unknown) => ({ value }) } } as const
+  const types = { row: { key: 'id', columns }, checked: { key: 'id', columns, schema } }
+  const set = pawl.records.define('kept', { scope: ['x'], unknownColumns: 'keep', types })
+  const scope = pawl.records.in(set, { x: '1' })
+  const json = '{"a":1,"list":[2.5,{"b":9007199254740993}]}'
+  const stored = { a: 1, list: [2.5, { b: '9007199254740993' }] }
+  const rows = ['row', 'checked'].map((type) => `{"type":"${type}","id":"k","deep":${json},"extra":${json},"n":5}`)
+  const upload = await scope.upload(`[${rows.join(',')}]`, { format: 'json' })
+  expect((await pawl.records.rows(upload.id, 'created')).items.map(({ after }) => after)).toEqual([
+    { id: 'k', deep: stored, extra: stored, n: '5' },
+    { id: 'k', deep: stored, extra: stored, n: '5' },
+  ])
+  await scope.put({ type: 'row', data: { id: 'k', deep: stored, extra: stored, n: 5 } })
+  const again = await scope.upload(`[${rows[0]}]`, { format: 'json' })
+  expect(again.counts).toMatchObject({ unchanged: 1 })
+  for (const filter of [{ extra: { a: 1 } }, { n: 5 }, { n: '5' }, { deep: { a: 1 } }])
+    expect((await scope.list({ filter })).items, JSON.stringify(filter)).toHaveLength(1)
+})
+
 test('an export can be uploaded again after an erasure', async () => {
   const pawl = db.pawl()
   for (const missing of ['keep', 'reject'] as const) {

@@ -7,7 +7,7 @@ import { check, refused, resolve } from '../kernel/options.ts'
 import { isFault } from './columns.ts'
 import { idText, isNameable, type ReadPlace, type RecordsCore, read } from './core.ts'
 import { fieldChanges, jsonPatch, type PatchOperation } from './diff.ts'
-import { canonicalJson, Unstorable } from './json-text.ts'
+import { canonicalField, canonicalRow, Unstorable } from './json-text.ts'
 import { storedKey } from './keys.ts'
 import { at as atOption, historyTable, listRecordsTable } from './options.ts'
 import { type DefinedSet, type DefinedType, mayHaveOtherColumns } from './sets.ts'
@@ -127,7 +127,7 @@ function filterTexts(set: DefinedSet, type: string | undefined, filter: RecordDa
   if (!isOpen) assertColumns(set, types, Object.keys(filter))
   const names = Object.keys(filter).sort()
   const asColumns = names.map((name) => `${JSON.stringify(name)}:${filterValue(types, name, filter[name], isOpen)}`)
-  const texts = [`{${asColumns.join(',')}}`, ...(isOpen ? [canonicalFilter(filter)] : [])]
+  const texts = [`{${asColumns.join(',')}}`, ...(isOpen ? [canonicalFilter(() => canonicalRow(filter))] : [])]
   return [...new Set(texts)]
 }
 
@@ -143,13 +143,13 @@ function filterValue(types: readonly DefinedType[], name: string, value: unknown
   const [text] = texts
   if (text !== undefined) return text
   const fault = found.find((each) => each !== undefined && isFault(each))
-  if (fault === undefined || isOpen) return canonicalFilter(value)
+  if (fault === undefined || isOpen) return canonicalFilter(() => canonicalField(value))
   throw refused('list', `filter.${name} ${fault.reason}, got ${shown(value)}`)
 }
 
-function canonicalFilter(value: unknown): string {
+function canonicalFilter(canonical: () => string): string {
   try {
-    return canonicalJson(value)
+    return canonical()
   } catch (error) {
     if (!(error instanceof Unstorable)) throw error
     throw new PawlError('PAWL_CONFIG', `filter ${error.message}, so no record can match it.`)

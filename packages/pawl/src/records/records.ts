@@ -15,8 +15,6 @@ import { RecordScope } from './scope.ts'
 import { defineSet } from './sets.ts'
 import { type ListSubmissionsOptions, listSubmissions, needSubmission, type SubmissionRow, toSubmission } from './submissions.ts'
 import { expired, type SubmitAnswer, submit, wrongState } from './submit.ts'
-import { sweepRegularly } from './sweep.ts'
-import { tend } from './tend.ts'
 import type {
   Page,
   PageOptions,
@@ -32,7 +30,7 @@ import type {
 } from './types.ts'
 import { rebase } from './upload.ts'
 import { explainSubmission, type SubmissionWhy } from './why.ts'
-import { type ApplyPayload, applyKind, recordsQueue, type TendPayload, tendKind } from './work.ts'
+import { type ApplyPayload, applyKind, recordsQueue } from './work.ts'
 
 /** Records of one tenant. `pawl.records` is that of the job whose handler calls it, else the empty one; `pawl.for('acme').records` cannot name another's. */
 export class Records {
@@ -148,7 +146,7 @@ export class Records {
 
   #defineWork(): void {
     const jobs = this.#core.jobs('')
-    sweepRegularly(this.#core)
+    this.#core.sweep.start(this.#core)
     // Failures are counted in the submission's row and decided there; the job's own limit is for what cannot even be written down.
     jobs.define<ApplyPayload>(applyKind, {
       queue: recordsQueue,
@@ -159,12 +157,6 @@ export class Records {
         const payload = (await this.#core.jobs(job.tenant).get(job.id))?.payload as ApplyPayload | undefined
         if (payload !== undefined) await failDead(this.#core, job.tenant, payload.submission)
       },
-    })
-    jobs.define<TendPayload>(tendKind, {
-      queue: recordsQueue,
-      timeout: '1h',
-      retry: { attempts: 100, initialMs: 1000, maxMs: 600_000 },
-      run: (job) => tend(this.#core, job),
     })
   }
 }

@@ -2,7 +2,7 @@
 
 import type { SchemaResult } from '../jobs/types.ts'
 import { asText, type CellFault, type Decimal, dateText, isFault } from './columns.ts'
-import { canonicalJson, contentHash, Unstorable } from './json-text.ts'
+import { canonicalField, canonicalRow, contentHash, Unstorable } from './json-text.ts'
 import { type DefinedSet, type DefinedType, keyPart, keyText } from './sets.ts'
 import type { RecordData } from './types.ts'
 
@@ -127,7 +127,7 @@ export class RowReader {
     for (const name of names) {
       const value = row.get(name)
       try {
-        fields.set(name, `,${canonicalJson(name)}:${canonicalJson(keptValue(row, value))}`)
+        fields.set(name, `,${canonicalField(name)}:${canonicalField(keptValue(row, value))}`)
       } catch (error) {
         if (!(error instanceof Unstorable)) throw error
         faults.push({ code: 'json', reason: error.message, column: storable(name), value: shown(value) })
@@ -153,7 +153,9 @@ export class RowReader {
     if (result.issues === undefined) {
       try {
         const fault = schemaFault(type, given, result.value)
-        return fault === undefined ? this.#finish(found, canonicalJson(result.value, type.jsonNames)) : invalid(found, [fault])
+        return fault === undefined
+          ? this.#finish(found, canonicalRow(result.value as object, type.jsonNames))
+          : invalid(found, [fault])
       } catch (error) {
         if (!(error instanceof Unstorable)) throw error
         return invalid(found, [{ code: 'schema', reason: error.message, column: null, value: null }])
@@ -182,7 +184,7 @@ export class RowReader {
 function schemaFault(type: DefinedType, given: Readonly<Record<string, unknown>>, value: unknown): RowFault | undefined {
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     return { code: 'schema', reason: 'the schema must return an object', column: null, value: shown(value) }
-  const isOther = (name: string) => canonicalJson((value as Record<string, unknown>)[name]) !== canonicalJson(given[name])
+  const isOther = (name: string) => canonicalField((value as Record<string, unknown>)[name]) !== canonicalField(given[name])
   const column = type.key.find(isOther)
   if (column === undefined) return undefined
   const reason = `the schema changed it to ${shown((value as Record<string, unknown>)[column]) ?? 'nothing'}, but must not change a key`

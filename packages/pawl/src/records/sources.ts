@@ -2,7 +2,7 @@
 
 import { PawlError, shown } from '../errors.ts'
 import { refused } from '../kernel/options.ts'
-import { Malformed, type UploadBytes } from './bytes.ts'
+import { InvalidFile, type UploadBytes } from './bytes.ts'
 import { readCsv } from './csv.ts'
 import { readJson, readNdjson } from './json-rows.ts'
 import type { SourceRow } from './rows.ts'
@@ -81,7 +81,7 @@ function headerCheck(set: DefinedSet): HeaderCheck {
     if (needed.some((columns) => columns.every((name) => index.has(name)))) return
     const expected = needed.map((columns) => columns.map((name) => `'${name}'`).join(', ')).join(' or ')
     const found = [...index.keys()].join(', ')
-    throw new Malformed('header', line, `The header must have the column(s) ${expected}, got '${found.slice(0, 200)}'.`)
+    throw new InvalidFile('header', line, `The header must have the column(s) ${expected}, got '${found.slice(0, 200)}'.`)
   }
 }
 

@@ -23,7 +23,7 @@ export const submissionStates: readonly SubmissionState[] = [
 
 export const submissionTransitions: readonly SubmissionTransition[] = [
   { from: 'uploading', to: 'validating', by: 'the last row is staged' },
-  { from: 'uploading', to: 'invalid', by: 'the file cannot be read as its format' },
+  { from: 'uploading', to: 'invalid', by: 'the file is refused as a whole' },
   { from: 'uploading', to: 'upload-failed', by: 'the stream or the database failed' },
   { from: 'upload-failed', to: 'uploading', by: 'a restart' },
   { from: 'validating', to: 'uploading', by: 'a restart' },

@@ -1,7 +1,7 @@
 import type { Submission } from 'pawl'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
-import { csv, defineLoads, ended, loadRows, readerView, startWorker, submitted } from '../../test/support/records.ts'
+import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { csv, defineLoads, ended, loadRows, readerView, startWorker, submitted, sweepNow } from '../../test/support/records.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
@@ -319,15 +319,18 @@ test('why says what submit and resume would: ready, the scope is busy, the scope
   await expect(pawl.records.resume(first.id)).rejects.toMatchObject({ code: 'PAWL_SUPERSEDED' })
 })
 
-test('what nobody submits is removed with everything it staged when its time is over', async () => {
+test('[R14] what nobody submits is removed when its time is over, whatever was cancelled', async () => {
   const pawl = db.pawl()
-  const scope = pawl.records.in(defineLoads(pawl, { keep: { validated: 50, uploading: 30_000 } }), here)
+  const scope = pawl.records.in(defineLoads(pawl, { keep: { validated: 1 } }), here)
   const upload = await scope.upload(csv(loadRows(20)), { format: 'csv' })
-  await db.query("update pawl.job set state = 'ready', due = now() - interval '1 hour', run_at = now() - interval '1 hour'")
-  await startWorker(pawl)
-  const gone = async () => (await db.query('select 1 from pawl.submission')).length === 0
-  const { until } = await import('../../test/support/database.ts')
-  await until('the submission is removed', gone)
+  // No job is needed for it, so nobody can cancel it.
+  for (const { id } of await pawl.jobs.list({})) await pawl.jobs.cancel(id)
+  await until(
+    'its time is over',
+    async () => (await db.query('select from pawl.submission where expires_at > pawl.now()')).length === 0,
+  )
+  await sweepNow(pawl)
+  await until('the submission is removed', async () => (await scope.submissions()).length === 0)
   await expect(pawl.records.submit(upload.id)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
-  expect(await db.query('select count(*)::int as n from pawl.submission_row')).toEqual([{ n: 0 }])
+  expect(await db.query('select from pawl.submission_row')).toEqual([])
 })

@@ -12,7 +12,7 @@ import { commitEvents } from './record-events.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
 import { needSubmission, type SubmissionRow } from './submissions.ts'
 import type { SubmissionState, SubmitOptions } from './types.ts'
-import { type ApplyPayload, applyKind, tendKind } from './work.ts'
+import { type ApplyPayload, applyKind } from './work.ts'
 
 const submissionLockStatement = statement(import.meta.url, 'submission-lock')
 const submitStatement = statement(import.meta.url, 'submit')
@@ -38,6 +38,7 @@ export async function submit(
   const attempt = () => transactIn(core, options.tx, (tx) => submitIn(core, tx, tenant, before, from, options.revision))
   const answer = await freeingSlot(core, tenant, options.tx, attempt)
   if (answer instanceof PawlError) throw answer
+  if (answer.jobId === null) core.sweep.wake()
   return answer
 }
 
@@ -98,7 +99,6 @@ async function commitUnchanged(
   const { scope, number } = row
   const counts = { created: 0, updated: 0, unchanged: Number(row.unchanged), deleted: 0 }
   await commitEvents(tx, tenant, set.events, { set: record_set, scope, submission: id, number, counts, changed: [] })
-  await core.jobs(tenant).enqueue(tendKind, { submission: id }, { tx })
   return { id, revision: row.revision, number, jobId: null }
 }
 

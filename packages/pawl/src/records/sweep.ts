@@ -1,43 +1,93 @@
-// The sweep: every process that defines a record set looks for submissions whose job is dead or gone, and ends them, so that a slot frees itself
-// whatever was cancelled. A job could not do it: jobs can be cancelled too.
+// The sweep: every process that defines a record set ends submissions whose job is dead or gone, removes those whose time is over, and clears
+// the staged rows of those that are submitted. It is no job, because jobs can be cancelled.
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import { type Statement, statement } from '../db/statement.ts'
-import { Failures, type LoopWatch } from '../kernel/failures.ts'
-import { type RecordsCore, read, type Values } from './core.ts'
+import { Failures } from '../kernel/failures.ts'
+import { type RecordsCore, read, run, transact, type Values } from './core.ts'
 import { failDead } from './fail.ts'
+import { clearStaged } from './upload.ts'
 
-const orphansStatement = statement(import.meta.url, 'orphans')
+const dueStatement = statement(import.meta.url, 'due')
+const expireStatement = statement(import.meta.url, 'expire')
+const clearedStatement = statement(import.meta.url, 'cleared')
+const lockAlertStatement = statement(import.meta.url, 'lock-alert')
+const resolveStatement = statement(import.meta.url, 'resolve-alert')
 
 const everyMs = 10_000
-const orphansMax = 100
+/** Of each kind. */
+const dueMax = 100
 
-/** Until the pool is closed. It keeps no process alive. */
-export function sweepRegularly(core: RecordsCore): void {
-  const alerts = { run: <Row>(query: Statement, values: Values = {}) => read<Row>(core, query, values) }
-  planSweep(core, new Failures(core).loop('sweep of submissions', alerts))
+interface Due {
+  tenant: string
+  id: string
+  record_set: string
+  need: 'end' | 'expire' | 'clear'
 }
 
-function planSweep(core: RecordsCore, watch: LoopWatch): void {
-  // Processes that were started together do not sweep together.
-  const timer = setTimeout(() => void sweepAndGoOn(core, watch), everyMs * (0.75 + Math.random() / 2))
-  timer.unref()
-}
+export class Sweep {
+  #isStarted = false
+  #pause = new AbortController()
 
-async function sweepAndGoOn(core: RecordsCore, watch: LoopWatch): Promise<void> {
-  if (core.pool.ended) return
-  try {
-    await sweep(core)
-    watch.succeeded()
-  } catch (error) {
-    if (!core.pool.ended) watch.failed(error)
+  /** Until the pool is closed. It keeps no process alive. */
+  start(core: RecordsCore): void {
+    if (this.#isStarted) return
+    this.#isStarted = true
+    void this.#loop(core)
   }
-  if (!core.pool.ended) planSweep(core, watch)
+
+  /** Something is due now, such as the rows of a submission that this process committed. */
+  wake(): void {
+    this.#pause.abort()
+  }
+
+  async #loop(core: RecordsCore): Promise<void> {
+    const alerts = { run: <Row>(query: Statement, values: Values = {}) => read<Row>(core, query, values) }
+    const watch = new Failures(core).loop('sweep of submissions', alerts)
+    for (;;) {
+      // Processes that were started together do not sweep together.
+      const pauseMs = everyMs * (0.75 + Math.random() / 2)
+      await sleep(pauseMs, undefined, { signal: this.#pause.signal, ref: false }).catch(() => undefined)
+      if (core.pool.ended) return
+      this.#pause = new AbortController()
+      try {
+        if (await sweepOnce(core)) this.wake()
+        watch.succeeded()
+      } catch (error) {
+        if (!core.pool.ended) watch.failed(error)
+      }
+    }
+  }
 }
 
-/** One that cannot be ended does not keep the slots of the others. */
-async function sweep(core: RecordsCore): Promise<void> {
+/** true: there may be more. A submission that fails here does not hold up the others. */
+async function sweepOnce(core: RecordsCore): Promise<boolean> {
   const errors: unknown[] = []
-  for (const { tenant, id } of await read<{ tenant: string; id: string }>(core, orphansStatement, { limit: orphansMax }))
-    await failDead(core, tenant, id).catch((error: unknown) => errors.push(error))
+  const found = await read<Due>(core, dueStatement, { limit: dueMax })
+  for (const due of found) await tend(core, due).catch((error: unknown) => errors.push(error))
   if (errors.length > 0) throw errors[0]
+  return found.length >= dueMax
+}
+
+async function tend(core: RecordsCore, { tenant, id, record_set, need }: Due): Promise<void> {
+  if (need === 'end') {
+    await failDead(core, tenant, id)
+    return
+  }
+  // Not over after all: it was submitted, or more rows arrived and extended its time.
+  if (!(await clearStaged(core, tenant, id, null))) return
+  if (need === 'expire') {
+    await read(core, expireStatement, { tenant, id })
+    return
+  }
+  await resolveAlert(core, tenant, record_set)
+  // Last, so that a crash before it repeats the rest.
+  await read(core, clearedStatement, { tenant, id })
+}
+
+async function resolveAlert(core: RecordsCore, tenant: string, set: string): Promise<void> {
+  await transact(core, async (tx) => {
+    const [alert] = await run<{ id: string }>(tx, lockAlertStatement, { tenant, record_set: set })
+    if (alert !== undefined) await run(tx, resolveStatement, { tenant, id: alert.id, record_set: set })
+  })
 }

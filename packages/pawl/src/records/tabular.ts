@@ -1,12 +1,12 @@
 // Rows of cells under a header: CSV and sheets of a workbook.
 
-import { Malformed } from './bytes.ts'
+import { InvalidFile } from './bytes.ts'
 import { asText, dateText } from './columns.ts'
 import { type RowFault, type SourceRow, shown } from './rows.ts'
 
 const columnsMax = 5000
 
-/** Throws Malformed when no row under this header could be one of the set. */
+/** Throws InvalidFile when no row under this header could be one of the set. */
 export type HeaderCheck = (header: Header, line: number) => void
 
 export class Header {
@@ -23,16 +23,20 @@ export class Header {
     this.names = cells.map((cell) => nameOf(cell, line))
     this.type = type
     if (cells.length > columnsMax)
-      throw new Malformed('header', line, `The header has ${cells.length} columns; the limit is ${columnsMax}.`)
+      throw new InvalidFile(
+        'too-many-columns',
+        line,
+        `The header has ${cells.length} columns; the limit is ${columnsMax}. Split the file.`,
+      )
     for (const name of this.names) assertName(name, line)
     this.nameless = this.names.flatMap((name, at) => (name === '' ? [at] : []))
     const index = new Map<string, number>()
     for (const [at, name] of this.names.entries()) {
       if (name === '') continue
-      if (index.has(name)) throw new Malformed('header', line, `The header has the column '${name.slice(0, 100)}' twice.`)
+      if (index.has(name)) throw new InvalidFile('header', line, `The header has the column '${name.slice(0, 100)}' twice.`)
       index.set(name, at)
     }
-    if (index.size === 0) throw new Malformed('header', line, 'The header names no column.')
+    if (index.size === 0) throw new InvalidFile('header', line, 'The header names no column.')
     this.index = index
   }
 
@@ -113,13 +117,13 @@ const none: readonly string[] = []
 /** A name that cannot be one shows that the file is not the text that it was taken for. */
 function assertName(name: string, line: number): void {
   if (name.includes('\u0000'))
-    throw new Malformed(
+    throw new InvalidFile(
       'header',
       line,
       'The header contains NUL characters: the file may be UTF-16. Save it as UTF-8 and upload it again.',
     )
   if (/\r(?!\n)/.test(name))
-    throw new Malformed(
+    throw new InvalidFile(
       'header',
       line,
       'The header contains a carriage return: lines must end with LF or CRLF. Save the file with these line endings and upload it again.',
@@ -129,7 +133,7 @@ function assertName(name: string, line: number): void {
 /** A year may be a number in a workbook's header, and a month a date. */
 function nameOf(cell: unknown, line: number): string {
   if (cell === undefined || cell === null) return ''
-  if (cell instanceof Error) throw new Malformed('header', line, `A cell of the header ${cell.message}.`)
+  if (cell instanceof Error) throw new InvalidFile('header', line, `A cell of the header ${cell.message}.`)
   return (cell instanceof Date ? dateText(cell) : (asText(cell) ?? String(cell))).trim()
 }
 

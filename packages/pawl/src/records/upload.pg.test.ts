@@ -240,6 +240,7 @@ test.each([
   ['csv', 'rowId,note\na,"never closed\nb,c\n', 'quote', 2],
   ['csv', 'rowId,note\na,"closed"x\n', 'quote', 2],
   ['csv', 'rowId,rowId\na,b\n', 'header', 1],
+  ['csv', Array.from({ length: 5001 }, (_, n) => `c${n}`).join(','), 'too-many-columns', 1],
   ['csv', '', 'empty', 1],
   ['csv', 'rowId,note\r1,foo\r2,bar\r', 'header', 1],
   ['csv', Buffer.from('rowId,note\n1,foo\n', 'utf16le'), 'header', 1],

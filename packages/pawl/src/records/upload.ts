@@ -6,7 +6,7 @@ import { statement, textsLiteral } from '../db/statement.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
-import { isMalformed, Malformed, UploadBytes } from './bytes.ts'
+import { InvalidFile, isInvalidFile, UploadBytes } from './bytes.ts'
 import { idText, type RecordsCore, read, run, transact } from './core.ts'
 import { type ReadRow, RowReader, type SourceRow, storable } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
@@ -16,7 +16,6 @@ import { needSubmission, readSubmission, type SubmissionRow } from './submission
 import { expired, wrongState } from './submit.ts'
 import type { Body, UploadOptions } from './types.ts'
 import { expireInvalid, validateStaged } from './validate.ts'
-import { tendKind } from './work.ts'
 
 const beginStatement = statement(import.meta.url, 'upload-begin')
 const restartStatement = statement(import.meta.url, 'upload-restart')
@@ -151,7 +150,6 @@ export async function begin(
         rebased_from: about.rebasedFrom ?? null,
         received_at: about.receivedAt ?? null,
       })
-      await core.jobs(place.tenant).enqueue(tendKind, { submission: begun!.id }, { tx, delay: place.set.keepMs.uploading })
       return begun!
     }),
   )
@@ -271,7 +269,7 @@ async function endBadly(
   error: unknown,
 ): Promise<void> {
   if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
-  const isInvalid = isMalformed(error)
+  const isInvalid = isInvalidFile(error)
   const values = {
     tenant: place.tenant,
     id: staged.id,
@@ -291,7 +289,7 @@ async function endBadly(
       if (isInvalid) {
         const fault = { code: error.code, reason: error.message, column: null, value: null }
         await addErrors(tx, place.tenant, staged.id, stager.errors, [{ line: error.line, fault }])
-        await expireInvalid(core, tx, place, staged.id)
+        await expireInvalid(tx, place, staged.id)
       }
     })
   // If even this cannot be written the upload stays as it is and expires; what went wrong first is what
@@ -305,6 +303,7 @@ async function endBadly(
   }
   if (isInvalid) {
     if (unwritten !== undefined) throw unwritten
+    core.sweep.wake()
     return
   }
   throw isPawlError(error) ? withId(error, staged.id) : failed(error, staged.id, source.again(staged.id))
@@ -353,7 +352,7 @@ async function* parsed(
       }
     }
   } catch (error) {
-    if (!isMalformed(error)) throw error
+    if (!isInvalidFile(error)) throw error
     malformed = error
   }
   // What is wrong with the rows before a malformed one is told as well.
@@ -361,9 +360,9 @@ async function* parsed(
   if (malformed !== undefined) throw malformed
 }
 
-function tooManyRows({ line, place = `line ${line}` }: SourceRow, rowsMax: number): Malformed {
+function tooManyRows({ line, place = `line ${line}` }: SourceRow, rowsMax: number): InvalidFile {
   const reason = `The file has more than ${rowsMax} rows: ${place} is row ${rowsMax + 1}. Split it, or raise limits.rowsMax.`
-  return new Malformed('too-many-rows', line, reason)
+  return new InvalidFile('too-many-rows', line, reason)
 }
 
 async function* restaged(

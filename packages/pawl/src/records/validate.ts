@@ -10,7 +10,6 @@ import { type RecordsCore, run, transact, wholeMs } from './core.ts'
 import type { RowFault } from './rows.ts'
 import { addErrors, type Staged, uploadLost } from './staging.ts'
 import type { Place } from './upload.ts'
-import { tendKind } from './work.ts'
 
 const countsStatement = statement(import.meta.url, 'counts')
 const duplicatesStatement = statement(import.meta.url, 'duplicates')
@@ -37,17 +36,17 @@ export async function validateStaged(
   staged: Staged,
   upload: { readonly lines: number; readonly lastLine: number; readonly errors: number },
 ): Promise<void> {
-  await retrying(() => transact(core, (tx) => validate(core, tx, place, staged, upload), { statementMs: wholeMs }))
+  const isValid = await retrying(() => transact(core, (tx) => validate(tx, place, staged, upload), { statementMs: wholeMs }))
+  if (!isValid) core.sweep.wake()
   if (probe.on) await probe.hit('records.validate.after', staged)
 }
 
 async function validate(
-  core: RecordsCore,
   tx: Tx,
   place: Place,
   staged: Staged,
   upload: { lines: number; lastLine: number; errors: number },
-): Promise<void> {
+): Promise<boolean> {
   const { tenant, set } = place
   const rows = await run<{ kind: string; rows: string }>(tx, countsStatement, { tenant, id: staged.id })
   const count = (kind: string) => Number(rows.find((row) => row.kind === kind)?.rows ?? 0)
@@ -93,7 +92,8 @@ async function validate(
   // With the row of the submission locked: an erasure that comes now waits for it, and finds all of its rows.
   const [erased] = await run<{ rows: number; type: string; key: string }>(tx, erasedStatement, { tenant, id: staged.id })
   if (erased!.rows > 0) throw erasedSince(erased!)
-  if (!isValid) await expireInvalid(core, tx, place, staged.id)
+  if (!isValid) await expireInvalid(tx, place, staged.id)
+  return isValid
 }
 
 /** A file cannot name records of a type that the set does not have any more, so it leaves none of them out. */
@@ -108,11 +108,9 @@ async function countMissing(tx: Tx, { tenant, scopeId }: Place, staged: Staged, 
 /** Invalid uploads of one scope that keep their rows; older ones are removed. */
 const invalidMax = 10
 
-/** Called when one becomes invalid. */
-export async function expireInvalid(core: RecordsCore, tx: Tx, { tenant, scopeId }: Place, id: string): Promise<void> {
-  const values = { tenant, scope_id: scopeId, id, keep: invalidMax - 1 }
-  for (const expired of await run<{ id: string }>(tx, expireInvalidStatement, values))
-    await core.jobs(tenant).enqueue(tendKind, { submission: expired.id }, { tx })
+/** Called when one becomes invalid. The sweep removes those that expire with it. */
+export async function expireInvalid(tx: Tx, { tenant, scopeId }: Place, id: string): Promise<void> {
+  await run(tx, expireInvalidStatement, { tenant, scope_id: scopeId, id, keep: invalidMax - 1 })
 }
 
 function erasedSince({ type, key }: { type: string; key: string }): PawlError {

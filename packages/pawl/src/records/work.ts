@@ -1,9 +1,8 @@
-// The kinds of job that carry the work of records, and what each is told.
+// The job that applies a submission, and its payload.
 
 import type { RecordSetOptions } from './types.ts'
 
 export const applyKind = 'pawl.records.apply'
-export const tendKind = 'pawl.records.tend'
 export const recordsQueue = 'pawl.records'
 
 export interface ApplyPayload {
@@ -13,8 +12,4 @@ export interface ApplyPayload {
   readonly retry: { readonly attempts: number; readonly initialMs: number; readonly maxMs: number; readonly jitter: boolean }
   readonly keepMs: number
   readonly chunkRows: number
-}
-
-export interface TendPayload {
-  readonly submission: string
 }

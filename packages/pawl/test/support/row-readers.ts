@@ -1,6 +1,6 @@
 // The readers of CSV, NDJSON and JSON without a database: what they make of a text, in whatever pieces it comes.
 
-import { isMalformed } from '../../src/records/bytes.ts'
+import { isInvalidFile } from '../../src/records/bytes.ts'
 import { readCells } from '../../src/records/csv.ts'
 import { readJson, readNdjson } from '../../src/records/json-rows.ts'
 
@@ -33,7 +33,7 @@ export async function outcome(format: TextFormat, pieces: Iterable<string>, opti
     }
     return { rows }
   } catch (error) {
-    if (!isMalformed(error)) throw error
+    if (!isInvalidFile(error)) throw error
     return { error: { code: error.code, line: error.line } }
   }
 }

@@ -48,12 +48,9 @@ reached as materialized (
   join pawl.log_page p on p.tenant = '' and p.from_at < o.to_at and p.to_at >= o.from_at
   group by o.name
 ),
-slowest as materialized (
-  select c.position, format('%s generation %s shard %s', c.name, c.generation, c.shard) as name
-  from pawl.cursor_at c
-  where c.state <> 'stale'
-  order by c.position
-  limit 1
+needed as materialized (
+  select f.what, f.position, concat(f.key || ' of ', format('%s generation %s shard %s', f.name, f.generation, f.shard)) as name
+  from pawl.cursor_floor() f
 )
 select o.name, o.is_first, o.is_detaching, coalesce(r.until, 0)::text as until,
   pg_total_relation_size(format('pawl.%I', o.name))::text as bytes,
@@ -68,14 +65,8 @@ select o.name, o.is_first, o.is_detaching, coalesce(r.until, 0)::text as until,
     limit 1
   ) as writer,
   exists (select from unsequenced n where n.created_at >= o.from_at and n.created_at < o.to_at) as is_unsequenced,
-  (select c.name from slowest c where c.position < r.until) as cursor,
-  (
-    select format('%s of %s generation %s shard %s', k.key, k.name, k.generation, k.shard)
-    from pawl.parked_event k
-    where k.position <= r.until
-    order by k.position
-    limit 1
-  ) as parked
+  (select n.name from needed n where n.what = 'cursor' and n.position < r.until order by n.position limit 1) as cursor,
+  (select n.name from needed n where n.what = 'parked key' and n.position < r.until order by n.position limit 1) as parked
 from old o
 left join reached r on r.name = o.name
 order by o.from_at
@@ -85,27 +76,12 @@ order by o.from_at
 -- Locks: none.
 -- Plan: the few rows of cursors and parked keys.
 -- Rows: one per cursor and parked key, the one that holds most first.
-select 'cursor' as what, c.tenant, c.name, c.generation, c.shard, null::text as key, c.state, c.position,
-  (s.position - c.position)::text as behind, c.moved_at as since
-from pawl.cursor_at c
+select f.what, f.tenant, f.name, f.generation, f.shard, f.key, f.state, f.position, (s.position - f.position)::text as behind, f.since
+from pawl.cursor_floor() f
 cross join pawl.log_head s
-where c.state <> 'stale'
-  and c.position < s.position
+where f.position < s.position
   and s.tenant = ''
-union all
-select 'parked key', k.tenant, k.name, k.generation, k.shard, k.key, k.state, min(e.position) - 1, (s.position - min(e.position) + 1)::text, k.parked_at
-from pawl.parked_key k
-join pawl.parked_event e on e.tenant = k.tenant
-  and e.name = k.name
-  and e.generation = k.generation
-  and e.shard = k.shard
-  and e.key_tenant = k.key_tenant
-  and e.key = k.key
-cross join pawl.log_head s
-where s.tenant = ''
-group by k.tenant, k.name, k.generation, k.shard, k.key_tenant, k.key, k.state, k.parked_at, s.position
-order by 8
-limit 1000
+order by f.position
 
 -- name: hold-slots
 -- Logical replication slots of this database, such as Debezium's, and the write-ahead log that each keeps.
@@ -153,15 +129,3 @@ order by coalesce(a.xact_start, p.prepared)
 -- Plan: an insert or update inside the function.
 -- One row, without meaning.
 select pawl.raise_alert('', 'event.retention', 'event', :held::text)::text as raised
-
--- name: retention-free
--- Nothing keeps events from being removed any more.
--- Locks: the alert's row.
--- Plan: alert_open.
--- No row is returned.
-update pawl.alert a
-set resolved_at = pawl.now()
-where a.tenant = ''
-  and a.code = 'event.retention'
-  and a.subject = 'event'
-  and a.resolved_at is null

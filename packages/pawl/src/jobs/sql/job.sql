@@ -315,12 +315,7 @@ changed as (
   where j.tenant = any (array[g.tenant])
     and j.id = g.id
     and j.fence = g.fence
-  returning j.tenant, j.id, j.kind, j.queue, j.state, j.attempt, j.run_at, g.fence, g.holder, g.outcome, g.error, g.ran_ms, c.now,
-    case
-      when j.state = 'dead' then 'job.dead'
-      when g.outcome = 'timed out' then 'job.timed-out'
-      when g.outcome = 'released' and j.postponed >= 10 then 'job.postponed'
-    end as alert
+  returning j.tenant, j.id, j.kind, j.queue, j.state, j.attempt, g.fence, g.holder, g.outcome, g.error, g.ran_ms, c.now
 ),
 recorded as (
   insert into pawl.job_attempt (job_id, fence, ended_at, ran_ms, holder, attempt, tenant, kind, outcome, error)
@@ -328,30 +323,23 @@ recorded as (
   from changed o
   where o.outcome not in ('released', 'snoozed')
 ),
-alerted as (
-  insert into pawl.alert as a (tenant, code, subject, message, count)
-  select o.tenant, o.alert, o.kind,
-    format('%s job(s) of kind %s %s; the last is %s%s', count(*), o.kind,
-      case o.alert
-        when 'job.dead' then 'are dead'
-        when 'job.timed-out' then 'timed out'
-        else 'must run alone, but ten times in a row no worker finished its other jobs in time'
-      end,
-      max(o.id),
-      -- One that could not run alone has not failed.
-      case when o.alert <> 'job.postponed' then ': ' || left(coalesce((array_agg(o.error order by o.id desc))[1], 'no error was recorded'), 1000) end),
-    count(*)
-  from changed o
-  where o.alert is not null
-  group by o.tenant, o.alert, o.kind
-  order by o.tenant, o.alert, o.kind
-  on conflict (tenant, code, subject) where resolved_at is null
-  do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message
+alerted as materialized (
+  select pawl.raise_alert(t.tenant, 'job.timed-out', t.kind,
+    format('%s job(s) of kind %s timed out; the last is %s', t.count, t.kind, t.last), t.count, interval '1 hour')
+  from (
+    select o.tenant, o.kind, count(*) as count, max(o.id) as last
+    from changed o
+    where o.outcome = 'timed out'
+      and o.state <> 'dead'
+    group by o.tenant, o.kind
+    order by o.tenant, o.kind
+  ) t
 )
-select o.tenant, o.id, o.fence, o.state, case when o.state = 'ready' then pawl.wake(o.queue) is null end as woke
+select o.tenant, o.id, o.fence, o.state, case when o.state = 'ready' then pawl.wake(o.queue) is null end as woke,
+  (select count(*) from alerted) as alerts
 from changed o
 union all
-select g.tenant, g.id, g.fence, 'ended before', null
+select g.tenant, g.id, g.fence, 'ended before', null, null
 from given g
 where exists (
   select
@@ -458,6 +446,8 @@ changed as (
     crashes = j.crashes + case when l.is_crash then 1 else 0 end,
     suspect = case when l.is_crash then j.crashes + 1 - j.excused < coalesce(j.max_crashes, :max_crashes::integer) else j.suspect end,
     last_error = case when l.is_crash then 'Worker ' || l.holder || ' ended while the job may have been running (' || l.close_reason || ')' else j.last_error end,
+    -- Of a dead job: when it died.
+    run_at = case when l.is_crash and j.crashes + 1 - j.excused >= coalesce(j.max_crashes, :max_crashes::integer) then pawl.now() else j.run_at end,
     fence = pawl.next_fence(),
     revision = j.revision + 1,
     holder = null,
@@ -474,17 +464,6 @@ recorded as (
     case when o.is_crash then 'crashed' else 'interrupted' end, o.last_error
   from changed o
   where o.has_started
-),
-alerted as (
-  insert into pawl.alert as a (tenant, code, subject, message, count)
-  select o.tenant, 'job.dead', o.kind, format('%s job(s) of kind %s are dead; the last is %s: %s', count(*), o.kind, max(o.id),
-    (array_agg(o.last_error order by o.id desc))[1]), count(*)
-  from changed o
-  where o.state = 'dead'
-  group by o.tenant, o.kind
-  order by o.tenant, o.kind
-  on conflict (tenant, code, subject) where resolved_at is null
-  do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message
 )
 select o.tenant, o.id, o.kind, o.state, o.holder, o.crashes, pawl.wake(o.queue) is null as woke
 from changed o
@@ -540,7 +519,7 @@ overdue as materialized (
 changed as (
   update pawl.job j
   set state = case when j.attempt - j.crashes >= coalesce(j.max_attempts, :max_attempts::integer) then 'dead' else 'scheduled' end,
-    run_at = c.now + o.delay,
+    run_at = c.now + case when j.attempt - j.crashes >= coalesce(j.max_attempts, :max_attempts::integer) then interval '0' else o.delay end,
     due = c.now + o.delay - j.priority * interval '1 minute',
     suspect = false,
     excused = j.crashes,
@@ -560,17 +539,19 @@ recorded as (
   select o.id, o.fence, (select c.now from clock c), o.holder, o.attempt, o.tenant, o.kind, 'timed out', o.last_error
   from changed o
 ),
-alerted as (
-  insert into pawl.alert as a (tenant, code, subject, message, count)
-  select o.tenant, case when o.state = 'dead' then 'job.dead' else 'job.timed-out' end, o.kind,
-    format('%s job(s) of kind %s ran longer than their timeout; the last is %s', count(*), o.kind, max(o.id)), count(*)
-  from changed o
-  group by o.tenant, 2, o.kind
-  order by o.tenant, 2, o.kind
-  on conflict (tenant, code, subject) where resolved_at is null
-  do update set count = a.count + excluded.count, last_at = pawl.now(), message = excluded.message
+alerted as materialized (
+  select pawl.raise_alert(t.tenant, 'job.timed-out', t.kind,
+    format('%s job(s) of kind %s timed out; the last is %s', t.count, t.kind, t.last), t.count, interval '1 hour')
+  from (
+    select o.tenant, o.kind, count(*) as count, max(o.id) as last
+    from changed o
+    where o.state <> 'dead'
+    group by o.tenant, o.kind
+    order by o.tenant, o.kind
+  ) t
 )
-select o.tenant, o.id, o.kind, o.state, o.holder, pg_notify('pawl_lost', o.holder::text) is null as told
+select o.tenant, o.id, o.kind, o.state, o.holder, pg_notify('pawl_lost', o.holder::text) is null as told,
+  (select count(*) from alerted) as alerts
 from changed o
 
 -- name: excuse
@@ -745,8 +726,8 @@ where h.tenant = :tenant::text
   and h.id = :id::bigint
   and h.finished_at >= coalesce(:since::timestamptz, to_timestamp((:id::bigint >> 21) / 1000.0) - interval '2 days')
 
--- name: list-live
--- A page of live jobs, newest first.
+-- name: list-open
+-- A page of open jobs, newest first.
 -- Locks: none.
 -- Plan: job_pkey backwards.
 -- No row: no such jobs beyond :before.

@@ -45,3 +45,60 @@ from pawl.once o
 where o.tenant = :tenant::text
   and o.namespace = :namespace::text
   and o.key = :key::text
+
+-- name: prune
+-- Removes what is past its keep: expired once keys, old evidence, long closed workers that hold nothing, alerts that are long over, at most
+-- :limit of each; and all sleepers whose worker is closed (it lay down at that very moment).
+-- Locks: those rows; once keys, workers and alerts with SKIP LOCKED.
+-- Plan: once_expiry and primary keys.
+-- One row: how many rows went.
+with expired as (
+  delete from pawl.once o
+  where o.ctid = any (array(
+    select k.ctid from pawl.once k where k.expires_at < (select pawl.now()) limit :limit::integer for update skip locked
+  ))
+  returning 1
+),
+evidence as (
+  delete from pawl.refusal r
+  where r.ctid = any (array(
+    select k.ctid from pawl.refusal k where k.tenant >= '' order by k.id desc offset 10000 limit :limit::integer
+  ))
+  returning 1
+),
+workers as (
+  delete from pawl.worker w
+  where w.ctid = any (array(
+    select k.ctid
+    from pawl.worker k
+    where k.closed_at < (select pawl.now()) - interval '7 days'
+      and k.emptied_at is not null
+    limit :limit::integer
+    for update skip locked
+  ))
+  returning w.tenant, w.id
+),
+processes as (
+  delete from pawl.worker_process p
+  using workers w
+  where p.tenant = w.tenant
+    and p.id = w.id
+),
+alerts as (
+  delete from pawl.alert a
+  where a.ctid = any (array(
+    select k.ctid
+    from pawl.alert k
+    where coalesce(k.resolved_at, k.until) < (select pawl.now()) - interval '30 days'
+    limit :limit::integer
+    for update skip locked
+  ))
+  returning 1
+),
+sleepers as (
+  delete from pawl.sleeper s
+  where s.worker <> all (array(select w.id from pawl.live_workers() w where w.closed_at is null))
+  returning 1
+)
+select (select count(*) from expired) + (select count(*) from evidence) + (select count(*) from workers) + (select count(*) from alerts)
+  + (select count(*) from sleepers) as removed

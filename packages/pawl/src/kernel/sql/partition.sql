@@ -17,15 +17,3 @@ order by c.relname
 -- One row, without meaning.
 select pawl.raise_alert('', 'partition.last', :name::text, format('pawl.%s has no partition left for new days, so rows go to its last '
     'partition. Nothing is lost, but retention cannot remove them. Maintenance adds partitions when no transaction locks the table.', :name::text))::text as raised
-
--- name: last-partition-free
--- There is room ahead in a table again.
--- Locks: the alert's row.
--- Plan: alert_open.
--- No row is returned.
-update pawl.alert a
-set resolved_at = pawl.now()
-where a.tenant = ''
-  and a.code = 'partition.last'
-  and a.subject = :name::text
-  and a.resolved_at is null

@@ -299,7 +299,7 @@ returning u.applied_line::text as applied_line
 -- Takes the data out of every version of one record, takes the record out of everything that is staged for its scope, with what errors quote
 -- of it, and writes down that it did. Numbers, states and submissions stay. The caller holds the scope's lock and has seen that its slot is free. The scope's new revision
 -- supersedes what was compared with the old data and what is left of those uploads, which cannot be rebased: erased-since. What was
--- submitted may be staged until its tending clears it, so the submissions that wrote a version are searched as well.
+-- submitted may be staged until the sweep clears it, so the submissions that wrote a version are searched as well.
 -- Locks: the version rows of the record, its staged rows and their errors, the scope row.
 -- Plan: record_pkey, record_version_pkey, submission_open_of_scope, submission_row_pkey, submission_error_pkey, record_scope_pkey.
 -- No row: there is no such record, staged or not, or it was erased before; nothing is changed.

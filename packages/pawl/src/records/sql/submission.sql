@@ -4,9 +4,9 @@
 -- Plan: record_scope_pkey.
 -- One row: its id and its baseline.
 insert into pawl.submission (tenant, record_set, scope_id, origin, state, fence, baseline, baseline_number, baseline_live, received_at_revision, types,
-  attributes, schema_version, missing_policy, format, name, submitted_by, rebased_from, expires_at)
+  attributes, schema_version, missing_policy, format, name, submitted_by, rebased_from, is_staged, expires_at)
 select s.tenant, s.record_set, s.id, :origin::text, 'uploading', pawl.next_fence(), s.revision, s.committed, s.live, coalesce(:received_at::bigint, s.revision),
-  :types::text[], :attributes::jsonb, :schema_version::integer, :missing_policy::text, :format::text, left(:name::text, 500), left(:submitted_by::text, 500), :rebased_from::bigint,
+  :types::text[], :attributes::jsonb, :schema_version::integer, :missing_policy::text, :format::text, left(:name::text, 500), left(:submitted_by::text, 500), :rebased_from::bigint, true,
   pawl.now() + :keep_ms::bigint * interval '1 millisecond'
 from pawl.record_scope s
 where s.tenant = :tenant::text
@@ -514,30 +514,46 @@ left join lateral (
 where coalesce(s.state, 'gone') not in ('uploading', 'validating', 'upload-failed', 'validated', 'submitting')
 
 -- name: expire
--- Removes a submission whose time is over and whose staged rows are gone.
+-- Removes a submission whose time is over and whose staged rows are gone, with its row errors.
+-- Locks: the submission row, then its errors.
+-- Plan: submission_pkey, submission_error_pkey.
+-- No row is returned.
+with gone as (
+  delete from pawl.submission u
+  where u.tenant = :tenant::text
+    and u.id = :id::bigint
+    and u.expires_at <= pawl.now()
+    -- Not `exists`: the planner would take a match for likely and read the whole table to find none.
+    and (
+      select r.line
+      from pawl.submission_row r
+      where r.tenant = :tenant::text
+        and r.submission = :id::bigint
+      order by r.line
+      limit 1
+    ) is null
+  returning u.id
+)
+delete from pawl.submission_error e
+where e.tenant = :tenant::text
+  and e.submission = (select g.id from gone g)
+
+-- name: cleared
+-- Notes that a submitted submission has no staged rows left.
 -- Locks: the submission row.
 -- Plan: submission_pkey.
--- No row: it does not expire now.
-delete from pawl.submission u
+-- No row is returned.
+update pawl.submission u
+set is_staged = false
 where u.tenant = :tenant::text
   and u.id = :id::bigint
-  and u.expires_at <= pawl.now()
-  -- Not `exists`: the planner would take a match for likely and read the whole table to find none.
-  and (
-    select r.line
-    from pawl.submission_row r
-    where r.tenant = :tenant::text
-      and r.submission = :id::bigint
-    order by r.line
-    limit 1
-  ) is null
-returning u.record_set
+  and u.state = 'submitted'
 
 -- name: expire-invalid
 -- Ends the time of a scope's invalid uploads but for the newest ones: each may have as many rows as a file can.
 -- Locks: those submission rows.
 -- Plan: submission_open_of_scope. Those few are then found by their ids.
--- Rows: those that expire with this; a tending job removes each.
+-- No row is returned: the sweep removes those that expire with this.
 update pawl.submission u
 set expires_at = pawl.now()
 where u.tenant = :tenant::text
@@ -555,36 +571,45 @@ where u.tenant = :tenant::text
     )
   )
   and u.expires_at > pawl.now()
-returning u.id::text as id
 
--- name: orphans
--- Submissions that hold their slot and whose job is dead or gone, of all tenants.
+-- name: due
+-- Submissions of all tenants that the sweep has something to do for: they hold their slot and their job is dead or gone (end); their time is over
+-- (expire); they are submitted and have staged rows (clear).
 -- Locks: none.
--- Plan: submission_slot, job_pkey.
--- No row: almost always.
-select u.tenant, u.id::text as id
-from pawl.submission u
-left join lateral (
-  select j.state
-  from pawl.job j
-  where j.tenant = u.tenant
-    and j.id = u.job_id
-  offset 0
-) h on true
-where u.state = 'submitting'
-  and coalesce(h.state, 'dead') = 'dead'
-order by u.tenant, u.scope_id
-limit :limit::integer
-
--- name: tend
--- What a submission needs: its state, and how long until it expires.
--- Locks: none.
--- Plan: submission_pkey.
--- No row: it is gone.
-select u.state, u.record_set, (extract(epoch from u.expires_at - pawl.now()) * 1000)::bigint::text as expires_in_ms
-from pawl.submission u
-where u.tenant = :tenant::text
-  and u.id = :id::bigint
+-- Plan: submission_slot, job_pkey, submission_expiry, submission_uncleared.
+-- Rows: at most :limit of each; mostly none.
+(
+  select u.tenant, u.id::text as id, u.record_set, 'end' as need
+  from pawl.submission u
+  left join lateral (
+    select j.state
+    from pawl.job j
+    where j.tenant = u.tenant
+      and j.id = u.job_id
+    offset 0
+  ) h on true
+  where u.state = 'submitting'
+    and coalesce(h.state, 'dead') = 'dead'
+  order by u.tenant, u.scope_id
+  limit :limit::integer
+)
+union all
+(
+  select u.tenant, u.id::text, u.record_set, 'expire'
+  from pawl.submission u
+  where u.expires_at <= pawl.now()
+  order by u.expires_at
+  limit :limit::integer
+)
+union all
+(
+  select u.tenant, u.id::text, u.record_set, 'clear'
+  from pawl.submission u
+  where u.state = 'submitted'
+    and u.is_staged
+  order by u.tenant, u.id
+  limit :limit::integer
+)
 
 -- name: job-lock
 -- Holds the job of a submission while it is decided that nobody works on it: a job that is dead cannot be retried meanwhile.

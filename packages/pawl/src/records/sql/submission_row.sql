@@ -223,7 +223,7 @@ from added a
 
 -- name: stage-clear
 -- Removes staged rows of a submission, at most :limit, lowest line first, for the one who may: with a fence, the upload that was started over
--- and has not staged anything; without, whoever tends a submission that is submitted or whose time is over.
+-- and has not staged anything; without, the sweep, of a submission that is submitted or whose time is over.
 -- Locks: the submission row, then those rows. With it nobody can stage, submit or start it over meanwhile.
 -- Plan: submission_pkey, submission_row_pkey.
 -- One row: how many are gone; fewer than :limit means that none is left. No row: it is not theirs.

@@ -1,7 +1,7 @@
 // What a cell holds: a string, a number as Excel shows it, a boolean, a date, or an Error that says why it cannot be read, with what a person
 // sees in the cell as its cause. Columns make values of them as they do of a CSV's strings.
 
-import { Malformed } from '../bytes.ts'
+import { InvalidFile } from '../bytes.ts'
 import { canonicalDecimal, decimalDigitsMax } from '../decimal.ts'
 import { isUnsafe } from '../json-text.ts'
 import type { NumberKind } from './number-formats.ts'
@@ -41,14 +41,14 @@ export function cellValue(cell: RawCell, context: CellContext, line: number): un
     case 'n':
       return numberOf(cell, context)
     default:
-      throw new Malformed('xlsx', line, `A cell has the unknown type '${cell.type.slice(0, 40)}'.`)
+      throw new InvalidFile('xlsx', line, `A cell has the unknown type '${cell.type.slice(0, 40)}'.`)
   }
 }
 
 function sharedString(value: string, strings: readonly string[], line: number): string {
   const shared = /^\s*\d{1,9}\s*$/.test(value) ? strings[Number(value)] : undefined
   if (shared !== undefined) return shared
-  throw new Malformed('xlsx', line, `A cell refers to string ${value.slice(0, 20)}, which the workbook does not have.`)
+  throw new InvalidFile('xlsx', line, `A cell refers to string ${value.slice(0, 20)}, which the workbook does not have.`)
 }
 
 const escapedCode = /_x([\da-fA-F]{4})_/g
@@ -64,7 +64,7 @@ function booleanOf(value: string, line: number): boolean | undefined {
   if (text === '') return undefined
   if (text === '1' || text === 'true') return true
   if (text === '0' || text === 'false') return false
-  throw new Malformed('xlsx', line, `A boolean cell must be 0, 1, true or false, got '${text.slice(0, 20)}'.`)
+  throw new InvalidFile('xlsx', line, `A boolean cell must be 0, 1, true or false, got '${text.slice(0, 20)}'.`)
 }
 
 function numberOf({ value, style, formula }: RawCell, { kinds, is1904 }: CellContext): unknown {

@@ -5,7 +5,7 @@ import { deflateRawSync } from 'node:zlib'
 import { expect, test } from 'vitest'
 import { inline, sheetOf, workbook, workbookParts, type ZipEntry, zip } from '../../../test/support/xlsx.ts'
 import { readRows } from '../../../test/support/xlsx-rows.ts'
-import type { Malformed } from '../bytes.ts'
+import type { InvalidFile } from '../bytes.ts'
 import type { XlsxOptions } from './index.ts'
 
 const head = `<row r="1">${inline('id')}${inline('note')}</row>`
@@ -114,7 +114,7 @@ const damaged: readonly (readonly [what: string, code: string, reason: RegExp, b
   ],
   [
     'has too many entries',
-    'xlsx',
+    'too-large',
     /11 entries/,
     () => zip(Object.fromEntries(numbered(11).map((n) => [`f${n}`, Buffer.from('x')]))),
     { entriesMax: 10 },
@@ -128,7 +128,7 @@ const damaged: readonly (readonly [what: string, code: string, reason: RegExp, b
   ],
   [
     'has too many sheets',
-    'xlsx',
+    'too-large',
     /10 sheets/,
     () => sheetOf(head, { 'xl/workbook.xml': `<workbook><sheets>${manySheets}</sheets></workbook>` }),
     { entriesMax: 10 },
@@ -153,10 +153,10 @@ test.for(damaged)('[R10] [R13] a workbook that %s is refused within a second', a
   const before = process.cpuUsage()
   const error = await readRows(bytes, { options }).then(
     () => undefined,
-    (caught: unknown) => caught as Malformed,
+    (caught: unknown) => caught as InvalidFile,
   )
   const { user, system } = process.cpuUsage(before)
-  expect(error).toMatchObject({ name: 'Malformed', code, message: expect.stringMatching(reason) })
+  expect(error).toMatchObject({ name: 'InvalidFile', code, message: expect.stringMatching(reason) })
   expect((user + system) / 1e6).toBeLessThan(1)
 })
 

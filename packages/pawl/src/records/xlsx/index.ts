@@ -2,7 +2,7 @@
 // needs saxes and yauzl, which the rest of Pawl does not.
 
 import { resolve } from '../../kernel/options.ts'
-import { isMalformed, Malformed } from '../bytes.ts'
+import { InvalidFile, isInvalidFile } from '../bytes.ts'
 import type { SourceRow } from '../rows.ts'
 import type { FileFormat, UploadedFile } from '../types.ts'
 import { type XlsxLimits, type XlsxOptions, xlsxTable } from './options.ts'
@@ -51,11 +51,11 @@ async function* readRows(parts: Parts, given: UploadedFile, limits: XlsxLimits):
         if (rows.length > 0) yield rows
       }
     } catch (error) {
-      throw isMalformed(error) ? inSheet(sheet, error) : error
+      throw isInvalidFile(error) ? inSheet(sheet, error) : error
     }
   }
 }
 
-function inSheet({ name }: Sheet, { code, line, message }: Malformed): Malformed {
-  return new Malformed(code, line, `The sheet '${name.slice(0, 100)}': ${message}`)
+function inSheet({ name }: Sheet, { code, line, message }: InvalidFile): InvalidFile {
+  return new InvalidFile(code, line, `The sheet '${name.slice(0, 100)}': ${message}`)
 }

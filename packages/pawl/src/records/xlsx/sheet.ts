@@ -1,6 +1,6 @@
 // The rows of a sheet, in turns. A row or cell that comes before its predecessor, or twice, is refused: programs would not agree on its value.
 
-import { Malformed } from '../bytes.ts'
+import { InvalidFile } from '../bytes.ts'
 import type { SourceRow } from '../rows.ts'
 import { Header, type HeaderCheck } from '../tabular.ts'
 import { type CellContext, cellValue } from './cells.ts'
@@ -82,12 +82,12 @@ class SheetRows {
   }
 
   assertWhole(): void {
-    if (!this.#hasData) throw new Malformed('xlsx', this.#options.offset, 'It has no <sheetData>.')
-    if (this.#header === undefined) throw new Malformed('empty', this.#options.offset, 'It is empty: it has no header.')
+    if (!this.#hasData) throw new InvalidFile('xlsx', this.#options.offset, 'It has no <sheetData>.')
+    if (this.#header === undefined) throw new InvalidFile('empty', this.#options.offset, 'It is empty: it has no header.')
   }
 
   #openData(): void {
-    if (this.#hasData) throw new Malformed('xlsx', this.#row.line, 'It has <sheetData> twice.')
+    if (this.#hasData) throw new InvalidFile('xlsx', this.#row.line, 'It has <sheetData> twice.')
     this.#hasData = true
   }
 
@@ -168,11 +168,12 @@ class RowCells {
     this.cells.push(cell)
     this.chars += typeof cell === 'string' ? cell.length : value.length
     const { rowCharsMax } = this.#options
-    if (this.chars > rowCharsMax) throw new Malformed('row-too-long', this.line, `A row has more than ${rowCharsMax} characters.`)
+    if (this.chars > rowCharsMax)
+      throw new InvalidFile('row-too-long', this.line, `A row has more than ${rowCharsMax} characters.`)
   }
 
-  #malformed(reason: string): Malformed {
-    return new Malformed('xlsx', this.line, `${reason} Re-save the workbook.`)
+  #malformed(reason: string): InvalidFile {
+    return new InvalidFile('xlsx', this.line, `${reason} Re-save the workbook.`)
   }
 }
 

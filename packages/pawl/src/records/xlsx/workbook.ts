@@ -1,11 +1,11 @@
 // What a workbook says about its sheets before the first row: their names and parts, the shared strings, and what numbers mean by their style.
 
 import { posix } from 'node:path'
-import { Malformed } from '../bytes.ts'
+import type { InvalidFile } from '../bytes.ts'
 import { type CellContext, unescaped } from './cells.ts'
 import { builtInKind, kindOf, type NumberKind } from './number-formats.ts'
 import { attributeOf, readXml, type Shape } from './xml.ts'
-import { notWorkbook, type Parts } from './zip.ts'
+import { notWorkbook, type Parts, tooLarge } from './zip.ts'
 
 export interface Sheet {
   readonly name: string
@@ -142,9 +142,8 @@ function detached(text: string): string {
   return text.length < 13 ? text : ` ${text}`.slice(1)
 }
 
-function tooManyStrings(bytesMax: number): Malformed {
-  const fix = 'Save it as CSV, split it, or raise sharedStringsBytesMax of xlsx()'
-  return new Malformed('too-large', 0, `The strings of the workbook need more than ${bytesMax} bytes of memory. ${fix}.`)
+function tooManyStrings(bytesMax: number): InvalidFile {
+  return tooLarge(`The strings of the workbook need more than ${bytesMax} bytes of memory`, 'sharedStringsBytesMax')
 }
 
 async function readKinds(parts: Parts, path: string, charsMax: number): Promise<NumberKind[]> {
@@ -177,5 +176,5 @@ async function readKinds(parts: Parts, path: string, charsMax: number): Promise<
 }
 
 function assertList(length: number, what: string, max = listMax): void {
-  if (length > max) throw notWorkbook(`it has more than ${max} ${what}`)
+  if (length > max) throw tooLarge(`The workbook has more than ${max} ${what}`)
 }

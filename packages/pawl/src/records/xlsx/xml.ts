@@ -3,7 +3,7 @@
 
 import { TextDecoder } from 'node:util'
 import { SaxesParser, type SaxesTagPlain } from 'saxes'
-import { Malformed } from '../bytes.ts'
+import { InvalidFile } from '../bytes.ts'
 
 export type Attributes = Readonly<Record<string, string>>
 
@@ -94,7 +94,7 @@ class Walk {
     try {
       return (bytes === undefined ? this.#decoder?.decode() : this.#decoder?.decode(bytes, { stream: true })) ?? ''
     } catch {
-      throw new Malformed('encoding', 0, `'${this.#part}' of the workbook is not ${this.#decoder!.encoding.toUpperCase()}.`)
+      throw new InvalidFile('encoding', 0, `'${this.#part}' of the workbook is not ${this.#decoder!.encoding.toUpperCase()}.`)
     }
   }
 
@@ -103,7 +103,7 @@ class Walk {
     const isUsed = used === 'utf-8' ? /^(?:utf-?8|us-ascii|ascii)$/i : /^utf-?16/i
     if (declared === undefined || isUsed.test(declared)) return
     const is = used === 'utf-8' ? 'a workbook is UTF-8 or UTF-16' : `it is ${used.toUpperCase()}`
-    throw new Malformed('encoding', 0, `'${this.#part}' of the workbook is declared as ${declared.slice(0, 40)}; ${is}.`)
+    throw new InvalidFile('encoding', 0, `'${this.#part}' of the workbook is declared as ${declared.slice(0, 40)}; ${is}.`)
   }
 
   #opened({ name, attributes }: SaxesTagPlain): void {
@@ -124,8 +124,8 @@ class Walk {
     this.#open.pop()?.close?.()
   }
 
-  #malformed(reason: string): Malformed {
-    return new Malformed('xlsx', 0, `'${this.#part}' of the workbook ${reason}.`)
+  #malformed(reason: string): InvalidFile {
+    return new InvalidFile('xlsx', 0, `'${this.#part}' of the workbook ${reason}.`)
   }
 }
 

@@ -6,7 +6,7 @@ import type { FileHandle } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import { crc32 } from 'node:zlib'
 import { type Entry, fromRandomAccessReaderPromise, RandomAccessReader, type ZipFile } from 'yauzl'
-import { Malformed } from '../bytes.ts'
+import { InvalidFile } from '../bytes.ts'
 import type { XlsxLimits } from './options.ts'
 
 const directoryBytesMax = 16_777_216
@@ -32,7 +32,7 @@ export class Parts {
     try {
       const zip = await fromRandomAccessReaderPromise(new FileReader(file), size, { autoClose: false })
       if (zip.entryCount > limits.entriesMax)
-        throw notWorkbook(`it has ${zip.entryCount} entries; the limit is ${limits.entriesMax}`)
+        throw tooLarge(`The workbook has ${zip.entryCount} entries; the limit is ${limits.entriesMax}`, 'entriesMax')
       return new Parts(zip, await readEntries(zip), limits)
     } catch (error) {
       throw unreadable('its directory', error)
@@ -70,18 +70,14 @@ export class Parts {
   #assertSize({ fileName, compressedSize, uncompressedSize }: Entry): void {
     const { ratioMax, unpackedBytesMax } = this.#limits
     if (uncompressedSize > harmlessBytes && uncompressedSize > compressedSize * ratioMax)
-      throw new Malformed(
+      throw new InvalidFile(
         'bomb',
         0,
         `'${fileName}' of the workbook unpacks to more than ${ratioMax} times its size, so it is not read.`,
       )
     this.#unpackedBytes += uncompressedSize
     if (this.#unpackedBytes > unpackedBytesMax)
-      throw new Malformed(
-        'too-large',
-        0,
-        `The workbook unpacks to more than ${unpackedBytesMax} bytes. Split it, or raise unpackedBytesMax of xlsx().`,
-      )
+      throw tooLarge(`The workbook unpacks to more than ${unpackedBytesMax} bytes`, 'unpackedBytesMax')
   }
 }
 
@@ -91,7 +87,7 @@ async function readEntries(zip: ZipFile): Promise<Map<string, Entry>> {
   let bytes = 0
   for await (const entry of zip.eachEntry()) {
     bytes += entry.fileNameLength + entry.extraFieldLength + entry.fileCommentLength
-    if (bytes > directoryBytesMax) throw notWorkbook(`its directory has more than ${directoryBytesMax} bytes`)
+    if (bytes > directoryBytesMax) throw tooLarge(`The directory of the workbook has more than ${directoryBytesMax} bytes`)
     const name = entry.fileName.toLowerCase()
     if (entries.has(name)) throw notWorkbook(`it has '${name.slice(0, 100)}' twice`)
     entries.set(name, entry)
@@ -145,10 +141,15 @@ class FileReader extends RandomAccessReader {
 
 /** An error of the file system is ours; any other is the file's. */
 function unreadable(what: string, error: unknown): unknown {
-  if (error instanceof Malformed || !(error instanceof Error) || 'syscall' in error) return error
+  if (error instanceof InvalidFile || !(error instanceof Error) || 'syscall' in error) return error
   return notWorkbook(`${what} cannot be read (${error.message}); it may have been cut short`)
 }
 
-export function notWorkbook(reason: string): Malformed {
-  return new Malformed('xlsx', 0, `The workbook cannot be read: ${reason}.`)
+export function tooLarge(reason: string, option?: keyof XlsxLimits): InvalidFile {
+  const fix = option === undefined ? 'Split it, or save it as CSV' : `Split it, save it as CSV, or raise ${option} of xlsx()`
+  return new InvalidFile('too-large', 0, `${reason}. ${fix}.`)
+}
+
+export function notWorkbook(reason: string): InvalidFile {
+  return new InvalidFile('xlsx', 0, `The workbook cannot be read: ${reason}.`)
 }

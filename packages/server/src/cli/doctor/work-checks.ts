@@ -93,10 +93,8 @@ export const checkAlerts: Check = async (patient) => {
     patient,
     `select a.tenant, a.code, a.subject, a.message, a.count, (extract(epoch from pawl.now() - a.last_at) * 1000)::float8 as last_ms,
        count(*) over () as open
-     from pawl.alert a
-     where a.resolved_at is null
-       and a.code <> 'kind.unknown'
-       and ($1::text is null or a.tenant = $1::text)
+     from pawl.open_alerts($1::text) a
+     where a.code <> 'kind.unknown'
      order by a.last_at desc
      limit ${listMax}`,
     [patient.tenant ?? null],
