@@ -3,7 +3,8 @@
 import { isPawlError, Jobs } from 'pawl'
 import { endLease } from 'pawl/testing'
 import { Connection } from '../../packages/pawl/src/db/driver.ts'
-import { OwnTransaction } from '../../packages/pawl/src/db/transaction.ts'
+import { bind } from '../../packages/pawl/src/db/statement.ts'
+import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
 import { HeldJob } from '../../packages/pawl/src/jobs/held.ts'
 import { leaseStatements } from '../../packages/pawl/src/kernel/lease.ts'
 import { openIncarnation } from '../../packages/pawl/test/support/incarnation.ts'
@@ -251,27 +252,27 @@ function keyed<T extends object>(name: string, length: number, more?: T): (T & {
 
 // ---- bugs that are no rewritten statement: a call that is made differently
 
-const { commitWith } = OwnTransaction.prototype
+const { commitWith } = Transaction.prototype
 
 /** A shared group's settle travels with its commit, past the place where statements are rewritten. */
 function rewriteSharedSettle(rewrite: (text: string) => string): void {
-  OwnTransaction.prototype.commitWith = function (this: OwnTransaction, text, ...more) {
-    return commitWith.call(this, text.includes('complete_job') ? text : rewrite(text), ...more)
+  Transaction.prototype.commitWith = function (this: Transaction, last, ...more) {
+    return commitWith.call(this, last.name === 'complete' ? last : { ...last, text: rewrite(last.text) }, ...more)
   }
 }
 
 function completeBeforeCommit({ url }: ChildOptions): void {
-  OwnTransaction.prototype.commitWith = async function (this: OwnTransaction, text, values, ...more) {
-    if (!text.includes('complete_job')) return commitWith.call(this, text, values, ...more)
-    await sendOutside(url, text, values)
+  Transaction.prototype.commitWith = async function (this: Transaction, last, values, ...more) {
+    if (last.name !== 'complete') return commitWith.call(this, last, values, ...more)
+    await sendOutside(url, last.text, bind(last, values))
     await this.commit()
   }
 }
 
 /** In the first settle of each process: by then it has started. */
 function dropRejection(): void {
-  OwnTransaction.prototype.commitWith = async function (this: OwnTransaction, ...args: Parameters<typeof commitWith>) {
-    OwnTransaction.prototype.commitWith = commitWith
+  Transaction.prototype.commitWith = async function (this: Transaction, ...args: Parameters<typeof commitWith>) {
+    Transaction.prototype.commitWith = commitWith
     await commitWith.apply(this, args)
     setTimeout(() => void Promise.reject(new Error('planted')), 200)
   }

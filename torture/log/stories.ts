@@ -4,8 +4,8 @@ import { type LogEvent, Projections } from 'pawl'
 import { endLease } from 'pawl/testing'
 import pg from 'pg'
 import { bind } from '../../packages/pawl/src/db/statement.ts'
+import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
 import { cursorStatements, HeldCursor } from '../../packages/pawl/src/projections/cursor.ts'
-import { HandlerTx } from '../../packages/pawl/src/projections/projection-tx.ts'
 import { Acks } from '../../packages/pawl/src/projections/sinks/acks.ts'
 import { SinkKeys } from '../../packages/pawl/src/projections/sinks/sink-keys.ts'
 import { SinkStore } from '../../packages/pawl/src/projections/sinks/sink-store.ts'
@@ -403,15 +403,15 @@ function forgetKeys(): void {
 
 function effectsOutside({ url }: ChildOptions): void {
   const pool = new pg.Pool({ connectionString: url, application_name: 'canary' })
-  HandlerTx.prototype.send = (text, values?: readonly unknown[]) => {
+  Transaction.prototype.send = (text, values?: readonly unknown[]) => {
     void pool.query(text, [...(values ?? [])])
   }
 }
 
 /** What a reaction appends commits by itself, before its batch. */
 function appendOutside({ url }: ChildOptions): void {
-  const query = HandlerTx.prototype.query
-  HandlerTx.prototype.query = async function (this: HandlerTx, text: string, values: readonly unknown[] = []) {
+  const query = Transaction.prototype.query
+  Transaction.prototype.query = async function (this: Transaction, text: string, values: readonly unknown[] = []) {
     if (!text.includes('pawl.append_event')) return query.call(this, text, values) as never
     return (await sendOutside(url, text, [...values] as string[])) as never
   }
@@ -419,10 +419,10 @@ function appendOutside({ url }: ChildOptions): void {
 
 /** The move commits by itself, before what the handler writes. */
 function moveFirst({ url }: ChildOptions): void {
-  const run = HandlerTx.prototype.run
-  HandlerTx.prototype.run = async function (this: HandlerTx, statement, values) {
+  const run = Transaction.prototype.run
+  Transaction.prototype.run = async function (this: Transaction, statement, values) {
     if (statement.name !== 'move') return run.call(this, statement, values) as never
-    return (await sendOutside(url, statement.text, bind(statement, values))).rows as never
+    return (await sendOutside(url, statement.text, bind(statement, values ?? {}))).rows as never
   }
 }
 

@@ -2,9 +2,10 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Jobs, RecordScope, Records, type Submission } from 'pawl'
-import { OwnTransaction } from '../../packages/pawl/src/db/transaction.ts'
+import { bind } from '../../packages/pawl/src/db/statement.ts'
+import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
 import { HeldJob } from '../../packages/pawl/src/jobs/held.ts'
-import { sendOutside, sentTexts, swap } from '../canary.ts'
+import { sendOutside, swap } from '../canary.ts'
 import { readHistory } from '../history.ts'
 import type { ChildOptions } from '../process.ts'
 import type { Story } from '../scenario.ts'
@@ -343,11 +344,11 @@ function putWithoutCompare(): void {
 
 /** The event is sent on a connection of its own, and is there whatever becomes of the commit. */
 function eventBeforeCommit({ url }: ChildOptions): void {
-  const [event] = sentTexts('records/submission-event')
-  const query = OwnTransaction.prototype.query
-  OwnTransaction.prototype.query = function (this: OwnTransaction, text: string, values: readonly unknown[] = []) {
-    return text === event ? sendOutside(url, text, values) : query.call(this, text, values)
-  } as typeof query
+  const run = Transaction.prototype.run
+  Transaction.prototype.run = async function (this: Transaction, sent, values = {}) {
+    if (sent.name !== 'submission-event') return run.call(this, sent, values)
+    return (await sendOutside(url, sent.text, bind(sent, values))).rows
+  } as typeof run
 }
 
 interface Applying {

@@ -4,7 +4,6 @@
 import { createReadStream } from 'node:fs'
 import type { Pawl } from 'pawl'
 import { createPool } from '../../../packages/pawl/src/db/driver.ts'
-import { StatementNames } from '../../../packages/pawl/src/db/statement.ts'
 import { UploadBytes } from '../../../packages/pawl/src/records/bytes.ts'
 import type { RecordsCore } from '../../../packages/pawl/src/records/core.ts'
 import { readCsv } from '../../../packages/pawl/src/records/csv.ts'
@@ -14,6 +13,7 @@ import { type DefinedSet, defineSet } from '../../../packages/pawl/src/records/s
 import { batchRows } from '../../../packages/pawl/src/records/staging.ts'
 import { Sweep } from '../../../packages/pawl/src/records/sweep.ts'
 import { begin, fill, type Place } from '../../../packages/pawl/src/records/upload.ts'
+import { sql } from '../../../packages/pawl/test/support/sql.ts'
 import { loads } from './rows.ts'
 
 const ensureScope = `insert into pawl.record_scope (record_set, scope) values ('loads', '["1"]') on conflict do nothing`
@@ -32,7 +32,7 @@ export class ReadUpload {
   static async of(pawl: Pawl, file: string): Promise<ReadUpload> {
     const set = defineSet('loads', loads)
     const pool = createPool(pawl.config.database, 'bench', 10)
-    await pool.query(ensureScope)
+    await pool.run(...sql(ensureScope))
     return new ReadUpload(
       {
         pool,
@@ -42,7 +42,6 @@ export class ReadUpload {
         sweep: new Sweep(),
         jobs: () => pawl.jobs,
         logger: pawl.config.logger,
-        names: new StatementNames(),
       },
       set,
       await read(set, file),
@@ -51,7 +50,7 @@ export class ReadUpload {
 
   /** Gives the submission's id. */
   async run(): Promise<string> {
-    const { rows } = await this.#core.pool.query<{ id: string }>('select id::text from pawl.record_scope')
+    const rows = await this.#core.pool.run<{ id: string }>(...sql('select id::text from pawl.record_scope'))
     const place: Place = { tenant: '', set: this.#set, scopeId: rows[0]!.id }
     const begun = await begin(this.#core, place, {
       origin: 'upload',

@@ -131,7 +131,6 @@ export function resolveConfig(given: PawlOptions): Config {
     logger: guarded(options.logger ?? stderrLogger),
     callerConnectionsMax: options.callerConnectionsMax ?? callerConnections,
     pool,
-    isCallerNamed: pooler === 'none' && pool === undefined,
     payloadBytesMax: options.payloadBytesMax,
     payloadDepthMax: options.payloadDepthMax,
   })

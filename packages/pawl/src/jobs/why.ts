@@ -1,6 +1,6 @@
 // Why a job is not running. Each reason is one term of the claim's predicate, read from the same columns.
 
-import { type Parameter, type Statement, statement } from '../db/statement.ts'
+import { type Statement, statement, type Values } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { JobState } from './types.ts'
 
@@ -37,7 +37,7 @@ interface Row {
   postponed: number
 }
 
-type Read = <Found>(query: Statement, values: Readonly<Record<string, Parameter>>) => Promise<Found[]>
+type Read = <Found>(query: Statement, values: Values) => Promise<Found[]>
 
 export async function explain(read: Read, tenant: string, id: string): Promise<Why> {
   const [row] = await read<Row>(whyStatement, { tenant, id })

@@ -3,6 +3,7 @@
 // transaction that does not move the cursor; the one that takes the last event frees the key.
 
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
+import type { Transaction } from '../db/transaction.ts'
 import { describeError } from '../errors.ts'
 import { readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
@@ -12,7 +13,6 @@ import { solitude } from '../kernel/solitude.ts'
 import { type HeldCursor, type Place, placeOf } from './cursor.ts'
 import type { Defined, DefinedLog, DefinedState } from './definition.ts'
 import { type FencedEnd, type HandlerContext, messageOf, runFenced } from './fenced.ts'
-import type { HandlerTx } from './projection-tx.ts'
 import type { Host } from './runner.ts'
 
 export const parkedStatements = {
@@ -99,7 +99,7 @@ export class Applier {
   }
 
   /** Gives the events to the handler, inside its transaction. One that returns nothing is not waited for. */
-  async #handle(events: readonly LogEvent[], tx: HandlerTx, context: HandlerContext): Promise<void> {
+  async #handle(events: readonly LogEvent[], tx: Transaction, context: HandlerContext): Promise<void> {
     const definition = this.#definition
     if (events.length === 0) return
     if (definition.kind === 'state') return this.#feed(definition, events, tx)
@@ -116,7 +116,11 @@ export class Applier {
   }
 
   /** One row per entity and transaction, with the positions that changed it: who waits for one of them waits for this row. */
-  async #feed({ tenant, name, generation, entitiesOf }: DefinedState, events: readonly LogEvent[], tx: HandlerTx): Promise<void> {
+  async #feed(
+    { tenant, name, generation, entitiesOf }: DefinedState,
+    events: readonly LogEvent[],
+    tx: Transaction,
+  ): Promise<void> {
     const marks = events.flatMap((event) => entitiesOf(event).map((entity) => ({ entity, position: event.position })))
     if (marks.length === 0) return
     await tx.run(feedStatement, {
@@ -128,7 +132,7 @@ export class Applier {
     })
   }
 
-  async #skippedAmong(tx: HandlerTx, events: readonly LogEvent[]): Promise<Set<string>> {
+  async #skippedAmong(tx: Transaction, events: readonly LogEvent[]): Promise<Set<string>> {
     const { tenant, name } = this.#definition
     const [from_position, to_position] = [events[0]!.position, events.at(-1)!.position]
     const values = { tenant, name, from_position, to_position }
@@ -136,7 +140,7 @@ export class Applier {
     return new Set(rows.map(({ event_id }) => event_id))
   }
 
-  async #parkedAmong(tx: HandlerTx, events: readonly LogEvent[]): Promise<Set<string>> {
+  async #parkedAmong(tx: Transaction, events: readonly LogEvent[]): Promise<Set<string>> {
     const values = { ...this.#cursor.key, ...keysOf(events) }
     const rows = await tx.run<{ key_tenant: string; key: string }>(parkedStatements.among, values)
     return new Set(rows.map((row) => keyOf({ tenant: row.key_tenant, key: row.key })))
@@ -224,7 +228,7 @@ export class Applier {
   }
 }
 
-export async function parkEvents(tx: HandlerTx, cursor: HeldCursor, events: readonly LogEvent[]): Promise<void> {
+export async function parkEvents(tx: Transaction, cursor: HeldCursor, events: readonly LogEvent[]): Promise<void> {
   const positions = numbersLiteral(events.map((event) => event.position))
   await tx.run(parkedStatements.events, { ...cursor.key, ...keysOf(events), positions })
 }

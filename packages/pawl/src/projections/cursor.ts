@@ -4,6 +4,7 @@
 
 import { setMaxListeners } from 'node:events'
 import { markOwn } from '../db/classify.ts'
+import type { Db } from '../db/db.ts'
 import type { Connection } from '../db/driver.ts'
 import { type Parameter, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
@@ -204,8 +205,8 @@ export interface LogBounds {
   readonly generation: number
 }
 
-export async function logBounds(connection: Pick<Connection, 'run'>): Promise<LogBounds> {
-  const [row] = await connection.run<{ before: string; head: string; generation: number }>(cursorStatements.bounds, {})
+export async function logBounds(db: Db): Promise<LogBounds> {
+  const [row] = await db.run<{ before: string; head: string; generation: number }>(cursorStatements.bounds, {})
   return { before: Number(row!.before), head: Number(row!.head), generation: row!.generation }
 }
 

@@ -4,13 +4,13 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { calls } from '../db/calls.ts'
 import { classify, isConflict, isOwn } from '../db/classify.ts'
+import { Transaction } from '../db/transaction.ts'
 import { isPawlError, PawlError, storable } from '../errors.ts'
 import { runInsideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { cursorStatements, type HeldCursor, type Place } from './cursor.ts'
 import { type Defined, foldOf } from './definition.ts'
-import { type HandlerTx, openTx } from './projection-tx.ts'
 import type { Host } from './runner.ts'
 import { tableOf } from './tables.ts'
 import type { ProjectionContext } from './types.ts'
@@ -29,14 +29,21 @@ export interface FencedWork {
   /** What the handler is about to apply, for messages. */
   readonly what: string
   /** Sent with the compare-and-set, and answered after it. */
-  readonly prepare?: (tx: HandlerTx) => Promise<unknown>
-  readonly handle: (tx: HandlerTx, context: HandlerContext) => Promise<void>
+  readonly prepare?: (tx: Transaction) => Promise<unknown>
+  readonly handle: (tx: Transaction, context: HandlerContext) => Promise<void>
+}
+
+/** A session of a pool of ours is durable; one of a pooler is what its role or database says. */
+export async function openTx({ pool, config: { durability, database } }: Host): Promise<Transaction> {
+  const isDurable = durability === 'durable' && database.pooler === 'none'
+  const settings = isDurable ? undefined : `select pawl.set_durability('${durability}', true)`
+  return new Transaction(await pool.connect(), { names: pool.names, path: 'users', settings })
 }
 
 /** Rejects with PAWL_LEASE_LOST only. */
 export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork): Promise<FencedEnd> {
   const { timeoutMs } = cursor.definition
-  let tx: HandlerTx
+  let tx: Transaction
   try {
     tx = await openTx(host)
   } catch (error) {
@@ -64,16 +71,17 @@ export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork
     error = caught
     // A handler that does not end may sit in a statement: without its connection the server rolls it back.
     isAbandoned = isPawlError(error, 'PAWL_TIMED_OUT') || cursor.signal.aborted
-    if (!isAbandoned) await tx.rollback()
+    if (isAbandoned) tx.abandon(isPawlError(error) ? error : (cursor.signal.reason as PawlError))
+    else await tx.rollback()
   } finally {
     leave()
-    if (tx.release(isAbandoned) === 'broken' && !isAbandoned) error = broken(error)
+    if (!tx.release() && !isAbandoned) error = broken(error)
   }
   return endOf(cursor, error)
 }
 
 /** Only our own statements: what goes wrong here is not the handler's failure. */
-async function begin(host: Host, cursor: HeldCursor, work: FencedWork, tx: HandlerTx): Promise<boolean> {
+async function begin(host: Host, cursor: HeldCursor, work: FencedWork, tx: Transaction): Promise<boolean> {
   const settings = { idle_ms: String(host.idleMs(cursor.definition.timeoutMs)), fold: foldOf(cursor.definition) }
   const moving =
     work.to === undefined
@@ -132,12 +140,11 @@ export async function callHandler(
   host: Host,
   definition: Defined,
   { what, isLive, lost }: Handling,
-  tx: HandlerTx,
+  tx: Transaction,
   handle: (context: HandlerContext) => Promise<void>,
 ): Promise<void> {
   const { name, timeoutMs, isPure } = definition
-  tx.answerMs = host.config.database.queryTimeoutMs + timeoutMs
-  tx.lend(host.reset, isPure ? name : undefined)
+  tx.lend(host.reset, host.config.database.queryTimeoutMs + timeoutMs, isPure ? name : undefined)
   const context = new HandlerContext(definition, isLive)
   if (lost.aborted) throw lost.reason
   let onLost!: () => void
@@ -208,7 +215,7 @@ export class HandlerContext implements ProjectionContext {
  * A handler that ran too long has left a transaction behind: without its connection the server rolls it back, but not before it has ended the
  * statement that it is at, and until then it keeps its rows. What is to be written to those waits here, on a connection of its own.
  */
-export async function whenUnlocked<T>(host: Host, stop: AbortSignal, work: (tx: HandlerTx) => Promise<T>): Promise<T> {
+export async function whenUnlocked<T>(host: Host, stop: AbortSignal, work: (tx: Transaction) => Promise<T>): Promise<T> {
   for (let tried = 1; ; tried++) {
     try {
       return await inOneTx(host, work)
@@ -220,20 +227,12 @@ export async function whenUnlocked<T>(host: Host, stop: AbortSignal, work: (tx: 
   }
 }
 
-async function inOneTx<T>(host: Host, work: (tx: HandlerTx) => Promise<T>): Promise<T> {
-  const tx = await openTx(host)
-  try {
+async function inOneTx<T>(host: Host, work: (tx: Transaction) => Promise<T>): Promise<T> {
+  return (await openTx(host)).perform(async (tx) => {
     // Less than the connection waits for an answer: a write that was given up must not happen later.
     tx.send(`set local lock_timeout = ${Math.floor(host.config.database.queryTimeoutMs / 2)}`)
-    const result = await work(tx)
-    await tx.commit()
-    return result
-  } catch (error) {
-    await tx.rollback()
-    throw error
-  } finally {
-    tx.release()
-  }
+    return work(tx)
+  })
 }
 
 /** Throws unless the statement met so many rows. Inside a projection's handler the event's key is parked with this as its reason. */

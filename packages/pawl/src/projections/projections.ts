@@ -6,8 +6,9 @@ import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
 import { resolve } from '../kernel/options.ts'
+import { read } from '../kernel/retry.ts'
 import { type Defined, defineProjection, defineReaction, defineSink, definitionKey } from './definition.ts'
-import { forget, pause, resume, runsOf, skip, type Target, unpark } from './operator.ts'
+import { forget, pause, resume, skip, type Target, unpark } from './operator.ts'
 import {
   actTable,
   compareTable,
@@ -87,7 +88,7 @@ export class Projections {
   }
 
   async status(name?: string): Promise<CursorStatus[]> {
-    const rows = await runsOf(this.#core.pool).run<Record<string, unknown>>(statusStatement, {
+    const rows = await read<Record<string, unknown>>(this.#core.pool, statusStatement, {
       tenant: this.#tenant,
       name: name ?? null,
     })
@@ -104,7 +105,7 @@ export class Projections {
   /** Keys that wait for a person, oldest first. */
   async parked(name: string, options: { limit?: number } = {}): Promise<ParkedKey[]> {
     const { limit } = resolve('parked', parkedTable, options)
-    const rows = await runsOf(this.#core.pool).run<Record<string, unknown>>(listParkedStatement, { ...this.#target(name), limit })
+    const rows = await read<Record<string, unknown>>(this.#core.pool, listParkedStatement, { ...this.#target(name), limit })
     return rows.map((row) => {
       const { firstPosition, ...key } = camelCase(row) as unknown as ParkedKey & { firstPosition: string | null }
       return { ...key, name, firstPosition: firstPosition === null ? null : Number(firstPosition) }

@@ -4,6 +4,7 @@
 
 import { classify, isConflict, isOwn } from '../db/classify.ts'
 import { type Parameter, statement } from '../db/statement.ts'
+import type { Transaction } from '../db/transaction.ts'
 import { describeError, isPawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
@@ -11,8 +12,7 @@ import { Wakeup } from '../kernel/signal.ts'
 import { solitude } from '../kernel/solitude.ts'
 import { tripBreaker } from './applier.ts'
 import { type DefinedState, foldOf, retryDelayMs } from './definition.ts'
-import { callHandler, messageOf, whenUnlocked } from './fenced.ts'
-import { type HandlerTx, openTx } from './projection-tx.ts'
+import { callHandler, messageOf, openTx, whenUnlocked } from './fenced.ts'
 import type { Host } from './runner.ts'
 
 const hasDueStatement = statement(import.meta.url, 'has-due')
@@ -134,7 +134,7 @@ export class Refreshers {
     }
   }
 
-  async #take(tx: HandlerTx, values: Readonly<Record<string, Parameter>>): Promise<Taken | undefined> {
+  async #take(tx: Transaction, values: Readonly<Record<string, Parameter>>): Promise<Taken | undefined> {
     for (let marks = marksMin; marks <= marksMax; marks *= 16) {
       const [row] = await tx.run<Looked>(takeStatement, { ...values, marks })
       if (row?.entity) return { entity: row.entity, is_live: row.is_live }
@@ -144,7 +144,7 @@ export class Refreshers {
   }
 
   /** While the entity's lock is still held, so that nobody tries it before its delay is written. */
-  async #failed(definition: DefinedState, entity: string, tx: HandlerTx, error: unknown): Promise<Outcome> {
+  async #failed(definition: DefinedState, entity: string, tx: Transaction, error: unknown): Promise<Outcome> {
     // What a refresh met elsewhere, such as another database that cannot write, is its failure.
     const kind = isOwn(error) ? classify(error) : 'foreign'
     const isOurs = isOwn(error) && (kind === 'unwritable' || isConflict(error) || isPawlError(error, 'PAWL_COMMIT_UNKNOWN'))
@@ -153,7 +153,8 @@ export class Refreshers {
     const isRefused = !tx.isOpen && !isOurs && kind !== 'connection'
     if (isTimedOut || isRefused) {
       // It may sit in a statement: without its connection the server rolls it back, and what follows is written on another one.
-      tx.release(isTimedOut)
+      if (isTimedOut) tx.abandon(error)
+      tx.release()
       const isParked = await whenUnlocked(this.#host, this.#stop.signal, (other) =>
         this.#putOff(definition, entity, error, other),
       )
@@ -162,7 +163,7 @@ export class Refreshers {
     }
     try {
       if (isOurs || !tx.isOpen) throw error
-      await tx.rollbackTo('refresh')
+      await tx.query('rollback to savepoint refresh')
       const isParked = await this.#putOff(definition, entity, error, tx)
       await tx.commit()
       if (isParked) await tripBreaker(this.#host, definition)
@@ -173,7 +174,7 @@ export class Refreshers {
     }
   }
 
-  async #handle(definition: DefinedState, taken: Taken, tx: HandlerTx): Promise<void> {
+  async #handle(definition: DefinedState, taken: Taken, tx: Transaction): Promise<void> {
     const { entity, is_live: isLive } = taken
     const handling = { what: `${definition.name} for ${entity}`, isLive, lost: new AbortController().signal }
     await callHandler(this.#host, definition, handling, tx, async (context) => {
@@ -181,7 +182,7 @@ export class Refreshers {
     })
   }
 
-  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: HandlerTx): Promise<boolean> {
+  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: Transaction): Promise<boolean> {
     const { tenant, name, generation } = definition
     const key = { tenant, name, generation, entity }
     const [row] = await runs.run<{ attempts: number; position: string }>(failStatement, { ...key, error: describeError(error) })

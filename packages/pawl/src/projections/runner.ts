@@ -5,7 +5,6 @@
 import { randomBytes } from 'node:crypto'
 import { atLeastDurable, type Config } from '../config.ts'
 import { Connection, createPool, type Pool } from '../db/driver.ts'
-import { StatementNames } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { maintainEvents } from '../events/maintenance.ts'
 import { Pump } from '../events/pump.ts'
@@ -15,6 +14,7 @@ import { assertMigrated } from '../jobs/start-checks.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
 import { Failures, isLasting, type LoopWatch } from '../kernel/failures.ts'
+import { installationId } from '../kernel/installation.ts'
 import { solitude } from '../kernel/solitude.ts'
 import type { Defined } from './definition.ts'
 import { kindOf } from './definition.ts'
@@ -36,7 +36,6 @@ export interface Host {
   readonly engine: Connection
   /** Handlers' transactions. */
   readonly pool: Pool
-  readonly names: StatementNames | undefined
   /** Resets a session after a handler's transaction. */
   readonly reset: string
   /** The server ends a handler's transaction that idles for so long: a stopped process must not keep its cursor's row. */
@@ -154,8 +153,7 @@ export class ProjectionRunner {
     try {
       await assertMigrated(this.#engine)
       await register(this.#engine, this.#core.config.database, this.#definitions)
-      const [row] = await this.#engine.query<{ id: string }>("select id::text as id from pawl.installation where tenant = ''")
-      this.#installation = row!.id
+      this.#installation = await installationId(this.#engine)
       await this.#incarnation.start()
     } catch (error) {
       const connections = [this.#engine, this.#acquirer, this.#reader]
@@ -216,7 +214,6 @@ export class ProjectionRunner {
       engine: this.#engine,
       reader: this.#reader,
       pool: this.#pool,
-      names: config.database.pooler === 'none' ? new StatementNames() : undefined,
       reset: `select pawl.reset_session(${config.database.pooler === 'none'})`,
       idleMs: (timeoutMs) => Math.max(this.#options.leaseMs, timeoutMs + 1000),
       watch: (timeoutMs) => {

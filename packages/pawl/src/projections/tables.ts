@@ -1,11 +1,11 @@
 // The tables of a projection's generations. Readers use the declared name, which is always the live generation's; another generation's
 // table has the same name with `_g` and its number. A switch renames both in one transaction, so readers change nothing.
 
+import type { Db } from '../db/db.ts'
 import { createPool, type DatabaseOptions } from '../db/driver.ts'
-import { bind, statement } from '../db/statement.ts'
+import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import type { Defined } from './definition.ts'
-import type { Runs } from './operator.ts'
 import type { Comparison, ProjectionTable, TableComparison } from './types.ts'
 
 const schemaStatement = statement(import.meta.url, 'table-schema')
@@ -75,8 +75,9 @@ export async function qualifyTables<Definition extends { readonly tables: readon
     const tables: ProjectionTable[] = []
     for (const table of definition.tables) {
       const { schema, table: name } = parseTable(table.name)
-      const values = bind(schemaStatement, { table: quoteIdentifier(name) }) as unknown[]
-      const found = schema ?? (await pool.query<{ schema: string }>(schemaStatement.text, values)).rows[0]?.schema
+      const [row] =
+        schema === undefined ? await pool.run<{ schema: string }>(schemaStatement, { table: quoteIdentifier(name) }) : []
+      const found = schema ?? row?.schema
       tables.push(found === undefined ? table : { ...table, name: `${found}.${name}` })
     }
     return { ...definition, tables }
@@ -113,7 +114,7 @@ select (select count(*) from live) as rows, (select count(*) from other) as othe
 const sampleMax = 20
 
 /** Compares the rows of two generations by a hash over the declared columns, by value: 10.50 is 10.5. Their cursors are locked, at one position. */
-export async function compareTables(runs: Runs, definition: Defined): Promise<Comparison> {
+export async function compareTables(runs: Db, definition: Defined): Promise<Comparison> {
   const tables: TableComparison[] = []
   for (const { name, key, columns } of definition.tables) {
     const list = (names: readonly string[]) => names.map((each) => `t.${quoteIdentifier(each)}`).join(', ')
@@ -124,7 +125,7 @@ export async function compareTables(runs: Runs, definition: Defined): Promise<Co
       columns: list(columns),
     })
     const [row] = await runs.run<{ rows: string; other_rows: string; differing: string; sample: string[] }>(
-      { name: 'compare', preparedName: '', text, parameters: ['sample'] },
+      { name: 'compare', preparedName: '', text, parameters: ['sample'], path: 'own' },
       { sample: sampleMax },
     )
     tables.push({

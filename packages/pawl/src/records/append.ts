@@ -1,14 +1,16 @@
 // Put and append: a few rows, committed at once, in the caller's transaction or one of our own. Each is a submission of its own, so numbers,
 // history and events are the same as for an upload; and it waits for nobody, because a scope that is being submitted to refuses it.
 
-import type { AnyTx, Tx } from '../db/adapters.ts'
+import type { AnyTx } from '../db/adapters.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { once } from '../kernel/once.ts'
 import { refused, withoutUndefined } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
+import { transactIn } from '../kernel/retry.ts'
 import { assertAttributes } from './attributes.ts'
-import { isNameable, type ReadPlace, type RecordsCore, run, transactIn } from './core.ts'
+import { isNameable, type ReadPlace, type RecordsCore } from './core.ts'
 import { changedFields } from './diff.ts'
 import { freeingSlot } from './fail.ts'
 import { ObjectRow } from './json-rows.ts'
@@ -32,7 +34,7 @@ const onceMs = 30 * 86_400_000
 export interface Append {
   readonly origin: 'put' | 'append'
   readonly rows: readonly AppendRow[]
-  readonly scopeId: (tx: Tx) => Promise<string>
+  readonly scopeId: (tx: TxDb) => Promise<string>
   /** As JSON. */
   readonly attributes: string | null
   readonly tx: AnyTx | undefined
@@ -56,18 +58,18 @@ export async function append(core: RecordsCore, place: ReadPlace, options: Appen
   if (options.rows.length > rowsMax)
     throw new PawlError('PAWL_CONFIG', `append takes at most ${rowsMax} rows, got ${options.rows.length}. Upload them instead.`)
   const rows = await readRows(core, place, options.rows)
-  const inOne = async (tx: Tx) => {
+  const inOne = async (tx: TxDb) => {
     const scope = await lockScope(tx, tenant, await options.scopeId(tx))
     const check = () => checkedChanges(tx, tenant, set, scope, rows, options)
     if (options.once === undefined) return (await check())()
     return onceIn(tx, { tenant, scope, rows, key: options.once }, check)
   }
-  return freeingSlot(core, tenant, options.tx, () => transactIn(core, options.tx, inOne))
+  return freeingSlot(core, tenant, options.tx, () => transactIn(core.pool, options.tx, inOne))
 }
 
 /** Checks first, and answers with what writes: a caller who goes on after a refusal must find nothing written, not even a once key. */
 async function checkedChanges(
-  tx: Tx,
+  tx: TxDb,
   tenant: string,
   set: DefinedSet,
   scope: LockedScope,
@@ -78,7 +80,7 @@ async function checkedChanges(
   if (options.revision !== undefined && options.revision !== scope.revision) throw moved(scope, options.revision)
   assertAttributes(options.attributes, scope.attributes)
   const place = { tenant, scopeId: scope.id, committed: scope.committed }
-  const met = await lookup((query, values) => run(tx, query, values), place, rows)
+  const met = await lookup((query, values) => tx.run(query, values), place, rows)
   if (options.number !== undefined) assertNumber(rows[0]!, met[0]!, options.number)
   assertTypes(set, rows, met)
   const changes = changesOf(rows, options.rows, met)
@@ -102,10 +104,10 @@ interface OnceWrite {
 }
 
 /** Under the scope's lock, which everyone with a key of this scope holds: so the key is there or comes with what is written now. */
-async function onceIn(tx: Tx, given: OnceWrite, check: () => Promise<() => Promise<AppendAnswer>>): Promise<AppendAnswer> {
+async function onceIn(tx: TxDb, given: OnceWrite, check: () => Promise<() => Promise<AppendAnswer>>): Promise<AppendAnswer> {
   const name = { tenant: given.tenant, namespace: onceNamespace, key: `${given.scope.id} ${given.key}` }
   const digest = digestOf(given.rows)
-  const [known] = await run<{ result: string }>(tx, onceReadStatement, name)
+  const [known] = await tx.run<{ result: string }>(onceReadStatement, name)
   if (known !== undefined) return sameAnswer(JSON.parse(known.result) as OnceResult, digest, given.key)
   const writes = await check()
   const { result } = await once<OnceResult>(tx, { ...name, ttl: onceMs }, async () => ({ digest, answer: await writes() }))
@@ -204,7 +206,7 @@ function count(changes: readonly Change[], kind: Change['kind']): number {
 }
 
 async function write(
-  tx: Tx,
+  tx: TxDb,
   tenant: string,
   set: DefinedSet,
   scope: LockedScope,
@@ -226,7 +228,7 @@ async function write(
     )
     return kind === 'D' ? about : `${about.slice(0, -1)},"data":${row.data}}`
   })
-  const [written] = await run<{ submission: string; number: string }>(tx, appendStatement, {
+  const [written] = await tx.run<{ submission: string; number: string }>(appendStatement, {
     tenant,
     scope_id: scope.id,
     origin: options.origin,

@@ -1,14 +1,14 @@
 // The apply of a submission: a job. Chunks of versions that nobody can see, each with its progress in one fenced transaction; then the
 // commit, which moves one number. A crash anywhere leaves chunks that are there or not; the next attempt goes on behind them.
 
-import type { Tx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { describeError, isPawlError, NonRetryable } from '../errors.ts'
 import type { Job, JobContext } from '../jobs/types.ts'
 import { probe } from '../kernel/probe.ts'
-import { backoffMs } from '../kernel/retry.ts'
-import { type RecordsCore, read, run, transact, wholeMs } from './core.ts'
+import { backoffMs, read } from '../kernel/retry.ts'
+import { inert, type RecordsCore, wholeMs } from './core.ts'
 import { fail } from './fail.ts'
 import { commitEvents } from './record-events.ts'
 import { lockScope } from './slot.ts'
@@ -45,7 +45,7 @@ async function applyChunks(
   let after = submission.applied_line
   for (;;) {
     context.signal.throwIfAborted()
-    const [end] = await read<{ line: string | null }>(core, chunkEndStatement, {
+    const [end] = await read<{ line: string | null }>(core.pool, chunkEndStatement, {
       tenant,
       id,
       after,
@@ -54,9 +54,9 @@ async function applyChunks(
     if (end!.line === null) return
     const upto = end!.line
     if (probe.on) await probe.hit('records.apply.before', { id, after })
-    const write = async (tx: Tx) => {
+    const write = async (tx: TxDb) => {
       await job.guard(tx)
-      const [row] = await run<{ applied: string }>(tx, applyChunkStatement, {
+      const [row] = await tx.run<{ applied: string }>(applyChunkStatement, {
         tenant,
         id,
         scope_id: submission.scope_id,
@@ -69,7 +69,7 @@ async function applyChunks(
       if (probe.on) await probe.hit('records.apply.written', { id, upto })
       return Number(row.applied)
     }
-    const applied = await transact(core, write, { isInert: true })
+    const applied = await core.pool.transaction(write, inert)
     after = upto
     if (probe.on) await probe.hit('records.apply.chunk', { id, applied, of })
   }
@@ -80,17 +80,17 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
   const { id } = submission
   const answer = { state: 'submitted', number: submission.number }
   if (probe.on) await probe.hit('records.commit.before', { id })
-  const inOne = async (tx: Tx) => {
+  const inOne = async (tx: TxDb) => {
     await job.guard(tx)
     await lockScope(tx, tenant, submission.scope_id)
-    const [row] = await run<{
+    const [row] = await tx.run<{
       scope: string
       revision: string
       created: string
       updated: string
       unchanged: string
       deleted: string
-    }>(tx, commitStatement, {
+    }>(commitStatement, {
       tenant,
       id,
       number: submission.number,
@@ -113,7 +113,7 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
     if (probe.on) await probe.hit('records.commit.written', { id })
   }
   // An event for each record is written in it too, if they are wanted.
-  await transact(core, inOne, { statementMs: wholeMs })
+  await core.pool.transaction(inOne, { statementMs: wholeMs })
   core.ends.wake()
   core.sweep.wake()
   if (probe.on) await probe.hit('records.commit.after', { id })
@@ -134,9 +134,9 @@ async function failed(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
   const { tenant, payload } = job
   const failureClass = failureClassOf(core, submission.record_set, error)
   const text = describeError(error, 2000)
-  const [noted] = await transact(core, async (tx) => {
+  const [noted] = await core.pool.transaction(async (tx) => {
     await job.guard(tx)
-    return run<{ failures: number }>(tx, noteFailureStatement, {
+    return tx.run<{ failures: number }>(noteFailureStatement, {
       tenant,
       id: submission.id,
       number: submission.number,

@@ -3,8 +3,9 @@
 
 import { statement } from '../db/statement.ts'
 import type { StandardSchema } from '../jobs/types.ts'
+import { read } from '../kernel/retry.ts'
 import { dateParts } from './columns.ts'
-import { type RecordsCore, read } from './core.ts'
+import type { RecordsCore } from './core.ts'
 import type { DefinedSet, DefinedType } from './sets.ts'
 import type { Column, RecordSetDescription } from './types.ts'
 
@@ -18,13 +19,16 @@ export async function keepDescription(core: RecordsCore, tenant: string, set: De
   const asked = JSON.stringify([tenant, set.name])
   if (core.kept.has(asked)) return
   const { name, schemaVersion, ...definition } = describeSet(set)
-  await read(core, keepStatement, { tenant, name, schema_version: schemaVersion, definition: JSON.stringify(definition) })
+  await read(core.pool, keepStatement, { tenant, name, schema_version: schemaVersion, definition: JSON.stringify(definition) })
   core.kept.add(asked)
 }
 
 /** The sets that were ever used, each in its latest version or in all of them. */
 export async function keptDescriptions(core: RecordsCore, tenant: string, name: string | null): Promise<RecordSetDescription[]> {
-  const rows = await read<{ name: string; schema_version: number; definition: string }>(core, listStatement, { tenant, name })
+  const rows = await read<{ name: string; schema_version: number; definition: string }>(core.pool, listStatement, {
+    tenant,
+    name,
+  })
   return rows.map((row) => ({
     name: row.name,
     schemaVersion: row.schema_version,

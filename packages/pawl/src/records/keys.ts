@@ -3,8 +3,9 @@
 import { statement } from '../db/statement.ts'
 import { shown } from '../errors.ts'
 import { refused } from '../kernel/options.ts'
+import { read } from '../kernel/retry.ts'
 import { isFault } from './columns.ts'
-import { type ReadPlace, type RecordsCore, read } from './core.ts'
+import type { ReadPlace, RecordsCore } from './core.ts'
 import { type DefinedType, keyPart, keyText } from './sets.ts'
 
 const getStatement = statement(import.meta.url, 'record-get')
@@ -16,7 +17,7 @@ export async function storedKey(core: RecordsCore, call: string, place: ReadPlac
   if (canonical === key) return key
   // A record that an older version of the set wrote may have the key as it is given.
   const { tenant, set, scope } = place
-  const [held] = await read(core, getStatement, { tenant, record_set: set.name, scope, type, key, number: null })
+  const [held] = await read(core.pool, getStatement, { tenant, record_set: set.name, scope, type, key, number: null })
   return held === undefined ? canonical : key
 }
 

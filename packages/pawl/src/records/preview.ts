@@ -3,7 +3,8 @@
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { resolve, whole } from '../kernel/options.ts'
-import { type RecordsCore, read } from './core.ts'
+import { read } from '../kernel/retry.ts'
+import type { RecordsCore } from './core.ts'
 import { fieldChanges } from './diff.ts'
 import { pageTable } from './options.ts'
 import type { SubmissionRow } from './submissions.ts'
@@ -39,7 +40,7 @@ export async function previewRows(
   // The counts of a whole upload say it; looking would read every staged row to find none.
   if (kind !== 'invalid' && counted.includes(submission.state) && submission[kind] === '0') return { items: [], next: undefined }
   const rows = await read<{ line: string; kind: string; type: string; key: string; before: string | null; after: string | null }>(
-    core,
+    core.pool,
     previewStatement,
     {
       tenant,
@@ -68,7 +69,7 @@ async function missingRows(
   after: string | undefined,
 ): Promise<Page<PreviewRow>> {
   const [afterType, afterKey] = readPair(after)
-  const rows = await read<{ type: string; key: string; data: string | null }>(core, missingStatement, {
+  const rows = await read<{ type: string; key: string; data: string | null }>(core.pool, missingStatement, {
     tenant,
     scope_id: submission.scope_id,
     id: submission.id,
@@ -95,15 +96,19 @@ async function changedRows(
       details: { id: submission.id, state: submission.state },
     })
   const [afterType, afterKey] = readPair(after)
-  const rows = await read<{ type: string; key: string; before: string | null; after: string | null }>(core, changesStatement, {
-    tenant,
-    scope_id: submission.scope_id,
-    number: submission.number,
-    status,
-    after_type: afterType,
-    after_key: afterKey,
-    limit,
-  })
+  const rows = await read<{ type: string; key: string; before: string | null; after: string | null }>(
+    core.pool,
+    changesStatement,
+    {
+      tenant,
+      scope_id: submission.scope_id,
+      number: submission.number,
+      status,
+      after_type: afterType,
+      after_key: afterKey,
+      limit,
+    },
+  )
   return { items: rows.map((row) => toRow(row.type, row.key, row.before, row.after, null)), next: nextPair(rows, limit) }
 }
 
@@ -116,7 +121,7 @@ export async function rowErrors(core: RecordsCore, tenant: string, id: string, o
     field: string | null
     value: string | null
     reason: string
-  }>(core, errorsStatement, {
+  }>(core.pool, errorsStatement, {
     tenant,
     id,
     after: options.after === undefined ? 0 : whole('after', Number(options.after), 0, Number.MAX_SAFE_INTEGER),

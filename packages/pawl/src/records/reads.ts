@@ -4,8 +4,9 @@
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { check, refused, resolve } from '../kernel/options.ts'
+import { read } from '../kernel/retry.ts'
 import { isFault } from './columns.ts'
-import { idText, isNameable, type ReadPlace, type RecordsCore, read } from './core.ts'
+import { idText, isNameable, type ReadPlace, type RecordsCore } from './core.ts'
 import { fieldChanges, jsonPatch, type PatchOperation } from './diff.ts'
 import { canonicalField, canonicalRow, Unstorable } from './json-text.ts'
 import { storedKey } from './keys.ts'
@@ -76,7 +77,7 @@ export async function getRecord(
   const key = await storedKey(core, 'get', place, type, given)
   const number = await numberAt(core, place, check('get', 'at', atOption, at))
   if (!isNameable(type, key)) return undefined
-  const [row] = await read<VersionRow>(core, getStatement, { ...names(place), type, key, number })
+  const [row] = await read<VersionRow>(core.pool, getStatement, { ...names(place), type, key, number })
   return row === undefined ? undefined : toVersion(row)
 }
 
@@ -94,7 +95,7 @@ export async function listRecords(
   const items: RecordVersion[] = []
   for (let bytes = 0; items.length < limit && bytes < pageBytes; ) {
     const asked = Math.min(limit - items.length, stepRows)
-    const rows = await read<VersionRow & { pinned: string; bytes: number }>(core, pageStatement, {
+    const rows = await read<VersionRow & { pinned: string; bytes: number }>(core.pool, pageStatement, {
       ...names(place),
       number,
       type: options.type ?? null,
@@ -177,7 +178,7 @@ export async function recordHistory(
   const key = await storedKey(core, 'history', place, type, given)
   if (!isNameable(type, key)) return []
   const rows = await read<VersionRow & { committed_at: Date | null; submitted_by: string | null; origin: string | null }>(
-    core,
+    core.pool,
     historyStatement,
     {
       ...names(place),
@@ -217,11 +218,11 @@ export async function diffRecord(
 export async function numberAt(core: RecordsCore, place: ReadPlace, at: At | undefined): Promise<string | null> {
   if (at === undefined) return null
   if ('number' in at) return at.number === '0' ? '0' : idText('number', at.number)
-  const [scope] = await read<{ id: string }>(core, scopeStatement, names(place))
+  const [scope] = await read<{ id: string }>(core.pool, scopeStatement, names(place))
   if (scope === undefined) return '0'
   if ('time' in at) {
     const values = { tenant: place.tenant, scope_id: scope.id, at: at.time.toISOString() }
-    return (await read<{ number: string }>(core, numberAtStatement, values))[0]!.number
+    return (await read<{ number: string }>(core.pool, numberAtStatement, values))[0]!.number
   }
   const submission = await needSubmission(core, place.tenant, at.submission)
   if (submission.scope_id === scope.id && submission.state === 'submitted') return submission.number

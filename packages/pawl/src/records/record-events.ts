@@ -1,8 +1,7 @@
 // What the event log hears of a submission's end, in the same transaction: one event; and at a commit one per changed record where asked for.
 
-import type { Tx } from '../db/adapters.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
-import { run } from './core.ts'
 import type { FailureClass, RecordSetOptions } from './types.ts'
 
 const submissionEventStatement = statement(import.meta.url, 'submission-event')
@@ -29,7 +28,7 @@ export interface Committed {
 
 /** What the event log hears of a submission that was given up, in the transaction that frees its slot. */
 export async function failureEvent(
-  tx: Tx,
+  tx: TxDb,
   tenant: string,
   which: NonNullable<RecordSetOptions['events']>,
   failed: { set: string; scope: string; submission: string; failureClass: FailureClass; error: string },
@@ -39,12 +38,12 @@ export async function failureEvent(
   // Without its stack, which says where and not what.
   const error = failed.error.split('\n', 1)[0]!.slice(0, errorCharsMax).toWellFormed()
   const payload = JSON.stringify({ set, scope: JSON.parse(scope) as unknown, submission, failureClass, error })
-  await run(tx, submissionEventStatement, { tenant, record_set: set, scope, type: 'submission.failed', payload })
+  await tx.run(submissionEventStatement, { tenant, record_set: set, scope, type: 'submission.failed', payload })
 }
 
 /** The scope is the key of every event, because its lock is what orders its commits. */
 export async function commitEvents(
-  tx: Tx,
+  tx: TxDb,
   tenant: string,
   which: NonNullable<RecordSetOptions['events']>,
   committed: Committed,
@@ -52,12 +51,12 @@ export async function commitEvents(
   if (which === 'none') return
   const { set, scope, submission, number, counts, changed } = committed
   const payload = JSON.stringify({ set, scope: JSON.parse(scope) as unknown, submission, number, ...counts })
-  await run(tx, submissionEventStatement, { tenant, record_set: set, scope, type: 'submission.committed', payload })
+  await tx.run(submissionEventStatement, { tenant, record_set: set, scope, type: 'submission.committed', payload })
   if (which !== 'record') return
   const about = { tenant, record_set: set, scope, number }
-  if (changed === 'staged') await run(tx, stagedEventsStatement, { ...about, id: submission })
+  if (changed === 'staged') await tx.run(stagedEventsStatement, { ...about, id: submission })
   else
-    await run(tx, recordEventsStatement, {
+    await tx.run(recordEventsStatement, {
       ...about,
       record_ids: `{${changed.map(({ id }) => id).join(',')}}`,
       types: textsLiteral(changed.map(({ type }) => type)),

@@ -1,13 +1,15 @@
 // One scope of a record set: upload to it, put and append, read, export, erase.
 
-import type { AnyTx, Tx } from '../db/adapters.ts'
+import type { AnyTx } from '../db/adapters.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { resolve } from '../kernel/options.ts'
+import { read, transactIn } from '../kernel/retry.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { append } from './append.ts'
 import { assertAttributes, attributesText } from './attributes.ts'
-import { isNameable, type RecordsCore, read, run, transactIn, wholeMs } from './core.ts'
+import { isNameable, type RecordsCore, wholeMs } from './core.ts'
 import { type ExportOptions, exportRecords } from './export.ts'
 import { freeingSlot } from './fail.ts'
 import { keepDescription } from './json-schema.ts'
@@ -91,7 +93,7 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
     await keepDescription(this.#core, this.#tenant, this.#set)
     const [scope] = await this.#read()
     assertAttributes(attributes, scope?.attributes ?? null)
-    const scopeId = scope?.id ?? (await transactIn(this.#core, undefined, (tx) => this.#ensure(tx)))
+    const scopeId = scope?.id ?? (await transactIn(this.#core.pool, undefined, (tx) => this.#ensure(tx)))
     const place = { tenant: this.#tenant, set: this.#set, scopeId }
     const id = await upload(this.#core, place, body, options, attributes)
     return toSubmission(this.#core, await needSubmission(this.#core, this.#tenant, id))
@@ -187,13 +189,13 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
     resolve('erase', eraseTable, options)
     const key = await storedKey(this.#core, 'erase', this.#place, type, given)
     if (!isNameable(type, key)) throw noRecord(type, key)
-    const inOne = async (tx: Tx) => {
-      const [found] = await run<{ id: string }>(tx, scopeStatement, this.#names)
+    const inOne = async (tx: TxDb) => {
+      const [found] = await tx.run<{ id: string }>(scopeStatement, this.#names)
       if (found === undefined) throw noRecord(type, key)
       const scope = await lockScope(tx, this.#tenant, found.id)
       await assertSlotFree(tx, this.#tenant, scope)
-      await run(tx, eraseLockStatement, { tenant: this.#tenant, scope_id: scope.id })
-      const [erased] = await run<{ versions: number }>(tx, eraseStatement, {
+      await tx.run(eraseLockStatement, { tenant: this.#tenant, scope_id: scope.id })
+      const [erased] = await tx.run<{ versions: number }>(eraseStatement, {
         tenant: this.#tenant,
         scope_id: scope.id,
         type,
@@ -203,10 +205,12 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
       })
       if (erased === undefined) throw noRecord(type, key)
       const about = { ...this.#names, type, key, reason: options.reason, erased_by: options.by ?? null }
-      if (erased.versions > 0) await run(tx, eraseEventsStatement, { ...about, scope_id: scope.id })
+      if (erased.versions > 0) await tx.run(eraseEventsStatement, { ...about, scope_id: scope.id })
       return { versions: erased.versions }
     }
-    return freeingSlot(this.#core, this.#tenant, options.tx, () => transactIn(this.#core, options.tx, inOne, wholeMs))
+    return freeingSlot(this.#core, this.#tenant, options.tx, () =>
+      transactIn(this.#core.pool, options.tx, inOne, { statementMs: wholeMs }),
+    )
   }
 
   /** Counts everything anew. What is not sound is a bug of ours, or somebody wrote to the tables. */
@@ -217,7 +221,7 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
       uncommitted: string
       empty: string
       submitting: string | null
-    }>(this.#core, auditStatement, this.#names)
+    }>(this.#core.pool, auditStatement, this.#names)
     if (row === undefined) return undefined
     const orphans = row.submitting === null ? Number(row.uncommitted) + Number(row.empty) : 0
     return {
@@ -238,15 +242,15 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
 
   #read() {
     return read<{ id: string; revision: string; committed: string; live: string; attributes: string | null }>(
-      this.#core,
+      this.#core.pool,
       scopeStatement,
       this.#names,
     )
   }
 
-  async #ensure(tx: Tx): Promise<string> {
-    const find = async () => (await run<{ id: string }>(tx, scopeStatement, this.#names))[0]?.id
-    const id = (await find()) ?? (await run<{ id: string }>(tx, ensureStatement, this.#names))[0]?.id ?? (await find())
+  async #ensure(tx: TxDb): Promise<string> {
+    const find = async () => (await tx.run<{ id: string }>(scopeStatement, this.#names))[0]?.id
+    const id = (await find()) ?? (await tx.run<{ id: string }>(ensureStatement, this.#names))[0]?.id ?? (await find())
     if (id !== undefined) return id
     // Above READ COMMITTED a scope that somebody made since the transaction began cannot be seen.
     throw new PawlError('PAWL_ROLLED_BACK', 'Another transaction has just created this scope. Run your transaction again.')

@@ -1,9 +1,10 @@
 // The scope's lock and its slot: whoever takes a number or commits one holds the lock, and finds the slot free.
 
-import type { Tx } from '../db/adapters.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import { type RecordsCore, read, run } from './core.ts'
+import { read } from '../kernel/retry.ts'
+import type { RecordsCore } from './core.ts'
 
 const scopeLockStatement = statement(import.meta.url, 'scope-lock')
 const slotStatement = statement(import.meta.url, 'slot')
@@ -18,8 +19,8 @@ export interface LockedScope {
   attributes: string | null
 }
 
-export async function lockScope(tx: Tx, tenant: string, scopeId: string): Promise<LockedScope> {
-  const [scope] = await run<LockedScope>(tx, scopeLockStatement, { tenant, scope_id: scopeId })
+export async function lockScope(tx: TxDb, tenant: string, scopeId: string): Promise<LockedScope> {
+  const [scope] = await tx.run<LockedScope>(scopeLockStatement, { tenant, scope_id: scopeId })
   if (scope === undefined) throw new PawlError('PAWL_NOT_FOUND', 'The scope does not exist.')
   return scope
 }
@@ -33,13 +34,13 @@ interface Holder {
 
 /** Who holds the slot, as of now: without the scope's lock it may be another at once. */
 export async function slotHolder(core: RecordsCore, tenant: string, scopeId: string): Promise<string | undefined> {
-  const [holder] = await read<Holder>(core, slotStatement, { tenant, scope_id: scopeId })
+  const [holder] = await read<Holder>(core.pool, slotStatement, { tenant, scope_id: scopeId })
   return holder?.id
 }
 
 /** Under the scope's lock. Whoever writes a number must know that no other number is under way. */
-export async function assertSlotFree(tx: Tx, tenant: string, scope: LockedScope): Promise<void> {
-  const [holder] = await run<Holder>(tx, slotStatement, { tenant, scope_id: scope.id })
+export async function assertSlotFree(tx: TxDb, tenant: string, scope: LockedScope): Promise<void> {
+  const [holder] = await tx.run<Holder>(slotStatement, { tenant, scope_id: scope.id })
   if (holder === undefined) return
   throw new PawlError(
     'PAWL_SCOPE_BUSY',

@@ -1,12 +1,13 @@
 // Staging: rows of an upload, a batch at a time, as thin as they can be. Keys and hashes go out; what comes back says which rows are new,
 // changed or the same; only new and changed ones keep their data. A batch and the count of it are one transaction under the upload's fence.
 
+import type { Db } from '../db/db.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
-import type { OwnTransaction } from '../db/transaction.ts'
+import type { Transaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
-import { retrying } from '../kernel/retry.ts'
-import { type RecordsCore, read, run, transact } from './core.ts'
+import { read, retrying } from '../kernel/retry.ts'
+import { inert, type RecordsCore } from './core.ts'
 import { changedFields } from './diff.ts'
 import { type ReadRow, type RowFault, storable } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
@@ -143,9 +144,9 @@ export class Stager {
     )
     const columns = `tenant, submission, line, kind, is_new, type, key, hash, classification, data, changed${met === undefined ? '' : ', record_id'}`
     const faults = rows.flatMap((row) => row.faults.map((fault) => ({ line: row.line, fault })))
-    const stage = async (tx: OwnTransaction) => {
+    const stage = async (tx: Transaction) => {
       // The fence first: rows of an upload that was started over would meet the new one's.
-      const counted = await run(tx, progressStatement, {
+      const counted = await tx.run(progressStatement, {
         tenant: this.#tenant,
         id: this.#staged.id,
         fence: this.#staged.fence,
@@ -159,7 +160,7 @@ export class Stager {
       await tx.copy(`copy pawl.submission_row (${columns}) from stdin`, data)
       await this.#addFaults(tx, faults)
     }
-    await retrying(() => transact(this.#core, stage, { isInert: true }))
+    await retrying(() => this.#core.pool.transaction(stage, inert))
     this.#errors += faults.length
     this.lines += rows.length
     this.lastLine = rows.at(-1)!.line
@@ -177,10 +178,10 @@ export class Stager {
 
   #lookup(rows: readonly ReadRow[]): Promise<Met[]> {
     const place = { tenant: this.#tenant, scopeId: this.#staged.scopeId, committed: this.#staged.committed }
-    return lookup((query, values) => read(this.#core, query, values), place, rows)
+    return lookup((query, values) => read(this.#core.pool, query, values), place, rows)
   }
 
-  async #addFaults(tx: Parameters<typeof run>[0], faults: readonly { line: number; fault: RowFault }[]): Promise<void> {
+  async #addFaults(tx: Db, faults: readonly { line: number; fault: RowFault }[]): Promise<void> {
     const room = this.#set.limits.errorsMax - this.#errors
     if (faults.length === 0 || room <= 0) return
     await addErrors(tx, this.#tenant, this.#staged.id, this.#errors, faults.slice(0, room))
@@ -188,7 +189,7 @@ export class Stager {
 }
 
 export async function addErrors(
-  tx: Parameters<typeof run>[0],
+  tx: Db,
   tenant: string,
   id: string,
   first: number,
@@ -204,7 +205,7 @@ export async function addErrors(
       reason: storable(reason, 1000),
     })),
   )
-  await run(tx, errorsStatement, { tenant, id, first, errors })
+  await tx.run(errorsStatement, { tenant, id, first, errors })
 }
 
 /** The restarted upload has another fence; this one's rows went with the old. */

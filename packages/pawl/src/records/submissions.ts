@@ -3,7 +3,8 @@
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { resolve } from '../kernel/options.ts'
-import { idText, type RecordsCore, read } from './core.ts'
+import { read } from '../kernel/retry.ts'
+import { idText, type RecordsCore } from './core.ts'
 import { submissionsTable } from './options.ts'
 import { scopeOf } from './sets.ts'
 import type { FailureClass, Submission, SubmissionState } from './types.ts'
@@ -64,7 +65,7 @@ export interface SubmissionRow {
 }
 
 export async function readSubmission(core: RecordsCore, tenant: string, id: string): Promise<SubmissionRow | undefined> {
-  const [row] = await read<SubmissionRow>(core, readStatement, { tenant, id: idText('submission', id) })
+  const [row] = await read<SubmissionRow>(core.pool, readStatement, { tenant, id: idText('submission', id) })
   return row
 }
 
@@ -95,8 +96,8 @@ export async function listSubmissions(
     before: before === undefined ? '9223372036854775807' : idText('submission', before),
     limit,
   }
-  if ('set' in where) return read<SubmissionRow>(core, listSetStatement, { ...values, record_set: where.set })
-  return read<SubmissionRow>(core, listStatement, { ...values, scope_id: where.scopeId })
+  if ('set' in where) return read<SubmissionRow>(core.pool, listSetStatement, { ...values, record_set: where.set })
+  return read<SubmissionRow>(core.pool, listStatement, { ...values, scope_id: where.scopeId })
 }
 
 export function toSubmission(core: RecordsCore, row: SubmissionRow): Submission {

@@ -1,12 +1,13 @@
 // Submit and resume: state and revision compared and set, the scope's slot taken, the baseline checked, all under the scope's lock; then the
 // apply is a job of the same transaction. The answer comes at once. What changes nothing is committed here.
 
-import type { Tx } from '../db/adapters.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
+import { transactIn } from '../kernel/retry.ts'
 import { assertAttributes } from './attributes.ts'
-import { type RecordsCore, run, setOf, transactIn } from './core.ts'
+import { type RecordsCore, setOf } from './core.ts'
 import { freeingSlot } from './fail.ts'
 import { commitEvents } from './record-events.ts'
 import { assertSlotFree, lockScope } from './slot.ts'
@@ -35,7 +36,7 @@ export async function submit(
   options: SubmitOptions,
 ): Promise<SubmitAnswer> {
   const before = await needSubmission(core, tenant, id)
-  const attempt = () => transactIn(core, options.tx, (tx) => submitIn(core, tx, tenant, before, from, options.revision))
+  const attempt = () => transactIn(core.pool, options.tx, (tx) => submitIn(core, tx, tenant, before, from, options.revision))
   const answer = await freeingSlot(core, tenant, options.tx, attempt)
   if (answer instanceof PawlError) throw answer
   if (answer.jobId === null) core.sweep.wake()
@@ -45,7 +46,7 @@ export async function submit(
 /** An error that must be committed with what it tells is answered; the others are thrown, and nothing was written. */
 async function submitIn(
   core: RecordsCore,
-  tx: Tx,
+  tx: TxDb,
   tenant: string,
   before: SubmissionRow,
   from: 'validated' | 'failed',
@@ -53,8 +54,7 @@ async function submitIn(
 ): Promise<SubmitAnswer | PawlError> {
   const { id } = before
   const scope = await lockScope(tx, tenant, before.scope_id)
-  const [row] = await run<{ state: SubmissionState; revision: number; baseline: string; is_expired: boolean }>(
-    tx,
+  const [row] = await tx.run<{ state: SubmissionState; revision: number; baseline: string; is_expired: boolean }>(
     submissionLockStatement,
     { tenant, id },
   )
@@ -66,7 +66,7 @@ async function submitIn(
   if (row.baseline !== scope.revision) {
     const error = superseded(id, row.baseline, scope.revision)
     const { keepMs } = setOf(core, before.record_set)
-    await run(tx, supersedeStatement, {
+    await tx.run(supersedeStatement, {
       tenant,
       id,
       state: from,
@@ -84,13 +84,13 @@ async function submitIn(
 
 async function commitUnchanged(
   core: RecordsCore,
-  tx: Tx,
+  tx: TxDb,
   tenant: string,
   { id, record_set }: SubmissionRow,
   revision: number,
 ): Promise<SubmitAnswer> {
   const set = setOf(core, record_set)
-  const [row] = await run<{ scope: string; number: string; revision: number; unchanged: string }>(tx, unchangedStatement, {
+  const [row] = await tx.run<{ scope: string; number: string; revision: number; unchanged: string }>(unchangedStatement, {
     tenant,
     id,
     revision,
@@ -104,7 +104,7 @@ async function commitUnchanged(
 
 async function take(
   core: RecordsCore,
-  tx: Tx,
+  tx: TxDb,
   tenant: string,
   before: SubmissionRow,
   from: string,
@@ -120,7 +120,7 @@ async function take(
     chunkRows: set.chunkRows,
   }
   const { id: jobId } = await core.jobs(tenant).enqueue(applyKind, payload, { tx })
-  const [taken] = await run<{ number: string; revision: number }>(tx, submitStatement, {
+  const [taken] = await tx.run<{ number: string; revision: number }>(submitStatement, {
     tenant,
     id,
     state: from,

@@ -5,9 +5,9 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
-import { retrying } from '../kernel/retry.ts'
+import { read, retrying } from '../kernel/retry.ts'
 import { InvalidFile, isInvalidFile, UploadBytes } from './bytes.ts'
-import { idText, type RecordsCore, read, run, transact } from './core.ts'
+import { idText, type RecordsCore } from './core.ts'
 import { type ReadRow, RowReader, type SourceRow, storable } from './rows.ts'
 import type { DefinedSet } from './sets.ts'
 import { limitOf, sourceRows } from './sources.ts'
@@ -143,8 +143,8 @@ export async function begin(
   about: About & { readonly origin: 'upload' | 'rebase'; readonly rebasedFrom?: string; readonly receivedAt?: string },
 ): Promise<Begun> {
   return retrying(() =>
-    transact(core, async (tx) => {
-      const [begun] = await run<Begun>(tx, beginStatement, {
+    core.pool.transaction(async (tx) => {
+      const [begun] = await tx.run<Begun>(beginStatement, {
         ...stored(place, about),
         origin: about.origin,
         rebased_from: about.rebasedFrom ?? null,
@@ -172,12 +172,12 @@ function stored({ tenant, scopeId, set }: Place, { format, name, by, types, attr
 
 async function restart(core: RecordsCore, place: Place, about: About, id: string): Promise<Begun> {
   const begun = await retrying(() =>
-    transact(core, async (tx) => {
-      const [row] = await run<Begun>(tx, restartStatement, {
+    core.pool.transaction(async (tx) => {
+      const [row] = await tx.run<Begun>(restartStatement, {
         ...stored(place, about),
         id: idText('submission', id),
       })
-      if (row !== undefined) await run(tx, clearErrorsStatement, { tenant: place.tenant, id })
+      if (row !== undefined) await tx.run(clearErrorsStatement, { tenant: place.tenant, id })
       return row
     }),
   )
@@ -206,7 +206,7 @@ export async function clearStaged(core: RecordsCore, tenant: string, id: string,
   const limit = 5000
   for (;;) {
     const values = { tenant, id, fence, limit }
-    const [cleared] = await retrying(() => transact(core, (tx) => run<{ gone: number }>(tx, clearStatement, values)))
+    const [cleared] = await retrying(() => core.pool.transaction((tx) => tx.run<{ gone: number }>(clearStatement, values)))
     if (cleared === undefined) return false
     if (cleared.gone < limit) return true
   }
@@ -255,7 +255,7 @@ async function markStaged(
 ): Promise<void> {
   const ignored = textsLiteral(source.ignored())
   const values = { tenant, id, fence, bytes: source.bytes(), digest, ignored, keep_ms: set.keepMs.uploading }
-  const [row] = await retrying(() => transact(core, (tx) => run(tx, stagedStatement, values)))
+  const [row] = await retrying(() => core.pool.transaction((tx) => tx.run(stagedStatement, values)))
   if (row === undefined) throw uploadLost(id)
 }
 
@@ -282,10 +282,10 @@ async function endBadly(
     keep_ms: place.set.keepMs.ended,
   }
   const write = () =>
-    transact(core, async (tx) => {
-      const [ended] = await run(tx, endStatement, values)
+    core.pool.transaction(async (tx) => {
+      const [ended] = await tx.run(endStatement, values)
       if (ended === undefined) throw uploadLost(staged.id)
-      await run(tx, erasedStatement, { tenant: place.tenant, id: staged.id })
+      await tx.run(erasedStatement, { tenant: place.tenant, id: staged.id })
       if (isInvalid) {
         const fault = { code: error.code, reason: error.message, column: null, value: null }
         await addErrors(tx, place.tenant, staged.id, stager.errors, [{ line: error.line, fault }])
@@ -379,7 +379,7 @@ async function* restaged(
       hash: string | null
       data: string | null
       classification: string | null
-    }>(core, restageStatement, { tenant, id: from.id, committed: from.baselineNumber, after, limit: batchRows })
+    }>(core.pool, restageStatement, { tenant, id: from.id, committed: from.baselineNumber, after, limit: batchRows })
     if (rows.length === 0) return
     after = rows.at(-1)!.line
     // A row without data was erased since; the count at the end notices.

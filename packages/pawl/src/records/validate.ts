@@ -1,12 +1,12 @@
 // After the last row: what only the whole can say. Rows that name one record twice, records that are left out, and the counts that the
 // preview shows and the commit must prove. One transaction, under the upload's fence.
 
-import type { Tx } from '../db/adapters.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
-import { type RecordsCore, run, transact, wholeMs } from './core.ts'
+import { type RecordsCore, wholeMs } from './core.ts'
 import type { RowFault } from './rows.ts'
 import { addErrors, type Staged, uploadLost } from './staging.ts'
 import type { Place } from './upload.ts'
@@ -36,19 +36,21 @@ export async function validateStaged(
   staged: Staged,
   upload: { readonly lines: number; readonly lastLine: number; readonly errors: number },
 ): Promise<void> {
-  const isValid = await retrying(() => transact(core, (tx) => validate(tx, place, staged, upload), { statementMs: wholeMs }))
+  const isValid = await retrying(() =>
+    core.pool.transaction((tx) => validate(tx, place, staged, upload), { statementMs: wholeMs }),
+  )
   if (!isValid) core.sweep.wake()
   if (probe.on) await probe.hit('records.validate.after', staged)
 }
 
 async function validate(
-  tx: Tx,
+  tx: TxDb,
   place: Place,
   staged: Staged,
   upload: { lines: number; lastLine: number; errors: number },
 ): Promise<boolean> {
   const { tenant, set } = place
-  const rows = await run<{ kind: string; rows: string }>(tx, countsStatement, { tenant, id: staged.id })
+  const rows = await tx.run<{ kind: string; rows: string }>(countsStatement, { tenant, id: staged.id })
   const count = (kind: string) => Number(rows.find((row) => row.kind === kind)?.rows ?? 0)
   const found = ['C', 'U', '=', 'I', 'J', 'X'].reduce((sum, kind) => sum + count(kind), 0)
   if (found !== upload.lines)
@@ -70,7 +72,7 @@ async function validate(
     set.missing === 'tombstone' && missing > 0 && isValid
       ? await addTombstones(tx, place, staged, missing, upload.lastLine)
       : undefined
-  const [row] = await run(tx, validatedStatement, {
+  const [row] = await tx.run(validatedStatement, {
     tenant,
     id: staged.id,
     fence: staged.fence,
@@ -90,18 +92,18 @@ async function validate(
   })
   if (row === undefined) throw uploadLost(staged.id)
   // With the row of the submission locked: an erasure that comes now waits for it, and finds all of its rows.
-  const [erased] = await run<{ rows: number; type: string; key: string }>(tx, erasedStatement, { tenant, id: staged.id })
+  const [erased] = await tx.run<{ rows: number; type: string; key: string }>(erasedStatement, { tenant, id: staged.id })
   if (erased!.rows > 0) throw erasedSince(erased!)
   if (!isValid) await expireInvalid(tx, place, staged.id)
   return isValid
 }
 
 /** A file cannot name records of a type that the set does not have any more, so it leaves none of them out. */
-async function countMissing(tx: Tx, { tenant, scopeId }: Place, staged: Staged, matched: number): Promise<number> {
+async function countMissing(tx: TxDb, { tenant, scopeId }: Place, staged: Staged, matched: number): Promise<number> {
   const missing = Number(staged.live) - matched
   if (missing <= 0) return 0
   const { committed, types } = staged
-  const [other] = await run<{ live: string }>(tx, otherTypesStatement, { tenant, scope_id: scopeId, committed, types })
+  const [other] = await tx.run<{ live: string }>(otherTypesStatement, { tenant, scope_id: scopeId, committed, types })
   return Math.max(0, missing - Number(other!.live))
 }
 
@@ -109,8 +111,8 @@ async function countMissing(tx: Tx, { tenant, scopeId }: Place, staged: Staged, 
 const invalidMax = 10
 
 /** Called when one becomes invalid. The sweep removes those that expire with it. */
-export async function expireInvalid(tx: Tx, { tenant, scopeId }: Place, id: string): Promise<void> {
-  await run(tx, expireInvalidStatement, { tenant, scope_id: scopeId, id, keep: invalidMax - 1 })
+export async function expireInvalid(tx: TxDb, { tenant, scopeId }: Place, id: string): Promise<void> {
+  await tx.run(expireInvalidStatement, { tenant, scope_id: scopeId, id, keep: invalidMax - 1 })
 }
 
 function erasedSince({ type, key }: { type: string; key: string }): PawlError {
@@ -121,16 +123,12 @@ function erasedSince({ type, key }: { type: string; key: string }): PawlError {
   )
 }
 
-async function findDuplicates(tx: Tx, tenant: string, id: string, room: number): Promise<Found> {
-  const rows = await run<{ line: string; type: string; key: string; first_line: string; total: string }>(
-    tx,
-    duplicatesStatement,
-    {
-      tenant,
-      id,
-      limit: Math.max(1, room),
-    },
-  )
+async function findDuplicates(tx: TxDb, tenant: string, id: string, room: number): Promise<Found> {
+  const rows = await tx.run<{ line: string; type: string; key: string; first_line: string; total: string }>(duplicatesStatement, {
+    tenant,
+    id,
+    limit: Math.max(1, room),
+  })
   const faults = rows.slice(0, room).map(({ line, type, key, first_line }) => ({
     line: Number(line),
     fault: {
@@ -143,8 +141,8 @@ async function findDuplicates(tx: Tx, tenant: string, id: string, room: number):
   return { faults, count: Number(rows[0]?.total ?? 0) }
 }
 
-async function findMissing(tx: Tx, place: Place, staged: Staged, missing: number, room: number): Promise<Found> {
-  const rows = await run<{ type: string; key: string }>(tx, missingStatement, {
+async function findMissing(tx: TxDb, place: Place, staged: Staged, missing: number, room: number): Promise<Found> {
+  const rows = await tx.run<{ type: string; key: string }>(missingStatement, {
     tenant: place.tenant,
     scope_id: place.scopeId,
     id: staged.id,
@@ -167,13 +165,13 @@ async function findMissing(tx: Tx, place: Place, staged: Staged, missing: number
 }
 
 async function addTombstones(
-  tx: Tx,
+  tx: TxDb,
   place: Place,
   staged: Staged,
   missing: number,
   lastLine: number,
 ): Promise<{ rows: number; lastLine: number }> {
-  const [row] = await run<{ rows: string; last_line: string }>(tx, tombstonesStatement, {
+  const [row] = await tx.run<{ rows: string; last_line: string }>(tombstonesStatement, {
     tenant: place.tenant,
     scope_id: place.scopeId,
     id: staged.id,

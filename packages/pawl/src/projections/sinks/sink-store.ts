@@ -2,12 +2,12 @@
 // it has replayed. One write at a time, and each is whole, so that order behind a parked key is the order of the log.
 
 import { sqlState } from '../../db/classify.ts'
+import type { Transaction } from '../../db/transaction.ts'
 import { describeError } from '../../errors.ts'
 import type { LogEvent } from '../../events/types.ts'
 import { keyOf, parkEvents, parkedStatements } from '../applier.ts'
 import { cursorStatements, type HeldCursor, type Place } from '../cursor.ts'
-import { messageOf } from '../fenced.ts'
-import { type HandlerTx, openTx } from '../projection-tx.ts'
+import { messageOf, openTx } from '../fenced.ts'
 import type { Host } from '../runner.ts'
 import type { CursorState } from '../types.ts'
 import type { Acks } from './acks.ts'
@@ -197,7 +197,7 @@ export class SinkStore {
     }
   }
 
-  async #writeNews(tx: HandlerTx, { parks, behind, replayed, free, reparks }: News): Promise<void> {
+  async #writeNews(tx: Transaction, { parks, behind, replayed, free, reparks }: News): Promise<void> {
     const key = (each: Key) => ({ ...this.#cursor.key, key_tenant: each.tenant, key: each.key })
     for (const { event, reason, error, attempts, events } of parks) {
       const text = error === undefined ? null : describeError(error)
