@@ -56,7 +56,7 @@ export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork
     if (probe.on) await probe.hit('projections.batch.before', cursor)
     if (!(await begin(host, cursor, work, tx))) {
       await tx.rollback()
-      return { type: 'refused' }
+      return await refused(host, cursor)
     }
     tx[calls].onLate = () => late(host, cursor)
     const handling = { what: work.what, isLive: cursor.isLive, lost: cursor.signal }
@@ -77,7 +77,7 @@ export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork
     leave()
     if (!tx.release() && !isAbandoned) error = broken(error)
   }
-  return endOf(cursor, error)
+  return endOf(host, cursor, error)
 }
 
 /** Only our own statements: what goes wrong here is not the handler's failure. */
@@ -103,13 +103,23 @@ function late({ config }: Host, { definition, signal }: HeldCursor): void {
   )
 }
 
-function endOf(cursor: HeldCursor, error: unknown): FencedEnd {
+/** Throws PAWL_LEASE_LOST if the cursor is another's now. Asked at once: the process may hear that its lease ended before its next turn. */
+async function refused(host: Host, cursor: HeldCursor): Promise<FencedEnd> {
+  await cursor.reload(host.engine).catch((error: unknown) => {
+    if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
+  })
+  return { type: 'refused' }
+}
+
+async function endOf(host: Host, cursor: HeldCursor, error: unknown): Promise<FencedEnd> {
+  // Of this cursor, by its own row; another's that a handler lets through is its failure.
+  if (isPawlError(error, 'PAWL_LEASE_LOST') && isOwn(error)) throw error
   if (cursor.signal.aborted) throw cursor.signal.reason
   if (error instanceof Broken) return { type: 'again', error: error.cause }
   // What a handler met elsewhere, another database that cannot write or a lease of somebody else's, is its failure.
   if (!isOwn(error)) return { type: 'failed', error }
   // Whether it happened is in the row, once the server has ended the transaction.
-  if (isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return { type: 'refused' }
+  if (isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return refused(host, cursor)
   const kind = classify(error)
   if (kind === 'unwritable' || kind === 'replan' || isConflict(error)) return { type: 'again', error }
   return { type: 'failed', error }
