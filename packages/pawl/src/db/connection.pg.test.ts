@@ -208,6 +208,20 @@ test('[K9] a listener keeps trying while the server refuses, and stops when it i
   await endsWithin(2 * timeoutMs, listener.stop())
 })
 
+test('a transaction on an engine connection commits, or rolls back with the error of its work', async () => {
+  const connection = new Connection(options({ queryTimeoutMs: answerMs }), 'engine')
+  await db.query('create table effect (n integer)')
+  const insert = (n: number) => sql('insert into public.effect values ($1::integer) returning n', n)
+  expect(await connection.transaction((tx) => tx.transaction((same) => same.run(...insert(1))))).toEqual([{ n: 1 }])
+  const failing = connection.transaction(async (tx) => {
+    await tx.run(...insert(2))
+    await tx.run(...sql('select 1 / 0'))
+  })
+  await expect(failing).rejects.toMatchObject({ code: '22012' })
+  expect(await connection.run(...sql('select n from public.effect'))).toEqual([{ n: 1 }])
+  await connection.close()
+})
+
 test("options in the URL are kept, and the engine's own settings come after them", async () => {
   const url = `${db.url}?options=${encodeURIComponent('-c search_path=mine -c lock_timeout=1')}&application_name=theirs`
   const connection = new Connection(options({ url, queryTimeoutMs: answerMs }), 'engine')

@@ -4,7 +4,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { resolveConfig } from '../pawl-options.ts'
 import type { Worker } from '../worker.ts'
-import { Connection } from './driver.ts'
+import { Connection, createPool } from './driver.ts'
 import { statement } from './statement.ts'
 
 const jobs = new URL('../jobs/any.ts', import.meta.url).href
@@ -24,6 +24,10 @@ afterEach(async () => {
 async function changeTypes(): Promise<void> {
   await db.query(`alter table pawl.job alter column crashes type integer, alter column holder type bigint,
     alter column kind type varchar collate "C", alter column state type varchar collate "C"`)
+}
+
+async function changeBack(): Promise<void> {
+  await db.query('alter table pawl.job alter column crashes type smallint')
 }
 
 test('[K16] a stale statement costs one repetition on a fresh session', async () => {
@@ -49,6 +53,22 @@ test('[K16] a stale statement costs one repetition on a fresh session', async ()
   expect(repeated).toBe(2)
   expect(failed).toEqual([])
   await connection.close()
+})
+
+test('[K16] a stale statement on a pool is repeated once, whatever its sessions have prepared', async () => {
+  const { database } = resolveConfig({ databaseUrl: db.url })
+  const pool = createPool(database, 'caller', 2, 'own')
+  const rescue = statement(jobs, 'rescue')
+  const values = { workers: '{}', limit: 3, max_crashes: 3 }
+  const onBoth = () => Promise.all([pool.run(rescue, values), pool.run(rescue, values)])
+  await onBoth()
+  await changeTypes()
+  await onBoth()
+  await changeBack()
+  // Under the name of now: a transaction does not repeat itself, so its first failure tells of the stale plan.
+  await expect(pool.transaction((tx) => tx.run(rescue, values))).rejects.toMatchObject({ code: '0A000' })
+  await pool.transaction((tx) => tx.run(rescue, values))
+  await pool.end()
 })
 
 test('[K16] claims, settles and handlers go on over a migration, and no attempt is burnt', async () => {
