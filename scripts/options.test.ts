@@ -139,6 +139,7 @@ function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unk
     'pawl.projections.define(name, options)': () => projections.define('p', options),
     "pawl.projections.define(name, { kind: 'state', ...options })": () =>
       projections.define('p', { kind: 'state', ...given } as never),
+    'pawl.projections.react(name, options)': () => projections.react('p', options),
     'pawl.projections.sink(name, options)': () => projections.sink('p', options),
     'pawl.projections.seen(name, token, options)': () => projections.seen('p', '5:1', options),
     'pawl.projections.parked(name, options)': () => projections.parked('p', options),

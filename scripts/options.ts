@@ -38,7 +38,7 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
   Worker: {
     'pawl.worker(options)': workerTable,
     'worker.stop(options)': stopTable,
-    'worker.start()': 'Starts to run jobs, projections and sinks.',
+    'worker.start()': 'Starts to run jobs, projections, reactions and sinks.',
     'worker.whenIdle()': 'Resolves when no job is claimable, running or unsettled here. For tests.',
     'worker.held()': 'Returns the cursors that this process holds.',
     'worker.metrics()': 'Returns the counts since the start.',
@@ -72,6 +72,7 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
   Projections: {
     'pawl.projections.define(name, options)': projections.logTable,
     "pawl.projections.define(name, { kind: 'state', ...options })": projections.stateTable,
+    'pawl.projections.react(name, options)': projections.reactionTable,
     'pawl.projections.sink(name, options)': projections.sinkTable,
     'pawl.projections.status(name)': 'Returns the state and lag of each cursor.',
     'pawl.projections.seen(name, token, options)': projections.seenTable,

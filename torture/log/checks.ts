@@ -43,6 +43,7 @@ async function readLogFacts(rig: Rig, end: RunEnd) {
       /** How often each key was written, and what its copy says. */
       counters: await numbers('counter'),
       copied: await numbers('copied'),
+      answers: await rows<{ of: number }>("select (payload ->> 'of')::float8 as of from pawl.job where kind = 'answer'"),
       refreshed: await rows<Keyed>('select key, n::float8 as n from torture.refreshed order by id'),
       applied: await rows<Applied>(
         `select name, generation, position::float8 as position, event_id::text as id, key, proc, xid::text as xid
@@ -217,11 +218,17 @@ export const checks = {
     return looked
   },
 
-  'effects once'({ log, applied }, find) {
-    const effects = groupBy(applied, ({ name, position }) => (name === names.effects ? String(position) : undefined))
-    for (const { position, key } of log) {
-      const found = (effects.get(String(position)) ?? []).map(({ proc, xid }) => `${proc} in ${xid}`)
-      if (found.length !== 1) find(`event ${position} (${key}) has ${found.length} effects: ${found.join(', ')}`)
+  /** Of every event one row, and of those that ask for it one event and one job. */
+  'reacted once'({ log, applied, answers, isDrained }, find) {
+    const rows = groupBy(applied, ({ name, position }) => (name === names.reaction ? String(position) : undefined))
+    const events = groupBy(log, ({ type, data }) => (type === 'Echoed' ? String(data.of) : undefined))
+    const jobs = groupBy(answers, ({ of }) => String(of))
+    for (const { position, key, data } of log) {
+      const at = String(position)
+      const found = { row: rows.get(at), ...(data?.echo ? { event: events.get(at), job: jobs.get(at) } : {}) }
+      for (const [what, list = []] of Object.entries(found))
+        if (list.length > 1 || (isDrained && list.length === 0))
+          find(`event ${position} (${key}) caused ${list.length} of one ${what}`)
     }
     return log.length
   },
@@ -277,7 +284,7 @@ export const checks = {
     const there = new Set([
       ...folds.map(({ generation }) => `${names.folded} ${generation}`),
       `${names.sharded} 1`,
-      `${names.effects} 1`,
+      `${names.reaction} 1`,
     ])
     for (const [which, rows] of groupBy(applied, ({ name, generation }) => `${name} ${generation}`)) {
       const found = groupBy(rows, ({ key }) => key)
@@ -369,17 +376,6 @@ export const checks = {
       if (back > 0) find(`a refresh of ${key} wrote ${list[back]!.n} after ${list[back - 1]!.n}`)
     }
     return refreshed.length
-  },
-
-  /** What a handler appends comes of each event once, however many generations replay it. */
-  'let out once'({ log, isDrained }, find) {
-    const echoes = groupBy(log, ({ type, data }) => (type === 'Echoed' ? String(data.of) : undefined))
-    const asked = log.filter(({ data }) => data?.echo)
-    for (const { position } of asked) {
-      const times = echoes.get(String(position))?.length ?? 0
-      if (times > 1 || (isDrained && times === 0)) find(`event ${position} was answered ${times} times`)
-    }
-    return asked.length
   },
 
   /** Of each key every event, the first time in the order of the log: parked events hold back what comes after them. */

@@ -5,10 +5,10 @@ import { endLease } from 'pawl/testing'
 import pg from 'pg'
 import { bind } from '../../packages/pawl/src/db/statement.ts'
 import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
-import { Acks } from '../../packages/pawl/src/projections/acks.ts'
 import { cursorStatements, HeldCursor } from '../../packages/pawl/src/projections/cursor.ts'
-import { SinkKeys } from '../../packages/pawl/src/projections/sink-keys.ts'
-import { SinkStore } from '../../packages/pawl/src/projections/sink-store.ts'
+import { Acks } from '../../packages/pawl/src/projections/sinks/acks.ts'
+import { SinkKeys } from '../../packages/pawl/src/projections/sinks/sink-keys.ts'
+import { SinkStore } from '../../packages/pawl/src/projections/sinks/sink-store.ts'
 import { replaces, rewrites, sendOutside, swap } from '../canary.ts'
 import { stream } from '../plan.ts'
 import type { ChildOptions } from '../process.ts'
@@ -165,7 +165,10 @@ export const stories: Readonly<Record<string, Story<LogTraffic, CheckName>>> = {
       await rig.startProcess('w1', { faults })
       await rig.until(() => rig.wrote('fault') >= faults.length)
     },
-    shows: { 'effects-outside-the-transaction': { caughtBy: 'effects once', inProcess: effectsOutside } },
+    shows: {
+      'effects-outside-the-transaction': { caughtBy: 'reacted once', inProcess: effectsOutside },
+      'reaction-appends-outside-the-transaction': { caughtBy: 'reacted once', inProcess: appendOutside },
+    },
   },
   'killed before the commit': {
     tells: 'A process is killed when its handlers have run and nothing is committed, and another goes on.',
@@ -227,9 +230,9 @@ export const stories: Readonly<Record<string, Story<LogTraffic, CheckName>>> = {
       await Promise.all([rig.startProcess('w1'), rig.startProcess('w2')])
       const some = keys.slice(0, 4)
       for (const key of some) await writer.write(transaction(`${key}/1`, key, 2, { isBad: true }))
-      await rig.until(async () => (await rig.count('select count(*) as n from pawl.parked_key')) >= some.length * 3)
+      await rig.until(async () => (await rig.count('select count(*) as n from pawl.parked_key')) >= some.length * 4)
       for (const key of keys) await writer.write(transaction(`${key}/2`, key, 3))
-      const parked = async () => (await rig.count('select count(*) as n from pawl.parked_event')) >= some.length * 3 * 4
+      const parked = async () => (await rig.count('select count(*) as n from pawl.parked_event')) >= some.length * 4 * 4
       await rig.until(parked, 5000)
     },
     shows: {
@@ -284,13 +287,6 @@ export const stories: Readonly<Record<string, Story<LogTraffic, CheckName>>> = {
       'rebuild-from-now': rewrites('state is the fold', {
         'add-generation': swap('m.shard, 0', 'm.shard, (select max(c.position) from pawl.cursor_at c where c.name = $2::text)'),
       }),
-      'replay-let-out': rewrites('let out once', {
-        'add-generation': (text) =>
-          swap(
-            /(\$\d+::text,)(\s+\$\d+::bigint \* interval)/,
-            '$1 0,$2',
-          )(swap('channel, max_lag)', 'channel, effects_after, max_lag)')(text)),
-      }),
     },
   },
   'rolled back while the live one stands': {
@@ -304,20 +300,12 @@ export const stories: Readonly<Record<string, Story<LogTraffic, CheckName>>> = {
       await rig.until(() => rig.wrote('rolled back') > 0)
       await rig.stopProcess(operatorSlot)
     },
-    shows: {
-      'shadow-runs-ahead': rewrites('let out once', {
-        move: swap('c.effects_after is not null', 'true'),
-        'read-cursor': swap('when c.effects_after is null then', 'when false then'),
-      }),
-    },
   },
   'parked while switched': {
-    tells:
-      'A key is parked in both generations when the new one becomes live; its events let out what they do when it is mended.',
+    tells: 'A key is parked in both generations when the new one becomes live, and is mended later.',
     async play(rig, { user: writer }) {
       await Promise.all([rig.startProcess('w1'), rig.startProcess('w2')])
       await writer.write(transaction('good', 'k1', 3))
-      // Its first event is the fourth of its key, which is answered by the projection.
       await writer.write(transaction('bad', 'k1', 2, { isBad: true }))
       const parked = `select count(*) as n from pawl.parked_event where name = '${names.folded}'`
       await rig.until(async () => (await rig.count(parked)) >= 2)
@@ -374,6 +362,15 @@ function effectsOutside({ url }: ChildOptions): void {
   }
 }
 
+/** What a reaction appends commits by itself, before its batch. */
+function appendOutside({ url }: ChildOptions): void {
+  const query = Transaction.prototype.query
+  Transaction.prototype.query = async function (this: Transaction, text: string, values: readonly unknown[] = []) {
+    if (!text.includes('pawl.append_event')) return query.call(this, text, values) as never
+    return (await sendOutside(url, text, [...values] as string[])) as never
+  }
+}
+
 /** The move commits by itself, before what the handler writes. */
 function moveFirst({ url }: ChildOptions): void {
   const run = Transaction.prototype.run
@@ -393,6 +390,6 @@ function believeToHold(): void {
     )
     const isMoved = Number(row!.position) !== this.place.position
     this.place = { position: Number(row!.position), eventId: row!.event_id, logGeneration: row!.log_generation }
-    return { state: 'running', limitAt: undefined, isHeld: false, isMoved }
+    return { state: 'running', holdAt: undefined, isMoved }
   }
 }

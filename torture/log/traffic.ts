@@ -2,7 +2,7 @@
 // mends, pauses, rebuilds and switches. Around them a stranger who leaves transactions open, an observer, and readers of their own writes.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { isPawlError, type LogEvent, type LogProjectionOptions, NonRetryable, type OutsideEvent, type Pawl } from 'pawl'
+import { isPawlError, type LogEvent, type LogProjectionOptions, NonRetryable, type OutsideEvent } from 'pawl'
 import type pg from 'pg'
 import { Connection } from '../../packages/pawl/src/db/driver.ts'
 import type { Statement } from '../../packages/pawl/src/db/statement.ts'
@@ -161,7 +161,7 @@ export class Writer extends Caller {
   async backlog(): Promise<number> {
     const { rows } = await this.pool.query<{ n: string }>(
       `select coalesce(max(s.position - c.position), 0) + 5 * (select count(*) from pawl.parked_event) as n
-       from pawl.sequencer s, pawl.cursor_at c where c.kind = 'log'`,
+       from pawl.sequencer s, pawl.cursor_at c where c.kind in ('log', 'reaction')`,
     )
     return Number(rows[0]!.n)
   }
@@ -212,10 +212,11 @@ export class Ingester {
 // ---- readers of the log
 
 /**
- * A sink that writes down each call; a projection whose effect is a row; a log projection of one shard and two tables, which is rebuilt
- * and switched; one of three shards in batches; a state projection. Sink, folded and sharded refuse bad events until they are mended.
+ * A sink that writes down each call; a reaction that writes a row of each event, and answers some by an event and a job; a log projection of one
+ * shard and two tables, which is rebuilt and switched; one of three shards in batches; a state projection. All but the last refuse bad events
+ * until they are mended.
  */
-export const names = { sink: 'calls', effects: 'effects', folded: 'folded', sharded: 'sharded', copied: 'copied' } as const
+export const names = { sink: 'calls', reaction: 'reaction', folded: 'folded', sharded: 'sharded', copied: 'copied' } as const
 
 /** Every process defines them all; which of them are there, the operator decides. */
 const generationsMax = 8
@@ -267,12 +268,19 @@ function defineReaders({ pawl, pool, history }: Caller): void {
       if (error !== undefined) throw error
     },
   })
-  projections.define(names.effects, {
+  projections.react(names.reaction, {
     ...{ shards, tuning: { batchMax: 100 }, timeout, retry: patient },
-    each: (event, tx, { generation }) => apply(tx, names.effects, generation, event as Given, proc),
+    each: async (given, tx) => {
+      const event = given as Given
+      await assertMended(event, tx)
+      apply(tx, names.reaction, 1, event, proc)
+      if (!event.data.echo) return
+      const { position } = event
+      await pawl.events.append({ type: 'Echoed', aggregateType: 'thing', key: 'echo', data: { of: position, amount: 0 } }, { tx })
+      await pawl.jobs.enqueue('answer', { of: position }, { tx })
+    },
   })
-  for (let generation = 1; generation <= generationsMax; generation++)
-    projections.define(names.folded, folded(generation, pawl, proc))
+  for (let generation = 1; generation <= generationsMax; generation++) projections.define(names.folded, folded(generation, proc))
   projections.define(names.sharded, {
     ...{ shards, tuning: { batchMax: 60 }, timeout, retry },
     batch: async (events, tx, { generation }) => {
@@ -302,7 +310,7 @@ function defineReaders({ pawl, pool, history }: Caller): void {
 }
 
 /** Without a process it only declares the tables: for an operator who rebuilds and switches. */
-function folded(generation: number, pawl?: Pawl, proc = ''): LogProjectionOptions {
+function folded(generation: number, proc = ''): LogProjectionOptions {
   return {
     ...{ generation, tables, tuning: { batchMax: 60 }, timeout, retry },
     each: async (given, tx, { table }) => {
@@ -316,8 +324,6 @@ function folded(generation: number, pawl?: Pawl, proc = ''): LogProjectionOption
         [key, data.amount ?? 0],
       )
       tx.send(`insert into ${table('torture.journal')} (position, key) values ($1::bigint, $2::text)`, [position, key])
-      const echo = { type: 'Echoed', aggregateType: 'thing', key: 'echo', data: { of: position, amount: 0 } }
-      if (data.echo) await pawl!.events.append(echo, { tx })
     },
   }
 }
@@ -478,7 +484,7 @@ export function observe(query: Query): Promise<Observed[]> {
      from pawl.cursor_at c
      join pawl.projection p on p.tenant = c.tenant and p.name = c.name
      cross join lateral (select c.name = '${names.folded}' and p.live_generation = c.generation as is_folded) t
-     where c.kind = 'log'
+     where c.kind in ('log', 'reaction')
      group by c.name, c.generation, t.is_folded`,
   )
 }

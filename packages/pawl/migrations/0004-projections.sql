@@ -1,4 +1,4 @@
--- Projections and sinks: which generation is live, how far each cursor has come and who holds it, keys that wait for a person, and
+-- Projections, reactions and sinks: which generation is live, how far each cursor has come and who holds it, keys that wait for a person, and
 -- entities that a state projection must refresh.
 
 create table pawl.projection (
@@ -9,9 +9,9 @@ create table pawl.projection (
   created_at timestamptz not null default pawl.now(),
   switched_at timestamptz,
   primary key (tenant, name),
-  constraint kind_known check (kind in ('log', 'state', 'sink'))
+  constraint kind_known check (kind in ('log', 'state', 'reaction', 'sink'))
 );
-comment on table pawl.projection is 'One row per projection or sink. Readers see the tables of the live generation; a rebuild is another one beside it.';
+comment on table pawl.projection is 'One row per projection, reaction or sink. Readers see the tables of the live generation; a rebuild is another one beside it.';
 
 create table pawl.cursor (
   tenant text collate "C" not null default '',
@@ -21,7 +21,7 @@ create table pawl.cursor (
   shards integer not null default 1,
   kind text collate "C" not null,
   channel text collate "C",
-  effects_after bigint,
+  is_live boolean not null default false,
   fence bigint not null default 0,
   holder integer,
   state text collate "C" not null default 'running',
@@ -33,7 +33,7 @@ create table pawl.cursor (
   created_at timestamptz not null default pawl.now(),
   primary key (tenant, name, generation, shard),
   constraint cursor_projection foreign key (tenant, name) references pawl.projection (tenant, name),
-  constraint kind_known check (kind in ('log', 'state', 'sink')),
+  constraint kind_known check (kind in ('log', 'state', 'reaction', 'sink')),
   constraint state_known check (state in ('running', 'paused', 'stale', 'latched')),
   constraint shard_known check (shard between 0 and shards - 1 and shards between 1 and 1024),
   constraint hold_known check ((hold_at is null) = (hold_until is null))
@@ -42,8 +42,8 @@ comment on table pawl.cursor is
   'A projection or sink, per generation and shard: who holds it, and whether it may move. How far it has come is in pawl.cursor_position; whoever changes '
   'that holds the lock of this row, which leaves no dead row behind.';
 comment on column pawl.cursor.holder is 'The incarnation (pawl.worker.id) that holds it; the lease ends when that row says so.';
-comment on column pawl.cursor.effects_after is
-  'Events and jobs that a handler adds are let out above this position only. Null: this generation is not live, and none are.';
+comment on column pawl.cursor.is_live is
+  'As pawl.projection.live_generation says. In this row too, because its lock is what a handler holds while it writes to tables that a switch renames.';
 comment on column pawl.cursor.resumed_at is 'When a person last resumed it: keys that were parked before do not count for its breaker.';
 comment on column pawl.cursor.hold_at is
   'It does not move beyond this position before hold_until: two generations are about to be compared. At 0 no refresh begins either.';
@@ -81,7 +81,7 @@ comment on column pawl.cursor_position.tried_at is 'The position from which a ho
 -- A cursor with its position, found from the end of the index. A statement that waits for the lock of a cursor does not read the position too: its
 -- snapshot is older than the move that it waited for.
 create view pawl.cursor_at as
-select c.tenant, c.name, c.generation, c.shard, c.shards, c.kind, c.channel, c.effects_after, c.fence, c.holder, c.state, c.reason, c.hold_at,
+select c.tenant, c.name, c.generation, c.shard, c.shards, c.kind, c.channel, c.is_live, c.fence, c.holder, c.state, c.reason, c.hold_at,
   c.hold_until, c.max_lag, c.resumed_at, c.created_at, p.n, p.position, p.event_id, p.log_generation, p.done, p.crashes, p.tried_at, p.attempts,
   p.last_error, p.moved_at
 from pawl.cursor c
@@ -128,15 +128,12 @@ create table pawl.parked_event (
   key_tenant text collate "C" not null,
   key text collate "C" not null,
   position bigint not null,
-  owes_effects boolean not null default false,
   primary key (tenant, name, generation, shard, key_tenant, key, position),
   constraint parked_event_key foreign key (tenant, name, generation, shard, key_tenant, key)
     references pawl.parked_key (tenant, name, generation, shard, key_tenant, key)
 );
 create index parked_event_position on pawl.parked_event (position);
 comment on table pawl.parked_event is 'The positions of events of parked keys, the failed one first. Retention keeps these events.';
-comment on column pawl.parked_event.owes_effects is
-  'It was parked in the generation that was live before as well, so nobody has let its effects out, although it is not above effects_after.';
 
 create table pawl.skipped_event (
   tenant text collate "C" not null default '',
@@ -192,3 +189,20 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   order by 8
   limit 1000
 $$;
+
+-- A projection writes its tables and nothing else, because a rebuild writes again. Its handlers' transactions carry its name (move, stay, take-dirty), and
+-- whatever adds an event or a job in one of them is refused, plain SQL too. Without WHEN: to read that condition costs more than the call.
+create function pawl.refuse_in_fold() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_projection text := current_setting('pawl.fold', true);
+begin
+  if v_projection <> '' then
+    raise exception using message = format('the projection ''%s'' only writes its tables: a rebuild would append or enqueue again', v_projection),
+      hint = 'Append and enqueue in a reaction: pawl.projections.react.';
+  end if;
+  return null;
+end
+$$;
+create trigger event_not_in_fold before insert on pawl.event for each statement execute function pawl.refuse_in_fold();
+create trigger job_not_in_fold before insert on pawl.job for each statement execute function pawl.refuse_in_fold();

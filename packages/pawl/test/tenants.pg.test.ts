@@ -90,6 +90,7 @@ const trials: Readonly<Record<string, Trials>> = {
   },
   projections: {
     define: async () => bolt.projections.define('other', { each: () => undefined }),
+    react: async () => bolt.projections.react('reaction', { each: () => undefined }),
     sink: async () => bolt.projections.sink('out', { handle: () => undefined }),
     status: () => empty(() => bolt.projections.status()),
     parked: () => empty(() => bolt.projections.parked('totals')),

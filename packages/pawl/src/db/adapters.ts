@@ -6,21 +6,16 @@ import { types } from 'node:util'
 import { PawlError } from '../errors.ts'
 import { schemaMissing, sqlState } from './classify.ts'
 
-/** 'suppressed': a replay that must not reach the outside again; events and jobs that are added through it are not. */
-export type Effects = 'allowed' | 'suppressed'
-
 /** On a `Tx` that is known to be a transaction: our own, and those that `toTx` and `drizzleTx` returned. */
 export const checked: unique symbol = Symbol('pawl.checked')
 
+/** On a `Tx` through which nothing is added: returns why, and the transaction fails, also if nobody awaits the call. */
+export const refusal: unique symbol = Symbol('pawl.refusal')
+
 export interface Tx {
   query<Row = Record<string, unknown>>(text: string, values?: readonly unknown[]): Promise<{ rows: Row[] }>
-  /** Absent: allowed. */
-  readonly effects?: Effects
   readonly [checked]?: true
-}
-
-export function areEffectsSuppressed(tx: AnyTx | undefined): boolean {
-  return (tx as Tx | undefined)?.effects === 'suppressed'
+  readonly [refusal]?: (() => PawlError) | undefined
 }
 
 /** A client of pg after `begin`, TypeORM's manager or query runner inside a transaction, a `Tx`, or an object of your own. */
@@ -62,6 +57,8 @@ type Shape = Readonly<Record<string, unknown>>
 export function toTx(tx: AnyTx): Tx {
   // postgres.js and Knex hand their transactions over as functions.
   if ((typeof tx !== 'object' || tx === null) && typeof tx !== 'function') throw unsupported(`tx is ${String(tx)}`, known)
+  const refuse = (tx as Tx)[refusal]
+  if (refuse !== undefined) throw refuse()
   if ((tx as Tx)[checked] === true) return tx as Tx
   if (types.isPromise(tx)) throw unsupported('tx is a promise', 'Await it: { tx: await ... }.')
   const given = tx as unknown as Shape
@@ -79,6 +76,14 @@ export function toTx(tx: AnyTx): Tx {
 
 const known =
   'Pass an open transaction of pg, postgres.js, Kysely, Knex, TypeORM or Prisma, drizzleTx(tx, sql), or { query(text, values) }.'
+
+/** For the transaction of a projection. */
+export function folding(name: string): PawlError {
+  return unsupported(
+    `tx belongs to the projection '${name}', which only writes its tables: a rebuild would append or enqueue again`,
+    `Move the call to pawl.projections.react('<name>', { on: { ... } }), whose handler gets a tx for it.`,
+  )
+}
 
 function unsupported(what: string, fix: string): PawlError {
   return new PawlError('PAWL_TX_UNSUPPORTED', `${what}. ${fix}`)

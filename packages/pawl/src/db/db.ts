@@ -23,7 +23,6 @@ export function dbOf(given: AnyTx): TxDb {
   const tx = toTx(given)
   const db: TxDb = {
     [checked]: true,
-    ...(tx.effects !== undefined && { effects: tx.effects }),
     query: (text, values) => tx.query(text, values),
     async run<Row>(statement: Statement, values: Values = {}) {
       const bound = bind(statement, values)

@@ -4,7 +4,7 @@
 
 import { setImmediate as turn } from 'node:timers/promises'
 import { caught, PawlError } from '../errors.ts'
-import { checked, type Effects, type Tx } from './adapters.ts'
+import { checked, folding, refusal, type Tx } from './adapters.ts'
 import { Calls, calls } from './calls.ts'
 import { classify, markOwn, sqlState } from './classify.ts'
 import {
@@ -53,10 +53,11 @@ const ownUser = 'reset session authorization'
 export class Transaction implements Db, Tx {
   readonly [checked] = true
   readonly [calls] = new Calls()
-  effects: Effects = 'allowed'
   readonly #client: ClientBase
   readonly #putBack: (isBroken: boolean) => void
   #options: TransactionOptions
+  /** The projection whose handler has it: append and enqueue refuse it. */
+  #foldOf: string | undefined
   #begun: Promise<unknown> | undefined
   #isOpen = true
   /** Why it was abandoned, or how its handler ended it. */
@@ -126,9 +127,15 @@ export class Transaction implements Db, Tx {
     }
   }
 
-  /** A handler gets it now. Its statements may take this long, and its settings go with the end. */
-  lend(reset: string, statementMs: number): void {
+  /** A handler gets it now. Its statements may take this long, and its settings go with the end. One of a projection may only write its tables. */
+  lend(reset: string, statementMs: number, foldOf?: string): void {
     this.#options = { ...this.#options, reset, statementMs, answerMs: statementMs }
+    this.#foldOf = foldOf
+  }
+
+  get [refusal](): (() => PawlError) | undefined {
+    const name = this.#foldOf
+    return name === undefined ? undefined : () => this.#refuse(folding(name))
   }
 
   /** Whether no commit or rollback was sent. */

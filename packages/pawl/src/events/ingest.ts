@@ -1,6 +1,5 @@
 // The inbox: events of an outside source, each taken in once, with the source's position moved in the same transaction.
 
-import { areEffectsSuppressed } from '../db/adapters.ts'
 import { classify, unavailable } from '../db/classify.ts'
 import { type Db, dbOf } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
@@ -104,7 +103,6 @@ export async function ingest(
     keep_ms: keepMs,
     wake,
   }
-  if (areEffectsSuppressed(tx)) return { outcome: 'replayed', ingested: 0, repeated: events.length, position: undefined }
   const run = async (db: Db) => (await db.run<Row>(ingestStatement, values))[0]!
   if (tx !== undefined) return toIngested(await run(dbOf(tx)), options)
   assertOutsideTx('ingest')

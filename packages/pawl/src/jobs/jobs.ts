@@ -2,7 +2,7 @@
 // again when the database says that nothing was applied.
 
 import type { Config } from '../config.ts'
-import { type AnyTx, areEffectsSuppressed } from '../db/adapters.ts'
+import type { AnyTx } from '../db/adapters.ts'
 import { callIn } from '../db/calls.ts'
 import { sqlState, unavailable } from '../db/classify.ts'
 import { type Db, dbOf } from '../db/db.ts'
@@ -224,9 +224,6 @@ export class Jobs {
     // An array is checked as a whole before any of it is written into a transaction that is not ours.
     const isWhole = many === undefined || (Array.isArray(many) && (many.length <= chunkRows || options.tx !== undefined))
     const whole = isWhole ? await read() : undefined
-    // A replay must not reach the outside again; what it would have added was added before, under another id.
-    if (areEffectsSuppressed(options.tx))
-      return (whole ?? (await read())).flatMap(({ rows }) => Array.from({ length: rows }, () => '0'))
     const values = this.#enqueueValues(name, definition, { ...options, queue })
     const chunks = () => whole ?? chunksOf(many!, textOf)
     if (options.tx !== undefined) return this.#enqueueIn(dbOf(options.tx), chunks(), values, options)

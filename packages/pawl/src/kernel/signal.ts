@@ -9,6 +9,10 @@ export class Wakeup {
     this.#resume?.()
   }
 
+  get isWaiting(): boolean {
+    return this.#resume !== undefined
+  }
+
   /** Waits until it is fired or the time is over; says whether it was fired. */
   async wait(timeoutMs?: number): Promise<boolean> {
     if (!this.#isFired) {

@@ -1,25 +1,37 @@
 // Applies events in one fenced transaction: those of parked keys go behind their keys, the others to the handler, and the cursor moves past all
-// of them. A log projection's handler writes its tables; a state projection only notes which entities changed.
+// of them. A state projection only notes which entities changed. Keys that an operator has unparked are replayed in order, each event in a
+// transaction that does not move the cursor; the one that takes the last event frees the key.
 
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import type { Transaction } from '../db/transaction.ts'
 import { describeError } from '../errors.ts'
+import { readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
+import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
-import { tripBreaker } from './breaker.ts'
-import type { HandlerContext } from './context.ts'
-import type { HeldCursor, Place } from './cursor.ts'
-import { placeOf } from './cursor.ts'
-import type { DefinedLog, DefinedState } from './definition.ts'
-import { type FencedEnd, handleEach, runFenced } from './fenced.ts'
-import type { World } from './world.ts'
+import { solitude } from '../kernel/solitude.ts'
+import { type HeldCursor, type Place, placeOf } from './cursor.ts'
+import type { Defined, DefinedLog, DefinedState } from './definition.ts'
+import { type FencedEnd, type HandlerContext, messageOf, runFenced } from './fenced.ts'
+import type { Host } from './part.ts'
 
-const parkedAmongStatement = statement(import.meta.url, 'parked-among')
-const hasParkedStatement = statement(import.meta.url, 'has-parked')
-const skippedAmongStatement = statement(import.meta.url, 'skipped-among')
-export const parkKeyStatement = statement(import.meta.url, 'park-key')
-export const parkEventsStatement = statement(import.meta.url, 'park-events')
+export const parkedStatements = {
+  key: statement(import.meta.url, 'park-key'),
+  events: statement(import.meta.url, 'park-events'),
+  keys: statement(import.meta.url, 'parked-keys'),
+  has: statement(import.meta.url, 'has-parked'),
+  among: statement(import.meta.url, 'parked-among'),
+  skippedAmong: statement(import.meta.url, 'skipped-among'),
+  nextUnparking: statement(import.meta.url, 'next-unparking'),
+  try: statement(import.meta.url, 'try-parked'),
+  take: statement(import.meta.url, 'take-parked-event'),
+  free: statement(import.meta.url, 'unpark-key'),
+  repark: statement(import.meta.url, 'repark'),
+  tripBreaker: statement(import.meta.url, 'trip-breaker'),
+} as const
 const feedStatement = statement(import.meta.url, 'feed-dirty')
+
+const lookEveryMs = 250
 
 export interface ParkReason {
   readonly reason: string
@@ -27,44 +39,49 @@ export interface ParkReason {
   readonly attempts: number
 }
 
+export interface NextParked {
+  readonly key_tenant: string
+  readonly key: string
+  readonly position: string | null
+}
+
 export class Applier {
   readonly #cursor: HeldCursor
   readonly #definition: DefinedLog | DefinedState
-  readonly #world: World
+  readonly #host: Host
   /** Only the holder parks keys, so a holder that has none does not look. Once true it stays so: to look in vain costs little. */
   hasParked = false
+  #lookedMs = 0
 
-  constructor(cursor: HeldCursor, definition: DefinedLog | DefinedState, world: World) {
+  constructor(cursor: HeldCursor, definition: DefinedLog | DefinedState, host: Host) {
     this.#cursor = cursor
     this.#definition = definition
-    this.#world = world
+    this.#host = host
   }
 
   async begin(): Promise<void> {
-    this.hasParked ||= (await this.#world.engine.run(hasParkedStatement, this.#cursor.key)).length > 0
+    this.hasParked ||= (await this.#host.engine.run(parkedStatements.has, this.#cursor.key)).length > 0
+    this.#lookedMs = 0
   }
 
   /** Whether a handler would see it. */
   isHandled(event: LogEvent): boolean {
     const definition = this.#definition
-    return definition.kind === 'state' || definition.isBatch || definition.handlerOf(event) !== undefined
+    return definition.kind === 'state' || definition.batch !== undefined || definition.handlerOf(event) !== undefined
   }
 
-  /** The events are on one side of where effects begin. */
   async apply(events: readonly LogEvent[], to: Place): Promise<FencedEnd> {
     const [first] = events
     let parked = new Set<string>()
     let skipped = new Set<string>()
-    const isEffective = first !== undefined && first.position > (this.#cursor.effectsAfter ?? Number.POSITIVE_INFINITY)
-    return runFenced(this.#world, this.#cursor, {
+    const end = await runFenced(this.#host, this.#cursor, {
       to,
       what: first === undefined ? 'no event' : `${this.#definition.name} at event ${first.position} (${first.type})`,
-      isEffective,
-      timeoutMs: this.#definition.timeoutMs,
       prepare: async (tx) => {
-        if (events.length === 0) return
+        if (first === undefined) return
         // What a person skips, the live generation passes over with that very act; the others come to it later, or again.
-        const asked = isEffective ? skipped : this.#skippedAmong(tx, events)
+        const maySkip = !this.#cursor.isLive || first.position <= this.#cursor.skippedTo
+        const asked = maySkip ? this.#skippedAmong(tx, events) : skipped
         if (this.hasParked) parked = await this.#parkedAmong(tx, events)
         skipped = await asked
       },
@@ -73,111 +90,191 @@ export class Applier {
         const left = skipped.size === 0 ? events : events.filter(({ id }) => !skipped.has(id))
         const waiting = parked.size === 0 ? [] : left.filter((event) => parked.has(keyOf(event)))
         if (waiting.length > 0) await parkEvents(tx, this.#cursor, waiting)
-        await this.handle(waiting.length === 0 ? left : left.filter((event) => !parked.has(keyOf(event))), tx, context)
+        await this.#handle(waiting.length === 0 ? left : left.filter((event) => !parked.has(keyOf(event))), tx, context)
         if (probe.on) await probe.hit('projections.batch.handled', this.#cursor)
       },
-      onCommitted: () => {
-        if (this.#definition.kind === 'state') this.#world.onRefreshable()
-      },
     })
+    if (end.type === 'committed' && this.#definition.kind === 'state') this.#host.onRefreshable()
+    return end
   }
 
-  /** Gives the events to the handler, inside its transaction. */
-  async handle(events: readonly LogEvent[], tx: Transaction, context: HandlerContext): Promise<void> {
+  /** Gives the events to the handler, inside its transaction. One that returns nothing is not waited for. */
+  async #handle(events: readonly LogEvent[], tx: Transaction, context: HandlerContext): Promise<void> {
     const definition = this.#definition
     if (events.length === 0) return
-    if (definition.kind === 'state') return this.#feed(events, tx)
+    if (definition.kind === 'state') return this.#feed(definition, events, tx)
     if (definition.batch !== undefined) {
       await definition.batch(events, tx, context)
       return
     }
-    const after = probe.on ? (event: LogEvent) => probe.hit('projections.event.handled', event) : undefined
-    const handle = (event: LogEvent) => {
+    for (const event of events) {
       context.timer?.refresh()
-      return definition.handlerOf(event)?.(event, tx, context)
+      const answer = definition.handlerOf(event)?.(event, tx, context)
+      if (answer !== undefined) await (answer as Promise<unknown>)
+      if (probe.on) await probe.hit('projections.event.handled', event)
     }
-    await handleEach(events, handle, after)
-  }
-
-  /** Moves past an event without applying it, and parks its key. */
-  async park(event: LogEvent, { reason, error, attempts }: ParkReason): Promise<FencedEnd> {
-    const { name } = this.#definition
-    // Before it is known: a commit without an answer may have parked it.
-    this.hasParked = true
-    const end = await runFenced(this.#world, this.#cursor, {
-      to: placeOf(event),
-      what: `${name} at event ${event.position}`,
-      isEffective: false,
-      timeoutMs: this.#definition.timeoutMs,
-      handle: async (tx) => {
-        if (probe.on) await probe.hit('projections.park.before', event)
-        await tx.run(parkKeyStatement, {
-          ...this.#cursor.key,
-          key_tenant: event.tenant,
-          key: event.key,
-          reason,
-          error: error === undefined ? null : describeError(error),
-          attempts,
-        })
-        await parkEvents(tx, this.#cursor, [event])
-      },
-      onCommitted: () => {
-        this.#world.config.logger.warn({ name, key: event.key, position: event.position, reason }, 'a key was parked')
-        this.#world.events.emit('projection.parked', { name, key: event.key, position: event.position, reason })
-      },
-    })
-    if (end.type === 'committed') await tripBreaker(this.#world, this.#definition)
-    return end
   }
 
   /** One row per entity and transaction, with the positions that changed it: who waits for one of them waits for this row. */
-  async #feed(events: readonly LogEvent[], tx: Transaction): Promise<void> {
-    const definition = this.#definition as DefinedState
-    const [entities, positions]: [string[], number[]] = [[], []]
-    for (const event of events) {
-      for (const entity of definition.entitiesOf(event)) {
-        entities.push(entity)
-        positions.push(event.position)
-      }
-    }
-    if (entities.length === 0) return
-    const { tenant, name, generation } = definition
+  async #feed(
+    { tenant, name, generation, entitiesOf }: DefinedState,
+    events: readonly LogEvent[],
+    tx: Transaction,
+  ): Promise<void> {
+    const marks = events.flatMap((event) => entitiesOf(event).map((entity) => ({ entity, position: event.position })))
+    if (marks.length === 0) return
     await tx.run(feedStatement, {
       tenant,
       name,
       generation,
-      entities: textsLiteral(entities),
-      positions: numbersLiteral(positions),
+      entities: textsLiteral(marks.map(({ entity }) => entity)),
+      positions: numbersLiteral(marks.map(({ position }) => position)),
     })
   }
 
   async #skippedAmong(tx: Transaction, events: readonly LogEvent[]): Promise<Set<string>> {
     const { tenant, name } = this.#definition
     const [from_position, to_position] = [events[0]!.position, events.at(-1)!.position]
-    const rows = await tx.run<{ event_id: string }>(skippedAmongStatement, { tenant, name, from_position, to_position })
+    const values = { tenant, name, from_position, to_position }
+    const rows = await tx.run<{ event_id: string }>(parkedStatements.skippedAmong, values)
     return new Set(rows.map(({ event_id }) => event_id))
   }
 
   async #parkedAmong(tx: Transaction, events: readonly LogEvent[]): Promise<Set<string>> {
-    const rows = await tx.run<{ key_tenant: string; key: string }>(parkedAmongStatement, {
-      ...this.#cursor.key,
-      key_tenants: textsLiteral(events.map((event) => event.tenant)),
-      keys: textsLiteral(events.map((event) => event.key)),
-    })
+    const values = { ...this.#cursor.key, ...keysOf(events) }
+    const rows = await tx.run<{ key_tenant: string; key: string }>(parkedStatements.among, values)
     return new Set(rows.map((row) => keyOf({ tenant: row.key_tenant, key: row.key })))
+  }
+
+  // ---- parked keys
+
+  /** Moves past an event without applying it, and parks its key. */
+  async park(event: LogEvent, { reason, error, attempts }: ParkReason): Promise<FencedEnd> {
+    const { name } = this.#definition
+    // Before it is known: a commit without an answer may have parked it.
+    this.hasParked = true
+    const end = await runFenced(this.#host, this.#cursor, {
+      to: placeOf(event),
+      what: `${name} at event ${event.position}`,
+      handle: async (tx) => {
+        if (probe.on) await probe.hit('projections.park.before', event)
+        const text = error === undefined ? null : describeError(error)
+        const key = { ...this.#cursor.key, key_tenant: event.tenant, key: event.key }
+        await tx.run(parkedStatements.key, { ...key, reason, error: text, attempts })
+        await parkEvents(tx, this.#cursor, [event])
+      },
+    })
+    if (end.type !== 'committed') return end
+    this.#host.config.logger.warn({ name, key: event.key, position: event.position, reason }, 'a key was parked')
+    this.#host.events.emit('projection.parked', { name, key: event.key, position: event.position, reason })
+    await tripBreaker(this.#host, this.#definition)
+    return end
+  }
+
+  /** Replays the next event of every key that is to be replayed. 'refused': the cursor is to be reloaded. */
+  async replay(): Promise<'replayed' | 'nothing' | 'refused'> {
+    if (!this.hasParked || monotonicMs() - this.#lookedMs < lookEveryMs) return 'nothing'
+    let hasReplayed = false
+    for (const next of await nextUnparking(this.#host, this.#cursor)) {
+      const end = await solitude.run(() => this.#replayNext(next))
+      if (end === 'refused') return end
+      hasReplayed ||= end === 'committed'
+    }
+    // While it goes well, the next event of the key is looked for at once.
+    this.#lookedMs = hasReplayed ? 0 : monotonicMs()
+    return hasReplayed ? 'replayed' : 'nothing'
+  }
+
+  async #replayNext(next: NextParked): Promise<FencedEnd['type']> {
+    const { name } = this.#definition
+    const event = await parkedEvent(this.#host, next)
+    const deaths = await tryParked(this.#host, this.#cursor, event)
+    if (deaths !== undefined) return this.#repark(next, deaths)
+    let isFree = false
+    const loop = this.#host.loop(`parked keys of ${name}`)
+    const end = await runFenced(this.#host, this.#cursor, {
+      to: undefined,
+      what: `${name} at parked event ${next.position}`,
+      handle: async (tx, context) => {
+        const key = { ...this.#cursor.key, key_tenant: next.key_tenant, key: next.key }
+        const taken = event === undefined ? [] : await tx.run(parkedStatements.take, { ...key, position: event.position })
+        if (taken.length > 0) await this.#handle([event!], tx, context)
+        if (probe.on) await probe.hit('projections.unpark.handled', event)
+        isFree = (await tx.run(parkedStatements.free, key)).length > 0
+      },
+    })
+    if (end.type === 'failed') return this.#repark(next, end.error)
+    if (end.type === 'again') loop.failed(end.error)
+    if (end.type !== 'committed') return end.type
+    loop.succeeded()
+    if (isFree) this.#host.events.emit('projection.unparked', { name, key: next.key })
+    return end.type
+  }
+
+  /** The replay failed: the key waits for a person again, with the new error. */
+  async #repark({ key_tenant, key, position }: NextParked, error: unknown): Promise<'failed'> {
+    const { name } = this.#definition
+    await runFenced(this.#host, this.#cursor, {
+      to: undefined,
+      what: `${name} at parked event ${position}`,
+      handle: async (tx) => {
+        const reason = `The replay of event ${position} failed: ${messageOf(error)}`
+        const values = { ...this.#cursor.key, key_tenant, key, reason, error: describeError(error) }
+        await tx.run(parkedStatements.repark, values)
+      },
+    })
+    this.#host.events.emit('projection.parked', { name, key, position: Number(position), reason: messageOf(error) })
+    return 'failed'
   }
 }
 
 export async function parkEvents(tx: Transaction, cursor: HeldCursor, events: readonly LogEvent[]): Promise<void> {
-  await tx.run(parkEventsStatement, {
-    ...cursor.key,
+  const positions = numbersLiteral(events.map((event) => event.position))
+  await tx.run(parkedStatements.events, { ...cursor.key, ...keysOf(events), positions })
+}
+
+function keysOf(events: readonly LogEvent[]): { key_tenants: string; keys: string } {
+  return {
     key_tenants: textsLiteral(events.map((event) => event.tenant)),
     keys: textsLiteral(events.map((event) => event.key)),
-    positions: numbersLiteral(events.map((event) => event.position)),
-  })
+  }
 }
 
 /** Tenants have keys of their own. Neither can have a NUL in it. */
 export function keyOf(event: { readonly tenant: string; readonly key: string }): string {
   return `${event.tenant}\u0000${event.key}`
+}
+
+export async function nextUnparking(host: Host, cursor: HeldCursor): Promise<NextParked[]> {
+  return host.engine.run<NextParked>(parkedStatements.nextUnparking, cursor.key)
+}
+
+export async function parkedEvent(host: Host, next: NextParked): Promise<LogEvent | undefined> {
+  if (next.position === null) return undefined
+  const { events } = await readLog(host.reader, { after: Number(next.position) - 1, limit: 1 })
+  return events[0]
+}
+
+/** After a crash, before an event is replayed, alone. Says why it is not to be: so many processes died at it that it must be the reason. */
+export async function tryParked(host: Host, cursor: HeldCursor, event: LogEvent | undefined): Promise<string | undefined> {
+  if (event === undefined || cursor.crashes === 0) return undefined
+  const [row] = await host.engine.run<{ crashes: number }>(parkedStatements.try, {
+    ...cursor.fencedKey,
+    worker: cursor.worker,
+    key_tenant: event.tenant,
+    key: event.key,
+    position: event.position,
+  })
+  if (row === undefined || row.crashes < cursor.definition.crashes) return undefined
+  return `the process died ${row.crashes} times.`
+}
+
+/**
+ * The breaker: a deploy that cannot apply its events would park key after key; after so many within a while the generation is paused. What is
+ * counted are rows, so a process that dies before this leaves it to the next parking.
+ */
+export async function tripBreaker(host: Host, { tenant, name, generation, breaker }: Defined): Promise<void> {
+  const values = { tenant, name, generation, keys: breaker.keys, within_ms: breaker.within }
+  const [row] = await host.engine.run<{ reason: string }>(parkedStatements.tripBreaker, values)
+  if (row !== undefined) host.config.logger.error({ name, generation, reason: row.reason }, 'the breaker paused a projection')
 }

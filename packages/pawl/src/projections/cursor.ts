@@ -1,13 +1,17 @@
-// A cursor that this process holds: its place in the log, and the fence that every write of it names. The row in the database is the
-// truth; what is kept here is compared with it by each move.
+// A cursor that this process holds: its place in the log, and the fence that every write of it names. The row in the database is the truth;
+// what is kept here is compared with it by each move. Positions alone do not tell whether the log is still the one that was read: after a
+// restore they may belong to other events. So a cursor keeps the id of the event at its place, and stops for a person if another one is there.
 
 import { setMaxListeners } from 'node:events'
 import { markOwn } from '../db/classify.ts'
+import type { Db } from '../db/db.ts'
 import type { Connection } from '../db/driver.ts'
 import { type Parameter, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
+import { type ReadLogOptions, readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
 import type { Defined } from './definition.ts'
+import type { Host } from './part.ts'
 import type { CursorState } from './types.ts'
 
 export const cursorStatements = {
@@ -16,33 +20,37 @@ export const cursorStatements = {
   releaseStrays: statement(import.meta.url, 'release-strays'),
   move: statement(import.meta.url, 'move'),
   stay: statement(import.meta.url, 'stay'),
+  flush: statement(import.meta.url, 'flush'),
   await: statement(import.meta.url, 'await-cursor'),
   read: statement(import.meta.url, 'read-cursor'),
   state: statement(import.meta.url, 'cursor-state'),
   tryAlone: statement(import.meta.url, 'try-alone'),
   fail: statement(import.meta.url, 'fail'),
   latch: statement(import.meta.url, 'latch'),
+  bounds: statement(import.meta.url, 'log-bounds'),
 } as const
 
-export interface AcquiredRow {
-  readonly shard: number
-  readonly shards: number
+interface CursorRow {
   readonly fence: string
   readonly position: string
   readonly event_id: string | null
   readonly log_generation: number | null
   readonly done: string
-  readonly effects_after: string | null
+  readonly is_live: boolean
+  /** The last event that a person has skipped for this projection. */
+  readonly skipped_to: string
+}
+
+export interface AcquiredRow extends CursorRow {
+  readonly shard: number
+  readonly shards: number
   readonly crashes: number
-  readonly attempts: number
   readonly is_tried: boolean
 }
 
-interface CursorRow extends Omit<AcquiredRow, 'shard' | 'shards' | 'is_tried'> {
+interface ReadRow extends CursorRow {
   readonly state: CursorState
-  readonly reason: string | null
   readonly hold_at: string | null
-  readonly live_at: string | null
 }
 
 /** Where a cursor stands: the last event that it passed. */
@@ -56,13 +64,11 @@ export function placeOf(event: LogEvent): Place {
   return { position: event.position, eventId: event.id, logGeneration: event.generation }
 }
 
-/** Why a fenced write met no row, other than a lost lease. */
-export interface Standstill {
+/** What the row says beside the place. */
+export interface Reloaded {
   readonly state: CursorState
-  /** It comes to here and no further, for now. */
-  readonly limitAt: number | undefined
-  /** The limit is a comparison's, which waits for it. */
-  readonly isHeld: boolean
+  /** A comparison lets it move up to here. */
+  readonly holdAt: number | undefined
   /** The position is another one than we thought: an operator moved it, or a commit without an answer had happened. */
   readonly isMoved: boolean
 }
@@ -77,12 +83,11 @@ export class HeldCursor {
   readonly crashes: number
   /** The next event is what they died at, by all that is known: it is not tried again. */
   readonly isSuspect: boolean
-  /** After a crash: where the next event is to be noted as tried before it is. */
-  #tryFrom: number | undefined
+  /** After a crash: where the last holder died, and whether it is noted that we try the next event. */
+  readonly #diedAt: number | undefined
+  #isNoted = false
+  #row: CursorRow
   place: Place
-  effectsAfter: number | undefined
-  attempts: number
-  done: string
   readonly #lost = new AbortController()
 
   constructor(definition: Defined, worker: number, row: AcquiredRow) {
@@ -93,11 +98,9 @@ export class HeldCursor {
     this.fence = row.fence
     this.crashes = row.crashes
     this.isSuspect = row.is_tried && row.crashes >= definition.crashes
-    this.#tryFrom = row.crashes > 0 ? Number(row.position) : undefined
-    this.place = { position: Number(row.position), eventId: row.event_id, logGeneration: row.log_generation }
-    this.effectsAfter = numberOf(row.effects_after)
-    this.attempts = row.attempts
-    this.done = row.done
+    this.#row = row
+    this.place = placeIn(row)
+    this.#diedAt = row.crashes > 0 ? this.place.position : undefined
     // Every handler that runs may listen.
     setMaxListeners(0, this.#lost.signal)
   }
@@ -107,8 +110,19 @@ export class HeldCursor {
     return this.#lost.signal
   }
 
+  /** Whether its tables have the names that readers use. */
   get isLive(): boolean {
-    return this.effectsAfter !== undefined
+    return this.#row.is_live
+  }
+
+  /** Beyond it there is nothing skipped that the live generation has still to come to: whoever skips its next event moves it past that. */
+  get skippedTo(): number {
+    return Number(this.#row.skipped_to)
+  }
+
+  /** What a sink has finished above the place. */
+  get done(): string {
+    return this.#row.done
   }
 
   lose(reason: PawlError): void {
@@ -126,51 +140,50 @@ export class HeldCursor {
   }
 
   /** The parameters of a move to this place. */
-  moveTo(to: Place, idleMs: number): Readonly<Record<string, Parameter>> {
+  moveTo(to: Place): Readonly<Record<string, Parameter>> {
     return {
       ...this.fencedKey,
       from_position: this.place.position,
       to_position: to.position,
       event_id: to.eventId,
       log_generation: to.logGeneration,
-      idle_ms: String(idleMs),
     }
   }
 
-  /** Whether somebody died here, and that we try the next event is not noted yet. */
+  /** Whether a holder died at this place: the next event may be why, so it is tried alone. */
+  get isAfterCrash(): boolean {
+    return this.#diedAt === this.place.position
+  }
+
+  /** The same, and that we try the next event is not noted yet. */
   get isUntried(): boolean {
-    return this.#tryFrom === this.place.position
+    return this.isAfterCrash && !this.#isNoted
   }
 
   async tryAlone(connection: Connection): Promise<void> {
     await connection.run(cursorStatements.tryAlone, { ...this.fencedKey, from_position: this.place.position })
-    this.#tryFrom = undefined
-  }
-
-  moved(to: Place): void {
-    this.place = to
-    this.attempts = 0
+    this.#isNoted = true
   }
 
   /** Reads the row when whoever was moving it has ended. Throws PAWL_LEASE_LOST if it is another's now. */
-  async reload(connection: Connection): Promise<Standstill> {
+  async reload(connection: Connection): Promise<Reloaded> {
     await connection.run(cursorStatements.await, this.key)
-    const [row] = await connection.run<CursorRow>(cursorStatements.read, this.key)
+    const [row] = await connection.run<ReadRow>(cursorStatements.read, this.key)
     if (row === undefined || row.fence !== this.fence) throw leaseLost(this)
     const isMoved = Number(row.position) !== this.place.position
-    this.place = { position: Number(row.position), eventId: row.event_id, logGeneration: row.log_generation }
-    this.effectsAfter = numberOf(row.effects_after)
-    this.attempts = row.attempts
-    this.done = row.done
-    const limits = [row.hold_at, row.live_at].filter((limit) => limit !== null).map(Number)
-    const limitAt = limits.length === 0 ? undefined : Math.min(...limits)
-    return { state: row.state, limitAt, isHeld: row.hold_at !== null, isMoved }
+    this.#row = row
+    this.place = placeIn(row)
+    return { state: row.state, holdAt: row.hold_at === null ? undefined : Number(row.hold_at), isMoved }
   }
 
   toString(): string {
     const { name, generation } = this.definition
     return `${name} generation ${generation} shard ${this.shard}`
   }
+}
+
+function placeIn({ position, event_id, log_generation }: CursorRow): Place {
+  return { position: Number(position), eventId: event_id, logGeneration: log_generation }
 }
 
 export function leaseLost(cursor: HeldCursor, cause?: unknown): PawlError {
@@ -183,6 +196,68 @@ export function leaseLost(cursor: HeldCursor, cause?: unknown): PawlError {
   return error
 }
 
-function numberOf(text: string | null): number | undefined {
-  return text === null ? undefined : Number(text)
+// ---- its log
+
+export interface LogBounds {
+  /** The position before the first that is kept. */
+  readonly before: number
+  readonly head: number
+  readonly generation: number
+}
+
+export async function logBounds(db: Db): Promise<LogBounds> {
+  const [row] = await db.run<{ before: string; head: string; generation: number }>(cursorStatements.bounds, {})
+  return { before: Number(row!.before), head: Number(row!.head), generation: row!.generation }
+}
+
+/** What of the log a cursor reads. */
+export function filterOf(cursor: HeldCursor): Pick<ReadLogOptions, 'channel' | 'tenant' | 'shard'> {
+  const { channel, tenant } = cursor.definition
+  return {
+    ...(channel === null ? {} : { channel }),
+    // The cursors of the empty tenant span all.
+    ...(tenant === '' ? {} : { tenant }),
+    ...(cursor.shards === 1 ? {} : { shard: { index: cursor.shard, of: cursor.shards } }),
+  }
+}
+
+/** A filtered cursor that met nothing of its own stores its place this often; retention and lag go by it. */
+export const passEveryMs = 1000
+export const passEvents = 20_000
+
+/** The place of this position: the event there, ours or not. None if the log is of another generation than what was read up to it. */
+export async function placeAt(host: Host, position: number, generation?: number): Promise<Place | undefined> {
+  const read = await readLog(host.reader, { after: position - 1, limit: 1 })
+  const [event] = read.events
+  return event === undefined || (generation ?? read.generation) !== read.generation ? undefined : placeOf(event)
+}
+
+/** Whether the log is the one that the cursor has read. If not, the cursor is latched. */
+export async function isLogOf(host: Host, cursor: HeldCursor): Promise<boolean> {
+  const why = await whyAnotherLog(host, cursor)
+  if (why !== undefined) await latch(host, cursor, why)
+  return why === undefined
+}
+
+async function whyAnotherLog(host: Host, { place }: HeldCursor): Promise<string | undefined> {
+  const { position, eventId } = place
+  const { before, head } = await logBounds(host.reader)
+  if (position > head)
+    return `The cursor is at position ${position}, but the log ends at ${head}: the log is older than the cursor.`
+  if (position < before)
+    return `Events ${position + 1} to ${before} have been removed from the log. To continue without them, resume it with from: 'oldest'.`
+  // What retention has removed cannot be compared.
+  if (eventId === null || position === before) return undefined
+  const found = await placeAt(host, position)
+  if (found === undefined || found.eventId === eventId) return undefined
+  return `At position ${position} the log has event ${found.eventId}, but the cursor read ${eventId} there: the log lost events from before that position and has grown since.`
+}
+
+export async function latch(host: Host, cursor: HeldCursor, reason: string): Promise<void> {
+  const rows = await host.engine.run(cursorStatements.latch, { ...cursor.fencedKey, position: cursor.place.position, reason })
+  // Lost, stopped already, or not where we thought: after a failover its row is as old as the log. Whoever asked looks at the row.
+  if (rows.length === 0) return
+  const { name, generation } = cursor.definition
+  host.config.logger.error({ name, generation, shard: cursor.shard, reason }, 'a cursor is latched; resume or rebuild it')
+  host.events.emit('cursor.latched', { name, generation, shard: cursor.shard, reason })
 }

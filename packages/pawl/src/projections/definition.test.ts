@@ -2,7 +2,7 @@ import { expect, test } from 'vitest'
 import { configError, pawlOfNowhere } from '../../test/support/nowhere.ts'
 import { defineSink, retryDelayMs } from './definition.ts'
 
-test('[G2] a projection, sink or runner refuses wrong options', () => {
+test('[G2] a projection, reaction or sink refuses wrong options', () => {
   const { projections } = pawlOfNowhere()
   const each = () => undefined
   const table = { name: 't', key: ['id'], columns: ['id'] }
@@ -25,6 +25,17 @@ test('[G2] a projection, sink or runner refuses wrong options', () => {
   ]
   for (const [options, message] of wrong) expect(() => projections.define('p', options as never)).toThrow(configError(message))
   expect(() => projections.sink('s', { handle: each, retry: { factor: 0 } })).toThrow(configError(/^sink\('s'\): retry.factor/))
+  const wrongReaction: [unknown, RegExp][] = [
+    [{}, /^react\('r'\): give a handler: one of on and each\.$/],
+    [{ on: {} }, /on must name at least one type of event/],
+    [{ each, batch: each }, /^react\('r'\)/],
+    [{ each, tables: [table] }, /^react\('r'\)/],
+    [{ each, generation: 2 }, /^react\('r'\)/],
+  ]
+  for (const [options, message] of wrongReaction)
+    expect(() => projections.react('r', options as never)).toThrow(configError(message))
+  const state = { kind: 'state', entity: each, refresh: each, generation: 2 }
+  expect(() => projections.define('p', state as never)).toThrow(configError(/without tables is never rebuilt/))
   projections.sink('s', { handle: each })
   expect(() => projections.define('', { each })).toThrow(configError(/^define: name must be a string of 1 to 100 characters/))
 })

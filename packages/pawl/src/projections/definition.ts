@@ -1,10 +1,10 @@
-// Definitions of projections and sinks, checked and filled in.
+// Definitions of projections, reactions and sinks, checked and filled in.
 
 import { isPawlError, NonRetryable } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
 import { check, type Resolved, refused, resolve } from '../kernel/options.ts'
 import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
-import { type breakerTable, type cursorTable, logTable, projectionName, sinkTable, stateTable } from './options.ts'
+import { type breakerTable, type cursorTable, logTable, projectionName, reactionTable, sinkTable, stateTable } from './options.ts'
 import { assertTables } from './tables.ts'
 import type {
   EventHandler,
@@ -12,6 +12,7 @@ import type {
   ProjectionContext,
   ProjectionTable,
   ProjectionTx,
+  ReactionOptions,
   SinkOptions,
   StartFrom,
   StateProjectionOptions,
@@ -35,15 +36,16 @@ interface DefinedBase {
   readonly when: ((error: unknown) => boolean) | undefined
   readonly breaker: Resolved<typeof breakerTable>
   readonly tables: readonly ProjectionTable[]
+  /** It writes its tables and nothing else: append and enqueue refuse its transaction, and a rebuild may repeat it. */
+  readonly isPure: boolean
 }
 
 export interface DefinedLog extends DefinedBase {
-  readonly kind: 'log'
+  readonly kind: 'log' | 'reaction'
   readonly batchMax: number
-  /** Whether one call gets all events of a transaction. */
-  readonly isBatch: boolean
   /** The handler of an event; undefined: the event is passed over. */
   readonly handlerOf: (event: LogEvent) => EventHandler | undefined
+  /** One call gets all events of a transaction. */
   readonly batch: LogProjectionOptions['batch']
 }
 
@@ -66,22 +68,29 @@ export type Defined = DefinedLog | DefinedState | DefinedSink
 export function defineProjection(tenant: string, name: string, given: LogProjectionOptions | StateProjectionOptions): Defined {
   const call = `define('${check('define', 'name', projectionName, name)}')`
   const kind = check(call, 'kind', logTable.kind, given?.kind)
-  return kind === 'state' ? defineState(call, tenant, name, given) : defineLog(call, tenant, name, given)
-}
-
-function defineLog(call: string, tenant: string, name: string, given: unknown): DefinedLog {
+  if (kind === 'state') return defineState(call, tenant, name, given)
   const options = resolve(call, logTable, given)
   const { on, each, batch } = options
   if ([on, each, batch].filter((handler) => handler !== undefined).length !== 1)
     throw refused(call, 'give a handler: one of on, each and batch')
+  return { ...baseOf(tenant, name, options, true), ...handling(call, options), kind, batch }
+}
+
+export function defineReaction(tenant: string, name: string, given: ReactionOptions): DefinedLog {
+  const call = `react('${check('react', 'name', projectionName, name)}')`
+  const options = resolve(call, reactionTable, given)
+  if ((options.on === undefined) === (options.each === undefined)) throw refused(call, 'give a handler: one of on and each')
+  return { ...baseOf(tenant, name, options, false), ...handling(call, options), kind: 'reaction', batch: undefined }
+}
+
+function handling(
+  call: string,
+  { on, each, tuning }: Resolved<typeof reactionTable>,
+): Pick<DefinedLog, 'batchMax' | 'handlerOf'> {
   if (on !== undefined && Object.keys(on).length === 0)
     throw refused(call, 'on must name at least one type of event, got an empty object')
   return {
-    ...baseOf(tenant, name, options),
-    kind: 'log',
-    batchMax: options.tuning.batchMax,
-    isBatch: batch !== undefined,
-    batch,
+    batchMax: tuning.batchMax,
     handlerOf:
       each === undefined
         ? (event) => (on !== undefined && Object.hasOwn(on, event.type) ? on[event.type] : undefined)
@@ -91,8 +100,11 @@ function defineLog(call: string, tenant: string, name: string, given: unknown): 
 
 function defineState(call: string, tenant: string, name: string, given: unknown): DefinedState {
   const options = resolve(call, stateTable, given)
+  const isPure = options.tables !== undefined && options.tables.length > 0
+  if ((given as StateProjectionOptions).generation !== undefined && !isPure)
+    throw refused(call, 'a state projection without tables is never rebuilt, so it has no generation; declare its tables')
   return {
-    ...baseOf(tenant, name, options),
+    ...baseOf(tenant, name, options, isPure),
     kind: 'state',
     batchMax: stateBatchMax,
     entitiesOf: (event) => {
@@ -107,7 +119,7 @@ function defineState(call: string, tenant: string, name: string, given: unknown)
 
 export function defineSink(tenant: string, name: string, given: SinkOptions): DefinedSink {
   const options = resolve(`sink('${check('sink', 'name', projectionName, name)}')`, sinkTable, given)
-  return { ...baseOf(tenant, name, options), kind: 'sink', handle: options.handle, concurrency: options.concurrency }
+  return { ...baseOf(tenant, name, options, false), kind: 'sink', handle: options.handle, concurrency: options.concurrency }
 }
 
 interface Generation {
@@ -115,7 +127,7 @@ interface Generation {
   readonly tables?: readonly ProjectionTable[] | undefined
 }
 
-function baseOf(tenant: string, name: string, options: Resolved<typeof cursorTable> & Generation): DefinedBase {
+function baseOf(tenant: string, name: string, options: Resolved<typeof cursorTable> & Generation, isPure: boolean): DefinedBase {
   const { attempts, crashes, when, ...backoff } = options.retry
   const { generation = 1, tables = [] } = options
   assertTables(name, tables)
@@ -134,6 +146,7 @@ function baseOf(tenant: string, name: string, options: Resolved<typeof cursorTab
     when,
     breaker: options.breaker,
     tables,
+    isPure,
   }
 }
 
@@ -148,6 +161,11 @@ export function retryDelayMs(
     return undefined
   if (failures >= definition.attempts) return undefined
   return Math.max(1, backoffMs(definition.backoff, failures))
+}
+
+/** What its transactions say, for the server: the name of a projection, through which no event and no job is added. */
+export function foldOf({ isPure, name }: Defined): string {
+  return isPure ? name : ''
 }
 
 /** How a definition is named in a map: a process may define several generations of one projection. */

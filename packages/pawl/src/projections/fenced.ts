@@ -1,26 +1,25 @@
 // One transaction under a cursor's fence: the compare-and-set first, then the work, then the commit. Whatever fails, nothing of it is
 // there; and what failed is told apart: the lease, the place, the database, or the handler.
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import { calls } from '../db/calls.ts'
 import { classify, isConflict, isOwn } from '../db/classify.ts'
-import { statement } from '../db/statement.ts'
-import type { Transaction } from '../db/transaction.ts'
+import { Transaction } from '../db/transaction.ts'
 import { isPawlError, PawlError, storable } from '../errors.ts'
-import type { LogEvent } from '../events/types.ts'
 import { runInsideTx } from '../kernel/inside-tx.ts'
 import { probe } from '../kernel/probe.ts'
-import { HandlerContext, withTimeout } from './context.ts'
-import { cursorStatements, type HeldCursor, type Place, type Standstill } from './cursor.ts'
-import { openTx } from './projection-tx.ts'
-import type { World } from './world.ts'
-
-const appendedStatement = statement(import.meta.url, 'appended')
+import { engineBackoffMs } from '../kernel/retry.ts'
+import { cursorStatements, type HeldCursor, type Place } from './cursor.ts'
+import { type Defined, foldOf } from './definition.ts'
+import type { Host } from './part.ts'
+import { tableOf } from './tables.ts'
+import type { ProjectionContext } from './types.ts'
 
 export type FencedEnd =
   | { readonly type: 'committed' }
-  /** The row was not as we thought: look at it and decide anew. */
-  | { readonly type: 'standstill'; readonly standstill: Standstill }
-  /** The database's trouble, not the handler's: the same again. */
+  /** The row was not as we thought, or the commit had no answer: reload the cursor and decide anew. */
+  | { readonly type: 'refused' }
+  /** The database's error, not the handler's: the same again. */
   | { readonly type: 'again'; readonly error: unknown }
   | { readonly type: 'failed'; readonly error: unknown }
 
@@ -29,45 +28,44 @@ export interface FencedWork {
   readonly to: Place | undefined
   /** What the handler is about to apply, for messages. */
   readonly what: string
-  /** Whether what it adds for the outside is let out. */
-  readonly isEffective: boolean
-  readonly timeoutMs: number
   /** Sent with the compare-and-set, and answered after it. */
   readonly prepare?: (tx: Transaction) => Promise<unknown>
   readonly handle: (tx: Transaction, context: HandlerContext) => Promise<void>
-  readonly onCommitted?: () => void
+}
+
+/** A session of a pool of ours is durable; one of a pooler is what its role or database says. */
+export async function openTx({ pool, config: { durability, database } }: Host): Promise<Transaction> {
+  const isDurable = durability === 'durable' && database.pooler === 'none'
+  const settings = isDurable ? undefined : `select pawl.set_durability('${durability}', true)`
+  return new Transaction(await pool.connect(), { names: pool.names, path: 'users', settings })
 }
 
 /** Rejects with PAWL_LEASE_LOST only. */
-export async function runFenced(world: World, cursor: HeldCursor, work: FencedWork): Promise<FencedEnd> {
+export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork): Promise<FencedEnd> {
+  const { timeoutMs } = cursor.definition
   let tx: Transaction
   try {
-    tx = await openTx(world)
+    tx = await openTx(host)
   } catch (error) {
     return { type: 'again', error }
   }
   let error: unknown
   let isAbandoned = false
-  const leave = world.watch(cursor.definition.name, work.timeoutMs)
+  const leave = host.watch(cursor.definition.name, timeoutMs)
   try {
     if (probe.on) await probe.hit('projections.batch.before', cursor)
-    if (!(await begin(world, cursor, work, tx))) {
+    if (!(await begin(host, cursor, work, tx))) {
       await tx.rollback()
-      return await standstill(world, cursor)
+      return await refused(host, cursor)
     }
-    const context = new HandlerContext(cursor.definition, cursor.isLive)
-    const limits = { timeoutMs: work.timeoutMs, lost: cursor.signal, what: work.what }
-    tx.lend(world.reset, world.config.database.queryTimeoutMs + work.timeoutMs)
-    tx[calls].onLate = () => late(world, cursor)
-    const handle = async (): Promise<void> => {
+    tx[calls].onLate = () => late(host, cursor)
+    const handling = { what: work.what, isLive: cursor.isLive, lost: cursor.signal }
+    await callHandler(host, cursor.definition, handling, tx, async (context) => {
       await work.handle(tx, context)
       if (tx[calls].areOpen) await tx[calls].quiet()
-    }
-    await withTimeout(context, limits, () => runInsideTx(cursor.definition.name, handle))
-    if (tx.effects === 'suppressed') await assertNothingAppended(tx)
+    })
     await tx.commit()
-    if (work.to !== undefined) cursor.moved(work.to)
-    work.onCommitted?.()
+    if (work.to !== undefined) cursor.place = work.to
     return { type: 'committed' }
   } catch (caught) {
     error = caught
@@ -79,29 +77,25 @@ export async function runFenced(world: World, cursor: HeldCursor, work: FencedWo
     leave()
     if (!tx.release() && !isAbandoned) error = broken(error)
   }
-  return tell(world, cursor, error)
+  return endOf(host, cursor, error)
 }
 
 /** Only our own statements: what goes wrong here is not the handler's failure. */
-async function begin(world: World, cursor: HeldCursor, work: FencedWork, tx: Transaction): Promise<boolean> {
-  const idleMs = world.idleMs(work.timeoutMs)
+async function begin(host: Host, cursor: HeldCursor, work: FencedWork, tx: Transaction): Promise<boolean> {
+  const settings = { idle_ms: String(host.idleMs(cursor.definition.timeoutMs)), fold: foldOf(cursor.definition) }
   const moving =
     work.to === undefined
-      ? tx.run<{ effects_after: string | null }>(cursorStatements.stay, { ...cursor.fencedKey, idle_ms: String(idleMs) })
-      : tx.run<{ effects_after: string | null }>(cursorStatements.move, cursor.moveTo(work.to, idleMs))
+      ? tx.run<{ is_live: boolean }>(cursorStatements.stay, { ...cursor.fencedKey, ...settings })
+      : tx.run<{ is_live: boolean }>(cursorStatements.move, { ...cursor.moveTo(work.to), ...settings })
   const [moved, prepared] = await Promise.allSettled([moving, work.prepare?.(tx)])
   if (moved.status === 'rejected') throw broken(moved.reason)
   if (prepared.status === 'rejected') throw broken(prepared.reason)
-  const [row] = moved.value
-  if (row === undefined) return false
-  // Generations were switched since we last looked: the names of the tables are other ones now.
-  if ((row.effects_after === null ? undefined : Number(row.effects_after)) !== cursor.effectsAfter) return false
-  tx.effects = cursor.isLive && work.isEffective ? 'allowed' : 'suppressed'
-  return true
+  // If generations were switched since the row was read, the tables have other names now.
+  return moved.value[0]?.is_live === cursor.isLive
 }
 
 /** After a timeout or a lost lease the handler is still running, and is refused by what ended it. */
-function late({ config }: World, { definition, signal }: HeldCursor): void {
+function late({ config }: Host, { definition, signal }: HeldCursor): void {
   if (signal.aborted) return
   config.logger.error(
     { projection: definition.name },
@@ -109,16 +103,15 @@ function late({ config }: World, { definition, signal }: HeldCursor): void {
   )
 }
 
-async function standstill(world: World, cursor: HeldCursor): Promise<FencedEnd> {
-  try {
-    return { type: 'standstill', standstill: await cursor.reload(world.engine) }
-  } catch (error) {
+/** Throws PAWL_LEASE_LOST if the cursor is another's now. Asked at once: the process may hear that its lease ended before its next turn. */
+async function refused(host: Host, cursor: HeldCursor): Promise<FencedEnd> {
+  await cursor.reload(host.engine).catch((error: unknown) => {
     if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
-    return { type: 'again', error }
-  }
+  })
+  return { type: 'refused' }
 }
 
-async function tell(world: World, cursor: HeldCursor, error: unknown): Promise<FencedEnd> {
+async function endOf(host: Host, cursor: HeldCursor, error: unknown): Promise<FencedEnd> {
   // Of this cursor, by its own row; another's that a handler lets through is its failure.
   if (isPawlError(error, 'PAWL_LEASE_LOST') && isOwn(error)) throw error
   if (cursor.signal.aborted) throw cursor.signal.reason
@@ -126,7 +119,7 @@ async function tell(world: World, cursor: HeldCursor, error: unknown): Promise<F
   // What a handler met elsewhere, another database that cannot write or a lease of somebody else's, is its failure.
   if (!isOwn(error)) return { type: 'failed', error }
   // Whether it happened is in the row, once the server has ended the transaction.
-  if (isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return standstill(world, cursor)
+  if (isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return refused(host, cursor)
   const kind = classify(error)
   if (kind === 'unwritable' || kind === 'replan' || isConflict(error)) return { type: 'again', error }
   return { type: 'failed', error }
@@ -140,29 +133,128 @@ function broken(error: unknown): unknown {
   return isTold ? error : new Broken('the transaction broke', { cause: error })
 }
 
-/** An event that was inserted by SQL in a replay cannot be taken back out of the log, so the transaction must not commit. */
-async function assertNothingAppended(tx: Transaction): Promise<void> {
-  const [row] = await tx.run<{ appended: number }>(appendedStatement, {})
-  if (row?.appended === 0) return
-  throw new PawlError(
-    'PAWL_WRONG_STATE',
-    'The handler inserted into pawl.event with SQL during a replay, which must have no effects. Use pawl.events.append(event, { tx }), which a replay suppresses.',
-  )
+export function messageOf(error: unknown): string {
+  return storable(error instanceof Error ? error.message : String(error)).slice(0, 500)
 }
 
-/** What the handlers of events do one after the other; one that returns nothing is not waited for. */
-export async function handleEach(
-  events: readonly LogEvent[],
-  handle: (event: LogEvent) => unknown,
-  after?: (event: LogEvent) => Promise<void> | void,
+// ---- the handler's part
+
+export interface Handling {
+  readonly what: string
+  readonly isLive: boolean
+  readonly lost: AbortSignal
+}
+
+/** Lends the transaction to a handler, for at most the definition's timeout: counted again from each `context.timer.refresh()`. */
+export async function callHandler(
+  host: Host,
+  definition: Defined,
+  { what, isLive, lost }: Handling,
+  tx: Transaction,
+  handle: (context: HandlerContext) => Promise<void>,
 ): Promise<void> {
-  for (const event of events) {
-    const answer = handle(event)
-    if (answer !== undefined) await (answer as Promise<unknown>)
-    if (after !== undefined) await after(event)
+  const { name, timeoutMs, isPure } = definition
+  tx.lend(host.reset, host.config.database.queryTimeoutMs + timeoutMs, isPure ? name : undefined)
+  const context = new HandlerContext(definition, isLive)
+  if (lost.aborted) throw lost.reason
+  let onLost!: () => void
+  const over = new Promise<never>((_resolve, reject) => {
+    const end = (reason: unknown) => {
+      context.abort(reason)
+      reject(reason)
+    }
+    context.timer = setTimeout(
+      () => end(new PawlError('PAWL_TIMED_OUT', `The handler of ${what} took longer than ${timeoutMs} ms.`)),
+      timeoutMs,
+    )
+    onLost = () => end(lost.reason)
+    lost.addEventListener('abort', onLost, { once: true })
+  })
+  try {
+    await Promise.race([runInsideTx(name, () => handle(context)), over])
+  } finally {
+    clearTimeout(context.timer)
+    // A handler that goes on after its time must not set it again.
+    context.timer = undefined
+    lost.removeEventListener('abort', onLost)
   }
 }
 
-export function messageOf(error: unknown): string {
-  return storable(error instanceof Error ? error.message : String(error)).slice(0, 500)
+/** What a handler gets besides its events and its transaction. */
+export class HandlerContext implements ProjectionContext {
+  readonly generation: number
+  readonly isLive: boolean
+  readonly #definition: Defined
+  #controller: AbortController | undefined
+  #reason: unknown
+  /** Set while a handler may run. */
+  timer: NodeJS.Timeout | undefined
+
+  constructor(definition: Defined, isLive: boolean) {
+    this.#definition = definition
+    this.generation = definition.generation
+    this.isLive = isLive
+  }
+
+  // Handlers take it apart, so it is given out bound.
+  get table(): ProjectionContext['table'] {
+    return (name) => {
+      if (!this.#definition.tables.some((table) => table.name === name))
+        throw new PawlError(
+          'PAWL_CONFIG',
+          `'${name}' is not a declared table of '${this.#definition.name}'. Add it to tables, with its key and columns.`,
+        )
+      return tableOf(name, this.generation, this.isLive)
+    }
+  }
+
+  /** Made when it is asked for: most handlers do not. */
+  get signal(): AbortSignal {
+    this.#controller ??= new AbortController()
+    if (this.#reason !== undefined) this.#controller.abort(this.#reason)
+    return this.#controller.signal
+  }
+
+  abort(reason: unknown): void {
+    this.#reason = reason
+    this.#controller?.abort(reason)
+  }
+}
+
+/**
+ * A handler that ran too long has left a transaction behind: without its connection the server rolls it back, but not before it has ended the
+ * statement that it is at, and until then it keeps its rows. What is to be written to those waits here, on a connection of its own.
+ */
+export async function whenUnlocked<T>(host: Host, stop: AbortSignal, work: (tx: Transaction) => Promise<T>): Promise<T> {
+  for (let tried = 1; ; tried++) {
+    try {
+      return await inOneTx(host, work)
+    } catch (error) {
+      if (!isConflict(error) || stop.aborted) throw error
+      host.onTrouble(error)
+      await sleep(engineBackoffMs(error, tried), undefined, { signal: stop }).catch(() => undefined)
+    }
+  }
+}
+
+async function inOneTx<T>(host: Host, work: (tx: Transaction) => Promise<T>): Promise<T> {
+  return (await openTx(host)).perform(async (tx) => {
+    // Less than the connection waits for an answer: a write that was given up must not happen later.
+    tx.send(`set local lock_timeout = ${Math.floor(host.config.database.queryTimeoutMs / 2)}`)
+    return work(tx)
+  })
+}
+
+/** Throws unless the statement met so many rows. Inside a projection's handler the event's key is parked with this as its reason. */
+export function expectRows<Result extends { readonly rows: readonly unknown[]; readonly rowCount?: number | null }>(
+  result: Result,
+  count: number,
+): Result {
+  const met = result.rowCount ?? result.rows.length
+  if (met === count) return result
+  throw new PawlError(
+    'PAWL_ROWS_EXPECTED',
+    `Expected ${count} row(s), got ${met}: a row that the event refers to does not exist or has changed.`,
+    { details: { met, expected: count } },
+  )
 }

@@ -11,8 +11,8 @@ import { Service } from '../kernel/service.ts'
 import { type AcquiredRow, cursorStatements, HeldCursor } from './cursor.ts'
 import { type Defined, kindOf } from './definition.ts'
 import { LogLoop } from './log-loop.ts'
-import { SinkLoop } from './sink-loop.ts'
-import type { World } from './world.ts'
+import type { Host } from './part.ts'
+import { SinkLoop } from './sinks/sink-loop.ts'
 
 const lookStatement = statement(import.meta.url, 'look')
 const markStaleStatement = statement(import.meta.url, 'mark-stale')
@@ -45,7 +45,7 @@ interface LookRow {
 }
 
 export interface HoldsOptions {
-  readonly world: World
+  readonly host: Host
   readonly acquirer: Connection
   readonly definitions: readonly Defined[]
   readonly worker: () => Holder | undefined
@@ -66,7 +66,7 @@ export class Holds {
 
   constructor(options: HoldsOptions) {
     this.#options = options
-    const loop = options.world.loop('cursors')
+    const loop = options.host.loop('cursors')
     this.#looks = new Service({ round: () => this.#lookOnce(), signal: this.#stop.signal, loop })
   }
 
@@ -187,7 +187,7 @@ export class Holds {
     for (const row of rows) {
       const cursor = new HeldCursor(definition, worker.id, row)
       if (probe.on) await probe.hit('projections.acquired', cursor)
-      const { events } = this.#options.world
+      const { events } = this.#options.host
       events.emit('cursor.acquired', { name, generation, shard: row.shard, fence: row.fence, crashes: row.crashes })
       this.#hold(cursor)
     }
@@ -200,9 +200,9 @@ export class Holds {
   }
 
   #hold(cursor: HeldCursor): void {
-    const { world } = this.#options
+    const { host } = this.#options
     const { definition } = cursor
-    const loop = definition.kind === 'sink' ? new SinkLoop(cursor, definition, world) : new LogLoop(cursor, definition, world)
+    const loop = definition.kind === 'sink' ? new SinkLoop(cursor, definition, host) : new LogLoop(cursor, definition, host)
     const hold: Hold = { loop, ended: Promise.resolve().then(() => this.#runLoop(hold)) }
     this.#holds.add(hold)
     if (this.#stop.signal.aborted) loop.stop()
@@ -232,25 +232,25 @@ export class Holds {
   }
 
   async #ended(cursor: HeldCursor, error: unknown): Promise<void> {
-    const { world } = this.#options
+    const { host } = this.#options
     const { name, generation } = cursor.definition
     // Nothing of its handler is left: the fence is still ours, and the cursor is for others.
-    if (isPawlError(error, 'PAWL_STOPPED')) return this.#release(cursor).catch((reason: unknown) => world.onTrouble(reason))
+    if (isPawlError(error, 'PAWL_STOPPED')) return this.#release(cursor).catch((reason: unknown) => host.onTrouble(reason))
     if (!isPawlError(error, 'PAWL_LEASE_LOST')) {
       // Its fence is forgotten with the hold, so the next look takes the cursor anew, or leaves it to another.
-      world.config.logger.error({ name, generation, error: describeError(error) }, 'a cursor loop failed; restarting it')
+      host.config.logger.error({ name, generation, error: describeError(error) }, 'a cursor loop failed; restarting it')
       return
     }
-    world.events.emit('cursor.lost', { name, generation, shard: cursor.shard, fence: cursor.fence })
+    host.events.emit('cursor.lost', { name, generation, shard: cursor.shard, fence: cursor.fence })
     // The row was looked at, and had another fence: a write was refused. When only the lease ended, none was.
     if (error.details.fence !== undefined) await this.#keepEvidence(cursor, error)
   }
 
   /** A write under an old fence was refused: kept, outside the transaction that rolled back. */
   async #keepEvidence(cursor: HeldCursor, error: PawlError): Promise<void> {
-    const { world, acquirer } = this.#options
+    const { host, acquirer } = this.#options
     const { tenant, name, generation } = cursor.definition
-    world.events.emit('cursor.refused', { name, generation, shard: cursor.shard, fence: cursor.fence, what: 'move' })
+    host.events.emit('cursor.refused', { name, generation, shard: cursor.shard, fence: cursor.fence, what: 'move' })
     await acquirer
       .run(leaseStatements.refuse, {
         what: 'cursor',
@@ -260,6 +260,6 @@ export class Holds {
         subjects: textsLiteral([`${cursor}`]),
         fences: numbersLiteral([cursor.fence]),
       })
-      .catch((reason: unknown) => world.onTrouble(reason))
+      .catch((reason: unknown) => host.onTrouble(reason))
   }
 }

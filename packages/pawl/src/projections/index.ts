@@ -1,4 +1,3 @@
-export { expectRows } from './expect-rows.ts'
+export { expectRows } from './fenced.ts'
 export { Projections } from './projections.ts'
-export type { Token } from './seen.ts'
 export type * from './types.ts'

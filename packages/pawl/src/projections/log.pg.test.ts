@@ -126,7 +126,7 @@ test('[P4] a key that was parked by a commit without an answer stays parked: its
   expect(await pawl.projections.parked('p')).toMatchObject([{ key: 'a', events: 2, firstPosition: 1 }])
 })
 
-test.each(['begin', 'with held', 'select c.effects_after'])(
+test.each(['begin', 'with held', 'select c.is_live'])(
   '[P3] a connection that breaks at our own "%s" costs an event none of its attempts',
   async (sent) => {
     const db = await createLog()
@@ -423,7 +423,7 @@ test.each([
 test('[P1] what a handler calls with its transaction and does not await commits with it', async () => {
   const db = await createLog()
   const pawl = db.pawl()
-  pawl.projections.define('wallets', {
+  pawl.projections.react('wallets', {
     each: (event, tx) => {
       void pawl.jobs.enqueue('later', {}, { tx })
       void add({ ...event, data: { amount: 1 } }, tx)

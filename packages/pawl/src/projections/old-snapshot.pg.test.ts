@@ -23,6 +23,7 @@ test('moves beside an old snapshot leave every look at a cursor cheap', async ()
     from_position: from,
     to_position: from + 1,
     idle_ms: '1000',
+    fold: '',
   })
   /** What is sent at every move, look and poll. */
   const measure = async (at: number) => {
@@ -30,7 +31,7 @@ test('moves beside an old snapshot leave every look at a cursor cheap', async ()
       move: move(at),
       flush: { ...move(at + 1), done: '{}' },
       fail: { ...key, fence: 7, from_position: at + 2, error: 'no' },
-      stay: { ...key, fence: 7, idle_ms: '1000' },
+      stay: { ...key, fence: 7, idle_ms: '1000', fold: '' },
       'await-cursor': key,
       'read-cursor': key,
       'cursor-state': { ...key, fence: 7 },
@@ -42,8 +43,7 @@ test('moves beside an old snapshot leave every look at a cursor cheap', async ()
     const pages = new Map<string, number>()
     for (const [file, values] of Object.entries(sent)) {
       await connection.query('begin')
-      const { idle_ms, ...rest } = values
-      pages.set(file, await pagesOf(connection, of(file), file === 'flush' ? rest : { ...rest, ...(idle_ms && { idle_ms }) }))
+      pages.set(file, await pagesOf(connection, of(file), values))
       await connection.query('commit')
     }
     return pages

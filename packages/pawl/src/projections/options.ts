@@ -1,6 +1,7 @@
-// The options of projections and sinks, and of what people and programs do to them, as tables.
+// The options of projections, reactions and sinks, and of what people and programs do to them, as tables. Below them, the events of `pawl.on`.
 
 import { retryTable } from '../jobs/options.ts'
+import type { EventTable } from '../kernel/events.ts'
 import {
   boolean,
   callback,
@@ -25,13 +26,15 @@ import type {
   BatchHandler,
   EventHandler,
   LogProjectionOptions,
+  ProjectionEvents,
   ProjectionTable,
+  ReactionOptions,
   ResumeFrom,
   SinkOptions,
   StateProjectionOptions,
 } from './types.ts'
 
-export const projectionName = required(text({ to: 100, doc: 'The name of a projection or sink.' }))
+export const projectionName = required(text({ to: 100, doc: 'The name of a projection, reaction or sink.' }))
 
 export const breakerTable = {
   keys: integer({ from: 1, to: 1_000_000, default: 100, doc: 'The number of parked keys after which the cursor pauses.' }),
@@ -95,16 +98,25 @@ export const logTuningTable = {
 
 const handler = callback<EventHandler>({ doc: 'One handler for all events.' })
 
-export const logTable = {
-  ...projectionTable,
+const handlers = {
   on: mapOf(handler, {
     expects: 'an object with a function per type of event',
     doc: 'A handler for each type of event. Other types are skipped.',
   }),
   each: handler,
-  batch: callback<BatchHandler>({ doc: 'One handler for many events in order. If it fails, it gets them one by one.' }),
   tuning: tuning(logTuningTable),
+}
+
+export const logTable = {
+  ...projectionTable,
+  ...handlers,
+  batch: callback<BatchHandler>({ doc: 'One handler for many events in order. If it fails, it gets them one by one.' }),
 } satisfies TableOf<LogProjectionOptions>
+
+export const reactionTable = {
+  ...withDefaults(cursorTable, { from: 'oldest' }),
+  ...handlers,
+} satisfies TableOf<ReactionOptions>
 
 const concurrency = integer({
   from: 1,
@@ -179,4 +191,15 @@ export const switchTable = {
   ...generationTable,
   timeout,
   mayDiffer: boolean({ default: false, doc: 'true: switch even if rows differ.' }),
+}
+
+/** The events that `pawl.on` can listen to. */
+export const projectionEvents: EventTable<ProjectionEvents> = {
+  'cursor.acquired': 'This process acquired a cursor.',
+  'cursor.lost': 'This process no longer holds a cursor.',
+  'cursor.refused': 'A write was refused because its fence is no longer current.',
+  'cursor.latched': 'The log is not the one that the cursor has read. The cursor is stopped until an operator resumes it.',
+  'projection.failed': 'A handler failed; `retryInMs` says when the event is tried again.',
+  'projection.parked': 'A key was parked and waits for an operator.',
+  'projection.unparked': 'A parked key was replayed in order.',
 }

@@ -1,10 +1,12 @@
-// What of a process folds events: it holds the cursors of its projections and sinks while it lives, and stands by for those of others. This
+// What of a process works through the log: it holds the cursors of its projections, reactions and sinks while it lives, and stands by for those of others. This
 // file starts and stops the pieces: Pump gives positions, Holds takes and gives back cursors, each of which has a loop of its own.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createPool, type Pool } from '../db/driver.ts'
+import type { Config } from '../config.ts'
+import { type Connection, createPool, type Pool } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
 import { eventMaintenance } from '../events/maintenance.ts'
+import { Pump } from '../events/pump.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
 import { isLasting, type LoopWatch } from '../kernel/failures.ts'
@@ -13,11 +15,9 @@ import type { Part, Process } from '../kernel/process.ts'
 import { solitude } from '../kernel/solitude.ts'
 import type { Defined } from './definition.ts'
 import { Holds } from './holds.ts'
-import { Pump } from './pump.ts'
 import { Refreshers } from './refreshers.ts'
 import { register, registerForgotten } from './register.ts'
 import type { ProjectionEvents } from './types.ts'
-import type { World } from './world.ts'
 
 /** A stop does not wait longer than this for the database to take its cursors back. */
 const releasePatienceMs = 5000
@@ -26,6 +26,32 @@ const troubleEveryMs = 60_000
 const deafPollMs = 250
 /** All idle cursors together ask once in four polls whether a person has put them elsewhere. */
 const idleLookPolls = 4
+
+/** What the loops of cursors share. */
+export interface Host {
+  readonly config: Config
+  /** Reads of the log. */
+  readonly reader: Connection
+  /** Short writes and look-ups under a fence. */
+  readonly engine: Connection
+  /** Handlers' transactions. */
+  readonly pool: Pool
+  /** Resets a session after a handler's transaction. */
+  readonly reset: string
+  /** The server ends a handler's transaction that idles for so long: a stopped process must not keep its cursor's row. */
+  readonly idleMs: (timeoutMs: number) => number
+  /** Tells the keeper thread that a handler runs: one that blocks this thread past its time gives up the process's lease. Returns what ends it. */
+  readonly watch: (name: string, timeoutMs: number) => () => void
+  readonly events: Events<ProjectionEvents>
+  readonly installation: () => string
+  /** How often an idle cursor asks whether a person has put it elsewhere; a notification comes too. */
+  readonly idleLookMs: () => number
+  /** Entities of a state projection became dirty. */
+  readonly onRefreshable: () => void
+  readonly loop: (name: string) => LoopWatch
+  /** What ends by itself, or is a user's own: a conflict, a hook that threw. */
+  readonly onTrouble: (error: unknown) => void
+}
 
 export interface CursorsPartOptions {
   readonly process: Process
@@ -44,7 +70,7 @@ export class CursorsPart implements Part {
   readonly #options: CursorsPartOptions
   readonly #process: Process
   readonly #pool: Pool
-  readonly #world: World
+  readonly #host: Host
   readonly #pump: Pump
   readonly #holds: Holds
   readonly #refreshers: Refreshers
@@ -65,10 +91,10 @@ export class CursorsPart implements Part {
     this.#process = process
     const { config } = process
     this.#pool = createPool(config.database, `handler ${process.sessions}`, options.connectionsMax)
-    const world = this.#createWorld()
-    this.#world = world
+    const host = this.#createHost()
+    this.#host = host
     this.#holds = new Holds({
-      world,
+      host,
       acquirer: process.claims,
       definitions,
       worker: () => process.holder,
@@ -77,7 +103,7 @@ export class CursorsPart implements Part {
     })
     this.#refreshers = new Refreshers(
       definitions.filter((definition) => definition.kind === 'state'),
-      world,
+      host,
       () => this.#pollMs,
     )
     this.#pump = new Pump({
@@ -92,7 +118,7 @@ export class CursorsPart implements Part {
         this.#refreshers.grown()
       },
       signal: this.#stop.signal,
-      loop: world.loop('positions'),
+      loop: host.loop('positions'),
     })
   }
 
@@ -115,7 +141,7 @@ export class CursorsPart implements Part {
         this.#refreshers.wake()
       }),
     )
-    const loop = this.#world.loop('event maintenance')
+    const loop = this.#host.loop('event maintenance')
     this.#maintaining = eventMaintenance({ database: config.direct, keepDays, signal, watch, loop }).run()
     this.#loops = [this.#pump.run(), this.#holds.run(), this.#refreshers.run()]
   }
@@ -196,7 +222,7 @@ export class CursorsPart implements Part {
     return this.#process.isListening ? pollMs : Math.min(pollMs, deafPollMs)
   }
 
-  #createWorld(): World {
+  #createHost(): Host {
     const { events, leaseMs } = this.#options
     const { board, config, engine } = this.#process
     return {

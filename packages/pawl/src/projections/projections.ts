@@ -1,4 +1,4 @@
-// The verbs of projections and sinks: define them, look at them, and what operators do to them.
+// The verbs of projections, reactions and sinks: define them, read how they are, and what operators do to them.
 
 import type { Config } from '../config.ts'
 import { createPool, type Pool } from '../db/driver.ts'
@@ -6,8 +6,8 @@ import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { resolve, type WaitOptions } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
-import { forget, pause, resume, skip, type Target, unpark } from './acts.ts'
-import { type Defined, defineProjection, defineSink, definitionKey } from './definition.ts'
+import { type Defined, defineProjection, defineReaction, defineSink, definitionKey } from './definition.ts'
+import { forget, pause, resume, skip, type Target, unpark } from './operator.ts'
 import {
   actTable,
   compareTable,
@@ -21,7 +21,7 @@ import {
   unparkTable,
 } from './options.ts'
 import { compare, rebuild, retire, rollBack, switchTo } from './rebuild.ts'
-import { type Token, waitUntilSeen } from './seen.ts'
+import { waitUntilSeen } from './seen.ts'
 import { qualifyTables } from './tables.ts'
 import type {
   Act,
@@ -29,9 +29,11 @@ import type {
   CursorStatus,
   LogProjectionOptions,
   ParkedKey,
+  ReactionOptions,
   ResumeFrom,
   SinkOptions,
   StateProjectionOptions,
+  Token,
 } from './types.ts'
 
 const statusStatement = statement(import.meta.url, 'status')
@@ -47,7 +49,7 @@ export interface ProjectionsCore {
   readonly workers: ReadonlySet<unknown>
 }
 
-/** Projections and sinks. Those of `pawl.projections` get the events of all tenants; those of `pawl.for('acme').projections` only that tenant's. */
+/** Projections, reactions and sinks. Those of `pawl.projections` get the events of all tenants; those of `pawl.for('acme').projections` only that tenant's. */
 export class Projections {
   readonly #core: ProjectionsCore
   readonly #tenant: string
@@ -60,6 +62,11 @@ export class Projections {
   /** Declares a projection: a `log` one applies each event once, in order; a `state` one refreshes what events changed. */
   define(name: string, options: LogProjectionOptions | StateProjectionOptions): void {
     this.#add(defineProjection(this.#tenant, name, options))
+  }
+
+  /** Declares a handler that acts on events: the jobs and events that it adds through its `tx` exist exactly once per event. It is never rebuilt. */
+  react(name: string, options: ReactionOptions): void {
+    this.#add(defineReaction(this.#tenant, name, options))
   }
 
   /** Declares a function that gets every event, in the order of its key, at least once. */
@@ -120,7 +127,7 @@ export class Projections {
     return unpark(this.#core.pool, this.#target(name), which, options)
   }
 
-  /** Removes a projection or sink that no living process defines any more, with its parked keys. Its tables are yours and stay. */
+  /** Removes a projection, reaction or sink that no living process defines any more, with its parked keys. Its tables are yours and stay. */
   async forget(name: string, act: Act): Promise<void> {
     resolve('forget', actTable, act)
     await forget(this.#core.pool, this.#target(name), act)
@@ -220,7 +227,7 @@ export class Projections {
     if (this.#core.workers.size === 0) return
     this.#core.config.logger.warn(
       { projection: definition.name },
-      `'${definition.name}' was defined after a worker was created, and that worker will not run it. Define projections and sinks before pawl.worker(), or create another worker`,
+      `'${definition.name}' was defined after a worker was created, and that worker will not run it. Define projections, reactions and sinks before pawl.worker(), or create another worker`,
     )
   }
 }

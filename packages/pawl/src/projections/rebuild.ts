@@ -1,6 +1,6 @@
 // Rebuilding: another generation is filled from the first event beside the live one, in tables of its own. When both stand at one position
-// their rows are compared, and one transaction makes the new one live: it renames the tables and moves the border above which effects
-// are let out. Nothing of a replay reaches the outside, whichever way generations are switched.
+// their rows are compared, and one transaction makes the new one live: it renames the tables. A projection writes nothing but those, so
+// nothing of a rebuild gets out.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isConflict, isRetryable } from '../db/classify.ts'
@@ -11,12 +11,11 @@ import { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
 import { read, retrying, retryingCall } from '../kernel/retry.ts'
-import { audit, cursorsOf, inTransaction, type Target } from './acts.ts'
-import { compareTables } from './compare.ts'
+import { logBounds } from './cursor.ts'
 import type { Defined } from './definition.ts'
-import { logBounds } from './log-place.ts'
+import { audit, cursorsOf, inTransaction, type Target } from './operator.ts'
 import { readProjection } from './register.ts'
-import { generationTable, parseTable, quoteIdentifier, tableOf } from './tables.ts'
+import { compareTables, generationTable, parseTable, quoteIdentifier, tableOf } from './tables.ts'
 import type { Act, Comparison } from './types.ts'
 
 const statements = {
@@ -27,8 +26,6 @@ const statements = {
   unrefreshed: statement(import.meta.url, 'unrefreshed'),
   lockProjection: statement(import.meta.url, 'lock-projection'),
   lock: statement(import.meta.url, 'lock-generations'),
-  oweEffects: statement(import.meta.url, 'owe-effects'),
-  carryMarks: statement(import.meta.url, 'carry-marks'),
   switchCursors: statement(import.meta.url, 'switch-cursors'),
   switchProjection: statement(import.meta.url, 'switch-projection'),
   remove: statement(import.meta.url, 'remove-generation'),
@@ -67,7 +64,11 @@ export async function rebuild(
       'PAWL_CONFIG',
       `Generation ${live} of '${target.name}' is live. To rebuild, define it in this process with generation: ${live + 1} or higher.`,
     )
-  if (definition.kind === 'sink') throw new PawlError('PAWL_CONFIG', `'${target.name}' is a sink: it has nothing to rebuild.`)
+  if (!definition.isPure)
+    throw new PawlError(
+      'PAWL_CONFIG',
+      `'${target.name}' cannot be rebuilt: a ${definition.kind} without tables has nothing to rebuild.`,
+    )
   const liveShards = known.find((each) => each.generation === live)?.shards
   if (liveShards !== definition.shards)
     throw new PawlError(
@@ -257,9 +258,6 @@ async function makeLive(
 ): Promise<void> {
   await query(patience)
   for (const { name } of definition.tables) await exchangeTables(runs, query, { name, live, generation })
-  // Before the border moves: it is compared with where the live one's began.
-  await runs.run(statements.oweEffects, { ...target, live, generation })
-  await runs.run(statements.carryMarks, { ...target, live, generation })
   await runs.run(statements.switchCursors, { ...target, live, generation })
   await runs.run(statements.switchProjection, { ...target, generation })
 }

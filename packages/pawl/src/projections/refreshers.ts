@@ -7,17 +7,13 @@ import { type Parameter, statement } from '../db/statement.ts'
 import type { Transaction } from '../db/transaction.ts'
 import { describeError, isPawlError, type PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
-import { runInsideTx } from '../kernel/inside-tx.ts'
 import { probe } from '../kernel/probe.ts'
 import { Service } from '../kernel/service.ts'
 import { solitude } from '../kernel/solitude.ts'
-import { tripBreaker } from './breaker.ts'
-import { HandlerContext, withTimeout } from './context.ts'
-import { type DefinedState, retryDelayMs } from './definition.ts'
-import { messageOf } from './fenced.ts'
-import { whenUnlocked } from './left-behind.ts'
-import { openTx } from './projection-tx.ts'
-import type { World } from './world.ts'
+import { tripBreaker } from './applier.ts'
+import { type DefinedState, foldOf, retryDelayMs } from './definition.ts'
+import { callHandler, messageOf, openTx, whenUnlocked } from './fenced.ts'
+import type { Host } from './part.ts'
 
 const nextDueStatement = statement(import.meta.url, 'next-due')
 const takeStatement = statement(import.meta.url, 'take-dirty')
@@ -48,7 +44,7 @@ interface Looked {
 }
 
 export class Refreshers {
-  readonly #world: World
+  readonly #host: Host
   readonly #services: readonly Service[]
   readonly #stop = new AbortController()
   readonly #graceOver = new AbortController()
@@ -56,8 +52,8 @@ export class Refreshers {
   #grownMs = Number.NEGATIVE_INFINITY
 
   /** `idlePollMs`: how often it polls for marks of other processes while the log does not grow. */
-  constructor(definitions: readonly DefinedState[], world: World, idlePollMs: () => number) {
-    this.#world = world
+  constructor(definitions: readonly DefinedState[], host: Host, idlePollMs: () => number) {
+    this.#host = host
     this.#idlePollMs = idlePollMs
     this.#services = definitions.flatMap((definition) => {
       const idle = new Set<Service>()
@@ -104,13 +100,13 @@ export class Refreshers {
       idle.add(service)
       return isFirst(idle, service) ? this.#waitMs(dueInMs) : othersPollMs
     }
-    const loop = this.#world.loop(`refreshes of ${definition.name}`)
+    const loop = this.#host.loop(`refreshes of ${definition.name}`)
     const service: Service = new Service({ round, signal: this.#stop.signal, loop })
     return service
   }
 
   async #dueInMs({ tenant, name, generation }: DefinedState): Promise<number> {
-    const [row] = await this.#world.engine.run<{ due_in_ms: number }>(nextDueStatement, { tenant, name, generation })
+    const [row] = await this.#host.engine.run<{ due_in_ms: number }>(nextDueStatement, { tenant, name, generation })
     return row?.due_in_ms ?? Number.POSITIVE_INFINITY
   }
 
@@ -122,20 +118,19 @@ export class Refreshers {
 
   async #refreshOne(definition: DefinedState): Promise<Outcome> {
     const { tenant, name, generation, timeoutMs } = definition
-    const tx = await openTx(this.#world)
-    const leave = this.#world.watch(name, timeoutMs)
+    const tx = await openTx(this.#host)
+    const leave = this.#host.watch(name, timeoutMs)
     let entity: string | undefined
     try {
       const key = { tenant, name, generation }
-      const idle = String(this.#world.idleMs(timeoutMs))
-      const taken = await this.#take(tx, { ...key, idle_ms: idle })
+      const idle = String(this.#host.idleMs(timeoutMs))
+      const taken = await this.#take(tx, { ...key, idle_ms: idle, fold: foldOf(definition) })
       entity = taken?.entity
       if (taken === undefined) {
         await tx.rollback()
         return 'nothing'
       }
       if (probe.on) await probe.hit('projections.state.taken', taken.entity)
-      tx.lend(this.#world.reset, this.#world.config.database.queryTimeoutMs + timeoutMs)
       tx.send('savepoint refresh')
       const marks = await tx.run(clearStatement, { ...key, entity: taken.entity })
       if (marks.length > 0) await this.#handle(definition, taken, tx)
@@ -178,10 +173,10 @@ export class Refreshers {
       // It may sit in a statement: without its connection the server rolls it back, and what follows is written on another one.
       if (isTimedOut) tx.abandon(error)
       tx.release()
-      const isParked = await whenUnlocked(this.#world, this.#stop.signal, (other) =>
+      const isParked = await whenUnlocked(this.#host, this.#stop.signal, (other) =>
         this.#putOff(definition, entity, error, other),
       )
-      if (isParked) await tripBreaker(this.#world, definition)
+      if (isParked) await tripBreaker(this.#host, definition)
       return 'failed'
     }
     try {
@@ -189,7 +184,7 @@ export class Refreshers {
       await tx.query('rollback to savepoint refresh')
       const isParked = await this.#putOff(definition, entity, error, tx)
       await tx.commit()
-      if (isParked) await tripBreaker(this.#world, definition)
+      if (isParked) await tripBreaker(this.#host, definition)
       return 'failed'
     } catch (reason) {
       await tx.rollback()
@@ -198,18 +193,11 @@ export class Refreshers {
   }
 
   async #handle(definition: DefinedState, taken: Taken, tx: Transaction): Promise<void> {
-    const context = new HandlerContext(definition, taken.is_live)
-    tx.effects = taken.is_live ? 'allowed' : 'suppressed'
-    const limits = {
-      timeoutMs: definition.timeoutMs,
-      lost: this.#graceOver.signal,
-      what: `${definition.name} for ${taken.entity}`,
-    }
-    await withTimeout(context, limits, () =>
-      runInsideTx(definition.name, async () => {
-        await definition.refresh(taken.entity, tx, context)
-      }),
-    )
+    const { entity, is_live: isLive } = taken
+    const handling = { what: `${definition.name} for ${entity}`, isLive, lost: this.#graceOver.signal }
+    await callHandler(this.#host, definition, handling, tx, async (context) => {
+      await definition.refresh(entity, tx, context)
+    })
   }
 
   async #putOff(definition: DefinedState, entity: string, error: unknown, runs: Transaction): Promise<boolean> {
@@ -219,11 +207,11 @@ export class Refreshers {
     if (row === undefined) return false
     const attempt = row.attempts
     const position = Number(row.position)
-    const retryInMs = retryDelayMs(definition, attempt, error, this.#world.onTrouble)
-    this.#world.events.emit('projection.failed', { name, key: entity, position, attempt, error, retryInMs })
+    const retryInMs = retryDelayMs(definition, attempt, error, this.#host.onTrouble)
+    this.#host.events.emit('projection.failed', { name, key: entity, position, attempt, error, retryInMs })
     const reason = `The refresh of ${entity} failed ${attempt} time(s): ${messageOf(error)}`
     await runs.run(delayStatement, { ...key, delay_ms: retryInMs ?? null, reason })
-    if (retryInMs === undefined) this.#world.events.emit('projection.parked', { name, key: entity, position, reason })
+    if (retryInMs === undefined) this.#host.events.emit('projection.parked', { name, key: entity, position, reason })
     return retryInMs === undefined
   }
 }

@@ -4,8 +4,8 @@ import type { Db } from '../db/db.ts'
 import type { Connection, DatabaseOptions } from '../db/driver.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
+import { logBounds } from './cursor.ts'
 import type { Defined } from './definition.ts'
-import { logBounds } from './log-place.ts'
 import { qualifyTables, tableOf } from './tables.ts'
 
 const registerStatement = statement(import.meta.url, 'register')

@@ -8,13 +8,11 @@ import { PawlError, shown } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Resolved } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
-import type { Target } from './acts.ts'
+import type { Target } from './operator.ts'
 import type { seenTable } from './options.ts'
+import type { Token } from './types.ts'
 
 const seenStatement = statement(import.meta.url, 'seen')
-
-/** What an append answers with. */
-export type Token = string
 
 interface Row {
   readonly states: string

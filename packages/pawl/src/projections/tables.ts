@@ -1,10 +1,12 @@
 // The tables of a projection's generations. Readers use the declared name, which is always the live generation's; another generation's
 // table has the same name with `_g` and its number. A switch renames both in one transaction, so readers change nothing.
 
+import type { Db } from '../db/db.ts'
 import { createPool, type DatabaseOptions } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import type { ProjectionTable } from './types.ts'
+import type { Defined } from './definition.ts'
+import type { Comparison, ProjectionTable, TableComparison } from './types.ts'
 
 const schemaStatement = statement(import.meta.url, 'table-schema')
 
@@ -75,4 +77,57 @@ export async function qualifyTables<Definition extends { readonly tables: readon
   } finally {
     await pool.end()
   }
+}
+
+// ---- comparing
+
+/** Two hashes of 64 bits, of the kind that takes equal values for equal: the text of a numeric has its scale. */
+const hashOf = (columns: string) =>
+  `array[jsonb_hash_extended(jsonb_build_array(${columns}), 0), jsonb_hash_extended(jsonb_build_array(${columns}), 1)]`
+
+/** Not in sql/: its tables and columns are the user's. */
+const shape = (names: { live: string; other: string; key: string; columns: string }) => `
+with live as materialized (
+  select jsonb_build_array(${names.key}) as k, ${hashOf(names.columns)} as h
+  from ${names.live} t
+),
+other as materialized (
+  select jsonb_build_array(${names.key}) as k, ${hashOf(names.columns)} as h
+  from ${names.other} t
+),
+differing as materialized (
+  select coalesce(l.k, o.k) as k
+  from live l
+  full join other o on o.k = l.k
+  where l.h is distinct from o.h
+)
+select (select count(*) from live) as rows, (select count(*) from other) as other_rows, (select count(*) from differing) as differing,
+  array(select d.k::text from differing d order by d.k limit $1::integer) as sample`
+
+const sampleMax = 20
+
+/** Compares the rows of two generations by a hash over the declared columns, by value: 10.50 is 10.5. Their cursors are locked, at one position. */
+export async function compareTables(runs: Db, definition: Defined): Promise<Comparison> {
+  const tables: TableComparison[] = []
+  for (const { name, key, columns } of definition.tables) {
+    const list = (names: readonly string[]) => names.map((each) => `t.${quoteIdentifier(each)}`).join(', ')
+    const text = shape({
+      live: tableOf(name, definition.generation, true),
+      other: tableOf(name, definition.generation, false),
+      key: list(key),
+      columns: list(columns),
+    })
+    const [row] = await runs.run<{ rows: string; other_rows: string; differing: string; sample: string[] }>(
+      { name: 'compare', preparedName: '', text, parameters: ['sample'], path: 'own' },
+      { sample: sampleMax },
+    )
+    tables.push({
+      table: name,
+      rows: Number(row!.rows),
+      otherRows: Number(row!.other_rows),
+      differing: Number(row!.differing),
+      sample: row!.sample,
+    })
+  }
+  return { isEqual: tables.every(({ differing }) => differing === 0), tables }
 }

@@ -1,10 +1,10 @@
-// Public types of projections and sinks; no logic.
+// Public types of projections, reactions and sinks; no logic.
 
 import type { Tx } from '../db/adapters.ts'
 import type { LogEvent } from '../events/types.ts'
 import type { RetryPolicy } from '../jobs/types.ts'
 
-/** The transaction of a projection's handler: what it writes and the cursor's new position commit together or not at all. */
+/** The transaction of a handler: what it writes and the cursor's new position commit together or not at all. Jobs and events only through a reaction's. */
 export interface ProjectionTx extends Tx {
   query<Row = Record<string, unknown>>(text: string, values?: readonly unknown[]): Promise<{ rows: Row[]; rowCount: number }>
   /** Sends a statement without waiting for its answer; they run in the order they were sent. If one fails, the batch fails. Much faster than `query`. */
@@ -13,16 +13,21 @@ export interface ProjectionTx extends Tx {
 
 export interface ProjectionContext {
   readonly generation: number
-  /** false: a rebuild beside the live one. Events and jobs that it adds through `tx` are suppressed. */
+  /** false: a rebuild beside the live one. */
   readonly isLive: boolean
   /** The quoted name of this generation's table, for one that was declared in `tables`. Ask each time: it changes when generations are switched. */
   table(name: string): string
-  /** Fires when the handler ran too long, the cursor was lost, or the runner stops. */
+  /** Fires when the handler ran too long, the cursor was lost, or the worker stops. */
   readonly signal: AbortSignal
 }
 
+/** What a reaction's handler gets besides its events and its transaction. */
+export type ReactionContext = Pick<ProjectionContext, 'signal'>
+
 export type EventHandler = (event: LogEvent, tx: ProjectionTx, context: ProjectionContext) => unknown
 export type BatchHandler = (events: readonly LogEvent[], tx: ProjectionTx, context: ProjectionContext) => unknown
+
+export type ReactionHandler = (event: LogEvent, tx: ProjectionTx, context: ReactionContext) => unknown
 
 export interface ProjectionTable {
   /** The table that readers use, such as 'balances' or 'app.balances'. You create it; generations beside the live one are made like it. */
@@ -83,6 +88,15 @@ interface LogTuning {
   readonly batchMax?: number
 }
 
+export interface ReactionOptions extends CursorOptions {
+  /** A handler per type of event; other types are passed over. The jobs and events that it adds through `tx` exist once per event. */
+  readonly on?: Readonly<Record<string, ReactionHandler>>
+  /** One handler for every event. */
+  readonly each?: ReactionHandler
+  readonly tuning?: LogTuning
+}
+
+/** With `tables` it is a projection that can be rebuilt. Without, it is a reaction: its refresh may append and enqueue, any number of times. */
 export interface StateProjectionOptions extends CursorOptions, GenerationOptions {
   readonly kind: 'state'
   /** Which entity an event changes; undefined or an empty list: none. */
@@ -109,7 +123,7 @@ export interface SinkOptions extends CursorOptions {
   readonly concurrency?: number
 }
 
-export type CursorKind = 'log' | 'state' | 'sink'
+export type CursorKind = 'log' | 'state' | 'reaction' | 'sink'
 export type CursorState = 'running' | 'paused' | 'stale' | 'latched'
 
 export interface CursorStatus {
@@ -123,7 +137,6 @@ export interface CursorStatus {
   readonly state: CursorState
   readonly reason: string | null
   readonly position: number
-  /** Events that it has not come to yet. */
   /** How many events it has still to pass, also those that no runner has given a position yet (of these at most 10,000 are counted). */
   readonly lag: number
   readonly holder: number | null
@@ -156,6 +169,9 @@ export interface Act {
   /** Who; kept in pawl.audit. */
   readonly actor?: string
 }
+
+/** What an append answers with. */
+export type Token = string
 
 export interface TableComparison {
   readonly table: string

@@ -75,6 +75,75 @@ test.each(points)(
   },
 )
 
+/** Of each event one job and one event. */
+async function expectAnswered(db: TestDatabase, positions: readonly number[]): Promise<void> {
+  const jobs = await db.query(
+    "select (payload ->> 'position')::integer as position from pawl.job where kind = 'answer' order by 1",
+  )
+  const events = await db.query("select payload::integer as position from pawl.event where channel = 'out' order by 1")
+  const wanted = positions.map((position) => ({ position }))
+  expect({ jobs, events }).toEqual({ jobs: wanted, events: wanted })
+}
+
+const isAnswered = async (db: TestDatabase, count: number) =>
+  (await db.query("select from pawl.event where channel = 'out'")).length >= count
+
+test.each([
+  ...points.filter(({ probe }) => probe !== 'projections.event.handled'),
+  { probe: 'projections.event.handled', hit: 3 },
+  { probe: 'projections.acquired', hit: 1 },
+  { probe: 'events.append.sent', hit: 3 },
+  { probe: 'jobs.enqueue.sent', hit: 3 },
+] as const)('[P9] a reaction killed at $probe acts once per event', async ({ probe, hit }) => {
+  const db = await createLog(sceneSql)
+  const victim = new ProjectorProcess(db.url, { scene: 'answers', runner: calmRunner, at: { probe, hit, what: 'kill' } })
+  if (hit > 1) await victim.hears('cursor.acquired')
+  await append(db, { key: 'a' }, { key: 'b' })
+  if (hit > 1) await until('the first are answered', () => isAnswered(db, 2))
+  // Another one than the first, so that the same process is killed in it.
+  await append(db, { key: 'a' }, { key: 'b' })
+  expect(await victim.ended()).toBe('SIGKILL')
+  await endLeasesOf(db, victim)
+  await standBy(db, 'answers')
+  await until('all is answered', () => isAnswered(db, 4))
+  await caughtUp(db, 'answers')
+  const asked = await db.query<{ position: number }>(
+    `select (p.first_position + u.n - 1)::integer as position
+     from pawl.log_page p
+     cross join lateral unnest(p.xids, p.seqs) with ordinality u(xid, seq, n)
+     join pawl.event e on e.xid = u.xid and e.seq = u.seq
+     where e.type = 'Added'
+     order by 1`,
+  )
+  await expectAnswered(
+    db,
+    asked.map(({ position }) => position),
+  )
+})
+
+test.each(['projections.fail.before', 'projections.park.before', 'projections.unpark.handled'] as const)(
+  '[P9] a reaction killed at %s acts once per event',
+  async (probe) => {
+    const db = await createLog(sceneSql)
+    const victim = new ProjectorProcess(db.url, { scene: 'answers', runner: calmRunner, at: { probe, hit: 1, what: 'kill' } })
+    await victim.hears('cursor.acquired')
+    await append(db, { key: 'a', data: { bad: true } }, { key: 'b' })
+    const { pawl } = await standBy(db, 'answers')
+    const mend = async () => {
+      await until('it is parked', async () => (await pawl.projections.parked('answers')).length === 1)
+      await db.query("insert into mail values (1, 'a', '', 1)")
+      await pawl.projections.unpark('answers', { reason: 'mended' })
+    }
+    if (probe === 'projections.unpark.handled') await mend()
+    expect(await victim.ended()).toBe('SIGKILL')
+    await endLeasesOf(db, victim)
+    if (probe !== 'projections.unpark.handled') await mend()
+    await until('all is answered', () => isAnswered(db, 2))
+    await until('nothing is parked', async () => (await pawl.projections.parked('answers')).length === 0)
+    await expectAnswered(db, [1, 2])
+  },
+)
+
 test('[P2] kill -9 of the holder: a standby takes over within three seconds and nothing is applied twice', async () => {
   const db = await createLog(sceneSql)
   const victim = await ProjectorProcess.holding(db.url, {

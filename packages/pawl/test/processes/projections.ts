@@ -1,11 +1,11 @@
 // The projections and sinks that projector processes run, and what a test and such a process say to each other. Effects are rows of tables
 // without unique keys: a ledger must not enforce what it is there to show.
 
-import type { LogEvent, Pawl, PawlOptions, WorkerOptions } from 'pawl'
+import { expectRows, type LogEvent, type Pawl, type PawlOptions, type WorkerOptions } from 'pawl'
 import type { ProbeName } from 'pawl/testing'
 import type pg from 'pg'
 
-export type Scene = 'wallets' | 'mail' | 'bystander'
+export type Scene = 'wallets' | 'mail' | 'bystander' | 'answers'
 
 export interface ProjectorSpec {
   readonly pawl: Omit<PawlOptions, 'logger'>
@@ -43,6 +43,8 @@ interface Data {
   readonly amount?: number
   /** Says `holding` and waits for `go`, in processes that hear it. */
   readonly hold?: boolean
+  /** Cannot be applied while there is no mail. */
+  readonly bad?: boolean
   /** Kills the process that handles it. */
   readonly kill?: boolean
 }
@@ -65,6 +67,17 @@ export function defineScene(pawl: Pawl, scene: Scene, world: SceneWorld, generat
         Quiet: ({ position, key }, tx) => tx.send('insert into mail values ($1, $2, $3, $4)', [position, key, '', process.pid]),
       },
     })
+  if (scene === 'answers') {
+    pawl.projections.react('answers', {
+      ...{ retry, timeout: '4s', channel: 'default' },
+      each: async ({ key, position, data }, tx) => {
+        if ((data as Data).bad) expectRows(await tx.query('select from mail'), 1)
+        await pawl.jobs.enqueue('answer', { position }, { tx })
+        await pawl.events.append({ type: 'Answered', aggregateType: 'thing', key, channel: 'out', data: position }, { tx })
+      },
+    })
+    return
+  }
   if (scene !== 'mail') {
     pawl.projections.define('wallets', {
       retry,

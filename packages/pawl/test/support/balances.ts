@@ -14,26 +14,20 @@ export const tables = [
 
 export const reason = 'a test'
 
-/** Folds into two tables, and lets a job and an event out for every tenth. */
-export function apply(pawl: Pawl, factor = 1) {
-  return async (event: LogEvent, tx: ProjectionTx, { table }: ProjectionContext) => {
+/** Folds into two tables. */
+function apply(factor: number) {
+  return (event: LogEvent, tx: ProjectionTx, { table }: ProjectionContext) => {
     const { amount } = event.data as { amount: number }
     tx.send(
       `insert into ${table('balance')} as b (id, amount) values ($1, $2) on conflict (id) do update set amount = b.amount + excluded.amount`,
       [event.key, amount * factor],
     )
     tx.send(`insert into ${table('total')} as t values (1, 1) on conflict (id) do update set events = t.events + 1`)
-    if (amount % 10 !== 0) return
-    await pawl.jobs.enqueue('notify', { position: event.position }, { tx })
-    await pawl.events.append(
-      { type: 'Noticed', aggregateType: 'notice', key: event.key, channel: 'out', data: event.position },
-      { tx },
-    )
   }
 }
 
 export function define(pawl: Pawl, generation: number, factor = 1): void {
-  pawl.projections.define('balances', { generation, channel: 'default', tables, on: { Added: apply(pawl, factor) } })
+  pawl.projections.define('balances', { generation, channel: 'default', tables, on: { Added: apply(factor) } })
 }
 
 /** One process that runs two generations, of which the first is live and the second is still to be built. */
@@ -50,8 +44,8 @@ export async function runBoth(): Promise<{ db: TestDatabase; pawl: Pawl }> {
 export const add = (db: TestDatabase, n: number) => append(db, { key: `k${n % 17}`, data: { amount: n } })
 
 /**
- * Waits until everything appended has its position, and the generation is past all events of its channel. Past those of the other channel,
- * its own effects, a cursor moves only once a second.
+ * Waits until everything appended has its position, and the generation is past all events of its channel. Past those of other
+ * channels a cursor moves only once a second.
  */
 export async function applied(db: TestDatabase, generation: number): Promise<void> {
   await until(

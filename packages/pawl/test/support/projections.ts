@@ -64,7 +64,7 @@ export async function addCursor(
   { kind = 'log', channel = null, position = 0, state = 'running', fence = 0 }: Partial<AddedCursor> = {},
 ): Promise<void> {
   await db.query('insert into pawl.projection (name, kind, live_generation) values ($1, $2, 1)', [name, kind])
-  await db.query('insert into pawl.cursor (name, kind, channel, state, fence, effects_after) values ($1, $2, $3, $4, $5, 0)', [
+  await db.query('insert into pawl.cursor (name, kind, channel, state, fence, is_live) values ($1, $2, $3, $4, $5, true)', [
     name,
     kind,
     channel,
@@ -75,7 +75,7 @@ export async function addCursor(
 }
 
 interface AddedCursor {
-  readonly kind: 'log' | 'state' | 'sink'
+  readonly kind: 'log' | 'state' | 'reaction' | 'sink'
   readonly channel: string | null
   readonly position: number
   readonly state: string

@@ -32,7 +32,8 @@ for no key update
 -- the next holder careful, and only those count on that end while the next event is tried alone. Where there is nothing to do none does.
 -- Locks: their rows and those of their positions, SKIP LOCKED: one whose former holder still has a transaction open, or has moved it since this
 -- statement began, is taken at a later look.
--- Plan: by an index of each table. With rows in them: cursor_pkey, cursor_position_pkey, worker_pkey, sequencer_pkey, parked_key_unparking.
+-- Plan: by an index of each table. With rows in them: cursor_pkey, cursor_position_pkey, worker_pkey, sequencer_pkey, parked_key_unparking,
+-- skipped_event_pkey.
 -- Rows: the cursors that were taken.
 with free as materialized (
   select c.tenant, c.name, c.generation, c.shard, p.n,
@@ -105,7 +106,7 @@ taken as (
     and c.name = f.name
     and c.generation = f.generation
     and c.shard = f.shard
-  returning c.shard, c.shards, c.fence, c.effects_after
+  returning c.shard, c.shards, c.fence, c.is_live
 ),
 counted as (
   update pawl.cursor_position p
@@ -116,10 +117,11 @@ counted as (
     and p.generation = f.generation
     and p.shard = f.shard
     and p.n = f.n
-  returning p.shard, p.position, p.event_id, p.log_generation, p.done, p.crashes, p.attempts, p.tried_at
+  returning p.shard, p.position, p.event_id, p.log_generation, p.done, p.crashes, p.tried_at
 )
 select t.shard, t.shards, t.fence::text as fence, p.position::text as position, p.event_id::text as event_id, p.log_generation,
-  p.done::text as done, t.effects_after::text as effects_after, p.crashes, p.attempts, p.tried_at is not distinct from p.position as is_tried
+  p.done::text as done, t.is_live, p.crashes, p.tried_at is not distinct from p.position as is_tried,
+  coalesce((select max(e.position) from pawl.skipped_event e where e.tenant = :tenant::text and e.name = :name::text), 0)::text as skipped_to
 from taken t
 join counted p on p.shard = t.shard
 
@@ -201,23 +203,14 @@ where p.tenant = :tenant::text
 order by c.shard
 
 -- name: read-cursor
--- A cursor as it is. `live_at` is where a generation that is not live stands still: up to there the effects were let out.
+-- A cursor as it is, and the last event that a person has skipped for it.
 -- Locks: none.
--- Plan: cursor_pkey, cursor_position_pkey, projection_pkey.
+-- Plan: by an index of each table. With rows in them: cursor_pkey, cursor_position_pkey, skipped_event_pkey.
 -- No row: its generation is gone.
 select c.fence::text as fence, c.position::text as position, c.event_id::text as event_id, c.log_generation, c.done::text as done,
-  c.effects_after::text as effects_after, c.state, c.reason, c.attempts, c.crashes,
+  c.is_live, c.state,
   case when c.hold_until >= pawl.now() then c.hold_at::text end as hold_at,
-  case
-    when c.effects_after is null then (
-      select greatest(l.position, l.effects_after)::text
-      from pawl.projection p
-      join pawl.cursor_at l on l.tenant = p.tenant and l.name = p.name and l.generation = p.live_generation
-      where p.tenant = :tenant::text
-        and p.name = :name::text
-        and l.shard = :shard::integer
-    )
-  end as live_at
+  coalesce((select max(e.position) from pawl.skipped_event e where e.tenant = :tenant::text and e.name = :name::text), 0)::text as skipped_to
 from pawl.cursor_at c
 where c.tenant = :tenant::text
   and c.name = :name::text
@@ -252,13 +245,13 @@ returning c.shard
 
 -- name: move
 -- Moves a cursor: the compare-and-set that is first in the transaction of the effects. The lock of its row keeps everyone else out until that ends. A
--- process that stops in the middle must not keep the row for ever, so the server ends a transaction that idles. A generation that is not live
--- stays behind the live one: what it passed in silence before the effects of it were let out, nobody would let out after a roll-back to it.
+-- process that stops in the middle must not keep the row for ever, so the server ends a transaction that idles. `fold` is the name of a projection,
+-- through whose transaction no event and no job is added.
 -- Locks: the cursor's row, then that of its position.
--- Plan: cursor_pkey, cursor_position_pkey, projection_pkey.
--- No row: lost, paused, held for a comparison, at the live one's place, or moved by an operator; read-cursor tells which.
+-- Plan: cursor_pkey, cursor_position_pkey.
+-- No row: lost, paused, held for a comparison, or moved by an operator; read-cursor tells which.
 with held as materialized (
-  select c.tenant, c.name, c.generation, c.shard, c.effects_after
+  select c.tenant, c.name, c.generation, c.shard, c.is_live
   from pawl.cursor c
   where c.tenant = :tenant::text
     and c.name = :name::text
@@ -267,18 +260,6 @@ with held as materialized (
     and c.fence = :fence::bigint
     and c.state = 'running'
     and (c.hold_at is null or c.hold_at >= :to_position::bigint or c.hold_until < pawl.now())
-    and (
-      c.effects_after is not null
-      or exists (
-        select
-        from pawl.projection p
-        join pawl.cursor_at l on l.tenant = p.tenant and l.name = p.name and l.generation = p.live_generation
-        where p.tenant = :tenant::text
-          and p.name = :name::text
-          and l.shard = :shard::integer
-          and greatest(l.position, l.effects_after) >= :to_position::bigint
-      )
-    )
   for no key update
 )
 update pawl.cursor_position p
@@ -305,14 +286,14 @@ where p.tenant = h.tenant
       and m.shard = :shard::integer
   )
   and p.position = :from_position::bigint
-returning h.effects_after::text as effects_after, set_config('idle_in_transaction_session_timeout', :idle_ms::text, true) as idle
+returning h.is_live, set_config('idle_in_transaction_session_timeout', :idle_ms::text, true) as idle, set_config('pawl.fold', :fold::text, true) as fold
 
 -- name: stay
 -- Holds a cursor for a transaction that does not move it: the replay of a parked event.
 -- Locks: the cursor's row.
 -- Plan: cursor_pkey.
 -- No row: lost, paused, or held for a comparison; read-cursor tells which.
-select c.effects_after::text as effects_after, set_config('idle_in_transaction_session_timeout', :idle_ms::text, true) as idle
+select c.is_live, set_config('idle_in_transaction_session_timeout', :idle_ms::text, true) as idle, set_config('pawl.fold', :fold::text, true) as fold
 from pawl.cursor c
 where c.tenant = :tenant::text
   and c.name = :name::text

@@ -16,7 +16,7 @@ order by 5
 -- One row: without an entity if nothing is due among the oldest marks, or others are at them; `marks` says how many were looked at. No row: it is
 -- paused, or about to be switched.
 with live as materialized (
-  select c.effects_after is not null as is_live
+  select c.is_live
   from pawl.cursor c
   where c.tenant = :tenant::text
     and c.name = :name::text
@@ -41,7 +41,7 @@ candidate as materialized (
   from due d
 )
 select t.entity, l.is_live, (select count(*)::integer from due) as marks,
-  set_config('idle_in_transaction_session_timeout', :idle_ms::text, true) as idle
+  set_config('idle_in_transaction_session_timeout', :idle_ms::text, true) as idle, set_config('pawl.fold', :fold::text, true) as fold
 from live l
 left join lateral (
   select k.entity

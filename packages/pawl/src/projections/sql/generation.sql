@@ -13,21 +13,8 @@ where p.tenant = :tenant::text
   and d.due_at < 'infinity'
 limit 1
 
--- name: carry-marks
--- Gives the entities that the live generation has still to refresh, or has given up, to the one that becomes live: it may have refreshed them in
--- silence, and what a refresh adds for the outside is let out by the live one only.
--- Locks: none but its own new rows; the cursors' rows are held by the transaction, so no refresh is under way.
--- Plan: by an index of each table. With rows in them: dirty_due.
--- No row is returned.
-insert into pawl.dirty (tenant, name, generation, entity, position, positions)
-select d.tenant, d.name, :generation::integer, d.entity, d.position, d.positions
-from pawl.dirty d
-where d.tenant = :tenant::text
-  and d.name = :name::text
-  and d.generation = :live::integer
-
 -- name: add-generation
--- Makes the cursors of another generation, which is not live: what its handlers add for the outside is suppressed.
+-- Makes the cursors of another generation, which is not live.
 -- Locks: none but its own new rows.
 -- Plan: inserts.
 -- No row: the generation was there already.
@@ -168,30 +155,15 @@ where c.tenant = :tenant::text
   and c.hold_at is not null
 
 -- name: switch-cursors
--- Moves the right to let effects out from the live generation to another: above everything that the live one let out, and not below it.
+-- Tells the cursors of two generations which of them is live.
 -- Locks: the cursors' rows, which the transaction holds.
--- Plan: cursor_pkey, cursor_position_pkey.
--- Rows: the cursors of the generation that becomes live.
-with old as (
-  update pawl.cursor c
-  set effects_after = null
-  from pawl.cursor_at b
-  where c.tenant = :tenant::text
-    and c.name = :name::text
-    and c.generation = :live::integer
-    and b.tenant = c.tenant
-    and b.name = c.name
-    and b.generation = c.generation
-    and b.shard = c.shard
-  returning c.shard, greatest(b.position, b.effects_after) as border
-)
+-- Plan: cursor_pkey.
+-- Rows: the cursors.
 update pawl.cursor c
-set effects_after = o.border
-from old o
+set is_live = c.generation = :generation::integer
 where c.tenant = :tenant::text
   and c.name = :name::text
-  and c.generation = :generation::integer
-  and c.shard = o.shard
+  and c.generation in (:live::integer, :generation::integer)
 returning c.shard
 
 -- name: switch-projection

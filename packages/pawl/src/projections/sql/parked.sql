@@ -145,7 +145,7 @@ limit 100
 -- Takes a parked event off its key, in the transaction of its effects.
 -- Locks: its row; the cursor's is held by the transaction.
 -- Plan: by an index of each table. With rows in them: parked_event_pkey.
--- No row: it was skipped by an operator. Else whether its effects are still to be let out.
+-- No row: it was skipped by an operator.
 delete from pawl.parked_event e
 where e.tenant = :tenant::text
   and e.name = :name::text
@@ -154,7 +154,7 @@ where e.tenant = :tenant::text
   and e.key_tenant = :key_tenant::text
   and e.key = :key::text
   and e.position = :position::bigint
-returning e.owes_effects
+returning e.position
 
 -- name: try-parked
 -- Notes that the next event of a parked key is about to be replayed, and counts the one before who died at it.
@@ -299,40 +299,3 @@ from pawl.skipped_event e
 where e.tenant = :tenant::text
   and e.name = :name::text
   and e.position between :from_position::bigint and :to_position::bigint
-
--- name: owe-effects
--- Tells, of the events that a generation has parked when it becomes live, which the live one has parked too and never let the effects out of.
--- Locks: the parked events of that generation; the cursors' rows are held by the transaction.
--- Plan: parked_event_pkey, cursor_pkey.
--- No row is returned.
-update pawl.parked_event e
-set owes_effects = exists (
-    select
-    from pawl.parked_event o
-    join pawl.cursor c on c.tenant = o.tenant and c.name = o.name and c.generation = o.generation and c.shard = o.shard
-    where o.tenant = e.tenant
-      and o.name = e.name
-      and o.generation = :live::integer
-      and o.shard = e.shard
-      and o.key_tenant = e.key_tenant
-      and o.key = e.key
-      and o.position = e.position
-      and (o.owes_effects or o.position > c.effects_after)
-  )
-where e.tenant = :tenant::text
-  and e.name = :name::text
-  and e.generation = :generation::integer
-
--- name: appended
--- Whether the current transaction has added events by SQL.
--- Locks: none.
--- Plan: event_xid, sequencer_pkey. In a restored cluster old events may carry the ids of transactions that are to come: their numbers are lower.
--- One row: 1 if it has, else 0.
-select count(*)::integer as appended
-from (
-  select 1
-  from pawl.event e
-  where e.xid = pg_current_xact_id_if_assigned()
-    and e.seq > (select s.rebased_seq from pawl.log_head s where s.tenant = '')
-  limit 1
-) x

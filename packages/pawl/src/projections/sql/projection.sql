@@ -22,8 +22,8 @@ with made as (
   returning live_generation
 ),
 cursors as (
-  insert into pawl.cursor (tenant, name, generation, shard, shards, kind, channel, effects_after, max_lag)
-  select :tenant::text, :name::text, m.live_generation, s, :shards::integer, :kind::text, :channel::text, 0,
+  insert into pawl.cursor (tenant, name, generation, shard, shards, kind, channel, is_live, max_lag)
+  select :tenant::text, :name::text, m.live_generation, s, :shards::integer, :kind::text, :channel::text, true,
     :max_lag_ms::bigint * interval '1 millisecond'
   from made m, generate_series(0, :shards::integer - 1) s
   returning generation, shard

@@ -3,10 +3,10 @@
 
 import type { Config } from '../config.ts'
 import { Connection, type StatementWatch } from '../db/driver.ts'
-import { sequence } from '../events/sequence.ts'
 import type { LoopWatch } from '../kernel/failures.ts'
 import { Service } from '../kernel/service.ts'
 import { Sleep } from '../kernel/sleep.ts'
+import { sequence } from './sequence.ts'
 
 /** The queue that sleeping readers of the log are listed under. */
 const sleepQueue = 'pawl.events'

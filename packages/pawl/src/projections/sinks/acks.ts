@@ -1,8 +1,8 @@
 // What a sink has finished. Events are worked on several at a time and end in any order; the cursor's position is the last event before
 // which everything is finished, and what is finished above it is kept as ranges, so that a crash repeats only what was under way.
 
-import type { LogEvent } from '../events/types.ts'
-import { type Place, placeOf } from './cursor.ts'
+import type { LogEvent } from '../../events/types.ts'
+import { type Place, placeOf } from '../cursor.ts'
 
 export class Acks {
   #place: Place

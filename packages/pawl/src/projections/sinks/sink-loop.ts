@@ -2,27 +2,36 @@
 // soon as the last store was answered; a key whose attempts are used up is parked, and the others go on.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { isPawlError, PawlError } from '../errors.ts'
-import { type LogRead, readLog } from '../events/read-log.ts'
-import type { LogEvent } from '../events/types.ts'
-import { monotonicMs } from '../kernel/clock.ts'
-import type { LoopWatch } from '../kernel/failures.ts'
-import { probe } from '../kernel/probe.ts'
-import { engineBackoffMs } from '../kernel/retry.ts'
-import { Wakeup } from '../kernel/signal.ts'
-import { solitude } from '../kernel/solitude.ts'
+import { isPawlError, PawlError } from '../../errors.ts'
+import { type LogRead, readLog } from '../../events/read-log.ts'
+import type { LogEvent } from '../../events/types.ts'
+import { monotonicMs } from '../../kernel/clock.ts'
+import type { LoopWatch } from '../../kernel/failures.ts'
+import { probe } from '../../kernel/probe.ts'
+import { engineBackoffMs } from '../../kernel/retry.ts'
+import { Wakeup } from '../../kernel/signal.ts'
+import { solitude } from '../../kernel/solitude.ts'
+import { nextUnparking, parkedEvent, tripBreaker, tryParked } from '../applier.ts'
+import {
+  cursorStatements,
+  filterOf,
+  type HeldCursor,
+  isLogOf,
+  latch,
+  leaseLost,
+  logBounds,
+  passEvents,
+  passEveryMs,
+  placeAt,
+} from '../cursor.ts'
+import { type DefinedSink, retryDelayMs } from '../definition.ts'
+import { messageOf } from '../fenced.ts'
+import type { Host } from '../part.ts'
+import type { CursorState } from '../types.ts'
 import { Acks } from './acks.ts'
-import { tripBreaker } from './breaker.ts'
-import { cursorStatements, type HeldCursor, leaseLost } from './cursor.ts'
-import { type DefinedSink, retryDelayMs } from './definition.ts'
-import { messageOf } from './fenced.ts'
-import { assertSameLog, filterOf, latch, logBounds, passEvents, passEveryMs, placeAt } from './log-place.ts'
-import { nextUnparking, parkedEvent, tryParked } from './replay.ts'
 import { SinkCall } from './sink-call.ts'
 import { type Queued, SinkKeys } from './sink-keys.ts'
 import { SinkStore } from './sink-store.ts'
-import type { CursorState } from './types.ts'
-import type { World } from './world.ts'
 
 /** So many events may be unfinished; that bounds memory, the ranges in the row, and what a crash repeats. */
 const windowMin = 1000
@@ -37,7 +46,7 @@ const stopGraceMs = 30_000
 export class SinkLoop {
   readonly cursor: HeldCursor
   readonly #definition: DefinedSink
-  readonly #world: World
+  readonly #host: Host
   readonly #loop: LoopWatch
   readonly #acks: Acks
   readonly #keys = new SinkKeys()
@@ -60,13 +69,13 @@ export class SinkLoop {
   #generation: number | undefined
   #failure: unknown
 
-  constructor(cursor: HeldCursor, definition: DefinedSink, world: World) {
+  constructor(cursor: HeldCursor, definition: DefinedSink, host: Host) {
     this.cursor = cursor
     this.#definition = definition
-    this.#world = world
-    this.#loop = world.loop(`sink ${definition.name}`)
+    this.#host = host
+    this.#loop = host.loop(`sink ${definition.name}`)
     this.#acks = new Acks(cursor.place, cursor.done)
-    this.#store = new SinkStore(cursor, this.#acks, world, {
+    this.#store = new SinkStore(cursor, this.#acks, host, {
       onState: (state) => this.#heard(state),
       onFreed: (events) => {
         for (const event of events) this.#keys.add(event)
@@ -112,7 +121,7 @@ export class SinkLoop {
         failed = 0
         this.#loop.succeeded()
         await this.#wakeup.wait(
-          this.#isPaused || this.#store.hasParked || this.#acks.unpassed > 0 ? unparkEveryMs : this.#world.idleLookMs(),
+          this.#isPaused || this.#store.hasParked || this.#acks.unpassed > 0 ? unparkEveryMs : this.#host.idleLookMs(),
         )
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) {
@@ -144,11 +153,11 @@ export class SinkLoop {
     for (let tried = 1; !this.#isOver(); tried++) {
       try {
         await this.#store.begin()
-        const { generation } = await logBounds(this.#world.reader)
+        const { generation } = await logBounds(this.#host.reader)
         this.#generation = generation
         const { logGeneration } = this.cursor.place
         if (logGeneration !== null && logGeneration !== generation) this.#acks.forgetBefore()
-        if (await assertSameLog(this.#world, this.cursor)) return
+        if (await isLogOf(this.#host, this.cursor)) return
         this.#isPaused = true
         return
       } catch (error) {
@@ -167,7 +176,7 @@ export class SinkLoop {
 
   async #turn(): Promise<void> {
     if (this.#isPaused) {
-      const { state, isMoved } = await this.cursor.reload(this.#world.engine)
+      const { state, isMoved } = await this.cursor.reload(this.#host.engine)
       this.#heard(state)
       if (this.#isPaused) return
       // Resumed elsewhere than it stood.
@@ -187,15 +196,15 @@ export class SinkLoop {
     await this.#readPages()
     await this.#passOver()
     await looking
-    if (this.#isToBeNoted() && !this.#isPaused) await this.cursor.tryAlone(this.#world.engine)
+    if (this.#isToBeNoted() && !this.#isPaused) await this.cursor.tryAlone(this.#host.engine)
     this.#start()
   }
 
   /** A person may have resumed it from another place while it had nothing to do. */
   async #isElsewhere(): Promise<boolean> {
-    if (this.#acks.open > 0 || this.#store.hasNews || monotonicMs() - this.#movedMs < this.#world.idleLookMs()) return false
+    if (this.#acks.open > 0 || this.#store.hasNews || monotonicMs() - this.#movedMs < this.#host.idleLookMs()) return false
     this.#movedMs = monotonicMs()
-    const [row] = await this.#world.engine.run<{ position: string }>(cursorStatements.state, this.cursor.fencedKey)
+    const [row] = await this.#host.engine.run<{ position: string }>(cursorStatements.state, this.cursor.fencedKey)
     if (row === undefined) throw leaseLost(this.cursor)
     return Number(row.position) !== this.cursor.place.position
   }
@@ -203,7 +212,7 @@ export class SinkLoop {
   /** Whether it still runs, before anything begins; unless a store has just told. */
   async #lookAtState(): Promise<void> {
     if (this.#isStateKnown() || (!this.#hasMore && !this.#keys.hasReady)) return
-    const [row] = await this.#world.engine.run<{ state: CursorState }>(cursorStatements.state, this.cursor.fencedKey)
+    const [row] = await this.#host.engine.run<{ state: CursorState }>(cursorStatements.state, this.cursor.fencedKey)
     if (row === undefined) throw leaseLost(this.cursor)
     this.#heard(row.state)
   }
@@ -250,7 +259,7 @@ export class SinkLoop {
   async #passOver(): Promise<void> {
     const { unpassed, lookedTo } = this.#acks
     if (unpassed === 0 || (unpassed < passEvents && monotonicMs() - this.#passedMs < passEveryMs)) return
-    const place = await placeAt(this.#world, lookedTo, this.#generation)
+    const place = await placeAt(this.#host, lookedTo, this.#generation)
     if (place !== undefined) this.#acks.pass(place)
     this.#passedMs = monotonicMs()
   }
@@ -259,7 +268,7 @@ export class SinkLoop {
   async #page(limit: number): Promise<LogRead> {
     this.#hasMore = false
     try {
-      const page = await readLog(this.#world.reader, { after: this.#acks.lookedTo, limit, ...filterOf(this.cursor) })
+      const page = await readLog(this.#host.reader, { after: this.#acks.lookedTo, limit, ...filterOf(this.cursor) })
       if (page.next < page.head) this.#hasMore = true
       return page
     } catch (error) {
@@ -272,20 +281,20 @@ export class SinkLoop {
     if (monotonicMs() - this.#unparkedMs < unparkEveryMs) return
     this.#unparkedMs = monotonicMs()
     this.#store.forgetEnded()
-    for (const next of await nextUnparking(this.#world, this.cursor)) {
+    for (const next of await nextUnparking(this.#host, this.cursor)) {
       // Alone too: whatever dies now is to be known by its name.
       if (this.#careful > 0 && (this.#hasMore || this.#keys.hasReady || this.#running.size > 0)) return
       const key = { tenant: next.key_tenant, key: next.key }
       // Its last event is being stored; the next one is looked for as soon as that is done.
       if (this.#store.isStoring(key)) this.#unparkedMs = 0
       if (this.#keys.has(key) || this.#store.isStoring(key)) continue
-      const event = await parkedEvent(this.#world, next)
+      const event = await parkedEvent(this.#host, next)
       // While it was read, the one before it may have ended and been stored: then this is not the next one any more.
       if (this.#keys.has(key) || this.#store.isStoring(key)) {
         this.#unparkedMs = 0
         continue
       }
-      const deaths = this.#careful > 0 ? await tryParked(this.#world, this.cursor, event) : undefined
+      const deaths = this.#careful > 0 ? await tryParked(this.#host, this.cursor, event) : undefined
       if (event === undefined) this.#store.free(key)
       else if (deaths === undefined) this.#keys.add(event, true)
       else this.#repark(event, deaths)
@@ -347,8 +356,8 @@ export class SinkLoop {
 
   async #hand({ event, attempt }: Queued): Promise<void> {
     const { name, timeoutMs, handle } = this.#definition
-    const leave = this.#world.watch(this.#definition.name, timeoutMs)
-    const call = new SinkCall(`${this.#world.installation()}/${name}/${event.id}`, attempt)
+    const leave = this.#host.watch(name, timeoutMs)
+    const call = new SinkCall(`${this.#host.installation()}/${name}/${event.id}`, attempt)
     this.#calls.add(call)
     try {
       const answer = handle(event, call)
@@ -362,8 +371,8 @@ export class SinkLoop {
   async #failed(queued: Queued, error: unknown): Promise<void> {
     const { event, attempt } = queued
     const { name } = this.#definition
-    const retryInMs = retryDelayMs(this.#definition, attempt, error, this.#world.onTrouble)
-    this.#world.events.emit('projection.failed', { name, key: event.key, position: event.position, attempt, error, retryInMs })
+    const retryInMs = retryDelayMs(this.#definition, attempt, error, this.#host.onTrouble)
+    this.#host.events.emit('projection.failed', { name, key: event.key, position: event.position, attempt, error, retryInMs })
     if (retryInMs === undefined) {
       const reason = `Event ${event.position} (${event.type}) failed ${attempt} time(s): ${messageOf(error)}`
       return this.#park(queued, reason, error)
@@ -386,7 +395,7 @@ export class SinkLoop {
       this.#tellParked(event, reason)
     }
     await this.#flush()
-    await tripBreaker(this.#world, this.#definition).catch(this.#world.onTrouble)
+    await tripBreaker(this.#host, this.#definition).catch(this.#host.onTrouble)
     // It may be paused now.
     this.#stateMs = Number.NEGATIVE_INFINITY
   }
@@ -397,7 +406,7 @@ export class SinkLoop {
   }
 
   #tellParked({ key, position }: LogEvent, reason: string): void {
-    this.#world.events.emit('projection.parked', { name: this.#definition.name, key, position, reason })
+    this.#host.events.emit('projection.parked', { name: this.#definition.name, key, position, reason })
   }
 
   // ---- storing
@@ -409,7 +418,7 @@ export class SinkLoop {
 
   /** Until it is stored, or this loop is over: then the last store of `run` is the one that counts. */
   async #flush(): Promise<void> {
-    const loop = this.#world.loop(`store of sink ${this.#definition.name}`)
+    const loop = this.#host.loop(`store of sink ${this.#definition.name}`)
     for (let tried = 1; this.#failure === undefined; tried++) {
       this.#isStoring = true
       try {
@@ -434,7 +443,7 @@ export class SinkLoop {
 
   async #latch(reason: string): Promise<void> {
     this.#isPaused = true
-    await latch(this.#world, this.cursor, reason)
+    await latch(this.#host, this.cursor, reason)
     // An answer from before it may have come meanwhile.
     this.#isPaused = true
   }

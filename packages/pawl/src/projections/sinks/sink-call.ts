@@ -1,7 +1,7 @@
 // One call of a sink's function: what the function gets besides its event, and how long it may take.
 
-import { PawlError } from '../errors.ts'
-import type { SinkContext } from './types.ts'
+import { PawlError } from '../../errors.ts'
+import type { SinkContext } from '../types.ts'
 
 export class SinkCall implements SinkContext {
   readonly idempotencyKey: string

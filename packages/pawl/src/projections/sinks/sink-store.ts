@@ -1,22 +1,16 @@
 // What a sink writes under its fence: how far it has come, the keys that it parks and the events behind them, and the parked events that
 // it has replayed. One write at a time, and each is whole, so that order behind a parked key is the order of the log.
 
-import { sqlState } from '../db/classify.ts'
-import { statement } from '../db/statement.ts'
-import type { Transaction } from '../db/transaction.ts'
-import { describeError } from '../errors.ts'
-import type { LogEvent } from '../events/types.ts'
+import { sqlState } from '../../db/classify.ts'
+import type { Transaction } from '../../db/transaction.ts'
+import { describeError } from '../../errors.ts'
+import type { LogEvent } from '../../events/types.ts'
+import { keyOf, parkEvents, parkedStatements } from '../applier.ts'
+import { cursorStatements, type HeldCursor, type Place } from '../cursor.ts'
+import { messageOf, openTx } from '../fenced.ts'
+import type { Host } from '../part.ts'
+import type { CursorState } from '../types.ts'
 import type { Acks } from './acks.ts'
-import { keyOf, parkEvents, parkKeyStatement } from './applier.ts'
-import type { HeldCursor, Place } from './cursor.ts'
-import { messageOf } from './fenced.ts'
-import { openTx } from './projection-tx.ts'
-import { reparkStatement, takeEventStatement, unparkKeyStatement } from './replay.ts'
-import type { CursorState } from './types.ts'
-import type { World } from './world.ts'
-
-const flushStatement = statement(import.meta.url, 'flush')
-const parkedKeysStatement = statement(import.meta.url, 'parked-keys')
 
 type Key = Pick<LogEvent, 'tenant' | 'key'>
 
@@ -43,7 +37,7 @@ const nothing = (): News => ({ parks: [], behind: [], replayed: [], free: [], re
 export class SinkStore {
   readonly #cursor: HeldCursor
   readonly #acks: Acks
-  readonly #world: World
+  readonly #host: Host
   readonly #onState: (state: CursorState) => void
   readonly #onFreed: (events: readonly LogEvent[]) => void
   readonly #onMoved: () => void
@@ -62,7 +56,7 @@ export class SinkStore {
   constructor(
     cursor: HeldCursor,
     acks: Acks,
-    world: World,
+    host: Host,
     listeners: {
       onState: (state: CursorState) => void
       onFreed: (events: readonly LogEvent[]) => void
@@ -72,7 +66,7 @@ export class SinkStore {
   ) {
     this.#cursor = cursor
     this.#acks = acks
-    this.#world = world
+    this.#host = host
     this.#onState = listeners.onState
     this.#onFreed = listeners.onFreed
     this.#onMoved = listeners.onMoved
@@ -180,14 +174,14 @@ export class SinkStore {
   }
 
   async #writePlace(target: { place: Place; done: string }): Promise<void> {
-    const [row] = await this.#world.engine.run<{ state: CursorState }>(flushStatement, this.#flushValues(target))
+    const [row] = await this.#host.engine.run<{ state: CursorState }>(cursorStatements.flush, this.#flushValues(target))
     await this.#moved(row, target.place)
   }
 
   async #writeAll(news: News, target: { place: Place; done: string }): Promise<void> {
-    const tx = await openTx(this.#world)
+    const tx = await openTx(this.#host)
     try {
-      const [row] = await tx.run<{ state: CursorState }>(flushStatement, this.#flushValues(target))
+      const [row] = await tx.run<{ state: CursorState }>(cursorStatements.flush, this.#flushValues(target))
       if (row === undefined) {
         await tx.rollback()
         return await this.#moved(row, target.place)
@@ -207,39 +201,32 @@ export class SinkStore {
     const key = (each: Key) => ({ ...this.#cursor.key, key_tenant: each.tenant, key: each.key })
     for (const { event, reason, error, attempts, events } of parks) {
       const text = error === undefined ? null : describeError(error)
-      await tx.run(parkKeyStatement, { ...key(event), reason, error: text, attempts })
+      await tx.run(parkedStatements.key, { ...key(event), reason, error: text, attempts })
       await parkEvents(tx, this.#cursor, events)
     }
     // Before anything is freed: a key that has these is not.
     if (behind.length > 0) await parkEvents(tx, this.#cursor, behind)
-    for (const event of replayed) await tx.run(takeEventStatement, { ...key(event), position: event.position })
-    for (const each of [...replayed, ...free]) await tx.run(unparkKeyStatement, key(each))
+    for (const event of replayed) await tx.run(parkedStatements.take, { ...key(event), position: event.position })
+    for (const each of [...replayed, ...free]) await tx.run(parkedStatements.free, key(each))
     for (const { event, error } of reparks) {
       const reason = `The replay of event ${event.position} failed: ${messageOf(error)}`
-      await tx.run(reparkStatement, { ...key(event), reason, error: describeError(error) })
+      await tx.run(parkedStatements.repark, { ...key(event), reason, error: describeError(error) })
     }
   }
 
   #flushValues({ place, done }: { place: Place; done: string }) {
-    return {
-      ...this.#cursor.fencedKey,
-      from_position: this.#cursor.place.position,
-      to_position: place.position,
-      event_id: place.eventId,
-      log_generation: place.logGeneration,
-      done,
-    }
+    return { ...this.#cursor.moveTo(place), done }
   }
 
   async #moved(row: { state: CursorState } | undefined, place: Place): Promise<void> {
     if (row !== undefined) {
-      this.#cursor.moved(place)
+      this.#cursor.place = place
       this.#onState(row.state)
       return
     }
     // Lost, which this throws; or an earlier write whose answer was lost had happened, and the next one starts from where it is. Anywhere else
     // an operator has put it, or a server that had not got what we wrote: then what we have read may be another log.
-    const { isMoved } = await this.#cursor.reload(this.#world.engine)
+    const { isMoved } = await this.#cursor.reload(this.#host.engine)
     if (isMoved && !this.#unanswered.has(nameOf(this.#cursor.place))) this.#onMoved()
     throw new Error(`The cursor of ${this.#cursor} is at another position; finished events are stored again from there.`)
   }
@@ -250,7 +237,7 @@ export class SinkStore {
     for (const key of keys) {
       const name = keyOf(key)
       if (parked.has(name) || !this.#parked.delete(name)) continue
-      this.#world.events.emit('projection.unparked', { name: this.#cursor.definition.name, key: key.key })
+      this.#host.events.emit('projection.unparked', { name: this.#cursor.definition.name, key: key.key })
       const freed = this.#news.behind.filter((event) => keyOf(event) === name)
       this.#news = { ...this.#news, behind: this.#news.behind.filter((event) => keyOf(event) !== name) }
       this.#onFreed(freed)
@@ -258,7 +245,7 @@ export class SinkStore {
   }
 
   async #parkedKeys(): Promise<string[]> {
-    const rows = await this.#world.engine.run<{ key_tenant: string; key: string }>(parkedKeysStatement, this.#cursor.key)
+    const rows = await this.#host.engine.run<{ key_tenant: string; key: string }>(parkedStatements.keys, this.#cursor.key)
     return rows.map(({ key_tenant, key }) => keyOf({ tenant: key_tenant, key }))
   }
 }

@@ -1,6 +1,6 @@
 import { expect, test, vi } from 'vitest'
-import { until } from '../../test/support/database.ts'
-import { append, createLog, startRunner } from '../../test/support/projections.ts'
+import { until } from '../../../test/support/database.ts'
+import { append, createLog, startRunner } from '../../../test/support/projections.ts'
 
 const minutes = 60_000
 /** How long a test waits for a millisecond of the outage. */
@@ -9,8 +9,8 @@ const scale = 1 / 20_000
 const clock = vi.hoisted(() => ({ waitedMs: new Map<string, number>(), key: '' }))
 
 // Each key waits as long as the sink's own policy says, on a clock of its own that runs faster.
-vi.mock('./definition.ts', async (original) => {
-  const real = await original<typeof import('./definition.ts')>()
+vi.mock('../definition.ts', async (original) => {
+  const real = await original<typeof import('../definition.ts')>()
   return {
     ...real,
     retryDelayMs: (...given: Parameters<typeof real.retryDelayMs>) => {

@@ -1,8 +1,8 @@
 // The queues of a sink's keys: of each key one event at a time, in order; several keys at once. A key whose event failed waits for its next
 // attempt while the others go on.
 
-import type { LogEvent } from '../events/types.ts'
-import { keyOf } from './applier.ts'
+import type { LogEvent } from '../../events/types.ts'
+import { keyOf } from '../applier.ts'
 
 export interface Queued {
   readonly event: LogEvent

@@ -6,10 +6,10 @@ import type { Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { readLog } from '../events/read-log.ts'
+import { type LogBounds, logBounds } from './cursor.ts'
 import { kindPrefix } from './definition.ts'
-import { type LogBounds, logBounds } from './log-place.ts'
 import { readProjection } from './register.ts'
-import type { Act, ResumeFrom } from './types.ts'
+import type { Act, CursorKind, ResumeFrom } from './types.ts'
 
 const statements = {
   pause: statement(import.meta.url, 'pause'),
@@ -33,7 +33,7 @@ export interface CursorInfo {
   readonly generation: number
   readonly shard: number
   readonly shards: number
-  readonly kind: 'log' | 'state' | 'sink'
+  readonly kind: CursorKind
   readonly channel: string | null
   readonly state: string
   readonly position: string
