@@ -2,6 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import * as pawls from 'pawl'
 import { createPawl, once, type Pawl } from 'pawl'
+import * as admin from 'pawl/admin'
 import { xlsx } from 'pawl/records/xlsx'
 import * as testing from 'pawl/testing'
 import { expect, test } from 'vitest'
@@ -34,7 +35,7 @@ test('[G2] everything that can be called has a line in the reference', () => {
     const named = new Set(names(prefix).filter((name) => name !== undefined))
     expect([...named].sort(), prefix).toEqual(owners.flatMap(({ prototype }) => methodsOf(prototype)).sort())
   }
-  const exported = Object.entries({ ...pawls, ...testing, xlsx }).filter(
+  const exported = Object.entries({ ...pawls, ...admin, ...testing, xlsx }).filter(
     ([name, value]) => /^[a-z]/.test(name) && typeof value === 'function',
   )
   expect(

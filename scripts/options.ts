@@ -34,13 +34,6 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'drizzleTx(tx, sql)': 'A transaction of Drizzle, to pass as tx.',
     'isPawlError(error, code)': 'Whether an error is a PawlError, and of this code.',
     'migrate(database, options)': 'pawl.migrate() for a database without a Pawl.',
-    'readMigrations()': 'The migrations of this release.',
-    'exportSql(migrations, applied)': 'The migrations as one script, for a tool such as Flyway.',
-    'readSchema(client)': 'The schema of a database, as data.',
-    'releasedSchema()': 'The schema of this release, as data.',
-    'classify(error)': 'Whether an error of PostgreSQL is transient, permanent, of the connection, or another.',
-    'describeError(error)': 'An error and its causes as a string of limited length, for logs.',
-    'durationMs(duration)': "The milliseconds of a duration such as '15m'.",
   },
   Worker: {
     'pawl.worker(options)': workerTable,
@@ -129,6 +122,15 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'endLease(db, worker)': 'Ends the lease of a worker, as if its process had hung.',
     'installProbe(probe)': 'Calls a function at each crash point.',
     'resetConnections()': 'Cuts the connections of this process.',
+  },
+  'Tools: pawl/admin': {
+    'readMigrations()': 'The migrations of this release.',
+    'exportSql(migrations, applied)': 'The migrations as one script, for a tool such as Flyway.',
+    'readSchema(client)': 'The schema of a database, as data.',
+    'releasedSchema()': 'The schema of this release, as data.',
+    'classify(error)': 'Whether an error of PostgreSQL is transient, permanent, of the connection, or another.',
+    'describeError(error)': 'An error and its causes as a string of limited length, for logs.',
+    'durationMs(duration)': "The milliseconds of a duration such as '15m'.",
   },
 }
 

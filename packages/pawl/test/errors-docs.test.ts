@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync } from 'node:fs'
-import { errorTable } from 'pawl'
+import { errorTable } from 'pawl/admin'
 import { expect, test } from 'vitest'
 
 const page = readFileSync(new URL('../../../docs/reference/errors.md', import.meta.url), 'utf8')

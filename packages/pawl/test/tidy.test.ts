@@ -37,7 +37,7 @@ function rankOf(file: string): number {
     /^projections\//,
     /^records\//,
     /^(pawl|pawl-options|worker|worker-options|keeper-thread|new-thread|index)\.ts$/,
-    /^testing\//,
+    /^(testing|admin)\//,
   ]
   return order.findIndex((pattern) => pattern.test(file))
 }

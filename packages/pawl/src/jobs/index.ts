@@ -2,6 +2,5 @@
 
 export { Snooze } from './endings.ts'
 export { Jobs, type ListedJob } from './jobs.ts'
-export { finalStates, openStates } from './states.ts'
 export type * from './types.ts'
 export type { Why } from './why.ts'

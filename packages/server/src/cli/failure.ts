@@ -1,6 +1,7 @@
 // What went wrong, why, and what to do next: one shape for every error that a command can end with, and its exit code.
 
-import { classify, describeError, type ErrorCode, isPawlError, type PawlError } from 'pawl'
+import { type ErrorCode, isPawlError, type PawlError } from 'pawl'
+import { classify, describeError } from 'pawl/admin'
 import { EmbeddedError } from '../embedded/index.ts'
 import type { Terminal } from './terminal.ts'
 

@@ -3,17 +3,8 @@
 import { readFile } from 'node:fs/promises'
 import { createInterface } from 'node:readline/promises'
 import { InvalidArgumentError, Option } from 'commander'
-import {
-  type AttemptRow,
-  finalStates,
-  type JobRow,
-  type JobState,
-  type ListedJob,
-  openStates,
-  PawlError,
-  type Tenant,
-  type Why,
-} from 'pawl'
+import { type AttemptRow, type JobRow, type JobState, type ListedJob, PawlError, type Tenant, type Why } from 'pawl'
+import { finalStates, openStates } from 'pawl/admin'
 import { withPawl } from './database.ts'
 import { exitCodes, failureOf, reportFailure, UsageError } from './failure.ts'
 import type { CommandAdder, Context } from './program.ts'

@@ -1,4 +1,4 @@
-import { readMigrations } from 'pawl'
+import { readMigrations } from 'pawl/admin'
 import { expect, onTestFinished, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../../pawl/test/support/database.ts'
 import { pawl as cli, pawlJson } from './test-support/cli.ts'

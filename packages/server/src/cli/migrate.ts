@@ -1,6 +1,7 @@
 // `pawl migrate`: bring a database up to this release, or say what that would take.
 
-import { exportSql, type Pawl, readMigrations } from 'pawl'
+import type { Pawl } from 'pawl'
+import { exportSql, readMigrations } from 'pawl/admin'
 import pg from 'pg'
 import { findDatabase, requireDatabase, withoutPassword, withPawl } from './database.ts'
 import type { CommandAdder, Context } from './program.ts'

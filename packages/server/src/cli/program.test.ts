@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs'
-import { errorTable } from 'pawl'
+import { errorTable } from 'pawl/admin'
 import { expect, test } from 'vitest'
 import { exitCodes } from './failure.ts'
 import { pawl as cli } from './test-support/cli.ts'

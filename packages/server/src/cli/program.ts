@@ -1,7 +1,7 @@
 // The tree of commands. Each command is a module of its own; here is what they share: flags, help, and how errors end the process.
 
 import { Command, CommanderError, Help, Option } from 'commander'
-import { release } from 'pawl'
+import { release } from 'pawl/admin'
 import type { DatabaseFlags } from './database.ts'
 import { addDev } from './dev/dev.ts'
 import { addDoctor } from './doctor/doctor.ts'

@@ -1,4 +1,4 @@
-import { release } from 'pawl'
+import { release } from 'pawl/admin'
 import type { CommandAdder } from './program.ts'
 
 export function addVersion(adder: CommandAdder): void {

@@ -1,7 +1,8 @@
 // `pawl worker <module...>`: a process that runs the kinds, projections and sinks of the user's modules until it is told to stop.
 
 import { hostname } from 'node:os'
-import { createPawl, durationMs, type Pawl, type StopReport, stderrLogger, type WorkerOptions } from 'pawl'
+import { createPawl, type Pawl, type StopReport, stderrLogger, type WorkerOptions } from 'pawl'
+import { durationMs } from 'pawl/admin'
 import { assertSameDatabase, databaseText, type FoundDatabase, findDatabase, noDatabase } from './database.ts'
 import type { WorkerTask } from './dev/messages.ts'
 import { WorkerPool } from './dev/worker-pool.ts'

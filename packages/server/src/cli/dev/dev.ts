@@ -1,6 +1,7 @@
 // `pawl dev`: a database, the schema, two worker processes and something for them to do, in one command; Ctrl-C ends all of it.
 
-import { createPawl, durationMs, release, silentLogger } from 'pawl'
+import { createPawl, silentLogger } from 'pawl'
+import { durationMs, release } from 'pawl/admin'
 import pg from 'pg'
 import { exitCodes } from '../failure.ts'
 import { type JobLine, jobLineHeader, jobLineText } from '../job-lines.ts'

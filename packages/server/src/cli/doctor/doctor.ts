@@ -1,6 +1,6 @@
 // `pawl doctor`: looks at everything that Pawl rests on and names each fault with its fix.
 
-import { durationMs } from 'pawl'
+import { durationMs } from 'pawl/admin'
 import pg from 'pg'
 import { requireDatabase, withoutPassword } from '../database.ts'
 import { exitCodes } from '../failure.ts'

@@ -1,4 +1,4 @@
-import { readSchema, releasedSchema, type SchemaShape } from 'pawl'
+import { readSchema, releasedSchema, type SchemaShape } from 'pawl/admin'
 import { moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../../../pawl/test/support/database.ts'

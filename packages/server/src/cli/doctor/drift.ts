@@ -1,7 +1,7 @@
 // Whether the installed schema is the one that this release was written for. What differs is reported with the SQL that mends it, for a person
 // to read and run.
 
-import { readMigrations, readSchema, releasedSchema, type SchemaClient, type SchemaShape } from 'pawl'
+import { readMigrations, readSchema, releasedSchema, type SchemaClient, type SchemaShape } from 'pawl/admin'
 
 type TableShape = SchemaShape['tables'][string]
 type ColumnShape = TableShape['columns'][string]

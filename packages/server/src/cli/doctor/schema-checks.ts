@@ -1,6 +1,6 @@
 // Pawl's schema: whether it is there, of this release, unchanged, and whether this role may use it.
 
-import { readMigrations } from 'pawl'
+import { readMigrations } from 'pawl/admin'
 import pg from 'pg'
 import { type Check, creatorsIn, type Finding, fault, ok, type Patient, rowsOf } from './check.ts'
 

@@ -1,0 +1,10 @@
+// What tools around Pawl import from 'pawl/admin': its schema and migrations, what its errors and states are. Applications do not need it.
+
+export { classify, type ErrorClass } from '../db/classify.ts'
+export { exportSql, readMigrations } from '../db/migrate.ts'
+export { readSchema, releasedSchema, type SchemaClient, type SchemaShape } from '../db/schema.ts'
+export { describeError, errorTable } from '../errors.ts'
+export { finalStates, openStates } from '../jobs/states.ts'
+export { durationMs } from '../kernel/clock.ts'
+export { type SubmissionTransition, submissionStates, submissionTransitions } from '../records/states.ts'
+export { release } from '../release.ts'
