@@ -62,7 +62,7 @@ export const stories: Readonly<Record<string, Story<JobsTraffic, CheckName>>> = 
         caughtBy: 'settled by its holder',
         statements: alike('settle settle-failed', unfenced),
         functions: { complete_job: swap(/and j\.fence \S+ p_fence/, ''), guard_job: swap('and j.fence = p_fence', '') },
-        inProcess: () => rewriteCommits({ settle: unfenced, complete: swap(/and j\.fence \S+ \$\d+::bigint/, '') }),
+        inProcess: () => rewriteSharedSettle(unfenced),
       },
       'fence-reused': rewrites(
         'fences never repeat',
@@ -86,7 +86,7 @@ export const stories: Readonly<Record<string, Story<JobsTraffic, CheckName>>> = 
         caughtBy: 'applied once',
         // A rescuer that may end sessions ends the one that commits late: both defences go.
         statements: { 'end-sessions': swap('and a.xact_start < w.closed_at', 'and false') },
-        inProcess: () => rewriteCommits({ complete: swap('not exists (select from gone)', 'false') }),
+        functions: { complete_job: swap(/if not found then[\s\S]*?end if;/, '') },
       },
     },
   },
@@ -222,11 +222,10 @@ function keyed<T extends object>(name: string, length: number, more?: T): (T & {
 
 const { commitWith } = Transaction.prototype
 
-/** What travels with a commit is sent past the place where statements are rewritten. */
-function rewriteCommits(rewrites: Readonly<Record<string, (text: string) => string>>): void {
+/** A shared group's settle travels with its commit, past the place where statements are rewritten. */
+function rewriteSharedSettle(rewrite: (text: string) => string): void {
   Transaction.prototype.commitWith = function (this: Transaction, last, ...more) {
-    const rewrite = rewrites[last.name]
-    return commitWith.call(this, rewrite === undefined ? last : { ...last, text: rewrite(last.text) }, ...more)
+    return commitWith.call(this, last.name === 'complete' ? last : { ...last, text: rewrite(last.text) }, ...more)
   }
 }
 

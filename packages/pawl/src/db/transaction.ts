@@ -183,7 +183,7 @@ export class Transaction implements Db, Tx {
    * Sends the last statement and the commit together, as the session's own user, in the search path that a handler left. Rejects unless the
    * commit happened.
    */
-  async commitWith(statement: Statement, values: Values, settings: readonly string[] = []): Promise<void> {
+  async commitWith(statement: Statement, values: Values, settings?: string): Promise<void> {
     this.#close()
     if (this.#reason !== undefined) throw ended(this.#reason)
     try {
@@ -193,7 +193,7 @@ export class Transaction implements Db, Tx {
       await runPacket(this.#client, Object.assign(this.#ours(statement, values), { query_timeout: answerMs ?? statementMs }), {
         ...this.#around(),
         begins: !isUsed,
-        before: isUsed ? [ownUser, ...settings] : settings,
+        before: [...(isUsed ? [ownUser] : []), ...(settings === undefined ? [] : [settings])],
         commits: true,
         reset: isUsed ? reset : undefined,
       })

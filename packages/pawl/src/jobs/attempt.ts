@@ -80,7 +80,7 @@ const ranMsMax = 2_147_483_647
 
 const snoozeDelay = required(duration({ from: 0, to: delayMsMax, doc: 'How long until the job runs again.' }))
 const guardStatement = statement(import.meta.url, 'guard', 'any')
-const completeStatement = statement(import.meta.url, 'complete-call', 'any')
+const completeStatement = statement(import.meta.url, 'complete', 'any')
 const completeReplicatedStatement = statement(import.meta.url, 'complete-replicated', 'any')
 
 /** What the attempts of a process share: where they run, and where their ends go. */

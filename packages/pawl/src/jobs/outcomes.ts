@@ -40,7 +40,7 @@ export interface OutcomesOptions {
 export class Outcomes {
   readonly counts = new Counts()
   /** Jobs of this incarnation that were taken over, found before the keeper says that the incarnation is closed. */
-  readonly takenOver: JobKey[] = []
+  readonly #takenOver = new Set<JobKey>()
   readonly #options: OutcomesOptions
   /** Attempts whose refused write is recorded. */
   readonly #recorded = new WeakSet<Attempt>()
@@ -144,10 +144,17 @@ export class Outcomes {
       .catch((error: unknown) => process.trouble(error))
   }
 
-  #noteTakenOver({ tenant, id, fence, worker }: Attempt): void {
-    if (worker !== this.#options.process.id) return
-    this.takenOver.push({ tenant, id, fence })
-    if (this.takenOver.length > takenOverMax) this.takenOver.shift()
+  #noteTakenOver(attempt: Attempt): void {
+    if (attempt.worker !== this.#options.process.id) return
+    this.#takenOver.add(attempt)
+    if (this.#takenOver.size > takenOverMax) this.#takenOver.delete(this.#takenOver.keys().next().value!)
+  }
+
+  /** Those of an incarnation that is closed. The next one begins without any. */
+  forgetTakenOver(): JobKey[] {
+    const known = [...this.#takenOver]
+    this.#takenOver.clear()
+    return known
   }
 }
 

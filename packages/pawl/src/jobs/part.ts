@@ -339,7 +339,7 @@ export class JobsPart implements Part {
     const { id: worker } = holder
     const held = [...this.#slots.heldJobs(), ...this.#settler.attempts()].filter((job) => job.worker === worker)
     this.#slots.lose(worker)
-    void excuse(this.#process, holder, this.#options.queues, [...held, ...this.#outcomes.takenOver.splice(0)])
+    void excuse(this.#process, holder, this.#options.queues, [...held, ...this.#outcomes.forgetTakenOver()])
   }
 
   closed(): void {}

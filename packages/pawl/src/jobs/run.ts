@@ -33,8 +33,6 @@ const completeStatement = statement(import.meta.url, 'complete', 'any')
 const snoozeStatement = statement(import.meta.url, 'snooze', 'any')
 const completedStatement = statement(import.meta.url, 'assert-completed', 'any')
 
-const noSeqscan = 'set local enable_seqscan = off'
-
 /** How often our own transaction is tried within an attempt. */
 const triesMax = 4
 
@@ -188,11 +186,11 @@ function commit(attempt: Attempt, tx: Transaction, { failed, result }: Ending): 
   const key = { tenant, id, fence }
   // At the commit, so that a handler may still choose the isolation. A pool's sessions are durable already; behind a pooler each must ask.
   const level = isReplicated ? 'replicated' : attempt.runtime.transactions.isNamed ? undefined : 'durable'
-  const settings = level === undefined ? [] : [levelSql(level)]
+  const settings = level === undefined ? undefined : levelSql(level)
   if (failed !== undefined) return tx.commitWith(snoozeStatement, { ...key, delay_ms: failed.delayMs!, progress }, settings)
   if (attempt.completedIn !== undefined) return tx.commitWith(completedStatement, key, settings)
   const values = { ...key, result, ran_ms: attempt.ranMs(), progress }
-  return tx.commitWith(attempt.definition.settleWith?.complete ?? completeStatement, values, [noSeqscan, ...settings])
+  return tx.commitWith(attempt.definition.settleWith?.complete ?? completeStatement, values, settings)
 }
 
 /** A statement came after the commit. It is refused, and in most cases no caller waits for the error. */

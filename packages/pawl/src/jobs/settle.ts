@@ -11,6 +11,7 @@ import { Connection } from '../db/driver.ts'
 import { numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { LoopWatch } from '../kernel/failures.ts'
 import { probe } from '../kernel/probe.ts'
 import type { Process } from '../kernel/process.ts'
 import { type Backoff, backoffMs, engineBackoffMs } from '../kernel/retry.ts'
@@ -55,8 +56,8 @@ export interface SettlerOptions {
 
 export class Settler {
   readonly #options: SettlerOptions
+  readonly #backlog = new Backlog()
   readonly #lanes = new Map<Durability, SettleLane>()
-  readonly #drained = new Set<() => void>()
   #isStarted = false
 
   constructor(options: SettlerOptions) {
@@ -64,30 +65,19 @@ export class Settler {
   }
 
   get unsettled(): number {
-    let count = 0
-    for (const lane of this.#lanes.values()) count += lane.unsettled
-    return count
+    return this.#backlog.ends.size
   }
 
   /** Those of them that are about to be stored: not the locked and the refused ones, which may wait for long. */
   get pending(): number {
-    let count = 0
-    for (const lane of this.#lanes.values()) count += lane.pending
+    let count = this.#backlog.ends.size
+    for (const lane of this.#lanes.values()) count -= lane.aside.size
     return count
   }
 
   /** What the results and errors of all of them take in memory, about. */
   get bytes(): number {
-    let bytes = 0
-    for (const lane of this.#lanes.values()) bytes += lane.bytes
-    return bytes
-  }
-
-  /** How long the oldest of them has waited; 0: there is none. */
-  oldestMs(nowMs: number): number {
-    let oldestMs = 0
-    for (const lane of this.#lanes.values()) oldestMs = Math.max(oldestMs, lane.oldestMs(nowMs))
-    return oldestMs
+    return this.#backlog.bytes
   }
 
   /** Nothing is claimed or started until some of it is stored. */
@@ -95,8 +85,14 @@ export class Settler {
     return this.bytes >= waitingBytesMax
   }
 
+  /** How long the oldest of them has waited; 0: there is none. */
+  oldestMs(nowMs: number): number {
+    const [oldest] = this.#backlog.ends
+    return oldest === undefined ? 0 : Math.max(0, nowMs - oldest.attempt.endedMs + 1)
+  }
+
   attempts(): Attempt[] {
-    return [...this.#lanes.values()].flatMap((lane) => lane.attempts())
+    return [...this.#backlog.ends].map(({ attempt }) => attempt)
   }
 
   start(): void {
@@ -108,35 +104,53 @@ export class Settler {
     const durability = ending.attempt.definition.durability ?? this.#options.process.config.durability
     let lane = this.#lanes.get(durability)
     if (lane === undefined) {
-      lane = new SettleLane(this.#options, durability, () => this.#tellDrained())
+      lane = new SettleLane(this.#options, durability, this.#backlog)
       this.#lanes.set(durability, lane)
       if (this.#isStarted) lane.start()
     }
     lane.add(ending)
   }
 
-  /** Resolves when everything added so far has been answered, or the signal aborts. */
-  async drained(signal?: AbortSignal): Promise<void> {
-    if (this.unsettled === 0 || signal?.aborted) return
-    await new Promise<void>((resolve) => {
-      const done = () => {
-        this.#drained.delete(done)
-        signal?.removeEventListener('abort', done)
-        resolve()
-      }
-      this.#drained.add(done)
-      signal?.addEventListener('abort', done)
-    })
+  /** Resolves when nothing is unsettled, or the signal aborts. */
+  drained(signal: AbortSignal): Promise<void> {
+    return this.#backlog.empty(signal)
   }
 
   /** Tries no more. What is not stored by now belongs to whoever takes over from this worker. */
   async stop(): Promise<void> {
     await Promise.all([...this.#lanes.values()].map((lane) => lane.stop()))
   }
+}
 
-  #tellDrained(): void {
-    if (this.unsettled > 0) return
-    for (const resolve of [...this.#drained]) resolve()
+/** The ends that are not stored, oldest first. */
+class Backlog {
+  readonly ends = new Set<Ending>()
+  readonly #waiters = new Set<() => void>()
+  bytes = 0
+
+  add(ending: Ending): void {
+    ending.attempt.endedMs ||= monotonicMs()
+    this.bytes += lengthOf(ending)
+    this.ends.add(ending)
+  }
+
+  remove(ending: Ending): void {
+    if (!this.ends.delete(ending)) return
+    this.bytes -= lengthOf(ending)
+    if (this.ends.size === 0) for (const resolve of [...this.#waiters]) resolve()
+  }
+
+  async empty(signal: AbortSignal): Promise<void> {
+    if (this.ends.size === 0 || signal.aborted) return
+    await new Promise<void>((resolve) => {
+      const done = () => {
+        this.#waiters.delete(done)
+        signal.removeEventListener('abort', done)
+        resolve()
+      }
+      this.#waiters.add(done)
+      signal.addEventListener('abort', done)
+    })
   }
 }
 
@@ -144,47 +158,22 @@ export class Settler {
 class SettleLane {
   readonly #options: SettlerOptions
   readonly #durability: Durability
-  readonly #onEmpty: () => void
-  readonly #settling: ReturnType<Process['loop']>
+  readonly #backlog: Backlog
+  readonly #settling: LoopWatch
   readonly #connections = new Map<Purpose, Connection>()
-  #waiting: Ending[] = []
-  readonly #inFlight = new Set<Ending>()
+  readonly #waiting: Ending[] = []
   /** Locked, or refused for now. Each is tried until it is stored, or its fence is refused: given back it would run again and again. */
-  readonly #aside = new Set<Ending>()
-  #bytes = 0
+  readonly aside = new Set<Ending>()
   readonly #gaveUp = new AbortController()
   readonly #more = new Wakeup()
   readonly #moreAside = new Wakeup()
   #running: Promise<unknown> | undefined
 
-  constructor(options: SettlerOptions, durability: Durability, onEmpty: () => void) {
+  constructor(options: SettlerOptions, durability: Durability, backlog: Backlog) {
     this.#options = options
     this.#durability = durability
-    this.#onEmpty = onEmpty
+    this.#backlog = backlog
     this.#settling = options.process.loop('settle')
-  }
-
-  get unsettled(): number {
-    return this.pending + this.#aside.size
-  }
-
-  get pending(): number {
-    return this.#waiting.length + this.#inFlight.size
-  }
-
-  get bytes(): number {
-    return this.#bytes
-  }
-
-  attempts(): Attempt[] {
-    return [...this.#waiting, ...this.#inFlight, ...this.#aside].map((ending) => ending.attempt)
-  }
-
-  /** Batches are taken in order, so the first of each is the oldest. */
-  oldestMs(nowMs: number): number {
-    const [inFlight] = this.#inFlight
-    const first = [this.#waiting[0], inFlight, ...this.#aside]
-    return Math.max(0, ...first.map((ending) => (ending === undefined ? 0 : nowMs - ending.attempt.endedMs + 1)))
   }
 
   start(): void {
@@ -192,8 +181,7 @@ class SettleLane {
   }
 
   add(ending: Ending): void {
-    ending.attempt.endedMs ||= monotonicMs()
-    this.#bytes += lengthOf(ending)
+    this.#backlog.add(ending)
     this.#waiting.push(ending)
     this.#more.fire()
   }
@@ -209,13 +197,11 @@ class SettleLane {
   async #loop(): Promise<void> {
     while (!this.#gaveUp.signal.aborted) {
       if (this.#waiting.length === 0) {
-        this.#onEmpty()
         await this.#more.wait()
         continue
       }
       const [batch] = byBytes(this.#waiting, this.#options.batchMax, sizeOf)
       this.#waiting.splice(0, batch!.length)
-      for (const ending of batch!) this.#inFlight.add(ending)
       await this.#flush(batch!, 'settle')
     }
   }
@@ -224,7 +210,7 @@ class SettleLane {
   async #loopAside(): Promise<void> {
     const loop = this.#options.process.loop('settle-aside')
     for (let tried = 0; !this.#gaveUp.signal.aborted; ) {
-      const before = this.#aside.size
+      const before = this.aside.size
       let trouble: unknown
       let areRefused = false
       try {
@@ -234,17 +220,16 @@ class SettleLane {
         trouble = error
         loop.failed(error)
       }
-      this.#onEmpty()
-      tried = this.#aside.size < before ? 0 : tried + 1
+      tried = this.aside.size < before ? 0 : tried + 1
       const waitMs = areRefused ? backoffMs(refusedBackoff, tried) : engineBackoffMs(trouble, tried)
-      await this.#moreAside.wait(this.#aside.size === 0 ? undefined : waitMs)
+      await this.#moreAside.wait(this.aside.size === 0 ? undefined : waitMs)
     }
   }
 
   /** Says whether the database refused any. */
   async #flushAside(): Promise<boolean> {
     let areRefused = false
-    for (const batch of byBytes([...this.#aside], this.#options.batchMax, sizeOf)) {
+    for (const batch of byBytes([...this.aside], this.#options.batchMax, sizeOf)) {
       if (this.#gaveUp.signal.aborted) break
       const rows = await this.#connection('settle-aside').run<JobKey>(
         lockedStatement,
@@ -308,18 +293,14 @@ class SettleLane {
   }
 
   #setAside(group: readonly Ending[]): void {
-    const before = this.#aside.size
-    for (const ending of group) {
-      this.#inFlight.delete(ending)
-      this.#aside.add(ending)
-    }
-    if (this.#aside.size > before) this.#moreAside.fire()
+    const before = this.aside.size
+    for (const ending of group) this.aside.add(ending)
+    if (this.aside.size > before) this.#moreAside.fire()
   }
 
   #remove(ending: Ending): void {
-    this.#inFlight.delete(ending)
-    this.#aside.delete(ending)
-    this.#bytes -= lengthOf(ending)
+    this.aside.delete(ending)
+    this.#backlog.remove(ending)
   }
 
   #connection(purpose: Purpose): Connection {
@@ -335,8 +316,7 @@ class SettleLane {
   /** What PostgreSQL cannot store is said, and the job is dead with it. Anything else may be mended: the end waits. Says whether it does. */
   #refuse(ending: Ending, error: unknown): boolean {
     const { attempt } = ending
-    this.#inFlight.delete(ending)
-    const isNew = !this.#aside.delete(ending)
+    const isNew = !this.aside.delete(ending)
     if (isNew)
       this.#options.process.config.logger.error(
         { job: attempt.id, kind: attempt.kind, error: describeError(error) },
@@ -344,14 +324,14 @@ class SettleLane {
       )
     if (ending.isStandIn || !isAboutValue(error)) {
       // Behind the others, which may be the ones that are not refused.
-      this.#aside.add(ending)
+      this.aside.add(ending)
       if (isNew) this.#moreAside.fire()
       return true
     }
     const what = ending.failed === undefined ? 'result' : 'outcome'
-    this.#bytes -= lengthOf(ending)
     const reason = `The ${what} could not be stored: ${describeError(error, 500)}`
     this.add({ ...failed(attempt, 'failed', undefined, reason), isStandIn: true })
+    this.#remove(ending)
     return false
   }
 }

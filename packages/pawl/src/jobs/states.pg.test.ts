@@ -20,7 +20,6 @@ const transitions: readonly Transition[] = [
   { from: 'ready', to: 'running', by: 'a claim', statement: 'claim' },
   { from: 'ready', to: 'running', by: 'a claim of a suspect', statement: 'claim-suspect' },
   { from: 'running', to: 'done', by: 'its handler', statement: 'settle' },
-  { from: 'running', to: 'done', by: 'the transaction of its handler', statement: 'complete' },
   { from: 'running', to: 'scheduled', by: 'a failure or a snooze', statement: 'settle-failed' },
   { from: 'running', to: 'ready', by: 'a release', statement: 'settle-failed' },
   { from: 'running', to: 'dead', by: 'its last failure', statement: 'settle-failed' },

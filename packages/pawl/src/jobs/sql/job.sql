@@ -826,30 +826,7 @@ from pawl.enqueue_many(:tenant::text, :queue::text, :kind::text, :payloads::json
   :delay_ms::bigint, :priority::integer, :max_attempts::integer, :headers::jsonb, :wake::boolean) as id
 
 -- name: complete
--- Settles a job as done with the commit of its handler: the text of pawl.complete_job, without the cost of a call. It runs in the handler's search
--- path, so every type and operator has its schema. Sent after `set local enable_seqscan = off`: a plan of an empty table must not scan a full one.
--- Locks: the job's row.
--- Plan: job_pkey.
--- One row, without meaning; PW001 where the fence is not the current one.
-with gone as (
-  delete from pawl.job j
-  where j.tenant operator(pg_catalog.=) :tenant::pg_catalog.text
-    and j.id operator(pg_catalog.=) :id::bigint
-    and j.fence operator(pg_catalog.=) :fence::bigint
-  returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
-    j.payload, j.headers, j.progress
-),
-kept as (
-  insert into pawl.job_history (id, fence, created_at, finished_at, ran_ms, holder, attempt, crashes, priority, payload_version, tenant,
-    queue, kind, outcome, payload, headers, progress, result)
-  select g.id, g.fence, g.created_at, pawl.now(), :ran_ms::integer, g.holder, g.attempt, g.crashes, g.priority, g.payload_version, g.tenant,
-    g.queue, g.kind, 'done', g.payload, g.headers, coalesce(:progress::pg_catalog.jsonb, g.progress), :result::pg_catalog.jsonb
-  from gone g
-)
-select case when not exists (select from gone) then pawl.raise_lease_lost('job', :id::bigint, :fence::bigint)::pg_catalog.text end as refused
-
--- name: complete-call
--- Settles a job as done in a transaction of its handler, or of a caller, which has settings of its own.
+-- Settles a job as done in the transaction of its handler, or of a caller.
 -- Locks: the job's row.
 -- Plan: a call.
 -- One row, without meaning; PW001 where the fence is not the current one.
@@ -863,7 +840,7 @@ select pawl.complete_job(:tenant::text, :id::bigint, :fence::bigint, :result::js
 select pawl.snooze_job(:tenant::text, :id::bigint, :fence::bigint, :delay_ms::bigint, :progress::jsonb)::text as snoozed
 
 -- name: complete-replicated
--- The same as complete-call, in a transaction whose commit must reach a standby.
+-- The same as complete, in a transaction of a caller whose commit must reach a standby.
 -- Locks: the job's row.
 -- Plan: a call.
 -- One row, without meaning; PW001 where the fence is not the current one.
