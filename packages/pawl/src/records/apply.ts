@@ -132,7 +132,7 @@ async function failed(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
   )
     throw error
   const { tenant, payload } = job
-  const failureClass = failureClassOf(core, submission.record_set, error)
+  const failureClass = failureClassOf(error)
   const text = describeError(error, 2000)
   const [noted] = await transact(core, async (tx) => {
     await job.guard(tx)
@@ -159,9 +159,7 @@ async function failed(core: RecordsCore, job: Job<ApplyPayload>, submission: Sub
   return { state: 'failed' }
 }
 
-function failureClassOf(core: RecordsCore, set: string, error: unknown): FailureClass {
-  const told = core.sets.get(set)?.failureClass?.(error)
-  if (told !== undefined) return told
+function failureClassOf(error: unknown): FailureClass {
   if (error instanceof NonRetryable) return 'permanent'
   if (isPawlError(error, 'PAWL_COMMIT_UNKNOWN')) return 'transient'
   switch (classify(error)) {

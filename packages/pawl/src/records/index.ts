@@ -1,5 +1,4 @@
 // Public names of records.
-export type { PatchOperation } from './diff.ts'
 export type { EndedOptions } from './ends.ts'
 export type { ExportOptions } from './export.ts'
 export type { HistoryEntry, ListRecordsOptions, VersionDiff } from './reads.ts'

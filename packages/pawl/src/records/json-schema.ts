@@ -22,9 +22,9 @@ export async function keepDescription(core: RecordsCore, tenant: string, set: De
   core.kept.add(asked)
 }
 
-/** The sets that were ever used, each in its latest version or in all of them. */
-export async function keptDescriptions(core: RecordsCore, tenant: string, name: string | null): Promise<RecordSetDescription[]> {
-  const rows = await read<{ name: string; schema_version: number; definition: string }>(core, listStatement, { tenant, name })
+/** The sets that were ever used, each in its latest version. */
+export async function keptDescriptions(core: RecordsCore, tenant: string): Promise<RecordSetDescription[]> {
+  const rows = await read<{ name: string; schema_version: number; definition: string }>(core, listStatement, { tenant })
   return rows.map((row) => ({
     name: row.name,
     schemaVersion: row.schema_version,

@@ -6,7 +6,7 @@ import { PawlError, shown } from '../errors.ts'
 import { check, refused, resolve } from '../kernel/options.ts'
 import { isFault } from './columns.ts'
 import { idText, isNameable, type ReadPlace, type RecordsCore, read } from './core.ts'
-import { fieldChanges, jsonPatch, type PatchOperation } from './diff.ts'
+import { fieldChanges } from './diff.ts'
 import { canonicalField, canonicalRow, Unstorable } from './json-text.ts'
 import { storedKey } from './keys.ts'
 import { at as atOption, historyTable, listRecordsTable } from './options.ts'
@@ -62,8 +62,6 @@ export interface VersionDiff {
   readonly from: RecordVersion
   readonly to: RecordVersion
   readonly table: readonly FieldChange[]
-  /** RFC 6902. */
-  readonly patch: readonly PatchOperation[]
 }
 
 export async function getRecord(
@@ -205,12 +203,7 @@ export async function diffRecord(
       'PAWL_NOT_FOUND',
       `There is no ${type} '${key.slice(0, 100)}' as of ${before === undefined ? 'the first' : 'the second'} of the two times.`,
     )
-  return {
-    from: before,
-    to: after,
-    table: fieldChanges(before.data, after.data),
-    patch: jsonPatch(before.data ?? {}, after.data ?? {}),
-  }
+  return { from: before, to: after, table: fieldChanges(before.data, after.data) }
 }
 
 /** null: as committed now. */

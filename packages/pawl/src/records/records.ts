@@ -66,12 +66,7 @@ export class Records {
 
   /** How sets are declared, as data with JSON Schemas: each in its latest version, of whatever process used it. */
   async sets(): Promise<RecordSetDescription[]> {
-    return keptDescriptions(this.#core, this.#tenant, null)
-  }
-
-  /** Every version of a set's declaration, latest first. */
-  async versionsOf(set: RecordSet | string): Promise<RecordSetDescription[]> {
-    return keptDescriptions(this.#core, this.#tenant, setName(set))
+    return keptDescriptions(this.#core, this.#tenant)
   }
 
   async get(id: string): Promise<Submission> {

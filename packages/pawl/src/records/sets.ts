@@ -45,7 +45,6 @@ export interface DefinedSet {
   readonly schemaVersion: number
   readonly classify: RecordSetOptions['classify']
   readonly events: NonNullable<RecordSetOptions['events']>
-  readonly failureClass: RecordSetOptions['failureClass']
   readonly retry: Required<NonNullable<RecordSetOptions['retry']>>
   readonly formats: readonly FileFormat[]
   readonly limits: UploadLimits
@@ -74,7 +73,6 @@ const knownOptions = new Set([
   'schemaVersion',
   'classify',
   'events',
-  'failureClass',
   'retry',
   'formats',
   'limits',
@@ -119,7 +117,6 @@ export function defineSet(name: string, options: RecordSetOptions): DefinedSet {
     schemaVersion: whole('schemaVersion', options.schemaVersion ?? 1, 1, 2_147_483_647),
     classify: options.classify,
     events,
-    failureClass: options.failureClass,
     retry: retryOf(`${where}.retry`, options.retry),
     chunkRows: whole('chunkRows', options.chunkRows ?? 5000, 1, 100_000),
     formats: formatsOf(`${where}.formats`, options.formats),

@@ -57,8 +57,6 @@ export interface RecordSetOptions<Types extends RecordTypes = RecordTypes, Unkno
   readonly classify?: (row: { readonly type: string; readonly key: string; readonly data: RecordData }) => string | null
   /** 'submission': one event per commit. 'record': also one per changed record. Default 'submission'. */
   readonly events?: 'none' | 'submission' | 'record'
-  /** What a failed apply means. undefined: as Pawl sees it. */
-  readonly failureClass?: (error: unknown) => FailureClass | undefined
   readonly retry?: {
     readonly attempts?: number
     readonly initialMs?: number
