@@ -5,15 +5,15 @@ import { createReadStream } from 'node:fs'
 import type { Pawl } from 'pawl'
 import { createPool } from '../../../packages/pawl/src/db/driver.ts'
 import { StatementNames } from '../../../packages/pawl/src/db/statement.ts'
-import { UploadBytes } from '../../../packages/pawl/src/records/bytes.ts'
 import type { RecordsCore } from '../../../packages/pawl/src/records/core.ts'
-import { readCsv } from '../../../packages/pawl/src/records/csv.ts'
 import { Ends } from '../../../packages/pawl/src/records/ends.ts'
-import { type ReadRow, RowReader } from '../../../packages/pawl/src/records/rows.ts'
+import { UploadBytes } from '../../../packages/pawl/src/records/formats/bytes.ts'
+import { readCsv } from '../../../packages/pawl/src/records/formats/csv.ts'
+import { type ReadRow, RowReader } from '../../../packages/pawl/src/records/rows/reader.ts'
 import { type DefinedSet, defineSet } from '../../../packages/pawl/src/records/sets.ts'
-import { batchRows } from '../../../packages/pawl/src/records/staging.ts'
+import { batchRows, type Place } from '../../../packages/pawl/src/records/staging.ts'
 import { Sweep } from '../../../packages/pawl/src/records/sweep.ts'
-import { begin, fill, type Place } from '../../../packages/pawl/src/records/upload.ts'
+import { begin, fill } from '../../../packages/pawl/src/records/upload.ts'
 import { loads } from './rows.ts'
 
 const ensureScope = `insert into pawl.record_scope (record_set, scope) values ('loads', '["1"]') on conflict do nothing`
@@ -53,23 +53,22 @@ export class ReadUpload {
   async run(): Promise<string> {
     const { rows } = await this.#core.pool.query<{ id: string }>('select id::text from pawl.record_scope')
     const place: Place = { tenant: '', set: this.#set, scopeId: rows[0]!.id }
-    const begun = await begin(this.#core, place, {
-      origin: 'upload',
+    const staged = await begin(this.#core, place, {
       format: 'csv',
       types: [...this.#set.types.keys()],
       attributes: null,
     })
     const batches = this.#batches
-    await fill(this.#core, place, begun, {
+    await fill(this.#core, staged, {
       async *batches() {
         yield* batches
       },
       bytes: () => 0,
-      ignored: () => [],
+      ignoredSheets: [],
       end: () => null,
       again: () => '',
     })
-    return begun.id
+    return staged.id
   }
 
   close(): Promise<void> {

@@ -6,13 +6,11 @@ import { type Pool, unavailable } from '../db/driver.ts'
 import { inOwnPath, ownPathSql } from '../db/own-path.ts'
 import { bind, type Parameter, type Statement, type StatementNames } from '../db/statement.ts'
 import { OwnTransaction } from '../db/transaction.ts'
-import { PawlError, shown } from '../errors.ts'
 import type { Jobs } from '../jobs/index.ts'
 import { retrying } from '../kernel/retry.ts'
 import type { Ends } from './ends.ts'
 import type { DefinedSet } from './sets.ts'
 import type { Sweep } from './sweep.ts'
-import type { RecordSet } from './types.ts'
 
 export interface RecordsCore {
   readonly pool: Pool
@@ -27,13 +25,6 @@ export interface RecordsCore {
   readonly logger: Pick<Logger, 'error'>
   /** Of statements in transactions, prepared under a name; undefined behind a transaction pooler. */
   readonly names: StatementNames | undefined
-}
-
-export interface ReadPlace {
-  readonly tenant: string
-  readonly set: DefinedSet
-  /** The canonical text of the scope. */
-  readonly scope: string
 }
 
 export type Values = Readonly<Record<string, Parameter>>
@@ -97,32 +88,4 @@ export async function transactIn<Answer>(
   } catch (error) {
     throw unavailable(error)
   }
-}
-
-export function setName(set: RecordSet | string): string {
-  const name: unknown = typeof set === 'string' ? set : (set as RecordSet | null | undefined)?.name
-  if (typeof name === 'string') return name
-  throw new PawlError('PAWL_CONFIG', `A record set must be the value of records.define or a name, got ${shown(set)}.`)
-}
-
-export function setOf(core: RecordsCore, set: RecordSet | string): DefinedSet {
-  const name = setName(set)
-  const found = core.sets.get(name)
-  if (found !== undefined) return found
-  throw new PawlError('PAWL_NOT_FOUND', `This process defines no record set '${name}'. Call records.define first.`, {
-    details: { set: name },
-  })
-}
-
-/** Ids are bigints; a text that is none names nothing. */
-export function idText(what: string, id: string): string {
-  if (/^[1-9]\d{0,17}$/.test(id)) return id
-  throw new PawlError('PAWL_NOT_FOUND', `There is no ${what} '${String(id).slice(0, 50)}'.`, {
-    details: { id: String(id).slice(0, 50) },
-  })
-}
-
-/** PostgreSQL has no NUL in its texts, so no record has one in its type or key. */
-export function isNameable(type: string, key: string): boolean {
-  return !type.includes('\u0000') && !key.includes('\u0000')
 }

@@ -5,12 +5,11 @@ import type { AnyTx, Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
+import { failureEvent, lockScope } from './commit.ts'
 import { type RecordsCore, read, run, transact } from './core.ts'
-import { failureEvent } from './record-events.ts'
-import { recordDefaults } from './sets.ts'
-import { lockScope } from './slot.ts'
-import { readSubmission, type SubmissionRow } from './submissions.ts'
-import type { FailureClass, RecordSetOptions } from './types.ts'
+import { type DefinedSet, recordDefaults } from './sets.ts'
+import { readSubmission, type StoredSubmission } from './submissions.ts'
+import type { FailureClass } from './types.ts'
 
 const purgeStartStatement = statement(import.meta.url, 'purge-start')
 const purgeChunkStatement = statement(import.meta.url, 'purge-chunk')
@@ -23,7 +22,7 @@ export interface Failing {
   readonly failureClass: FailureClass
   readonly error: string
   readonly keepMs: number
-  readonly events: NonNullable<RecordSetOptions['events']>
+  readonly events: DefinedSet['events']
   /** First in each transaction: makes sure that nobody else works on it, and keeps it so until the end of the transaction. */
   readonly hold: (tx: Tx) => Promise<void>
   /** Last, in the transaction that frees the slot. */
@@ -36,9 +35,9 @@ class Overtaken extends Error {
 }
 
 /** false: somebody else has ended it, or goes on with it. */
-export async function fail(core: RecordsCore, tenant: string, submission: SubmissionRow, failing: Failing): Promise<boolean> {
+export async function fail(core: RecordsCore, submission: StoredSubmission, failing: Failing): Promise<boolean> {
   try {
-    const hasFailed = await purgeAndFail(core, tenant, submission, failing)
+    const hasFailed = await purgeAndFail(core, submission, failing)
     core.ends.wake()
     return hasFailed
   } catch (error) {
@@ -47,15 +46,16 @@ export async function fail(core: RecordsCore, tenant: string, submission: Submis
   }
 }
 
-async function purgeAndFail(core: RecordsCore, tenant: string, submission: SubmissionRow, failing: Failing): Promise<boolean> {
-  const { id, number, scope_id } = submission
+async function purgeAndFail(core: RecordsCore, submission: StoredSubmission, failing: Failing): Promise<boolean> {
+  const { id, set, number, internal } = submission
+  const { tenant, scopeId, scope } = internal
   const now = await readSubmission(core, tenant, id)
   if (now === undefined) return false
-  let from: string = now.applied_line
+  let from = now.internal.appliedLine
   while (from !== '0') {
     const [start] = await read<{ line: string }>(core, purgeStartStatement, { tenant, id, from, limit: chunkRows })
     const downto = start!.line
-    const values = { tenant, id, scope_id, number, from, downto }
+    const values = { tenant, id, scope_id: scopeId, number, from, downto }
     from = await transact(core, async (tx) => {
       await failing.hold(tx)
       const [purged] = await run<{ applied_line: string }>(tx, purgeChunkStatement, values)
@@ -67,11 +67,11 @@ async function purgeAndFail(core: RecordsCore, tenant: string, submission: Submi
   }
   return transact(core, async (tx) => {
     await failing.hold(tx)
-    const { scope } = await lockScope(tx, tenant, scope_id)
+    await lockScope(tx, tenant, scopeId)
     const { failureClass, error, keepMs } = failing
     const [failed] = await run(tx, failStatement, { tenant, id, number, failure_class: failureClass, error, keep_ms: keepMs })
-    if (failed === undefined) return notFailed(core, tenant, submission)
-    await failureEvent(tx, tenant, failing.events, { set: submission.record_set, scope, submission: id, failureClass, error })
+    if (failed === undefined) return notFailed(core, submission)
+    await failureEvent(tx, failing.events, { tenant, set, scope, submission: id, failureClass, error })
     await failing.finish(tx)
     if (probe.on) await probe.hit('records.fail.written', { id })
     return true
@@ -79,8 +79,8 @@ async function purgeAndFail(core: RecordsCore, tenant: string, submission: Submi
 }
 
 /** Somebody else has ended it; or it keeps its slot, because a later commit would show what could not be taken back. */
-async function notFailed(core: RecordsCore, tenant: string, { id, number }: SubmissionRow): Promise<false> {
-  const now = await readSubmission(core, tenant, id)
+async function notFailed(core: RecordsCore, { id, number, internal }: StoredSubmission): Promise<false> {
+  const now = await readSubmission(core, internal.tenant, id)
   if (now?.state !== 'submitting' || now.number !== number) return false
   throw new Error(
     `Submission ${id} has written versions that its staged rows no longer name, so they cannot be undone and its scope stays busy. Staged rows were removed by hand: restore them from a backup, or delete the versions of number ${number} of its scope and set applied_created, applied_updated and applied_deleted to 0.`,
@@ -116,14 +116,14 @@ function isOrphaned({ jobState }: Readonly<Record<string, unknown>>): boolean {
 export async function failDead(core: RecordsCore, tenant: string, id: string): Promise<boolean> {
   const submission = await readSubmission(core, tenant, id)
   if (submission?.state !== 'submitting') return false
-  const jobId = submission.job_id!
+  const jobId = submission.jobId!
   let isDead = false
   const hold = async (tx: Tx) => {
     const [job] = await run<{ state: string }>(tx, jobLockStatement, { tenant, job_id: jobId })
     if (job !== undefined && job.state !== 'dead') throw new Overtaken()
     isDead = job !== undefined
   }
-  const set = core.sets.get(submission.record_set)
+  const set = core.sets.get(submission.set)
   const job = await core.jobs(tenant).get(jobId)
   const error = `Its job ended without finishing it: ${job?.lastError ?? 'it was cancelled'}`
   const failing: Failing = {
@@ -137,5 +137,5 @@ export async function failDead(core: RecordsCore, tenant: string, id: string): P
       if (isDead) await core.jobs(tenant).cancel(jobId, { tx, reason: `submission ${id} failed` })
     },
   }
-  return fail(core, tenant, submission, failing)
+  return fail(core, submission, failing)
 }

@@ -18,9 +18,9 @@ import {
   transaction,
 } from '../kernel/options.ts'
 import type { EndedOptions } from './ends.ts'
-import type { ExportOptions } from './export.ts'
+import type { ExportOptions } from './formats/export.ts'
+import { formats } from './formats/readers.ts'
 import type { ListRecordsOptions } from './reads.ts'
-import { formats } from './sources.ts'
 import { submissionStates } from './states.ts'
 import type { ListSubmissionsOptions } from './submissions.ts'
 import type { AppendOptions, At, PageOptions, PutOptions, RowKind, SubmitOptions, UploadOptions } from './types.ts'

@@ -1,9 +1,25 @@
 // Record sets: what a scope is made of, which types of row there are, and what each column must be. Declared once, resolved once.
 
+import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { assertKnown, durationIn, notOneOf, whole, withoutUndefined } from '../kernel/options.ts'
-import { type Coerce, compileCell, compileColumn, compileForm, resolveColumn } from './columns.ts'
-import type { Column, FileFormat, MissingPolicy, RecordSetOptions, RecordTypeOptions, ScopeKey, UploadLimits } from './types.ts'
+import { type RecordsCore, read } from './core.ts'
+import { type Coerce, compileCell, compileColumn, compileForm, resolveColumn } from './rows/columns.ts'
+import { describeSet } from './rows/json-schema.ts'
+import type {
+  Column,
+  FileFormat,
+  MissingPolicy,
+  RecordSet,
+  RecordSetDescription,
+  RecordSetOptions,
+  RecordTypeOptions,
+  ScopeKey,
+  UploadLimits,
+} from './types.ts'
+
+const keepStatement = statement(import.meta.url, 'set-keep')
+const listStatement = statement(import.meta.url, 'set-list')
 
 export interface DefinedColumn {
   readonly name: string
@@ -264,4 +280,38 @@ export function keyPart(json: string): string {
   if (json.startsWith('"') && !json.includes('\\')) return json.slice(1, -1)
   const value = JSON.parse(json) as unknown
   return typeof value === 'string' ? value : json
+}
+
+export function setName(set: RecordSet | string): string {
+  const name: unknown = typeof set === 'string' ? set : (set as RecordSet | null | undefined)?.name
+  if (typeof name === 'string') return name
+  throw new PawlError('PAWL_CONFIG', `A record set must be the value of records.define or a name, got ${shown(set)}.`)
+}
+
+export function setOf({ sets }: { readonly sets: ReadonlyMap<string, DefinedSet> }, set: RecordSet | string): DefinedSet {
+  const name = setName(set)
+  const found = sets.get(name)
+  if (found !== undefined) return found
+  throw new PawlError('PAWL_NOT_FOUND', `This process defines no record set '${name}'. Call records.define first.`, {
+    details: { set: name },
+  })
+}
+
+/** Stores it unless it is stored already; each process asks once. */
+export async function keepDescription(core: RecordsCore, tenant: string, set: DefinedSet): Promise<void> {
+  const asked = JSON.stringify([tenant, set.name])
+  if (core.kept.has(asked)) return
+  const { name, schemaVersion, ...definition } = describeSet(set)
+  await read(core, keepStatement, { tenant, name, schema_version: schemaVersion, definition: JSON.stringify(definition) })
+  core.kept.add(asked)
+}
+
+/** The sets that were ever used, each in its latest version. */
+export async function keptDescriptions(core: RecordsCore, tenant: string): Promise<RecordSetDescription[]> {
+  const rows = await read<{ name: string; schema_version: number; definition: string }>(core, listStatement, { tenant })
+  return rows.map((row) => ({
+    name: row.name,
+    schemaVersion: row.schema_version,
+    ...(JSON.parse(row.definition) as Omit<RecordSetDescription, 'name' | 'schemaVersion'>),
+  }))
 }

@@ -6,7 +6,7 @@ import { type Statement, statement } from '../db/statement.ts'
 import { Failures } from '../kernel/failures.ts'
 import { type RecordsCore, read, run, transact, type Values } from './core.ts'
 import { failDead } from './fail.ts'
-import { clearStaged } from './upload.ts'
+import { clearStaged } from './staging.ts'
 
 const dueStatement = statement(import.meta.url, 'due')
 const expireStatement = statement(import.meta.url, 'expire')

@@ -19,7 +19,7 @@ do update set definition = excluded.definition, kept_at = pawl.now()
 -- name: set-list
 -- How sets are declared, each in its latest version.
 -- Locks: none.
--- Plan: record_set_pkey.
+-- Plan: all sets of the tenant, sorted; there are few.
 -- No row: none was used yet.
 select distinct on (k.name) k.name, k.schema_version, k.definition::text as definition
 from pawl.record_set k

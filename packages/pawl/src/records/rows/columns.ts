@@ -1,11 +1,11 @@
 // Columns: what a cell must be, and the one canonical value that it becomes. Every rule is compiled once per upload; a cell costs one call.
 
 import { isRegExp } from 'node:util/types'
-import { PawlError, shown } from '../errors.ts'
-import { assertKnown, notOneOf, whole } from '../kernel/options.ts'
+import { PawlError, shown } from '../../errors.ts'
+import { assertKnown, notOneOf, whole } from '../../kernel/options.ts'
+import type { Column, ColumnType } from '../types.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
 import { canonicalJson, ExactNumber, isUnsafe, numberText, parseJson, Unstorable, unsafeReason } from './json-text.ts'
-import type { Column, ColumnType } from './types.ts'
 
 /** Why a cell is not valid. */
 export interface CellFault {

@@ -1,8 +1,8 @@
 // Differences of two versions: as the fields that changed, and as a table. A JSON number in data is exact as a double, so JSON.parse loses
 // nothing here.
 
+import type { FieldChange, RecordData } from '../types.ts'
 import { endOfString } from './json-text.ts'
-import type { FieldChange, RecordData } from './types.ts'
 
 /**
  * The top-level fields that differ, in order, of two canonical texts: equal values have equal texts and fields are in order, so the two are
