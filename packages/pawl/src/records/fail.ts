@@ -4,10 +4,12 @@
 import type { AnyTx, Tx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
+import { durationMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
 import { failureEvent, lockScope } from './commit.ts'
 import { type RecordsCore, read, run, transact } from './core.ts'
-import { type DefinedSet, recordDefaults } from './sets.ts'
+import { endedKeep } from './options.ts'
+import type { DefinedSet } from './sets.ts'
 import { readSubmission, type StoredSubmission } from './submissions.ts'
 import type { FailureClass } from './types.ts'
 
@@ -129,7 +131,7 @@ export async function failDead(core: RecordsCore, tenant: string, id: string): P
   const failing: Failing = {
     failureClass: 'unknown',
     error,
-    keepMs: set?.keepMs.ended ?? recordDefaults.keepMs.ended,
+    keepMs: set?.keepMs.ended ?? durationMs(endedKeep),
     events: set?.events ?? 'submission',
     hold,
     // The submission says it all from here on; a dead job beside it would be a second alert for one failure.

@@ -1,12 +1,15 @@
-// The options of what reads and uploads records, as tables.
+// The options of record sets and of what reads and uploads records, as tables. Those of a column are beside its rules: rows/columns.ts.
 
+import type { StandardSchema } from '../jobs/types.ts'
 import {
   anyText,
   boolean,
   callback,
   duration,
   integer,
+  list,
   nested,
+  type Option,
   oneOf,
   option,
   reason,
@@ -23,7 +26,19 @@ import { formats } from './formats/readers.ts'
 import type { ListRecordsOptions } from './reads.ts'
 import { submissionStates } from './states.ts'
 import type { ListSubmissionsOptions } from './submissions.ts'
-import type { AppendOptions, At, PageOptions, PutOptions, RowKind, SubmitOptions, UploadOptions } from './types.ts'
+import type {
+  AppendOptions,
+  At,
+  FileFormat,
+  PageOptions,
+  PutOptions,
+  RecordSetOptions,
+  RecordTypeOptions,
+  RowKind,
+  SubmitOptions,
+  UploadLimits,
+  UploadOptions,
+} from './types.ts'
 
 export const at = option<At>(
   'one of { number }, { submission } and { time: Date }',
@@ -38,6 +53,85 @@ const delimiter = option<string>(
 )
 
 const decimal = oneOf(['.', ','], { otherwise: 'a point', doc: "The decimal sign of numbers in a CSV: ',' for 1234,5." })
+
+const names = (doc: string) => list(text({ to: 200, doc: 'A name.' }), { doc })
+
+const ms = { from: 0, to: 86_400_000 }
+const keepMs = { from: 1, to: 36_500 * 86_400_000 }
+const limit = { from: 1, to: Number.MAX_SAFE_INTEGER }
+
+export const endedKeep = '1d'
+
+const format = option<FileFormat>(
+  "a format such as xlsx() of 'pawl/records/xlsx'",
+  { doc: 'One format.' },
+  (given) => (given as FileFormat | null)?.name === 'xlsx' && typeof (given as FileFormat).read === 'function',
+)
+
+export const recordSetTable = {
+  scope: required(names('The names of what makes a scope.')),
+  attributes: { ...names('Names of attributes of a scope. Each is set once.'), default: [] } as Option<readonly string[]>,
+  types: required(record({ doc: 'The types of its rows.' })) as Option<Readonly<Record<string, RecordTypeOptions>>>,
+  typeColumn: text({ to: 200, default: 'type', doc: 'The column that names the type of a row, when there are several types.' }),
+  missing: oneOf(['reject', 'keep', 'tombstone'], {
+    default: 'keep',
+    doc: 'What becomes of records that a submission leaves out.',
+  }),
+  unknownColumns: oneOf(['reject', 'ignore', 'keep'], { default: 'reject', doc: 'What becomes of undeclared columns.' }),
+  schemaVersion: integer({ from: 1, to: 2_147_483_647, default: 1, doc: 'Raise it when the columns change.' }),
+  classify: callback<NonNullable<RecordSetOptions['classify']>>({ doc: 'Returns a word that is stored with each version.' }),
+  events: oneOf(['none', 'submission', 'record'], {
+    default: 'submission',
+    doc: 'One event per commit, or also one per record.',
+  }),
+  retry: nested(
+    {
+      attempts: integer({ from: 1, to: 1_000_000, default: 5, doc: 'Failed attempts without progress until it fails.' }),
+      initialMs: integer({ ...ms, default: 1000, doc: 'The first wait between attempts.' }),
+      maxMs: integer({ ...ms, default: 60_000, doc: 'The longest wait between attempts.' }),
+      jitter: boolean({ default: true, doc: 'true: waits are random, up to their length.' }),
+    },
+    { doc: 'How often a failed apply is tried again.' },
+  ),
+  formats: { ...list(format, { doc: 'Formats besides CSV, NDJSON and JSON.' }), default: [] } as Option<readonly FileFormat[]>,
+  limits: nested(
+    {
+      bytesMax: integer({ ...limit, default: 1_073_741_824, doc: 'Bytes of a file.' }),
+      rowsMax: integer({ ...limit, default: 2_000_000, doc: 'Rows of an upload.' }),
+      // A row is one string here and in PostgreSQL.
+      rowCharsMax: integer({ from: 1, to: 100_000_000, default: 1_000_000, doc: 'Characters of a row.' }),
+      errorsMax: integer({ ...limit, default: 1000, doc: 'Row errors that are stored. All are counted.' }),
+    } satisfies TableOf<UploadLimits>,
+    { doc: 'How large a file may be.' },
+  ),
+  chunkRows: integer({ from: 1, to: 100_000, default: 5000, doc: 'Changes that are applied in one transaction.' }),
+  keep: nested(
+    {
+      validated: duration({ ...keepMs, default: '7d', doc: 'How long a validated upload stays.' }),
+      uploading: duration({ ...keepMs, default: '1h', doc: 'How long an upload waits for its next batch.' }),
+      ended: duration({ ...keepMs, default: endedKeep, doc: 'How long any other that is not submitted stays.' }),
+    },
+    { doc: 'How long uploads stay that are not submitted.' },
+  ),
+} satisfies TableOf<RecordSetOptions>
+
+export const recordTypeTable = {
+  key: required(
+    option<string | readonly string[]>(
+      'the name of a column, or an array of names',
+      { doc: 'The columns that name a row within its scope and type.' },
+      (given) =>
+        typeof given === 'string' ||
+        (Array.isArray(given) && given.length > 0 && given.every((name) => typeof name === 'string')),
+    ),
+  ),
+  columns: required(record({ doc: 'Its columns, by name.' })) as Option<RecordTypeOptions['columns']>,
+  schema: option<StandardSchema>(
+    'a Standard Schema',
+    { doc: 'Checks what columns cannot say.' },
+    (given) => typeof (given as Partial<StandardSchema> | null)?.['~standard'] === 'object',
+  ),
+} satisfies TableOf<RecordTypeOptions>
 
 export const uploadTable = {
   format: required(oneOf(formats, { doc: "The format of the file. 'xlsx' needs formats: [xlsx()] of the record set." })),

@@ -1,8 +1,7 @@
 // Columns: what a cell must be, and the one canonical value that it becomes. Every rule is compiled once per upload; a cell costs one call.
 
 import { isRegExp } from 'node:util/types'
-import { PawlError, shown } from '../../errors.ts'
-import { assertKnown, notOneOf, whole } from '../../kernel/options.ts'
+import { anyText, boolean, integer, list, oneOf, option, refused, required, resolve, type TableOf } from '../../kernel/options.ts'
 import type { Column, ColumnType } from '../types.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
 import { canonicalJson, ExactNumber, isUnsafe, numberText, parseJson, Unstorable, unsafeReason } from './json-text.ts'
@@ -16,8 +15,32 @@ export interface CellFault {
 /** The canonical JSON text of the cell; undefined when it is empty; a fault otherwise. */
 export type Coerce = (value: unknown) => string | undefined | CellFault
 
-export const columnTypes: readonly ColumnType[] = ['text', 'number', 'integer', 'boolean', 'date', 'timestamp', 'json']
-const known = new Set(['type', 'required', 'min', 'max', 'scale', 'oneOf', 'pattern', 'charsMax', 'trim', 'format'])
+const columnTypes: readonly ColumnType[] = ['text', 'number', 'integer', 'boolean', 'date', 'timestamp', 'json']
+
+const bound = (doc: string) =>
+  option<number | string>(
+    'a number, or a string of its digits',
+    { doc },
+    (given) => canonicalDecimal(String(given)) !== undefined,
+  )
+
+export const columnTable = {
+  type: required(oneOf(columnTypes, { doc: 'What its values are.' })),
+  required: boolean({ doc: 'true: every row must have a value.' }),
+  min: bound('The least number.'),
+  max: bound('The greatest number.'),
+  scale: integer({ from: 0, to: 100, doc: 'The most decimal places of a number.' }),
+  oneOf: list(anyText('One of them.'), { doc: 'The strings that are allowed.' }),
+  pattern: option<RegExp>('a RegExp such as /^[A-Z]+$/', { doc: 'What a string must match.' }, isRegExp),
+  charsMax: integer({ from: 1, to: 100_000_000, otherwise: '100,000', doc: 'The most characters of a string.' }),
+  trim: boolean({ otherwise: 'true', doc: 'false: spaces around a string are part of it.' }),
+  format: option<string>(
+    "dd, mm and yyyy with one kind of separator, such as 'dd/mm/yyyy'",
+    { otherwise: '2026-01-31', doc: 'How a file writes its dates.' },
+    (given) => typeof given === 'string' && dateParts(given) !== undefined,
+  ),
+} satisfies TableOf<Column>
+
 const rules: Readonly<Record<ColumnType, readonly string[]>> = {
   text: ['oneOf', 'pattern', 'charsMax', 'trim'],
   number: ['min', 'max', 'scale'],
@@ -40,39 +63,22 @@ export function isFault(value: string | undefined | CellFault): value is CellFau
   return typeof value === 'object'
 }
 
-export function resolveColumn(where: string, given: ColumnType | Column): Column {
+export function resolveColumn(call: string, given: ColumnType | Column): Column {
   const column = typeof given === 'string' ? { type: given } : given
-  assertKnown(where, column, known)
-  if (!columnTypes.includes(column.type)) throw notOneOf(`${where}.type`, column.type, columnTypes)
-  assertUsed(where, column)
-  if (column.charsMax !== undefined) whole(`${where}.charsMax`, column.charsMax, 1, 100_000_000)
-  if (column.scale !== undefined) whole(`${where}.scale`, column.scale, 0, 100)
-  for (const bound of [column.min, column.max]) {
-    if (bound !== undefined && canonicalDecimal(String(bound)) === undefined)
-      throw new PawlError('PAWL_CONFIG', `${where}: min and max must be numbers, got ${shown(bound)}.`)
-  }
-  if (column.pattern !== undefined && !isRegExp(column.pattern))
-    throw new PawlError('PAWL_CONFIG', `${where}.pattern must be a RegExp such as /^[A-Z]+$/, got ${shown(column.pattern)}.`)
-  if (column.oneOf !== undefined && !Array.isArray(column.oneOf))
-    throw new PawlError('PAWL_CONFIG', `${where}.oneOf must be an array of strings, got ${shown(column.oneOf)}.`)
-  if (column.format !== undefined && dateParts(column.format) === undefined)
-    throw new PawlError(
-      'PAWL_CONFIG',
-      `${where}.format must be dd, mm and yyyy with one kind of separator, such as 'dd/mm/yyyy', got ${shown(column.format)}.`,
-    )
+  resolve(call, columnTable, column)
+  assertUsed(call, column)
   return column
 }
 
 /** A rule that nobody enforces would let in what it was written to keep out. */
-function assertUsed(where: string, column: Column): void {
-  const used = rules[column.type]
-  for (const name of Object.keys(column)) {
-    if (name === 'type' || name === 'required' || used.includes(name) || column[name as keyof Column] === undefined) continue
-    throw new PawlError(
-      'PAWL_CONFIG',
-      `${where}: a column of type '${column.type}' has no option '${name}'. Leave it out, or check it in the type's schema.`,
-    )
-  }
+function assertUsed(call: string, column: Column): void {
+  const used = ['type', 'required', ...rules[column.type]]
+  const unused = Object.keys(column).find((name) => !used.includes(name) && column[name as keyof Column] !== undefined)
+  if (unused === undefined) return
+  throw refused(
+    call,
+    `a column of type '${column.type}' has no option '${unused}'. Leave it out, or check it in the type's schema`,
+  )
 }
 
 export function compileColumn(column: Column): Coerce {
