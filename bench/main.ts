@@ -1,25 +1,27 @@
-// npm run bench -- <name>: one benchmark per capability.
+// npm run bench -- <name>: one benchmark per capability; `compare` runs two builds of Pawl, `page` writes the stored results into the page.
 
+import { compare } from './compare.ts'
+import { events } from './events.ts'
 import { type Bench, runBench } from './harness/bench.ts'
 import { parseOptions, usage } from './harness/options.ts'
+import { readPublished, refresh } from './harness/publish.ts'
 import { jobs } from './jobs.ts'
-import { outbox } from './outbox.ts'
-import { outboxReaders } from './outbox-readers.ts'
 import { projections } from './projections.ts'
+import { readersBench } from './readers.ts'
 import { records } from './records.ts'
 
-const benches: readonly Bench[] = [jobs, outbox, projections, records, outboxReaders]
+const benches: readonly Bench[] = [jobs, events, projections, records, readersBench]
 
-const [name = '', ...args] = process.argv.slice(2)
-const bench = benches.find((one) => one.name === name)
-if (bench === undefined) {
-  process.stderr.write(`${usage}\n`)
-  process.exit(2)
-}
-try {
+async function main([name = '', ...args]: readonly string[]): Promise<void> {
+  if (name === 'page') return readPublished().forEach(refresh)
+  if (name === 'compare') return compare(args)
+  const bench = benches.find((one) => one.name === name)
+  if (bench === undefined) throw new Error(usage)
   // A bar that is not met is a result, not a failure of the run.
   await runBench(bench, parseOptions(args))
-} catch (error) {
-  process.stderr.write(`${error instanceof Error ? (error.stack ?? error.message) : String(error)}\n`)
-  process.exitCode = 1
 }
+
+main(process.argv.slice(2)).catch((error: unknown) => {
+  process.stderr.write(`${error instanceof Error && error.message !== usage ? error.stack : usage}\n`)
+  process.exitCode = error instanceof Error && error.message === usage ? 2 : 1
+})

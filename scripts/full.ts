@@ -28,11 +28,14 @@ export interface Step {
 
 type Vitest = (run: VitestRun) => Promise<Counts>
 
+/** Folders that share a scenario. */
+const scenarioOf: Readonly<Record<string, string>> = { events: 'log', projections: 'log' }
+
 /** The steps that the arguments ask for. */
 export function fullSteps(args: readonly string[], vitest: Vitest): Step[] {
   const only = optionOf(args, '--only')
   const part = optionOf(args, '--part')
-  const steps = allSteps(vitest, only).filter(({ about }) => only === undefined || about === only)
+  const steps = allSteps(vitest, only).filter(({ about }) => only === undefined || about === only || about === scenarioOf[only])
   if (steps.length === 0) throw new Error(`--only must name a folder or a torture scenario, got '${only}'.`)
   return part === undefined ? steps : partOf(steps, part)
 }
@@ -141,7 +144,7 @@ async function runSeeds({ name }: Scenario): Promise<Counts> {
 /** The stories of the canaries, without their bugs. */
 async function runStories({ stories }: Scenario): Promise<Counts> {
   const counts: Tally = { passed: 0, failed: 0, skipped: 0 }
-  for (const story of stories) await expectClean(`story ${story.name}`, ['directed', story.name], counts)
+  for (const name of Object.keys(stories)) await expectClean(`story ${name}`, ['directed', name], counts)
   return counts
 }
 

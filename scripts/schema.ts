@@ -4,9 +4,9 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { startEmbedded } from '@pawl/server/embedded'
-import { readSchema, schemaText } from '../packages/pawl/src/db/drift.ts'
 import { Connection } from '../packages/pawl/src/db/driver.ts'
 import { migrate } from '../packages/pawl/src/db/migrate.ts'
+import { readSchema, schemaText } from '../packages/pawl/src/db/schema.ts'
 
 const dir = await mkdtemp(join(tmpdir(), 'pawl-schema-'))
 const server = await startEmbedded({ dir, database: 'pawl' })

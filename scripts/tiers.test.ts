@@ -45,6 +45,11 @@ test('a full run of one folder has its tests and the torture scenario of that na
   expect(names).toEqual(['tests', 'slow tests', 'seeds', 'stories', 'matrix', 'canaries'])
 })
 
+test.each(['events', 'projections', 'log'])('a full run of %s has the torture scenario log', (only) => {
+  const about = fullSteps(['--full', '--only', only], noTests).map((step) => `${step.about} ${step.name}`)
+  expect(about).toContain('log seeds')
+})
+
 test('a full run of an unknown folder still runs the tests whose path has it', () => {
   expect(fullSteps(['--full', '--only', 'kernel'], noTests).map(({ name }) => name)).toEqual(['tests', 'slow tests'])
 })

@@ -3,8 +3,7 @@
 
 import { existsSync, readdirSync } from 'node:fs'
 import pg from 'pg'
-import { Connection } from '../packages/pawl/src/db/driver.ts'
-import { type Statement, sourcesIn, statement } from '../packages/pawl/src/db/statement.ts'
+import { sourcesIn, statement } from '../packages/pawl/src/db/statement.ts'
 import type { ChildOptions } from './process.ts'
 
 export interface Bug<Check extends string = string> {
@@ -26,6 +25,23 @@ export interface Canary extends Bug {
   readonly name: string
   /** The story in which it shows for certain. */
   readonly story: string
+}
+
+type Statements = NonNullable<Bug['statements']>
+
+/** A bug in statements alone. */
+export function rewrites<Check extends string>(caughtBy: Check, statements: Statements): Bug<Check> {
+  return { caughtBy, statements }
+}
+
+/** The same rewrite of several statements, which are words of one string. */
+export function alike(files: string, rewrite: Statements[string]): Statements {
+  return Object.fromEntries(files.split(' ').map((file) => [file, rewrite]))
+}
+
+/** A bug in methods of one class alone. */
+export function replaces<Check extends string, T extends object>(caughtBy: Check, prototype: T, methods: Partial<T>): Bug<Check> {
+  return { caughtBy, inProcess: () => void Object.assign(prototype, methods) }
 }
 
 /** Fails when the SQL has changed: a rewrite that changes nothing would be a bug that is not planted. */
@@ -69,19 +85,13 @@ export function plantInRig(canary: Canary | undefined): void {
 }
 
 function rewriteStatements({ statements = {} }: Canary, slot: string): void {
-  // Every statement on an engine's own connection passes here.
-  const run = Connection.prototype.run
-  Connection.prototype.run = function (this: Connection, sent: Statement, values) {
-    const rewrite = statements[sent.name]
-    return run.call(this, rewrite === undefined ? sent : { ...sent, name: '', text: rewrite(sent.text, slot) }, values) as never
-  }
   const rewrites = new Map(
     Object.entries(statements).flatMap(([file, rewrite]) => sentTexts(file).map((text) => [text, rewrite] as const)),
   )
   if (rewrites.size > 0) rewriteTexts((text) => rewrites.get(text)?.(text, slot))
 }
 
-/** A statement in a transaction or in a pool has only its text, which tells its file. */
+/** Every statement passes here, and has only its text, which tells its file. */
 function rewriteTexts(rewritten: (text: string) => string | undefined): void {
   const query = pg.Client.prototype.query as (...args: unknown[]) => unknown
   const changed = (first: unknown): unknown => {

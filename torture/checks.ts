@@ -9,7 +9,6 @@ export interface Violation<Check extends string = string> {
   readonly message: string
 }
 
-/** Called by a check with each thing that it finds. */
 export type Find = (message: string) => void
 /** Returns the number of things that it checked. */
 export type Check<Facts> = (facts: Facts, find: Find) => number
@@ -22,7 +21,6 @@ export interface RunEnd {
 
 export interface Judged {
   readonly entries: readonly Entry[]
-  /** What was asked for, and every change that followed. */
   readonly operations: number
   readonly checks: Readonly<Record<string, number>>
   readonly violations: readonly Violation[]
@@ -73,44 +71,37 @@ export function runChecks<Facts, Name extends string>(
   return { checks: Object.fromEntries(counted) as Record<Name, number>, violations }
 }
 
+/** Operations are what was asked for, and every change that followed. */
+export function judged<Facts extends CommonFacts, Name extends string>(
+  checks: Readonly<Record<Name, Check<Facts>>>,
+  facts: Facts,
+  { changes, shown, more }: Pick<Judged, 'shown' | 'more'> & { readonly changes: number },
+): Judged {
+  const { entries } = facts
+  const operations = count(entries, ({ ph }) => ph === 'invoke') + changes
+  return { entries, operations, ...runChecks(checks, facts), shown, more: { ...more, ...shown } }
+}
+
 export type GeneralCheckName = 'no process fails' | 'indexes sound'
 
 export async function generalChecks(rig: Rig, entries: readonly Entry[]) {
-  const indexes = await readIndexes(rig)
-  return runChecks<undefined, GeneralCheckName>(
-    {
-      // Processes are killed and told to stop. A process that ends by itself with an error has a bug.
-      'no process fails': (_facts, find) => {
-        const exits = entries.filter(({ op }) => op === 'exit')
-        for (const { slot, start, code } of exits)
-          if (code !== 0 && code !== null) find(`${String(slot)}.${String(start)} ended by itself with code ${String(code)}`)
-        return exits.length
-      },
-      'indexes sound': (_facts, find) => {
-        for (const { name, error } of indexes) if (error !== undefined) find(`${name}: ${error}`)
-        return indexes.length
-      },
-    },
-    undefined,
-  )
-}
-
-/** The server was killed while it wrote: its indexes must still agree with their tables. */
-async function readIndexes(rig: Rig): Promise<{ name: string; error?: string }[]> {
+  const violations: Violation<GeneralCheckName>[] = []
+  const exits = told(entries, 'exit')
+  // Processes are killed and told to stop. A process that ends by itself with an error has a bug.
+  for (const { slot, start, code } of exits.filter(({ code }) => code !== 0 && code !== null))
+    violations.push({ check: 'no process fails', message: `${slot}.${start} ended by itself with code ${code}` })
+  // The server was killed while it wrote: its indexes must still agree with their tables.
   await rig.query('create extension if not exists amcheck')
   const indexes = await rig.query<{ name: string }>(
-    `select i.indexrelid::regclass::text as name
-     from pg_index i
-     join pg_class c on c.oid = i.indexrelid and c.relkind = 'i'
-     join pg_namespace n on n.oid = c.relnamespace and n.nspname = 'pawl'
+    `select i.indexrelid::regclass::text as name from pg_index i
+     join pg_class c on c.oid = i.indexrelid and c.relkind = 'i' and c.relnamespace = 'pawl'::regnamespace
      join pg_am a on a.oid = c.relam and a.amname = 'btree'`,
   )
-  const checked: { name: string; error?: string }[] = []
   for (const { name } of indexes) {
-    const broken = await rig.admin.query('select bt_index_check($1::regclass, true)', [name]).then(() => undefined, String)
-    checked.push({ name, ...(broken === undefined ? {} : { error: broken }) })
+    const error = await rig.admin.query('select bt_index_check($1::regclass, true)', [name]).then(() => undefined, String)
+    if (error !== undefined) violations.push({ check: 'indexes sound', message: `${name}: ${error}` })
   }
-  return checked
+  return { checks: { 'no process fails': exits.length, 'indexes sound': indexes.length }, violations }
 }
 
 /** Items without a key are left out. */
@@ -125,5 +116,9 @@ export function groupBy<T>(list: Iterable<T>, keyOf: (item: T) => string | undef
   }
   return groups
 }
+
+/** The lines of one operation, or those with this phase. */
+export const told = (entries: readonly Entry[], op: string, ph?: Entry['ph']): Entry[] =>
+  entries.filter((entry) => entry.op === op && (ph === undefined || entry.ph === ph))
 
 export const count = <T>(list: readonly T[], is: (item: T) => boolean): number => list.filter(is).length

@@ -1,6 +1,6 @@
 // What each process saw and did, one line of JSON each. Lines are written synchronously: a line survives a kill -9 at the next instruction.
 
-import { existsSync, openSync, readdirSync, readFileSync, writeSync } from 'node:fs'
+import { openSync, readdirSync, readFileSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { isPawlError } from 'pawl'
 
@@ -16,12 +16,6 @@ export interface Entry {
 }
 
 export type Fields = Readonly<Record<string, unknown>>
-
-/** An answer, or the error of a call that has none. */
-export interface Answered<T> {
-  readonly answer?: T
-  readonly error?: unknown
-}
 
 export class History {
   readonly proc: string
@@ -47,7 +41,7 @@ export class History {
     work: () => Promise<T>,
     told?: (answer: T) => Fields,
     once: Fields = {},
-  ): Promise<Answered<T>> {
+  ): Promise<{ answer?: T; error?: unknown }> {
     this.write(op, { ph: 'invoke', ...asked, ...once })
     try {
       const answer = await work()
@@ -66,13 +60,7 @@ export function readHistory(dir: string, slot?: string): Entry[] {
   return readdirSync(dir)
     .filter((file) => file.endsWith('.ndjson') && (slot === undefined || file.startsWith(`${slot}.`)))
     .sort()
-    .flatMap((file) => readLines<Entry>(join(dir, file)))
-}
-
-export function readLines<T>(path: string): T[] {
-  if (!existsSync(path)) return []
-  return readFileSync(path, 'utf8')
-    .split('\n')
+    .flatMap((file) => readFileSync(join(dir, file), 'utf8').split('\n'))
     .filter((line) => line !== '')
-    .map((line) => JSON.parse(line) as T)
+    .map((line) => JSON.parse(line) as Entry)
 }

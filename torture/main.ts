@@ -8,7 +8,7 @@ import { makePlan, type Plan, readPlan, stream } from './plan.ts'
 import { onlyBy, runCanary, runMatrix, runStorm, runStory } from './play.ts'
 import { type RunReport, summaryLines } from './report.ts'
 import { openRigs, root } from './rig.ts'
-import type { Scenario } from './scenario.ts'
+import type { Case, Scenario } from './scenario.ts'
 import { canariesOf, canaryNamed, scenarioNamed, scenarios, storyNamed } from './scenarios.ts'
 
 const say = (line: string): void => console.error(line)
@@ -16,100 +16,88 @@ const violationsShown = 50
 /** A minimised plan is played so often to say how likely it fails. */
 const finalTries = 10
 
-async function main(call: Call): Promise<number> {
-  switch (call.verb) {
-    case 'list canaries':
-      for (const { name } of asked(call).flatMap(canariesOf)) console.log(name)
-      return 0
-    case 'storm': {
-      const plan = planOf(call)
-      const path = savePlan(plan, `plan-${plan.torture}-${plan.seed}.json`)
-      say(`seed ${plan.seed}, ${plan.seconds} s, lease ${plan.leaseMs} ms, beat ${plan.beatMs} ms, plan ${path}`)
-      return print(call, await runStorm(scenarioNamed(plan.torture), plan, { say, keep: call.keep }))
+/** Each returns the exit code. */
+const verbs: Readonly<Record<Call['verb'], (call: Call) => Promise<number>>> = {
+  async 'list canaries'(call) {
+    for (const { name } of asked(call).flatMap(canariesOf)) console.log(name)
+    return 0
+  },
+
+  async storm(call) {
+    const plan = planOf(call)
+    const path = savePlan(plan, `plan-${plan.torture}-${plan.seed}.json`)
+    say(`seed ${plan.seed}, ${plan.seconds} s, lease ${plan.leaseMs} ms, beat ${plan.beatMs} ms, plan ${path}`)
+    return print(call, await runStorm(scenarioNamed(plan.torture), plan, { say, keep: call.keep }))
+  },
+
+  /** Every probe with everything that can go wrong there; or the cases of one probe, one kind of fault, or a few drawn by the seed. */
+  async matrix(call) {
+    const { subject = '', only, hit, sample, seed, keep } = call
+    let exit = 0
+    for (const scenario of asked(call)) {
+      const isWanted = (each: Case) => (only ?? each.kind) === each.kind && (hit ?? each.hit) === each.hit
+      const wanted = scenario.matrix.cases.filter((each) => each.probe.startsWith(subject) && isWanted(each))
+      const cases = sample === undefined ? wanted : stream(seed, 'matrix').shuffled(wanted).slice(0, sample)
+      if (cases.length === 0) throw new WrongCall(`The matrix of ${scenario.name} has no such case.`)
+      exit = Math.max(exit, print(call, await runMatrix(scenario, cases, { seed, say, keep })))
     }
-    case 'canary':
-      return canary(call)
-    case 'matrix':
-      return matrix(call)
-    case 'directed':
-      return directed(call)
-    case 'minimise':
-      return makeSmall(call)
-  }
+    return exit
+  },
+
+  /** The stories of the canaries without their bugs: each must be clean. */
+  async directed(call) {
+    const { subject, seed, keep } = call
+    const all = asked(call).flatMap((scenario) => Object.keys(scenario.stories).map((name) => ({ scenario, name })))
+    let exit = 0
+    for (const { scenario, name } of subject === undefined ? all : [storyNamed(subject)])
+      exit = Math.max(exit, print(call, await runStory(scenario, name, { seed, seconds: 1, say, keep })))
+    return exit
+  },
+
+  /** Exit 1: the planted bug was found. Exit 0: it survived, which is the failure here. With a plan it is played in that storm alone. */
+  async canary(call) {
+    const { scenario, canary } = canaryOf(call)
+    const { seed, seconds, keep, plan } = call
+    const inStorm = async (path: string) => onlyBy(canary, await runStorm(scenario, readPlan(path), { canary, say, keep }))
+    const end = await (plan === undefined ? runCanary(scenario, canary, { seed, seconds, say, keep }) : inStorm(plan))
+    print(call, end)
+    const isFound = end.report.violations.length > 0
+    if (!isFound) say(`The canary ${canary.name} was not caught.`)
+    return isFound ? 1 : 0
+  },
+
+  async minimise(call) {
+    const plan = planOf(call)
+    const scenario = scenarioNamed(plan.torture)
+    const planted = call.canary === undefined ? undefined : canaryOf(call).canary
+    const play = async (candidate: Plan) => {
+      const end = await runStorm(scenario, candidate, { canary: planted, say: () => undefined, keep: 'never' })
+      const { violations } = (planted === undefined ? end : onlyBy(planted, end)).report
+      return [...new Set(violations.map(({ check }) => check))]
+    }
+    const result = await minimise(plan, { play, tries: call.tries, finalTries, say })
+    if (result === undefined) {
+      say(`The plan did not fail in ${call.tries} tries, so there is nothing to make small. --tries N tries more often.`)
+      return 0
+    }
+    const file = savePlan(result.plan, `plan-${plan.torture}-${plan.seed}-small.json`)
+    const { before, after, failed, plays, checks } = result
+    const faults = Object.entries(result.plan.faults).flatMap(([slot, list]) => list.map((fault) => ({ slot, ...fault })))
+    const again = `--plan ${file}${planted === undefined ? '' : ` --canary ${planted.name}`}`
+    const lines = [
+      `${before} faults became ${after} in ${plays} plays; found by: ${checks.join(', ')}`,
+      ...faults.map(({ slot, kind, hit, probe }) => `  ${kind} at hit ${hit} of ${probe} in ${slot}`),
+      `it fails in ${failed} of ${finalTries} plays: npm run torture -- ${again}`,
+    ]
+    const found = JSON.stringify({ minimised: file, before, after, failed, of: finalTries, plays, checks, faults })
+    for (const line of call.json ? [found] : lines) console.log(line)
+    return 1
+  },
 }
 
 /** The one that was named, or all. */
 function asked({ scenario }: Call): readonly Scenario[] {
   return scenario === undefined ? scenarios : [scenarioNamed(scenario)]
-}
-
-/** Every probe with everything that can go wrong there; or the cases of one probe, one kind of fault, or a few drawn by the seed. */
-async function matrix(call: Call): Promise<number> {
-  const { subject, only, hit, sample, seed, keep } = call
-  let exit = 0
-  for (const scenario of asked(call)) {
-    const wanted = scenario.matrix.cases.filter(
-      (each) =>
-        (subject === undefined || each.probe.startsWith(subject)) &&
-        (only === undefined || each.kind === only) &&
-        (hit === undefined || each.hit === hit),
-    )
-    const cases = sample === undefined ? wanted : stream(seed, 'matrix').shuffled(wanted).slice(0, sample)
-    if (cases.length === 0) throw new WrongCall(`The matrix of ${scenario.name} has no such case.`)
-    exit = Math.max(exit, print(call, await runMatrix(scenario, cases, { seed, say, keep })))
-  }
-  return exit
-}
-
-/** The stories of the canaries without their bugs: each must be clean. */
-async function directed(call: Call): Promise<number> {
-  const { subject, seed, keep } = call
-  const all = asked(call).flatMap((scenario) => scenario.stories.map((story) => ({ scenario, story })))
-  let exit = 0
-  for (const { scenario, story } of subject === undefined ? all : [storyNamed(subject)])
-    exit = Math.max(exit, print(call, await runStory(scenario, story, { seed, seconds: 1, say, keep })))
-  return exit
-}
-
-/** Exit 1: the planted bug was found. Exit 0: it survived, which is the failure here. With a plan it is played in that storm alone. */
-async function canary(call: Call): Promise<number> {
-  const { scenario, canary: planted } = canaryOf(call)
-  const { seed, seconds, keep } = call
-  const end =
-    call.plan === undefined
-      ? await runCanary(scenario, planted, { seed, seconds, say, keep })
-      : onlyBy(planted, await runStorm(scenario, readPlan(call.plan), { canary: planted, say, keep }))
-  print(call, end)
-  const isFound = end.report.violations.length > 0
-  if (!isFound) say(`The canary ${planted.name} was not caught.`)
-  return isFound ? 1 : 0
-}
-
-async function makeSmall(call: Call): Promise<number> {
-  const plan = planOf(call)
-  const scenario = scenarioNamed(plan.torture)
-  const planted = call.canary === undefined ? undefined : canaryOf(call).canary
-  const play = async (candidate: Plan) => {
-    const end = await runStorm(scenario, candidate, { canary: planted, say: () => undefined, keep: 'never' })
-    const { violations } = (planted === undefined ? end : onlyBy(planted, end)).report
-    return [...new Set(violations.map(({ check }) => check))]
-  }
-  const result = await minimise(plan, { play, tries: call.tries, finalTries, say })
-  if (result === undefined) {
-    say(`The plan did not fail in ${call.tries} tries, so there is nothing to make small. --tries N tries more often.`)
-    return 0
-  }
-  const file = savePlan(result.plan, `plan-${plan.torture}-${plan.seed}-small.json`)
-  const { before, after, failed, plays, checks } = result
-  const faults = Object.entries(result.plan.faults).flatMap(([slot, list]) => list.map((fault) => ({ slot, ...fault })))
-  if (call.json) console.log(JSON.stringify({ minimised: file, before, after, failed, of: finalTries, plays, checks, faults }))
-  else {
-    console.log(`${before} faults became ${after} in ${plays} plays; found by: ${checks.join(', ')}`)
-    for (const { slot, kind, hit, probe } of faults) console.log(`  ${kind} at hit ${hit} of ${probe} in ${slot}`)
-    const again = `--plan ${file}${planted === undefined ? '' : ` --canary ${planted.name}`}`
-    console.log(`it fails in ${failed} of ${finalTries} plays: npm run torture -- ${again}`)
-  }
-  return 1
 }
 
 function planOf(call: Call): Plan {
@@ -153,7 +141,8 @@ function abandon(why: string): never {
 }
 
 try {
-  process.exit(await main(readCall(process.argv.slice(2))))
+  const call = readCall(process.argv.slice(2))
+  process.exit(await verbs[call.verb](call))
 } catch (error) {
   if (!(error instanceof WrongCall)) throw error
   console.error(error.message)

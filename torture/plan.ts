@@ -40,6 +40,8 @@ export interface Plan {
   readonly faults: Readonly<Record<string, readonly PlannedFault[]>>
 }
 
+type Storm = Pick<Plan, 'seed' | 'seconds'>
+
 /** Where the faults of a storm strike. */
 export interface Aims {
   readonly slots: readonly string[]
@@ -47,7 +49,7 @@ export interface Aims {
   /** The hit of a fault is drawn from 1 to this. */
   hitsMax(probe: ProbeName): number
   /** Faults of other slots: keeper threads, processes of users, the rig's own traffic. */
-  more(storm: Pick<Plan, 'seed' | 'seconds'>): Record<string, readonly PlannedFault[]>
+  more(storm: Storm): Record<string, readonly PlannedFault[]>
 }
 
 /** 'jobs: claim.before claim.after keeper: asked' as names of probes. A name that does not exist fails when the module is loaded. */
@@ -67,10 +69,9 @@ const commits: Readonly<Record<string, readonly ProbeName[]>> = {
   claim: probes('jobs: claim.before'),
   settle: probes('jobs: settle.before fail.before release.before'),
   engine: probes('jobs: touch.before'),
-  handler: [
-    ...probes('jobs: tx.begun tx.handled tx.before_commit projections: batch.before batch.moved batch.handled event.handled'),
-    ...probes('projections: park.before unpark.handled state.taken state.handled'),
-  ],
+  handler: probes(
+    'jobs: tx.begun tx.handled tx.before_commit projections: batch.before batch.moved batch.handled event.handled park.before unpark.handled state.taken state.handled',
+  ),
   keeper: probes('keeper: beat.before'),
   sweep: probes('keeper: rescue.closed'),
   sequencer: probes('events: sequence.before'),
@@ -145,7 +146,9 @@ export function stream(seed: number, name: string): Random {
 /** A slot takes at most about one fault in this time: a killed process needs as long to come back. */
 const faultEveryMs = 1500
 
-export function makePlan(scenario: { readonly name: string; readonly aims: Aims }, seed: number, seconds: number): Plan {
+type Aimed = { readonly name: string; readonly aims: Aims }
+
+export function makePlan(scenario: Aimed, seed: number, seconds: number): Plan {
   const { aims } = scenario
   const faults: Record<string, PlannedFault[]> = Object.fromEntries(aims.slots.map((slot) => [slot, []]))
   const kinds = faultKinds.filter((kind) => aims.probes[kind] !== undefined)
@@ -170,25 +173,23 @@ function drawFault(random: Random, aims: Aims, kind: FaultKind): PlannedFault {
 }
 
 /** One fault for every `everySeconds` of the storm, drawn from the stream of that name. */
-export function drawFaults(
-  name: string,
-  storm: Pick<Plan, 'seed' | 'seconds'>,
-  everySeconds: number,
-  draw: (random: Random) => PlannedFault,
-) {
-  const random = stream(storm.seed, name)
-  return Array.from({ length: Math.ceil(storm.seconds / everySeconds) }, () => draw(random))
+export function drawFaults(name: string, { seed, seconds }: Storm, everySeconds: number, draw: (random: Random) => PlannedFault) {
+  const random = stream(seed, name)
+  return Array.from({ length: Math.ceil(seconds / everySeconds) }, () => draw(random))
 }
 
-/** In the keeper's thread, which has its own connections. `rare` probes are hit about once. */
-export function drawKeeperFault(random: Random, rare: readonly ProbeName[]): PlannedFault {
-  const kind = random.pick(['kill', 'reset', 'sql-40001', 'commit-unknown'] as const)
-  if (kind === 'commit-unknown') return { probe: 'keeper.beat.before', hit: random.whole(10, 40), kind }
-  if (rare.length > 0 && random.chance(0.3)) return { probe: random.pick(rare), hit: 1, kind }
-  return { probe: random.pick(['keeper.beat.before', 'keeper.beat.after'] as const), hit: random.whole(10, 40), kind }
+/** In the threads of keepers, which have their own connections. `rare` probes are hit about once. */
+export function keeperFaults(slots: readonly string[], storm: Storm, everySeconds: number, rare: readonly ProbeName[] = []) {
+  const draw = (random: Random): PlannedFault => {
+    const kind = random.pick(['kill', 'reset', 'sql-40001', 'commit-unknown'] as const)
+    if (kind === 'commit-unknown') return { probe: 'keeper.beat.before', hit: random.whole(10, 40), kind }
+    if (rare.length > 0 && random.chance(0.3)) return { probe: random.pick(rare), hit: 1, kind }
+    return { probe: random.pick(probes('keeper: beat.before beat.after')), hit: random.whole(10, 40), kind }
+  }
+  return Object.fromEntries(slots.map((slot) => [`${slot} keeper`, drawFaults(`keeper ${slot}`, storm, everySeconds, draw)]))
 }
 
-export function calmPlan(scenario: { readonly name: string; readonly aims: Aims }, seed: number): Plan {
+export function calmPlan(scenario: Aimed, seed: number): Plan {
   return { ...makePlan(scenario, seed, 1), faults: {} }
 }
 
@@ -197,7 +198,7 @@ export function readPlan(path: string): Plan {
   try {
     plan = JSON.parse(readFileSync(path, 'utf8')) as Partial<Plan>
   } catch (error) {
-    throw new WrongCall(`The plan ${path} cannot be read: ${String(error)}`)
+    throw new WrongCall(`The plan ${path} cannot be read: ${error}`)
   }
   if (typeof plan.torture !== 'string' || !Array.isArray(plan.workers) || typeof plan.faults !== 'object')
     throw new WrongCall(`${path} is not a plan of this rig.`)

@@ -8,7 +8,7 @@ import { readHistory } from './history.ts'
 import { calmPlan, makePlan, type Plan } from './plan.ts'
 import { faultOf, firedFaults, type RunReport } from './report.ts'
 import { Rig, type RigOptions } from './rig.ts'
-import { type Case, nameOfCase, type Round, type Scenario, type Story, type Traffic } from './scenario.ts'
+import { type Case, nameOfCase, type Round, type Scenario, type Traffic } from './scenario.ts'
 
 export interface PlayOptions {
   readonly seed: number
@@ -19,16 +19,12 @@ export interface PlayOptions {
   readonly canary?: Canary | undefined
 }
 
-/** What a way to play adds to the report. */
-interface Played {
-  readonly torture?: string
-  readonly seconds?: number
-  /** Kinds of faults that have to happen. */
+type Counts = Readonly<Record<string, number>>
+
+/** What a way to play adds to the report, and the kinds of faults that have to happen. */
+type Played = Partial<Pick<RunReport['report'], 'torture' | 'seconds' | 'violations' | 'checks'> & Pick<RunReport, 'more'>> & {
   readonly planned?: Iterable<string>
-  readonly violations?: readonly Violation[]
-  readonly checks?: Readonly<Record<string, number>>
-  readonly more?: RunReport['more']
-  isVacuous?(faults: Readonly<Record<string, number>>, judged: Judged): boolean
+  isVacuous?(faults: Counts, judged: Judged): boolean
 }
 
 type Stage = { readonly rig: Rig; readonly traffic: Traffic; readonly plan: Plan }
@@ -58,11 +54,9 @@ async function play(
     const { torture = scenario.name, seconds = options.seconds } = played
     const processes = new Set(judged.entries.map(({ proc }) => proc.split('.')[0])).size - 1
     const { operations, checks } = judged
+    const found = { faults, checks: { ...checks, ...played.checks }, vacuous, violations }
     return {
-      report: {
-        ...{ torture, seed: options.seed, seconds, processes, operations, faults },
-        ...{ checks: { ...checks, ...played.checks }, vacuous, violations },
-      },
+      report: { torture, seed: options.seed, seconds, processes, operations, ...found },
       more: { ...(played.more ?? judged.more), 'at rest after ms': restedMs },
       dir: isKept ? rig.dir : undefined,
     }
@@ -138,20 +132,20 @@ async function hasRefused(rig: Rig): Promise<boolean> {
 const storyRestMs = 40_000
 const canaryRestMs = 7000
 
-export function runStory(scenario: Scenario, story: Story, options: PlayOptions): Promise<RunReport> {
-  options.say(`${story.name}: ${story.tells}`)
+export function runStory(scenario: Scenario, name: string, options: PlayOptions): Promise<RunReport> {
+  const story = scenario.stories[name]!
+  options.say(`${name}: ${story.tells}`)
   const timing = { rig: { leaseMs: 1500, beatMs: 150 }, restMs: options.canary === undefined ? storyRestMs : canaryRestMs }
   return play(scenario, { ...options, ...timing, plan: calmPlan(scenario, 1) }, async ({ rig, traffic }) => {
     await story.play(rig, traffic)
-    return { more: { story: story.name } }
+    return { more: { story: name } }
   })
 }
 
 /** The story first, in which the bug shows for certain; if the bug survives that, a storm. */
 export async function runCanary(scenario: Scenario, canary: Canary, options: PlayOptions): Promise<RunReport> {
   options.say(`canary ${canary.name}, to be found by "${canary.caughtBy}"`)
-  const story = scenario.stories.find(({ name }) => name === canary.story)!
-  const found = onlyBy(canary, await runStory(scenario, story, { ...options, canary }))
+  const found = onlyBy(canary, await runStory(scenario, canary.story, { ...options, canary }))
   if (found.report.violations.length > 0) return found
   return onlyBy(canary, await runStorm(scenario, makePlan(scenario, options.seed, options.seconds), { ...options, canary }))
 }

@@ -2,6 +2,7 @@
 
 import { createPawl, type Logger, type Pawl, PawlError, silentLogger } from 'pawl'
 import pg from 'pg'
+import type { History } from './history.ts'
 
 export function hardyPool(options: { url: string; name: string; max: number }): pg.Pool {
   const { url: connectionString, name: application_name, max } = options
@@ -11,18 +12,30 @@ export function hardyPool(options: { url: string; name: string; max: number }): 
   return pool
 }
 
-/** Pawl, and a pool of the application's own beside it. */
-export function connect(options: {
-  url: string
-  name: string
-  max: number
-  logger?: Logger
-  queryTimeoutMs?: number | undefined
-}) {
-  const { url, name, max, logger = silentLogger, queryTimeoutMs = 5000 } = options
-  const pawl: Pawl = createPawl({ databaseUrl: url, applicationName: name, logger, connectTimeoutMs: 5000, queryTimeoutMs })
-  const pool = hardyPool({ url, name: `${name} own`, max })
-  return { pawl, pool, close: async () => void (await Promise.all([pawl.close(), pool.end()])) }
+export interface CallerOptions {
+  readonly url: string
+  readonly name: string
+  readonly max: number
+  readonly history: History
+  readonly logger?: Logger
+  readonly queryTimeoutMs?: number
+}
+
+/** An application: Pawl, a pool of its own beside it, and the history in which its calls are written down. */
+export class Caller {
+  readonly pawl: Pawl
+  readonly pool: pg.Pool
+  readonly history: History
+
+  constructor({ url, name, max, history, logger = silentLogger, queryTimeoutMs = 10_000 }: CallerOptions) {
+    this.pawl = createPawl({ databaseUrl: url, applicationName: name, logger, connectTimeoutMs: 5000, queryTimeoutMs })
+    this.pool = hardyPool({ url, name: `${name} own`, max })
+    this.history = history
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([this.pawl.close(), this.pool.end()])
+  }
 }
 
 /** Runs `work` in a transaction. An error of the commit is PAWL_COMMIT_UNKNOWN; a planned rollback is an error too. */

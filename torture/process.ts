@@ -7,12 +7,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { isMainThread } from 'node:worker_threads'
 import type { Logger, Pawl } from 'pawl'
 import { installProbe, keeperTesting, type ProbeName, resetConnections } from 'pawl/testing'
-import type pg from 'pg'
 import { markOwn } from '../packages/pawl/src/db/classify.ts'
 import { plantInProcess } from './canary.ts'
 import { History } from './history.ts'
 import { type FaultKind, type PlannedFault, purposeOf } from './plan.ts'
-import { connect } from './pool.ts'
+import type { Caller, CallerOptions } from './pool.ts'
 import type { ProcessOptions } from './rig.ts'
 import { canaryNamed, scenarioNamed } from './scenarios.ts'
 
@@ -58,9 +57,10 @@ export class Subject {
     this.logger = { debug() {}, info() {}, warn: log('warn'), error: log('error') }
   }
 
-  /** Pawl, and connections of the program's own, as an application has them. */
-  connect(max: number, queryTimeoutMs?: number): { pawl: Pawl; pool: pg.Pool; close(): Promise<void> } {
-    return connect({ url: this.options.url, name: this.proc, max, logger: this.logger, queryTimeoutMs })
+  /** Of an application in this process, with so many connections of its own. */
+  caller(max: number, queryTimeoutMs = 5000): CallerOptions {
+    const { proc: name, history, logger, options } = this
+    return { url: options.url, name, max, history, logger, queryTimeoutMs }
   }
 
   /** Starts a worker or a runner and stops it on SIGTERM. Each event of Pawl that is named is written down. */
@@ -86,11 +86,11 @@ export class Subject {
   }
 
   /** Runs the loops of users until SIGTERM. */
-  async live(loops: () => readonly Promise<unknown>[], close: () => Promise<unknown>): Promise<void> {
+  async live(loops: () => readonly Promise<unknown>[], user: Caller): Promise<void> {
     process.on('SIGTERM', () => this.stop())
     this.history.write('started', { pid: process.pid })
     await Promise.all(loops())
-    await close()
+    await user.close()
     this.#end()
   }
 

@@ -18,7 +18,6 @@ export interface Report {
 
 export interface RunReport {
   readonly report: Report
-  /** What else people want to know. */
   readonly more: Readonly<Record<string, number | string>>
   /** Where the histories are, when they were kept. */
   readonly dir: string | undefined

@@ -31,11 +31,7 @@ const stopMs = 15_000
 const failedStartsMax = 3
 const userPauseMs = 2500
 
-export interface RigOptions {
-  readonly leaseMs: number
-  readonly beatMs: number
-  readonly canary?: Canary | undefined
-}
+export type RigOptions = { readonly leaseMs: number; readonly beatMs: number; readonly canary?: Canary | undefined }
 
 export interface ProcessOptions {
   /** Which of the scenario's programs it runs, and what that program is told besides. */
@@ -59,7 +55,6 @@ type Started = { readonly dir: string; readonly built: BuiltPrograms; server: Em
 export class Rig {
   readonly scenario: Scenario
   readonly options: RigOptions
-  /** Histories and logs. */
   readonly dir: string
   readonly history: History
   /** Straight to the server, for reading and for the faults themselves. */
@@ -117,6 +112,12 @@ export class Rig {
     const state = { child: undefined, starts: 0, failedStarts: 0, isWanted: true }
     this.#slots.set(slot, { role, how, faults, keeperFaults, concurrency, proxy: await this.proxy(), ...state })
     this.#spawn(slot)
+  }
+
+  /** Starts a process and waits until it has met this fault. */
+  async strike(slot: string, fault: PlannedFault): Promise<void> {
+    await this.startProcess(slot, { faults: [fault] })
+    await this.until(() => this.wrote('fault', slot) > 0)
   }
 
   signal(slot: string, signal: NodeJS.Signals): void {
@@ -306,7 +307,6 @@ export class Rig {
     return (await insisting(() => this.admin.query(text, values))).rows as Row[]
   }
 
-  /** The number that a query returns in its column n. */
   async count(text: string): Promise<number> {
     return Number((await this.query<{ n: unknown }>(text))[0]!.n)
   }
@@ -356,7 +356,6 @@ export class Rig {
   }
 }
 
-/** Rigs that run now. */
 export const openRigs = new Set<Rig>()
 
 function startServer(dir: string, port: number): Promise<EmbeddedServer> {

@@ -2,14 +2,12 @@
 // with the bugs that they show, and how a run is judged. The rest of the rig is the same for all.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Pawl } from 'pawl'
 import type { ProbeName } from 'pawl/testing'
-import type pg from 'pg'
 import type { FaultProxy } from '../packages/pawl/test/support/fault-proxy.ts'
 import type { Bug } from './canary.ts'
 import type { GeneralCheckName, Judged, RunEnd } from './checks.ts'
 import { type Aims, type FaultKind, type Plan, purposeOf, type Random, stream } from './plan.ts'
-import { connect } from './pool.ts'
+import type { Caller, CallerOptions } from './pool.ts'
 import type { Subject } from './process.ts'
 import type { Recorded } from './recorder.ts'
 import type { ProcessOptions, Rig } from './rig.ts'
@@ -23,7 +21,7 @@ export interface Scenario<T extends Traffic = Traffic> {
   readonly programs: Readonly<Record<string, (subject: Subject) => Promise<void>>>
   readonly aims: Aims
   readonly traffic: new (rig: Rig, plan: Plan, proxy: FaultProxy) => T
-  readonly stories: readonly Story<T>[]
+  readonly stories: Readonly<Record<string, Story<T>>>
   readonly matrix: Matrix<T>
   /** Whether everything that was asked for has come to its end. */
   isAtRest(rig: Rig, traffic: T): Promise<boolean>
@@ -41,10 +39,8 @@ export abstract class Traffic {
   /** The way of the rig's own connections. */
   readonly proxy: FaultProxy
   readonly random: Random
-  /** Pawl and a pool as users have them, in the rig's own process. */
-  readonly pawl: Pawl
-  readonly pool: pg.Pool
-  readonly #close: () => Promise<void>
+  /** Of the application in the rig's own process. */
+  readonly caller: CallerOptions
   readonly #stop = new AbortController()
   readonly #loops: Promise<unknown>[] = []
   readonly #slots: string[] = []
@@ -54,12 +50,11 @@ export abstract class Traffic {
     this.plan = plan
     this.proxy = proxy
     this.random = stream(plan.seed, 'workload')
-    const { pawl, pool, close } = connect({ url: proxy.url, name: 'rig.1', max: 6, queryTimeoutMs: 10_000 })
-    this.pawl = pawl
-    this.pool = pool
-    this.#close = close
+    this.caller = { url: proxy.url, name: 'rig.1', max: 6, history: rig.history }
   }
 
+  /** What the rig's own users call. */
+  abstract readonly user: Caller
   async prepare(): Promise<void> {}
   abstract start(): Promise<void>
 
@@ -91,14 +86,13 @@ export abstract class Traffic {
   }
 
   async close(): Promise<void> {
-    await this.#close()
+    await this.user.close()
     await this.proxy.stop()
   }
 }
 
 /** A small run with one fault, step by step. A storm meets such moments by chance; here they happen for certain. */
 export interface Story<T extends Traffic = Traffic, Check extends string = string> {
-  readonly name: string
   readonly tells: string
   play(rig: Rig, traffic: T): Promise<void>
   /** The planted bugs that must show in it, by name. */
@@ -114,9 +108,7 @@ export interface Matrix<T extends Traffic = Traffic> {
   readonly concurrency: number
   /** What the process that meets the fault runs, where that is not a worker: it goes on until it is stopped. */
   users?(each: Case, seed: number): Pick<ProcessOptions, 'role' | 'how'> | undefined
-  /** Something for that process to do. */
   provoke(traffic: T, round: Round): Promise<void>
-  /** How long a round lasts. */
   roundMs(each: Case): number
   /** Before everything must come to rest. */
   release?(traffic: T): Promise<void>
@@ -126,7 +118,6 @@ export interface Round {
   readonly each: Case
   readonly slot: string
   readonly number: number
-  /** Names what is done in this round. */
   readonly key: string
   readonly isReached: () => boolean
 }
@@ -134,7 +125,6 @@ export interface Round {
 export interface Case {
   readonly probe: ProbeName
   readonly kind: FaultKind
-  /** Which hit of the probe meets the fault. */
   readonly hit: number
   /** What has to happen around a process before it comes to the probe. */
   readonly provocation: string

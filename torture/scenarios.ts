@@ -5,7 +5,7 @@ import type { Canary } from './canary.ts'
 import { jobs } from './jobs/scenario.ts'
 import { log } from './log/scenario.ts'
 import { records } from './records/scenario.ts'
-import type { Scenario, Story } from './scenario.ts'
+import type { Scenario } from './scenario.ts'
 
 export const scenarios: readonly Scenario[] = [jobs, log, records]
 
@@ -13,14 +13,16 @@ export function scenarioNamed(name: string): Scenario {
   return named('scenario', name, scenarios)
 }
 
-export function storyNamed(name: string): { scenario: Scenario; story: Story } {
-  const all = scenarios.flatMap((scenario) => scenario.stories.map((story) => ({ name: story.name, scenario, story })))
+export function storyNamed(name: string): { name: string; scenario: Scenario } {
+  const all = scenarios.flatMap((scenario) => Object.keys(scenario.stories).map((each) => ({ name: each, scenario })))
   return named('story', name, all)
 }
 
 /** The bugs that the stories of a scenario show. */
 export function canariesOf({ stories }: Pick<Scenario, 'stories'>): Canary[] {
-  return stories.flatMap(({ name: story, shows = {} }) => Object.entries(shows).map(([name, bug]) => ({ name, story, ...bug })))
+  return Object.entries(stories).flatMap(([story, { shows = {} }]) => {
+    return Object.entries(shows).map(([name, bug]) => ({ name, story, ...bug }))
+  })
 }
 
 /** No two scenarios have a canary of the same name. */

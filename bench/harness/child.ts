@@ -3,10 +3,10 @@
 import { type ChildProcess, fork } from 'node:child_process'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { hostIn, ownBuild } from './build.ts'
 import type { Answer, FromChild, Progress, Setup, Via, Work, Written } from './protocol.ts'
 
-const here = dirname(fileURLToPath(import.meta.url))
-const root = dirname(dirname(here))
+const root = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 const callTimeoutMs = 300_000
 const keptOutput = 4_000
 
@@ -18,6 +18,8 @@ export interface System {
   readonly variant?: string
   /** Another Node than the one that runs this, where the system needs it. */
   readonly node?: string
+  /** The folder of the build that it runs; this tree's unless told. */
+  readonly build?: string
 }
 
 export class Child {
@@ -31,14 +33,14 @@ export class Child {
   onStamp: (n: number, at: number) => void = () => {}
   onEnd: (error: Error) => void = () => {}
 
-  constructor({ name, module, variant, node = process.execPath }: System) {
+  constructor({ name, module, variant, node = process.execPath, build = ownBuild }: System) {
     this.#name = name
     const profile =
       process.env.BENCH_PROFILE === module ? ['--cpu-prof', '--cpu-prof-dir', join(root, '.pawl', 'bench', 'profiles')] : []
-    this.#process = fork(join(here, 'host.ts'), variant === undefined ? [module] : [module, variant], {
+    this.#process = fork(hostIn(build), variant === undefined ? [module] : [module, variant], {
       cwd: root,
       execPath: node,
-      execArgv: ['--import', 'tsx', '--conditions=@pawl/source', ...profile],
+      execArgv: profile,
       stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     })
     for (const stream of [this.#process.stdout!, this.#process.stderr!]) {
@@ -64,7 +66,6 @@ export class Child {
   oneByOne = (count: number, inFlight: number, via: Via = 'plain'): Promise<number> => this.call('oneByOne', count, inFlight, via)
   enqueue = (n: number, via: Via): Promise<number> => this.call('enqueue', n, via)
   load = (durationMs: number): Promise<Written[]> => this.call('load', durationMs)
-  metrics = (): Promise<Record<string, number>> => this.call('metrics')
   rss = (): Promise<number> => this.call('rss')
 
   call<Value>(verb: string, ...args: readonly unknown[]): Promise<Value> {

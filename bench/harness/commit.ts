@@ -8,7 +8,7 @@ const root = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 /** What a change to makes results old. */
 const sources = ['packages/pawl/src', 'packages/pawl/migrations', ':(exclude)*.test.ts']
 
-function git(...args: string[]): string {
+export function git(...args: readonly string[]): string {
   return execFileSync('git', args, { cwd: root, encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] }).trim()
 }
 

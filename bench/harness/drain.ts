@@ -2,6 +2,7 @@
 
 import { Child, type System } from './child.ts'
 import { type Context, setupOf } from './context.ts'
+import { cpuMicros } from './cpu.ts'
 import type { Handler, Progress } from './protocol.ts'
 import type { Database } from './server.ts'
 
@@ -18,7 +19,8 @@ export interface Drained {
   readonly seconds: number
   /** The share of the jobs that each process ran. */
   readonly shares: readonly number[]
-  readonly metrics: readonly Record<string, number>[]
+  /** Microseconds of CPU for a job, of the server and of the processes that ran the handlers. */
+  readonly cpu: { readonly server: number; readonly client: number }
 }
 
 export const handlersPerProcess = 20
@@ -37,14 +39,21 @@ export async function drainOnce(context: Context, system: System, database: Data
     await children[0]!.fill(options.jobs)
     // As autovacuum would leave the table a little later: statistics known, so that no plan depends on luck.
     if (options.isVacuumed !== false) await database.query('vacuum analyze')
-    return await drainFilled(children, options)
+    return await drainFilled(context, children, options)
   } finally {
     await Promise.all(children.map((child) => child.stop()))
   }
 }
 
 /** From the start of the first handler until the store says that nothing is left. */
-export async function drainFilled(children: readonly Child[], { jobs, handler = 'noop' }: DrainOptions): Promise<Drained> {
+export async function drainFilled(
+  context: Context,
+  children: readonly Child[],
+  { jobs, handler = 'noop' }: DrainOptions,
+): Promise<Drained> {
+  const servers = [context.server.pid, ...(typeof context.redis === 'string' ? [] : [context.redis.pid])]
+  const readCpu = () => ({ server: cpuMicros(servers), client: cpuMicros(children.map(({ pid }) => pid)) })
+  const cpuBefore = readCpu()
   const latest = new Map<Child, Progress>()
   const allStarted = new Promise<void>((resolve, reject) => {
     for (const child of children) {
@@ -65,9 +74,13 @@ export async function drainFilled(children: readonly Child[], { jobs, handler = 
   const end = await children[0]!.waitEmpty()
   const first = Math.min(...[...latest.values()].filter(({ handled }) => handled > 0).map(({ firstAt }) => firstAt))
   const seconds = (end - first) / 1_000
-  const metrics = await Promise.all(children.map((child) => child.metrics().catch(() => ({}))))
+  const cpuAfter = readCpu()
+  const cpu = {
+    server: (cpuAfter.server - cpuBefore.server) / jobs,
+    client: (cpuAfter.client - cpuBefore.client) / jobs,
+  }
   const handled = children.map((child) => latest.get(child)?.handled ?? 0)
-  return { rate: jobs / seconds, seconds, shares: handled.map((count) => count / jobs), metrics }
+  return { rate: jobs / seconds, seconds, shares: handled.map((count) => count / jobs), cpu }
 }
 
 const deadlineMs = 240_000

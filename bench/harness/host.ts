@@ -79,7 +79,6 @@ const verbs: Record<string, (...args: never[]) => Promise<unknown>> = {
   },
   load: (durationMs: number) => given('load')(durationMs),
   run: (task: string, ...args: readonly unknown[]) => given('run')(task, ...args),
-  metrics: async () => given('metrics')(),
   rss: async () => process.memoryUsage.rss(),
   close: async () => peer?.close?.(),
 }

@@ -1,14 +1,17 @@
 import type { Measure } from './measure.ts'
 import type { Published } from './publish.ts'
-import { shown } from './report.ts'
+import { own, shown, withSpread } from './report.ts'
 
-export function toMarkdown({ date, rounds, machine, releases, measures }: Published): string {
+export const olderThanCode = '**Older than the code**: Pawl has changed since this was measured.'
+
+export function toMarkdown({ machine, releases, measures }: Published, isOld: boolean): string {
   const used = Object.entries(releases).map(([name, version]) => `${name} ${version}`)
   return [
-    `${date}, ${machine.cores} cores (${machine.cpu}), ${machine.memoryGb} GB, ${machine.system}. Median of ${rounds} interleaved rounds (3 for the long measures).`,
-    `Releases: ${used.join(', ')}. Pawl: ${commitText(measures)}.`,
+    ...(isOld ? [olderThanCode, ''] : []),
+    `${machine.cores} cores (${machine.cpu}), ${machine.memoryGb} GB, ${machine.system}. Medians, and the lowest and highest round in brackets.`,
+    `Releases: ${used.join(', ')}. Pawl: ${runsOf(measures)}.`,
     '',
-    '| measure | Pawl | beside it (Pawl is so many times that) | bar | met |',
+    '| measure | Pawl | beside it: Pawl is so many times that | bar | met |',
     '|---|---|---|---|---|',
     ...measures.map(row),
     '',
@@ -16,30 +19,29 @@ export function toMarkdown({ date, rounds, machine, releases, measures }: Publis
   ].join('\n')
 }
 
-function commitText(measures: readonly Measure[]): string {
-  const commits = [...new Set(measures.map(({ detail }) => detail.commit))]
-  const named = commits.map((commit) => {
-    if (commit === undefined) return 'a commit that was not stored'
-    if (commits.length === 1) return `commit ${commit}`
-    const of = measures.filter(({ detail }) => detail.commit === commit).map(({ name }) => `\`${name}\``)
-    return `commit ${commit} for ${of.join(', ')}`
-  })
-  return named.join('; ')
+/** Which commit was measured when; a run with --only leaves several. */
+function runsOf(measures: readonly Measure[]): string {
+  const runs = new Map<string, string[]>()
+  for (const { name, detail } of measures) {
+    const run = `commit ${detail.commit ?? 'unknown'} on ${detail.date}`
+    runs.set(run, [...(runs.get(run) ?? []), `\`${name}\``])
+  }
+  if (runs.size === 1) return [...runs.keys()][0]!
+  return [...runs].map(([run, names]) => `${run} for ${names.join(', ')}`).join('; ')
 }
 
 function row(one: Measure): string {
   const others = Object.entries({ ...one.peers, ...one.limits }).map(([name, value]) => {
     const ratio = one.ratios[name]
-    return `${name} ${shown(value)}${ratio === undefined ? '' : ` (**${shown(ratio)}**)`}`
+    return `${name} ${withSpread(one, name, value)}${ratio === undefined ? '' : `: **${shown(ratio)}**`}`
   })
-  return `| \`${one.name}\`, ${one.unit} | **${shown(one.pawl)}** | ${others.join('<br>')} | ${one.bar} | ${one.met ? 'yes' : '**no**'} |`
+  const met = one.bar === '' ? '' : one.met ? 'yes' : '**no**'
+  return `| \`${one.name}\`, ${one.unit} | **${shown(one.pawl)}**${withSpread(one, own(one), one.pawl).slice(shown(one.pawl).length)} | ${others.join('<br>')} | ${one.bar} | ${met} |`
 }
 
 function notes(one: Measure): string[] {
-  const spread = Object.entries(one.detail.samples)
-    .filter(([, values]) => values.length > 1)
-    .map(([name, values]) => `${name} ${shown(Math.min(...values))}–${shown(Math.max(...values))}`)
-  const noise = one.detail.noise === undefined ? '' : ` Others used ${shown(one.detail.noise)} % of the machine.`
-  const lines = [...one.detail.notes, ...(spread.length === 0 ? [] : [`spread: ${spread.join(', ')}.${noise}`])]
-  return lines.length === 0 ? [] : [`- \`${one.name}\`: ${lines.join('; ')}`]
+  const { notes: told, noise, samples } = one.detail
+  const rounds = samples[own(one)]?.length ?? 0
+  const how = `${rounds} ${rounds === 1 ? 'round' : 'rounds'}${noise === undefined ? '' : `, others used ${shown(noise)} % of the machine`}`
+  return [`- \`${one.name}\`: ${[...told, how].join('; ')}.`]
 }

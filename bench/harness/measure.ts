@@ -19,8 +19,9 @@ export interface Measure {
     readonly samples: Readonly<Record<string, readonly number[]>>
     readonly noise: number | undefined
     readonly notes: readonly string[]
-    /** Of the code that was measured. Written by `publish`, since a run with --only keeps what earlier ones found. */
+    /** Of the run, written by `publish`: one with --only keeps what earlier ones found. */
     readonly commit?: string
+    readonly date?: string
   }
 }
 

@@ -7,8 +7,9 @@ export interface Options {
   readonly only: readonly string[]
 }
 
-export const usage =
-  'usage: npm run bench -- jobs | outbox | projections | records | outbox-readers [--json] [--rounds N] [--only name,...] [--quick] [--write]'
+export const usage = `usage: npm run bench -- jobs | events | projections | records | readers [--json] [--rounds N] [--only name,...] [--quick] [--write]
+       npm run bench -- compare <commit> jobs | events | records [--rounds N] [--quick]
+       npm run bench -- page`
 
 export function parseOptions(args: readonly string[]): Options {
   const flags = new Map<string, string>()

@@ -12,6 +12,8 @@ export type Handler =
   | 'upsert'
   /** Each takes 50 ms, so that the worker is busy and never asleep. */
   | 'slow'
+  /** Each waits 5 ms, as for an answer from another service. */
+  | 'wait'
   /** Tells when it started, for the time from enqueue to start. */
   | 'stamp'
   /** Never ends. */
@@ -51,8 +53,6 @@ export interface Peer {
   load?(durationMs: number): Promise<Written[]>
   /** One of its own tasks, by name. */
   run?(task: string, ...args: readonly unknown[]): Promise<unknown>
-  /** Its own counters. */
-  metrics?(): Record<string, number>
   close?(): Promise<void>
 }
 
@@ -73,7 +73,13 @@ export type Progress = { readonly handled: number; readonly firstAt: number; rea
 export type Stamp = { readonly stamp: number; readonly at: number }
 export type FromChild = Answer | { readonly progress: Progress } | Stamp
 
-export const slowMs = 50
+const delaysMs: Partial<Record<Handler, number>> = { slow: 50, wait: 5 }
+
+/** The time that a handler takes beside its own work. */
+export function delay(handler: Handler): Promise<void> | undefined {
+  const ms = delaysMs[handler]
+  return ms === undefined ? undefined : new Promise((resolve) => setTimeout(resolve, ms))
+}
 
 /** About 70 bytes, as in the measurements that the bars come from. */
 export function payloadOf(n: number): { n: number; to: string; subject: string } {

@@ -1,49 +1,48 @@
 // Keeps the results of a run: the file under results/ and the table of docs/benchmarks.md that is made from it.
 
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { cpus, release, totalmem } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { currentCommit } from './commit.ts'
+import { commitsSince, currentCommit } from './commit.ts'
 import { toMarkdown } from './markdown.ts'
 import type { Measure } from './measure.ts'
 
 const bench = dirname(dirname(fileURLToPath(import.meta.url)))
 const page = join(dirname(bench), 'docs', 'benchmarks.md')
+const results = join(bench, 'results')
+const fileOf = (name: string) => join(results, `${name}.json`)
 
 export interface Published {
   readonly bench: string
-  readonly date: string
-  readonly rounds: number
   readonly machine: { readonly cpu: string; readonly cores: number; readonly memoryGb: number; readonly system: string }
   readonly releases: Readonly<Record<string, string>>
   readonly measures: readonly Measure[]
 }
 
-/** Measures that this run left out (--only) keep what an earlier one found. */
+/** Measures that this run left out (--only) keep what an earlier one found; those that no longer exist go. */
 export function publish(
   name: string,
   fresh: readonly Measure[],
   {
-    rounds,
     servers,
     order,
     packages,
   }: {
-    rounds: number
     servers: Readonly<Record<string, string>>
     order: readonly string[]
     packages: readonly string[]
   },
 ): void {
-  const file = join(bench, 'results', `${name}.json`)
+  const file = fileOf(name)
   const commit = currentCommit()
-  const measured = fresh.map((one) => ({ ...one, detail: { ...one.detail, ...(commit === undefined ? {} : { commit }) } }))
-  const kept = readEarlier(file).filter((earlier) => !fresh.some((measure) => measure.name === earlier.name))
+  const run = { ...(commit === undefined ? {} : { commit }), date: new Date().toISOString().slice(0, 10) }
+  const measured = fresh.map((one) => ({ ...one, detail: { ...one.detail, ...run } }))
+  const kept = readEarlier(file).filter(
+    (earlier) => order.includes(earlier.name) && !fresh.some((measure) => measure.name === earlier.name),
+  )
   const published: Published = {
     bench: name,
-    date: new Date().toISOString().slice(0, 10),
-    rounds,
     machine: {
       cpu: cpus()[0]?.model.trim() ?? 'unknown',
       cores: cpus().length,
@@ -55,7 +54,17 @@ export function publish(
   }
   mkdirSync(dirname(file), { recursive: true })
   writeFileSync(file, `${JSON.stringify(published, null, 2)}\n`)
-  refresh(name, toMarkdown(published))
+  refresh(published)
+}
+
+/** True if Pawl has changed since some of it was measured, or if this clone cannot tell. */
+export function isOld({ measures }: Published, since = commitsSince): boolean {
+  const commits = new Set(measures.map(({ detail }) => detail.commit))
+  return [...commits].some((commit) => commit === undefined || since(commit) !== 0)
+}
+
+export function readPublished(): Published[] {
+  return readdirSync(results).map((file) => JSON.parse(readFileSync(join(results, file), 'utf8')) as Published)
 }
 
 function readEarlier(file: string): readonly Measure[] {
@@ -78,10 +87,12 @@ function releasesOf(packages: readonly string[]): Record<string, string> {
   )
 }
 
-function refresh(name: string, table: string): void {
+/** Writes the table of stored results into the page again. */
+export function refresh(published: Published): void {
+  const { bench: name } = published
   const [begin, end] = [`<!-- bench ${name}: written by npm run bench -- ${name} --write -->`, `<!-- bench ${name}: end -->`]
   const text = readFileSync(page, 'utf8')
   const [from, to] = [text.indexOf(begin), text.indexOf(end)]
   if (from < 0 || to < from) throw new Error(`${page} has no place for the table: it needs the lines\n${begin}\n${end}`)
-  writeFileSync(page, `${text.slice(0, from + begin.length)}\n${table}\n${text.slice(to)}`)
+  writeFileSync(page, `${text.slice(0, from + begin.length)}\n${toMarkdown(published, isOld(published))}\n${text.slice(to)}`)
 }

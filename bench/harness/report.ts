@@ -8,7 +8,7 @@ export function toJson(bench: string, measures: readonly Measure[]): string {
 }
 
 export function toTable(measures: readonly Measure[]): string {
-  const rows = measures.map((one) => [one.name, `${shown(one.pawl)} ${one.unit}`, one.met ? 'met' : 'NOT MET', one.bar])
+  const rows = measures.map((one) => [one.name, `${withSpread(one, own(one), one.pawl)} ${one.unit}`, verdict(one), one.bar])
   const widths = [0, 1, 2].map((column) => Math.max(...rows.map((row) => row[column]!.length)))
   const lines: string[] = []
   for (const [index, row] of rows.entries()) {
@@ -27,12 +27,30 @@ export function toTable(measures: readonly Measure[]): string {
   return lines.join('\n')
 }
 
-export function against(one: Measure, name: string, value: number | null): string {
+function against(one: Measure, name: string, value: number | null): string {
   const ratio = one.ratios[name]
-  return `${shown(value)}${ratio === undefined ? '' : ` (pawl is ${shown(ratio)} x)`}`
+  return `${withSpread(one, name, value)}${ratio === undefined ? '' : `; pawl is ${shown(ratio)} x`}`
 }
 
+/** A measure without a bar is only stated. */
+export function verdict({ bar, met }: Measure): string {
+  return bar === '' ? '' : met ? 'met' : 'NOT MET'
+}
+
+/** The contender that is Pawl: its samples come first. */
+export function own({ detail }: Measure): string {
+  return Object.keys(detail.samples)[0] ?? 'pawl'
+}
+
+/** The median, and the lowest and highest round. */
+export function withSpread({ detail }: Measure, contender: string, value: number | null): string {
+  const samples = detail.samples[contender] ?? []
+  if (samples.length < 2) return shown(value)
+  return `${shown(value)} (${shown(Math.min(...samples))}–${shown(Math.max(...samples))})`
+}
+
+/** Two digits: rounds differ by more. */
 export function shown(value: number | null): string {
   if (value === null) return '-'
-  return value.toLocaleString('en', { maximumFractionDigits: Math.abs(value) >= 100 ? 0 : 2 })
+  return Number(value.toPrecision(2)).toLocaleString('en', { maximumSignificantDigits: 2 })
 }

@@ -2,7 +2,7 @@
 // or the order of the runs favours nobody.
 
 import type { Context } from './context.ts'
-import { foreignShare, readCpu } from './noise.ts'
+import { foreignShare, readCpu } from './cpu.ts'
 import { median, rounded } from './stats.ts'
 
 /** Named numbers of one run of one contender. */

@@ -6,6 +6,7 @@ import * as systems from '../harness/systems.ts'
 import type { Group } from './group.ts'
 
 const copy: System = { name: 'COPY', module: 'copy' }
+const pgBoss: System = { ...systems.pgBoss.tried[1]!, name: systems.pgBoss.name }
 const callSize = 1_000
 
 /** 20,000 jobs in calls of 1,000, a commit each. COPY takes all of them in one command and one commit, which is the most there is. */
@@ -14,7 +15,7 @@ export const bulk: Group = {
   measures: ['bulk enqueue'],
   async run(context) {
     const jobs = sized(context, 20_000, 5_000)
-    const all = [systems.pawl, systems.graphile, systems.pgBoss, systems.bullmq].map((system) => ({
+    const all = [systems.pawl, systems.graphile, pgBoss, systems.bullmqPostgres, systems.bullmq].map((system) => ({
       name: system.name,
       system,
       size: callSize,
@@ -44,7 +45,7 @@ export const bulk: Group = {
         unit: 'jobs/s',
         better: 'higher',
         results,
-        peers: ['graphile addJobs', 'pg-boss', 'BullMQ'],
+        peers: ['graphile addJobs', pgBoss.name, systems.bullmqPostgres.name, systems.bullmq.name],
         limits: limits.map(({ name }) => name),
         bars: [
           { atLeast: 2.5, times: 'graphile addJobs' },

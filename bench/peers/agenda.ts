@@ -2,7 +2,7 @@
 
 import pg from 'pg'
 import { load } from '../harness/load.ts'
-import { type Peer, payloadOf, type Setup, type Started, slowMs } from '../harness/protocol.ts'
+import { delay, type Peer, payloadOf, type Setup, type Started } from '../harness/protocol.ts'
 
 interface Agenda {
   readonly ready: Promise<void>
@@ -36,7 +36,7 @@ export function open(started: Started): Peer {
         'bench',
         async ({ attrs }) => {
           started(attrs.data.n)
-          if (handler === 'slow') await new Promise((resolve) => setTimeout(resolve, slowMs))
+          await delay(handler)
         },
         { concurrency },
       )

@@ -1,7 +1,9 @@
-// BullMQ on redis-server with AOF everysec: its finished jobs stay in Redis, as its defaults have it.
+// BullMQ on redis-server with AOF everysec or, as the variant 'postgres', on PostgreSQL with a connection for each handler. Its finished jobs stay,
+// as its defaults have it.
 
+import pg from 'pg'
 import { load } from '../harness/load.ts'
-import { type Peer, payloadOf, type Setup, type Started, slowMs } from '../harness/protocol.ts'
+import { delay, type Peer, payloadOf, type Setup, type Started } from '../harness/protocol.ts'
 
 interface Closable {
   close(force?: boolean): Promise<void>
@@ -14,17 +16,21 @@ interface Queue extends Closable {
 }
 
 interface BullMq {
-  Queue: new (name: string, options: object) => Queue
+  Queue: new (name: string, options: object, backend?: unknown) => Queue
   Worker: new (
     name: string,
     run: (job: { data: { n: number } }) => Promise<void>,
     options: object,
+    backend?: unknown,
   ) => Closable & { waitUntilReady(): Promise<unknown> }
+  readonly createPostgresBackend: unknown
+  runMigrations(client: pg.Client): Promise<unknown>
 }
 
-export function open(started: Started): Peer {
+export function open(started: Started, variant: string | undefined): Peer {
   let bullmq: BullMq
-  let connection: { host: string; port: number; maxRetriesPerRequest: null }
+  let backend: unknown
+  let connectionOf: (connections: number) => object
   let queue: Queue
   let worker: Closable | undefined
 
@@ -40,11 +46,17 @@ export function open(started: Started): Peer {
   }
 
   return {
-    async prepare({ redisPort }: Setup) {
-      if (redisPort === undefined) throw new Error('there is no Redis')
+    async prepare({ url, redisPort, connections }: Setup) {
       bullmq = await load<BullMq>('bullmq')
-      connection = { host: '127.0.0.1', port: redisPort, maxRetriesPerRequest: null }
-      queue = new bullmq.Queue('bench', { connection })
+      if (variant === 'postgres') {
+        await migrate(bullmq, url)
+        backend = bullmq.createPostgresBackend
+        connectionOf = (max) => ({ connectionString: url, max })
+      } else {
+        if (redisPort === undefined) throw new Error('there is no Redis')
+        connectionOf = () => ({ host: '127.0.0.1', port: redisPort, maxRetriesPerRequest: null })
+      }
+      queue = new bullmq.Queue('bench', { connection: connectionOf(connections) }, backend)
     },
     fill: (count) => addInCalls(count, 1_000),
     bulk: addInCalls,
@@ -53,9 +65,10 @@ export function open(started: Started): Peer {
         'bench',
         async ({ data }) => {
           started(data.n)
-          if (handler === 'slow') await new Promise((resolve) => setTimeout(resolve, slowMs))
+          await delay(handler)
         },
-        { connection, concurrency },
+        { connection: connectionOf(concurrency), concurrency },
+        backend,
       )
       worker = made
       await made.waitUntilReady()
@@ -72,5 +85,15 @@ export function open(started: Started): Peer {
       await worker?.close(true)
       await queue.close()
     },
+  }
+}
+
+async function migrate({ runMigrations }: BullMq, url: string): Promise<void> {
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  try {
+    await runMigrations(client)
+  } finally {
+    await client.end()
   }
 }

@@ -1,8 +1,8 @@
-// DBOS: workflows on a queue, polled every 10 ms, 200 at once (with its default poll of a second it drains at the same rate).
+// DBOS: durable workflows on a queue, which are more than jobs. The variant is its poll in milliseconds; without one it has its default, a second.
 
 import pg from 'pg'
 import { load } from '../harness/load.ts'
-import { type Peer, payloadOf, type Setup, type Started, slowMs } from '../harness/protocol.ts'
+import { delay, type Handler, type Peer, payloadOf, type Setup, type Started } from '../harness/protocol.ts'
 
 type Workflow = (payload: { n: number }) => Promise<void>
 
@@ -19,11 +19,11 @@ interface DbosClient {
   destroy(): Promise<void>
 }
 
-export function open(started: Started): Peer {
+export function open(started: Started, variant: string | undefined): Peer {
   let dbos: Dbos
   let client: DbosClient
   let pool: pg.Pool
-  let isSlow = false
+  let does: Handler = 'noop'
 
   return {
     async prepare({ url, connections }: Setup) {
@@ -35,7 +35,7 @@ export function open(started: Started): Peer {
       dbos.setConfig({ name: 'bench', systemDatabaseUrl: url, logLevel: 'error' })
       const run: Workflow = async ({ n }) => {
         started(n)
-        if (isSlow) await new Promise((resolve) => setTimeout(resolve, slowMs))
+        await delay(does)
       }
       dbos.registerWorkflow(run, { name: 'bench' })
       // Its tables are made by launch; it takes no job before its queue is registered.
@@ -49,9 +49,10 @@ export function open(started: Started): Peer {
       }
       await Promise.all(Array.from({ length: 24 }, lane))
     },
-    async work({ handler }) {
-      isSlow = handler === 'slow'
-      await dbos.registerQueue('bench', { workerConcurrency: 200, minPollingIntervalMs: 10 })
+    async work({ handler, concurrency }) {
+      does = handler
+      const poll = variant === undefined ? {} : { minPollingIntervalMs: Number(variant) }
+      await dbos.registerQueue('bench', { workerConcurrency: concurrency, ...poll })
     },
     async remaining() {
       const { rows } = await pool.query<{ some: boolean }>(

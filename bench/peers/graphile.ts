@@ -1,15 +1,15 @@
-// graphile-worker: plain, and the variant 'localQueue' with batched claims and completions.
+// graphile-worker: plain, or with batched claims and completions; then the variant is the size of its localQueue.
 
 import pg from 'pg'
 import { load } from '../harness/load.ts'
 import {
+  delay,
   effectTable,
   insertEffect,
   type Peer,
   payloadOf,
   type Setup,
   type Started,
-  slowMs,
   type Work,
 } from '../harness/protocol.ts'
 
@@ -60,7 +60,7 @@ export function open(started: Started, variant: string | undefined): Peer {
     return async (payload: { n: number }, helpers: Helpers): Promise<void> => {
       started(payload.n)
       if (handler === 'tx') await helpers.query(insertEffect, [payload.n])
-      if (handler === 'slow') await new Promise((resolve) => setTimeout(resolve, slowMs))
+      await delay(handler)
     }
   }
 
@@ -78,7 +78,7 @@ export function open(started: Started, variant: string | undefined): Peer {
     bulk: addInCalls,
     async work({ handler, concurrency }) {
       const batching =
-        variant === 'localQueue' ? { localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0 } : {}
+        variant === undefined ? {} : { localQueue: { size: Number(variant) }, completeJobBatchDelay: 0, failJobBatchDelay: 0 }
       runner = await graphile.run({
         connectionString: url,
         logger,

@@ -1,9 +1,11 @@
 // Pawl with its default settings.
 
-import { createPawl, type Kind, type Pawl, type Worker } from 'pawl'
+import { createPawl, type Kind, type Pawl } from 'pawl'
 import pg from 'pg'
 import { now } from '../harness/clock.ts'
+import { mark } from '../harness/mark.ts'
 import {
+  delay,
   effectTable,
   type Handler,
   insertEffect,
@@ -11,9 +13,9 @@ import {
   payloadOf,
   type Setup,
   type Started,
-  slowMs,
   type Via,
 } from '../harness/protocol.ts'
+import { type Stoppable, startWorker } from './worker.ts'
 
 interface Payload {
   readonly n: number
@@ -24,38 +26,25 @@ export function open(started: Started, variant: string | undefined): Peer {
   let pawl: Pawl
   let pool: pg.Pool
   let kind: Kind<Payload>
-  let worker: Worker | undefined
+  let worker: Stoppable | undefined
 
   function define(handler: Handler): Kind<Payload> {
-    switch (handler) {
-      case 'tx':
-      case 'tx shared':
-        return pawl.jobs.define<Payload>('bench', {
-          ...(handler === 'tx shared' ? { share: 20 } : {}),
-          tx: async (job, tx) => {
-            started(job.payload.n)
-            await tx.query(insertEffect, [job.payload.n])
-          },
-        })
-      case 'slow':
-        return pawl.jobs.define<Payload>('bench', {
-          run: (job) => {
-            started(job.payload.n)
-            return new Promise((resolve) => setTimeout(resolve, slowMs))
-          },
-        })
-      case 'hang':
-        return pawl.jobs.define<Payload>('bench', {
-          run: (job) => {
-            started(job.payload.n)
-            return new Promise(() => setInterval(() => {}, 60_000))
-          },
-        })
-      default:
-        return pawl.jobs.define<Payload>('bench', {
-          run: async (job) => started(job.payload.n),
-        })
+    if (handler === 'tx' || handler === 'tx shared') {
+      return pawl.jobs.define<Payload>('bench', {
+        ...(handler === 'tx shared' ? { share: 20 } : {}),
+        tx: async (job, tx) => {
+          started(job.payload.n)
+          await tx.query(insertEffect, [job.payload.n])
+        },
+      })
     }
+    return pawl.jobs.define<Payload>('bench', {
+      run: async (job) => {
+        started(job.payload.n)
+        if (handler === 'hang') await new Promise(() => setInterval(() => {}, 60_000))
+        await delay(handler)
+      },
+    })
   }
 
   async function enqueueInTransaction(n: number): Promise<number> {
@@ -91,18 +80,16 @@ export function open(started: Started, variant: string | undefined): Peer {
       kind = { name: 'bench', queue: 'default' } as Kind<Payload>
       if (variant !== 'with worker') return
       pawl.jobs.define('other', { queue: 'other', run: async () => undefined })
-      worker = pawl.jobs.worker()
-      await worker.start()
+      worker = await startWorker(pawl, 'jobs')
     },
     fill: (count) => enqueueInCalls(count, 1_000),
     bulk: enqueueInCalls,
     async work({ handler, concurrency }) {
       kind = define(handler)
-      worker = pawl.jobs.worker({ concurrency })
-      await worker.start()
+      worker = await startWorker(pawl, 'jobs', concurrency)
     },
     async remaining() {
-      const { rows } = await pool.query<{ some: boolean }>('select exists (select from pawl.job) as some')
+      const { rows } = await pool.query<{ some: boolean }>(`select exists (select from pawl.job) as some -- ${mark}`)
       return rows[0]!.some ? 1 : 0
     },
     async enqueue(n: number, via: Via) {
@@ -110,11 +97,17 @@ export function open(started: Started, variant: string | undefined): Peer {
       await pawl.jobs.enqueue(kind, payloadOf(n))
       return undefined
     },
-    metrics: () => ({ ...worker!.metrics() }),
+    /** Starts a worker that has nothing to do. Its pool for the benchmark itself goes: connections are counted. */
+    async run(_task: string, queues: number, hasCursor: boolean) {
+      for (let n = 0; n < queues; n++) pawl.jobs.define(`kind-${n}`, { queue: `queue-${n}`, run: async () => undefined })
+      if (hasCursor) pawl.projections.define('idle', { each: () => undefined })
+      await pool.end()
+      worker = await startWorker(pawl, hasCursor ? 'both' : 'jobs')
+    },
     async close() {
       await worker?.stop({ grace: 0 })
       await pawl.close()
-      await pool.end()
+      if (!pool.ended) await pool.end()
     },
   }
 }

@@ -1,8 +1,9 @@
-// pg-boss, tuned: batches of 500, burst, two pollers. With its defaults it takes one job every two seconds.
+// pg-boss, tuned: burst, two pollers, and the variant is the size of its batches. With its defaults it takes one job every two seconds.
+// The variant 'notify' wakes its pollers by LISTEN.
 
 import pg from 'pg'
 import { load } from '../harness/load.ts'
-import { type Peer, payloadOf, type Setup, type Started, slowMs } from '../harness/protocol.ts'
+import { delay, type Peer, payloadOf, type Setup, type Started } from '../harness/protocol.ts'
 
 interface BossJob {
   readonly data: { readonly n: number }
@@ -12,7 +13,7 @@ interface Boss {
   on(event: 'error', listener: (error: Error) => void): void
   start(): Promise<unknown>
   stop(options: object): Promise<void>
-  createQueue(name: string): Promise<void>
+  createQueue(name: string, options: object): Promise<void>
   send(name: string, data: object): Promise<unknown>
   insert(name: string, jobs: readonly { data: object }[]): Promise<unknown>
   work(name: string, options: object, handler: (jobs: readonly BossJob[]) => Promise<unknown>): Promise<unknown>
@@ -20,7 +21,8 @@ interface Boss {
 
 const queue = 'bench'
 
-export function open(started: Started): Peer {
+export function open(started: Started, variant = '1000'): Peer {
+  const listens = variant === 'notify'
   let boss: Boss
   let pool: pg.Pool
 
@@ -36,24 +38,22 @@ export function open(started: Started): Peer {
   return {
     async prepare({ url, connections }: Setup) {
       const { PgBoss } = await load<{ PgBoss: new (options: object) => Boss }>('pg-boss')
-      boss = new PgBoss({ connectionString: url, max: connections })
+      boss = new PgBoss({ connectionString: url, max: connections, useListenNotify: listens })
       boss.on('error', () => undefined)
       await boss.start()
-      await boss.createQueue(queue)
+      await boss.createQueue(queue, { notify: listens })
       pool = new pg.Pool({ connectionString: url, max: 1 })
     },
     fill: (count) => insertInCalls(count, 1_000),
     bulk: insertInCalls,
     async work({ handler, concurrency }) {
-      const isSlow = handler === 'slow'
-      const options = isSlow
-        ? { batchSize: 1, localConcurrency: concurrency, pollingIntervalSeconds: 0.5, burstWhenBatchFull: true }
-        : { batchSize: 500, localConcurrency: 2, pollingIntervalSeconds: 0.5, burstWhenBatchFull: true }
-      await boss.work(queue, options, async (jobs) => {
+      // A handler gets a batch and runs it at once. Those that take time, or must start at once, are as many as elsewhere.
+      const batch = handler === 'noop' ? { batchSize: Number(variant), localConcurrency: 2 } : { batchSize: concurrency }
+      await boss.work(queue, { ...batch, pollingIntervalSeconds: 0.5, burstWhenBatchFull: true }, async (jobs) => {
         await Promise.all(
           jobs.map(async ({ data }) => {
             started(data.n)
-            if (isSlow) await new Promise((resolve) => setTimeout(resolve, slowMs))
+            await delay(handler)
           }),
         )
       })

@@ -136,8 +136,7 @@ export class Scheduler<State> {
       if (!player.isWaiting) return false
       // By one of the others: a vacuum that is in the way for a moment is not part of the play.
       const [row] = await this.#monitor.query<{ blocked: boolean }>(
-        'select pg_blocking_pids($1::integer) && $2::integer[] as blocked',
-        [player.pid, this.#players.map(({ pid }) => pid)],
+        `select pg_blocking_pids(${player.pid}) && '{${this.#players.map(({ pid }) => pid).join()}}'::integer[] as blocked`,
       )
       if (row!.blocked && player.isWaiting) return true
     }

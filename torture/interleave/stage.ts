@@ -87,10 +87,7 @@ export const afterSql = `select
   coalesce((select jsonb_agg(jsonb_build_object('job_id', job_id::text, 'fence', fence::text, 'program', program)) from public.effect), '[]') as effects,
   coalesce((select jsonb_agg(id) from pawl.worker where closed_at is not null), '[]') as closed`
 
-export interface Claimed {
-  readonly id: string
-  readonly fence: string
-}
+export type Claimed = { readonly id: string; readonly fence: string }
 
 const kinds = { kinds: '{k}', timeouts_ms: '{900000}', max_attempts: '{10}', max_crashes: '{3}' }
 const list = (values: readonly (string | number | null)[]): string => `{${values.map((value) => value ?? 'null').join(',')}}`

@@ -1,7 +1,7 @@
 // Jobs under torture: three workers, a producer, an operator, and a stranger who leaves transactions open.
 
 import { probeNames } from 'pawl/testing'
-import { drawFaults, drawKeeperFault, type FaultKind, probes, type Random } from '../plan.ts'
+import { drawFaults, type FaultKind, keeperFaults, probes, type Random } from '../plan.ts'
 import { crashCases, type Round, type Scenario } from '../scenario.ts'
 import { judge } from './checks.ts'
 import { stories } from './stories.ts'
@@ -13,12 +13,14 @@ export const jobs: Scenario<JobsTraffic> = {
   name: 'jobs',
   recorded: [
     { table: 'job', columns: 'id kind state fence holder attempt crashes suspect' },
+    { table: 'job_attempt', columns: 'job_id fence outcome' },
     { table: 'worker', columns: 'id lease_until seen_at closed_at', seen: { now: 'pawl.now()' } },
   ],
   // No key and no index that could refuse a second effect. Each own transaction of a producer leaves a row in produced.
   ledgers: `
     create table torture.effect (
-      job_id bigint not null, fence bigint not null, kind text not null, proc text not null, xid text not null default pg_current_xact_id()::text
+      job_id bigint not null, fence bigint not null, kind text not null, proc text not null,
+      xid text not null default pg_current_xact_id()::text
     );
     create table torture.produced (key text not null);`,
   holds: 'job',
@@ -41,17 +43,11 @@ export const jobs: Scenario<JobsTraffic> = {
     },
     hitsMax: (probe) => (probe.startsWith('jobs.fail') ? 2 : 6),
     more: (storm) => {
-      const rare = probes('keeper: rescue.closed rescue.after')
       const enqueueing = (kinds: readonly FaultKind[]) => (random: Random) => {
         return { probe: 'jobs.enqueue.sent' as const, hit: random.whole(3, 12), kind: random.pick(kinds) }
       }
       return {
-        ...Object.fromEntries(
-          slots.map((slot) => [
-            `${slot} keeper`,
-            drawFaults(`keeper ${slot}`, storm, 8, (random) => drawKeeperFault(random, rare)),
-          ]),
-        ),
+        ...keeperFaults(slots, storm, 8, probes('keeper: rescue.closed rescue.after')),
         // No 40001: without a transaction the enqueue has committed here, and no database would answer that.
         [producerSlot]: drawFaults(producerSlot, storm, 4, enqueueing(['kill', 'kill', 'pause', 'reset', 'commit-unknown'])),
         // At which of the rig's enqueues without a transaction the answer is lost.

@@ -3,11 +3,12 @@
 import { isPawlError, Jobs } from 'pawl'
 import { endLease } from 'pawl/testing'
 import { Connection } from '../../packages/pawl/src/db/driver.ts'
-import { OwnTransaction } from '../../packages/pawl/src/db/transaction.ts'
+import { bind } from '../../packages/pawl/src/db/statement.ts'
+import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
 import { HeldJob } from '../../packages/pawl/src/jobs/held.ts'
 import { leaseStatements } from '../../packages/pawl/src/kernel/lease.ts'
 import { openIncarnation } from '../../packages/pawl/test/support/incarnation.ts'
-import { sendOutside, swap } from '../canary.ts'
+import { alike, rewrites, sendOutside, swap } from '../canary.ts'
 import { readHistory } from '../history.ts'
 import type { ChildOptions } from '../process.ts'
 import type { Rig } from '../rig.ts'
@@ -26,11 +27,9 @@ const byClientClock = (text: string, slot: string): string =>
   swap(/pawl\.now\(\)/g, `to_timestamp(${(Date.now() + (clockErrorMs[slot] ?? 0)) / 1000}::double precision)`)(text)
 const unfenced = swap('and j.fence = g.fence', '')
 const sameFence = swap(/fence = (\(select )?pawl\.next_fence\(\)\)?/, 'fence = greatest(j.fence, 1)')
-const waiting = swap('skip locked', '')
 
-export const stories: readonly Story<JobsTraffic, CheckName>[] = [
-  {
-    name: 'calm',
+export const stories: Readonly<Record<string, Story<JobsTraffic, CheckName>>> = {
+  calm: {
     tells: 'Two workers run jobs of every shape; nothing goes wrong.',
     async play(rig, traffic) {
       await Promise.all([rig.startProcess('w1'), rig.startProcess('w2')])
@@ -40,59 +39,44 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
       await rig.until(async () => (await rig.count(leasesSql)) >= 6, 5000)
     },
     shows: {
-      'client-clock': {
-        caughtBy: 'leases in database time',
-        statements: { 'open-worker': byClientClock, beat: byClientClock, claim: byClientClock, 'claim-suspect': byClientClock },
-      },
+      'client-clock': rewrites('leases in database time', alike('open-worker beat claim claim-suspect', byClientClock)),
       'settle-before-commit': { caughtBy: 'effect and completion in one transaction', inProcess: completeBeforeCommit },
-      'settle-forgets-history': {
-        caughtBy: 'nothing lost',
-        statements: { settle: swap(/from gone o\n\)/, 'from gone o\n  where false\n)') },
-      },
-      'settle-writes-history-twice': {
-        caughtBy: 'one end each',
-        statements: { settle: swap(/from gone o\n\)/, 'from gone o, generate_series(1, 2)\n)') },
-      },
+      'settle-forgets-history': rewrites('nothing lost', { settle: swap(/from gone o\n\)/, 'from gone o\n  where false\n)') }),
+      'settle-writes-history-twice': rewrites('one end each', {
+        settle: swap(/from gone o\n\)/, 'from gone o, generate_series(1, 2)\n)'),
+      }),
       'rejection-dropped': { caughtBy: 'no process fails', inProcess: dropRejection },
     },
   },
-  {
-    name: 'zombie',
+  zombie: {
     tells: 'A worker is stopped just before it stores its results, another takes its jobs over, and then it wakes up.',
     async play(rig, traffic) {
       await traffic.enqueue('outside', 'outside', keyed('outside', 3, { againMs: 1500 }))
       await traffic.enqueue('tx', 'tx', keyed('tx', 3, { ms: 300, againMs: 600 }))
-      await rig.startProcess('w1', { faults: [{ probe: 'jobs.settle.before', hit: 1, kind: 'pause' }] })
-      await rig.until(() => rig.wrote('fault') > 0)
+      await rig.strike('w1', { probe: 'jobs.settle.before', hit: 1, kind: 'pause' })
       await rig.startProcess('w2')
       await rig.until(async () => (await rig.count(claimedAgainSql)) > 0)
     },
     shows: {
       'no-fence': {
         caughtBy: 'settled by its holder',
-        statements: { settle: unfenced, 'settle-failed': unfenced },
+        statements: alike('settle settle-failed', unfenced),
         functions: { complete_job: swap(/and j\.fence \S+ p_fence/, ''), guard_job: swap('and j.fence = p_fence', '') },
         inProcess: () => rewriteSharedSettle(unfenced),
       },
-      'fence-reused': {
-        caughtBy: 'fences never repeat',
-        statements: {
-          ...{ claim: sameFence, 'claim-suspect': sameFence, rescue: sameFence },
-          ...{ 'settle-failed': sameFence, 'release-unknown': sameFence },
-        },
-      },
+      'fence-reused': rewrites(
+        'fences never repeat',
+        alike('claim claim-suspect rescue settle-failed release-unknown', sameFence),
+      ),
       'key-per-attempt': { caughtBy: 'delivered outside', inProcess: keyPerAttempt },
     },
   },
-  {
-    name: 'late commit',
-    tells:
-      'A worker hangs just before it commits a transaction; its lease ends, another worker runs the job, and then it commits.',
+  'late commit': {
+    tells: 'A worker hangs just before it commits; its lease ends, another worker runs the job, and then it commits.',
     async play(rig, traffic) {
       await traffic.enqueue('tx', 'tx', keyed('tx', 1))
       // Blocked and not stopped: when it goes on, it commits before it can hear of its loss.
-      await rig.startProcess('w1', { faults: [{ probe: 'jobs.tx.before_commit', hit: 1, kind: 'block', ms: 5000 }] })
-      await rig.until(() => rig.wrote('fault') > 0)
+      await rig.strike('w1', { probe: 'jobs.tx.before_commit', hit: 1, kind: 'block', ms: 5000 })
       await endLease(rig.admin, await rig.count("select holder as n from pawl.job where state = 'running'"))
       await rig.startProcess('w2')
       await rig.until(() => rig.wrote('lost') > 0)
@@ -106,21 +90,18 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
       },
     },
   },
-  {
-    name: 'kill',
+  kill: {
     tells: 'A worker is killed while it runs jobs, and another takes them over.',
     async play(rig, traffic) {
       await traffic.enqueue('outside', 'outside', keyed('outside', 4, { ms: 50 }))
       await traffic.enqueue('tx', 'tx', keyed('tx', 4, { ms: 50 }))
-      await rig.startProcess('w1', { faults: [{ probe: 'jobs.run.after', hit: 1, kind: 'kill' }] })
-      await rig.until(() => rig.wrote('fault') > 0)
+      await rig.strike('w1', { probe: 'jobs.run.after', hit: 1, kind: 'kill' })
       await rig.startProcess('w2')
     },
     shows: {
-      'rescue-forgets-jobs': {
-        caughtBy: 'all at rest',
-        statements: { rescue: swap(/where j\.ctid = l\.ctid/, 'where false and j.ctid = l.ctid') },
-      },
+      'rescue-forgets-jobs': rewrites('all at rest', {
+        rescue: swap(/where j\.ctid = l\.ctid/, 'where false and j.ctid = l.ctid'),
+      }),
       'dead-at-first-crash': {
         caughtBy: 'dead for a cause',
         // The parameter stays in use, so that its number still means something.
@@ -128,8 +109,7 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
       },
     },
   },
-  {
-    name: 'producer dies',
+  'producer dies': {
     tells: 'A process that enqueues in a transaction of its own is killed between its insert and its commit.',
     async play(rig) {
       const faults = [{ probe: 'jobs.enqueue.sent', hit: 2, kind: 'kill' }] as const
@@ -140,8 +120,7 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
     },
     shows: { 'enqueue-outside-transaction': { caughtBy: 'nothing lost', inProcess: enqueueOutsideTransaction } },
   },
-  {
-    name: 'late renewal',
+  'late renewal': {
     tells: 'An incarnation is closed before it renews; and the only worker is stopped for longer than its lease, and goes on.',
     async play(rig, traffic) {
       await traffic.enqueue('tx', 'tx', keyed('tx', 3))
@@ -153,14 +132,12 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
       await rig.until(async () => (await rig.count(leasesSql)) > before + 1, 5000)
     },
     shows: {
-      'renewal-revives-closed-incarnation': {
-        caughtBy: 'closed incarnations stay closed',
-        statements: { beat: swap('and w.closed_at is null', '') },
-      },
+      'renewal-revives-closed-incarnation': rewrites('closed incarnations stay closed', {
+        beat: swap('and w.closed_at is null', ''),
+      }),
     },
   },
-  {
-    name: 'stranger',
+  stranger: {
     tells: "A stranger's open transaction has the first job of the queue locked while a worker claims the others.",
     async play(rig, traffic) {
       await traffic.enqueue('first', 'tx', keyed('first', 1))
@@ -173,12 +150,9 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
       isEnough = true
       await held
     },
-    shows: {
-      'skip-locked-removed': { caughtBy: 'claims wait for nobody', statements: { claim: waiting, 'claim-suspect': waiting } },
-    },
+    shows: { 'skip-locked-removed': rewrites('claims wait for nobody', alike('claim claim-suspect', swap('skip locked', ''))) },
   },
-  {
-    name: 'lost answer',
+  'lost answer': {
     tells: 'An enqueue is committed, and its answer never arrives.',
     async play(rig, traffic) {
       for (const batch of ['lost 0', 'lost 1', 'lost 2']) {
@@ -189,8 +163,7 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
     },
     shows: { 'blind-retry-after-commit-unknown': { caughtBy: 'nothing lost', inRig: blindEnqueue } },
   },
-  {
-    name: 'poison',
+  poison: {
     tells: 'A job that kills its process is claimed together with a dozen harmless ones.',
     async play(rig, traffic) {
       await traffic.enqueue('poison', 'poison', keyed('poison', 1))
@@ -199,14 +172,12 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
       await rig.until(() => rig.wrote('poison') >= 2)
     },
     shows: {
-      'attempt-burnt-for-bystanders': {
-        caughtBy: 'deciding runs alone',
-        statements: { rescue: swap(/suspect = case when l\.is_crash[^\n]*/, 'suspect = false,') },
-      },
+      'attempt-burnt-for-bystanders': rewrites('deciding runs alone', {
+        rescue: swap(/suspect = case when l\.is_crash[^\n]*/, 'suspect = false,'),
+      }),
     },
   },
-  {
-    name: 'drain',
+  drain: {
     tells: 'A worker with jobs in its buffer is told to stop, and is started again.',
     async play(rig, traffic) {
       await traffic.enqueue('outside', 'outside', keyed('outside', 40, { ms: 100 }))
@@ -215,14 +186,12 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
       rig.signal('w1', 'SIGTERM')
     },
     shows: {
-      'release-burns-attempt': {
-        caughtBy: 'attempts add up',
-        statements: { 'settle-failed': swap("g.outcome in ('snoozed', 'released')", "g.outcome = 'snoozed'") },
-      },
+      'release-burns-attempt': rewrites('attempts add up', {
+        'settle-failed': swap("g.outcome in ('snoozed', 'released')", "g.outcome = 'snoozed'"),
+      }),
     },
   },
-  {
-    name: 'cancel',
+  cancel: {
     tells: 'A running job is cancelled, and its handler does not listen at once.',
     async play(rig, traffic) {
       await traffic.enqueue('slow', 'slow', keyed('slow', 2, { ms: 1500 }))
@@ -233,7 +202,7 @@ export const stories: readonly Story<JobsTraffic, CheckName>[] = [
     },
     shows: { 'cancel-ignored-on-completion': { caughtBy: 'cancel respected', inRig: deafCancel } },
   },
-]
+}
 
 /** The statements alone: a process learns that it is closed before it renews. */
 async function renewTooLate(rig: Rig): Promise<void> {
@@ -251,27 +220,27 @@ function keyed<T extends object>(name: string, length: number, more?: T): (T & {
 
 // ---- bugs that are no rewritten statement: a call that is made differently
 
-const { commitWith } = OwnTransaction.prototype
+const { commitWith } = Transaction.prototype
 
 /** A shared group's settle travels with its commit, past the place where statements are rewritten. */
 function rewriteSharedSettle(rewrite: (text: string) => string): void {
-  OwnTransaction.prototype.commitWith = function (this: OwnTransaction, text, ...more) {
-    return commitWith.call(this, text.includes('complete_job') ? text : rewrite(text), ...more)
+  Transaction.prototype.commitWith = function (this: Transaction, last, ...more) {
+    return commitWith.call(this, last.name === 'complete' ? last : { ...last, text: rewrite(last.text) }, ...more)
   }
 }
 
 function completeBeforeCommit({ url }: ChildOptions): void {
-  OwnTransaction.prototype.commitWith = async function (this: OwnTransaction, text, values, ...more) {
-    if (!text.includes('complete_job')) return commitWith.call(this, text, values, ...more)
-    await sendOutside(url, text, values)
+  Transaction.prototype.commitWith = async function (this: Transaction, last, values, ...more) {
+    if (last.name !== 'complete') return commitWith.call(this, last, values, ...more)
+    await sendOutside(url, last.text, bind(last, values))
     await this.commit()
   }
 }
 
 /** In the first settle of each process: by then it has started. */
 function dropRejection(): void {
-  OwnTransaction.prototype.commitWith = async function (this: OwnTransaction, ...args: Parameters<typeof commitWith>) {
-    OwnTransaction.prototype.commitWith = commitWith
+  Transaction.prototype.commitWith = async function (this: Transaction, ...args: Parameters<typeof commitWith>) {
+    Transaction.prototype.commitWith = commitWith
     await commitWith.apply(this, args)
     setTimeout(() => void Promise.reject(new Error('planted')), 200)
   }

@@ -1,34 +1,22 @@
 // The jobs of a storm, one kind for each way in which a job can have an effect or go wrong; the processes that run and enqueue them; and
 // the users who enqueue, cancel, mend and retry, and leave transactions open.
 
-import { appendFileSync } from 'node:fs'
-import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Job, JobContext, Pawl, Tx } from 'pawl'
 import type pg from 'pg'
-import type { History } from '../history.ts'
-import { inTransaction, rollBack } from '../pool.ts'
+import { Caller, type CallerOptions, inTransaction, rollBack } from '../pool.ts'
 import type { Subject } from '../process.ts'
 import { Traffic } from '../scenario.ts'
 
 // ---- kinds
 
 export interface Payload {
-  /** Names this job in the producer's history. */
   readonly key: string
   /** How long the handler takes, and how long when it runs again. */
   readonly ms?: number
   readonly againMs?: number
   /** How often it fails before it succeeds. */
   readonly failures?: number
-}
-
-/** What the handlers of a worker process work with. A producer defines the same kinds without it, and runs none. */
-interface Surroundings {
-  readonly dir: string
-  readonly history: History
-  /** Connections of the handlers' own, as an application has them. */
-  readonly pool: pg.Pool
 }
 
 /** Kinds whose effect is a row in the ledger of the same database: each done job has exactly one. */
@@ -38,127 +26,100 @@ export const outsideKinds: readonly string[] = ['outside', 'doomed', 'snoozing']
 /** How many crashes of its process end a job of the kind. A poison job causes them; others are bystanders. */
 export const crashesMax = (kind: string): number => (kind === 'poison' ? 2 : 6)
 
-export const deliveriesFile = 'deliveries.jsonl'
-export interface Delivery {
-  readonly job: string
-  readonly fence: string
-  readonly idempotencyKey: string
-}
+type Kinds = Omit<Parameters<Pawl['jobs']['define']>[1], 'tx' | 'run'>
+type Run = (job: Job<Payload>, context: JobContext) => unknown
+type InTx = (job: Job<Payload>, tx: Tx) => unknown
 
-export function defineKinds(pawl: Pawl, around?: Surroundings): void {
-  const { jobs } = pawl
-  const retry = { attempts: 30, crashes: crashesMax('any'), initialMs: 10, factor: 2, maxMs: 200 } as const
-  const begin = (job: Job<Payload>) => {
-    if (around === undefined) throw new Error('Only a worker process runs jobs.')
-    around.history.write('start', { job: job.id, fence: job.fence })
-    return around
+/** A producer defines the same kinds as a worker, and runs none. */
+function defineKinds({ pawl: { jobs }, pool, history }: Caller): void {
+  const retry = { attempts: 30, crashes: crashesMax('any'), initialMs: 10, factor: 2, maxMs: 200 }
+  const begun = <Given>(run: (job: Job<Payload>, given: Given) => unknown) => {
+    return async (job: Job<Payload>, given: Given) => {
+      history.write('start', { job: job.id, fence: job.fence })
+      return run(job, given)
+    }
   }
-  const effect = (tx: Tx, job: Job<Payload>) =>
-    tx.query('insert into torture.effect (job_id, fence, kind, proc) values ($1::bigint, $2::bigint, $3::text, $4::text)', [
-      job.id,
-      job.fence,
-      job.kind,
-      around!.history.proc,
-    ])
+  const defineRun = (kind: string, run: Run, more: Kinds = {}) => jobs.define<Payload>(kind, { retry, ...more, run: begun(run) })
+  const defineTx = (kind: string, tx: InTx, more: Kinds = {}) => jobs.define<Payload>(kind, { retry, ...more, tx: begun(tx) })
+  const effect = (tx: Tx, { id, fence, kind }: Job<Payload>) =>
+    tx.query('insert into torture.effect values ($1::bigint, $2::bigint, $3::text, $4::text)', [id, fence, kind, history.proc])
   const takesMs = ({ attempt, payload: { ms = 0, againMs = ms } }: Job<Payload>) => (attempt > 1 ? againMs : ms)
-  /** The stored result must carry the fence under which the handler ran. */
-  const answer = (job: Job<Payload>) => ({ fence: job.fence })
+  const wait = async (ms: number, { signal }: JobContext) => ms > 0 && sleep(ms, undefined, { signal })
+  // The stored result must carry the fence under which the handler ran.
+  const answer = ({ fence }: Job<Payload>) => ({ fence })
 
-  const inTx = async (job: Job<Payload>, tx: Tx) => {
-    begin(job)
+  const inTx: InTx = async (job, tx) => {
     await effect(tx, job)
     await sleep(takesMs(job))
     return answer(job)
   }
-  jobs.define<Payload>('tx', { retry, tx: inTx })
-  jobs.define<Payload>('shared', { retry, share: 10, tx: inTx })
-
-  jobs.define<Payload>('flaky', {
-    retry,
-    tx: async (job, tx) => {
-      begin(job)
-      await effect(tx, job)
-      if (job.attempt - job.crashes <= (job.payload.failures ?? 1)) throw new Error('planned failure')
-      return answer(job)
-    },
+  defineTx('tx', inTx)
+  defineTx('shared', inTx, { share: 10 })
+  defineTx('flaky', async (job, tx) => {
+    await effect(tx, job)
+    if (job.attempt - job.crashes <= (job.payload.failures ?? 1)) throw new Error('planned failure')
+    return answer(job)
   })
 
-  const inOwnTransaction = async (job: Job<Payload>, context: JobContext) => {
-    const { pool } = begin(job)
-    await inTransaction(pool, async (client) => {
+  const inOwnTransaction: Run = (job, context) =>
+    inTransaction(pool, async (client) => {
       await job.guard(client)
       await effect(client, job)
-      await waitMs(takesMs(job), context)
+      await wait(takesMs(job), context)
       await job.complete(client, answer(job))
     })
+  defineRun('complete', inOwnTransaction)
+  const slow: Run = async (job, context) => {
+    for (let step = 0; step < 4; step++) {
+      await context.touch({ step })
+      await wait(takesMs(job) / 4, context)
+    }
+    return inOwnTransaction(job, context)
   }
-  jobs.define<Payload>('complete', { retry, run: inOwnTransaction })
-  jobs.define<Payload>('slow', {
-    retry,
-    concurrency: 3,
-    run: async (job, context) => {
-      begin(job)
-      for (let step = 0; step < 4; step++) {
-        await context.touch({ step })
-        await waitMs(takesMs(job) / 4, context)
-      }
-      return inOwnTransaction(job, context)
-    },
-  })
+  defineRun('slow', slow, { concurrency: 3 })
 
-  /** The outside world is a file that gets a line for each delivery and makes none of them unique. */
-  const outside = async (job: Job<Payload>) => {
-    const { dir } = begin(job)
-    const delivery: Delivery = { job: job.id, fence: job.fence, idempotencyKey: job.idempotencyKey }
-    appendFileSync(join(dir, deliveriesFile), `${JSON.stringify(delivery)}\n`)
-    // It does not listen to its signal.
+  /** It does not listen to its signal. */
+  const outside: Run = async (job) => {
+    history.write('delivered', { job: job.id, fence: job.fence, idempotencyKey: job.idempotencyKey })
     await sleep(takesMs(job))
     return answer(job)
   }
-  jobs.define<Payload>('outside', { retry, run: outside })
-
-  jobs.define<Payload>('doomed', {
-    retry: { ...retry, attempts: 2 },
-    run: async (job) => {
-      const { rows } = await begin(job).pool.query('select from torture.mended where what = $1', [job.id])
-      if (rows.length === 0) throw new Error('not mended yet')
-      return outside(job)
-    },
-  })
-
+  defineRun('outside', outside)
+  const doomed: Run = async (job, context) => {
+    const { rows } = await pool.query('select from torture.mended where what = $1', [job.id])
+    if (rows.length === 0) throw new Error('not mended yet')
+    return outside(job, context)
+  }
+  defineRun('doomed', doomed, { retry: { ...retry, attempts: 2 } })
   const snoozed = new Set<string>()
-  jobs.define<Payload>('snoozing', {
-    retry,
-    run: (job) => {
-      if (snoozed.has(job.id)) return outside(job)
-      snoozed.add(job.id)
-      begin(job)
-      return job.snooze(30)
-    },
+  defineRun('snoozing', (job, context) => {
+    if (snoozed.has(job.id)) return outside(job, context)
+    snoozed.add(job.id)
+    return job.snooze(30)
   })
-
-  jobs.define<Payload>('poison', {
-    retry: { ...retry, crashes: crashesMax('poison') },
-    run: (job) => {
-      begin(job).history.write('poison', { job: job.id })
-      process.kill(process.pid, 'SIGKILL')
-      return new Promise(() => undefined)
-    },
-  })
-}
-
-async function waitMs(ms: number, { signal }: JobContext): Promise<void> {
-  if (ms > 0) await sleep(ms, undefined, { signal })
+  const poison: Run = (job) => {
+    history.write('poison', { job: job.id })
+    process.kill(process.pid, 'SIGKILL')
+    return new Promise(() => undefined)
+  }
+  defineRun('poison', poison, { retry: { ...retry, crashes: crashesMax('poison') } })
 }
 
 // ---- processes
 
 export async function worker(subject: Subject): Promise<void> {
-  const { proc, history, options } = subject
-  const { dir, leaseMs, beatMs, concurrency } = options
-  const { pawl, pool } = subject.connect(concurrency)
-  defineKinds(pawl, { dir, history, pool })
-  await serveJobs(subject, pawl, { name: proc, lease: leaseMs, beatMs, concurrency, pollMs: 300, bufferMs: 3000, touchMs: 100 })
+  const { leaseMs, beatMs, concurrency } = subject.options
+  const caller = new Caller(subject.caller(concurrency))
+  defineKinds(caller)
+  await serveJobs(subject, caller.pawl, {
+    name: subject.proc,
+    lease: leaseMs,
+    beatMs,
+    concurrency,
+    pollMs: 300,
+    bufferMs: 3000,
+    touchMs: 100,
+  })
 }
 
 export function serveJobs(subject: Subject, pawl: Pawl, options: Parameters<Pawl['jobs']['worker']>[0]): Promise<void> {
@@ -175,16 +136,15 @@ export function serveJobs(subject: Subject, pawl: Pawl, options: Parameters<Pawl
 
 /** A process that only enqueues, in the way it is told or in both by turns. It meets its faults between its insert and its commit. */
 export async function producer(subject: Subject): Promise<void> {
-  const { options, proc, history } = subject
-  const { pawl, pool, close } = subject.connect(4)
-  const enqueue = enqueuer(pawl, pool, history)
+  const { options, proc } = subject
+  const enqueuer = new Enqueuer(subject.caller(4))
   let batch = 0
   const turn = () => {
     const way = options.how === 'both' ? (['own', 'plain'] as const)[batch % 2]! : (options.how as Way)
     const key = `${proc}/${batch++}`
-    return enqueue(way, { key, kind: 'tx', payloads: [{ key: `${key}/0` }, { key: `${key}/1` }] })
+    return enqueuer.enqueue(way, { key, kind: 'tx', payloads: [{ key: `${key}/0` }, { key: `${key}/1` }] })
   }
-  await subject.live(() => [subject.every(150, turn)], close)
+  await subject.live(() => [subject.every(150, turn)], enqueuer)
 }
 
 // ---- users
@@ -192,27 +152,28 @@ export async function producer(subject: Subject): Promise<void> {
 /** `own`: in a transaction of the caller's, which may be rolled back. `plain`: without one. */
 export type Way = 'own' | 'plain' | 'rolled back'
 
-export interface Batch {
-  readonly key: string
-  readonly kind: string
-  readonly payloads: readonly Payload[]
-}
+export type Batch = { readonly key: string; readonly kind: string; readonly payloads: readonly Payload[] }
 
-/** Enqueues as users do and writes down what it asked for and what it was answered. Returns the ids that are certainly there. */
-function enqueuer(pawl: Pawl, pool: pg.Pool, history: History) {
-  defineKinds(pawl)
-  return async (way: Way, { key, kind, payloads }: Batch): Promise<readonly string[]> => {
+class Enqueuer extends Caller {
+  constructor(options: CallerOptions) {
+    super(options)
+    defineKinds(this)
+  }
+
+  /** Returns the ids that are certainly there. */
+  async enqueue(way: Way, { key, kind, payloads }: Batch): Promise<readonly string[]> {
+    const { jobs } = this.pawl
     const asked = { batch: key, kind, keys: payloads.map((payload) => payload.key), via: way === 'plain' ? 'plain' : 'own' }
     const inOwn = async (tx: pg.PoolClient) => {
       // Tells whether the transaction happened.
       await tx.query('insert into torture.produced values ($1)', [key])
-      return pawl.jobs.enqueueMany(kind, payloads, { tx })
+      return jobs.enqueueMany(kind, payloads, { tx })
     }
     const enqueue = () => {
-      if (way === 'plain') return pawl.jobs.enqueueMany(kind, payloads)
-      return way === 'own' ? inTransaction(pool, inOwn) : inTransaction(pool, inOwn, rollBack)
+      if (way === 'plain') return jobs.enqueueMany(kind, payloads)
+      return way === 'own' ? inTransaction(this.pool, inOwn) : inTransaction(this.pool, inOwn, rollBack)
     }
-    return (await history.call('enqueue', asked, enqueue)).answer?.ids ?? []
+    return (await this.history.call('enqueue', asked, enqueue)).answer?.ids ?? []
   }
 }
 
@@ -225,7 +186,7 @@ export const rigSlot = 'producer'
 export const producerSlot = 'p1'
 
 export class JobsTraffic extends Traffic {
-  readonly #enqueue = enqueuer(this.pawl, this.pool, this.rig.history)
+  readonly user = new Enqueuer(this.caller)
   readonly #known: string[] = []
   /** Answers still to be lost: the next one after so many enqueues without a transaction. */
   readonly #toLose = [...(this.plan.faults[rigSlot] ?? [])]
@@ -264,7 +225,7 @@ export class JobsTraffic extends Traffic {
   }
 
   async enqueue(key: string, kind: string, payloads: readonly Payload[], way: Way = 'own'): Promise<void> {
-    const ids = await this.#enqueue(way, { key, kind, payloads })
+    const ids = await this.user.enqueue(way, { key, kind, payloads })
     if (kind !== 'poison') this.#known.push(...ids)
   }
 
@@ -282,18 +243,17 @@ export class JobsTraffic extends Traffic {
   }
 
   async cancel(job: string): Promise<void> {
-    const cancel = () => this.pawl.jobs.cancel(job, { reason: 'torture' })
+    const cancel = () => this.user.pawl.jobs.cancel(job, { reason: 'torture' })
     await this.rig.history.call('cancel', { job }, cancel, ({ was }) => ({ was }))
   }
 
-  /** Removes the cause of a dead job's failures, and gives the job its attempts back. */
   async #mend(): Promise<void> {
     const [dead] = await this.rig.query<{ id: string }>(
       "select id::text as id from pawl.job where state = 'dead' and kind = 'doomed' order by id limit 1",
     )
     if (dead === undefined || this.random.chance(0.3)) return
     await this.rig.query('insert into torture.mended values ($1)', [dead.id])
-    await this.rig.history.call('retry', { job: dead.id }, () => this.pawl.jobs.retry(dead.id))
+    await this.rig.history.call('retry', { job: dead.id }, () => this.user.pawl.jobs.retry(dead.id))
   }
 
   /** A stranger's transaction has a ready job locked for a while and rolls back. */
@@ -309,7 +269,7 @@ export class JobsTraffic extends Traffic {
   async holdOpen(id: string, isEnough: () => boolean): Promise<void> {
     const hold = async (tx: pg.PoolClient) => {
       await tx.query('set local lock_timeout = 500')
-      await this.pawl.jobs.cancel(id, { tx })
+      await this.user.pawl.jobs.cancel(id, { tx })
       while (!isEnough()) {
         // Read on another connection: inside one transaction PostgreSQL shows the same picture of the sessions.
         const waiting = await this.rig.query<{ application: string }>(

@@ -2,7 +2,7 @@
 // operator who mends, pauses, rebuilds and switches, a stranger who leaves transactions open, and readers who wait for what they wrote.
 
 import { type ProbeName, probeNames } from 'pawl/testing'
-import { drawFaults, drawKeeperFault, probes, type Random } from '../plan.ts'
+import { drawFaults, keeperFaults, probes, type Random } from '../plan.ts'
 import type { Rig } from '../rig.ts'
 import { crashCases, type Round, type Scenario } from '../scenario.ts'
 import { judge } from './checks.ts'
@@ -73,12 +73,9 @@ export const log: Scenario<LogTraffic> = {
     slots,
     // Each process meets parking and replaying too seldom for a storm: the matrix strikes there.
     probes: {
-      kill: [
-        ...probes(
-          'events: sequence.before sequence.after projections: acquired batch.before batch.moved batch.handled batch.committed',
-        ),
-        ...probes('projections: sink.handled sink.flushed state.handled'),
-      ],
+      kill: probes(
+        'events: sequence.before sequence.after projections: acquired batch.before batch.moved batch.handled batch.committed sink.handled sink.flushed state.handled',
+      ),
       pause: probes('events: sequence.before projections: batch.before sink.handled state.handled'),
       reset: probes('events: sequence.before projections: batch.moved batch.handled sink.handled state.handled'),
       terminate: probes('events: sequence.before projections: batch.handled sink.handled state.handled'),
@@ -102,12 +99,7 @@ export const log: Scenario<LogTraffic> = {
         kind: random.pick(['kill', 'reset', 'commit-unknown'] as const),
       })
       return {
-        ...Object.fromEntries(
-          slots.map((slot) => [
-            `${slot} keeper`,
-            drawFaults(`keeper ${slot}`, storm, 10, (random) => drawKeeperFault(random, [])),
-          ]),
-        ),
+        ...keeperFaults(slots, storm, 10),
         ...Object.fromEntries(writerSlots.map((slot) => [slot, drawFaults(slot, storm, 3, ofWriter)])),
         [operatorSlot]: drawFaults(operatorSlot, storm, 6, ofOperator),
       }
@@ -141,14 +133,14 @@ export const log: Scenario<LogTraffic> = {
 }
 
 async function provoke(traffic: LogTraffic, { each: { probe, provocation }, slot, number, key }: Round): Promise<void> {
-  const { rig, writer } = traffic
+  const { rig, user: writer } = traffic
   // A process never comes to what it does not hold: the holder is killed.
   const isHeldByOne = probe === 'projections.acquired' || probe === 'projections.event.handled'
   if (isHeldByOne && number % 2 === 1) rig.signal('w2', 'SIGKILL')
   const isBad = provocation === 'bad event'
   for (const each of keys) await writer.write(transaction(`${key}/${each}`, each, 2, { isBad }))
   await traffic.observe()
-  if (isBad) await mendAll(writer.pawl, rig.admin)
+  if (isBad) await mendAll(writer)
   if (provocation === 'stop') rig.signal(slot, 'SIGTERM')
 }
 

@@ -4,18 +4,18 @@ import { type LogEvent, Projections } from 'pawl'
 import { endLease } from 'pawl/testing'
 import pg from 'pg'
 import { bind } from '../../packages/pawl/src/db/statement.ts'
+import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
 import { Acks } from '../../packages/pawl/src/projections/acks.ts'
 import { cursorStatements, HeldCursor } from '../../packages/pawl/src/projections/cursor.ts'
-import { HandlerTx } from '../../packages/pawl/src/projections/projection-tx.ts'
 import { SinkKeys } from '../../packages/pawl/src/projections/sink-keys.ts'
 import { SinkStore } from '../../packages/pawl/src/projections/sink-store.ts'
-import { sendOutside, swap } from '../canary.ts'
+import { replaces, rewrites, sendOutside, swap } from '../canary.ts'
 import { stream } from '../plan.ts'
 import type { ChildOptions } from '../process.ts'
 import type { Rig } from '../rig.ts'
 import type { Story } from '../scenario.ts'
 import type { CheckName } from './checks.ts'
-import { foldedName, Ingester, keys, type LogTraffic, operatorSlot, shardedName, sinkName, transaction } from './traffic.ts'
+import { Ingester, keys, type LogTraffic, names, operatorSlot, transaction } from './traffic.ts'
 
 /** All cursors that there are before a rebuild. */
 const cursors = 11
@@ -25,12 +25,11 @@ const anyFence = swap(/and (c\.fence = \$\d+::bigint)/, 'and ($1 or true)')
 const anyPosition = swap(/and (p\.position = \$\d+::bigint)/, 'and ($1 or true)')
 const sequencing = (from: string, to: string) => ({ functions: { sequence_events: swap(from, to) } })
 
-export const stories: readonly Story<LogTraffic, CheckName>[] = [
+export const stories: Readonly<Record<string, Story<LogTraffic, CheckName>>> = {
   // ---- positions
-  {
-    name: 'late committer',
+  'late committer': {
     tells: 'A transaction appends first and commits last.',
-    async play(rig, { writer }) {
+    async play(rig, { user: writer }) {
       await rig.startProcess('w1')
       const filled = async () => {
         await writer.write(transaction('early', 'k2', 2))
@@ -49,12 +48,11 @@ export const stories: readonly Story<LogTraffic, CheckName>[] = [
       },
     },
   },
-  {
-    name: 'stranger stays',
+  'stranger stays': {
     tells: "A stranger's transaction stays open while users append and are delivered.",
     async play(rig, traffic) {
       await rig.startProcess('w1')
-      await traffic.writer.write(transaction('first', 'k3', 1))
+      await traffic.user.write(transaction('first', 'k3', 1))
       await untilHead(rig, 1)
       for (let time = 0; time < 3; time++) await traffic.holdOpen()
     },
@@ -72,8 +70,7 @@ export const stories: readonly Story<LogTraffic, CheckName>[] = [
       },
     },
   },
-  {
-    name: 'busy ticks',
+  'busy ticks': {
     tells: 'Two processes give positions while another appends as fast as it can.',
     async play(rig, traffic) {
       await Promise.all([rig.startProcess('w1'), rig.startProcess('w3')])
@@ -95,10 +92,9 @@ export const stories: readonly Story<LogTraffic, CheckName>[] = [
       },
     },
   },
-  {
-    name: 'second writer began first',
+  'second writer began first': {
     tells: 'Of two writers of one key the second to commit was the first to begin, and one tick meets both.',
-    async play(rig, { writer }) {
+    async play(rig, { user: writer }) {
       // The very first tick reads everything there is; this is about those that follow.
       await rig.startProcess('w1')
       await writer.write(transaction('zeroth', 'k1', 1))
@@ -115,10 +111,9 @@ export const stories: readonly Story<LogTraffic, CheckName>[] = [
       },
     },
   },
-  {
-    name: 'plain deliveries',
+  'plain deliveries': {
     tells: 'Two processes deliver a few transactions; nothing goes wrong.',
-    async play(rig, { writer }) {
+    async play(rig, { user: writer }) {
       await Promise.all([rig.startProcess('w1'), rig.startProcess('w2')])
       for (let batch = 0; batch < 12; batch++) {
         await writer.write(transaction(`batch ${batch}`, `k${1 + (batch % 3)}`, 5))
@@ -133,12 +128,11 @@ export const stories: readonly Story<LogTraffic, CheckName>[] = [
       'keys-forgotten': { caughtBy: 'called in order', inProcess: forgetKeys },
     },
   },
-  {
-    name: 'source in parts',
+  'source in parts': {
     tells: 'What a source says in one of its transactions is brought in two calls, and once more as a whole.',
-    async play(rig, { writer }) {
+    async play(rig, { user: writer }) {
       await rig.startProcess('w1')
-      const ingester = new Ingester(writer.pawl, rig.history)
+      const ingester = new Ingester(writer)
       const random = stream(1, 'ingests')
       for (let time = 0; time < 10; time++) await ingester.step(random)
     },
@@ -151,27 +145,21 @@ export const stories: readonly Story<LogTraffic, CheckName>[] = [
   },
 
   // ---- deliveries and effects
-  {
-    name: 'killed in a call',
+  'killed in a call': {
     tells: 'A process is killed while it hands over the events of one key, and another goes on.',
-    async play(rig, { writer }) {
+    async play(rig, { user: writer }) {
       for (let batch = 0; batch < 4; batch++) await writer.write(transaction(`batch ${batch}`, 'k1', 10))
-      await rig.startProcess('w1', { faults: [{ probe: 'projections.sink.handled', hit: 20, kind: 'kill' }] })
-      await rig.until(() => rig.wrote('fault') > 0)
+      await rig.strike('w1', { probe: 'projections.sink.handled', hit: 20, kind: 'kill' })
       await rig.startProcess('w2')
     },
     shows: {
       'acknowledged-before-handled': { caughtBy: 'called at least once', inProcess: acknowledgeAtOnce },
-      'dead-holder-keeps-cursor': {
-        caughtBy: 'all at rest',
-        statements: { look: swap('w.id is null or', 'c.holder is null or') },
-      },
+      'dead-holder-keeps-cursor': rewrites('all at rest', { look: swap('w.id is null or', 'c.holder is null or') }),
     },
   },
-  {
-    name: 'batch fails once',
+  'batch fails once': {
     tells: 'A serialization failure ends a batch when its handlers have run; it is applied again.',
-    async play(rig, { writer }) {
+    async play(rig, { user: writer }) {
       for (const key of keys.slice(0, 4)) await writer.write(transaction(key, key, 5))
       const faults = [1, 2, 3].map(() => ({ probe: 'projections.batch.handled', hit: 1, kind: 'sql-40001' }) as const)
       await rig.startProcess('w1', { faults })
@@ -179,26 +167,22 @@ export const stories: readonly Story<LogTraffic, CheckName>[] = [
     },
     shows: { 'effects-outside-the-transaction': { caughtBy: 'effects once', inProcess: effectsOutside } },
   },
-  {
-    name: 'killed before the commit',
+  'killed before the commit': {
     tells: 'A process is killed when its handlers have run and nothing is committed, and another goes on.',
     async play(rig, traffic) {
-      for (const key of keys.slice(0, 4)) await traffic.writer.write(transaction(`${key}/1`, key, 3))
-      await rig.startProcess('w1', { faults: [{ probe: 'projections.batch.handled', hit: 2, kind: 'kill' }] })
-      await rig.until(() => rig.wrote('fault') > 0)
+      for (const key of keys.slice(0, 4)) await traffic.user.write(transaction(`${key}/1`, key, 3))
+      await rig.strike('w1', { probe: 'projections.batch.handled', hit: 2, kind: 'kill' })
       await traffic.observe()
       await rig.startProcess('w2')
     },
     shows: {
       'checkpoint-before-state': { caughtBy: 'checkpoint and state agree', inProcess: moveFirst },
-      'cursor-fence-kept': {
-        caughtBy: 'fences never repeat',
-        statements: { acquire: swap('fence = pawl.next_fence()', 'fence = greatest(c.fence, 1)') },
-      },
+      'cursor-fence-kept': rewrites('fences never repeat', {
+        acquire: swap('fence = pawl.next_fence()', 'fence = greatest(c.fence, 1)'),
+      }),
     },
   },
-  {
-    name: 'late holder',
+  'late holder': {
     tells: 'A process hangs before it applies; its lease ends, another applies everything, and then it goes on where it was.',
     async play(rig, traffic) {
       // Blocked and not stopped: when it goes on, its move is the very next thing it does.
@@ -218,8 +202,7 @@ export const stories: readonly Story<LogTraffic, CheckName>[] = [
       },
     },
   },
-  {
-    name: 'late holder of a quiet log',
+  'late holder of a quiet log': {
     tells: 'There is nothing to do when the lease of a process ends and another takes over; then events come, one at a time.',
     async play(rig, traffic) {
       await rig.startProcess('w1')
@@ -238,10 +221,9 @@ export const stories: readonly Story<LogTraffic, CheckName>[] = [
   },
 
   // ---- parked keys and reads
-  {
-    name: 'parked and mended',
+  'parked and mended': {
     tells: 'A bad event of each of a few keys is parked, more come after it, and then its cause is mended.',
-    async play(rig, { writer }) {
+    async play(rig, { user: writer }) {
       await Promise.all([rig.startProcess('w1'), rig.startProcess('w2')])
       const some = keys.slice(0, 4)
       for (const key of some) await writer.write(transaction(`${key}/1`, key, 2, { isBad: true }))
@@ -251,72 +233,45 @@ export const stories: readonly Story<LogTraffic, CheckName>[] = [
       await rig.until(parked, 5000)
     },
     shows: {
-      'unpark-out-of-order': {
-        caughtBy: 'applied once, in order',
-        statements: { 'next-unparking': swap('order by p.position', 'order by p.position desc') },
-      },
-      'parked-for-ever': {
-        caughtBy: 'all at rest',
-        statements: { 'unpark-key': swap('and not exists (', 'and false and not exists (') },
-      },
-      'parked-key-goes-on': {
-        caughtBy: 'handed over in order',
-        inProcess: () => {
-          SinkStore.prototype.isParked = () => false
-        },
-      },
-      'marks-of-others-cleared': {
-        caughtBy: 'copied in the end',
-        statements: { 'clear-dirty': swap(/and (d\.entity = \$\d+::text)/, 'and ($1 or true)') },
-      },
+      'unpark-out-of-order': rewrites('applied once, in order', {
+        'next-unparking': swap('order by p.position', 'order by p.position desc'),
+      }),
+      'parked-for-ever': rewrites('all at rest', { 'unpark-key': swap('and not exists (', 'and false and not exists (') }),
+      'parked-key-goes-on': replaces('handed over in order', SinkStore.prototype, { isParked: () => false }),
+      'marks-of-others-cleared': rewrites('copied in the end', {
+        'clear-dirty': swap(/and (d\.entity = \$\d+::text)/, 'and ($1 or true)'),
+      }),
     },
   },
-  {
-    name: 'many parked and mended',
+  'many parked and mended': {
     tells: 'A bad event of every key is parked, many come after it, and then the causes of all of them are mended at once.',
-    async play(rig, { writer }) {
+    async play(rig, { user: writer }) {
       await rig.startProcess('w1')
-      const parked = `select count(*) as n from pawl.parked_event where name = '${sinkName}'`
+      const parked = `select count(*) as n from pawl.parked_event where name = '${names.sink}'`
       for (const key of keys) await writer.write(transaction(`${key}/1`, key, 1, { isBad: true }))
       await rig.until(async () => (await rig.count(parked)) >= keys.length)
       for (const key of keys) await writer.write(transaction(`${key}/2`, key, 10))
       await rig.until(async () => (await rig.count(parked)) >= keys.length * 11)
     },
-    shows: {
-      'replayed-from-an-old-list': {
-        caughtBy: 'called in order',
-        inProcess: () => {
-          SinkStore.prototype.isStoring = () => false
-        },
-      },
-    },
+    shows: { 'replayed-from-an-old-list': replaces('called in order', SinkStore.prototype, { isStoring: () => false }) },
   },
-  {
-    name: 'nobody runs yet',
+  'nobody runs yet': {
     tells: 'A reader waits for what it wrote while no process runs, and again when one does.',
     async play(rig, traffic) {
       for (let time = 0; time < 3; time++) await traffic.readOwnWrite(200)
       await rig.startProcess('w1')
       for (let time = 0; time < 5; time++) await traffic.readOwnWrite(10_000)
     },
-    shows: {
-      'seen-before-applied': {
-        caughtBy: 'seen and not too early',
-        inRig: () => {
-          Projections.prototype.seen = async () => undefined
-        },
-      },
-    },
+    shows: { 'seen-before-applied': { caughtBy: 'seen and not too early', inRig: answerAtOnce } },
   },
 
   // ---- generations
-  {
-    name: 'rebuilt and switched',
+  'rebuilt and switched': {
     tells: 'A generation is built beside the live one, made live, and the old one retired, while users append.',
-    async play(rig, { writer }) {
+    async play(rig, { user: writer }) {
       await Promise.all([rig.startProcess('w1'), rig.startProcess('w2')])
       for (const key of keys) await writer.write(transaction(`${key}/1`, key, 10))
-      const applied = `select count(*) as n from torture.applied where name = '${foldedName}'`
+      const applied = `select count(*) as n from torture.applied where name = '${names.folded}'`
       await rig.until(async () => (await rig.count(applied)) >= 120)
       await rig.startProcess(operatorSlot, { role: 'operator', how: 'rebuild' })
       for (let time = 0; time < 20 && rig.wrote('retired') === 0; time++) {
@@ -326,28 +281,21 @@ export const stories: readonly Story<LogTraffic, CheckName>[] = [
       await rig.stopProcess(operatorSlot)
     },
     shows: {
-      'rebuild-from-now': {
-        caughtBy: 'state is the fold',
-        statements: {
-          'add-generation': swap('m.shard, 0', 'm.shard, (select max(c.position) from pawl.cursor_at c where c.name = $2::text)'),
-        },
-      },
-      'replay-let-out': {
-        caughtBy: 'let out once',
-        statements: {
-          'add-generation': (text) =>
-            swap(
-              /(\$\d+::text,)(\s+\$\d+::bigint \* interval)/,
-              '$1 0,$2',
-            )(swap('channel, max_lag)', 'channel, effects_after, max_lag)')(text)),
-        },
-      },
+      'rebuild-from-now': rewrites('state is the fold', {
+        'add-generation': swap('m.shard, 0', 'm.shard, (select max(c.position) from pawl.cursor_at c where c.name = $2::text)'),
+      }),
+      'replay-let-out': rewrites('let out once', {
+        'add-generation': (text) =>
+          swap(
+            /(\$\d+::text,)(\s+\$\d+::bigint \* interval)/,
+            '$1 0,$2',
+          )(swap('channel, max_lag)', 'channel, effects_after, max_lag)')(text)),
+      }),
     },
   },
-  {
-    name: 'rolled back while the live one stands',
+  'rolled back while the live one stands': {
     tells: 'The live generation is paused, events come, and the one before it becomes live again.',
-    async play(rig, { writer }) {
+    async play(rig, { user: writer }) {
       await Promise.all([rig.startProcess('w1'), rig.startProcess('w2')])
       for (const key of keys) await writer.write(transaction(`${key}/1`, key, 10))
       await rig.startProcess(operatorSlot, { role: 'operator', how: 'roll back' })
@@ -357,44 +305,40 @@ export const stories: readonly Story<LogTraffic, CheckName>[] = [
       await rig.stopProcess(operatorSlot)
     },
     shows: {
-      'shadow-runs-ahead': {
-        caughtBy: 'let out once',
-        statements: {
-          move: swap('c.effects_after is not null', 'true'),
-          'read-cursor': swap('when c.effects_after is null then', 'when false then'),
-        },
-      },
+      'shadow-runs-ahead': rewrites('let out once', {
+        move: swap('c.effects_after is not null', 'true'),
+        'read-cursor': swap('when c.effects_after is null then', 'when false then'),
+      }),
     },
   },
-  {
-    name: 'parked while switched',
+  'parked while switched': {
     tells:
-      'A key is parked in both generations when the new one becomes live; what its events let out is let out when it is mended.',
-    async play(rig, { writer }) {
+      'A key is parked in both generations when the new one becomes live; its events let out what they do when it is mended.',
+    async play(rig, { user: writer }) {
       await Promise.all([rig.startProcess('w1'), rig.startProcess('w2')])
       await writer.write(transaction('good', 'k1', 3))
       // Its first event is the fourth of its key, which is answered by the projection.
       await writer.write(transaction('bad', 'k1', 2, { isBad: true }))
-      const parked = `select count(*) as n from pawl.parked_event where name = '${foldedName}'`
+      const parked = `select count(*) as n from pawl.parked_event where name = '${names.folded}'`
       await rig.until(async () => (await rig.count(parked)) >= 2)
       await rig.startProcess(operatorSlot, { role: 'operator', how: 'rebuild' })
       await rig.until(() => rig.wrote('retired') > 0)
       await rig.stopProcess(operatorSlot)
     },
   },
-]
+}
 
 function untilHead(rig: Rig, position: number, timeoutMs?: number): Promise<boolean> {
   return rig.until(async () => (await rig.count('select position as n from pawl.sequencer')) >= position, timeoutMs)
 }
 
-async function writeSome({ writer }: LogTraffic, name: string): Promise<void> {
+async function writeSome({ user: writer }: LogTraffic, name: string): Promise<void> {
   for (const key of keys.slice(0, 4)) await writer.write(transaction(`${name}/${key}`, key, 3))
 }
 
 /** The lease of w1 ends, and w2 has everything that it held. */
 async function takeOver(rig: Rig): Promise<void> {
-  const holder = await rig.count(`select holder as n from pawl.cursor where name = '${shardedName}' limit 1`)
+  const holder = await rig.count(`select holder as n from pawl.cursor where name = '${names.sharded}' limit 1`)
   await rig.startProcess('w2')
   await rig.until(() => rig.wrote('started', 'w2') > 0)
   await endLease(rig.admin, holder)
@@ -402,6 +346,10 @@ async function takeOver(rig: Rig): Promise<void> {
 }
 
 // ---- bugs that are no rewritten statement: a call that is made differently
+
+function answerAtOnce(): void {
+  Projections.prototype.seen = async () => undefined
+}
 
 function acknowledgeAtOnce(): void {
   const add = Acks.prototype.add
@@ -421,17 +369,17 @@ function forgetKeys(): void {
 
 function effectsOutside({ url }: ChildOptions): void {
   const pool = new pg.Pool({ connectionString: url, application_name: 'canary' })
-  HandlerTx.prototype.send = (text, values?: readonly unknown[]) => {
+  Transaction.prototype.send = (text, values?: readonly unknown[]) => {
     void pool.query(text, [...(values ?? [])])
   }
 }
 
 /** The move commits by itself, before what the handler writes. */
 function moveFirst({ url }: ChildOptions): void {
-  const run = HandlerTx.prototype.run
-  HandlerTx.prototype.run = async function (this: HandlerTx, statement, values) {
+  const run = Transaction.prototype.run
+  Transaction.prototype.run = async function (this: Transaction, statement, values) {
     if (statement.name !== 'move') return run.call(this, statement, values) as never
-    return (await sendOutside(url, statement.text, bind(statement, values))).rows as never
+    return (await sendOutside(url, statement.text, bind(statement, values ?? {}))).rows as never
   }
 }
 

@@ -2,23 +2,14 @@
 // mends, pauses, rebuilds and switches. Around them a stranger who leaves transactions open, an observer, and readers of their own writes.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import {
-  isPawlError,
-  type LogEvent,
-  type LogProjectionOptions,
-  NonRetryable,
-  type OutsideEvent,
-  type Pawl,
-  type ProjectionTx,
-} from 'pawl'
+import { isPawlError, type LogEvent, type LogProjectionOptions, NonRetryable, type OutsideEvent, type Pawl } from 'pawl'
 import type pg from 'pg'
 import { Connection } from '../../packages/pawl/src/db/driver.ts'
 import type { Statement } from '../../packages/pawl/src/db/statement.ts'
 import { defineProjection } from '../../packages/pawl/src/projections/definition.ts'
 import { register } from '../../packages/pawl/src/projections/register.ts'
-import type { History } from '../history.ts'
 import { type Random, stream } from '../plan.ts'
-import { inTransaction, rollBack } from '../pool.ts'
+import { Caller, inTransaction, rollBack } from '../pool.ts'
 import type { Subject } from '../process.ts'
 import type { Query } from '../recorder.ts'
 import { Traffic } from '../scenario.ts'
@@ -33,40 +24,30 @@ const weights = { append: 6, sql: 4, insert: 3, trigger: 2, plain: 3, bulk: 0.3 
 type Way = keyof typeof weights
 
 export interface Transaction {
-  /** Names it in every record. */
   readonly batch: string
   readonly way: Way
   /** In this order, which is the same for all writers. */
   readonly writes: readonly { readonly key: string; readonly count: number }[]
   readonly ending: 'commit' | 'rollback' | 'prepare'
   /** It has its id before it has its keys, so that ids do not come in the order of commits. */
-  readonly isEarly: boolean
+  readonly isEarly?: boolean
   /** So many events are appended in a savepoint that is rolled back. */
-  readonly ghosts: number
+  readonly ghosts?: number
   /** Handlers refuse its first event until the event is mended. */
-  readonly isBad: boolean
+  readonly isBad?: boolean
   /** What happens while it is open, before it has its keys and after it has appended. */
   begun?(): Promise<unknown>
   filled?(): Promise<unknown>
 }
 
-export interface EventData {
-  readonly b: string
-  readonly i: number
-  /** Its number within its key: the true order. */
-  readonly n?: number
-  readonly amount: number
-  readonly bad?: boolean
-  /** A live projection answers it with an event of its own. */
-  readonly echo?: boolean
-  readonly ghost?: boolean
-}
+/** `n` is its number within its key: the true order. A live projection answers an `echo` with an event of its own. */
+export type EventData = { b: string; i: number; n?: number; amount: number; bad?: boolean; echo?: boolean; ghost?: boolean }
 
 export const keys: readonly string[] = Array.from({ length: 12 }, (_, index) => `k${index + 1}`)
 
 /** A transaction of a story: committed at once, unless told otherwise. */
 export function transaction(batch: string, key: string, count: number, more: Partial<Transaction> = {}): Transaction {
-  return { batch, way: 'append', writes: [{ key, count }], ending: 'commit', isEarly: false, ghosts: 0, isBad: false, ...more }
+  return { batch, way: 'append', writes: [{ key, count }], ending: 'commit', ...more }
 }
 
 function drawTransaction(random: Random, batch: string, isBad: boolean): Transaction {
@@ -103,43 +84,27 @@ const appendSql: Partial<Record<Way, string>> = {
   trigger: 'insert into torture.thing (key, data) select $1, d.value from d',
 }
 
-interface Written {
-  /** Of the last append that gave one. */
-  token: string | undefined
-  /** The number of the last event of each key. */
-  readonly last: Map<string, number>
-}
+/** The token of the last append that gave one, and the number of the last event of each key. */
+type Written = { token: string | undefined; readonly last: Map<string, number> }
 
 /** Appends as users do, and writes down what it asked for and what it was answered. A row of torture.wrote tells what committed. */
-export class Writer {
-  readonly pawl: Pawl
-  readonly #pool: pg.Pool
-  readonly #history: History
-
-  constructor(pawl: Pawl, pool: pg.Pool, history: History) {
-    this.pawl = pawl
-    this.#pool = pool
-    this.#history = history
-  }
-
-  /** Undefined: it is not certain to be there. */
+export class Writer extends Caller {
   async write(transaction: Transaction): Promise<Written | undefined> {
     const { batch, way, writes, ending } = transaction
     const count = way === 'plain' ? writes[0]!.count : writes.reduce((sum, each) => sum + each.count, 0)
-    const write = way === 'plain' ? () => this.#plain(batch, count) : () => this.#inOwn(transaction)
-    return (await this.#history.call('append', { batch, way, ending, count }, write)).answer
-  }
-
-  async #plain(batch: string, count: number): Promise<Written> {
-    const events = Array.from({ length: count }, (_, i) => newEvent('plain', { b: batch, i, amount: 1 }))
-    return { token: (await this.pawl.events.append(events)).token, last: new Map() }
+    const plain = async (): Promise<Written> => {
+      const events = Array.from({ length: count }, (_, i) => newEvent('plain', { b: batch, i, amount: 1 }))
+      return { token: (await this.pawl.events.append(events)).token, last: new Map() }
+    }
+    const write = way === 'plain' ? plain : () => this.#inOwn(transaction)
+    return (await this.history.call('append', { batch, way, ending, count }, write)).answer
   }
 
   #inOwn(transaction: Transaction): Promise<Written> {
-    const { batch, ending, filled } = transaction
+    const { batch, ending, isEarly, begun, filled } = transaction
     const work = async (client: pg.PoolClient) => {
-      if (transaction.isEarly) await client.query('select pg_current_xact_id()')
-      await transaction.begun?.()
+      if (isEarly) await client.query('select pg_current_xact_id()')
+      await begun?.()
       const written = await this.#fill(client, transaction)
       await filled?.()
       return written
@@ -149,12 +114,12 @@ export class Writer {
       await filled?.()
       await client.query(`commit prepared '${batch}'`)
     }
-    if (ending === 'commit') return inTransaction(this.#pool, work)
-    return inTransaction(this.#pool, work, ending === 'rollback' ? rollBack : prepare)
+    if (ending === 'commit') return inTransaction(this.pool, work)
+    return inTransaction(this.pool, work, ending === 'rollback' ? rollBack : prepare)
   }
 
   async #fill(client: pg.PoolClient, transaction: Transaction): Promise<Written> {
-    const { batch, writes, ghosts } = transaction
+    const { batch, writes, ghosts = 0 } = transaction
     const written: Written = { token: undefined, last: new Map() }
     let i = 0
     for (const { key, count } of writes) {
@@ -184,11 +149,8 @@ export class Writer {
     const wake = ending !== 'prepare'
     const sql = appendSql[!wake && (way === 'insert' || way === 'trigger') ? 'sql' : way]
     if (sql === undefined) {
-      const { token } = await this.pawl.events.append(
-        events.map((data) => newEvent(key, data)),
-        { tx: client, wake },
-      )
-      return token
+      const appended = events.map((data) => newEvent(key, data))
+      return (await this.pawl.events.append(appended, { tx: client, wake })).token
     }
     const inOrder = 'select e.value from jsonb_array_elements($2::jsonb) with ordinality e(value, n) order by e.n'
     await client.query(`with d as (${inOrder}) ${sql.replace(':wake', String(wake))}`, [key, JSON.stringify(events)])
@@ -197,7 +159,7 @@ export class Writer {
 
   /** How far the last cursor is behind the log. Parked events count five times: their replay is slow. */
   async backlog(): Promise<number> {
-    const { rows } = await this.#pool.query<{ n: string }>(
+    const { rows } = await this.pool.query<{ n: string }>(
       `select coalesce(max(s.position - c.position), 0) + 5 * (select count(*) from pawl.parked_event) as n
        from pawl.sequencer s, pawl.cursor_at c where c.kind = 'log'`,
     )
@@ -211,22 +173,18 @@ const source = 'chain:main'
 /** So far ahead that no process comes there: it must be refused. */
 export const tooFar = 100_000
 
-/** What the source says in its transaction 1, 2, 3 ... */
-export function eventsOf(transaction: number): OutsideEvent[] {
-  return Array.from({ length: 1 + (transaction % 4) }, (_, i) => ({
-    ...{ id: `${transaction}/${i}`, type: 'Mined', aggregateType: 'block', key: source, data: { t: transaction, i } },
-  }))
+export function eventsOf(t: number): OutsideEvent[] {
+  const eventOf = (i: number) => ({ id: `${t}/${i}`, type: 'Mined', aggregateType: 'block', key: source, data: { t, i } })
+  return Array.from({ length: 1 + (t % 4) }, (_, i) => eventOf(i))
 }
 
 /** Ingests what the source says: in parts, again, and now and then with one left out. Several processes do so at once. */
 export class Ingester {
-  readonly #pawl: Pawl
-  readonly #history: History
+  readonly #by: Caller
   #known = 0
 
-  constructor(pawl: Pawl, history: History) {
-    this.#pawl = pawl
-    this.#history = history
+  constructor(by: Caller) {
+    this.#by = by
   }
 
   /** The last transaction again, because its sender may be dead; the next one in two parts; sometimes an old one, or one too far. */
@@ -243,8 +201,8 @@ export class Ingester {
   }
 
   async #bring(transaction: number, events: readonly OutsideEvent[]): Promise<boolean> {
-    const ingest = () => this.#pawl.events.ingest(events, { source, position: transaction, after: transaction - 1 })
-    const { answer, error } = await this.#history.call('ingest', { ids: events.map(({ id }) => id) }, ingest)
+    const ingest = () => this.#by.pawl.events.ingest(events, { source, position: transaction, after: transaction - 1 })
+    const { answer, error } = await this.#by.history.call('ingest', { ids: events.map(({ id }) => id) }, ingest)
     if (answer !== undefined) this.#known = Math.max(this.#known, Number(answer.position ?? 0))
     if (isPawlError(error, 'PAWL_SOURCE_GAP')) this.#known = Number(error.details.was)
     return answer !== undefined
@@ -253,13 +211,11 @@ export class Ingester {
 
 // ---- readers of the log
 
-/** A sink that writes down each call; a projection whose effect is a row; a log projection of one shard and two tables, which is rebuilt
- * and switched; one of three shards in batches; a state projection. The sink, folded and sharded refuse bad events until they are mended. */
-export const sinkName = 'calls'
-export const effectsName = 'effects'
-export const foldedName = 'folded'
-export const shardedName = 'sharded'
-export const copiedName = 'copied'
+/**
+ * A sink that writes down each call; a projection whose effect is a row; a log projection of one shard and two tables, which is rebuilt
+ * and switched; one of three shards in batches; a state projection. Sink, folded and sharded refuse bad events until they are mended.
+ */
+export const names = { sink: 'calls', effects: 'effects', folded: 'folded', sharded: 'sharded', copied: 'copied' } as const
 
 /** Every process defines them all; which of them are there, the operator decides. */
 const generationsMax = 8
@@ -276,6 +232,7 @@ const tables = [
 ] as const
 
 type Given = LogEvent<EventData>
+type ProjectionTx = Parameters<NonNullable<LogProjectionOptions['each']>>[1]
 
 function apply(tx: ProjectionTx, name: string, generation: number, { position, id, key, data }: Given, proc: string): void {
   tx.send(
@@ -293,45 +250,40 @@ async function assertMended({ position, data }: Given, tx: Asks): Promise<void> 
   if (rows.length === 0) throw new NonRetryable(`event ${position} is bad, and its cause is not mended`)
 }
 
-function defineReaders(pawl: Pawl, history: History, pool: pg.Pool): void {
+function defineReaders({ pawl, pool, history }: Caller): void {
   const { projections } = pawl
   const { proc } = history
   let calls = 0
-  projections.sink(sinkName, {
+  projections.sink(names.sink, {
     ...{ shards, concurrency: 8, timeout, retry: patient },
     handle: async (event, { attempt, idempotencyKey }) => {
       const { position, id, key } = event as Given
-      const call = { call: ++calls, position, id, key, attempt, idempotencyKey }
-      history.write('call', { ph: 'invoke', ...call })
-      try {
+      const { error } = await history.call('call', { call: ++calls, position, id, key, attempt, idempotencyKey }, async () => {
         const ms = (position * 7) % 13
         if (ms > 4) await sleep(ms)
         if (attempt === 1 && position % 41 === 7) throw new Error('planned failure')
         await assertMended(event as Given, pool)
-      } catch (error) {
-        history.write('call', { ph: 'fail', ...call })
-        throw error
-      }
-      history.write('call', { ph: 'ok', ...call })
+      })
+      if (error !== undefined) throw error
     },
   })
-  projections.define(effectsName, {
+  projections.define(names.effects, {
     ...{ shards, batchMax: 100, timeout, retry: patient },
-    each: (event, tx, { generation }) => apply(tx, effectsName, generation, event as Given, proc),
+    each: (event, tx, { generation }) => apply(tx, names.effects, generation, event as Given, proc),
   })
   for (let generation = 1; generation <= generationsMax; generation++)
-    projections.define(foldedName, folded(generation, pawl, proc))
-  projections.define(shardedName, {
+    projections.define(names.folded, folded(generation, pawl, proc))
+  projections.define(names.sharded, {
     ...{ shards, batchMax: 60, timeout, retry },
     batch: async (events, tx, { generation }) => {
       for (const event of events as Given[]) {
         await assertMended(event, tx)
-        apply(tx, shardedName, generation, event, proc)
+        apply(tx, names.sharded, generation, event, proc)
       }
     },
   })
   const tried = new Set<string>()
-  projections.define(copiedName, {
+  projections.define(names.copied, {
     kind: 'state',
     ...{ concurrency: 3, timeout, retry },
     entity: ({ key }) => (/\d$/.test(key) ? key : undefined),
@@ -357,7 +309,7 @@ function folded(generation: number, pawl?: Pawl, proc = ''): LogProjectionOption
       const event = given as Given
       const { key, position, data } = event
       await assertMended(event, tx)
-      apply(tx, foldedName, generation, event, proc)
+      apply(tx, names.folded, generation, event, proc)
       tx.send(
         `insert into ${table('torture.balance')} as b (key, events, total) values ($1::text, 1, $2::bigint)
          on conflict (key) do update set events = b.events + 1, total = b.total + excluded.total`,
@@ -374,22 +326,17 @@ function folded(generation: number, pawl?: Pawl, proc = ''): LogProjectionOption
 
 /** Gives positions and runs every reader. w3 gives so few positions in a tick that a window of new events takes it many. */
 export async function worker(subject: Subject): Promise<void> {
-  const { proc, history, options } = subject
+  const { proc, options } = subject
   const { leaseMs: lease, beatMs, slot } = options
   if (slot === 'w3') limitTicks(25)
-  const { pawl, pool } = subject.connect(2)
-  defineReaders(pawl, history, pool)
+  const caller = new Caller(subject.caller(2))
+  const { pawl } = caller
+  defineReaders(caller)
   await subject.serve(
     pawl,
-    {
-      acquired: 'cursor.acquired',
-      lost: 'cursor.lost',
-      refused: 'cursor.refused',
-      latched: 'cursor.latched',
-      parked: 'projection.parked',
-    },
+    { acquired: 'cursor.acquired', lost: 'cursor.lost', refused: 'cursor.refused', latched: 'cursor.latched' },
     () => pawl.projections.runner({ name: proc, lease, beatMs, lookMs: 150, pollMs: 300 }),
-    (runner) => runner.stop().then(() => pawl.close()),
+    (runner) => runner.stop().then(() => caller.close()),
   )
 }
 
@@ -402,11 +349,10 @@ function limitTicks(events: number): void {
 
 /** A process that only appends, several transactions at once. It is told the seed, and the way if it is only one. */
 export async function writer(subject: Subject): Promise<void> {
-  const { proc, history, options } = subject
+  const { proc, options } = subject
   const [seed, way] = options.how.split(' ')
-  const { pawl, pool, close } = subject.connect(6)
-  const writer = new Writer(pawl, pool, history)
-  const ingester = new Ingester(pawl, history)
+  const writer = new Writer(subject.caller(6))
+  const ingester = new Ingester(writer)
   const random = (name: string) => stream(Number(seed), `${proc} ${name}`)
   /** Events that are not worked on yet: with many of them writers wait, so that a storm does not end as a backlog. */
   let backlog = 0
@@ -424,17 +370,9 @@ export async function writer(subject: Subject): Promise<void> {
     backlog = await writer.backlog()
   }
   const drawn = random('ingests')
-  await subject.live(
-    () => [
-      ...[0, 1, 2].map(write),
-      subject.every(
-        () => drawn.whole(30, 120),
-        () => ingester.step(drawn),
-      ),
-      subject.every(300, readBacklog),
-    ],
-    close,
-  )
+  const pauseMs = () => drawn.whole(30, 120)
+  const ingest = () => subject.every(pauseMs, () => ingester.step(drawn))
+  await subject.live(() => [...[0, 1, 2].map(write), ingest(), subject.every(300, readBacklog)], writer)
 }
 
 const act = { reason: 'torture', actor: 'torture' }
@@ -442,54 +380,53 @@ const act = { reason: 'torture', actor: 'torture' }
 /** Mends what is parked, pauses and resumes, rebuilds, switches and retires. It may die at any moment; its next start finishes what is open. */
 export async function operator(subject: Subject): Promise<void> {
   const { history, options } = subject
-  const { pawl, pool, close } = subject.connect(2, 10_000)
-  const { projections } = pawl
+  const caller = new Caller(subject.caller(2, 10_000))
+  const { projections } = caller.pawl
   /** A rebuild makes the highest generation that is defined here, so they are defined one by one. */
   const defined = new Set<number>()
   const define = (generation: number) => {
-    if (!defined.has(generation)) projections.define(foldedName, folded(generation))
+    if (!defined.has(generation)) projections.define(names.folded, folded(generation))
     defined.add(generation)
   }
 
   const pauseForAWhile = async () => {
     // What the last turn could not.
-    await resumeAll(pawl, pool)
-    await projections.pause(shardedName, act)
-    history.write('paused', { name: shardedName })
+    await resumeAll(caller)
+    await projections.pause(names.sharded, act)
+    history.write('paused', { name: names.sharded })
     await sleep(150)
-    await resumeAll(pawl, pool)
+    await resumeAll(caller)
   }
 
-  /** The next generation, or what is left of the last turn. */
   const rebuild = async () => {
-    const generations = await projections.status(foldedName)
+    const generations = await projections.status(names.folded)
     const live = generations.find(({ isLive }) => isLive)?.generation
     const other = generations.find(({ isLive }) => !isLive)?.generation
     if (live === undefined || (other === undefined && live === generationsMax)) return
     define(other ?? live + 1)
-    if (other === undefined) return projections.rebuild(foldedName, act)
+    if (other === undefined) return projections.rebuild(names.folded, act)
     if (other > live) {
-      const { isEqual } = await projections.switchTo(foldedName, { ...act, generation: other, timeout: 4000 })
+      const { isEqual } = await projections.switchTo(names.folded, { ...act, generation: other, timeout: 4000 })
       history.write('switched', { from: live, to: other, isEqual })
       if (!isEqual) return
     }
-    await projections.retire(foldedName, { ...act, generation: Math.min(live, other) })
+    await projections.retire(names.folded, { ...act, generation: Math.min(live, other) })
     history.write('retired', { generation: Math.min(live, other) })
   }
 
   /** Switches to a second generation, pauses it, and rolls back when the first has gone on as far as it will. */
   const rollBackOnce = async () => {
     const positionOf = async (generation: number) =>
-      (await projections.status(foldedName)).find((each) => each.generation === generation)?.position
+      (await projections.status(names.folded)).find((each) => each.generation === generation)?.position
     define(2)
-    if ((await positionOf(2)) === undefined) await projections.rebuild(foldedName, act)
-    await projections.switchTo(foldedName, { ...act, generation: 2, timeout: 10_000 })
-    await projections.pause(foldedName, { ...act, generation: 2 })
+    if ((await positionOf(2)) === undefined) await projections.rebuild(names.folded, act)
+    await projections.switchTo(names.folded, { ...act, generation: 2, timeout: 10_000 })
+    await projections.pause(names.folded, { ...act, generation: 2 })
     const paused = await positionOf(2)
-    history.write('paused', { name: foldedName, generation: 2, position: paused })
+    history.write('paused', { name: names.folded, generation: 2, position: paused })
     for (let time = 0; time < 30 && (await positionOf(1))! <= paused!; time++) await sleep(100)
-    await projections.rollBack(foldedName, { ...act, generation: 1 })
-    await resumeAll(pawl, pool)
+    await projections.rollBack(names.folded, { ...act, generation: 1 })
+    await resumeAll(caller)
     history.write('rolled back')
     subject.stop()
   }
@@ -497,13 +434,13 @@ export async function operator(subject: Subject): Promise<void> {
   const loops = {
     'roll back': () => [subject.every(100, rollBackOnce)],
     rebuild: () => [subject.every(50, rebuild)],
-    '': () => [subject.every(700, rebuild), subject.every(400, () => mendAll(pawl, pool)), subject.every(1500, pauseForAWhile)],
+    '': () => [subject.every(700, rebuild), subject.every(400, () => mendAll(caller)), subject.every(1500, pauseForAWhile)],
   }
-  await subject.live(loops[options.how as keyof typeof loops], close)
+  await subject.live(loops[options.how as keyof typeof loops], caller)
 }
 
 /** Mends everything that is parked or given up now. What fails again is parked again. */
-export async function mendAll({ projections }: Pawl, pool: pg.Pool): Promise<void> {
+export async function mendAll({ pawl, pool }: Caller): Promise<void> {
   const { rows } = await pool.query<{ name: string }>(
     `with mended as (
        insert into torture.mended
@@ -514,12 +451,12 @@ export async function mendAll({ projections }: Pawl, pool: pg.Pool): Promise<voi
      union
      select distinct d.name from pawl.dirty d where d.due_at = 'infinity'`,
   )
-  for (const { name } of rows) await projections.unpark(name, act)
+  for (const { name } of rows) await pawl.projections.unpark(name, act)
 }
 
-export async function resumeAll({ projections }: Pawl, pool: pg.Pool): Promise<void> {
+async function resumeAll({ pawl, pool }: Caller): Promise<void> {
   const { rows } = await pool.query<{ name: string }>("select distinct name from pawl.cursor where state = 'paused'")
-  for (const { name } of rows) await projections.resume(name, act)
+  for (const { name } of rows) await pawl.projections.resume(name, act)
 }
 
 // ---- around them
@@ -527,18 +464,9 @@ export async function resumeAll({ projections }: Pawl, pool: pg.Pool): Promise<v
 export const writerSlots = ['p1', 'p2']
 export const operatorSlot = 'op'
 
-/** Checkpoints and what was applied, in one snapshot. */
-export interface Observed {
-  readonly name: string
-  readonly generation: number
-  /** By shard. */
-  readonly positions: readonly number[]
-  readonly applied: number
-  readonly parked: number
-  /** Events in each of the tables of the live generation; null for a projection without tables. */
-  readonly balanced: number | null
-  readonly journalled: number | null
-}
+/** Checkpoints by shard and what was applied, in one snapshot; events in each table of the live generation, null where there are none. */
+export type Observed = { name: string; positions: number[] } & Record<'generation' | 'applied' | 'parked', number> &
+  Record<'balanced' | 'journalled', number | null>
 
 export function observe(query: Query): Promise<Observed[]> {
   return query(
@@ -549,22 +477,21 @@ export function observe(query: Query): Promise<Observed[]> {
        case when t.is_folded then (select count(*)::integer from torture.journal j) end as journalled
      from pawl.cursor_at c
      join pawl.projection p on p.tenant = c.tenant and p.name = c.name
-     cross join lateral (select c.name = '${foldedName}' and p.live_generation = c.generation as is_folded) t
+     cross join lateral (select c.name = '${names.folded}' and p.live_generation = c.generation as is_folded) t
      where c.kind = 'log'
      group by c.name, c.generation, t.is_folded`,
   )
 }
 
 export class LogTraffic extends Traffic {
-  /** The rig's own. */
-  readonly writer = new Writer(this.pawl, this.pool, this.rig.history)
+  readonly user = new Writer(this.caller)
   #batches = 0
   #lastReads = 0
 
   /** Of generations that are new to the database the highest would be live, and processes define all of them. */
   override async prepare(): Promise<void> {
     const connection = new Connection(this.rig.database, 'register')
-    await register(connection, this.rig.database, [defineProjection('', foldedName, folded(1))])
+    await register(connection, this.rig.database, [defineProjection('', names.folded, folded(1))])
     await connection.close()
   }
 
@@ -591,7 +518,7 @@ export class LogTraffic extends Traffic {
     const hold = async (client: pg.PoolClient) => {
       await client.query('select pg_current_xact_id()')
       const key = this.random.pick(['stranger1', 'stranger2'])
-      const written = await this.writer.write(transaction(`stranger/${++this.#batches}`, key, 1))
+      const written = await this.user.write(transaction(`stranger/${++this.#batches}`, key, 1))
       const xid = written?.token?.split(':')[0]
       if (xid !== undefined) await this.#awaitPosition(xid)
     }
@@ -631,15 +558,15 @@ export class LogTraffic extends Traffic {
   /** Writes, waits until it is seen, reads. On keys of its own: it is not about waiting for other writers. */
   async readOwnWrite(timeoutMs: number): Promise<void> {
     const key = this.random.pick(['reader1', 'reader2', 'reader3', 'reader4'])
-    const name = this.random.pick([foldedName, shardedName, copiedName])
-    const written = await this.writer.write(transaction(`read/${++this.#batches}`, key, this.random.whole(1, 3)))
+    const name = this.random.pick([names.folded, names.sharded, names.copied])
+    const written = await this.user.write(transaction(`read/${++this.#batches}`, key, this.random.whole(1, 3)))
     if (written?.token === undefined) return
     const n = written.last.get(key)!
     const read = async () => {
-      await this.writer.pawl.projections.seen(name, written.token!, { timeout: timeoutMs })
+      await this.user.pawl.projections.seen(name, written.token!, { timeout: timeoutMs })
       const applied = `torture.applied a join pawl.projection p on p.name = a.name and p.live_generation = a.generation
         where a.name = '${name}' and a.key = $1 and a.n = $2`
-      const from = name === copiedName ? 'torture.copied c where c.key = $1 and c.n >= $2' : applied
+      const from = name === names.copied ? 'torture.copied c where c.key = $1 and c.n >= $2' : applied
       return (await this.rig.query(`select from ${from} limit 1`, [key, n])).length === 1
     }
     await this.rig.history.call('seen', { name, key, n }, read, (isThere) => ({ isThere }))
@@ -647,10 +574,10 @@ export class LogTraffic extends Traffic {
 
   /** Mends, resumes and lifts what is held, as an operator would; and in a storm that is all faults a last reader reads after healing. */
   async tend(): Promise<void> {
-    const { rig, pawl } = this
+    const { rig, user } = this
     // A hold of an operator that died ends by itself after a minute, or with the next comparison, which does this.
     await rig.query('update pawl.cursor set hold_at = null, hold_until = null where hold_at is not null')
-    await Promise.all([mendAll(pawl, rig.admin), resumeAll(pawl, rig.admin)]).catch(() => undefined)
+    await Promise.all([mendAll(user), resumeAll(user)]).catch(() => undefined)
     for (; this.#lastReads > 0; this.#lastReads--) await this.readOwnWrite(20_000)
   }
 }

@@ -135,14 +135,14 @@ const rowsOfFile = 55
 
 /** One file for each place at once, and reads until the probe is reached or everything is at rest. */
 async function provoke(traffic: RecordsTraffic, { each: { provocation }, key, number, isReached }: Round): Promise<void> {
-  const { rig, actor } = traffic
+  const { rig, user: actor } = traffic
   const isFiles = !isUsers(provocation)
   const send = async (at: (typeof places)[0]) => {
     const name = `${key}/${at.place}`
     const rows = Array.from({ length: rowsOfFile }, (_, row): Marked => [keyOf(row), name])
     if (provocation === 'doomed files') rows[rowsOfFile - 1] = [keyOf(rowsOfFile - 1), `${name}!`]
     const upload = await actor.upload({ key: name, at, rows })
-    if (upload?.state === 'validated') await actor.submit(upload.id, upload.revision)
+    if (upload?.state === 'validated') await actor.submit(upload)
   }
   if (isFiles) await Promise.all(places.map(send))
   await rig.until(async () => {

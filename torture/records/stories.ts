@@ -2,9 +2,10 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Jobs, RecordScope, Records, type Submission } from 'pawl'
-import { OwnTransaction } from '../../packages/pawl/src/db/transaction.ts'
+import { bind } from '../../packages/pawl/src/db/statement.ts'
+import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
 import { HeldJob } from '../../packages/pawl/src/jobs/held.ts'
-import { sendOutside, sentTexts, swap } from '../canary.ts'
+import { replaces, rewrites, sendOutside, swap } from '../canary.ts'
 import { readHistory } from '../history.ts'
 import type { ChildOptions } from '../process.ts'
 import type { Story } from '../scenario.ts'
@@ -15,11 +16,10 @@ const here: Place = places[0]!
 /** Four chunks. */
 const rowsMax = 4 * chunkRows
 
-export const stories: readonly Story<RecordsTraffic, CheckName>[] = [
-  {
-    name: 'undisturbed',
+export const stories: Readonly<Record<string, Story<RecordsTraffic, CheckName>>> = {
+  undisturbed: {
     tells: 'Two workers apply files to every place, with puts and appends between them; nothing goes wrong.',
-    async play(rig, { actor }) {
+    async play(rig, { user: actor }) {
       await Promise.all([rig.startProcess('w1'), rig.startProcess('w2')])
       for (const [index, at] of places.entries()) {
         await applied(actor, at, `first ${index}`, rows(`first ${index}`))
@@ -38,73 +38,54 @@ export const stories: readonly Story<RecordsTraffic, CheckName>[] = [
       }
     },
     shows: {
-      'read-lags': {
-        caughtBy: 'reads go forward',
-        statements: { 'record-page': swap('s.committed) as number', 's.committed - 1) as number') },
-      },
+      'read-lags': rewrites('reads go forward', { 'record-page': swap('s.committed) as number', 's.committed - 1) as number') }),
     },
   },
-  {
-    name: 'applier killed',
+  'applier killed': {
     tells: 'A worker is killed after its second chunk, and another goes on after it.',
-    async play(rig, { actor }) {
+    async play(rig, { user: actor }) {
       await submitted(actor, here, 'file', rows('file'))
-      await rig.startProcess('w1', { faults: [{ probe: 'records.apply.chunk', hit: 2, kind: 'kill' }] })
-      await rig.until(() => rig.wrote('fault') > 0)
+      await rig.strike('w1', { probe: 'records.apply.chunk', hit: 2, kind: 'kill' })
       await rig.startProcess('w2')
       await actor.read(here)
     },
     shows: { 'recovery-through-the-gate': { caughtBy: 'all at rest', inProcess: recoverThroughGate } },
   },
-  {
-    name: 'zombie applier',
-    tells:
-      'A worker is stopped before a chunk, another takes its job over and stands before the same chunk, and then it wakes up.',
-    async play(rig, { actor }) {
+  'zombie applier': {
+    tells: 'A worker is stopped before a chunk, another takes its job over and stands before the same one, then it wakes up.',
+    async play(rig, { user: actor }) {
       await submitted(actor, here, 'file', rows('file'))
-      await rig.startProcess('w1', { faults: [{ probe: 'records.apply.before', hit: 2, kind: 'pause' }] })
-      await rig.until(() => rig.wrote('fault') > 0)
+      await rig.strike('w1', { probe: 'records.apply.before', hit: 2, kind: 'pause' })
       // Blocked and not stopped: its lease goes on.
       await rig.startProcess('w2', { faults: [{ probe: 'records.apply.before', hit: 1, kind: 'block', ms: 4000 }] })
       await rig.until(() => rig.wrote('refused') > 0, 8000)
     },
-    shows: {
-      'apply-without-fence': {
-        caughtBy: 'written by its holder',
-        inProcess: () => {
-          HeldJob.prototype.guard = () => Promise.resolve()
-        },
-      },
-    },
+    shows: { 'apply-without-fence': replaces('written by its holder', HeldJob.prototype, { guard: () => Promise.resolve() }) },
   },
-  {
-    name: 'read between chunks',
+  'read between chunks': {
     tells: 'A worker stands before the last chunk of a submission while a user reads.',
-    async play(rig, { actor }) {
+    async play(rig, { user: actor }) {
       await actor.append(here, 'before', rows('before', 10))
       await submitted(actor, here, 'file', rows('file'))
-      await rig.startProcess('w1', { faults: [{ probe: 'records.apply.before', hit: 4, kind: 'block', ms: 2500 }] })
-      await rig.until(() => rig.wrote('fault') > 0)
+      await rig.strike('w1', { probe: 'records.apply.before', hit: 4, kind: 'block', ms: 2500 })
       for (let time = 0; time < 5; time++) {
         await actor.read(here)
         await sleep(100)
       }
     },
     shows: {
-      'commit-before-last-chunk': {
-        caughtBy: 'all or nothing',
-        statements: { 'apply-chunk': commitEarly, commit: swap('and s.committed < e.number', '') },
-      },
-      'reader-sees-what-is-written': {
-        caughtBy: 'all or nothing',
-        statements: { 'record-page': swap('and w.number <= (select s.number from scope s)', '') },
-      },
+      'commit-before-last-chunk': rewrites('all or nothing', {
+        'apply-chunk': commitEarly,
+        commit: swap('and s.committed < e.number', ''),
+      }),
+      'reader-sees-what-is-written': rewrites('all or nothing', {
+        'record-page': swap('and w.number <= (select s.number from scope s)', ''),
+      }),
     },
   },
-  {
-    name: 'racing puts',
+  'racing puts': {
     tells: 'Six people put the same record at once, each on top of the same version.',
-    async play(_rig, { actor }) {
+    async play(_rig, { user: actor }) {
       await actor.append(here, 'before', rows('before', 3))
       for (let round = 0; round < 8; round++) {
         const number = (await actor.numberOf(here, keyOf(1)))!
@@ -123,42 +104,36 @@ export const stories: readonly Story<RecordsTraffic, CheckName>[] = [
       'put-without-compare': { caughtBy: 'no lost update', inProcess: putWithoutCompare, inRig: putWithoutCompare },
     },
   },
-  {
-    name: 'same file after a failure',
+  'same file after a failure': {
     tells: 'A file is uploaded while the same one with a refused row is half applied; that one fails, and then it is submitted.',
-    async play(rig, { actor }) {
+    async play(rig, { user: actor }) {
       await actor.append(here, 'before', rows('before'))
       const first = await submitted(actor, here, 'refused', doomedRows('mark'))
-      await rig.startProcess('w1', { faults: [{ probe: 'records.apply.chunk', hit: 2, kind: 'block', ms: 2500 }] })
-      await rig.until(() => rig.wrote('fault') > 0)
+      await rig.strike('w1', { probe: 'records.apply.chunk', hit: 2, kind: 'block', ms: 2500 })
       const second = (await actor.upload({ key: 'again', at: here, rows: doomedRows('mark').slice(0, -1) }))!
       await actor.ended(first.id)
-      await actor.submit(second.id, second.revision)
+      await actor.submit(second)
       await actor.ended(second.id)
       await actor.read(here)
     },
     shows: {
-      'delta-against-last-written': {
-        caughtBy: 'counts add up',
-        statements: { lookup: swap(/w\.number <= (\$\d+::bigint)/, '$1 is not null') },
-      },
+      'delta-against-last-written': rewrites('counts add up', { lookup: swap(/w\.number <= (\$\d+::bigint)/, '$1 is not null') }),
     },
   },
-  {
-    name: 'failed twice',
+  'failed twice': {
     tells: 'A submission fails, is resumed and fails again; a person resumes it who saw it when it had failed once.',
     async play(rig, traffic) {
-      const { actor } = traffic
+      const { user: actor } = traffic
       await rig.startProcess('w1')
       const { id } = await submitted(actor, here, 'refused', doomedRows('mark'))
       await actor.ended(id)
-      const once = (await actor.pawl.records.get(id)).revision
+      const once = await actor.pawl.records.get(id)
       for (let time = 0; time < 2; time++) {
-        await actor.resume(id, once)
+        await actor.resume(once)
         await actor.ended(id)
       }
       await traffic.mend(id)
-      await actor.resume(id, (await actor.pawl.records.get(id)).revision)
+      await actor.resume(await actor.pawl.records.get(id))
       await actor.ended(id)
       await actor.read(here)
     },
@@ -166,10 +141,9 @@ export const stories: readonly Story<RecordsTraffic, CheckName>[] = [
       'status-without-revision': { caughtBy: 'states and revisions', inProcess: forgetRevisions, inRig: forgetRevisions },
     },
   },
-  {
-    name: 'after a failure',
+  'after a failure': {
     tells: 'A submission is given up after three chunks, a user puts a record, and a user reads.',
-    async play(rig, { actor }) {
+    async play(rig, { user: actor }) {
       await actor.append(here, 'before', rows('before', 10))
       await rig.startProcess('w1')
       const { id } = await submitted(actor, here, 'refused', doomedRows('mark'))
@@ -186,26 +160,23 @@ export const stories: readonly Story<RecordsTraffic, CheckName>[] = [
       },
     },
   },
-  {
-    name: 'killed in the commit',
+  'killed in the commit': {
     tells: 'A worker is killed when everything of a commit is written and nothing is committed.',
-    async play(rig, { actor }) {
+    async play(rig, { user: actor }) {
       const { id } = await submitted(actor, here, 'file', rows('file'))
-      await rig.startProcess('w1', { faults: [{ probe: 'records.commit.written', hit: 1, kind: 'kill' }] })
-      await rig.until(() => rig.wrote('fault') > 0)
+      await rig.strike('w1', { probe: 'records.commit.written', hit: 1, kind: 'kill' })
       await actor.read(here)
       await actor.ended(id)
       await actor.read(here)
     },
     shows: { 'event-before-commit': { caughtBy: 'one event each', inProcess: eventBeforeCommit } },
   },
-  {
-    name: 'two submitters',
+  'two submitters': {
     tells: 'Two files for one place are submitted at once.',
-    async play(rig, { actor }) {
+    async play(rig, { user: actor }) {
       const upload = async (key: string, index: number) => (await actor.upload({ key, at: here, rows: rows(key, 20 + index) }))!
       const uploads = await Promise.all(['one', 'two'].map(upload))
-      await Promise.all(uploads.map(({ id, revision }) => actor.submit(id, revision)))
+      await Promise.all(uploads.map(actor.submit))
       await rig.startProcess('w1')
       for (const { id } of uploads) await actor.ended(id, 8000)
     },
@@ -217,11 +188,9 @@ export const stories: readonly Story<RecordsTraffic, CheckName>[] = [
       },
     },
   },
-  {
-    name: 'started over twice',
-    tells:
-      'A user who starts a broken upload over is stopped before the old rows are cleared; another starts it over too and submits, and then the first wakes up.',
-    async play(rig, { actor }) {
+  'started over twice': {
+    tells: 'A user who starts an upload over is stopped before the old rows are cleared; another starts it over and submits.',
+    async play(rig, { user: actor }) {
       const faults = [{ probe: 'records.restart.committed', hit: 1, kind: 'pause' }] as const
       await rig.startProcess('c1', { role: 'client', how: 'restart 1', faults })
       await rig.until(() => rig.wrote('fault') > 0)
@@ -229,7 +198,7 @@ export const stories: readonly Story<RecordsTraffic, CheckName>[] = [
       const at = { set: String(asked.set), place: String(asked.place) } as Place
       const sound = (asked.rows as Marked[]).filter(([, mark]) => !isDoomed(mark))
       const upload = (await actor.upload({ key: String(asked.key), at, rows: sound, restart: String(asked.restart) }))!
-      await actor.submit(upload.id, upload.revision)
+      await actor.submit(upload)
       const isLost = () => readHistory(rig.dir, 'c1').some(({ op, code }) => op === 'upload' && code === 'PAWL_LEASE_LOST')
       await rig.until(isLost)
       await rig.stopProcess('c1')
@@ -237,41 +206,32 @@ export const stories: readonly Story<RecordsTraffic, CheckName>[] = [
       await actor.ended(upload.id)
       await actor.read(at)
     },
-    shows: {
-      'clear-without-fence': {
-        caughtBy: 'counts add up',
-        statements: { 'stage-clear': swap(/else u\.fence = .*/, 'else true') },
-      },
-    },
+    shows: { 'clear-without-fence': rewrites('counts add up', { 'stage-clear': swap(/else u\.fence = .*/, 'else true') }) },
   },
-  {
-    name: 'moved baseline',
+  'moved baseline': {
     tells: 'A record is put between the upload of a file and its submit; the file is rebased and submitted then.',
-    async play(rig, { actor }) {
+    async play(rig, { user: actor }) {
       await actor.append(here, 'before', rows('before', 10))
       const upload = (await actor.upload({ key: 'file', at: here, rows: rows('file', 20) }))!
       await actor.put(here, keyOf(1), 'put', (await actor.numberOf(here, keyOf(1)))!)
-      await actor.submit(upload.id, upload.revision)
+      await actor.submit(upload)
       const rebased = await actor.rebase(upload.id)
-      if (rebased !== undefined) await actor.submit(rebased.id, rebased.revision)
+      if (rebased !== undefined) await actor.submit(rebased)
       await rig.startProcess('w1')
       await actor.ended((rebased ?? upload).id, 8000)
       await actor.read(here)
     },
     shows: {
-      'baseline-not-checked': {
-        caughtBy: 'baseline current',
-        statements: {
-          'submission-lock': swap(
-            'u.baseline::text as baseline',
-            '(select s.revision from pawl.record_scope s where s.tenant = u.tenant and s.id = u.scope_id)::text as baseline',
-          ),
-          submit: swap('and s.revision = u.baseline', ''),
-        },
-      },
+      'baseline-not-checked': rewrites('baseline current', {
+        'submission-lock': swap(
+          'u.baseline::text as baseline',
+          '(select s.revision from pawl.record_scope s where s.tenant = u.tenant and s.id = u.scope_id)::text as baseline',
+        ),
+        submit: swap('and s.revision = u.baseline', ''),
+      }),
     },
   },
-]
+}
 
 function rows(mark: string, length = rowsMax): Marked[] {
   return Array.from({ length }, (_, index) => [keyOf(index), mark])
@@ -284,7 +244,7 @@ function doomedRows(mark: string): Marked[] {
 
 async function submitted(actor: Actor, at: Place, key: string, file: readonly Marked[]): Promise<Submission> {
   const upload = (await actor.upload({ key, at, rows: file }))!
-  await actor.submit(upload.id, upload.revision)
+  await actor.submit(upload)
   return upload
 }
 
@@ -343,11 +303,11 @@ function putWithoutCompare(): void {
 
 /** The event is sent on a connection of its own, and is there whatever becomes of the commit. */
 function eventBeforeCommit({ url }: ChildOptions): void {
-  const [event] = sentTexts('records/submission-event')
-  const query = OwnTransaction.prototype.query
-  OwnTransaction.prototype.query = function (this: OwnTransaction, text: string, values: readonly unknown[] = []) {
-    return text === event ? sendOutside(url, text, values) : query.call(this, text, values)
-  } as typeof query
+  const run = Transaction.prototype.run
+  Transaction.prototype.run = async function (this: Transaction, sent, values = {}) {
+    if (sent.name !== 'submission-event') return run.call(this, sent, values)
+    return (await sendOutside(url, sent.text, bind(sent, values))).rows
+  } as typeof run
 }
 
 interface Applying {

@@ -5,10 +5,10 @@ import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Format, isPawlError, type Pawl, type RecordScope, type RecordSetOptions, type Submission } from 'pawl'
 import type pg from 'pg'
-import { type Entry, type History, readHistory } from '../history.ts'
+import { type Entry, readHistory } from '../history.ts'
 import { serveJobs } from '../jobs/traffic.ts'
 import { type Random, stream } from '../plan.ts'
-import { inTransaction } from '../pool.ts'
+import { Caller, type CallerOptions, inTransaction } from '../pool.ts'
 import type { Subject } from '../process.ts'
 import { Traffic } from '../scenario.ts'
 
@@ -17,7 +17,6 @@ import { Traffic } from '../scenario.ts'
 export const chunkRows = 15
 /** How many keys a place has; a file names most of them, so it is applied in several chunks. */
 const keysMax = 80
-/** More than one batch of an upload. */
 const bulkRows = 2600
 
 const common = {
@@ -34,11 +33,7 @@ export const sets = {
   bulk: { ...common, missing: 'keep', events: 'submission', chunkRows: 900 },
 } as const satisfies Record<string, RecordSetOptions>
 
-/** A scope: one place of a set. */
-export interface Place {
-  readonly set: keyof typeof sets
-  readonly place: string
-}
+export type Place = { readonly set: keyof typeof sets; readonly place: string }
 
 /** Several users race for each of these. */
 export const places: readonly Place[] = [
@@ -64,7 +59,6 @@ function defineSets(pawl: Pawl): void {
   for (const [name, options] of Object.entries(sets)) pawl.records.define(name, options)
 }
 
-/** A bad file has a cell that is no number. */
 function* fileOf(rows: readonly Marked[], format: Format, isBad: boolean): Generator<string> {
   const records = rows.map(([key, mark]) => dataOf(key, mark!))
   if (isBad) records[records.length - 1]!.size = 'many'
@@ -78,7 +72,6 @@ function* fileOf(rows: readonly Marked[], format: Format, isBad: boolean): Gener
       .join('\n')}\n`
 }
 
-/** As much as arrives of a file whose sender goes away. */
 function* halfOf(file: Iterable<string>): Generator<string> {
   const pieces = [...file]
   yield* pieces.slice(0, Math.ceil(pieces.length / 2))
@@ -99,22 +92,13 @@ export interface UploadAsked {
   readonly breaksOff?: boolean
 }
 
-export interface Seen {
-  readonly number: string
-  readonly marks: ReadonlyMap<string, string>
-}
+export type Seen = { readonly number: string; readonly marks: ReadonlyMap<string, string> }
 
 /** Each act is written down before it is asked for, so a row that appears later can be told from one that came from nowhere. */
-export class Actor {
-  readonly pawl: Pawl
-  readonly history: History
-  readonly #pool: pg.Pool
-
-  constructor(pawl: Pawl, pool: pg.Pool, history: History) {
-    this.pawl = pawl
-    this.history = history
-    this.#pool = pool
-    defineSets(pawl)
+export class Actor extends Caller {
+  constructor(options: CallerOptions) {
+    super(options)
+    defineSets(this.pawl)
   }
 
   scope({ set, place }: Place): RecordScope {
@@ -129,9 +113,8 @@ export class Actor {
       const options = { format, name: key, ...(restart === undefined ? {} : { restart }) }
       return this.scope(at).upload(breaksOff && restart === undefined ? halfOf(file) : file, options)
     }
-    const { answer, error } = await this.history.call('upload', { key }, send, ({ id, state }) => ({ id, state }), {
-      ...{ ...at, rows, isBad, restart },
-    })
+    const once = { ...at, rows, isBad, restart }
+    const { answer, error } = await this.history.call('upload', { key }, send, ({ id, state }) => ({ id, state }), once)
     const id = isPawlError(error) ? error.details.id : undefined
     // A stream that broke is sent again under the same id, once.
     const isSentAgain = restart === undefined && typeof id === 'string' && !isPawlError(error, 'PAWL_LEASE_LOST')
@@ -140,29 +123,19 @@ export class Actor {
 
   /** What a person would look at before they agree. */
   async preview({ id, counts }: Submission): Promise<void> {
-    const read = async (kind: 'created' | 'updated' | 'missing') =>
+    const list = async (kind: 'created' | 'updated' | 'missing') =>
       (await this.pawl.records.rows(id, kind, { limit: 500 })).items.length
-    const readAll = async () => ({
-      created: await read('created'),
-      updated: await read('updated'),
-      missing: await read('missing'),
-    })
-    await this.history.call('preview', { id }, readAll, (rows) => ({ ...rows, counts }))
+    const read = async () => [await list('created'), await list('updated'), await list('missing')]
+    await this.history.call('preview', { id }, read, (listed) => ({ listed, counts }))
   }
 
-  /** Both return whether the answer was yes. */
-  async submit(id: string, revision: number): Promise<boolean> {
-    return this.#take('submit', id, revision)
-  }
+  submit = (upload: Pick<Submission, 'id' | 'revision'>): Promise<boolean> => this.#take('submit', upload)
+  resume = (upload: Pick<Submission, 'id' | 'revision'>): Promise<boolean> => this.#take('resume', upload)
 
-  async resume(id: string, revision: number): Promise<boolean> {
-    return this.#take('resume', id, revision)
-  }
-
-  async #take(op: 'submit' | 'resume', id: string, named: number): Promise<boolean> {
+  async #take(op: 'submit' | 'resume', { id, revision: named }: Pick<Submission, 'id' | 'revision'>): Promise<boolean> {
     const take = () => this.pawl.records[op](id, { revision: named })
-    const { answer } = await this.history.call(op, { id, named }, take, ({ revision, number }) => ({ revision, number }))
-    return answer !== undefined
+    const { error } = await this.history.call(op, { id, named }, take, ({ revision, number }) => ({ revision, number }))
+    return error === undefined
   }
 
   async rebase(id: string): Promise<Submission | undefined> {
@@ -181,7 +154,6 @@ export class Actor {
     }
   }
 
-  /** '0': there is none. */
   async numberOf(at: Place, key: string): Promise<string | undefined> {
     const get = async () => {
       const found = await this.scope(at).get('item', key)
@@ -203,7 +175,7 @@ export class Actor {
     await this.history.call(
       'put',
       { ...at, key, mark, number, isOwn },
-      () => (isOwn ? inTransaction(this.#pool, inOwn) : this.scope(at).put(row, options)),
+      () => (isOwn ? inTransaction(this.pool, inOwn) : this.scope(at).put(row, options)),
       ({ submission, number: given }) => ({ submission, given }),
     )
   }
@@ -245,12 +217,7 @@ export class Actor {
   }
 }
 
-interface Row {
-  readonly key: string
-  readonly mark: string
-  readonly number: string
-  readonly submission: string
-}
+type Row = { readonly key: string; readonly mark: string; readonly number: string; readonly submission: string }
 
 /** What a reader sees of a place: each record with the version it is at and who wrote that. */
 export function digestOf(rows: readonly Row[]): string {
@@ -262,7 +229,7 @@ export function digestOf(rows: readonly Row[]): string {
 
 export async function worker(subject: Subject): Promise<void> {
   const { proc, options } = subject
-  const { pawl } = subject.connect(1)
+  const { pawl } = new Caller(subject.caller(1))
   defineSets(pawl)
   const { leaseMs, beatMs, concurrency } = options
   await serveJobs(subject, pawl, { name: proc, lease: leaseMs, beatMs, concurrency, pollMs: 200 })
@@ -270,45 +237,36 @@ export async function worker(subject: Subject): Promise<void> {
 
 /** A process of users. It is told `storm SEED` for everything, or the one thing that a case of the matrix wants. */
 export async function client(subject: Subject): Promise<void> {
-  const { options, proc, history } = subject
+  const { options, proc } = subject
   const [role = '', seed = '1'] = options.how.split(' ')
-  const { pawl, pool, close } = subject.connect(4, 10_000)
-  const actor = new Actor(pawl, pool, history)
-  const users = [0, 1].slice(0, role === 'storm' ? 2 : 1).map((one) => new User(actor, `${proc}.${one}`, Number(seed)))
-  const live = async (user: User) => {
-    // What the last start of this process was sending when it died is sent again, under the same submission.
-    if (options.start > 1 && user === users[0]) for (const asked of await openUploads()) await user.send(asked)
-    await subject.every(
-      () => user.random.whole(5, 40),
-      () => user.act(role),
-    )
-  }
-  const openUploads = async () => {
+  const actor = new Actor(subject.caller(4, 10_000))
+  const users = [0, 1].slice(0, role === 'storm' ? 2 : 1).map((one) => new Person(actor, `${proc}.${one}`, Number(seed)))
+  /** What the last start of this process was sending when it died is sent again, under the same submission. */
+  const sendAgain = async () => {
     const uploads = uploadsIn(readHistory(options.dir, options.slot))
-    const found: UploadAsked[] = []
-    for (const at of [...places, bulkPlace])
-      for (const { id, name, state } of await actor
-        .scope(at)
-        .submissions({ limit: 20 })
-        .catch(() => [])) {
+    for (const at of [...places, bulkPlace]) {
+      const submissions = await actor.pawl.records.in(at.set, { place: at.place }).submissions({ limit: 20 })
+      for (const { id, name, state } of submissions) {
         const asked = uploads.get(name ?? '')
-        if (asked !== undefined && ['uploading', 'validating', 'upload-failed'].includes(state))
-          found.push({ ...asked, at, restart: id })
+        const isOpen = state === 'uploading' || state === 'validating' || state === 'upload-failed'
+        if (asked !== undefined && isOpen) await users[0]!.send({ ...asked, at, restart: id })
       }
-    return found
+    }
   }
-  await subject.live(() => users.map(live), close)
+  const live = async (user: Person) => {
+    if (options.start > 1 && user === users[0]) await sendAgain().catch(() => undefined)
+    const pauseMs = () => user.random.whole(5, 40)
+    await subject.every(pauseMs, () => user.act(role))
+  }
+  await subject.live(() => users.map(live), actor)
 }
 
-/** The uploads that a history asked for, by key. */
 function uploadsIn(entries: readonly Entry[]): Map<string, Pick<UploadAsked, 'key' | 'rows' | 'isBad'>> {
-  const asked = entries.filter(({ op, ph }) => op === 'upload' && ph === 'invoke')
-  return new Map(
-    asked.map(({ key, rows, isBad }) => [String(key), { key: String(key), rows: rows as Marked[], isBad: isBad === true }]),
-  )
+  const asked = entries.filter(({ op, ph }) => op === 'upload' && ph === 'invoke') as unknown as UploadAsked[]
+  return new Map(asked.map(({ key, rows, isBad = false }) => [key, { key, rows, isBad }]))
 }
 
-class User {
+class Person {
   readonly random: Random
   readonly #actor: Actor
   readonly #name: string
@@ -375,9 +333,10 @@ class User {
   }
 
   /** Another user may have the slot: this one tries again for a moment, as people do. */
-  async #submit({ id, revision }: Submission): Promise<void> {
+  async #submit(upload: Submission): Promise<void> {
+    const { id } = upload
     for (let tried = 0; tried < 3; tried++) {
-      if (await this.#actor.submit(id, revision)) {
+      if (await this.#actor.submit(upload)) {
         if (this.random.chance(0.4)) await this.#actor.ended(id, 2000)
         return
       }
@@ -429,7 +388,7 @@ export const clients = ['c1', 'c2']
 const hangsMs = 1200
 
 export class RecordsTraffic extends Traffic {
-  readonly actor = new Actor(this.pawl, this.pool, this.rig.history)
+  readonly user = new Actor(this.caller)
   readonly #operating = stream(this.plan.seed, 'operator')
   readonly #reading = stream(this.plan.seed, 'reader')
   readonly #numbers = new Map<string, string[]>()
@@ -458,7 +417,7 @@ export class RecordsTraffic extends Traffic {
     if (draw < 0.8) await this.mend(failed.id)
     // Two people at once with the same view of it: one of them is too late.
     const times = this.#operating.chance(0.3) ? 2 : 1
-    await Promise.all(Array.from({ length: times }, () => this.actor.resume(failed.id, failed.revision)))
+    await Promise.all(Array.from({ length: times }, () => this.user.resume(failed)))
   }
 
   /** From now on the database takes the rows of this submission. */
@@ -475,7 +434,7 @@ export class RecordsTraffic extends Traffic {
     const [found] = await this.rig.query<{ job: string }>(
       "select job_id::text as job from pawl.submission where state = 'submitting' order by id desc limit 1",
     )
-    const cancel = () => this.actor.pawl.jobs.cancel(found!.job, { reason: 'torture' })
+    const cancel = () => this.user.pawl.jobs.cancel(found!.job, { reason: 'torture' })
     if (found !== undefined) await this.rig.history.call('cancel', found, cancel)
   }
 
@@ -492,8 +451,8 @@ export class RecordsTraffic extends Traffic {
   }
 
   async #send(asked: UploadAsked): Promise<void> {
-    const upload = await this.actor.upload(asked)
-    if (upload?.state === 'validated') await this.actor.submit(upload.id, upload.revision)
+    const upload = await this.user.upload(asked)
+    if (upload?.state === 'validated') await this.user.submit(upload)
   }
 
   async #takeOverUploads(): Promise<void> {
@@ -521,7 +480,7 @@ export class RecordsTraffic extends Traffic {
     const known = this.#numbers.get(at.place) ?? []
     const draw = random.next()
     const paged = draw < 0.6 ? { pageRows: 17, pauseMs: random.whole(0, 15) } : {}
-    const seen = await this.actor.read(at, draw < 0.25 && known.length > 0 ? { asOf: random.pick(known) } : paged)
+    const seen = await this.user.read(at, draw < 0.25 && known.length > 0 ? { asOf: random.pick(known) } : paged)
     if (seen !== undefined && seen.number !== '0' && known.at(-1) !== seen.number)
       this.#numbers.set(at.place, [...known, seen.number])
   }

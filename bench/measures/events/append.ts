@@ -35,7 +35,7 @@ export const append: Group = {
           better: 'lower',
           results,
           limits: ['without'],
-          bars: [{ atMost: 1.4, times: 'without' }],
+          bars: [{ atMost: 1.25, times: 'without' }],
           notes: [note],
         }),
       )

@@ -1,6 +1,6 @@
 import { sized } from '../../harness/context.ts'
+import { foreignShare, readCpu } from '../../harness/cpu.ts'
 import { type Measure, measure } from '../../harness/measure.ts'
-import { foreignShare, readCpu } from '../../harness/noise.ts'
 import { type Results, resultsOf, type Sample } from '../../harness/rounds.ts'
 import { gapTimeoutMs } from '../../peers/events/gap-wait.ts'
 import type { Group } from '../group.ts'
@@ -19,7 +19,7 @@ const names = {
 
 /** Five ways to read an outbox. Four read one load at the same time; the fifth needs writers that take turns, so it has a load of its own. */
 export const readers: Group = {
-  name: 'outbox-readers',
+  name: 'readers',
   measures: Object.values(names),
   async run(context) {
     const taken = new Map<string, Sample[]>([...readersOnly, withLock].map((name) => [name, []]))

@@ -6,7 +6,7 @@ import type { Handler } from '../../harness/protocol.ts'
 
 const deadlineMs = 240_000
 
-/** Events per second, from the moment when the reader is ready until its store says that it has come to the end. */
+/** Events per second. */
 export function rateThrough(context: Context, system: System, handler: Handler, events: number): Promise<number> {
   return context.server.withDatabase(async (database) => {
     const child = new Child(system)
@@ -15,15 +15,19 @@ export function rateThrough(context: Context, system: System, handler: Handler, 
       await child.fill(events)
       // As autovacuum would leave the tables a little later: statistics known, so that no plan depends on luck.
       await database.query('vacuum analyze')
-      const allHandled = handledAll(child, events)
-      const from = await child.work({ handler, concurrency: 1 }, events)
-      await allHandled
-      const seconds = ((await child.waitEmpty()) - from) / 1_000
-      return events / seconds
+      return events / (await readThrough(child, handler, events))
     } finally {
       await child.stop()
     }
   })
+}
+
+/** Seconds from the moment when the reader is ready until its store says that it has come to the end. */
+export async function readThrough(child: Child, handler: Handler, events: number): Promise<number> {
+  const allHandled = handledAll(child, events)
+  const from = await child.work({ handler, concurrency: 1 }, events)
+  await allHandled
+  return ((await child.waitEmpty()) - from) / 1_000
 }
 
 function handledAll(child: Child, events: number): Promise<void> {

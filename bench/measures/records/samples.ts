@@ -10,7 +10,7 @@ export const pawl: System = { name: 'pawl', module: 'records/pawl' }
 export const copy: System = { name: 'COPY', module: 'records/copy', variant: 'jsonb' }
 export const copyJson: System = { name: 'COPY into json', module: 'records/copy', variant: 'json' }
 export const copyCsv: System = { name: 'COPY csv into typed columns', module: 'records/copy', variant: 'csv' }
-export const seed: System = { name: 'seed shape', module: 'records/seed-000' }
+export const array: System = { name: 'versions in an array', module: 'records/array' }
 export const plain: System = { name: 'plain table', module: 'records/plain' }
 
 /** One task of a new process. */
@@ -25,11 +25,11 @@ export function runTask(
 }
 
 /** Submits files one after the other in a new process, and gives the sample of the last. */
-export function submitFiles(context: Context, database: Database, task: string, files: readonly string[]): Promise<Sample> {
+export function submitFiles(context: Context, database: Database, files: readonly string[]): Promise<Sample> {
   return withChild(context, database, pawl, async (child) => {
     let sample: Sample = {}
     for (const file of files) {
-      sample = await child.call<Sample>('run', task, file)
+      sample = await child.call<Sample>('run', 'submit', file)
       await tended(database)
     }
     return sample

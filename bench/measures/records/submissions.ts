@@ -6,61 +6,55 @@ import type { Group } from '../group.ts'
 import { csvFile } from './files.ts'
 import { copy, copyCsv, copyJson, runTask, submitFiles, takenOnce } from './samples.ts'
 
-export const withoutParse = 'without parse and validation'
 export const rowsOf = (context: Context) => sized(context, 15_000, 2_000)
 /** One row in five is changed. */
 export const changeEvery = 5
 
 const steps = [
-  { name: 'first', edition: 1, atMost: 3.5, without: 2.2 },
-  { name: 'second', edition: 2, atMost: 2.5, without: 1.5 },
-  { name: 'replay', edition: 2, atMost: 2, without: 0.8 },
+  { name: 'first', edition: 1, atMost: 3.5 },
+  { name: 'second', edition: 2, atMost: 2.5 },
+  { name: 'replay', edition: 2, atMost: 2 },
 ] as const
 
 /** One after the other in one database, each in a process of its own: a first submission, one with a fifth of the rows changed, the same again. */
 export const takeSubmissions = takenOnce((context) =>
   interleave(context, 'submissions', [
-    { name: 'pawl', run: () => submitAll(context, 'submit') },
-    { name: withoutParse, run: () => submitAll(context, 'submit read') },
+    { name: 'pawl', run: () => submitAll(context) },
     ...[copy, copyJson, copyCsv].map((system) => ({ name: system.name, run: () => copyOnce(context, system) })),
   ]),
 )
 
 export const submissions: Group = {
   name: 'submissions',
-  measures: steps.flatMap(({ name }) => [name, `${name} ${withoutParse}`]),
+  measures: steps.map(({ name }) => name),
   async run(context) {
     const results = await takeSubmissions(context)
-    return steps.flatMap(({ name, atMost, without }) => [
-      of(results, name, 'pawl', atMost),
-      of(results, name, withoutParse, without),
-    ])
+    return steps.map(({ name, atMost }) => of(results, name, atMost))
   },
 }
 
-function of(results: Results, metric: string, contender: string, atMost: number): Measure {
-  const part = (name: string) => shown(results.value(contender, `${metric} ${name}`))
+function of(results: Results, metric: string, atMost: number): Measure {
+  const part = (name: string) => shown(results.value('pawl', `${metric} ${name}`))
   return measure({
-    name: contender === 'pawl' ? metric : `${metric} ${contender}`,
+    name: metric,
     unit: 'ms',
     better: 'lower',
     results,
     metric,
-    pawl: contender,
     limits: [copy.name, copyJson.name, copyCsv.name],
     bars: [{ atMost, times: copy.name }],
     notes: [`upload ${part('upload')} ms, preview ${part('preview')} ms, submit to commit ${part('apply')} ms`],
   })
 }
 
-function submitAll(context: Context, task: string): Promise<Sample> {
+function submitAll(context: Context): Promise<Sample> {
   const rows = rowsOf(context)
   return context.server.withDatabase(async (database) => {
     const sample: Record<string, number> = {}
     const changes = { first: rows, second: rows / changeEvery, replay: 0 }
     for (const { name, edition } of steps) {
       const file = csvFile({ rows, edition, changeEvery })
-      const taken = await submitFiles(context, database, task, [file])
+      const taken = await submitFiles(context, database, [file])
       if (taken.changes !== changes[name]) throw new Error(`${name} made ${taken.changes} changes instead of ${changes[name]}`)
       for (const [part, value] of Object.entries(taken)) sample[part === 'value' ? name : `${name} ${part}`] = value
     }

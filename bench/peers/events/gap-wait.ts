@@ -20,8 +20,7 @@ export class GapWaitReader implements Reader {
 
   async poll(): Promise<void> {
     const rows = await this.#connection.query<{ seq: string; payload: ReadEvent }>(
-      'select seq::text, payload from pawl.event where seq > $1::bigint order by event.seq',
-      [String(this.#after)],
+      `select seq::text, payload from pawl.event where seq > ${this.#after} order by event.seq`,
     )
     const at = now()
     let [expected, isHeld] = [this.#after + 1, false]

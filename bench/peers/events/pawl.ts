@@ -1,9 +1,10 @@
 // Pawl with its default settings: appends, and a projection or, as the variant 'sink', a sink.
 
-import { createPawl, type LogEvent, type Pawl, type ProjectionRunner } from 'pawl'
+import { createPawl, type LogEvent, type Pawl } from 'pawl'
 import pg from 'pg'
 import { now } from '../../harness/clock.ts'
 import { effectTable, type Handler, insertEffect, type Peer, type Setup, type Started, type Via } from '../../harness/protocol.ts'
+import { type Stoppable, startWorker } from '../worker.ts'
 import { countTable, eventOf, upsertCount } from './event.ts'
 
 const numberOf = (event: LogEvent) => (event.data as { readonly n: number }).n
@@ -11,7 +12,7 @@ const numberOf = (event: LogEvent) => (event.data as { readonly n: number }).n
 export function open(started: Started, variant: string | undefined): Peer {
   let pawl: Pawl
   let pool: pg.Pool
-  let runner: ProjectionRunner | undefined
+  let worker: Stoppable | undefined
   let appended = 0
 
   function define(handler: Handler): void {
@@ -48,12 +49,11 @@ export function open(started: Started, variant: string | undefined): Peer {
     bulk: appendInCalls,
     async work({ handler }) {
       define(handler)
-      runner = pawl.projections.runner()
-      await runner.start()
+      worker = await startWorker(pawl, 'cursors')
     },
     async remaining() {
-      const { rows } = await pool.query<{ position: string }>(`select position from pawl.cursor_at where name = 'bench'`)
-      return appended - Number(rows[0]?.position ?? 0)
+      const [cursor] = await pawl.projections.status('bench')
+      return appended - (cursor?.position ?? 0)
     },
     /** In a transaction that also writes a row. Gives the moment when its commit is sent. */
     async enqueue(n: number, _via: Via) {
@@ -70,7 +70,7 @@ export function open(started: Started, variant: string | undefined): Peer {
       }
     },
     async close() {
-      await runner?.stop()
+      await worker?.stop()
       await pawl.close()
       await pool.end()
     },

@@ -1,11 +1,11 @@
 // Pawl with its default settings: a process that takes uploads and, unless it is the variant 'uploader', also runs a worker.
 
 import { createReadStream } from 'node:fs'
-import { createPawl, type Pawl, type RecordScope, type RecordSet, type Submission, type Worker } from 'pawl'
+import { createPawl, type Pawl, type RecordScope, type RecordSet, type Submission } from 'pawl'
 import { now, pause } from '../../harness/clock.ts'
 import type { Peer, Setup } from '../../harness/protocol.ts'
 import type { Sample } from '../../harness/rounds.ts'
-import { ReadUpload } from './read-upload.ts'
+import { type Stoppable, startWorker } from '../worker.ts'
 import { loads } from './rows.ts'
 import { pageReads, pageRows, scattered, times, wholeReads } from './times.ts'
 
@@ -15,7 +15,7 @@ export function open(_started: unknown, variant: string | undefined): Peer {
   let pawl: Pawl
   let set: RecordSet
   let scope: RecordScope
-  let worker: Worker | undefined
+  let worker: Stoppable | undefined
 
   async function finished(id: string): Promise<void> {
     for (;;) {
@@ -27,10 +27,10 @@ export function open(_started: unknown, variant: string | undefined): Peer {
   }
 
   /** All phases, from the first byte to the commit. The preview is its counts and the first page of what is created and of what is updated. */
-  async function submit(upload: () => Promise<Submission>): Promise<Sample> {
+  async function submit(file: string): Promise<Sample> {
     const memory = watchMemory()
     const from = now()
-    const submission = await upload()
+    const submission: Submission = await scope.upload(createReadStream(file), { format: 'csv' })
     if (submission.state !== 'validated') throw new Error(`the upload is ${submission.state}: ${submission.error}`)
     const uploaded = now()
     for (const kind of ['created', 'updated'] as const) await pawl.records.rows(submission.id, kind)
@@ -49,16 +49,7 @@ export function open(_started: unknown, variant: string | undefined): Peer {
   }
 
   const tasks: Readonly<Record<string, (...args: never[]) => Promise<unknown>>> = {
-    submit: (file: string) => submit(() => scope.upload(createReadStream(file), { format: 'csv' })),
-    /** The same with rows that are parsed, coerced, validated and hashed before the clock starts. */
-    async 'submit read'(file: string) {
-      const upload = await ReadUpload.of(pawl, file)
-      try {
-        return await submit(async () => pawl.records.get(await upload.run()))
-      } finally {
-        await upload.close()
-      }
-    },
+    submit,
     upload: (file: string, registration: string) =>
       pawl.records.in(set, { registration }).upload(createReadStream(file), { format: 'csv' }),
     'submit id': (id: string) => pawl.records.submit(id),
@@ -74,8 +65,7 @@ export function open(_started: unknown, variant: string | undefined): Peer {
       // A service that takes uploads is connected.
       await scope.state()
       if (variant === 'uploader') return
-      worker = pawl.jobs.worker()
-      await worker.start()
+      worker = await startWorker(pawl, 'jobs')
     },
     run: (task: string, ...args: readonly unknown[]) => tasks[task]!(...(args as never[])),
     async close() {

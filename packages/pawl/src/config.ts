@@ -58,8 +58,6 @@ export interface Config {
   readonly callerConnectionsMax: number
   /** The application's, for calls without a transaction. */
   readonly pool: CallerPool | undefined
-  /** Whether callers' statements may be prepared under a name: in sessions of our own. */
-  readonly isCallerNamed: boolean
   readonly payloadBytesMax: number
   readonly payloadDepthMax: number
 }

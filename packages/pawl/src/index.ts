@@ -1,9 +1,9 @@
 // Everything that users import from 'pawl'.
-export { type Config, type Durability, type Logger, type PawlOptions, silentLogger } from './config.ts'
+export { type Config, type Durability, type Logger, type PawlOptions, silentLogger, stderrLogger } from './config.ts'
 export { type AnyTx, drizzleTx, type Tx, toTx } from './db/adapters.ts'
 export { classify, type ErrorClass } from './db/classify.ts'
-export { type Drift, findDrift } from './db/drift.ts'
 export { exportSql, type MigrateOptions, type MigrateReport, migrate, readMigrations } from './db/migrate.ts'
+export { readSchema, releasedSchema, type SchemaClient, type SchemaShape } from './db/schema.ts'
 export { describeError, type ErrorCode, errorTable, isPawlError, NonRetryable, PawlError } from './errors.ts'
 export * from './events/index.ts'
 export * from './jobs/index.ts'

@@ -2,7 +2,16 @@
 
 import { type Config, durabilities, guarded, type Logger, type PawlOptions, stderrLogger } from './config.ts'
 import type { DatabaseOptions } from './db/driver.ts'
-import { type CallerPool, isCloneable, isPool, loginOfPool, loginOfUrl, type Password, type Ssl } from './db/login.ts'
+import {
+  type CallerPool,
+  isCloneable,
+  isPool,
+  loginOfPool,
+  loginOfUrl,
+  type Password,
+  parameterProblem,
+  type Ssl,
+} from './db/login.ts'
 import type { MigrateOptions } from './db/migrate.ts'
 import {
   callback,
@@ -122,7 +131,6 @@ export function resolveConfig(given: PawlOptions): Config {
     logger: guarded(options.logger ?? stderrLogger),
     callerConnectionsMax: options.callerConnectionsMax ?? callerConnections,
     pool,
-    isCallerNamed: pooler === 'none' && pool === undefined,
     payloadBytesMax: options.payloadBytesMax,
     payloadDepthMax: options.payloadDepthMax,
   })
@@ -139,6 +147,10 @@ function assertOneWay(options: Resolved<typeof pawlTable>): void {
   if (directUrl !== undefined && pooler === 'none')
     throw no("directUrl needs pooler: 'transaction'; without a pooler, databaseUrl is already direct")
   if (databaseUrl === undefined) assertPoolTells(pool!, ssl, password)
+  for (const [name, given] of Object.entries({ databaseUrl, directUrl })) {
+    const problem = given === undefined ? undefined : parameterProblem(given)
+    if (problem !== undefined) throw refused('createPawl', `${name} ${problem}`, { option: name })
+  }
   const urls = [databaseUrl, directUrl].filter((each) => each !== undefined)
   if (password !== undefined && urls.some((each) => /^\w+:\/\/[^/@]*:[^/@]+@|[?&]password=/.test(each)))
     throw no('give the password in the URL or as password, not both')

@@ -1,10 +1,8 @@
 // createPawl(): one value that has everything, for one database.
 
 import type { Config, PawlOptions } from './config.ts'
-import { borrowPool } from './db/borrowed-pool.ts'
-import { createPool, type Pool } from './db/driver.ts'
+import { borrowPool, createPool, type Pool } from './db/driver.ts'
 import { type MigrateOptions, type MigrateReport, migrate } from './db/migrate.ts'
-import { StatementNames } from './db/statement.ts'
 import type { AppendCore } from './events/append.ts'
 import { EventLog, TenantEvents } from './events/index.ts'
 import type { JobEvents } from './jobs/index.ts'
@@ -55,7 +53,6 @@ export class Pawl implements Tenant {
   readonly #keptSets = new Set<string>()
   readonly #ends = new Ends()
   readonly #sweep = new Sweep()
-  readonly #names: StatementNames | undefined
 
   constructor(options: PawlOptions) {
     this.config = resolveConfig(options)
@@ -64,7 +61,6 @@ export class Pawl implements Tenant {
     )
     const { pool, database, callerConnectionsMax } = this.config
     this.#pool = pool ? borrowPool(pool, database.queryTimeoutMs) : createPool(database, 'caller', callerConnectionsMax, 'own')
-    this.#names = this.config.isCallerNamed ? new StatementNames() : undefined
     this.jobs = this.#jobs(undefined)
     this.events = new EventLog(this.#appendCore())
     this.projections = this.#projectionsOf('')
@@ -124,7 +120,7 @@ export class Pawl implements Tenant {
   /** Stops the workers and runners of this Pawl, with their default grace, and closes the callers' pool, unless it is yours. */
   async close(): Promise<void> {
     await Promise.all(this.running.map((each) => each.stop()))
-    if (!this.#pool.ended) await this.#pool.end()
+    await this.#pool.end()
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -163,7 +159,6 @@ export class Pawl implements Tenant {
       ends: this.#ends,
       sweep: this.#sweep,
       logger: this.config.logger,
-      names: this.#names,
     }
     return new Records(core, tenant)
   }

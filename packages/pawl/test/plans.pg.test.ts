@@ -5,7 +5,7 @@
 import { readdirSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { Connection } from '../src/db/driver.ts'
-import { bind, sourcesIn, statement } from '../src/db/statement.ts'
+import { sourcesIn, statement } from '../src/db/statement.ts'
 import { createDatabase, type TestDatabase } from './support/database.ts'
 
 interface SqlFile {
@@ -229,10 +229,9 @@ test('[P8] whether an event was applied is asked without reading the log as long
   )
   const seen = statement(new URL('projections/any.ts', source).href, 'seen')
   const pagesRead = async () => {
-    const [row] = await connection.query<{ 'QUERY PLAN': { Plan: PlanNode }[] }>(
-      `explain (analyze, format json) ${seen.text}`,
-      bind(seen, { tenant: '', name: 'plans', xid: event!.xid }) as unknown[],
-    )
+    const explained = { ...seen, preparedName: '', text: `explain (analyze, format json) ${seen.text}` }
+    const values = { tenant: '', name: 'plans', xid: event!.xid }
+    const [row] = await connection.run<{ 'QUERY PLAN': { Plan: PlanNode }[] }>(explained, values)
     const looks = [...nodesOf(row!['QUERY PLAN'][0]!.Plan)].filter((node) => node['Relation Name'] === 'log_page')
     return looks.map((node) => node['Actual Loops'])
   }

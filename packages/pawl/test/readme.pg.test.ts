@@ -19,6 +19,7 @@ test('the twenty lines charge once and mail with a key', async () => {
   vi.stubEnv('DATABASE_URL', db.url)
   vi.stubGlobal('fetch', async (_url: string, { headers }: { headers: Record<string, string> }) => {
     keys.push(headers['Idempotency-Key']!)
+    return new Response()
   })
   onTestFinished(() => {
     vi.unstubAllEnvs()

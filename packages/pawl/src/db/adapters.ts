@@ -2,6 +2,7 @@
 // SQL and only text, integers and json come back, because their client may parse types in its own way. A handle that is no transaction is
 // refused: by what its library says of it, else by the server.
 
+import { types } from 'node:util'
 import { PawlError } from '../errors.ts'
 import { schemaMissing, sqlState } from './classify.ts'
 
@@ -62,6 +63,7 @@ export function toTx(tx: AnyTx): Tx {
   // postgres.js and Knex hand their transactions over as functions.
   if ((typeof tx !== 'object' || tx === null) && typeof tx !== 'function') throw unsupported(`tx is ${String(tx)}`, known)
   if ((tx as Tx)[checked] === true) return tx as Tx
+  if (types.isPromise(tx)) throw unsupported('tx is a promise', 'Await it: { tx: await ... }.')
   const given = tx as unknown as Shape
   if (isFunction(given.unsafe)) return postgresJsTx(given)
   if (isFunction(given.$queryRawUnsafe)) return prismaTx(given)

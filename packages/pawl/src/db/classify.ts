@@ -119,6 +119,28 @@ export function schemaMissing(error: unknown): unknown {
   )
 }
 
+/** For an error of a connection of ours. A database that cannot be reached or lacks Pawl's schema is said in one sentence, with the driver's error as its cause. */
+export function unavailable(error: unknown): unknown {
+  if (isPawlError(error)) return error
+  return classify(error) === 'connection' ? unreachable(error) : schemaMissing(error)
+}
+
+/**
+ * For a connection that could not be opened, whatever the reason: a refused login says nothing about the statement that waits for it, so it is
+ * waited for as for a server that is away.
+ */
+export function unreachable(error: unknown): unknown {
+  if (isPawlError(error)) return error
+  const message = error instanceof Error ? error.message || String((error as { code?: string }).code) : String(error)
+  return markOwn(
+    new PawlError(
+      'PAWL_UNAVAILABLE',
+      `The database cannot be reached (${message}). Check that it is running and that the URL, user and password are correct.`,
+      { cause: error },
+    ),
+  )
+}
+
 /** Whether our own whole transaction may be run again as it is. */
 export function isRetryable(error: unknown): boolean {
   const kind = classify(error)

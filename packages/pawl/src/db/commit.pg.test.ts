@@ -4,10 +4,11 @@ import pg from 'pg'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { type Cut, FaultProxy } from '../../test/support/fault-proxy.ts'
+import { sql } from '../../test/support/sql.ts'
 import { classify } from './classify.ts'
 import { createPool } from './driver.ts'
 import { StatementNames } from './statement.ts'
-import { OwnTransaction } from './transaction.ts'
+import { Transaction } from './transaction.ts'
 
 let db: TestDatabase
 let proxy: FaultProxy
@@ -304,7 +305,7 @@ const options = () => ({
 describe('a COMMIT that answers ROLLBACK', () => {
   test('[K7] is a failure although no statement that was awaited failed', async () => {
     const pool = createPool(options(), 'handler', 1)
-    const tx = new OwnTransaction(await pool.connect())
+    const tx = new Transaction(await pool.connect())
     await tx.query('insert into effect values (1)')
     // Sent and forgotten: the transaction is aborted, and only the commit tells.
     tx.query('select 1 / 0').catch(() => undefined)
@@ -312,7 +313,7 @@ describe('a COMMIT that answers ROLLBACK', () => {
     tx.release()
     expect(await count('effect')).toBe(0)
     // The connection is sound, and the next transaction on it has nothing of the last.
-    const next = new OwnTransaction(await pool.connect())
+    const next = new Transaction(await pool.connect())
     await next.query('insert into effect values (2)')
     await next.commit()
     next.release()
@@ -322,9 +323,9 @@ describe('a COMMIT that answers ROLLBACK', () => {
 
   test('[K7] is a failure of the last statement that travels with it', async () => {
     const pool = createPool(options(), 'handler', 1)
-    const tx = new OwnTransaction(await pool.connect())
+    const tx = new Transaction(await pool.connect())
     await tx.query('insert into effect values (1)')
-    await expect(tx.commitWith("select pawl.complete_job('', $1::bigint, $2::bigint)", ['7', '7'])).rejects.toMatchObject({
+    await expect(tx.commitWith(...sql("select pawl.complete_job('', $1::bigint, $2::bigint)", '7', '7'))).rejects.toMatchObject({
       code: 'PW001',
     })
     tx.release()
@@ -387,19 +388,22 @@ describe('a COMMIT that answers ROLLBACK', () => {
 describe('a transaction whose commit was never sent', () => {
   test('its client, released while it is open, leaves the pool', async () => {
     const pool = createPool(db.pawl().config.database, 'handler', 1)
-    const tx = new OwnTransaction(await pool.connect())
+    const tx = new Transaction(await pool.connect())
     await tx.query('insert into effect values (1)')
     tx.release()
-    expect(pool.totalCount).toBe(0)
-    await pool.end()
+    await until(
+      'its session has ended',
+      async () => (await count("pg_stat_activity where application_name like '% handler'")) === 0,
+    )
     expect(await count('effect')).toBe(0)
+    await pool.end()
   })
 
   test('[K6] it is surely not there where the connection broke before', async () => {
     const pool = createPool(db.pawl().config.database, 'handler', 1)
     const client = await pool.connect()
     const broken = new Promise((resolve) => client.once('error', resolve))
-    const tx = new OwnTransaction(client)
+    const tx = new Transaction(client)
     const { rows } = await tx.query<{ pid: number }>('insert into effect values (1) returning pg_backend_pid() as pid')
     await db.query('select pg_terminate_backend($1)', [rows[0]!.pid])
     await broken
@@ -417,10 +421,10 @@ test('a session prepares begin, commit and reset once, also after a refused comp
   const client = await pool.connect()
   const reset = 'select pawl.reset_session(true)'
   const work = async (last: string) => {
-    const tx = new OwnTransaction(client, { names, reset })
+    const tx = new Transaction(client, { names, reset })
     await tx.query('insert into effect values ($1)', [1])
     try {
-      await tx.commitWith(last, [1])
+      await tx.commitWith(...sql(last, 1))
     } catch (error) {
       await tx.rollback()
       throw error
@@ -440,11 +444,12 @@ test('a session prepares begin, commit and reset once, also after a refused comp
     'reset session authorization',
     reset,
   ])
-  const empty = new OwnTransaction(client, { names, reset: 'select 1 / 0' })
+  const empty = new Transaction(client, { names, reset: 'select 1 / 0' })
   // Its handler has sent nothing, so there is nothing to reset.
-  await empty.commitWith('insert into effect values ($1)', [2])
+  await empty.commitWith(...sql('insert into effect values ($1)', 2))
   empty.release()
-  expect(pool.idleCount).toBe(1)
+  expect(await pool.connect()).toBe(client)
+  client.release()
   expect(await count('effect')).toBe(3)
   await pool.end()
 })

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
+import { sql } from '../../test/support/sql.ts'
 import { Connection, createPool, type DatabaseOptions } from './driver.ts'
 import { Listener, type ListenOptions } from './listen.ts'
 
@@ -80,7 +81,7 @@ test('[K5] a refused login is unavailability with its reason, and a start with i
   await connection.close()
   const pool = createPool(database, 'handler', 1)
   await expect(pool.connect()).rejects.toMatchObject(refused)
-  await expect(pool.query('select 1')).rejects.toMatchObject(refused)
+  await expect(pool.run(...sql('select 1'))).rejects.toMatchObject(refused)
   await pool.end()
   const pawl = db.pawl({ databaseUrl: url.href })
   pawl.jobs.define('k', { run: () => undefined })
@@ -91,10 +92,10 @@ test('[K5] a refused login is unavailability with its reason, and a start with i
 
 test('[K9] a pooled connection that is half-open is noticed and leaves the pool', async () => {
   const pool = createPool(options(), 'caller', 1)
-  await answers(() => pool.query('select 1'))
+  await answers(() => pool.run(...sql('select 1')))
   proxy.blackhole(/caller/)
-  await endsWithin(2 * timeoutMs, expect(pool.query('select 2')).rejects.toThrow(/timeout/i))
-  expect(await answers(() => pool.query('select 3 as n'))).toMatchObject({ rows: [{ n: 3 }] })
+  await endsWithin(2 * timeoutMs, expect(pool.run(...sql('select 2'))).rejects.toThrow(/timeout/i))
+  expect(await answers(() => pool.run(...sql('select 3 as n')))).toEqual([{ n: 3 }])
   await pool.end()
 })
 
@@ -110,7 +111,7 @@ test('[K9] the server is asked to notice a client that went without a word', asy
   const pool = createPool(options({ queryTimeoutMs: answerMs }), 'handler', 1)
   const settings = "select current_setting('tcp_keepalives_idle') as idle, current_setting('tcp_keepalives_count') as count"
   expect(await connection.query(settings)).toEqual([{ idle: '10', count: '3' }])
-  expect((await pool.query(settings)).rows).toEqual([{ idle: '10', count: '3' }])
+  expect(await pool.run(...sql(settings))).toEqual([{ idle: '10', count: '3' }])
   await connection.close()
   await pool.end()
 })
@@ -177,11 +178,10 @@ test('[K9] a listener whose lock is refused hears, and tries it again', async ()
   const tried: boolean[] = []
   const holder = await db.pool.connect()
   await holder.query('select pg_advisory_lock(7)')
-  const { seen, listener } = listening(500, async (query) => {
-    const { rows } = await query('select pg_try_advisory_lock($1::bigint) as taken', [7])
-    const { taken } = rows[0] as { taken: boolean }
-    tried.push(taken)
-    return taken
+  const { seen, listener } = listening(500, async (session) => {
+    const [row] = await session.run<{ taken: boolean }>(...sql('select pg_try_advisory_lock(7) as taken'))
+    tried.push(row!.taken)
+    return row!.taken
   })
   await until('it was refused', () => tried.length > 0)
   await until('it hears', async () => {
@@ -218,7 +218,7 @@ test("options in the URL are kept, and the engine's own settings come after them
   expect(row).toEqual({ path: 'pg_catalog,pg_temp', lock_timeout: '5s', seqscan: 'off', name: 'theirs' })
   await connection.close()
   const handlers = createPool(options({ url, queryTimeoutMs: answerMs }), 'handler', 1)
-  expect((await handlers.query('show search_path')).rows).toEqual([{ search_path: 'mine' }])
+  expect(await handlers.run(...sql('show search_path'))).toEqual([{ search_path: 'mine' }])
   await handlers.end()
 })
 

@@ -1,24 +1,19 @@
 // The driver seam: only this folder imports pg. It makes the engine's own connections (pipelined, each for one purpose, reconnecting)
 // and the pools for handlers and callers, all with client-side timeouts and keepalive, because a half-open connection gives no error.
 
-import { connect } from 'node:net'
 // Types by their names: with a default import the declarations would not compile where CommonJS has no synthetic default.
-import type {
-  Client,
-  ClientConfig,
-  Pool as PgPool,
-  PoolClient as PgPoolClient,
-  QueryConfig as PgQueryConfig,
-  QueryResult as PgQueryResult,
-} from 'pg'
+import type { Client, ClientConfig, PoolClient } from 'pg'
 import pg from 'pg'
 import type { Durability } from '../config.ts'
-import { isPawlError, PawlError } from '../errors.ts'
-import { classify, markOwn, schemaMissing } from './classify.ts'
-import type { Login } from './login.ts'
+import { PawlError } from '../errors.ts'
+import { classify, sqlState, unreachable } from './classify.ts'
+import { type ClientBase, noteBreak, openClients, type QueryConfig, type QueryResult, socketOf } from './client.ts'
+import type { Db } from './db.ts'
+import type { CallerPool, Login } from './login.ts'
 import { ownPathSetting, ownPathSql } from './own-path.ts'
 import { ownTypes } from './result-types.ts'
-import { bind, type Parameter, type Statement } from './statement.ts'
+import { bind, type Statement, StatementNames, type Values } from './statement.ts'
+import { Transaction, type TransactionOptions } from './transaction.ts'
 
 export type Pooler = 'none' | 'transaction'
 
@@ -98,26 +93,6 @@ function withoutOptions({ url, login, pooler }: DatabaseOptions): ClientConfig &
   return { ...rest, ...(bare !== '' && { connectionString: bare }), own } as never
 }
 
-const openClients = new Set<pg.Client>()
-
-/** For fault injection in tests: cuts every connection of this process as a network would. */
-export function resetConnections(): number {
-  const cut = [...openClients]
-  for (const client of cut) socketOf(client)?.destroy()
-  return cut.length
-}
-
-interface SessionSocket {
-  readonly destroyed: boolean
-  /** None of a Unix socket. */
-  readonly remoteAddress?: string | undefined
-  destroy(): void
-}
-
-function socketOf(client: pg.Client): SessionSocket | undefined {
-  return (client as unknown as { connection?: { stream?: SessionSocket } }).connection?.stream
-}
-
 /** Hears how the statements of an engine connection end. */
 export interface StatementWatch {
   succeeded(statement: string): void
@@ -138,15 +113,15 @@ export interface ConnectionExtra {
 const idleSql = 'set local idle_in_transaction_session_timeout = 2000'
 
 /** An engine connection. It connects on first use and again after a failure; what was in flight when it broke is rejected. */
-export class Connection {
+export class Connection implements Db {
   readonly #options: DatabaseOptions
   readonly #purpose: string
   readonly #settings: readonly string[]
   readonly #durability: Durability | undefined
   readonly #lockTimeoutMs: number | undefined
   readonly #watch: StatementWatch | undefined
-  #client: pg.Client | undefined
-  #connecting: Promise<pg.Client> | undefined
+  #client: Client | undefined
+  #connecting: Promise<Client> | undefined
   #isClosed = false
 
   constructor(options: DatabaseOptions, purpose: string, extra: ConnectionExtra = {}) {
@@ -160,8 +135,7 @@ export class Connection {
     this.#lockTimeoutMs = lockTimeoutMs
   }
 
-  /** Runs one statement, a transaction of its own, and gives its rows. */
-  async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
+  async run<Row>(statement: Statement, values: Values = {}): Promise<Row[]> {
     try {
       const client = this.#live() ?? (await this.#connect())
       const rows = await this.#send<Row>(client, statement, values).catch((error: unknown) => {
@@ -176,8 +150,8 @@ export class Connection {
     }
   }
 
-  async #send<Row>(client: pg.Client, statement: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
-    const query = { text: statement.text, values: bind(statement, values) as unknown[] }
+  async #send<Row>(client: Client, statement: Statement, values: Values): Promise<Row[]> {
+    const query = { text: statement.text, values: bind(statement, values) }
     const result =
       this.#options.pooler === 'none'
         ? await client.query({ ...query, name: statement.preparedName })
@@ -186,41 +160,46 @@ export class Connection {
   }
 
   /** A session keeps a stale plan under its name. The statement failed as a whole, so it is sent once more on a fresh session. */
-  async #repeat<Row>(stale: pg.Client, statement: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
-    if (this.#client === stale) this.#client = undefined
-    // The driver answers what is in flight on it before it says goodbye.
-    void this.#end(stale)
+  async #repeat<Row>(stale: Client, statement: Statement, values: Values): Promise<Row[]> {
+    this.#putAway(stale)
     this.#watch?.repeated()
     return this.#send<Row>(this.#live() ?? (await this.#connect()), statement, values)
   }
 
-  /** Several statements in one transaction, on one session: if that breaks, none of them happened. Nobody else may use it meanwhile. */
-  async transaction<Answer>(
-    work: (run: <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) => Promise<Row[]>) => Promise<Answer>,
-  ): Promise<Answer> {
+  /** The driver answers what is in flight on it before it says goodbye. */
+  #putAway(client: Client): void {
+    if (this.#client === client) this.#client = undefined
+    void this.#end(client)
+  }
+
+  /** No other work may use the connection in the meantime. */
+  async transaction<Answer>(work: (tx: Db) => Promise<Answer>): Promise<Answer> {
     const client = this.#live() ?? (await this.#connect())
-    await client.query(`begin isolation level read committed; ${ownPathSql}; ${idleSql}`)
+    const tx = new Transaction(client, { settings: `${ownPathSql}; ${idleSql}` }, (isBroken) => {
+      if (isBroken) this.#putAway(client)
+    })
     let last = ''
-    try {
-      const answer = await work(async <Row>(statement: Statement, values: Readonly<Record<string, Parameter>>) => {
+    const watched: Db = {
+      run: async <Row>(statement: Statement, values?: Values) => {
         last = statement.name
-        const { rows } = await client.query(statement.text, bind(statement, values) as unknown[])
+        const rows = await tx.run<Row>(statement, values)
         this.#watch?.succeeded(last)
-        return rows as Row[]
-      })
-      await client.query('commit')
-      return answer
+        return rows
+      },
+      transaction: (inner) => inner(watched),
+    }
+    try {
+      return await tx.perform(() => work(watched))
     } catch (error) {
-      await client.query('rollback').catch(() => undefined)
       this.#watch?.failed(last, error, this)
       throw error
     }
   }
 
-  async query<Row>(text: string, values: readonly unknown[] = []): Promise<Row[]> {
+  /** For DDL and migrations. */
+  async query<Row>(text: string): Promise<Row[]> {
     const client = this.#live() ?? (await this.#connect())
-    const result = await client.query(text, values.length > 0 ? [...values] : undefined)
-    return result.rows as Row[]
+    return (await client.query(text)).rows as Row[]
   }
 
   /** The connected client, for what needs a session: LISTEN and the liveness lock. */
@@ -241,18 +220,18 @@ export class Connection {
   }
 
   /** A half-open connection never answers the goodbye; after the time that every other answer gets it is cut. */
-  async #end(client: pg.Client): Promise<void> {
+  async #end(client: Client): Promise<void> {
     const timer = setTimeout(() => socketOf(client)?.destroy(), this.#options.queryTimeoutMs)
     await client.end().catch(() => undefined)
     clearTimeout(timer)
   }
 
   /** A client whose query timed out is destroyed before pg says so; it must not get the next statement. */
-  #live(): pg.Client | undefined {
+  #live(): Client | undefined {
     return this.#client !== undefined && socketOf(this.#client)?.destroyed ? undefined : this.#client
   }
 
-  #connect(): Promise<pg.Client> {
+  #connect(): Promise<Client> {
     if (this.#isClosed) return Promise.reject(new PawlError('PAWL_STOPPED', `The ${this.#purpose} connection is closed.`))
     this.#connecting ??= this.#open().finally(() => {
       this.#connecting = undefined
@@ -260,7 +239,7 @@ export class Connection {
     return this.#connecting
   }
 
-  async #open(): Promise<pg.Client> {
+  async #open(): Promise<Client> {
     const client = new pg.Client({ ...clientConfig(this.#options, this.#purpose, this.#settings), types: ownTypes })
     // pg emits 'error' on a broken idle connection, sometimes twice; without a listener that would end the process.
     client.on('error', () => this.#drop(client))
@@ -281,7 +260,7 @@ export class Connection {
     return client
   }
 
-  #drop(client: pg.Client): void {
+  #drop(client: Client): void {
     openClients.delete(client)
     if (this.#client === client) this.#client = undefined
   }
@@ -300,11 +279,11 @@ const durableSql = (isLocal: boolean) => `select pg_catalog.set_config('synchron
 
 /** Where the session is not ours (a transaction pooler, the application's pool) each statement brings its settings, in the same packet. */
 async function runWith(
-  client: Pick<pg.Client, 'query'>,
-  query: pg.QueryConfig,
+  client: ClientBase,
+  query: QueryConfig,
   durability: Durability = 'durable',
   lockTimeoutMs?: number,
-): Promise<pg.QueryResult> {
+): Promise<QueryResult> {
   const lockTimeout = lockTimeoutMs === undefined ? '' : `; set local lock_timeout = ${lockTimeoutMs}`
   const begin = `begin; ${ownPathSql}${lockTimeout}`
   const [begun, set, result, committed] = await Promise.allSettled([
@@ -314,205 +293,162 @@ async function runWith(
     client.query('commit'),
   ])
   for (const step of [begun, set, result, committed]) if (step.status === 'rejected') throw step.reason
-  return (result as PromiseFulfilledResult<pg.QueryResult>).value
+  return (result as PromiseFulfilledResult<QueryResult>).value
 }
 
-/** Holds back what is written to this client until the given function is called, so that several statements leave in one packet. */
-export function cork(client: object): () => void {
-  const stream = (client as { connection?: { stream?: { cork?(): void; uncork?(): void } } }).connection?.stream
-  stream?.cork?.()
-  return () => stream?.uncork?.()
+/** Where a pool's clients come from: a pool of ours, or the application's. */
+interface Clients {
+  connect(): Promise<PoolClient>
+  end(): Promise<void>
 }
 
-/** How long the wish to cancel a statement may be on its way. */
-const cancelMs = 1000
-const cancelCode = 80_877_102
-
-/** What pg knows of a client that its types leave out. */
-interface Session {
-  readonly host: string
-  readonly port: number
-  readonly processID: number | null
-  readonly secretKey: number | null
-  readonly _activeQuery: unknown
-  readonly _sentQueryQueue: readonly unknown[]
-  readonly _queryQueue: readonly unknown[]
+export interface PoolOptions {
+  /** Of sessions of ours. Undefined: nothing may be prepared under a name. */
+  readonly names?: StatementNames | undefined
+  /** Whether each statement and transaction of ours must bring its settings. */
+  readonly bringsSettings: boolean
+  readonly queryTimeoutMs?: number
 }
 
-/** Whether the server says that this session is in no transaction, as of the last answer. */
-export function isIdle(client: PoolClient): boolean {
-  return (client as unknown as { getTransactionStatus?(): string | null }).getTransactionStatus?.() === 'I'
-}
+/** Sessions for handlers or callers. */
+export class Pool implements Db {
+  readonly #clients: Clients
+  readonly #options: PoolOptions
+  #isEnded = false
 
-export function sessionIdOf(client: PoolClient): number | null {
-  return (client as unknown as Session).processID
-}
-
-/** Cuts a pooled client's connection and gives its place in the pool back: a statement that does not end is not waited for. */
-export function discard(client: PoolClient): void {
-  const session = client as unknown as Session
-  const socket = socketOf(client as unknown as pg.Client)
-  const isBusy = session._activeQuery != null || session._sentQueryQueue.length > 0 || session._queryQueue.length > 0
-  // A server that waits for a lock does not see that its client is gone. Asked before the cut: a pooler forgets who is gone.
-  if (isBusy && socket !== undefined && !socket.destroyed) cancel(session, socket, () => socket.destroy())
-  else socket?.destroy()
-  client.release(true)
-}
-
-/** Asks the server, once and without an answer, to end what this session does. */
-function cancel({ host, port, processID, secretKey }: Session, { remoteAddress }: SessionSocket, done: () => void): void {
-  if (processID === null || secretKey === null) return done()
-  const request = Buffer.alloc(16)
-  request.writeInt32BE(16, 0)
-  request.writeInt32BE(cancelCode, 4)
-  request.writeInt32BE(processID, 8)
-  request.writeInt32BE(secretKey, 12)
-  const socket = host.startsWith('/') ? connect(`${host}/.s.PGSQL.${port}`) : connect(port, remoteAddress ?? host)
-  const timer = setTimeout(() => socket.destroy(), cancelMs).unref()
-  socket.on('error', () => undefined)
-  socket.on('close', () => {
-    clearTimeout(timer)
-    done()
-  })
-  // The server closes the connection when it has passed the request on.
-  socket.unref().resume().write(request)
-}
-
-interface CopyWire {
-  readonly stream: { readonly writable: boolean; write(bytes: Buffer): unknown }
-  endCopyFrom(): void
-}
-
-/** A COPY from here. It is a Query of pg's own, which a pipelined client accepts; await it before anything else is sent. */
-class CopyIn extends pg.Query {
-  readonly #data: Buffer
-
-  constructor(text: string, data: Buffer, callback: (error: Error | null | undefined, result: pg.QueryResult) => void) {
-    super(text, undefined, callback as never)
-    this.#data = data
+  constructor(clients: Clients, options: PoolOptions) {
+    this.#clients = clients
+    this.#options = options
   }
 
-  /** One CopyData message with the bytes as they are: what pg itself would send is a copy of them. */
-  handleCopyInResponse(wire: CopyWire): void {
-    if (!wire.stream.writable) return
-    const header = Buffer.from('d\0\0\0\0')
-    header.writeUInt32BE(this.#data.length + 4, 1)
-    wire.stream.write(header)
-    wire.stream.write(this.#data)
-    wire.endCopyFrom()
+  get names(): StatementNames | undefined {
+    return this.#options.names
+  }
+
+  get isEnded(): boolean {
+    return this.#isEnded
+  }
+
+  /** A client. The error of one that cannot be had is told from the error of a statement. */
+  async connect(): Promise<PoolClient> {
+    // pg's own error would read like a lost connection, which is retried, or like a write whose answer is lost.
+    if (this.#isEnded) throw stopped('This Pawl is closed. Call close() after the last call, or create a new Pawl.')
+    try {
+      return await this.#clients.connect()
+    } catch (error) {
+      throw unreachable(error)
+    }
+  }
+
+  /** A stale plan is dropped, and the statement, which failed as a whole, is sent once more under a new name. */
+  async run<Row>(statement: Statement, values: Values = {}): Promise<Row[]> {
+    const bound = bind(statement, values)
+    try {
+      return await this.#send<Row>(statement, bound)
+    } catch (error) {
+      if (classify(error) !== 'replan' || this.names === undefined) throw error
+      this.names.forget()
+      return this.#send<Row>(statement, bound)
+    }
+  }
+
+  async #send<Row>(statement: Statement, values: unknown[]): Promise<Row[]> {
+    const { names, bringsSettings, queryTimeoutMs } = this.#options
+    const query: QueryConfig = { text: statement.text, values, types: ownTypes, query_timeout: queryTimeoutMs }
+    const client = await this.connect()
+    let isSound = false
+    try {
+      const sent = bringsSettings
+        ? runWith(client, query)
+        : client.query(names === undefined ? query : { ...query, name: names.prepared(statement) })
+      const { rows } = await sent
+      isSound = true
+      return rows as Row[]
+    } catch (error) {
+      isSound = sqlState(error) !== undefined && !['connection', 'replan'].includes(classify(error))
+      throw error
+    } finally {
+      client.release(!isSound)
+    }
+  }
+
+  async transaction<Answer>(
+    work: (tx: Transaction) => Promise<Answer>,
+    { settings, ...options }: Omit<TransactionOptions, 'names'> = {},
+  ): Promise<Answer> {
+    const { names, bringsSettings } = this.#options
+    const all = [...(bringsSettings ? [ownPathSql, durableSql(true)] : []), ...(settings === undefined ? [] : [settings])].join(
+      '; ',
+    )
+    const tx = new Transaction(await this.connect(), { ...options, names, settings: all === '' ? undefined : all })
+    return tx.perform(work)
+  }
+
+  async end(): Promise<void> {
+    if (this.#isEnded) return
+    this.#isEnded = true
+    await this.#clients.end()
   }
 }
 
-/** Runs `copy ... from stdin` with these bytes, and gives how many rows it took. */
-export function copyIn(client: PoolClient, text: string, data: Buffer): Promise<number> {
-  return new Promise((resolve, reject) => {
-    client.query(new CopyIn(text, data, (error, result) => (error ? reject(error) : resolve(result.rowCount ?? 0))))
-  })
+function stopped(message: string): PawlError {
+  return new PawlError('PAWL_STOPPED', message)
 }
-
-/** For an error of a connection of ours. A database that cannot be reached or lacks Pawl's schema is said in one sentence, with the driver's error as its cause. */
-export function unavailable(error: unknown): unknown {
-  return classify(error) === 'connection' ? unreachable(error) : schemaMissing(error)
-}
-
-/**
- * For a connection that could not be opened, whatever the reason: a refused login says nothing about the statement that waits for it, so it is
- * waited for as for a server that is away.
- */
-export function unreachable(error: unknown): unknown {
-  if (isPawlError(error)) return error
-  const message = error instanceof Error ? error.message || String((error as { code?: string }).code) : String(error)
-  return markOwn(
-    new PawlError(
-      'PAWL_UNAVAILABLE',
-      `The database cannot be reached (${message}). Check that it is running and that the URL, user and password are correct.`,
-      { cause: error },
-    ),
-  )
-}
-
-export type PoolClient = PgPoolClient
-export type QueryResult = PgQueryResult
-export type QueryConfig = PgQueryConfig & { query_timeout?: number | undefined }
 
 /** 'own': only statements of ours run on it. 'users': a handler's do too, and find the user's tables by the user's search path. */
 export type PoolPath = 'own' | 'users'
 
-/**
- * After end() pg's own error would read like a lost connection, which is retried, or like a write whose answer is lost. And an error of
- * connecting is told from one of a statement.
- */
-class ClosablePool extends pg.Pool {
-  override connect(): Promise<pg.PoolClient>
-  override connect(callback: Parameters<pg.Pool['connect']>[0]): void
-  override connect(callback?: Parameters<pg.Pool['connect']>[0]): unknown {
-    if (callback === undefined)
-      return new Promise((resolve, reject) => {
-        this.connect((error, client) => (error ? reject(error) : resolve(client!)))
-      })
-    if (this.ending) return callback(poolClosed(), undefined, () => undefined)
-    super.connect((error, client, done) => callback(error ? (unreachable(error) as Error) : error, client, done))
-  }
-}
-
-function poolClosed(): PawlError {
-  return new PawlError('PAWL_STOPPED', 'This Pawl is closed. Call close() after the last call, or create a new Pawl.')
-}
-
-/** A pool for handlers or callers. It has pipelined clients too, so that begin travels with the first statement. */
+/** A pool of ours. It has pipelined clients too, so that begin travels with the first statement. */
 export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number, path: PoolPath = 'users'): Pool {
-  const pool = new ClosablePool({
-    ...clientConfig(options, purpose, path === 'own' ? ['jit=off', ownPathSetting] : ['jit=off']),
-    ...(path === 'own' && { types: ownTypes }),
+  const isOwn = path === 'own'
+  const pool = new pg.Pool({
+    ...clientConfig(options, purpose, isOwn ? ['jit=off', ownPathSetting] : ['jit=off']),
+    ...(isOwn && { types: ownTypes }),
     max: connectionsMax,
     idleTimeoutMillis: 30_000,
     allowExitOnIdle: true,
   })
   pool.on('connect', (client) => {
-    openClients.add(client as unknown as pg.Client)
+    openClients.add(client)
     // The pool listens only while a client is idle. One that breaks between two queries of its user would end the process.
     client.on('error', (error) => noteBreak(client, error))
     if (options.pooler === 'none') client.query(durableSql(false), () => undefined)
   })
   pool.on('remove', (client) => {
-    openClients.delete(client as unknown as pg.Client)
+    openClients.delete(client)
   })
   pool.on('error', () => undefined)
-  if (path === 'own' && options.pooler === 'transaction') pool.query = settingQuery(pool) as typeof pool.query
-  return pool
+  const isNamed = options.pooler === 'none'
+  return new Pool(pool, { names: isNamed ? new StatementNames() : undefined, bringsSettings: isOwn && !isNamed })
 }
 
-const brokenBy = new WeakMap<object, unknown>()
-
-export function noteBreak(client: object, error: unknown): void {
-  if (!brokenBy.has(client)) brokenBy.set(client, error)
-}
-
-/** An error of a pooled client, with what the server said when it ended the session between two statements. */
-export function withReason(client: PoolClient, error: unknown): unknown {
-  const reason = brokenBy.get(client)
-  if (reason !== undefined && reason !== error && error instanceof Error) error.cause ??= reason
-  return error
-}
-
-/** As pool.query, for a statement with parameters, where the session is not ours to set. */
-export function settingQuery(
-  pool: Pick<Pool, 'connect'>,
-  queryTimeoutMs?: number,
-): (query: string | PgQueryConfig, values?: unknown[]) => Promise<QueryResult> {
-  return async (query, values) => {
-    const given: QueryConfig = typeof query === 'string' ? { text: query, values: values ?? [] } : query
-    const client = await pool.connect()
-    let error: unknown
-    try {
-      return await runWith(client, queryTimeoutMs === undefined ? given : { ...given, query_timeout: queryTimeoutMs })
-    } catch (caught) {
-      error = caught
-      throw caught
-    } finally {
-      client.release(error !== undefined && classify(error) === 'connection')
-    }
+/**
+ * The application's own pool, for calls without a transaction. Its sessions are the application's, and so nothing of ours stays in them: statements
+ * bring their settings as they do behind a transaction pooler.
+ */
+export function borrowPool(given: CallerPool, queryTimeoutMs: number): Pool {
+  const pool = given as pg.Pool
+  const connect = async () => {
+    if (pool.ending) throw stopped('The pool passed to createPawl has ended. End it after the last call to Pawl.')
+    return borrowed(await pool.connect())
   }
+  // The pool is the application's to end.
+  return new Pool({ connect, end: async () => undefined }, { bringsSettings: true, queryTimeoutMs })
 }
 
-export type Pool = PgPool
+/** Until it is released the client sends ahead of the answers, as our own do, and reads them as ours do. */
+function borrowed(client: PoolClient): PoolClient {
+  // What the types of pg leave out.
+  const driver = client as unknown as { pipeline: boolean; _types: unknown }
+  const { pipeline, _types } = driver
+  const release = client.release
+  const broke = (error: unknown) => noteBreak(client, error)
+  Object.assign(driver, { pipeline: true, _types: ownTypes })
+  client.on('error', broke)
+  client.release = (error) => {
+    Object.assign(driver, { pipeline, _types })
+    client.off('error', broke)
+    release.call(client, error)
+  }
+  return client
+}

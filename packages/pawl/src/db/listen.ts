@@ -2,9 +2,8 @@
 // the same session notices a connection that died without a word. The session also carries the worker's liveness lock.
 
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Db } from './db.ts'
 import { Connection, type DatabaseOptions } from './driver.ts'
-
-export type SessionQuery = (text: string, values: unknown[]) => Promise<{ rows: unknown[] }>
 
 export interface ListenOptions {
   readonly database: DatabaseOptions
@@ -13,7 +12,7 @@ export interface ListenOptions {
   /** Called after each (re)connect: what was notified meanwhile is gone, so look for yourself. */
   readonly onConnect: () => void
   /** Runs on the session once it listens; takes the liveness lock. False: refused, so it runs again with the next heartbeat. */
-  readonly onSession?: (query: SessionQuery) => Promise<boolean>
+  readonly onSession?: (session: Db) => Promise<boolean>
   readonly heartbeatMs: number
   readonly backoffMs: (error: unknown, failed: number) => number
   readonly onError?: (error: unknown) => void
@@ -86,7 +85,7 @@ export class Listener {
       for (const channel of channels) await client.query(`listen ${channel}`)
       this.#isListening = true
       onConnect()
-      const take = async () => (await onSession?.((text, values) => client.query(text, values))) ?? true
+      const take = async () => (await onSession?.(connection)) ?? true
       let isTaken = await take()
       const beat = async () => {
         await client.query('select 1')

@@ -3,7 +3,7 @@
 
 import type { ConnectionOptions } from 'node:tls'
 import pg from 'pg'
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import { markOwn } from './classify.ts'
 
 export type Password = string | (() => string | Promise<string>)
@@ -31,6 +31,59 @@ export interface Login {
 /** Only the pg that we use ourselves: its clients are read ahead of their answers, which older ones cannot. */
 export function isPool(given: unknown): boolean {
   return given instanceof pg.Pool
+}
+
+/** What pg reads of a URL's parameters. */
+const urlParameters = [
+  'host',
+  'port',
+  'user',
+  'password',
+  'ssl',
+  'sslmode',
+  'sslcert',
+  'sslkey',
+  'sslrootcert',
+  'sslnegotiation',
+  'uselibpqcompat',
+  'enableChannelBinding',
+  'options',
+  'application_name',
+  'fallback_application_name',
+  'client_encoding',
+  'statement_timeout',
+  'lock_timeout',
+  'idle_in_transaction_session_timeout',
+  'query_timeout',
+]
+/** Hosts and other clients write these into the URLs that they give out; pg ignores them, and so does Pawl. */
+const foreignParameters = [
+  'channel_binding',
+  'connect_timeout',
+  'connection_limit',
+  'gssencmode',
+  'pgbouncer',
+  'pool_timeout',
+  'schema',
+  'target_session_attrs',
+]
+const sslModes = ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify']
+const sslValues = ['true', '1', '0', 'no-verify']
+
+/** pg ignores a parameter that it does not know, and connects without TLS where sslmode is misspelt. */
+export function parameterProblem(url: string): string | undefined {
+  const [, query = ''] = /\?([^#]*)/.exec(url) ?? []
+  for (const [name, value] of new URLSearchParams(query)) {
+    if (foreignParameters.includes(name)) continue
+    // What follows the question mark may be half a password.
+    if (!/^\w{1,40}$/.test(name)) return 'has a parameter whose name is not a word. Write a question mark in a password as %3F'
+    if (!urlParameters.includes(name))
+      return `has the parameter '${name}', which pg does not know. It knows ${urlParameters.join(', ')}`
+    if (name === 'sslmode' && !sslModes.includes(value)) return `has sslmode=${shown(value)}. Use one of ${sslModes.join(', ')}`
+    if (name === 'ssl' && !sslValues.includes(value))
+      return `has ssl=${shown(value)}. Use one of ${sslValues.join(', ')}, or sslmode=disable for a connection without TLS`
+  }
+  return undefined
 }
 
 /** Undefined where the URL says everything. */

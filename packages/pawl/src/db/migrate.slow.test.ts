@@ -5,8 +5,8 @@ import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 import { expect, onTestFinished, test } from 'vitest'
 import { createDatabase, until } from '../../test/support/database.ts'
-import { findDrift } from './drift.ts'
 import { type MigrateReport, readMigrations } from './migrate.ts'
+import { readSchema, releasedSchema } from './schema.ts'
 
 const released = readMigrations().map((migration) => migration.name)
 
@@ -42,5 +42,5 @@ test('[K10] eight processes that start at once migrate once', { timeout: 180_000
   }
   const ledger = await db.query<{ name: string }>('select name from pawl.migration order by name')
   expect(ledger.map(({ name }) => name)).toEqual(released)
-  expect(await findDrift(db.pool)).toEqual([])
+  expect(await readSchema(db.pool)).toEqual(releasedSchema())
 })

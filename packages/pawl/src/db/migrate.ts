@@ -100,7 +100,7 @@ async function takeLock(lock: Connection, { onWait, signal }: MigrateOptions): P
   for (let tried = 1; ; tried++) {
     signal?.throwIfAborted()
     await lock.query('begin')
-    const [row] = await lock.query<{ got: boolean }>('select pg_try_advisory_xact_lock($1::integer, 0) as got', [lockClass])
+    const [row] = await lock.query<{ got: boolean }>(`select pg_try_advisory_xact_lock(${lockClass}, 0) as got`)
     if (row?.got) {
       // The lock lives as long as this transaction; an idle timeout of the role must not end it during a long step.
       await lock.query('set local idle_in_transaction_session_timeout = 0')

@@ -5,7 +5,7 @@
 // began again, has no such portal, so the server refuses the commit, and with it the completion that travels before it.
 
 import pg from 'pg'
-import type { PoolClient, QueryConfig, QueryResult } from './driver.ts'
+import type { ClientBase, QueryConfig, QueryResult } from './client.ts'
 import type { Parameter } from './statement.ts'
 
 const begin = 'begin isolation level read committed'
@@ -28,15 +28,12 @@ export interface Around {
   readonly onUnclean?: () => void
 }
 
-export type Answered = (error: unknown, result: QueryResult) => void
+type Answered = (error: unknown, result: QueryResult) => void
 
-export function sendPacket(client: PoolClient, statement: QueryConfig | undefined, around: Around, answered: Answered): void {
-  client.query(new Packet(statement, around, answered) as unknown as pg.Query)
-}
-
-export function runPacket(client: PoolClient, statement: QueryConfig | undefined, around: Around): Promise<QueryResult> {
+export function runPacket(client: ClientBase, statement: QueryConfig | undefined, around: Around): Promise<QueryResult> {
   return new Promise((resolve, reject) => {
-    sendPacket(client, statement, around, (error, result) => (error ? reject(error) : resolve(result)))
+    const answered: Answered = (error, result) => (error ? reject(error) : resolve(result))
+    client.query(new Packet(statement, around, answered) as unknown as pg.Query)
   })
 }
 

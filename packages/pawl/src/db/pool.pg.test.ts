@@ -109,7 +109,7 @@ test('a worker has at most eight connections besides its two pools', async () =>
         "select application_name as name from pg_stat_activity where application_name like 'counted %'",
       )
     ).map(({ name }) => name)
-  await until('all are there', async () => (await counted()).length >= 6)
+  await until('all are there', async () => (await counted()).length >= 5)
   await pawl.jobs.enqueueMany(kind, Array(2000).fill({}))
   await worker.whenIdle()
   const names = await counted()

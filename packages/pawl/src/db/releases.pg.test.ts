@@ -11,7 +11,7 @@ import { createPawl, silentLogger } from 'pawl'
 import pg from 'pg'
 import { expect, test } from 'vitest'
 import { until } from '../../test/support/database.ts'
-import { findDrift } from './drift.ts'
+import { readSchema, releasedSchema } from './schema.ts'
 
 const run = promisify(execFile)
 const debian = '/usr/lib/postgresql'
@@ -77,7 +77,7 @@ test.skipIf(installed.length === 0).each(installed.length === 0 ? ['(none instal
       await pawl.migrate()
       const client = new pg.Client({ connectionString: url })
       await client.connect()
-      expect(await findDrift(client)).toEqual([])
+      expect(await readSchema(client)).toEqual(releasedSchema())
       await client.end()
       pawl.jobs.define('double', { run: async (job) => (job.payload as { n: number }).n * 2 })
       const { id } = await pawl.jobs.enqueue('double', { n: 21 })

@@ -6,15 +6,19 @@ import { namesIn, readText } from './files.ts'
 
 export interface Statement {
   readonly name: string
+  /** Empty: never prepared under a name. */
   readonly preparedName: string
   readonly text: string
   readonly parameters: readonly string[]
+  /** 'any': it only calls functions of ours, which fix their search path themselves. */
+  readonly path: 'own' | 'any'
 }
 
 export type Parameter = string | number | boolean | null
+export type Values = Readonly<Record<string, Parameter>>
 
 /** `statement(import.meta.url, 'claim')` is the statement of that name in sql/ beside the calling module. */
-export function statement(moduleUrl: string, name: string): Statement {
+export function statement(moduleUrl: string, name: string, path: Statement['path'] = 'own'): Statement {
   const source = sourcesIn(new URL('./sql/', moduleUrl)).get(name)
   if (source === undefined) throw new Error(`No statement '${name}' in sql/ beside ${moduleUrl}`)
   const parameters: string[] = []
@@ -23,7 +27,7 @@ export function statement(moduleUrl: string, name: string): Statement {
     return `$${parameters.indexOf(parameter) + 1}`
   })
   const digest = createHash('sha256').update(text).digest('hex').slice(0, 12)
-  return { name, preparedName: `pawl_${name.replaceAll('-', '_')}_${digest}`, text, parameters }
+  return { name, preparedName: `pawl_${name.replaceAll('-', '_')}_${digest}`, text, parameters, path }
 }
 
 const folders = new Map<string, ReadonlyMap<string, string>>()
@@ -47,7 +51,7 @@ export function sourcesIn(folder: URL): ReadonlyMap<string, string> {
   return sources
 }
 
-export function bind(statement: Statement, values: Readonly<Record<string, Parameter>>): Parameter[] {
+export function bind(statement: Statement, values: Values): Parameter[] {
   return statement.parameters.map((name) => {
     const value = values[name]
     if (value === undefined) throw new Error(`The statement ${statement.name} needs :${name}`)
@@ -60,13 +64,18 @@ const namesMax = 100
 const rememberedMax = 1000
 
 /**
- * Names for the texts that handlers send again and again, so that the server parses and plans each once per connection: half the cost of a
- * small insert. A text gets one after some uses, and there are only so many, so texts that are made up anew each time stay unnamed.
+ * The names under which a pool's sessions prepare: our statements, and the strings that handlers send often, so that the server parses and
+ * plans each once per session: half the cost of a small insert. A string gets a name at its fifth use, at most 100 of them do.
  */
 export class StatementNames {
   readonly #names = new Map<string, string>()
   readonly #uses = new Map<string, number>()
   #given = 0
+  #forgotten = 0
+
+  prepared({ preparedName }: Statement): string {
+    return this.#forgotten === 0 || preparedName === '' ? preparedName : `${preparedName}_${this.#forgotten}`
+  }
 
   of(text: string): string | undefined {
     const name = this.#names.get(text)
@@ -84,9 +93,10 @@ export class StatementNames {
     return given
   }
 
-  /** A plan was stale: every text is prepared anew. */
+  /** After a stale plan everything is prepared under new names: other sessions still have the old plans under the old ones. */
   forget(): void {
     this.#names.clear()
+    this.#forgotten++
   }
 }
 

@@ -1,37 +1,44 @@
-// A transaction of ours on a pooled client. It begins with its first statement, in the same packet and with one answer, and its commit
-// travels with the last in the same way: a handler that sends one statement costs two round trips in all.
+// A transaction of ours on one client. It begins with its first statement, in the same packet and with one answer, and its commit travels
+// with the last in the same way: a handler that sends one statement costs two round trips in all. Statements leave in the order they were
+// sent, without waiting for each other's answers where the sender does not.
 
 import { setImmediate as turn } from 'node:timers/promises'
 import { caught, PawlError } from '../errors.ts'
-import { checked, type Tx } from './adapters.ts'
+import { checked, type Effects, type Tx } from './adapters.ts'
 import { Calls, calls } from './calls.ts'
 import { classify, markOwn, sqlState } from './classify.ts'
 import {
+  type ClientBase,
   copyIn,
   cork,
-  discard,
+  cut,
   isIdle,
   type PoolClient,
   type QueryConfig,
   type QueryResult,
   sessionIdOf,
+  transactionStatus,
   withReason,
-} from './driver.ts'
+} from './client.ts'
+import type { Db } from './db.ts'
+import { ownPathReturned, ownPathTaken } from './own-path.ts'
 import { type Around, commitPortal, runPacket } from './packet.ts'
 import { ownTypes } from './result-types.ts'
-import type { Parameter, StatementNames } from './statement.ts'
+import { bind, type Statement, type StatementNames, type Values } from './statement.ts'
 import { endOf, refusedEnd, txEnded } from './tx-control.ts'
 
-export interface OwnTransactionOptions {
-  /** Gives names to what is sent often; not behind a transaction pooler. */
+export interface TransactionOptions {
+  /** Undefined: nothing may be prepared under a name, as in a session behind a transaction pooler. */
   readonly names?: StatementNames | undefined
-  /** SQL that travels behind `begin`: settings of the transaction. */
+  /** 'users': a handler's statements need the user's search path, so each of ours changes the path and sets it back. */
+  readonly path?: 'own' | 'users'
+  /** SQL that is sent right after `begin`: settings of the transaction. */
   readonly settings?: string | undefined
-  /** How long a statement with parameters may take, where that is not what the connection allows. */
+  /** How long a statement may take, where that is not what the connection allows. */
   readonly statementMs?: number | undefined
   /** How long the answer to a begin, commit or rollback may take, where the connection allows a handler's statements any time. */
   readonly answerMs?: number | undefined
-  /** Sent after the end of a transaction that a handler had in its hands, in the same round trip. */
+  /** Sent after the end of a transaction that a handler had, in the same round trip: what the handler set must not reach the next. */
   readonly reset?: string | undefined
 }
 
@@ -43,52 +50,90 @@ export interface Answer<Row> {
 /** The completion runs as the session's own user, whatever role a handler took. */
 const ownUser = 'reset session authorization'
 
-export interface CompletionOptions {
-  readonly name?: string | undefined
-  /** SQL for the settings of the commit. */
-  readonly settings?: string | undefined
-}
-
-export class OwnTransaction implements Tx {
+export class Transaction implements Db, Tx {
   readonly [checked] = true
   readonly [calls] = new Calls()
-  readonly #client: PoolClient
-  readonly #names: StatementNames | undefined
-  readonly #statementMs: number | undefined
-  readonly #answerMs: number | undefined
-  readonly #reset: string | undefined
+  effects: Effects = 'allowed'
+  readonly #client: ClientBase
+  readonly #putBack: (isBroken: boolean) => void
+  #options: TransactionOptions
   #begun: Promise<unknown> | undefined
   #isOpen = true
   /** Why it was abandoned, or how its handler ended it. */
   #reason: PawlError | undefined
   #isBroken = false
   #isReleased = false
-  /** The error that aborted it. A statement that succeeds, after a rollback to a savepoint, ends that state. */
-  #abortedBy: unknown
+  /** The error that aborted it, until a statement succeeds after a rollback to a savepoint. `isSent`: no caller waits for its answer. */
+  #abortedBy: { readonly error: unknown; readonly isSent: boolean } | undefined
   /** Statements without an answer, and since when there was none. */
   #pending = 0
   #silentSinceMs = 0
 
-  constructor(client: PoolClient, { names, settings, statementMs, answerMs, reset }: OwnTransactionOptions = {}) {
+  /** `putBack`: for the client of an engine connection. One of a pool is released. */
+  constructor(
+    client: ClientBase,
+    options: TransactionOptions = {},
+    putBack = (isBroken: boolean) => (client as PoolClient).release(isBroken),
+  ) {
     this.#client = client
-    this.#names = names
-    this.#statementMs = statementMs
-    this.#answerMs = answerMs
-    this.#reset = reset
-    if (settings !== undefined) void this.#begin(settings)
+    this.#putBack = putBack
+    this.#options = options
+    if (options.settings !== undefined) void this.#begin(options.settings)
   }
 
+  /** A statement of a handler. */
   query<Row = Record<string, unknown>>(text: string, values: readonly unknown[] = []): Promise<Answer<Row>> {
-    if (!this.#isOpen) return this.#late()
-    const end = endOf(text)
-    if (end !== undefined) return caught(Promise.reject(this.#refuse(refusedEnd(end))))
-    return caught(this.#run<Row>(text, this.#prepared(text, values, values.length > 0 ? this.#names?.of(text) : undefined)))
+    const refused = this.#refused(text)
+    if (refused !== undefined) return caught(Promise.reject(refused))
+    return caught(this.#run<Row>(this.#handlers(text, values)))
   }
 
-  /** What a loss or a handler's own commit ended says so itself; what merely comes too late nobody would hear of. */
-  #late(): Promise<never> {
-    if (this.#reason === undefined) this[calls].late()
-    return caught(Promise.reject(ended(this.#reason)))
+  /** The same without an answer: its error is the commit's. With a callback, because a promise would cost as much as the statement. */
+  send(text: string, values: readonly unknown[] = []): void {
+    const refused = this.#refused(text)
+    if (refused !== undefined) throw refused
+    if (this.#begun === undefined) void this.#begin()
+    this.#send(this.#handlers(text, values))
+  }
+
+  /** A statement of ours. */
+  async run<Row>(statement: Statement, values: Values = {}): Promise<Row[]> {
+    const query = this.#ours(statement, values)
+    if (this.#options.path !== 'users' || statement.path === 'any') return (await this.#run<Row>(query)).rows
+    // All three are sent at once; if ours fails, so does the third.
+    if (this.#begun === undefined) void this.#begin()
+    this.#send(this.#named('pawl_path_taken', ownPathTaken))
+    const answer = this.#run<Row>(query)
+    this.#client.query(this.#named('pawl_path_returned', ownPathReturned), () => undefined)
+    return (await answer).rows
+  }
+
+  transaction<Result>(work: (tx: this) => Promise<Result>): Promise<Result> {
+    return work(this)
+  }
+
+  /** Commits what the work has written, or rolls it back, and puts the client back. */
+  async perform<Result>(work: (tx: this) => Promise<Result>): Promise<Result> {
+    try {
+      const result = await work(this)
+      await this.commit()
+      return result
+    } catch (error) {
+      await this.rollback()
+      throw error
+    } finally {
+      this.release()
+    }
+  }
+
+  /** A handler gets it now. Its statements may take this long, and its settings go with the end. */
+  lend(reset: string, statementMs: number): void {
+    this.#options = { ...this.#options, reset, statementMs, answerMs: statementMs }
+  }
+
+  /** Whether no commit or rollback was sent. */
+  get isOpen(): boolean {
+    return this.#isOpen
   }
 
   /** How long its statements have had no answer. */
@@ -101,33 +146,8 @@ export class OwnTransaction implements Tx {
     return sessionIdOf(this.#client)
   }
 
-  /** A statement of ours with parameters, prepared under a name if one is given. */
-  run<Row>(text: string, values: readonly unknown[], name?: string): Promise<Answer<Row>> {
-    return this.#run<Row>(text, { ...this.#prepared(text, values, name), types: ownTypes })
-  }
-
-  async #run<Row>(text: string, query: QueryConfig): Promise<Answer<Row>> {
-    this[calls].begin()
-    if (this.#pending++ === 0) this.#silentSinceMs = performance.now()
-    try {
-      const result = await (query.values!.length > 0 ? this.#runPrepared(query) : this.#runText(text))
-      if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of the handler ended its transaction'))
-      this.#abortedBy = undefined
-      const { rows, rowCount } = lastOf(result)
-      return { rows: rows as Row[], rowCount: rowCount ?? 0 }
-    } catch (error) {
-      if (classify(error) === 'replan') this.#forgetPlans()
-      if (!isAborted(error) && sqlState(error) !== undefined) this.#abortedBy ??= error
-      throw markOwn(this.#explained(withReason(this.#client, error)))
-    } finally {
-      this.#pending--
-      this.#silentSinceMs = performance.now()
-      this[calls].end()
-    }
-  }
-
-  /** Sends without waiting: if it fails, so does everything behind it. */
-  send(text: string): void {
+  /** Settings of ours in between, without waiting: if they fail, so does everything after them. */
+  set(text: string): void {
     this.#client.query(text, () => undefined)
   }
 
@@ -136,59 +156,82 @@ export class OwnTransaction implements Tx {
     return cork(this.#client)
   }
 
-  /** `copy ... from stdin` with these bytes. Gives how many rows it took. */
+  /** `copy ... from stdin` with these bytes. Returns how many rows it took. */
   async copy(text: string, data: Buffer): Promise<number> {
     if (!this.#isOpen) throw ended(this.#reason)
     await (this.#begun ?? this.#begin())
     return copyIn(this.#client, text, data)
   }
 
+  /** Waits for everything that was sent. Throws what failed while the savepoint is still there to go back to. */
+  async releaseSavepoint(name: string): Promise<void> {
+    try {
+      await this.#run({ text: `release savepoint ${name}`, query_timeout: this.#options.statementMs })
+    } catch (error) {
+      throw isAborted(error) && this.#abortedBy !== undefined ? markOwn(this.#abortedBy.error) : error
+    }
+  }
+
   /**
-   * Sends the last statement, prepared under a name if it has one, and the commit together, as the session's own user. Rejects unless the
+   * Sends the last statement and the commit together, as the session's own user, in the search path that a handler left. Rejects unless the
    * commit happened.
    */
-  async commitWith(text: string, values: readonly Parameter[], { name, settings }: CompletionOptions = {}): Promise<void> {
+  async commitWith(statement: Statement, values: Values, settings?: string): Promise<void> {
     this.#close()
     if (this.#reason !== undefined) throw ended(this.#reason)
     try {
-      const query = { ...this.#prepared(text, values, name), query_timeout: this.#answerMs ?? this.#statementMs }
+      const { answerMs, statementMs, reset } = this.#options
       // A handler that sent nothing has left nothing.
       const isUsed = this.#begun !== undefined
-      await runPacket(this.#client, query, {
-        ...this.#around(),
-        begins: !isUsed,
-        before: [...(isUsed ? [ownUser] : []), ...(settings === undefined ? [] : [settings])],
-        commits: true,
-        reset: isUsed ? this.#reset : undefined,
-        onUnclean: () => {
-          this.#isBroken = true
+      await runPacket(
+        this.#client,
+        { ...this.#ours(statement, values), query_timeout: answerMs ?? statementMs },
+        {
+          ...this.#around(),
+          begins: !isUsed,
+          before: [...(isUsed ? [ownUser] : []), ...(settings === undefined ? [] : [settings])],
+          commits: true,
+          reset: isUsed ? reset : undefined,
         },
-      })
+      )
     } catch (error) {
-      if (classify(error) === 'replan') this.#forgetPlans()
+      this.#noteStale(error)
       // The earlier error is here too, and the driver passes it on through more promises than this one.
       if (isAborted(error)) await turn()
       throw markOwn(notCommitted(withReason(this.#client, this.#explained(error))))
     }
   }
 
+  /** Sent after everything else without waiting for it. Answers come in order: when this one is there, so are all the others. */
   async commit(): Promise<void> {
     this.#close()
     if (this.#begun === undefined) return
     if (this.#reason !== undefined) throw ended(this.#reason)
     try {
-      await runPacket(this.#client, undefined, { ...this.#around(), commits: true })
+      await runPacket(this.#client, undefined, { ...this.#around(), commits: true, reset: this.#options.reset })
     } catch (error) {
-      throw markOwn(notCommitted(withReason(this.#client, error), true))
+      // If a statement that was sent failed, that is why the server refused the commit.
+      const failed = this.#abortedBy?.isSent && classify(error) !== 'connection' ? this.#abortedBy.error : undefined
+      throw markOwn(failed ?? notCommitted(withReason(this.#client, error), { isBare: true, cause: this.#abortedBy?.error }))
     }
   }
 
-  /** A session's advisory locks outlive the rollback, so the session is reset here too. */
+  /**
+   * A session's advisory locks outlive the rollback, so the session is reset too. In one string: behind a pooler what follows the end of a
+   * transaction may reach another session.
+   */
   async rollback(): Promise<void> {
     this.#close()
     if (this.#begun === undefined || this.#isReleased) return
-    const { error } = await this.#answer(this.#reset === undefined ? 'rollback' : `rollback; ${this.#reset}`)
-    if (error !== undefined) this.#isBroken = true
+    const { reset, answerMs } = this.#options
+    const query: QueryConfig = { text: reset === undefined ? 'rollback' : `rollback; ${reset}`, query_timeout: answerMs }
+    // With a callback: the driver would make three promises, and each is expensive while a process uses AsyncLocalStorage.
+    await new Promise<void>((resolve) => {
+      this.#client.query(query, (error: unknown) => {
+        if (error) this.#isBroken = true
+        resolve()
+      })
+    })
   }
 
   /** Ends it without its handler, which may never answer: the connection is cut, so the server rolls back, and its place in the pool is free. */
@@ -197,15 +240,22 @@ export class OwnTransaction implements Tx {
     if (this.#isReleased) return
     this.#reason = reason
     this.#isReleased = true
-    discard(this.#client)
+    cut(this.#client)
+    this.#putBack(true)
   }
 
-  /** Puts the client back, or away if its connection is no longer sound. */
-  release(): void {
-    if (this.#isReleased) return
+  /** Puts the client back, or away if its connection is no longer sound; says whether it was sound. */
+  release(): boolean {
+    this.#close()
+    const status = transactionStatus(this.#client)
+    const isSound = status === undefined || status === 'I'
+    if (!this.#isReleased) this.#putBack(this.#isBroken || !isSound)
     this.#isReleased = true
-    const status = (this.#client as unknown as { getTransactionStatus?(): string | null }).getTransactionStatus?.()
-    this.#client.release(this.#isBroken || (status !== undefined && status !== null && status !== 'I'))
+    return isSound
+  }
+
+  readonly #break = (): void => {
+    this.#isBroken = true
   }
 
   #close(): void {
@@ -213,43 +263,15 @@ export class OwnTransaction implements Tx {
     this[calls].over()
   }
 
-  #prepared(text: string, values: readonly unknown[], name: string | undefined): QueryConfig {
-    return { text, values: [...values], ...(name !== undefined && { name }), query_timeout: this.#statementMs }
-  }
-
-  #runPrepared(query: QueryConfig): Promise<QueryResult> {
-    if (this.#begun !== undefined) return this.#client.query(query)
-    // What the handler sends at once leaves in the same packet.
-    process.nextTick(cork(this.#client))
-    const answer = runPacket(this.#client, query, { ...this.#around(), begins: true })
-    this.#begun = answer
-    return answer
-  }
-
-  /** Without values it may be several statements, which only the simple protocol takes. */
-  #runText(text: string): Promise<QueryResult> {
-    if (this.#begun === undefined) void this.#begin()
-    return this.#client.query(text)
-  }
-
-  #begin(settings?: string): Promise<unknown> {
-    process.nextTick(cork(this.#client))
-    const broken = () => {
-      this.#isBroken = true
+  /** Why this statement of a handler is not sent. */
+  #refused(text: string): unknown {
+    if (this.#isOpen) {
+      const end = endOf(text)
+      return end === undefined ? undefined : this.#refuse(refusedEnd(end))
     }
-    this.#begun = runPacket(this.#client, undefined, { ...this.#around(), begins: true }).catch(broken)
-    if (settings !== undefined) this.#client.query(settings, (error: unknown) => error && broken())
-    return this.#begun
-  }
-
-  #around(): Around {
-    return { isNamed: this.#names !== undefined, answerMs: this.#answerMs }
-  }
-
-  /** Of an aborted transaction the server says only that it is: its first error is why. */
-  #explained(error: unknown): unknown {
-    if (isAborted(error)) error.cause ??= this.#abortedBy
-    return error
+    // What a loss or a handler's own commit ended says so itself; what merely comes too late is logged.
+    if (this.#reason === undefined) this[calls].late()
+    return ended(this.#reason)
   }
 
   #refuse(reason: PawlError): PawlError {
@@ -258,23 +280,92 @@ export class OwnTransaction implements Tx {
     return reason
   }
 
-  /** With a callback: the driver would make three promises, and each is expensive while a process uses AsyncLocalStorage. */
-  #answer(text: string): Promise<{ error?: unknown; result?: QueryResult }> {
-    return new Promise((resolve) => {
-      const query: QueryConfig = { text, query_timeout: this.#answerMs }
-      this.#client.query(query, (error: unknown, result: QueryResult) => resolve(error ? { error } : { result }))
-    })
+  #handlers(text: string, values: readonly unknown[]): QueryConfig {
+    const { names, statementMs: query_timeout } = this.#options
+    // Without values it may be several statements, which only the simple protocol takes.
+    if (values.length === 0) return { text, query_timeout }
+    const name = names?.of(text)
+    return { text, values: [...values], ...(name !== undefined && { name }), query_timeout }
   }
 
-  /** This connection keeps the stale plan under its name; it is put away, and others prepare under new names. */
-  #forgetPlans(): void {
+  #ours(statement: Statement, values: Values): QueryConfig {
+    const { names, statementMs: query_timeout } = this.#options
+    const query: QueryConfig = { text: statement.text, values: bind(statement, values), types: ownTypes, query_timeout }
+    return names === undefined ? query : { ...query, name: names.prepared(statement) }
+  }
+
+  #named(name: string, text: string): QueryConfig {
+    return this.#options.names === undefined ? { text } : { text, name }
+  }
+
+  async #run<Row>(query: QueryConfig): Promise<Answer<Row>> {
+    this[calls].begin()
+    if (this.#pending++ === 0) this.#silentSinceMs = performance.now()
+    try {
+      const result = await this.#ask(query)
+      if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of the handler ended its transaction'))
+      this.#abortedBy = undefined
+      const { rows, rowCount } = lastOf(result)
+      return { rows: rows as Row[], rowCount: rowCount ?? 0 }
+    } catch (error) {
+      this.#noteFailed(error, false)
+      throw markOwn(this.#explained(withReason(this.#client, error)))
+    } finally {
+      this.#pending--
+      this.#silentSinceMs = performance.now()
+      this[calls].end()
+    }
+  }
+
+  #ask(query: QueryConfig): Promise<QueryResult> {
+    if (this.#begun !== undefined) return this.#client.query(query)
+    if (query.name === undefined && query.values === undefined) {
+      void this.#begin()
+      return this.#client.query(query)
+    }
+    // What is sent at once leaves in the same packet.
+    process.nextTick(cork(this.#client))
+    const answer = runPacket(this.#client, query, { ...this.#around(), begins: true })
+    this.#begun = answer
+    return answer
+  }
+
+  #send(query: QueryConfig): void {
+    this.#client.query(query, (error: unknown) => error && this.#noteFailed(error, true))
+  }
+
+  #begin(settings?: string): Promise<unknown> {
+    process.nextTick(cork(this.#client))
+    this.#begun = runPacket(this.#client, undefined, { ...this.#around(), begins: true }).catch(this.#break)
+    if (settings !== undefined) this.#client.query(settings, (error: unknown) => error && this.#break())
+    return this.#begun
+  }
+
+  #around(): Around {
+    return { isNamed: this.#options.names !== undefined, answerMs: this.#options.answerMs, onUnclean: this.#break }
+  }
+
+  #noteFailed(error: unknown, isSent: boolean): void {
+    this.#noteStale(error)
+    if (!isAborted(error) && sqlState(error) !== undefined) this.#abortedBy ??= { error, isSent }
+  }
+
+  /** Of an aborted transaction the server says only that it is: its first error is why. */
+  #explained(error: unknown): unknown {
+    if (isAborted(error)) error.cause ??= this.#abortedBy?.error
+    return error
+  }
+
+  /** This session keeps the stale plan under its name, so its client is put away, and others prepare under new names. */
+  #noteStale(error: unknown): void {
+    if (classify(error) !== 'replan') return
     this.#isBroken = true
-    this.#names?.forget()
+    this.#options.names?.forget()
   }
 }
 
 /** The driver answers a text of several statements with a result for each. */
-export function lastOf(result: QueryResult | readonly QueryResult[]): QueryResult {
+function lastOf(result: QueryResult | readonly QueryResult[]): QueryResult {
   return Array.isArray(result) ? (result as readonly QueryResult[]).at(-1)! : (result as QueryResult)
 }
 
@@ -284,18 +375,20 @@ function isAborted(error: unknown): error is Error {
 
 function ended(reason: PawlError | undefined): unknown {
   if (reason !== undefined) return markOwn(new PawlError(reason.code, reason.message, { cause: reason }))
-  return new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query before the tx handler returns.')
+  return new PawlError('PAWL_TX_REQUIRED', 'This transaction has ended. Await every query before the handler returns.')
 }
 
-/** What the error of a commit that was sent means. `isBare`: no statement travelled before it. */
-export function notCommitted(reason: unknown, isBare = false): unknown {
+/** What the error of a commit that was sent means. `isBare`: no statement travelled before it. `cause`: the statement that failed earlier, if known. */
+function notCommitted(reason: unknown, { isBare = false, cause }: { isBare?: boolean; cause?: unknown } = {}): unknown {
   const state = sqlState(reason)
   if (state === '34000' && String((reason as Error).message).includes(commitPortal))
     return txEnded('A handler sent commit, rollback, prepare transaction or close all through its transaction', reason)
   if (isAborted(reason) && isBare)
-    return new PawlError('PAWL_ROLLED_BACK', 'The commit failed because an earlier statement of the transaction had failed.', {
-      cause: reason,
-    })
+    return new PawlError(
+      'PAWL_ROLLED_BACK',
+      `The commit failed because an earlier statement of the transaction had failed${cause instanceof Error ? `: ${cause.message}` : ''}.`,
+      { cause: cause ?? reason },
+    )
   if (classify(reason) !== 'connection' || wasNeverSent(reason)) return reason
   return new PawlError(
     'PAWL_COMMIT_UNKNOWN',

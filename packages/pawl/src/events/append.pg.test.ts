@@ -7,7 +7,7 @@ import { adapters, awkward } from '../../test/support/adapters.ts'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { Connection } from '../db/driver.ts'
-import { OwnTransaction } from '../db/transaction.ts'
+import { Transaction } from '../db/transaction.ts'
 import { toCloudEvent } from './cloudevent.ts'
 import { readLog } from './read-log.ts'
 import { sequence } from './sequence.ts'
@@ -108,13 +108,13 @@ test('large events are sent in parts, in their order', async () => {
 test('a bulk append without a transaction has four parts on their way at a time, in their order', async () => {
   let inFlight = 0
   let most = 0
-  const { query } = OwnTransaction.prototype
+  const { run } = Transaction.prototype
   onTestFinished(() => {
-    OwnTransaction.prototype.query = query
+    Transaction.prototype.run = run
   })
-  OwnTransaction.prototype.query = async function (this: OwnTransaction, text: string, values) {
+  Transaction.prototype.run = async function (this: Transaction, sent, values) {
     most = Math.max(most, ++inFlight)
-    return query.call(this, text, values).finally(() => inFlight--) as never
+    return run.call(this, sent, values).finally(() => inFlight--) as never
   }
   const events = Array.from({ length: 12_000 }, (_, n) => placed(String(n)))
   const { ids } = await pawl.events.append(events)

@@ -1,29 +1,27 @@
 // Append: one statement in the caller's transaction, or a transaction of our own. The event is there if and only if that transaction commits.
 
 import type { Config } from '../config.ts'
-import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
-import { classify } from '../db/classify.ts'
-import { type Connection, type Pool, unavailable } from '../db/driver.ts'
-import { OwnTransaction } from '../db/transaction.ts'
+import { type AnyTx, areEffectsSuppressed } from '../db/adapters.ts'
+import { type Db, dbOf } from '../db/db.ts'
+import type { Pool } from '../db/driver.ts'
+import { type Statement, statement, type Values } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { txHandler } from '../jobs/runner.ts'
-import { assertStandby } from '../jobs/start-checks.ts'
-import { answerLost, retryingDefinite } from '../kernel/definite.ts'
+import { sendChunks } from '../kernel/bulk.ts'
+import { retryingDefinite } from '../kernel/definite.ts'
+import { setDurability } from '../kernel/installation.ts'
 import { assertKnown, boolean, resolve, type TableOf, transaction } from '../kernel/options.ts'
 import { atIndex, invalid, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import type { NewEvent } from './types.ts'
 
-// The answer is one text, 'id xid seq': a row of three would cost a tenth of the append.
-const appendOneSql = `select pawl.append_event($1::text, $2::text, $3::text, $4::text, $5::text, $6::jsonb, $7::jsonb, $8::boolean) as answer`
-const appendManySql = 'select a.answer from pawl.append_events($1::text, $2::jsonb, $3::boolean) as a(answer)'
-const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text as level'
+const appendOneStatement = statement(import.meta.url, 'append-event', 'any')
+const appendManyStatement = statement(import.meta.url, 'append-events', 'any')
 
 const knownFields = new Set(['type', 'aggregateType', 'key', 'data', 'channel', 'headers'])
 const chunkRows = 1000
 /** A chunk is one JSON array, which the server bounds to 256 MB and Node to 512 M characters. */
 const chunkChars = 8_000_000
-const windowChunks = 4
 const headersBytesMax = 65_536
 
 export interface AppendEventOptions {
@@ -53,9 +51,8 @@ export interface AppendCore {
 }
 
 interface Call {
-  readonly name: string
-  readonly text: string
-  readonly values: unknown[]
+  readonly statement: Statement
+  readonly values: Values
 }
 
 interface Answer {
@@ -75,15 +72,11 @@ export async function append(
   const texts = events.map((event, index) => textsAt(core.config, event, events.length === 1 ? undefined : index))
   if (areEffectsSuppressed(tx)) return { ids: events.map(() => suppressed.id), token: suppressed.token }
   const calls = () => callsFor(tenant, texts, wake)
-  if (tx !== undefined) return appendIn(core, toTx(tx), calls())
+  if (tx !== undefined) return appendIn(core, dbOf(tx), calls())
   assertOutsideTx('append')
-  try {
-    const answers = await retryingDefinite(() => appendOwn(core, texts.length, calls))
-    core.onAppended()
-    return toAppended(answers)
-  } catch (error) {
-    throw classify(error) === 'connection' ? answerLost(error) : unavailable(error)
-  }
+  const answers = await retryingDefinite(() => appendOwn(core, texts.length, calls))
+  core.onAppended()
+  return toAppended(answers)
 }
 
 /** A call without its transaction inside a handler would not commit with it, and could wait for the pool that the handler occupies. */
@@ -96,13 +89,10 @@ export function assertOutsideTx(verb: string): void {
   )
 }
 
-async function appendIn(core: AppendCore, tx: Tx, calls: Iterable<Call>): Promise<Appended> {
-  if (core.config.durability === 'replicated') {
-    await assertStandby({ query: async (text: string) => (await tx.query(text)).rows } as unknown as Connection)
-    await tx.query(durabilitySql, ['replicated', false])
-  }
+async function appendIn(core: AppendCore, tx: Db, calls: Iterable<Call>): Promise<Appended> {
+  if (core.config.durability === 'replicated') await setDurability(tx, 'replicated')
   const answers: Answer[] = []
-  for (const { text, values } of calls) answers.push(...(await tx.query<Answer>(text, values)).rows)
+  for (const { statement, values } of calls) answers.push(...(await tx.run<Answer>(statement, values)))
   if (probe.on) await probe.hit('events.append.sent', answers)
   return toAppended(answers)
 }
@@ -110,47 +100,13 @@ async function appendIn(core: AppendCore, tx: Tx, calls: Iterable<Call>): Promis
 /** One statement is a transaction already; more of them, or another durability, get one around them. */
 async function appendOwn(core: AppendCore, count: number, calls: () => Iterable<Call>): Promise<Answer[]> {
   const { config, pool } = core
-  if (count === 1 && config.durability === 'durable') {
-    const [first] = calls()
-    const { name, text, values } = first!
-    const query = config.isCallerNamed ? { name, text, values } : { text, values }
-    const { rows } = await pool.query<Answer>(query)
-    if (probe.on) await probe.hit('events.append.sent', rows)
-    return rows
-  }
-  const client = await pool.connect()
-  // The driver counts the time of a chunk from when it is sent, behind those that the server still works on.
-  const tx = new OwnTransaction(client, { statementMs: config.database.queryTimeoutMs * (windowChunks + 1) })
-  try {
-    if (config.durability === 'replicated')
-      await assertStandby({ query: async (text: string) => (await tx.query(text)).rows } as unknown as Connection)
-    await tx.query(durabilitySql, [config.durability, true])
-    const answers = await sendInWindow(tx, calls())
-    if (probe.on) await probe.hit('events.append.sent', answers)
-    await tx.commit()
-    return answers
-  } catch (error) {
-    await tx.rollback()
-    throw error
-  } finally {
-    tx.release()
-  }
-}
-
-/** A few chunks are on their way at a time: all of them at once would wait in memory, and behind each other for longer than they may take. */
-async function sendInWindow(tx: OwnTransaction, calls: Iterable<Call>): Promise<Answer[]> {
-  const answers: Answer[] = []
-  const inFlight: Promise<{ rows: Answer[] }>[] = []
-  const take = async () => {
-    for (const row of (await inFlight.shift()!).rows) answers.push(row)
-  }
-  for (const { text, values } of calls) {
-    if (inFlight.length >= windowChunks) await take()
-    const sent = tx.query<Answer>(text, values)
-    sent.catch(() => undefined)
-    inFlight.push(sent)
-  }
-  while (inFlight.length > 0) await take()
+  const { durability, database } = config
+  const send = (db: Db, { statement, values }: Call) => db.run<Answer>(statement, values)
+  const answers =
+    count === 1 && durability === 'durable'
+      ? await send(pool, [...calls()][0]!)
+      : await sendChunks(pool, { durability, queryTimeoutMs: database.queryTimeoutMs }, calls(), send)
+  if (probe.on) await probe.hit('events.append.sent', answers)
   return answers
 }
 
@@ -205,13 +161,14 @@ export function eventsJson(texts: readonly EventTexts[], more: (index: number) =
 
 function* callsFor(tenant: string, texts: readonly EventTexts[], wake: boolean): Generator<Call> {
   if (texts.length === 1) {
-    const { event, data, headers } = texts[0]!
-    const values = [tenant, event.channel ?? 'default', event.aggregateType, event.key, event.type, data, headers, wake]
-    yield { name: 'pawl_append_event', text: appendOneSql, values }
+    const { event, data: payload, headers } = texts[0]!
+    const { channel = 'default', aggregateType: aggregatetype, key: aggregateid, type } = event
+    const values = { tenant, channel, aggregatetype, aggregateid, type, payload, headers, wake }
+    yield { statement: appendOneStatement, values }
     return
   }
   for (const chunk of chunksOf(texts))
-    yield { name: 'pawl_append_events', text: appendManySql, values: [tenant, eventsJson(chunk), wake] }
+    yield { statement: appendManyStatement, values: { tenant, events: eventsJson(chunk), wake } }
 }
 
 function chunksOf(texts: readonly EventTexts[]): EventTexts[][] {

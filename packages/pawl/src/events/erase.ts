@@ -2,9 +2,9 @@
 // has to know.
 
 import type { Config } from '../config.ts'
-import { type AnyTx, toTx } from '../db/adapters.ts'
-import { inOwnPath } from '../db/own-path.ts'
-import { bind, statement } from '../db/statement.ts'
+import type { AnyTx } from '../db/adapters.ts'
+import { type Db, dbOf } from '../db/db.ts'
+import { statement } from '../db/statement.ts'
 import { reason, required, resolve, type TableOf, text, transaction } from '../kernel/options.ts'
 import { assertOutsideTx } from './append.ts'
 import { onLongConnection } from './long-connection.ts'
@@ -32,16 +32,11 @@ export const eraseTable = {
 export async function erase(config: Config, tenant: string, options: EraseOptions): Promise<{ erased: number }> {
   const { aggregateType, key, reason, actor = null, tx } = resolve('erase', eraseTable, options)
   const values = { tenant, aggregatetype: aggregateType, aggregateid: key, reason, actor }
-  if (tx !== undefined) {
-    const { rows } = await inOwnPath(toTx(tx)).query<{ erased: number | string }>(
-      eraseStatement.text,
-      bind(eraseStatement, values),
-    )
-    return { erased: Number(rows[0]!.erased) }
-  }
-  assertOutsideTx('erase')
-  return onLongConnection(config, 'erase', async (connection) => {
-    const [row] = await connection.run<{ erased: number }>(eraseStatement, values)
+  const run = async (db: Db) => {
+    const [row] = await db.run<{ erased: number }>(eraseStatement, values)
     return { erased: row!.erased }
-  })
+  }
+  if (tx !== undefined) return run(dbOf(tx))
+  assertOutsideTx('erase')
+  return onLongConnection(config, 'erase', run)
 }

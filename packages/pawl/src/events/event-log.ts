@@ -1,10 +1,10 @@
 // The verbs of the event log. Those that write take an optional transaction of the caller's.
 
 import { callIn } from '../db/calls.ts'
-import { unavailable } from '../db/driver.ts'
-import { bind, statement } from '../db/statement.ts'
+import { statement } from '../db/statement.ts'
 import { integer, resolve } from '../kernel/options.ts'
 import { extendPartitions } from '../kernel/partitions.ts'
+import { read, retryingCall } from '../kernel/retry.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { type AppendCore, type AppendEventOptions, type Appended, append } from './append.ts'
 import { auditLog, type LogAudit } from './audit.ts'
@@ -33,6 +33,15 @@ export interface LogLag {
   /** How long ago the oldest of them was appended. */
   readonly oldestMs: number | undefined
   readonly tickedAt: Date
+}
+
+interface LagRow {
+  readonly head: string
+  readonly generation: number
+  readonly removed_until: string
+  readonly waiting: number
+  readonly oldest_ms: string | null
+  readonly ticked_at: Date
 }
 
 /** What one tenant may do with the log: `pawl.for('acme').events` cannot name another's events. */
@@ -78,33 +87,20 @@ export class EventLog extends TenantEvents {
 
   /** Everything that delays delivery or retention, with the statement that ends it. */
   async whoHoldsBack(options: { keepDays?: number } = {}): Promise<HoldBack[]> {
-    try {
-      return await whoHoldsBack(this.core.pool, { keepDays: days('whoHoldsBack', options) })
-    } catch (error) {
-      throw unavailable(error)
-    }
+    const keepDays = days('whoHoldsBack', options)
+    return retryingCall(() => whoHoldsBack(this.core.pool, keepDays))
   }
 
   /** Where the log stands, and what waits for a position. */
   async lag(): Promise<LogLag> {
-    const { rows } = await this.core.pool
-      .query(lagStatement.text, bind(lagStatement, {}) as unknown[])
-      .catch((error: unknown) => {
-        throw unavailable(error)
-      })
-    const row = rows[0] as Record<'head' | 'removed_until', string> & {
-      readonly generation: number
-      readonly waiting: number
-      readonly oldest_ms: string | null
-      readonly ticked_at: Date
-    }
+    const [row] = await read<LagRow>(this.core.pool, lagStatement)
     return {
-      head: Number(row.head),
-      generation: row.generation,
-      removedUntil: Number(row.removed_until),
-      waiting: row.waiting,
-      oldestMs: row.oldest_ms === null ? undefined : Number(row.oldest_ms),
-      tickedAt: row.ticked_at,
+      head: Number(row!.head),
+      generation: row!.generation,
+      removedUntil: Number(row!.removed_until),
+      waiting: row!.waiting,
+      oldestMs: row!.oldest_ms === null ? undefined : Number(row!.oldest_ms),
+      tickedAt: row!.ticked_at,
     }
   }
 

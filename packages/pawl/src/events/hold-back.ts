@@ -1,7 +1,7 @@
 // Who holds back what: everything that delays delivery or keeps events from being removed, each with its name and the statement that ends it.
 
-import type { Pool } from '../db/driver.ts'
-import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
+import type { Db } from '../db/db.ts'
+import { statement } from '../db/statement.ts'
 import { oldPartitions } from './retention.ts'
 
 const transactionsStatement = statement(import.meta.url, 'hold-transactions')
@@ -51,15 +51,11 @@ interface SlotRow {
   readonly bytes: string | null
 }
 
-export async function whoHoldsBack(pool: Pool, options: { readonly keepDays: number }): Promise<HoldBack[]> {
-  const run = async <Row>(query: Statement, values: Readonly<Record<string, Parameter>> = {}) =>
-    (await pool.query(query.text, bind(query, values) as unknown[])).rows as Row[]
-  const [transactions, cursors, slots, old] = [
-    await run<TransactionRow>(transactionsStatement),
-    await run<CursorRow>(cursorsStatement),
-    await run<SlotRow>(slotsStatement),
-    await oldPartitions({ run }, options.keepDays),
-  ]
+export async function whoHoldsBack(db: Db, keepDays: number): Promise<HoldBack[]> {
+  const transactions = await db.run<TransactionRow>(transactionsStatement)
+  const cursors = await db.run<CursorRow>(cursorsStatement)
+  const slots = await db.run<SlotRow>(slotsStatement)
+  const old = await oldPartitions(db, keepDays)
   const bytesAfter = (position: number) =>
     old.filter(({ until }) => Number(until) > position).reduce((sum, { bytes }) => sum + Number(bytes), 0)
   return [

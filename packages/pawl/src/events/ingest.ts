@@ -1,8 +1,9 @@
 // The inbox: events of an outside source, each taken in once, with the source's position moved in the same transaction.
 
-import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
-import { classify } from '../db/classify.ts'
-import { unavailable } from '../db/driver.ts'
+import { type AnyTx, areEffectsSuppressed } from '../db/adapters.ts'
+import { classify, unavailable } from '../db/classify.ts'
+import { type Db, dbOf } from '../db/db.ts'
+import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { answerLost } from '../kernel/definite.ts'
 import { boolean, duration, option, required, resolve, type TableOf, text, transaction, whole } from '../kernel/options.ts'
@@ -10,8 +11,7 @@ import { retrying } from '../kernel/retry.ts'
 import { type AppendCore, assertOutsideTx, charsOf, type EventTexts, eventsJson, eventTexts } from './append.ts'
 import type { NewEvent } from './types.ts'
 
-const ingestSql = `select i.outcome, i.was::text as was, i.reached::text as reached, i.ingested, i.repeated
-  from pawl.ingest_events($1::text, $2::text, $3::bigint, $4::bigint, $5::jsonb, $6::bigint, $7::boolean) i`
+const ingestStatement = statement(import.meta.url, 'ingest', 'any')
 
 const knownFields = new Set(['id', 'type', 'aggregateType', 'key', 'data', 'channel', 'headers'])
 const eventsMax = 10_000
@@ -86,12 +86,21 @@ export async function ingest(
   const texts = events.map((event) => eventTexts(core.config, event, knownFields))
   assertFits(texts)
   const json = eventsJson(texts, (index) => `,"event_id":${JSON.stringify(idOf(events[index]!))}`)
-  const values = [tenant, source, position?.toString() ?? null, after?.toString() ?? null, json, keepMs, wake]
+  const values = {
+    tenant,
+    source,
+    position: position?.toString() ?? null,
+    after: after?.toString() ?? null,
+    events: json,
+    keep_ms: keepMs,
+    wake,
+  }
   if (areEffectsSuppressed(tx)) return { outcome: 'replayed', ingested: 0, repeated: events.length, position: undefined }
-  if (tx !== undefined) return toIngested(await run(toTx(tx), values), options)
+  const run = async (db: Db) => (await db.run<Row>(ingestStatement, values))[0]!
+  if (tx !== undefined) return toIngested(await run(dbOf(tx)), options)
   assertOutsideTx('ingest')
   // Repeating it is harmless: that is what the inbox is for.
-  const row = await retrying(() => run(poolTx(core), values)).catch((error: unknown) => {
+  const row = await retrying(() => run(core.pool)).catch((error: unknown) => {
     throw classify(error) === 'connection' ? answerLost(error) : unavailable(error)
   })
   core.onAppended()
@@ -105,18 +114,6 @@ function assertFits(texts: readonly EventTexts[]): void {
       'PAWL_INVALID_PAYLOAD',
       `ingest: data and headers of one call must have at most ${charsMax} characters, got ${chars}. Split it into several calls at the same position.`,
     )
-}
-
-function poolTx(core: AppendCore): Tx {
-  return {
-    query: async <Row>(text: string, values: readonly unknown[] = []) => ({
-      rows: (await core.pool.query(text, [...values])).rows as Row[],
-    }),
-  }
-}
-
-async function run(tx: Tx, values: readonly unknown[]): Promise<Row> {
-  return (await tx.query<Row>(ingestSql, values)).rows[0]!
 }
 
 function idOf(event: OutsideEvent): string {

@@ -1,7 +1,8 @@
 // For acts that read everything that is kept: no limit of time, and the planner may read tables from end to end.
 
 import type { Config } from '../config.ts'
-import { Connection, type DatabaseOptions, type StatementWatch, unavailable } from '../db/driver.ts'
+import { unavailable } from '../db/classify.ts'
+import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 
 const hourMs = 3_600_000
 

@@ -1,6 +1,6 @@
 // Reading the log. One statement reads pages and joins their events; the log is dense, so a hole is a fault that is told and not a silence.
 
-import type { Connection } from '../db/driver.ts'
+import type { Db } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { LogEvent } from './types.ts'
@@ -56,7 +56,7 @@ interface Row {
   readonly headers: string
 }
 
-export async function readLog(connection: Pick<Connection, 'run'>, options: ReadLogOptions): Promise<LogRead> {
+export async function readLog(connection: Db, options: ReadLogOptions): Promise<LogRead> {
   const { after, limit, channel = null, tenant = null, shard } = options
   const isFiltered = channel !== null || tenant !== null || shard !== undefined
   const range = shard === undefined ? undefined : bucketRange(shard)

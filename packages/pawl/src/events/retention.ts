@@ -1,6 +1,7 @@
 // Retention: days of events go when they are old enough, every event in them has its position, every cursor is past them and no parked key
 // waits for one of them. Oldest first, and it stops at the first that is held, so that the log is never broken in the middle.
 
+import type { Db } from '../db/db.ts'
 import type { Connection } from '../db/driver.ts'
 import { type Statement, statement } from '../db/statement.ts'
 import { resolveAlert } from '../kernel/alerts.ts'
@@ -9,6 +10,7 @@ import { probe } from '../kernel/probe.ts'
 
 const retentionStatement = statement(import.meta.url, 'retention')
 const noteRemovedStatement = statement(import.meta.url, 'note-removed')
+const dropDetachedStatement = statement(import.meta.url, 'drop-detached')
 const leftoversStatement = statement(import.meta.url, 'leftovers')
 const emptyFirstStatement = statement(import.meta.url, 'empty-first')
 const heldStatement = statement(import.meta.url, 'retention-held')
@@ -37,8 +39,8 @@ export interface Retained {
   readonly held: { readonly partition: string; readonly by: string } | undefined
 }
 
-export function oldPartitions(connection: Pick<Connection, 'run'>, keepDays: number): Promise<OldPartition[]> {
-  return connection.run<OldPartition>(retentionStatement, { keep_days: keepDays })
+export function oldPartitions(db: Db, keepDays: number): Promise<OldPartition[]> {
+  return db.run<OldPartition>(retentionStatement, { keep_days: keepDays })
 }
 
 /** Who keeps this partition, or undefined. */
@@ -97,7 +99,7 @@ async function remove(connection: Connection, partition: OldPartition): Promise<
 
 async function dropDetached(connection: Connection, name: string): Promise<string | undefined> {
   try {
-    const [row] = await connection.query<{ is_all: boolean }>('select pawl.drop_detached_events($1::text) as is_all', [name])
+    const [row] = await connection.run<{ is_all: boolean }>(dropDetachedStatement, { name })
     return row!.is_all ? undefined : unsequenced
   } catch (error) {
     if (isLater(error)) return 'a transaction that uses it'

@@ -1,11 +1,13 @@
 // The sequencer's tick. Any process may run it, as often as it likes: whoever has the row works, the others are told so and go on.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Connection, DatabaseOptions } from '../db/driver.ts'
+import type { Db } from '../db/db.ts'
+import type { DatabaseOptions } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { probe } from '../kernel/probe.ts'
 import { longConnection } from './long-connection.ts'
 
+const rebaseStatement = statement(import.meta.url, 'rebase')
 const sequenceStatement = statement(import.meta.url, 'sequence')
 
 /** A tick of so many events takes about a tenth of a second. More of them get their positions at once, without a limit of time. */
@@ -33,11 +35,7 @@ interface Row {
  * Gives positions to what became visible. `connection` must be able to write; `database` is used when there is more than a tick may take, and when
  * the cluster is another one.
  */
-export async function sequence(
-  connection: Pick<Connection, 'run'>,
-  database: DatabaseOptions,
-  options: { eventsMax?: number } = {},
-): Promise<Tick> {
+export async function sequence(connection: Db, database: DatabaseOptions, options: { eventsMax?: number } = {}): Promise<Tick> {
   if (probe.on) await probe.hit('events.sequence.before')
   const row = await tick(connection, options.eventsMax ?? tickEventsMax)
   if (row.outcome === 'foreign')
@@ -48,7 +46,7 @@ export async function sequence(
   return { outcome: outcome === 'large' || outcome === 'foreign' ? 'busy' : outcome, sequenced, head: Number(head), generation }
 }
 
-async function tick(connection: Pick<Connection, 'run'>, limit: number | null): Promise<Row> {
+async function tick(connection: Db, limit: number | null): Promise<Row> {
   const [row] = await connection.run<Row>(sequenceStatement, { limit })
   return row!
 }
@@ -66,9 +64,7 @@ async function sequenceAll(database: DatabaseOptions): Promise<Row> {
 async function rebase(database: DatabaseOptions, busy: Tick): Promise<Tick> {
   const connection = longConnection(database, 'rebase')
   try {
-    const [row] = await connection.query<{ sequenced: number; head: string | null; generation: number }>(
-      'select r.sequenced, r.head, r.generation from pawl.rebase_events() r',
-    )
+    const [row] = await connection.run<{ sequenced: number; head: string | null; generation: number }>(rebaseStatement)
     if (probe.on) await probe.hit('events.rebase.after', row)
     const { sequenced, head, generation } = row!
     if (head === null) {

@@ -2,8 +2,9 @@
 
 import { expect, onTestFinished, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
-import { pagesOf, pagesOfText } from '../../test/support/pages.ts'
+import { pagesOf } from '../../test/support/pages.ts'
 import { readerOf } from '../../test/support/restored-log.ts'
+import { sql } from '../../test/support/sql.ts'
 import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { sequence } from './sequence.ts'
@@ -34,10 +35,10 @@ test('[P12] one transaction of 800,000 events is sequenced in time that grows wi
   const positions = async () => Number((await db.query<{ n: string }>('select position as n from pawl.sequencer'))[0]!.n)
   const pagesFor = async (events: number) => {
     await insert(db, events)
-    const found = await pagesOfText(connection, 'select pawl.sequence_events(20000)')
+    const found = await pagesOf(connection, ...sql('select pawl.sequence_events(20000)'))
     // Another writer, while the window of the first is known and has no positions.
     await db.query("select pawl.append('Counted', 'a', 'k')")
-    return found + (await pagesOfText(connection, 'select pawl.sequence_events(null)'))
+    return found + (await pagesOf(connection, ...sql('select pawl.sequence_events(null)')))
   }
   const [few, many] = [await pagesFor(100_000), await pagesFor(800_000)]
   // Linear: eight times. In parts of 20,000, each of which reads the window, it was more than fifty times.
@@ -73,7 +74,7 @@ test('[P12] after a restore into lower transaction ids with 360,000 pages the se
   const pages: number[] = []
   for (let n = 1; n <= 50; n++) {
     await db.query("select pawl.append('Counted', 'a', 'k')")
-    pages.push(await pagesOfText(connection, 'select pawl.sequence_events()'))
+    pages.push(await pagesOf(connection, ...sql('select pawl.sequence_events()')))
     expect(await db.query('select position::int as head from pawl.sequencer')).toEqual([{ head: 360_000 + n }])
   }
   // The log itself is asked at most right after the rebase, for transactions that were open then.
@@ -89,7 +90,7 @@ test('ticks and looks at the head stay cheap while a stranger keeps an old snaps
   const head = statement(new URL('../projections/any.ts', import.meta.url).href, 'log-bounds')
   const tick = async () => {
     await db.query("select pawl.append('Counted', 'a', 'k')")
-    return [await pagesOfText(connection, 'select pawl.sequence_events()'), await pagesOf(connection, head, {})] as const
+    return [await pagesOf(connection, ...sql('select pawl.sequence_events()')), await pagesOf(connection, head, {})] as const
   }
   await tick()
   const before = await tick()

@@ -322,6 +322,7 @@ describe('SQL alone', () => {
 test('a transaction of an unknown library is refused with what to pass instead', () => {
   for (const none of [{}, null, undefined, 'tx', () => undefined])
     expect(() => toTx(none as never)).toThrow(expect.objectContaining({ code: 'PAWL_TX_UNSUPPORTED' }))
+  expect(() => toTx(Promise.resolve({}) as never)).toThrow(/tx is a promise\. Await it/)
   expect(() => toTx({ execute: () => undefined } as never)).toThrow(/drizzleTx\(tx, sql\)/)
 })
 

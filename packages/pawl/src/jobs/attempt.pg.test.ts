@@ -227,7 +227,7 @@ test('[J31] a job that ended while it waited for a connection does not start', a
       const job = held(() => runs++)
       const client = await pool.connect()
       const ran = runner.run(job)
-      await until('it waits', () => pool.waitingCount === 1)
+      await until('it waits', () => job.isConnecting)
       if (end === 'ended') job.isEnded = true
       else job.lose(new PawlError('PAWL_STOPPED', 'over'))
       client.release()

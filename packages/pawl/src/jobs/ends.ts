@@ -59,6 +59,7 @@ export class Ends {
     events.emit('job.failed', { ...about, error: failed.error, retryInMs: failed.delayMs })
     logger.warn(
       {
+        event: 'job.failed',
         job: held.id,
         kind: held.kind,
         attempt: held.attempt,

@@ -1,7 +1,9 @@
 // A job in this process: claimed, perhaps running, until its settle has answered.
 
-import { type AnyTx, checked, type Tx, toTx } from '../db/adapters.ts'
+import { type AnyTx, checked, type Tx } from '../db/adapters.ts'
 import { classify, markOwn } from '../db/classify.ts'
+import { dbOf } from '../db/db.ts'
+import { type Statement, statement, type Values } from '../db/statement.ts'
 import { caught, PawlError } from '../errors.ts'
 import { delayMsMax, monotonicMs } from '../kernel/clock.ts'
 import { check, duration, required } from '../kernel/options.ts'
@@ -71,7 +73,9 @@ export class ClaimedRow {
 const ranMsMax = 2_147_483_647
 
 const snoozeDelay = required(duration({ from: 0, to: delayMsMax, doc: 'How long until the job runs again.' }))
-const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer, $6::jsonb)::text as done'
+const guardStatement = statement(import.meta.url, 'guard', 'any')
+const completeStatement = statement(import.meta.url, 'complete', 'any')
+const completeReplicatedStatement = statement(import.meta.url, 'complete-replicated', 'any')
 
 export class HeldJob implements Job {
   readonly row: ClaimedRow
@@ -198,7 +202,7 @@ export class HeldJob implements Job {
 
   async #guard(tx: AnyTx): Promise<void> {
     this.#assertOpenIn(tx)
-    await this.#fenced(tx, 'guard', 'select pawl.guard_job($1::text, $2::bigint, $3::bigint)::text as held', [])
+    await this.#fenced(tx, 'guard', guardStatement)
   }
 
   complete(tx: AnyTx, result?: unknown): Promise<void> {
@@ -208,12 +212,8 @@ export class HeldJob implements Job {
   async #complete(tx: AnyTx, result: unknown): Promise<void> {
     this.#assertOpenIn(tx)
     const json = result === undefined ? null : this.#resultJson(result)
-    await this.#fenced(
-      tx,
-      'complete',
-      this.isReplicated ? `${completeSql}, pawl.set_durability('replicated')::text as level` : completeSql,
-      [json, this.ranMs(), this.unstored()],
-    )
+    const complete = this.isReplicated ? completeReplicatedStatement : completeStatement
+    await this.#fenced(tx, 'complete', complete, { result: json, ran_ms: this.ranMs(), progress: this.unstored() })
     this.completeCalled = true
     this.#completedIn = tx
   }
@@ -246,10 +246,11 @@ export class HeldJob implements Job {
     return snooze
   }
 
-  async #fenced(tx: AnyTx, what: string, text: string, values: readonly unknown[]): Promise<void> {
+  async #fenced(tx: AnyTx, what: string, fenced: Statement, values: Values = {}): Promise<void> {
     if (this.#lost !== undefined) throw this.#lost
     try {
-      await toTx(tx).query(text, [this.row.tenant, this.row.id, this.row.fence, ...values])
+      const { tenant, id, fence } = this.row
+      await dbOf(tx).run(fenced, { tenant, id, fence, ...values })
     } catch (error) {
       // Whosever transaction it is, the statement is ours, on our database.
       if (classify(error) !== 'fenced') throw markOwn(error)

@@ -4,8 +4,9 @@
 import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Config } from '../config.ts'
+import type { Db } from '../db/db.ts'
 import type { Connection } from '../db/driver.ts'
-import { Listener, type SessionQuery } from '../db/listen.ts'
+import { Listener } from '../db/listen.ts'
 import { textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import type { LoopWatch } from '../kernel/failures.ts'
@@ -204,8 +205,8 @@ export class Incarnation {
       backoffMs: engineBackoffMs,
       onNotify,
       onConnect,
-      onSession: async (query) => {
-        const isTaken = await this.#takeLock(query)
+      onSession: async (session) => {
+        const isTaken = await this.#takeLock(session)
         succeeded()
         return isTaken
       },
@@ -215,22 +216,17 @@ export class Incarnation {
   }
 
   /** The lock tells others that this process lives. */
-  async #takeLock(query: SessionQuery): Promise<boolean> {
+  async #takeLock(session: Db): Promise<boolean> {
     const holder = this.#holder
     if (holder === undefined) return true
-    const { rows } = await query('select pg_try_advisory_lock($1::integer, $2::integer) as taken', [lockClass, holder.id])
+    const [row] = await session.run<{ taken: boolean }>(leaseStatements.takeLiveness, { class: lockClass, worker: holder.id })
     // Our last session has not ended on the server yet, or a watcher tries the lock just now.
-    if (!(rows[0] as { taken: boolean }).taken) {
+    if (!row!.taken) {
       this.#options.config.logger.warn({ worker: holder.id }, "another session holds this worker's liveness lock; retrying")
       return false
     }
     // Only from now on does a free lock raise a question: one that starts slowly must not be asked before it has it.
-    const { text, parameters } = leaseStatements.lock
-    const values: Readonly<Record<string, unknown>> = { worker: holder.id, nonce: holder.nonce }
-    await query(
-      text,
-      parameters.map((name) => values[name]),
-    )
+    await session.run(leaseStatements.lock, { worker: holder.id, nonce: holder.nonce })
     return true
   }
 }

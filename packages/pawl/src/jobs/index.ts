@@ -1,7 +1,7 @@
 // Public names of jobs.
 export { Jobs, type ListedJob } from './jobs.ts'
 export { Snooze } from './snooze.ts'
-export { finalStates, liveStates, type Transition, transitions } from './states.ts'
+export { finalStates, openStates, type Transition, transitions } from './states.ts'
 export type * from './types.ts'
 export type { Why } from './why.ts'
 export { Worker } from './worker.ts'

@@ -1,26 +1,27 @@
 // The verbs of jobs. Each that writes takes an optional transaction of the caller's; without one it is a transaction of our own, tried
 // again when the database says that nothing was applied.
 
-import type { Config, Durability } from '../config.ts'
-import { type AnyTx, areEffectsSuppressed, type Tx, toTx } from '../db/adapters.ts'
+import type { Config } from '../config.ts'
+import { type AnyTx, areEffectsSuppressed } from '../db/adapters.ts'
 import { callIn } from '../db/calls.ts'
-import { classify, sqlState } from '../db/classify.ts'
-import { type Connection, type Pool, unavailable } from '../db/driver.ts'
-import { inOwnPath } from '../db/own-path.ts'
-import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
+import { sqlState, unavailable } from '../db/classify.ts'
+import { type Db, dbOf } from '../db/db.ts'
+import type { Pool } from '../db/driver.ts'
+import { type Statement, statement, type Values } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
-import { answerLost, retryingDefinite } from '../kernel/definite.ts'
+import { sendChunks } from '../kernel/bulk.ts'
+import { retryingDefinite } from '../kernel/definite.ts'
 import type { Events } from '../kernel/events.ts'
+import { setDurability } from '../kernel/installation.ts'
 import { type Resolved, refused, resolve } from '../kernel/options.ts'
 import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
-import { retrying } from '../kernel/retry.ts'
+import { read } from '../kernel/retry.ts'
 import { currentTenant } from '../kernel/tenant.ts'
-import { type BulkOptions, type Chunk, chunkRows, chunksOf, idsOf, type Payloads, sendChunks, toChunk } from './bulk.ts'
+import { type Chunk, chunkRows, chunksOf, type EnqueuedRow, idsOf, type Payloads, toChunk } from './bulk.ts'
 import { assertParses, type DefinedKind, defineKind, hasHandler, kindDefaults, withHandler } from './kinds.ts'
 import { assertUsers, cancelTable, changeTable, checkJobId, checkKind, enqueueTable, listTable, queueOf } from './options.ts'
 import { txHandler } from './runner.ts'
-import { assertStandby } from './start-checks.ts'
 import { isFinal } from './states.ts'
 import type {
   AttemptRow,
@@ -43,15 +44,11 @@ const cancelStatement = statement(import.meta.url, 'cancel')
 const retryStatement = statement(import.meta.url, 'retry')
 const getStatement = statement(import.meta.url, 'get')
 const attemptsStatement = statement(import.meta.url, 'attempts')
-const listLiveStatement = statement(import.meta.url, 'list-live')
+const listOpenStatement = statement(import.meta.url, 'list-open')
 const listFinishedStatement = statement(import.meta.url, 'list-finished')
 
-const enqueueCall = `pawl.enqueue_many($1::text, $2::text, $3::text, $4::jsonb, $5::integer, $6::timestamptz, $7::bigint,
-  $8::integer, $9::integer, $10::jsonb, $11::boolean)`
-const enqueueOneSql = `select id::text as ids from ${enqueueCall} as id`
-// The ids of many come back as one text: a row for each would cost as much as a third of its insert.
-const enqueueSql = `select pg_catalog.string_agg(id::text, ',') as ids from ${enqueueCall} as id`
-const durabilitySql = 'select pawl.set_durability($1::text, $2::boolean)::text as level'
+const enqueueOneStatement = statement(import.meta.url, 'enqueue-one', 'any')
+const enqueueStatement = statement(import.meta.url, 'enqueue', 'any')
 
 type Enqueue = Resolved<typeof enqueueTable>
 
@@ -163,15 +160,15 @@ export class Jobs {
   /** Every ended attempt, oldest first. */
   async attempts(id: string): Promise<AttemptRow[]> {
     const values = { tenant: this.#tenant, id: checkJobId('attempts', id) }
-    const rows = await this.#read<Record<string, never>>(attemptsStatement, values)
+    const rows = await read<Record<string, never>>(this.#core.pool, attemptsStatement, values)
     return rows.map((row) => camelCase(row) as unknown as AttemptRow)
   }
 
-  /** A page of jobs, newest first. Without a state: live ones. */
+  /** A page of jobs, newest first. Without a state: all but done and cancelled. */
   async list(options: ListOptions = {}): Promise<ListedJob[]> {
     const { state, kind = null, queue = null, before, limit } = resolve('list', listTable, options)
     const isFinished = state !== undefined && isFinal(state)
-    const rows = await this.#read<Record<string, never>>(isFinished ? listFinishedStatement : listLiveStatement, {
+    const rows = await read<Record<string, never>>(this.#core.pool, isFinished ? listFinishedStatement : listOpenStatement, {
       tenant: this.#tenant,
       state: state ?? null,
       kind,
@@ -186,7 +183,7 @@ export class Jobs {
   async cancel(id: string, options: CancelOptions = {}): Promise<{ was: JobState }> {
     const { revision = null, reason = null, wake, tx } = resolve('cancel', cancelTable, options)
     const values = { tenant: this.#tenant, id: checkJobId('cancel', id), revision, reason, wake }
-    const [row] = await this.#write<{ state: JobState }>('cancel', cancelStatement, values, tx)
+    const [row] = await this.#change<{ state: JobState }>('cancel', cancelStatement, values, tx)
     if (row === undefined) throw await this.#whyNot('cancelled', id, revision)
     return { was: row.state }
   }
@@ -195,7 +192,7 @@ export class Jobs {
   async retry(id: string, options: ChangeOptions = {}): Promise<{ revision: number }> {
     const { revision = null, wake, tx } = resolve('retry', changeTable, options)
     const values = { tenant: this.#tenant, id: checkJobId('retry', id), revision, wake }
-    const [row] = await this.#write<{ revision: number }>('retry', retryStatement, values, tx)
+    const [row] = await this.#change<{ revision: number }>('retry', retryStatement, values, tx)
     if (row === undefined) throw await this.#whyNot('retried', id, revision)
     return { revision: row.revision }
   }
@@ -239,16 +236,23 @@ export class Jobs {
       return (whole ?? (await read())).flatMap(({ rows }) => Array.from({ length: rows }, () => '0'))
     const values = this.#enqueueValues(name, definition, { ...options, queue })
     const chunks = () => whole ?? chunksOf(many!, textOf)
-    if (options.tx !== undefined) return this.#enqueueIn(toTx(options.tx), chunks(), values, options)
+    if (options.tx !== undefined) return this.#enqueueIn(dbOf(options.tx), chunks(), values, options)
     this.#assertOutsideTx(call)
     const [first, second] = whole ?? []
     if (whole !== undefined && first === undefined) return []
     const durability = options.durability ?? this.#core.config.durability
-    const send = () => sendChunks(chunks(), this.#bulkOptions(durability, values))
-    // One statement is a transaction already. What was read from a generator is gone, so its transaction is not tried again.
-    if (first !== undefined && second === undefined && durability === 'durable')
-      return this.#enqueueOwn(() => this.#enqueuePlain(values(first.text), first.rows === 1))
-    return this.#enqueueOwn(isWhole || Array.isArray(many) ? () => retryingDefinite(send) : send)
+    const bulk = { durability, queryTimeoutMs: this.#core.config.database.queryTimeoutMs }
+    const send = async () => {
+      // One statement is a transaction already.
+      if (first !== undefined && second === undefined && durability === 'durable')
+        return this.#core.pool.run<EnqueuedRow>(first.rows === 1 ? enqueueOneStatement : enqueueStatement, values(first.text))
+      return sendChunks(this.#core.pool, bulk, chunks(), (tx, { text }) => tx.run<EnqueuedRow>(enqueueStatement, values(text)))
+    }
+    // What was read from a generator is gone, so its transaction is not tried again.
+    const rows = await (isWhole || Array.isArray(many) ? retryingDefinite(send) : send().catch(throwUnavailable))
+    const ids = idsOf(rows)
+    if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
+    return ids
   }
 
   /** The payload as it is stored: as given, if the kind's schema can read that. */
@@ -262,65 +266,34 @@ export class Jobs {
     }
   }
 
-  #enqueueValues(name: string, definition: DefinedKind | undefined, options: Enqueue): (payloads: string) => unknown[] {
+  #enqueueValues(name: string, definition: DefinedKind | undefined, options: Enqueue): (payloads: string) => Values {
     const { headers } = options
     const { payloadBytesMax: bytesMax, payloadDepthMax: depthMax } = this.#core.config
     const headersText = headers === undefined ? null : toJson(headers, 'headers', { bytesMax, depthMax })
-    return (payloads) => [
-      this.#tenant,
-      options.queue ?? definition?.queue ?? kindDefaults.queue,
-      name,
+    return (payloads) => ({
+      tenant: this.#tenant,
+      queue: options.queue ?? definition?.queue ?? kindDefaults.queue,
+      kind: name,
       payloads,
-      definition?.payloadVersion ?? 1,
-      options.runAt?.toISOString() ?? null,
-      options.delay ?? null,
-      options.priority,
+      payload_version: definition?.payloadVersion ?? 1,
+      run_at: options.runAt?.toISOString() ?? null,
+      delay_ms: options.delay ?? null,
+      priority: options.priority,
       // The limits of the kind are those of whoever claims it.
-      options.maxAttempts ?? null,
-      headersText,
-      options.wake,
-    ]
+      max_attempts: options.maxAttempts ?? null,
+      headers: headersText,
+      wake: options.wake,
+    })
   }
 
-  async #enqueueIn(tx: Tx, chunks: Chunks, values: (payloads: string) => unknown[], options: Enqueue): Promise<string[]> {
+  async #enqueueIn(tx: Db, chunks: Chunks, values: (payloads: string) => Values, options: Enqueue): Promise<string[]> {
     const level = options.durability ?? this.#core.config.durability
     // 'relaxed' would be a lowering, and 'durable' is what PostgreSQL does unless someone switched it off; both are left to the function.
-    if (level !== 'relaxed' && (options.durability !== undefined || level === 'replicated')) {
-      if (level === 'replicated')
-        await assertStandby({ query: async (text: string) => (await tx.query(text)).rows } as unknown as Connection)
-      await tx.query(durabilitySql, [level, false])
-    }
+    if (level !== 'relaxed' && (options.durability !== undefined || level === 'replicated')) await setDurability(tx, level)
     const ids: string[] = []
-    for await (const { text } of chunks) {
-      const { rows } = await tx.query<{ ids: string | null }>(enqueueSql, values(text))
-      ids.push(...idsOf(rows))
-    }
+    for await (const { text } of chunks) ids.push(...idsOf(await tx.run<EnqueuedRow>(enqueueStatement, values(text))))
     if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
     return ids
-  }
-
-  #bulkOptions(durability: Durability, values: (payloads: string) => unknown[]): BulkOptions {
-    const { config, pool } = this.#core
-    const queryOf = ({ text }: Chunk) => ({ text: enqueueSql, values: values(text) })
-    return { pool, durability, queryTimeoutMs: config.database.queryTimeoutMs, queryOf }
-  }
-
-  async #enqueueOwn(send: () => Promise<string[]>): Promise<string[]> {
-    try {
-      const ids = await send()
-      if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
-      return ids
-    } catch (error) {
-      throw classify(error) === 'connection' ? answerLost(error) : unavailable(error)
-    }
-  }
-
-  async #enqueuePlain(values: unknown[], isOne: boolean): Promise<string[]> {
-    const isNamed = this.#core.config.isCallerNamed
-    const text = isOne ? enqueueOneSql : enqueueSql
-    const query = isNamed ? { name: isOne ? 'pawl_enqueue_one' : 'pawl_enqueue', text, values } : { text, values }
-    const { rows } = await retryingDefinite(() => this.#core.pool.query<{ ids: string | null }>(query))
-    return idsOf(rows)
   }
 
   // ---- reading and changing
@@ -334,35 +307,16 @@ export class Jobs {
     )
   }
 
-  async #read<Row>(query: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
-    try {
-      return await retrying(async () => (await this.#core.pool.query(query.text, bind(query, values) as unknown[])).rows as Row[])
-    } catch (error) {
-      throw unavailable(error)
-    }
-  }
-
   /** From the day that the id carries; where that finds nothing in all days, because the clock may have been ahead then. */
-  async #find<Row>(query: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
-    const found = await this.#read<Row>(query, { ...values, since: null })
-    return found.length > 0 ? found : this.#read<Row>(query, { ...values, since: '-infinity' })
+  async #find<Row>(query: Statement, values: Values): Promise<Row[]> {
+    const found = await read<Row>(this.#core.pool, query, { ...values, since: null })
+    return found.length > 0 ? found : read<Row>(this.#core.pool, query, { ...values, since: '-infinity' })
   }
 
-  async #write<Row>(
-    verb: string,
-    query: Statement,
-    values: Readonly<Record<string, Parameter>>,
-    tx: AnyTx | undefined,
-  ): Promise<Row[]> {
-    if (tx !== undefined) return (await inOwnPath(toTx(tx)).query<Row>(query.text, bind(query, values))).rows
+  #change<Row>(verb: string, query: Statement, values: Values, tx: AnyTx | undefined): Promise<Row[]> {
+    if (tx !== undefined) return dbOf(tx).run<Row>(query, values)
     this.#assertOutsideTx(verb)
-    try {
-      return await retryingDefinite(
-        async () => (await this.#core.pool.query(query.text, bind(query, values) as unknown[])).rows as Row[],
-      )
-    } catch (error) {
-      throw unavailable(error)
-    }
+    return retryingDefinite(() => this.#core.pool.run<Row>(query, values))
   }
 
   /** Every zero-row update is an answer. */
@@ -382,6 +336,10 @@ export class Jobs {
       details: { id, state: job.state },
     })
   }
+}
+
+function throwUnavailable(error: unknown): never {
+  throw unavailable(error)
 }
 
 type Chunks = readonly Chunk[] | AsyncIterable<Chunk>

@@ -180,5 +180,12 @@ test('[J19] an older payload is upgraded from its own version, the current one i
   expect(() => readPayload(kind, 'next', 4)).toThrow(
     /has version 4, but this worker knows versions up to 3: deploy the newer code/,
   )
-  expect(readPayload(define({ payloadVersion: 2 }), 'old', 1)).toBe('old')
+})
+
+test('[J19] an older payload without upgrade is refused with the fix', () => {
+  const kind = define({ payloadVersion: 2 })
+  expect(() => readPayload(kind, 'old', 1)).toThrow(
+    /has version 1, and define\('work'\) has payloadVersion 2 and no upgrade: give/,
+  )
+  expect(readPayload(kind, 'now', 2)).toBe('now')
 })

@@ -138,7 +138,14 @@ export function readPayload(kind: DefinedKind, payload: unknown, version: number
       `has version ${version}, but this worker knows versions up to ${kind.payloadVersion}: deploy the newer code`,
     )
   }
-  if (version === kind.payloadVersion || kind.upgrade === undefined) return parse(kind, payload)
+  if (version === kind.payloadVersion) return parse(kind, payload)
+  if (kind.upgrade === undefined) {
+    throw invalid(
+      `The payload of '${kind.name}'`,
+      '',
+      `has version ${version}, and define('${kind.name}') has payloadVersion ${kind.payloadVersion} and no upgrade: give it one (upgrade: (payload) => payload if the handler reads both), then retry the job`,
+    )
+  }
   const upgraded = kind.upgrade(payload, version)
   return isThenable(upgraded) ? Promise.resolve(upgraded).then((value) => parse(kind, value)) : parse(kind, upgraded)
 }

@@ -45,7 +45,7 @@ test('[G2] createPawl refuses what is no option or out of its range', () => {
     ],
     [
       { databaseUrl: 'postgres://a@localhost/c', password: 5 },
-      /password must be a string, or a function that returns one, got another number/,
+      /password must be a string, or a function that returns one, got 5/,
     ],
     [{ databaseUrl: nowhere, pooler: 'session' }, /pooler must be one of 'none', 'transaction', got 'session'/],
     [{ databaseUrl: nowhere, durability: 'high' }, /durability must be one of 'relaxed', 'durable', 'replicated', got 'high'/],
@@ -59,7 +59,29 @@ test('[G2] createPawl refuses what is no option or out of its range', () => {
   for (const [options, message] of wrong) expect(() => createPawl(options as never)).toThrow(configError(message))
 })
 
+test('parameters of a URL that pg does not know are refused with the known ones', () => {
+  const wrong: [string, RegExp][] = [
+    ['sslmod=require', /^createPawl: databaseUrl has the parameter 'sslmod', which pg does not know\. It knows host, .*sslmode/],
+    ['sslmode=nonsense', /^createPawl: databaseUrl has sslmode='nonsense'\. Use one of disable, .*verify-full, no-verify\.$/],
+    ['ssl=false', /databaseUrl has ssl='false'\. Use one of true, 1, 0, no-verify, or sslmode=disable/],
+  ]
+  for (const [query, message] of wrong)
+    expect(() => createPawl({ databaseUrl: `${nowhere}?${query}` })).toThrow(configError(message))
+  expect(() => createPawl({ databaseUrl: nowhere, pooler: 'transaction', directUrl: `${nowhere}?sslmod=x` })).toThrow(
+    configError(/directUrl has the parameter 'sslmod'/),
+  )
+  // A host may give it out, and pg ignores it.
+  createPawl({ databaseUrl: `${nowhere}?sslmode=verify-full&channel_binding=require&application_name=shop` })
+})
+
 test('a URL that is refused is not shown: it may have a password', () => {
+  expect(() => createPawl({ databaseUrl: 'mysql://me:secret@host/db' })).toThrow(
+    configError(/databaseUrl must be a URL such as postgres:.*, got a string that begins with 'mysql:\/\/' \(not shown/),
+  )
+  expect(() => createPawl({ databaseUrl: 'me:secret@host/db' })).toThrow(configError(/got a string of 17 characters \(not shown/))
+  expect(() => createPawl({ databaseUrl: 'postgres://me:half?secret@host/db' })).toThrow(
+    configError(/has a parameter whose name is not a word\. Write a question mark in a password as %3F\.$/),
+  )
   const hidden = expect.objectContaining({ message: expect.not.stringContaining('secret') })
   expect(() => createPawl({ databaseUrl: 'mysql://me:secret@host/db' })).toThrow(hidden)
   expect(() => createPawl('postgres://me:secret@host/db' as never)).toThrow(hidden)

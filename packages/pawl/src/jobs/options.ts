@@ -24,7 +24,7 @@ import {
   time,
   transaction,
 } from '../kernel/options.ts'
-import { finalStates, liveStates } from './states.ts'
+import { finalStates, openStates } from './states.ts'
 import type {
   CancelOptions,
   ChangeOptions,
@@ -174,7 +174,7 @@ export const enqueueTable = {
 } satisfies TableOf<EnqueueOptions>
 
 export const listTable = {
-  state: oneOf([...liveStates, ...finalStates], { otherwise: 'all but done and cancelled', doc: 'Only jobs in this state.' }),
+  state: oneOf([...openStates, ...finalStates], { otherwise: 'all but done and cancelled', doc: 'Only jobs in this state.' }),
   kind: text({ to: 200, doc: 'Only jobs of this kind.' }),
   queue: queueName('Only jobs of this queue.'),
   limit: integer({ from: 1, to: 500, default: 50, doc: 'The size of a page.' }),

@@ -6,9 +6,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability, Logger } from '../config.ts'
 import { calls } from '../db/calls.ts'
 import { classify, type ErrorClass, isConflict, isOwn, isRetryable, sqlState } from '../db/classify.ts'
-import type { Connection, Pool, PoolClient } from '../db/driver.ts'
-import { StatementNames, statement } from '../db/statement.ts'
-import { OwnTransaction } from '../db/transaction.ts'
+import type { PoolClient } from '../db/client.ts'
+import type { Connection, Pool } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
+import { Transaction } from '../db/transaction.ts'
 import { caught, describeError, isPawlError, PawlError } from '../errors.ts'
 import { type PayloadLimits, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
@@ -31,26 +32,9 @@ const troublesMax = 10
 const troubledJobsMax = 1000
 /** How long a job waits whose payload only a newer release can read. */
 const newerDelayMs = 5000
-const completeSql = 'select pawl.complete_job($1::text, $2::bigint, $3::bigint, $4::jsonb, $5::integer, $6::jsonb)'
-const snoozeSql = 'select pawl.snooze_job($1::text, $2::bigint, $3::bigint, $4::bigint, $5::jsonb)'
-/**
- * For a handler that called job.complete(tx): nothing commits unless that was in this transaction, or has committed in another. It runs in
- * the handler's search path, so every operator has its schema.
- */
-const completedSql = `select pawl.raise_lease_lost('job', $2::bigint, $3::bigint)
-  where not exists (
-    select
-    from pawl.job_history h
-    where h.tenant operator(pg_catalog.=) $1::pg_catalog.text
-      and h.id operator(pg_catalog.=) $2::bigint
-      and h.fence operator(pg_catalog.=) $3::bigint
-      and h.finished_at operator(pg_catalog.>=) (
-        least(
-          pg_catalog.to_timestamp(($2::bigint operator(pg_catalog.>>) 21) operator(pg_catalog./) 1000.0),
-          (select pawl.now())
-        ) operator(pg_catalog.-) interval '2 days'
-      )
-  )`
+const completeStatement = statement(import.meta.url, 'complete', 'any')
+const snoozeStatement = statement(import.meta.url, 'snooze', 'any')
+const completedStatement = statement(import.meta.url, 'assert-completed', 'any')
 
 /** It is not put off: a handler that works on after a dropped snooze would repeat its effects without a limit of attempts. */
 const snoozeDropped = 'job.snooze() was called, but the handler did not return its value. Write return job.snooze(...).'
@@ -98,7 +82,6 @@ export type RunEnd = Ending | 'settled' | 'snoozed' | 'late' | 'stopped'
 
 export class Runner {
   readonly options: RunnerOptions
-  readonly names: StatementNames | undefined
   /** Sent after every transaction of a handler. Behind a pooler the session is others' too, and its durability is left as it is. */
   readonly reset: string
   readonly #silence: Silence
@@ -108,7 +91,6 @@ export class Runner {
   constructor(options: RunnerOptions) {
     this.options = options
     this.#silence = new Silence(options)
-    this.names = options.isNamed ? new StatementNames() : undefined
     this.reset = `select pawl.reset_session(${options.isNamed})`
   }
 
@@ -302,13 +284,11 @@ export class Runner {
       await context.quiet()
       if (probe.on) await probe.hit('jobs.tx.before_commit', held)
       const settings = this.#settingsOf(held)
-      const key = [held.tenant, held.id, held.fence]
-      if (isSnoozed) await tx.commitWith(snoozeSql, [...key, end.failed!.delayMs!, held.unstored()], { settings })
-      else if (held.completeCalled) await tx.commitWith(completedSql, key, { settings })
-      else {
-        const name = this.names === undefined ? undefined : 'pawl_complete_job'
-        await tx.commitWith(completeSql, [...key, end.result, held.ranMs(), held.unstored()], { name, settings })
-      }
+      const key = { tenant: held.tenant, id: held.id, fence: held.fence }
+      const progress = held.unstored()
+      if (isSnoozed) await tx.commitWith(snoozeStatement, { ...key, delay_ms: end.failed!.delayMs!, progress }, settings)
+      else if (held.completeCalled) await tx.commitWith(completedStatement, key, settings)
+      else await tx.commitWith(completeStatement, { ...key, result: end.result, ran_ms: held.ranMs(), progress }, settings)
       if (probe.on) await probe.hit('jobs.tx.after_commit', held)
       return isSnoozed ? 'snoozed' : 'settled'
     } catch (error) {
@@ -331,15 +311,16 @@ export class Runner {
   }
 
   /** A transaction for handlers. Their statements may take as long as their attempt. */
-  begin(client: PoolClient, settings?: string): OwnTransaction {
+  begin(client: PoolClient, settings?: string): Transaction {
     const { answerMs } = this.options
-    const tx = new OwnTransaction(client, { names: this.names, settings, answerMs, reset: this.reset })
+    const path = settings === undefined ? 'users' : 'own'
+    const tx = new Transaction(client, { names: this.options.pool.names, path, settings, answerMs, reset: this.reset })
     this.#silence.add(tx)
     return tx
   }
 
   /** Puts its connection back. */
-  end(tx: OwnTransaction): void {
+  end(tx: Transaction): void {
     this.#silence.delete(tx)
     tx.release()
   }
@@ -501,7 +482,7 @@ export function timedOutEnd(held: HeldJob): Ending {
  * A timed-out or lost tx handler may never return, and hold locks and a connection. It loses both at once. At the end of a stop's grace
  * the job is still ours, and an answer counts: only a job that is gone takes its connection with it.
  */
-export function abandonWhenLost(held: HeldJob, tx: OwnTransaction): void {
+export function abandonWhenLost(held: HeldJob, tx: Transaction): void {
   held.onLost = () => {
     if (held.lost !== undefined && held.lost.code !== 'PAWL_STOPPED') tx.abandon(held.lost)
   }

@@ -3,8 +3,8 @@
 // again alone, which is safe because its effects are in this database only.
 
 import { calls } from '../db/calls.ts'
-import { bind, numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
-import type { OwnTransaction } from '../db/transaction.ts'
+import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
+import type { Transaction } from '../db/transaction.ts'
 import { caught } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { toJson } from '../kernel/payload.ts'
@@ -78,7 +78,7 @@ export async function runShared(runner: Runner, group: readonly HeldJob[]): Prom
     abandonWhenLost(held, tx)
   }
   try {
-    await lockGroup(runner, tx, group)
+    await lockGroup(tx, group)
     if (probe.on) await probe.hit('jobs.tx.begun', group)
     const results = await runInTurns(runner, tx, group, started)
     if (probe.on) await probe.hit('jobs.tx.before_commit', group)
@@ -106,14 +106,13 @@ function unstarted(group: readonly HeldJob[], from: number): readonly HeldJob[] 
   return left
 }
 
-async function lockGroup(runner: Runner, tx: OwnTransaction, group: readonly HeldJob[]): Promise<void> {
-  const values = bind(lockStatement, identity(group))
-  const { rows } = await tx.run(lockStatement.text, values, nameOf(runner, lockStatement))
+async function lockGroup(tx: Transaction, group: readonly HeldJob[]): Promise<void> {
+  const rows = await tx.run(lockStatement, identity(group))
   if (rows.length < group.length) throw leaseLost(group[0]!.row)
 }
 
 /** One after another; where the kind has shown that it may, the next begins as soon as this one has sent its statements. */
-async function runInTurns(runner: Runner, tx: OwnTransaction, group: readonly HeldJob[], started: Started[]): Promise<Result[]> {
+async function runInTurns(runner: Runner, tx: Transaction, group: readonly HeldJob[], started: Started[]): Promise<Result[]> {
   const kind = group[0]!.definition
   const turns = new Turns(tx)
   const startedMs = monotonicMs()
@@ -189,35 +188,28 @@ async function touch(job: HeldJob, progress: unknown, touched: Touched): Promise
 
 async function commitGroup(
   runner: Runner,
-  tx: OwnTransaction,
+  tx: Transaction,
   settled: readonly HeldJob[],
   results: readonly Result[],
 ): Promise<void> {
   const ends = settled.map((held, index) => ({ held, ...results[index]! }))
-  const batches = [...byBytes(ends, settled.length, (end) => Buffer.byteLength(`${end.json}${end.progress}`))].map((batch) =>
-    bind(settleStatement, {
-      ...identity(batch.map(({ held }) => held)),
-      // Its rows are locked in this very transaction, so only a handler of the group can have taken one away: by completing it, or by hand.
-      at_least: batch.filter(({ held }) => !held.completeCalled).length,
-      results: textsLiteral(batch.map(({ json }) => json)),
-      progress: textsLiteral(batch.map(({ progress }) => progress)),
-      ran_ms: numbersLiteral(batch.map(({ ranMs }) => ranMs)),
-    }),
-  )
+  const batches = [...byBytes(ends, settled.length, (end) => Buffer.byteLength(`${end.json}${end.progress}`))].map((batch) => ({
+    ...identity(batch.map(({ held }) => held)),
+    // Its rows are locked in this very transaction, so only a handler of the group can have taken one away: by completing it, or by hand.
+    at_least: batch.filter(({ held }) => !held.completeCalled).length,
+    results: textsLiteral(batch.map(({ json }) => json)),
+    progress: textsLiteral(batch.map(({ progress }) => progress)),
+    ran_ms: numbersLiteral(batch.map(({ ranMs }) => ranMs)),
+  }))
   const uncork = tx.cork()
   // The last handler's settings go too: they must not reach our settle and commit.
   const level = settled.some((held) => runner.levelOf(held) === 'replicated') ? 'replicated' : 'durable'
-  tx.send(`${resetSettings}; ${ownPlans}; ${levelSql(level)}`)
-  const name = nameOf(runner, settleStatement)
+  tx.set(`${resetSettings}; ${ownPlans}; ${levelSql(level)}`)
   // If one of them fails, so does the commit.
-  const earlier = batches.slice(0, -1).map((values) => tx.run(settleStatement.text, values, name))
-  const committed = tx.commitWith(settleStatement.text, batches.at(-1)!, { name })
+  const earlier = batches.slice(0, -1).map((values) => tx.run(settleStatement, values))
+  const committed = tx.commitWith(settleStatement, batches.at(-1)!)
   uncork()
   await Promise.all([...earlier, committed])
-}
-
-function nameOf(runner: Runner, ours: Statement): string | undefined {
-  return runner.names === undefined ? undefined : ours.name
 }
 
 function identity(group: readonly HeldJob[]): Record<'tenants' | 'ids' | 'fences', string> {

@@ -3,7 +3,7 @@
 
 import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, statement } from '../db/statement.ts'
-import type { OwnTransaction } from '../db/transaction.ts'
+import type { Transaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 
@@ -25,23 +25,23 @@ interface Watched {
 
 export class Silence {
   readonly #options: SilenceOptions
-  readonly #open = new Map<OwnTransaction, Watched>()
+  readonly #open = new Map<Transaction, Watched>()
 
   constructor(options: SilenceOptions) {
     this.#options = options
   }
 
-  add(tx: OwnTransaction): void {
+  add(tx: Transaction): void {
     if (this.#options.isNamed) this.#open.set(tx, { askedMs: 0, doubts: 0 })
   }
 
-  delete(tx: OwnTransaction): void {
+  delete(tx: Transaction): void {
     this.#open.delete(tx)
   }
 
   tick(nowMs: number): void {
     const halfMs = this.#options.answerMs / 2
-    const silent: OwnTransaction[] = []
+    const silent: Transaction[] = []
     for (const [tx, watched] of this.#open) {
       if (tx.silentMs(nowMs) < halfMs) watched.doubts = 0
       else if (nowMs - watched.askedMs >= halfMs) {
@@ -53,7 +53,7 @@ export class Silence {
   }
 
   /** Cut after two doubts: at the first, the answer may be on its way. */
-  async #ask(silent: readonly OwnTransaction[]): Promise<void> {
+  async #ask(silent: readonly Transaction[]): Promise<void> {
     const atWork = await this.#atWork(silent)
     for (const tx of silent) {
       const watched = this.#open.get(tx)
@@ -64,7 +64,7 @@ export class Silence {
   }
 
   /** No answer is a doubt about each of them. */
-  async #atWork(silent: readonly OwnTransaction[]): Promise<ReadonlySet<number | null>> {
+  async #atWork(silent: readonly Transaction[]): Promise<ReadonlySet<number | null>> {
     const ids = silent.map((tx) => tx.sessionId).filter((id) => id !== null)
     const rows = await this.#options.engine
       .run<{ pid: number }>(atWorkStatement, { pids: numbersLiteral(ids) })

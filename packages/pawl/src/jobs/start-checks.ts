@@ -4,6 +4,7 @@ import type { Config } from '../config.ts'
 import type { Connection } from '../db/driver.ts'
 import { pendingMigrations } from '../db/migrate.ts'
 import { PawlError } from '../errors.ts'
+import { assertStandby, installationId } from '../kernel/installation.ts'
 import type { DefinedKind } from './kinds.ts'
 
 /** Gives the installation's id. */
@@ -15,8 +16,7 @@ export async function assertReady(
   const wantsReplica = [...core.kinds.values()].filter((kind) => kind.durability === 'replicated').map(({ name }) => `'${name}'`)
   if (core.config.durability === 'replicated') wantsReplica.push('createPawl')
   if (wantsReplica.length > 0) await assertStandby(engine, wantsReplica)
-  const [row] = await engine.query<{ id: string }>("select id::text as id from pawl.installation where tenant = ''")
-  return row!.id
+  return installationId(engine)
 }
 
 export async function assertMigrated(engine: Connection): Promise<void> {
@@ -28,13 +28,4 @@ export async function assertMigrated(engine: Connection): Promise<void> {
       `Pawl's schema ${missing}. Run 'pawl migrate', or call pawl.migrate() before you start a worker.`,
     )
   }
-}
-
-export async function assertStandby(engine: Connection, askers: readonly string[] = []): Promise<void> {
-  const [row] = await engine.query<{ names: string }>("select pg_catalog.current_setting('synchronous_standby_names') as names")
-  if (row?.names) return
-  throw new PawlError(
-    'PAWL_NO_STANDBY',
-    `Durability 'replicated'${askers.length === 0 ? '' : ` (of ${askers.slice(0, 5).join(', ')})`} needs a synchronous standby, but synchronous_standby_names of the server is empty. Configure a standby, or use 'durable'.`,
-  )
 }

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
 import { createDatabase } from '../../test/support/database.ts'
 import { sourcesIn } from '../db/statement.ts'
-import { finalStates, isFinal, liveStates, transitions } from './states.ts'
+import { finalStates, isFinal, openStates, transitions } from './states.ts'
 
 const statements = sourcesIn(new URL('./sql/', import.meta.url))
 const textOf = (statement: string) => statements.get(statement)!.replace(/^\s*--.*$/gm, '')
@@ -19,7 +19,7 @@ test('live and final states are exactly those that the CHECK constraints allow',
       )
       return [...row!.definition.matchAll(/'([^']+)'/g)].map((match) => match[1])
     }
-    expect((await allowed('pawl.job', 'state_known')).sort()).toEqual([...liveStates].sort())
+    expect((await allowed('pawl.job', 'state_known')).sort()).toEqual([...openStates].sort())
     expect((await allowed('pawl.job_history', 'outcome_known')).sort()).toEqual([...finalStates].sort())
   } finally {
     await db.drop()
@@ -51,11 +51,11 @@ test('every statement of this folder that changes a state or ends a job is named
 
 test('no transition leaves a final state, each live state can be left, and each state can be reached from an enqueue', () => {
   for (const { from } of transitions) expect(isFinal(from)).toBe(false)
-  for (const state of liveStates) expect(transitions.some(({ from }) => from === state)).toBe(true)
+  for (const state of openStates) expect(transitions.some(({ from }) => from === state)).toBe(true)
   const reached = new Set(['scheduled', 'ready'])
   for (let size = 0; size !== reached.size; ) {
     size = reached.size
     for (const { from, to } of transitions) if (reached.has(from)) reached.add(to)
   }
-  expect([...reached].sort()).toEqual([...liveStates, ...finalStates].sort())
+  expect([...reached].sort()).toEqual([...openStates, ...finalStates].sort())
 })

@@ -9,7 +9,9 @@ export interface Transition {
   readonly statement: string
 }
 
-export const liveStates: readonly JobState[] = ['scheduled', 'ready', 'running', 'dead']
+/** Of rows in pawl.job. A dead job is open: it waits for an operator. */
+export const openStates: readonly JobState[] = ['scheduled', 'ready', 'running', 'dead']
+/** Of rows in pawl.job_history. */
 export const finalStates: readonly JobState[] = ['done', 'cancelled']
 
 export const transitions: readonly Transition[] = [

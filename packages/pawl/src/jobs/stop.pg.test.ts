@@ -5,6 +5,7 @@ import { endLease, installProbe } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
+import type { LogFields } from '../config.ts'
 import type { Worker } from './worker.ts'
 
 let db: TestDatabase
@@ -210,6 +211,7 @@ test('stop() while start() has just opened the incarnation ends what start() goe
 test('[J13] last words give back what a claim in progress brings', async () => {
   pawl.jobs.define('once', { retry: { crashes: 1 }, run: () => undefined })
   const worker = await startWorker()
+  const id = worker.id!
   const words = deferred<Promise<void>>()
   let isSaid = false
   installProbe((name, detail) => {
@@ -220,7 +222,7 @@ test('[J13] last words give back what a claim in progress brings', async () => {
   onTestFinished(() => installProbe(undefined))
   await pawl.jobs.enqueue('once', {})
   await words.promise
-  expect(await closeReason(worker.id!)).toBe('uncaught error')
+  expect(await closeReason(id)).toBe('uncaught error')
   expect(await db.query('select state, attempt, crashes from pawl.job')).toEqual([{ state: 'ready', attempt: 0, crashes: 0 }])
 })
 
@@ -243,6 +245,25 @@ test('[J13] a claim without an answer goes back although a handler outlives the 
   expect(report.stillRunning).toHaveLength(1)
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'ready', attempt: 0 })
   go.resolve()
+})
+
+test('a handler that awaits stop() is named when the grace is over', async () => {
+  const said: { jobs: unknown; message: string }[] = []
+  const warn = ({ jobs }: LogFields, message: string) => void said.push({ jobs, message })
+  pawl = db.pawl({ logger: { debug() {}, info() {}, error() {}, warn } })
+  const stopped = deferred()
+  pawl.jobs.define('last', {
+    run: async () => {
+      await worker.stop({ grace: 50 })
+      stopped.resolve()
+    },
+  })
+  const worker = await startWorker()
+  const { id } = await pawl.jobs.enqueue('last', {})
+  await stopped.promise
+  expect(said).toEqual([
+    { jobs: [`${id} (last)`], message: expect.stringMatching(/awaits stop\(\) or close\(\) waits for itself/) },
+  ])
 })
 
 for (const abandon of [true, false]) {

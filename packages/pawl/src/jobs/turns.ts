@@ -5,7 +5,7 @@
 
 import { checked } from '../db/adapters.ts'
 import { Calls, calls } from '../db/calls.ts'
-import type { Answer, OwnTransaction } from '../db/transaction.ts'
+import type { Answer, Transaction } from '../db/transaction.ts'
 import { caught, PawlError } from '../errors.ts'
 import type { DefinedKind } from './kinds.ts'
 import type { JobTx } from './types.ts'
@@ -20,7 +20,7 @@ const sendAtOnce = new WeakMap<DefinedKind, boolean>()
 const mayBeSeveral = /;\s*\S|\/\*/
 
 export class Turns {
-  readonly #tx: OwnTransaction
+  readonly #tx: Transaction
   #current: Turn | undefined
   /** A text that may hide the end of the transaction: what came behind it would then be committed by itself. */
   #unsure: Promise<void> | undefined
@@ -29,7 +29,7 @@ export class Turns {
   /** Somebody sent a statement after the next one's: nothing of the group may commit. */
   isOutOfOrder = false
 
-  constructor(tx: OwnTransaction) {
+  constructor(tx: Transaction) {
     this.#tx = tx
   }
 
@@ -69,7 +69,7 @@ export class Turns {
       )
     }
     this.#current = turn
-    this.#tx.send(resetSettings)
+    this.#tx.set(resetSettings)
   }
 }
 

@@ -182,3 +182,14 @@ test('[J26] why says that nobody works the queue, that nobody defines the kind, 
   await openIncarnation(connection, { kinds: ['unknown'] })
   expect(await codes()).toEqual(['next'])
 })
+
+test('[J26] why names the queue that workers run the kind from', async () => {
+  await openIncarnation(connection, { kinds: ['greet'], queues: ['hello'] })
+  const { id } = await pawl.jobs.enqueue('greet', {})
+  expect((await pawl.jobs.why(id)).reasons).toMatchObject([
+    {
+      code: 'queue-not-worked',
+      text: "No running worker works the queue 'default'. Workers run 'greet' from 'hello': cancel this job and add it there.",
+    },
+  ])
+})

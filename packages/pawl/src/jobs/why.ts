@@ -1,6 +1,6 @@
 // Why a job is not running. Each reason is one term of the claim's predicate, read from the same columns.
 
-import { type Parameter, type Statement, statement } from '../db/statement.ts'
+import { type Statement, statement, type Values } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { JobState } from './types.ts'
 
@@ -28,6 +28,8 @@ interface Row {
   holder: number | null
   holder_name: string | null
   holder_closed: string | null
+  /** Queues of running workers that define its kind. */
+  kind_queues: readonly string[]
   is_queue_worked: boolean
   is_kind_known: boolean
   ahead: number
@@ -35,7 +37,7 @@ interface Row {
   postponed: number
 }
 
-type Read = <Found>(query: Statement, values: Readonly<Record<string, Parameter>>) => Promise<Found[]>
+type Read = <Found>(query: Statement, values: Values) => Promise<Found[]>
 
 export async function explain(read: Read, tenant: string, id: string): Promise<Why> {
   const [row] = await read<Row>(whyStatement, { tenant, id })
@@ -91,9 +93,13 @@ function* runningReasons(row: Row): Generator<[string, string]> {
 }
 
 function* readyReasons(row: Row): Generator<[string, string]> {
-  if (!row.is_queue_worked) yield ['queue-not-worked', `No running worker works the queue '${row.queue}'. Start one.`]
+  if (!row.is_queue_worked)
+    yield ['queue-not-worked', `No running worker works the queue '${row.queue}'. ${elsewhere(row) ?? 'Start one.'}`]
   else if (!row.is_kind_known)
-    yield ['kind-unknown', `No running worker on '${row.queue}' defines the kind '${row.kind}'. Deploy one that does.`]
+    yield [
+      'kind-unknown',
+      `No running worker on '${row.queue}' defines the kind '${row.kind}'. ${elsewhere(row) ?? 'Deploy one that does.'}`,
+    ]
   if (row.is_deciding)
     yield [
       'suspect',
@@ -108,6 +114,12 @@ function* readyReasons(row: Row): Generator<[string, string]> {
     yield ['behind', `${row.ahead >= 1000 ? 'At least 1000' : row.ahead} job(s) are ahead of it in '${row.queue}'.`]
   if (row.is_queue_worked && row.is_kind_known && !row.suspect && row.ahead === 0)
     yield ['next', 'It is next: a worker takes it as soon as a slot is free.']
+}
+
+/** Most often the job was added without the queue of its kind. */
+function elsewhere({ kind, kind_queues: queues }: Row): string | undefined {
+  if (queues.length === 0) return undefined
+  return `Workers run '${kind}' from ${queues.map((queue) => `'${queue}'`).join(', ')}: cancel this job and add it there.`
 }
 
 function sentence(text: string): string {

@@ -43,6 +43,8 @@ const postponeMs = 5000
 const lastWordsMs = 2000
 /** How many jobs are remembered that were found to be taken over, each by itself. */
 const takenOverMax = 1000
+/** How many jobs a log line names. */
+const namedMax = 10
 /** The part of lastWordsMs in which they wait for a claim in progress. */
 const lastClaimMs = 1000
 
@@ -390,6 +392,11 @@ export class Worker {
     await this.#runningEnded(() => this.#graceEndsMs)
     this.#graceOver.abort()
     const still = this.#slots.runningJobs()
+    if (still.length > 0 && !this.#abandons)
+      this.#core.config.logger.warn(
+        { jobs: still.slice(0, namedMax).map(({ id, kind }) => `${id} (${kind})`), running: still.length },
+        'the grace of stop() is over and handlers still run. A handler that awaits stop() or close() waits for itself: do not await it there',
+      )
     for (const held of still) held.lose(new PawlError('PAWL_STOPPED', 'The worker is stopping and its grace period is over.'))
     // Before the waits below: whoever asked for it may have seconds before it is killed, and a kill counts a crash for all that runs.
     this.#abandonRunning()
@@ -539,7 +546,7 @@ export class Worker {
       case 'closed':
         for (const { id, reason } of message.workers) {
           events.emit('worker.rescued', { worker: id, reason })
-          config.logger.warn({ worker: id, reason }, 'a worker is gone; taking over its jobs')
+          config.logger.warn({ event: 'worker.rescued', worker: id, reason }, 'a worker is gone; taking over its jobs')
         }
         return
       case 'promoted':

@@ -1,7 +1,8 @@
 // What a person should look at.
 
-import { type Pool, unavailable } from '../db/driver.ts'
-import { bind, statement } from '../db/statement.ts'
+import type { Db } from '../db/db.ts'
+import { statement } from '../db/statement.ts'
+import { read } from './retry.ts'
 
 const openStatement = statement(import.meta.url, 'open-alerts')
 export const resolveAlert = statement(import.meta.url, 'resolve-alert')
@@ -16,20 +17,19 @@ export interface Alert {
   readonly lastAt: Date
 }
 
+interface AlertRow {
+  readonly tenant: string
+  readonly code: string
+  readonly subject: string
+  readonly message: string
+  readonly count: string
+  readonly first_at: Date
+  readonly last_at: Date
+}
+
 /** '*': of all tenants. */
-export async function listAlerts(pool: Pool, tenant: string): Promise<Alert[]> {
-  const listed = pool.query<{
-    tenant: string
-    code: string
-    subject: string
-    message: string
-    count: string
-    first_at: Date
-    last_at: Date
-  }>(openStatement.text, bind(openStatement, { tenant: tenant === '*' ? null : tenant, limit: 500 }) as unknown[])
-  const { rows } = await listed.catch((error: unknown) => {
-    throw unavailable(error)
-  })
+export async function listAlerts(db: Db, tenant: string): Promise<Alert[]> {
+  const rows = await read<AlertRow>(db, openStatement, { tenant: tenant === '*' ? null : tenant, limit: 500 })
   return rows.map((row) => ({
     tenant: row.tenant,
     code: row.code,

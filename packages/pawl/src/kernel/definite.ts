@@ -1,13 +1,12 @@
 // Writes of our own that are not idempotent: sent again only while it is certain that nothing was stored.
 
-import { classify, markOwn, sqlState } from '../db/classify.ts'
-import { unavailable } from '../db/driver.ts'
+import { classify, markOwn, sqlState, unavailable } from '../db/classify.ts'
 import { isPawlError, PawlError } from '../errors.ts'
-import { retrying } from './retry.ts'
+import { retryingCall } from './retry.ts'
 
 /** What failed before it was sent, or was refused as a whole, may be sent again; a lost answer may not: it would be there twice. */
 export async function retryingDefinite<T>(work: () => Promise<T>): Promise<T> {
-  return retrying(async () => {
+  return retryingCall(async () => {
     try {
       return await work()
     } catch (error) {
@@ -27,6 +26,22 @@ export function answerLost(error: unknown): unknown {
       { cause: error },
     ),
   )
+}
+
+/** For the statements of a transaction of ours: a connection that breaks before the commit is sent has stored nothing. */
+export async function beforeCommit<T>(work: Promise<T>): Promise<T> {
+  return work.catch((error: unknown) => {
+    if (classify(error) !== 'connection' || isPawlError(error, 'PAWL_UNAVAILABLE')) throw error
+    throw markOwn(
+      new PawlError(
+        'PAWL_ROLLED_BACK',
+        'The connection broke before the commit was sent, so nothing was stored. Call it again.',
+        {
+          cause: error,
+        },
+      ),
+    )
+  })
 }
 
 function isBeforeSending(error: unknown): boolean {

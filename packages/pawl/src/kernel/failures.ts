@@ -3,7 +3,8 @@
 
 import type { Logger } from '../config.ts'
 import { classify } from '../db/classify.ts'
-import type { Connection, StatementWatch } from '../db/driver.ts'
+import type { Db } from '../db/db.ts'
+import type { StatementWatch } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { describeError, isPawlError } from '../errors.ts'
 import { resolveAlert } from './alerts.ts'
@@ -13,16 +14,14 @@ const raiseStatement = statement(import.meta.url, 'raise-failing')
 const inARowMax = 3
 const everyMs = 60_000
 
-/** Where alerts are written. */
-type AlertConnection = Pick<Connection, 'run'>
-
 interface Failing {
   readonly what: 'statement' | 'loop'
   inARow: number
   /** When it was last logged, and when its alert was last raised. */
   loggedMs: number
   alertedMs: number | undefined
-  connection: AlertConnection
+  /** Where its alert is written. */
+  db: Db
 }
 
 export interface FailuresOptions {
@@ -54,34 +53,34 @@ export class Failures implements StatementWatch {
     if (failing === undefined) return
     this.#failing.delete(name)
     if (failing.alertedMs !== undefined)
-      failing.connection.run(resolveAlert, { code: 'engine.failing', subject: name }).catch(() => undefined)
+      failing.db.run(resolveAlert, { code: 'engine.failing', subject: name }).catch(() => undefined)
   }
 
-  failed(name: string, error: unknown, connection: Connection): void {
+  failed(name: string, error: unknown, db: Db): void {
     if (name === raiseStatement.name || name === resolveAlert.name || !isLasting(error)) return
     if (error instanceof Error) this.#counted.add(error)
-    this.#count('statement', name, error, connection)
+    this.#count('statement', name, error, db)
   }
 
-  /** For a loop whose turn can fail outside of a statement. Its alert is written on the given connection. */
-  loop(name: string, connection: AlertConnection): LoopWatch {
+  /** For a loop whose turn can fail outside of a statement. Its alert is written on the given database. */
+  loop(name: string, db: Db): LoopWatch {
     const subject = `loop ${name}`
     return {
       succeeded: () => this.succeeded(subject),
       failed: (error) => {
         const isCounted = error instanceof Error && this.#counted.has(error)
-        if (!isCounted && isLasting(error)) this.#count('loop', subject, error, connection)
+        if (!isCounted && isLasting(error)) this.#count('loop', subject, error, db)
       },
     }
   }
 
-  #count(what: Failing['what'], name: string, error: unknown, connection: AlertConnection): void {
+  #count(what: Failing['what'], name: string, error: unknown, db: Db): void {
     this.#options.onError?.()
     const nowMs = performance.now()
-    const failing = this.#failing.get(name) ?? { what, inARow: 0, loggedMs: -everyMs, alertedMs: undefined, connection }
+    const failing = this.#failing.get(name) ?? { what, inARow: 0, loggedMs: -everyMs, alertedMs: undefined, db }
     this.#failing.set(name, failing)
     failing.inARow++
-    failing.connection = connection
+    failing.db = db
     const text = describeError(error, 1000)
     if (nowMs - failing.loggedMs >= everyMs) {
       failing.loggedMs = nowMs
@@ -101,7 +100,7 @@ export class Failures implements StatementWatch {
   #raise(name: string, failing: Failing, text: string): void {
     const subject = failing.what === 'statement' ? `The engine statement '${name}'` : `The engine ${name}`
     const message = `${subject} failed ${failing.inARow} times in a row: ${text}`
-    failing.connection.run(raiseStatement, { subject: name, message }).catch(() => {
+    failing.db.run(raiseStatement, { subject: name, message }).catch(() => {
       failing.alertedMs = undefined
     })
   }

@@ -14,6 +14,7 @@ export interface Holder {
 
 export const leaseStatements = {
   open: statement(import.meta.url, 'open-worker'),
+  takeLiveness: statement(import.meta.url, 'take-liveness'),
   lock: statement(import.meta.url, 'lock-worker'),
   look: statement(import.meta.url, 'look-worker'),
   beat: statement(import.meta.url, 'beat'),

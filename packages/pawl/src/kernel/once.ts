@@ -1,9 +1,9 @@
 // Once: a key written in the transaction of its effect. Whoever finds the key knows that the effect happened, and gets its result; so a
 // caller whose commit was never answered asks again with the same key and nothing is applied twice.
 
-import { type AnyTx, type Tx, toTx } from '../db/adapters.ts'
-import { inOwnPath } from '../db/own-path.ts'
-import { bind, type Statement, statement } from '../db/statement.ts'
+import type { AnyTx } from '../db/adapters.ts'
+import { type Db, dbOf } from '../db/db.ts'
+import { statement } from '../db/statement.ts'
 import { delayMsMax } from './clock.ts'
 import { duration, refused, required, resolve, type TableOf, text } from './options.ts'
 import { toJson } from './payload.ts'
@@ -54,27 +54,23 @@ export async function once<Result>(tx: AnyTx, key: OnceKey, work: () => Promise<
       `tenant, namespace and key must be at most ${nameBytesMax} bytes together, got ${bytes}; use a hash as the key`,
     )
   const taking = { ...name, ttl_ms: ttl ?? null }
-  const given = inOwnPath(toTx(tx))
+  const db = dbOf(tx)
   for (;;) {
-    if ((await run(given, takeStatement, taking)).length > 0) return runFirst(given, name, work)
-    const [found] = await run<{ result: string | null; is_expired: number }>(given, readStatement, name)
+    if ((await db.run(takeStatement, taking)).length > 0) return runFirst(db, name, work)
+    const [found] = await db.run<{ result: string | null; is_expired: number }>(readStatement, name)
     if (found === undefined) continue
     if (Number(found.is_expired) === 0) return { isFirst: false, result: JSON.parse(found.result ?? 'null') as Result }
-    if ((await run(given, retakeStatement, taking)).length > 0) return runFirst(given, name, work)
+    if ((await db.run(retakeStatement, taking)).length > 0) return runFirst(db, name, work)
   }
 }
 
 async function runFirst<Result>(
-  tx: Tx,
+  db: Db,
   name: Readonly<Record<'tenant' | 'namespace' | 'key', string>>,
   work: () => Promise<Result> | Result,
 ) {
   const result = await work()
   const text = result === undefined ? 'null' : toJson(result, `The result under once key '${name.key}': result`, resultLimits)
-  await run(tx, storeStatement, { ...name, result: text })
+  await db.run(storeStatement, { ...name, result: text })
   return { isFirst: true, result: JSON.parse(text) as Result }
-}
-
-async function run<Row>(tx: Tx, query: Statement, values: Parameters<typeof bind>[1]): Promise<Row[]> {
-  return (await tx.query<Row>(query.text, bind(query, values))).rows
 }

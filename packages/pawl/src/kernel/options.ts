@@ -198,8 +198,16 @@ function readOption(call: string, row: Option<unknown>, given: unknown, path: st
 }
 
 function wrong(call: string, path: string, row: Option<unknown>, given: unknown): PawlError {
-  const got = row.isSecret && given !== undefined && given !== '' ? `another ${typeof given}` : shown(given)
+  const got = row.isSecret ? shownSecret(given) : shown(given)
   return refused(call, `${path} must be ${row.expects}, got ${got}`, { option: path })
+}
+
+/** How it begins, if it is a URL of another kind; else no more than its length. */
+function shownSecret(given: unknown): string {
+  if (typeof given !== 'string' || given === '') return shown(given)
+  const [scheme] = /^[a-z]{1,20}:\/\//i.exec(given) ?? []
+  const what = scheme === undefined ? `of ${given.length} characters` : `that begins with '${scheme}'`
+  return `a string ${what} (not shown: it may contain a password)`
 }
 
 function noObject(call: string, table: Table, given: unknown, prefix: string): PawlError {

@@ -8,6 +8,8 @@ import { resolveAlert } from './alerts.ts'
 
 const dayTablesStatement = statement(import.meta.url, 'day-tables')
 const lastUsedStatement = statement(import.meta.url, 'last-partition-used')
+const isLastUsedStatement = statement(import.meta.url, 'is-last-day-used')
+const extendStatement = statement(import.meta.url, 'extend-day-partitions')
 
 /** Somebody else is at it, or a stranger's transaction has the table: the next time will do. */
 export function isLater(error: unknown): boolean {
@@ -18,10 +20,10 @@ export function isLater(error: unknown): boolean {
 export async function extendPartitions(connection: Connection): Promise<string[]> {
   const extended: string[] = []
   for (const { name } of await connection.run<{ name: string }>(dayTablesStatement)) {
-    const [row] = await connection.query<{ is_used: boolean }>('select pawl.is_last_day_used($1::text) as is_used', [name])
+    const [row] = await connection.run<{ is_used: boolean }>(isLastUsedStatement, { name })
     if (row!.is_used) await connection.run(lastUsedStatement, { name })
     try {
-      const [answer] = await connection.query<{ did: boolean }>('select pawl.extend_day_partitions($1::text) as did', [name])
+      const [answer] = await connection.run<{ did: boolean }>(extendStatement, { name })
       if (answer!.did) extended.push(name)
     } catch (error) {
       if (isLater(error)) continue

@@ -106,13 +106,20 @@ const losses: Readonly<Record<string, readonly [value: unknown, says: RegExp]>> 
   'a query that was not awaited': [Object.create(Promise.resolve(1)), /is a promise; await it/],
   'undefined in an array': [[1, undefined], /is undefined.*pass null/],
   'a hole in an array': [Object.assign([], { length: 2 }), /is undefined/],
+  'a named property of an array': [Object.assign([1], { groups: {} }), /is a named property of an array, which JSON would drop/],
   'a toJSON that returns NaN': [{ toJSON: () => Number.NaN }, /is NaN/],
   'a cycle': [cyclic, /contains itself/],
 }
 
 for (const [name, [value, says]] of Object.entries(losses)) {
   test(`[J30] ${name} is refused with its path`, () => {
-    const path = { 'undefined in an array': '[1]', 'a hole in an array': '[0]', 'a cycle': '.list[0].back' }[name] ?? ''
+    const paths: Readonly<Record<string, string>> = {
+      'undefined in an array': '[1]',
+      'a hole in an array': '[0]',
+      'a named property of an array': '.groups',
+      'a cycle': '.list[0].back',
+    }
+    const path = paths[name] ?? ''
     expect(pathOf({ a: [{ 'b c': value }] })).toBe(`.a[0].b c${path}`)
     expect(() => toJson({ a: [{ b: value }] }, what, limits)).toThrow(says)
     // At the top, and inside what has a toJSON of its own.

@@ -68,7 +68,8 @@ function isStorableArray(list: readonly unknown[], depthLeft: number, values: { 
   if (typeof (list as { toJSON?: unknown }).toJSON === 'function') return false
   // By index: every() would pass over holes.
   for (let index = 0; index < list.length; index++) if (!isStorable(list[index], depthLeft, values)) return false
-  return true
+  // Without holes, a key more than its length is a named property. It costs as much as writing the array as JSON.
+  return Object.keys(list).length === list.length
 }
 
 /** Finds the first value that JSON would change or drop. */
@@ -94,6 +95,9 @@ class Search {
     const inside = [...ancestors, value]
     if (Array.isArray(value)) {
       for (const [index, inner] of value.entries()) this.visit(inner, `${path}[${index}]`, inside, String(index))
+      const named = Object.keys(value)[value.length]
+      if (named !== undefined)
+        throw invalid(this.#what, `${path}.${named}`, 'is a named property of an array, which JSON would drop; pass an object')
       return
     }
     for (const [name, inner] of Object.entries(value)) {

@@ -1,7 +1,12 @@
 // Backoff with full jitter, and the loop that runs our own whole transaction again when the database says it may.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { classify, isRetryable, markOwn } from '../db/classify.ts'
+import type { AnyTx } from '../db/adapters.ts'
+import { classify, isRetryable, markOwn, unavailable } from '../db/classify.ts'
+import { type Db, dbOf, type TxDb } from '../db/db.ts'
+import type { Pool } from '../db/driver.ts'
+import type { Statement, Values } from '../db/statement.ts'
+import type { TransactionOptions } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 
 export interface Backoff {
@@ -43,6 +48,30 @@ export async function retrying<T>(
       await sleep(engineBackoffMs(error, tried), undefined, signal ? { signal } : {})
     }
   }
+}
+
+/** The same for a call of the application. An error of a database that cannot be reached, or has no schema of ours, says so in one sentence. */
+export async function retryingCall<T>(work: () => Promise<T>): Promise<T> {
+  try {
+    return await retrying(work)
+  } catch (error) {
+    throw unavailable(error)
+  }
+}
+
+/** A statement that may be repeated, for a call of the application. */
+export function read<Row>(db: Db, statement: Statement, values?: Values): Promise<Row[]> {
+  return retryingCall(() => db.run<Row>(statement, values))
+}
+
+/** In the caller's transaction, or in one of our own that is tried again when the database says that nothing was applied. */
+export async function transactIn<Answer>(
+  pool: Pool,
+  tx: AnyTx | undefined,
+  work: (tx: TxDb) => Promise<Answer>,
+  options?: TransactionOptions,
+): Promise<Answer> {
+  return tx === undefined ? retryingCall(() => pool.transaction(work, options)) : work(dbOf(tx))
 }
 
 /** A hook that throws, or promises an answer, has said nothing about the error: it is retried like any other, within the attempts. */

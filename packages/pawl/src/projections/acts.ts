@@ -1,10 +1,9 @@
 // What operators do to projections and sinks: pause, resume, skip, unpark, forget. Each is one transaction that also keeps who did it and why.
 
+import { unavailable } from '../db/classify.ts'
+import type { Db } from '../db/db.ts'
 import type { Pool } from '../db/driver.ts'
-import { unavailable } from '../db/driver.ts'
-import { ownPathSql } from '../db/own-path.ts'
-import { bind, type Parameter, type Statement, statement } from '../db/statement.ts'
-import { OwnTransaction } from '../db/transaction.ts'
+import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { readLog } from '../events/read-log.ts'
 import { kindPrefix } from './definition.ts'
@@ -41,44 +40,18 @@ export interface CursorInfo {
   readonly event_id: string | null
 }
 
-/** Runs statements: a transaction, or a pool. */
-export interface Runs {
-  run<Row>(query: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]>
-}
-
-export function runsOf(queryable: { query(text: string, values: unknown[]): Promise<{ rows: unknown[] }> }): Runs {
-  return {
-    run: async <Row>(query: Statement, values: Readonly<Record<string, Parameter>>) => {
-      const answer = queryable.query(query.text, bind(query, values) as unknown[])
-      const { rows } = await answer.catch((error: unknown) => {
-        throw unavailable(error)
-      })
-      return rows as Row[]
-    },
-  }
-}
-
 /** A process that hangs in here holds cursors, and every handler waits for it: the server ends it. */
-const settings = `${ownPathSql}; set local idle_in_transaction_session_timeout = '10s'`
+const settings = "set local idle_in_transaction_session_timeout = '10s'"
 
 /** One transaction of ours on the callers' pool. PAWL_COMMIT_UNKNOWN: its commit had no answer. */
 export async function inTransaction<T>(
   pool: Pool,
-  work: (runs: Runs, query: (text: string) => Promise<unknown>) => Promise<T>,
+  work: (tx: Db, query: (text: string) => Promise<unknown>) => Promise<T>,
 ): Promise<T> {
-  const client = await pool.connect().catch((error: unknown) => {
-    throw unavailable(error)
-  })
-  const tx = new OwnTransaction(client, { settings })
   try {
-    const result = await work(runsOf(tx), (text) => tx.query(text))
-    await tx.commit()
-    return result
+    return await pool.transaction((tx) => work(tx, (text) => tx.query(text)), { settings })
   } catch (error) {
-    await tx.rollback()
-    throw error
-  } finally {
-    tx.release()
+    throw unavailable(error)
   }
 }
 
@@ -87,7 +60,7 @@ export interface Target {
   readonly name: string
 }
 
-export async function audit(runs: Runs, target: Target, action: string, act: Act, detail: object): Promise<void> {
+export async function audit(runs: Db, target: Target, action: string, act: Act, detail: object): Promise<void> {
   await runs.run(statements.audit, {
     tenant: target.tenant,
     actor: act.actor ?? null,
@@ -98,7 +71,7 @@ export async function audit(runs: Runs, target: Target, action: string, act: Act
   })
 }
 
-export async function cursorsOf(runs: Runs, target: Target, generation: number | null = null): Promise<CursorInfo[]> {
+export async function cursorsOf(runs: Db, target: Target, generation: number | null = null): Promise<CursorInfo[]> {
   const rows = await runs.run<CursorInfo>(statements.cursors, { tenant: target.tenant, name: target.name, generation })
   if (rows.length > 0) return rows
   throw noSuch(target, generation)
@@ -189,7 +162,7 @@ export async function skip(pool: Pool, target: Target, position: number, act: Ac
   })
 }
 
-async function skipNext(runs: Runs, target: Target, position: number): Promise<void> {
+async function skipNext(runs: Db, target: Target, position: number): Promise<void> {
   for (const cursor of await cursorsOf(runs, target)) {
     if (cursor.kind === 'sink') continue
     const { events } = await readLog(runs, {
@@ -238,7 +211,7 @@ export async function forget(pool: Pool, target: Target, act: Act): Promise<void
   })
 }
 
-async function notInState(runs: Runs, target: Target, verb: string, from: string): Promise<PawlError> {
+async function notInState(runs: Db, target: Target, verb: string, from: string): Promise<PawlError> {
   const states = [...new Set((await cursorsOf(runs, target)).map(({ state }) => state))]
   return new PawlError(
     'PAWL_WRONG_STATE',

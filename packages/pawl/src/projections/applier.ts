@@ -2,6 +2,7 @@
 // of them. A log projection's handler writes its tables; a state projection only notes which entities changed.
 
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
+import type { Transaction } from '../db/transaction.ts'
 import { describeError } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
 import { probe } from '../kernel/probe.ts'
@@ -11,7 +12,6 @@ import type { HeldCursor, Place } from './cursor.ts'
 import { placeOf } from './cursor.ts'
 import type { DefinedLog, DefinedState } from './definition.ts'
 import { type FencedEnd, handleEach, runFenced } from './fenced.ts'
-import type { HandlerTx } from './projection-tx.ts'
 import type { World } from './world.ts'
 
 const parkedAmongStatement = statement(import.meta.url, 'parked-among')
@@ -83,7 +83,7 @@ export class Applier {
   }
 
   /** Gives the events to the handler, inside its transaction. */
-  async handle(events: readonly LogEvent[], tx: HandlerTx, context: HandlerContext): Promise<void> {
+  async handle(events: readonly LogEvent[], tx: Transaction, context: HandlerContext): Promise<void> {
     const definition = this.#definition
     if (events.length === 0) return
     if (definition.kind === 'state') return this.#feed(events, tx)
@@ -131,7 +131,7 @@ export class Applier {
   }
 
   /** One row per entity and transaction, with the positions that changed it: who waits for one of them waits for this row. */
-  async #feed(events: readonly LogEvent[], tx: HandlerTx): Promise<void> {
+  async #feed(events: readonly LogEvent[], tx: Transaction): Promise<void> {
     const definition = this.#definition as DefinedState
     const [entities, positions]: [string[], number[]] = [[], []]
     for (const event of events) {
@@ -151,14 +151,14 @@ export class Applier {
     })
   }
 
-  async #skippedAmong(tx: HandlerTx, events: readonly LogEvent[]): Promise<Set<string>> {
+  async #skippedAmong(tx: Transaction, events: readonly LogEvent[]): Promise<Set<string>> {
     const { tenant, name } = this.#definition
     const [from_position, to_position] = [events[0]!.position, events.at(-1)!.position]
     const rows = await tx.run<{ event_id: string }>(skippedAmongStatement, { tenant, name, from_position, to_position })
     return new Set(rows.map(({ event_id }) => event_id))
   }
 
-  async #parkedAmong(tx: HandlerTx, events: readonly LogEvent[]): Promise<Set<string>> {
+  async #parkedAmong(tx: Transaction, events: readonly LogEvent[]): Promise<Set<string>> {
     const rows = await tx.run<{ key_tenant: string; key: string }>(parkedAmongStatement, {
       ...this.#cursor.key,
       key_tenants: textsLiteral(events.map((event) => event.tenant)),
@@ -168,7 +168,7 @@ export class Applier {
   }
 }
 
-export async function parkEvents(tx: HandlerTx, cursor: HeldCursor, events: readonly LogEvent[]): Promise<void> {
+export async function parkEvents(tx: Transaction, cursor: HeldCursor, events: readonly LogEvent[]): Promise<void> {
   await tx.run(parkEventsStatement, {
     ...cursor.key,
     key_tenants: textsLiteral(events.map((event) => event.tenant)),

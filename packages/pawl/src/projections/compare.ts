@@ -1,6 +1,6 @@
 // Compares the rows of two generations by a hash over the declared columns, by value: 10.50 is 10.5. Their cursors are locked meanwhile, at one position.
 
-import type { Runs } from './acts.ts'
+import type { Db } from '../db/db.ts'
 import type { Defined } from './definition.ts'
 import { quoteIdentifier, tableOf } from './tables.ts'
 import type { Comparison, TableComparison } from './types.ts'
@@ -30,7 +30,7 @@ select (select count(*) from live) as rows, (select count(*) from other) as othe
 
 const sampleMax = 20
 
-export async function compareTables(runs: Runs, definition: Defined): Promise<Comparison> {
+export async function compareTables(runs: Db, definition: Defined): Promise<Comparison> {
   const tables: TableComparison[] = []
   for (const { name, key, columns } of definition.tables) {
     const list = (names: readonly string[]) => names.map((each) => `t.${quoteIdentifier(each)}`).join(', ')
@@ -41,7 +41,7 @@ export async function compareTables(runs: Runs, definition: Defined): Promise<Co
       columns: list(columns),
     })
     const [row] = await runs.run<{ rows: string; other_rows: string; differing: string; sample: string[] }>(
-      { name: 'compare', preparedName: '', text, parameters: ['sample'] },
+      { name: 'compare', preparedName: '', text, parameters: ['sample'], path: 'own' },
       { sample: sampleMax },
     )
     tables.push({

@@ -11,6 +11,7 @@ test('[G2] a projection, sink or runner refuses wrong options', () => {
     [{ kind: 'stat', entity: each, refresh: each }, /^define\('p'\): kind must be one of 'log', 'state', got 'stat'\.$/],
     [{ each: 'x' }, /each must be a function, got 'x'/],
     [{ on: { Added: 5 } }, /Added must be a function, got 5/],
+    [{ on: {} }, /on must name at least one type of event/],
     [{ on: 'x' }, /on must be an object with a function per type of event, got 'x'/],
     [{ each, from: 'begin' }, /from must be one of 'start', 'oldest', 'now', got 'begin'/],
     [{ each, channel: 5 }, /channel must be a string, got 5/],

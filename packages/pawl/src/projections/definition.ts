@@ -121,6 +121,8 @@ function defineLog(tenant: string, name: string, options: LogProjectionOptions):
   if (handlers.length !== 1) throw refused(`define('${name}')`, 'give a handler: one of on, each and batch')
   if (on !== undefined && (typeof on !== 'object' || on === null))
     throw refused(`define('${name}')`, `on must be an object with a function per type of event, got ${shown(on)}`)
+  if (on !== undefined && Object.keys(on).length === 0)
+    throw refused(`define('${name}')`, 'on must name at least one type of event, got an empty object')
   assertHandlers(`define('${name}')`, { each, batch })
   assertHandlers(`define('${name}').on`, on ?? {})
   return {

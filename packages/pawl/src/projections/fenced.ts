@@ -4,13 +4,14 @@
 import { calls } from '../db/calls.ts'
 import { classify, isConflict, isOwn } from '../db/classify.ts'
 import { statement } from '../db/statement.ts'
+import type { Transaction } from '../db/transaction.ts'
 import { isPawlError, PawlError, storable } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
 import { runInsideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
 import { HandlerContext, withTimeout } from './context.ts'
 import { cursorStatements, type HeldCursor, type Place, type Standstill } from './cursor.ts'
-import { type HandlerTx, openTx } from './projection-tx.ts'
+import { openTx } from './projection-tx.ts'
 import type { World } from './world.ts'
 
 const appendedStatement = statement(import.meta.url, 'appended')
@@ -32,14 +33,14 @@ export interface FencedWork {
   readonly isEffective: boolean
   readonly timeoutMs: number
   /** Sent with the compare-and-set, and answered after it. */
-  readonly prepare?: (tx: HandlerTx) => Promise<unknown>
-  readonly handle: (tx: HandlerTx, context: HandlerContext) => Promise<void>
+  readonly prepare?: (tx: Transaction) => Promise<unknown>
+  readonly handle: (tx: Transaction, context: HandlerContext) => Promise<void>
   readonly onCommitted?: () => void
 }
 
 /** Rejects with PAWL_LEASE_LOST only. */
 export async function runFenced(world: World, cursor: HeldCursor, work: FencedWork): Promise<FencedEnd> {
-  let tx: HandlerTx
+  let tx: Transaction
   try {
     tx = await openTx(world)
   } catch (error) {
@@ -54,10 +55,9 @@ export async function runFenced(world: World, cursor: HeldCursor, work: FencedWo
       await tx.rollback()
       return await standstill(world, cursor)
     }
-    tx.answerMs = world.config.database.queryTimeoutMs + work.timeoutMs
     const context = new HandlerContext(cursor.definition, cursor.isLive)
     const limits = { timeoutMs: work.timeoutMs, lost: cursor.signal, what: work.what }
-    tx.lend(world.reset)
+    tx.lend(world.reset, world.config.database.queryTimeoutMs + work.timeoutMs)
     tx[calls].onLate = () => late(world, cursor)
     const handle = async (): Promise<void> => {
       await work.handle(tx, context)
@@ -73,16 +73,17 @@ export async function runFenced(world: World, cursor: HeldCursor, work: FencedWo
     error = caught
     // A handler that does not end may sit in a statement: without its connection the server rolls it back.
     isAbandoned = isPawlError(error, 'PAWL_TIMED_OUT') || cursor.signal.aborted
-    if (!isAbandoned) await tx.rollback()
+    if (isAbandoned) tx.abandon(isPawlError(error) ? error : (cursor.signal.reason as PawlError))
+    else await tx.rollback()
   } finally {
     leave()
-    if (tx.release(isAbandoned) === 'broken' && !isAbandoned) error = broken(error)
+    if (!tx.release() && !isAbandoned) error = broken(error)
   }
   return tell(world, cursor, error)
 }
 
 /** Only our own statements: what goes wrong here is not the handler's failure. */
-async function begin(world: World, cursor: HeldCursor, work: FencedWork, tx: HandlerTx): Promise<boolean> {
+async function begin(world: World, cursor: HeldCursor, work: FencedWork, tx: Transaction): Promise<boolean> {
   const idleMs = world.idleMs(work.timeoutMs)
   const moving =
     work.to === undefined
@@ -140,7 +141,7 @@ function broken(error: unknown): unknown {
 }
 
 /** An event that was inserted by SQL in a replay cannot be taken back out of the log, so the transaction must not commit. */
-async function assertNothingAppended(tx: HandlerTx): Promise<void> {
+async function assertNothingAppended(tx: Transaction): Promise<void> {
   const [row] = await tx.run<{ appended: number }>(appendedStatement, {})
   if (row?.appended === 0) return
   throw new PawlError(

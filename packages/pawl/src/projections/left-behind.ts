@@ -3,11 +3,12 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isConflict } from '../db/classify.ts'
+import type { Transaction } from '../db/transaction.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
-import { type HandlerTx, openTx } from './projection-tx.ts'
+import { openTx } from './projection-tx.ts'
 import type { World } from './world.ts'
 
-export async function whenUnlocked<T>(world: World, stop: AbortSignal, work: (tx: HandlerTx) => Promise<T>): Promise<T> {
+export async function whenUnlocked<T>(world: World, stop: AbortSignal, work: (tx: Transaction) => Promise<T>): Promise<T> {
   for (let tried = 1; ; tried++) {
     try {
       return await inOneTx(world, work)
@@ -19,18 +20,10 @@ export async function whenUnlocked<T>(world: World, stop: AbortSignal, work: (tx
   }
 }
 
-async function inOneTx<T>(world: World, work: (tx: HandlerTx) => Promise<T>): Promise<T> {
-  const tx = await openTx(world)
-  try {
+async function inOneTx<T>(world: World, work: (tx: Transaction) => Promise<T>): Promise<T> {
+  return (await openTx(world)).perform(async (tx) => {
     // Less than the connection waits for an answer: a write that was given up must not happen later.
     tx.send(`set local lock_timeout = ${Math.floor(world.config.database.queryTimeoutMs / 2)}`)
-    const result = await work(tx)
-    await tx.commit()
-    return result
-  } catch (error) {
-    await tx.rollback()
-    throw error
-  } finally {
-    tx.release()
-  }
+    return work(tx)
+  })
 }

@@ -1,6 +1,7 @@
 // Whether the log is still the one that a cursor has read. Positions alone do not tell: after a restore they may belong to other events. So
 // a cursor keeps the id of the event at its place, and stops for a person if another one is there.
 
+import type { Db } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { type ReadLogOptions, readLog } from '../events/read-log.ts'
 import { cursorStatements, type HeldCursor, type Place, placeOf } from './cursor.ts'
@@ -15,8 +16,8 @@ export interface LogBounds {
   readonly generation: number
 }
 
-export async function logBounds(connection: Pick<World['reader'], 'run'>): Promise<LogBounds> {
-  const [row] = await connection.run<{ before: string; head: string; generation: number }>(boundsStatement, {})
+export async function logBounds(db: Db): Promise<LogBounds> {
+  const [row] = await db.run<{ before: string; head: string; generation: number }>(boundsStatement, {})
   return { before: Number(row!.before), head: Number(row!.head), generation: row!.generation }
 }
 

@@ -435,3 +435,42 @@ test('[P1] what a handler calls with its transaction and does not await commits 
   expect(await db.query("select from pawl.job where kind = 'later'")).toHaveLength(2)
   expect(await db.query('select from entry')).toHaveLength(2)
 })
+
+test('[P7] a handler that swallowed an error is parked with that error', async () => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  pawl.projections.define('wallets', {
+    retry: { ...retry, attempts: 1 },
+    each: async (_event, tx) => {
+      await tx.query('select 1 / 0').catch(() => undefined)
+      await tx.query('select 1').catch(() => undefined)
+    },
+  })
+  await append(db, { key: 'a' })
+  await startRunner(pawl)
+  const [parked] = await until(
+    'it is parked',
+    () => pawl.projections.parked('wallets'),
+    (keys) => keys.length > 0,
+  )
+  expect(parked!.error).toContain('division by zero')
+})
+
+test('a runner without its database says so once, and that it works again', async () => {
+  const db = await createLog()
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  const warned: string[] = []
+  const logger = { debug() {}, info() {}, error() {}, warn: (_fields: object, message: string) => void warned.push(message) }
+  const pawl = db.pawl({ databaseUrl: proxy.url, logger })
+  pawl.projections.define('wallets', { each: () => undefined })
+  await startRunner(pawl)
+  await proxy.refuse()
+  proxy.reset()
+  const said = (text: string) => warned.filter((message) => message.startsWith(text)).length
+  // By then its loops have failed several times.
+  await until('the keeper says so too', () => said('runner error') > 0 && said('the keeper cannot reach') > 0)
+  await proxy.accept()
+  await until('it works again', () => said('the runner works again') > 0)
+  expect(said('runner error')).toBe(1)
+})

@@ -6,7 +6,8 @@ import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
 import { resolve } from '../kernel/options.ts'
-import { forget, pause, resume, runsOf, skip, type Target, unpark } from './acts.ts'
+import { read } from '../kernel/retry.ts'
+import { forget, pause, resume, skip, type Target, unpark } from './acts.ts'
 import { type Defined, defineProjection, defineSink, definitionKey } from './definition.ts'
 import {
   actTable,
@@ -79,7 +80,7 @@ export class Projections {
   }
 
   async status(name?: string): Promise<CursorStatus[]> {
-    const rows = await runsOf(this.#core.pool).run<Record<string, unknown>>(statusStatement, {
+    const rows = await read<Record<string, unknown>>(this.#core.pool, statusStatement, {
       tenant: this.#tenant,
       name: name ?? null,
     })
@@ -96,7 +97,7 @@ export class Projections {
   /** Keys that wait for a person, oldest first. */
   async parked(name: string, options: { limit?: number } = {}): Promise<ParkedKey[]> {
     const { limit } = resolve('parked', parkedTable, options)
-    const rows = await runsOf(this.#core.pool).run<Record<string, unknown>>(listParkedStatement, { ...this.#target(name), limit })
+    const rows = await read<Record<string, unknown>>(this.#core.pool, listParkedStatement, { ...this.#target(name), limit })
     return rows.map((row) => {
       const { firstPosition, ...key } = camelCase(row) as unknown as ParkedKey & { firstPosition: string | null }
       return { ...key, name, firstPosition: firstPosition === null ? null : Number(firstPosition) }

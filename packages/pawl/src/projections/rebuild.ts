@@ -4,14 +4,15 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isConflict, isRetryable } from '../db/classify.ts'
+import type { Db } from '../db/db.ts'
 import type { Pool } from '../db/driver.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { durationIn } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
-import { retrying } from '../kernel/retry.ts'
-import { audit, cursorsOf, inTransaction, type Runs, runsOf, type Target } from './acts.ts'
+import { read, retrying, retryingCall } from '../kernel/retry.ts'
+import { audit, cursorsOf, inTransaction, type Target } from './acts.ts'
 import { compareTables } from './compare.ts'
 import type { Defined } from './definition.ts'
 import { logBounds } from './log-place.ts'
@@ -58,8 +59,7 @@ export async function rebuild(
   definition: Defined | undefined,
   act: Act,
 ): Promise<{ generation: number }> {
-  const runs = runsOf(pool)
-  const known = await readProjection(runs, target)
+  const known = await retryingCall(() => readProjection(pool, target))
   const live = known[0]?.live_generation
   if (live === undefined)
     throw new PawlError('PAWL_NOT_FOUND', `There is no projection '${target.name}'. A runner creates it when it starts.`)
@@ -75,7 +75,7 @@ export async function rebuild(
       'PAWL_CONFIG',
       `Generation ${definition.generation} of '${target.name}' must have ${liveShards} shard(s) like the live one, got ${definition.shards}.`,
     )
-  const { before } = await logBounds(runs)
+  const { before } = await retryingCall(() => logBounds(pool))
   if (before > 0)
     throw new PawlError(
       'PAWL_WRONG_STATE',
@@ -108,12 +108,12 @@ interface Belonging {
   readonly sql: string
 }
 
-function belongingsOf(runs: Runs, names: Readonly<Record<'live' | 'other' | 'name' | 'old', string>>): Promise<Belonging[]> {
+function belongingsOf(runs: Db, names: Readonly<Record<'live' | 'other' | 'name' | 'old', string>>): Promise<Belonging[]> {
   return runs.run<Belonging>(statements.belongings, names)
 }
 
 /** Views and foreign keys follow a table when it is renamed: they would go on with the old generation. */
-async function assertMovable(runs: Runs, table: string): Promise<void> {
+async function assertMovable(runs: Db, table: string): Promise<void> {
   const rows = await runs.run<{ dependent: string }>(statements.dependents, { table: tableOf(table, 1, true) })
   if (rows.length === 0) return
   throw new PawlError(
@@ -199,22 +199,21 @@ export async function retire(
 /** Refreshes share a lock of the cursor's row, and those that begin pass whoever waits for it. So none begins. */
 async function whileStill<T>(pool: Pool, target: Target, { kind }: Defined, work: () => Promise<T>): Promise<T> {
   if (kind !== 'state') return work()
-  const runs = runsOf(pool)
   try {
-    await runs.run(statements.still, { ...target, hold_ms: holdMs })
+    await read(pool, statements.still, { ...target, hold_ms: holdMs })
     return await work()
   } finally {
-    await unhold(runs, target)
+    await unhold(pool, target)
   }
 }
 
 /** A hold that outlives a short outage would stop the live generation for the rest of its minute. */
-async function unhold(runs: Runs, target: Target): Promise<void> {
+async function unhold(runs: Db, target: Target): Promise<void> {
   await retrying(() => runs.run(statements.unhold, { ...target }), { triesMax: 8 }).catch(() => undefined)
 }
 
 /** Locks every cursor of both generations, in one order, and answers which is live. Until the commit no handler of either is in a transaction. */
-async function lockBoth(runs: Runs, target: Target, generation: number): Promise<number> {
+async function lockBoth(runs: Db, target: Target, generation: number): Promise<number> {
   await runs.run(statements.lockProjection, { ...target })
   const rows = await runs.run<{ generation: number; live_generation: number }>(statements.lock, { ...target, generation })
   const live = rows[0]?.live_generation
@@ -228,7 +227,7 @@ async function lockBoth(runs: Runs, target: Target, generation: number): Promise
  * The live generation, when both stand at one position and have refreshed everything. A hold may have ended before they were locked, and what was
  * read before the lock may be older than the last move.
  */
-async function lockLevel(runs: Runs, target: Target, generation: number): Promise<number | undefined> {
+async function lockLevel(runs: Db, target: Target, generation: number): Promise<number | undefined> {
   const live = await lockBoth(runs, target, generation)
   const places = async (of: number) => (await cursorsOf(runs, target, of)).map(({ position }) => position)
   if ((await places(live)).join() !== (await places(generation)).join()) return undefined
@@ -240,7 +239,7 @@ interface Mark {
   readonly entity: string
 }
 
-async function unrefreshed(runs: Runs, target: Target, generation: number): Promise<Mark | undefined> {
+async function unrefreshed(runs: Db, target: Target, generation: number): Promise<Mark | undefined> {
   const [mark] = await runs.run<Mark>(statements.unrefreshed, { ...target, generation })
   return mark
 }
@@ -253,7 +252,7 @@ interface Switch {
 }
 
 async function makeLive(
-  runs: Runs,
+  runs: Db,
   query: (text: string) => Promise<unknown>,
   { target, definition, live, generation }: Switch,
 ): Promise<void> {
@@ -268,7 +267,7 @@ async function makeLive(
 
 /** What belongs to the table that readers know goes with the name. */
 async function exchangeTables(
-  runs: Runs,
+  runs: Db,
   query: (text: string) => Promise<unknown>,
   { name, live, generation }: { readonly name: string; readonly live: number; readonly generation: number },
 ): Promise<void> {
@@ -307,17 +306,16 @@ async function whileHeld<T>(
   { generation, timeout }: { readonly generation: number; readonly timeout?: number | string },
   work: () => Promise<T | undefined>,
 ): Promise<T> {
-  const runs = runsOf(pool)
   const deadlineMs = monotonicMs() + durationIn('timeout', timeout ?? patienceMs, 0, 86_400_000)
-  await cursorsOf(runs, target, generation)
+  await retryingCall(() => cursorsOf(pool, target, generation))
   const values = { ...target, generation, hold_ms: holdMs }
   try {
     for (;;) {
-      const pairs = await runs.run<Pair>(statements.hold, values)
+      const pairs = await read<Pair>(pool, statements.hold, values)
       if (pairs.length === 0) throw gone(target, generation)
       const behind = pairs.find((pair) => pair.live !== pair.hold_at || pair.other !== pair.hold_at)
       if (probe.on) await probe.hit('projections.rebuild.held', pairs)
-      const mark = behind === undefined ? await unrefreshed(runs, target, generation) : undefined
+      const mark = behind === undefined ? await retryingCall(() => unrefreshed(pool, target, generation)) : undefined
       if (behind === undefined && mark === undefined) {
         const result = await retryLocked(pool, { target, definition, generation }, work, deadlineMs)
         if (result !== undefined) return result
@@ -326,7 +324,7 @@ async function whileHeld<T>(
       await sleep(pollMs)
     }
   } finally {
-    await unhold(runs, target)
+    await unhold(pool, target)
   }
 }
 
@@ -356,7 +354,7 @@ async function stillRead(
   cause: unknown,
 ): Promise<PawlError> {
   const tables = definition.tables.flatMap(({ name }) => [tableOf(name, generation, true), tableOf(name, generation, false)])
-  const holders = await runsOf(pool).run<Holder>(statements.holders, { tables: textsLiteral(tables) })
+  const holders = await read<Holder>(pool, statements.holders, { tables: textsLiteral(tables) })
   const sessions = holders.map(({ pid, name, state, seconds }) => `${pid} (${name || 'unnamed'}, ${state}, for ${seconds} s)`)
   const [longest] = holders
   const next =

@@ -4,6 +4,7 @@
 
 import { classify, isConflict, isOwn } from '../db/classify.ts'
 import { type Parameter, statement } from '../db/statement.ts'
+import type { Transaction } from '../db/transaction.ts'
 import { describeError, isPawlError } from '../errors.ts'
 import { runInsideTx } from '../jobs/runner.ts'
 import { probe } from '../kernel/probe.ts'
@@ -15,7 +16,7 @@ import { HandlerContext, withTimeout } from './context.ts'
 import { type DefinedState, retryDelayMs } from './definition.ts'
 import { messageOf } from './fenced.ts'
 import { whenUnlocked } from './left-behind.ts'
-import { type HandlerTx, openTx } from './projection-tx.ts'
+import { openTx } from './projection-tx.ts'
 import type { World } from './world.ts'
 
 const hasDueStatement = statement(import.meta.url, 'has-due')
@@ -121,7 +122,7 @@ export class Refreshers {
         return 'nothing'
       }
       if (probe.on) await probe.hit('projections.state.taken', taken.entity)
-      tx.answerMs = this.#world.config.database.queryTimeoutMs + timeoutMs
+      tx.lend(this.#world.reset, this.#world.config.database.queryTimeoutMs + timeoutMs)
       tx.send('savepoint refresh')
       const marks = await tx.run(clearStatement, { ...key, entity: taken.entity })
       if (marks.length > 0) await this.#handle(definition, taken, tx)
@@ -138,7 +139,7 @@ export class Refreshers {
     }
   }
 
-  async #take(tx: HandlerTx, values: Readonly<Record<string, Parameter>>): Promise<Taken | undefined> {
+  async #take(tx: Transaction, values: Readonly<Record<string, Parameter>>): Promise<Taken | undefined> {
     for (let marks = marksMin; marks <= marksMax; marks *= 16) {
       const [row] = await tx.run<Looked>(takeStatement, { ...values, marks })
       if (row?.entity) return { entity: row.entity, is_live: row.is_live }
@@ -148,7 +149,7 @@ export class Refreshers {
   }
 
   /** While the entity's lock is still held, so that nobody tries it before its delay is written. */
-  async #failed(definition: DefinedState, entity: string, tx: HandlerTx, error: unknown): Promise<Outcome> {
+  async #failed(definition: DefinedState, entity: string, tx: Transaction, error: unknown): Promise<Outcome> {
     // What a refresh met elsewhere, such as another database that cannot write, is its failure.
     const kind = isOwn(error) ? classify(error) : 'foreign'
     const isOurs = isOwn(error) && (kind === 'unwritable' || isConflict(error) || isPawlError(error, 'PAWL_COMMIT_UNKNOWN'))
@@ -157,7 +158,8 @@ export class Refreshers {
     const isRefused = !tx.isOpen && !isOurs && kind !== 'connection'
     if (isTimedOut || isRefused) {
       // It may sit in a statement: without its connection the server rolls it back, and what follows is written on another one.
-      tx.release(isTimedOut)
+      if (isTimedOut) tx.abandon(error)
+      tx.release()
       const isParked = await whenUnlocked(this.#world, this.#stop.signal, (other) =>
         this.#putOff(definition, entity, error, other),
       )
@@ -166,7 +168,7 @@ export class Refreshers {
     }
     try {
       if (isOurs || !tx.isOpen) throw error
-      await tx.rollbackTo('refresh')
+      await tx.query('rollback to savepoint refresh')
       const isParked = await this.#putOff(definition, entity, error, tx)
       await tx.commit()
       if (isParked) await tripBreaker(this.#world, definition)
@@ -177,9 +179,8 @@ export class Refreshers {
     }
   }
 
-  async #handle(definition: DefinedState, taken: Taken, tx: HandlerTx): Promise<void> {
+  async #handle(definition: DefinedState, taken: Taken, tx: Transaction): Promise<void> {
     const context = new HandlerContext(definition, taken.is_live)
-    tx.lend(this.#world.reset)
     tx.effects = taken.is_live ? 'allowed' : 'suppressed'
     const limits = {
       timeoutMs: definition.timeoutMs,
@@ -193,7 +194,7 @@ export class Refreshers {
     )
   }
 
-  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: HandlerTx): Promise<boolean> {
+  async #putOff(definition: DefinedState, entity: string, error: unknown, runs: Transaction): Promise<boolean> {
     const { tenant, name, generation } = definition
     const key = { tenant, name, generation, entity }
     const [row] = await runs.run<{ attempts: number; position: string }>(failStatement, { ...key, error: describeError(error) })

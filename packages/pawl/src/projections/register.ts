@@ -1,5 +1,6 @@
 // What must be true before a runner works: each definition has its row, and agrees with what the database knows of it.
 
+import type { Db } from '../db/db.ts'
 import type { Connection, DatabaseOptions } from '../db/driver.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
@@ -23,7 +24,7 @@ export interface KnownGeneration {
 }
 
 export async function readProjection(
-  connection: Pick<Connection, 'run'>,
+  connection: Db,
   { tenant, name }: { tenant: string; name: string },
 ): Promise<KnownGeneration[]> {
   return connection.run<KnownGeneration>(readStatement, { tenant, name })

@@ -5,14 +5,15 @@
 import { randomBytes } from 'node:crypto'
 import { atLeastDurable, type Config } from '../config.ts'
 import { Connection, createPool, type Pool } from '../db/driver.ts'
-import { StatementNames } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { maintainEvents } from '../events/maintenance.ts'
 import { Incarnation } from '../jobs/incarnation.ts'
 import { Board } from '../jobs/keeper.ts'
 import { assertMigrated } from '../jobs/start-checks.ts'
+import { monotonicMs } from '../kernel/clock.ts'
 import type { Events } from '../kernel/events.ts'
 import { Failures, isLasting, type LoopWatch } from '../kernel/failures.ts'
+import { installationId } from '../kernel/installation.ts'
 import { solitude } from '../kernel/solitude.ts'
 import type { Defined } from './definition.ts'
 import { kindOf } from './definition.ts'
@@ -25,6 +26,7 @@ import type { ProjectionEvents, RunnerOptions } from './types.ts'
 import type { World } from './world.ts'
 
 const turnMs = 50
+const troubleEveryMs = 60_000
 
 export interface RunnerCore {
   readonly config: Config
@@ -53,6 +55,9 @@ export class ProjectionRunner {
   readonly #holds: Holds
   readonly #refreshers: Refreshers
   readonly #incarnation: Incarnation
+  /** Loops whose last turn failed. */
+  readonly #failing = new Set<string>()
+  #troubleLoggedMs = Number.NEGATIVE_INFINITY
   #installation = ''
   #loops: Promise<unknown>[] = []
   #turns: NodeJS.Timeout | undefined
@@ -125,8 +130,7 @@ export class ProjectionRunner {
     try {
       await assertMigrated(this.#engine)
       await register(this.#engine, this.#core.config.database, this.#definitions)
-      const [row] = await this.#engine.query<{ id: string }>("select id::text as id from pawl.installation where tenant = ''")
-      this.#installation = row!.id
+      this.#installation = await installationId(this.#engine)
       await this.#incarnation.start()
     } catch (error) {
       const connections = [this.#engine, this.#acquirer, this.#reader]
@@ -187,7 +191,6 @@ export class ProjectionRunner {
       engine: this.#engine,
       reader: this.#reader,
       pool: this.#pool,
-      names: config.database.pooler === 'none' ? new StatementNames() : undefined,
       reset: `select pawl.reset_session(${config.database.pooler === 'none'})`,
       idleMs: (timeoutMs) => Math.max(this.#options.leaseMs, timeoutMs + 1000),
       watch: (timeoutMs) => {
@@ -206,16 +209,31 @@ export class ProjectionRunner {
   #loop(name: string): LoopWatch {
     const { succeeded, failed } = this.#watch.loop(name, this.#engine)
     return {
-      succeeded,
+      succeeded: () => {
+        succeeded()
+        if (this.#failing.delete(name) && this.#failing.size === 0) this.#recovered()
+      },
       failed: (error) => {
         failed(error)
-        if (!isLasting(error)) this.#trouble(error)
+        if (isLasting(error)) return
+        this.#failing.add(name)
+        this.#trouble(error)
       },
     }
   }
 
+  /** Every loop meets a database that is away, several times a second. */
   #trouble(error: unknown): void {
-    if (!this.#stopAll.signal.aborted) this.#core.config.logger.warn({ error: String(error) }, 'runner error; retrying')
+    const nowMs = monotonicMs()
+    if (this.#stopAll.signal.aborted || nowMs - this.#troubleLoggedMs < troubleEveryMs) return
+    this.#troubleLoggedMs = nowMs
+    this.#core.config.logger.warn({ error: String(error) }, 'runner error; retrying (logged once a minute)')
+  }
+
+  #recovered(): void {
+    if (this.#troubleLoggedMs === Number.NEGATIVE_INFINITY) return
+    this.#troubleLoggedMs = Number.NEGATIVE_INFINITY
+    this.#core.config.logger.warn({}, 'the runner works again')
   }
 
   #createIncarnation(): Incarnation {
@@ -252,7 +270,12 @@ export class ProjectionRunner {
         else if (message.type === 'blocked')
           config.logger.warn({ blockedMs: message.blockedMs }, 'a handler blocked the event loop')
         else if (message.type === 'trouble')
-          config.logger.warn({ error: message.message, code: message.code }, 'keeper error; retrying')
+          config.logger.warn(
+            { error: message.message, code: message.code },
+            'the keeper cannot reach the database; retrying (logged once a minute)',
+          )
+        else if (message.type === 'recovered')
+          config.logger.warn({ awayMs: message.awayMs }, 'the keeper reached the database again')
         else if (message.type === 'logged') config.logger.error(message.fields, message.message)
       },
       onNotify: () => this.#pump.wake(),

@@ -3,12 +3,12 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Pool } from '../db/driver.ts'
-import { unavailable } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Resolved } from '../kernel/options.ts'
-import { runsOf, type Target } from './acts.ts'
+import { read } from '../kernel/retry.ts'
+import type { Target } from './acts.ts'
 import type { seenTable } from './options.ts'
 
 const seenStatement = statement(import.meta.url, 'seen')
@@ -43,11 +43,7 @@ export async function waitUntilSeen(
   const deadlineMs = monotonicMs() + timeoutMs
   const xid = xidOf(token)
   for (let waitMs = 2; ; waitMs = Math.min(waitMs * 1.5, 50)) {
-    const [row] = await runsOf(pool)
-      .run<Row>(seenStatement, { tenant, name, xid })
-      .catch((error: unknown) => {
-        throw unavailable(error)
-      })
+    const [row] = await read<Row>(pool, seenStatement, { tenant, name, xid })
     if (isSeen(row, name, token)) return
     if (monotonicMs() + waitMs > deadlineMs) throw tooLate(row, name, timeoutMs)
     await sleep(waitMs, undefined, signal === undefined ? {} : { signal })

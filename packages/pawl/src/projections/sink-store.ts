@@ -3,13 +3,14 @@
 
 import { sqlState } from '../db/classify.ts'
 import { statement } from '../db/statement.ts'
+import type { Transaction } from '../db/transaction.ts'
 import { describeError } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
 import type { Acks } from './acks.ts'
 import { keyOf, parkEvents, parkKeyStatement } from './applier.ts'
 import type { HeldCursor, Place } from './cursor.ts'
 import { messageOf } from './fenced.ts'
-import { type HandlerTx, openTx } from './projection-tx.ts'
+import { openTx } from './projection-tx.ts'
 import { reparkStatement, takeEventStatement, unparkKeyStatement } from './replay.ts'
 import type { CursorState } from './types.ts'
 import type { World } from './world.ts'
@@ -202,7 +203,7 @@ export class SinkStore {
     }
   }
 
-  async #writeNews(tx: HandlerTx, { parks, behind, replayed, free, reparks }: News): Promise<void> {
+  async #writeNews(tx: Transaction, { parks, behind, replayed, free, reparks }: News): Promise<void> {
     const key = (each: Key) => ({ ...this.#cursor.key, key_tenant: each.tenant, key: each.key })
     for (const { event, reason, error, attempts, events } of parks) {
       const text = error === undefined ? null : describeError(error)

@@ -5,8 +5,8 @@ import { pagesOf } from '../../test/support/pages.ts'
 import { append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
 import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
+import { Transaction } from '../db/transaction.ts'
 import { Wakeup } from '../kernel/signal.ts'
-import { HandlerTx } from './projection-tx.ts'
 
 const sql = `
   create table article (id text primary key, title text not null, version integer not null default 1);
@@ -324,17 +324,17 @@ test('an idle runner with a state projection polls without a transaction', async
   pawl.projections.define('search', { kind: 'state', entity: (event) => event.key, refresh: () => undefined })
   let polls = 0
   const { run } = Connection.prototype
-  const { run: runInTx } = HandlerTx.prototype
+  const { run: runInTx } = Transaction.prototype
   onTestFinished(() => {
     Connection.prototype.run = run
-    HandlerTx.prototype.run = runInTx
+    Transaction.prototype.run = runInTx
   })
   Connection.prototype.run = function (this: Connection, sent, values) {
     if (sent.name === 'has-due') polls++
     return run.call(this, sent, values) as never
   }
   let takes = 0
-  HandlerTx.prototype.run = function (this: HandlerTx, sent, values) {
+  Transaction.prototype.run = function (this: Transaction, sent, values) {
     if (sent.name === 'take-dirty') takes++
     return runInTx.call(this, sent, values) as never
   }

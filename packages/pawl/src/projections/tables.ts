@@ -2,7 +2,7 @@
 // table has the same name with `_g` and its number. A switch renames both in one transaction, so readers change nothing.
 
 import { createPool, type DatabaseOptions } from '../db/driver.ts'
-import { bind, statement } from '../db/statement.ts'
+import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import type { ProjectionTable } from './types.ts'
 
@@ -73,8 +73,9 @@ export async function qualifyTables<Definition extends { readonly tables: readon
     const tables: ProjectionTable[] = []
     for (const table of definition.tables) {
       const { schema, table: name } = parseTable(table.name)
-      const values = bind(schemaStatement, { table: quoteIdentifier(name) }) as unknown[]
-      const found = schema ?? (await pool.query<{ schema: string }>(schemaStatement.text, values)).rows[0]?.schema
+      const [row] =
+        schema === undefined ? await pool.run<{ schema: string }>(schemaStatement, { table: quoteIdentifier(name) }) : []
+      const found = schema ?? row?.schema
       tables.push(found === undefined ? table : { ...table, name: `${found}.${name}` })
     }
     return { ...definition, tables }

@@ -2,7 +2,6 @@
 
 import type { Config } from '../config.ts'
 import type { Connection, Pool } from '../db/driver.ts'
-import type { StatementNames } from '../db/statement.ts'
 import type { Events } from '../kernel/events.ts'
 import type { LoopWatch } from '../kernel/failures.ts'
 import type { ProjectionEvents } from './types.ts'
@@ -15,7 +14,6 @@ export interface World {
   readonly engine: Connection
   /** Handlers' transactions. */
   readonly pool: Pool
-  readonly names: StatementNames | undefined
   /** Resets a session behind a handler's transaction. */
   readonly reset: string
   /** The server ends a handler's transaction that idles for so long: a stopped process must not keep its cursor's row. */

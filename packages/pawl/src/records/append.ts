@@ -1,14 +1,15 @@
 // Put and append: a few rows, committed at once, in the caller's transaction or one of our own. Each is a submission of its own, so numbers,
 // history and events are the same as for an upload; and it waits for nobody, because a scope that is being submitted to refuses it.
 
-import type { Tx } from '../db/adapters.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { once } from '../kernel/once.ts'
 import { refused, withoutUndefined } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
+import { transactIn } from '../kernel/retry.ts'
 import { assertAttributes, assertSlotFree, commitEvents, type LockedScope, lockScope } from './commit.ts'
-import { type RecordsCore, run, transactIn } from './core.ts'
+import type { RecordsCore } from './core.ts'
 import { freeingSlot } from './fail.ts'
 import { ObjectRow } from './formats/json.ts'
 import { isNameable, type ReadPlace, storedKey } from './reads.ts'
@@ -30,7 +31,7 @@ const onceMs = 30 * 86_400_000
 export interface Append extends Omit<PutOptions & AppendOptions, 'attributes'> {
   readonly origin: 'put' | 'append'
   readonly rows: readonly AppendRow[]
-  readonly scopeId: (tx: Tx) => Promise<string>
+  readonly scopeId: (tx: TxDb) => Promise<string>
   /** As JSON. */
   readonly attributes: string | null
 }
@@ -47,17 +48,17 @@ export async function append(core: RecordsCore, place: ReadPlace, options: Appen
   if (options.rows.length > rowsMax)
     throw new PawlError('PAWL_CONFIG', `append takes at most ${rowsMax} rows, got ${options.rows.length}. Upload them instead.`)
   const rows = await readRows(core, place, options.rows)
-  const inOne = async (tx: Tx) => {
+  const inOne = async (tx: TxDb) => {
     const scope = await lockScope(tx, place.tenant, await options.scopeId(tx))
     const check = () => checkedChanges(tx, place, scope, rows, options)
     return options.once === undefined ? (await check())() : onceIn(tx, place.tenant, scope, rows, options.once, check)
   }
-  return freeingSlot(core, place.tenant, options.tx, () => transactIn(core, options.tx, inOne))
+  return freeingSlot(core, place.tenant, options.tx, () => transactIn(core.pool, options.tx, inOne))
 }
 
 /** Checks first, and answers with what writes: a caller who goes on after a refusal must find nothing written, not even a once key. */
 async function checkedChanges(
-  tx: Tx,
+  tx: TxDb,
   { tenant, set }: ReadPlace,
   scope: LockedScope,
   rows: readonly ReadRow[],
@@ -68,7 +69,7 @@ async function checkedChanges(
     throw conflict('The scope is at revision', scope.revision, options.revision, 'revision')
   assertAttributes(options.attributes, scope.attributes)
   const place = { tenant, scopeId: scope.id, committed: scope.committed }
-  const met = await lookup((query, values) => run(tx, query, values), place, rows)
+  const met = await lookup((query, values) => tx.run(query, values), place, rows)
   if (options.number !== undefined) assertNumber(rows[0]!, met[0]!, options.number)
   // A record of a type that the set does not have any more can still be deleted.
   for (const [index, { type }] of rows.entries()) if (!set.types.has(type) && !met[index]!.is_live) throw noType(set, type, index)
@@ -78,7 +79,7 @@ async function checkedChanges(
   const counts = { created: count('C'), updated: count('U'), deleted: count('D'), unchanged }
   return async () => {
     if (changes.length === 0) return { submission: null, number: scope.committed, ...counts }
-    const [written] = await run<{ submission: string; number: string }>(tx, appendStatement, {
+    const [written] = await tx.run<{ submission: string; number: string }>(appendStatement, {
       tenant,
       scope_id: scope.id,
       origin: options.origin,
@@ -103,7 +104,7 @@ interface OnceResult {
 
 /** Under the scope's lock, which everyone with a key of this scope holds: so the key is there or comes with what is written now. */
 async function onceIn(
-  tx: Tx,
+  tx: TxDb,
   tenant: string,
   scope: LockedScope,
   rows: readonly ReadRow[],
@@ -112,7 +113,7 @@ async function onceIn(
 ): Promise<AppendAnswer> {
   const name = { tenant, namespace: onceNamespace, key: `${scope.id} ${key}` }
   const digest = contentHash(JSON.stringify(rows.map(({ type, key, hash }) => [type, key, hash])), null)
-  const [known] = await run<{ result: string }>(tx, onceReadStatement, name)
+  const [known] = await tx.run<{ result: string }>(onceReadStatement, name)
   const write = async () => {
     const writes = await check()
     const { result } = await once<OnceResult>(tx, { ...name, ttl: onceMs }, async () => ({ digest, answer: await writes() }))

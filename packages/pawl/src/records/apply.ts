@@ -1,15 +1,15 @@
 // The apply of a submission: a job. Chunks of versions that nobody can see, each with its progress in one fenced transaction; then the
 // commit, which moves one number. A crash anywhere leaves chunks that are there or not; the next attempt goes on behind them.
 
-import type { Tx } from '../db/adapters.ts'
 import { classify } from '../db/classify.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { describeError, isPawlError, NonRetryable } from '../errors.ts'
 import type { Job, JobContext } from '../jobs/types.ts'
 import { probe } from '../kernel/probe.ts'
-import { backoffMs } from '../kernel/retry.ts'
+import { backoffMs, read } from '../kernel/retry.ts'
 import { commitEvents, lockScope } from './commit.ts'
-import { type RecordsCore, read, run, transact, wholeMs } from './core.ts'
+import { inert, type RecordsCore, wholeMs } from './core.ts'
 import { fail } from './fail.ts'
 import type { DefinedSet } from './sets.ts'
 import { readSubmission, type StoredSubmission } from './submissions.ts'
@@ -51,18 +51,18 @@ async function applyChunks(
   for (let after = internal.appliedLine; ; ) {
     context.signal.throwIfAborted()
     const next = { tenant, id, after, limit: job.payload.chunkRows }
-    const [end] = await read<{ line: string | null }>(core, chunkEndStatement, next)
+    const [end] = await read<{ line: string | null }>(core.pool, chunkEndStatement, next)
     if (end!.line === null) return
     const upto = end!.line
     if (probe.on) await probe.hit('records.apply.before', { id, after })
-    const write = async (tx: Tx) => {
+    const write = async (tx: TxDb) => {
       await job.guard(tx)
-      const [row] = await run<{ applied: string }>(tx, applyChunkStatement, { ...its, after, upto })
+      const [row] = await tx.run<{ applied: string }>(applyChunkStatement, { ...its, after, upto })
       if (row === undefined) throw new Error(`Submission ${id} is no longer at line ${after}.`)
       if (probe.on) await probe.hit('records.apply.written', { id, upto })
       return Number(row.applied)
     }
-    const applied = await transact(core, write, { isInert: true })
+    const applied = await core.pool.transaction(write, inert)
     after = upto
     if (probe.on) await probe.hit('records.apply.chunk', { id, applied, of: progress.of })
   }
@@ -74,10 +74,10 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sto
   const number = submission.number!
   const answer = { state: 'submitted', number }
   if (probe.on) await probe.hit('records.commit.before', { id })
-  const inOne = async (tx: Tx) => {
+  const inOne = async (tx: TxDb) => {
     await job.guard(tx)
     await lockScope(tx, tenant, internal.scopeId)
-    const [row] = await run(tx, commitStatement, { tenant, id, number })
+    const [row] = await tx.run(commitStatement, { tenant, id, number })
     if (row === undefined) throw new Error(`Submission ${id} is no longer submitting under number ${number}.`)
     const { created, updated, unchanged, deleted } = counts
     const changes = { counts: { created, updated, unchanged, deleted }, changed: 'staged' } as const
@@ -86,7 +86,7 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sto
     if (probe.on) await probe.hit('records.commit.written', { id })
   }
   // An event for each record is written in it too, if they are wanted.
-  await transact(core, inOne, { statementMs: wholeMs })
+  await core.pool.transaction(inOne, { statementMs: wholeMs })
   core.ends.wake()
   core.sweep.wake()
   if (probe.on) await probe.hit('records.commit.after', { id })
@@ -103,10 +103,10 @@ async function failed(core: RecordsCore, job: Job<ApplyPayload>, submission: Sto
   const { id, number } = submission
   const failureClass = failureClassOf(error)
   const text = describeError(error, 2000)
-  const [noted] = await transact(core, async (tx) => {
+  const [noted] = await core.pool.transaction(async (tx) => {
     await job.guard(tx)
     const values = { tenant, id, number, failure_class: failureClass, error: text }
-    return run<{ failures: number }>(tx, noteFailureStatement, values)
+    return tx.run<{ failures: number }>(noteFailureStatement, values)
   })
   // It has ended meanwhile: our own commit, whose answer was lost.
   if (noted === undefined) return { state: 'ended' }

@@ -1,9 +1,10 @@
 // What every change of a scope does in its transaction: hold the scope's lock, find its slot free, keep its attributes, append its events.
 
-import type { Tx } from '../db/adapters.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import { type RecordsCore, read, run } from './core.ts'
+import { read } from '../kernel/retry.ts'
+import type { RecordsCore } from './core.ts'
 import type { DefinedSet } from './sets.ts'
 import type { FailureClass } from './types.ts'
 
@@ -21,8 +22,8 @@ export interface LockedScope {
   readonly attributes: string | null
 }
 
-export async function lockScope(tx: Tx, tenant: string, scopeId: string): Promise<LockedScope> {
-  const [scope] = await run<LockedScope>(tx, scopeLockStatement, { tenant, scope_id: scopeId })
+export async function lockScope(tx: TxDb, tenant: string, scopeId: string): Promise<LockedScope> {
+  const [scope] = await tx.run<LockedScope>(scopeLockStatement, { tenant, scope_id: scopeId })
   if (scope === undefined) throw new PawlError('PAWL_NOT_FOUND', 'The scope does not exist.')
   return scope
 }
@@ -37,13 +38,13 @@ interface Holder {
 
 /** Without the scope's lock it may be another at once. */
 export async function slotHolder(core: RecordsCore, tenant: string, scopeId: string): Promise<string | undefined> {
-  const [holder] = await read<Holder>(core, slotStatement, { tenant, scope_id: scopeId })
+  const [holder] = await read<Holder>(core.pool, slotStatement, { tenant, scope_id: scopeId })
   return holder?.id
 }
 
 /** Under the scope's lock: a transaction that writes a number must know that no other number is in progress. */
-export async function assertSlotFree(tx: Tx, tenant: string, scope: LockedScope): Promise<void> {
-  const [holder] = await run<Holder>(tx, slotStatement, { tenant, scope_id: scope.id })
+export async function assertSlotFree(tx: TxDb, tenant: string, scope: LockedScope): Promise<void> {
+  const [holder] = await tx.run<Holder>(slotStatement, { tenant, scope_id: scope.id })
   if (holder === undefined) return
   throw new PawlError(
     'PAWL_SCOPE_BUSY',
@@ -94,13 +95,13 @@ interface Committed extends About {
   readonly changed: 'staged' | readonly { readonly id: string; readonly type: string; readonly key: string }[]
 }
 
-async function appendEvent(tx: Tx, type: string, { tenant, set, scope, submission }: About, more: object): Promise<void> {
+async function appendEvent(tx: TxDb, type: string, { tenant, set, scope, submission }: About, more: object): Promise<void> {
   const payload = JSON.stringify({ set, scope: JSON.parse(scope) as unknown, submission, ...more })
-  await run(tx, submissionEventStatement, { tenant, record_set: set, scope, type, payload })
+  await tx.run(submissionEventStatement, { tenant, record_set: set, scope, type, payload })
 }
 
 export async function failureEvent(
-  tx: Tx,
+  tx: TxDb,
   events: DefinedSet['events'],
   failed: About & { readonly failureClass: FailureClass; readonly error: string },
 ): Promise<void> {
@@ -110,15 +111,15 @@ export async function failureEvent(
   await appendEvent(tx, 'submission.failed', failed, { failureClass: failed.failureClass, error })
 }
 
-export async function commitEvents(tx: Tx, events: DefinedSet['events'], committed: Committed): Promise<void> {
+export async function commitEvents(tx: TxDb, events: DefinedSet['events'], committed: Committed): Promise<void> {
   if (events === 'none') return
   const { tenant, set, scope, number, counts, changed } = committed
   await appendEvent(tx, 'submission.committed', committed, { number, ...counts })
   if (events !== 'record') return
   const about = { tenant, record_set: set, scope, number }
-  if (changed === 'staged') await run(tx, stagedEventsStatement, { ...about, id: committed.submission })
+  if (changed === 'staged') await tx.run(stagedEventsStatement, { ...about, id: committed.submission })
   else
-    await run(tx, recordEventsStatement, {
+    await tx.run(recordEventsStatement, {
       ...about,
       record_ids: `{${changed.map(({ id }) => id).join(',')}}`,
       types: textsLiteral(changed.map(({ type }) => type)),

@@ -1,19 +1,20 @@
 import { expect, test } from 'vitest'
+import type { Statement } from '../db/statement.ts'
 import type { RecordsCore } from './core.ts'
 import { Ends } from './ends.ts'
 
 test('[R15] however many wait, one statement polls for them all, and none when nobody waits', async () => {
   let [polls, inFlight, most] = [0, 0, 0]
   const ended = new Set<string>()
-  const query = async ({ values }: { values: [tenants: string, ids: string] }) => {
+  const run = async (_statement: Statement, values: Record<'ids', string>) => {
     polls++
     most = Math.max(most, ++inFlight)
     await new Promise((resolve) => setTimeout(resolve, 5))
     inFlight--
-    const ids = values[1].slice(1, -1).split(',')
-    return { rows: ids.flatMap((id, index) => (ended.has(id) ? [{ ordinal: index + 1 }] : [])) }
+    const ids = values.ids.slice(1, -1).split(',')
+    return ids.flatMap((id, index) => (ended.has(id) ? [{ ordinal: index + 1 }] : []))
   }
-  const core = { pool: { query }, names: undefined } as unknown as RecordsCore
+  const core = { pool: { run } } as unknown as RecordsCore
   const ends = new Ends()
   const waits = Array.from({ length: 1000 }, (_, n) => ends.wait(core, '', String(n % 10), 60_000, undefined))
   for (let n = 0; n < 10; n++) {

@@ -4,7 +4,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
-import { type RecordsCore, read } from './core.ts'
+import { read } from '../kernel/retry.ts'
+import type { RecordsCore } from './core.ts'
 
 const endedStatement = statement(import.meta.url, 'ended')
 
@@ -81,7 +82,7 @@ export class Ends {
 }
 
 async function findEnded(core: RecordsCore, asked: readonly Waiter[]): Promise<number[]> {
-  const rows = await read<{ ordinal: number }>(core, endedStatement, {
+  const rows = await read<{ ordinal: number }>(core.pool, endedStatement, {
     tenants: textsLiteral(asked.map(({ tenant }) => tenant)),
     ids: numbersLiteral(asked.map(({ id }) => id)),
   })

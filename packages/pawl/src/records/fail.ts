@@ -1,13 +1,15 @@
 // Giving a submission up. What it wrote is purged, last chunk first, while it still holds its slot: a later number that commits would make
 // those versions visible. Only then is the slot free.
 
-import type { AnyTx, Tx } from '../db/adapters.ts'
+import type { AnyTx } from '../db/adapters.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
 import { durationMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
+import { read } from '../kernel/retry.ts'
 import { failureEvent, lockScope } from './commit.ts'
-import { type RecordsCore, read, run, transact } from './core.ts'
+import type { RecordsCore } from './core.ts'
 import { endedKeep } from './options.ts'
 import type { DefinedSet } from './sets.ts'
 import { readSubmission, type StoredSubmission } from './submissions.ts'
@@ -26,9 +28,9 @@ export interface Failing {
   readonly keepMs: number
   readonly events: DefinedSet['events']
   /** First in each transaction: makes sure that nobody else works on it, and keeps it so until the end of the transaction. */
-  readonly hold: (tx: Tx) => Promise<void>
+  readonly hold: (tx: TxDb) => Promise<void>
   /** Last, in the transaction that frees the slot. */
-  readonly finish: (tx: Tx) => Promise<void>
+  readonly finish: (tx: TxDb) => Promise<void>
 }
 
 /** Thrown where what was taken for ours is not any more: the job is alive again, or somebody else has ended the submission. */
@@ -55,23 +57,23 @@ async function purgeAndFail(core: RecordsCore, submission: StoredSubmission, fai
   if (now === undefined) return false
   let from = now.internal.appliedLine
   while (from !== '0') {
-    const [start] = await read<{ line: string }>(core, purgeStartStatement, { tenant, id, from, limit: chunkRows })
+    const [start] = await read<{ line: string }>(core.pool, purgeStartStatement, { tenant, id, from, limit: chunkRows })
     const downto = start!.line
     const values = { tenant, id, scope_id: scopeId, number, from, downto }
-    from = await transact(core, async (tx) => {
+    from = await core.pool.transaction(async (tx) => {
       await failing.hold(tx)
-      const [purged] = await run<{ applied_line: string }>(tx, purgeChunkStatement, values)
+      const [purged] = await tx.run<{ applied_line: string }>(purgeChunkStatement, values)
       // It may have been ended and resumed meanwhile, with the same records under another number: what was deleted must come back.
       if (purged === undefined) throw new Overtaken()
       return purged.applied_line
     })
     if (probe.on) await probe.hit('records.purge.chunk', { id, from })
   }
-  return transact(core, async (tx) => {
+  return core.pool.transaction(async (tx) => {
     await failing.hold(tx)
     await lockScope(tx, tenant, scopeId)
     const { failureClass, error, keepMs } = failing
-    const [failed] = await run(tx, failStatement, { tenant, id, number, failure_class: failureClass, error, keep_ms: keepMs })
+    const [failed] = await tx.run(failStatement, { tenant, id, number, failure_class: failureClass, error, keep_ms: keepMs })
     if (failed === undefined) return notFailed(core, submission)
     await failureEvent(tx, failing.events, { tenant, set, scope, submission: id, failureClass, error })
     await failing.finish(tx)
@@ -120,8 +122,8 @@ export async function failDead(core: RecordsCore, tenant: string, id: string): P
   if (submission?.state !== 'submitting') return false
   const jobId = submission.jobId!
   let isDead = false
-  const hold = async (tx: Tx) => {
-    const [job] = await run<{ state: string }>(tx, jobLockStatement, { tenant, job_id: jobId })
+  const hold = async (tx: TxDb) => {
+    const [job] = await tx.run<{ state: string }>(jobLockStatement, { tenant, job_id: jobId })
     if (job !== undefined && job.state !== 'dead') throw new Overtaken()
     isDead = job !== undefined
   }

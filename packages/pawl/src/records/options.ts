@@ -93,7 +93,11 @@ export const recordSetTable = {
     },
     { doc: 'How often a failed apply is tried again.' },
   ),
-  formats: { ...list(format, { doc: 'Formats besides CSV, NDJSON and JSON.' }), default: [] } as Option<readonly FileFormat[]>,
+  formats: {
+    ...list(format, { doc: 'Formats besides CSV, NDJSON and JSON.' }),
+    expects: "an array of formats such as xlsx() of 'pawl/records/xlsx'",
+    default: [],
+  } as Option<readonly FileFormat[]>,
   limits: nested(
     {
       bytesMax: integer({ ...limit, default: 1_073_741_824, doc: 'Bytes of a file.' }),

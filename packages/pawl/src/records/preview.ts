@@ -3,7 +3,8 @@
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { resolve, whole } from '../kernel/options.ts'
-import { type RecordsCore, read } from './core.ts'
+import { read } from '../kernel/retry.ts'
+import type { RecordsCore } from './core.ts'
 import { pageTable } from './options.ts'
 import { cursorParts, cursorText } from './reads.ts'
 import { fieldChanges } from './rows/diff.ts'
@@ -47,8 +48,8 @@ export async function previewRows(
   const page = { tenant: internal.tenant, scope_id: internal.scopeId, after_type, after_key, limit }
   const rows =
     state === 'submitted'
-      ? await read<Row>(core, changesStatement, { ...page, number, status: statusOf(id, kind) })
-      : await read<Row>(core, missingStatement, {
+      ? await read<Row>(core.pool, changesStatement, { ...page, number, status: statusOf(id, kind) })
+      : await read<Row>(core.pool, missingStatement, {
           ...page,
           id,
           committed: internal.baselineNumber,
@@ -67,7 +68,7 @@ async function stagedRows(
 ): Promise<Page<PreviewRow>> {
   // The counts of a whole upload say it; a scan would read every staged row to find none.
   if (kind !== 'invalid' && counted.includes(state) && counts[kind] === 0) return { items: [], next: undefined }
-  const rows = await read<Row & { line: string; kind: string }>(core, previewStatement, {
+  const rows = await read<Row & { line: string; kind: string }>(core.pool, previewStatement, {
     tenant: internal.tenant,
     id,
     committed: internal.baselineNumber,
@@ -98,7 +99,7 @@ export async function rowErrors(
 ): Promise<Page<RowError>> {
   const { limit, after } = resolve('errors', pageTable, options)
   const values = { tenant, id, after: placeOf(after), limit }
-  const rows = await read<RowError & { ordinal: string }>(core, errorsStatement, values)
+  const rows = await read<RowError & { ordinal: string }>(core.pool, errorsStatement, values)
   return {
     items: rows.map(({ ordinal: _, line, ...error }) => ({ line: Number(line), ...error })),
     next: rows.length < limit ? undefined : rows.at(-1)!.ordinal,

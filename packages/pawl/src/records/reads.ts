@@ -4,7 +4,8 @@
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { check, refused, resolve, withoutUndefined } from '../kernel/options.ts'
-import { type RecordsCore, read } from './core.ts'
+import { read } from '../kernel/retry.ts'
+import type { RecordsCore } from './core.ts'
 import { at as atOption, historyTable, listRecordsTable } from './options.ts'
 import { isFault } from './rows/columns.ts'
 import { fieldChanges } from './rows/diff.ts'
@@ -85,7 +86,7 @@ export async function getRecord(
   const key = await storedKey(core, 'get', place, type, given)
   const number = await numberAt(core, place, check('get', 'at', atOption, at))
   if (!isNameable(type, key)) return undefined
-  const [row] = await read<VersionRow>(core, getStatement, { ...namesOf(place), type, key, number })
+  const [row] = await read<VersionRow>(core.pool, getStatement, { ...namesOf(place), type, key, number })
   return row === undefined ? undefined : toVersion(row)
 }
 
@@ -99,7 +100,7 @@ export async function listRecords(core: RecordsCore, place: ReadPlace, given: Li
   const items: RecordVersion[] = []
   for (let bytes = 0; items.length < limit && bytes < pageBytes; ) {
     const asked = Math.min(limit - items.length, stepRows)
-    const rows = await read<VersionRow & { pinned: string; bytes: number }>(core, pageStatement, {
+    const rows = await read<VersionRow & { pinned: string; bytes: number }>(core.pool, pageStatement, {
       ...namesOf(place),
       number,
       type: options.type ?? null,
@@ -194,7 +195,7 @@ export async function recordHistory(
   if (!isNameable(type, key)) return []
   const page = { before: before === undefined ? numberMax : idText('version', before), limit }
   const rows = await read<VersionRow & { committed_at: Date | null; submitted_by: string | null; origin: string | null }>(
-    core,
+    core.pool,
     historyStatement,
     { ...namesOf(place), type, key, ...page },
   )
@@ -229,11 +230,11 @@ function pinned(number: string): string {
 export async function numberAt(core: RecordsCore, place: ReadPlace, at: At | undefined): Promise<string | null> {
   if (at === undefined) return null
   if ('number' in at) return at.number === '0' ? '0' : idText('number', at.number)
-  const [scope] = await read<{ id: string }>(core, scopeStatement, namesOf(place))
+  const [scope] = await read<{ id: string }>(core.pool, scopeStatement, namesOf(place))
   if (scope === undefined) return '0'
   if ('time' in at) {
     const values = { tenant: place.tenant, scope_id: scope.id, at: at.time.toISOString() }
-    return (await read<{ number: string }>(core, numberAtStatement, values))[0]!.number
+    return (await read<{ number: string }>(core.pool, numberAtStatement, values))[0]!.number
   }
   const submission = await needSubmission(core, place.tenant, at.submission)
   if (submission.internal.scopeId === scope.id && submission.state === 'submitted') return submission.number
@@ -289,7 +290,7 @@ export async function storedKey(core: RecordsCore, call: string, place: ReadPlac
   const canonical = canonicalKey(place.set.types.get(type), key)
   if (canonical === key) return key
   // A record that an older version of the set wrote may have the key as it is given.
-  const [held] = await read(core, getStatement, { ...namesOf(place), type, key, number: null })
+  const [held] = await read(core.pool, getStatement, { ...namesOf(place), type, key, number: null })
   return held === undefined ? canonical : key
 }
 

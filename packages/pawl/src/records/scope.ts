@@ -1,13 +1,15 @@
 // One scope of a record set: upload to it, put and append, read, export, erase.
 
-import type { AnyTx, Tx } from '../db/adapters.ts'
+import type { AnyTx } from '../db/adapters.ts'
+import type { TxDb } from '../db/db.ts'
 import { type Statement, statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { resolve } from '../kernel/options.ts'
+import { read, transactIn } from '../kernel/retry.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { type Append, append } from './append.ts'
 import { assertAttributes, assertSlotFree, attributesText, lockScope } from './commit.ts'
-import { type RecordsCore, read, run, transactIn, wholeMs } from './core.ts'
+import { type RecordsCore, wholeMs } from './core.ts'
 import { freeingSlot } from './fail.ts'
 import { type ExportOptions, exportRecords } from './formats/export.ts'
 import { assertBody, assertCsvOptions, assertReadable } from './formats/readers.ts'
@@ -94,7 +96,7 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
     await keepDescription(core, place.tenant, place.set)
     const scope = await this.#read(place)
     assertAttributes(attributes, scope?.attributes ?? null)
-    const scopeId = scope?.id ?? (await transactIn(core, undefined, (tx) => ensureScope(tx, place)))
+    const scopeId = scope?.id ?? (await transactIn(core.pool, undefined, (tx) => ensureScope(tx, place)))
     const id = await upload(core, { ...place, scopeId }, body, options, attributes)
     return toSubmission(core, await needSubmission(core, place.tenant, id))
   }
@@ -172,25 +174,25 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
     const { tenant } = place
     const key = await storedKey(core, 'erase', place, type, given)
     if (!isNameable(type, key)) throw noRecord(type, key)
-    const inOne = async (tx: Tx) => {
-      const [found] = await run<{ id: string }>(tx, scopeStatement, namesOf(place))
+    const inOne = async (tx: TxDb) => {
+      const [found] = await tx.run<{ id: string }>(scopeStatement, namesOf(place))
       if (found === undefined) throw noRecord(type, key)
       const scope = await lockScope(tx, tenant, found.id)
       await assertSlotFree(tx, tenant, scope)
-      await run(tx, eraseLockStatement, { tenant, scope_id: scope.id })
+      await tx.run(eraseLockStatement, { tenant, scope_id: scope.id })
       const what = { tenant, scope_id: scope.id, type, key, reason: options.reason, erased_by: options.by ?? null }
-      const [erased] = await run<{ versions: number }>(tx, eraseStatement, what)
+      const [erased] = await tx.run<{ versions: number }>(eraseStatement, what)
       if (erased === undefined) throw noRecord(type, key)
-      if (erased.versions > 0) await run(tx, eraseEventsStatement, { ...what, ...namesOf(place) })
+      if (erased.versions > 0) await tx.run(eraseEventsStatement, { ...what, ...namesOf(place) })
       return { versions: erased.versions }
     }
-    return freeingSlot(core, tenant, options.tx, () => transactIn(core, options.tx, inOne, wholeMs))
+    return freeingSlot(core, tenant, options.tx, () => transactIn(core.pool, options.tx, inOne, { statementMs: wholeMs }))
   }
 
   /** Counts everything again. A scope that is not sound is a bug of Pawl, or its tables were written to. */
   async audit(): Promise<AuditReport | undefined> {
     const [row] = await read<Record<'live' | 'counted_live' | 'uncommitted' | 'empty', string> & { submitting: string | null }>(
-      this.#core,
+      this.#core.pool,
       auditStatement,
       namesOf(this.#place),
     )
@@ -202,12 +204,12 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
 
   async #read(place: ReadPlace) {
     type Scope = Record<'id' | 'revision' | 'committed' | 'live', string> & { attributes: string | null }
-    return (await read<Scope>(this.#core, scopeStatement, namesOf(place)))[0]
+    return (await read<Scope>(this.#core.pool, scopeStatement, namesOf(place)))[0]
   }
 }
 
-async function ensureScope(tx: Tx, place: ReadPlace): Promise<string> {
-  const idOf = async (query: Statement) => (await run<{ id: string }>(tx, query, namesOf(place)))[0]?.id
+async function ensureScope(tx: TxDb, place: ReadPlace): Promise<string> {
+  const idOf = async (query: Statement) => (await tx.run<{ id: string }>(query, namesOf(place)))[0]?.id
   const id = (await idOf(scopeStatement)) ?? (await idOf(ensureStatement)) ?? (await idOf(scopeStatement))
   if (id !== undefined) return id
   // Above READ COMMITTED a scope that another transaction made since this one began cannot be seen.

@@ -3,7 +3,8 @@
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { assertKnown, type Resolved, refused, resolve } from '../kernel/options.ts'
-import { type RecordsCore, read } from './core.ts'
+import { read } from '../kernel/retry.ts'
+import type { RecordsCore } from './core.ts'
 import { recordSetTable, recordTypeTable } from './options.ts'
 import { type Coerce, compileCell, compileColumn, compileForm, resolveColumn } from './rows/columns.ts'
 import { describeSet } from './rows/json-schema.ts'
@@ -167,13 +168,13 @@ export async function keepDescription(core: RecordsCore, tenant: string, set: De
   const asked = JSON.stringify([tenant, set.name])
   if (core.kept.has(asked)) return
   const { name, schemaVersion, ...definition } = describeSet(set)
-  await read(core, keepStatement, { tenant, name, schema_version: schemaVersion, definition: JSON.stringify(definition) })
+  await read(core.pool, keepStatement, { tenant, name, schema_version: schemaVersion, definition: JSON.stringify(definition) })
   core.kept.add(asked)
 }
 
 /** The sets that were ever used, each in its latest version. */
 export async function keptDescriptions(core: RecordsCore, tenant: string): Promise<RecordSetDescription[]> {
-  const rows = await read<{ name: string; schema_version: number; definition: string }>(core, listStatement, { tenant })
+  const rows = await read<{ name: string; schema_version: number; definition: string }>(core.pool, listStatement, { tenant })
   return rows.map((row) => ({
     name: row.name,
     schemaVersion: row.schema_version,

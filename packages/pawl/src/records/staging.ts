@@ -1,13 +1,13 @@
 // Staging: rows of an upload, a batch at a time, as thin as they can be. Keys and hashes go out; the answer says which rows are new,
 // changed or the same; only new and changed ones keep their data. A batch and the count of it are one transaction under the upload's fence.
 
-import type { Tx } from '../db/adapters.ts'
-import { statement, textsLiteral } from '../db/statement.ts'
-import type { OwnTransaction } from '../db/transaction.ts'
+import type { TxDb } from '../db/db.ts'
+import { statement, textsLiteral, type Values } from '../db/statement.ts'
+import type { Transaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
-import { retrying } from '../kernel/retry.ts'
-import { type RecordsCore, read, run, transact, type Values } from './core.ts'
+import { read, retrying } from '../kernel/retry.ts'
+import { inert, type RecordsCore } from './core.ts'
 import { changedFields } from './rows/diff.ts'
 import { type ReadRow, type RowFault, storable } from './rows/reader.ts'
 import type { DefinedSet } from './sets.ts'
@@ -127,7 +127,9 @@ export class Stager {
   add(rows: readonly ReadRow[], bytes: number): Promise<void> {
     // Nothing is committed in a new scope, so nothing needs to be looked up; the table's default gives each row its record's id.
     const met =
-      this.#staged.committed === '0' ? undefined : lookup((query, values) => read(this.#core, query, values), this.#staged, rows)
+      this.#staged.committed === '0'
+        ? undefined
+        : lookup((query, values) => read(this.#core.pool, query, values), this.#staged, rows)
     met?.catch(() => undefined)
     this.#last = this.#last.then(async () => this.#stage(rows, bytes, await met))
     return this.#last
@@ -139,14 +141,14 @@ export class Stager {
     const columns = `tenant, submission, line, kind, is_new, type, key, hash, classification, data, changed${met === undefined ? '' : ', record_id'}`
     const faults = rows.flatMap(({ line, faults }) => faults.map((fault) => ({ ...fault, line })))
     const counts = { lines: rows.length, last_line: rows.at(-1)!.line, bytes, errors: faults.length }
-    const stage = async (tx: OwnTransaction) => {
+    const stage = async (tx: Transaction) => {
       // The fence first: rows of an upload that was started over would meet the new one's.
       const values = { tenant, id, fence, ...counts, keep_ms: set.keepMs.uploading }
-      if ((await run(tx, progressStatement, values)).length === 0) throw uploadLost(id)
+      if ((await tx.run(progressStatement, values)).length === 0) throw uploadLost(id)
       await tx.copy(`copy pawl.submission_row (${columns}) from stdin`, data)
       await addErrors(tx, this.#staged, this.errors, faults.slice(0, Math.max(0, set.limits.errorsMax - this.errors)))
     }
-    await retrying(() => transact(this.#core, stage, { isInert: true }))
+    await retrying(() => this.#core.pool.transaction(stage, inert))
     this.errors += faults.length
     this.lines += rows.length
     this.lastLine = counts.last_line
@@ -164,7 +166,7 @@ export class Stager {
 }
 
 /** Stores them after the first ones. */
-export async function addErrors(tx: Tx, { tenant, id }: Staged, first: number, faults: readonly LineFault[]): Promise<void> {
+export async function addErrors(tx: TxDb, { tenant, id }: Staged, first: number, faults: readonly LineFault[]): Promise<void> {
   if (faults.length === 0) return
   const errors = JSON.stringify(
     faults.map(({ line, code, column, value, reason }) => ({
@@ -175,14 +177,14 @@ export async function addErrors(tx: Tx, { tenant, id }: Staged, first: number, f
       reason: storable(reason, 1000),
     })),
   )
-  await run(tx, errorsStatement, { tenant, id, first, errors })
+  await tx.run(errorsStatement, { tenant, id, first, errors })
 }
 
 /** Removes staged rows in bounded steps. false: they are not the caller's any more, and what is there is somebody else's. */
 export async function clearStaged(core: RecordsCore, tenant: string, id: string, fence: string | null): Promise<boolean> {
   const limit = 5000
   for (;;) {
-    const [cleared] = await read<{ gone: number }>(core, clearStatement, { tenant, id, fence, limit })
+    const [cleared] = await read<{ gone: number }>(core.pool, clearStatement, { tenant, id, fence, limit })
     if (cleared === undefined) return false
     if (cleared.gone < limit) return true
   }

@@ -3,8 +3,9 @@
 import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
 import { resolve } from '../kernel/options.ts'
+import { read } from '../kernel/retry.ts'
 import { slotHolder } from './commit.ts'
-import { type RecordsCore, read } from './core.ts'
+import type { RecordsCore } from './core.ts'
 import { submissionsTable } from './options.ts'
 import { scopeOf } from './sets.ts'
 import type { Submission, SubmissionState } from './types.ts'
@@ -42,7 +43,7 @@ export function idText(what: string, id: string): string {
 }
 
 export async function readSubmission(core: RecordsCore, tenant: string, id: string): Promise<StoredSubmission | undefined> {
-  const [row] = await read<{ info: string }>(core, readStatement, { tenant, id: idText('submission', id) })
+  const [row] = await read<{ info: string }>(core.pool, readStatement, { tenant, id: idText('submission', id) })
   return row && stored(row)
 }
 
@@ -69,7 +70,7 @@ export async function listSubmissions(
   const { state = null, before, limit } = resolve('submissions', submissionsTable, options)
   const page = { tenant, state, before: before === undefined ? '9223372036854775807' : idText('submission', before), limit }
   const query = 'scope_id' in where ? listStatement : listSetStatement
-  return (await read<{ info: string }>(core, query, { ...page, ...where })).map((row) => toSubmission(core, stored(row)))
+  return (await read<{ info: string }>(core.pool, query, { ...page, ...where })).map((row) => toSubmission(core, stored(row)))
 }
 
 const times = new Set(['createdAt', 'submittingAt', 'endedAt', 'expiresAt'])

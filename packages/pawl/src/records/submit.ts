@@ -1,13 +1,14 @@
 // Submit and resume: state and revision compared and set, the scope's slot taken, the baseline checked, all under the scope's lock; then the
 // apply is a job of the same transaction. The answer comes at once. What changes nothing is committed here.
 
-import type { Tx } from '../db/adapters.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
+import { transactIn } from '../kernel/retry.ts'
 import { type ApplyPayload, applyKind } from './apply.ts'
 import { assertAttributes, assertSlotFree, commitEvents, lockScope } from './commit.ts'
-import { type RecordsCore, run, transactIn } from './core.ts'
+import type { RecordsCore } from './core.ts'
 import { freeingSlot } from './fail.ts'
 import { setOf } from './sets.ts'
 import { expired, needSubmission, type StoredSubmission, wrongState } from './submissions.ts'
@@ -34,7 +35,7 @@ export async function submit(
   options: SubmitOptions,
 ): Promise<SubmitAnswer> {
   const before = await needSubmission(core, tenant, id)
-  const attempt = () => transactIn(core, options.tx, (tx) => submitIn(core, tx, before, from, options.revision))
+  const attempt = () => transactIn(core.pool, options.tx, (tx) => submitIn(core, tx, before, from, options.revision))
   const answer = await freeingSlot(core, tenant, options.tx, attempt)
   if (answer instanceof PawlError) throw answer
   if (answer.jobId === null) core.sweep.wake()
@@ -44,7 +45,7 @@ export async function submit(
 /** An error that must be committed with what it tells is answered; the others are thrown, and nothing was written. */
 async function submitIn(
   core: RecordsCore,
-  tx: Tx,
+  tx: TxDb,
   before: StoredSubmission,
   from: 'validated' | 'failed',
   expected: number | undefined,
@@ -52,8 +53,7 @@ async function submitIn(
   const { id, internal, progress } = before
   const { tenant } = internal
   const scope = await lockScope(tx, tenant, internal.scopeId)
-  const [row] = await run<{ state: SubmissionState; revision: number; baseline: string; is_expired: boolean }>(
-    tx,
+  const [row] = await tx.run<{ state: SubmissionState; revision: number; baseline: string; is_expired: boolean }>(
     submissionLockStatement,
     { tenant, id },
   )
@@ -66,7 +66,7 @@ async function submitIn(
   if (baseline !== scope.revision) {
     const error = superseded(id, baseline, scope.revision)
     const keep_ms = setOf(core, before.set).keepMs.ended
-    await run(tx, supersedeStatement, { tenant, id, state, revision, keep_ms, error: error.message })
+    await tx.run(supersedeStatement, { tenant, id, state, revision, keep_ms, error: error.message })
     return error
   }
   const isUnchanged = progress.of === 0 && state === 'validated'
@@ -83,9 +83,9 @@ interface Taken {
   readonly revision: number
 }
 
-async function commitUnchanged(core: RecordsCore, tx: Tx, { id, set, internal }: StoredSubmission, revision: number) {
+async function commitUnchanged(core: RecordsCore, tx: TxDb, { id, set, internal }: StoredSubmission, revision: number) {
   const { tenant, scope } = internal
-  const [taken] = await run<Taken & { unchanged: string }>(tx, unchangedStatement, { tenant, id, revision })
+  const [taken] = await tx.run<Taken & { unchanged: string }>(unchangedStatement, { tenant, id, revision })
   if (taken === undefined) return undefined
   const nothing = { created: 0, updated: 0, unchanged: Number(taken.unchanged), deleted: 0 }
   const committed = { tenant, set, scope, submission: id, number: taken.number, counts: nothing, changed: [] }
@@ -95,14 +95,14 @@ async function commitUnchanged(core: RecordsCore, tx: Tx, { id, set, internal }:
 
 async function take(
   core: RecordsCore,
-  tx: Tx,
+  tx: TxDb,
   { id, set, internal: { tenant } }: StoredSubmission,
   { state, revision }: { readonly state: string; readonly revision: number },
 ): Promise<[Taken | undefined, string]> {
   const { events, retry, keepMs, chunkRows } = setOf(core, set)
   const payload: ApplyPayload = { submission: id, events, retry, keepMs: keepMs.ended, chunkRows }
   const { id: jobId } = await core.jobs(tenant).enqueue(applyKind, payload, { tx })
-  const [taken] = await run<Taken>(tx, submitStatement, { tenant, id, state, revision, job_id: jobId })
+  const [taken] = await tx.run<Taken>(submitStatement, { tenant, id, state, revision, job_id: jobId })
   if (probe.on && taken !== undefined) await probe.hit('records.submit.written', { id })
   return [taken, jobId]
 }

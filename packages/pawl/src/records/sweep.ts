@@ -2,9 +2,10 @@
 // the staged rows of those that are submitted. It is no job, because jobs can be cancelled.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Statement, statement } from '../db/statement.ts'
+import { statement } from '../db/statement.ts'
 import { Failures } from '../kernel/failures.ts'
-import { type RecordsCore, read, run, transact, type Values } from './core.ts'
+import { read } from '../kernel/retry.ts'
+import type { RecordsCore } from './core.ts'
 import { failDead } from './fail.ts'
 import { clearStaged } from './staging.ts'
 
@@ -42,19 +43,18 @@ export class Sweep {
   }
 
   async #loop(core: RecordsCore): Promise<void> {
-    const alerts = { run: <Row>(query: Statement, values: Values = {}) => read<Row>(core, query, values) }
-    const watch = new Failures(core).loop('sweep of submissions', alerts)
+    const watch = new Failures(core).loop('sweep of submissions', core.pool)
     for (;;) {
       // Processes that were started together do not sweep together.
       const pauseMs = everyMs * (0.75 + Math.random() / 2)
       await sleep(pauseMs, undefined, { signal: this.#pause.signal, ref: false }).catch(() => undefined)
-      if (core.pool.ended) return
+      if (core.pool.isEnded) return
       this.#pause = new AbortController()
       try {
         if (await sweepOnce(core)) this.wake()
         watch.succeeded()
       } catch (error) {
-        if (!core.pool.ended) watch.failed(error)
+        if (!core.pool.isEnded) watch.failed(error)
       }
     }
   }
@@ -63,7 +63,7 @@ export class Sweep {
 /** true: there may be more. A submission that fails here does not hold up the others. */
 async function sweepOnce(core: RecordsCore): Promise<boolean> {
   const errors: unknown[] = []
-  const found = await read<Due>(core, dueStatement, { limit: dueMax })
+  const found = await read<Due>(core.pool, dueStatement, { limit: dueMax })
   for (const due of found) await tend(core, due).catch((error: unknown) => errors.push(error))
   if (errors.length > 0) throw errors[0]
   return found.length >= dueMax
@@ -77,17 +77,17 @@ async function tend(core: RecordsCore, { tenant, id, record_set, need }: Due): P
   // Not over after all: it was submitted, or more rows arrived and extended its time.
   if (!(await clearStaged(core, tenant, id, null))) return
   if (need === 'expire') {
-    await read(core, expireStatement, { tenant, id })
+    await read(core.pool, expireStatement, { tenant, id })
     return
   }
   await resolveAlert(core, tenant, record_set)
   // Last, so that a crash before it repeats the rest.
-  await read(core, clearedStatement, { tenant, id })
+  await read(core.pool, clearedStatement, { tenant, id })
 }
 
 async function resolveAlert(core: RecordsCore, tenant: string, set: string): Promise<void> {
-  await transact(core, async (tx) => {
-    const [alert] = await run<{ id: string }>(tx, lockAlertStatement, { tenant, record_set: set })
-    if (alert !== undefined) await run(tx, resolveStatement, { tenant, id: alert.id, record_set: set })
+  await core.pool.transaction(async (tx) => {
+    const [alert] = await tx.run<{ id: string }>(lockAlertStatement, { tenant, record_set: set })
+    if (alert !== undefined) await tx.run(resolveStatement, { tenant, id: alert.id, record_set: set })
   })
 }

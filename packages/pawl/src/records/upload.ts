@@ -5,8 +5,8 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
-import { retrying } from '../kernel/retry.ts'
-import { type RecordsCore, read, run, transact } from './core.ts'
+import { read, retrying } from '../kernel/retry.ts'
+import type { RecordsCore } from './core.ts'
 import { InvalidFile, isInvalidFile, UploadBytes } from './formats/bytes.ts'
 import { limitOf, sourceRows } from './formats/readers.ts'
 import { type ReadRow, RowReader, type SourceRow, storable } from './rows/reader.ts'
@@ -115,7 +115,7 @@ export async function begin(core: RecordsCore, place: Place, about: About): Prom
   const { rebasedFrom = null, receivedAt = null } = about
   const origin = rebasedFrom === null ? 'upload' : 'rebase'
   const values = { ...stored(place, about), origin, rebased_from: rebasedFrom, received_at: receivedAt }
-  const [begun] = await retrying(() => transact(core, (tx) => run<Begun>(tx, beginStatement, values)))
+  const [begun] = await retrying(() => core.pool.transaction((tx) => tx.run<Begun>(beginStatement, values)))
   return { ...place, ...begun! }
 }
 
@@ -138,9 +138,9 @@ async function restart(core: RecordsCore, place: Place, about: About, id: string
   const { tenant } = place
   const values = { ...stored(place, about), id: idText('submission', id) }
   const begun = await retrying(() =>
-    transact(core, async (tx) => {
-      const [row] = await run<Begun>(tx, restartStatement, values)
-      if (row !== undefined) await run(tx, clearErrorsStatement, { tenant, id })
+    core.pool.transaction(async (tx) => {
+      const [row] = await tx.run<Begun>(restartStatement, values)
+      if (row !== undefined) await tx.run(clearErrorsStatement, { tenant, id })
       return row
     }),
   )
@@ -201,7 +201,7 @@ async function markStaged(core: RecordsCore, staged: Staged, source: Source, dig
   const { tenant, id, fence, set } = staged
   const ignored = textsLiteral(source.ignoredSheets)
   const values = { tenant, id, fence, bytes: source.bytes(), digest, ignored, keep_ms: set.keepMs.uploading }
-  const [row] = await retrying(() => transact(core, (tx) => run(tx, stagedStatement, values)))
+  const [row] = await retrying(() => core.pool.transaction((tx) => tx.run(stagedStatement, values)))
   if (row === undefined) throw uploadLost(id)
 }
 
@@ -222,10 +222,10 @@ async function endBadly(core: RecordsCore, staged: Staged, stager: Stager, sourc
     keep_ms: set.keepMs.ended,
   }
   const write = () =>
-    transact(core, async (tx) => {
-      const [ended] = await run(tx, endStatement, values)
+    core.pool.transaction(async (tx) => {
+      const [ended] = await tx.run(endStatement, values)
       if (ended === undefined) throw uploadLost(id)
-      await run(tx, erasedStatement, { tenant, id })
+      await tx.run(erasedStatement, { tenant, id })
       if (file === undefined) return
       const { code, message: reason, line } = file
       await addErrors(tx, staged, stager.errors, [{ line, code, reason, column: null, value: null }])
@@ -302,7 +302,7 @@ async function* restaged(core: RecordsCore, { id, internal }: StoredSubmission):
   const values = { tenant: internal.tenant, id, committed: internal.baselineNumber, limit: batchRows }
   for (let after = '0'; ; ) {
     const rows = await read<Record<'line' | 'type' | 'key', string> & Record<'hash' | 'data' | 'classification', string | null>>(
-      core,
+      core.pool,
       restageStatement,
       { ...values, after },
     )

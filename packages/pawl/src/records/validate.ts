@@ -1,12 +1,12 @@
 // After the last row: what only the whole can say. Rows that name one record twice, records that are left out, and the counts that the
 // preview shows and the commit must prove. One transaction, under the upload's fence.
 
-import type { Tx } from '../db/adapters.ts'
+import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
-import { type RecordsCore, run, transact, wholeMs } from './core.ts'
+import { type RecordsCore, wholeMs } from './core.ts'
 import { addErrors, type LineFault, type Staged, type Stager, uploadLost } from './staging.ts'
 
 const countsStatement = statement(import.meta.url, 'counts')
@@ -29,15 +29,15 @@ const nothing: Found = { faults: [], count: 0 }
 type Upload = Pick<Stager, 'lines' | 'lastLine' | 'errors'>
 
 export async function validateStaged(core: RecordsCore, staged: Staged, upload: Upload): Promise<void> {
-  const isValid = await retrying(() => transact(core, (tx) => validate(tx, staged, upload), { statementMs: wholeMs }))
+  const isValid = await retrying(() => core.pool.transaction((tx) => validate(tx, staged, upload), { statementMs: wholeMs }))
   if (!isValid) core.sweep.wake()
   if (probe.on) await probe.hit('records.validate.after', staged)
 }
 
-async function validate(tx: Tx, staged: Staged, upload: Upload): Promise<boolean> {
+async function validate(tx: TxDb, staged: Staged, upload: Upload): Promise<boolean> {
   const { tenant, id, set } = staged
   const { errorsMax } = set.limits
-  const rows = await run<{ kind: string; rows: string }>(tx, countsStatement, { tenant, id })
+  const rows = await tx.run<{ kind: string; rows: string }>(countsStatement, { tenant, id })
   const count = (kind: string) => Number(rows.find((row) => row.kind === kind)?.rows ?? 0)
   const found = ['C', 'U', '=', 'I', 'J', 'X'].reduce((sum, kind) => sum + count(kind), 0)
   if (found !== upload.lines)
@@ -54,7 +54,7 @@ async function validate(tx: Tx, staged: Staged, upload: Upload): Promise<boolean
   const isValid = errors === 0
   const hasStones = set.missing === 'tombstone' && missing > 0 && isValid
   const stones = hasStones ? await addTombstones(tx, staged, missing, upload.lastLine) : undefined
-  const [row] = await run(tx, validatedStatement, {
+  const [row] = await tx.run(validatedStatement, {
     tenant,
     id,
     fence: staged.fence,
@@ -74,17 +74,17 @@ async function validate(tx: Tx, staged: Staged, upload: Upload): Promise<boolean
   })
   if (row === undefined) throw uploadLost(id)
   // With the row of the submission locked: an erasure that comes now waits for it, and finds all of its rows.
-  const [erased] = await run<{ rows: number; type: string; key: string }>(tx, erasedStatement, { tenant, id })
+  const [erased] = await tx.run<{ rows: number; type: string; key: string }>(erasedStatement, { tenant, id })
   if (erased!.rows > 0) throw erasedSince(erased!)
   if (!isValid) await expireInvalid(tx, staged)
   return isValid
 }
 
 /** A file cannot name records of a type that the set does not have any more, so it leaves none of them out. */
-async function countMissing(tx: Tx, { tenant, scopeId, live, committed, types }: Staged, matched: number): Promise<number> {
+async function countMissing(tx: TxDb, { tenant, scopeId, live, committed, types }: Staged, matched: number): Promise<number> {
   const missing = Number(live) - matched
   if (missing <= 0) return 0
-  const [other] = await run<{ live: string }>(tx, otherTypesStatement, { tenant, scope_id: scopeId, committed, types })
+  const [other] = await tx.run<{ live: string }>(otherTypesStatement, { tenant, scope_id: scopeId, committed, types })
   return Math.max(0, missing - Number(other!.live))
 }
 
@@ -92,8 +92,8 @@ async function countMissing(tx: Tx, { tenant, scopeId, live, committed, types }:
 const invalidMax = 10
 
 /** Called when one becomes invalid. The sweep removes those that expire with it. */
-export async function expireInvalid(tx: Tx, { tenant, scopeId, id }: Staged): Promise<void> {
-  await run(tx, expireInvalidStatement, { tenant, scope_id: scopeId, id, keep: invalidMax - 1 })
+export async function expireInvalid(tx: TxDb, { tenant, scopeId, id }: Staged): Promise<void> {
+  await tx.run(expireInvalidStatement, { tenant, scope_id: scopeId, id, keep: invalidMax - 1 })
 }
 
 function erasedSince({ type, key }: { type: string; key: string }): PawlError {
@@ -104,8 +104,8 @@ function erasedSince({ type, key }: { type: string; key: string }): PawlError {
   )
 }
 
-async function findDuplicates(tx: Tx, { tenant, id }: Staged, room: number): Promise<Found> {
-  const rows = await run<Record<'line' | 'type' | 'key' | 'first_line' | 'total', string>>(tx, duplicatesStatement, {
+async function findDuplicates(tx: TxDb, { tenant, id }: Staged, room: number): Promise<Found> {
+  const rows = await tx.run<Record<'line' | 'type' | 'key' | 'first_line' | 'total', string>>(duplicatesStatement, {
     tenant,
     id,
     limit: Math.max(1, room),
@@ -117,11 +117,11 @@ async function findDuplicates(tx: Tx, { tenant, id }: Staged, room: number): Pro
   return { faults, count: Number(rows[0]?.total ?? 0) }
 }
 
-async function findMissing(tx: Tx, staged: Staged, missing: number, room: number): Promise<Found> {
+async function findMissing(tx: TxDb, staged: Staged, missing: number, room: number): Promise<Found> {
   const { tenant, scopeId, id, committed, types } = staged
   const page = { after_type: '', after_key: '', limit: Math.max(1, room) }
   const values = { tenant, scope_id: scopeId, id, committed, types, ...page }
-  const rows = await run<{ type: string; key: string }>(tx, missingStatement, values)
+  const rows = await tx.run<{ type: string; key: string }>(missingStatement, values)
   const faults = rows.slice(0, Math.max(0, room)).map(({ type, key }) => {
     const reason = `the ${type} with this key was submitted before but is missing from this upload`
     return { line: 0, code: 'missing', reason, column: null, value: key.slice(0, 200) }
@@ -129,10 +129,10 @@ async function findMissing(tx: Tx, staged: Staged, missing: number, room: number
   return { faults, count: missing }
 }
 
-async function addTombstones(tx: Tx, staged: Staged, missing: number, lastLine: number) {
+async function addTombstones(tx: TxDb, staged: Staged, missing: number, lastLine: number) {
   const { tenant, scopeId, id, committed, types, live } = staged
   const values = { tenant, scope_id: scopeId, id, committed, types, last_line: lastLine }
-  const [row] = await run<{ rows: string; last_line: string }>(tx, tombstonesStatement, values)
+  const [row] = await tx.run<{ rows: string; last_line: string }>(tombstonesStatement, values)
   const found = { rows: Number(row!.rows), lastLine: Number(row!.last_line) }
   if (found.rows === missing) return found
   throw new PawlError(

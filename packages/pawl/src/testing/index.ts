@@ -5,7 +5,7 @@ import type { Tx } from '../db/adapters.ts'
 import type { WorkerOptions } from '../jobs/types.ts'
 import type { Pawl } from '../pawl.ts'
 
-export { resetConnections } from '../db/driver.ts'
+export { resetConnections } from '../db/client.ts'
 export { keeperTesting } from '../jobs/keeper.ts'
 export { installProbe, type ProbeName, probeNames } from '../kernel/probe.ts'
 

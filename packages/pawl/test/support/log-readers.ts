@@ -71,8 +71,7 @@ export class MaxIdReader implements Reader {
 
   async poll(): Promise<void> {
     const rows = await this.#connection.query<{ seq: string; payload: ReadEvent }>(
-      'select seq::text, payload from pawl.event where seq > $1::bigint order by event.seq',
-      [this.#after],
+      `select seq::text, payload from pawl.event where seq > ${this.#after} order by event.seq`,
     )
     this.seen.push(...rows.map(({ payload }) => payload))
     this.#after = rows.at(-1)?.seq ?? this.#after
@@ -96,8 +95,8 @@ export class XminReader implements Reader {
   async poll(): Promise<void> {
     const rows = await this.#connection.query<{ xid: string; seq: string; payload: ReadEvent }>(
       `select xid::text, seq::text, payload from pawl.event
-       where (xid, seq) > ($1::xid8, $2::bigint) and xid < pg_snapshot_xmin(pg_current_snapshot()) order by event.xid, event.seq`,
-      [...this.#after],
+       where (xid, seq) > ('${this.#after[0]}'::xid8, ${this.#after[1]}) and xid < pg_snapshot_xmin(pg_current_snapshot())
+       order by event.xid, event.seq`,
     )
     this.seen.push(...rows.map(({ payload }) => payload))
     const last = rows.at(-1)

@@ -7,7 +7,7 @@ import { startEmbedded } from '@pawl/server/embedded'
 import { migrate } from 'pawl'
 import pg from 'pg'
 import type { TestProject } from 'vitest/node'
-import { readSchema, schemaText } from '../../src/db/drift.ts'
+import { readSchema, schemaText } from '../../src/db/schema.ts'
 import { buildPrograms } from './programs.ts'
 
 declare module 'vitest' {

@@ -220,7 +220,9 @@ test('[J3] an uncaught error gives back what had not started, in one line', asyn
   await many('quick', 1000)
   const { code, stderr } = await worker.ended()
   expect(code).toBe(1)
-  expect(stderr).toMatch(/^pawl: this worker process \(pid \d+\) exits on an uncaught error: Error: nobody catches this/m)
+  expect(stderr).toMatch(
+    /^pawl: this worker process \(pid \d+\) exits on an uncaught error of one of the jobs .*throws \d+.*: Error: nobody catches this/m,
+  )
   expect(await db.query('select close_reason from pawl.worker')).toEqual([{ close_reason: 'uncaught error' }])
   const held = await db.query<{ n: number }>("select count(*)::integer as n from pawl.job where state = 'running'")
   // What ran is held until a rescue; what waited in its buffer is not.

@@ -9,7 +9,7 @@ import {
   type JobRow,
   type JobState,
   type ListedJob,
-  liveStates,
+  openStates,
   PawlError,
   type Tenant,
   type Why,
@@ -61,11 +61,11 @@ interface ListFlags {
 
 function addList(adder: CommandAdder, parent: Parent): void {
   const command = adder.add(parent, 'list', {
-    summary: 'List jobs, newest first: all live ones, or those in one state.',
+    summary: 'List jobs, newest first: all but done and cancelled, or those in one state.',
     examples: ['pawl jobs list', 'pawl jobs list --state dead --kind email', 'pawl jobs list --state done -o jsonl'],
   })
   command
-    .addOption(new Option('--state <state>', 'only this state').choices([...liveStates, ...finalStates]))
+    .addOption(new Option('--state <state>', 'only this state').choices([...openStates, ...finalStates]))
     .option('--kind <kind>', 'only this kind')
     .option('--queue <queue>', 'only this queue')
     .option('--limit <count>', `how many to list, up to ${limitMax}`, wholeNumber(1, limitMax), 50)

@@ -17,14 +17,16 @@ export interface Stopped {
   readonly mustExit: boolean
 }
 
-const nothing: StopReport = { finished: 0, released: 0, stillRunning: [], unsettled: [] }
-
 export class Running {
   readonly worker: Worker | undefined
   readonly #runner: ProjectionRunner | undefined
   readonly #projections: readonly string[]
+  readonly #pawl: Pawl
+  readonly #modules: readonly string[]
 
   constructor(pawl: Pawl, modules: readonly string[], options: WorkerOptions) {
+    this.#pawl = pawl
+    this.#modules = modules
     if (pawl.running.length > 0) throw startsItself(modules)
     const { kinds, projections } = pawl.runnable
     // Beside a job whose next crash would be its last runs nothing else, no cursor either.
@@ -35,8 +37,18 @@ export class Running {
       this.#runner = pawl.projections.runner(options.name === undefined ? {} : { name: options.name })
   }
 
-  async start(): Promise<void> {
+  async start(say: (text: string) => void): Promise<void> {
+    const unwatch = this.#pawl.on('worker.opened', () => {
+      if (this.#others.length === 0) return
+      unwatch()
+      say(`note  ${this.#modules.join(' and ')} started a worker itself, beside that of this command: ${startFix(this.#modules)}`)
+    })
     await Promise.all([this.worker?.start(), this.#runner?.start()])
+  }
+
+  /** What the modules started themselves after they were loaded, as in an async function that nothing awaits. */
+  get #others(): readonly (Worker | ProjectionRunner)[] {
+    return this.#pawl.running.filter((each) => each !== this.worker && each !== this.#runner)
   }
 
   get id(): string {
@@ -51,11 +63,16 @@ export class Running {
 
   /** Stops with grace; when that is over, or somebody insists, the incarnation is given up so that others take its jobs at once. */
   async stop(stopping: Stopping): Promise<Stopped> {
-    const [report, isRunnerStopped] = await Promise.all([
-      this.worker === undefined ? nothing : stopWorker(this.worker, stopping),
-      this.#runner === undefined ? true : stopRunner(this.#runner, stopping),
-    ])
-    return { report, mustExit: report.stillRunning.length > 0 || !isRunnerStopped }
+    const all = [this.worker, this.#runner, ...this.#others].filter((each) => each !== undefined)
+    const stopped = await Promise.all(
+      all.map(async (each) =>
+        'metrics' in each
+          ? { report: await stopWorker(each, stopping), isStopped: true }
+          : { report: sumOf([]), isStopped: await stopRunner(each, stopping) },
+      ),
+    )
+    const report = sumOf(stopped.map((each) => each.report))
+    return { report, mustExit: report.stillRunning.length > 0 || stopped.some(({ isStopped }) => !isStopped) }
   }
 }
 
@@ -85,9 +102,22 @@ async function stopRunner(runner: ProjectionRunner, { graceMs, insisted, say }: 
   return isStopped
 }
 
+export function sumOf(reports: readonly StopReport[]): StopReport {
+  return {
+    finished: reports.reduce((sum, { finished }) => sum + finished, 0),
+    released: reports.reduce((sum, { released }) => sum + released, 0),
+    stillRunning: reports.flatMap(({ stillRunning }) => stillRunning),
+    unsettled: reports.flatMap(({ unsettled }) => unsettled),
+  }
+}
+
 function startsItself(modules: readonly string[]): UsageError {
   return new UsageError(
     `${modules.join(' and ')} starts a worker or a runner itself, and this command would start a second one.`,
-    `run it with node ${modules[0] ?? '<module>'}, or remove worker().start() and runner().start() from the module`,
+    startFix(modules),
   )
+}
+
+function startFix(modules: readonly string[]): string {
+  return `run it with node ${modules[0] ?? '<module>'}, or remove worker().start() and runner().start() from the module`
 }

@@ -253,6 +253,30 @@ await pawl.jobs.worker().start()`)
   expect(await db.query('select close_reason from pawl.worker')).toEqual([{ close_reason: 'stopped' }])
 })
 
+test('a worker that the module starts later is pointed out and stopped too', async () => {
+  const path = await pawlModule(`
+export const pawl = createPawl({ databaseUrl: process.env.DATABASE_URL })
+pawl.jobs.define('long', { queue: 'theirs', run: () => new Promise((resolve) => process.once('SIGTERM', resolve)) })
+setImmediate(async () => {
+  await pawl.migrate()
+  await pawl.jobs.worker().start()
+})`)
+  const { id } = await pawl.jobs.enqueue('long', {}, { queue: 'theirs' })
+  const worker = await RunningCli.start(['worker', path, '--database-url', db.url, '--queue', 'ours'])
+  await worker.until('the note', () =>
+    /app-\w+\.mjs started a worker itself, beside that of this command: run it with node/.test(worker.stderr),
+  )
+  await until('its worker runs the job', async () => (await pawl.jobs.get(id))?.state === 'running')
+  worker.signal('SIGTERM')
+  const { code, stderr } = await worker.ended()
+  expect(code).toBe(0)
+  expect(stderr).toContain('stopped: 1 finished, 0 released')
+  expect(await db.query('select close_reason from pawl.worker')).toEqual([
+    { close_reason: 'stopped' },
+    { close_reason: 'stopped' },
+  ])
+})
+
 test('a queue that no kind is defined for is pointed out', async () => {
   const worker = await startWorker(['--queue', 'nobody'])
   await worker.until('the note', () =>
@@ -275,4 +299,17 @@ export default (pawl) => pawl.jobs.define('careless', {
   const { code, stderr } = await worker.ended()
   expect(code).toBe(1)
   expect(stderr).toContain(`exits on an uncaught error of job careless ${id}: Error: nobody awaits this`)
+})
+
+test("a failed job of a module's own Pawl is told in one line", async () => {
+  const path = await pawlModule(`
+export const pawl = createPawl({ databaseUrl: process.env.DATABASE_URL })
+pawl.jobs.define('broken', { retry: { attempts: 1 }, run: () => Promise.reject(new Error('it broke')) })`)
+  const worker = await RunningCli.start(['worker', path, '--database-url', db.url])
+  await worker.until('it started', () => /worker \d+ \(pid/.test(worker.stderr))
+  await pawl.jobs.enqueue('broken', {})
+  await worker.until('it is told', () => worker.stdout.includes('it broke'))
+  worker.signal('SIGTERM')
+  const { stdout, stderr } = await worker.ended()
+  expect(`${stdout}${stderr}`.match(/it broke/g)).toHaveLength(1)
 })

@@ -1,16 +1,16 @@
 // `pawl worker <module...>`: a process that runs the kinds, projections and sinks of the user's modules until it is told to stop.
 
 import { hostname } from 'node:os'
-import { createPawl, durationMs, type Pawl, type StopReport, type WorkerOptions } from 'pawl'
+import { createPawl, durationMs, type Pawl, type StopReport, stderrLogger, type WorkerOptions } from 'pawl'
 import { assertSameDatabase, databaseText, type FoundDatabase, findDatabase, noDatabase } from './database.ts'
 import type { WorkerTask } from './dev/messages.ts'
-import { sumOf, WorkerPool } from './dev/worker-pool.ts'
+import { WorkerPool } from './dev/worker-pool.ts'
 import { exitCodes, UsageError } from './failure.ts'
 import { type JobLine, jobLineText, watchJobs } from './job-lines.ts'
 import { wholeNumber } from './jobs.ts'
 import { personLogger } from './logger.ts'
 import type { CommandAdder, Context } from './program.ts'
-import { Running } from './running.ts'
+import { Running, sumOf } from './running.ts'
 import { exitOf, type StopReason, stopRequests } from './stop-signals.ts'
 import { oneLine } from './terminal.ts'
 import { endOnUncaught } from './uncaught.ts'
@@ -51,10 +51,12 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
   const found = await findDatabase(context.database)
   // A module that makes its own Pawl reads it there.
   if (found !== undefined) process.env.DATABASE_URL = found.url
+  // A module's own Pawl logs failures too, and here they have lines of their own. With JSON the library's lines are what a machine wants.
+  if (terminal.output === 'table') Object.assign(stderrLogger, personLogger(terminal))
   const loaded = await loadModules(modules)
   if (loaded.theirs !== undefined) assertFlagsHold(loaded.theirs, context)
   const options = loaded.theirs === undefined ? (found ?? noDatabase()).options : undefined
-  const pawl = loaded.theirs ?? createOurs(context, options!)
+  const pawl = loaded.theirs ?? createOurs(options!)
   try {
     await loaded.define(pawl)
     watchJobs(pawl, flags.each ?? false, (line) => tell(context, line))
@@ -63,7 +65,7 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
     const requests = stopRequests()
     const alone = new DecidingProcess(context, { database: options, modules })
     pawl.on('worker.deciding', () => alone.start())
-    await running.start()
+    await running.start((text) => terminal.say(text))
     terminal.say(`${running.id} (pid ${process.pid}) runs ${running.text} on ${databaseText(pawl)}; Ctrl-C stops it`)
     for (const note of queueNotes(pawl, flags)) terminal.say(note)
     const reason = await requests.asked
@@ -97,13 +99,8 @@ function* queueNotes(pawl: Pawl, { queue: queues = [] }: Flags): Generator<strin
       yield `note  no kind here is defined for queue ${oneLine(queue)}: it runs only jobs that are enqueued with that queue. The kinds are defined for ${[...new Set(kinds.map((kind) => oneLine(kind.queue)))].join(', ')}`
 }
 
-function createOurs({ terminal }: Context, options: FoundDatabase['options']): Pawl {
-  return createPawl({
-    ...options,
-    applicationName: 'pawl worker',
-    // Where a machine reads, the library's own JSON lines on stderr are what it wants.
-    ...(terminal.output === 'table' ? { logger: personLogger(terminal) } : {}),
-  })
+function createOurs(options: FoundDatabase['options']): Pawl {
+  return createPawl({ ...options, applicationName: 'pawl worker' })
 }
 
 /** A process that could not start is tried again after this time. */

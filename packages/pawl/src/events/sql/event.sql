@@ -54,3 +54,19 @@ where exists (
   where k.xid = e.xid
     and k.seq = e.seq
 )
+
+-- name: append-event
+-- Appends one event.
+-- Locks: none but its own new row.
+-- Plan: a call.
+-- One row, one string, 'id xid seq': a row of three columns would cost a tenth of the append.
+select pawl.append_event(:tenant::text, :channel::text, :aggregatetype::text, :aggregateid::text, :type::text, :payload::jsonb,
+  :headers::jsonb, :wake::boolean) as answer
+
+-- name: append-events
+-- Appends many events, in order.
+-- Locks: none but its own new rows.
+-- Plan: a call.
+-- Rows: a string for each, as of append-event.
+select a.answer
+from pawl.append_events(:tenant::text, :events::jsonb, :wake::boolean) as a(answer)

@@ -21,3 +21,11 @@ with gone as (
 )
 select count(*)::integer as removed
 from gone
+
+-- name: ingest
+-- Takes in the events of an outside source that were not taken in before, and moves the source's position.
+-- Locks: the source's row.
+-- Plan: a call.
+-- One row: how it went, and the source's position before and after.
+select i.outcome, i.was::text as was, i.reached::text as reached, i.ingested, i.repeated
+from pawl.ingest_events(:tenant::text, :source::text, :position::bigint, :after::bigint, :events::jsonb, :keep_ms::bigint, :wake::boolean) i

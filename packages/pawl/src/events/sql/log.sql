@@ -215,3 +215,11 @@ from gone
 update pawl.sequencer s
 set removed_until = greatest(s.removed_until, :until::bigint)
 where s.tenant = ''
+
+-- name: rebase
+-- Gives positions again after a restore, in a new generation of the log.
+-- Locks: the sequencer's row.
+-- Plan: a call. Every event that is kept is read once.
+-- One row: how many events got a position; no head while another process does it.
+select r.sequenced, r.head, r.generation
+from pawl.rebase_events() r

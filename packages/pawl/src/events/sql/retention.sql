@@ -129,3 +129,10 @@ order by coalesce(a.xact_start, p.prepared)
 -- Plan: an insert or update inside the function.
 -- One row, without meaning.
 select pawl.raise_alert('', 'event.retention', 'event', :held::text)::text as raised
+
+-- name: drop-detached
+-- Drops a day of events that was detached, unless an event in it has no position yet.
+-- Locks: the table that is dropped.
+-- Plan: a call.
+-- One row: whether it was dropped.
+select pawl.drop_detached_events(:name::text) as is_all

@@ -726,8 +726,8 @@ where h.tenant = :tenant::text
   and h.id = :id::bigint
   and h.finished_at >= coalesce(:since::timestamptz, to_timestamp((:id::bigint >> 21) / 1000.0) - interval '2 days')
 
--- name: list-live
--- A page of live jobs, newest first.
+-- name: list-open
+-- A page of open jobs, newest first.
 -- Locks: none.
 -- Plan: job_pkey backwards.
 -- No row: no such jobs beyond :before.
@@ -801,3 +801,50 @@ left join lateral (
     and x.finished_at >= least(to_timestamp((l.id >> 21) / 1000.0), (select pawl.now())) - interval '2 days'
   limit 1
 ) h on true
+
+-- name: enqueue-one
+-- Adds one job.
+-- Locks: none but its own new row.
+-- Plan: a call.
+-- One row: the id.
+select id::text as ids
+from pawl.enqueue_many(:tenant::text, :queue::text, :kind::text, :payloads::jsonb, :payload_version::integer, :run_at::timestamptz,
+  :delay_ms::bigint, :priority::integer, :max_attempts::integer, :headers::jsonb, :wake::boolean) as id
+
+-- name: enqueue
+-- Adds many jobs of one kind.
+-- Locks: none but its own new rows.
+-- Plan: a call.
+-- One row: the ids as one string, because a row for each would cost as much as a third of its insert. Null where there was no payload.
+select pg_catalog.string_agg(id::text, ',') as ids
+from pawl.enqueue_many(:tenant::text, :queue::text, :kind::text, :payloads::jsonb, :payload_version::integer, :run_at::timestamptz,
+  :delay_ms::bigint, :priority::integer, :max_attempts::integer, :headers::jsonb, :wake::boolean) as id
+
+-- name: complete
+-- Settles a job as done in the transaction of its handler, or of a caller.
+-- Locks: the job's row.
+-- Plan: a call.
+-- One row, without meaning; PW001 where the fence is not the current one.
+select pawl.complete_job(:tenant::text, :id::bigint, :fence::bigint, :result::jsonb, :ran_ms::integer, :progress::jsonb)::text as completed
+
+-- name: snooze
+-- Puts a job off in the transaction of its handler.
+-- Locks: the job's row.
+-- Plan: a call.
+-- One row, without meaning; PW001 where the fence is not the current one.
+select pawl.snooze_job(:tenant::text, :id::bigint, :fence::bigint, :delay_ms::bigint, :progress::jsonb)::text as snoozed
+
+-- name: complete-replicated
+-- The same as complete, in a transaction of a caller whose commit must reach a standby.
+-- Locks: the job's row.
+-- Plan: a call.
+-- One row, without meaning; PW001 where the fence is not the current one.
+select pawl.complete_job(:tenant::text, :id::bigint, :fence::bigint, :result::jsonb, :ran_ms::integer, :progress::jsonb)::text as completed,
+  pawl.set_durability('replicated')::text as level
+
+-- name: guard
+-- Asserts that a job is still held under its fence, until the transaction ends.
+-- Locks: the job's row.
+-- Plan: a call.
+-- One row, without meaning; PW001 where the fence is not the current one.
+select pawl.guard_job(:tenant::text, :id::bigint, :fence::bigint)::text as held

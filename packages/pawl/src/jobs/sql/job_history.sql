@@ -87,3 +87,24 @@ from parent p
 join pg_class c on c.relname ~ ('^' || p.name || '_[0-9]{8}$') and c.relkind = 'r' and not c.relispartition
 join pg_namespace n on n.oid = c.relnamespace and n.nspname = 'pawl'
 order by 2
+
+-- name: assert-completed
+-- For a handler that called job.complete(tx): nothing commits unless that was in this transaction, or has committed in another. It runs in the
+-- handler's search path, so every operator has its schema.
+-- Locks: none.
+-- Plan: job_history_id, in the partitions since the day before the job's id.
+-- No row where the job is completed under this fence; else PW001 is raised.
+select pawl.raise_lease_lost('job', :id::bigint, :fence::bigint)
+where not exists (
+  select
+  from pawl.job_history h
+  where h.tenant operator(pg_catalog.=) :tenant::pg_catalog.text
+    and h.id operator(pg_catalog.=) :id::bigint
+    and h.fence operator(pg_catalog.=) :fence::bigint
+    and h.finished_at operator(pg_catalog.>=) (
+      least(
+        pg_catalog.to_timestamp((:id::bigint operator(pg_catalog.>>) 21) operator(pg_catalog./) 1000.0),
+        (select pawl.now())
+      ) operator(pg_catalog.-) interval '2 days'
+    )
+)

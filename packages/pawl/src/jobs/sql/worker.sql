@@ -109,6 +109,14 @@ select j.state, j.kind, j.queue, j.run_at, j.attempt, j.crashes, j.snoozes, j.su
       and r.crashes - r.excused >= r.max_crashes - 1
     limit 1
   ) as alone_with,
+  array(
+    select distinct q.queue
+    from open o
+    cross join unnest(o.queues) q(queue)
+    where j.kind = any (o.kinds)
+    order by 1
+    limit 5
+  ) as kind_queues,
   exists (select from open o where j.queue = any (o.queues)) as is_queue_worked,
   exists (select from open o where j.queue = any (o.queues) and j.kind = any (o.kinds)) as is_kind_known,
   (

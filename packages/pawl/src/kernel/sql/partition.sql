@@ -17,3 +17,17 @@ order by c.relname
 -- One row, without meaning.
 select pawl.raise_alert('', 'partition.last', :name::text, format('pawl.%s has no partition left for new days, so rows go to its last '
     'partition. Nothing is lost, but retention cannot remove them. Maintenance adds partitions when no transaction locks the table.', :name::text))::text as raised
+
+-- name: is-last-day-used
+-- Whether the open-ended last partition of a table has rows.
+-- Locks: none.
+-- Plan: a call.
+-- One row: the answer.
+select pawl.is_last_day_used(:name::text) as is_used
+
+-- name: extend-day-partitions
+-- Adds the partitions of the next days to a table.
+-- Locks: the table, briefly, with the lock timeout of the session.
+-- Plan: a call.
+-- One row: whether there was something to do.
+select pawl.extend_day_partitions(:name::text) as did

@@ -161,3 +161,10 @@ where w.tenant = ''
   and w.id = any (:workers::integer[])
   and w.closed_at is not null
   and w.emptied_at is null
+
+-- name: take-liveness
+-- Takes the lock that says that an incarnation's process is alive. It belongs to the session.
+-- Locks: the advisory lock, without waiting.
+-- Plan: a call.
+-- One row: whether it was free.
+select pg_try_advisory_lock(:class::integer, :worker::integer) as taken

@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url'
 import type { StopReport } from 'pawl'
 import { ChildFailure } from '../failure.ts'
 import type { JobLine } from '../job-lines.ts'
+import { sumOf } from '../running.ts'
 import type { FromWorker, ToWorker, WorkerTask } from './messages.ts'
 
 export interface PoolEvents {
@@ -121,15 +122,6 @@ export class WorkerPool {
       (error: unknown) =>
         this.#events.onNotice(`${this.#nameOf(member.number)}: ${error instanceof Error ? error.message : String(error)}`),
     )
-  }
-}
-
-export function sumOf(reports: readonly StopReport[]): StopReport {
-  return {
-    finished: reports.reduce((sum, { finished }) => sum + finished, 0),
-    released: reports.reduce((sum, { released }) => sum + released, 0),
-    stillRunning: reports.flatMap(({ stillRunning }) => stillRunning),
-    unsettled: reports.flatMap(({ unsettled }) => unsettled),
   }
 }
 

@@ -1,9 +1,10 @@
 // A worker process of `pawl dev`, and of `pawl worker` for jobs that must run alone. Its parent tells it when to stop, and it stops by itself when its parent is gone.
 
-import { createPawl, type Logger, type Pawl } from 'pawl'
+import { createPawl, type Logger, type Pawl, stderrLogger } from 'pawl'
 import { assertSameDatabase } from '../database.ts'
 import { failureOf } from '../failure.ts'
 import { watchJobs } from '../job-lines.ts'
+import { fieldsText, isJobLine, type LogFields } from '../logger.ts'
 import { Running } from '../running.ts'
 import { oneLine } from '../terminal.ts'
 import { endOnUncaught } from '../uncaught.ts'
@@ -40,20 +41,20 @@ let task: WorkerTask | undefined
 
 async function start(given: WorkerTask): Promise<void> {
   task = given
+  Object.assign(stderrLogger, logger)
   const loaded = await loadModules(given.modules)
   pawl =
     loaded.theirs ??
     createPawl({
       ...given.database,
       applicationName: given.applicationName ?? `pawl dev worker ${given.number}`,
-      logger,
     })
   if (loaded.theirs !== undefined && given.database !== undefined) assertSameDatabase(loaded.theirs, given.database.databaseUrl)
   if (given.modules.length === 0) defineDemo(pawl)
   else await loaded.define(pawl)
   watchJobs(pawl, true, (line) => tell({ type: 'job', line }))
   running = new Running(pawl, given.modules, given.worker ?? { name: `dev-${given.number}`, exitWhenBlocked: true })
-  await running.start()
+  await running.start((text) => tell({ type: 'notice', text }))
   tell({ type: 'started', runs: running.text })
 }
 
@@ -74,15 +75,12 @@ async function fail(error: unknown): Promise<never> {
   process.exit(1)
 }
 
-const notice = (fields: Readonly<Record<string, unknown>>, message: string): void => {
-  if (/^job (is dead|failed)/.test(message)) return
-  if (message.startsWith('a worker is gone')) {
-    tell({ type: 'notice', text: `a worker is gone (${String(fields.reason)}); taking over its jobs` })
-    return
-  }
-  const more = Object.entries(fields).map(
-    ([name, value]) => `${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`,
-  )
-  tell({ type: 'notice', text: oneLine(`${message} ${more.join(' ')}`) })
+const notice = (fields: LogFields, message: string): void => {
+  if (isJobLine(fields)) return
+  const text =
+    fields.event === 'worker.rescued'
+      ? `a worker is gone (${String(fields.reason)}); taking over its jobs`
+      : `${message} ${fieldsText(fields)}`
+  tell({ type: 'notice', text: oneLine(text) })
 }
 const logger: Logger = { debug() {}, info: notice, warn: notice, error: notice }

@@ -8,7 +8,7 @@ import type { CommandAdder, Context } from '../program.ts'
 import { counted, type Terminal } from '../terminal.ts'
 import { type Check, type Finding, fault, type Patient, skipped } from './check.ts'
 import { checkDrift } from './drift-check.ts'
-import { checkOwner, checkPawlClock, checkRights, checkSchema } from './schema-checks.ts'
+import { type CheckedSchema, checkOwner, checkPawlClock, checkRights, checkSchema } from './schema-checks.ts'
 import { checkClock, checkListen, checkNode, checkPath, checkPostgres, checkSettings, checkSnapshots } from './server-checks.ts'
 import { checkAlerts, checkKinds, checkProjections, checkWorkers } from './work-checks.ts'
 
@@ -68,23 +68,19 @@ async function examine({ terminal, flags, database, tenant }: Context<Flags>): P
 async function examineAll(patient: Patient): Promise<Finding[]> {
   const findings = [checkNode()]
   for (const [name, check] of outside) findings.push(...(await examineOne(name, check, patient)))
-  let canLookInside = false
+  let schema: CheckedSchema | undefined
   findings.push(
     ...(await examineOne(
       'schema',
       async () => {
-        const schema = await checkSchema(patient)
-        canLookInside = schema.canLookInside
+        schema = await checkSchema(patient)
         return schema.findings
       },
       patient,
     )),
   )
   for (const [name, check] of inside) {
-    if (
-      canLookInside ||
-      (name === 'drift' && findings.some(({ check: of, what }) => of === 'schema' && /different SQL/.test(what)))
-    )
+    if (schema?.canLookInside || (name === 'drift' && schema?.isChanged))
       findings.push(...(await examineOne(name, check, patient)))
     else findings.push(skipped(name, 'needs the schema'))
   }

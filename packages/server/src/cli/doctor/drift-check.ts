@@ -1,8 +1,8 @@
 // Whether the tables, indexes and functions are what the migrations of this release make.
 
-import { findDrift } from 'pawl'
 import { oneLine } from '../terminal.ts'
 import { type Check, fault, ok } from './check.ts'
+import { findDrift } from './drift.ts'
 
 export const checkDrift: Check = async ({ client }) => {
   const drifts = await findDrift(client)

@@ -4,8 +4,15 @@ import { readMigrations } from 'pawl'
 import pg from 'pg'
 import { type Check, creatorsIn, type Finding, fault, ok, type Patient, rowsOf } from './check.ts'
 
-/** Undefined when the schema cannot be looked into; then everything that follows is skipped. */
-export async function checkSchema(patient: Patient): Promise<{ findings: Finding[]; canLookInside: boolean }> {
+export interface CheckedSchema {
+  readonly findings: Finding[]
+  /** false: everything that follows is skipped. */
+  readonly canLookInside: boolean
+  /** Other SQL than that of this release made it: the drift check says what differs. */
+  readonly isChanged?: boolean
+}
+
+export async function checkSchema(patient: Patient): Promise<CheckedSchema> {
   const [row] = await rowsOf<{ there: boolean; usable: boolean; role: string }>(
     patient,
     `select exists (select from pg_namespace where nspname = 'pawl') as there, current_user as role,
@@ -19,39 +26,33 @@ export async function checkSchema(patient: Patient): Promise<{ findings: Finding
       findings: [fault('rights', `The role ${role} may not use the schema pawl.`, grantAll(pg.escapeIdentifier(role)))],
       canLookInside: false,
     }
-  const findings = await checkMigrations(patient)
-  return { findings, canLookInside: findings.every(({ state }) => state === 'ok') }
+  return checkMigrations(patient)
 }
 
-async function checkMigrations(patient: Patient): Promise<Finding[]> {
+async function checkMigrations(patient: Patient): Promise<CheckedSchema> {
   const ours = readMigrations()
   const [ledger] = await rowsOf<{ there: boolean }>(
     patient,
     "select exists (select from pg_tables where schemaname = 'pawl' and tablename = 'migration') as there",
   )
-  if (!ledger!.there) return [fault('schema', 'The schema pawl exists, but its table of migrations does not.', 'pawl migrate')]
+  const broken = (what: string, fix = 'pawl migrate') => ({ findings: [fault('schema', what, fix)], canLookInside: false })
+  if (!ledger!.there) return broken('The schema pawl exists, but its table of migrations does not.')
   const applied = new Map(
     (await rowsOf<{ name: string; checksum: string }>(patient, 'select name, checksum from pawl.migration')).map(
       ({ name, checksum }) => [name, checksum],
     ),
   )
   const missing = ours.filter(({ name }) => !applied.has(name))
-  if (missing.length > 0)
-    return [fault('schema', `The schema lacks ${missing.map(({ name }) => name).join(', ')}.`, 'pawl migrate')]
+  if (missing.length > 0) return broken(`The schema lacks ${missing.map(({ name }) => name).join(', ')}.`)
   const changed = ours.filter(({ name, checksum }) => applied.get(name) !== checksum)
   if (changed.length > 0) {
-    return [
-      fault(
-        'schema',
-        `${changed.map(({ name }) => name).join(', ')} was applied with different SQL than this release has.`,
-        'restore the released files of migrations/; the drift check below lists the differences',
-      ),
-    ]
+    const what = `${changed.map(({ name }) => name).join(', ')} was applied with different SQL than this release has.`
+    const fix = 'restore the released files of migrations/; the drift check below lists the differences'
+    return { ...broken(what, fix), isChanged: true }
   }
   const newer = [...applied.keys()].filter((name) => !ours.some((migration) => migration.name === name))
-  return [
-    ok('schema', newer.length > 0 ? `newer than this release by ${newer.join(', ')}` : `${ours.length} migrations, up to date`),
-  ]
+  const what = newer.length > 0 ? `newer than this release by ${newer.join(', ')}` : `${ours.length} migrations, up to date`
+  return { findings: [ok('schema', what)], canLookInside: true }
 }
 
 const strangersMax = 20

@@ -3,4 +3,4 @@
 import type { Bench } from './harness/bench.ts'
 import { readers } from './measures/events/readers.ts'
 
-export const outboxReaders: Bench = { name: 'outbox-readers', groups: [readers], packages: ['pg'] }
+export const readersBench: Bench = { name: 'readers', groups: [readers], packages: ['pg'] }

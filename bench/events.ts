@@ -5,4 +5,4 @@ import { append } from './measures/events/append.ts'
 import { bulkAppend } from './measures/events/bulk-append.ts'
 import { delivery } from './measures/events/delivery.ts'
 
-export const outbox: Bench = { name: 'outbox', groups: [append, bulkAppend, delivery], packages: ['pg', 'pg-copy-streams'] }
+export const events: Bench = { name: 'events', groups: [append, bulkAppend, delivery], packages: ['pg', 'pg-copy-streams'] }

@@ -1,35 +1,11 @@
-// Whether the installed schema is the one that this release was written for. The release's is in schema.json, read once from a freshly
-// migrated database; what differs is reported with the SQL that mends it, for a person to read and run.
+// Whether the installed schema is the one that this release was written for. What differs is reported with the SQL that mends it, for a person
+// to read and run.
 
-import { readText } from './files.ts'
-import { readMigrations } from './migrate.ts'
-import { statement } from './statement.ts'
+import { readMigrations, readSchema, releasedSchema, type SchemaClient, type SchemaShape } from 'pawl'
 
-export interface ColumnShape {
-  readonly type: string
-  readonly collation: string | null
-  readonly isNotNull: boolean
-  readonly default: string | null
-  /** 'a': generated always as identity; 'd': by default. */
-  readonly identity: string | null
-}
-
-type Definitions = Readonly<Record<string, string>>
-
-export interface TableShape {
-  readonly partitionBy: string | null
-  readonly options: Definitions
-  readonly columns: Readonly<Record<string, ColumnShape>>
-  readonly constraints: Definitions
-  readonly indexes: Definitions
-  readonly triggers: Definitions
-}
-
-export interface SchemaShape {
-  readonly tables: Readonly<Record<string, TableShape>>
-  readonly functions: Definitions
-  readonly sequences: Definitions
-}
+type TableShape = SchemaShape['tables'][string]
+type ColumnShape = TableShape['columns'][string]
+type Definitions = SchemaShape['functions']
 
 export interface Drift {
   /** Such as 'index job_ready' or 'column job.fence'. */
@@ -42,36 +18,14 @@ export interface Drift {
   readonly fixSql: string
 }
 
-const schemaStatement = statement(import.meta.url, 'schema')
-
-export function releasedSchema(): SchemaShape {
-  return JSON.parse(readText(new URL('../../schema.json', import.meta.url))) as SchemaShape
-}
-
-/** A client or pool of pg, inside no transaction. */
-export interface SimpleClient {
-  query(text: string): Promise<unknown>
-}
-
-export async function readSchema(client: SimpleClient): Promise<SchemaShape> {
-  // One simple query, so that nothing else on the connection comes between; names are qualified unless search_path finds them.
-  const answers = await client.query(`begin read only; set local search_path to pg_catalog; ${schemaStatement.text}; commit`)
-  return (answers as { rows: { schema: SchemaShape }[] }[])[2]!.rows[0]!.schema
-}
-
-/** The text of schema.json. jsonb has sorted the names, so the same schema always gives the same text. */
-export function schemaText(schema: SchemaShape): string {
-  return `${JSON.stringify(schema, null, 2)}\n`
-}
-
 /** What differs, in the order in which it should be mended. Empty when there is nothing to do. */
-export async function findDrift(client: SimpleClient, expected: SchemaShape = releasedSchema()): Promise<Drift[]> {
+export async function findDrift(client: SchemaClient, expected: SchemaShape = releasedSchema()): Promise<Drift[]> {
   const found = compareSchemas(expected, await readSchema(client))
   // A newer release has more than this one knows of, and is meant to.
   return (await isNewer(client)) ? found.filter((drift) => drift.expected !== null) : found
 }
 
-async function isNewer(client: SimpleClient): Promise<boolean> {
+async function isNewer(client: SchemaClient): Promise<boolean> {
   const rows = async <Row>(text: string) => ((await client.query(text)) as { rows: Row[] }).rows
   const [ledger] = await rows<{ there: boolean }>("select to_regclass('pawl.migration') is not null as there")
   if (!ledger?.there) return false

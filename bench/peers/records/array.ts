@@ -1,4 +1,4 @@
-// The shape of seed 000: one row per record with its current data and an array of its versions. A submission reads all records of the
+// One row per record with its current data and an array of its versions. A submission reads all records of the
 // registration, finds in Node which fields of which rows differ, and appends a version with them. It has neither staging nor preview, readers see
 // it half done, and a crash leaves it half done. Rows are parsed before the clock starts.
 

@@ -1,6 +1,9 @@
-// How much of the machine others used during a sample. It is shown beside the results: a ratio taken in a noisy moment is worth less.
+// CPU by /proc: what the processes of a sample used, and how much of the machine others used meanwhile. A ratio taken in a noisy moment is worth less.
 
 import { readdirSync, readFileSync } from 'node:fs'
+
+/** Linux counts for programs in hundredths of a second, whatever its kernel's own clock. */
+const microsPerTick = 10_000
 
 export interface Reading {
   readonly busy: number
@@ -24,6 +27,15 @@ export function foreignShare(from: Reading | undefined, to: Reading | undefined)
   if (from === undefined || to === undefined || to.total === from.total) return undefined
   const foreign = to.busy - from.busy - (to.own - from.own)
   return Math.max(0, (100 * foreign) / (to.total - from.total))
+}
+
+/** Of processes and their descendants, in microseconds; 0 where there is no /proc. */
+export function cpuMicros(roots: readonly number[]): number {
+  try {
+    return ownTicks(roots) * microsPerTick
+  } catch {
+    return 0
+  }
 }
 
 function ownTicks(roots: readonly number[]): number {

@@ -1,7 +1,8 @@
+import { readSchema, releasedSchema, type SchemaShape } from 'pawl'
 import { moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
-import { compareSchemas, findDrift, readSchema, releasedSchema, type SchemaShape } from './drift.ts'
+import { createDatabase, type TestDatabase } from '../../../../pawl/test/support/database.ts'
+import { compareSchemas, findDrift } from './drift.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
