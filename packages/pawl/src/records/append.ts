@@ -9,14 +9,13 @@ import { refused, withoutUndefined } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { transactIn } from '../kernel/retry.ts'
 import { assertAttributes, assertSlotFree, commitEvents, type LockedScope, lockScope } from './commit.ts'
-import type { RecordsCore } from './core.ts'
 import { freeingSlot } from './fail.ts'
 import { ObjectRow } from './formats/json.ts'
 import { isNameable, type ReadPlace, storedKey } from './reads.ts'
 import { changedFields } from './rows/diff.ts'
 import { contentHash } from './rows/json-text.ts'
 import { type ReadRow, RowReader } from './rows/reader.ts'
-import type { DefinedSet } from './sets.ts'
+import type { DefinedSet, Registry } from './sets.ts'
 import { kindOf, lookup, type Met } from './staging.ts'
 import type { AppendAnswer, AppendOptions, AppendRow, PutOptions } from './types.ts'
 
@@ -42,18 +41,18 @@ interface Change {
   readonly kind: 'C' | 'U' | 'D'
 }
 
-export async function append(core: RecordsCore, place: ReadPlace, options: Append): Promise<AppendAnswer> {
+export async function append(registry: Registry, place: ReadPlace, options: Append): Promise<AppendAnswer> {
   if (!Array.isArray(options.rows))
     throw refused('append', `rows must be an array of { data }, got ${shown(options.rows)}. For one record call put`)
   if (options.rows.length > rowsMax)
     throw new PawlError('PAWL_CONFIG', `append takes at most ${rowsMax} rows, got ${options.rows.length}. Upload them instead.`)
-  const rows = await readRows(core, place, options.rows)
+  const rows = await readRows(registry, place, options.rows)
   const inOne = async (tx: TxDb) => {
     const scope = await lockScope(tx, place.tenant, await options.scopeId(tx))
     const check = () => checkedChanges(tx, place, scope, rows, options)
     return options.once === undefined ? (await check())() : onceIn(tx, place.tenant, scope, rows, options.once, check)
   }
-  return freeingSlot(core, place.tenant, options.tx, () => transactIn(core.pool, options.tx, inOne))
+  return freeingSlot(registry, place.tenant, options.tx, () => transactIn(registry.pool, options.tx, inOne))
 }
 
 /** Checks first, and answers with what writes: a caller who goes on after a refusal must find nothing written, not even a once key. */
@@ -128,7 +127,7 @@ async function onceIn(
   )
 }
 
-async function readRows(core: RecordsCore, place: ReadPlace, given: readonly AppendRow[]): Promise<ReadRow[]> {
+async function readRows(registry: Registry, place: ReadPlace, given: readonly AppendRow[]): Promise<ReadRow[]> {
   const { set } = place
   const reader = new RowReader(set)
   const rows: ReadRow[] = []
@@ -138,7 +137,7 @@ async function readRows(core: RecordsCore, place: ReadPlace, given: readonly App
         'put or append',
         `row ${index + 1} must be { data: {...} }, or { key, data: null } to delete, got ${shown(row)}`,
       )
-    if (row.data === null) rows.push(await deletion(core, place, row, index))
+    if (row.data === null) rows.push(await deletion(registry, place, row, index))
     else {
       if (row.type !== undefined && !set.types.has(row.type)) throw noType(set, row.type, index)
       const withType = row.type === undefined || set.types.size === 1 ? row.data : { ...row.data, [set.typeColumn]: row.type }
@@ -167,12 +166,12 @@ function noType(set: DefinedSet, type: string, index: number): PawlError {
   return invalid(`Row ${index + 1} of ${set.name}: type ${reason}, got '${type.slice(0, 100)}'.`, [error])
 }
 
-async function deletion(core: RecordsCore, place: ReadPlace, row: AppendRow, index: number): Promise<ReadRow> {
+async function deletion(registry: Registry, place: ReadPlace, row: AppendRow, index: number): Promise<ReadRow> {
   const { set } = place
   const type = row.type ?? (set.types.size === 1 ? [...set.types.keys()][0]! : undefined)
   if (type === undefined || row.key === undefined)
     throw invalid(`Row ${index + 1} deletes a record of ${set.name} and must name its type and key.`)
-  const key = await storedKey(core, `append: row ${index + 1}`, place, type, row.key)
+  const key = await storedKey(registry, `append: row ${index + 1}`, place, type, row.key)
   if (!isNameable(type, key)) throw invalid(`Row ${index + 1} of ${set.name} must name a type and key without NUL characters.`)
   return { line: index + 1, type, key, data: '', hash: '', classification: null, faults: [] }
 }

@@ -8,10 +8,9 @@ import { describeError, isPawlError, NonRetryable } from '../errors.ts'
 import type { Job, JobContext } from '../jobs/types.ts'
 import { probe } from '../kernel/probe.ts'
 import { backoffMs, read } from '../kernel/retry.ts'
-import { commitEvents, lockScope } from './commit.ts'
-import { inert, type RecordsCore, wholeMs } from './core.ts'
+import { commitEvents, inert, lockScope, wholeMs } from './commit.ts'
 import { fail } from './fail.ts'
-import type { DefinedSet } from './sets.ts'
+import type { DefinedSet, Registry } from './sets.ts'
 import { readSubmission, type StoredSubmission } from './submissions.ts'
 import type { FailureClass } from './types.ts'
 
@@ -28,20 +27,20 @@ export interface ApplyPayload extends Pick<DefinedSet, 'events' | 'retry' | 'chu
   readonly keepMs: number
 }
 
-export async function apply(core: RecordsCore, job: Job<ApplyPayload>, context: JobContext): Promise<unknown> {
-  const submission = await readSubmission(core, job.tenant, job.payload.submission)
+export async function apply(registry: Registry, job: Job<ApplyPayload>, context: JobContext): Promise<unknown> {
+  const submission = await readSubmission(registry, job.tenant, job.payload.submission)
   // Not ours: it has ended, or was resumed under another job.
   if (submission?.state !== 'submitting' || submission.jobId !== job.id) return { state: submission?.state ?? 'gone' }
   try {
-    await applyChunks(core, job, context, submission)
-    return await commit(core, job, submission)
+    await applyChunks(registry, job, context, submission)
+    return await commit(registry, job, submission)
   } catch (error) {
-    return failed(core, job, submission, error)
+    return failed(registry, job, submission, error)
   }
 }
 
 async function applyChunks(
-  core: RecordsCore,
+  registry: Registry,
   job: Job<ApplyPayload>,
   context: JobContext,
   { id, number, progress, internal }: StoredSubmission,
@@ -51,7 +50,7 @@ async function applyChunks(
   for (let after = internal.appliedLine; ; ) {
     context.signal.throwIfAborted()
     const next = { tenant, id, after, limit: job.payload.chunkRows }
-    const [end] = await read<{ line: string | null }>(core.pool, chunkEndStatement, next)
+    const [end] = await read<{ line: string | null }>(registry.pool, chunkEndStatement, next)
     if (end!.line === null) return
     const upto = end!.line
     if (probe.on) await probe.hit('records.apply.before', { id, after })
@@ -62,13 +61,13 @@ async function applyChunks(
       if (probe.on) await probe.hit('records.apply.written', { id, upto })
       return Number(row.applied)
     }
-    const applied = await core.pool.transaction(write, inert)
+    const applied = await registry.pool.transaction(write, inert)
     after = upto
     if (probe.on) await probe.hit('records.apply.chunk', { id, applied, of: progress.of })
   }
 }
 
-async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: StoredSubmission): Promise<unknown> {
+async function commit(registry: Registry, job: Job<ApplyPayload>, submission: StoredSubmission): Promise<unknown> {
   const { tenant } = job
   const { id, set, counts, internal } = submission
   const number = submission.number!
@@ -86,9 +85,9 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sto
     if (probe.on) await probe.hit('records.commit.written', { id })
   }
   // An event for each record is written in it too, if they are wanted.
-  await core.pool.transaction(inOne, { statementMs: wholeMs })
-  core.ends.wake()
-  core.sweep.wake()
+  await registry.pool.transaction(inOne, { statementMs: wholeMs })
+  registry.ends.wake()
+  registry.sweep.wake()
   if (probe.on) await probe.hit('records.commit.after', { id })
   return answer
 }
@@ -96,14 +95,19 @@ async function commit(core: RecordsCore, job: Job<ApplyPayload>, submission: Sto
 const notOurs = ['PAWL_CANCELLED', 'PAWL_TIMED_OUT', 'PAWL_STOPPED'] as const
 
 /** Try again later, or give up: purge what was written, then free the slot. A lost lease is none of our business any more. */
-async function failed(core: RecordsCore, job: Job<ApplyPayload>, submission: StoredSubmission, error: unknown): Promise<unknown> {
+async function failed(
+  registry: Registry,
+  job: Job<ApplyPayload>,
+  submission: StoredSubmission,
+  error: unknown,
+): Promise<unknown> {
   const kind = classify(error)
   if (kind === 'fenced' || kind === 'unwritable' || notOurs.some((code) => isPawlError(error, code))) throw error
   const { tenant, payload } = job
   const { id, number } = submission
   const failureClass = failureClassOf(error)
   const text = describeError(error, 2000)
-  const [noted] = await core.pool.transaction(async (tx) => {
+  const [noted] = await registry.pool.transaction(async (tx) => {
     await job.guard(tx)
     const values = { tenant, id, number, failure_class: failureClass, error: text }
     return tx.run<{ failures: number }>(noteFailureStatement, values)
@@ -112,7 +116,7 @@ async function failed(core: RecordsCore, job: Job<ApplyPayload>, submission: Sto
   if (noted === undefined) return { state: 'ended' }
   if (failureClass !== 'permanent' && noted.failures < payload.retry.attempts)
     return job.snooze(Math.max(1, backoffMs({ factor: 2, ...payload.retry }, noted.failures)))
-  await fail(core, submission, {
+  await fail(registry, submission, {
     failureClass,
     error: text,
     keepMs: payload.keepMs,

@@ -4,8 +4,7 @@ import type { TxDb } from '../db/db.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { read } from '../kernel/retry.ts'
-import type { RecordsCore } from './core.ts'
-import type { DefinedSet } from './sets.ts'
+import type { DefinedSet, Registry } from './sets.ts'
 import type { FailureClass } from './types.ts'
 
 const scopeLockStatement = statement(import.meta.url, 'scope-lock')
@@ -13,6 +12,15 @@ const slotStatement = statement(import.meta.url, 'slot')
 const submissionEventStatement = statement(import.meta.url, 'submission-event')
 const recordEventsStatement = statement(import.meta.url, 'record-events')
 const stagedEventsStatement = statement(import.meta.url, 'staged-events')
+
+/** For a statement over all rows of a submission, of which there may be millions: a quarter of an hour. */
+export const wholeMs = 15 * 60_000
+
+/**
+ * For a transaction whose writes no reader sees before a later one commits, which does wait for the disk: a crash of the server loses the end of its
+ * log, so it never loses this and keeps that. The work that goes on after a crash must notice what is lost.
+ */
+export const inert = { settings: 'set local synchronous_commit = off' }
 
 export interface LockedScope {
   readonly id: string
@@ -37,8 +45,8 @@ interface Holder {
 }
 
 /** Without the scope's lock it may be another at once. */
-export async function slotHolder(core: RecordsCore, tenant: string, scopeId: string): Promise<string | undefined> {
-  const [holder] = await read<Holder>(core.pool, slotStatement, { tenant, scope_id: scopeId })
+export async function slotHolder(registry: Registry, tenant: string, scopeId: string): Promise<string | undefined> {
+  const [holder] = await read<Holder>(registry.pool, slotStatement, { tenant, scope_id: scopeId })
   return holder?.id
 }
 

@@ -9,9 +9,8 @@ import { durationMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
 import { read } from '../kernel/retry.ts'
 import { failureEvent, lockScope } from './commit.ts'
-import type { RecordsCore } from './core.ts'
 import { endedKeep } from './options.ts'
-import type { DefinedSet } from './sets.ts'
+import type { DefinedSet, Registry } from './sets.ts'
 import { readSubmission, type StoredSubmission } from './submissions.ts'
 import type { FailureClass } from './types.ts'
 
@@ -39,10 +38,10 @@ class Overtaken extends Error {
 }
 
 /** false: somebody else has ended it, or goes on with it. */
-export async function fail(core: RecordsCore, submission: StoredSubmission, failing: Failing): Promise<boolean> {
+export async function fail(registry: Registry, submission: StoredSubmission, failing: Failing): Promise<boolean> {
   try {
-    const hasFailed = await purgeAndFail(core, submission, failing)
-    core.ends.wake()
+    const hasFailed = await purgeAndFail(registry, submission, failing)
+    registry.ends.wake()
     return hasFailed
   } catch (error) {
     if (error instanceof Overtaken) return false
@@ -50,17 +49,17 @@ export async function fail(core: RecordsCore, submission: StoredSubmission, fail
   }
 }
 
-async function purgeAndFail(core: RecordsCore, submission: StoredSubmission, failing: Failing): Promise<boolean> {
+async function purgeAndFail(registry: Registry, submission: StoredSubmission, failing: Failing): Promise<boolean> {
   const { id, set, number, internal } = submission
   const { tenant, scopeId, scope } = internal
-  const now = await readSubmission(core, tenant, id)
+  const now = await readSubmission(registry, tenant, id)
   if (now === undefined) return false
   let from = now.internal.appliedLine
   while (from !== '0') {
-    const [start] = await read<{ line: string }>(core.pool, purgeStartStatement, { tenant, id, from, limit: chunkRows })
+    const [start] = await read<{ line: string }>(registry.pool, purgeStartStatement, { tenant, id, from, limit: chunkRows })
     const downto = start!.line
     const values = { tenant, id, scope_id: scopeId, number, from, downto }
-    from = await core.pool.transaction(async (tx) => {
+    from = await registry.pool.transaction(async (tx) => {
       await failing.hold(tx)
       const [purged] = await tx.run<{ applied_line: string }>(purgeChunkStatement, values)
       // It may have been ended and resumed meanwhile, with the same records under another number: what was deleted must come back.
@@ -69,12 +68,12 @@ async function purgeAndFail(core: RecordsCore, submission: StoredSubmission, fai
     })
     if (probe.on) await probe.hit('records.purge.chunk', { id, from })
   }
-  return core.pool.transaction(async (tx) => {
+  return registry.pool.transaction(async (tx) => {
     await failing.hold(tx)
     await lockScope(tx, tenant, scopeId)
     const { failureClass, error, keepMs } = failing
     const [failed] = await tx.run(failStatement, { tenant, id, number, failure_class: failureClass, error, keep_ms: keepMs })
-    if (failed === undefined) return notFailed(core, submission)
+    if (failed === undefined) return notFailed(registry, submission)
     await failureEvent(tx, failing.events, { tenant, set, scope, submission: id, failureClass, error })
     await failing.finish(tx)
     if (probe.on) await probe.hit('records.fail.written', { id })
@@ -83,8 +82,8 @@ async function purgeAndFail(core: RecordsCore, submission: StoredSubmission, fai
 }
 
 /** Somebody else has ended it; or it keeps its slot, because a later commit would show what could not be taken back. */
-async function notFailed(core: RecordsCore, { id, number, internal }: StoredSubmission): Promise<false> {
-  const now = await readSubmission(core, internal.tenant, id)
+async function notFailed(registry: Registry, { id, number, internal }: StoredSubmission): Promise<false> {
+  const now = await readSubmission(registry, internal.tenant, id)
   if (now?.state !== 'submitting' || now.number !== number) return false
   throw new Error(
     `Submission ${id} has written versions that its staged rows no longer name, so they cannot be undone and its scope stays busy. Staged rows were removed by hand: restore them from a backup, or delete the versions of number ${number} of its scope and set applied_created, applied_updated and applied_deleted to 0.`,
@@ -93,7 +92,7 @@ async function notFailed(core: RecordsCore, { id, number, internal }: StoredSubm
 
 /** Whoever finds the slot taken by a submission whose job is dead or gone ends that first. Not in a caller's transaction, which holds the scope. */
 export async function freeingSlot<Answer>(
-  core: RecordsCore,
+  registry: Registry,
   tenant: string,
   tx: AnyTx | undefined,
   attempt: () => Promise<Answer>,
@@ -102,7 +101,7 @@ export async function freeingSlot<Answer>(
     return await attempt()
   } catch (error) {
     if (tx !== undefined || !isPawlError(error, 'PAWL_SCOPE_BUSY') || !isOrphaned(error.details)) throw error
-    await failDead(core, tenant, String(error.details.holder)).catch((cause: unknown) => {
+    await failDead(registry, tenant, String(error.details.holder)).catch((cause: unknown) => {
       throw new PawlError('PAWL_SCOPE_BUSY', `${error.message} It cannot be ended: ${String(cause)}`, {
         cause,
         details: error.details,
@@ -117,8 +116,8 @@ function isOrphaned({ jobState }: Readonly<Record<string, unknown>>): boolean {
 }
 
 /** For a submission whose job died or was cancelled without a last word. Does nothing while the job lives. */
-export async function failDead(core: RecordsCore, tenant: string, id: string): Promise<boolean> {
-  const submission = await readSubmission(core, tenant, id)
+export async function failDead(registry: Registry, tenant: string, id: string): Promise<boolean> {
+  const submission = await readSubmission(registry, tenant, id)
   if (submission?.state !== 'submitting') return false
   const jobId = submission.jobId!
   let isDead = false
@@ -127,8 +126,8 @@ export async function failDead(core: RecordsCore, tenant: string, id: string): P
     if (job !== undefined && job.state !== 'dead') throw new Overtaken()
     isDead = job !== undefined
   }
-  const set = core.sets.get(submission.set)
-  const job = await core.jobs(tenant).get(jobId)
+  const set = registry.sets.get(submission.set)
+  const job = await registry.jobs(tenant).get(jobId)
   const error = `Its job ended without finishing it: ${job?.lastError ?? 'it was cancelled'}`
   const failing: Failing = {
     failureClass: 'unknown',
@@ -138,8 +137,8 @@ export async function failDead(core: RecordsCore, tenant: string, id: string): P
     hold,
     // The submission says it all from here on; a dead job beside it would be a second alert for one failure.
     finish: async (tx) => {
-      if (isDead) await core.jobs(tenant).cancel(jobId, { tx, reason: `submission ${id} failed` })
+      if (isDead) await registry.jobs(tenant).cancel(jobId, { tx, reason: `submission ${id} failed` })
     },
   }
-  return fail(core, submission, failing)
+  return fail(registry, submission, failing)
 }

@@ -4,10 +4,10 @@ import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { resolve, whole } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
-import type { RecordsCore } from './core.ts'
 import { pageTable } from './options.ts'
 import { cursorParts, cursorText } from './reads.ts'
 import { fieldChanges } from './rows/diff.ts'
+import type { Registry } from './sets.ts'
 import type { StoredSubmission } from './submissions.ts'
 import type { Page, PageOptions, PreviewRow, RecordData, RowError, RowKind } from './types.ts'
 
@@ -36,20 +36,20 @@ interface Row {
 }
 
 export async function previewRows(
-  core: RecordsCore,
+  registry: Registry,
   submission: StoredSubmission,
   kind: RowKind,
   options: PageOptions,
 ): Promise<Page<PreviewRow>> {
   const { limit, after } = resolve('rows', pageTable, options)
   const { id, state, number, internal } = submission
-  if (state !== 'submitted' && kind !== 'missing') return stagedRows(core, submission, kind, limit, after)
+  if (state !== 'submitted' && kind !== 'missing') return stagedRows(registry, submission, kind, limit, after)
   const [after_type = '', after_key = ''] = after === undefined ? [] : cursorParts(after, 2)
   const page = { tenant: internal.tenant, scope_id: internal.scopeId, after_type, after_key, limit }
   const rows =
     state === 'submitted'
-      ? await read<Row>(core.pool, changesStatement, { ...page, number, status: statusOf(id, kind) })
-      : await read<Row>(core.pool, missingStatement, {
+      ? await read<Row>(registry.pool, changesStatement, { ...page, number, status: statusOf(id, kind) })
+      : await read<Row>(registry.pool, missingStatement, {
           ...page,
           id,
           committed: internal.baselineNumber,
@@ -60,7 +60,7 @@ export async function previewRows(
 }
 
 async function stagedRows(
-  core: RecordsCore,
+  registry: Registry,
   { id, state, counts, internal }: StoredSubmission,
   kind: Exclude<RowKind, 'missing'>,
   limit: number,
@@ -68,7 +68,7 @@ async function stagedRows(
 ): Promise<Page<PreviewRow>> {
   // The counts of a whole upload say it; a scan would read every staged row to find none.
   if (kind !== 'invalid' && counted.includes(state) && counts[kind] === 0) return { items: [], next: undefined }
-  const rows = await read<Row & { line: string; kind: string }>(core.pool, previewStatement, {
+  const rows = await read<Row & { line: string; kind: string }>(registry.pool, previewStatement, {
     tenant: internal.tenant,
     id,
     committed: internal.baselineNumber,
@@ -93,13 +93,13 @@ function statusOf(id: string, kind: RowKind): string {
 }
 
 export async function rowErrors(
-  core: RecordsCore,
+  registry: Registry,
   { id, internal: { tenant } }: StoredSubmission,
   options: PageOptions,
 ): Promise<Page<RowError>> {
   const { limit, after } = resolve('errors', pageTable, options)
   const values = { tenant, id, after: placeOf(after), limit }
-  const rows = await read<RowError & { ordinal: string }>(core.pool, errorsStatement, values)
+  const rows = await read<RowError & { ordinal: string }>(registry.pool, errorsStatement, values)
   return {
     items: rows.map(({ ordinal: _, line, ...error }) => ({ line: Number(line), ...error })),
     next: rows.length < limit ? undefined : rows.at(-1)!.ordinal,

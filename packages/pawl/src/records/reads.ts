@@ -5,12 +5,11 @@ import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { check, refused, resolve, withoutUndefined } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
-import type { RecordsCore } from './core.ts'
 import { at as atOption, historyTable, listRecordsTable } from './options.ts'
 import { isFault } from './rows/columns.ts'
 import { fieldChanges } from './rows/diff.ts'
 import { canonicalField, canonicalRow, Unstorable } from './rows/json-text.ts'
-import { type DefinedSet, type DefinedType, keyPart, keyText, mayHaveOtherColumns } from './sets.ts'
+import { type DefinedSet, type DefinedType, keyPart, keyText, mayHaveOtherColumns, type Registry } from './sets.ts'
 import { idText, needSubmission } from './submissions.ts'
 import type { At, FieldChange, Page, RecordData, RecordVersion } from './types.ts'
 
@@ -77,30 +76,30 @@ export interface VersionDiff {
 }
 
 export async function getRecord(
-  core: RecordsCore,
+  registry: Registry,
   place: ReadPlace,
   type: string,
   given: string,
   at?: At,
 ): Promise<RecordVersion | undefined> {
-  const key = await storedKey(core, 'get', place, type, given)
-  const number = await numberAt(core, place, check('get', 'at', atOption, at))
+  const key = await storedKey(registry, 'get', place, type, given)
+  const number = await numberAt(registry, place, check('get', 'at', atOption, at))
   if (!isNameable(type, key)) return undefined
-  const [row] = await read<VersionRow>(core.pool, getStatement, { ...namesOf(place), type, key, number })
+  const [row] = await read<VersionRow>(registry.pool, getStatement, { ...namesOf(place), type, key, number })
   return row === undefined ? undefined : toVersion(row)
 }
 
-export async function listRecords(core: RecordsCore, place: ReadPlace, given: ListRecordsOptions): Promise<RecordPage> {
+export async function listRecords(registry: Registry, place: ReadPlace, given: ListRecordsOptions): Promise<RecordPage> {
   const options = resolve('list', listRecordsTable, given)
   const { limit } = options
   const [start, afterType = options.type ?? '', afterKey = ''] = options.after === undefined ? [] : cursorParts(options.after, 3)
   const filters = options.filter === undefined ? null : textsLiteral(filterTexts(place.set, options.type, options.filter))
-  let number = start === undefined ? await numberAt(core, place, options.at) : pinned(start)
+  let number = start === undefined ? await numberAt(registry, place, options.at) : pinned(start)
   let after = { after_type: afterType, after_key: afterKey }
   const items: RecordVersion[] = []
   for (let bytes = 0; items.length < limit && bytes < pageBytes; ) {
     const asked = Math.min(limit - items.length, stepRows)
-    const rows = await read<VersionRow & { pinned: string; bytes: number }>(core.pool, pageStatement, {
+    const rows = await read<VersionRow & { pinned: string; bytes: number }>(registry.pool, pageStatement, {
       ...namesOf(place),
       number,
       type: options.type ?? null,
@@ -125,10 +124,10 @@ export async function listRecords(core: RecordsCore, place: ReadPlace, given: Li
 export type RecordPage = Page<RecordVersion> & { readonly number: string | undefined }
 
 /** All pages of one commit. */
-export async function* recordPages(core: RecordsCore, place: ReadPlace, type?: string, at?: At): AsyncGenerator<RecordPage> {
+export async function* recordPages(registry: Registry, place: ReadPlace, type?: string, at?: At): AsyncGenerator<RecordPage> {
   let after: string | undefined
   do {
-    const page = await listRecords(core, place, withoutUndefined({ limit: stepRows, type, at, after }) as ListRecordsOptions)
+    const page = await listRecords(registry, place, withoutUndefined({ limit: stepRows, type, at, after }) as ListRecordsOptions)
     yield page
     after = page.next
   } while (after !== undefined)
@@ -184,18 +183,18 @@ function assertColumns(set: DefinedSet, types: readonly DefinedType[], names: re
 }
 
 export async function recordHistory(
-  core: RecordsCore,
+  registry: Registry,
   place: ReadPlace,
   type: string,
   given: string,
   options: { limit?: number; before?: string } = {},
 ): Promise<HistoryEntry[]> {
   const { limit, before } = resolve('history', historyTable, options)
-  const key = await storedKey(core, 'history', place, type, given)
+  const key = await storedKey(registry, 'history', place, type, given)
   if (!isNameable(type, key)) return []
   const page = { before: before === undefined ? numberMax : idText('version', before), limit }
   const rows = await read<VersionRow & { committed_at: Date | null; submitted_by: string | null; origin: string | null }>(
-    core.pool,
+    registry.pool,
     historyStatement,
     { ...namesOf(place), type, key, ...page },
   )
@@ -204,14 +203,17 @@ export async function recordHistory(
 
 /** What changed between two moments of one record. */
 export async function diffRecord(
-  core: RecordsCore,
+  registry: Registry,
   place: ReadPlace,
   type: string,
   key: string,
   from: At,
   to: At,
 ): Promise<VersionDiff> {
-  const [before, after] = await Promise.all([getRecord(core, place, type, key, from), getRecord(core, place, type, key, to)])
+  const [before, after] = await Promise.all([
+    getRecord(registry, place, type, key, from),
+    getRecord(registry, place, type, key, to),
+  ])
   if (before === undefined || after === undefined)
     throw new PawlError(
       'PAWL_NOT_FOUND',
@@ -227,16 +229,16 @@ function pinned(number: string): string {
 }
 
 /** null: as committed now. */
-export async function numberAt(core: RecordsCore, place: ReadPlace, at: At | undefined): Promise<string | null> {
+export async function numberAt(registry: Registry, place: ReadPlace, at: At | undefined): Promise<string | null> {
   if (at === undefined) return null
   if ('number' in at) return at.number === '0' ? '0' : idText('number', at.number)
-  const [scope] = await read<{ id: string }>(core.pool, scopeStatement, namesOf(place))
+  const [scope] = await read<{ id: string }>(registry.pool, scopeStatement, namesOf(place))
   if (scope === undefined) return '0'
   if ('time' in at) {
     const values = { tenant: place.tenant, scope_id: scope.id, at: at.time.toISOString() }
-    return (await read<{ number: string }>(core.pool, numberAtStatement, values))[0]!.number
+    return (await read<{ number: string }>(registry.pool, numberAtStatement, values))[0]!.number
   }
-  const submission = await needSubmission(core, place.tenant, at.submission)
+  const submission = await needSubmission(registry, place.tenant, at.submission)
   if (submission.internal.scopeId === scope.id && submission.state === 'submitted') return submission.number
   throw new PawlError(
     'PAWL_WRONG_STATE',
@@ -284,13 +286,13 @@ function notCursor(given: string): PawlError {
 }
 
 /** The key that a call names a record with, as it is stored: " S " is S in a text column, and "5.0" is 5 in a number column. */
-export async function storedKey(core: RecordsCore, call: string, place: ReadPlace, type: string, key: string): Promise<string> {
+export async function storedKey(registry: Registry, call: string, place: ReadPlace, type: string, key: string): Promise<string> {
   if (typeof type !== 'string') throw refused(call, `type must be a string, got ${shown(type)}`)
   if (typeof key !== 'string') throw refused(call, `key must be a string, got ${shown(key)}. Give '5' and not 5`)
   const canonical = canonicalKey(place.set.types.get(type), key)
   if (canonical === key) return key
   // A record that an older version of the set wrote may have the key as it is given.
-  const [held] = await read(core.pool, getStatement, { ...namesOf(place), type, key, number: null })
+  const [held] = await read(registry.pool, getStatement, { ...namesOf(place), type, key, number: null })
   return held === undefined ? canonical : key
 }
 

@@ -4,14 +4,13 @@ import { PawlError } from '../errors.ts'
 import { notOneOf, resolve } from '../kernel/options.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { type ApplyPayload, apply, applyKind } from './apply.ts'
-import type { RecordsCore } from './core.ts'
 import type { EndedOptions } from './ends.ts'
 import { failDead } from './fail.ts'
 import { endedTable, rowKinds, submitTable } from './options.ts'
 import { previewRows, rowErrors } from './preview.ts'
 import type { RecordTypes, RowsOf, RowTypes, UnknownColumns } from './rows/row-types.ts'
 import { RecordScope } from './scope.ts'
-import { defineSet, keptDescriptions, setName, setOf } from './sets.ts'
+import { defineSet, keptDescriptions, type Registry, setName, setOf } from './sets.ts'
 import {
   explainSubmission,
   type ListSubmissionsOptions,
@@ -39,11 +38,11 @@ import { rebase } from './upload.ts'
 
 /** Records of one tenant. `pawl.records` is that of the job whose handler calls it, else the empty one; `pawl.for('acme').records` cannot name another's. */
 export class Records {
-  readonly #core: RecordsCore
+  readonly #registry: Registry
   readonly #given: string | undefined
 
-  constructor(core: RecordsCore, tenant: string | undefined) {
-    this.#core = core
+  constructor(registry: Registry, tenant: string | undefined) {
+    this.#registry = registry
     this.#given = tenant
   }
 
@@ -56,90 +55,90 @@ export class Records {
     name: string,
     options: RecordSetOptions<Types, Unknown>,
   ): RecordSet<RowsOf<Types, Unknown>> {
-    if (this.#core.sets.has(name))
+    if (this.#registry.sets.has(name))
       throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The record set '${name}' is already defined. Define each set once.`)
     const set = defineSet(name, options)
-    if (this.#core.sets.size === 0) this.#defineWork()
-    this.#core.sets.set(name, set)
+    if (this.#registry.sets.size === 0) this.#defineWork()
+    this.#registry.sets.set(name, set)
     return { name }
   }
 
   /** One scope of a set, such as `in(wasteRecords, { organisation: '17', registration: '4' })`. */
   in<Rows extends RowTypes = RowTypes>(set: RecordSet<Rows> | string, scope: ScopeKey): RecordScope<Rows> {
-    return new RecordScope<Rows>(this.#core, this.#given, setOf(this.#core, set), scope)
+    return new RecordScope<Rows>(this.#registry, this.#given, setOf(this.#registry, set), scope)
   }
 
   /** How sets are declared, as data with JSON Schemas: each in its latest version, of whatever process used it. */
   async sets(): Promise<RecordSetDescription[]> {
-    return keptDescriptions(this.#core, this.#tenant)
+    return keptDescriptions(this.#registry, this.#tenant)
   }
 
   async get(id: string): Promise<Submission> {
-    return toSubmission(this.#core, await this.#need(id))
+    return toSubmission(this.#registry, await this.#need(id))
   }
 
   /** Submissions of a set over all its scopes, newest first. */
   async submissions(set: RecordSet | string, options: ListSubmissionsOptions = {}): Promise<Submission[]> {
-    return listSubmissions(this.#core, this.#tenant, { record_set: setName(set) }, options)
+    return listSubmissions(this.#registry, this.#tenant, { record_set: setName(set) }, options)
   }
 
   /** Rows of a submission by what they do, with the fields before and after. */
   async rows(id: string, kind: RowKind, options: PageOptions = {}): Promise<Page<PreviewRow>> {
     if (!rowKinds.includes(kind)) throw notOneOf('rows: kind', kind, rowKinds)
-    return previewRows(this.#core, await this.#need(id), kind, options)
+    return previewRows(this.#registry, await this.#need(id), kind, options)
   }
 
   /** Why rows are not valid. */
   async errors(id: string, options: PageOptions = {}): Promise<Page<RowError>> {
-    return rowErrors(this.#core, await this.#need(id), options)
+    return rowErrors(this.#registry, await this.#need(id), options)
   }
 
   /** Takes the scope's slot and answers at once; a job applies it. Refused when another holds the slot, or the scope has moved since the upload. */
   async submit(id: string, options: SubmitOptions = {}): Promise<SubmitAnswer> {
     resolve('submit', submitTable, options)
-    return submit(this.#core, this.#tenant, id, 'validated', options)
+    return submit(this.#registry, this.#tenant, id, 'validated', options)
   }
 
   /** Submits a failed one again, after checking its slot and baseline again. */
   async resume(id: string, options: SubmitOptions = {}): Promise<SubmitAnswer> {
     resolve('resume', submitTable, options)
-    return submit(this.#core, this.#tenant, id, 'failed', options)
+    return submit(this.#registry, this.#tenant, id, 'failed', options)
   }
 
   /** Compares a submission's rows with the scope as it is now: a new submission, with its own preview. */
   async rebase(id: string): Promise<Submission> {
-    return this.get(await rebase(this.#core, await this.#need(id)))
+    return this.get(await rebase(this.#registry, await this.#need(id)))
   }
 
   /** Waits until a submission is submitted or failed, whoever applies it; also until it is superseded, invalid or removed. Answers with it. */
   async ended(id: string, options: EndedOptions = {}): Promise<Submission> {
     const { timeout, signal } = resolve('ended', endedTable, options)
     await this.#need(id)
-    await this.#core.ends.wait(this.#core, this.#tenant, id, timeout, signal)
+    await this.#registry.ends.wait(this.#registry, this.#tenant, id, timeout, signal)
     return this.get(id)
   }
 
   /** Why a submission is where it is, and what to do. */
   async why(id: string): Promise<SubmissionWhy> {
-    return explainSubmission(this.#core, await this.#need(id))
+    return explainSubmission(this.#registry, await this.#need(id))
   }
 
   #need(id: string): Promise<StoredSubmission> {
-    return needSubmission(this.#core, this.#tenant, id)
+    return needSubmission(this.#registry, this.#tenant, id)
   }
 
   #defineWork(): void {
-    const core = this.#core
-    core.sweep.start(core)
+    const registry = this.#registry
+    registry.sweep.start(registry)
     // Failures are counted in the submission's row and decided there; the job's own limit is for what cannot even be written down.
-    core.jobs('').define<ApplyPayload>(applyKind, {
+    registry.jobs('').define<ApplyPayload>(applyKind, {
       queue: 'pawl.records',
       timeout: '1h',
       retry: { attempts: 100, crashes: 10, initialMs: 500, maxMs: 30_000 },
-      run: (job, context) => apply(core, job, context),
+      run: (job, context) => apply(registry, job, context),
       onDead: async (job) => {
-        const payload = (await core.jobs(job.tenant).get(job.id))?.payload as ApplyPayload | undefined
-        if (payload !== undefined) await failDead(core, job.tenant, payload.submission)
+        const payload = (await registry.jobs(job.tenant).get(job.id))?.payload as ApplyPayload | undefined
+        if (payload !== undefined) await failDead(registry, job.tenant, payload.submission)
       },
     })
   }

@@ -8,8 +8,7 @@ import { resolve } from '../kernel/options.ts'
 import { read, transactIn } from '../kernel/retry.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { type Append, append } from './append.ts'
-import { assertAttributes, assertSlotFree, attributesText, lockScope } from './commit.ts'
-import { type RecordsCore, wholeMs } from './core.ts'
+import { assertAttributes, assertSlotFree, attributesText, lockScope, wholeMs } from './commit.ts'
 import { freeingSlot } from './fail.ts'
 import { type ExportOptions, exportRecords } from './formats/export.ts'
 import { assertBody, assertCsvOptions, assertReadable } from './formats/readers.ts'
@@ -29,7 +28,7 @@ import {
   type VersionDiff,
 } from './reads.ts'
 import type { AppendRowOf, PutRowOf, RowTypes, TypeName, VersionOf } from './rows/row-types.ts'
-import { type DefinedSet, keepDescription, scopeText } from './sets.ts'
+import { type DefinedSet, keepDescription, type Registry, scopeText } from './sets.ts'
 import { type ListSubmissionsOptions, listSubmissions, needSubmission, toSubmission } from './submissions.ts'
 import type {
   AppendAnswer,
@@ -70,13 +69,13 @@ export interface AuditReport {
 }
 
 export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows>> {
-  readonly #core: RecordsCore
+  readonly #registry: Registry
   readonly #given: string | undefined
   readonly #set: DefinedSet
   readonly #scope: string
 
-  constructor(core: RecordsCore, tenant: string | undefined, set: DefinedSet, scope: ScopeKey) {
-    this.#core = core
+  constructor(registry: Registry, tenant: string | undefined, set: DefinedSet, scope: ScopeKey) {
+    this.#registry = registry
     this.#given = tenant
     this.#set = set
     this.#scope = scopeText(set, scope)
@@ -89,16 +88,16 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
   /** Stages and validates a file. The answer is validated or invalid; submit it by its id. Throws when it did not arrive. */
   async upload(body: Body, options: UploadOptions): Promise<Submission> {
     resolve('upload', uploadTable, options)
-    const [core, place] = [this.#core, this.#place]
+    const [registry, place] = [this.#registry, this.#place]
     assertReadable(place.set, options)
     assertBody(place.set, body, options)
     const attributes = attributesText(place.set, options.attributes)
-    await keepDescription(core, place.tenant, place.set)
+    await keepDescription(registry, place.tenant, place.set)
     const scope = await this.#read(place)
     assertAttributes(attributes, scope?.attributes ?? null)
-    const scopeId = scope?.id ?? (await transactIn(core.pool, undefined, (tx) => ensureScope(tx, place)))
-    const id = await upload(core, { ...place, scopeId }, body, options, attributes)
-    return toSubmission(core, await needSubmission(core, place.tenant, id))
+    const scopeId = scope?.id ?? (await transactIn(registry.pool, undefined, (tx) => ensureScope(tx, place)))
+    const id = await upload(registry, { ...place, scopeId }, body, options, attributes)
+    return toSubmission(registry, await needSubmission(registry, place.tenant, id))
   }
 
   /** Submissions of this scope, newest first. */
@@ -106,7 +105,7 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
     resolve('submissions', submissionsTable, options)
     const place = this.#place
     const scope = await this.#read(place)
-    return scope === undefined ? [] : listSubmissions(this.#core, place.tenant, { scope_id: scope.id }, options)
+    return scope === undefined ? [] : listSubmissions(this.#registry, place.tenant, { scope_id: scope.id }, options)
   }
 
   async state(): Promise<ScopeState | undefined> {
@@ -130,38 +129,38 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
 
   async #append(origin: Append['origin'], rows: readonly AppendRow[], options: PutOptions & AppendOptions) {
     const place = this.#place
-    if (options.tx === undefined) await keepDescription(this.#core, place.tenant, place.set)
+    if (options.tx === undefined) await keepDescription(this.#registry, place.tenant, place.set)
     const attributes = attributesText(place.set, options.attributes)
-    return append(this.#core, place, { ...options, origin, rows, attributes, scopeId: (tx) => ensureScope(tx, place) })
+    return append(this.#registry, place, { ...options, origin, rows, attributes, scopeId: (tx) => ensureScope(tx, place) })
   }
 
   async get<Type extends string>(type: Type & TypeName<Rows>, key: string, at?: At): Promise<VersionOf<Rows, Type> | undefined> {
-    return (await getRecord(this.#core, this.#place, type, key, at)) as VersionOf<Rows, Type> | undefined
+    return (await getRecord(this.#registry, this.#place, type, key, at)) as VersionOf<Rows, Type> | undefined
   }
 
   /** A page of records in the order of their keys. */
   async list<Type extends string>(
     options: ListRecordsOptions & { readonly type?: Type & TypeName<Rows> } = {},
   ): Promise<Page<VersionOf<Rows, Type>> & { readonly number: string | undefined }> {
-    const page = await listRecords(this.#core, this.#place, options)
+    const page = await listRecords(this.#registry, this.#place, options)
     return page as unknown as { number: string | undefined } & Page<VersionOf<Rows, Type>>
   }
 
   /** Versions of one record, newest first. */
   async history(type: TypeName<Rows>, key: string, options: { limit?: number; before?: string } = {}): Promise<HistoryEntry[]> {
-    return recordHistory(this.#core, this.#place, type, key, options)
+    return recordHistory(this.#registry, this.#place, type, key, options)
   }
 
   async diff(type: string, key: string, from: At, to: At): Promise<VersionDiff> {
-    return diffRecord(this.#core, this.#place, type, key, from, to)
+    return diffRecord(this.#registry, this.#place, type, key, from, to)
   }
 
   /** All current records, or those of a moment, as a stream of text that can be uploaded again. */
   export(options: ExportOptions): AsyncGenerator<string> {
     resolve('export', exportTable, options)
     assertCsvOptions('export', options)
-    const [core, place] = [this.#core, this.#place]
-    return exportRecords(place.set, (at) => recordPages(core, place, options.type, at), options)
+    const [registry, place] = [this.#registry, this.#place]
+    return exportRecords(place.set, (at) => recordPages(registry, place, options.type, at), options)
   }
 
   /**
@@ -170,9 +169,9 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
    */
   async erase(type: string, given: string, options: { reason: string; by?: string; tx?: AnyTx }): Promise<{ versions: number }> {
     resolve('erase', eraseTable, options)
-    const [core, place] = [this.#core, this.#place]
+    const [registry, place] = [this.#registry, this.#place]
     const { tenant } = place
-    const key = await storedKey(core, 'erase', place, type, given)
+    const key = await storedKey(registry, 'erase', place, type, given)
     if (!isNameable(type, key)) throw noRecord(type, key)
     const inOne = async (tx: TxDb) => {
       const [found] = await tx.run<{ id: string }>(scopeStatement, namesOf(place))
@@ -186,13 +185,13 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
       if (erased.versions > 0) await tx.run(eraseEventsStatement, { ...what, ...namesOf(place) })
       return { versions: erased.versions }
     }
-    return freeingSlot(core, tenant, options.tx, () => transactIn(core.pool, options.tx, inOne, { statementMs: wholeMs }))
+    return freeingSlot(registry, tenant, options.tx, () => transactIn(registry.pool, options.tx, inOne, { statementMs: wholeMs }))
   }
 
   /** Counts everything again. A scope that is not sound is a bug of Pawl, or its tables were written to. */
   async audit(): Promise<AuditReport | undefined> {
     const [row] = await read<Record<'live' | 'counted_live' | 'uncommitted' | 'empty', string> & { submitting: string | null }>(
-      this.#core.pool,
+      this.#registry.pool,
       auditStatement,
       namesOf(this.#place),
     )
@@ -204,7 +203,7 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
 
   async #read(place: ReadPlace) {
     type Scope = Record<'id' | 'revision' | 'committed' | 'live', string> & { attributes: string | null }
-    return (await read<Scope>(this.#core.pool, scopeStatement, namesOf(place)))[0]
+    return (await read<Scope>(this.#registry.pool, scopeStatement, namesOf(place)))[0]
   }
 }
 

@@ -1,17 +1,35 @@
 // Record sets: what a scope is made of, which types of row there are, and what each column must be. Declared once, resolved once.
 
+import type { Logger } from '../config.ts'
+import type { Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
+import type { Jobs } from '../jobs/index.ts'
 import { assertKnown, type Resolved, refused, resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
-import type { RecordsCore } from './core.ts'
+import type { Ends } from './ends.ts'
 import { recordSetTable, recordTypeTable } from './options.ts'
 import { type Coerce, compileCell, compileColumn, compileForm, resolveColumn } from './rows/columns.ts'
 import { describeSet } from './rows/json-schema.ts'
+import type { Sweep } from './sweep.ts'
 import type { Column, RecordSet, RecordSetDescription, RecordSetOptions, RecordTypeOptions, ScopeKey } from './types.ts'
 
 const keepStatement = statement(import.meta.url, 'set-keep')
 const listStatement = statement(import.meta.url, 'set-list')
+
+/** The sets of a process, and what their verbs run on. */
+export interface Registry {
+  readonly pool: Pool
+  readonly sets: Map<string, DefinedSet>
+  /** Sets whose description this process has stored. */
+  readonly kept: Set<string>
+  readonly jobs: (tenant: string) => Jobs
+  /** Of this process, whoever waits in it. */
+  readonly ends: Ends
+  /** Of this process, for all tenants. */
+  readonly sweep: Sweep
+  readonly logger: Pick<Logger, 'error'>
+}
 
 export interface DefinedColumn {
   readonly name: string
@@ -164,17 +182,22 @@ export function setOf({ sets }: { readonly sets: ReadonlyMap<string, DefinedSet>
 }
 
 /** Stores it unless it is stored already; each process asks once. */
-export async function keepDescription(core: RecordsCore, tenant: string, set: DefinedSet): Promise<void> {
+export async function keepDescription(registry: Registry, tenant: string, set: DefinedSet): Promise<void> {
   const asked = JSON.stringify([tenant, set.name])
-  if (core.kept.has(asked)) return
+  if (registry.kept.has(asked)) return
   const { name, schemaVersion, ...definition } = describeSet(set)
-  await read(core.pool, keepStatement, { tenant, name, schema_version: schemaVersion, definition: JSON.stringify(definition) })
-  core.kept.add(asked)
+  await read(registry.pool, keepStatement, {
+    tenant,
+    name,
+    schema_version: schemaVersion,
+    definition: JSON.stringify(definition),
+  })
+  registry.kept.add(asked)
 }
 
 /** The sets that were ever used, each in its latest version. */
-export async function keptDescriptions(core: RecordsCore, tenant: string): Promise<RecordSetDescription[]> {
-  const rows = await read<{ name: string; schema_version: number; definition: string }>(core.pool, listStatement, { tenant })
+export async function keptDescriptions(registry: Registry, tenant: string): Promise<RecordSetDescription[]> {
+  const rows = await read<{ name: string; schema_version: number; definition: string }>(registry.pool, listStatement, { tenant })
   return rows.map((row) => ({
     name: row.name,
     schemaVersion: row.schema_version,

@@ -7,10 +7,10 @@ import type { Transaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { read, retrying } from '../kernel/retry.ts'
-import { inert, type RecordsCore } from './core.ts'
+import { inert } from './commit.ts'
 import { changedFields } from './rows/diff.ts'
 import { type ReadRow, type RowFault, storable } from './rows/reader.ts'
-import type { DefinedSet } from './sets.ts'
+import type { DefinedSet, Registry } from './sets.ts'
 
 const lookupStatement = statement(import.meta.url, 'lookup')
 const progressStatement = statement(import.meta.url, 'stage-progress')
@@ -109,7 +109,7 @@ export function kindOf(met: Met): 'C' | 'U' | '=' {
 }
 
 export class Stager {
-  readonly #core: RecordsCore
+  readonly #registry: Registry
   readonly #staged: Staged
   /** For every batch the same: they are staged one behind the other, and buffers of their own would pile up until they are collected. */
   #bytes = Buffer.alloc(0)
@@ -118,8 +118,8 @@ export class Stager {
   lines = 0
   lastLine = 0
 
-  constructor(core: RecordsCore, staged: Staged) {
-    this.#core = core
+  constructor(registry: Registry, staged: Staged) {
+    this.#registry = registry
     this.#staged = staged
   }
 
@@ -129,7 +129,7 @@ export class Stager {
     const met =
       this.#staged.committed === '0'
         ? undefined
-        : lookup((query, values) => read(this.#core.pool, query, values), this.#staged, rows)
+        : lookup((query, values) => read(this.#registry.pool, query, values), this.#staged, rows)
     met?.catch(() => undefined)
     this.#last = this.#last.then(async () => this.#stage(rows, bytes, await met))
     return this.#last
@@ -148,7 +148,7 @@ export class Stager {
       await tx.copy(`copy pawl.submission_row (${columns}) from stdin`, data)
       await addErrors(tx, this.#staged, this.errors, faults.slice(0, Math.max(0, set.limits.errorsMax - this.errors)))
     }
-    await retrying(() => this.#core.pool.transaction(stage, inert))
+    await retrying(() => this.#registry.pool.transaction(stage, inert))
     this.errors += faults.length
     this.lines += rows.length
     this.lastLine = counts.last_line
@@ -181,10 +181,10 @@ export async function addErrors(tx: TxDb, { tenant, id }: Staged, first: number,
 }
 
 /** Removes staged rows in bounded steps. false: they are not the caller's any more, and what is there is somebody else's. */
-export async function clearStaged(core: RecordsCore, tenant: string, id: string, fence: string | null): Promise<boolean> {
+export async function clearStaged(registry: Registry, tenant: string, id: string, fence: string | null): Promise<boolean> {
   const limit = 5000
   for (;;) {
-    const [cleared] = await read<{ gone: number }>(core.pool, clearStatement, { tenant, id, fence, limit })
+    const [cleared] = await read<{ gone: number }>(registry.pool, clearStatement, { tenant, id, fence, limit })
     if (cleared === undefined) return false
     if (cleared.gone < limit) return true
   }

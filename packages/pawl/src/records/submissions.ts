@@ -5,9 +5,8 @@ import { isPawlError, PawlError } from '../errors.ts'
 import { resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import { slotHolder } from './commit.ts'
-import type { RecordsCore } from './core.ts'
 import { submissionsTable } from './options.ts'
-import { scopeOf } from './sets.ts'
+import { type Registry, scopeOf } from './sets.ts'
 import type { Submission, SubmissionState } from './types.ts'
 
 const readStatement = statement(import.meta.url, 'submission-read')
@@ -42,13 +41,13 @@ export function idText(what: string, id: string): string {
   })
 }
 
-export async function readSubmission(core: RecordsCore, tenant: string, id: string): Promise<StoredSubmission | undefined> {
-  const [row] = await read<{ info: string }>(core.pool, readStatement, { tenant, id: idText('submission', id) })
+export async function readSubmission(registry: Registry, tenant: string, id: string): Promise<StoredSubmission | undefined> {
+  const [row] = await read<{ info: string }>(registry.pool, readStatement, { tenant, id: idText('submission', id) })
   return row && stored(row)
 }
 
-export async function needSubmission(core: RecordsCore, tenant: string, id: string): Promise<StoredSubmission> {
-  const found = await readSubmission(core, tenant, id)
+export async function needSubmission(registry: Registry, tenant: string, id: string): Promise<StoredSubmission> {
+  const found = await readSubmission(registry, tenant, id)
   if (found !== undefined) return found
   throw new PawlError('PAWL_NOT_FOUND', `There is no submission ${id}, or it expired and was removed.`, { details: { id } })
 }
@@ -62,7 +61,7 @@ export interface ListSubmissionsOptions {
 }
 
 export async function listSubmissions(
-  core: RecordsCore,
+  registry: Registry,
   tenant: string,
   where: { scope_id: string } | { record_set: string },
   options: ListSubmissionsOptions,
@@ -70,7 +69,9 @@ export async function listSubmissions(
   const { state = null, before, limit } = resolve('submissions', submissionsTable, options)
   const page = { tenant, state, before: before === undefined ? '9223372036854775807' : idText('submission', before), limit }
   const query = 'scope_id' in where ? listStatement : listSetStatement
-  return (await read<{ info: string }>(core.pool, query, { ...page, ...where })).map((row) => toSubmission(core, stored(row)))
+  return (await read<{ info: string }>(registry.pool, query, { ...page, ...where })).map((row) =>
+    toSubmission(registry, stored(row)),
+  )
 }
 
 const times = new Set(['createdAt', 'submittingAt', 'endedAt', 'expiresAt'])
@@ -80,8 +81,8 @@ function stored({ info }: { info: string }): StoredSubmission {
   return JSON.parse(info, reviver) as StoredSubmission
 }
 
-export function toSubmission(core: RecordsCore, { internal, ...seen }: StoredSubmission): Submission {
-  return { ...seen, scope: scopeOf(core.sets.get(seen.set), internal.scope) }
+export function toSubmission(registry: Registry, { internal, ...seen }: StoredSubmission): Submission {
+  return { ...seen, scope: scopeOf(registry.sets.get(seen.set), internal.scope) }
 }
 
 export function expired(id: string): PawlError {
@@ -103,10 +104,10 @@ export interface SubmissionWhy {
 type Reason = [code: string, text: string]
 
 /** From the same columns that decide it. */
-export async function explainSubmission(core: RecordsCore, row: StoredSubmission): Promise<SubmissionWhy> {
-  const reasons = row.state === 'submitting' ? await submittingReasons(core, row) : reasonsOf(row)
+export async function explainSubmission(registry: Registry, row: StoredSubmission): Promise<SubmissionWhy> {
+  const reasons = row.state === 'submitting' ? await submittingReasons(registry, row) : reasonsOf(row)
   const isOpen = (row.state === 'validated' || row.state === 'failed') && !row.internal.isExpired
-  if (isOpen) reasons.push(nextOf(row, await slotHolder(core, row.internal.tenant, row.internal.scopeId)))
+  if (isOpen) reasons.push(nextOf(row, await slotHolder(registry, row.internal.tenant, row.internal.scopeId)))
   return { id: row.id, state: row.state, reasons: reasons.map(([code, text]) => ({ code, text })) }
 }
 
@@ -129,7 +130,7 @@ function nextOf({ id, state, baseline, expiresAt, internal }: StoredSubmission, 
     : ['ready', `It can be submitted until ${until}.`]
 }
 
-async function submittingReasons(core: RecordsCore, row: StoredSubmission): Promise<Reason[]> {
+async function submittingReasons(registry: Registry, row: StoredSubmission): Promise<Reason[]> {
   const { jobId, failureClass, progress, internal } = row
   const reasons: Reason[] = [
     ['applying', `${progress.applied} of ${progress.of} changes are written; readers see them once all are.`],
@@ -137,7 +138,7 @@ async function submittingReasons(core: RecordsCore, row: StoredSubmission): Prom
   if (internal.failures > 0)
     reasons.push(['retrying', `${internal.failures} attempt(s) failed (${failureClass}); the last: ${firstLine(row.error)}`])
   try {
-    const why = await core.jobs(internal.tenant).why(jobId!)
+    const why = await registry.jobs(internal.tenant).why(jobId!)
     for (const { code, text } of why.reasons) reasons.push([`job-${code}`, `Its job ${jobId}: ${text}`])
   } catch (error) {
     if (!isPawlError(error, 'PAWL_NOT_FOUND')) throw error

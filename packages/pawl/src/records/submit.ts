@@ -8,9 +8,8 @@ import { probe } from '../kernel/probe.ts'
 import { transactIn } from '../kernel/retry.ts'
 import { type ApplyPayload, applyKind } from './apply.ts'
 import { assertAttributes, assertSlotFree, commitEvents, lockScope } from './commit.ts'
-import type { RecordsCore } from './core.ts'
 import { freeingSlot } from './fail.ts'
-import { setOf } from './sets.ts'
+import { type Registry, setOf } from './sets.ts'
 import { expired, needSubmission, type StoredSubmission, wrongState } from './submissions.ts'
 import type { SubmissionState, SubmitOptions } from './types.ts'
 
@@ -28,23 +27,23 @@ export interface SubmitAnswer {
 }
 
 export async function submit(
-  core: RecordsCore,
+  registry: Registry,
   tenant: string,
   id: string,
   from: 'validated' | 'failed',
   options: SubmitOptions,
 ): Promise<SubmitAnswer> {
-  const before = await needSubmission(core, tenant, id)
-  const attempt = () => transactIn(core.pool, options.tx, (tx) => submitIn(core, tx, before, from, options.revision))
-  const answer = await freeingSlot(core, tenant, options.tx, attempt)
+  const before = await needSubmission(registry, tenant, id)
+  const attempt = () => transactIn(registry.pool, options.tx, (tx) => submitIn(registry, tx, before, from, options.revision))
+  const answer = await freeingSlot(registry, tenant, options.tx, attempt)
   if (answer instanceof PawlError) throw answer
-  if (answer.jobId === null) core.sweep.wake()
+  if (answer.jobId === null) registry.sweep.wake()
   return answer
 }
 
 /** An error that must be committed with what it tells is answered; the others are thrown, and nothing was written. */
 async function submitIn(
-  core: RecordsCore,
+  registry: Registry,
   tx: TxDb,
   before: StoredSubmission,
   from: 'validated' | 'failed',
@@ -65,14 +64,14 @@ async function submitIn(
   assertAttributes(internal.attributes, scope.attributes)
   if (baseline !== scope.revision) {
     const error = superseded(id, baseline, scope.revision)
-    const keep_ms = setOf(core, before.set).keepMs.ended
+    const keep_ms = setOf(registry, before.set).keepMs.ended
     await tx.run(supersedeStatement, { tenant, id, state, revision, keep_ms, error: error.message })
     return error
   }
   const isUnchanged = progress.of === 0 && state === 'validated'
   const [taken, jobId] = isUnchanged
-    ? [await commitUnchanged(core, tx, before, revision), null]
-    : await take(core, tx, before, row)
+    ? [await commitUnchanged(registry, tx, before, revision), null]
+    : await take(registry, tx, before, row)
   if (taken !== undefined) return { id, revision: taken.revision, number: taken.number, jobId }
   // Its row and its scope are locked and were looked at: nothing can have changed.
   throw new PawlError('PAWL_ROLLED_BACK', `Submission ${id} could not be submitted. Try again.`)
@@ -83,25 +82,25 @@ interface Taken {
   readonly revision: number
 }
 
-async function commitUnchanged(core: RecordsCore, tx: TxDb, { id, set, internal }: StoredSubmission, revision: number) {
+async function commitUnchanged(registry: Registry, tx: TxDb, { id, set, internal }: StoredSubmission, revision: number) {
   const { tenant, scope } = internal
   const [taken] = await tx.run<Taken & { unchanged: string }>(unchangedStatement, { tenant, id, revision })
   if (taken === undefined) return undefined
   const nothing = { created: 0, updated: 0, unchanged: Number(taken.unchanged), deleted: 0 }
   const committed = { tenant, set, scope, submission: id, number: taken.number, counts: nothing, changed: [] }
-  await commitEvents(tx, setOf(core, set).events, committed)
+  await commitEvents(tx, setOf(registry, set).events, committed)
   return taken
 }
 
 async function take(
-  core: RecordsCore,
+  registry: Registry,
   tx: TxDb,
   { id, set, internal: { tenant } }: StoredSubmission,
   { state, revision }: { readonly state: string; readonly revision: number },
 ): Promise<[Taken | undefined, string]> {
-  const { events, retry, keepMs, chunkRows } = setOf(core, set)
+  const { events, retry, keepMs, chunkRows } = setOf(registry, set)
   const payload: ApplyPayload = { submission: id, events, retry, keepMs: keepMs.ended, chunkRows }
-  const { id: jobId } = await core.jobs(tenant).enqueue(applyKind, payload, { tx })
+  const { id: jobId } = await registry.jobs(tenant).enqueue(applyKind, payload, { tx })
   const [taken] = await tx.run<Taken>(submitStatement, { tenant, id, state, revision, job_id: jobId })
   if (probe.on && taken !== undefined) await probe.hit('records.submit.written', { id })
   return [taken, jobId]

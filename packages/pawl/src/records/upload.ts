@@ -6,11 +6,10 @@ import { statement, textsLiteral } from '../db/statement.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { read, retrying } from '../kernel/retry.ts'
-import type { RecordsCore } from './core.ts'
 import { InvalidFile, isInvalidFile, UploadBytes } from './formats/bytes.ts'
 import { limitOf, sourceRows } from './formats/readers.ts'
 import { type ReadRow, RowReader, type SourceRow, storable } from './rows/reader.ts'
-import { type DefinedSet, setOf } from './sets.ts'
+import { type DefinedSet, type Registry, setOf } from './sets.ts'
 import { addErrors, batchChars, batchRows, charsOf, clearStaged, type Place, type Staged, Stager, uploadLost } from './staging.ts'
 import { expired, idText, needSubmission, readSubmission, type StoredSubmission, wrongState } from './submissions.ts'
 import type { Body, UploadOptions } from './types.ts'
@@ -37,14 +36,14 @@ export interface Source {
 }
 
 export async function upload(
-  core: RecordsCore,
+  registry: Registry,
   place: Place,
   body: Body,
   options: UploadOptions,
   attributes: string | null,
 ): Promise<string> {
   const { restart: id, ...about } = { ...options, types: [...place.set.types.keys()], attributes }
-  const staged = id === undefined ? await begin(core, place, about) : await restart(core, place, about, id)
+  const staged = id === undefined ? await begin(registry, place, about) : await restart(registry, place, about, id)
   const bytes = new UploadBytes(body, limitOf(place.set, options.format), options.signal)
   const ignoredSheets: string[] = []
   const source: Source = {
@@ -54,23 +53,23 @@ export async function upload(
     end: () => bytes.digest(options.expect),
     again: (each) => `Upload it again with { restart: '${each}' }.`,
   }
-  await fill(core, staged, source, options.onProgress)
+  await fill(registry, staged, source, options.onProgress)
   return staged.id
 }
 
 /** Compares what a submission staged with the scope as it is now: a new submission with a new preview, by the same code as an upload. */
-export async function rebase(core: RecordsCore, from: StoredSubmission): Promise<string> {
+export async function rebase(registry: Registry, from: StoredSubmission): Promise<string> {
   const { id, state, counts, ignoredSheets, internal } = from
   if (internal.isExpired) throw expired(id)
   if (!['validated', 'superseded', 'failed'].includes(state)) throw wrongState(id, state, 'validated, superseded or failed')
-  const place = { tenant: internal.tenant, set: setOf(core, from.set), scopeId: internal.scopeId }
+  const place = { tenant: internal.tenant, set: setOf(registry, from.set), scopeId: internal.scopeId }
   // What is staged is what the columns and the schema of then made of the file; those of now may make something else of it, or refuse it.
   if (internal.schemaVersion !== place.set.schemaVersion) throw otherSchema(from, place.set.schemaVersion)
-  const staged = await begin(core, place, { ...from, ...internal, types: internal.types!, rebasedFrom: id })
+  const staged = await begin(registry, place, { ...from, ...internal, types: internal.types!, rebasedFrom: id })
   let lines = 0
-  await fill(core, staged, {
+  await fill(registry, staged, {
     async *batches() {
-      for await (const rows of restaged(core, from)) {
+      for await (const rows of restaged(registry, from)) {
         lines += rows.length
         yield rows
       }
@@ -111,11 +110,11 @@ interface About {
 
 type Begun = Pick<Staged, 'id' | 'fence' | 'committed' | 'live' | 'types'>
 
-export async function begin(core: RecordsCore, place: Place, about: About): Promise<Staged> {
+export async function begin(registry: Registry, place: Place, about: About): Promise<Staged> {
   const { rebasedFrom = null, receivedAt = null } = about
   const origin = rebasedFrom === null ? 'upload' : 'rebase'
   const values = { ...stored(place, about), origin, rebased_from: rebasedFrom, received_at: receivedAt }
-  const [begun] = await retrying(() => core.pool.transaction((tx) => tx.run<Begun>(beginStatement, values)))
+  const [begun] = await retrying(() => registry.pool.transaction((tx) => tx.run<Begun>(beginStatement, values)))
   return { ...place, ...begun! }
 }
 
@@ -134,19 +133,19 @@ function stored({ tenant, scopeId, set }: Place, { format, name, by, types, attr
   }
 }
 
-async function restart(core: RecordsCore, place: Place, about: About, id: string): Promise<Staged> {
+async function restart(registry: Registry, place: Place, about: About, id: string): Promise<Staged> {
   const { tenant } = place
   const values = { ...stored(place, about), id: idText('submission', id) }
   const begun = await retrying(() =>
-    core.pool.transaction(async (tx) => {
+    registry.pool.transaction(async (tx) => {
       const [row] = await tx.run<Begun>(restartStatement, values)
       if (row !== undefined) await tx.run(clearErrorsStatement, { tenant, id })
       return row
     }),
   )
-  if (begun === undefined) throw cannotRestart(await needSubmission(core, tenant, id), place.scopeId)
+  if (begun === undefined) throw cannotRestart(await needSubmission(registry, tenant, id), place.scopeId)
   if (probe.on) await probe.hit('records.restart.committed', { id })
-  if (!(await clearStaged(core, tenant, id, begun.fence))) throw uploadLost(id)
+  if (!(await clearStaged(registry, tenant, id, begun.fence))) throw uploadLost(id)
   return { ...place, ...begun }
 }
 
@@ -165,12 +164,12 @@ function cannotRestart({ id, state, origin, rebasedFrom, internal }: StoredSubmi
 }
 
 export async function fill(
-  core: RecordsCore,
+  registry: Registry,
   staged: Staged,
   source: Source,
   onProgress?: UploadOptions['onProgress'],
 ): Promise<void> {
-  const stager = new Stager(core, staged)
+  const stager = new Stager(registry, staged)
   const report = () => onProgress?.({ id: staged.id, lines: stager.lines, bytes: source.bytes() })
   try {
     let [before, staging] = [Promise.resolve(), Promise.resolve()]
@@ -189,24 +188,24 @@ export async function fill(
     await staging
     const digest = source.end()
     report()
-    await markStaged(core, staged, source, digest)
+    await markStaged(registry, staged, source, digest)
     if (probe.on) await probe.hit('records.validate.before', staged)
-    await validateStaged(core, staged, stager)
+    await validateStaged(registry, staged, stager)
   } catch (error) {
-    await endBadly(core, staged, stager, source, error)
+    await endBadly(registry, staged, stager, source, error)
   }
 }
 
-async function markStaged(core: RecordsCore, staged: Staged, source: Source, digest: string | null): Promise<void> {
+async function markStaged(registry: Registry, staged: Staged, source: Source, digest: string | null): Promise<void> {
   const { tenant, id, fence, set } = staged
   const ignored = textsLiteral(source.ignoredSheets)
   const values = { tenant, id, fence, bytes: source.bytes(), digest, ignored, keep_ms: set.keepMs.uploading }
-  const [row] = await retrying(() => core.pool.transaction((tx) => tx.run(stagedStatement, values)))
+  const [row] = await retrying(() => registry.pool.transaction((tx) => tx.run(stagedStatement, values)))
   if (row === undefined) throw uploadLost(id)
 }
 
 /** "Your file is not valid" is an answer; "it did not arrive" is an error, and the same submission can be started over. */
-async function endBadly(core: RecordsCore, staged: Staged, stager: Stager, source: Source, error: unknown): Promise<void> {
+async function endBadly(registry: Registry, staged: Staged, stager: Stager, source: Source, error: unknown): Promise<void> {
   if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
   const { tenant, id, fence, set } = staged
   const file = isInvalidFile(error) ? error : undefined
@@ -222,7 +221,7 @@ async function endBadly(core: RecordsCore, staged: Staged, stager: Stager, sourc
     keep_ms: set.keepMs.ended,
   }
   const write = () =>
-    core.pool.transaction(async (tx) => {
+    registry.pool.transaction(async (tx) => {
       const [ended] = await tx.run(endStatement, values)
       if (ended === undefined) throw uploadLost(id)
       await tx.run(erasedStatement, { tenant, id })
@@ -235,13 +234,13 @@ async function endBadly(core: RecordsCore, staged: Staged, stager: Stager, sourc
   const unwritten: unknown = await retrying(write).catch((caught: unknown) => caught)
   if (isPawlError(unwritten, 'PAWL_LEASE_LOST')) {
     // Under our own fence only we can have ended it: it was validated, and the answer to that commit was lost.
-    const now = await readSubmission(core, tenant, id)
+    const now = await readSubmission(registry, tenant, id)
     if (now?.internal.fence === fence && now.state !== 'uploading' && now.state !== 'validating') return
     throw unwritten
   }
   if (file === undefined) throw failed(error, id, source.again(id))
   if (unwritten !== undefined) throw unwritten
-  core.sweep.wake()
+  registry.sweep.wake()
 }
 
 function failed(error: unknown, id: string, advice: string): PawlError {
@@ -298,11 +297,11 @@ function tooManyRows({ line, place = `line ${line}` }: SourceRow, rowsMax: numbe
   return new InvalidFile('too-many-rows', line, reason)
 }
 
-async function* restaged(core: RecordsCore, { id, internal }: StoredSubmission): AsyncGenerator<readonly ReadRow[]> {
+async function* restaged(registry: Registry, { id, internal }: StoredSubmission): AsyncGenerator<readonly ReadRow[]> {
   const values = { tenant: internal.tenant, id, committed: internal.baselineNumber, limit: batchRows }
   for (let after = '0'; ; ) {
     const rows = await read<Record<'line' | 'type' | 'key', string> & Record<'hash' | 'data' | 'classification', string | null>>(
-      core.pool,
+      registry.pool,
       restageStatement,
       { ...values, after },
     )

@@ -6,7 +6,8 @@ import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { retrying } from '../kernel/retry.ts'
-import { type RecordsCore, wholeMs } from './core.ts'
+import { wholeMs } from './commit.ts'
+import type { Registry } from './sets.ts'
 import { addErrors, type LineFault, type Staged, type Stager, uploadLost } from './staging.ts'
 
 const countsStatement = statement(import.meta.url, 'counts')
@@ -28,9 +29,9 @@ const nothing: Found = { faults: [], count: 0 }
 
 type Upload = Pick<Stager, 'lines' | 'lastLine' | 'errors'>
 
-export async function validateStaged(core: RecordsCore, staged: Staged, upload: Upload): Promise<void> {
-  const isValid = await retrying(() => core.pool.transaction((tx) => validate(tx, staged, upload), { statementMs: wholeMs }))
-  if (!isValid) core.sweep.wake()
+export async function validateStaged(registry: Registry, staged: Staged, upload: Upload): Promise<void> {
+  const isValid = await retrying(() => registry.pool.transaction((tx) => validate(tx, staged, upload), { statementMs: wholeMs }))
+  if (!isValid) registry.sweep.wake()
   if (probe.on) await probe.hit('records.validate.after', staged)
 }
 
