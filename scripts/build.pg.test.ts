@@ -14,7 +14,7 @@ const program = `
 import { createPawl } from 'pawl'
 const pawl = createPawl({ databaseUrl: process.argv[2] })
 const greet = pawl.jobs.define('greet', { run: (job) => 'Hello ' + job.payload.name })
-const worker = pawl.jobs.worker()
+const worker = pawl.worker()
 const main = async () => {
   const { id } = await pawl.jobs.enqueue(greet, { name: 'Ada' })
   await worker.start()
@@ -44,7 +44,7 @@ test('a bundle of the build runs a job', async () => {
     external: ['pg-native'],
     logLevel: 'error',
   })
-  await rm(join(folder, 'node_modules', 'pawl', 'dist', 'jobs', 'keeper-thread.cjs'))
+  await rm(join(folder, 'node_modules', 'pawl', 'dist', 'keeper-thread.cjs'))
   const said = promisify(execFile)(process.execPath, [bundled, db.url])
   expect((await said).stdout).toBe('Hello Ada\n')
 })

@@ -68,7 +68,7 @@ function writeModule(path: string): void {
  */
 async function newThreadModule(dist: string): Promise<string> {
   const { outputFiles, metafile } = await build({
-    entryPoints: [join(packageDir('pawl'), 'src', 'jobs', 'keeper-thread.ts')],
+    entryPoints: [join(packageDir('pawl'), 'src', 'keeper-thread.ts')],
     bundle: true,
     format: 'cjs',
     platform: 'node',
@@ -101,7 +101,7 @@ function writeLicenses(metafile: Metafile, to: string): void {
     const file = [...filesUnder(join(root, folder))].find((each) => /^licen[cs]e(\.\w+)?$/i.test(posix.basename(each)))
     return `${name} ${version} (${license})\n\n${file === undefined ? '' : readFileSync(file, 'utf8').trim()}`.trim()
   })
-  const head = 'dist/jobs/new-thread.cjs has a copy of these packages inside, for applications that are bundled.'
+  const head = 'dist/new-thread.cjs has a copy of these packages inside, for applications that are bundled.'
   write(to, `${[head, ...texts].join(`\n\n${'-'.repeat(80)}\n\n`)}\n`)
 }
 

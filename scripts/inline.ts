@@ -9,11 +9,11 @@ import { filesUnder } from './results.ts'
 
 const library = join(root, 'packages', 'pawl')
 
-/** `newThread`: the module that starts the keeper's thread, in place of src/jobs/new-thread.ts. `which`: only these files. */
+/** `newThread`: the module that starts the keeper's thread, in place of src/new-thread.ts. `which`: only these files. */
 export function inlined(newThread: string, which = /./): Plugin {
   const instead = new Map([
     ['src/db/files.ts', filesModule(which)],
-    ['src/jobs/new-thread.ts', newThread],
+    ['src/new-thread.ts', newThread],
   ])
   return {
     name: 'inlined',

@@ -28,7 +28,12 @@ export class Caller {
   readonly history: History
 
   constructor({ url, name, max, history, logger = silentLogger, queryTimeoutMs = 10_000 }: CallerOptions) {
-    this.pawl = createPawl({ databaseUrl: url, applicationName: name, logger, connectTimeoutMs: 5000, queryTimeoutMs })
+    this.pawl = createPawl({
+      databaseUrl: url,
+      applicationName: name,
+      logger,
+      tuning: { connectTimeoutMs: 5000, queryTimeoutMs },
+    })
     this.pool = hardyPool({ url, name: `${name} own`, max })
     this.history = history
   }

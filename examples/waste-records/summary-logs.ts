@@ -37,7 +37,6 @@ export function defineWasteRecords(pawl: Pawl): RecordSet {
     missing: 'reject',
     // Besides CSV, NDJSON and JSON.
     formats: [xlsx()],
-    chunkRows: 1000,
     types: {
       received: {
         key: 'rowId',
@@ -47,6 +46,7 @@ export function defineWasteRecords(pawl: Pawl): RecordSet {
       sentOn: { key: 'rowId', columns: { ...shared, destinationName: 'text', destinationPostcode: 'text', isExport: 'boolean' } },
     },
     classify: ({ data }) => (data.isHazardous === true ? 'excluded' : 'included'),
+    tuning: { chunkRows: 1000 },
   })
 }
 

@@ -5,4 +5,4 @@ import { defineWasteRecords } from './summary-logs.ts'
 
 const pawl = createPawl({ databaseUrl: process.argv[2]!, logger: silentLogger })
 defineWasteRecords(pawl)
-await pawl.jobs.worker({ name: process.argv[3] ?? 'worker' }).start()
+await pawl.worker({ name: process.argv[3] ?? 'worker' }).start()

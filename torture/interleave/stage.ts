@@ -111,7 +111,7 @@ export class Engine extends Connection {
 
   /** An ordinary claim, and if it finds nothing one for a suspect. */
   async claim(who: number, limit = 1): Promise<Claimed[]> {
-    const from = { queue: 'default', after_due: '-infinity', after_id: '0' }
+    const from = { queues: '{default}', after_dues: '{-infinity}', after_ids: '{0}' }
     const rows = await this.run<Claimed>(this.#sql.claim, { worker: who, nonce, limit, ...from, ...kinds })
     if (rows.length > 0) return rows
     const room = { queues: '{default}', rooms: '{1}', limit: 1, deciding: 'alone', drain_ms: 30_000 }

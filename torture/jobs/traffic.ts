@@ -114,19 +114,16 @@ export async function worker(subject: Subject): Promise<void> {
   await serveJobs(subject, caller.pawl, {
     name: subject.proc,
     lease: leaseMs,
-    beatMs,
     concurrency,
-    pollMs: 300,
-    bufferMs: 3000,
-    touchMs: 100,
+    tuning: { beatMs, pollMs: 300, bufferMs: 3000, touchMs: 100 },
   })
 }
 
-export function serveJobs(subject: Subject, pawl: Pawl, options: Parameters<Pawl['jobs']['worker']>[0]): Promise<void> {
+export function serveJobs(subject: Subject, pawl: Pawl, options: Parameters<Pawl['worker']>[0]): Promise<void> {
   return subject.serve(
     pawl,
     { refused: 'job.refused', dead: 'job.dead', lost: 'worker.lost' },
-    () => pawl.jobs.worker(options),
+    () => pawl.worker(options),
     async (running) => {
       const { stillRunning } = await running.stop({ grace: 3000 })
       if (stillRunning.length > 0) await running.abandon().catch(() => undefined)

@@ -268,13 +268,13 @@ function defineReaders({ pawl, pool, history }: Caller): void {
     },
   })
   projections.define(names.effects, {
-    ...{ shards, batchMax: 100, timeout, retry: patient },
+    ...{ shards, tuning: { batchMax: 100 }, timeout, retry: patient },
     each: (event, tx, { generation }) => apply(tx, names.effects, generation, event as Given, proc),
   })
   for (let generation = 1; generation <= generationsMax; generation++)
     projections.define(names.folded, folded(generation, pawl, proc))
   projections.define(names.sharded, {
-    ...{ shards, batchMax: 60, timeout, retry },
+    ...{ shards, tuning: { batchMax: 60 }, timeout, retry },
     batch: async (events, tx, { generation }) => {
       for (const event of events as Given[]) {
         await assertMended(event, tx)
@@ -304,7 +304,7 @@ function defineReaders({ pawl, pool, history }: Caller): void {
 /** Without a process it only declares the tables: for an operator who rebuilds and switches. */
 function folded(generation: number, pawl?: Pawl, proc = ''): LogProjectionOptions {
   return {
-    ...{ generation, tables, batchMax: 60, timeout, retry },
+    ...{ generation, tables, tuning: { batchMax: 60 }, timeout, retry },
     each: async (given, tx, { table }) => {
       const event = given as Given
       const { key, position, data } = event
@@ -335,7 +335,7 @@ export async function worker(subject: Subject): Promise<void> {
   await subject.serve(
     pawl,
     { acquired: 'cursor.acquired', lost: 'cursor.lost', refused: 'cursor.refused', latched: 'cursor.latched' },
-    () => pawl.projections.runner({ name: proc, lease, beatMs, lookMs: 150, pollMs: 300 }),
+    () => pawl.worker({ name: proc, lease, tuning: { beatMs, pollMs: 150 } }),
     (runner) => runner.stop().then(() => caller.close()),
   )
 }

@@ -22,15 +22,15 @@ const bulkRows = 2600
 const common = {
   scope: ['place'],
   types: { item: { key: 'rowId', columns: { rowId: 'text', mark: { type: 'text', required: true }, size: 'integer' } } },
-  chunkRows,
   // A refused row that looks like a deadlock is given up soon.
   retry: { attempts: 4, initialMs: 10, maxMs: 100 },
+  tuning: { chunkRows },
 } as const satisfies RecordSetOptions
 
 export const sets = {
   kept: { ...common, missing: 'keep', events: 'submission' },
   whole: { ...common, missing: 'tombstone', events: 'record' },
-  bulk: { ...common, missing: 'keep', events: 'submission', chunkRows: 900 },
+  bulk: { ...common, missing: 'keep', events: 'submission', tuning: { chunkRows: 900 } },
 } as const satisfies Record<string, RecordSetOptions>
 
 export type Place = { readonly set: keyof typeof sets; readonly place: string }
@@ -232,7 +232,7 @@ export async function worker(subject: Subject): Promise<void> {
   const { pawl } = new Caller(subject.caller(1))
   defineSets(pawl)
   const { leaseMs, beatMs, concurrency } = options
-  await serveJobs(subject, pawl, { name: proc, lease: leaseMs, beatMs, concurrency, pollMs: 200 })
+  await serveJobs(subject, pawl, { name: proc, lease: leaseMs, concurrency, tuning: { beatMs, pollMs: 200 } })
 }
 
 /** A process of users. It is told `storm SEED` for everything, or the one thing that a case of the matrix wants. */

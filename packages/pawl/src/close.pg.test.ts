@@ -22,8 +22,8 @@ test('[J13] close lets running jobs finish and stops the worker and runner', asy
     },
   })
   pawl.projections.define('seen', { each: () => undefined })
-  await pawl.jobs.worker().start()
-  await pawl.projections.runner().start()
+  await pawl.worker().start()
+  await pawl.worker().start()
   const { id } = await pawl.jobs.enqueue('work', {})
   await started.promise
   const closed = pawl.close()
@@ -41,8 +41,8 @@ test('close also ends a worker and a runner that never started', async () => {
   const pawl = db.pawl()
   pawl.jobs.define('work', { run: () => undefined })
   pawl.projections.define('seen', { each: () => undefined })
-  pawl.jobs.worker()
-  pawl.projections.runner()
+  pawl.worker()
+  pawl.worker()
   await pawl.close()
   expect(pawl.running).toEqual([])
 })
@@ -53,9 +53,9 @@ test('a projection defined after the runner is logged with the fix', async () =>
   const logger: Logger = { debug() {}, info() {}, error() {}, warn: (_fields, message) => void said.push(message) }
   const pawl = db.pawl({ logger })
   pawl.projections.define('early', { each: () => undefined })
-  const runner = pawl.projections.runner()
+  const runner = pawl.worker()
   pawl.projections.define('late', { each: () => undefined })
-  expect(said).toEqual([expect.stringMatching(/^'late' was defined after a runner was created, .* create another runner$/)])
+  expect(said).toEqual([expect.stringMatching(/^'late' was defined after a worker was created, .* create another worker$/)])
   await runner.stop()
   pawl.projections.define('later', { each: () => undefined })
   expect(said).toHaveLength(1)

@@ -40,13 +40,19 @@ export interface PawlOptions {
   readonly logger?: Logger
   /** Shown in pg_stat_activity. */
   readonly applicationName?: string
-  readonly connectTimeoutMs?: number
-  /** Without an answer for so long a connection counts as dead. */
-  readonly queryTimeoutMs?: number
-  /** Connections for calls without a transaction of the caller's own. */
-  readonly callerConnectionsMax?: number
+  /** The maximum size of a payload, a result or the data of an event. Default 1 MB. */
   readonly payloadBytesMax?: number
-  readonly payloadDepthMax?: number
+  readonly tuning?: PawlTuning
+}
+
+/** Settings that are rarely needed. */
+interface PawlTuning {
+  /** How long a connection may take to open. Default 10 s. */
+  readonly connectTimeoutMs?: number
+  /** A connection that has not answered for this long counts as dead. Default 30 s. */
+  readonly queryTimeoutMs?: number
+  /** The maximum number of connections for calls without { tx }. Default 10. Not with `pool`. */
+  readonly callerConnectionsMax?: number
 }
 
 export interface Config {
@@ -59,7 +65,6 @@ export interface Config {
   /** The application's, for calls without a transaction. */
   readonly pool: CallerPool | undefined
   readonly payloadBytesMax: number
-  readonly payloadDepthMax: number
 }
 
 export const silentLogger: Logger = { debug() {}, info() {}, warn() {}, error() {} }

@@ -26,7 +26,24 @@ import {
   signal,
   type TableOf,
   text,
+  tuning,
 } from './kernel/options.ts'
+
+export const pawlTuningTable = {
+  connectTimeoutMs: integer({ from: 10, to: 600_000, default: 10_000, doc: 'How long a connection may take to open.' }),
+  queryTimeoutMs: integer({
+    from: 10,
+    to: 3_600_000,
+    default: 30_000,
+    doc: 'A connection that has not answered for this long counts as dead.',
+  }),
+  callerConnectionsMax: integer({
+    from: 1,
+    to: 1000,
+    otherwise: '10',
+    doc: 'The maximum number of connections for calls without { tx }. Cannot be combined with pool.',
+  }),
+} satisfies TableOf<NonNullable<PawlOptions['tuning']>>
 
 export const pawlTable = {
   databaseUrl: { ...url('The URL of the database. Not needed with pool.'), otherwise: 'the options of the pool' },
@@ -50,7 +67,7 @@ export const pawlTable = {
   },
   pool: option<CallerPool>(
     "a Pool of the pg that Pawl uses itself ('npm ls pg' shows whether there are two)",
-    { doc: 'Your own Pool, for calls without { tx }.', otherwise: 'a pool of callerConnectionsMax' },
+    { doc: 'Your own Pool, for calls without { tx }.', otherwise: 'a pool of tuning.callerConnectionsMax' },
     isPool,
   ),
   durability: oneOf(durabilities, {
@@ -66,26 +83,13 @@ export const pawlTable = {
     isLogger,
   ),
   applicationName: text({ to: 50, default: 'pawl', doc: 'The application_name of connections, shown in pg_stat_activity.' }),
-  connectTimeoutMs: integer({ from: 10, to: 600_000, default: 10_000, doc: 'How long a connection may take to open.' }),
-  queryTimeoutMs: integer({
-    from: 10,
-    to: 3_600_000,
-    default: 30_000,
-    doc: 'A connection that has not answered for this long counts as dead.',
-  }),
-  callerConnectionsMax: integer({
-    from: 1,
-    to: 1000,
-    otherwise: '10',
-    doc: 'The maximum number of connections for calls without { tx }.',
-  }),
   payloadBytesMax: integer({
     from: 2,
     to: 16_000_000,
     default: 1_048_576,
     doc: 'The maximum size of a payload, a result or the data of an event, in bytes.',
   }),
-  payloadDepthMax: integer({ from: 1, to: 1000, default: 64, doc: 'The maximum depth of a payload.' }),
+  tuning: tuning(pawlTuningTable),
 } satisfies TableOf<PawlOptions>
 
 export const migrateTable = {
@@ -116,8 +120,8 @@ export function resolveConfig(given: PawlOptions): Config {
     url: databaseUrl,
     login: databaseUrl === undefined ? loginOfPool(pool!) : loginOfUrl(databaseUrl, options),
     pooler,
-    connectTimeoutMs: options.connectTimeoutMs,
-    queryTimeoutMs: options.queryTimeoutMs,
+    connectTimeoutMs: options.tuning.connectTimeoutMs,
+    queryTimeoutMs: options.tuning.queryTimeoutMs,
     applicationName: options.applicationName,
   }
   return Object.freeze({
@@ -129,21 +133,20 @@ export function resolveConfig(given: PawlOptions): Config {
     hasSession: pooler === 'none' || directUrl !== undefined,
     durability: options.durability,
     logger: guarded(options.logger ?? stderrLogger),
-    callerConnectionsMax: options.callerConnectionsMax ?? callerConnections,
+    callerConnectionsMax: options.tuning.callerConnectionsMax ?? callerConnections,
     pool,
     payloadBytesMax: options.payloadBytesMax,
-    payloadDepthMax: options.payloadDepthMax,
   })
 }
 
 /** Of two answers to one question one would be ignored. */
 function assertOneWay(options: Resolved<typeof pawlTable>): void {
-  const { databaseUrl, directUrl, pooler, pool, ssl, password, callerConnectionsMax } = options
+  const { databaseUrl, directUrl, pooler, pool, ssl, password } = options
   const no = (problem: string) => refused('createPawl', problem)
   if (databaseUrl === undefined && pool === undefined)
     throw no(`databaseUrl must be ${pawlTable.databaseUrl.expects}, got undefined; or give pool, a Pool of pg`)
-  if (pool !== undefined && callerConnectionsMax !== undefined)
-    throw no('callerConnectionsMax cannot be combined with pool: set max on your pool instead')
+  if (pool !== undefined && options.tuning.callerConnectionsMax !== undefined)
+    throw no('tuning.callerConnectionsMax cannot be combined with pool: set max on your pool instead')
   if (directUrl !== undefined && pooler === 'none')
     throw no("directUrl needs pooler: 'transaction'; without a pooler, databaseUrl is already direct")
   if (databaseUrl === undefined) assertPoolTells(pool!, ssl, password)

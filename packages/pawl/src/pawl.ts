@@ -9,7 +9,6 @@ import type { JobEvents } from './jobs/index.ts'
 import { Jobs, type Kind } from './jobs/index.ts'
 import { jobEvents } from './jobs/job-events.ts'
 import { type DefinedKind, hasHandler } from './jobs/kinds.ts'
-import type { Worker } from './jobs/worker.ts'
 import { type Alert, listAlerts } from './kernel/alerts.ts'
 import { Events } from './kernel/events.ts'
 import { check, refused, resolve } from './kernel/options.ts'
@@ -17,11 +16,12 @@ import { type AlertsOptions, alertsTable, migrateTable, resolveConfig, tenantNam
 import type { Defined } from './projections/definition.ts'
 import { type ProjectionEvents, Projections } from './projections/index.ts'
 import { projectionEvents } from './projections/projection-events.ts'
-import type { ProjectionRunner } from './projections/runner.ts'
 import { Ends } from './records/ends.ts'
 import { Records } from './records/index.ts'
 import type { DefinedSet } from './records/sets.ts'
 import { Sweep } from './records/sweep.ts'
+import { Worker } from './worker.ts'
+import type { WorkerOptions } from './worker-options.ts'
 
 export interface PawlEvents extends JobEvents, ProjectionEvents {}
 
@@ -46,7 +46,6 @@ export class Pawl implements Tenant {
   readonly #events: Events<PawlEvents>
   readonly #kinds = new Map<string, DefinedKind>()
   readonly #workers = new Set<Worker>()
-  readonly #runners = new Set<ProjectionRunner>()
   readonly #projections = new Map<string, Defined>()
   readonly #onLocal = new Set<() => void>()
   readonly #sets = new Map<string, DefinedSet>()
@@ -112,12 +111,29 @@ export class Pawl implements Tenant {
     return { kinds, projections: [...new Set([...this.#projections.values()].map(({ name }) => name))] }
   }
 
-  /** Workers and runners that this Pawl created and that have not stopped. */
-  get running(): readonly (Worker | ProjectionRunner)[] {
-    return [...this.#workers, ...this.#runners]
+  /** Runs everything that this process defines by now, jobs of all tenants and cursors; what it defines later is logged. Call start(). */
+  worker(options: WorkerOptions = {}): Worker {
+    const core = {
+      config: this.config,
+      kinds: this.#kinds,
+      projections: this.#projections,
+      workers: this.#workers,
+      jobEvents: this.#eventsAs<JobEvents>(),
+      projectionEvents: this.#eventsAs<ProjectionEvents>(),
+      onLocal: (listener: () => void) => {
+        this.#onLocal.add(listener)
+        return () => void this.#onLocal.delete(listener)
+      },
+    }
+    return new Worker(core, options)
   }
 
-  /** Stops the workers and runners of this Pawl, with their default grace, and closes the callers' pool, unless it is yours. */
+  /** Workers that this Pawl created and that have not stopped. */
+  get running(): readonly Worker[] {
+    return [...this.#workers]
+  }
+
+  /** Stops the workers of this Pawl, with their default grace, and closes the callers' pool, unless it is yours. */
   async close(): Promise<void> {
     await Promise.all(this.running.map((each) => each.stop()))
     await this.#pool.end()
@@ -135,18 +151,7 @@ export class Pawl implements Tenant {
   }
 
   #projectionsOf(tenant: string): Projections {
-    const onLocal = (listener: () => void) => {
-      this.#onLocal.add(listener)
-      return () => void this.#onLocal.delete(listener)
-    }
-    const core = {
-      config: this.config,
-      pool: this.#pool,
-      definitions: this.#projections,
-      runners: this.#runners,
-      events: this.#eventsAs<ProjectionEvents>(),
-      onLocal,
-    }
+    const core = { config: this.config, pool: this.#pool, definitions: this.#projections, workers: this.#workers }
     return new Projections(core, tenant)
   }
 

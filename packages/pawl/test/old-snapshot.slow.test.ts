@@ -8,8 +8,9 @@ import { bind, numbersLiteral, type Parameter, type Statement, statement } from 
 import { Fetcher } from '../src/jobs/fetcher.ts'
 import { defineKind } from '../src/jobs/kinds.ts'
 import { prune } from '../src/jobs/maintenance.ts'
-import { Trouble, Watch } from '../src/jobs/watch.ts'
+import { Watch } from '../src/jobs/watch.ts'
 import { type Holder, leaseStatements } from '../src/kernel/lease.ts'
+import { Trouble } from '../src/kernel/trouble.ts'
 import { createDatabase, type TestDatabase, until } from './support/database.ts'
 import { asHolder, openIncarnation } from './support/incarnation.ts'
 
@@ -65,7 +66,14 @@ afterEach(async () => {
 /** Each periodic statement once, as the engine sends it when there is nothing to do. */
 class Periodic {
   readonly #workers: readonly Holder[]
-  readonly #watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell: () => undefined }, new Trouble())
+  readonly #watch = new Watch({
+    sweeps: connection,
+    trouble: new Trouble(),
+    maxAttempts: 5,
+    maxCrashes: 3,
+    onClosed: () => undefined,
+    onSwept: () => undefined,
+  })
   readonly #fetcher = new Fetcher(connection, 10_000)
 
   constructor(workers: readonly Holder[]) {
@@ -79,7 +87,7 @@ class Periodic {
     await this.#watch.look(connection, self)
     await this.#watch.sweep()
     await this.#watch.promote()
-    await this.#fetcher.claim(self, 'default', kinds, 100)
+    await this.#fetcher.claim(self, ['default'], kinds, 100)
     const rooms = kinds.map((kind) => ({ kind, room: 10 }))
     await this.#fetcher.claimSuspects(self, ['default'], rooms, { limit: 10, deciding: 'alone' })
     await connection.run(lost, { tenants: '{""}', ids: '{1}', fences: '{1}' })
@@ -97,10 +105,12 @@ class Periodic {
   /** Until each has found out by itself that its scan from the beginning is slow. */
   async findOut(): Promise<void> {
     const isStarted = (file: string, parameter: string) =>
-      [...connection.sent.values()].some((sent) => sent.statement.name === file && sent.values[parameter] !== '-infinity')
+      [...connection.sent.values()].some(
+        (sent) => sent.statement.name === file && !String(sent.values[parameter]).includes('-infinity'),
+      )
     await until('claims look behind what has passed', async () => {
       await this.run()
-      return isStarted('claim', 'after_due') && isStarted('promote', 'after_run_at')
+      return isStarted('claim', 'after_dues') && isStarted('promote', 'after_run_at')
     })
     let rounds = 0
     await until(
@@ -131,7 +141,7 @@ class Periodic {
     await this.#watch.look(connection, this.#workers[0]!)
     await this.#watch.sweep()
     for (let n = 0; ; n++) {
-      const { rows } = await this.#fetcher.claim(this.#workers[n % workersCount]!, 'default', kinds, 200)
+      const { rows } = await this.#fetcher.claim(this.#workers[n % workersCount]!, ['default'], kinds, 200)
       if (rows.length === 0) return
       await connection.run(settle, {
         tenants: `{${rows.map(() => '""').join(',')}}`,

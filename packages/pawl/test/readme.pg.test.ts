@@ -31,7 +31,7 @@ test('the twenty lines charge once and mail with a key', async () => {
   // Exported, so that both can be ended.
   const text = code!
     .replace('const pawl =', 'export const pawl =')
-    .replace('await pawl.jobs.worker().start()', 'export const worker = pawl.jobs.worker()\nawait worker.start()')
+    .replace('await pawl.worker().start()', 'export const worker = pawl.worker()\nawait worker.start()')
   await writeFile(join(folder, 'main.ts'), text)
   const { pawl, worker } = (await import(join(folder, 'main.ts'))) as { pawl: Pawl; worker: Worker }
   onTestFinished(async () => {

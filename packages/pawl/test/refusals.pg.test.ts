@@ -49,8 +49,8 @@ function longCallsOf(pawl: Pawl): Record<string, () => Promise<unknown>> {
     audit: () => pawl.events.audit(),
     retain: () => pawl.events.retain(),
     erase: () => pawl.events.erase({ aggregateType: 'a', key: 'k', ...act }),
-    worker: () => pawl.jobs.worker().start(),
-    runner: () => pawl.projections.runner().start(),
+    worker: () => pawl.worker().start(),
+    runner: () => pawl.worker().start(),
   }
 }
 
@@ -107,7 +107,7 @@ test("[G2] a user's own missing table stays the user's error", async () => {
   pawl.on('job.failed', ({ error }) => failed.push(error))
   pawl.jobs.define('mail', { tx: (_job, tx) => tx.query('select from nothing_here'), retry: { attempts: 1 } })
   await pawl.jobs.enqueue('mail', {})
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await worker.whenIdle()
   await worker.stop()
@@ -119,7 +119,7 @@ test('[G2] a runner refuses to start over tables or columns that do not exist', 
   const start = async (table: { name: string; key: string[]; columns: string[] }) => {
     const pawl = db.pawl()
     pawl.projections.define('p', { tables: [table], each: () => undefined })
-    await pawl.projections.runner().start()
+    await pawl.worker().start()
   }
   await expect(start({ name: 'nothing_here', key: ['id'], columns: ['id'] })).rejects.toMatchObject({
     code: 'PAWL_CONFIG',

@@ -34,7 +34,7 @@ beforeAll(async () => {
     each: () => Promise.reject(new Error('secret')),
   })
   await db.query('create table totals (key text primary key)')
-  const worker = pawl.jobs.worker({ pollMs: 50 })
+  const worker = pawl.worker({ tuning: { pollMs: 50 } })
   await worker.start()
   dead = (await acme.jobs.enqueue('dies', { secret: 1 })).id
   const upload = await scope.upload(csv(loadRows(3)), { format: 'csv' })
@@ -47,7 +47,7 @@ beforeAll(async () => {
   invalid = await scope.upload(csv(loadRows(1, (row) => ({ ...row, tonnes: 'many' }))), { format: 'csv' })
   await acme.events.append(event)
   await acme.events.ingest({ ...event, id: '1' }, ingested)
-  const runner = pawl.projections.runner(calmRunner)
+  const runner = pawl.worker(calmRunner)
   await runner.start()
   await until(
     'its key is parked',
@@ -81,7 +81,6 @@ const trials: Readonly<Record<string, Trials>> = {
     cancel: () => missing(() => bolt.jobs.cancel(waiting)),
     retry: () => missing(() => bolt.jobs.retry(dead)),
     why: async () => expect(JSON.stringify(await bolt.jobs.why(dead).catch(String))).not.toContain('secret'),
-    worker: async () => void bolt.jobs.worker(),
   },
   events: {
     append: () => own(() => bolt.events.append(event)),
@@ -92,7 +91,6 @@ const trials: Readonly<Record<string, Trials>> = {
   projections: {
     define: async () => bolt.projections.define('other', { each: () => undefined }),
     sink: async () => bolt.projections.sink('out', { handle: () => undefined }),
-    runner: async () => void bolt.projections.runner(),
     status: () => empty(() => bolt.projections.status()),
     parked: () => empty(() => bolt.projections.parked('totals')),
     forget: () => missing(() => bolt.projections.forget('totals', act)),
@@ -236,7 +234,7 @@ test("what a handler enqueues, appends and puts belongs to its job's tenant", as
         await mine.events.append({ ...event, key: name }, { tx })
       },
     })
-  const worker = mine.jobs.worker()
+  const worker = mine.worker()
   onTestFinished(async () => void (await worker.stop()))
   await worker.start()
   for (const tenant of ['dune', 'edge']) {

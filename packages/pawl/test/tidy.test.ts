@@ -36,7 +36,7 @@ function rankOf(file: string): number {
     /^events\//,
     /^projections\//,
     /^records\//,
-    /^(pawl|pawl-options|index)\.ts$/,
+    /^(pawl|pawl-options|worker|worker-options|keeper-thread|new-thread|index)\.ts$/,
     /^testing\//,
   ]
   return order.findIndex((pattern) => pattern.test(file))

@@ -24,7 +24,7 @@ afterEach(async () => {
 })
 
 /** A client that gives up before the server has answered cuts its connection, and the reply to lose never comes: hence so long. */
-const viaProxy = () => db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 2000 })
+const viaProxy = () => db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutMs: 2000 } })
 const count = async (what: string) => (await db.query<{ n: number }>(`select count(*)::int as n from ${what}`))[0]!.n
 
 describe('the reply to an enqueue is lost', () => {
@@ -138,7 +138,7 @@ describe('the reply to the end of a job is lost', () => {
       const done = deferred()
       pawl.on('job.done', () => done.resolve())
       const lost = proxy[how](/delete from pawl\.job/, { cut, of: /settle/ })
-      const worker = pawl.jobs.worker()
+      const worker = pawl.worker()
       await worker.start()
       await lost.happened
       await done.promise
@@ -167,7 +167,7 @@ describe('the reply to the end of a job is lost', () => {
       })
       const { id } = await pawl.jobs.enqueue('k', {})
       const lost = proxy[how](/insert into pawl\.job_attempt/, { of: /settle/ })
-      const worker = pawl.jobs.worker()
+      const worker = pawl.worker()
       await worker.start()
       await lost.happened
       const direct = db.pawl()
@@ -187,7 +187,7 @@ describe('the reply to the end of a job is lost', () => {
     pawl.jobs.define('k', { run: async (job) => void attempts.push(job.attempt) })
     const { ids } = await pawl.jobs.enqueueMany('k', [1, 2, 3])
     const lost = proxy.loseReply(/for update skip locked[\s\S]*pawl\.next_fence\(\)/, { of: /claim/ })
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await lost.happened
     await until('all are done', async () => (await count("pawl.job_history where outcome = 'done'")) === ids.length)
@@ -214,7 +214,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
       const done = deferred()
       pawl.on('job.done', () => done.resolve())
       const lost = proxy.loseReply(/^commit$/m, { cut, of: /handler/ })
-      const worker = pawl.jobs.worker()
+      const worker = pawl.worker()
       await worker.start()
       await lost.happened
       await done.promise
@@ -233,7 +233,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
     })
     const { id } = await pawl.jobs.enqueue('k', {})
     const lost = proxy.loseRequest(/^commit$/m, { of: /handler/ })
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await lost.happened
     const direct = db.pawl()
@@ -250,7 +250,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
       Array.from({ length: 10 }, () => ({})),
     )
     const lost = proxy.loseReply(/^commit$/m, { of: /handler/ })
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await lost.happened
     await until('all are done', async () => (await count("pawl.job_history where outcome = 'done'")) === ids.length)
@@ -284,7 +284,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
     const done = deferred()
     pawl.on('job.done', () => done.resolve())
     const lost = proxy.loseReply(/^commit$/)
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await lost.happened
     await done.promise
@@ -343,7 +343,7 @@ describe('a COMMIT that answers ROLLBACK', () => {
       },
     })
     const { id } = await pawl.jobs.enqueue('k', {})
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
     await worker.stop()
@@ -369,7 +369,7 @@ describe('a COMMIT that answers ROLLBACK', () => {
       },
     })
     const { id } = await pawl.jobs.enqueue('k', {})
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
     await worker.stop()

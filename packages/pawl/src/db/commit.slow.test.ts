@@ -21,7 +21,7 @@ test('[K6] a claim that commits late is given back without an attempt', async ()
   await db.query(`create function wait() returns trigger language plpgsql as $$
       begin perform pg_advisory_xact_lock_shared(4711); return new; end $$;
     create trigger wait before update on pawl.job for each row when (new.state = 'running') execute function wait()`)
-  const pawl = db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 2000 })
+  const pawl = db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutMs: 2000 } })
   const attempts: number[] = []
   pawl.jobs.define('k', { run: async (job) => void attempts.push(job.attempt) })
   const { id } = await pawl.jobs.enqueue('k', {})
@@ -31,7 +31,7 @@ test('[K6] a claim that commits late is given back without an attempt', async ()
   installProbe((name) => {
     if (name === 'jobs.claim.before') claims++
   })
-  const worker = pawl.jobs.worker({ pollMs: 200 })
+  const worker = pawl.worker({ tuning: { pollMs: 200 } })
   await worker.start()
   // The server's locks are those of every test that runs now.
   const waiting = `select from pg_locks where locktype = 'advisory' and not granted

@@ -85,7 +85,7 @@ test('[K5] a refused login is unavailability with its reason, and a start with i
   await pool.end()
   const pawl = db.pawl({ databaseUrl: url.href })
   pawl.jobs.define('k', { run: () => undefined })
-  await expect(pawl.jobs.worker().start()).rejects.toMatchObject(refused)
+  await expect(pawl.worker().start()).rejects.toMatchObject(refused)
   await expect(pawl.migrate()).rejects.toMatchObject(refused)
   await expect(pawl.jobs.enqueue('k', {})).rejects.toMatchObject(refused)
 })
@@ -208,6 +208,20 @@ test('[K9] a listener keeps trying while the server refuses, and stops when it i
   await endsWithin(2 * timeoutMs, listener.stop())
 })
 
+test('a transaction on an engine connection commits, or rolls back with the error of its work', async () => {
+  const connection = new Connection(options({ queryTimeoutMs: answerMs }), 'engine')
+  await db.query('create table effect (n integer)')
+  const insert = (n: number) => sql('insert into public.effect values ($1::integer) returning n', n)
+  expect(await connection.transaction((tx) => tx.transaction((same) => same.run(...insert(1))))).toEqual([{ n: 1 }])
+  const failing = connection.transaction(async (tx) => {
+    await tx.run(...insert(2))
+    await tx.run(...sql('select 1 / 0'))
+  })
+  await expect(failing).rejects.toMatchObject({ code: '22012' })
+  expect(await connection.run(...sql('select n from public.effect'))).toEqual([{ n: 1 }])
+  await connection.close()
+})
+
 test("options in the URL are kept, and the engine's own settings come after them", async () => {
   const url = `${db.url}?options=${encodeURIComponent('-c search_path=mine -c lock_timeout=1')}&application_name=theirs`
   const connection = new Connection(options({ url, queryTimeoutMs: answerMs }), 'engine')
@@ -224,9 +238,9 @@ test("options in the URL are kept, and the engine's own settings come after them
 
 test("[K9] a keeper's silent connection costs no lease, however long other connections wait", async () => {
   const direct = db.pawl()
-  const pawl = db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 60_000, connectTimeoutMs: 60_000 })
+  const pawl = db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutMs: 60_000, connectTimeoutMs: 60_000 } })
   pawl.jobs.define('k', { run: () => undefined })
-  const worker = pawl.jobs.worker({ lease: '1s', beatMs: 100 })
+  const worker = pawl.worker({ lease: '1s', tuning: { beatMs: 100 } })
   await worker.start()
   const { id } = worker
   await until('its keeper is there', () => proxy.names.some((name) => /keeper/.test(name)))

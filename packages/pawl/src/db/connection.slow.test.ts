@@ -17,10 +17,10 @@ afterEach(async () => {
 
 test('[K9] a worker whose connections all fell silent recovers and runs new jobs', async () => {
   const direct = db.pawl()
-  const pawl = db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 3000, connectTimeoutMs: 3000 })
+  const pawl = db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutMs: 3000, connectTimeoutMs: 3000 } })
   const ran: string[] = []
   pawl.jobs.define('k', { run: async (job) => void ran.push(job.id) })
-  const worker = pawl.jobs.worker({ lease: '10s' })
+  const worker = pawl.worker({ lease: '10s' })
   await worker.start()
   const { id: first } = await direct.jobs.enqueue('k', {})
   await until('the first ran', () => ran.includes(first))

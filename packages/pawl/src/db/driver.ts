@@ -296,9 +296,11 @@ async function runWith(
   return (result as PromiseFulfilledResult<QueryResult>).value
 }
 
+type Connected = (error: unknown, client: PoolClient | undefined) => void
+
 /** Where a pool's clients come from: a pool of ours, or the application's. */
 interface Clients {
-  connect(): Promise<PoolClient>
+  connect(connected: Connected): void
   end(): Promise<void>
 }
 
@@ -329,47 +331,53 @@ export class Pool implements Db {
     return this.#isEnded
   }
 
-  /** A client. The error of one that cannot be had is told from the error of a statement. */
-  async connect(): Promise<PoolClient> {
+  // Here and below with callbacks: each promise more is expensive while a process uses AsyncLocalStorage.
+  connect(): Promise<PoolClient> {
+    return new Promise((resolve, reject) => {
+      this.#connect((error, client) => (error ? reject(error) : resolve(client!)))
+    })
+  }
+
+  /** The error of a client that cannot be had is told from the error of a statement. */
+  #connect(connected: Connected): void {
     // pg's own error would read like a lost connection, which is retried, or like a write whose answer is lost.
-    if (this.#isEnded) throw stopped('This Pawl is closed. Call close() after the last call, or create a new Pawl.')
+    if (this.#isEnded)
+      return connected(stopped('This Pawl is closed. Call close() after the last call, or create a new Pawl.'), undefined)
+    this.#clients.connect((error, client) => connected(error ? unreachable(error) : undefined, client))
+  }
+
+  async run<Row>(statement: Statement, values: Values = {}): Promise<Row[]> {
+    const { bringsSettings, queryTimeoutMs } = this.#options
+    const bound = bind(statement, values)
+    if (!bringsSettings) return (await this.#send(statement, bound)).rows as Row[]
+    const client = await this.connect()
+    const query: QueryConfig = { text: statement.text, values: bound, types: ownTypes, query_timeout: queryTimeoutMs }
     try {
-      return await this.#clients.connect()
+      const { rows } = await runWith(client, query)
+      client.release()
+      return rows as Row[]
     } catch (error) {
-      throw unreachable(error)
+      client.release(isBroken(error))
+      throw error
     }
   }
 
   /** A stale plan is dropped, and the statement, which failed as a whole, is sent once more under a new name. */
-  async run<Row>(statement: Statement, values: Values = {}): Promise<Row[]> {
-    const bound = bind(statement, values)
-    try {
-      return await this.#send<Row>(statement, bound)
-    } catch (error) {
-      if (classify(error) !== 'replan' || this.names === undefined) throw error
-      this.names.forget()
-      return this.#send<Row>(statement, bound)
-    }
-  }
-
-  async #send<Row>(statement: Statement, values: unknown[]): Promise<Row[]> {
-    const { names, bringsSettings, queryTimeoutMs } = this.#options
-    const query: QueryConfig = { text: statement.text, values, types: ownTypes, query_timeout: queryTimeoutMs }
-    const client = await this.connect()
-    let isSound = false
-    try {
-      const sent = bringsSettings
-        ? runWith(client, query)
-        : client.query(names === undefined ? query : { ...query, name: names.prepared(statement) })
-      const { rows } = await sent
-      isSound = true
-      return rows as Row[]
-    } catch (error) {
-      isSound = sqlState(error) !== undefined && !['connection', 'replan'].includes(classify(error))
-      throw error
-    } finally {
-      client.release(!isSound)
-    }
+  #send(statement: Statement, values: unknown[], isRepeated = false): Promise<QueryResult> {
+    return new Promise((resolve, reject) => {
+      this.#connect((failed, client) => {
+        if (client === undefined) return reject(failed)
+        const { names } = this
+        const query = { text: statement.text, values, types: ownTypes, name: names?.prepared(statement) } as QueryConfig
+        client.query(query, (error: unknown, result: QueryResult) => {
+          client.release(error ? isBroken(error) : false)
+          if (!error) return resolve(result)
+          if (isRepeated || names === undefined || classify(error) !== 'replan') return reject(error)
+          names.forget()
+          resolve(this.#send(statement, values, true))
+        })
+      })
+    })
   }
 
   async transaction<Answer>(
@@ -389,6 +397,11 @@ export class Pool implements Db {
     this.#isEnded = true
     await this.#clients.end()
   }
+}
+
+/** Whether the session is of no use after this error. */
+function isBroken(error: unknown): boolean {
+  return sqlState(error) === undefined || ['connection', 'replan'].includes(classify(error))
 }
 
 function stopped(message: string): PawlError {
@@ -428,9 +441,10 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
  */
 export function borrowPool(given: CallerPool, queryTimeoutMs: number): Pool {
   const pool = given as pg.Pool
-  const connect = async () => {
-    if (pool.ending) throw stopped('The pool passed to createPawl has ended. End it after the last call to Pawl.')
-    return borrowed(await pool.connect())
+  const connect = (connected: Connected) => {
+    if (pool.ending)
+      return connected(stopped('The pool passed to createPawl has ended. End it after the last call to Pawl.'), undefined)
+    pool.connect((error, client) => connected(error, client && borrowed(client)))
   }
   // The pool is the application's to end.
   return new Pool({ connect, end: async () => undefined }, { bringsSettings: true, queryTimeoutMs })

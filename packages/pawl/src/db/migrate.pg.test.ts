@@ -178,7 +178,7 @@ test('[K10] a role without DDL rights gets the SQL to run; after that and a gran
     const pawl = createPawl({ databaseUrl: url, logger: silentLogger })
     pawl.jobs.define('k', { run: async () => 'ran' })
     const { id } = await pawl.jobs.enqueue('k', {})
-    const worker = pawl.jobs.worker()
+    const worker = pawl.worker()
     await worker.start()
     await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
     await worker.stop()

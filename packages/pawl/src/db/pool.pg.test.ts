@@ -98,9 +98,9 @@ test("a worker's own connections are opened with what the pool was made with", a
 
 test('a worker has at most eight connections besides its two pools', async () => {
   const db = await database()
-  const pawl = pawlOf({ databaseUrl: db.url, applicationName: 'counted', callerConnectionsMax: 2 })
+  const pawl = pawlOf({ databaseUrl: db.url, applicationName: 'counted', tuning: { callerConnectionsMax: 2 } })
   const kind = pawl.jobs.define('mail', { run: () => 1 })
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   onTestFinished(() => worker.stop().then(() => undefined))
   const counted = async () =>
@@ -177,7 +177,7 @@ test('a password function is asked for each connection, the keeper included', as
   const password = vi.fn(async () => current)
   const pawl = pawlOf({ databaseUrl: url, password })
   const mail = pawl.jobs.define('mail', { run: () => 1 })
-  const worker = pawl.jobs.worker({ lease: '2s' })
+  const worker = pawl.worker({ lease: '2s' })
   await worker.start()
   onTestFinished(() => worker.stop().then(() => undefined))
   current = 'two'
@@ -204,7 +204,7 @@ test('a password function that fails is a database that cannot be reached', asyn
   await expect(pawl.jobs.get('1')).rejects.toMatchObject(failed)
   await expect(pawl.jobs.enqueue('mail', {})).rejects.toMatchObject(failed)
   pawl.jobs.define('mail', { run: () => 1 })
-  await expect(pawl.jobs.worker().start()).rejects.toMatchObject(failed)
+  await expect(pawl.worker().start()).rejects.toMatchObject(failed)
   const nothing = pawlOf({ databaseUrl: url, password: (() => undefined) as never })
   await expect(nothing.jobs.get('1')).rejects.toMatchObject({
     message: expect.stringContaining('it returned a value of type undefined'),

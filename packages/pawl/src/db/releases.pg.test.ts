@@ -81,7 +81,7 @@ test.skipIf(installed.length === 0).each(installed.length === 0 ? ['(none instal
       await client.end()
       pawl.jobs.define('double', { run: async (job) => (job.payload as { n: number }).n * 2 })
       const { id } = await pawl.jobs.enqueue('double', { n: 21 })
-      const worker = pawl.jobs.worker()
+      const worker = pawl.worker()
       await worker.start()
       await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
       await worker.stop()

@@ -2,9 +2,9 @@
 
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
-import type { Worker } from '../jobs/worker.ts'
 import { resolveConfig } from '../pawl-options.ts'
-import { Connection } from './driver.ts'
+import type { Worker } from '../worker.ts'
+import { Connection, createPool } from './driver.ts'
 import { statement } from './statement.ts'
 
 const jobs = new URL('../jobs/any.ts', import.meta.url).href
@@ -24,6 +24,10 @@ afterEach(async () => {
 async function changeTypes(): Promise<void> {
   await db.query(`alter table pawl.job alter column crashes type integer, alter column holder type bigint,
     alter column kind type varchar collate "C", alter column state type varchar collate "C"`)
+}
+
+async function changeBack(): Promise<void> {
+  await db.query('alter table pawl.job alter column crashes type smallint')
 }
 
 test('[K16] a stale statement costs one repetition on a fresh session', async () => {
@@ -51,6 +55,22 @@ test('[K16] a stale statement costs one repetition on a fresh session', async ()
   await connection.close()
 })
 
+test('[K16] a stale statement on a pool is repeated once, whatever its sessions have prepared', async () => {
+  const { database } = resolveConfig({ databaseUrl: db.url })
+  const pool = createPool(database, 'caller', 2, 'own')
+  const rescue = statement(jobs, 'rescue')
+  const values = { workers: '{}', limit: 3, max_crashes: 3 }
+  const onBoth = () => Promise.all([pool.run(rescue, values), pool.run(rescue, values)])
+  await onBoth()
+  await changeTypes()
+  await onBoth()
+  await changeBack()
+  // Under the name of now: a transaction does not repeat itself, so its first failure tells of the stale plan.
+  await expect(pool.transaction((tx) => tx.run(rescue, values))).rejects.toMatchObject({ code: '0A000' })
+  await pool.transaction((tx) => tx.run(rescue, values))
+  await pool.end()
+})
+
 test('[K16] claims, settles and handlers go on over a migration, and no attempt is burnt', async () => {
   const pawl = db.pawl()
   pawl.jobs.define('run', { run: () => undefined })
@@ -58,7 +78,7 @@ test('[K16] claims, settles and handlers go on over a migration, and no attempt 
   pawl.jobs.define('tx', {
     tx: async (job, tx) => (await tx.query('select kind, crashes from pawl.job where id = $1::bigint', [job.id])).rows,
   })
-  worker = pawl.jobs.worker({ handlerConnectionsMax: 2 })
+  worker = pawl.worker({ tuning: { handlerConnectionsMax: 2 } })
   await worker.start()
   const round = async (times: number) => {
     for (let n = 0; n < times; n++) for (const kind of ['run', 'fails', 'tx']) await pawl.jobs.enqueue(kind, {})

@@ -37,7 +37,7 @@ test("a projection and records do not see an application's parsers", async () =>
   const applied: unknown[] = []
   pawl.projections.define('p', { each: (event) => void applied.push([event.key, event.data]) })
   const { token } = await pawl.events.append({ type: 'Added', aggregateType: 'wallet', key: 'a', data: { n: 1 } })
-  const runner = pawl.projections.runner()
+  const runner = pawl.worker()
   await runner.start()
   await pawl.projections.seen('p', token)
   await runner.stop()

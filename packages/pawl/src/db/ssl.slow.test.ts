@@ -47,7 +47,7 @@ test.each(['databaseUrl', 'pool'])('with ssl and %s every connection is encrypte
   await pawl.migrate()
   const kind = pawl.jobs.define('mail', { tx: () => 1 })
   await pawl.jobs.enqueue(kind, {})
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await worker.whenIdle()
   const { rows } = await pool.query(`

@@ -183,17 +183,13 @@ export class Transaction implements Db, Tx {
       const { answerMs, statementMs, reset } = this.#options
       // A handler that sent nothing has left nothing.
       const isUsed = this.#begun !== undefined
-      await runPacket(
-        this.#client,
-        { ...this.#ours(statement, values), query_timeout: answerMs ?? statementMs },
-        {
-          ...this.#around(),
-          begins: !isUsed,
-          before: [...(isUsed ? [ownUser] : []), ...(settings === undefined ? [] : [settings])],
-          commits: true,
-          reset: isUsed ? reset : undefined,
-        },
-      )
+      await runPacket(this.#client, Object.assign(this.#ours(statement, values), { query_timeout: answerMs ?? statementMs }), {
+        ...this.#around(),
+        begins: !isUsed,
+        before: [...(isUsed ? [ownUser] : []), ...(settings === undefined ? [] : [settings])],
+        commits: true,
+        reset: isUsed ? reset : undefined,
+      })
     } catch (error) {
       this.#noteStale(error)
       // The earlier error is here too, and the driver passes it on through more promises than this one.
@@ -289,9 +285,10 @@ export class Transaction implements Db, Tx {
   }
 
   #ours(statement: Statement, values: Values): QueryConfig {
-    const { names, statementMs: query_timeout } = this.#options
-    const query: QueryConfig = { text: statement.text, values: bind(statement, values), types: ownTypes, query_timeout }
-    return names === undefined ? query : { ...query, name: names.prepared(statement) }
+    const { names, statementMs } = this.#options
+    const { text } = statement
+    const name = names?.prepared(statement)
+    return { text, values: bind(statement, values), types: ownTypes, query_timeout: statementMs, name } as QueryConfig
   }
 
   #named(name: string, text: string): QueryConfig {

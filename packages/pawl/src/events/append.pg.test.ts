@@ -221,7 +221,7 @@ test.each([
 test('an append inside a tx handler without its transaction names the fix', async () => {
   pawl.jobs.define('work', { retry: { attempts: 1 }, tx: async () => void (await pawl.events.append(placed('k'))) })
   const { id } = await pawl.jobs.enqueue('work', {})
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
   await worker.stop()

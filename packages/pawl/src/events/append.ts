@@ -1,7 +1,7 @@
 // Append: one statement in the caller's transaction, or a transaction of our own. The event is there if and only if that transaction commits.
 
 import type { Config } from '../config.ts'
-import { type AnyTx, areEffectsSuppressed } from '../db/adapters.ts'
+import { areEffectsSuppressed } from '../db/adapters.ts'
 import { type Db, dbOf } from '../db/db.ts'
 import type { Pool } from '../db/driver.ts'
 import { type Statement, statement, type Values } from '../db/statement.ts'
@@ -10,7 +10,7 @@ import { txHandler } from '../jobs/runner.ts'
 import { sendChunks } from '../kernel/bulk.ts'
 import { retryingDefinite } from '../kernel/definite.ts'
 import { setDurability } from '../kernel/installation.ts'
-import { assertKnown, boolean, resolve, type TableOf, transaction } from '../kernel/options.ts'
+import { assertKnown, type InTxWaking, resolve, type TableOf, transaction, wake as wakeOption } from '../kernel/options.ts'
 import { atIndex, invalid, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import type { NewEvent } from './types.ts'
@@ -24,16 +24,11 @@ const chunkRows = 1000
 const chunkChars = 8_000_000
 const headersBytesMax = 65_536
 
-export interface AppendEventOptions {
-  /** Your transaction, of any library that Pawl knows. Without it the append is a transaction of its own. */
-  readonly tx?: AnyTx
-  /** false for a transaction that you will PREPARE: it cannot notify, and readers find the event at their next poll. */
-  readonly wake?: boolean
-}
+export interface AppendEventOptions extends InTxWaking {}
 
 export const appendTable = {
   tx: transaction({ doc: 'Your own transaction: the events exist if and only if it commits.' }),
-  wake: boolean({ default: true, doc: 'false: send no notification. Required before PREPARE TRANSACTION.' }),
+  wake: wakeOption,
 } satisfies TableOf<AppendEventOptions>
 
 export interface Appended {
@@ -131,12 +126,13 @@ export function eventTexts(config: Config, event: NewEvent, known: ReadonlySet<s
   assertName('aggregateType', event.aggregateType, 200)
   assertName('key', event.key, 500)
   if (event.channel !== undefined) assertName('channel', event.channel, 100)
-  const { payloadBytesMax: bytesMax, payloadDepthMax: depthMax } = config
-  const data = toJson(event.data === undefined ? null : event.data, `The event '${event.type}': data`, { bytesMax, depthMax })
+  const data = toJson(event.data === undefined ? null : event.data, `The event '${event.type}': data`, {
+    bytesMax: config.payloadBytesMax,
+  })
   if (event.headers === undefined) return { event, data, headers: null }
   if (typeof event.headers !== 'object' || event.headers === null || Array.isArray(event.headers))
     throw invalid("The event's headers", '', `must be an object, got ${shown(event.headers)}`)
-  const headers = toJson(event.headers, `The event '${event.type}': headers`, { bytesMax: headersBytesMax, depthMax })
+  const headers = toJson(event.headers, `The event '${event.type}': headers`, { bytesMax: headersBytesMax })
   return { event, data, headers }
 }
 

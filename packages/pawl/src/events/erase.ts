@@ -2,23 +2,21 @@
 // has to know.
 
 import type { Config } from '../config.ts'
-import type { AnyTx } from '../db/adapters.ts'
 import { type Db, dbOf } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
-import { reason, required, resolve, type TableOf, text, transaction } from '../kernel/options.ts'
+import { type InTx, ownTx, reason, required, resolve, type TableOf, text } from '../kernel/options.ts'
 import { assertOutsideTx } from './append.ts'
 import { onLongConnection } from './long-connection.ts'
 
 const eraseStatement = statement(import.meta.url, 'erase')
 
-export interface EraseOptions {
+export interface EraseOptions extends InTx {
   readonly aggregateType: string
   readonly key: string
   /** Why; kept in pawl.audit. */
   readonly reason: string
   /** Who; kept in pawl.audit. */
   readonly actor?: string
-  readonly tx?: AnyTx
 }
 
 export const eraseTable = {
@@ -26,7 +24,7 @@ export const eraseTable = {
   key: required(text({ to: 500, doc: 'The key of the events.' })),
   reason: reason('The reason, stored in pawl.audit.'),
   actor: text({ to: 200, doc: 'The acting person or program, stored in pawl.audit.' }),
-  tx: transaction({ doc: 'Your own transaction.' }),
+  tx: ownTx,
 } satisfies TableOf<EraseOptions>
 
 export async function erase(config: Config, tenant: string, options: EraseOptions): Promise<{ erased: number }> {

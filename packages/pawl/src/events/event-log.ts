@@ -2,7 +2,7 @@
 
 import { callIn } from '../db/calls.ts'
 import { statement } from '../db/statement.ts'
-import { integer, resolve } from '../kernel/options.ts'
+import { resolve } from '../kernel/options.ts'
 import { extendPartitions } from '../kernel/partitions.ts'
 import { read, retryingCall } from '../kernel/retry.ts'
 import { currentTenant } from '../kernel/tenant.ts'
@@ -12,15 +12,11 @@ import { type EraseOptions, erase } from './erase.ts'
 import { type HoldBack, whoHoldsBack } from './hold-back.ts'
 import { type Ingested, type IngestOptions, ingest, type OutsideEvent } from './ingest.ts'
 import { onLongConnection } from './long-connection.ts'
-import { keepDaysDefault } from './maintenance.ts'
+import { keepTable } from './maintenance.ts'
 import { type Retained, retain } from './retention.ts'
 import type { NewEvent } from './types.ts'
 
 const lagStatement = statement(import.meta.url, 'lag')
-
-const keepTable = {
-  keepDays: integer({ from: 1, to: 3650, default: keepDaysDefault, doc: 'The minimum number of days to keep events.' }),
-}
 
 export interface LogLag {
   /** The last position that was given. */

@@ -1,12 +1,23 @@
 // The inbox: events of an outside source, each taken in once, with the source's position moved in the same transaction.
 
-import { type AnyTx, areEffectsSuppressed } from '../db/adapters.ts'
+import { areEffectsSuppressed } from '../db/adapters.ts'
 import { classify, unavailable } from '../db/classify.ts'
 import { type Db, dbOf } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { answerLost } from '../kernel/definite.ts'
-import { boolean, duration, option, required, resolve, type TableOf, text, transaction, whole } from '../kernel/options.ts'
+import {
+  duration,
+  type InTxWaking,
+  option,
+  ownTx,
+  refused,
+  required,
+  resolve,
+  type TableOf,
+  text,
+  wake as wakeOption,
+} from '../kernel/options.ts'
 import { retrying } from '../kernel/retry.ts'
 import { type AppendCore, assertOutsideTx, charsOf, type EventTexts, eventsJson, eventTexts } from './append.ts'
 import type { NewEvent } from './types.ts'
@@ -23,7 +34,7 @@ export interface OutsideEvent<Data = unknown> extends NewEvent<Data> {
   readonly id: string
 }
 
-export interface IngestOptions {
+export interface IngestOptions extends InTxWaking {
   /** Where the events come from, such as 'chain:main'. 1 to 200 characters. */
   readonly source: string
   /** Where in the source they stand: a block, an offset, a sequence number. It moves forward in the same transaction. */
@@ -32,8 +43,6 @@ export interface IngestOptions {
   readonly after?: number | bigint
   /** How long ids are remembered, if the source has moved on. What lies below its position is refused even when its id is forgotten. Default 30d. */
   readonly remember?: number | string
-  readonly tx?: AnyTx
-  readonly wake?: boolean
 }
 
 const place = (doc: string) => option<number | bigint>('an integer, as a number or a bigint', { doc }, isPlace)
@@ -48,8 +57,8 @@ export const ingestTable = {
     default: '30d',
     doc: 'How long event ids are kept to recognise repeats.',
   }),
-  tx: transaction({ doc: 'Your own transaction.' }),
-  wake: boolean({ default: true, doc: 'false: send no notification. Required before PREPARE TRANSACTION.' }),
+  tx: ownTx,
+  wake: wakeOption,
 } satisfies TableOf<IngestOptions>
 
 function isPlace(given: unknown): boolean {
@@ -80,9 +89,9 @@ export async function ingest(
   options: IngestOptions,
 ): Promise<Ingested> {
   const { source, position, after, remember: keepMs, tx, wake } = resolve('ingest', ingestTable, options)
-  if (after !== undefined && position === undefined)
-    throw new PawlError('PAWL_CONFIG', 'ingest: after cannot be given without position.')
-  whole('ingest: the number of events', events.length, 0, eventsMax)
+  if (after !== undefined && position === undefined) throw refused('ingest', 'after cannot be given without position')
+  if (events.length > eventsMax)
+    throw refused('ingest', `events must be at most ${eventsMax}, got ${events.length}; use several calls`)
   const texts = events.map((event) => eventTexts(core.config, event, knownFields))
   assertFits(texts)
   const json = eventsJson(texts, (index) => `,"event_id":${JSON.stringify(idOf(events[index]!))}`)

@@ -22,7 +22,7 @@ test('[G2] the event log refuses wrong options', async () => {
       /^erase: reason must be a reason of 1 to 2000 characters, got undefined/,
     ],
     [() => events.erase({ aggregateType: 'a', key: '', reason: 'r' }), /key must be a string of 1 to 500/],
-    [() => events.retain({ keepDays: 0 }), /^retain: keepDays must be an integer from 1 to 3650, got 0/],
+    [() => events.retain({ keepDays: 0 }), /^retain: keepDays must be an integer from 1 to 36500, got 0/],
     [() => events.whoHoldsBack({ days: 3 } as never), /Did you mean 'keepDays'/],
   ]
   for (const [call, message] of wrong) await expect(call()).rejects.toThrow(configError(message))

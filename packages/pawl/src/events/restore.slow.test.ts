@@ -135,7 +135,11 @@ test('[O12] after a failover that lost a tail a living runner delivers what grew
   await query(primary.url, 'create table seen (position bigint primary key, n integer not null)')
   const proxy = await FaultProxy.start(primary.url)
   onTestFinished(() => proxy.stop())
-  const pawl = createPawl({ databaseUrl: proxy.url, logger: silentLogger, connectTimeoutMs: 2000, queryTimeoutMs: 5000 })
+  const pawl = createPawl({
+    databaseUrl: proxy.url,
+    logger: silentLogger,
+    tuning: { connectTimeoutMs: 2000, queryTimeoutMs: 5000 },
+  })
   onTestFinished(() => pawl.close())
   const handed: { position: number; n: number }[] = []
   const numberOf = ({ data }: LogEvent) => (data as { n: number }).n
@@ -143,8 +147,8 @@ test('[O12] after a failover that lost a tail a living runner delivers what grew
     each: (event, tx) => tx.send('insert into seen values ($1, $2)', [event.position, numberOf(event)]),
   })
   pawl.projections.sink('out', { handle: (event) => void handed.push({ position: event.position, n: numberOf(event) }) })
-  const runner = pawl.projections.runner({ lease: '10s', lookMs: 50, pollMs: 50 })
-  onTestFinished(() => runner.stop())
+  const runner = pawl.worker({ lease: '10s', tuning: { pollMs: 50 } })
+  onTestFinished(async () => void (await runner.stop()))
   await runner.start()
   await appendMany(primary.url, 1, 1000)
   const stood = async (url: string) =>

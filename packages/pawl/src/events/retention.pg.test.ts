@@ -421,7 +421,7 @@ test('[O14] without maintenance for longer than the days prepared appends and se
   await toDay(20)
   await append(1)
   const { id } = await pawl.jobs.enqueue('work', {})
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await worker.whenIdle()
   await worker.stop()

@@ -10,7 +10,7 @@ import type { DataSource } from 'typeorm'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Adapter, adapters, awkward } from '../../test/support/adapters.ts'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
 
 for (const [name, open] of Object.entries(adapters)) {
   describe(name, () => {
@@ -32,7 +32,7 @@ for (const [name, open] of Object.entries(adapters)) {
       })
       const sites = pawl.records.define('sites', { scope: ['org'], types: { site: { key: 'id', columns: { id: 'text' } } } })
       scope = pawl.records.in(sites, { org: 'acme' })
-      worker = pawl.jobs.worker({ pollMs: 100 })
+      worker = pawl.worker({ tuning: { pollMs: 100 } })
       await worker.start()
     })
     afterAll(async () => {

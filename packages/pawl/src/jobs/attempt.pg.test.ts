@@ -10,10 +10,10 @@ import { markOwn } from '../db/classify.ts'
 import { Connection, createPool } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
 import { resolveConfig } from '../pawl-options.ts'
+import type { Worker } from '../worker.ts'
 import { ClaimedRow, HeldJob } from './held.ts'
 import { defineKind } from './kinds.ts'
 import { Runner } from './runner.ts'
-import type { Worker } from './worker.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -27,8 +27,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
-  const worker = pawl.jobs.worker(options)
+async function startWorker(options: Parameters<Pawl['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.worker(options)
   workers.push(worker)
   await worker.start()
   return worker
@@ -63,7 +63,7 @@ test('[J31] timed-out handlers that wait for a lock leave no sessions behind', a
     retry: { attempts: 1 },
     tx: async (_job, tx) => tx.query('update effect set n = n + $1::integer', [1]),
   })
-  const worker = await startWorker({ concurrency: 2, handlerConnectionsMax: 2 })
+  const worker = await startWorker({ concurrency: 2, tuning: { handlerConnectionsMax: 2 } })
   await pawl.jobs.enqueueMany('waits', [1, 2, 3, 4, 5, 6])
   await until('all are timed out', () => worker.metrics().timedOut === 6)
   await until('none of their sessions waits', async () => {
@@ -198,7 +198,7 @@ async function withRunner(work: (runner: Runner, pool: ReturnType<typeof createP
     isNamed: true,
     engine,
     logger: silentLogger,
-    limits: { bytesMax: 1000, depthMax: 10 },
+    limits: { bytesMax: 1000 },
     durability: 'durable',
     touchMs: 1000,
     answerMs: 30_000,
@@ -217,7 +217,7 @@ async function withRunner(work: (runner: Runner, pool: ReturnType<typeof createP
 function held(run: () => void): HeldJob {
   const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
   const rest = { max_attempts: 5, crashes: 0, headers: null, due_us: '0' }
-  return new HeldJob(new ClaimedRow({ ...row, ...rest }, 'default'), defineKind('work', { tx: async () => run() }), '', 1)
+  return new HeldJob(new ClaimedRow({ ...row, ...rest, queue: 'default' }), defineKind('work', { tx: async () => run() }), '', 1)
 }
 
 test('[J31] a job that ended while it waited for a connection does not start', async () => {
@@ -331,7 +331,7 @@ test.each([1, 10])('[J31] promises that a handler does not await never end the p
       await float([() => touch(1), () => job.guard(db.pool as never)])
     },
   })
-  const worker = await startWorker({ touchMs: 1 })
+  const worker = await startWorker({ tuning: { touchMs: 1 } })
   await pawl.jobs.enqueue('floats', {})
   await worker.whenIdle()
   await float(left)
@@ -441,7 +441,7 @@ test.each([1, 5])('[K15] a tx job that finds no connection burns no attempt (sha
   onTestFinished(() => proxy.stop())
   const far = db.pawl({ databaseUrl: proxy.url })
   far.jobs.define('writes', { share, timeout: 200, retry: { attempts: 1 }, tx: (_job, tx) => tx.query('select $1::text', ['x']) })
-  const worker = far.jobs.worker()
+  const worker = far.worker()
   workers.unshift(worker)
   const { ids } = await pawl.jobs.enqueueMany('writes', [{}, {}])
   installProbe((name) => (name === 'jobs.claim.after' ? proxy.refuse() : undefined))
@@ -481,7 +481,7 @@ test("[K15] a run handler's calls of Pawl that find no database burn no attempt"
     },
   })
   const { ids } = await pawl.jobs.enqueueMany('calls', Object.keys(calls))
-  const worker = far.jobs.worker()
+  const worker = far.worker()
   workers.unshift(worker)
   await worker.start()
   await until('they run', () => worker.metrics().running === ids.length)
@@ -515,7 +515,7 @@ test('[J36] a session that idles too long in its own transaction is an attempt',
 test('a statement of a tx handler may take longer than the time for an answer, and runs once', async () => {
   await db.query('create table effect (n integer)')
   let runs = 0
-  const patient = db.pawl({ queryTimeoutMs: 700 })
+  const patient = db.pawl({ tuning: { queryTimeoutMs: 700 } })
   patient.jobs.define('slow', {
     retry: { attempts: 1 },
     tx: async (_job, tx) => {
@@ -525,7 +525,7 @@ test('a statement of a tx handler may take longer than the time for an answer, a
     },
   })
   const { id } = await pawl.jobs.enqueue('slow', {})
-  const worker = patient.jobs.worker()
+  const worker = patient.worker()
   workers.push(worker)
   await worker.start()
   await until('it is done', isIn(id, 'done'))
@@ -537,7 +537,7 @@ test('[K9] a handler whose connection fell silent runs again within its attempt'
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
   await db.query('create table effect (n integer)')
-  const far = db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 1000 })
+  const far = db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutMs: 1000 } })
   let runs = 0
   far.jobs.define('work', {
     retry: { attempts: 1 },
@@ -548,7 +548,7 @@ test('[K9] a handler whose connection fell silent runs again within its attempt'
     },
   })
   const { id } = await pawl.jobs.enqueue('work', {})
-  const worker = far.jobs.worker()
+  const worker = far.worker()
   workers.unshift(worker)
   await worker.start()
   await until('it is done', isIn(id, 'done'))

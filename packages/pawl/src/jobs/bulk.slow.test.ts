@@ -16,7 +16,7 @@ test('[J32] a bulk enqueue that takes longer than the query timeout succeeds', a
   await db.query('create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.5); return null; end $$')
   await db.query('create trigger slow after insert on pawl.job for each statement execute function slow()')
   const payloads = Array.from({ length: 12_000 }, (_, n) => ({ n }))
-  const { ids } = await db.pawl({ queryTimeoutMs: 3000 }).jobs.enqueueMany('many', payloads)
+  const { ids } = await db.pawl({ tuning: { queryTimeoutMs: 3000 } }).jobs.enqueueMany('many', payloads)
   expect(new Set(ids).size).toBe(12_000)
   expect(await db.query('select count(*)::integer as n from pawl.job')).toEqual([{ n: 12_000 }])
 })

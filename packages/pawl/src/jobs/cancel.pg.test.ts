@@ -3,7 +3,7 @@
 import type { Job, JobContext, Pawl, PawlOptions } from 'pawl'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
 
 let db: TestDatabase
 const workers: Worker[] = []
@@ -15,8 +15,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(pawl: Pawl, options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
-  const worker = pawl.jobs.worker(options)
+async function startWorker(pawl: Pawl, options: Parameters<Pawl['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.worker(options)
   workers.push(worker)
   await worker.start()
   return worker
@@ -60,7 +60,7 @@ test('[J17] a job that was claimed but has not started is dropped from the buffe
       if (job.payload.n === 100) await go.promise
     },
   })
-  const worker = await startWorker(pawl, { concurrency: 1, bufferMs: 60_000 })
+  const worker = await startWorker(pawl, { concurrency: 1, tuning: { bufferMs: 60_000 } })
   const { ids } = await pawl.jobs.enqueueMany(
     'work',
     Array.from({ length: 150 }, (_, n) => ({ n })),
@@ -121,7 +121,7 @@ async function running(shape: 'run' | 'tx', options: Partial<PawlOptions>, beatM
     })
   }
   // However late a beat comes, the lease itself is never what is lost here.
-  const worker = await startWorker(pawl, { lease: '10m', beatMs })
+  const worker = await startWorker(pawl, { lease: '10m', tuning: { beatMs } })
   const { id } = await pawl.jobs.enqueue('work', {})
   return { pawl, worker, id, ...(await started.promise), answer: go.resolve }
 }

@@ -4,8 +4,8 @@ import type { Pawl } from 'pawl'
 import { endLease, installProbe } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import type { WorkerOptions } from './types.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
+import type { WorkerOptions } from '../worker-options.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -20,7 +20,7 @@ afterEach(async () => {
 })
 
 async function startWorker(options: WorkerOptions = {}, of = pawl): Promise<Worker> {
-  const worker = of.jobs.worker(options)
+  const worker = of.worker(options)
   workers.push(worker)
   await worker.start()
   return worker
@@ -49,7 +49,7 @@ async function enqueueSuspects(kind: string, count: number, crashes: number): Pr
 
 test('the median lone job costs at most two claim statements', async () => {
   pawl.jobs.define('work', { run: () => undefined })
-  const worker = await startWorker({ pollMs: 3_600_000 })
+  const worker = await startWorker({ tuning: { pollMs: 3_600_000 } })
   const isAsleep = async () => {
     const before = worker.metrics().claims
     await db.query('select pg_sleep(0.1)')
@@ -80,7 +80,7 @@ test('a worker that works off a backlog looks for suspects four times a second',
   await worker.whenIdle()
   let scans = 0
   installProbe((name, detail) => {
-    if (name === 'jobs.claim.before' && 'queues' in (detail as object) && ran > 0 && ran < 1000) scans++
+    if (name === 'jobs.claim.before' && 'deciding' in (detail as object) && ran > 0 && ran < 1000) scans++
   })
   onTestFinished(() => installProbe(undefined))
   await many('short', 1000)
@@ -330,7 +330,7 @@ test('a deciding job that is cancelled while its process empties itself never ru
   let runs = 0
   pawl.jobs.define('long', { run: () => go.promise })
   pawl.jobs.define('last', { run: () => void runs++ })
-  const worker = await startWorker({ concurrency: 5, beatMs: 100 })
+  const worker = await startWorker({ concurrency: 5, tuning: { beatMs: 100 } })
   await many('long', 1)
   await until('it runs', () => worker.metrics().running === 1)
   const [last] = await enqueueSuspects('last', 1, 2)
@@ -371,7 +371,7 @@ test('a group that failed runs again within the limit of its kind', async () => 
 test('rows of a claim whose incarnation was lost before its answer never run under it', async () => {
   const ran: string[] = []
   pawl.jobs.define('work', { run: (job) => void ran.push(job.fence) })
-  const worker = await startWorker({ lease: '10s', beatMs: 100 })
+  const worker = await startWorker({ lease: '10s', tuning: { beatMs: 100 } })
   const lost = worker.id!
   const fences: string[] = []
   installProbe(async (name, detail) => {

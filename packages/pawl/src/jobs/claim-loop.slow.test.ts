@@ -10,7 +10,7 @@ test('[J3] a deciding job goes back after 30 s of long jobs, and others go on', 
   const go = deferred()
   pawl.jobs.define('long', { run: () => go.promise })
   pawl.jobs.define('last', { run: () => undefined })
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   try {
     await worker.start()
     const long = await pawl.jobs.enqueue('long', {})
@@ -38,7 +38,7 @@ test('[J4] a process that pauses in a claim keeps none of its jobs', async () =>
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
   const done = new Set<string>()
-  const [paused, other] = [db.pawl({ databaseUrl: proxy.url, queryTimeoutMs: 60_000 }), db.pawl()]
+  const [paused, other] = [db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutMs: 60_000 } }), db.pawl()]
   for (const each of [paused, other]) each.jobs.define('large', { run: ({ id }) => void done.add(id) })
   // More than fits between the server and a process that does not read.
   const { ids } = await other.jobs.enqueueMany(
@@ -46,11 +46,11 @@ test('[J4] a process that pauses in a claim keeps none of its jobs', async () =>
     Array.from({ length: 20 }, () => 'x'.repeat(900_000)),
   )
   const unread = proxy.loseRequest(/and not j\.suspect/, { cut: 'unread', of: /claim/ })
-  const first = paused.jobs.worker({ lease: '2s' })
+  const first = paused.worker({ lease: '2s' })
   await first.start()
   await unread.happened
   proxy.blackhole()
-  const second = other.jobs.worker()
+  const second = other.worker()
   await second.start()
   await until('the other has done all', () => done.size === ids.length, 30_000)
   await second.stop()

@@ -8,13 +8,13 @@ import type { LoopWatch } from '../kernel/failures.ts'
 import type { Holder } from '../kernel/lease.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import type { Wakeup } from '../kernel/signal.ts'
+import type { Sleep } from '../kernel/sleep.ts'
 import { type Ask, solitude } from '../kernel/solitude.ts'
 import type { Counts } from './counts.ts'
 import { type Deciding, drainMs, type Fetcher } from './fetcher.ts'
 import { type ClaimedRow, HeldJob, leaseLost } from './held.ts'
 import type { DefinedKind } from './kinds.ts'
 import { type Settler, waitingBytesMax } from './settler.ts'
-import type { Sleep } from './sleep.ts'
 import { prefetchMs, type Slots } from './slots.ts'
 
 const reconcileEveryMs = 5000
@@ -26,8 +26,9 @@ const suspectsEveryMs = 250
 const startsPerSuspect = 7
 /** Under continuous work a claim that found too little is repeated after this time. */
 const busyPollMs = 2
-/** A poll sends one claim for each group and queue. Where notifications come too, an idle worker sends at most 500 claims a second. */
-const idleClaimMs = 2
+/** A poll sends one claim for each group. Where notifications come too, an idle worker sends one of them in this time. */
+const idleClaimMs = 2500
+const idleClaimsMsMax = 60_000
 /** How often a deciding run that has ended asks whether its end still waits to be stored. */
 const unstoredEveryMs = 250
 /** A process that could not empty itself leaves jobs that must run alone to others for ten times as long. */
@@ -190,7 +191,7 @@ export class ClaimLoop {
       return this.#expect()
     }
     let waitMs = hasRoom ? await sleep.idle(worker.id) : pollMs
-    const claimsMs = sleep.isRelied(worker.id) ? this.#groups.length * this.#queues.length * idleClaimMs : 0
+    const claimsMs = sleep.isRelied(worker.id) ? Math.min(idleClaimsMsMax, (this.#groups.length - 1) * idleClaimMs) : 0
     const everyMs = Math.max(pollMs, claimsMs)
     if (waitMs === pollMs) waitMs = everyMs
     if (this.#areSuspectsLeft || this.#areSuspectsNews || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
@@ -271,31 +272,25 @@ export class ClaimLoop {
   }
 
   async #claimGroup(worker: Holder, group: Group, room: number): Promise<Found> {
-    const { counts, fetcher, signal, sleep, slots } = this.#options
+    const { counts, fetcher, sleep, slots } = this.#options
     const news = this.#news
     const isRelied = sleep.isRelied(worker.id)
-    let count = 0
-    let isFull = false
-    let isExhausted = true
-    for (const queue of this.#queues) {
-      if (count >= room || signal.aborted) {
-        isFull = true
-        break
-      }
-      const claimed = await fetcher.claim(worker, queue, group.kinds, room - count, group.limited !== undefined)
-      // Rows of an incarnation that was lost meanwhile belong to whoever takes over from it.
-      if (this.#options.worker() !== worker) return { count, isFull: false, isExhausted: false }
-      count += claimed.rows.length
-      counts.claimed += claimed.rows.length
-      isFull ||= claimed.isFull
-      isExhausted &&= claimed.isExhausted
-      const held = claimed.rows.map((row) => this.#hold(row, worker))
-      if (group.limited?.crashes === 1) slots.addFirst(held)
-      else slots.add(held)
-    }
+    const { rows, isFull, isExhausted } = await fetcher.claim(
+      worker,
+      this.#queues,
+      group.kinds,
+      room,
+      group.limited !== undefined,
+    )
+    // Rows of an incarnation that was lost meanwhile belong to whoever takes over from it.
+    if (this.#options.worker() !== worker) return { count: 0, isFull: false, isExhausted: false }
+    counts.claimed += rows.length
+    const held = rows.map((row) => this.#hold(row, worker))
+    if (group.limited?.crashes === 1) slots.addFirst(held)
+    else slots.add(held)
     if (group.limited?.crashes === 1) this.#unbufferedMs = monotonicMs()
     if (isExhausted && !isFull && isRelied && news === this.#news) group.mayWait = false
-    return { count, isFull, isExhausted }
+    return { count: rows.length, isFull, isExhausted }
   }
 
   #hold(row: ClaimedRow, worker: Holder): HeldJob {

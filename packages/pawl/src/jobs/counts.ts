@@ -1,7 +1,5 @@
 // What a worker has counted since it started.
 
-import { isConflict, isRetryable } from '../db/classify.ts'
-
 export class Counts {
   claimed = 0
   started = 0
@@ -13,15 +11,5 @@ export class Counts {
   released = 0
   refused = 0
   touches = 0
-  /** 40001, 40P01 and 55P03 that our own statements met; refused writes are counted apart. */
-  conflicts = 0
-  retries = 0
-  /** Errors of our own statements and loops that no repetition mends. */
-  errors = 0
   settles = 0
-
-  error(error: unknown): void {
-    if (isConflict(error)) this.conflicts++
-    if (isRetryable(error)) this.retries++
-  }
 }

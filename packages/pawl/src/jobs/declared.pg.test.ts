@@ -33,7 +33,7 @@ test('a worker claims no kind that has no handler in its process', async () => {
   const left = pawl.jobs.define('left', { queue: 'mixed' })
   const done = pawl.jobs.define('done', { queue: 'mixed', tx: () => 1 })
   const jobs = [await pawl.jobs.enqueue(left, {}), await pawl.jobs.enqueue(done, {})]
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   expect(worker.kinds).toEqual(['done'])
   expect(await runAll(pawl)).toMatchObject({ done: [{ id: jobs[1]!.id }], dead: [], retrying: [] })
   expect(await pawl.jobs.get(jobs[0]!.id)).toMatchObject({ state: 'ready', attempt: 0 })
@@ -41,10 +41,12 @@ test('a worker claims no kind that has no handler in its process', async () => {
 
 test('a worker of kinds that all lack a handler is refused by name', () => {
   const pawl = db.pawl()
-  expect(() => pawl.jobs.worker()).toThrow('This worker has nothing to do: define at least one kind before you create it.')
+  expect(() => pawl.worker()).toThrow(
+    'This worker has nothing to do: define at least one kind or projection before you create it.',
+  )
   pawl.jobs.define('a')
   declare(pawl)
-  expect(() => pawl.jobs.worker()).toThrow(
+  expect(() => pawl.worker()).toThrow(
     /^This worker has nothing to do: no kind has a handler in this process: a, mail\. Import the module/,
   )
 })

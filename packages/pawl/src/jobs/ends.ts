@@ -1,28 +1,23 @@
 // What follows the end of an attempt: counting, events, logs, the dead-job hook, and evidence of refused writes.
 
-import type { Logger } from '../config.ts'
-import { classify } from '../db/classify.ts'
-import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import type { Events } from '../kernel/events.ts'
-import type { Failures, LoopWatch } from '../kernel/failures.ts'
 import { leaseStatements } from '../kernel/lease.ts'
+import type { Process } from '../kernel/process.ts'
 import { runAs } from '../kernel/tenant.ts'
 import type { Counts } from './counts.ts'
 import { type HeldJob, leaseLost } from './held.ts'
-import type { SweptJob } from './keeper.ts'
 import type { DefinedKind } from './kinds.ts'
 import type { Ending } from './settler.ts'
 import type { DeadJob, JobEvents } from './types.ts'
+import type { SweptJob } from './watch.ts'
 
 export interface EndsOptions {
+  readonly process: Process
   readonly counts: Counts
-  readonly engine: Connection
   readonly events: Events<JobEvents>
-  readonly failures: Failures
   readonly kinds: ReadonlyMap<string, DefinedKind>
-  readonly logger: Logger
   readonly isSettled: (held: HeldJob) => Promise<boolean>
 }
 
@@ -52,7 +47,8 @@ export class Ends {
   }
 
   #failed(held: HeldJob, failed: NonNullable<Ending['failed']>): void {
-    const { counts, events, logger } = this.#options
+    const { counts, events } = this.#options
+    const { logger } = this.#options.process.config
     counts.failed++
     if (failed.outcome === 'timed out') counts.timedOut++
     const about = { tenant: held.tenant, id: held.id, kind: held.kind, attempt: held.attempt }
@@ -74,14 +70,14 @@ export class Ends {
   }
 
   #died(job: DeadJob): void {
-    const { counts, events, kinds, logger } = this.#options
+    const { counts, events, kinds, process } = this.#options
     counts.dead++
     events.emit('job.dead', job)
     const onDead = kinds.get(job.kind)?.onDead
     if (onDead === undefined) return
     Promise.resolve()
       .then(() => runAs(job.tenant, () => onDead(job)))
-      .catch((error: unknown) => logger.error({ job: job.id, error: describeError(error) }, 'onDead failed'))
+      .catch((error: unknown) => process.config.logger.error({ job: job.id, error: describeError(error) }, 'onDead failed'))
   }
 
   /** Jobs that a sweep took from others. */
@@ -104,16 +100,16 @@ export class Ends {
   keepEvidence(held: HeldJob, what: string): void {
     if (held.isRefusalKept) return
     held.isRefusalKept = true
-    const { counts, engine, events, logger } = this.#options
+    const { counts, events, process } = this.#options
     counts.refused++
     events.emit('job.refused', { tenant: held.tenant, id: held.id, fence: held.fence, what })
     // A cancel, a time-out and a stop were told already, and a handler that ends after them is the ordinary case.
     const isExpected = ['PAWL_CANCELLED', 'PAWL_TIMED_OUT', 'PAWL_STOPPED'].includes(held.lost?.code ?? '')
-    logger[isExpected ? 'debug' : 'warn'](
+    process.config.logger[isExpected ? 'debug' : 'warn'](
       { what, job: held.id, fence: held.fence },
       'a write was refused: its fence is no longer current',
     )
-    engine
+    process.engine
       .run(leaseStatements.refuse, {
         what: `job ${what}`,
         tenants: textsLiteral([held.tenant]),
@@ -122,27 +118,6 @@ export class Ends {
         holder: held.worker,
         detail: held.lost?.message ?? null,
       })
-      .catch((error: unknown) => this.trouble(error))
-  }
-
-  /** Where a loop of this worker tells how its turns end. */
-  loop(name: string): LoopWatch {
-    const { succeeded, failed } = this.#options.failures.loop(name, this.#options.engine)
-    return {
-      succeeded,
-      failed: (error) => {
-        this.trouble(error)
-        failed(error)
-      },
-    }
-  }
-
-  /** Trouble with the database: counted, and said when it cannot write. Whoever met it tries again by itself. */
-  trouble(error: unknown): void {
-    const { counts, events, logger } = this.#options
-    counts.error(error)
-    if (classify(error) !== 'unwritable') return
-    events.emit('worker.unwritable', { error })
-    logger.error({ error: describeError(error, 300) }, 'the database cannot write (disk full or read-only); retrying')
+      .catch((error: unknown) => process.trouble(error))
   }
 }

@@ -37,7 +37,7 @@ interface Held {
 
 async function claim(of = kind): Promise<Held> {
   const holder = await openIncarnation(connection)
-  const { rows } = await fetcher.claim(holder, 'default', [of], 1)
+  const { rows } = await fetcher.claim(holder, ['default'], [of], 1)
   if (rows.length > 0) return { holder, job: rows[0]! }
   const rooms = [{ kind: of, room: 1 }]
   const found = await fetcher.claimSuspects(holder, ['default'], rooms, { limit: 1, deciding: 'alone' })

@@ -17,7 +17,7 @@ test('[K15] a healthy long job outlives more cuts of its process than crashes ar
     },
   })
   watching.jobs.define('other', { run: () => undefined })
-  const workers = [cut.jobs.worker(), watching.jobs.worker()]
+  const workers = [cut.worker(), watching.worker()]
   try {
     for (const worker of workers) await worker.start()
     const { id } = await watching.jobs.enqueue('long', {})

@@ -15,12 +15,12 @@ import { defineKind } from './kinds.ts'
 
 /** The real connection, which also remembers from where each claim started. */
 class WatchedConnection extends Connection {
-  readonly claimedFrom: Parameter[] = []
+  readonly claimedFrom: string[] = []
   /** As long as a walk over millions of dead entries. */
   answerMs = 0
   override async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
     if (statement.name === 'claim') {
-      this.claimedFrom.push(values.after_due!)
+      this.claimedFrom.push(/^\{"?([^"}]*)"?\}$/.exec(String(values.after_dues))![1]!)
       await sleep(this.answerMs)
     }
     return super.run<Row>(statement, values)
@@ -52,7 +52,7 @@ afterEach(async () => {
 /** Stands the process's clock still: a look from the beginning is not due, however long the machine takes for what comes before it. */
 const stopClock = () => vi.spyOn(performance, 'now').mockReturnValue(performance.now())
 
-const claim = async (limit: number) => (await fetcher.claim(worker, 'default', kinds, limit)).rows
+const claim = async (limit: number) => (await fetcher.claim(worker, ['default'], kinds, limit)).rows
 const claimSuspects = (limit: number, deciding: 'alone' | 'leave' | 'only' = 'alone') =>
   fetcher.claimSuspects(worker, ['default'], rooms, { limit, deciding })
 const enqueue = (count: number, priority = 0) =>
@@ -128,7 +128,7 @@ test('a look that is overdue for want of room is not waited for', async () => {
 test('where a scan from the beginning is slow, even a trickle is claimed behind the mark, and the whole is looked at within a second', async () => {
   const slow = new Fetcher(connection, 10_000, Number.NEGATIVE_INFINITY)
   const clock = stopClock()
-  const claimSlow = async () => (await slow.claim(worker, 'default', kinds, 10)).rows
+  const claimSlow = async () => (await slow.claim(worker, ['default'], kinds, 10)).rows
   await enqueue(1)
   expect(await claimSlow()).toHaveLength(1)
   expect(slow.nextFullScanInMs).toBeUndefined()
@@ -151,7 +151,7 @@ test('two claimers share out a queue: each job once', async () => {
   const taken: string[] = []
   const drain = async (of: Fetcher, as: Holder, limit: number) => {
     for (;;) {
-      const { rows } = await of.claim(as, 'default', kinds, limit)
+      const { rows } = await of.claim(as, ['default'], kinds, limit)
       if (rows.length === 0) return
       taken.push(...rows.map(({ id }) => id))
     }
@@ -173,7 +173,7 @@ test('any mixture of priorities and claim sizes is claimed once each, and by due
         const wanted = await db.query<{ id: string }>('select id::text as id from pawl.job order by due, id')
         const taken: string[] = []
         for (;;) {
-          const { rows } = await fresh.claim(worker, 'default', kinds, limit)
+          const { rows } = await fresh.claim(worker, ['default'], kinds, limit)
           if (rows.length === 0) break
           taken.push(...rows.map(({ id }) => id))
         }
@@ -255,10 +255,10 @@ test('[J35] limits of the definition are written into the row at claim; attempts
   await pawl.jobs.enqueue('strict', {}, { maxAttempts: 7 })
   await db.query("select pawl.enqueue('strict')")
   const limits = () => db.query('select max_attempts, max_crashes from pawl.job order by id')
-  await fetcher.claim(worker, 'default', [defineKind('strict', { retry: { attempts: 2, crashes: 1 }, run: () => 0 })], 10)
+  await fetcher.claim(worker, ['default'], [defineKind('strict', { retry: { attempts: 2, crashes: 1 }, run: () => 0 })], 10)
   expect(await limits()).toEqual([2, 7, 2].map((attempts) => ({ max_attempts: attempts, max_crashes: 1 })))
   await db.query("update pawl.job set state = 'ready', holder = null, run_until = null")
-  await fetcher.claim(worker, 'default', [defineKind('strict', { retry: { attempts: 4, crashes: 5 }, run: () => 0 })], 10)
+  await fetcher.claim(worker, ['default'], [defineKind('strict', { retry: { attempts: 4, crashes: 5 }, run: () => 0 })], 10)
   expect(await limits()).toEqual([4, 7, 4].map((attempts) => ({ max_attempts: attempts, max_crashes: 5 })))
 })
 
@@ -299,7 +299,7 @@ test('[J32] headers count as payloads do, and arrive as they were given', async 
 test("the time limit of a claimed job is its kind's timeout plus the time it may wait in the buffer", async () => {
   await pawl.jobs.enqueue('slow', {})
   await enqueue(1)
-  await fetcher.claim(worker, 'default', [...kinds, defineKind('slow', { timeout: '1h', run: () => undefined })], 10)
+  await fetcher.claim(worker, ['default'], [...kinds, defineKind('slow', { timeout: '1h', run: () => undefined })], 10)
   expect(
     await db.query('select kind, (extract(epoch from run_until - claimed_at) * 1000)::int as ms from pawl.job order by kind'),
   ).toEqual([
@@ -341,14 +341,14 @@ test('[J1] where a claim starts is kept apart for kinds and queues with spaces',
   const first = await pawl.jobs.enqueue('a', {}, { queue: 'b c' })
   await pawl.jobs.enqueue('a b', {}, { queue: 'c' })
   const second = await pawl.jobs.enqueue('a', {}, { queue: 'b c' })
-  expect((await fetcher.claim(worker, 'c', of('a b'), 1)).rows).toHaveLength(1)
-  const { rows } = await fetcher.claim(worker, 'b c', of('a'), 10)
+  expect((await fetcher.claim(worker, ['c'], of('a b'), 1)).rows).toHaveLength(1)
+  const { rows } = await fetcher.claim(worker, ['b c'], of('a'), 10)
   expect(rows.map(({ id }) => id)).toEqual([first.id, second.id])
 })
 
 test('a kind that a slow scan did not find is left alone for a while', async () => {
   const clock = stopClock()
-  const apart = () => fetcher.claim(worker, 'default', kinds, 1, true)
+  const apart = () => fetcher.claim(worker, ['default'], kinds, 1, true)
   await enqueue(1)
   expect((await apart()).rows).toHaveLength(1)
   // Nothing after the mark; then nothing from the beginning, which takes long.
@@ -368,7 +368,7 @@ test('[J1] a claim is in order of due whatever the DateStyle of the session', as
   const days = ['2024-01-02', '2023-12-31', '2024-02-01', '2023-11-30']
   const ids: Record<string, string> = {}
   for (const day of days) ids[day] = (await pawl.jobs.enqueue('work', {}, { runAt: new Date(`${day}T10:00:00Z`) })).id
-  const { rows } = await new Fetcher(session, 10_000).claim(worker, 'default', kinds, 10)
+  const { rows } = await new Fetcher(session, 10_000).claim(worker, ['default'], kinds, 10)
   await session.close()
   expect(rows.map((row) => row.id)).toEqual([...days].sort().map((day) => ids[day]))
 })

@@ -1,4 +1,4 @@
-// Claims: from which queue, and from where in its order. A stranger's old snapshot may keep thousands of dead entries in front of what is
+// Claims: from which queues, and from where in the order of each. A stranger's old snapshot may keep thousands of dead entries in front of what is
 // ready. So under full load, and whenever a scan from the beginning was slow twice in a row (one answer may be late for any reason), a claim
 // starts after the last one's end. A scan from the beginning follows once a second, or less often: slow ones take at most 1/10 of the time.
 
@@ -24,6 +24,8 @@ const beginning = { due: '-infinity', id: '0' }
 /** A scan from the beginning that takes longer than this, its rows aside, is slow. */
 const slowDefaultMs = 5
 const perRowMs = 0.1
+/** And each further queue of the same claim. */
+const perQueueMs = 0.1
 /** A scan for one kind that takes longer than this and finds none is not repeated at once. */
 const apartSlowMs = 20
 
@@ -40,7 +42,7 @@ export interface Claim {
   readonly rows: readonly ClaimedRow[]
   /** It got all it asked for, or more may lie before the mark. */
   readonly isFull: boolean
-  /** Nothing of these kinds is left in this queue, or only before a mark, where the next full scan finds it. */
+  /** Nothing of these kinds is left in these queues, or only before a mark, where the next full scan finds it. */
   readonly isExhausted: boolean
 }
 
@@ -55,7 +57,6 @@ export interface SuspectClaim {
 
 interface SuspectRow extends Omit<FetchedRow, 'id'> {
   readonly id: string | null
-  readonly queue: string
   readonly is_deciding: boolean
   readonly is_suspect_left: boolean
   readonly is_deciding_left: boolean
@@ -73,6 +74,16 @@ interface Mark {
   readonly costMs: number
   /** The last look began behind the mark, and what lies before it waits for the next whole one. */
   readonly isPartial: boolean
+}
+
+/** What a claim found in one queue. */
+interface Scan {
+  readonly from: Mark | undefined
+  readonly found: readonly ClaimedRow[]
+  readonly isFull: boolean
+  readonly nowMs: number
+  /** All queues together. */
+  readonly tookMs: number
 }
 
 export class Fetcher {
@@ -112,53 +123,72 @@ export class Fetcher {
     return Math.max(1, Math.min(...ahead))
   }
 
-  /** Rows of kinds that are claimed together. Each set of kinds has marks of its own: what one passes by, another may want. */
-  async claim(worker: Holder, queue: string, kinds: readonly DefinedKind[], limit: number, isApart = false): Promise<Claim> {
-    const key = JSON.stringify([kinds[0]!.name, queue])
-    const mark = this.#marks.get(key)
+  /** Rows of kinds that are claimed together. Each set of kinds has marks of its own in each queue: what one passes by, another may want. */
+  async claim(
+    worker: Holder,
+    queues: readonly string[],
+    kinds: readonly DefinedKind[],
+    limit: number,
+    isApart = false,
+  ): Promise<Claim> {
+    const group = kinds[0]!.name
     const nowMs = monotonicMs()
-    if (isApart && nowMs < (this.#apartMs.get(key) ?? 0)) return { rows: [], isFull: false, isExhausted: false }
-    const from = mark !== undefined && (mark.isFull || mark.isSlow) && nowMs < mark.fullScanMs ? mark : undefined
+    if (isApart && nowMs < (this.#apartMs.get(group) ?? 0)) return { rows: [], isFull: false, isExhausted: false }
+    const froms = queues.map((queue) => this.#from(markKey(group, queue), nowMs))
     const asked = Math.min(limit, this.#rowsMax)
-    if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queue, limit: asked })
+    if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queues, limit: asked })
     this.claims++
     const fetched = await this.#connection.run<FetchedRow>(claimStatement, {
       ...holderParameters(worker),
-      queue,
+      queues: textsLiteral(queues),
       limit: asked,
-      after_due: from?.due ?? beginning.due,
-      after_id: from?.id ?? beginning.id,
+      after_dues: textsLiteral(froms.map((from) => from?.due ?? beginning.due)),
+      after_ids: numbersLiteral(froms.map((from) => from?.id ?? beginning.id)),
       ...this.#kindParameters(kinds),
     })
-    const rows = fetched.map((row) => new ClaimedRow(row, queue))
+    const rows = fetched.map((row) => new ClaimedRow(row))
     if (probe.on) await probe.hit('jobs.claim.after', rows)
     this.#measure(rows, asked)
-    rows.sort(byOrder)
     // Everything else that is ready was read in vain: at most 1/10 of the time goes into that.
     const scannedMs = monotonicMs() - nowMs
-    if (isApart && rows.length === 0 && scannedMs > apartSlowMs) this.#apartMs.set(key, nowMs + fullScanShare * scannedMs)
-    const last = rows.at(-1) ?? mark
-    if (last !== undefined) {
-      const tookMs = monotonicMs() - nowMs - rows.length * perRowMs
-      const costMs = Math.min(tookMs, mark?.costMs ?? 0)
-      this.#marks.set(key, {
-        due: last instanceof ClaimedRow ? timeOf(last.dueUs) : last.due,
-        id: last.id,
-        fullScanMs: from?.fullScanMs ?? nextFullScanMs(nowMs, costMs),
-        isFull: rows.length >= asked,
-        isSlow: from?.isSlow ?? costMs > this.#slowMs,
-        costMs: from?.costMs ?? tookMs,
-        isPartial: from !== undefined,
-      })
-    }
-    // Behind the mark there was nothing: what lies before it is looked at now, not in a second, unless that is slow.
-    if (from !== undefined && rows.length === 0 && !from.isSlow) return this.claim(worker, queue, kinds, limit, isApart)
+    if (isApart && rows.length === 0 && scannedMs > apartSlowMs) this.#apartMs.set(group, nowMs + fullScanShare * scannedMs)
+    const tookMs = scannedMs - rows.length * perRowMs - (queues.length - 1) * perQueueMs
     const isFull = rows.length >= asked
-    return {
-      rows,
-      isFull: isFull || (from !== undefined && !from.isSlow),
-      isExhausted: !isFull && (from === undefined || from.isSlow),
+    const byQueue = inQueues(rows, queues)
+    // A full claim has not come to the queues after the last one that it found something in.
+    const reached = isFull ? byQueue.findLastIndex((found) => found.length > 0) : queues.length - 1
+    for (const [n, found] of byQueue.entries()) {
+      found.sort(byOrder)
+      if (n <= reached)
+        this.#mark(markKey(group, queues[n]!), { from: froms[n], found, isFull: isFull && n === reached, nowMs, tookMs })
     }
+    const partial = froms.filter((from) => from !== undefined)
+    const isQuick = partial.some((from) => !from.isSlow)
+    // Behind the marks there was nothing: what lies before them is looked at now, not in a second, unless that is slow.
+    if (rows.length === 0 && isQuick) return this.claim(worker, queues, kinds, limit, isApart)
+    return { rows: queues.length === 1 ? rows : byQueue.flat(), isFull: isFull || isQuick, isExhausted: !isFull && !isQuick }
+  }
+
+  /** Where a claim starts, if not at the beginning. */
+  #from(key: string, nowMs: number): Mark | undefined {
+    const mark = this.#marks.get(key)
+    return mark !== undefined && (mark.isFull || mark.isSlow) && nowMs < mark.fullScanMs ? mark : undefined
+  }
+
+  #mark(key: string, { from, found, isFull, nowMs, tookMs }: Scan): void {
+    const mark = this.#marks.get(key)
+    const last = found.at(-1)
+    if (last === undefined && mark === undefined) return
+    const costMs = Math.min(tookMs, mark?.costMs ?? 0)
+    this.#marks.set(key, {
+      due: last === undefined ? mark!.due : timeOf(last.dueUs),
+      id: last?.id ?? mark!.id,
+      fullScanMs: from?.fullScanMs ?? nextFullScanMs(nowMs, costMs),
+      isFull,
+      isSlow: from?.isSlow ?? costMs > this.#slowMs,
+      costMs: from?.costMs ?? tookMs,
+      isPartial: from !== undefined,
+    })
   }
 
   async claimSuspects(
@@ -168,7 +198,7 @@ export class Fetcher {
     { limit, deciding }: { readonly limit: number; readonly deciding: Deciding },
   ): Promise<SuspectClaim> {
     const asked = Math.min(limit, this.#rowsMax)
-    if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queues, limit: asked })
+    if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queues, limit: asked, deciding })
     this.claims++
     const answer = await this.#connection.run<SuspectRow>(claimSuspectStatement, {
       ...holderParameters(worker),
@@ -180,9 +210,9 @@ export class Fetcher {
       ...this.#kindParameters(kinds.map(({ kind }) => kind)),
     })
     const found = answer.filter((row): row is SuspectRow & FetchedRow => row.id !== null)
-    const rows = found.filter((row) => !row.is_deciding).map((row) => new ClaimedRow(row, row.queue))
+    const rows = found.filter((row) => !row.is_deciding).map((row) => new ClaimedRow(row))
     const last = found.find((row) => row.is_deciding)
-    const alone = last === undefined ? undefined : new ClaimedRow(last, last.queue)
+    const alone = last === undefined ? undefined : new ClaimedRow(last)
     if (probe.on) await probe.hit('jobs.claim.after', alone === undefined ? rows : [...rows, alone])
     this.#measure(rows, asked)
     return {
@@ -228,6 +258,18 @@ export class Fetcher {
       max_crashes: numbersLiteral(kinds.map((kind) => kind.crashes)),
     }
   }
+}
+
+/** The rows of each queue. */
+function inQueues(rows: ClaimedRow[], queues: readonly string[]): ClaimedRow[][] {
+  if (queues.length === 1) return [rows]
+  const found = new Map(queues.map((queue) => [queue, [] as ClaimedRow[]]))
+  for (const row of rows) found.get(row.queue)!.push(row)
+  return [...found.values()]
+}
+
+function markKey(group: string, queue: string): string {
+  return JSON.stringify([group, queue])
 }
 
 function holderParameters({ id, nonce }: Holder): { worker: number; nonce: string } {

@@ -17,6 +17,7 @@ export interface FetchedRow {
   readonly tenant: string
   readonly id: string
   readonly fence: string
+  readonly queue: string
   readonly kind: string
   /** JSON text. */
   readonly payload: string
@@ -47,11 +48,11 @@ export class ClaimedRow {
   payload: string
   readonly headers: string | null
 
-  constructor(row: FetchedRow, queue: string) {
+  constructor(row: FetchedRow) {
     this.tenant = row.tenant
     this.id = row.id
     this.fence = row.fence
-    this.queue = queue
+    this.queue = row.queue
     this.kind = row.kind
     this.payload_version = row.payload_version
     this.attempt = row.attempt
@@ -161,7 +162,7 @@ export class HeldJob implements Job {
   read(): Promise<void> | undefined {
     this.#headers = undefined
     this.snoozeCalled = false
-    const stored = fromJson(this.row.payload, `The payload of '${this.kind}': payload`, this.limits!)
+    const stored = fromJson(this.row.payload, `The payload of '${this.kind}': payload`)
     const payload = readPayload(this.definition, stored, this.row.payload_version)
     if (payload instanceof Promise)
       return payload.then((value: unknown) => {

@@ -31,7 +31,7 @@ test('[K4] a job that was enqueued while the clock was days ahead is found when 
   const ids: string[] = []
   for (const kind of ['plain', 'completes', 'completes apart']) ids.push((await pawl.jobs.enqueue(kind, {})).id)
   await moveClock(db.pool, 0)
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   onTestFinished(async () => {
     await worker.stop({ grace: 0 })
     await db.drop()

@@ -35,10 +35,8 @@ import type {
   JobState,
   Kind,
   ListOptions,
-  WorkerOptions,
 } from './types.ts'
 import { explain, type Why } from './why.ts'
-import { Worker } from './worker.ts'
 
 const cancelStatement = statement(import.meta.url, 'cancel')
 const retryStatement = statement(import.meta.url, 'retry')
@@ -56,7 +54,7 @@ export interface JobsCore {
   readonly config: Config
   readonly kinds: Map<string, DefinedKind>
   /** Those that were made and not stopped. */
-  readonly workers: Set<Worker>
+  readonly workers: ReadonlySet<unknown>
   readonly events: Events<JobEvents>
   readonly pool: Pool
   /** Whether names may begin with `pawl.`: of Pawl's own work. */
@@ -125,7 +123,7 @@ export class Jobs {
     if (!hasHandler(kind) || workers.size === 0) return
     config.logger.warn(
       { kind: kind.name },
-      `the kind '${kind.name}' got its handler after a worker was created, and that worker will not run it. Define kinds before pawl.jobs.worker(), or create another worker`,
+      `the kind '${kind.name}' got its handler after a worker was created, and that worker will not run it. Define kinds before pawl.worker(), or create another worker`,
     )
   }
 
@@ -202,11 +200,6 @@ export class Jobs {
     return explain((statement, values) => this.#find(statement, values), this.#tenant, checkJobId('why', id))
   }
 
-  /** A worker for the kinds that have a handler by now; one that gets its handler later is logged. Call start(). */
-  worker(options: WorkerOptions = {}): Worker {
-    return new Worker(this.#core, options)
-  }
-
   // ---- enqueue
 
   get #isPawls(): boolean {
@@ -257,8 +250,7 @@ export class Jobs {
 
   /** The payload as it is stored: as given, if the kind's schema can read that. */
   #textOf(name: string, definition: DefinedKind | undefined): (payload: unknown) => string | Promise<string> {
-    const { payloadBytesMax: bytesMax, payloadDepthMax: depthMax } = this.#core.config
-    const limits = { bytesMax, depthMax }
+    const limits = { bytesMax: this.#core.config.payloadBytesMax }
     const what = `The payload of '${name}': payload`
     return (payload) => {
       const text = toJson(payload === undefined ? null : payload, what, limits)
@@ -268,8 +260,7 @@ export class Jobs {
 
   #enqueueValues(name: string, definition: DefinedKind | undefined, options: Enqueue): (payloads: string) => Values {
     const { headers } = options
-    const { payloadBytesMax: bytesMax, payloadDepthMax: depthMax } = this.#core.config
-    const headersText = headers === undefined ? null : toJson(headers, 'headers', { bytesMax, depthMax })
+    const headersText = headers === undefined ? null : toJson(headers, 'headers', { bytesMax: this.#core.config.payloadBytesMax })
     return (payloads) => ({
       tenant: this.#tenant,
       queue: options.queue ?? definition?.queue ?? kindDefaults.queue,

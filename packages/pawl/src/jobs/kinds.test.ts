@@ -47,7 +47,6 @@ test('[G2] a wrong option of a kind names the option, the value and the fix', ()
     [{ queue: '' }, /queue must be a string of 1 to 100 characters .*, got ''/],
     [{ queue: 'pawl.records' }, /queue must not begin with 'pawl\.'.*, got 'pawl.records'/],
     [{ concurrency: '5' }, /concurrency must be an integer from 1 to 10000, got '5'/],
-    [{ settleEach: 1 }, /settleEach must be true or false, got 1/],
     [{ share: 5 }, /share is for tx handlers/],
     [{ tx: run }, /either run or tx, not both/],
   ]

@@ -27,7 +27,6 @@ export interface DefinedKind {
   readonly backoff: Backoff
   readonly when: ((error: unknown) => boolean) | undefined
   readonly durability: Durability | undefined
-  readonly settleEach: boolean
   readonly onDead: KindOptions<unknown>['onDead']
   readonly run: DefineOptions<unknown>['run']
   readonly tx: DefineOptions<unknown>['tx']
@@ -57,7 +56,6 @@ export function defineKind(name: string, given: DefineOptions<never>, isPawls = 
     backoff: { initialMs, factor, maxMs, jitter },
     when,
     durability: options.durability,
-    settleEach: options.settleEach,
     onDead: options.onDead,
     ...handlerOf(call, options),
   }
@@ -68,7 +66,7 @@ type HandlerParts = Pick<DefinedKind, 'run' | 'tx' | 'share'>
 /** The kind with the handler that `handle` was given. */
 export function withHandler(kind: DefinedKind, given: Handler<never>): DefinedKind {
   const call = `handle('${kind.name}')`
-  const handler = handlerOf(call, { ...resolve(call, handlerTable, given), settleEach: kind.settleEach })
+  const handler = handlerOf(call, resolve(call, handlerTable, given))
   if (handler.run === undefined && handler.tx === undefined) throw refused(call, 'give a handler: run or tx')
   return { ...kind, ...handler }
 }
@@ -77,15 +75,10 @@ export function hasHandler({ run, tx }: DefinedKind): boolean {
   return run !== undefined || tx !== undefined
 }
 
-function handlerOf(
-  call: string,
-  { run, tx, share, settleEach }: Resolved<typeof handlerTable> & { readonly settleEach: boolean },
-): HandlerParts {
+function handlerOf(call: string, { run, tx, share }: Resolved<typeof handlerTable>): HandlerParts {
   if (run !== undefined && tx !== undefined) throw refused(call, 'give a handler: either run or tx, not both')
   if (share !== undefined && tx === undefined)
     throw refused(call, 'share is for tx handlers: leave it out, or use tx in place of run')
-  if (settleEach && tx !== undefined)
-    throw refused(call, "settleEach is for run handlers: a tx handler's job is settled by its own commit")
   return { run: run as HandlerParts['run'], tx: tx as HandlerParts['tx'], share: share ?? 1 }
 }
 

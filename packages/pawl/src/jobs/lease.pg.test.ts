@@ -5,12 +5,12 @@ import { endLease, installProbe, keeperTesting } from 'pawl/testing'
 import type pg from 'pg'
 import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
 
 // With a beat this slow, and without a session to listen in, the worker hears of nothing by itself: only the database can refuse.
-const deaf = { lease: '1h', beatMs: 600_000, pollMs: 20 } as const
+const deaf = { lease: '1h', tuning: { beatMs: 600_000, pollMs: 20 } } as const
 const deafPawl = () => db.pawl({ pooler: 'transaction' })
-const quick = { lease: '10s', beatMs: 100 } as const
+const quick = { lease: '10s', tuning: { beatMs: 100 } } as const
 
 let db: TestDatabase
 const workers: Worker[] = []
@@ -24,8 +24,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(pawl: Pawl, options: Parameters<Pawl['jobs']['worker']>[0]): Promise<Worker> {
-  const worker = pawl.jobs.worker(options)
+async function startWorker(pawl: Pawl, options: Parameters<Pawl['worker']>[0]): Promise<Worker> {
+  const worker = pawl.worker(options)
   workers.push(worker)
   await worker.start()
   return worker
@@ -312,7 +312,7 @@ test('[K2] a keeper thread that ends without an error is started again, and the 
   keeperTesting.probeModule = new URL('../../test/support/ending-keeper.ts', import.meta.url).href
   let worker: Worker
   try {
-    worker = await startWorker(pawl, { lease: '60s', beatMs: 100 })
+    worker = await startWorker(pawl, { lease: '60s', tuning: { beatMs: 100 } })
   } finally {
     keeperTesting.probeModule = undefined
   }
@@ -338,7 +338,7 @@ test('[K2] a keeper thread that dies while its worker opens is replaced by one t
   })
   const starting = await inTransaction(async (client) => {
     await client.query('lock table pawl.worker in share mode')
-    const start = startWorker(pawl, { lease: '60s', beatMs: 100 })
+    const start = startWorker(pawl, { lease: '60s', tuning: { beatMs: 100 } })
     start.catch(() => undefined)
     await died.promise
     return { start }

@@ -26,7 +26,7 @@ afterEach(async () => {
 
 const row = { tenant: '', id: '1', fence: '1', kind: 'work', payload: '{}', payload_version: 1, attempt: 1 }
 const held = new HeldJob(
-  new ClaimedRow({ ...row, max_attempts: 1, crashes: 0, headers: null, due_us: '0' }, 'default'),
+  new ClaimedRow({ ...row, max_attempts: 1, crashes: 0, headers: null, due_us: '0', queue: 'default' }),
   defineKind('work', { run: () => undefined }),
   '',
   1,

@@ -1,17 +1,17 @@
 // The slow chores of a worker: partitions for the days ahead, retention of the days behind, and expired rows. Any number of workers may do
 // them at once; each step takes short locks or none.
 
-import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { isLasting, type LoopWatch } from '../kernel/failures.ts'
 import { dropPartition, extendPartitions } from '../kernel/partitions.ts'
 import { pruneKernel } from '../kernel/prune.ts'
+import { Service } from '../kernel/service.ts'
 
 const showStraysStatement = statement(import.meta.url, 'show-strays')
 const oldPartitionsStatement = statement(import.meta.url, 'old-partitions')
 
-const everyMsDefault = 10_000
+const everyMs = 10_000
 /** Of the rounds, one in so many does the chores: about every quarter of an hour. */
 const choreRounds = 90
 
@@ -21,8 +21,6 @@ export interface MaintenanceOptions {
   readonly signal: AbortSignal
   readonly watch: StatementWatch
   readonly loop: (name: string) => LoopWatch
-  /** Between two rounds; for tests. */
-  readonly everyMs?: number
 }
 
 interface Chore {
@@ -30,8 +28,8 @@ interface Chore {
   readonly work: () => Promise<unknown>
 }
 
-export async function maintain(options: MaintenanceOptions): Promise<void> {
-  const { database, signal, watch, keepDays, everyMs = everyMsDefault } = options
+export function maintenance({ database, signal, watch, keepDays, loop }: MaintenanceOptions): Service {
+  // It has a session only in a round that has something to do.
   const connection = new Connection(database, 'maintenance', { watch })
   const chores: readonly Chore[] = [
     { name: 'pruning', work: () => prune(connection, signal) },
@@ -40,20 +38,23 @@ export async function maintain(options: MaintenanceOptions): Promise<void> {
   ]
   /** Repeated with each round: the alert of one that fails every quarter of an hour would come after half an hour, and be over in between. */
   const failing = new Set<Chore>()
-  for (let round = 0; !signal.aborted; round++) {
+  let rounds = 0
+  const round = async (): Promise<number> => {
+    const isTurn = rounds++ % choreRounds === 1
     // One that fails keeps none of the others from being done.
     for (const chore of chores) {
-      if (signal.aborted || (round % choreRounds !== 1 && !failing.has(chore))) continue
-      const { succeeded, failed } = options.loop(`maintenance: ${chore.name}`)
+      if (signal.aborted || !(isTurn || failing.has(chore))) continue
+      const { succeeded, failed } = loop(`maintenance: ${chore.name}`)
       failing.delete(chore)
       await chore.work().then(succeeded, (error: unknown) => {
         if (isLasting(error)) failing.add(chore)
         failed(error)
       })
     }
-    await sleep(everyMs, undefined, { signal }).catch(() => undefined)
+    await connection.disconnect()
+    return everyMs
   }
-  await connection.close()
+  return new Service({ round, signal, loop: loop('maintenance') })
 }
 
 /** Before the kernel removes workers that hold nothing: one that does after all is shown to the sweeps. */

@@ -19,7 +19,10 @@ test('[G2] createPawl refuses what is no option or out of its range', () => {
       { pool: { connect() {}, totalCount: 0, options: {} } },
       /pool must be a Pool of the pg that Pawl uses itself .*, got an object/,
     ],
-    [{ pool, callerConnectionsMax: 5 }, /callerConnectionsMax cannot be combined with pool: set max on your pool/],
+    [
+      { pool, tuning: { callerConnectionsMax: 5 } },
+      /tuning.callerConnectionsMax cannot be combined with pool: set max on your pool/,
+    ],
     [{ pool, password: 'x' }, /ssl and password cannot be combined with pool: set them on your pool/],
     [
       { pool: new pg.Pool({ stream: () => undefined as never }) },
@@ -53,7 +56,10 @@ test('[G2] createPawl refuses what is no option or out of its range', () => {
       { databaseUrl: nowhere, logger: {} },
       /logger must be an object with the functions debug, info, warn and error, got an object/,
     ],
-    [{ databaseUrl: nowhere, queryTimeoutMs: '5s' }, /queryTimeoutMs must be an integer from 10 to 3600000, got '5s'/],
+    [
+      { databaseUrl: nowhere, tuning: { queryTimeoutMs: '5s' } },
+      /tuning.queryTimeoutMs must be an integer from 10 to 3600000, got '5s'/,
+    ],
     [{ databaseUrl: nowhere, applicationName: '' }, /applicationName must be a string of 1 to 50 characters/],
   ]
   for (const [options, message] of wrong) expect(() => createPawl(options as never)).toThrow(configError(message))
@@ -147,18 +153,21 @@ test('[G2] lists and changes of jobs refuse wrong options', async () => {
 })
 
 test('[G2] a worker and its stop refuse wrong options', async () => {
-  const { jobs } = pawlOfNowhere()
-  jobs.define('mail', { run: () => undefined })
+  const pawl = pawlOfNowhere()
+  pawl.jobs.define('mail', { run: () => undefined })
   const wrong: [object, RegExp][] = [
     [{ queues: 'a' }, /^worker: queues must be an array, got 'a'\.$/],
     [{ queues: ['a', 5] }, /queues\[1\] must be a string of 1 to 100 characters .*, got 5/],
+    [{ projections: ['sale'] }, /projections must be names of projections or sinks that this process defines, got 'sale'/],
+    [{ queues: [] }, /^This worker has nothing to do: queues and projections leave nothing .* Leave them out/],
     [{ lease: 'long' }, /lease must be a duration from 100ms to 1h/],
-    [{ exitWhenBlocked: 'yes' }, /exitWhenBlocked must be true or false/],
+    [{ tuning: { exitWhenBlocked: 'yes' } }, /tuning.exitWhenBlocked must be true or false/],
     [{ concurency: 5 }, /Did you mean 'concurrency'\?/],
-    [{ beatMs: 600, lease: '1s' }, /beatMs \(600\) must be at most a third of the lease \(1000 ms\)/],
+    [{ pollMs: 50 }, /^worker has no option 'pollMs'. Did you mean 'tuning.pollMs'\?$/],
+    [{ tuning: { beatMs: 600 }, lease: '1s' }, /tuning.beatMs \(600\) must be at most a third of the lease \(1000 ms\)/],
   ]
-  for (const [options, message] of wrong) expect(() => jobs.worker(options)).toThrow(configError(message))
-  const worker = jobs.worker()
+  for (const [options, message] of wrong) expect(() => pawl.worker(options)).toThrow(configError(message))
+  const worker = pawl.worker()
   await expect(worker.stop({ grace: 'soon' })).rejects.toThrow(configError(/^stop: grace must be a duration/))
   await expect(worker.stop({ signal: {} as never })).rejects.toThrow(configError(/signal must be an AbortSignal/))
   await worker.stop({ grace: 0 })

@@ -10,19 +10,20 @@ import {
   check,
   duration,
   integer,
-  list,
   nested,
   number,
+  type Option,
   oneOf,
   option,
+  ownTx,
   record,
   refused,
   required,
-  signal,
   type TableOf,
   text,
   time,
   transaction,
+  wake,
 } from '../kernel/options.ts'
 import { finalStates, openStates } from './states.ts'
 import type {
@@ -34,8 +35,6 @@ import type {
   ListOptions,
   RetryPolicy,
   StandardSchema,
-  StopOptions,
-  WorkerOptions,
 } from './types.ts'
 
 const kindName = required(text({ to: 200, doc: 'The name of a kind.' }))
@@ -67,11 +66,7 @@ export const handlerTable = {
 } satisfies TableOf<Handler<never>>
 
 export const kindTable = {
-  schema: option<StandardSchema<never>>(
-    'a Standard Schema (zod, valibot, arktype and others)',
-    { doc: 'The schema of the payload, checked at enqueue and at each run.' },
-    isStandardSchema,
-  ),
+  schema: standardSchema('The schema of the payload, checked at enqueue and at each run.'),
   payloadVersion: integer({ from: 1, to: 32_767, default: 1, doc: "Raise it when the payload's shape changes." }),
   upgrade: callback<NonNullable<DefineOptions<never>['upgrade']>>({
     doc: 'Converts a payload of an older version to the current one.',
@@ -86,72 +81,11 @@ export const kindTable = {
   timeout: duration({ from: 1, to: 30 * 86_400_000, default: '15m', doc: 'How long one attempt may run.' }),
   retry: nested(retryTable, { doc: 'The retry policy.' }),
   durability: oneOf(durabilities, { otherwise: 'that of createPawl', doc: 'The durability of the commit that settles a job.' }),
-  settleEach: boolean({ default: false, doc: 'true: settle each job as soon as it ends, not in a batch. Slower.' }),
   onDead: callback<NonNullable<DefineOptions<never>['onDead']>>({
     doc: 'Called when a job is dead, in the process that finds out.',
   }),
   ...handlerTable,
 } satisfies TableOf<DefineOptions<never>>
-
-export const workerTable = {
-  name: text({ to: 200, otherwise: "the host's name and the process id", doc: 'The name shown in lists.' }),
-  queues: list(queueName('The name of a queue.'), { otherwise: 'the queues of the kinds', doc: 'The queues to take jobs from.' }),
-  concurrency: integer({
-    from: 1,
-    to: 10_000,
-    default: 20,
-    doc: 'The maximum number of handlers that run at once in this process.',
-  }),
-  batchMax: integer({
-    from: 1,
-    to: 5000,
-    default: 1000,
-    doc: 'The maximum number of jobs that one claim takes; the worker adapts below this.',
-  }),
-  lease: duration({ from: 100, to: 3_600_000, default: '30s', doc: 'How long a lease lasts after its process hangs.' }),
-  beatMs: integer({
-    from: 10,
-    to: 900_000,
-    otherwise: 'a quarter of the lease',
-    doc: 'The interval at which the lease is renewed and the main thread is checked. For tests.',
-  }),
-  pollMs: integer({
-    from: 10,
-    to: 3_600_000,
-    default: 2000,
-    doc: 'The longest wait between two polls, or 2 ms for each queue of each limited kind if that is longer.',
-  }),
-  bufferMs: integer({
-    from: 10,
-    to: 3_600_000,
-    default: 10_000,
-    doc: 'The longest that a claimed job waits in this process before it starts.',
-  }),
-  touchMs: integer({
-    from: 1,
-    to: 3_600_000,
-    default: 5000,
-    doc: 'The interval at which progress is stored, at most a third of the lease.',
-  }),
-  handlerConnectionsMax: integer({
-    from: 1,
-    to: 10_000,
-    otherwise: 'the concurrency',
-    doc: 'The maximum number of connections for tx handlers.',
-  }),
-  exitWhenBlocked: boolean({ default: false, doc: 'true: exit the process if a handler still blocks it after its timeout.' }),
-  keepDays: integer({ from: 1, to: 36_500, default: 14, doc: 'How many days to keep finished jobs.' }),
-  deciding: oneOf(['alone', 'leave', 'only'], {
-    default: 'alone',
-    doc: 'Jobs that would be dead after one more crash: run them alone, leave them to others, or claim only them.',
-  }),
-} satisfies TableOf<WorkerOptions>
-
-export const stopTable = {
-  grace: duration({ from: 0, to: 86_400_000, default: '20s', doc: 'How long running handlers may take to finish.' }),
-  signal: signal({ doc: 'Ends the grace period early.' }),
-  abandon: boolean({ default: false, doc: 'true: the process ends after this, so jobs that still run are given up at once.' }),
-} satisfies TableOf<StopOptions>
 
 export const enqueueTable = {
   tx: transaction({ doc: 'Your own transaction: the job exists if and only if it commits.' }),
@@ -170,7 +104,7 @@ export const enqueueTable = {
     otherwise: 'that of createPawl',
     doc: 'The durability of the commit. Never lowers that of your transaction.',
   }),
-  wake: boolean({ default: true, doc: 'false: send no notification. Required before PREPARE TRANSACTION.' }),
+  wake,
 } satisfies TableOf<EnqueueOptions>
 
 export const listTable = {
@@ -183,8 +117,8 @@ export const listTable = {
 
 export const changeTable = {
   revision: integer({ from: 0, to: 2_147_483_647, doc: 'Change the job only if it is still at this revision.' }),
-  tx: transaction({ doc: 'Your own transaction.' }),
-  wake: boolean({ default: true, doc: 'false: send no notification. Required before PREPARE TRANSACTION.' }),
+  tx: ownTx,
+  wake,
 } satisfies TableOf<ChangeOptions>
 
 export const cancelTable = {
@@ -219,6 +153,10 @@ export function checkJobId(call: string, id: unknown): string {
   const given = check(call, 'id', required(anyText('The id of a job.')), id)
   if (/^\d{1,19}$/.test(given) && BigInt(given) < 2n ** 63n) return given
   throw new PawlError('PAWL_NOT_FOUND', `${shown(given)} is not a job id: ids are numbers of up to 19 digits.`)
+}
+
+export function standardSchema(doc: string): Option<StandardSchema<never> | undefined> {
+  return option('a Standard Schema (zod, valibot, arktype and others)', { doc }, isStandardSchema)
 }
 
 function isStandardSchema(given: unknown): boolean {

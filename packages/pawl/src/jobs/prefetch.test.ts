@@ -1,8 +1,8 @@
 // What this process gives back because it cannot start it.
 
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
+import { Board } from '../kernel/keeper.ts'
 import { ClaimedRow, HeldJob } from './held.ts'
-import { Board } from './keeper.ts'
 import { defineKind } from './kinds.ts'
 import type { RunEnd } from './runner.ts'
 import { Slots } from './slots.ts'
@@ -47,7 +47,7 @@ function jobs(count: number): HeldJob[] {
       attempt: 2,
       max_attempts: 5,
     }
-    return new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0' }, 'default'), kind, 'test', 1)
+    return new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0', queue: 'default' }), kind, 'test', 1)
   })
 }
 

@@ -50,7 +50,7 @@ test('[J2] a column that is added while workers run costs no attempt, however ma
       if (isCrowded) await everyone.promise
     },
   })
-  const worker = pawl.jobs.worker({ concurrency: connections })
+  const worker = pawl.worker({ concurrency: connections })
   await worker.start()
   for (let round = 0; round < 3; round++) {
     everyone = deferred()

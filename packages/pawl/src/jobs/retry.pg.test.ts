@@ -8,11 +8,11 @@ import { createDatabase, deferred, type TestDatabase, until } from '../../test/s
 import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { lockClass } from '../kernel/lease.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
 
 const promoteStatement = statement(import.meta.url, 'promote')
 /** The keeper would also end what is past its time limit, with other words, when it finds the main thread standing still; here it does not look. */
-const unwatched = { lease: '1h', beatMs: 600_000 } as const
+const unwatched = { lease: '1h', tuning: { beatMs: 600_000 } } as const
 
 let db: TestDatabase
 let pawl: Pawl
@@ -26,8 +26,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
-  const worker = pawl.jobs.worker(options)
+async function startWorker(options: Parameters<Pawl['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.worker(options)
   workers.push(worker)
   await worker.start()
   return worker
@@ -397,10 +397,10 @@ test('[J15] a job that the rescuer discards calls the hook and the event in the 
     },
   })
   pawl.on('job.dead', (job) => event.resolve(job))
-  const first = await startWorker({ lease: '10s', beatMs: 100 })
+  const first = await startWorker({ lease: '10s', tuning: { beatMs: 100 } })
   const { id } = await pawl.jobs.enqueue('kills', {})
   await started.promise
-  await startWorker({ lease: '10s', beatMs: 100 })
+  await startWorker({ lease: '10s', tuning: { beatMs: 100 } })
   await endLease(db.pool, first.id!)
   expect(await hook.promise).toMatchObject({ id, kind: 'kills', reason: expect.stringContaining('worker') })
   expect(await event.promise).toMatchObject({ id, kind: 'kills' })

@@ -89,7 +89,7 @@ test('[J8] a claim, a failure, a promotion and a settle each raise the revision,
       },
     })
     const { id } = await other.jobs.enqueue('work', {})
-    const worker = other.jobs.worker()
+    const worker = other.worker()
     await worker.start()
     await started.promise
     // 1 enqueued, 2 claimed, 3 failed, 4 promoted, 5 claimed.

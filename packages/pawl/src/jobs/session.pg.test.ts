@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto'
 import type { Pawl, PawlOptions } from 'pawl'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
 
 let db: TestDatabase
 const workers: Worker[] = []
@@ -17,7 +17,7 @@ afterEach(async () => {
 })
 
 async function startWorker(pawl: Pawl): Promise<Worker> {
-  const worker = pawl.jobs.worker({ handlerConnectionsMax: 1 })
+  const worker = pawl.worker({ tuning: { handlerConnectionsMax: 1 } })
   workers.push(worker)
   await worker.start()
   return worker

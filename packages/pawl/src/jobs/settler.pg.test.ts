@@ -8,11 +8,11 @@ import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { bind, statement } from '../db/statement.ts'
 import { installProbe } from '../kernel/probe.ts'
+import type { Worker } from '../worker.ts'
 import { Fetcher } from './fetcher.ts'
 import { HeldJob } from './held.ts'
 import { defineKind } from './kinds.ts'
 import { type Ending, Settler } from './settler.ts'
-import type { Worker } from './worker.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -27,8 +27,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
-  const worker = pawl.jobs.worker(options)
+async function startWorker(options: Parameters<Pawl['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.worker(options)
   workers.push(worker)
   await worker.start()
   return worker
@@ -66,7 +66,7 @@ test('[J5] a handler that hangs inside its guarded transaction past its timeout 
     },
   })
   pawl.jobs.define('quick', { run: () => undefined })
-  const worker = await startWorker({ batchMax: 100 })
+  const worker = await startWorker({ tuning: { batchMax: 100 } })
   const { id } = await pawl.jobs.enqueue('hangs', {})
   await until('its end meets the lock', () => worker.metrics().conflicts > 0)
   // The worker holds at most 300 jobs, three batches: it also claims again.
@@ -194,7 +194,7 @@ test('[K17] a missing privilege holds ends back and raises an alert; nothing is 
     const as = db.pawl({ databaseUrl: url.href })
     let runs = 0
     as.jobs.define('work', { run: () => ({ runs: ++runs }) })
-    const worker = as.jobs.worker()
+    const worker = as.worker()
     workers.push(worker)
     await worker.start()
     await db.query(`revoke insert on pawl.job_history from ${role}`)
@@ -339,7 +339,7 @@ async function settlerAlone(onSettled: (endings: readonly Ending[]) => void = ()
     async claim() {
       await pawl.jobs.enqueue('work', {})
       const worker = await openIncarnation(connection)
-      const { rows } = await new Fetcher(connection, 10_000).claim(worker, 'default', [kind], 1)
+      const { rows } = await new Fetcher(connection, 10_000).claim(worker, ['default'], [kind], 1)
       return new HeldJob(rows[0]!, kind, 'test', worker.id)
     },
   }

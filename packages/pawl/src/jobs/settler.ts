@@ -268,7 +268,7 @@ class SettleLane {
   async #flush(batch: readonly Ending[], purpose: Purpose): Promise<boolean> {
     const groups = new Map<string, Ending[]>()
     for (const ending of batch) {
-      const key = ending.held.definition.settleEach ? ending.held.id : ending.failed ? 'failed' : 'done'
+      const key = ending.failed ? 'failed' : 'done'
       const group = groups.get(key)
       if (group === undefined) groups.set(key, [ending])
       else group.push(ending)

@@ -22,7 +22,7 @@ interface Numbered {
 
 const numbered = (count: number): Numbered[] => Array.from({ length: count }, (_, n) => ({ n }))
 /** Claims of twenty or more, and one group at a time, so that what a group taught is known to the next. */
-const oneGroup = { concurrency: 20, handlerConnectionsMax: 1 } as const
+const oneGroup = { concurrency: 20, tuning: { handlerConnectionsMax: 1 } } as const
 
 async function done(): Promise<number> {
   const [row] = await db.query<{ n: number }>(
@@ -139,7 +139,7 @@ test('[J2] a job whose row somebody has locked holds up none of its group', asyn
     await stranger.query('select from pawl.job where id = $1 for update', [ids[0]])
   })
   onTestFinished(() => installProbe(undefined))
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await until('all others are done', done, (count) => count === 9)
   await stranger.query('rollback')

@@ -21,7 +21,7 @@ test('a handler that never answers is timed out, and its group runs on', async (
     'hangs',
     [0, 1, 2, 3, 4].map((n) => ({ n })),
   )
-  const worker = pawl.jobs.worker({ concurrency: 20, handlerConnectionsMax: 1 })
+  const worker = pawl.worker({ concurrency: 20, tuning: { handlerConnectionsMax: 1 } })
   await worker.start()
   await until('all are done', async () => {
     const [row] = await db.query<{ n: number }>("select count(*)::int as n from pawl.job_history where outcome = 'done'")
@@ -50,7 +50,7 @@ test('a job that waited for a hung one of its group has all its time alone', asy
     },
   })
   const { ids } = await pawl.jobs.enqueueMany('waits', [{ hangs: false }, { hangs: true }])
-  const worker = pawl.jobs.worker({ bufferMs: 100 })
+  const worker = pawl.worker({ tuning: { bufferMs: 100 } })
   await worker.start()
   const ended = async () => (await pawl.jobs.get(ids[0]!))!.state
   expect(await until('it has ended', ended, (state) => state === 'done' || state === 'dead')).toBe('done')

@@ -2,8 +2,8 @@
 
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { deferred } from '../../test/support/database.ts'
+import { Board } from '../kernel/keeper.ts'
 import { ClaimedRow, HeldJob } from './held.ts'
-import { Board } from './keeper.ts'
 import { type DefinedKind, defineKind } from './kinds.ts'
 import type { SharedEnd } from './shared.ts'
 import { Slots, type SlotsOptions } from './slots.ts'
@@ -44,7 +44,7 @@ function createSlots(options: Partial<SlotsOptions> = {}): Slots {
 
 function job(id: string, kind: DefinedKind): HeldJob {
   const row = { tenant: '', id, fence: '1', kind: kind.name, payload: '{}', payload_version: 1, attempt: 2, max_attempts: 5 }
-  return new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0' }, 'default'), kind, 'test', 1)
+  return new HeldJob(new ClaimedRow({ ...row, crashes: 1, headers: null, due_us: '0', queue: 'default' }), kind, 'test', 1)
 }
 
 /** A handler ends, and everything that follows from it. */

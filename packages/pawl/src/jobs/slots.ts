@@ -3,8 +3,8 @@
 
 import { describeError, PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { Board } from '../kernel/keeper.ts'
 import { type HeldJob, leaseLost } from './held.ts'
-import type { Board } from './keeper.ts'
 import { type DefinedKind, retryDelayMs } from './kinds.ts'
 import type { RunEnd } from './runner.ts'
 import type { SharedEnd } from './shared.ts'

@@ -6,7 +6,7 @@ import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import type { LogFields } from '../config.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -20,8 +20,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
-  const worker = pawl.jobs.worker(options)
+async function startWorker(options: Parameters<Pawl['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.worker(options)
   workers.push(worker)
   await worker.start()
   return worker
@@ -89,12 +89,12 @@ for (const shape of ['run', 'tx'] as const) {
       })
     }
     const leaseMs = 1000
-    const worker = await startWorker({ lease: leaseMs, beatMs: 100 })
+    const worker = await startWorker({ lease: leaseMs, tuning: { beatMs: 100 } })
     const { id } = await pawl.jobs.enqueue('long', {})
     const { signal } = await started.promise
     const incarnation = worker.id!
     // Another one stands by the whole time and would take what has no lease.
-    const other = await startWorker({ lease: leaseMs, beatMs: 100 })
+    const other = await startWorker({ lease: leaseMs, tuning: { beatMs: 100 } })
     const [{ lease_until: leaseUntil } = { lease_until: new Date(0) }] = await db.query<{ lease_until: Date }>(
       'select lease_until from pawl.worker where id = $1',
       [incarnation],
@@ -153,10 +153,10 @@ test('[J13] a suspect that runs alone does not hold up the end of the grace', as
       await go.promise
     },
   })
-  const first = await startWorker({ lease: '10s', beatMs: 100 })
+  const first = await startWorker({ lease: '10s', tuning: { beatMs: 100 } })
   const { id } = await pawl.jobs.enqueue('work', {})
   await started[0]!.promise
-  const second = await startWorker({ lease: '10s', beatMs: 100 })
+  const second = await startWorker({ lease: '10s', tuning: { beatMs: 100 } })
   await endLease(db.pool, first.id!)
   await started[1]!.promise
   // The first may have opened another incarnation and taken it itself.
@@ -172,7 +172,7 @@ test('[J13] stop() twice is one stop, and an idle worker stops at once', async (
   const worker = await startWorker()
   const reports = await Promise.all([worker.stop(), worker.stop({ grace: 0 })])
   expect(reports[0]).toBe(reports[1])
-  expect(reports[0]).toEqual({ finished: 0, released: 0, stillRunning: [], unsettled: [] })
+  expect(reports[0]).toEqual({ finished: 0, released: 0, stillRunning: [], unsettled: [], aborted: [] })
   await until('its connections are gone', async () => {
     const rows = await db.query(
       "select from pg_stat_activity where datname = current_database() and application_name like 'pawl %' and application_name <> 'pawl caller'",
@@ -191,7 +191,7 @@ test('stop() while start() has just opened the incarnation ends what start() goe
     await held.promise
   })
   onTestFinished(() => installProbe(undefined))
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   const starting = worker.start()
   await opened.promise
   const stopping = worker.stop()
@@ -297,7 +297,7 @@ for (const abandon of [true, false]) {
 
 test('a worker that was stopped says that it does not start again', async () => {
   pawl.jobs.define('work', { run: () => undefined })
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await expect(worker.whenIdle()).rejects.toMatchObject({ code: 'PAWL_STOPPED' })
   await worker.start()
   await worker.stop()
@@ -314,7 +314,7 @@ test('a worker that could not start tries again when start() is called again', a
   await proxy.refuse()
   const far = db.pawl({ databaseUrl: proxy.url })
   far.jobs.define('work', { run: () => undefined })
-  const worker = far.jobs.worker()
+  const worker = far.worker()
   await expect(worker.start()).rejects.toMatchObject({ code: 'PAWL_UNAVAILABLE' })
   await expect(worker.start()).rejects.toMatchObject({ code: 'PAWL_UNAVAILABLE' })
   expect(proxy.names).toEqual([])
@@ -324,7 +324,7 @@ test('a worker that could not start tries again when start() is called again', a
   await worker.whenIdle()
   expect(worker.metrics().done).toBe(1)
   await worker.stop()
-  const stopped = far.jobs.worker()
+  const stopped = far.worker()
   await stopped.stop()
   await expect(stopped.start()).rejects.toMatchObject({ code: 'PAWL_STOPPED' })
 })

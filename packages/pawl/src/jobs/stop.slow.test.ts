@@ -7,7 +7,7 @@ test('[J13] workers stopped and started all along: each job runs once', async ()
   const db = await createDatabase()
   const pawl = db.pawl()
   const start = async (concurrency: number) => {
-    const worker = pawl.jobs.worker({ concurrency })
+    const worker = pawl.worker({ concurrency })
     await worker.start()
     return worker
   }
@@ -57,7 +57,7 @@ test('[J13] a stop that abandons does not wait for a chore that waits for a lock
   await pawl.jobs.enqueue('long', {})
   const locker = await db.pool.connect()
   await locker.query('begin; lock table pawl.once in access exclusive mode')
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   const chore = () =>
     db.query(

@@ -40,7 +40,7 @@ async function pass({ jobs, sampledFrom, hasStranger }: typeof beside): Promise<
   pawl.jobs.define('pass', { run: () => undefined })
   const samples = await watchClaims(db, sampledFrom, async () => {
     // The same size of claim in both runs, so that their buffers can be compared.
-    const worker = pawl.jobs.worker({ concurrency: 100, batchMax: 100 })
+    const worker = pawl.worker({ concurrency: 100, tuning: { batchMax: 100 } })
     await worker.start()
     await worker.whenIdle()
     await worker.stop()

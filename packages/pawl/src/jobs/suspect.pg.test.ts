@@ -36,7 +36,7 @@ async function dieWith(claim: (worker: Holder) => Promise<unknown>, reason = 'pr
   await connection.run(rescueStatement, { workers: `{${worker.id}}`, limit: 1000, max_crashes: 3 })
 }
 
-const together = (worker: Holder) => fetcher.claim(worker, 'default', kinds, 10)
+const together = (worker: Holder) => fetcher.claim(worker, ['default'], kinds, 10)
 const again = (worker: Holder, limit = 10, deciding: 'alone' | 'leave' | 'only' = 'alone') =>
   fetcher.claimSuspects(worker, ['default'], rooms, { limit, deciding })
 async function run(worker: Holder): Promise<void> {
@@ -143,7 +143,7 @@ test('[J3] a deciding job that was taken away meanwhile does not start', async (
 test('[J3] limits of a kind decide: two crashes, the second run alone; one, dead at once', async () => {
   const twice = [{ kind: defineKind('work', { retry: { crashes: 2 }, run: () => 0 }), room: 10 }]
   const [id] = await enqueue(1)
-  await dieWith((worker) => fetcher.claim(worker, 'default', [twice[0]!.kind], 1))
+  await dieWith((worker) => fetcher.claim(worker, ['default'], [twice[0]!.kind], 1))
   await dieWith(async (worker) => {
     const { deciding } = await fetcher.claimSuspects(worker, ['default'], twice, { limit: 10, deciding: 'alone' })
     expect(deciding?.id).toBe(id)
@@ -152,7 +152,7 @@ test('[J3] limits of a kind decide: two crashes, the second run alone; one, dead
   expect(await db.pawl().jobs.get(id!)).toMatchObject({ state: 'dead', crashes: 2 })
   const once = defineKind('work', { retry: { crashes: 1 }, run: () => 0 })
   const [other] = await enqueue(1)
-  await dieWith((worker) => fetcher.claim(worker, 'default', [once], 1))
+  await dieWith((worker) => fetcher.claim(worker, ['default'], [once], 1))
   expect(await db.pawl().jobs.get(other!)).toMatchObject({ state: 'dead', crashes: 1 })
 })
 
@@ -255,7 +255,7 @@ test('why of a suspect that snoozed does not say that it failed', async () => {
 test('the alert of dead jobs has the error of the job it names', async () => {
   const ids = await enqueue(2)
   const workers = [await openIncarnation(connection), await openIncarnation(connection)]
-  const rows = [(await fetcher.claim(workers[0]!, 'default', kinds, 1)).rows[0]!, (await together(workers[1]!)).rows[0]!]
+  const rows = [(await fetcher.claim(workers[0]!, ['default'], kinds, 1)).rows[0]!, (await together(workers[1]!)).rows[0]!]
   await connection.run(failStatement, {
     holders: `{${workers.map((worker) => worker.id)}}`,
     tenants: '{"",""}',
@@ -279,7 +279,7 @@ test('the alert of jobs that died has the reason of the job it names', async () 
   const workers = [await openIncarnation(connection), await openIncarnation(connection)].reverse()
   const once = [defineKind('work', { retry: { crashes: 1 }, run: () => 0 })]
   for (const [index, reason] of ['process died', 'lease ended'].entries()) {
-    await fetcher.claim(workers[index]!, 'default', once, 1)
+    await fetcher.claim(workers[index]!, ['default'], once, 1)
     await connection.run(leaseStatements.close, { ...asHolder(workers[index]!), reason })
   }
   await connection.run(rescueStatement, { workers: `{${workers.map(({ id }) => id)}}`, limit: 1000, max_crashes: 3 })
@@ -320,10 +320,10 @@ test('[J3] a time-out is an orderly end: it excuses the crashes before it', asyn
 
 test('[J15] a first time-out is retried within a second, crashes aside', async () => {
   await enqueue(300)
-  await dieWith((worker) => fetcher.claim(worker, 'default', kinds, 300))
+  await dieWith((worker) => fetcher.claim(worker, ['default'], kinds, 300))
   await db.query('update pawl.job set suspect = false')
   const worker = await openIncarnation(connection)
-  for (let claimed = 0; claimed < 300; ) claimed += (await fetcher.claim(worker, 'default', kinds, 300)).rows.length
+  for (let claimed = 0; claimed < 300; ) claimed += (await fetcher.claim(worker, ['default'], kinds, 300)).rows.length
   await timeOut(worker)
   const [row] = await db.query<{ n: number; from: number; to: number }>(
     `select count(*)::integer as n, min(extract(epoch from run_at - a.ended_at))::float8 as from, max(extract(epoch from run_at - a.ended_at))::float8 as to

@@ -6,7 +6,7 @@ import { runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -20,8 +20,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0], of: Pawl = pawl): Promise<Worker> {
-  const worker = of.jobs.worker(options)
+async function startWorker(options: Parameters<Pawl['worker']>[0], of: Pawl = pawl): Promise<Worker> {
+  const worker = of.worker(options)
   workers.push(worker)
   await worker.start()
   return worker
@@ -65,7 +65,7 @@ test('[J6] a touch storm makes at most one write per interval, stores the last p
   })
   const lost: number[] = []
   pawl.on('worker.lost', ({ worker }) => lost.push(worker))
-  const worker = await startWorker({ lease: leaseMs, beatMs: 100, touchMs })
+  const worker = await startWorker({ lease: leaseMs, tuning: { beatMs: 100, touchMs } })
   const { id } = await pawl.jobs.enqueue('storm', {})
   const { touches, tookMs } = await storm.promise
   const job = await until('it is done', async () => {
@@ -92,7 +92,7 @@ test('[J6] the last progress is stored while the handler is quiet, not only with
       await quiet.promise
     },
   })
-  await startWorker({ touchMs: 100 })
+  await startWorker({ tuning: { touchMs: 100 } })
   const { id } = await pawl.jobs.enqueue('quiet', {})
   await until('the last one is stored', async () => {
     const job = await pawl.jobs.get(id)
@@ -111,7 +111,7 @@ test('[J6] with a lease shorter than the interval the interval shrinks to a thir
       await quiet.promise
     },
   })
-  await startWorker({ lease: '2s', beatMs: 200, touchMs: 3_600_000 })
+  await startWorker({ lease: '2s', tuning: { beatMs: 200, touchMs: 3_600_000 } })
   const { id } = await pawl.jobs.enqueue('short', {})
   await until('the second is stored long before the hour is over', async () => (await pawl.jobs.get(id))?.progress === 'second')
   expect(await progressOf(id)).toEqual({ state: 'running', progress: 'second' })
@@ -151,7 +151,7 @@ async function held(of: Pawl): Promise<{ id: string; job: Job; context: JobConte
       await go.promise
     },
   })
-  await startWorker({ lease: '1h', beatMs: 600_000 }, of)
+  await startWorker({ lease: '1h', tuning: { beatMs: 600_000 } }, of)
   const { id } = await pawl.jobs.enqueue('held', {})
   return { id, ...(await started.promise), end: go.resolve }
 }
@@ -240,7 +240,7 @@ test('[J6] touch after a timeout rejects with a typed error', async () => {
     },
   })
   // The keeper would also end it, as lost, when it finds the main thread standing still; here it does not look.
-  await startWorker({ lease: '1h', beatMs: 600_000 })
+  await startWorker({ lease: '1h', tuning: { beatMs: 600_000 } })
   const { id } = await pawl.jobs.enqueue('slow', {})
   expect(await touched.promise).toMatchObject({ code: 'PAWL_TIMED_OUT' })
   await until('it is dead', async () => (await pawl.jobs.get(id))?.state === 'dead')
@@ -264,7 +264,7 @@ test('a touch that is still pending after job.complete(tx) is no refused write: 
       isAborted.push(signal.aborted)
     },
   })
-  const worker = await startWorker({ touchMs: 60_000 })
+  const worker = await startWorker({ tuning: { touchMs: 60_000 } })
   const { id } = await pawl.jobs.enqueue('completes', {})
   await worker.whenIdle()
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', result: 'done', attempt: 1 })
@@ -286,7 +286,7 @@ test('progress is stored although the transaction of job.complete(tx) was rolled
       client.release()
     },
   })
-  const worker = await startWorker({ touchMs: 60_000 })
+  const worker = await startWorker({ tuning: { touchMs: 60_000 } })
   const { id } = await pawl.jobs.enqueue('undecided', {})
   await worker.whenIdle()
   expect(await progressOf(id)).toEqual({ state: 'dead', progress: 2 })
@@ -319,7 +319,7 @@ test('[J6] a touch without a value leaves the progress and says that the job goe
       await go.promise
     },
   })
-  await startWorker({ touchMs: 1 })
+  await startWorker({ tuning: { touchMs: 1 } })
   const { id } = await pawl.jobs.enqueue('goes on', {})
   const before = await stored.promise
   await until('the second is stored', async () => (await at(id)) > before)
@@ -363,7 +363,7 @@ test('[J6] progress of a job that its own transaction holds is stored with the c
       throw new Error('no')
     },
   })
-  const worker = await startWorker({ touchMs: 60_000 })
+  const worker = await startWorker({ tuning: { touchMs: 60_000 } })
   const ids: Record<string, string> = {}
   for (const kind of ['guards', 'completes', 'elsewhere', 'fails']) ids[kind] = (await pawl.jobs.enqueue(kind, {})).id
   await worker.whenIdle()

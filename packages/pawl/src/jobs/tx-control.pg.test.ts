@@ -94,7 +94,7 @@ test.each(['rollback', 'commit', hidden('rollback'), hidden('rollback; begin')])
       'shared',
       numbers.map((n) => ({ n })),
     )
-    const { dead, done } = await runAll(pawl, { concurrency: 20, handlerConnectionsMax: 1 })
+    const { dead, done } = await runAll(pawl, { concurrency: 20, tuning: { handlerConnectionsMax: 1 } })
     expect(done).toHaveLength(39)
     expect(dead).toMatchObject([{ reason: expect.stringContaining('Only Pawl may end it') }])
     expect(await effects()).toEqual(numbers.filter((n) => n !== 5))
@@ -115,7 +115,7 @@ test('[J2] statements behind a hidden rollback of another job are not sent befor
     'overlaps',
     numbers.map((n) => ({ n })),
   )
-  const { dead, done } = await runAll(pawl, { concurrency: 100, handlerConnectionsMax: 1 })
+  const { dead, done } = await runAll(pawl, { concurrency: 100, tuning: { handlerConnectionsMax: 1 } })
   expect(dead).toHaveLength(3)
   expect(done).toHaveLength(97)
   expect(await effects()).toEqual(numbers.filter((n) => n % 20 !== 5 || n <= 40))

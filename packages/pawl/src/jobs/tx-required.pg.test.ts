@@ -10,10 +10,10 @@ let pawl: Pawl
 beforeEach(async () => {
   db = await createDatabase()
   // One connection for callers, two for handlers, eight handlers at once.
-  pawl = db.pawl({ callerConnectionsMax: 1 })
+  pawl = db.pawl({ tuning: { callerConnectionsMax: 1 } })
 })
 afterEach(() => db.drop())
-const crowded = { concurrency: 8, handlerConnectionsMax: 2 } as const
+const crowded = { concurrency: 8, tuning: { handlerConnectionsMax: 2 } } as const
 
 test('[J25] enqueue without tx inside a tx handler is an error that names the fix; nothing hangs and nothing is half done', async () => {
   await db.query('create table effect (job bigint)')

@@ -2,6 +2,8 @@
 
 import type { Durability } from '../config.ts'
 import type { AnyTx, Tx } from '../db/adapters.ts'
+import type { InTxWaking } from '../kernel/options.ts'
+import type { WorkerEvents } from '../kernel/process.ts'
 import type { Backoff } from '../kernel/retry.ts'
 import type { Snooze } from './snooze.ts'
 
@@ -92,8 +94,6 @@ export interface KindOptions<Payload, Input = Payload> {
   readonly timeout?: number | string
   readonly retry?: RetryPolicy
   readonly durability?: Durability
-  /** true: each job is settled when it ends and not with others. A smaller window for repeats of outside effects after a crash; slower. */
-  readonly settleEach?: boolean
   /** Called in the process that noticed, after its last attempt failed or its process died once too often. A hint; the alert is durable. */
   readonly onDead?: (job: DeadJob) => void | Promise<void>
 }
@@ -138,9 +138,7 @@ export interface Kind<Input = unknown, Payload = Input> {
   readonly payload?: Payload
 }
 
-export interface EnqueueOptions {
-  /** Your own transaction: the job is there if and only if it commits. */
-  readonly tx?: AnyTx
+export interface EnqueueOptions extends InTxWaking {
   /** When it is due. Not with `delay`. */
   readonly runAt?: Date
   /** How long after the enqueue it is due. Not with `runAt`. */
@@ -151,8 +149,6 @@ export interface EnqueueOptions {
   readonly queue?: string
   readonly headers?: Readonly<Record<string, unknown>>
   readonly durability?: Durability
-  /** false: do not notify a sleeping worker. Needed before PREPARE TRANSACTION, which cannot notify. */
-  readonly wake?: boolean
 }
 
 export interface ListOptions {
@@ -164,12 +160,9 @@ export interface ListOptions {
   readonly before?: string
 }
 
-export interface ChangeOptions {
+export interface ChangeOptions extends InTxWaking {
   /** Change it only if it is still at this revision. */
   readonly revision?: number
-  readonly tx?: AnyTx
-  /** false: notify no worker; each finds out by itself within seconds. Needed before PREPARE TRANSACTION, which cannot notify. */
-  readonly wake?: boolean
 }
 
 export interface CancelOptions extends ChangeOptions {
@@ -224,92 +217,13 @@ export interface AttemptRow {
   readonly ranMs: number | null
 }
 
-export interface WorkerOptions {
-  /** Shown in lists; default: the host's name and the process id. */
-  readonly name?: string
-  /** Default: the queues of the kinds that are defined. */
-  readonly queues?: readonly string[]
-  /** Handlers at once in this process. Default 20. */
-  readonly concurrency?: number
-  /** The most jobs one claim takes. It adapts below this. Default 1000. */
-  readonly batchMax?: number
-  /** How long the lease of a hung process lasts. Default 30s. */
-  readonly lease?: number | string
-  /**
-   * How often the keeper renews the lease and watches the main thread, for tests. By default it renews every quarter of the lease and watches
-   * twice a second.
-   */
-  readonly beatMs?: number
-  /** The longest wait between two polls, in case a notification is missed, or 2 ms for each queue of each limited kind if that is longer. Default 2s. */
-  readonly pollMs?: number
-  /** The longest a claimed job may wait in this process before it is given back. Default 10s. */
-  readonly bufferMs?: number
-  /** How often progress is stored. Default 5s, and at most a third of the lease. */
-  readonly touchMs?: number
-  /** Connections for tx handlers. Default: the concurrency. */
-  readonly handlerConnectionsMax?: number
-  /** End the process when a handler still blocks it the lease's time (10 s at most) after a timeout; nothing else can stop synchronous code. */
-  readonly exitWhenBlocked?: boolean
-  /** Days that finished jobs stay. Default 14. */
-  readonly keepDays?: number
-  /**
-   * Jobs whose next crash would be their last must run with nothing beside them. 'alone' (default): this worker empties itself for one.
-   * 'leave': it leaves them to another process. 'only': it claims nothing else, one at a time.
-   */
-  readonly deciding?: 'alone' | 'leave' | 'only'
-}
-
-export interface StopOptions {
-  /** How long running handlers get. Default 20s. */
-  readonly grace?: number | string
-  /** Ends the grace early. */
-  readonly signal?: AbortSignal
-  /** true: the process ends after this. What still runs at the end of the grace is given up at once, so that others take it, without a crash counted. */
-  readonly abandon?: boolean
-}
-
-export interface StopReport {
-  readonly finished: number
-  readonly released: number
-  /** Handlers that still run. They keep their lease until they answer or the process ends. */
-  readonly stillRunning: readonly string[]
-  /** Jobs that ended here and whose end the database would not store in time. They run again elsewhere. */
-  readonly unsettled: readonly string[]
-  /** Why the database could not be told that what still runs is given up. */
-  readonly abandonError?: unknown
-}
-
-export interface Metrics {
-  readonly claimed: number
-  readonly started: number
-  readonly done: number
-  readonly failed: number
-  readonly dead: number
-  readonly timedOut: number
-  readonly rescued: number
-  readonly released: number
-  readonly refused: number
-  readonly touches: number
-  readonly conflicts: number
-  readonly retries: number
-  /** Errors of the engine's own statements and loops that no repetition mends: see the alert engine.failing. */
-  readonly errors: number
-  readonly claims: number
-  readonly settles: number
-}
-
-export interface JobEvents {
+export interface JobEvents extends WorkerEvents {
   'job.started': { tenant: string; id: string; kind: string; attempt: number }
   'job.done': { tenant: string; id: string; kind: string; attempt: number; ranMs: number }
   'job.failed': { tenant: string; id: string; kind: string; attempt: number; error: unknown; retryInMs: number | undefined }
   'job.dead': DeadJob
   'job.lost': { tenant: string; id: string; kind: string; reason: string }
   'job.refused': { tenant: string; id: string; fence: string; what: string }
-  'worker.opened': { worker: number }
-  'worker.lost': { worker: number }
-  'worker.rescued': { worker: number; reason: string }
-  'worker.blocked': { blockedMs: number }
-  'worker.unwritable': { error: unknown }
   /** A job that must run alone waits, and this worker leaves it to another process. */
   'worker.deciding': Record<string, never>
   'worker.idle': Record<string, never>

@@ -6,7 +6,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
 import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
-import type { Worker } from './worker.ts'
+import type { Worker } from '../worker.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -24,7 +24,7 @@ afterEach(async () => {
 })
 
 async function startWorker(of: Pawl): Promise<Worker> {
-  const worker = of.jobs.worker()
+  const worker = of.worker()
   workers.push(worker)
   await worker.start()
   return worker
@@ -77,13 +77,13 @@ test('[J26] a handler that comes after a worker was made is logged, with the fix
   logging.jobs.define('known', { run: () => undefined })
   const declared = logging.jobs.define('declared')
   expect(warned).toEqual([])
-  const worker = logging.jobs.worker()
+  const worker = logging.worker()
   logging.jobs.define('only enqueued here')
   expect(warned).toEqual([])
   logging.jobs.define('newer', { run: () => undefined })
   logging.for('acme').jobs.handle(declared, { run: () => undefined })
   expect(warned).toEqual(
-    ['newer', 'declared'].map((kind) => [{ kind }, expect.stringContaining('Define kinds before pawl.jobs.worker()')]),
+    ['newer', 'declared'].map((kind) => [{ kind }, expect.stringContaining('Define kinds before pawl.worker()')]),
   )
   await worker.stop()
   logging.jobs.define('newest', { run: () => undefined })

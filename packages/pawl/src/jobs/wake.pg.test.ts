@@ -10,9 +10,9 @@ import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import type { Parameter, Statement } from '../db/statement.ts'
 import { leaseStatements, lockClass } from '../kernel/lease.ts'
+import { Sleep } from '../kernel/sleep.ts'
+import type { Worker } from '../worker.ts'
 import { prune } from './maintenance.ts'
-import { Sleep } from './sleep.ts'
-import type { Worker } from './worker.ts'
 
 const noPollMs = 3_600_000
 /** Two seconds in a full run: as long as the promise says. */
@@ -44,8 +44,8 @@ afterEach(async () => {
   await db.drop()
 })
 
-async function startWorker(options: Parameters<Pawl['jobs']['worker']>[0] = {}): Promise<Worker> {
-  const worker = pawl.jobs.worker({ pollMs: noPollMs, ...options })
+async function startWorker(options: Parameters<Pawl['worker']>[0] = {}): Promise<Worker> {
+  const worker = pawl.worker({ ...options, tuning: { pollMs: noPollMs, ...options.tuning } })
   workers.push(worker)
   await worker.start()
   return worker
@@ -148,7 +148,7 @@ test('[J23] a worker whose liveness lock is held elsewhere hears of jobs', async
   own.jobs.define('work', { run: (job) => void heard.push(job.id) })
   const before = await connect()
   await before.query('select pg_advisory_lock($1::integer, 1)', [lockClass])
-  const worker = own.jobs.worker({ pollMs: noPollMs })
+  const worker = own.worker({ tuning: { pollMs: noPollMs } })
   workers.push(worker)
   await worker.start()
   expect(worker.id).toBe(1)
@@ -192,7 +192,7 @@ test('[J23] a stranger who holds a transaction open does not delay the jobs of o
 })
 
 test('[J23] a prepared transaction can enqueue without a wake-up and is picked up by the poll', async () => {
-  const worker = await startWorker({ pollMs: 100 })
+  const worker = await startWorker({ tuning: { pollMs: 100 } })
   await asleep(worker)
   const client = await connect()
   await client.query('begin')
@@ -206,7 +206,7 @@ test('[J23] a prepared transaction can enqueue without a wake-up and is picked u
 test('[J23] a prepared transaction can cancel and retry without a wake-up', async () => {
   const isFree = deferred()
   pawl.jobs.define('held', { run: () => isFree.promise })
-  const worker = await startWorker({ pollMs: 100, beatMs: 100 })
+  const worker = await startWorker({ tuning: { pollMs: 100, beatMs: 100 } })
   const held = await pawl.jobs.enqueue('held', {})
   const later = await pawl.jobs.enqueue('work', {}, { delay: '1h' })
   await until('it runs', async () => (await pawl.jobs.get(held.id))?.state === 'running')
@@ -223,7 +223,7 @@ test('[J23] a prepared transaction can cancel and retry without a wake-up', asyn
 })
 
 test('[J23] a prepared transaction by plain SQL, too; with the wake-up PostgreSQL refuses the prepare', async () => {
-  const worker = await startWorker({ pollMs: 100 })
+  const worker = await startWorker({ tuning: { pollMs: 100 } })
   await asleep(worker)
   const client = await connect()
   await client.query('begin')
@@ -273,7 +273,7 @@ test('[J23] after a failover to a server with lower transaction ids notification
 })
 
 test('[J23] a job added without a wake-up is found beside jobs that end', async () => {
-  const worker = await startWorker({ pollMs: 300 })
+  const worker = await startWorker({ tuning: { pollMs: 300 } })
   await pawl.jobs.enqueue('work', { waits: true })
   await until('one runs', () => ran.length === 1)
   await asleep(worker)

@@ -9,17 +9,17 @@ import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { type Holder, leaseStatements, lockClass } from '../kernel/lease.ts'
 import { installProbe } from '../kernel/probe.ts'
+import { Trouble } from '../kernel/trouble.ts'
 import { Fetcher } from './fetcher.ts'
-import type { KeeperMessage } from './keeper.ts'
 import { defineKind } from './kinds.ts'
-import { Trouble, Watch } from './watch.ts'
+import { Watch } from './watch.ts'
 
 const kinds = [defineKind('work', { run: () => undefined }), defineKind('other', { run: () => undefined })]
 
 let db: TestDatabase
 let connection: Connection
 let nowMs: number
-let messages: KeeperMessage[]
+let messages: { readonly type: string; readonly [detail: string]: unknown }[]
 beforeEach(async () => {
   db = await createDatabase()
   connection = new Connection(db.pawl().config.database, 'test')
@@ -42,10 +42,20 @@ interface Watcher {
   turn(mayTimeOut?: boolean): Promise<void>
 }
 
+function newWatch(trouble: Trouble): Watch {
+  return new Watch({
+    sweeps: connection,
+    trouble,
+    maxAttempts: 5,
+    maxCrashes: 3,
+    onClosed: (workers) => void messages.push({ type: 'closed', workers }),
+    onSwept: (news) => void messages.push(news),
+  })
+}
+
 async function watcher(): Promise<Watcher> {
   const trouble = new Trouble()
-  const tell = (message: KeeperMessage) => void messages.push(message)
-  const watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell }, trouble)
+  const watch = newWatch(trouble)
   const self = await openIncarnation(connection, { name: 'watcher' })
   return {
     trouble,
@@ -77,7 +87,7 @@ test('[K2] an ended lease is asked about first, and closed when nobody answers',
   const watch = await watcher()
   const silent = await openIncarnation(connection)
   await db.query("select pawl.enqueue('work')")
-  const [job] = (await new Fetcher(connection, 10_000).claim(silent, 'default', kinds, 1)).rows
+  const [job] = (await new Fetcher(connection, 10_000).claim(silent, ['default'], kinds, 1)).rows
   await watch.turn()
   expect(await row(silent)).toEqual({ asked_by: null, close_reason: null })
   await endLeaseOf(silent)
@@ -188,7 +198,7 @@ test('[K2] a question of another watcher closes nobody until it is old and asked
 })
 
 test('[J3] the next look comes when a question has waited long enough', async () => {
-  const watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell: () => undefined }, new Trouble())
+  const watch = newWatch(new Trouble())
   const self = await openIncarnation(connection)
   const silent = await openIncarnation(connection, { lookMs: 400 })
   await endLeaseOf(silent)
@@ -305,7 +315,7 @@ test('[J4] a watcher that dies after a close leaves the sessions to the next', a
   const silent = await openIncarnation(connection, { sessions: 'aaaa1111' })
   const session = await openSession('aaaa1111')
   await db.query("select pawl.enqueue('work')")
-  await new Fetcher(connection, 10_000).claim(silent, 'default', kinds, 1)
+  await new Fetcher(connection, 10_000).claim(silent, ['default'], kinds, 1)
   try {
     await diesAfterClosing(first, silent)
     await second.turn()
@@ -334,7 +344,7 @@ test('a closed worker is rescued though its sessions cannot be ended', async () 
   const watch = await watcher()
   const silent = await openIncarnation(connection)
   await db.query("select pawl.enqueue('work')")
-  await new Fetcher(connection, 10_000).claim(silent, 'default', kinds, 1)
+  await new Fetcher(connection, 10_000).claim(silent, ['default'], kinds, 1)
   await connection.run(leaseStatements.close, { ...asHolder(silent), reason: 'process died' })
   const send = connection.run.bind(connection)
   vi.spyOn(connection, 'run').mockImplementation((sent, values) => {
@@ -370,7 +380,7 @@ test('one sweep raises its alerts in the order of their kinds', async () => {
   await db.query(
     `select pawl.enqueue(k, max_attempts => a) from (values ('work', 1), ('work', 5), ('other', 1), ('other', 5)) v(k, a)`,
   )
-  await new Fetcher(connection, 10_000).claim(watch.self, 'default', kinds, 10)
+  await new Fetcher(connection, 10_000).claim(watch.self, ['default'], kinds, 10)
   await db.query("update pawl.job set run_until = pawl.now() - interval '3 seconds'")
   await watch.turn()
   expect(await db.query('select code, subject from pawl.alert order by id')).toEqual([
@@ -382,7 +392,7 @@ test('one sweep raises its alerts in the order of their kinds', async () => {
 test('[K15] a job past its time limit is taken by its own process only, and not before that has stored its ends', async () => {
   const [other, own] = [await watcher(), await watcher()]
   await db.query("select pawl.enqueue('work')")
-  await new Fetcher(connection, 10_000).claim(own.self, 'default', kinds, 1)
+  await new Fetcher(connection, 10_000).claim(own.self, ['default'], kinds, 1)
   const state = async () => (await db.query<{ state: string }>('select state from pawl.job'))[0]!.state
   await db.query("update pawl.job set run_until = pawl.now() - interval '1 hour'")
   await other.turn()
@@ -397,7 +407,7 @@ test("[K4] a step of the database's clock ends no job", async () => {
   const { self, turn } = await watcher()
   await turn()
   await db.query("select pawl.enqueue('work')")
-  await new Fetcher(connection, 10_000).claim(self, 'default', kinds, 1)
+  await new Fetcher(connection, 10_000).claim(self, ['default'], kinds, 1)
   const state = async () => (await db.query<{ state: string }>('select state from pawl.job'))[0]!.state
   await moveClock(db.pool, 3_600_000)
   nowMs += 3000
@@ -412,7 +422,7 @@ test("[K4] a step of the database's clock ends no job", async () => {
 test('with k workers open each watches every k/2-th look', async () => {
   const self = await openIncarnation(connection)
   for (let n = 1; n < 20; n++) await openIncarnation(connection)
-  const watch = new Watch({ sweeps: connection, maxAttempts: 5, maxCrashes: 3, tell: () => undefined }, new Trouble())
+  const watch = newWatch(new Trouble())
   expect(watch.isTurn()).toBe(true)
   let watched = 0
   for (let look = 0; look < 200; look++) {

@@ -5,9 +5,11 @@ import { randomUUID } from 'node:crypto'
 import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, type Parameter, type Statement, statement, textsLiteral } from '../db/statement.ts'
 import { monotonicMs } from '../kernel/clock.ts'
+import type { Watcher } from '../kernel/keep.ts'
+import type { Closed, Running } from '../kernel/keeper.ts'
 import { answerWithinMs, type Holder, leaseStatements, lockClass } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
-import type { KeeperMessage, RunningJob, SweptJob } from './keeper.ts'
+import type { Trouble } from '../kernel/trouble.ts'
 import { ScanStart } from './scan-start.ts'
 
 const watchStatement = statement(import.meta.url, 'watch')
@@ -15,8 +17,6 @@ const rescueStatement = statement(import.meta.url, 'rescue')
 const timeOutStatement = statement(import.meta.url, 'time-out')
 const promoteStatement = statement(import.meta.url, 'promote')
 
-const slowStatementMs = 500
-const troubleLastsMs = 10_000
 const batchMax = 1000
 /** Times k, as for all intervals here, so that all workers together look for jobs past their time limit about once a second. */
 const timeOutEveryMs = 2500
@@ -47,6 +47,8 @@ interface WatchRow {
   readonly silent: readonly SilentWorker[] | null
   readonly lost: readonly number[] | null
   readonly emptied: readonly number[] | null
+  /** This incarnation holds jobs. */
+  readonly holds: boolean
   readonly next_ms: number | null
   readonly now_ms: number
   readonly reached: string
@@ -64,40 +66,33 @@ interface PromotedRow {
   readonly next_ms: number | null
 }
 
-export interface WatchOptions {
-  readonly sweeps: Connection
+export interface SweptJob {
+  readonly tenant: string
+  readonly id: string
+  readonly kind: string
+  readonly state: string
+  readonly holder: number
+}
+
+/** What a sweep has done to jobs. */
+export type SweepNews =
+  | { readonly type: 'rescued' | 'timed out'; readonly jobs: readonly SweptJob[] }
+  | { readonly type: 'promoted' }
+
+/** For jobs of a kind whose limits no process has written into the row. */
+export interface SweepLimits {
   readonly maxAttempts: number
   readonly maxCrashes: number
-  readonly tell: (message: KeeperMessage) => void
 }
 
-/** Whether this process had trouble with the database a moment ago. Then all others may have it too, and get more time to answer. */
-export class Trouble {
-  #lastMs = Number.NEGATIVE_INFINITY
-
-  note(): void {
-    this.#lastMs = monotonicMs()
-  }
-
-  get isRecent(): boolean {
-    return monotonicMs() - this.#lastMs < troubleLastsMs
-  }
-
-  /** A statement that fails or takes long is trouble. */
-  async run<Row>(connection: Connection, sent: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
-    const startedMs = monotonicMs()
-    try {
-      return await connection.run<Row>(sent, values)
-    } catch (error) {
-      this.note()
-      throw error
-    } finally {
-      if (monotonicMs() - startedMs > slowStatementMs) this.note()
-    }
-  }
+export interface WatchOptions extends SweepLimits {
+  readonly sweeps: Connection
+  readonly trouble: Trouble
+  readonly onClosed: (workers: readonly Closed[]) => void
+  readonly onSwept: (news: SweepNews) => void
 }
 
-export class Watch {
+export class Watch implements Watcher {
   readonly #options: WatchOptions
   readonly #trouble: Trouble
   readonly #scheduled = new ScanStart()
@@ -117,9 +112,9 @@ export class Watch {
   #promoteAtMs = Number.POSITIVE_INFINITY
   #scheduledAfter = '-infinity'
 
-  constructor(options: WatchOptions, trouble: Trouble) {
+  constructor(options: WatchOptions) {
     this.#options = options
-    this.#trouble = trouble
+    this.#trouble = options.trouble
   }
 
   /** Counts a look at the own row, and says whether this one is also a watch: every k-th, and when a question has waited long enough. */
@@ -163,7 +158,7 @@ export class Watch {
   }
 
   /** How long until a scheduled job is due, as far as the last look knows. */
-  get promoteInMs(): number {
+  get sweepInMs(): number {
     return Math.max(0, this.#promoteAtMs - monotonicMs())
   }
 
@@ -171,20 +166,21 @@ export class Watch {
    * Does what the last look found, or only promotes where there was none since. `running`: what the main thread runs, and times out by its own
    * clock; null where it has not stored every end that it had two seconds before.
    */
-  async sweep(running: readonly RunningJob[] | null = []): Promise<void> {
+  async sweep(running: readonly Running[] | null = []): Promise<void> {
     const found = this.#found
     this.#found = undefined
     this.#isSweeping = true
     try {
       if (found === undefined) {
-        if (this.promoteInMs === 0) await this.promote()
+        if (this.sweepInMs === 0) await this.promote()
         return
       }
       await this.#close(found)
       await this.#ask(found)
       if (found.lost !== null) await this.rescue(found.lost)
       if (found.emptied !== null) await this.#empty(found.emptied)
-      if (running !== null) await this.#timeOutOwn(found, running)
+      const steadyMs = this.#steadyMs(found.now_ms)
+      if (found.holds && running !== null) await this.#timeOutOwn(found.own, steadyMs, running)
       this.#dueIn(found.next_ms)
       if (found.next_ms !== null && found.next_ms <= 0) await this.promote()
     } finally {
@@ -201,14 +197,14 @@ export class Watch {
     this.#forgetAnswered(silent ?? [])
     const unanswered = (silent ?? []).filter(({ question }) => question !== null && this.#isUnanswered(question))
     if (unanswered.length === 0) return
-    const closed = await this.#run<{ id: number; reason: string }>(leaseStatements.closeDead, {
+    const closed = await this.#run<Closed>(leaseStatements.closeDead, {
       workers: numbersLiteral(unanswered.map(({ id }) => id)),
       questions: textsLiteral(unanswered.map(({ question }) => question)),
       reasons: textsLiteral(unanswered.map(({ reason }) => reason)),
     })
     if (closed.length === 0) return
     if (probe.on) await probe.hit('keeper.rescue.closed', closed)
-    this.#options.tell({ type: 'closed', workers: closed })
+    this.#options.onClosed(closed.map(({ id, reason }) => ({ id, reason })))
     await this.rescue(closed.map(({ id }) => id))
   }
 
@@ -271,7 +267,7 @@ export class Watch {
         max_crashes: this.#options.maxCrashes,
       })
       if (probe.on && jobs.length > 0) await probe.hit('keeper.rescue.after', jobs)
-      if (jobs.length > 0) this.#options.tell({ type: 'rescued', jobs })
+      if (jobs.length > 0) this.#options.onSwept({ type: 'rescued', jobs })
       if (jobs.length < batchMax) return
     }
   }
@@ -281,10 +277,10 @@ export class Watch {
    * was done in time and whose end waits for a database that cannot write. One that runs may be past the time in its row: it was claimed with
    * others that share a transaction, and runs again alone.
    */
-  async #timeOutOwn({ own, now_ms }: Found, running: readonly RunningJob[]): Promise<void> {
+  async #timeOutOwn(own: number, steadyMs: number, running: readonly Running[]): Promise<void> {
     if (monotonicMs() - this.#lastTimeOutMs < timeOutEveryMs) return
     this.#lastTimeOutMs = monotonicMs()
-    const before = new Date(this.#steadyMs(now_ms) - 2000).toISOString()
+    const before = new Date(steadyMs - 2000).toISOString()
     await this.#held.scan(async (after) => {
       await this.timeOut({ worker: own, after, before, running })
       return { reached: before }
@@ -306,8 +302,8 @@ export class Watch {
     readonly worker: number
     readonly after?: string
     readonly before?: string
-    readonly running?: readonly RunningJob[]
-    readonly jobs?: readonly RunningJob[]
+    readonly running?: readonly Running[]
+    readonly jobs?: readonly Running[]
   }): Promise<void> {
     const { worker, after = '-infinity', before = '-infinity', running = [], jobs: given = [] } = what
     const jobs = await this.#run<SweptJob>(timeOutStatement, {
@@ -321,7 +317,7 @@ export class Watch {
       limit: batchMax,
       max_attempts: this.#options.maxAttempts,
     })
-    if (jobs.length > 0) this.#options.tell({ type: 'timed out', jobs })
+    if (jobs.length > 0) this.#options.onSwept({ type: 'timed out', jobs })
   }
 
   async promote(): Promise<void> {
@@ -333,7 +329,7 @@ export class Watch {
         after_run_at: after.run_at,
         after_id: after.id,
       })
-      if (row!.promoted > 0) this.#options.tell({ type: 'promoted' })
+      if (row!.promoted > 0) this.#options.onSwept({ type: 'promoted' })
       this.#dueIn(row!.next_ms)
       if (row!.promoted < batchMax) return
       after = { run_at: row!.last_run_at!, id: row!.last_id! }

@@ -12,7 +12,7 @@ test('an enqueued job runs once, and its outcome, attempt and result are in hist
   const pawl = db.pawl()
   const kind = pawl.jobs.define<{ n: number }>('double', { run: async (job) => job.payload.n * 2 })
   const { id } = await pawl.jobs.enqueue(kind, { n: 21 })
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await worker.whenIdle()
   await worker.stop()
@@ -31,7 +31,7 @@ test('a tx handler writes its effects and its completion in one transaction', as
     kind,
     Array.from({ length: 50 }, () => ({})),
   )
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await worker.whenIdle()
   await worker.stop()
@@ -74,7 +74,7 @@ test('jobs that share a transaction are each applied once', async () => {
     kind,
     Array.from({ length: 200 }, () => ({})),
   )
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await worker.whenIdle()
   await worker.stop()
@@ -90,7 +90,7 @@ test('a failing job is retried with its backoff, recorded attempt by attempt, an
     run: () => Promise.reject(new Error('no')),
   })
   const { id } = await pawl.jobs.enqueue(kind, {})
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   const delaysMs: (number | undefined)[] = []
   pawl.on('job.failed', ({ retryInMs }) => delaysMs.push(retryInMs))
   const dead = new Promise<unknown>((resolve) => pawl.on('job.dead', resolve))

@@ -45,14 +45,14 @@ async function claimer(): Promise<{ connection: Connection; worker: Holder; clai
 function claimValues(worker: Holder, limit: number) {
   return {
     ...asHolder(worker),
-    queue: 'default',
+    queues: textsLiteral(['default']),
     limit,
     kinds: textsLiteral(['k']),
     timeouts_ms: numbersLiteral([900_000]),
     max_attempts: numbersLiteral([10]),
     max_crashes: numbersLiteral([3]),
-    after_due: '-infinity',
-    after_id: 0,
+    after_dues: textsLiteral(['-infinity']),
+    after_ids: numbersLiteral([0]),
   }
 }
 
@@ -220,7 +220,7 @@ test('[K3] a handler that outlived its time limit cannot complete the job that i
     },
   })
   const { id } = await pawl.jobs.enqueue('twice', {})
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
   await worker.stop()

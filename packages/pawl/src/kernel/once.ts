@@ -13,7 +13,7 @@ const readStatement = statement(import.meta.url, 'once-read')
 const retakeStatement = statement(import.meta.url, 'once-retake')
 const storeStatement = statement(import.meta.url, 'once-store')
 
-const resultLimits = { bytesMax: 1_048_576, depthMax: 64 }
+const resultLimits = { bytesMax: 1_048_576 }
 /** An entry of the primary key, of all three names, takes at most 2,704 bytes. */
 const nameBytesMax = 2500
 

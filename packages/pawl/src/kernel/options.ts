@@ -21,11 +21,13 @@ export interface Option<Value> {
   readonly isSecret?: boolean
   /** The options of an option that is itself an object of options. */
   readonly table?: Table
-  /** What each item of a list must be. */
+  /** What each item of a list, or each value of an object with any names, must be. */
   readonly item?: Option<unknown>
   accepts(given: unknown): boolean
   /** The value as the code uses it, where that is not as it was given. */
   readonly convert?: (given: never) => Value
+  /** The full form of a value that may be given in short. */
+  readonly expand?: (given: unknown) => unknown
 }
 
 export type Table = Readonly<Record<string, Option<unknown>>>
@@ -169,10 +171,49 @@ export function list<Value>(item: Option<Value>, spec: Spec<undefined>): Option<
   return { ...option<readonly NonNullable<Value>[]>('an array', spec, Array.isArray), item: required(item) }
 }
 
+/** An object whose names are the user's own. */
+export function mapOf<Value>(
+  item: Option<Value>,
+  spec: Spec<undefined> & { readonly expects: string },
+): Option<Readonly<Record<string, NonNullable<Value>>> | undefined> {
+  return { ...spec, accepts: isObject, item: required(item) }
+}
+
 /** An object of options within one. Its defaults hold also when all of it is left out. */
 export function nested<T extends Table>(table: T, spec: Spec<undefined>): Option<Resolved<T>> {
   return { expects: 'an object', ...spec, accepts: isObject, table }
 }
+
+/** What few users ever set, apart from what all of them read. */
+export function tuning<T extends Table>(table: T): Option<Resolved<T>> {
+  return nested(table, { doc: 'Settings that are rarely needed.' })
+}
+
+/** The same options with other defaults. */
+export function withDefaults<T extends Table>(table: T, defaults: { readonly [Name in keyof T]?: unknown }): T {
+  const rows = Object.entries(defaults).map(([name, value]) => [name, { ...table[name]!, default: value }])
+  return { ...table, ...Object.fromEntries(rows) } as T
+}
+
+// ---- options of more than one call
+
+export interface InTx {
+  /** Your own transaction: what the call writes exists if and only if it commits. */
+  readonly tx?: AnyTx
+}
+
+export interface InTxWaking extends InTx {
+  /** false: send no notification; others find out within seconds. Required before PREPARE TRANSACTION. */
+  readonly wake?: boolean
+}
+
+export interface WaitOptions {
+  readonly timeout?: number | string
+  readonly signal?: AbortSignal
+}
+
+export const ownTx = transaction({ doc: 'Your own transaction.' })
+export const wake = boolean({ default: true, doc: 'false: send no notification. Required before PREPARE TRANSACTION.' })
 
 // ---- checking
 
@@ -183,18 +224,26 @@ function readTable(call: string, table: Table, given: unknown, prefix: string): 
     if (given[name] === undefined && table[name]!.isNeverUndefined) throw wrong(call, prefix + name, table[name]!, undefined)
   }
   const values: Record<string, unknown> = {}
-  for (const name of Object.keys(table)) values[name] = readOption(call, table[name]!, given[name], prefix + name)
+  for (const name of Object.keys(table)) {
+    const value = readOption(call, table[name]!, given[name], prefix + name)
+    if (value !== undefined) values[name] = value
+  }
   return values
 }
 
 function readOption(call: string, row: Option<unknown>, given: unknown, path: string): unknown {
-  if (row.table !== undefined) return readTable(call, row.table, given === undefined ? {} : given, `${path}.`)
-  const value = given === undefined ? row.default : given
+  const full = row.expand === undefined ? given : row.expand(given)
+  if (row.table !== undefined) return readTable(call, row.table, full === undefined ? {} : full, `${path}.`)
+  const value = full === undefined ? row.default : full
   if (value === undefined && !row.isRequired) return undefined
   if (!row.accepts(value)) throw wrong(call, path, row, given)
-  if (row.item !== undefined)
-    return (value as unknown[]).map((each, index) => readOption(call, row.item!, each, `${path}[${index}]`))
+  if (row.item !== undefined) return readItems(call, row.item, value as object, path)
   return row.convert === undefined ? value : row.convert(value as never)
+}
+
+function readItems(call: string, item: Option<unknown>, given: object, path: string): unknown {
+  if (Array.isArray(given)) return given.map((each, index) => readOption(call, item, each, `${path}[${index}]`))
+  return Object.fromEntries(Object.entries(given).map(([name, each]) => [name, readOption(call, item, each, `${path}.${name}`)]))
 }
 
 function wrong(call: string, path: string, row: Option<unknown>, given: unknown): PawlError {
@@ -220,7 +269,8 @@ function noObject(call: string, table: Table, given: unknown, prefix: string): P
 
 function noOption(call: string, table: object, name: string, prefix: string, given: object): PawlError {
   const names = Object.keys(table)
-  const near = nearest(name, names)
+  const parent = names.find((each) => Object.hasOwn((table as Table)[each]!.table ?? {}, name))
+  const near = parent === undefined ? nearest(name, names) : `${parent}.${name}`
   const known = names.map((each) => prefix + each).join(', ')
   const isClient = 'tx' in table && typeof (given as { query?: unknown }).query === 'function'
   const guess = near === undefined ? `Its options are ${known}.` : `Did you mean '${prefix}${near}'?`
@@ -276,30 +326,11 @@ function distance(a: string, b: string): number {
   return row[b.length]!
 }
 
-// ---- single checks, for what has no table
+// ---- what has no table
 
+/** An object whose names are only known at the call, such as a scope. */
 export function assertKnown(call: string, given: object, names: ReadonlySet<string>): void {
   if (!isObject(given)) throw refused(call, `options must be an object, got ${shown(given)}`)
-  const table = Object.fromEntries([...names].map((name) => [name, true]))
-  for (const name of Object.keys(given)) if (!names.has(name)) throw noOption(call, table, name, '', given)
-}
-
-export function whole(name: string, value: number, from: number, to: number): number {
-  if (Number.isInteger(value) && value >= from && value <= to) return value
-  throw new PawlError('PAWL_CONFIG', `${name} must be an integer from ${from} to ${to}, got ${shown(value)}.`)
-}
-
-/** In milliseconds. */
-export function durationIn(name: string, value: unknown, from: number, to: number): number {
-  const row = duration({ from, to, doc: '' })
-  if (row.accepts(value)) return row.convert!(value as never)!
-  throw new PawlError('PAWL_CONFIG', `${name} must be ${row.expects}, got ${shown(value)}.`)
-}
-
-export function notOneOf(name: string, value: unknown, allowed: readonly string[]): PawlError {
-  return new PawlError('PAWL_CONFIG', `${name} must be one of ${quoted(allowed)}, got ${shown(value)}.`)
-}
-
-export function withoutUndefined<T extends object>(value: T): T {
-  return Object.fromEntries(Object.entries(value).filter(([, field]) => field !== undefined)) as T
+  for (const name of Object.keys(given))
+    if (!names.has(name)) throw noOption(call, Object.fromEntries([...names].map((each) => [each, {}])), name, '', given)
 }

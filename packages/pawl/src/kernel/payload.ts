@@ -5,22 +5,24 @@ import { isPawlError, PawlError } from '../errors.ts'
 
 export interface PayloadLimits {
   readonly bytesMax: number
-  readonly depthMax: number
 }
+
+/** Of arrays and objects within each other. */
+export const depthMax = 64
 
 /** The value as JSON text, or a PAWL_INVALID_PAYLOAD that says where and why. `what` names it in the message. */
 export function toJson(value: unknown, what: string, limits: PayloadLimits): string {
   const text = stringify(value, what, limits)
   if (text.length * 3 > limits.bytesMax && Buffer.byteLength(text) > limits.bytesMax) throw tooLarge(what, limits)
   // JSON.stringify writes NUL and lone surrogates as \u escapes, and both are rare: only then are the strings searched.
-  if (text.includes('\\u')) findFault(JSON.parse(text), what, '', limits.depthMax, limits)
+  if (text.includes('\\u')) findFault(JSON.parse(text), what, '', depthMax)
   return text
 }
 
 function stringify(value: unknown, what: string, limits: PayloadLimits): string {
   try {
     // Each value is at least one byte, so the walk over values that are shared many times ends too.
-    if (!isStorable(value, limits.depthMax, { left: limits.bytesMax })) new Search(what, limits).visit(value, '', [])
+    if (!isStorable(value, depthMax, { left: limits.bytesMax })) new Search(what, limits).visit(value, '', [])
     return JSON.stringify(value)
   } catch (error) {
     if (isPawlError(error)) throw error
@@ -91,7 +93,7 @@ class Search {
     if (loss !== undefined) throw invalid(this.#what, path, loss)
     if (typeof value !== 'object' || value === null) return
     if (ancestors.includes(value)) throw invalid(this.#what, path, 'contains itself (a cycle), which JSON cannot represent')
-    if (ancestors.length === this.#limits.depthMax) throw invalid(this.#what, path.slice(0, 200), tooDeep(this.#limits.depthMax))
+    if (ancestors.length === depthMax) throw invalid(this.#what, path.slice(0, 200), tooDeep())
     const inside = [...ancestors, value]
     if (Array.isArray(value)) {
       for (const [index, inner] of value.entries()) this.visit(inner, `${path}[${index}]`, inside, String(index))
@@ -152,7 +154,7 @@ function withArticle(noun: string): string {
   return `${/^[aeio]/i.test(noun) ? 'an' : 'a'} ${noun}`
 }
 
-function tooDeep(depthMax: number): string {
+function tooDeep(): string {
   return `is nested more than ${depthMax} levels deep`
 }
 
@@ -174,9 +176,9 @@ function tooLarge(what: string, { bytesMax }: PayloadLimits): PawlError {
 }
 
 /** Reads what is stored, by the same rules: plain SQL may have stored it without asking us. */
-export function fromJson(text: string, what: string, limits: PayloadLimits): unknown {
+export function fromJson(text: string, what: string): unknown {
   const value: unknown = JSON.parse(mayHaveLongNumber.test(text) ? markInexact(text) : text)
-  if (!isSafe(value, limits.depthMax)) findFault(value, what, '', limits.depthMax, limits)
+  if (!isSafe(value, depthMax)) findFault(value, what, '', depthMax)
   return value
 }
 
@@ -216,15 +218,15 @@ function isSafe(value: unknown, depthLeft: number): boolean {
   return true
 }
 
-function findFault(value: unknown, what: string, path: string, depthLeft: number, limits: PayloadLimits): void {
+function findFault(value: unknown, what: string, path: string, depthLeft: number): void {
   if (typeof value === 'string') return findTextFault(value, what, path)
   if (typeof value !== 'object' || value === null) return
-  if (depthLeft === 0) throw invalid(what, path.slice(0, 200), tooDeep(limits.depthMax))
+  if (depthLeft === 0) throw invalid(what, path.slice(0, 200), tooDeep())
   for (const key of Object.keys(value)) {
     const inner = Array.isArray(value) ? `${path}[${key}]` : `${path}.${key}`
     if (key === '__proto__') throw invalid(what, inner, 'is a key that would change the prototype of a copy; rename it')
     findTextFault(key, what, inner)
-    findFault((value as Record<string, unknown>)[key], what, inner, depthLeft - 1, limits)
+    findFault((value as Record<string, unknown>)[key], what, inner, depthLeft - 1)
   }
 }
 

@@ -101,7 +101,7 @@ test('[K5] a tx handler that meets a conflict is run again within its attempt, a
   const pawl = db.pawl()
   pawl.jobs.define('k', { tx: async (job, tx) => void (await tx.query('insert into effect values ($1)', [job.attempt])) })
   const { id } = await pawl.jobs.enqueue('k', {})
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
   await worker.stop()

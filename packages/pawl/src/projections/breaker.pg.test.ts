@@ -42,8 +42,9 @@ test.each(['log', 'state', 'sink'] as const)(
     await pawl.projections.unpark('p', { reason: 'the deploy was taken back' })
     await until('every key was applied', () => applied.size === keys.length)
     await caughtUp(db, 'p')
+    await until('no key is parked', async () => (await pawl.projections.parked('p')).length === 0)
     expect((await cursorOf(db, 'p')).state).toBe('running')
-    // A runner does it every five seconds.
+    // A worker does it every ten seconds.
     await db.query(statement(new URL('any.ts', import.meta.url).href, 'resolve-alerts').text)
     expect(await pawl.alerts()).toEqual([])
   },

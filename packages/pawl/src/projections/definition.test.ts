@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { configError, pawlOfNowhere } from '../../test/support/nowhere.ts'
-import { defineSink, projectionDefaults, retryDelayMs } from './definition.ts'
+import { defineSink, retryDelayMs } from './definition.ts'
 
 test('[G2] a projection, sink or runner refuses wrong options', () => {
   const { projections } = pawlOfNowhere()
@@ -10,29 +10,31 @@ test('[G2] a projection, sink or runner refuses wrong options', () => {
     [undefined, /options must be an object, got undefined/],
     [{ kind: 'stat', entity: each, refresh: each }, /^define\('p'\): kind must be one of 'log', 'state', got 'stat'\.$/],
     [{ each: 'x' }, /each must be a function, got 'x'/],
-    [{ on: { Added: 5 } }, /Added must be a function, got 5/],
+    [{ on: { Added: 5 } }, /^define\('p'\): on.Added must be a function, got 5/],
     [{ on: {} }, /on must name at least one type of event/],
     [{ on: 'x' }, /on must be an object with a function per type of event, got 'x'/],
     [{ each, from: 'begin' }, /from must be one of 'start', 'oldest', 'now', got 'begin'/],
-    [{ each, channel: 5 }, /channel must be a string, got 5/],
+    [{ each, channel: 5 }, /channel must be a string of 1 to 100 characters .*, got 5/],
     [{ each, timeout: 'soon' }, /timeout must be a duration/],
     [{ each, retry: { initialMs: '1s' } }, /retry.initialMs must be an integer .*, got '1s'/],
     [{ each, retry: { atempts: 1 } }, /Did you mean 'retry.attempts'/],
-    [{ each, tables: table }, /tables of 'p' must be an array of \{ name, key, columns \}, got an object/],
-    [{ each, tables: [{ ...table, key: 'id' }] }, /must have a name and the arrays key and columns/],
+    [{ each, tables: table }, /tables must be an array, got an object/],
+    [{ each, tables: [{ ...table, key: 'id' }] }, /tables\[0\].key must be an array, got 'id'/],
+    [{ kind: 'state', entity: each }, /^define\('p'\): refresh must be a function, got undefined/],
+    [{ each, batchMax: 5 }, /Did you mean 'tuning.batchMax'/],
   ]
   for (const [options, message] of wrong) expect(() => projections.define('p', options as never)).toThrow(configError(message))
   expect(() => projections.sink('s', { handle: each, retry: { factor: 0 } })).toThrow(configError(/^sink\('s'\): retry.factor/))
   projections.sink('s', { handle: each })
-  expect(() => projections.runner({ lease: 'x' })).toThrow(configError(/lease must be a duration/))
+  expect(() => projections.define('', { each })).toThrow(configError(/^define: name must be a string of 1 to 100 characters/))
 })
 
 test('a retry policy keeps the defaults of what it does not name', () => {
   const { attempts, crashes, backoff } = defineSink('', 's', { handle: () => undefined, retry: { crashes: 2, initialMs: 5 } })
   expect({ attempts, crashes, backoff }).toEqual({
-    attempts: projectionDefaults.sinkAttempts,
+    attempts: 40,
     crashes: 2,
-    backoff: { ...projectionDefaults.sinkBackoff, initialMs: 5 },
+    backoff: { initialMs: 5, factor: 2, maxMs: 60_000, jitter: true },
   })
 })
 

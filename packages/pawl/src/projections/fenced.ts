@@ -48,7 +48,7 @@ export async function runFenced(world: World, cursor: HeldCursor, work: FencedWo
   }
   let error: unknown
   let isAbandoned = false
-  const leave = world.watch(work.timeoutMs)
+  const leave = world.watch(cursor.definition.name, work.timeoutMs)
   try {
     if (probe.on) await probe.hit('projections.batch.before', cursor)
     if (!(await begin(world, cursor, work, tx))) {

@@ -1,4 +1,4 @@
-// Which cursors this process holds. Twice a second it looks for free ones, takes its share of each projection's shards, and gives back
+// Which cursors this process holds. When a worker came or went, and now and then, it looks for free ones, takes its share of each projection's shards, and gives back
 // what others want. A cursor that is lost is dropped; its loop has no way to write any more.
 
 import type { Connection } from '../db/driver.ts'
@@ -7,8 +7,7 @@ import { describeError, isPawlError, PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { type Holder, leaseStatements } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
-import { engineBackoffMs } from '../kernel/retry.ts'
-import { Wakeup } from '../kernel/signal.ts'
+import { Service } from '../kernel/service.ts'
 import { type AcquiredRow, cursorStatements, HeldCursor } from './cursor.ts'
 import { type Defined, kindOf } from './definition.ts'
 import { LogLoop } from './log-loop.ts'
@@ -18,13 +17,15 @@ import type { World } from './world.ts'
 const lookStatement = statement(import.meta.url, 'look')
 const markStaleStatement = statement(import.meta.url, 'mark-stale')
 const resolveAlertsStatement = statement(import.meta.url, 'resolve-alerts')
-const choresEveryMs = 5000
+const choresEveryMs = 10_000
 
 /** The work of one held cursor. */
 export interface CursorLoop {
   readonly cursor: HeldCursor
   run(): Promise<void>
   wake(): void
+  /** The cursor's row may have changed. */
+  changed(): void
   /** The log may grow in a moment: who waits for it may read on this connection. */
   readAhead?(connection: Connection): void
   stop(): void
@@ -48,6 +49,8 @@ export interface HoldsOptions {
   readonly acquirer: Connection
   readonly definitions: readonly Defined[]
   readonly worker: () => Holder | undefined
+  /** Milliseconds between two looks for free cursors. */
+  readonly lookMs: () => number
   /** Makes what was forgotten before this incarnation was opened. */
   readonly confirm: () => Promise<void>
 }
@@ -55,14 +58,16 @@ export interface HoldsOptions {
 export class Holds {
   readonly #options: HoldsOptions
   readonly #holds = new Set<Hold>()
-  readonly #wakeup = new Wakeup()
-  #isStopping = false
+  readonly #looks: Service
+  readonly #stop = new AbortController()
   #running: Promise<void> | undefined
   #choresMs = 0
   #confirmedFor: number | undefined
 
   constructor(options: HoldsOptions) {
     this.#options = options
+    const loop = options.world.loop('cursors')
+    this.#looks = new Service({ round: () => this.#lookOnce(), signal: this.#stop.signal, loop })
   }
 
   list(): { name: string; generation: number; shard: number; fence: string }[] {
@@ -79,26 +84,45 @@ export class Holds {
     for (const { loop } of this.#holds) loop.wake()
   }
 
+  /** A person may have put one elsewhere, or let it go on. */
+  changed(): void {
+    for (const { loop } of this.#holds) loop.changed()
+    this.#looks.wake()
+  }
+
+  get size(): number {
+    return this.#holds.size
+  }
+
   readAhead(connection: Connection): void {
     for (const { loop } of this.#holds) loop.readAhead?.(connection)
   }
 
   /** Something may be free. */
   look(): void {
-    this.#wakeup.fire()
+    this.#looks.wake()
   }
 
-  run(everyMs: number): Promise<void> {
-    this.#running = this.#lookUntilStopped(everyMs)
+  run(): Promise<void> {
+    this.#running = this.#looks.run()
     return this.#running
   }
 
-  async stop(): Promise<void> {
-    this.#isStopping = true
-    this.#wakeup.fire()
+  /** Takes no more, and each loop ends when its handler has. */
+  close(): void {
+    this.#stop.abort()
     for (const { loop } of this.#holds) loop.stop()
+  }
+
+  /** Resolves when every cursor was given back. */
+  async ended(): Promise<void> {
     await this.#running
     await Promise.all([...this.#holds].map(({ ended }) => ended))
+  }
+
+  /** Aborts the handlers that still run. Their transactions roll back, and their cursors are given back. */
+  abort(reason: PawlError): void {
+    for (const { loop } of this.#holds) loop.cursor.lose(reason)
   }
 
   /** The incarnation's lease is gone, and with it everything that it held. */
@@ -111,26 +135,16 @@ export class Holds {
       )
       loop.cursor.lose(reason)
     }
-    this.#wakeup.fire()
+    this.#looks.wake()
   }
 
-  async #lookUntilStopped(everyMs: number): Promise<void> {
-    const loop = this.#options.world.loop('cursors')
-    for (let failed = 0; !this.#isStopping; ) {
-      try {
-        const worker = this.#options.worker()
-        if (worker !== undefined) await this.#lookOnce(worker)
-        failed = 0
-        loop.succeeded()
-      } catch (error) {
-        loop.failed(error)
-        failed++
-      }
-      await this.#wakeup.wait(failed === 0 ? everyMs : engineBackoffMs(undefined, failed))
-    }
+  async #lookOnce(): Promise<number> {
+    const worker = this.#options.worker()
+    if (worker !== undefined) await this.#lookFor(worker)
+    return this.#options.lookMs()
   }
 
-  async #lookOnce(worker: Holder): Promise<void> {
+  async #lookFor(worker: Holder): Promise<void> {
     const { acquirer, definitions, confirm } = this.#options
     if (this.#confirmedFor !== worker.id) await confirm()
     this.#confirmedFor = worker.id
@@ -191,7 +205,7 @@ export class Holds {
     const loop = definition.kind === 'sink' ? new SinkLoop(cursor, definition, world) : new LogLoop(cursor, definition, world)
     const hold: Hold = { loop, ended: Promise.resolve().then(() => this.#runLoop(hold)) }
     this.#holds.add(hold)
-    if (this.#isStopping) loop.stop()
+    if (this.#stop.signal.aborted) loop.stop()
   }
 
   /** Given back to whoever wants it, as soon as its loop has come to an end. */
@@ -220,6 +234,8 @@ export class Holds {
   async #ended(cursor: HeldCursor, error: unknown): Promise<void> {
     const { world } = this.#options
     const { name, generation } = cursor.definition
+    // Nothing of its handler is left: the fence is still ours, and the cursor is for others.
+    if (isPawlError(error, 'PAWL_STOPPED')) return this.#release(cursor).catch((reason: unknown) => world.onTrouble(reason))
     if (!isPawlError(error, 'PAWL_LEASE_LOST')) {
       // Its fence is forgotten with the hold, so the next look takes the cursor anew, or leaves it to another.
       world.config.logger.error({ name, generation, error: describeError(error) }, 'a cursor loop failed; restarting it')

@@ -1,5 +1,4 @@
 export { expectRows } from './expect-rows.ts'
 export { Projections } from './projections.ts'
-export type { ProjectionRunner } from './runner.ts'
-export type { SeenOptions, Token } from './seen.ts'
+export type { Token } from './seen.ts'
 export type * from './types.ts'

@@ -25,8 +25,6 @@ import type { World } from './world.ts'
 /** A conflict is nobody's fault, until it happens so often in a row that it is. */
 const conflictsMax = 10
 const standstillPollMs = 50
-/** One that is idle asks this often whether a person has put it elsewhere. */
-const idleLookMs = 2000
 
 export class LogLoop {
   readonly cursor: HeldCursor
@@ -66,6 +64,11 @@ export class LogLoop {
 
   /** There may be something to do. */
   wake(): void {
+    this.#wakeup.fire()
+  }
+
+  changed(): void {
+    this.#movedMs = Number.NEGATIVE_INFINITY
     this.#wakeup.fire()
   }
 
@@ -121,7 +124,7 @@ export class LogLoop {
 
   #waitMs(): number {
     if (this.#standstill !== undefined) return this.#standstill.isHeld ? standstillPollMs : 500
-    return this.#replay.mayHaveParked || this.#lookedTo > this.cursor.place.position ? 500 : idleLookMs
+    return this.#replay.mayHaveParked || this.#lookedTo > this.cursor.place.position ? 500 : this.#world.idleLookMs()
   }
 
   async #begin(): Promise<void> {
@@ -340,7 +343,7 @@ export class LogLoop {
 
   /** A person may have resumed it from another place while it had nothing to do. */
   async #isElsewhere(): Promise<boolean> {
-    if (monotonicMs() - this.#movedMs < idleLookMs) return false
+    if (monotonicMs() - this.#movedMs < this.#world.idleLookMs()) return false
     this.#movedMs = monotonicMs()
     const [row] = await this.#world.engine.run<{ position: string }>(cursorStatements.state, this.cursor.fencedKey)
     if (row !== undefined && Number(row.position) === this.cursor.place.position) return false

@@ -34,7 +34,7 @@ test('pages that were read ahead from the wrong place, behind one that large eve
   const db = await createLog()
   const pawl = db.pawl()
   const got: number[] = []
-  pawl.projections.define('sizes', { batchMax: 4, each: ({ position }) => void got.push(position) })
+  pawl.projections.define('sizes', { each: ({ position }) => void got.push(position), tuning: { batchMax: 4 } })
   const large = (n: number) => ({ key: 'a', data: { text: randomBytes(n % 8 < 4 ? 10 : 600_000).toString('hex') } })
   await append(db, ...Array.from({ length: 16 }, (_, n) => large(n)))
   await startRunner(pawl)
@@ -45,7 +45,7 @@ test('pages that were read ahead from the wrong place, behind one that large eve
 test('[P4] events of one source transaction are all applied, and one that the source delivers twice is applied once', async () => {
   const db = await createLog()
   const pawl = db.pawl()
-  pawl.projections.define('wallets', { on: { Added: add }, batchMax: 2 })
+  pawl.projections.define('wallets', { on: { Added: add }, tuning: { batchMax: 2 } })
   await startRunner(pawl)
   const deposit = (id: string, key: string, amount: number) => ({
     id,
@@ -469,8 +469,8 @@ test('a runner without its database says so once, and that it works again', asyn
   proxy.reset()
   const said = (text: string) => warned.filter((message) => message.startsWith(text)).length
   // By then its loops have failed several times.
-  await until('the keeper says so too', () => said('runner error') > 0 && said('the keeper cannot reach') > 0)
+  await until('the keeper says so too', () => said('cursor error') > 0 && said('the keeper cannot reach') > 0)
   await proxy.accept()
-  await until('it works again', () => said('the runner works again') > 0)
-  expect(said('runner error')).toBe(1)
+  await until('it works again', () => said('the cursors work again') > 0)
+  expect(said('cursor error')).toBe(1)
 })

@@ -24,7 +24,7 @@ test('the time that a handler may take is for each event, not for all of a trans
 test('a statement may take as long as its handler, also where the connection would have given up', async () => {
   const db = await createLog()
   // Everything else that a runner asks, from its start on, has this long for its answer, also on a machine that stalls.
-  const pawl = db.pawl({ queryTimeoutMs: 4000 })
+  const pawl = db.pawl({ tuning: { queryTimeoutMs: 4000 } })
   const calls: string[] = []
   const names = ['asked', 'sent']
   for (const name of names) {

@@ -372,7 +372,7 @@ test('a runner that could not start tries again when start() is called again', a
   far.projections.define('p', {
     each: (event, tx) => tx.send('insert into seen (position, key) values ($1, $2)', [event.position, 'a']),
   })
-  const runner = far.projections.runner()
+  const runner = far.worker()
   await expect(runner.start()).rejects.toMatchObject({ code: 'PAWL_UNAVAILABLE' })
   await expect(runner.start()).rejects.toMatchObject({ code: 'PAWL_UNAVAILABLE' })
   await proxy.accept()
@@ -381,5 +381,5 @@ test('a runner that could not start tries again when start() is called again', a
   await caughtUp(db, 'p')
   await runner.stop()
   expect(await positions(db)).toEqual([1])
-  await expect(far.projections.runner().stop()).resolves.toBeUndefined()
+  await expect(far.worker().stop()).resolves.toMatchObject({ finished: 0 })
 })

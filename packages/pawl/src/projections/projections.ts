@@ -1,11 +1,10 @@
-// The verbs of projections and sinks: define them, run them, look at them, and what operators do to them.
+// The verbs of projections and sinks: define them, look at them, and what operators do to them.
 
 import type { Config } from '../config.ts'
 import { createPool, type Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import type { Events } from '../kernel/events.ts'
-import { resolve } from '../kernel/options.ts'
+import { resolve, type WaitOptions } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import { forget, pause, resume, skip, type Target, unpark } from './acts.ts'
 import { type Defined, defineProjection, defineSink, definitionKey } from './definition.ts'
@@ -22,8 +21,7 @@ import {
   unparkTable,
 } from './options.ts'
 import { compare, rebuild, retire, rollBack, switchTo } from './rebuild.ts'
-import { ProjectionRunner } from './runner.ts'
-import { type SeenOptions, type Token, waitUntilSeen } from './seen.ts'
+import { type Token, waitUntilSeen } from './seen.ts'
 import { qualifyTables } from './tables.ts'
 import type {
   Act,
@@ -31,9 +29,7 @@ import type {
   CursorStatus,
   LogProjectionOptions,
   ParkedKey,
-  ProjectionEvents,
   ResumeFrom,
-  RunnerOptions,
   SinkOptions,
   StateProjectionOptions,
 } from './types.ts'
@@ -48,9 +44,7 @@ export interface ProjectionsCore {
   readonly pool: Pool
   readonly definitions: Map<string, Defined>
   /** Those that were made and not stopped. */
-  readonly runners: Set<ProjectionRunner>
-  readonly events: Events<ProjectionEvents>
-  readonly onLocal: (listener: () => void) => () => void
+  readonly workers: ReadonlySet<unknown>
 }
 
 /** Projections and sinks. Those of `pawl.projections` get the events of all tenants; those of `pawl.for('acme').projections` only that tenant's. */
@@ -71,12 +65,6 @@ export class Projections {
   /** Declares a function that gets every event, in the order of its key, at least once. */
   sink(name: string, options: SinkOptions): void {
     this.#add(defineSink(this.#tenant, name, options))
-  }
-
-  /** Runs everything that this process declares by now, as holder or as standby; what it declares later is logged. Call start(). */
-  runner(options: RunnerOptions = {}): ProjectionRunner {
-    const { config, definitions, runners, events, onLocal } = this.#core
-    return new ProjectionRunner({ config, definitions: new Map(definitions), runners, events, onLocal }, options)
   }
 
   async status(name?: string): Promise<CursorStatus[]> {
@@ -139,7 +127,7 @@ export class Projections {
   }
 
   /** Read-your-writes: resolves when the live generation has applied what was appended with this token. */
-  async seen(name: string, token: Token, options: SeenOptions = {}): Promise<void> {
+  async seen(name: string, token: Token, options: WaitOptions = {}): Promise<void> {
     await waitUntilSeen(this.#core.pool, this.#target(name), token, resolve('seen', seenTable, options))
   }
 
@@ -152,10 +140,10 @@ export class Projections {
 
   /** Holds both generations at one position and compares the declared columns of their rows. */
   async compare(name: string, options: { generation: number; timeout?: number | string }): Promise<Comparison> {
-    resolve('compare', compareTable, options)
-    const declared = this.#defined(name, options.generation)
+    const given = resolve('compare', compareTable, options)
+    const declared = this.#defined(name, given.generation)
     const definition = await this.#qualified(declared)
-    return inDeclaredNames(declared, await this.#onPatientPool((pool) => compare(pool, this.#target(name), definition, options)))
+    return inDeclaredNames(declared, await this.#onPatientPool((pool) => compare(pool, this.#target(name), definition, given)))
   }
 
   /** Makes a generation the live one, in one transaction, after both stand at one position and their rows are equal (or `mayDiffer` allows it). */
@@ -163,10 +151,11 @@ export class Projections {
     name: string,
     options: Act & { generation: number; mayDiffer?: boolean; timeout?: number | string },
   ): Promise<Comparison> {
-    resolve('switchTo', switchTable, options)
+    const { timeout, mayDiffer } = resolve('switchTo', switchTable, options)
+    const given = { ...options, timeout, mayDiffer }
     const declared = this.#defined(name, options.generation)
     const definition = await this.#qualified(declared)
-    return inDeclaredNames(declared, await this.#onPatientPool((pool) => switchTo(pool, this.#target(name), definition, options)))
+    return inDeclaredNames(declared, await this.#onPatientPool((pool) => switchTo(pool, this.#target(name), definition, given)))
   }
 
   /** Makes an earlier generation live again at once, wherever it stands. */
@@ -228,10 +217,10 @@ export class Projections {
         `'${definition.name}' generation ${definition.generation} is already defined. Define each generation once.`,
       )
     this.#core.definitions.set(key, definition)
-    if (this.#core.runners.size === 0) return
+    if (this.#core.workers.size === 0) return
     this.#core.config.logger.warn(
       { projection: definition.name },
-      `'${definition.name}' was defined after a runner was created, and that runner will not run it. Define projections and sinks before pawl.projections.runner(), or create another runner`,
+      `'${definition.name}' was defined after a worker was created, and that worker will not run it. Define projections and sinks before pawl.worker(), or create another worker`,
     )
   }
 }

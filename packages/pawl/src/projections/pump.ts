@@ -4,10 +4,9 @@
 import type { Config } from '../config.ts'
 import { Connection, type StatementWatch } from '../db/driver.ts'
 import { sequence } from '../events/sequence.ts'
-import { Sleep } from '../jobs/sleep.ts'
 import type { LoopWatch } from '../kernel/failures.ts'
-import { engineBackoffMs } from '../kernel/retry.ts'
-import { Wakeup } from '../kernel/signal.ts'
+import { Service } from '../kernel/service.ts'
+import { Sleep } from '../kernel/sleep.ts'
 
 /** The queue that sleeping readers of the log are listed under. */
 const sleepQueue = 'pawl.events'
@@ -21,10 +20,12 @@ export interface PumpOptions {
   readonly config: Config
   readonly watch: StatementWatch
   readonly pollMs: number
+  readonly isListening: () => boolean
   readonly worker: () => number | undefined
   /** A tick is on its way on this connection. */
   readonly onTicking: (connection: Connection) => void
   readonly onHead: (head: number) => void
+  readonly signal: AbortSignal
   readonly loop: LoopWatch
 }
 
@@ -32,23 +33,25 @@ export class Pump {
   readonly #options: PumpOptions
   readonly #connection: Connection
   readonly #sleep: Sleep
-  readonly #wakeup = new Wakeup()
-  #isStopping = false
+  readonly #service: Service
   #head = -1
   #idleMs = quickMs
 
   constructor(options: PumpOptions) {
+    const { config, watch, signal, loop } = options
     this.#options = options
-    this.#connection = new Connection(options.config.database, 'sequencer', { watch: options.watch })
+    this.#connection = new Connection(config.database, 'sequencer', { watch })
     this.#sleep = new Sleep(this.#connection, {
       queues: [sleepQueue],
-      canListen: options.config.hasSession,
+      canListen: config.hasSession,
+      isListening: options.isListening,
       pollMs: options.pollMs,
     })
+    this.#service = new Service({ round: () => this.#tick(), signal, loop })
   }
 
   wake(): void {
-    this.#wakeup.fire()
+    this.#service.wake()
   }
 
   /** Another incarnation: the old one's sleep flag is gone. */
@@ -57,26 +60,11 @@ export class Pump {
   }
 
   async run(): Promise<void> {
-    for (let failed = 0; !this.#isStopping; ) {
-      try {
-        const waitMs = await this.#tick()
-        failed = 0
-        this.#options.loop.succeeded()
-        if (waitMs > 0 && !this.#isStopping) await this.#wakeup.wait(waitMs)
-      } catch (error) {
-        this.#options.loop.failed(error)
-        await this.#wakeup.wait(engineBackoffMs(error, ++failed))
-      }
-    }
+    await this.#service.run()
     await this.#connection.close()
   }
 
-  stop(): void {
-    this.#isStopping = true
-    this.#wakeup.fire()
-  }
-
-  /** Gives how long to wait before the next. */
+  /** Returns how long to wait before the next. */
   async #tick(): Promise<number> {
     const ticking = sequence(this.#connection, this.#options.config.direct)
     // Reads that are sent now run right behind the tick, without another turn of either side in between.

@@ -344,7 +344,8 @@ test.each([
   await addCursor(db, 'p')
   await startRunner(pawl)
   await append(db, { key: 'a' }, { key: 'b', data: 'bad' }, { key: 'b' }, { key: 'a' })
-  await until('it has failed', () => tried.includes('1 b'))
+  // In a batch, and then alone.
+  await until('it has failed', () => tried.filter((each) => each === '1 b').length > 1)
   if (attempts === 1) await caughtUp(db, 'p')
   await pawl.projections.skip('p', { position: 2, reason })
   await pawl.projections.unpark('p', { reason })

@@ -32,7 +32,7 @@ test('[P7] a process that hangs in the middle of a switch is ended by the server
 test('[P7] a comparison may take longer than other calls', async () => {
   const db = await createLog('create table slow (id text primary key, amount numeric)')
   // Every other call has this long for its answer, also on a machine that stalls.
-  const pawl = db.pawl({ queryTimeoutMs: 4000 })
+  const pawl = db.pawl({ tuning: { queryTimeoutMs: 4000 } })
   const by = (generation: number) =>
     pawl.projections.define('p', {
       generation,
@@ -66,7 +66,7 @@ test('[P7] a comparison may take longer than other calls', async () => {
 
 test('[P7] a roll-back waits for a handler longer than a statement may take', async () => {
   const db = await createLog(balanceSql)
-  const pawl = db.pawl({ queryTimeoutMs: 4000 })
+  const pawl = db.pawl({ tuning: { queryTimeoutMs: 4000 } })
   const entered = deferred()
   const end = deferred()
   for (const generation of [1, 2])

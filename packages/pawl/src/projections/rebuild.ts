@@ -9,7 +9,6 @@ import type { Pool } from '../db/driver.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
-import { durationIn } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { read, retrying, retryingCall } from '../kernel/retry.ts'
 import { audit, cursorsOf, inTransaction, type Target } from './acts.ts'
@@ -126,7 +125,7 @@ export async function compare(
   pool: Pool,
   target: Target,
   definition: Defined,
-  options: { generation: number; timeout?: number | string },
+  options: { generation: number; timeout: number },
 ): Promise<Comparison> {
   return whileHeld(pool, target, definition, options, async () =>
     inTransaction(pool, async (runs) => {
@@ -140,7 +139,7 @@ export async function switchTo(
   pool: Pool,
   target: Target,
   definition: Defined,
-  options: Act & { generation: number; mayDiffer?: boolean; timeout?: number | string },
+  options: Act & { generation: number; mayDiffer: boolean; timeout: number },
 ): Promise<Comparison> {
   const { generation } = options
   return whileHeld(pool, target, definition, options, () =>
@@ -303,10 +302,10 @@ async function whileHeld<T>(
   pool: Pool,
   target: Target,
   definition: Defined,
-  { generation, timeout }: { readonly generation: number; readonly timeout?: number | string },
+  { generation, timeout }: { readonly generation: number; readonly timeout: number },
   work: () => Promise<T | undefined>,
 ): Promise<T> {
-  const deadlineMs = monotonicMs() + durationIn('timeout', timeout ?? patienceMs, 0, 86_400_000)
+  const deadlineMs = monotonicMs() + timeout
   await retryingCall(() => cursorsOf(pool, target, generation))
   const values = { ...target, generation, hold_ms: holdMs }
   try {

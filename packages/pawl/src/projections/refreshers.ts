@@ -5,11 +5,11 @@
 import { classify, isConflict, isOwn } from '../db/classify.ts'
 import { type Parameter, statement } from '../db/statement.ts'
 import type { Transaction } from '../db/transaction.ts'
-import { describeError, isPawlError } from '../errors.ts'
+import { describeError, isPawlError, type PawlError } from '../errors.ts'
 import { runInsideTx } from '../jobs/runner.ts'
+import { monotonicMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
-import { engineBackoffMs } from '../kernel/retry.ts'
-import { Wakeup } from '../kernel/signal.ts'
+import { Service } from '../kernel/service.ts'
 import { solitude } from '../kernel/solitude.ts'
 import { tripBreaker } from './breaker.ts'
 import { HandlerContext, withTimeout } from './context.ts'
@@ -19,13 +19,15 @@ import { whenUnlocked } from './left-behind.ts'
 import { openTx } from './projection-tx.ts'
 import type { World } from './world.ts'
 
-const hasDueStatement = statement(import.meta.url, 'has-due')
+const nextDueStatement = statement(import.meta.url, 'next-due')
 const takeStatement = statement(import.meta.url, 'take-dirty')
 const clearStatement = statement(import.meta.url, 'clear-dirty')
 const failStatement = statement(import.meta.url, 'fail-dirty')
 const delayStatement = statement(import.meta.url, 'delay-dirty')
 
-const pollMs = 250
+/** For a while after the log has grown: another process may mark what it read. */
+const quickPollMs = 250
+const quickForMs = 5000
 /** Of the idle refreshers of a definition the first polls, and wakes the others. */
 const othersPollMs = 10_000
 /** An entity that is refreshed for long gathers marks. When all that were looked at are of such, more are looked at, up to a limit. */
@@ -46,71 +48,82 @@ interface Looked {
 }
 
 export class Refreshers {
-  readonly #definitions: readonly DefinedState[]
   readonly #world: World
-  readonly #wakeups = new Set<Wakeup>()
+  readonly #services: readonly Service[]
   readonly #stop = new AbortController()
+  readonly #graceOver = new AbortController()
+  readonly #idlePollMs: () => number
+  #grownMs = Number.NEGATIVE_INFINITY
 
-  constructor(definitions: readonly DefinedState[], world: World) {
-    this.#definitions = definitions
+  /** `idlePollMs`: how often it polls for marks of other processes while the log does not grow. */
+  constructor(definitions: readonly DefinedState[], world: World, idlePollMs: () => number) {
     this.#world = world
+    this.#idlePollMs = idlePollMs
+    this.#services = definitions.flatMap((definition) => {
+      const idle = new Set<Service>()
+      return Array.from({ length: definition.concurrency }, () => this.#refresher(definition, idle))
+    })
+  }
+
+  /** The log has grown. */
+  grown(): void {
+    this.#grownMs = monotonicMs()
+    this.wake()
   }
 
   wake(): void {
-    for (const wakeup of this.#wakeups) wakeup.fire()
+    for (const service of this.#services) service.wake()
   }
 
   stop(): void {
     this.#stop.abort()
-    this.wake()
+  }
+
+  /** Aborts the refreshes that still run. Their transactions roll back, and another process refreshes these entities. */
+  abort(reason: PawlError): void {
+    this.#graceOver.abort(reason)
   }
 
   async run(): Promise<void> {
-    await Promise.all(
-      this.#definitions.flatMap((definition) => {
-        const idle = new Set<Wakeup>()
-        return Array.from({ length: definition.concurrency }, () => this.#loop(definition, idle))
-      }),
-    )
+    await Promise.all(this.#services.map((service) => service.run()))
   }
 
   /** `idle`: the refreshers of this definition that have nothing to do, in the order in which they came to that. */
-  async #loop(definition: DefinedState, idle: Set<Wakeup>): Promise<void> {
-    const wakeup = new Wakeup()
-    this.#wakeups.add(wakeup)
-    const loop = this.#world.loop(`refreshes of ${definition.name}`)
+  #refresher(definition: DefinedState, idle: Set<Service>): Service {
     // Behind an entity there is most likely another one.
     let isBusy = false
-    for (let failed = 0; !this.#stop.signal.aborted; ) {
-      try {
-        const isFound: boolean = !isBusy && (await this.#hasDue(definition))
-        if (isFound && isFirst(idle, wakeup)) this.wake()
-        // Before the refresh, which may take long: another one polls.
-        if (isFound) idle.delete(wakeup)
-        const outcome: Outcome | undefined =
-          isBusy || isFound ? await solitude.run(() => this.#refreshOne(definition)) : 'nothing'
-        failed = 0
-        loop.succeeded()
-        isBusy = outcome === 'refreshed' || outcome === 'failed'
-        if (isBusy) continue
-        idle.add(wakeup)
-        await wakeup.wait(isFirst(idle, wakeup) ? pollMs : othersPollMs)
-      } catch (error) {
-        loop.failed(error)
-        await wakeup.wait(engineBackoffMs(error, ++failed))
-      }
+    const round = async (): Promise<number> => {
+      const dueInMs = isBusy ? 0 : await this.#dueInMs(definition)
+      const isFound = !isBusy && dueInMs <= 0
+      if (isFound && isFirst(idle, service)) this.wake()
+      // Before the refresh, which may take long: another one polls.
+      if (isFound) idle.delete(service)
+      const outcome = isBusy || isFound ? await solitude.run(() => this.#refreshOne(definition)) : 'nothing'
+      isBusy = outcome === 'refreshed' || outcome === 'failed'
+      if (isBusy) return 0
+      idle.add(service)
+      return isFirst(idle, service) ? this.#waitMs(dueInMs) : othersPollMs
     }
-    this.#wakeups.delete(wakeup)
+    const loop = this.#world.loop(`refreshes of ${definition.name}`)
+    const service: Service = new Service({ round, signal: this.#stop.signal, loop })
+    return service
   }
 
-  async #hasDue({ tenant, name, generation }: DefinedState): Promise<boolean> {
-    return (await this.#world.engine.run(hasDueStatement, { tenant, name, generation })).length > 0
+  async #dueInMs({ tenant, name, generation }: DefinedState): Promise<number> {
+    const [row] = await this.#world.engine.run<{ due_in_ms: number }>(nextDueStatement, { tenant, name, generation })
+    return row?.due_in_ms ?? Number.POSITIVE_INFINITY
+  }
+
+  #waitMs(dueInMs: number): number {
+    // One that is due and cannot be taken is locked, or its cursor is paused.
+    const isQuick = dueInMs <= 0 || monotonicMs() - this.#grownMs < quickForMs
+    return Math.min(dueInMs > 0 ? dueInMs : quickPollMs, isQuick ? quickPollMs : Number.POSITIVE_INFINITY, this.#idlePollMs())
   }
 
   async #refreshOne(definition: DefinedState): Promise<Outcome> {
     const { tenant, name, generation, timeoutMs } = definition
     const tx = await openTx(this.#world)
-    const leave = this.#world.watch(timeoutMs)
+    const leave = this.#world.watch(name, timeoutMs)
     let entity: string | undefined
     try {
       const key = { tenant, name, generation }
@@ -156,6 +169,11 @@ export class Refreshers {
     const isTimedOut = isPawlError(error, 'PAWL_TIMED_OUT')
     // A commit that the server refused, for a constraint that it checks only then, has ended the transaction; one that it never got has not.
     const isRefused = !tx.isOpen && !isOurs && kind !== 'connection'
+    if (this.#graceOver.signal.aborted && error === this.#graceOver.signal.reason) {
+      tx.abandon(this.#graceOver.signal.reason as PawlError)
+      tx.release()
+      return 'failed'
+    }
     if (isTimedOut || isRefused) {
       // It may sit in a statement: without its connection the server rolls it back, and what follows is written on another one.
       if (isTimedOut) tx.abandon(error)
@@ -184,7 +202,7 @@ export class Refreshers {
     tx.effects = taken.is_live ? 'allowed' : 'suppressed'
     const limits = {
       timeoutMs: definition.timeoutMs,
-      lost: new AbortController().signal,
+      lost: this.#graceOver.signal,
       what: `${definition.name} for ${taken.entity}`,
     }
     await withTimeout(context, limits, () =>
@@ -210,7 +228,7 @@ export class Refreshers {
   }
 }
 
-function isFirst(idle: ReadonlySet<Wakeup>, wakeup: Wakeup): boolean {
+function isFirst(idle: ReadonlySet<Service>, service: Service): boolean {
   const [first] = idle
-  return first === wakeup
+  return first === service
 }

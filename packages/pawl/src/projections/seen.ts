@@ -16,12 +16,6 @@ const seenStatement = statement(import.meta.url, 'seen')
 /** What an append answers with. */
 export type Token = string
 
-export interface SeenOptions {
-  /** Default 5s. */
-  readonly timeout?: number | string
-  readonly signal?: AbortSignal
-}
-
 interface Row {
   readonly states: string
   readonly is_unheld: boolean

@@ -15,7 +15,6 @@ test.each(['none', 'transaction'] as const)(
     const look = `select coalesce(current_setting('app.tenant', true), '') as tenant, to_regclass('pg_temp.left_behind') as temporary,
     (select count(*)::integer from pg_locks where locktype = 'advisory' and objid = 4242) as locks`
     pawl.projections.define('p', {
-      batchMax: 1,
       retry: { attempts: 1 },
       each: async (event, tx) => {
         found.push((await tx.query(look)).rows[0])
@@ -23,8 +22,9 @@ test.each(['none', 'transaction'] as const)(
         await tx.query("select pg_advisory_lock(4242), set_config('app.tenant', 'acme', false)")
         if (event.key === 'fails') throw new Error('on purpose')
       },
+      tuning: { batchMax: 1 },
     })
-    await startRunner(pawl, { lease: '60s', lookMs: 50, pollMs: 50, handlerConnectionsMax: 1 })
+    await startRunner(pawl, { lease: '60s', tuning: { pollMs: 50, handlerConnectionsMax: 1 } })
     for (const key of ['a', 'fails', 'b']) await append(db, { key })
     await caughtUp(db, 'p')
     expect(found).toEqual([1, 2, 3].map(() => ({ tenant: '', temporary: null, locks: 0 })))

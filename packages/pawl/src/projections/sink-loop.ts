@@ -32,8 +32,6 @@ const pageMax = 500
 const unparkEveryMs = 500
 /** So old may the last word about the cursor's state be when a call begins. Every store brings a new one. */
 const stateMaxMs = 100
-/** One that is idle asks this often whether a person has put it elsewhere. */
-const idleLookMs = 2000
 const stopGraceMs = 30_000
 
 export class SinkLoop {
@@ -85,6 +83,11 @@ export class SinkLoop {
     this.#wakeup.fire()
   }
 
+  changed(): void {
+    this.#movedMs = Number.NEGATIVE_INFINITY
+    this.#wakeup.fire()
+  }
+
   /** Calls that are under way get the grace to end; then their signals fire, and what they did is handed over again elsewhere. */
   stop(graceMs = stopGraceMs): void {
     this.#stop.abort()
@@ -108,7 +111,9 @@ export class SinkLoop {
         await this.#turn()
         failed = 0
         this.#loop.succeeded()
-        await this.#wakeup.wait(this.#isPaused || this.#store.hasParked || this.#acks.unpassed > 0 ? unparkEveryMs : idleLookMs)
+        await this.#wakeup.wait(
+          this.#isPaused || this.#store.hasParked || this.#acks.unpassed > 0 ? unparkEveryMs : this.#world.idleLookMs(),
+        )
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) {
           this.cursor.lose(error)
@@ -188,7 +193,7 @@ export class SinkLoop {
 
   /** A person may have resumed it from another place while it had nothing to do. */
   async #isElsewhere(): Promise<boolean> {
-    if (this.#acks.open > 0 || this.#store.hasNews || monotonicMs() - this.#movedMs < idleLookMs) return false
+    if (this.#acks.open > 0 || this.#store.hasNews || monotonicMs() - this.#movedMs < this.#world.idleLookMs()) return false
     this.#movedMs = monotonicMs()
     const [row] = await this.#world.engine.run<{ position: string }>(cursorStatements.state, this.cursor.fencedKey)
     if (row === undefined) throw leaseLost(this.cursor)
@@ -342,7 +347,7 @@ export class SinkLoop {
 
   async #hand({ event, attempt }: Queued): Promise<void> {
     const { name, timeoutMs, handle } = this.#definition
-    const leave = this.#world.watch(timeoutMs)
+    const leave = this.#world.watch(this.#definition.name, timeoutMs)
     const call = new SinkCall(`${this.#world.installation()}/${name}/${event.id}`, attempt)
     this.#calls.add(call)
     try {

@@ -4,8 +4,8 @@ import { NonRetryable, type Pawl } from 'pawl'
 import { expect, onTestFinished, test, vi } from 'vitest'
 import { deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
-import type { Worker } from '../jobs/worker.ts'
 import { solitude } from '../kernel/solitude.ts'
+import type { Worker } from '../worker.ts'
 
 interface Stage {
   readonly db: TestDatabase
@@ -37,7 +37,7 @@ async function step({ told, go }: Stage, name: string): Promise<void> {
 }
 
 async function startWorker(stage: Stage, of = stage.workers): Promise<Worker> {
-  const worker = of.jobs.worker({ pollMs: 50 })
+  const worker = of.worker({ tuning: { pollMs: 50 } })
   onTestFinished(async () => void (await worker.stop({ grace: 0 })))
   onTestFinished(() => stage.go('last').resolve())
   await worker.start()

@@ -18,7 +18,7 @@ test('[J3] a deciding job goes back after 30 s of one sink call', async () => {
     },
   })
   await startRunner(pawl)
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker({ projections: [] })
   onTestFinished(async () => void (await worker.stop()))
   onTestFinished(() => go.resolve())
   await append(db, { key: 'long' })

@@ -330,7 +330,7 @@ test('an idle runner with a state projection polls without a transaction', async
     Transaction.prototype.run = runInTx
   })
   Connection.prototype.run = function (this: Connection, sent, values) {
-    if (sent.name === 'has-due') polls++
+    if (sent.name === 'next-due') polls++
     return run.call(this, sent, values) as never
   }
   let takes = 0

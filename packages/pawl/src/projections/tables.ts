@@ -3,7 +3,7 @@
 
 import { createPool, type DatabaseOptions } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
-import { PawlError, shown } from '../errors.ts'
+import { PawlError } from '../errors.ts'
 import type { ProjectionTable } from './types.ts'
 
 const schemaStatement = statement(import.meta.url, 'table-schema')
@@ -40,14 +40,7 @@ export function tableOf(name: string, generation: number, isLive: boolean): stri
 }
 
 export function assertTables(projection: string, tables: readonly ProjectionTable[]): void {
-  if (!Array.isArray(tables))
-    throw new PawlError(
-      'PAWL_CONFIG',
-      `tables of '${projection}' must be an array of { name, key, columns }, got ${shown(tables)}.`,
-    )
   for (const { name, key, columns } of tables) {
-    if (typeof name !== 'string' || !Array.isArray(key) || !Array.isArray(columns))
-      throw new PawlError('PAWL_CONFIG', `Each of the tables of '${projection}' must have a name and the arrays key and columns.`)
     const { table } = parseTable(name)
     if (Buffer.byteLength(table) > identifierBytesMax - 10)
       throw new PawlError(

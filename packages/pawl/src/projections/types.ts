@@ -52,7 +52,12 @@ interface CursorOptions {
   /** Behind by more than this it becomes `stale` and no longer keeps events from being removed. Default: never. */
   readonly maxLag?: number | string
   /** After so many keys parked within a while the cursor pauses with one alert, instead of parking them all. Default: 100 keys within an hour. */
-  readonly breaker?: { readonly keys?: number; readonly within?: number | string }
+  readonly breaker?: Breaker
+}
+
+interface Breaker {
+  readonly keys?: number
+  readonly within?: number | string
 }
 
 interface GenerationOptions {
@@ -69,6 +74,11 @@ export interface LogProjectionOptions extends CursorOptions, GenerationOptions {
   readonly each?: EventHandler
   /** One call for many events, in order. When it fails they are given to it one by one. */
   readonly batch?: BatchHandler
+  readonly tuning?: LogTuning
+}
+
+/** Settings that are rarely needed. */
+interface LogTuning {
   /** The most events in one transaction. Default 500. */
   readonly batchMax?: number
 }
@@ -97,23 +107,6 @@ export interface SinkOptions extends CursorOptions {
   readonly handle: (event: LogEvent, context: SinkContext) => unknown
   /** Events at once in one shard. Default 16. */
   readonly concurrency?: number
-}
-
-export interface RunnerOptions {
-  /** Shown in lists; default: the host's name and the process id. */
-  readonly name?: string
-  /** How long the lease of a hung process lasts. Default 30s. */
-  readonly lease?: number | string
-  /** How often the lease is renewed, for tests. Default: every quarter of the lease. */
-  readonly beatMs?: number
-  /** How often free cursors are looked for. Default 500. */
-  readonly lookMs?: number
-  /** The longest wait between two looks at the log. Default 1000. */
-  readonly pollMs?: number
-  /** Connections for handlers. Default 10. */
-  readonly handlerConnectionsMax?: number
-  /** Days that events stay at least; longer while a cursor or a parked key needs them. Keep them for as long as you may want to rebuild. Default 7. */
-  readonly keepDays?: number
 }
 
 export type CursorKind = 'log' | 'state' | 'sink'

@@ -19,9 +19,11 @@ export interface World {
   /** The server ends a handler's transaction that idles for so long: a stopped process must not keep its cursor's row. */
   readonly idleMs: (timeoutMs: number) => number
   /** Tells the keeper thread that a handler runs: one that blocks this thread past its time gives up the process's lease. Gives what ends it. */
-  readonly watch: (timeoutMs: number) => () => void
+  readonly watch: (name: string, timeoutMs: number) => () => void
   readonly events: Events<ProjectionEvents>
   readonly installation: () => string
+  /** How often an idle cursor asks whether a person has put it elsewhere; a notification comes too. */
+  readonly idleLookMs: () => number
   /** Entities of a state projection became dirty. */
   readonly onRefreshable: () => void
   readonly loop: (name: string) => LoopWatch

@@ -5,7 +5,7 @@ import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { once } from '../kernel/once.ts'
-import { refused, withoutUndefined } from '../kernel/options.ts'
+import { refused } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { transactIn } from '../kernel/retry.ts'
 import { assertAttributes, assertSlotFree, commitEvents, type LockedScope, lockScope } from './commit.ts'
@@ -141,7 +141,7 @@ async function readRows(registry: Registry, place: ReadPlace, given: readonly Ap
     else {
       if (row.type !== undefined && !set.types.has(row.type)) throw noType(set, row.type, index)
       const withType = row.type === undefined || set.types.size === 1 ? row.data : { ...row.data, [set.typeColumn]: row.type }
-      rows.push(await reader.read(new ObjectRow(index + 1, withoutUndefined(withType) as Record<string, unknown>)))
+      rows.push(await reader.read(new ObjectRow(index + 1, withoutUndefined(withType))))
     }
   }
   const faults = rows.flatMap((row) =>
@@ -205,4 +205,8 @@ function conflict(where: string, actual: string, expected: string, what: string,
     `${where} ${actual}, not ${expected}: it has changed. Read it again and retry with the new ${what}.`,
     { details: { ...about, expected, actual } },
   )
+}
+
+function withoutUndefined(data: object): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(data).filter(([, value]) => value !== undefined))
 }

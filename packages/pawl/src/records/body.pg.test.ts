@@ -91,7 +91,10 @@ test('a wrong argument of a call is refused with what it must be', async () => {
     [() => scope.put(undefined as never), /row 1 must be \{ data/],
     [() => scope.put({ rowId: 'a' } as never), /row 1 must be \{ data/],
     [async () => pawl.records.in(undefined as never, here), /A record set must be .*got undefined/],
-    [async () => pawl.records.define(5 as never, {} as never), /name of a record set must be .*got 5/],
+    [
+      async () => pawl.records.define(5 as never, {} as never),
+      /^records\.define: name must be a string of 1 to 200 characters .*got 5/,
+    ],
   ] as const)
     await expect(call()).rejects.toMatchObject({ code: 'PAWL_CONFIG', message: expect.stringMatching(message) })
 })

@@ -20,12 +20,6 @@ interface Waiter {
   readonly reject: (error: unknown) => void
 }
 
-export interface EndedOptions {
-  /** Default 15m. */
-  readonly timeout?: number | string
-  readonly signal?: AbortSignal
-}
-
 export class Ends {
   readonly #waiting = new Set<Waiter>()
   #isPolling = false

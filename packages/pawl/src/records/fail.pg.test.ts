@@ -20,7 +20,7 @@ test('[R12] of two who end one submission the later takes nothing from it after 
   timeout: 60_000,
 }, async () => {
   const pawl = db.pawl()
-  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: rows }), here)
+  const scope = pawl.records.in(defineLoads(pawl, { tuning: { chunkRows: rows } }), here)
   // Two uploads that the put outruns: who submits one of them finds the slot taken, ends its dead holder, and is superseded then.
   const [one, two] = [
     await scope.upload(csv(loadRows(1)), { format: 'csv' }),
@@ -62,7 +62,7 @@ test('[R12] of two who end one submission the later takes nothing from it after 
 
 test('[R12] one whose staged rows are gone keeps its slot: what it wrote cannot be taken back, and a later commit would show it', async () => {
   const pawl = db.pawl()
-  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: 10 }), here)
+  const scope = pawl.records.in(defineLoads(pawl, { tuning: { chunkRows: 10 } }), here)
   await scope.put({ data: { rowId: 'put' } })
   const upload = await scope.upload(csv(loadRows(30)), { format: 'csv' })
   const { jobId } = await pawl.records.submit(upload.id)
@@ -94,7 +94,10 @@ function atProbe(probe: ProbeName, act: () => Promise<void>): Promise<void> {
 
 test('[R12] failures that progress follows are not added up, and what is submitted has no error left', async () => {
   const pawl = db.pawl()
-  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: 10, retry: { attempts: 2, initialMs: 1, maxMs: 1 } }), here)
+  const scope = pawl.records.in(
+    defineLoads(pawl, { retry: { attempts: 2, initialMs: 1, maxMs: 1 }, tuning: { chunkRows: 10 } }),
+    here,
+  )
   const upload = await scope.upload(csv(loadRows(50)), { format: 'csv' })
   // A deadlock at the first attempt of every chunk. A sequence remembers what was rolled back.
   await db.query(`
@@ -185,7 +188,7 @@ test('[R12] a transient failure waits twice as long each time, up to its limit, 
 
 test('[R11] history survives a submission that fails, is purged and resumed', async () => {
   const pawl = db.pawl()
-  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: 2, missing: 'tombstone' }), here)
+  const scope = pawl.records.in(defineLoads(pawl, { missing: 'tombstone', tuning: { chunkRows: 2 } }), here)
   await scope.append(loadRows(6).map((data) => ({ data })))
   await scope.put({ data: { rowId: 'row-1', note: 'put' } })
   const past = async () => ({
@@ -215,7 +218,7 @@ test('[R11] history survives a submission that fails, is purged and resumed', as
 test('[R4] a chunk that a crash of the server lost is noticed and written again', async () => {
   const pawl = db.pawl()
   const retry = { initialMs: 1, maxMs: 1 }
-  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: 10, retry }), here)
+  const scope = pawl.records.in(defineLoads(pawl, { retry, tuning: { chunkRows: 10 } }), here)
   const upload = await scope.upload(csv(loadRows(30)), { format: 'csv' })
   await pawl.records.submit(upload.id)
   let chunks = 0

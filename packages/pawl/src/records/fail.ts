@@ -5,12 +5,10 @@ import type { AnyTx } from '../db/adapters.ts'
 import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
-import { durationMs } from '../kernel/clock.ts'
 import { probe } from '../kernel/probe.ts'
 import { read } from '../kernel/retry.ts'
 import { failureEvent, lockScope } from './commit.ts'
-import { endedKeep } from './options.ts'
-import type { DefinedSet, Registry } from './sets.ts'
+import { type DefinedSet, keepDefaults, type Registry } from './sets.ts'
 import { readSubmission, type StoredSubmission } from './submissions.ts'
 import type { FailureClass } from './types.ts'
 
@@ -132,7 +130,7 @@ export async function failDead(registry: Registry, tenant: string, id: string): 
   const failing: Failing = {
     failureClass: 'unknown',
     error,
-    keepMs: set?.keepMs.ended ?? durationMs(endedKeep),
+    keepMs: set?.keepMs.ended ?? keepDefaults.ended,
     events: set?.events ?? 'submission',
     hold,
     // The submission says it all from here on; a dead job beside it would be a second alert for one failure.

@@ -1,5 +1,4 @@
 // Public names of records.
-export type { EndedOptions } from './ends.ts'
 export type { ExportOptions } from './formats/export.ts'
 export type { HistoryEntry, ListRecordsOptions, VersionDiff } from './reads.ts'
 export { Records } from './records.ts'

@@ -1,6 +1,7 @@
-// The options of record sets and of what reads and uploads records, as tables. Those of a column are beside its rules: rows/columns.ts.
+// The options of record sets, and of what reads and uploads records, as tables.
 
-import type { StandardSchema } from '../jobs/types.ts'
+import { isRegExp } from 'node:util/types'
+import { retryTable, standardSchema } from '../jobs/options.ts'
 import {
   anyText,
   boolean,
@@ -8,27 +9,33 @@ import {
   duration,
   integer,
   list,
+  mapOf,
   nested,
   type Option,
   oneOf,
   option,
+  ownTx,
+  type Resolved,
   reason,
   record,
   required,
   signal,
   type TableOf,
   text,
-  transaction,
+  tuning,
+  type WaitOptions,
+  withDefaults,
 } from '../kernel/options.ts'
-import type { EndedOptions } from './ends.ts'
 import type { ExportOptions } from './formats/export.ts'
-import { formats } from './formats/readers.ts'
 import type { ListRecordsOptions } from './reads.ts'
+import { columnTypes, dateParts } from './rows/columns.ts'
+import { canonicalDecimal } from './rows/decimal.ts'
 import { submissionStates } from './states.ts'
 import type { ListSubmissionsOptions } from './submissions.ts'
 import type {
   AppendOptions,
   At,
+  Column,
   FileFormat,
   PageOptions,
   PutOptions,
@@ -36,9 +43,115 @@ import type {
   RecordTypeOptions,
   RowKind,
   SubmitOptions,
-  UploadLimits,
   UploadOptions,
 } from './types.ts'
+
+const bound = (doc: string) =>
+  option<number | string>('a number, or a string of its digits', { doc }, (given) => {
+    const isNumeric = typeof given === 'number' || typeof given === 'string'
+    return isNumeric && canonicalDecimal(String(given)) !== undefined
+  })
+
+export const columnTable = {
+  type: required(oneOf(columnTypes, { doc: 'The type of its values.' })),
+  required: boolean({ otherwise: 'false, and true in a key', doc: 'true: every row must have a value.' }),
+  min: bound('The smallest number.'),
+  max: bound('The largest number.'),
+  scale: integer({ from: 0, to: 100, otherwise: 'any number of them', doc: 'The maximum number of decimal places of a number.' }),
+  oneOf: list(anyText('A value.'), { doc: 'The allowed strings.' }),
+  pattern: option<RegExp>('a RegExp such as /^[A-Z]+$/', { doc: 'The pattern that a string must match.' }, isRegExp),
+  charsMax: integer({ from: 1, to: 100_000_000, otherwise: '100000', doc: 'The maximum length of a string.' }),
+  trim: boolean({ otherwise: 'true', doc: 'false: spaces around a string are part of it.' }),
+  format: option<string>(
+    "dd, mm and yyyy with one kind of separator, such as 'dd/mm/yyyy'",
+    { otherwise: 'yyyy-mm-dd', doc: 'The format of a date in files, besides yyyy-mm-dd.' },
+    (given) => typeof given === 'string' && dateParts(given) !== undefined,
+  ),
+} satisfies TableOf<Column>
+
+/** A column may be given by its type alone. */
+const column: Option<Resolved<typeof columnTable>> = {
+  ...nested(columnTable, { doc: 'A column.' }),
+  expand: (given) => (typeof given === 'string' ? { type: given } : given),
+}
+
+const name = (doc: string) => text({ to: 200, doc })
+
+export const recordTypeTable = {
+  key: {
+    ...required(list(name('The name of a column.'), { doc: 'The column that identifies a row in its scope, or several.' })),
+    expects: 'the name of a column, or an array of names',
+    expand: (given: unknown) => (typeof given === 'string' ? [given] : given),
+  },
+  columns: required(mapOf(column, { expects: 'an object with a column per name', doc: 'The columns of a row.' })),
+  schema: standardSchema('A schema for what columns cannot check. It gets the coerced row; its result is stored.'),
+} satisfies TableOf<RecordTypeOptions>
+
+const setRetry = withDefaults(
+  { attempts: retryTable.attempts, initialMs: retryTable.initialMs, maxMs: retryTable.maxMs, jitter: retryTable.jitter },
+  { attempts: 5, maxMs: 60_000 },
+)
+
+export const uploadLimitsTable = {
+  bytesMax: integer({ from: 1, to: Number.MAX_SAFE_INTEGER, default: 1_073_741_824, doc: 'The maximum size of an upload.' }),
+  rowsMax: integer({ from: 1, to: Number.MAX_SAFE_INTEGER, default: 2_000_000, doc: 'The maximum number of rows of an upload.' }),
+} satisfies TableOf<NonNullable<RecordSetOptions['limits']>>
+
+const kept = { from: 1, to: 36_500 * 86_400_000 }
+
+export const keepTable = {
+  validated: duration({ ...kept, default: '7d', doc: 'How long validated ones are kept.' }),
+  uploading: duration({ ...kept, default: '1h', doc: 'How long an upload is kept after its last batch.' }),
+  ended: duration({ ...kept, default: '1d', doc: 'How long all others are kept.' }),
+} satisfies TableOf<NonNullable<RecordSetOptions['keep']>>
+
+export const recordSetTuningTable = {
+  chunkRows: integer({ from: 1, to: 100_000, default: 5000, doc: 'The number of changes applied in one transaction.' }),
+  // A row is one string here and in PostgreSQL.
+  rowCharsMax: integer({ from: 1, to: 100_000_000, default: 1_000_000, doc: 'The maximum number of characters of a row.' }),
+  errorsMax: integer({ from: 1, to: Number.MAX_SAFE_INTEGER, default: 1000, doc: 'The maximum number of row errors stored.' }),
+} satisfies TableOf<NonNullable<RecordSetOptions['tuning']>>
+
+export const recordSetTable = {
+  scope: required(list(name('A name.'), { doc: "The names that make a scope, such as ['organisation', 'registration']." })),
+  attributes: list(name('A name.'), { doc: 'The names of attributes of a scope. Each is set once.' }),
+  types: required(
+    mapOf(nested(recordTypeTable, { doc: 'A type.' }), {
+      expects: 'an object with a type of row per name',
+      doc: 'The types of rows.',
+    }),
+  ),
+  typeColumn: text({ to: 200, default: 'type', doc: 'The column that names the type of a row, if there are several types.' }),
+  missing: oneOf(['reject', 'keep', 'tombstone'], {
+    default: 'keep',
+    doc: 'What happens to records that a submission leaves out.',
+  }),
+  unknownColumns: oneOf(['reject', 'ignore', 'keep'], {
+    default: 'reject',
+    doc: 'What happens to columns that are not declared.',
+  }),
+  schemaVersion: integer({ from: 1, to: 2_147_483_647, default: 1, doc: 'Raise it when the columns change.' }),
+  classify: callback<NonNullable<RecordSetOptions['classify']>>({ doc: "A word that is stored with a row, such as 'included'." }),
+  events: oneOf(['none', 'submission', 'record'], {
+    default: 'submission',
+    doc: "'submission': one event per commit. 'record': also one per changed record.",
+  }),
+  retry: nested(setRetry, { doc: 'The retry policy of applying a submission.' }),
+  formats: {
+    ...list(
+      option<FileFormat>(
+        "a format such as xlsx() of 'pawl/records/xlsx'",
+        { doc: 'A format.' },
+        (given) => (given as Partial<FileFormat> | null)?.name === 'xlsx' && typeof (given as FileFormat).read === 'function',
+      ),
+      { doc: 'Formats besides CSV, NDJSON and JSON.' },
+    ),
+    expects: "an array of formats such as xlsx() of 'pawl/records/xlsx'",
+  },
+  limits: nested(uploadLimitsTable, { doc: 'The limits of an upload.' }),
+  keep: nested(keepTable, { doc: 'How long submissions that were not submitted are kept.' }),
+  tuning: tuning(recordSetTuningTable),
+} satisfies TableOf<RecordSetOptions>
 
 export const at = option<At>(
   'one of { number }, { submission } and { time: Date }',
@@ -54,91 +167,12 @@ const delimiter = option<string>(
 
 const decimal = oneOf(['.', ','], { otherwise: 'a point', doc: "The decimal sign of numbers in a CSV: ',' for 1234,5." })
 
-const names = (doc: string) => list(text({ to: 200, doc: 'A name.' }), { doc })
-
-const ms = { from: 0, to: 86_400_000 }
-const keepMs = { from: 1, to: 36_500 * 86_400_000 }
-const limit = { from: 1, to: Number.MAX_SAFE_INTEGER }
-
-export const endedKeep = '1d'
-
-const format = option<FileFormat>(
-  "a format such as xlsx() of 'pawl/records/xlsx'",
-  { doc: 'One format.' },
-  (given) => (given as FileFormat | null)?.name === 'xlsx' && typeof (given as FileFormat).read === 'function',
-)
-
-export const recordSetTable = {
-  scope: required(names('The names of what makes a scope.')),
-  attributes: { ...names('Names of attributes of a scope. Each is set once.'), default: [] } as Option<readonly string[]>,
-  types: required(record({ doc: 'The types of its rows.' })) as Option<Readonly<Record<string, RecordTypeOptions>>>,
-  typeColumn: text({ to: 200, default: 'type', doc: 'The column that names the type of a row, when there are several types.' }),
-  missing: oneOf(['reject', 'keep', 'tombstone'], {
-    default: 'keep',
-    doc: 'What becomes of records that a submission leaves out.',
-  }),
-  unknownColumns: oneOf(['reject', 'ignore', 'keep'], { default: 'reject', doc: 'What becomes of undeclared columns.' }),
-  schemaVersion: integer({ from: 1, to: 2_147_483_647, default: 1, doc: 'Raise it when the columns change.' }),
-  classify: callback<NonNullable<RecordSetOptions['classify']>>({ doc: 'Returns a word that is stored with each version.' }),
-  events: oneOf(['none', 'submission', 'record'], {
-    default: 'submission',
-    doc: 'One event per commit, or also one per record.',
-  }),
-  retry: nested(
-    {
-      attempts: integer({ from: 1, to: 1_000_000, default: 5, doc: 'Failed attempts without progress until it fails.' }),
-      initialMs: integer({ ...ms, default: 1000, doc: 'The first wait between attempts.' }),
-      maxMs: integer({ ...ms, default: 60_000, doc: 'The longest wait between attempts.' }),
-      jitter: boolean({ default: true, doc: 'true: waits are random, up to their length.' }),
-    },
-    { doc: 'How often a failed apply is tried again.' },
-  ),
-  formats: {
-    ...list(format, { doc: 'Formats besides CSV, NDJSON and JSON.' }),
-    expects: "an array of formats such as xlsx() of 'pawl/records/xlsx'",
-    default: [],
-  } as Option<readonly FileFormat[]>,
-  limits: nested(
-    {
-      bytesMax: integer({ ...limit, default: 1_073_741_824, doc: 'Bytes of a file.' }),
-      rowsMax: integer({ ...limit, default: 2_000_000, doc: 'Rows of an upload.' }),
-      // A row is one string here and in PostgreSQL.
-      rowCharsMax: integer({ from: 1, to: 100_000_000, default: 1_000_000, doc: 'Characters of a row.' }),
-      errorsMax: integer({ ...limit, default: 1000, doc: 'Row errors that are stored. All are counted.' }),
-    } satisfies TableOf<UploadLimits>,
-    { doc: 'How large a file may be.' },
-  ),
-  chunkRows: integer({ from: 1, to: 100_000, default: 5000, doc: 'Changes that are applied in one transaction.' }),
-  keep: nested(
-    {
-      validated: duration({ ...keepMs, default: '7d', doc: 'How long a validated upload stays.' }),
-      uploading: duration({ ...keepMs, default: '1h', doc: 'How long an upload waits for its next batch.' }),
-      ended: duration({ ...keepMs, default: endedKeep, doc: 'How long any other that is not submitted stays.' }),
-    },
-    { doc: 'How long uploads stay that are not submitted.' },
-  ),
-} satisfies TableOf<RecordSetOptions>
-
-export const recordTypeTable = {
-  key: required(
-    option<string | readonly string[]>(
-      'the name of a column, or an array of names',
-      { doc: 'The columns that name a row within its scope and type.' },
-      (given) =>
-        typeof given === 'string' ||
-        (Array.isArray(given) && given.length > 0 && given.every((name) => typeof name === 'string')),
-    ),
-  ),
-  columns: required(record({ doc: 'Its columns, by name.' })) as Option<RecordTypeOptions['columns']>,
-  schema: option<StandardSchema>(
-    'a Standard Schema',
-    { doc: 'Checks what columns cannot say.' },
-    (given) => typeof (given as Partial<StandardSchema> | null)?.['~standard'] === 'object',
-  ),
-} satisfies TableOf<RecordTypeOptions>
-
 export const uploadTable = {
-  format: required(oneOf(formats, { doc: "The format of the file. 'xlsx' needs formats: [xlsx()] of the record set." })),
+  format: required(
+    oneOf(['csv', 'ndjson', 'json', 'xlsx'], {
+      doc: "The format of the file. 'xlsx' needs formats: [xlsx()] of the record set.",
+    }),
+  ),
   delimiter,
   decimal,
   attributes: record({ doc: 'Attributes of the scope. Each can be set once.' }),
@@ -174,7 +208,7 @@ export const exportTable = {
 } satisfies TableOf<ExportOptions>
 
 const scopeWrite = {
-  tx: transaction({ doc: 'Your own transaction.' }),
+  tx: ownTx,
   by: text({ from: 0, to: 200, doc: 'The acting person or program.' }),
   attributes: record({ doc: 'Attributes of the scope. Each can be set once.' }),
   once: text({
@@ -195,18 +229,18 @@ export const appendTable = {
 
 export const submitTable = {
   revision: integer({ from: 0, to: 2_147_483_647, doc: 'Submit only if the submission is still at this revision.' }),
-  tx: transaction({ doc: 'Your own transaction.' }),
+  tx: ownTx,
 } satisfies TableOf<SubmitOptions>
 
 export const endedTable = {
   timeout: duration({ from: 1, to: 2_147_483_647, default: '15m', doc: 'How long to wait.' }),
   signal: signal({ doc: 'Ends the wait.' }),
-} satisfies TableOf<EndedOptions>
+} satisfies TableOf<WaitOptions>
 
 export const eraseTable = {
   reason: reason('The reason, stored with the record.'),
   by: text({ from: 0, to: 200, doc: 'The acting person or program.' }),
-  tx: transaction({ doc: 'Your own transaction.' }),
+  tx: ownTx,
 }
 
 export const historyTable = {
@@ -220,13 +254,21 @@ export const submissionsTable = {
   limit: integer({ from: 1, to: 500, default: 50, doc: 'The size of a page.' }),
 } satisfies TableOf<ListSubmissionsOptions>
 
-/** Of `rows`: what the rows of a submission do. */
-export const rowKinds: readonly RowKind[] = ['created', 'updated', 'unchanged', 'missing', 'invalid']
+export const rowKind = required(
+  oneOf<RowKind>(['created', 'updated', 'unchanged', 'missing', 'invalid'], { doc: 'What the rows of the submission do.' }),
+)
 
 export const pageTable = {
   limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The size of a page.' }),
   after: anyText('`next` of the previous page.'),
 } satisfies TableOf<PageOptions>
+
+/** Where a page ended that is in the order of lines. */
+export const afterLine = option<string>(
+  '`next` of the previous page',
+  { doc: '`next` of the previous page.' },
+  (given) => typeof given === 'string' && /^\d{1,15}$/.test(given),
+)
 
 function isAt(given: unknown): boolean {
   if (typeof given !== 'object' || given === null) return false

@@ -2,14 +2,14 @@
 
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
-import { resolve, whole } from '../kernel/options.ts'
+import { check, type Resolved } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
-import { pageTable } from './options.ts'
+import { afterLine, type pageTable } from './options.ts'
 import { cursorParts, cursorText } from './reads.ts'
 import { fieldChanges } from './rows/diff.ts'
 import type { Registry } from './sets.ts'
 import type { StoredSubmission } from './submissions.ts'
-import type { Page, PageOptions, PreviewRow, RecordData, RowError, RowKind } from './types.ts'
+import type { Page, PreviewRow, RecordData, RowError, RowKind } from './types.ts'
 
 const previewStatement = statement(import.meta.url, 'preview')
 const missingStatement = statement(import.meta.url, 'missing')
@@ -39,9 +39,8 @@ export async function previewRows(
   registry: Registry,
   submission: StoredSubmission,
   kind: RowKind,
-  options: PageOptions,
+  { limit, after }: Resolved<typeof pageTable>,
 ): Promise<Page<PreviewRow>> {
-  const { limit, after } = resolve('rows', pageTable, options)
   const { id, state, number, internal } = submission
   if (state !== 'submitted' && kind !== 'missing') return stagedRows(registry, submission, kind, limit, after)
   const [after_type = '', after_key = ''] = after === undefined ? [] : cursorParts(after, 2)
@@ -73,7 +72,7 @@ async function stagedRows(
     id,
     committed: internal.baselineNumber,
     kinds: textsLiteral(kinds[kind]),
-    after: placeOf(after),
+    after: check('rows', 'after', afterLine, after) ?? '0',
     limit,
   })
   const items = rows.map((row) => {
@@ -95,20 +94,14 @@ function statusOf(id: string, kind: RowKind): string {
 export async function rowErrors(
   registry: Registry,
   { id, internal: { tenant } }: StoredSubmission,
-  options: PageOptions,
+  { limit, after }: Resolved<typeof pageTable>,
 ): Promise<Page<RowError>> {
-  const { limit, after } = resolve('errors', pageTable, options)
-  const values = { tenant, id, after: placeOf(after), limit }
+  const values = { tenant, id, after: check('errors', 'after', afterLine, after) ?? '0', limit }
   const rows = await read<RowError & { ordinal: string }>(registry.pool, errorsStatement, values)
   return {
     items: rows.map(({ ordinal: _, line, ...error }) => ({ line: Number(line), ...error })),
     next: rows.length < limit ? undefined : rows.at(-1)!.ordinal,
   }
-}
-
-/** The number that the previous page ended with. */
-function placeOf(after = '0'): number {
-  return whole('after', Number(after), 0, Number.MAX_SAFE_INTEGER)
 }
 
 function toRow({ type, key, before, after }: Row, line: number | null): PreviewRow {

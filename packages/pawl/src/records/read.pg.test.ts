@@ -59,7 +59,7 @@ test('[R11] any two versions, as of a number, a submission or a time: data, tabl
 
 test('[R11] pages of one number fit together whatever is committed between them, and a running submission is not seen', async () => {
   const pawl = db.pawl()
-  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: 10 }), here)
+  const scope = pawl.records.in(defineLoads(pawl, { tuning: { chunkRows: 10 } }), here)
   await scope.append(loadRows(30).map((data) => ({ data })))
   const first = await scope.list({ limit: 10 })
   // All of it is written, and nothing is committed.
@@ -220,7 +220,7 @@ test("a put's number is a compare-and-set: of two that read the same version one
 })
 
 test("put and append commit and roll back with the caller's transaction, and 20 at once make 20 numbers", async () => {
-  const pawl = db.pawl({ callerConnectionsMax: 20 })
+  const pawl = db.pawl({ tuning: { callerConnectionsMax: 20 } })
   const scope = pawl.records.in(defineLoads(pawl), here)
   await Promise.all(Array.from({ length: 20 }, (_, n) => scope.put({ data: { rowId: `r${n}` } })))
   expect(await scope.state()).toMatchObject({ number: '20', live: 20 })

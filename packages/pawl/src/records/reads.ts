@@ -3,7 +3,7 @@
 
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
-import { check, refused, resolve, withoutUndefined } from '../kernel/options.ts'
+import { check, refused, resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import { at as atOption, historyTable, listRecordsTable } from './options.ts'
 import { isFault } from './rows/columns.ts'
@@ -127,7 +127,7 @@ export type RecordPage = Page<RecordVersion> & { readonly number: string | undef
 export async function* recordPages(registry: Registry, place: ReadPlace, type?: string, at?: At): AsyncGenerator<RecordPage> {
   let after: string | undefined
   do {
-    const page = await listRecords(registry, place, withoutUndefined({ limit: stepRows, type, at, after }) as ListRecordsOptions)
+    const page = await listRecords(registry, place, { limit: stepRows, type, at, after } as ListRecordsOptions)
     yield page
     after = page.next
   } while (after !== undefined)

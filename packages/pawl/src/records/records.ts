@@ -1,12 +1,11 @@
 // The verbs of records: declare a set, open a scope of it, and see a submission through.
 
 import { PawlError } from '../errors.ts'
-import { notOneOf, resolve } from '../kernel/options.ts'
+import { check, resolve, type WaitOptions } from '../kernel/options.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { type ApplyPayload, apply, applyKind } from './apply.ts'
-import type { EndedOptions } from './ends.ts'
 import { failDead } from './fail.ts'
-import { endedTable, rowKinds, submitTable } from './options.ts'
+import { endedTable, pageTable, rowKind, submitTable } from './options.ts'
 import { previewRows, rowErrors } from './preview.ts'
 import type { RecordTypes, RowsOf, RowTypes, UnknownColumns } from './rows/row-types.ts'
 import { RecordScope } from './scope.ts'
@@ -84,13 +83,15 @@ export class Records {
 
   /** Rows of a submission by what they do, with the fields before and after. */
   async rows(id: string, kind: RowKind, options: PageOptions = {}): Promise<Page<PreviewRow>> {
-    if (!rowKinds.includes(kind)) throw notOneOf('rows: kind', kind, rowKinds)
-    return previewRows(this.#registry, await this.#need(id), kind, options)
+    check('rows', 'kind', rowKind, kind)
+    const page = resolve('rows', pageTable, options)
+    return previewRows(this.#registry, await this.#need(id), kind, page)
   }
 
   /** Why rows are not valid. */
   async errors(id: string, options: PageOptions = {}): Promise<Page<RowError>> {
-    return rowErrors(this.#registry, await this.#need(id), options)
+    const page = resolve('errors', pageTable, options)
+    return rowErrors(this.#registry, await this.#need(id), page)
   }
 
   /** Takes the scope's slot and answers at once; a job applies it. Refused when another holds the slot, or the scope has moved since the upload. */
@@ -111,7 +112,7 @@ export class Records {
   }
 
   /** Waits until a submission is submitted or failed, whoever applies it; also until it is superseded, invalid or removed. Answers with it. */
-  async ended(id: string, options: EndedOptions = {}): Promise<Submission> {
+  async ended(id: string, options: WaitOptions = {}): Promise<Submission> {
     const { timeout, signal } = resolve('ended', endedTable, options)
     await this.#need(id)
     await this.#registry.ends.wait(this.#registry, this.#tenant, id, timeout, signal)

@@ -5,14 +5,22 @@ import type { Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import type { Jobs } from '../jobs/index.ts'
-import { assertKnown, type Resolved, refused, resolve } from '../kernel/options.ts'
+import { assertKnown, check, type Resolved, refused, required, resolve, text } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import type { Ends } from './ends.ts'
-import { recordSetTable, recordTypeTable } from './options.ts'
-import { type Coerce, compileCell, compileColumn, compileForm, resolveColumn } from './rows/columns.ts'
+import { keepTable, recordSetTable, type recordTypeTable } from './options.ts'
+import { assertUsed, type Coerce, compileCell, compileColumn, compileForm } from './rows/columns.ts'
 import { describeSet } from './rows/json-schema.ts'
 import type { Sweep } from './sweep.ts'
-import type { Column, RecordSet, RecordSetDescription, RecordSetOptions, RecordTypeOptions, ScopeKey } from './types.ts'
+import type {
+  Column,
+  FileFormat,
+  RecordSet,
+  RecordSetDescription,
+  RecordSetOptions,
+  RecordTypeOptions,
+  ScopeKey,
+} from './types.ts'
 
 const keepStatement = statement(import.meta.url, 'set-keep')
 const listStatement = statement(import.meta.url, 'set-list')
@@ -60,58 +68,82 @@ export interface DefinedType {
   readonly schema: RecordTypeOptions['schema']
 }
 
-export interface DefinedSet extends Omit<Resolved<typeof recordSetTable>, 'types' | 'keep'> {
+type SetOptions = Resolved<typeof recordSetTable>
+
+export interface DefinedSet
+  extends Pick<
+    SetOptions,
+    'scope' | 'typeColumn' | 'missing' | 'unknownColumns' | 'schemaVersion' | 'classify' | 'events' | 'retry'
+  > {
   readonly name: string
+  readonly attributes: readonly string[]
   readonly types: ReadonlyMap<string, DefinedType>
-  readonly keepMs: Resolved<typeof recordSetTable>['keep']
-  readonly classify: RecordSetOptions['classify']
+  readonly formats: readonly FileFormat[]
+  readonly limits: SetOptions['limits'] & Pick<SetOptions['tuning'], 'rowCharsMax' | 'errorsMax'>
+  readonly chunkRows: number
+  readonly keepMs: Resolved<typeof keepTable>
 }
 
+const nameOfSet = required(text({ to: 200, doc: 'The name of a record set.' }))
+const typeName = required(text({ to: 200, doc: 'The name of a type of row.' }))
+/** Of a set that this process does not define. */
+export const keepDefaults = resolve('records.define', keepTable, {})
 /** It is the key of the scope's events, which have the same limit. */
 const scopeCharsMax = 500
 
-export function defineSet(name: string, options: RecordSetOptions): DefinedSet {
-  const call = `records.define('${name}')`
-  assertName('record set', name)
-  const { types: given, keep, ...rest } = resolve(call, recordSetTable, options)
-  const types = new Map(Object.entries(given).map(([type, each]) => [type, defineType(`${call}.types.${type}`, type, each)]))
-  if (types.size === 0) throw refused(call, 'types must have at least one type')
-  if (rest.scope.length === 0 || new Set(rest.scope).size !== rest.scope.length)
-    throw refused(call, 'scope must have one or more distinct names')
-  return { name, ...rest, types, keepMs: keep }
-}
-
-function defineType(call: string, name: string, options: RecordTypeOptions): DefinedType {
-  assertName('record type', name)
-  const { key: given, columns: declared, schema } = resolve(call, recordTypeTable, options)
-  const key = typeof given === 'string' ? [given] : given
-  for (const column of key) if (!Object.hasOwn(declared, column)) throw refused(call, `key names '${column}', which is no column`)
-  const names = Object.keys(declared)
-  const columns = [...names]
-    .sort()
-    .map((column) => defineColumn(`${call}.columns.${column}`, column, declared[column]!, key.includes(column)))
+export function defineSet(name: string, given: RecordSetOptions): DefinedSet {
+  const call = `records.define('${check('records.define', 'name', nameOfSet, name)}')`
+  const { keep, limits, tuning, types, ...options } = resolve(call, recordSetTable, given)
+  if (Object.keys(types).length === 0) throw refused(call, 'types must have at least one type')
+  if (options.scope.length === 0 || new Set(options.scope).size !== options.scope.length)
+    throw refused(
+      call,
+      `scope must have one or more distinct names, got ${options.scope.length === 0 ? 'none' : options.scope.join(', ')}`,
+    )
   return {
+    ...options,
     name,
-    key,
-    keyIndexes: key.map((column) => columns.findIndex((each) => each.name === column)),
-    columns,
-    byName: new Map(columns.map((column) => [column.name, column])),
-    names,
-    jsonNames: new Set(columns.filter(({ column }) => column.type === 'json').map((each) => each.name)),
-    schema,
+    attributes: options.attributes ?? [],
+    types: new Map(Object.entries(types).map(([type, each]) => [type, defineType(call, type, each)])),
+    formats: options.formats ?? [],
+    limits: { ...limits, rowCharsMax: tuning.rowCharsMax, errorsMax: tuning.errorsMax },
+    chunkRows: tuning.chunkRows,
+    keepMs: keep,
   }
 }
 
-function assertName(what: string, name: unknown): void {
-  if (typeof name === 'string' && name.length > 0 && name.length <= 200) return
-  const got = typeof name === 'string' ? `${name.length} of them` : shown(name)
-  throw new PawlError('PAWL_CONFIG', `The name of a ${what} must be a string of 1 to 200 characters, got ${got}.`)
+function defineType(call: string, name: string, options: Resolved<typeof recordTypeTable>): DefinedType {
+  check(call, 'the name of a type', typeName, name)
+  const path = `types.${name}`
+  const { key } = options
+  if (key.length === 0) throw refused(call, `${path}.key must name at least one column`)
+  for (const column of key) {
+    if (!Object.hasOwn(options.columns, column))
+      throw refused(call, `${path}.key must name columns of the type, got ${shown(column)}. Declare it in ${path}.columns`)
+  }
+  const columns = Object.keys(options.columns)
+    .sort()
+    .map((column) => {
+      const given = options.columns[column] as Column
+      assertUsed(call, `${path}.columns.${column}`, given)
+      return defineColumn(column, given, key.includes(column))
+    })
+  const keyIndexes = key.map((column) => columns.findIndex((each) => each.name === column))
+  return {
+    name,
+    key,
+    keyIndexes,
+    columns,
+    byName: new Map(columns.map((column) => [column.name, column])),
+    names: Object.keys(options.columns),
+    jsonNames: new Set(columns.filter(({ column }) => column.type === 'json').map(({ name }) => name)),
+    schema: options.schema as RecordTypeOptions['schema'],
+  }
 }
 
-function defineColumn(where: string, name: string, given: Parameters<typeof resolveColumn>[1], isKey: boolean): DefinedColumn {
-  const resolved = resolveColumn(where, given)
+function defineColumn(name: string, given: Column, isKey: boolean): DefinedColumn {
   // A row without its key cannot be told apart from the others.
-  const column = isKey ? { ...resolved, required: true } : resolved
+  const column = isKey ? { ...given, required: true } : given
   return {
     name,
     column,

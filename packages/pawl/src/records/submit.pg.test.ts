@@ -12,7 +12,7 @@ afterEach(() => db.drop())
 const here = { organisation: '17', registration: '4' }
 
 test.each([2, 20])('[R1] of %i submitted at once one wins, others stay validated and hear who', async (count) => {
-  const pawl = db.pawl({ callerConnectionsMax: 30 })
+  const pawl = db.pawl({ tuning: { callerConnectionsMax: 30 } })
   const set = defineLoads(pawl)
   const scope = pawl.records.in(set, here)
   const other = pawl.records.in(set, { ...here, registration: '5' })

@@ -23,7 +23,7 @@ test('[R14] a slot that cannot be freed is logged and does not keep the others',
   onTestFinished(() => db.drop())
   const errors: unknown[] = []
   const pawl = db.pawl({ logger: { ...silentLogger, error: (fields) => errors.push(fields) } })
-  const set = defineLoads(pawl, { chunkRows: 1 })
+  const set = defineLoads(pawl, { tuning: { chunkRows: 1 } })
   const [first, second] = ['1', '2'].map((registration) => pawl.records.in(set, { organisation: '17', registration }))
   const stuck = await first!.upload(csv(loadRows(2)), { format: 'csv' })
   const upload = await second!.upload(csv(loadRows(2)), { format: 'csv' })

@@ -1,7 +1,7 @@
 // Public types of records; no logic.
 
-import type { AnyTx } from '../db/adapters.ts'
 import type { StandardSchema } from '../jobs/types.ts'
+import type { InTx } from '../kernel/options.ts'
 import type { HeaderCheck } from './formats/tabular.ts'
 import type { SourceRow } from './rows/reader.ts'
 import type { RecordTypes, RowTypes, UnknownColumns } from './rows/row-types.ts'
@@ -65,21 +65,36 @@ export interface RecordSetOptions<Types extends RecordTypes = RecordTypes, Unkno
   }
   /** Formats besides CSV, NDJSON and JSON, such as `[xlsx()]` of 'pawl/records/xlsx'. */
   readonly formats?: readonly FileFormat[]
-  readonly limits?: Partial<UploadLimits>
-  /** Changes that are applied in one transaction; what a crash can lose. Default 5000. */
-  readonly chunkRows?: number
-  /** How long what is not submitted stays. Default: a week for validated ones, an hour after its last batch for an upload, a day for others. */
-  readonly keep?: Partial<Readonly<Record<'validated' | 'uploading' | 'ended', number | string>>>
+  readonly limits?: UploadLimits
+  /** How long submissions that were not submitted are kept. */
+  readonly keep?: KeepOptions
+  readonly tuning?: RecordSetTuning
 }
 
-export interface UploadLimits {
-  readonly bytesMax: number
+interface UploadLimits {
+  /** Default 1 GiB. */
+  readonly bytesMax?: number
   /** Data rows of an upload; with one more it is invalid, 'too-many-rows'. Default 2,000,000. */
-  readonly rowsMax: number
-  /** Characters of one row, without its line break. */
-  readonly rowCharsMax: number
-  /** Row errors that are stored; all are counted. */
-  readonly errorsMax: number
+  readonly rowsMax?: number
+}
+
+interface KeepOptions {
+  /** Default 7d. */
+  readonly validated?: number | string
+  /** After its last batch. Default 1h. */
+  readonly uploading?: number | string
+  /** All others. Default 1d. */
+  readonly ended?: number | string
+}
+
+/** Settings that are rarely needed. */
+interface RecordSetTuning {
+  /** Changes that are applied in one transaction; what a crash can lose. Default 5000. */
+  readonly chunkRows?: number
+  /** Characters of one row, without its line break. Default 1,000,000. */
+  readonly rowCharsMax?: number
+  /** Row errors that are stored; all are counted. Default 1000. */
+  readonly errorsMax?: number
 }
 
 /** Reads files of one format. Get one from a subpath of this package. */
@@ -130,9 +145,9 @@ export type Body = AsyncIterable<Uint8Array | string> | Iterable<Uint8Array | st
 export interface UploadOptions {
   /** 'xlsx' needs `formats: [xlsx()]` of the record set. */
   readonly format: Format
-  /** What separates the cells of a CSV: one character, such as ';' or a tab. Default ','. */
+  /** The separator of CSV cells: one character, such as ';' or a tab. Default ','. */
   readonly delimiter?: string
-  /** The decimal sign of numbers in a CSV. Default '.'. With ',' a point in a number is an error. */
+  /** The decimal sign of numbers in a CSV. Default '.'. With ',' a point in an uploaded number is an error. */
   readonly decimal?: '.' | ','
   readonly attributes?: Readonly<Record<string, string>>
   /** The name of the file, for people. */
@@ -270,24 +285,21 @@ export interface AppendRow {
   readonly data: object | null
 }
 
-export interface PutOptions {
-  readonly tx?: AnyTx
-  /** Write only if the record's current version has this number; '0': only if there is none. */
-  readonly number?: string
+interface WriteOptions extends InTx {
   readonly by?: string
   readonly attributes?: Readonly<Record<string, string>>
-  /** A key under which it happens once in its scope. The same again within 30 days answers as the first did. */
+  /** A key that makes the write happen once in its scope. A repeat within 30 days returns the first result. */
   readonly once?: string
 }
 
-export interface AppendOptions {
-  readonly tx?: AnyTx
+export interface PutOptions extends WriteOptions {
+  /** Write only if the record's current version has this number; '0': only if there is none. */
+  readonly number?: string
+}
+
+export interface AppendOptions extends WriteOptions {
   /** Append only if the scope is still at this revision. */
   readonly revision?: string
-  readonly by?: string
-  readonly attributes?: Readonly<Record<string, string>>
-  /** A key under which it happens once in its scope. The same again within 30 days answers as the first did. */
-  readonly once?: string
 }
 
 export interface AppendAnswer {
@@ -300,8 +312,7 @@ export interface AppendAnswer {
   readonly unchanged: number
 }
 
-export interface SubmitOptions {
+export interface SubmitOptions extends InTx {
   /** Submit only if it is still at this revision. */
   readonly revision?: number
-  readonly tx?: AnyTx
 }

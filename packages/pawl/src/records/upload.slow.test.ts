@@ -7,7 +7,7 @@ test('[R8] what counts a whole submission may take longer than an ordinary state
   const db = await createDatabase()
   onTestFinished(() => db.drop())
   // Everything before it has this long for its answer, also on a machine that stalls.
-  const pawl = db.pawl({ queryTimeoutMs: 3000 })
+  const pawl = db.pawl({ tuning: { queryTimeoutMs: 3000 } })
   const scope = pawl.records.in(defineLoads(pawl), { organisation: '17', registration: '4' })
   const client = await db.pool.connect()
   installProbe(async (name, subject) => {

@@ -2,11 +2,11 @@
 // connections. Nothing here is loaded by the library itself.
 
 import type { Tx } from '../db/adapters.ts'
-import type { WorkerOptions } from '../jobs/types.ts'
 import type { Pawl } from '../pawl.ts'
+import type { WorkerOptions } from '../worker-options.ts'
 
 export { resetConnections } from '../db/client.ts'
-export { keeperTesting } from '../jobs/keeper.ts'
+export { keeperTesting } from '../kernel/keeper.ts'
 export { installProbe, type ProbeName, probeNames } from '../kernel/probe.ts'
 
 /** Moves database time for everyone: pawl.now() becomes the real time plus this much, until it is moved again. */
@@ -35,6 +35,7 @@ export async function endLease(db: Tx, worker: number): Promise<void> {
      delete from pawl.sleeper s using closed c where s.tenant = '' and s.worker = c.id`,
     [worker],
   )
+  await db.query("select pg_notify('pawl_workers', '')")
 }
 
 export interface RunReport {
@@ -64,7 +65,7 @@ export async function runAll(pawl: Pawl, options: WorkerOptions = {}): Promise<R
     }),
     pawl.on('job.dead', ({ id, kind, reason }) => report.dead.push({ id, kind, reason })),
   ]
-  const worker = pawl.jobs.worker(options)
+  const worker = pawl.worker({ projections: [], ...options })
   try {
     await worker.start()
     await worker.whenIdle()

@@ -46,7 +46,7 @@ test('moveClock moves database time for everyone, there and back, so that a sche
   const { id } = await pawl.jobs.enqueue('later', {}, { delay: '1h' })
   expect((await runAll(pawl)).done).toEqual([])
   await moveClock(db.pool, 3_600_000)
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await until('it ran', async () => (await pawl.jobs.get(id))?.state === 'done')
   await worker.stop()
@@ -67,7 +67,10 @@ test('endLease lets the next worker take over', async () => {
       return 'the first'
     },
   })
-  const [first, second] = [pawl.jobs.worker({ lease: '10s', beatMs: 100 }), pawl.jobs.worker({ lease: '10s', beatMs: 100 })]
+  const [first, second] = [
+    pawl.worker({ lease: '10s', tuning: { beatMs: 100 } }),
+    pawl.worker({ lease: '10s', tuning: { beatMs: 100 } }),
+  ]
   await first.start()
   const { id } = await pawl.jobs.enqueue('work', {})
   await started.promise

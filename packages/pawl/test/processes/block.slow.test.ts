@@ -61,7 +61,7 @@ test('[J5] a handler that blocks past its timeout loses the job: timed out, name
 test('[J5] a handler that awaits for ever loses the job at its timeout; its neighbours in the same process go on', async () => {
   const db = await createScene()
   // The keeper would also end it, with other words, if a busy machine kept the main thread still for a second; here it does not look.
-  const unwatched = { ...quick, lease: '1h', beatMs: 600_000 }
+  const unwatched = { ...quick, lease: '1h', tuning: { ...quick.tuning, beatMs: 600_000 } }
   const process = await WorkerProcess.start({ url: db.url, kinds: ['brief', 'plain'], worker: unwatched })
   const pawl = db.pawl()
   const { id } = await pawl.jobs.enqueue('brief', { hold: [1] })
@@ -101,7 +101,11 @@ test('[J5] a job that times out on every attempt is dead, with an alert', async 
 
 test('[J5] with exitWhenBlocked the process that is blocked past the timeout ends', async () => {
   const db = await createScene()
-  const blocked = await WorkerProcess.start({ url: db.url, kinds: ['brief'], worker: { ...quick, exitWhenBlocked: true } })
+  const blocked = await WorkerProcess.start({
+    url: db.url,
+    kinds: ['brief'],
+    worker: { ...quick, tuning: { ...quick.tuning, exitWhenBlocked: true } },
+  })
   const { id } = await db.pawl().jobs.enqueue('brief', { block: [1], blockMs: 600_000 })
   expect(await blocked.ended()).toBe('SIGKILL')
   expect(blocked.stderr).toMatch(/^pawl: this worker process \(pid \d+\) exits: a handler has blocked its event loop for \d+ s/m)
@@ -114,7 +118,11 @@ test('[J5] with exitWhenBlocked the process that is blocked past the timeout end
 
 test('[J5] with exitWhenBlocked the process ends also when it lost its lease before that', async () => {
   const db = await createScene()
-  const blocked = await WorkerProcess.start({ url: db.url, kinds: ['brief'], worker: { ...quick, exitWhenBlocked: true } })
+  const blocked = await WorkerProcess.start({
+    url: db.url,
+    kinds: ['brief'],
+    worker: { ...quick, tuning: { ...quick.tuning, exitWhenBlocked: true } },
+  })
   await db.pawl().jobs.enqueue('brief', { block: [1], blockMs: 600_000 })
   await blocked.hears('started')
   await endLeasesOf(db, blocked)
@@ -126,7 +134,7 @@ test('[J5] a short block beside a job that is past its timeout ends that job onl
   const process = await WorkerProcess.start({
     url: db.url,
     kinds: ['brief', 'plain'],
-    worker: { ...quick, exitWhenBlocked: true },
+    worker: { ...quick, tuning: { ...quick.tuning, exitWhenBlocked: true } },
   })
   const pawl = db.pawl()
   const client = await db.pool.connect()

@@ -31,7 +31,7 @@ test.each(points.flatMap((probe) => [1, 4].map((hit) => ({ probe, hit }))))(
       url: db.url,
       kinds,
       // Twelve that are settled in batches make four batches at least, however full each is.
-      worker: { ...calm, concurrency: 4, batchMax: 3 },
+      worker: { ...calm, concurrency: 4, tuning: { ...calm.tuning, batchMax: 3 } },
       killAt: { probe, hit },
     })
     expect(await victim.ended()).toBe('SIGKILL')

@@ -7,7 +7,12 @@ import { FaultProxy } from '../support/fault-proxy.ts'
 import { killPostmaster, promote, query, startAgain, startOwnServer, startPair } from '../support/standby.ts'
 
 function openPawl(databaseUrl: string, durability: Durability): Pawl {
-  const pawl = createPawl({ databaseUrl, durability, logger: silentLogger, connectTimeoutMs: 2000, queryTimeoutMs: 5000 })
+  const pawl = createPawl({
+    databaseUrl,
+    durability,
+    logger: silentLogger,
+    tuning: { connectTimeoutMs: 2000, queryTimeoutMs: 5000 },
+  })
   onTestFinished(() => pawl.close())
   return pawl
 }
@@ -92,7 +97,7 @@ test('[J18] a settled job stays settled through kill -9 of the server, and the w
   pawl.jobs.define('kept', { tx: async (job, tx) => void (await tx.query('insert into effect values ($1)', [job.id])) })
   const done: string[] = []
   pawl.on('job.done', ({ id }) => done.push(id))
-  const worker = pawl.jobs.worker({ concurrency: 4 })
+  const worker = pawl.worker({ concurrency: 4 })
   await worker.start()
   const { ids } = await pawl.jobs.enqueueMany(
     'kept',
@@ -133,7 +138,7 @@ test('[J18] replicated survives the loss of the primary: nothing that was acknow
   const after = openPawl(standby.url, 'durable')
   const ran: string[] = []
   after.jobs.define('kept', { run: async (job) => void ran.push(job.id) })
-  const worker = after.jobs.worker()
+  const worker = after.worker()
   await worker.start()
   await until('every acknowledged job has run', () => acknowledged.every((id) => ran.includes(id)), 60_000)
   await worker.stop()
@@ -159,7 +164,7 @@ test('[J18] a worker lives through a failover: nothing is lost, doubled or count
       isAborted = signal.aborted
     },
   })
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   const { id: long } = await pawl.jobs.enqueue('long', {})
   const acknowledged: string[] = []
@@ -218,7 +223,7 @@ test('[J18] replicated raises the commit of the caller to the standby, where the
   })
   pawl.jobs.define('alone', { durability, tx: (_, tx) => tx.query('select 1') })
   await pawl.jobs.enqueue('alone', {})
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await until('the jobs are done', async () => (await query(primary.url, 'select from level')).length === 2)
   await worker.stop()
@@ -232,12 +237,12 @@ test('[J18] replicated is refused where no standby is configured: at start, at e
   const refused = { code: 'PAWL_NO_STANDBY' }
   const all = db.pawl({ durability: 'replicated' })
   all.jobs.define('kept', { run: async () => undefined })
-  await expect(all.jobs.worker().start()).rejects.toMatchObject(refused)
+  await expect(all.worker().start()).rejects.toMatchObject(refused)
   await expect(all.jobs.enqueue('kept', {})).rejects.toMatchObject(refused)
   await expect(inTransaction(db.url, 'on', (tx) => all.jobs.enqueue('kept', {}, { tx }))).rejects.toMatchObject(refused)
   const some = db.pawl()
   some.jobs.define('kept', { durability: 'replicated', run: async () => undefined })
-  await expect(some.jobs.worker().start()).rejects.toMatchObject(refused)
+  await expect(some.worker().start()).rejects.toMatchObject(refused)
   await expect(some.jobs.enqueue('kept', {}, { durability: 'replicated' })).rejects.toMatchObject(refused)
   expect(await db.query('select count(*)::integer as n from pawl.job')).toEqual([{ n: 0 }])
   // A refused worker leaves no incarnation behind.
@@ -280,7 +285,7 @@ test('[J18] durable is durable although the database has switched it off: enqueu
   pawl.jobs.define('shared', { share: 10, tx })
   await pawl.jobs.enqueue('alone', {})
   await pawl.jobs.enqueueMany('shared', [{}, {}, {}])
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   await worker.whenIdle()
   await worker.stop()

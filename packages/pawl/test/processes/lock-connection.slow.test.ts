@@ -6,7 +6,7 @@ import { calm, createScene, effectsByJob, isFinished, WorkerProcess, workHere } 
 
 test('[K12] a worker whose lock connection is terminated while it works loses no lease, and no job runs twice; no watcher holds back vacuum', async () => {
   const db = await createScene()
-  const options = { ...calm, beatMs: 100 }
+  const options = { ...calm, tuning: { ...calm.tuning, beatMs: 100 } }
   const busy = await WorkerProcess.start({ url: db.url, kinds: ['guarded', 'follow'], worker: { ...options, concurrency: 5 } })
   // It watches, at every beat, for workers whose lock is free.
   const watcher = await workHere(db, ['plain'], { worker: options })

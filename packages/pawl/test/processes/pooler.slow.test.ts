@@ -169,7 +169,7 @@ describe.each([{ direct: false }, { direct: true }])('with a direct connection b
     const ran: string[] = []
     const workers = pawls.map((pawl) => {
       pawl.jobs.define('counted', { run: async (job) => void ran.push(job.id) })
-      return pawl.jobs.worker({ concurrency: 10, pollMs: 200 })
+      return pawl.worker({ concurrency: 10, tuning: { pollMs: 200 } })
     })
     for (const worker of workers) {
       await worker.start()

@@ -79,12 +79,12 @@ test('[P2] kill -9 of the holder: a standby takes over within three seconds and 
   const db = await createLog(sceneSql)
   const victim = await ProjectorProcess.holding(db.url, {
     scene: 'wallets',
-    runner: { ...quickRunner, lease: '60s', beatMs: 500 },
+    runner: { ...quickRunner, lease: '60s', tuning: { ...quickRunner.tuning, beatMs: 500 } },
   })
   const { runner } = await standBy(db, 'wallets')
   await until('both have been there long enough to believe a free lock', async () => {
     const [row] = await db.query<{ is_old: boolean }>(
-      "select count(*) = 2 and min(clock_timestamp() - backend_start) > interval '3 seconds' as is_old from pg_stat_activity where datname = current_database() and application_name like '% sweep'",
+      "select count(*) = 2 and min(clock_timestamp() - backend_start) > interval '3 seconds' as is_old from pg_stat_activity where datname = current_database() and application_name like '% keeper'",
     )
     return row!.is_old
   })

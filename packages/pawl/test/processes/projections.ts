@@ -1,7 +1,7 @@
 // The projections and sinks that projector processes run, and what a test and such a process say to each other. Effects are rows of tables
 // without unique keys: a ledger must not enforce what it is there to show.
 
-import type { LogEvent, Pawl, PawlOptions, RunnerOptions } from 'pawl'
+import type { LogEvent, Pawl, PawlOptions, WorkerOptions } from 'pawl'
 import type { ProbeName } from 'pawl/testing'
 import type pg from 'pg'
 
@@ -9,7 +9,7 @@ export type Scene = 'wallets' | 'mail' | 'bystander'
 
 export interface ProjectorSpec {
   readonly pawl: Omit<PawlOptions, 'logger'>
-  readonly runner: RunnerOptions
+  readonly runner: WorkerOptions
   readonly scene: Scene
   /** At this probe, when it comes there for the given time, the process kills itself, or holds until it hears `go`. */
   /** 'stop': it stops itself with SIGSTOP. Once continued, it sends its next statement before it hears of anything that happened since. */

@@ -36,7 +36,7 @@ defineScene(pawl, spec.scene, { say, going, effects })
 for (const name of ['cursor.acquired', 'cursor.lost', 'cursor.refused', 'projection.parked'] as const) {
   pawl.on(name, (detail) => say({ event: name, detail: JSON.parse(JSON.stringify(detail)) as Record<string, unknown> }))
 }
-const runner = pawl.projections.runner(spec.runner)
+const runner = pawl.worker(spec.runner)
 
 createInterface({ input: process.stdin }).on('line', (word) => {
   if (word === 'go') go()

@@ -7,7 +7,7 @@ import { createDatabase, endLeasesOf, type TestDatabase, until } from '../suppor
 import { csv, ended, loadRows, loads, RecordsProcess, startWorker } from '../support/records.ts'
 
 const here = { organisation: '17', registration: '4' }
-const sets = { loads: { ...loads, chunkRows: 1000 } } as const
+const sets = { loads: { ...loads, tuning: { chunkRows: 1000 } } } as const
 
 async function createScene(): Promise<TestDatabase> {
   const db = await createDatabase()

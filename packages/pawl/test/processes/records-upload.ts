@@ -29,7 +29,6 @@ export interface UploadSaid {
 const fields = 30
 const set: RecordSetOptions = {
   scope: ['registration'],
-  chunkRows: 5000,
   formats: [xlsx()],
   types: {
     load: {
@@ -40,13 +39,14 @@ const set: RecordSetOptions = {
       ]) as Record<string, 'text' | 'number'>,
     },
   },
+  tuning: { chunkRows: 5000 },
 }
 
 const spec = JSON.parse(process.argv[2]!) as UploadSpec
 const { format = 'csv' } = spec
 const pawl = createPawl({ databaseUrl: spec.url })
 const scope = pawl.records.in(pawl.records.define('wide', set), { registration: '1' })
-const worker = pawl.jobs.worker({ pollMs: 100 })
+const worker = pawl.worker({ tuning: { pollMs: 100 } })
 await worker.start()
 
 // A small one first: what is loaded and compiled once is not what is measured.

@@ -64,7 +64,7 @@ if (spec.killAt !== undefined || spec.holdAt !== undefined || spec.stopAt !== un
 const pawl = createPawl({ databaseUrl: spec.url })
 for (const [name, options] of Object.entries(spec.sets)) pawl.records.define(name, options)
 for (const name of ['job.refused', 'worker.lost'] as const) pawl.on(name, (detail) => say({ event: name, detail }))
-const worker = pawl.jobs.worker(spec.worker ?? { lease: '60s', beatMs: 200, pollMs: 100 })
+const worker = pawl.worker(spec.worker ?? { lease: '60s', tuning: { beatMs: 200, pollMs: 100 } })
 
 createInterface({ input: process.stdin }).on('line', (word) => {
   if (word === 'go') go()

@@ -7,7 +7,7 @@ import { createDatabase, endLeasesOf, type TestDatabase, until } from '../suppor
 import { csv, defineLoads, ended, loadRows, loads, RecordsProcess, readerView, startWorker } from '../support/records.ts'
 
 const here = { organisation: '17', registration: '4' }
-const sets = { loads: { ...loads, missing: 'tombstone', chunkRows: 60 } } as const
+const sets = { loads: { ...loads, missing: 'tombstone', tuning: { chunkRows: 60 } } } as const
 
 async function createScene(): Promise<TestDatabase> {
   const db = await createDatabase()
@@ -33,7 +33,7 @@ async function undisturbed(db: TestDatabase): Promise<{ count: number; digest: s
   const pawl = db.pawl()
   const scope = pawl.records.in(pawl.records.define('loads', sets.loads), { ...here, registration: 'undisturbed' })
   await prepare(pawl, scope)
-  const worker = pawl.jobs.worker()
+  const worker = pawl.worker()
   await worker.start()
   const [submission] = await scope.submissions({ limit: 1 })
   await ended(pawl, submission!.id)
@@ -248,7 +248,10 @@ test.each(['permanent', 'transient', 'unknown'] as const)(
 test('[R12] a transient failure is tried again and goes forward without an alert', async () => {
   const db = await createScene()
   const pawl = db.pawl()
-  const scope = pawl.records.in(defineLoads(pawl, { chunkRows: 3, retry: { attempts: 3, initialMs: 5, jitter: false } }), here)
+  const scope = pawl.records.in(
+    defineLoads(pawl, { retry: { attempts: 3, initialMs: 5, jitter: false }, tuning: { chunkRows: 3 } }),
+    here,
+  )
   const upload = await scope.upload(csv(loadRows(9)), { format: 'csv' })
   const { failed } = failApply(byClass.transient, 2)
   await pawl.records.submit(upload.id)

@@ -63,7 +63,7 @@ test('[J4] a worker stopped between its complete(tx) and its commit still has it
   await stopped.hears('holding')
   const { holder } = (await db.pawl().jobs.get(id))!
   stopped.pause()
-  const successor = await workHere(db, ['completed'], { worker: { lease: '30s', beatMs: 100 } })
+  const successor = await workHere(db, ['completed'], { worker: { lease: '30s', tuning: { beatMs: 100 } } })
   const { pawl } = successor
   const closed = () => db.query('select close_reason from pawl.worker where id = $1 and closed_at is not null', [holder])
   await until('its lease has ended', async () => (await closed()).length === 1)

@@ -106,7 +106,7 @@ test('[K15] a read-only primary that outlasts the timeout costs no attempt of jo
     },
   })
   other.jobs.define('none', { run: () => undefined })
-  const workers = [holder.jobs.worker({ concurrency: 5, bufferMs: 1000 }), other.jobs.worker()]
+  const workers = [holder.worker({ concurrency: 5, tuning: { bufferMs: 1000 } }), other.worker()]
   for (const worker of workers) await worker.start()
   onTestFinished(async () => {
     for (const worker of workers) await worker.stop({ grace: 0 })

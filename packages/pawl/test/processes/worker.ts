@@ -38,7 +38,7 @@ const { enqueue } = defineKinds(pawl, spec.kinds, world)
 for (const name of ['job.refused', 'job.lost', 'worker.lost', 'worker.rescued', 'worker.blocked', 'worker.unwritable'] as const) {
   pawl.on(name, (detail) => say({ event: name, detail: JSON.parse(JSON.stringify(detail)) as Record<string, unknown> }))
 }
-const worker = pawl.jobs.worker(spec.worker)
+const worker = pawl.worker(spec.worker)
 
 createInterface({ input: process.stdin }).on('line', (word) => {
   if (word === 'go') go()

@@ -23,7 +23,7 @@ export async function buildPrograms(programs: Readonly<Record<string, URL>>): Pr
   await build({
     entryPoints: {
       ...Object.fromEntries(Object.entries(programs).map(([role, file]) => [role, fileURLToPath(file)])),
-      'keeper-thread': join(source, 'jobs', 'keeper-thread.ts'),
+      'keeper-thread': join(source, 'keeper-thread.ts'),
     },
     outdir,
     bundle: true,

@@ -1,13 +1,13 @@
 // Small things that tests of projections share: appending by SQL, a ledger of wallets, and a runner that never outlives its test.
 
-import type { Pawl, PawlOptions, ProjectionRunner, RunnerOptions } from 'pawl'
+import type { Pawl, PawlOptions, Worker, WorkerOptions } from 'pawl'
 import { onTestFinished } from 'vitest'
 import { createDatabase, type TestDatabase, until } from './database.ts'
 
 /** Leases that do not end while a test runs; looks that come quickly. */
-export const calmRunner = { lease: '60s', beatMs: 200, lookMs: 50, pollMs: 50 } as const
+export const calmRunner = { lease: '60s', tuning: { beatMs: 200, pollMs: 50 } } as const
 /** Leases that end quickly; beats that a busy machine makes three seconds late still come in time. */
-export const quickRunner = { lease: 3500, beatMs: 200, lookMs: 50, pollMs: 50 } as const
+export const quickRunner = { lease: 3500, tuning: { beatMs: 200, pollMs: 50 } } as const
 
 export const walletSql = `
   create table wallet (id text primary key, balance bigint not null check (balance >= 0), changes integer not null default 0);
@@ -49,10 +49,10 @@ export async function append(db: Pick<TestDatabase, 'query'>, ...events: readonl
   return `${xid}:${seq}`
 }
 
-/** A runner in the test's own process, stopped with the test. */
-export async function startRunner(pawl: Pawl, options: RunnerOptions = calmRunner): Promise<ProjectionRunner> {
-  const runner = pawl.projections.runner(options)
-  onTestFinished(() => runner.stop())
+/** A worker in the test's own process that runs projections only, stopped with the test. */
+export async function startRunner(pawl: Pawl, options: WorkerOptions = calmRunner): Promise<Worker> {
+  const runner = pawl.worker({ queues: [], ...options })
+  onTestFinished(async () => void (await runner.stop()))
   await runner.start()
   return runner
 }

@@ -1,6 +1,6 @@
 // A runner of projections in a process of its own.
 
-import type { Pawl, ProjectionRunner } from 'pawl'
+import type { Pawl, Worker } from 'pawl'
 import pg from 'pg'
 import { inject, onTestFinished } from 'vitest'
 import { defineScene, type ProjectorSaid, type ProjectorSpec, type Scene } from '../processes/projections.ts'
@@ -29,7 +29,7 @@ export async function standBy(
   db: TestDatabase,
   scene: Scene,
   generation = 1,
-): Promise<{ pawl: Pawl; runner: ProjectionRunner; said: readonly ProjectorSaid[] }> {
+): Promise<{ pawl: Pawl; runner: Worker; said: readonly ProjectorSaid[] }> {
   const pawl = db.pawl()
   const said: ProjectorSaid[] = []
   const effects = new pg.Pool({ connectionString: db.url, max: 5 })

@@ -86,7 +86,7 @@ export async function readerView(scope: RecordScope, at?: { number: string }): P
 
 /** A worker in the test's own process. Nobody waits for the end of its lease. */
 export async function startWorker(pawl: Pawl): Promise<Worker> {
-  const worker = pawl.jobs.worker({ lease: '30s', beatMs: 200, pollMs: 100 })
+  const worker = pawl.worker({ lease: '30s', tuning: { beatMs: 200, pollMs: 100 } })
   stopBeforeDrop(pawl, worker)
   onTestFinished(async () => void (await worker.stop({ grace: 5000 })))
   await worker.start()

@@ -9,9 +9,9 @@ import { createDatabase, deferred, type TestDatabase } from './database.ts'
 import { TalkingProcess } from './talking-process.ts'
 
 /** Leases that end quickly, for tests that wait for that; beats that a busy machine makes three seconds late still come in time. */
-export const quick = { lease: 3500, beatMs: 200, pollMs: 200 } as const
+export const quick = { lease: 3500, tuning: { beatMs: 200, pollMs: 200 } } as const
 /** Leases that do not end while a test runs. */
-export const calm = { lease: '60s', beatMs: 200, pollMs: 200 } as const
+export const calm = { lease: '60s', tuning: { beatMs: 200, pollMs: 200 } } as const
 
 export interface ProcessOptions {
   readonly env?: NodeJS.ProcessEnv
@@ -70,7 +70,7 @@ export async function workHere(
   const effects = new pg.Pool({ connectionString: db.url, max: 20 })
   effects.on('error', () => undefined)
   defineKinds(pawl, kinds, { say: (line) => said.push(line), go: promise, effects })
-  const worker = pawl.jobs.worker(options.worker ?? quick)
+  const worker = pawl.worker(options.worker ?? quick)
   let stopping: Promise<void> | undefined
   const stop = () => {
     stopping ??= worker

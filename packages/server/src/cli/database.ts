@@ -133,9 +133,8 @@ export async function withPawl<T>(request: PawlRequest, work: (handle: Tenant, p
   const pawl = createPawl({
     ...options,
     applicationName: 'pawl cli',
-    callerConnectionsMax: 2,
-    connectTimeoutMs: 5000,
     logger: silentLogger,
+    tuning: { callerConnectionsMax: 2, connectTimeoutMs: 5000 },
   })
   try {
     return await work(request.tenant === undefined ? pawl : pawl.for(request.tenant), pawl)

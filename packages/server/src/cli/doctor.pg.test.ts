@@ -192,7 +192,7 @@ test('[S6] doctor finds a worker that is gone and the jobs that nobody runs', as
   await db.query("select pawl.enqueue_many('', 'default', 'nobody', '[1, 2]', p_run_at => pawl.now() - interval '1 minute')")
   expect(await faults(db.url)).toEqual([
     expect.stringMatching(/^workers: Worker \d+ \(gone, pid 7 on elsewhere\) has been silent for 1h/),
-    expect.stringMatching(/^workers: No worker is running\. Jobs that are waiting: 2\. -> start one/),
+    expect.stringMatching(/^workers: No worker that runs jobs is alive\. Jobs that are waiting: 2\. -> start one/),
     expect.stringMatching(/^kinds: No worker runs kind nobody in queue default, where it has 2 jobs \(/),
   ])
 })
@@ -247,13 +247,13 @@ test('finds projections and sinks that no living process runs', async () => {
   const pawl = db.pawl()
   pawl.projections.define('sales', { each: () => undefined })
   pawl.projections.sink('mailer', { handle: () => undefined })
-  const runner = pawl.projections.runner()
+  const runner = pawl.worker()
   await runner.start()
   const { stdout } = await cli(['doctor', '-o', 'json', '--database-url', db.url])
   expect(JSON.parse(stdout)).toMatchObject({
     faults: 0,
     checks: expect.arrayContaining([
-      { check: 'workers', state: 'ok', what: '0 worker(s) and 1 runner(s) of projections alive, in 1 process(es)' },
+      { check: 'workers', state: 'ok', what: '1 worker alive, in 1 process' },
       { check: 'projections', state: 'ok', what: 'each has a process that runs it' },
     ]),
   })

@@ -21,7 +21,7 @@ afterAll(() => db.drop())
 async function work(kind: string, run: () => unknown, options: object = {}): Promise<void> {
   const own = db.pawl()
   own.jobs.define(kind, { run, ...options })
-  const worker = own.jobs.worker()
+  const worker = own.worker()
   await worker.start()
   await worker.whenIdle()
   await worker.stop()

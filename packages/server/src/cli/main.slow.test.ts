@@ -63,7 +63,7 @@ describe('on a terminal', () => {
   test('[S6] cancelling a running job is asked about; elsewhere and with -y it is not', async () => {
     const own = db.pawl()
     own.jobs.define('long', { run: (_job, { signal }) => new Promise((resolve) => signal.addEventListener('abort', resolve)) })
-    const worker = own.jobs.worker()
+    const worker = own.worker()
     await worker.start()
     try {
       const start = async (): Promise<string> => {

@@ -1,4 +1,4 @@
-// Workers, runners and callers under roles of their own, made by the SQL of docs/guides/roles-and-tenants.md.
+// Workers and callers under roles of their own, made by the SQL of docs/guides/roles-and-tenants.md.
 
 import { createPawl, migrate, type Pawl, readMigrations, silentLogger } from 'pawl'
 import { moveClock } from 'pawl/testing'
@@ -97,7 +97,7 @@ test('a role that may only append wakes readers that sleep', async () => {
   await db.query("select setval('pawl.reader_sleeps', 1, false)")
 })
 
-test('a worker, a runner and callers work under roles of their own', async () => {
+test('a worker with jobs and cursors and callers work under roles of their own', async () => {
   const worker = pawlOf('pawl_worker')
   worker.jobs.define('effect', {
     tx: async (job, tx) => {

@@ -11,7 +11,7 @@ beforeAll(async () => {
   dir = await mkdtemp(join(tmpdir(), 'pawl-modules-'))
   await writeFile(
     join(dir, 'shared.cjs'),
-    'const pawl = (name) => ({ name, jobs: { worker() {} }, migrate() {}, close() {} })\nmodule.exports = { a: pawl("a"), b: pawl("b") }',
+    'const pawl = (name) => ({ name, worker() {}, migrate() {}, close() {} })\nmodule.exports = { a: pawl("a"), b: pawl("b") }',
   )
 })
 afterAll(() => rm(dir, { recursive: true, force: true }))
@@ -73,7 +73,7 @@ test('what cannot be decided is refused with what to export', async () => {
   const both = await moduleOf('export const { a, b } = shared')
   const one = await moduleOf('export function dropEverything() { throw new Error("called") }')
   const two = await moduleOf('export function one() {}; export function two() {}')
-  const none = await moduleOf('export const number = 1; export const tenant = { jobs: { worker() {} } }')
+  const none = await moduleOf('export const number = 1; export const tenant = { worker() {} }')
   const refused: [string[], RegExp][] = [
     [[a, b], /module-\d+\.mjs and .*module-\d+\.mjs export different Pawls\./],
     [[both], /exports 2 Pawls\./],

@@ -110,5 +110,5 @@ function exportsOf(loaded: Record<string, unknown>): Record<string, unknown> {
 function isPawl(value: unknown): value is Pawl {
   const pawl = value as Partial<Pawl> | null
   if (typeof pawl !== 'object' || pawl === null) return false
-  return typeof pawl.jobs?.worker === 'function' && typeof pawl.migrate === 'function' && typeof pawl.close === 'function'
+  return typeof pawl.worker === 'function' && typeof pawl.migrate === 'function' && typeof pawl.close === 'function'
 }

@@ -236,7 +236,7 @@ test('a module with only a projection runs', async () => {
   const path = await pawlModule(`
 export default (pawl) => pawl.projections.define('sales', { each: () => undefined })`)
   const worker = await RunningCli.start(['worker', path, '--database-url', db.url])
-  await worker.until('it started', () => /runner \d+ \(pid \d+\) runs the projections and sinks sales on /.test(worker.stderr))
+  await worker.until('it started', () => /worker \d+ \(pid \d+\) runs the projections and sinks sales on /.test(worker.stderr))
   await until('it holds the cursor', async () => (await pawl.projections.status('sales'))[0]?.holder != null)
   worker.signal('SIGTERM')
   expect((await worker.ended()).code).toBe(0)
@@ -246,10 +246,10 @@ test('a module that starts its own worker is refused with the fix', async () => 
   const path = await pawlModule(`
 export const pawl = createPawl({ databaseUrl: process.env.DATABASE_URL })
 pawl.jobs.define('quick', { run: () => 'done' })
-await pawl.jobs.worker().start()`)
+await pawl.worker().start()`)
   const { code, stderr } = await cli(['worker', path, '--database-url', db.url])
   expect(code).toBe(2)
-  expect(stderr).toMatch(/app-\w+\.mjs starts a worker or a runner itself.*\n.*run it with node .*remove worker\(\)\.start\(\)/)
+  expect(stderr).toMatch(/app-\w+\.mjs starts a worker itself.*\n.*run it with node .*remove worker\(\)\.start\(\)/)
   expect(await db.query('select close_reason from pawl.worker')).toEqual([{ close_reason: 'stopped' }])
 })
 
@@ -259,7 +259,7 @@ export const pawl = createPawl({ databaseUrl: process.env.DATABASE_URL })
 pawl.jobs.define('long', { queue: 'theirs', run: () => new Promise((resolve) => process.once('SIGTERM', resolve)) })
 setImmediate(async () => {
   await pawl.migrate()
-  await pawl.jobs.worker().start()
+  await pawl.worker().start()
 })`)
   const { id } = await pawl.jobs.enqueue('long', {}, { queue: 'theirs' })
   const worker = await RunningCli.start(['worker', path, '--database-url', db.url, '--queue', 'ours'])

@@ -4,7 +4,7 @@ import type { StopReport } from 'pawl'
 import { expect, test } from 'vitest'
 import { exitAfter } from './worker.ts'
 
-const all: StopReport = { finished: 2, released: 1, stillRunning: [], unsettled: [] }
+const all: StopReport = { finished: 2, released: 1, stillRunning: [], unsettled: [], aborted: [] }
 const late: StopReport = { ...all, stillRunning: ['1'] }
 const lost: StopReport = { ...all, unsettled: ['2'] }
 

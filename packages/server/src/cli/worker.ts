@@ -66,7 +66,9 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
     const alone = new DecidingProcess(context, { database: options, modules })
     pawl.on('worker.deciding', () => alone.start())
     await running.start((text) => terminal.say(text))
-    terminal.say(`${running.id} (pid ${process.pid}) runs ${running.text} on ${databaseText(pawl)}; Ctrl-C stops it`)
+    terminal.say(
+      `worker ${running.worker.id} (pid ${process.pid}) runs ${running.text} on ${databaseText(pawl)}; Ctrl-C stops it`,
+    )
     for (const note of queueNotes(pawl, flags)) terminal.say(note)
     const reason = await requests.asked
     const why = reason === 'signal' ? '' : 'stdout or stderr is closed; '
@@ -164,10 +166,10 @@ class DecidingProcess {
 
 function workerOptions(flags: Flags): WorkerOptions {
   return {
-    exitWhenBlocked: true,
     ...(flags.concurrency ? { concurrency: flags.concurrency } : {}),
     ...(flags.queue ? { queues: flags.queue } : {}),
     ...(flags.name ? { name: flags.name } : {}),
+    tuning: { exitWhenBlocked: true },
   }
 }
 

@@ -1,8 +1,8 @@
 -- name: claim
--- Claims the next ready jobs of a queue for one incarnation, with one new fence for all of them. The limits of their kinds are written into
--- the rows, so that a sweep by a process that does not define the kind obeys them.
+-- Claims the next ready jobs of queues for one incarnation, with one new fence for all of them: all that it finds in the first queue, then in
+-- the next, up to the limit. The limits of their kinds are written into the rows, so that a sweep by a process that does not define the kind obeys them.
 -- Locks: the job rows it takes, SKIP LOCKED; it waits for nobody.
--- Plan: job_ready in order, then a TID scan. :after_due and :after_id start it behind entries that vacuum cannot remove yet.
+-- Plan: job_ready in order, once per queue, then a TID scan. :after_dues and :after_ids start it behind entries that vacuum cannot remove yet.
 -- No row: nothing is ready, or the incarnation is closed. An ended lease does not matter: a take-over closes the incarnation first.
 with holder as materialized (
   select w.id, pawl.now() as now
@@ -13,17 +13,22 @@ with holder as materialized (
     and w.closed_at is null
 ),
 picked as materialized (
-  select j.ctid
-  from pawl.job j
-  where j.queue = :queue::text
-    and j.state = 'ready'
-    and not j.suspect
-    and (j.due, j.id) > (:after_due::timestamptz, :after_id::bigint)
-    and j.kind = any (:kinds::text[])
-    and exists (select from holder)
-  order by j.due, j.id
+  select f.ctid
+  from unnest(:queues::text[], :after_dues::timestamptz[], :after_ids::bigint[]) q(name, after_due, after_id)
+  cross join lateral (
+    select j.ctid
+    from pawl.job j
+    where j.queue = q.name
+      and j.state = 'ready'
+      and not j.suspect
+      and (j.due, j.id) > (q.after_due, q.after_id)
+      and j.kind = any (:kinds::text[])
+      and exists (select from holder)
+    order by j.due, j.id
+    limit :limit::integer
+    for update skip locked
+  ) f
   limit :limit::integer
-  for update skip locked
 )
 update pawl.job j
 set state = 'running',
@@ -38,7 +43,7 @@ set state = 'running',
 from holder h
 where j.ctid = any (array(select p.ctid from picked p))
   and j.state = 'ready'
-returning j.tenant, j.id, j.fence, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes,
+returning j.tenant, j.id, j.fence, j.queue, j.kind, j.payload::text as payload, j.payload_version, j.attempt, j.max_attempts, j.crashes,
   j.headers::text as headers,
   case when isfinite(j.due) then (date_part('epoch', j.due) * 1000000)::bigint end as due_us
 

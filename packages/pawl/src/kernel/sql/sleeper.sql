@@ -11,12 +11,13 @@ on conflict do nothing
 returning queue
 
 -- name: awake
--- Says that a worker is busy, so that enqueues need not notify it.
+-- Says that a worker is busy on these queues, so that enqueues need not notify it. What else of its process sleeps goes on sleeping.
 -- Locks: its own sleeper rows.
 -- Plan: a short scan of the few sleepers.
 -- No row is returned.
 delete from pawl.sleeper s
 where s.tenant = ''
+  and s.queue = any (:queues::text[])
   and s.worker = :worker::integer
 
 -- name: snapshot

@@ -1,5 +1,5 @@
 -- name: open-worker
--- Opens a new incarnation of a worker and starts its lease.
+-- Opens a new incarnation of a worker and starts its lease. Others may have to give cursors back, and are notified.
 -- Locks: none but its own new rows.
 -- Plan: two inserts.
 -- One row: its id, and the nonce that each of its own writes names beside it.
@@ -14,7 +14,7 @@ described as (
     :sessions::text
   from opened o
 )
-select o.id, o.nonce
+select o.id, o.nonce, pg_notify('pawl_workers', '') is null as told
 from opened o
 
 -- name: beat
@@ -103,11 +103,11 @@ awake as (
   where s.tenant = ''
     and s.worker = x.id
 )
-select x.id, x.close_reason as reason
+select x.id, x.close_reason as reason, pg_notify('pawl_workers', '') is null as told
 from closed x
 
 -- name: close-worker
--- Closes an incarnation for ever, by its own process. What it still holds is taken over by the next rescue.
+-- Closes an incarnation for ever, by its own process. What it still holds is taken over by the next rescue; its cursors are free.
 -- Locks: its worker row.
 -- Plan: worker_pkey.
 -- No row: it was closed already.
@@ -127,7 +127,7 @@ awake as (
   where s.tenant = ''
     and s.worker = x.id
 )
-select c.id
+select c.id, pg_notify('pawl_workers', '') is null as told
 from closed c
 
 -- name: end-sessions

@@ -124,7 +124,7 @@ from taken t
 join counted p on p.shard = t.shard
 
 -- name: release
--- Gives a cursor back in order, so that another process takes it at its next look.
+-- Gives a cursor back in order, and notifies the others, so that another process takes it.
 -- Locks: its row.
 -- Plan: cursor_pkey.
 -- No row: it was taken over before.
@@ -135,7 +135,7 @@ where c.tenant = :tenant::text
   and c.generation = :generation::integer
   and c.shard = :shard::integer
   and c.fence = :fence::bigint
-returning c.shard
+returning c.shard, pg_notify('pawl_workers', '') is null as told
 
 -- name: release-strays
 -- Gives back cursors that this process took and does not run: the answer to their taking or to their release was lost. Another may want them.
@@ -157,7 +157,7 @@ where c.tenant = :tenant::text
       and m.nonce = :nonce::uuid
       and m.closed_at is null
   )
-returning c.shard
+returning c.shard, pg_notify('pawl_workers', '') is null as told
 
 -- name: look
 -- What of this process's definitions is held here, what is free, and how many living processes share it. A cursor that this process took without

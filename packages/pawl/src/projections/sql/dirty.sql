@@ -50,17 +50,16 @@ left join lateral (
   limit 1
 ) t on true
 
--- name: has-due
--- Whether an entity is due. Asked before a transaction begins: to take one locks the cursor's row, which costs a transaction id.
+-- name: next-due
+-- When the first entity is due. Asked before a transaction begins: to take one locks the cursor's row, which costs a transaction id.
 -- Locks: none.
 -- Plan: dirty_due.
--- No row: none is.
-select 1 as is_due
+-- One row, the milliseconds until then, at most an hour; no row: there is none.
+select ceil(extract(epoch from least(d.due_at, pawl.now() + interval '1 hour') - pawl.now()) * 1000)::integer as due_in_ms
 from pawl.dirty d
 where d.tenant = :tenant::text
   and d.name = :name::text
   and d.generation = :generation::integer
-  and d.due_at <= pawl.now()
 order by d.due_at, d.id
 limit 1
 

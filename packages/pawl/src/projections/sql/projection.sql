@@ -72,9 +72,10 @@ where p.tenant = :tenant::text
   and p.name = :name::text
 
 -- name: audit
--- Keeps what a person did, and why.
+-- Keeps what a person did, and why, and notifies the holders of cursors: idle ones look at their rows.
 -- Locks: none but its own new row.
 -- Plan: an insert.
--- No row is returned.
+-- One row, when it is kept.
 insert into pawl.audit (tenant, actor, action, subject, reason, detail)
 values (:tenant::text, :actor::text, :action::text, :subject::text, left(:reason::text, 2000), :detail::jsonb)
+returning pg_notify('pawl_cursors', '') is null as told

@@ -4,17 +4,13 @@ import { PawlError } from '../../errors.ts'
 import type { RecordPage } from '../reads.ts'
 import { type Decimal, isNumeric } from '../rows/columns.ts'
 import { type DefinedSet, type DefinedType, mayHaveOtherColumns } from '../sets.ts'
-import type { At, Column, RecordData, RecordVersion } from '../types.ts'
+import type { At, Column, RecordData, RecordVersion, UploadOptions } from '../types.ts'
 import { columnsMax } from './tabular.ts'
 
-export interface ExportOptions {
+export interface ExportOptions extends Pick<UploadOptions, 'delimiter' | 'decimal'> {
   readonly format: 'csv' | 'ndjson'
   readonly type?: string
   readonly at?: At
-  /** What separates the cells of a CSV: one character, such as ';' or a tab. Default ','. */
-  readonly delimiter?: string
-  /** The decimal sign of numbers in a CSV. Default '.'. */
-  readonly decimal?: '.' | ','
 }
 
 export async function* exportRecords(

@@ -10,8 +10,6 @@ import { readCsv } from './csv.ts'
 import { readJson, readNdjson } from './json.ts'
 import type { HeaderCheck } from './tabular.ts'
 
-export const formats: readonly Format[] = ['csv', 'ndjson', 'json', 'xlsx']
-
 /** Before anything is written: that the set reads this format, and that the options belong to it. */
 export function assertReadable(set: DefinedSet, options: UploadOptions): void {
   if (options.format === 'xlsx' && formatOf(set, options.format) === undefined) throw noXlsx(set)

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { defineSet } from '../sets.ts'
 import type { Column, RecordSetOptions } from '../types.ts'
-import { compileCell, compileColumn, isFault, resolveColumn } from './columns.ts'
+import { compileCell, compileColumn, isFault } from './columns.ts'
 import { compareDecimals, comparedWith } from './decimal.ts'
 
 const coerced = (type: 'timestamp' | 'text' | 'boolean', value: unknown) => {
@@ -71,6 +71,11 @@ test('[R9] a boolean is one of eight words; names that every object has are none
   for (const text of ['constructor', 'toString', '__proto__', 'maybe']) expect(coerced('boolean', text), text).toBe('boolean')
 })
 
+const columnOf = (column: Column) =>
+  defineSet('s', { scope: ['x'], types: { t: { key: 'id', columns: { id: 'text', c: column } } } })
+    .types.get('t')!
+    .byName.get('c')!.column
+
 test('[R9] a rule that its type does not use is refused rather than ignored', () => {
   const refused: Column[] = [
     { type: 'integer', oneOf: ['1', '2'] },
@@ -84,9 +89,11 @@ test('[R9] a rule that its type does not use is refused rather than ignored', ()
     { type: 'text', charsMax: Number.NaN },
   ]
   for (const column of refused)
-    expect(() => resolveColumn('c', column), JSON.stringify(column)).toThrow(/^c: (charsMax must be an integer|a column of type)/)
+    expect(() => columnOf(column), JSON.stringify(column)).toThrow(
+      /^records\.define\('s'\): types\.t\.columns\.c(\.charsMax must be an integer|: a column of type)/,
+    )
   const kept: Column = { type: 'text', oneOf: ['a'], pattern: /a/, charsMax: 3, trim: false, required: true }
-  expect(resolveColumn('c', kept)).toEqual(kept)
+  expect(columnOf(kept)).toEqual(kept)
 })
 
 test('[R9] a pattern with the flags g or y says the same of every row', () => {
@@ -101,7 +108,7 @@ test('a record set with a limit, a time or a name that is none is refused', () =
     defineSet('s', { scope: ['x'], types: { t: { key: 'id', columns: { id: 'text' } } }, ...more } as RecordSetOptions)
   for (const [more, message] of [
     [{ limits: { bytesMax: '1GB' } }, /limits\.bytesMax must be an integer/],
-    [{ limits: { rowCharsMax: Number.NaN } }, /limits\.rowCharsMax must be/],
+    [{ tuning: { rowCharsMax: Number.NaN } }, /tuning\.rowCharsMax must be/],
     [{ limits: { rowMax: 5 } }, /Did you mean 'limits.rowsMax'/],
     [{ keep: { validatd: '1d' } }, /Did you mean 'keep.validated'/],
     [{ keep: { ended: Number.NaN } }, /keep\.ended must be/],
@@ -109,26 +116,26 @@ test('a record set with a limit, a time or a name that is none is refused', () =
     [{ retry: { maxMs: '1m' } }, /retry\.maxMs must be/],
     [{ unknownColumns: 'rejct' }, /unknownColumns must be one of/],
     [{ events: 'all' }, /events must be one of/],
+    [{ chunkRows: 5 }, /Did you mean 'tuning.chunkRows'/],
+    [{ types: { t: { key: 'no', columns: { id: 'text' } } } }, /types\.t\.key must name columns of the type, got 'no'/],
+    [{ types: { t: { key: 'id', columns: { id: 'strng' } } } }, /columns\.id\.type must be one of 'text', .*, got 'strng'/],
     [{ scope: undefined }, /: scope must be an array, got undefined/],
     [{ scope: 'x' }, /: scope must be an array, got 'x'/],
-    [{ attributes: [5] }, /: attributes\[0\] must be a string .*, got 5/],
-    [{ types: undefined }, /: types must be an object, got undefined/],
+    [{ attributes: [5] }, /: attributes\[0\] must be a string of 1 to 200 characters .*, got 5/],
+    [{ types: undefined }, /: types must be an object with a type of row per name, got undefined/],
     [
       { types: { t: { columns: { id: 'text' } } } },
-      /\.types\.t: key must be the name of a column, or an array of names, got undefined/,
+      /types\.t\.key must be the name of a column, or an array of names, got undefined/,
     ],
-    [{ types: { t: { key: 'id' } } }, /\.types\.t: columns must be an object, got undefined/],
-    [
-      { types: { t: { key: 'id', columns: { id: { type: 'text', pattern: '[' } } } } },
-      /\.id: pattern must be a RegExp .*got '\['/,
-    ],
-    [{ types: { t: { key: 'id', columns: { id: { type: 'text', oneOf: 'a' } } } } }, /\.id: oneOf must be an array, got 'a'/],
+    [{ types: { t: { key: 'id' } } }, /types\.t\.columns must be an object with a column per name, got undefined/],
+    [{ types: { t: { key: 'id', columns: { id: { type: 'text', pattern: '[' } } } } }, /\.pattern must be a RegExp .*got '\['/],
+    [{ types: { t: { key: 'id', columns: { id: { type: 'text', oneOf: 'a' } } } } }, /\.oneOf must be an array, got 'a'/],
   ] as const) {
     expect(() => define(more), JSON.stringify(more)).toThrow(message)
     expect(() => define(more), JSON.stringify(more)).toThrow(expect.objectContaining({ code: 'PAWL_CONFIG' }))
   }
   expect(define({ limits: { rowsMax: 5 }, keep: { ended: '2d' } })).toMatchObject({
-    limits: { rowsMax: 5, errorsMax: 1000 },
+    limits: { rowsMax: 5, bytesMax: 1_073_741_824, errorsMax: 1000 },
     keepMs: { ended: 172_800_000, uploading: 3_600_000 },
   })
 })
@@ -156,9 +163,9 @@ test('[R9] a date column reads its own format and 2026-01-31; each is one value,
   for (const text of ['31.01.2026', '31/01/26', '31/01/2026x', 'soon'])
     expect(day('dd/mm/yyyy', text), text).toBe('must be a date such as 31/01/2026 or 2026-01-31')
   for (const format of ['dd/mm', 'dd/mm/mm', 'dd/mm-yyyy', 'ddmmyyyy', '']) {
-    expect(() => resolveColumn('c', { type: 'date', format }), format).toThrow(/c: format must be dd, mm and yyyy/)
+    expect(() => columnOf({ type: 'date', format }), format).toThrow(/columns\.c\.format must be dd, mm and yyyy/)
   }
-  expect(() => resolveColumn('c', { type: 'text', format: 'dd/mm/yyyy' })).toThrow(/has no option 'format'/)
+  expect(() => columnOf({ type: 'text', format: 'dd/mm/yyyy' })).toThrow(/has no option 'format'/)
 })
 
 test('[R6] an integer that JavaScript may have rounded is refused', () => {

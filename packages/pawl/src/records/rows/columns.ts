@@ -1,7 +1,6 @@
 // Columns: what a cell must be, and the one canonical value that it becomes. Every rule is compiled once per upload; a cell costs one call.
 
-import { isRegExp } from 'node:util/types'
-import { anyText, boolean, integer, list, oneOf, option, refused, required, resolve, type TableOf } from '../../kernel/options.ts'
+import { refused } from '../../kernel/options.ts'
 import type { Column, ColumnType } from '../types.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
 import { canonicalJson, ExactNumber, isUnsafe, numberText, parseJson, Unstorable, unsafeReason } from './json-text.ts'
@@ -15,32 +14,7 @@ export interface CellFault {
 /** The canonical JSON text of the cell; undefined when it is empty; a fault otherwise. */
 export type Coerce = (value: unknown) => string | undefined | CellFault
 
-const columnTypes: readonly ColumnType[] = ['text', 'number', 'integer', 'boolean', 'date', 'timestamp', 'json']
-
-const bound = (doc: string) =>
-  option<number | string>(
-    'a number, or a string of its digits',
-    { doc },
-    (given) => canonicalDecimal(String(given)) !== undefined,
-  )
-
-export const columnTable = {
-  type: required(oneOf(columnTypes, { doc: 'What its values are.' })),
-  required: boolean({ doc: 'true: every row must have a value.' }),
-  min: bound('The least number.'),
-  max: bound('The greatest number.'),
-  scale: integer({ from: 0, to: 100, doc: 'The most decimal places of a number.' }),
-  oneOf: list(anyText('One of them.'), { doc: 'The strings that are allowed.' }),
-  pattern: option<RegExp>('a RegExp such as /^[A-Z]+$/', { doc: 'What a string must match.' }, isRegExp),
-  charsMax: integer({ from: 1, to: 100_000_000, otherwise: '100,000', doc: 'The most characters of a string.' }),
-  trim: boolean({ otherwise: 'true', doc: 'false: spaces around a string are part of it.' }),
-  format: option<string>(
-    "dd, mm and yyyy with one kind of separator, such as 'dd/mm/yyyy'",
-    { otherwise: '2026-01-31', doc: 'How a file writes its dates.' },
-    (given) => typeof given === 'string' && dateParts(given) !== undefined,
-  ),
-} satisfies TableOf<Column>
-
+export const columnTypes: readonly ColumnType[] = ['text', 'number', 'integer', 'boolean', 'date', 'timestamp', 'json']
 const rules: Readonly<Record<ColumnType, readonly string[]>> = {
   text: ['oneOf', 'pattern', 'charsMax', 'trim'],
   number: ['min', 'max', 'scale'],
@@ -63,22 +37,16 @@ export function isFault(value: string | undefined | CellFault): value is CellFau
   return typeof value === 'object'
 }
 
-export function resolveColumn(call: string, given: ColumnType | Column): Column {
-  const column = typeof given === 'string' ? { type: given } : given
-  resolve(call, columnTable, column)
-  assertUsed(call, column)
-  return column
-}
-
 /** A rule that nobody enforces would let in what it was written to keep out. */
-function assertUsed(call: string, column: Column): void {
-  const used = ['type', 'required', ...rules[column.type]]
-  const unused = Object.keys(column).find((name) => !used.includes(name) && column[name as keyof Column] !== undefined)
-  if (unused === undefined) return
-  throw refused(
-    call,
-    `a column of type '${column.type}' has no option '${unused}'. Leave it out, or check it in the type's schema`,
-  )
+export function assertUsed(call: string, path: string, column: Column): void {
+  const used = rules[column.type]
+  for (const name of Object.keys(column)) {
+    if (name === 'type' || name === 'required' || used.includes(name) || column[name as keyof Column] === undefined) continue
+    throw refused(
+      call,
+      `${path}: a column of type '${column.type}' has no option '${name}'. Leave it out, or check it in the type's schema`,
+    )
+  }
 }
 
 export function compileColumn(column: Column): Coerce {

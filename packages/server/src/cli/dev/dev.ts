@@ -95,8 +95,8 @@ async function runOn(database: DevDatabase, { context, modules, graceMs, request
   const pawl = createPawl({
     ...database.options,
     applicationName: 'pawl dev caller',
-    callerConnectionsMax: 2,
     logger: silentLogger,
+    tuning: { callerConnectionsMax: 2 },
   })
   const workers = new WorkerPool(
     { database: database.options, modules, graceMs },

@@ -53,7 +53,7 @@ async function start(given: WorkerTask): Promise<void> {
   if (given.modules.length === 0) defineDemo(pawl)
   else await loaded.define(pawl)
   watchJobs(pawl, true, (line) => tell({ type: 'job', line }))
-  running = new Running(pawl, given.modules, given.worker ?? { name: `dev-${given.number}`, exitWhenBlocked: true })
+  running = new Running(pawl, given.modules, given.worker ?? { name: `dev-${given.number}`, tuning: { exitWhenBlocked: true } })
   await running.start((text) => tell({ type: 'notice', text }))
   tell({ type: 'started', runs: running.text })
 }

@@ -16,10 +16,10 @@ export const checkWorkers: Check = async (patient) => {
     is_dead: boolean
     silent_ms: number
     held: number
-    is_runner: boolean
+    runs_jobs: boolean
   }>(
     patient,
-    `select w.id, p.name, p.pid, p.host, cardinality(p.queues) = 0 as is_runner, w.lease_until < pawl.now() as is_dead, (extract(epoch from pawl.now() - w.seen_at) * 1000)::float8 as silent_ms,
+    `select w.id, p.name, p.pid, p.host, cardinality(p.queues) > 0 as runs_jobs, w.lease_until < pawl.now() as is_dead, (extract(epoch from pawl.now() - w.seen_at) * 1000)::float8 as silent_ms,
        (select count(*)::integer from (select from pawl.job j where j.state = 'running' and j.holder = w.id limit 10000) held) as held
      from pawl.worker w
      join pawl.worker_process p on p.tenant = w.tenant and p.id = w.id
@@ -38,33 +38,31 @@ export const checkWorkers: Check = async (patient) => {
       ),
     )
   const alive = rows.filter(({ is_dead }) => !is_dead)
-  const workers = alive.filter(({ is_runner }) => !is_runner).length
-  const runners = alive.length - workers
   const [ready] = await rowsOf<{ count: number }>(
     patient,
     `select count(*)::integer as count
      from (select from pawl.job j where j.state = 'ready' and j.run_at < pawl.now() - $1::float8 * interval '1 millisecond' limit 10000) waiting`,
     [patienceMs],
   )
-  if (workers === 0 && ready!.count > 0)
+  if (!alive.some(({ runs_jobs }) => runs_jobs) && ready!.count > 0)
     faults.push(
       fault(
         'workers',
-        `No worker is running. Jobs that are waiting: ${ready!.count >= 10_000 ? 'at least ' : ''}${ready!.count}.`,
+        `No worker that runs jobs is alive. Jobs that are waiting: ${ready!.count >= 10_000 ? 'at least ' : ''}${ready!.count}.`,
         'start one: pawl worker <module>',
       ),
     )
   if (faults.length > 0) return faults
   if (alive.length === 0) return [ok('workers', 'none running, no job waiting')]
   const processes = new Set(alive.map(({ host, pid }) => `${host} ${pid}`)).size
-  return [ok('workers', `${workers} worker(s) and ${runners} runner(s) of projections alive, in ${processes} process(es)`)]
+  return [ok('workers', `${counted(alive.length, 'worker')} alive, in ${processes} process${processes === 1 ? '' : 'es'}`)]
 }
 
 /** By the code of the alert. */
 export const alertFixes: Readonly<Record<string, (subject: string) => string>> = {
   'cursor.latched': () => 'compare its tables with the log, then pawl.projections.resume(name, {reason}), or rebuild it',
   'cursor.stale': () =>
-    "start a runner and call pawl.projections.resume(name, {reason}); if its events are gone, add from: 'oldest'",
+    "start a worker that defines it and call pawl.projections.resume(name, {reason}); if its events are gone, add from: 'oldest'",
   'engine.failing': () =>
     "fix what the message says: often a missing privilege of the worker's role, or a schema of another release (pawl migrate)",
   'event.retention': () => 'pawl.events.whoHoldsBack() lists what holds them back, with the statement that ends it',
@@ -72,7 +70,7 @@ export const alertFixes: Readonly<Record<string, (subject: string) => string>> =
   'job.postponed': (kind) => `start pawl worker, which runs jobs of '${kind}' in a process of their own, or cancel the job`,
   'job.timed-out': (kind) => `give '${kind}' a longer timeout, or make its handler react to its signal`,
   'kind.unknown': (kind) => `start a worker that defines '${kind}' and works its queue`,
-  'partition.last': () => 'start a worker or a runner; if it stays, end the oldest open transaction',
+  'partition.last': () => 'start a worker; if it stays, end the oldest open transaction',
   'projection.breaker': (name) =>
     `pawl.projections.parked('${name}') lists the reasons; fix the cause, pawl.projections.resume('${name}', {reason}), then unpark`,
   'projection.parked': (name) => `pawl.projections.parked('${name}') lists the reason; fix it, then unpark or skip`,

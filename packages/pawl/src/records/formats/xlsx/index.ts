@@ -15,10 +15,10 @@ export type { XlsxOptions } from './options.ts'
 
 /** For `formats` of a record set: `formats: [xlsx()]`. */
 export function xlsx(options: XlsxOptions = {}): FileFormat {
-  const limits: XlsxLimits = resolve('xlsx', xlsxTable, options)
+  const { fileBytesMax, tuning: limits } = resolve('xlsx', xlsxTable, options)
   return {
     name: 'xlsx',
-    limit: { name: 'fileBytesMax of xlsx()', bytesMax: limits.fileBytesMax },
+    limit: { name: 'fileBytesMax of xlsx()', bytesMax: fileBytesMax },
     read: (file) => readXlsx(file, limits),
   }
 }

@@ -328,8 +328,8 @@ test('[G2] a set without the format refuses workbooks at the call, and says what
   expect(() => define(xlsx)).toThrow(/formats must be an array of formats such as xlsx\(\).*got a function/)
   expect(() => define([xlsx])).toThrow(/got a function/)
   expect(() => define(['xlsx'])).toThrow(/got 'xlsx'/)
-  expect(() => xlsx({ ratioMax: 0 })).toThrow(/xlsx: ratioMax must be an integer from 1/)
-  expect(() => xlsx({ ratio: 5 } as object)).toThrow(/Did you mean 'ratioMax'/)
+  expect(() => xlsx({ tuning: { ratioMax: 0 } })).toThrow(/xlsx: tuning.ratioMax must be an integer from 1/)
+  expect(() => xlsx({ ratioMax: 5 } as object)).toThrow(/Did you mean 'tuning.ratioMax'/)
 })
 
 /** Of this process, in this folder, where the system tells. */

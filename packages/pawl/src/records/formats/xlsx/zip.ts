@@ -146,7 +146,8 @@ function unreadable(what: string, error: unknown): unknown {
 }
 
 export function tooLarge(reason: string, option?: keyof XlsxLimits): InvalidFile {
-  const fix = option === undefined ? 'Split it, or save it as CSV' : `Split it, save it as CSV, or raise ${option} of xlsx()`
+  const fix =
+    option === undefined ? 'Split it, or save it as CSV' : `Split it, save it as CSV, or raise tuning.${option} of xlsx()`
   return new InvalidFile('too-large', 0, `${reason}. ${fix}.`)
 }
 

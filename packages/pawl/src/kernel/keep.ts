@@ -1,21 +1,46 @@
-// The keeper itself, in a thread of its own, so that a handler that blocks the main thread does not lose the process its lease. Twice a
+// The keeper, in a thread of its own (src/keeper-thread.ts starts it), so that a handler that blocks the main thread does not lose the process its lease. Twice a
 // second it reads its own row, answers a question there with a beat, and beats every quarter of the lease. Every k-th look is also the watch
-// over others (watch.ts). It never touches what the main thread works on, except to take away a job that blocked it past its time limit.
+// over others. It never touches what the main thread works on, except to take away a job that blocked it past its time limit.
 
 import { writeSync } from 'node:fs'
 import { parentPort, workerData } from 'node:worker_threads'
 import { classify, isRetryable, sqlState } from '../db/classify.ts'
 import { Connection } from '../db/driver.ts'
 import { describeError } from '../errors.ts'
-import { monotonicMs, threadClockNs } from '../kernel/clock.ts'
-import { Failures } from '../kernel/failures.ts'
-import { type Holder, leaseStatements } from '../kernel/lease.ts'
-import { probe } from '../kernel/probe.ts'
-import { engineBackoffMs } from '../kernel/retry.ts'
-import { Wakeup } from '../kernel/signal.ts'
-import { Board, type KeeperCommand, type KeeperData, type KeeperMessage } from './keeper.ts'
+import { monotonicMs, threadClockNs } from './clock.ts'
+import { Failures } from './failures.ts'
+import { Board, type Closed, type KeeperCommand, type KeeperData, type KeeperMessage, type Running } from './keeper.ts'
+import { type Holder, leaseStatements } from './lease.ts'
 import { Passwords } from './passwords.ts'
-import { Trouble, Watch } from './watch.ts'
+import { probe } from './probe.ts'
+import { engineBackoffMs } from './retry.ts'
+import { Service } from './service.ts'
+import { Trouble } from './trouble.ts'
+
+/** The watch over other incarnations, and what follows from what it finds. */
+export interface Watcher {
+  /** Counts a look at the own row, and says whether this one is also a watch. */
+  isTurn(): boolean
+  /** Milliseconds until the next look. */
+  lookInMs(everyMs: number): number
+  /** Says how the own incarnation is, and keeps for the sweep what else it saw. */
+  look(connection: Connection, worker: Holder): Promise<'open' | 'asked' | null>
+  /** Milliseconds until a sweep has something to do, as far as the last look knows. */
+  readonly sweepInMs: number
+  /** `running`: what runs on the main thread; null where an end that it had two seconds ago is not stored. */
+  sweep(running: readonly Running[] | null): Promise<void>
+  /** Takes over from closed incarnations. */
+  rescue(workers: readonly number[]): Promise<void>
+  timeOut(overdue: { readonly worker: number; readonly jobs: readonly Running[] }): Promise<void>
+}
+
+export interface WatcherOptions {
+  readonly sweeps: Connection
+  readonly trouble: Trouble
+  readonly limits: unknown
+  readonly onClosed: (workers: readonly Closed[]) => void
+  readonly onSwept: (news: unknown) => void
+}
 
 const blockedMs = 1000
 /** A main thread that has stood still for so long after a job of its own was overdue does not come back by itself. */
@@ -42,13 +67,14 @@ const failures = new Failures({
 })
 const connection = new Connection(database, 'keeper', { durability: 'relaxed', watch: failures })
 const sweeps = new Connection(given, 'sweep', { watch: failures })
-const [looks, sweepings, turns] = [new Wakeup(), new Wakeup(), new Wakeup()]
+const stop = new AbortController()
 const trouble = new Trouble()
-const watch = new Watch({ sweeps, maxAttempts: data.maxAttempts, maxCrashes: data.maxCrashes, tell }, trouble)
 /** Between two incarnations it watches as nobody. */
 const nobody: Holder = { id: 0, nonce: '00000000-0000-0000-0000-000000000000' }
+let watch: Watcher
 let worker: Holder | undefined = data.worker
-let isStopping = false
+/** Before the first incarnation the schema may not be there. */
+let isOpened = worker !== undefined
 let nextBeatMs = 0
 let lastLookMs = monotonicMs()
 let reportedBlock = 0n
@@ -62,21 +88,23 @@ function tell(message: KeeperMessage): void {
 
 parentPort!.on('message', (command: KeeperCommand) => {
   if (command.type === 'password') return passwords.told(command)
-  if (command.type === 'stop') isStopping = true
+  if (command.type === 'stop') stop.abort()
   else {
     worker = command.worker
+    isOpened = true
     nextBeatMs = 0
   }
-  for (const wakeup of [looks, sweepings, turns]) wakeup.fire()
+  for (const service of [looks, sweepings, turns]) service.wake()
 })
 
 async function look(): Promise<void> {
+  if (!isOpened) return
   // A thread that stood still cannot tell for how long the others had time to answer.
   if (monotonicMs() - lastLookMs > data.lookMs + 500) trouble.note()
   lastLookMs = monotonicMs()
   const mine = worker
   const state = await (watch.isTurn() ? watch.look(connection, mine ?? nobody) : lookAtOwn(mine))
-  sweepings.fire()
+  sweepings.wake()
   lastLookMs = monotonicMs()
   if (mine === undefined || worker !== mine) return
   if (state === null) lose(mine)
@@ -191,40 +219,54 @@ function sayRecovered(work: () => Promise<void>): void {
 }
 
 /** Runs until the stop. After an error it is told and tried again sooner. */
-async function every(name: string, work: () => Promise<void>, wakeup: Wakeup, waitMs: () => number): Promise<void> {
-  const loop = failures.loop(name, sweeps)
-  for (let failed = 0; !isStopping; ) {
-    try {
+function serviceOf(name: string, work: () => Promise<void>, waitMs: () => number): Service {
+  const { succeeded, failed } = failures.loop(name, sweeps)
+  return new Service({
+    round: async () => {
       await work()
-      if (failed > 0) sayRecovered(work)
-      failed = 0
-      loop.succeeded()
-    } catch (error) {
-      failed++
-      loop.failed(error)
-      if (isRetryable(error)) say(error, work)
-    }
-    await wakeup.wait(failed === 0 ? waitMs() : Math.min(500, Math.max(50, engineBackoffMs(undefined, failed))))
-  }
+      return waitMs()
+    },
+    signal: stop.signal,
+    loop: {
+      succeeded: () => {
+        sayRecovered(work)
+        succeeded()
+      },
+      failed: (error) => {
+        failed(error)
+        if (isRetryable(error)) say(error, work)
+      },
+    },
+    backoffMs: (_error, count) => Math.min(500, Math.max(50, engineBackoffMs(undefined, count))),
+  })
 }
+
+// Three, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
+const looks = serviceOf('look', look, () => watch.lookInMs(data.lookMs))
+const sweepings = serviceOf(
+  'sweep',
+  () => watch.sweep(areEndsStored() ? board.running() : null),
+  () => Math.min(data.lookMs, watch.sweepInMs),
+)
+const turns = serviceOf('main thread', watchMain, () => data.watchMainMs)
 
 // Not at the top level of the module: a CommonJS module cannot await there.
 async function run(): Promise<void> {
   if (data.probeModule !== undefined) await import(data.probeModule)
   tell({ type: 'ready' })
-  // Three loops, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
-  await Promise.all([
-    every('look', look, looks, () => watch.lookInMs(data.lookMs)),
-    every(
-      'sweep',
-      () => watch.sweep(areEndsStored() ? board.running() : null),
-      sweepings,
-      () => Math.min(data.lookMs, watch.promoteInMs),
-    ),
-    every('main thread', watchMain, turns, () => data.watchMainMs),
-  ])
+  await Promise.all([looks.run(), sweepings.run(), turns.run()])
   await Promise.all([connection.close(), sweeps.close()])
   parentPort!.close()
 }
 
-void run()
+/** Called once, by the thread's own module. */
+export function keep(watcher: (options: WatcherOptions) => Watcher): void {
+  watch = watcher({
+    sweeps,
+    trouble,
+    limits: data.limits,
+    onClosed: (workers) => tell({ type: 'closed', workers }),
+    onSwept: (news) => tell({ type: 'swept', news }),
+  })
+  void run()
+}

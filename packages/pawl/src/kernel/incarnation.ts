@@ -9,32 +9,37 @@ import type { Connection } from '../db/driver.ts'
 import { Listener } from '../db/listen.ts'
 import { textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
-import type { LoopWatch } from '../kernel/failures.ts'
-import { type Holder, leaseStatements, lockClass, lookEveryMs } from '../kernel/lease.ts'
-import { probe } from '../kernel/probe.ts'
-import { engineBackoffMs, retrying } from '../kernel/retry.ts'
 import { release } from '../release.ts'
-import { type Board, Keeper, type KeeperMessage } from './keeper.ts'
-import { kindDefaults } from './kinds.ts'
-import type { ResolvedWorkerOptions } from './worker-options.ts'
+import type { LoopWatch } from './failures.ts'
+import { type Board, Keeper, type KeeperMessage, type KeeperOptions } from './keeper.ts'
+import { type Holder, leaseStatements, lockClass, lookEveryMs } from './lease.ts'
+import { probe } from './probe.ts'
+import { engineBackoffMs, retrying } from './retry.ts'
+
+/** What its row says, and how it is kept. */
+export interface Incarnated extends Pick<KeeperOptions, 'exitWhenBlocked' | 'limits' | 'newThread'> {
+  readonly name: string
+  readonly queues: readonly string[]
+  readonly kinds: readonly string[]
+  readonly concurrency: number
+  readonly leaseMs: number
+  readonly beatMs: number
+  readonly keeperMs: number
+}
 
 export interface IncarnationOptions {
   readonly config: Config
-  readonly worker: Pick<
-    ResolvedWorkerOptions,
-    'name' | 'queues' | 'concurrency' | 'leaseMs' | 'beatMs' | 'keeperMs' | 'exitWhenBlocked'
-  >
-  readonly kinds: readonly string[]
+  readonly worker: Incarnated
   /** What application_name ends with in the sessions of its handlers and claims. */
   readonly sessions: string
   /** What it listens to. */
-  readonly channels: readonly string[]
+  readonly channels: () => readonly string[]
   readonly board: Board
   readonly engine: Connection
   readonly signal: AbortSignal
   readonly onOpened: (id: number) => void
   readonly onLost: (holder: Holder) => void
-  readonly onKeeper: (message: Exclude<KeeperMessage, { type: 'ready' | 'lost' }>) => void
+  readonly onKeeper: (message: Exclude<KeeperMessage, { type: 'ready' | 'lost' | 'password' }>) => void
   readonly onNotify: (channel: string, payload: string) => void
   /** Notifications may have been missed. */
   readonly onConnect: () => void
@@ -66,9 +71,10 @@ export class Incarnation {
     return this.#listener?.isListening ?? false
   }
 
-  async start(): Promise<void> {
+  /** Its thread starts while `check` runs: that takes longer than all checks. */
+  async start(check: () => Promise<void>): Promise<void> {
     // The lease begins when somebody is there to renew it: a thread may take longer to start than a short lease lasts.
-    await this.#startKeeper(undefined)
+    await bothOf(this.#startKeeper(undefined), check())
     await this.#openKept()
     this.#startListener()
   }
@@ -98,23 +104,24 @@ export class Incarnation {
   }
 
   async #open(): Promise<Holder> {
-    const { config, worker, kinds, sessions, engine, onOpened } = this.#options
+    const { config, worker, sessions, engine, onOpened } = this.#options
     const [row] = await engine.run<Holder>(leaseStatements.open, {
       name: worker.name,
       host: hostname(),
       pid: process.pid,
       release,
       queues: textsLiteral(worker.queues),
-      kinds: textsLiteral(kinds),
+      kinds: textsLiteral(worker.kinds),
       concurrency: worker.concurrency,
       sessions: config.database.pooler === 'none' ? sessions : '',
       look_ms: this.#lookMs(),
       lease_ms: worker.leaseMs,
     })
-    this.#holder = row!
-    if (probe.on) await probe.hit('worker.opened', row!.id)
-    onOpened(row!.id)
-    return row!
+    const holder = { id: row!.id, nonce: row!.nonce }
+    this.#holder = holder
+    if (probe.on) await probe.hit('worker.opened', holder.id)
+    onOpened(holder.id)
+    return holder
   }
 
   #lost(id: number): void {
@@ -151,7 +158,7 @@ export class Incarnation {
 
   async #startKeeper(worker: Holder | undefined): Promise<void> {
     const { config, board, onKeeper } = this.#options
-    const { leaseMs, beatMs, keeperMs, exitWhenBlocked } = this.#options.worker
+    const { leaseMs, beatMs, keeperMs, exitWhenBlocked, limits, newThread } = this.#options.worker
     this.#keeper = new Keeper(
       {
         database: config.database,
@@ -161,13 +168,13 @@ export class Incarnation {
         lookMs: this.#lookMs(),
         watchMainMs: keeperMs,
         exitWhenBlocked,
-        maxAttempts: kindDefaults.retry.attempts,
-        maxCrashes: kindDefaults.retry.crashes,
+        limits,
+        newThread,
       },
       board,
       (message) => {
         if (message.type === 'lost') this.#lost(message.worker)
-        else if (message.type !== 'ready') onKeeper(message)
+        else if (message.type !== 'ready' && message.type !== 'password') onKeeper(message)
       },
       (error) => this.#onKeeperDeath(error),
     )
@@ -200,7 +207,7 @@ export class Incarnation {
     const { succeeded, failed } = this.#options.loop('listen')
     this.#listener = new Listener({
       database: config.direct,
-      channels,
+      channels: channels(),
       heartbeatMs: 5000,
       backoffMs: engineBackoffMs,
       onNotify,
@@ -229,4 +236,10 @@ export class Incarnation {
     await session.run(leaseStatements.lock, { worker: holder.id, nonce: holder.nonce })
     return true
   }
+}
+
+/** Rejects with the first error, when both have ended. */
+async function bothOf(...work: readonly Promise<void>[]): Promise<void> {
+  await Promise.allSettled(work)
+  await Promise.all(work)
 }

@@ -3,15 +3,21 @@
 // is idle and goes when there is continuous work, so that busy queues never pay for notifications.
 
 import type { Connection } from '../db/driver.ts'
-import { textsLiteral } from '../db/statement.ts'
-import { monotonicMs } from '../kernel/clock.ts'
-import { probe } from '../kernel/probe.ts'
-import { sleepStatements } from '../kernel/sleepers.ts'
+import { statement, textsLiteral } from '../db/statement.ts'
+import { monotonicMs } from './clock.ts'
+import { probe } from './probe.ts'
+
+const awakeStatement = statement(import.meta.url, 'awake')
+const sleepStatement = statement(import.meta.url, 'sleep')
+const snapshotStatement = statement(import.meta.url, 'snapshot')
+const stillOpenStatement = statement(import.meta.url, 'still-open')
 
 /** About 500 jobs a second are continuous work: a notification for each would cost its enqueuer more than quick polls cost this worker. */
 const busyJobs = 50
 const busyMs = 100
 const lastFoundMs = 20
+/** Without notifications the polls come at least this often. */
+const deafPollMs = 200
 
 export interface SleepOptions {
   readonly queues: readonly string[]
@@ -67,23 +73,23 @@ export class Sleep {
     if (this.#flagged !== worker || !this.isBusy) return
     this.#flagged = undefined
     this.#snapshot = undefined
-    await this.#connection.run(sleepStatements.awake, { worker })
+    await this.#connection.run(awakeStatement, { worker, queues: textsLiteral(this.#queues) })
   }
 
   /** Called after a claim that found too little. Returns how long to wait before the next claim; 0 means claim again at once. */
   async idle(worker: number): Promise<number> {
-    if (!this.#canListen) return Math.min(this.#pollMs, 200)
+    if (!this.#canListen) return Math.min(this.#pollMs, deafPollMs)
     if (this.#flagged !== worker) {
-      await this.#connection.run(sleepStatements.sleep, { worker, queues: textsLiteral(this.#queues) })
+      await this.#connection.run(sleepStatement, { worker, queues: textsLiteral(this.#queues) })
       if (probe.on) await probe.hit('jobs.sleep.flagged', worker)
-      const [row] = await this.#connection.run<{ snapshot: string }>(sleepStatements.snapshot)
+      const [row] = await this.#connection.run<{ snapshot: string }>(snapshotStatement)
       this.#snapshot = row?.snapshot
       this.#flaggedMs = monotonicMs()
       this.#flagged = worker
       return 0
     }
-    if (this.#snapshot === undefined) return this.#pollMs
-    const [row] = await this.#connection.run<{ open: number }>(sleepStatements.stillOpen, { snapshot: this.#snapshot })
+    if (this.#snapshot === undefined) return this.#isListening() ? this.#pollMs : Math.min(this.#pollMs, deafPollMs)
+    const [row] = await this.#connection.run<{ open: number }>(stillOpenStatement, { snapshot: this.#snapshot })
     if (row?.open === 0) {
       this.#snapshot = undefined
       return 0

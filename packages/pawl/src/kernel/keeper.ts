@@ -1,15 +1,13 @@
 // The main thread's side of the keeper. The keeper is a worker thread with its own connection: it renews the lease of this incarnation,
 // takes over from dead ones, and watches whether this thread still turns. What it must know without asking is in shared memory.
 
-import type { Worker as Thread } from 'node:worker_threads'
+import type { Worker as Thread, WorkerOptions as ThreadOptions } from 'node:worker_threads'
 import type { LogFields } from '../config.ts'
 import type { DatabaseOptions } from '../db/driver.ts'
 import { cloneable } from '../db/login.ts'
 import { describeError } from '../errors.ts'
-import { threadClockNs } from '../kernel/clock.ts'
-import type { Holder } from '../kernel/lease.ts'
-import type { HeldJob } from './held.ts'
-import { newThread } from './new-thread.ts'
+import { threadClockNs } from './clock.ts'
+import type { Holder } from './lease.ts'
 
 export interface KeeperData {
   readonly database: DatabaseOptions
@@ -21,20 +19,17 @@ export interface KeeperData {
   readonly beatMs: number
   readonly lookMs: number
   readonly watchMainMs: number
-  readonly maxAttempts: number
-  readonly maxCrashes: number
   readonly exitWhenBlocked: boolean
+  /** Given to the watch over other incarnations, as it is. */
+  readonly limits: unknown
   readonly board: SharedArrayBuffer
   /** Loaded by the thread first; tests install probes with it. */
   readonly probeModule?: string
 }
 
-export interface SweptJob {
-  readonly tenant: string
-  readonly id: string
-  readonly kind: string
-  readonly state: string
-  readonly holder: number
+export interface Closed {
+  readonly id: number
+  readonly reason: string
 }
 
 export type KeeperMessage =
@@ -42,9 +37,9 @@ export type KeeperMessage =
   /** A connection of the thread needs the password of now. */
   | { readonly type: 'password' }
   | { readonly type: 'lost'; readonly worker: number }
-  | { readonly type: 'closed'; readonly workers: readonly { readonly id: number; readonly reason: string }[] }
-  | { readonly type: 'rescued' | 'timed out'; readonly jobs: readonly SweptJob[] }
-  | { readonly type: 'promoted' }
+  | { readonly type: 'closed'; readonly workers: readonly Closed[] }
+  /** What a sweep has done: the part that it is about knows what it says. */
+  | { readonly type: 'swept'; readonly news: unknown }
   | { readonly type: 'blocked'; readonly blockedMs: number }
   | { readonly type: 'trouble'; readonly message: string; readonly code: string | undefined }
   /** After trouble: everything of the thread works again. */
@@ -60,11 +55,12 @@ export type KeeperCommand =
   | { readonly type: 'password'; readonly password: string | null; readonly reason: string }
 
 /** What runs on the main thread, as far as the keeper must know it. */
-export interface Watched extends Pick<HeldJob, 'id' | 'fence' | 'slot'> {
+export interface Watched extends Running {
+  slot: number
   readonly definition: { readonly timeoutMs: number }
 }
 
-export interface RunningJob {
+export interface Running {
   readonly id: string
   readonly fence: string
 }
@@ -120,16 +116,16 @@ export class Board {
     held.slot = -1
   }
 
-  overdue(nowNs: bigint): RunningJob[] {
+  overdue(nowNs: bigint): Running[] {
     return this.#jobs((deadlineNs) => deadlineNs < nowNs)
   }
 
-  running(): RunningJob[] {
+  running(): Running[] {
     return this.#jobs(() => true)
   }
 
-  #jobs(isIt: (deadlineNs: bigint) => boolean): RunningJob[] {
-    const found: RunningJob[] = []
+  #jobs(isIt: (deadlineNs: bigint) => boolean): Running[] {
+    const found: Running[] = []
     for (let cell = headCells; cell < this.#cells.length; cell += 3) {
       const deadline = Atomics.load(this.#cells, cell + 2)
       if (deadline === 0n || !isIt(deadline)) continue
@@ -148,7 +144,10 @@ export const keeperTesting: {
   compiledThread: string | undefined
 } = { probeModule: undefined, compiledThread: undefined }
 
-export type KeeperOptions = Omit<KeeperData, 'board' | 'asksPassword'>
+export interface KeeperOptions extends Omit<KeeperData, 'board' | 'asksPassword'> {
+  /** `compiled`: the thread's module, where a test has compiled it. */
+  readonly newThread: (options: ThreadOptions, compiled?: string) => Thread
+}
 
 export class Keeper {
   readonly #data: KeeperOptions
@@ -167,9 +166,10 @@ export class Keeper {
 
   async start(): Promise<void> {
     const { compiledThread, probeModule } = keeperTesting
-    const { database } = this.#data
+    const { newThread, ...data } = this.#data
+    const { database } = data
     const workerData: KeeperData = {
-      ...this.#data,
+      ...data,
       database: database.login === undefined ? database : { ...database, login: cloneable(database.login) },
       asksPassword: typeof database.login?.password === 'function',
       board: this.#board.buffer,

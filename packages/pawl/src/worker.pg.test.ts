@@ -1,0 +1,169 @@
+// One worker that runs jobs and cursors: one incarnation for both, whatever happens to it.
+
+import type { Pawl, WorkerOptions } from 'pawl'
+import { endLease } from 'pawl/testing'
+import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
+import { createDatabase, deferred, type TestDatabase, until } from '../test/support/database.ts'
+import type { Worker } from './worker.ts'
+
+let db: TestDatabase
+let pawl: Pawl
+beforeEach(async () => {
+  db = await createDatabase()
+  await db.query('create table seen (key text)')
+  pawl = db.pawl()
+})
+afterEach(() => db.drop())
+
+async function startWorker(options: WorkerOptions = {}, of = pawl): Promise<Worker> {
+  const worker = of.worker({ lease: '60s', ...options, tuning: { beatMs: 100, ...options.tuning } })
+  onTestFinished(async () => void (await worker.stop({ grace: 0 })))
+  await worker.start()
+  return worker
+}
+
+const append = (key: string) => pawl.events.append({ type: 'Placed', aggregateType: 'order', key, data: {} })
+const seen = async () => (await db.query<{ key: string }>('select key from seen order by key')).map(({ key }) => key)
+
+/** A projection that writes the keys it gets, after `step` has let it. */
+function defineSeen(of: Pawl, step: (key: string, signal: AbortSignal) => Promise<void> | void = () => undefined): void {
+  of.projections.define('seen', {
+    retry: { initialMs: 10 },
+    each: async ({ key }, tx, { signal }) => {
+      await step(key, signal)
+      await tx.query('insert into seen values ($1)', [key])
+    },
+  })
+}
+
+test('[K19] jobs and cursors of a process have one incarnation and one keeper', async () => {
+  pawl.jobs.define('work', { run: () => undefined })
+  defineSeen(pawl)
+  const worker = await startWorker()
+  await pawl.jobs.enqueue('work', {})
+  await append('a')
+  await until('the event is folded', async () => (await seen()).length === 1)
+  await worker.whenIdle()
+  expect(worker.held()).toMatchObject([{ name: 'seen', generation: 1, shard: 0 }])
+  expect(await db.query('select id, queues, kinds from pawl.worker_process')).toEqual([
+    { id: worker.id, queues: ['default'], kinds: ['work', 'projection:/seen/1'] },
+  ])
+  const sessions = await db.query<{ name: string }>(
+    "select application_name as name from pg_stat_activity where datname = current_database() and application_name like 'pawl %'",
+  )
+  const engine = sessions.map(({ name }) => name).filter((name) => !/caller|handler/.test(name))
+  expect(engine.filter((name) => /keeper|listen|claim|engine/.test(name))).toHaveLength(4)
+  expect(engine.length).toBeLessThanOrEqual(8)
+})
+
+test('[K1] a lost lease aborts the handlers of jobs and of cursors', async () => {
+  const aborted: string[] = []
+  const [jobRuns, cursorRuns] = [deferred(), deferred()]
+  const hang = (what: string, signal: AbortSignal) =>
+    new Promise<void>((_resolve, reject) => {
+      signal.addEventListener('abort', () => {
+        aborted.push(what)
+        reject(signal.reason)
+      })
+    })
+  pawl.jobs.define('work', {
+    run: async (job, { signal }) => {
+      if (job.attempt > 1) return
+      jobRuns.resolve()
+      await hang('job', signal)
+    },
+  })
+  let times = 0
+  defineSeen(pawl, async (_key, signal) => {
+    if (times++ > 0) return
+    cursorRuns.resolve()
+    await hang('cursor', signal)
+  })
+  const worker = await startWorker()
+  const first = worker.id!
+  const { id } = await pawl.jobs.enqueue('work', {})
+  await append('a')
+  await Promise.all([jobRuns.promise, cursorRuns.promise])
+  await endLease(db.pool, first)
+  await until('both are done under another incarnation', async () => {
+    return (await pawl.jobs.get(id))?.state === 'done' && (await seen()).length === 1
+  })
+  expect(aborted.sort()).toEqual(['cursor', 'job'])
+  expect(worker.id).not.toBe(first)
+})
+
+test('[K13] a stop gives cursors back while a job that outlives it keeps its lease', async () => {
+  const [runs, go] = [deferred(), deferred()]
+  pawl.jobs.define('work', {
+    run: async () => {
+      runs.resolve()
+      await go.promise
+      return 'answered'
+    },
+  })
+  defineSeen(pawl)
+  const worker = await startWorker()
+  const { id } = await pawl.jobs.enqueue('work', {})
+  await runs.promise
+  await until('it holds the cursor', () => worker.held().length === 1)
+  const report = await worker.stop({ grace: 10 })
+  expect(report).toMatchObject({ stillRunning: [id], aborted: [] })
+  expect(worker.held()).toEqual([])
+  const other = db.pawl()
+  defineSeen(other)
+  await startWorker({}, other)
+  await append('a')
+  await until('the other one folds', async () => (await seen()).length === 1)
+  expect(await db.query('select closed_at from pawl.worker where id = $1', [worker.id])).toEqual([{ closed_at: null }])
+  go.resolve()
+  await until('its answer is stored', async () => (await pawl.jobs.get(id))?.state === 'done')
+  await until('its incarnation is closed', async () => {
+    const [row] = await db.query<{ reason: string }>('select close_reason as reason from pawl.worker where id = $1', [worker.id])
+    return row!.reason === 'stopped'
+  })
+})
+
+test('[K13] a cursor whose handler outlives the grace rolls back and is free', async () => {
+  const runs = deferred()
+  let isAborted = false
+  defineSeen(pawl, async (_key, signal) => {
+    runs.resolve()
+    await new Promise<void>(() => signal.addEventListener('abort', () => (isAborted = true)))
+  })
+  const worker = await startWorker()
+  await append('a')
+  await runs.promise
+  expect(await worker.stop({ grace: 10 })).toEqual({
+    finished: 0,
+    released: 0,
+    stillRunning: [],
+    unsettled: [],
+    aborted: ['seen'],
+  })
+  expect(isAborted).toBe(true)
+  expect(await seen()).toEqual([])
+  expect(await db.query('select holder from pawl.cursor')).toEqual([{ holder: null }])
+})
+
+test('[K19] continuous jobs do not take the wake-up of events away', async () => {
+  pawl.jobs.define('work', { run: () => undefined })
+  defineSeen(pawl)
+  const worker = await startWorker({ tuning: { pollMs: 1000 } })
+  const sleeping = async () =>
+    (await db.query<{ queue: string }>('select queue from pawl.sleeper order by queue')).map(({ queue }) => queue)
+  await until('both sleep', async () => (await sleeping()).length === 2)
+  await pawl.jobs.enqueueMany('work', Array.from({ length: 2000 }))
+  await worker.whenIdle()
+  const busy = await sleeping()
+  expect(busy).toContain('pawl.events')
+})
+
+test('[G2] a worker without anything to run is refused, with the fix', () => {
+  expect(() => pawl.worker()).toThrow(/nothing to do: define at least one kind or projection before you create it/)
+  pawl.jobs.define('elsewhere')
+  expect(() => pawl.worker()).toThrow(/nothing to do: no kind has a handler in this process: elsewhere\. Import the module/)
+  defineSeen(pawl)
+  expect(() => pawl.worker({ projections: [] })).toThrow(/nothing to do: queues and projections leave nothing/)
+  expect(() => pawl.worker({ queues: ['mail'] })).toThrow(/nothing to do in the queues mail: no kind has a handler/)
+  expect(pawl.worker().projections).toEqual(['seen'])
+})
