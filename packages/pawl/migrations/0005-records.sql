@@ -128,6 +128,64 @@ comment on column pawl.submission.is_staged is 'It may have staged rows. The swe
 comment on column pawl.submission.lines is 'Rows staged, valid or not, without the tombstones that Pawl adds itself.';
 comment on column pawl.submission.applied_line is 'Everything up to this line is written as versions. Committed with the chunk that wrote it.';
 
+-- The one list of the columns that the library reads of a submission: what callers see, and under 'internal' what only the code needs.
+create view pawl.submission_info as
+select u.tenant, u.id, json_build_object(
+    'id', u.id::text,
+    'set', u.record_set,
+    'origin', u.origin,
+    'state', u.state,
+    'revision', u.revision,
+    'baseline', u.baseline::text,
+    'number', u.number::text,
+    'format', u.format,
+    'name', u.name,
+    'by', u.submitted_by,
+    'rebasedFrom', u.rebased_from::text,
+    'ignoredSheets', u.ignored_sheets,
+    'counts', json_build_object(
+      'rows', u.lines,
+      'created', u.created,
+      'updated', u.updated,
+      'unchanged', u.unchanged,
+      'missing', u.missing,
+      'deleted', u.deleted,
+      'invalid', json_build_object('created', u.invalid_created, 'updated', u.invalid_updated, 'unkeyed', u.invalid_unkeyed),
+      'errors', u.errors
+    ),
+    'progress', json_build_object(
+      'bytes', u.bytes,
+      'rows', u.lines,
+      'applied', u.applied_created + u.applied_updated + u.applied_deleted,
+      'of', u.created + u.updated + u.deleted
+    ),
+    'jobId', u.job_id::text,
+    'failureClass', u.failure_class,
+    'error', u.error,
+    'createdAt', u.created_at,
+    'submittingAt', u.submitting_at,
+    'endedAt', u.ended_at,
+    'expiresAt', u.expires_at,
+    'internal', json_build_object(
+      'tenant', u.tenant,
+      'scopeId', u.scope_id::text,
+      'scope', s.scope,
+      'scopeRevision', s.revision::text,
+      'fence', u.fence::text,
+      'baselineNumber', u.baseline_number::text,
+      'receivedAt', u.received_at_revision::text,
+      'types', u.types,
+      'attributes', u.attributes::text,
+      'schemaVersion', u.schema_version,
+      'appliedLine', u.applied_line::text,
+      'failures', u.failures,
+      'isExpired', coalesce(u.expires_at < pawl.now(), false)
+    )
+  ) as info
+from pawl.submission u
+join pawl.record_scope s on s.tenant = u.tenant and s.id = u.scope_id;
+comment on view pawl.submission_info is 'Submissions as records.get() gives them, with the revision of their scope.';
+
 create table pawl.submission_row (
   tenant text collate "C" not null default '',
   submission bigint not null,

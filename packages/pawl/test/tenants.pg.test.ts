@@ -113,7 +113,6 @@ const trials: Readonly<Record<string, Trials>> = {
     define: async () => void bolt.records.define('mine', { scope: ['a'], types: { t: { key: 'k', columns: { k: 'text' } } } }),
     in: async () => void bolt.records.in('loads', here),
     sets: () => empty(() => bolt.records.sets()),
-    versionsOf: () => empty(() => bolt.records.versionsOf('loads')),
     get: () => missing(() => bolt.records.get(validated.id)),
     submissions: () => empty(() => bolt.records.submissions('loads')),
     rows: () => missing(() => bolt.records.rows(validated.id, 'created')),

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import type { Statement } from '../db/statement.ts'
-import type { RecordsCore } from './core.ts'
 import { Ends } from './ends.ts'
+import type { Registry } from './sets.ts'
 
 test('[R15] however many wait, one statement polls for them all, and none when nobody waits', async () => {
   let [polls, inFlight, most] = [0, 0, 0]
@@ -14,9 +14,9 @@ test('[R15] however many wait, one statement polls for them all, and none when n
     const ids = values.ids.slice(1, -1).split(',')
     return ids.flatMap((id, index) => (ended.has(id) ? [{ ordinal: index + 1 }] : []))
   }
-  const core = { pool: { run } } as unknown as RecordsCore
+  const registry = { pool: { run } } as unknown as Registry
   const ends = new Ends()
-  const waits = Array.from({ length: 1000 }, (_, n) => ends.wait(core, '', String(n % 10), 60_000, undefined))
+  const waits = Array.from({ length: 1000 }, (_, n) => ends.wait(registry, '', String(n % 10), 60_000, undefined))
   for (let n = 0; n < 10; n++) {
     ended.add(String(n))
     ends.wake()

@@ -5,7 +5,7 @@ import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { read } from '../kernel/retry.ts'
-import type { RecordsCore } from './core.ts'
+import type { Registry } from './sets.ts'
 
 const endedStatement = statement(import.meta.url, 'ended')
 
@@ -26,7 +26,7 @@ export class Ends {
   #pause = new AbortController()
 
   /** Resolves when the submission has ended or is gone. */
-  async wait(core: RecordsCore, tenant: string, id: string, timeoutMs: number, signal: AbortSignal | undefined): Promise<void> {
+  async wait(registry: Registry, tenant: string, id: string, timeoutMs: number, signal: AbortSignal | undefined): Promise<void> {
     signal?.throwIfAborted()
     const over = new AbortController()
     let waiter: Waiter
@@ -38,7 +38,7 @@ export class Ends {
         signal?.addEventListener('abort', () => reject(signal.reason), { signal: over.signal })
         this.#waiting.add(waiter)
         this.wake()
-        if (!this.#isPolling) void this.#poll(core)
+        if (!this.#isPolling) void this.#poll(registry)
       })
     } finally {
       over.abort()
@@ -52,13 +52,13 @@ export class Ends {
     this.#pause.abort()
   }
 
-  async #poll(core: RecordsCore): Promise<void> {
+  async #poll(registry: Registry): Promise<void> {
     this.#isPolling = true
     while (this.#waiting.size > 0) {
       this.#pause = new AbortController()
       const asked = [...this.#waiting]
       try {
-        for (const index of await findEnded(core, asked)) asked[index]!.resolve()
+        for (const index of await findEnded(registry, asked)) asked[index]!.resolve()
       } catch (error) {
         // A database that is away for a moment comes back; each waiter has its own timeout.
         if (!isPawlError(error, 'PAWL_UNAVAILABLE')) for (const { reject } of asked) reject(error)
@@ -75,8 +75,8 @@ export class Ends {
   }
 }
 
-async function findEnded(core: RecordsCore, asked: readonly Waiter[]): Promise<number[]> {
-  const rows = await read<{ ordinal: number }>(core.pool, endedStatement, {
+async function findEnded(registry: Registry, asked: readonly Waiter[]): Promise<number[]> {
+  const rows = await read<{ ordinal: number }>(registry.pool, endedStatement, {
     tenants: textsLiteral(asked.map(({ tenant }) => tenant)),
     ids: numbersLiteral(asked.map(({ id }) => id)),
   })

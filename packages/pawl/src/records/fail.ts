@@ -7,12 +7,10 @@ import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { read } from '../kernel/retry.ts'
-import type { RecordsCore } from './core.ts'
-import { failureEvent } from './record-events.ts'
-import { keepDefaults } from './sets.ts'
-import { lockScope } from './slot.ts'
-import { readSubmission, type SubmissionRow } from './submissions.ts'
-import type { FailureClass, RecordSetOptions } from './types.ts'
+import { failureEvent, lockScope } from './commit.ts'
+import { type DefinedSet, keepDefaults, type Registry } from './sets.ts'
+import { readSubmission, type StoredSubmission } from './submissions.ts'
+import type { FailureClass } from './types.ts'
 
 const purgeStartStatement = statement(import.meta.url, 'purge-start')
 const purgeChunkStatement = statement(import.meta.url, 'purge-chunk')
@@ -25,7 +23,7 @@ export interface Failing {
   readonly failureClass: FailureClass
   readonly error: string
   readonly keepMs: number
-  readonly events: NonNullable<RecordSetOptions['events']>
+  readonly events: DefinedSet['events']
   /** First in each transaction: makes sure that nobody else works on it, and keeps it so until the end of the transaction. */
   readonly hold: (tx: TxDb) => Promise<void>
   /** Last, in the transaction that frees the slot. */
@@ -38,10 +36,10 @@ class Overtaken extends Error {
 }
 
 /** false: somebody else has ended it, or goes on with it. */
-export async function fail(core: RecordsCore, tenant: string, submission: SubmissionRow, failing: Failing): Promise<boolean> {
+export async function fail(registry: Registry, submission: StoredSubmission, failing: Failing): Promise<boolean> {
   try {
-    const hasFailed = await purgeAndFail(core, tenant, submission, failing)
-    core.ends.wake()
+    const hasFailed = await purgeAndFail(registry, submission, failing)
+    registry.ends.wake()
     return hasFailed
   } catch (error) {
     if (error instanceof Overtaken) return false
@@ -49,16 +47,17 @@ export async function fail(core: RecordsCore, tenant: string, submission: Submis
   }
 }
 
-async function purgeAndFail(core: RecordsCore, tenant: string, submission: SubmissionRow, failing: Failing): Promise<boolean> {
-  const { id, number, scope_id } = submission
-  const now = await readSubmission(core, tenant, id)
+async function purgeAndFail(registry: Registry, submission: StoredSubmission, failing: Failing): Promise<boolean> {
+  const { id, set, number, internal } = submission
+  const { tenant, scopeId, scope } = internal
+  const now = await readSubmission(registry, tenant, id)
   if (now === undefined) return false
-  let from: string = now.applied_line
+  let from = now.internal.appliedLine
   while (from !== '0') {
-    const [start] = await read<{ line: string }>(core.pool, purgeStartStatement, { tenant, id, from, limit: chunkRows })
+    const [start] = await read<{ line: string }>(registry.pool, purgeStartStatement, { tenant, id, from, limit: chunkRows })
     const downto = start!.line
-    const values = { tenant, id, scope_id, number, from, downto }
-    from = await core.pool.transaction(async (tx) => {
+    const values = { tenant, id, scope_id: scopeId, number, from, downto }
+    from = await registry.pool.transaction(async (tx) => {
       await failing.hold(tx)
       const [purged] = await tx.run<{ applied_line: string }>(purgeChunkStatement, values)
       // It may have been ended and resumed meanwhile, with the same records under another number: what was deleted must come back.
@@ -67,13 +66,13 @@ async function purgeAndFail(core: RecordsCore, tenant: string, submission: Submi
     })
     if (probe.on) await probe.hit('records.purge.chunk', { id, from })
   }
-  return core.pool.transaction(async (tx) => {
+  return registry.pool.transaction(async (tx) => {
     await failing.hold(tx)
-    const { scope } = await lockScope(tx, tenant, scope_id)
+    await lockScope(tx, tenant, scopeId)
     const { failureClass, error, keepMs } = failing
     const [failed] = await tx.run(failStatement, { tenant, id, number, failure_class: failureClass, error, keep_ms: keepMs })
-    if (failed === undefined) return notFailed(core, tenant, submission)
-    await failureEvent(tx, tenant, failing.events, { set: submission.record_set, scope, submission: id, failureClass, error })
+    if (failed === undefined) return notFailed(registry, submission)
+    await failureEvent(tx, failing.events, { tenant, set, scope, submission: id, failureClass, error })
     await failing.finish(tx)
     if (probe.on) await probe.hit('records.fail.written', { id })
     return true
@@ -81,8 +80,8 @@ async function purgeAndFail(core: RecordsCore, tenant: string, submission: Submi
 }
 
 /** Somebody else has ended it; or it keeps its slot, because a later commit would show what could not be taken back. */
-async function notFailed(core: RecordsCore, tenant: string, { id, number }: SubmissionRow): Promise<false> {
-  const now = await readSubmission(core, tenant, id)
+async function notFailed(registry: Registry, { id, number, internal }: StoredSubmission): Promise<false> {
+  const now = await readSubmission(registry, internal.tenant, id)
   if (now?.state !== 'submitting' || now.number !== number) return false
   throw new Error(
     `Submission ${id} has written versions that its staged rows no longer name, so they cannot be undone and its scope stays busy. Staged rows were removed by hand: restore them from a backup, or delete the versions of number ${number} of its scope and set applied_created, applied_updated and applied_deleted to 0.`,
@@ -91,7 +90,7 @@ async function notFailed(core: RecordsCore, tenant: string, { id, number }: Subm
 
 /** Whoever finds the slot taken by a submission whose job is dead or gone ends that first. Not in a caller's transaction, which holds the scope. */
 export async function freeingSlot<Answer>(
-  core: RecordsCore,
+  registry: Registry,
   tenant: string,
   tx: AnyTx | undefined,
   attempt: () => Promise<Answer>,
@@ -100,7 +99,7 @@ export async function freeingSlot<Answer>(
     return await attempt()
   } catch (error) {
     if (tx !== undefined || !isPawlError(error, 'PAWL_SCOPE_BUSY') || !isOrphaned(error.details)) throw error
-    await failDead(core, tenant, String(error.details.holder)).catch((cause: unknown) => {
+    await failDead(registry, tenant, String(error.details.holder)).catch((cause: unknown) => {
       throw new PawlError('PAWL_SCOPE_BUSY', `${error.message} It cannot be ended: ${String(cause)}`, {
         cause,
         details: error.details,
@@ -115,18 +114,18 @@ function isOrphaned({ jobState }: Readonly<Record<string, unknown>>): boolean {
 }
 
 /** For a submission whose job died or was cancelled without a last word. Does nothing while the job lives. */
-export async function failDead(core: RecordsCore, tenant: string, id: string): Promise<boolean> {
-  const submission = await readSubmission(core, tenant, id)
+export async function failDead(registry: Registry, tenant: string, id: string): Promise<boolean> {
+  const submission = await readSubmission(registry, tenant, id)
   if (submission?.state !== 'submitting') return false
-  const jobId = submission.job_id!
+  const jobId = submission.jobId!
   let isDead = false
   const hold = async (tx: TxDb) => {
     const [job] = await tx.run<{ state: string }>(jobLockStatement, { tenant, job_id: jobId })
     if (job !== undefined && job.state !== 'dead') throw new Overtaken()
     isDead = job !== undefined
   }
-  const set = core.sets.get(submission.record_set)
-  const job = await core.jobs(tenant).get(jobId)
+  const set = registry.sets.get(submission.set)
+  const job = await registry.jobs(tenant).get(jobId)
   const error = `Its job ended without finishing it: ${job?.lastError ?? 'it was cancelled'}`
   const failing: Failing = {
     failureClass: 'unknown',
@@ -136,8 +135,8 @@ export async function failDead(core: RecordsCore, tenant: string, id: string): P
     hold,
     // The submission says it all from here on; a dead job beside it would be a second alert for one failure.
     finish: async (tx) => {
-      if (isDead) await core.jobs(tenant).cancel(jobId, { tx, reason: `submission ${id} failed` })
+      if (isDead) await registry.jobs(tenant).cancel(jobId, { tx, reason: `submission ${id} failed` })
     },
   }
-  return fail(core, tenant, submission, failing)
+  return fail(registry, submission, failing)
 }

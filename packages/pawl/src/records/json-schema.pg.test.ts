@@ -84,7 +84,6 @@ test('a set is kept as data with JSON Schemas, by version, and read by a process
       note: expect.objectContaining({ key: ['id'] }),
     },
   })
-  expect((await reader.records.versionsOf('waste')).map(({ schemaVersion }) => schemaVersion)).toEqual([2, 1])
   // The same version declared anew: the last one counts. Another tenant has its own.
   await define(2, 30).put({ type: 'note', data: { id: 'c' } })
   expect((await reader.records.sets())[0]?.types.load?.schema).toMatchObject({ properties: { rowId: { maxLength: 30 } } })

@@ -26,10 +26,10 @@ import {
   type WaitOptions,
   withDefaults,
 } from '../kernel/options.ts'
-import { columnTypes, dateParts } from './columns.ts'
-import { canonicalDecimal } from './decimal.ts'
-import type { ExportOptions } from './export.ts'
+import type { ExportOptions } from './formats/export.ts'
 import type { ListRecordsOptions } from './reads.ts'
+import { columnTypes, dateParts } from './rows/columns.ts'
+import { canonicalDecimal } from './rows/decimal.ts'
 import { submissionStates } from './states.ts'
 import type { ListSubmissionsOptions } from './submissions.ts'
 import type {

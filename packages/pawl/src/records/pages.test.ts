@@ -2,7 +2,7 @@
 
 import { readdirSync, readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
-import { fileCodes } from './bytes.ts'
+import { fileCodes } from './formats/bytes.ts'
 
 const read = (path: string) => readFileSync(new URL(path, import.meta.url), 'utf8')
 
@@ -15,6 +15,7 @@ test('the guide lists the codes of refused files', () => {
 
 test('the README names every source file', () => {
   const [, section] = read('./README.md').split('## Files\n')
-  const files = readdirSync(new URL('.', import.meta.url)).filter((name) => /^[a-z-]+\.ts$/.test(name))
-  expect(files.filter((name) => !section!.includes(`\`${name}\``))).toEqual([])
+  const files = ['.', './rows/', './formats/'].flatMap((folder) => readdirSync(new URL(folder, import.meta.url)))
+  const sources = files.filter((name) => /^[a-z-]+\.ts$/.test(name))
+  expect(sources.filter((name) => !section!.includes(`\`${name}\``))).toEqual([])
 })

@@ -25,7 +25,7 @@ const seedSql = `
     select n, 's', '["' || n || '"]', 60, 61, 1000 from generate_series(1, 5000) n;
   insert into pawl.submission (id, record_set, scope_id, origin, state, baseline, baseline_number, baseline_live, number, schema_version, missing_policy,
       ended_at, is_staged, expires_at)
-    select n, 's', 1 + n % 1000, 'upload', case when n <= 4000 then 'submitted' else 'validated' end, 1, 1, 1, case when n <= 4000 then n end, 1, 'keep', now(), n % 100 = 0,
+    select n, 's' || n % 50, 1 + n % 1000, 'upload', case when n <= 4000 then 'submitted' else 'validated' end, 1, 1, 1, case when n <= 4000 then n end, 1, 'keep', now(), n % 100 = 0,
       case when n > 4000 then now() + interval '1 day' end from generate_series(1, 5000) n;
   insert into pawl.submission_row (submission, line, record_id, kind, is_new, type, key, hash, data)
     select 4950 + n % 50, n, n, case when n % 3 = 0 then '=' else 'C' end, true, 't', 'k' || n, gen_random_uuid(), '{}' from generate_series(1, 50000) n;

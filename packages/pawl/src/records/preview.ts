@@ -1,13 +1,14 @@
 // What a submission would do, or did, row by row: the same staged rows that its apply writes; after the commit, the versions themselves.
 
 import { statement, textsLiteral } from '../db/statement.ts'
-import { PawlError, shown } from '../errors.ts'
+import { PawlError } from '../errors.ts'
 import { check, type Resolved } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
-import type { RecordsCore } from './core.ts'
-import { fieldChanges } from './diff.ts'
 import { afterLine, type pageTable } from './options.ts'
-import type { SubmissionRow } from './submissions.ts'
+import { cursorParts, cursorText } from './reads.ts'
+import { fieldChanges } from './rows/diff.ts'
+import type { Registry } from './sets.ts'
+import type { StoredSubmission } from './submissions.ts'
 import type { Page, PreviewRow, RecordData, RowError, RowKind } from './types.ts'
 
 const previewStatement = statement(import.meta.url, 'preview')
@@ -23,139 +24,87 @@ const kinds: Readonly<Record<Exclude<RowKind, 'missing'>, readonly string[]>> = 
 }
 
 /** States in which all rows are staged and counted. */
-const counted: readonly SubmissionRow['state'][] = ['validated', 'submitting', 'superseded', 'failed']
+const counted: readonly string[] = ['validated', 'submitting', 'superseded', 'failed']
 
 const statuses: Readonly<Partial<Record<RowKind, string>>> = { created: 'CREATED', updated: 'UPDATED', missing: 'DELETED' }
 
+interface Row {
+  type: string
+  key: string
+  before: string | null
+  after: string | null
+}
+
 export async function previewRows(
-  core: RecordsCore,
-  tenant: string,
-  submission: SubmissionRow,
+  registry: Registry,
+  submission: StoredSubmission,
   kind: RowKind,
   { limit, after }: Resolved<typeof pageTable>,
 ): Promise<Page<PreviewRow>> {
-  if (submission.state === 'submitted') return changedRows(core, tenant, submission, kind, limit, after)
-  if (kind === 'missing') return missingRows(core, tenant, submission, limit, after)
-  // The counts of a whole upload say it; looking would read every staged row to find none.
-  if (kind !== 'invalid' && counted.includes(submission.state) && submission[kind] === '0') return { items: [], next: undefined }
-  const rows = await read<{ line: string; kind: string; type: string; key: string; before: string | null; after: string | null }>(
-    core.pool,
-    previewStatement,
-    {
-      tenant,
-      id: submission.id,
-      committed: submission.baseline_number,
-      kinds: textsLiteral(kinds[kind]),
-      after: check('rows', 'after', afterLine, after) ?? '0',
-      limit,
-    },
-  )
-  return {
-    items: rows.map((row) => {
-      const found = toRow(row.type, row.key, row.before, row.kind === '=' ? row.before : row.after, Number(row.line))
-      // The data of an invalid row is not kept; compared with nothing, every field would be gone.
-      return kind === 'invalid' ? { ...found, changes: [] } : found
-    }),
-    next: rows.length < limit ? undefined : rows.at(-1)!.line,
-  }
+  const { id, state, number, internal } = submission
+  if (state !== 'submitted' && kind !== 'missing') return stagedRows(registry, submission, kind, limit, after)
+  const [after_type = '', after_key = ''] = after === undefined ? [] : cursorParts(after, 2)
+  const page = { tenant: internal.tenant, scope_id: internal.scopeId, after_type, after_key, limit }
+  const rows =
+    state === 'submitted'
+      ? await read<Row>(registry.pool, changesStatement, { ...page, number, status: statusOf(id, kind) })
+      : await read<Row>(registry.pool, missingStatement, {
+          ...page,
+          id,
+          committed: internal.baselineNumber,
+          types: textsLiteral(internal.types!),
+        })
+  const last = rows.length < limit ? undefined : rows.at(-1)
+  return { items: rows.map((row) => toRow(row, null)), next: last && cursorText([last.type, last.key]) }
 }
 
-async function missingRows(
-  core: RecordsCore,
-  tenant: string,
-  submission: SubmissionRow,
+async function stagedRows(
+  registry: Registry,
+  { id, state, counts, internal }: StoredSubmission,
+  kind: Exclude<RowKind, 'missing'>,
   limit: number,
   after: string | undefined,
 ): Promise<Page<PreviewRow>> {
-  const [afterType, afterKey] = readPair(after)
-  const rows = await read<{ type: string; key: string; data: string | null }>(core.pool, missingStatement, {
-    tenant,
-    scope_id: submission.scope_id,
-    id: submission.id,
-    committed: submission.baseline_number,
-    types: textsLiteral(JSON.parse(submission.types!) as string[]),
-    after_type: afterType,
-    after_key: afterKey,
+  // The counts of a whole upload say it; a scan would read every staged row to find none.
+  if (kind !== 'invalid' && counted.includes(state) && counts[kind] === 0) return { items: [], next: undefined }
+  const rows = await read<Row & { line: string; kind: string }>(registry.pool, previewStatement, {
+    tenant: internal.tenant,
+    id,
+    committed: internal.baselineNumber,
+    kinds: textsLiteral(kinds[kind]),
+    after: check('rows', 'after', afterLine, after) ?? '0',
     limit,
   })
-  return { items: rows.map((row) => toRow(row.type, row.key, row.data, null, null)), next: nextPair(rows, limit) }
+  const items = rows.map((row) => {
+    const found = toRow(row.kind === '=' ? { ...row, after: row.before } : row, Number(row.line))
+    // The data of an invalid row is not kept; compared with nothing, every field would be gone.
+    return kind === 'invalid' ? { ...found, changes: [] } : found
+  })
+  return { items, next: rows.length < limit ? undefined : rows.at(-1)!.line }
 }
 
-async function changedRows(
-  core: RecordsCore,
-  tenant: string,
-  submission: SubmissionRow,
-  kind: RowKind,
-  limit: number,
-  after: string | undefined,
-): Promise<Page<PreviewRow>> {
+function statusOf(id: string, kind: RowKind): string {
   const status = statuses[kind]
-  if (status === undefined)
-    throw new PawlError('PAWL_WRONG_STATE', `Submission ${submission.id} is submitted, so its ${kind} rows are no longer kept.`, {
-      details: { id: submission.id, state: submission.state },
-    })
-  const [afterType, afterKey] = readPair(after)
-  const rows = await read<{ type: string; key: string; before: string | null; after: string | null }>(
-    core.pool,
-    changesStatement,
-    {
-      tenant,
-      scope_id: submission.scope_id,
-      number: submission.number,
-      status,
-      after_type: afterType,
-      after_key: afterKey,
-      limit,
-    },
-  )
-  return { items: rows.map((row) => toRow(row.type, row.key, row.before, row.after, null)), next: nextPair(rows, limit) }
+  if (status !== undefined) return status
+  throw new PawlError('PAWL_WRONG_STATE', `Submission ${id} is submitted, so its ${kind} rows are no longer kept.`, {
+    details: { id, state: 'submitted' },
+  })
 }
 
 export async function rowErrors(
-  core: RecordsCore,
-  tenant: string,
-  id: string,
+  registry: Registry,
+  { id, internal: { tenant } }: StoredSubmission,
   { limit, after }: Resolved<typeof pageTable>,
 ): Promise<Page<RowError>> {
-  const rows = await read<{
-    ordinal: string
-    line: string
-    code: string
-    field: string | null
-    value: string | null
-    reason: string
-  }>(core.pool, errorsStatement, {
-    tenant,
-    id,
-    after: check('errors', 'after', afterLine, after) ?? '0',
-    limit,
-  })
+  const values = { tenant, id, after: check('errors', 'after', afterLine, after) ?? '0', limit }
+  const rows = await read<RowError & { ordinal: string }>(registry.pool, errorsStatement, values)
   return {
-    items: rows.map(({ line, code, field, value, reason }) => ({ line: Number(line), code, column: field, value, reason })),
+    items: rows.map(({ ordinal: _, line, ...error }) => ({ line: Number(line), ...error })),
     next: rows.length < limit ? undefined : rows.at(-1)!.ordinal,
   }
 }
 
-function toRow(type: string, key: string, before: string | null, after: string | null, line: number | null): PreviewRow {
-  const old = before === null ? null : (JSON.parse(before) as RecordData)
-  const next = after === null ? null : (JSON.parse(after) as RecordData)
-  return { line, type, key, before: old, after: next, changes: fieldChanges(old, next) }
-}
-
-function nextPair(rows: readonly { type: string; key: string }[], limit: number): string | undefined {
-  const last = rows.at(-1)
-  return last === undefined || rows.length < limit
-    ? undefined
-    : Buffer.from(JSON.stringify([last.type, last.key])).toString('base64url')
-}
-
-function readPair(after: string | undefined): [type: string, key: string] {
-  if (after === undefined) return ['', '']
-  try {
-    const [type, key] = JSON.parse(Buffer.from(after, 'base64url').toString()) as unknown[]
-    if (typeof type === 'string' && typeof key === 'string') return [type, key]
-  } catch {
-    // It is said below.
-  }
-  throw new PawlError('PAWL_CONFIG', `after must be \`next\` of the previous page, or be left out, got ${shown(after)}.`)
+function toRow({ type, key, before, after }: Row, line: number | null): PreviewRow {
+  const [old, next] = [before, after].map((data) => (data === null ? null : (JSON.parse(data) as RecordData)))
+  return { line, type, key, before: old!, after: next!, changes: fieldChanges(old!, next!) }
 }

@@ -5,14 +5,12 @@ import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { check, refused, resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
-import { isFault } from './columns.ts'
-import { idText, isNameable, type ReadPlace, type RecordsCore } from './core.ts'
-import { fieldChanges, jsonPatch, type PatchOperation } from './diff.ts'
-import { canonicalField, canonicalRow, Unstorable } from './json-text.ts'
-import { storedKey } from './keys.ts'
 import { at as atOption, historyTable, listRecordsTable } from './options.ts'
-import { type DefinedSet, type DefinedType, mayHaveOtherColumns } from './sets.ts'
-import { needSubmission } from './submissions.ts'
+import { isFault } from './rows/columns.ts'
+import { fieldChanges } from './rows/diff.ts'
+import { canonicalField, canonicalRow, Unstorable } from './rows/json-text.ts'
+import { type DefinedSet, type DefinedType, keyPart, keyText, mayHaveOtherColumns, type Registry } from './sets.ts'
+import { idText, needSubmission } from './submissions.ts'
 import type { At, FieldChange, Page, RecordData, RecordVersion } from './types.ts'
 
 const getStatement = statement(import.meta.url, 'record-get')
@@ -26,6 +24,18 @@ const pageBytes = 4_000_000
 const stepRows = 1000
 
 const numberMax = '9223372036854775807'
+
+export interface ReadPlace {
+  readonly tenant: string
+  readonly set: DefinedSet
+  /** The canonical text of the scope. */
+  readonly scope: string
+}
+
+/** PostgreSQL has no NUL in its texts, so no record has one in its type or key. */
+export function isNameable(type: string, key: string): boolean {
+  return !type.includes('\u0000') && !key.includes('\u0000')
+}
 
 interface VersionRow {
   type: string
@@ -63,46 +73,39 @@ export interface VersionDiff {
   readonly from: RecordVersion
   readonly to: RecordVersion
   readonly table: readonly FieldChange[]
-  /** RFC 6902. */
-  readonly patch: readonly PatchOperation[]
 }
 
 export async function getRecord(
-  core: RecordsCore,
+  registry: Registry,
   place: ReadPlace,
   type: string,
   given: string,
   at?: At,
 ): Promise<RecordVersion | undefined> {
-  const key = await storedKey(core, 'get', place, type, given)
-  const number = await numberAt(core, place, check('get', 'at', atOption, at))
+  const key = await storedKey(registry, 'get', place, type, given)
+  const number = await numberAt(registry, place, check('get', 'at', atOption, at))
   if (!isNameable(type, key)) return undefined
-  const [row] = await read<VersionRow>(core.pool, getStatement, { ...names(place), type, key, number })
+  const [row] = await read<VersionRow>(registry.pool, getStatement, { ...namesOf(place), type, key, number })
   return row === undefined ? undefined : toVersion(row)
 }
 
-export async function listRecords(
-  core: RecordsCore,
-  place: ReadPlace,
-  given: ListRecordsOptions,
-): Promise<Page<RecordVersion> & { readonly number: string | undefined }> {
+export async function listRecords(registry: Registry, place: ReadPlace, given: ListRecordsOptions): Promise<RecordPage> {
   const options = resolve('list', listRecordsTable, given)
   const { limit } = options
-  const start = options.after === undefined ? undefined : readCursor(options.after)
+  const [start, afterType = options.type ?? '', afterKey = ''] = options.after === undefined ? [] : cursorParts(options.after, 3)
   const filters = options.filter === undefined ? null : textsLiteral(filterTexts(place.set, options.type, options.filter))
-  let number = start?.number ?? (await numberAt(core, place, options.at))
-  let after = { type: start?.type ?? options.type ?? '', key: start?.key ?? '' }
+  let number = start === undefined ? await numberAt(registry, place, options.at) : pinned(start)
+  let after = { after_type: afterType, after_key: afterKey }
   const items: RecordVersion[] = []
   for (let bytes = 0; items.length < limit && bytes < pageBytes; ) {
     const asked = Math.min(limit - items.length, stepRows)
-    const rows = await read<VersionRow & { pinned: string; bytes: number }>(core.pool, pageStatement, {
-      ...names(place),
+    const rows = await read<VersionRow & { pinned: string; bytes: number }>(registry.pool, pageStatement, {
+      ...namesOf(place),
       number,
       type: options.type ?? null,
       filters,
       with_deleted: options.withDeleted,
-      after_type: after.type,
-      after_key: after.key,
+      ...after,
       limit: asked,
       bytes_max: pageBytes - bytes,
     })
@@ -111,11 +114,23 @@ export async function listRecords(
     if (last !== undefined) {
       bytes += last.bytes
       number = last.pinned
-      after = { type: last.type, key: last.key }
+      after = { after_type: last.type, after_key: last.key }
     }
     if (rows.length < asked && bytes < pageBytes) return { items, next: undefined, number: number ?? undefined }
   }
-  return { items, next: cursor({ number: number!, ...after }), number: number! }
+  return { items, next: cursorText([number!, after.after_type, after.after_key]), number: number! }
+}
+
+export type RecordPage = Page<RecordVersion> & { readonly number: string | undefined }
+
+/** All pages of one commit. */
+export async function* recordPages(registry: Registry, place: ReadPlace, type?: string, at?: At): AsyncGenerator<RecordPage> {
+  let after: string | undefined
+  do {
+    const page = await listRecords(registry, place, { limit: stepRows, type, at, after } as ListRecordsOptions)
+    yield page
+    after = page.next
+  } while (after !== undefined)
 }
 
 /**
@@ -168,75 +183,72 @@ function assertColumns(set: DefinedSet, types: readonly DefinedType[], names: re
 }
 
 export async function recordHistory(
-  core: RecordsCore,
+  registry: Registry,
   place: ReadPlace,
   type: string,
   given: string,
   options: { limit?: number; before?: string } = {},
 ): Promise<HistoryEntry[]> {
   const { limit, before } = resolve('history', historyTable, options)
-  const key = await storedKey(core, 'history', place, type, given)
+  const key = await storedKey(registry, 'history', place, type, given)
   if (!isNameable(type, key)) return []
+  const page = { before: before === undefined ? numberMax : idText('version', before), limit }
   const rows = await read<VersionRow & { committed_at: Date | null; submitted_by: string | null; origin: string | null }>(
-    core.pool,
+    registry.pool,
     historyStatement,
-    {
-      ...names(place),
-      type,
-      key,
-      before: before === undefined ? numberMax : idText('version', before),
-      limit,
-    },
+    { ...namesOf(place), type, key, ...page },
   )
   return rows.map((row) => ({ ...toVersion(row), committedAt: row.committed_at, by: row.submitted_by, origin: row.origin }))
 }
 
 /** What changed between two moments of one record. */
 export async function diffRecord(
-  core: RecordsCore,
+  registry: Registry,
   place: ReadPlace,
   type: string,
   key: string,
   from: At,
   to: At,
 ): Promise<VersionDiff> {
-  const [before, after] = await Promise.all([getRecord(core, place, type, key, from), getRecord(core, place, type, key, to)])
+  const [before, after] = await Promise.all([
+    getRecord(registry, place, type, key, from),
+    getRecord(registry, place, type, key, to),
+  ])
   if (before === undefined || after === undefined)
     throw new PawlError(
       'PAWL_NOT_FOUND',
       `There is no ${type} '${key.slice(0, 100)}' as of ${before === undefined ? 'the first' : 'the second'} of the two times.`,
     )
-  return {
-    from: before,
-    to: after,
-    table: fieldChanges(before.data, after.data),
-    patch: jsonPatch(before.data ?? {}, after.data ?? {}),
-  }
+  return { from: before, to: after, table: fieldChanges(before.data, after.data) }
+}
+
+/** Of a cursor. */
+function pinned(number: string): string {
+  if (/^\d{1,18}$/.test(number)) return number
+  throw notCursor(number)
 }
 
 /** null: as committed now. */
-export async function numberAt(core: RecordsCore, place: ReadPlace, at: At | undefined): Promise<string | null> {
+export async function numberAt(registry: Registry, place: ReadPlace, at: At | undefined): Promise<string | null> {
   if (at === undefined) return null
   if ('number' in at) return at.number === '0' ? '0' : idText('number', at.number)
-  const [scope] = await read<{ id: string }>(core.pool, scopeStatement, names(place))
+  const [scope] = await read<{ id: string }>(registry.pool, scopeStatement, namesOf(place))
   if (scope === undefined) return '0'
   if ('time' in at) {
     const values = { tenant: place.tenant, scope_id: scope.id, at: at.time.toISOString() }
-    return (await read<{ number: string }>(core.pool, numberAtStatement, values))[0]!.number
+    return (await read<{ number: string }>(registry.pool, numberAtStatement, values))[0]!.number
   }
-  const submission = await needSubmission(core, place.tenant, at.submission)
-  if (submission.scope_id === scope.id && submission.state === 'submitted') return submission.number
+  const submission = await needSubmission(registry, place.tenant, at.submission)
+  if (submission.internal.scopeId === scope.id && submission.state === 'submitted') return submission.number
   throw new PawlError(
     'PAWL_WRONG_STATE',
     `Submission ${at.submission} is ${submission.state} or belongs to another scope. Name a submitted one of this scope.`,
-    {
-      details: { id: at.submission, state: submission.state },
-    },
+    { details: { id: at.submission, state: submission.state } },
   )
 }
 
-function names(place: ReadPlace): { tenant: string; record_set: string; scope: string } {
-  return { tenant: place.tenant, record_set: place.set.name, scope: place.scope }
+export function namesOf({ tenant, set, scope }: ReadPlace) {
+  return { tenant, record_set: set.name, scope }
 }
 
 function toVersion(row: VersionRow): RecordVersion {
@@ -254,23 +266,54 @@ function toVersion(row: VersionRow): RecordVersion {
   }
 }
 
-interface Cursor {
-  readonly number: string
-  readonly type: string
-  readonly key: string
+/** Opaque to callers: the strings that name the last row of a page. */
+export function cursorText(parts: readonly string[]): string {
+  return Buffer.from(JSON.stringify(parts)).toString('base64url')
 }
 
-function cursor(place: Cursor): string {
-  return Buffer.from(JSON.stringify([place.number, place.type, place.key])).toString('base64url')
-}
-
-function readCursor(text: string): Cursor {
+export function cursorParts(text: string, count: number): string[] {
   try {
-    const [number, type, key] = JSON.parse(Buffer.from(text, 'base64url').toString()) as unknown[]
-    if (typeof number === 'string' && /^\d{1,18}$/.test(number) && typeof type === 'string' && typeof key === 'string')
-      return { number, type, key }
+    const parts = JSON.parse(Buffer.from(text, 'base64url').toString()) as unknown[]
+    if (parts.length === count && parts.every((part) => typeof part === 'string')) return parts
   } catch {
     // It is said below.
   }
-  throw new PawlError('PAWL_CONFIG', `after must be \`next\` of the previous page, or be left out, got ${shown(text)}.`)
+  throw notCursor(text)
+}
+
+function notCursor(given: string): PawlError {
+  return new PawlError('PAWL_CONFIG', `after must be \`next\` of the previous page, or be left out, got ${shown(given)}.`)
+}
+
+/** The key that a call names a record with, as it is stored: " S " is S in a text column, and "5.0" is 5 in a number column. */
+export async function storedKey(registry: Registry, call: string, place: ReadPlace, type: string, key: string): Promise<string> {
+  if (typeof type !== 'string') throw refused(call, `type must be a string, got ${shown(type)}`)
+  if (typeof key !== 'string') throw refused(call, `key must be a string, got ${shown(key)}. Give '5' and not 5`)
+  const canonical = canonicalKey(place.set.types.get(type), key)
+  if (canonical === key) return key
+  // A record that an older version of the set wrote may have the key as it is given.
+  const [held] = await read(registry.pool, getStatement, { ...namesOf(place), type, key, number: null })
+  return held === undefined ? canonical : key
+}
+
+function canonicalKey(type: DefinedType | undefined, key: string): string {
+  if (type === undefined) return key
+  const given = type.key.length === 1 ? [key] : partsOf(key)
+  if (given.length !== type.key.length) return key
+  const parts: string[] = []
+  for (const [index, part] of given.entries()) {
+    const text = type.columns[type.keyIndexes[index]!]!.form(part)
+    if (text === undefined || isFault(text)) return key
+    parts.push(keyPart(text))
+  }
+  return keyText(parts)
+}
+
+function partsOf(key: string): readonly unknown[] {
+  try {
+    const parts: unknown = JSON.parse(key)
+    return Array.isArray(parts) ? parts : []
+  } catch {
+    return []
+  }
 }

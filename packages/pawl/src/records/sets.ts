@@ -1,10 +1,43 @@
 // Record sets: what a scope is made of, which types of row there are, and what each column must be. Declared once, resolved once.
 
+import type { Logger } from '../config.ts'
+import type { Pool } from '../db/driver.ts'
+import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
+import type { Jobs } from '../jobs/index.ts'
 import { assertKnown, check, type Resolved, refused, required, resolve, text } from '../kernel/options.ts'
-import { assertUsed, type Coerce, compileCell, compileColumn, compileForm } from './columns.ts'
+import { read } from '../kernel/retry.ts'
+import type { Ends } from './ends.ts'
 import { keepTable, recordSetTable, type recordTypeTable } from './options.ts'
-import type { Column, FileFormat, RecordSetOptions, RecordTypeOptions, ScopeKey } from './types.ts'
+import { assertUsed, type Coerce, compileCell, compileColumn, compileForm } from './rows/columns.ts'
+import { describeSet } from './rows/json-schema.ts'
+import type { Sweep } from './sweep.ts'
+import type {
+  Column,
+  FileFormat,
+  RecordSet,
+  RecordSetDescription,
+  RecordSetOptions,
+  RecordTypeOptions,
+  ScopeKey,
+} from './types.ts'
+
+const keepStatement = statement(import.meta.url, 'set-keep')
+const listStatement = statement(import.meta.url, 'set-list')
+
+/** The sets of a process, and what their verbs run on. */
+export interface Registry {
+  readonly pool: Pool
+  readonly sets: Map<string, DefinedSet>
+  /** Sets whose description this process has stored. */
+  readonly kept: Set<string>
+  readonly jobs: (tenant: string) => Jobs
+  /** Of this process, whoever waits in it. */
+  readonly ends: Ends
+  /** Of this process, for all tenants. */
+  readonly sweep: Sweep
+  readonly logger: Pick<Logger, 'error'>
+}
 
 export interface DefinedColumn {
   readonly name: string
@@ -51,7 +84,7 @@ export interface DefinedSet
   readonly keepMs: Resolved<typeof keepTable>
 }
 
-const setName = required(text({ to: 200, doc: 'The name of a record set.' }))
+const nameOfSet = required(text({ to: 200, doc: 'The name of a record set.' }))
 const typeName = required(text({ to: 200, doc: 'The name of a type of row.' }))
 /** Of a set that this process does not define. */
 export const keepDefaults = resolve('records.define', keepTable, {})
@@ -59,7 +92,7 @@ export const keepDefaults = resolve('records.define', keepTable, {})
 const scopeCharsMax = 500
 
 export function defineSet(name: string, given: RecordSetOptions): DefinedSet {
-  const call = `records.define('${check('records.define', 'name', setName, name)}')`
+  const call = `records.define('${check('records.define', 'name', nameOfSet, name)}')`
   const { keep, limits, tuning, types, ...options } = resolve(call, recordSetTable, given)
   if (Object.keys(types).length === 0) throw refused(call, 'types must have at least one type')
   if (options.scope.length === 0 || new Set(options.scope).size !== options.scope.length)
@@ -163,4 +196,43 @@ export function keyPart(json: string): string {
   if (json.startsWith('"') && !json.includes('\\')) return json.slice(1, -1)
   const value = JSON.parse(json) as unknown
   return typeof value === 'string' ? value : json
+}
+
+export function setName(set: RecordSet | string): string {
+  const name: unknown = typeof set === 'string' ? set : (set as RecordSet | null | undefined)?.name
+  if (typeof name === 'string') return name
+  throw new PawlError('PAWL_CONFIG', `A record set must be the value of records.define or a name, got ${shown(set)}.`)
+}
+
+export function setOf({ sets }: { readonly sets: ReadonlyMap<string, DefinedSet> }, set: RecordSet | string): DefinedSet {
+  const name = setName(set)
+  const found = sets.get(name)
+  if (found !== undefined) return found
+  throw new PawlError('PAWL_NOT_FOUND', `This process defines no record set '${name}'. Call records.define first.`, {
+    details: { set: name },
+  })
+}
+
+/** Stores it unless it is stored already; each process asks once. */
+export async function keepDescription(registry: Registry, tenant: string, set: DefinedSet): Promise<void> {
+  const asked = JSON.stringify([tenant, set.name])
+  if (registry.kept.has(asked)) return
+  const { name, schemaVersion, ...definition } = describeSet(set)
+  await read(registry.pool, keepStatement, {
+    tenant,
+    name,
+    schema_version: schemaVersion,
+    definition: JSON.stringify(definition),
+  })
+  registry.kept.add(asked)
+}
+
+/** The sets that were ever used, each in its latest version. */
+export async function keptDescriptions(registry: Registry, tenant: string): Promise<RecordSetDescription[]> {
+  const rows = await read<{ name: string; schema_version: number; definition: string }>(registry.pool, listStatement, { tenant })
+  return rows.map((row) => ({
+    name: row.name,
+    schemaVersion: row.schema_version,
+    ...(JSON.parse(row.definition) as Omit<RecordSetDescription, 'name' | 'schemaVersion'>),
+  }))
 }

@@ -1,20 +1,21 @@
-// Staging: rows of an upload, a batch at a time, as thin as they can be. Keys and hashes go out; what comes back says which rows are new,
+// Staging: rows of an upload, a batch at a time, as thin as they can be. Keys and hashes go out; the answer says which rows are new,
 // changed or the same; only new and changed ones keep their data. A batch and the count of it are one transaction under the upload's fence.
 
-import type { Db } from '../db/db.ts'
-import { statement, textsLiteral } from '../db/statement.ts'
+import type { TxDb } from '../db/db.ts'
+import { statement, textsLiteral, type Values } from '../db/statement.ts'
 import type { Transaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { read, retrying } from '../kernel/retry.ts'
-import { inert, type RecordsCore } from './core.ts'
-import { changedFields } from './diff.ts'
-import { type ReadRow, type RowFault, storable } from './rows.ts'
-import type { DefinedSet } from './sets.ts'
+import { inert } from './commit.ts'
+import { changedFields } from './rows/diff.ts'
+import { type ReadRow, type RowFault, storable } from './rows/reader.ts'
+import type { DefinedSet, Registry } from './sets.ts'
 
 const lookupStatement = statement(import.meta.url, 'lookup')
 const progressStatement = statement(import.meta.url, 'stage-progress')
 const errorsStatement = statement(import.meta.url, 'errors-add')
+const clearStatement = statement(import.meta.url, 'stage-clear')
 
 export const batchRows = 1000
 /** A batch ends early when its rows are large, so that memory is bounded in bytes too. */
@@ -26,15 +27,26 @@ export function charsOf(row: ReadRow): number {
   return row.data.length + row.faults.length * faultChars
 }
 
-export interface Staged {
+/** What an upload belongs to. */
+export interface Place {
+  readonly tenant: string
+  readonly set: DefinedSet
+  readonly scopeId: string
+}
+
+/** An upload that has begun. */
+export interface Staged extends Place {
   readonly id: string
   readonly fence: string
-  readonly scopeId: string
   /** The scope's committed number that everything is compared with. */
   readonly committed: string
   readonly live: string
   /** Of which records may be missing: a literal of PostgreSQL's. */
   readonly types: string
+}
+
+export interface LineFault extends RowFault {
+  readonly line: number
 }
 
 /** The record that a row names, as it is committed. */
@@ -58,14 +70,14 @@ interface MetRow extends Omit<Met, 'is_same'> {
 
 /** What rows meet, as of a committed number. The one comparison that preview, submit, put and append share. */
 export async function lookup(
-  read: <Row>(query: typeof lookupStatement, values: Record<string, string>) => Promise<Row[]>,
-  place: { tenant: string; scopeId: string; committed: string },
+  ask: <Row>(query: typeof lookupStatement, values: Values) => Promise<Row[]>,
+  { tenant, scopeId, committed }: Pick<Staged, 'tenant' | 'scopeId' | 'committed'>,
   rows: readonly Pick<ReadRow, 'type' | 'key' | 'hash'>[],
 ): Promise<Met[]> {
-  const found = await read<MetRow>(lookupStatement, {
-    tenant: place.tenant,
-    scope_id: place.scopeId,
-    committed: place.committed,
+  const found = await ask<MetRow>(lookupStatement, {
+    tenant,
+    scope_id: scopeId,
+    committed,
     types: textsLiteral(rows.map((row) => row.type)),
     keys: textsLiteral(rows.map((row) => row.key)),
     hashes: `{${rows.map((row) => (row.hash === '' ? 'null' : row.hash)).join(',')}}`,
@@ -81,15 +93,9 @@ export async function lookup(
 
 function addSame(met: Met[], ordinals: string, ids: string, numbers: string): void {
   const [places, records, versions] = [elements(ordinals), elements(ids), elements(numbers)]
+  const same = { is_new: false, is_live: true, is_same: true, data: null }
   for (const [index, place] of places.entries())
-    met[Number(place) - 1] = {
-      record_id: records[index]!,
-      is_new: false,
-      is_live: true,
-      number: versions[index]!,
-      is_same: true,
-      data: null,
-    }
+    met[Number(place) - 1] = { record_id: records[index]!, number: versions[index]!, ...same }
 }
 
 /** Of an array of numbers as PostgreSQL writes it. */
@@ -97,74 +103,56 @@ function elements(array: string): string[] {
   return array.slice(1, -1).split(',')
 }
 
-export type Kind = 'C' | 'U' | '='
-
-export function kindOf(met: Met): Kind {
+export function kindOf(met: Met): 'C' | 'U' | '=' {
   if (!met.is_live) return 'C'
   return met.is_same ? '=' : 'U'
 }
 
 export class Stager {
-  readonly #core: RecordsCore
-  readonly #tenant: string
-  readonly #set: DefinedSet
+  readonly #registry: Registry
   readonly #staged: Staged
-  #errors = 0
   /** For every batch the same: they are staged one behind the other, and buffers of their own would pile up until they are collected. */
   #bytes = Buffer.alloc(0)
   #last = Promise.resolve()
+  errors = 0
   lines = 0
   lastLine = 0
 
-  constructor(core: RecordsCore, tenant: string, set: DefinedSet, staged: Staged) {
-    this.#core = core
-    this.#tenant = tenant
-    this.#set = set
+  constructor(registry: Registry, staged: Staged) {
+    this.#registry = registry
     this.#staged = staged
-  }
-
-  get errors(): number {
-    return this.#errors
   }
 
   /** Compares a batch at once, and stages it behind the one before: two connections, so that neither waits for the other's part. */
   add(rows: readonly ReadRow[], bytes: number): Promise<void> {
     // Nothing is committed in a new scope, so nothing needs to be looked up; the table's default gives each row its record's id.
-    const met = this.#staged.committed === '0' ? undefined : this.#lookup(rows)
+    const met =
+      this.#staged.committed === '0'
+        ? undefined
+        : lookup((query, values) => read(this.#registry.pool, query, values), this.#staged, rows)
     met?.catch(() => undefined)
     this.#last = this.#last.then(async () => this.#stage(rows, bytes, await met))
     return this.#last
   }
 
   async #stage(rows: readonly ReadRow[], bytes: number, met: readonly Met[] | undefined): Promise<void> {
-    const data = this.#encode(
-      met === undefined
-        ? firstLines(this.#tenant, this.#staged.id, rows)
-        : comparedLines(this.#tenant, this.#staged.id, rows, met),
-    )
+    const { tenant, id, fence, set } = this.#staged
+    const data = this.#encode(stagedLines(this.#staged, rows, met))
     const columns = `tenant, submission, line, kind, is_new, type, key, hash, classification, data, changed${met === undefined ? '' : ', record_id'}`
-    const faults = rows.flatMap((row) => row.faults.map((fault) => ({ line: row.line, fault })))
+    const faults = rows.flatMap(({ line, faults }) => faults.map((fault) => ({ ...fault, line })))
+    const counts = { lines: rows.length, last_line: rows.at(-1)!.line, bytes, errors: faults.length }
     const stage = async (tx: Transaction) => {
       // The fence first: rows of an upload that was started over would meet the new one's.
-      const counted = await tx.run(progressStatement, {
-        tenant: this.#tenant,
-        id: this.#staged.id,
-        fence: this.#staged.fence,
-        lines: rows.length,
-        last_line: rows.at(-1)!.line,
-        bytes,
-        errors: faults.length,
-        keep_ms: this.#set.keepMs.uploading,
-      })
-      if (counted.length === 0) throw uploadLost(this.#staged.id)
+      const values = { tenant, id, fence, ...counts, keep_ms: set.keepMs.uploading }
+      if ((await tx.run(progressStatement, values)).length === 0) throw uploadLost(id)
       await tx.copy(`copy pawl.submission_row (${columns}) from stdin`, data)
-      await this.#addFaults(tx, faults)
+      await addErrors(tx, this.#staged, this.errors, faults.slice(0, Math.max(0, set.limits.errorsMax - this.errors)))
     }
-    await retrying(() => this.#core.pool.transaction(stage, inert))
-    this.#errors += faults.length
+    await retrying(() => this.#registry.pool.transaction(stage, inert))
+    this.errors += faults.length
     this.lines += rows.length
-    this.lastLine = rows.at(-1)!.line
-    if (probe.on) await probe.hit('records.stage.committed', { id: this.#staged.id, lines: this.lines })
+    this.lastLine = counts.last_line
+    if (probe.on) await probe.hit('records.stage.committed', { id, lines: this.lines })
   }
 
   #encode(texts: readonly string[]): Buffer {
@@ -175,29 +163,13 @@ export class Stager {
     for (const each of texts) end += this.#bytes.write(each, end)
     return this.#bytes.subarray(0, end)
   }
-
-  #lookup(rows: readonly ReadRow[]): Promise<Met[]> {
-    const place = { tenant: this.#tenant, scopeId: this.#staged.scopeId, committed: this.#staged.committed }
-    return lookup((query, values) => read(this.#core.pool, query, values), place, rows)
-  }
-
-  async #addFaults(tx: Db, faults: readonly { line: number; fault: RowFault }[]): Promise<void> {
-    const room = this.#set.limits.errorsMax - this.#errors
-    if (faults.length === 0 || room <= 0) return
-    await addErrors(tx, this.#tenant, this.#staged.id, this.#errors, faults.slice(0, room))
-  }
 }
 
-export async function addErrors(
-  tx: Db,
-  tenant: string,
-  id: string,
-  first: number,
-  faults: readonly { readonly line: number; readonly fault: RowFault }[],
-): Promise<void> {
+/** Stores them after the first ones. */
+export async function addErrors(tx: TxDb, { tenant, id }: Staged, first: number, faults: readonly LineFault[]): Promise<void> {
   if (faults.length === 0) return
   const errors = JSON.stringify(
-    faults.map(({ line, fault: { code, column, value, reason } }) => ({
+    faults.map(({ line, code, column, value, reason }) => ({
       line,
       code,
       column: column === null ? null : storable(column),
@@ -206,6 +178,16 @@ export async function addErrors(
     })),
   )
   await tx.run(errorsStatement, { tenant, id, first, errors })
+}
+
+/** Removes staged rows in bounded steps. false: they are not the caller's any more, and what is there is somebody else's. */
+export async function clearStaged(registry: Registry, tenant: string, id: string, fence: string | null): Promise<boolean> {
+  const limit = 5000
+  for (;;) {
+    const [cleared] = await read<{ gone: number }>(registry.pool, clearStatement, { tenant, id, fence, limit })
+    if (cleared === undefined) return false
+    if (cleared.gone < limit) return true
+  }
 }
 
 /** The restarted upload has another fence; this one's rows went with the old. */
@@ -222,8 +204,8 @@ export function uploadLost(id: string): PawlError {
 const special = /[\\\t\n\r]/g
 const escapes: Readonly<Record<string, string>> = { '\\': '\\\\', '\t': '\\t', '\n': '\\n', '\r': '\\r' }
 
-function copyText(value: string): string {
-  return value.replace(special, (found) => escapes[found]!)
+function copyText(value: string | null): string {
+  return value === null ? '\\N' : value.replace(special, (found) => escapes[found]!)
 }
 
 /** JSON has no control characters, so only backslashes need a second one. */
@@ -231,29 +213,18 @@ function copyJson(data: string): string {
   return data.includes('\\') ? data.replaceAll('\\', '\\\\') : data
 }
 
-function copyNullable(value: string | null): string {
-  return value === null ? '\\N' : copyText(value)
-}
-
-function firstLines(tenant: string, id: string, rows: readonly ReadRow[]): string[] {
-  const start = `${copyText(tenant)}\t${id}\t`
-  return rows.map((row) => {
-    const kind = row.faults.length === 0 ? 'C' : row.key === '' ? 'X' : 'I'
-    return `${start}${row.line}\t${kind}\tt\t${copyText(row.type)}\t${copyText(row.key)}\t${contentText(row, kind === 'C')}\t\\N\n`
-  })
-}
-
-function contentText(row: ReadRow, isKept: boolean): string {
-  return isKept ? `${row.hash}\t${copyNullable(row.classification)}\t${copyJson(row.data)}` : '\\N\t\\N\t\\N'
-}
-
-function comparedLines(tenant: string, id: string, rows: readonly ReadRow[], met: readonly Met[]): string[] {
+/** Without `met` nothing is committed, so every row would be created. */
+function stagedLines({ tenant, id }: Staged, rows: readonly ReadRow[], met: readonly Met[] | undefined): string[] {
   const start = `${copyText(tenant)}\t${id}\t`
   return rows.map((row, index) => {
-    const found = met[index]!
-    const kind = row.faults.length === 0 ? kindOf(found) : row.key === '' ? 'X' : kindOf(found) === 'C' ? 'I' : 'J'
-    const changed = kind === 'U' ? copyText(textsLiteral(changedFields(found.data, row.data))) : '\\N'
-    const about = `${row.line}\t${kind}\t${found.is_new ? 't' : 'f'}\t${copyText(row.type)}\t${copyText(row.key)}`
-    return `${start}${about}\t${contentText(row, kind === 'C' || kind === 'U')}\t${changed}\t${found.record_id}\n`
+    const found = met?.[index]
+    const would = found === undefined ? 'C' : kindOf(found)
+    const kind = row.faults.length === 0 ? would : row.key === '' ? 'X' : would === 'C' ? 'I' : 'J'
+    const isNew = found === undefined || found.is_new
+    const about = `${row.line}\t${kind}\t${isNew ? 't' : 'f'}\t${copyText(row.type)}\t${copyText(row.key)}`
+    const isKept = kind === 'C' || kind === 'U'
+    const content = isKept ? `${row.hash}\t${copyText(row.classification)}\t${copyJson(row.data)}` : '\\N\t\\N\t\\N'
+    const changed = kind === 'U' ? copyText(textsLiteral(changedFields(found!.data, row.data))) : '\\N'
+    return `${start}${about}\t${content}\t${changed}${found === undefined ? '' : `\t${found.record_id}`}\n`
   })
 }

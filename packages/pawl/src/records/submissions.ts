@@ -1,77 +1,54 @@
-// Submissions as people and programs see them.
+// Submissions as people and programs see them, and why each is where it is.
 
 import { statement } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
+import { isPawlError, PawlError } from '../errors.ts'
 import { resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
-import { idText, type RecordsCore } from './core.ts'
+import { slotHolder } from './commit.ts'
 import { submissionsTable } from './options.ts'
-import { scopeOf } from './sets.ts'
-import type { FailureClass, Submission, SubmissionState } from './types.ts'
+import { type Registry, scopeOf } from './sets.ts'
+import type { Submission, SubmissionState } from './types.ts'
 
 const readStatement = statement(import.meta.url, 'submission-read')
 const listStatement = statement(import.meta.url, 'submission-list')
 const listSetStatement = statement(import.meta.url, 'submission-list-set')
 
-/** The row of submission-read.sql. */
-export interface SubmissionRow {
-  id: string
-  record_set: string
-  scope_id: string
-  scope: string
-  origin: Submission['origin']
-  state: SubmissionState
-  revision: number
-  fence: string
-  baseline: string
-  baseline_number: string
-  received_at_revision: string | null
-  /** JSON, as are attributes. */
-  types: string | null
-  attributes: string | null
-  number: string | null
-  schema_version: number
-  missing_policy: string
-  format: string | null
-  name: string | null
-  submitted_by: string | null
-  rebased_from: string | null
-  ignored_sheets: string
-  lines: string
-  last_line: string
-  bytes: string
-  created: string
-  updated: string
-  unchanged: string
-  missing: string
-  deleted: string
-  invalid_created: string
-  invalid_updated: string
-  invalid_unkeyed: string
-  errors: string
-  applied_line: string
-  applied: string
-  job_id: string | null
-  failures: number
-  failure_class: FailureClass | null
-  error: string | null
-  created_at: Date
-  submitting_at: Date | null
-  ended_at: Date | null
-  expires_at: Date | null
-  is_expired: boolean
-  scope_revision: string
-  committed: string
+/** A submission as pawl.submission_info has it. */
+export interface StoredSubmission extends Omit<Submission, 'scope'> {
+  readonly internal: {
+    readonly tenant: string
+    readonly scopeId: string
+    readonly scope: string
+    readonly scopeRevision: string
+    readonly fence: string
+    readonly baselineNumber: string
+    readonly receivedAt: string | null
+    readonly types: readonly string[] | null
+    /** JSON. */
+    readonly attributes: string | null
+    readonly schemaVersion: number
+    readonly appliedLine: string
+    readonly failures: number
+    readonly isExpired: boolean
+  }
 }
 
-export async function readSubmission(core: RecordsCore, tenant: string, id: string): Promise<SubmissionRow | undefined> {
-  const [row] = await read<SubmissionRow>(core.pool, readStatement, { tenant, id: idText('submission', id) })
-  return row
+/** Ids are bigints; a text that is none names nothing. */
+export function idText(what: string, id: string): string {
+  if (/^[1-9]\d{0,17}$/.test(id)) return id
+  throw new PawlError('PAWL_NOT_FOUND', `There is no ${what} '${String(id).slice(0, 50)}'.`, {
+    details: { id: String(id).slice(0, 50) },
+  })
 }
 
-export async function needSubmission(core: RecordsCore, tenant: string, id: string): Promise<SubmissionRow> {
-  const row = await readSubmission(core, tenant, id)
-  if (row !== undefined) return row
+export async function readSubmission(registry: Registry, tenant: string, id: string): Promise<StoredSubmission | undefined> {
+  const [row] = await read<{ info: string }>(registry.pool, readStatement, { tenant, id: idText('submission', id) })
+  return row && stored(row)
+}
+
+export async function needSubmission(registry: Registry, tenant: string, id: string): Promise<StoredSubmission> {
+  const found = await readSubmission(registry, tenant, id)
+  if (found !== undefined) return found
   throw new PawlError('PAWL_NOT_FOUND', `There is no submission ${id}, or it expired and was removed.`, { details: { id } })
 }
 
@@ -84,63 +61,118 @@ export interface ListSubmissionsOptions {
 }
 
 export async function listSubmissions(
-  core: RecordsCore,
+  registry: Registry,
   tenant: string,
-  where: { scopeId: string } | { set: string },
+  where: { scope_id: string } | { record_set: string },
   options: ListSubmissionsOptions,
-): Promise<SubmissionRow[]> {
+): Promise<Submission[]> {
   const { state = null, before, limit } = resolve('submissions', submissionsTable, options)
-  const values = {
-    tenant,
-    state,
-    before: before === undefined ? '9223372036854775807' : idText('submission', before),
-    limit,
-  }
-  if ('set' in where) return read<SubmissionRow>(core.pool, listSetStatement, { ...values, record_set: where.set })
-  return read<SubmissionRow>(core.pool, listStatement, { ...values, scope_id: where.scopeId })
+  const page = { tenant, state, before: before === undefined ? '9223372036854775807' : idText('submission', before), limit }
+  const query = 'scope_id' in where ? listStatement : listSetStatement
+  return (await read<{ info: string }>(registry.pool, query, { ...page, ...where })).map((row) =>
+    toSubmission(registry, stored(row)),
+  )
 }
 
-export function toSubmission(core: RecordsCore, row: SubmissionRow): Submission {
-  return {
-    id: row.id,
-    set: row.record_set,
-    scope: scopeOf(core.sets.get(row.record_set), row.scope),
-    origin: row.origin,
-    state: row.state,
-    revision: row.revision,
-    baseline: row.baseline,
-    number: row.number,
-    format: row.format,
-    name: row.name,
-    by: row.submitted_by,
-    rebasedFrom: row.rebased_from,
-    ignoredSheets: JSON.parse(row.ignored_sheets) as string[],
-    counts: {
-      rows: Number(row.lines),
-      created: Number(row.created),
-      updated: Number(row.updated),
-      unchanged: Number(row.unchanged),
-      missing: Number(row.missing),
-      deleted: Number(row.deleted),
-      invalid: {
-        created: Number(row.invalid_created),
-        updated: Number(row.invalid_updated),
-        unkeyed: Number(row.invalid_unkeyed),
-      },
-      errors: Number(row.errors),
-    },
-    progress: {
-      bytes: Number(row.bytes),
-      rows: Number(row.lines),
-      applied: Number(row.applied),
-      of: Number(row.created) + Number(row.updated) + Number(row.deleted),
-    },
-    jobId: row.job_id,
-    failureClass: row.failure_class,
-    error: row.error,
-    createdAt: row.created_at,
-    submittingAt: row.submitting_at,
-    endedAt: row.ended_at,
-    expiresAt: row.expires_at,
+const times = new Set(['createdAt', 'submittingAt', 'endedAt', 'expiresAt'])
+
+function stored({ info }: { info: string }): StoredSubmission {
+  const reviver = (name: string, value: unknown) => (times.has(name) && typeof value === 'string' ? new Date(value) : value)
+  return JSON.parse(info, reviver) as StoredSubmission
+}
+
+export function toSubmission(registry: Registry, { internal, ...seen }: StoredSubmission): Submission {
+  return { ...seen, scope: scopeOf(registry.sets.get(seen.set), internal.scope) }
+}
+
+export function expired(id: string): PawlError {
+  return new PawlError('PAWL_NOT_FOUND', `Submission ${id} expired. Upload the file again.`, { details: { id } })
+}
+
+export function wrongState(id: string, state: SubmissionState, needed: string): PawlError {
+  return new PawlError('PAWL_WRONG_STATE', `Submission ${id} is ${state}; it must be ${needed}.`, { details: { id, state } })
+}
+
+// ---- why
+
+export interface SubmissionWhy {
+  readonly id: string
+  readonly state: SubmissionState
+  readonly reasons: readonly { readonly code: string; readonly text: string }[]
+}
+
+type Reason = [code: string, text: string]
+
+/** From the same columns that decide it. */
+export async function explainSubmission(registry: Registry, row: StoredSubmission): Promise<SubmissionWhy> {
+  const reasons = row.state === 'submitting' ? await submittingReasons(registry, row) : reasonsOf(row)
+  const isOpen = (row.state === 'validated' || row.state === 'failed') && !row.internal.isExpired
+  if (isOpen) reasons.push(nextOf(row, await slotHolder(registry, row.internal.tenant, row.internal.scopeId)))
+  return { id: row.id, state: row.state, reasons: reasons.map(([code, text]) => ({ code, text })) }
+}
+
+/** What submit, or resume, would answer. */
+function nextOf({ id, state, baseline, expiresAt, internal }: StoredSubmission, holder: string | undefined): Reason {
+  const verb = state === 'failed' ? 'resume' : 'submit'
+  if (baseline !== internal.scopeRevision)
+    return [
+      'stale',
+      `Its scope has moved from revision ${baseline} to ${internal.scopeRevision}, so ${verb} would fail as superseded. Call records.rebase('${id}') to compare it again, or upload the file again.`,
+    ]
+  if (holder !== undefined)
+    return [
+      'scope-busy',
+      `Submission ${holder} is being applied to its scope, so ${verb} is refused until that ends. If that commits, this one is superseded.`,
+    ]
+  const until = expiresAt?.toISOString()
+  return state === 'failed'
+    ? ['resumable', `Fix the cause, then call records.resume('${id}') before ${until}.`]
+    : ['ready', `It can be submitted until ${until}.`]
+}
+
+async function submittingReasons(registry: Registry, row: StoredSubmission): Promise<Reason[]> {
+  const { jobId, failureClass, progress, internal } = row
+  const reasons: Reason[] = [
+    ['applying', `${progress.applied} of ${progress.of} changes are written; readers see them once all are.`],
+  ]
+  if (internal.failures > 0)
+    reasons.push(['retrying', `${internal.failures} attempt(s) failed (${failureClass}); the last: ${firstLine(row.error)}`])
+  try {
+    const why = await registry.jobs(internal.tenant).why(jobId!)
+    for (const { code, text } of why.reasons) reasons.push([`job-${code}`, `Its job ${jobId}: ${text}`])
+  } catch (error) {
+    if (!isPawlError(error, 'PAWL_NOT_FOUND')) throw error
+    reasons.push(['job-gone', `Its job ${jobId} is gone. Within a minute the submission fails and what it wrote is purged.`])
   }
+  return reasons
+}
+
+function reasonsOf(row: StoredSubmission): Reason[] {
+  const { id, state, error } = row
+  const until = row.expiresAt?.toISOString()
+  if (row.internal.isExpired) return [['expired', `It expired at ${until} and is removed soon. Upload the file again.`]]
+  const again = `Call records.rebase('${row.rebasedFrom}') again.`
+  const restart = row.origin === 'rebase' ? again : `Upload it with { restart: '${id}' }.`
+  const text = () => {
+    switch (state) {
+      case 'uploading':
+      case 'validating':
+        return `${row.counts.rows} row(s) are staged. If no more rows arrive, it expires at ${until}. To start over: ${restart}`
+      case 'invalid':
+        return `${firstLine(error)} records.errors('${id}') lists the details. Fix the file and upload it again.`
+      case 'upload-failed':
+        return `The upload failed: ${firstLine(error)} ${restart}`
+      case 'superseded':
+        return `${firstLine(error)} records.rebase('${id}') compares it again.`
+      case 'failed':
+        return `It failed (${row.failureClass}), and what it had written was purged: ${firstLine(error)}`
+      default:
+        return `It was committed as number ${row.number} at ${row.endedAt?.toISOString()}.`
+    }
+  }
+  return state === 'validated' ? [] : [[state, text()]]
+}
+
+function firstLine(text: string | null): string {
+  return (text ?? 'no reason was recorded.').split('\n')[0]!
 }

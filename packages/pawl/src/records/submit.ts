@@ -6,14 +6,12 @@ import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { probe } from '../kernel/probe.ts'
 import { transactIn } from '../kernel/retry.ts'
-import { assertAttributes } from './attributes.ts'
-import { type RecordsCore, setOf } from './core.ts'
+import { type ApplyPayload, applyKind } from './apply.ts'
+import { assertAttributes, assertSlotFree, commitEvents, lockScope } from './commit.ts'
 import { freeingSlot } from './fail.ts'
-import { commitEvents } from './record-events.ts'
-import { assertSlotFree, lockScope } from './slot.ts'
-import { needSubmission, type SubmissionRow } from './submissions.ts'
+import { type Registry, setOf } from './sets.ts'
+import { expired, needSubmission, type StoredSubmission, wrongState } from './submissions.ts'
 import type { SubmissionState, SubmitOptions } from './types.ts'
-import { type ApplyPayload, applyKind } from './work.ts'
 
 const submissionLockStatement = statement(import.meta.url, 'submission-lock')
 const submitStatement = statement(import.meta.url, 'submit')
@@ -29,130 +27,91 @@ export interface SubmitAnswer {
 }
 
 export async function submit(
-  core: RecordsCore,
+  registry: Registry,
   tenant: string,
   id: string,
   from: 'validated' | 'failed',
   options: SubmitOptions,
 ): Promise<SubmitAnswer> {
-  const before = await needSubmission(core, tenant, id)
-  const attempt = () => transactIn(core.pool, options.tx, (tx) => submitIn(core, tx, tenant, before, from, options.revision))
-  const answer = await freeingSlot(core, tenant, options.tx, attempt)
+  const before = await needSubmission(registry, tenant, id)
+  const attempt = () => transactIn(registry.pool, options.tx, (tx) => submitIn(registry, tx, before, from, options.revision))
+  const answer = await freeingSlot(registry, tenant, options.tx, attempt)
   if (answer instanceof PawlError) throw answer
-  if (answer.jobId === null) core.sweep.wake()
+  if (answer.jobId === null) registry.sweep.wake()
   return answer
 }
 
 /** An error that must be committed with what it tells is answered; the others are thrown, and nothing was written. */
 async function submitIn(
-  core: RecordsCore,
+  registry: Registry,
   tx: TxDb,
-  tenant: string,
-  before: SubmissionRow,
+  before: StoredSubmission,
   from: 'validated' | 'failed',
-  revision: number | undefined,
+  expected: number | undefined,
 ): Promise<SubmitAnswer | PawlError> {
-  const { id } = before
-  const scope = await lockScope(tx, tenant, before.scope_id)
+  const { id, internal, progress } = before
+  const { tenant } = internal
+  const scope = await lockScope(tx, tenant, internal.scopeId)
   const [row] = await tx.run<{ state: SubmissionState; revision: number; baseline: string; is_expired: boolean }>(
     submissionLockStatement,
     { tenant, id },
   )
   if (row === undefined || row.is_expired) throw expired(id)
-  if (revision !== undefined && revision !== row.revision) throw revisionConflict(id, revision, row.revision)
-  if (row.state !== from) throw wrongState(id, row.state, from)
+  const { state, revision, baseline } = row
+  if (expected !== undefined && expected !== revision) throw revisionConflict(id, expected, revision)
+  if (state !== from) throw wrongState(id, state, from)
   await assertSlotFree(tx, tenant, scope)
-  assertAttributes(before.attributes, scope.attributes)
-  if (row.baseline !== scope.revision) {
-    const error = superseded(id, row.baseline, scope.revision)
-    const { keepMs } = setOf(core, before.record_set)
-    await tx.run(supersedeStatement, {
-      tenant,
-      id,
-      state: from,
-      revision: row.revision,
-      keep_ms: keepMs.ended,
-      error: error.message,
-    })
+  assertAttributes(internal.attributes, scope.attributes)
+  if (baseline !== scope.revision) {
+    const error = superseded(id, baseline, scope.revision)
+    const keep_ms = setOf(registry, before.set).keepMs.ended
+    await tx.run(supersedeStatement, { tenant, id, state, revision, keep_ms, error: error.message })
     return error
   }
-  const changes = Number(before.created) + Number(before.updated) + Number(before.deleted)
-  return changes === 0 && from === 'validated'
-    ? commitUnchanged(core, tx, tenant, before, row.revision)
-    : take(core, tx, tenant, before, from, row.revision)
+  const isUnchanged = progress.of === 0 && state === 'validated'
+  const [taken, jobId] = isUnchanged
+    ? [await commitUnchanged(registry, tx, before, revision), null]
+    : await take(registry, tx, before, row)
+  if (taken !== undefined) return { id, revision: taken.revision, number: taken.number, jobId }
+  // Its row and its scope are locked and were looked at: nothing can have changed.
+  throw new PawlError('PAWL_ROLLED_BACK', `Submission ${id} could not be submitted. Try again.`)
 }
 
-async function commitUnchanged(
-  core: RecordsCore,
-  tx: TxDb,
-  tenant: string,
-  { id, record_set }: SubmissionRow,
-  revision: number,
-): Promise<SubmitAnswer> {
-  const set = setOf(core, record_set)
-  const [row] = await tx.run<{ scope: string; number: string; revision: number; unchanged: string }>(unchangedStatement, {
-    tenant,
-    id,
-    revision,
-  })
-  if (row === undefined) throw notTaken(id)
-  const { scope, number } = row
-  const counts = { created: 0, updated: 0, unchanged: Number(row.unchanged), deleted: 0 }
-  await commitEvents(tx, tenant, set.events, { set: record_set, scope, submission: id, number, counts, changed: [] })
-  return { id, revision: row.revision, number, jobId: null }
+interface Taken {
+  readonly number: string
+  readonly revision: number
+}
+
+async function commitUnchanged(registry: Registry, tx: TxDb, { id, set, internal }: StoredSubmission, revision: number) {
+  const { tenant, scope } = internal
+  const [taken] = await tx.run<Taken & { unchanged: string }>(unchangedStatement, { tenant, id, revision })
+  if (taken === undefined) return undefined
+  const nothing = { created: 0, updated: 0, unchanged: Number(taken.unchanged), deleted: 0 }
+  const committed = { tenant, set, scope, submission: id, number: taken.number, counts: nothing, changed: [] }
+  await commitEvents(tx, setOf(registry, set).events, committed)
+  return taken
 }
 
 async function take(
-  core: RecordsCore,
+  registry: Registry,
   tx: TxDb,
-  tenant: string,
-  before: SubmissionRow,
-  from: string,
-  revision: number,
-): Promise<SubmitAnswer> {
-  const { id } = before
-  const set = setOf(core, before.record_set)
-  const payload: ApplyPayload = {
-    submission: id,
-    events: set.events,
-    retry: set.retry,
-    keepMs: set.keepMs.ended,
-    chunkRows: set.chunkRows,
-  }
-  const { id: jobId } = await core.jobs(tenant).enqueue(applyKind, payload, { tx })
-  const [taken] = await tx.run<{ number: string; revision: number }>(submitStatement, {
-    tenant,
-    id,
-    state: from,
-    revision,
-    job_id: jobId,
-  })
-  if (taken === undefined) throw notTaken(id)
-  if (probe.on) await probe.hit('records.submit.written', { id })
-  return { id, revision: taken.revision, number: taken.number, jobId }
+  { id, set, internal: { tenant } }: StoredSubmission,
+  { state, revision }: { readonly state: string; readonly revision: number },
+): Promise<[Taken | undefined, string]> {
+  const { events, retry, keepMs, chunkRows } = setOf(registry, set)
+  const payload: ApplyPayload = { submission: id, events, retry, keepMs: keepMs.ended, chunkRows }
+  const { id: jobId } = await registry.jobs(tenant).enqueue(applyKind, payload, { tx })
+  const [taken] = await tx.run<Taken>(submitStatement, { tenant, id, state, revision, job_id: jobId })
+  if (probe.on && taken !== undefined) await probe.hit('records.submit.written', { id })
+  return [taken, jobId]
 }
 
-/** Its row and its scope are locked and were looked at: nothing can have changed. */
-function notTaken(id: string): PawlError {
-  return new PawlError('PAWL_ROLLED_BACK', `Submission ${id} could not be submitted. Try again.`)
-}
-
-export function revisionConflict(id: string, expected: number, actual: number): PawlError {
+function revisionConflict(id: string, expected: number, actual: number): PawlError {
   return new PawlError(
     'PAWL_REVISION_CONFLICT',
     `Submission ${id} is at revision ${actual}, not ${expected}: it has changed. Read it again and retry with the new revision.`,
     { details: { id, expected, actual } },
   )
-}
-
-export function expired(id: string): PawlError {
-  return new PawlError('PAWL_NOT_FOUND', `Submission ${id} expired. Upload the file again.`, { details: { id } })
-}
-
-export function wrongState(id: string, state: SubmissionState, needed: string): PawlError {
-  return new PawlError('PAWL_WRONG_STATE', `Submission ${id} is ${state}; it must be ${needed}.`, {
-    details: { id, state },
-  })
 }
 
 function superseded(id: string, baseline: string, revision: string): PawlError {

@@ -5,9 +5,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { statement } from '../db/statement.ts'
 import { Failures } from '../kernel/failures.ts'
 import { read } from '../kernel/retry.ts'
-import type { RecordsCore } from './core.ts'
 import { failDead } from './fail.ts'
-import { clearStaged } from './upload.ts'
+import type { Registry } from './sets.ts'
+import { clearStaged } from './staging.ts'
 
 const dueStatement = statement(import.meta.url, 'due')
 const expireStatement = statement(import.meta.url, 'expire')
@@ -31,10 +31,10 @@ export class Sweep {
   #pause = new AbortController()
 
   /** Until the pool is closed. It keeps no process alive. */
-  start(core: RecordsCore): void {
+  start(registry: Registry): void {
     if (this.#isStarted) return
     this.#isStarted = true
-    void this.#loop(core)
+    void this.#loop(registry)
   }
 
   /** Something is due now, such as the rows of a submission that this process committed. */
@@ -42,51 +42,51 @@ export class Sweep {
     this.#pause.abort()
   }
 
-  async #loop(core: RecordsCore): Promise<void> {
-    const watch = new Failures(core).loop('sweep of submissions', core.pool)
+  async #loop(registry: Registry): Promise<void> {
+    const watch = new Failures(registry).loop('sweep of submissions', registry.pool)
     for (;;) {
       // Processes that were started together do not sweep together.
       const pauseMs = everyMs * (0.75 + Math.random() / 2)
       await sleep(pauseMs, undefined, { signal: this.#pause.signal, ref: false }).catch(() => undefined)
-      if (core.pool.isEnded) return
+      if (registry.pool.isEnded) return
       this.#pause = new AbortController()
       try {
-        if (await sweepOnce(core)) this.wake()
+        if (await sweepOnce(registry)) this.wake()
         watch.succeeded()
       } catch (error) {
-        if (!core.pool.isEnded) watch.failed(error)
+        if (!registry.pool.isEnded) watch.failed(error)
       }
     }
   }
 }
 
 /** true: there may be more. A submission that fails here does not hold up the others. */
-async function sweepOnce(core: RecordsCore): Promise<boolean> {
+async function sweepOnce(registry: Registry): Promise<boolean> {
   const errors: unknown[] = []
-  const found = await read<Due>(core.pool, dueStatement, { limit: dueMax })
-  for (const due of found) await tend(core, due).catch((error: unknown) => errors.push(error))
+  const found = await read<Due>(registry.pool, dueStatement, { limit: dueMax })
+  for (const due of found) await tend(registry, due).catch((error: unknown) => errors.push(error))
   if (errors.length > 0) throw errors[0]
   return found.length >= dueMax
 }
 
-async function tend(core: RecordsCore, { tenant, id, record_set, need }: Due): Promise<void> {
+async function tend(registry: Registry, { tenant, id, record_set, need }: Due): Promise<void> {
   if (need === 'end') {
-    await failDead(core, tenant, id)
+    await failDead(registry, tenant, id)
     return
   }
   // Not over after all: it was submitted, or more rows arrived and extended its time.
-  if (!(await clearStaged(core, tenant, id, null))) return
+  if (!(await clearStaged(registry, tenant, id, null))) return
   if (need === 'expire') {
-    await read(core.pool, expireStatement, { tenant, id })
+    await read(registry.pool, expireStatement, { tenant, id })
     return
   }
-  await resolveAlert(core, tenant, record_set)
+  await resolveAlert(registry, tenant, record_set)
   // Last, so that a crash before it repeats the rest.
-  await read(core.pool, clearedStatement, { tenant, id })
+  await read(registry.pool, clearedStatement, { tenant, id })
 }
 
-async function resolveAlert(core: RecordsCore, tenant: string, set: string): Promise<void> {
-  await core.pool.transaction(async (tx) => {
+async function resolveAlert(registry: Registry, tenant: string, set: string): Promise<void> {
+  await registry.pool.transaction(async (tx) => {
     const [alert] = await tx.run<{ id: string }>(lockAlertStatement, { tenant, record_set: set })
     if (alert !== undefined) await tx.run(resolveStatement, { tenant, id: alert.id, record_set: set })
   })

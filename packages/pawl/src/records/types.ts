@@ -2,9 +2,9 @@
 
 import type { StandardSchema } from '../jobs/types.ts'
 import type { InTx } from '../kernel/options.ts'
-import type { RecordTypes, RowTypes, UnknownColumns } from './row-types.ts'
-import type { SourceRow } from './rows.ts'
-import type { HeaderCheck } from './tabular.ts'
+import type { HeaderCheck } from './formats/tabular.ts'
+import type { SourceRow } from './rows/reader.ts'
+import type { RecordTypes, RowTypes, UnknownColumns } from './rows/row-types.ts'
 
 export type ColumnType = 'text' | 'number' | 'integer' | 'boolean' | 'date' | 'timestamp' | 'json'
 

@@ -1,8 +1,8 @@
 // The readers of CSV, NDJSON and JSON without a database: what they make of a text, in whatever pieces it comes.
 
-import { isInvalidFile } from '../../src/records/bytes.ts'
-import { readCells } from '../../src/records/csv.ts'
-import { readJson, readNdjson } from '../../src/records/json-rows.ts'
+import { isInvalidFile } from '../../src/records/formats/bytes.ts'
+import { readCells } from '../../src/records/formats/csv.ts'
+import { readJson, readNdjson } from '../../src/records/formats/json.ts'
 
 export type TextFormat = 'csv' | 'ndjson' | 'json'
 

@@ -17,20 +17,11 @@ on conflict (tenant, name, schema_version)
 do update set definition = excluded.definition, kept_at = pawl.now()
 
 -- name: set-list
--- How sets are declared: each in its latest version, or one in all of them, latest first.
+-- How sets are declared, each in its latest version.
 -- Locks: none.
--- Plan: record_set_pkey.
+-- Plan: all sets of the tenant, sorted; there are few.
 -- No row: none was used yet.
-select k.name, k.schema_version, k.definition::text as definition
+select distinct on (k.name) k.name, k.schema_version, k.definition::text as definition
 from pawl.record_set k
 where k.tenant = :tenant::text
-  and (k.name = :name::text
-    or :name::text is null
-      and not exists (
-        select
-        from pawl.record_set later
-        where later.tenant = k.tenant
-          and later.name = k.name
-          and later.schema_version > k.schema_version
-      ))
 order by k.name, k.schema_version desc

@@ -219,14 +219,14 @@ set committed = e.number,
 from ended e
 where s.tenant = e.tenant
   and s.id = e.scope_id
-returning s.scope, e.number::text as number, e.revision, e.unchanged::text as unchanged
+returning e.number::text as number, e.revision, e.unchanged::text as unchanged
 
 -- name: append
 -- Writes a few versions and commits them at once, as a submission of its own: a put, or a delta that the caller computed. The caller holds the
 -- scope's lock and has seen that its slot is free.
 -- Locks: the scope row.
 -- Plan: record_scope_pkey; inserts into submission, record and record_version.
--- One row: the submission, and the scope's new numbers.
+-- One row: the submission, and its number.
 with given as materialized (
   select g.record_id, g.kind, g.is_new, g.type, g.key, g.hash, g.classification, g.data, g.changed
   from json_to_recordset(:rows::json) as g(record_id bigint, kind text, is_new boolean, type text, key text, hash uuid, classification text, data json,
@@ -270,7 +270,7 @@ set committed = e.number,
 from ended e
 where s.tenant = :tenant::text
   and s.id = :scope_id::bigint
-returning e.id::text as submission, e.number::text as number, s.revision::text as revision, s.scope
+returning e.id::text as submission, e.number::text as number
 
 -- name: commit
 -- The commit of a submission: the scope's committed number becomes its own, and from then on every reader sees all of it. The counts are
@@ -290,7 +290,7 @@ with ended as (
     and u.id = :id::bigint
     and u.state = 'submitting'
     and u.number = :number::bigint
-  returning u.tenant, u.scope_id, u.number, u.created, u.updated, u.unchanged, u.deleted, u.attributes
+  returning u.tenant, u.scope_id, u.number, u.created, u.deleted, u.attributes
 )
 update pawl.record_scope s
 set committed = e.number,
@@ -301,8 +301,7 @@ from ended e
 where s.tenant = e.tenant
   and s.id = e.scope_id
   and s.committed < e.number
-returning s.scope, s.revision::text as revision, e.created::text as created, e.updated::text as updated, e.unchanged::text as unchanged,
-  e.deleted::text as deleted
+returning s.revision::text as revision
 
 -- name: supersede
 -- The scope has moved since this was compared with it: what its preview says is no longer what would be applied.
@@ -362,28 +361,17 @@ returning u.revision, pawl.raise_alert(u.tenant, 'submission.failed', u.record_s
 -- Locks: none.
 -- Plan: submission_pkey, record_scope_pkey.
 -- No row: there is none for this tenant, or it expired.
-select u.id::text as id, u.record_set, u.scope_id::text as scope_id, s.scope, u.origin, u.state, u.revision, u.fence::text as fence,
-  u.baseline::text as baseline, u.baseline_number::text as baseline_number,
-  u.received_at_revision::text as received_at_revision, to_json(u.types)::text as types, u.attributes::text as attributes, u.number::text as number, u.schema_version, u.missing_policy, u.format, u.name,
-  u.submitted_by, u.rebased_from::text as rebased_from, to_json(u.ignored_sheets)::text as ignored_sheets, u.lines::text as lines, u.last_line::text as last_line, u.bytes::text as bytes,
-  u.created::text as created, u.updated::text as updated, u.unchanged::text as unchanged, u.missing::text as missing, u.deleted::text as deleted,
-  u.invalid_created::text as invalid_created, u.invalid_updated::text as invalid_updated, u.invalid_unkeyed::text as invalid_unkeyed,
-  u.errors::text as errors, u.applied_line::text as applied_line,
-  (u.applied_created + u.applied_updated + u.applied_deleted)::text as applied, u.job_id::text as job_id, u.failures, u.failure_class, u.error,
-  u.created_at, u.submitting_at, u.ended_at, u.expires_at, coalesce(u.expires_at < pawl.now(), false) as is_expired, s.revision::text as scope_revision,
-  s.committed::text as committed
-from pawl.submission u
-join pawl.record_scope s on s.tenant = u.tenant and s.id = u.scope_id
-where u.tenant = :tenant::text
-  and u.id = :id::bigint
+select v.info::text as info
+from pawl.submission_info v
+where v.tenant = :tenant::text
+  and v.id = :id::bigint
 
 -- name: submission-lock
 -- Holds a submission while its next state is decided.
 -- Locks: the submission row, FOR NO KEY UPDATE; take the scope's lock first.
 -- Plan: submission_pkey.
 -- No row: there is none for this tenant, or it expired and was removed.
-select u.state, u.revision, u.baseline::text as baseline, u.baseline_number::text as baseline_number, u.number::text as number, u.job_id::text as job_id,
-  coalesce(u.expires_at <= pawl.now(), false) as is_expired, u.applied_line::text as applied_line
+select u.state, u.revision, u.baseline::text as baseline, coalesce(u.expires_at <= pawl.now(), false) as is_expired
 from pawl.submission u
 where u.tenant = :tenant::text
   and u.id = :id::bigint
@@ -394,21 +382,11 @@ for no key update
 -- Locks: none.
 -- Plan: submission_of_scope, submission_open_of_scope, submission_pkey, record_scope_pkey.
 -- Rows: the next ones before :before.
-select u.id::text as id, u.record_set, u.scope_id::text as scope_id, s.scope, u.origin, u.state, u.revision, u.fence::text as fence,
-  u.baseline::text as baseline, u.baseline_number::text as baseline_number,
-  u.received_at_revision::text as received_at_revision, to_json(u.types)::text as types, u.attributes::text as attributes, u.number::text as number, u.schema_version, u.missing_policy, u.format, u.name,
-  u.submitted_by, u.rebased_from::text as rebased_from, to_json(u.ignored_sheets)::text as ignored_sheets, u.lines::text as lines, u.last_line::text as last_line, u.bytes::text as bytes,
-  u.created::text as created, u.updated::text as updated, u.unchanged::text as unchanged, u.missing::text as missing, u.deleted::text as deleted,
-  u.invalid_created::text as invalid_created, u.invalid_updated::text as invalid_updated, u.invalid_unkeyed::text as invalid_unkeyed,
-  u.errors::text as errors, u.applied_line::text as applied_line,
-  (u.applied_created + u.applied_updated + u.applied_deleted)::text as applied, u.job_id::text as job_id, u.failures, u.failure_class, u.error,
-  u.created_at, u.submitting_at, u.ended_at, u.expires_at, coalesce(u.expires_at < pawl.now(), false) as is_expired, s.revision::text as scope_revision,
-  s.committed::text as committed
-from pawl.submission u
-join pawl.record_scope s on s.tenant = u.tenant and s.id = u.scope_id
-where u.tenant = :tenant::text
+select v.info::text as info
+from pawl.submission_info v
+where v.tenant = :tenant::text
   -- Only one of the two is read: with a state few have, looking for it among all would read every put.
-  and u.id = any (
+  and v.id = any (
     array(
       (
         select a.id
@@ -435,28 +413,18 @@ where u.tenant = :tenant::text
       )
     )
   )
-order by u.id desc
+order by v.id desc
 
 -- name: submission-list-set
 -- A page of the submissions of a record set, newest first.
 -- Locks: none.
 -- Plan: submission_of_set, submission_open_of_set, submission_pkey, record_scope_pkey.
 -- Rows: the next ones before :before.
-select u.id::text as id, u.record_set, u.scope_id::text as scope_id, s.scope, u.origin, u.state, u.revision, u.fence::text as fence,
-  u.baseline::text as baseline, u.baseline_number::text as baseline_number,
-  u.received_at_revision::text as received_at_revision, to_json(u.types)::text as types, u.attributes::text as attributes, u.number::text as number, u.schema_version, u.missing_policy, u.format, u.name,
-  u.submitted_by, u.rebased_from::text as rebased_from, to_json(u.ignored_sheets)::text as ignored_sheets, u.lines::text as lines, u.last_line::text as last_line, u.bytes::text as bytes,
-  u.created::text as created, u.updated::text as updated, u.unchanged::text as unchanged, u.missing::text as missing, u.deleted::text as deleted,
-  u.invalid_created::text as invalid_created, u.invalid_updated::text as invalid_updated, u.invalid_unkeyed::text as invalid_unkeyed,
-  u.errors::text as errors, u.applied_line::text as applied_line,
-  (u.applied_created + u.applied_updated + u.applied_deleted)::text as applied, u.job_id::text as job_id, u.failures, u.failure_class, u.error,
-  u.created_at, u.submitting_at, u.ended_at, u.expires_at, coalesce(u.expires_at < pawl.now(), false) as is_expired, s.revision::text as scope_revision,
-  s.committed::text as committed
-from pawl.submission u
-join pawl.record_scope s on s.tenant = u.tenant and s.id = u.scope_id
-where u.tenant = :tenant::text
+select v.info::text as info
+from pawl.submission_info v
+where v.tenant = :tenant::text
   -- Only one of the two is read: with a state few have, looking for it among all would read every put.
-  and u.id = any (
+  and v.id = any (
     array(
       (
         select a.id
@@ -483,14 +451,14 @@ where u.tenant = :tenant::text
       )
     )
   )
-order by u.id desc
+order by v.id desc
 
 -- name: slot
 -- Who is submitting in a scope, and whether its job still lives. Read under the scope's lock, the answer stays true.
 -- Locks: none.
 -- Plan: submission_slot, job_pkey.
 -- No row: the slot is free.
-select s.id::text as id, s.submitting_at, s.job_id::text as job_id, coalesce(j.state, 'gone') as job_state
+select s.id::text as id, s.job_id::text as job_id, coalesce(j.state, 'gone') as job_state
 from pawl.submission s
 left join pawl.job j on j.tenant = s.tenant and j.id = s.job_id
 where s.tenant = :tenant::text
@@ -616,7 +584,7 @@ union all
 -- Locks: the job row.
 -- Plan: job_pkey.
 -- No row: the job is gone (it was cancelled).
-select j.state, j.last_error
+select j.state
 from pawl.job j
 where j.tenant = :tenant::text
   and j.id = :job_id::bigint

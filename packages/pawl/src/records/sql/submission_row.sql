@@ -58,7 +58,7 @@ with gone as materialized (
     and t.submission = :id::bigint
     and t.kind <> 'D'
 )
-select g.type, g.key, g.id::text as record_id, v.data::text as data
+select g.type, g.key, v.data::text as before, null as after
 from gone g
 cross join lateral (
   select w.status, w.data
@@ -364,7 +364,7 @@ where e.tenant = :tenant::text
 -- Locks: none.
 -- Plan: submission_error_pkey.
 -- Rows: the next ones after :after.
-select e.ordinal::text as ordinal, e.line::text as line, e.code, e.field, e.value, e.reason
+select e.ordinal::text as ordinal, e.line::text as line, e.code, e.field as column, e.value, e.reason
 from pawl.submission_error e
 where e.tenant = :tenant::text
   and e.submission = :id::bigint

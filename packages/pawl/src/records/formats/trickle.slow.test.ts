@@ -1,7 +1,7 @@
 // A sender that trickles one row in single characters must not cost more than its length.
 
 import { expect, test } from 'vitest'
-import { inPiecesOf, outcome, type TextFormat } from '../../test/support/row-readers.ts'
+import { inPiecesOf, outcome, type TextFormat } from '../../../test/support/row-readers.ts'
 
 const [few, many] = [80_000, 640_000]
 

@@ -3,7 +3,7 @@
 // in a json column, and inside an object or array, a number stays a number unless JavaScript would round it.
 
 import { hash as digest } from 'node:crypto'
-import { jsonOf, lossOf } from '../kernel/payload.ts'
+import { jsonOf, lossOf } from '../../kernel/payload.ts'
 import { canonicalDecimal } from './decimal.ts'
 
 /** A number as its source wrote it, where a double would round it. No text of a file can be one. */

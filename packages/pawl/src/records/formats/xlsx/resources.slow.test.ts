@@ -11,9 +11,9 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { xlsx } from 'pawl/records/xlsx'
 import { expect, onTestFinished, test } from 'vitest'
-import { inline, sheetOf } from '../../../test/support/xlsx.ts'
+import { inline, sheetOf } from '../../../../test/support/xlsx.ts'
 
-const root = fileURLToPath(new URL('../../../../../', import.meta.url))
+const root = fileURLToPath(new URL('../../../../../../', import.meta.url))
 
 /** Reads a workbook that never ends, and says so after the first bytes are written. */
 const reader = `

@@ -1,10 +1,10 @@
 // pawl/records/xlsx: workbooks of Excel and of programs like it. A record set that is given this format takes uploads of format 'xlsx'. It
 // needs saxes and yauzl, which the rest of Pawl does not.
 
-import { resolve } from '../../kernel/options.ts'
+import { resolve } from '../../../kernel/options.ts'
+import type { SourceRow } from '../../rows/reader.ts'
+import type { FileFormat, UploadedFile } from '../../types.ts'
 import { InvalidFile, isInvalidFile } from '../bytes.ts'
-import type { SourceRow } from '../rows.ts'
-import type { FileFormat, UploadedFile } from '../types.ts'
 import { type XlsxLimits, type XlsxOptions, xlsxTable } from './options.ts'
 import { readSheet } from './sheet.ts'
 import { spool } from './spool.ts'

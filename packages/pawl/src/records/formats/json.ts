@@ -1,8 +1,8 @@
 // Rows as JSON: NDJSON, one object a line; or JSON, one array of objects. Both as streams, and without losing a digit of any number.
 
+import { parseJson } from '../rows/json-text.ts'
+import { type RowFault, type SourceRow, shown } from '../rows/reader.ts'
 import { InvalidFile, untilInvalid } from './bytes.ts'
-import { parseJson } from './json-text.ts'
-import { type RowFault, type SourceRow, shown } from './rows.ts'
 
 export interface JsonLimits {
   readonly rowCharsMax: number

@@ -1,10 +1,11 @@
 // Rows of cells under a header: CSV and sheets of a workbook.
 
+import { asText, dateText } from '../rows/columns.ts'
+import { type RowFault, type SourceRow, shown } from '../rows/reader.ts'
 import { InvalidFile } from './bytes.ts'
-import { asText, dateText } from './columns.ts'
-import { type RowFault, type SourceRow, shown } from './rows.ts'
 
-const columnsMax = 5000
+/** Of a header. */
+export const columnsMax = 5000
 
 /** Throws InvalidFile when no row under this header could be one of the set. */
 export type HeaderCheck = (header: Header, line: number) => void

@@ -1,9 +1,9 @@
 // Columns: what a cell must be, and the one canonical value that it becomes. Every rule is compiled once per upload; a cell costs one call.
 
-import { refused } from '../kernel/options.ts'
+import { refused } from '../../kernel/options.ts'
+import type { Column, ColumnType } from '../types.ts'
 import { canonicalDecimal, comparedWith, decimalScale } from './decimal.ts'
 import { canonicalJson, ExactNumber, isUnsafe, numberText, parseJson, Unstorable, unsafeReason } from './json-text.ts'
-import type { Column, ColumnType } from './types.ts'
 
 /** Why a cell is not valid. */
 export interface CellFault {

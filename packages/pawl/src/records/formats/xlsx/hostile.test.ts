@@ -3,8 +3,8 @@
 import { randomBytes } from 'node:crypto'
 import { deflateRawSync } from 'node:zlib'
 import { expect, test } from 'vitest'
-import { inline, sheetOf, workbook, workbookParts, type ZipEntry, zip } from '../../../test/support/xlsx.ts'
-import { readRows } from '../../../test/support/xlsx-rows.ts'
+import { inline, sheetOf, workbook, workbookParts, type ZipEntry, zip } from '../../../../test/support/xlsx.ts'
+import { readRows } from '../../../../test/support/xlsx-rows.ts'
 import type { InvalidFile } from '../bytes.ts'
 import type { XlsxOptions } from './index.ts'
 

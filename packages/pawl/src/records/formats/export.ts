@@ -1,11 +1,11 @@
 // A scope's records as a stream: NDJSON or CSV, all of one commit, a page in memory at a time. What it writes can be uploaded again.
 
-import { PawlError } from '../errors.ts'
-import { type Decimal, isNumeric } from './columns.ts'
-import type { ReadPlace, RecordsCore } from './core.ts'
-import { listRecords } from './reads.ts'
-import { type DefinedSet, type DefinedType, mayHaveOtherColumns } from './sets.ts'
-import type { At, Column, RecordData, RecordVersion, UploadOptions } from './types.ts'
+import { PawlError } from '../../errors.ts'
+import type { RecordPage } from '../reads.ts'
+import { type Decimal, isNumeric } from '../rows/columns.ts'
+import { type DefinedSet, type DefinedType, mayHaveOtherColumns } from '../sets.ts'
+import type { At, Column, RecordData, RecordVersion, UploadOptions } from '../types.ts'
+import { columnsMax } from './tabular.ts'
 
 export interface ExportOptions extends Pick<UploadOptions, 'delimiter' | 'decimal'> {
   readonly format: 'csv' | 'ndjson'
@@ -13,25 +13,22 @@ export interface ExportOptions extends Pick<UploadOptions, 'delimiter' | 'decima
   readonly at?: At
 }
 
-type Page = Awaited<ReturnType<typeof listRecords>>
-
-const pageRows = 1000
-/** Of a header; more than that cannot be uploaded. */
-const columnsMax = 5000
-
-export async function* exportRecords(core: RecordsCore, place: ReadPlace, options: ExportOptions): AsyncGenerator<string> {
-  const types = typesOf(place.set, options.type)
-  const { columns, at } =
-    options.format === 'csv' ? await csvColumns(core, place, options, types) : { columns: [], at: options.at }
-  const isTyped = place.set.types.size > 1
+export async function* exportRecords(
+  set: DefinedSet,
+  pagesAt: (at: At | undefined) => AsyncIterable<RecordPage>,
+  options: ExportOptions,
+): AsyncGenerator<string> {
+  const types = typesOf(set, options.type)
+  const isCsv = options.format === 'csv'
+  const { columns, at } = isCsv ? await csvColumns(set, pagesAt, options, types) : { columns: [], at: options.at }
+  const isTyped = set.types.size > 1
   const line = csvLine(options.delimiter ?? ',')
-  const row =
-    options.format === 'csv' ? csvRow(place.set, columns, isTyped, line, options.decimal) : ndjsonRow(place.set, isTyped)
-  if (options.format === 'csv') yield line(isTyped ? [place.set.typeColumn, ...columns] : columns)
-  for await (const page of pages(core, place, options.type, at)) {
+  const row = isCsv ? csvRow(set, columns, isTyped, line, options.decimal) : ndjsonRow(set, isTyped)
+  if (isCsv) yield line(isTyped ? [set.typeColumn, ...columns] : columns)
+  for await (const page of pagesAt(at)) {
     let text = ''
     for (const item of page.items) {
-      const data = dataOf(place.set, item)
+      const data = dataOf(set, item)
       if (data !== undefined) text += row(item.type, data)
     }
     if (text !== '') yield text
@@ -44,20 +41,6 @@ function typesOf(set: DefinedSet, type: string | undefined): DefinedType[] {
   if (found === undefined)
     throw new PawlError('PAWL_NOT_FOUND', `The record set '${set.name}' has no type '${type.slice(0, 100)}'.`)
   return [found]
-}
-
-async function* pages(core: RecordsCore, place: ReadPlace, type: string | undefined, at: At | undefined): AsyncGenerator<Page> {
-  let after: string | undefined
-  do {
-    const page = await listRecords(core, place, {
-      limit: pageRows,
-      ...(type === undefined ? {} : { type }),
-      ...(at === undefined ? {} : { at }),
-      ...(after === undefined ? {} : { after }),
-    })
-    yield page
-    after = page.next
-  } while (after !== undefined)
 }
 
 /** Records of types that the set does not have any more could not be uploaded again. Of an erased record only the key is left. It is written where a file without it would be refused, and left out elsewhere. */
@@ -93,17 +76,16 @@ function csvRow(
  * twice, as of the same commit.
  */
 async function csvColumns(
-  core: RecordsCore,
-  place: ReadPlace,
+  set: DefinedSet,
+  pagesAt: (at: At | undefined) => AsyncIterable<RecordPage>,
   options: ExportOptions,
   types: readonly DefinedType[],
 ): Promise<{ columns: string[]; at: At | undefined }> {
-  const { set } = place
   const columns = new Set(types.flatMap((type) => type.names))
   if (!mayHaveOtherColumns(set, types)) return { columns: [...columns], at: options.at }
   const isDeclared = new Set(columns)
   let { at } = options
-  for await (const { items, number } of pages(core, place, options.type, options.at)) {
+  for await (const { items, number } of pagesAt(options.at)) {
     if (number !== undefined) at = { number }
     for (const item of items) {
       for (const [name, value] of Object.entries(item.data ?? {})) {

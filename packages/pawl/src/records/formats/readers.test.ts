@@ -3,7 +3,7 @@
 import { CsvError, parse } from 'csv-parse/sync'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { inPiecesOf, type Outcome, outcome, type TextFormat } from '../../test/support/row-readers.ts'
+import { inPiecesOf, type Outcome, outcome, type TextFormat } from '../../../test/support/row-readers.ts'
 
 const lengths = fc.array(fc.integer({ min: 1, max: 12 }), { minLength: 1, maxLength: 5 })
 

@@ -1,9 +1,9 @@
 // What a cell holds: a string, a number as Excel shows it, a boolean, a date, or an Error that says why it cannot be read, with what a person
 // sees in the cell as its cause. Columns make values of them as they do of a CSV's strings.
 
+import { canonicalDecimal, decimalDigitsMax } from '../../rows/decimal.ts'
+import { isUnsafe } from '../../rows/json-text.ts'
 import { InvalidFile } from '../bytes.ts'
-import { canonicalDecimal, decimalDigitsMax } from '../decimal.ts'
-import { isUnsafe } from '../json-text.ts'
 import type { NumberKind } from './number-formats.ts'
 
 export interface RawCell {

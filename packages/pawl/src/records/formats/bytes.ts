@@ -1,10 +1,9 @@
 // The bytes of an upload: counted, limited, digested, and decoded strictly, whatever the chunks are.
 
 import { createHash } from 'node:crypto'
-import { PawlError, shown } from '../errors.ts'
-import { refused } from '../kernel/options.ts'
-import { abortable } from './abortable.ts'
-import type { Body } from './types.ts'
+import { PawlError, shown } from '../../errors.ts'
+import { refused } from '../../kernel/options.ts'
+import type { Body, UploadOptions } from '../types.ts'
 
 /** Why a file is refused as a whole, as `records.errors` gives it. First those of a limit, then those of a file that is not what its format says. */
 export const fileCodes = [
@@ -112,27 +111,52 @@ export class UploadBytes {
     if (rest !== '') yield rest
   }
 
-  digest(): string {
-    return this.#hash.digest('hex')
-  }
-
-  /** Whether all has come that the sender says it sent. */
-  static assertExpected(found: { bytes: number; sha256: string }, expected: { bytes?: number; sha256?: string } = {}): void {
-    if (expected.bytes !== undefined && expected.bytes !== found.bytes) {
+  /** Of all that has come, if that is all that the sender says it sent. */
+  digest(expected: UploadOptions['expect'] = {}): string {
+    const { count } = this
+    const sha256 = this.#hash.digest('hex')
+    if (expected.bytes !== undefined && expected.bytes !== count)
       throw new PawlError(
         'PAWL_UPLOAD_FAILED',
-        `Expected ${expected.bytes} bytes, got ${found.bytes}: the upload is incomplete or damaged. Upload it again with restart.`,
-        { details: { expected: expected.bytes, actual: found.bytes } },
+        `Expected ${expected.bytes} bytes, got ${count}: the upload is incomplete or damaged. Upload it again with restart.`,
+        { details: { expected: expected.bytes, actual: count } },
       )
-    }
-    if (expected.sha256 !== undefined && expected.sha256.toLowerCase() !== found.sha256) {
+    if (expected.sha256 !== undefined && expected.sha256.toLowerCase() !== sha256)
       throw new PawlError(
         'PAWL_UPLOAD_FAILED',
         'The upload is damaged: its SHA-256 is not the expected one. Upload it again with restart.',
-        {
-          details: { expected: expected.sha256, actual: found.sha256 },
-        },
+        { details: { expected: expected.sha256, actual: sha256 } },
       )
-    }
+    return sha256
   }
+}
+
+/** A body that can be left at any moment, also while its next chunk does not come: the same chunks, until the signal. Its listener goes with each chunk: a promise that waited for all of them would keep all of them. */
+async function* abortable<Chunk>(body: AsyncIterable<Chunk> | Iterable<Chunk>, signal: AbortSignal): AsyncGenerator<Chunk> {
+  const chunks = Symbol.asyncIterator in body ? body[Symbol.asyncIterator]() : body[Symbol.iterator]()
+  let isDone = false
+  try {
+    for (;;) {
+      const next = await orAborted(async () => chunks.next(), signal)
+      if (next.done === true) {
+        isDone = true
+        return
+      }
+      yield next.value
+    }
+  } finally {
+    // Told and not waited for: who hangs in `next` may hang here as well.
+    if (!isDone) void (async () => chunks.return?.())().catch(() => undefined)
+  }
+}
+
+function orAborted<Answer>(ask: () => Promise<Answer>, signal: AbortSignal): Promise<Answer> {
+  signal.throwIfAborted()
+  return new Promise((resolve, reject) => {
+    const stop = () => reject(signal.reason as Error)
+    signal.addEventListener('abort', stop, { once: true })
+    ask()
+      .then(resolve, reject)
+      .finally(() => signal.removeEventListener('abort', stop))
+  })
 }

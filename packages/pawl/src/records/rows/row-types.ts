@@ -1,7 +1,7 @@
 // The types of rows, as they follow from the columns that a record set declares; no logic. A set whose types are not known to the compiler takes
 // any object and gives back RecordData.
 
-import type { ColumnType, RecordData, RecordTypeOptions, RecordVersion } from './types.ts'
+import type { ColumnType, RecordData, RecordTypeOptions, RecordVersion } from '../types.ts'
 
 /** What a cell of each type of column may be given as. */
 interface Given {

@@ -1,8 +1,8 @@
-// Differences of two versions: as the fields that changed, as a table, and as a JSON Patch (RFC 6902). A JSON number in data is exact
-// as a double, so JSON.parse loses nothing here.
+// Differences of two versions: as the fields that changed, and as a table. A JSON number in data is exact as a double, so JSON.parse loses
+// nothing here.
 
+import type { FieldChange, RecordData } from '../types.ts'
 import { endOfString } from './json-text.ts'
-import type { FieldChange, RecordData } from './types.ts'
 
 /**
  * The top-level fields that differ, in order, of two canonical texts: equal values have equal texts and fields are in order, so the two are
@@ -71,43 +71,6 @@ export function fieldChanges(before: RecordData | null, after: RecordData | null
     if (hasBefore && hasAfter && isSame(before[field], after[field])) return []
     return [{ field, ...(hasBefore ? { before: before[field] } : {}), ...(hasAfter ? { after: after[field] } : {}) }]
   })
-}
-
-export interface PatchOperation {
-  readonly op: 'add' | 'remove' | 'replace'
-  readonly path: string
-  readonly value?: unknown
-}
-
-/** What makes the second out of the first. */
-export function jsonPatch(before: unknown, after: unknown, path = ''): PatchOperation[] {
-  if (isSame(before, after)) return []
-  if (!isObject(before) || !isObject(after) || Array.isArray(before) !== Array.isArray(after))
-    return [{ op: 'replace', path, value: after }]
-  if (Array.isArray(before) && Array.isArray(after)) return arrayPatch(before, after, path)
-  const old = before as Record<string, unknown>
-  const next = after as Record<string, unknown>
-  const names = [...new Set([...Object.keys(old), ...Object.keys(next)])].sort()
-  return names.flatMap((name) => {
-    const at = `${path}/${pointer(name)}`
-    if (!Object.hasOwn(next, name)) return [{ op: 'remove' as const, path: at }]
-    if (!Object.hasOwn(old, name)) return [{ op: 'add' as const, path: at, value: next[name] }]
-    return jsonPatch(old[name], next[name], at)
-  })
-}
-
-function arrayPatch(before: readonly unknown[], after: readonly unknown[], path: string): PatchOperation[] {
-  const shared = Math.min(before.length, after.length)
-  const patch: PatchOperation[] = []
-  for (let index = 0; index < shared; index++) patch.push(...jsonPatch(before[index], after[index], `${path}/${index}`))
-  // From the end, so that no index moves under the next removal.
-  for (let index = before.length - 1; index >= shared; index--) patch.push({ op: 'remove', path: `${path}/${index}` })
-  for (let index = shared; index < after.length; index++) patch.push({ op: 'add', path: `${path}/-`, value: after[index] })
-  return patch
-}
-
-function pointer(name: string): string {
-  return name.replaceAll('~', '~0').replaceAll('/', '~1')
 }
 
 function isObject(value: unknown): value is object {

@@ -1,14 +1,14 @@
 // Which reader a format has.
 
-import { PawlError, shown } from '../errors.ts'
-import { refused } from '../kernel/options.ts'
+import { PawlError, shown } from '../../errors.ts'
+import { refused } from '../../kernel/options.ts'
+import type { SourceRow } from '../rows/reader.ts'
+import type { DefinedSet } from '../sets.ts'
+import type { Body, FileFormat, Format, UploadOptions } from '../types.ts'
 import { InvalidFile, type UploadBytes } from './bytes.ts'
 import { readCsv } from './csv.ts'
-import { readJson, readNdjson } from './json-rows.ts'
-import type { SourceRow } from './rows.ts'
-import type { DefinedSet } from './sets.ts'
+import { readJson, readNdjson } from './json.ts'
 import type { HeaderCheck } from './tabular.ts'
-import type { Body, FileFormat, Format, UploadOptions } from './types.ts'
 
 /** Before anything is written: that the set reads this format, and that the options belong to it. */
 export function assertReadable(set: DefinedSet, options: UploadOptions): void {

@@ -5,11 +5,11 @@ import { join } from 'node:path'
 import type { RecordSetOptions } from 'pawl'
 import { xlsx } from 'pawl/records/xlsx'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
-import { createDatabase, deferred, type TestDatabase, until } from '../../../test/support/database.ts'
-import { debianProgram } from '../../../test/support/debian.ts'
-import { defineLoads, startWorker, submitted } from '../../../test/support/records.ts'
-import { type BookCell, byExceljs, byOpenpyxl, rewritten, type WriteBook } from '../../../test/support/workbooks.ts'
-import { inline, sheetOf, workbook, workbookParts, zip } from '../../../test/support/xlsx.ts'
+import { createDatabase, deferred, type TestDatabase, until } from '../../../../test/support/database.ts'
+import { debianProgram } from '../../../../test/support/debian.ts'
+import { defineLoads, startWorker, submitted } from '../../../../test/support/records.ts'
+import { type BookCell, byExceljs, byOpenpyxl, rewritten, type WriteBook } from '../../../../test/support/workbooks.ts'
+import { inline, sheetOf, workbook, workbookParts, zip } from '../../../../test/support/xlsx.ts'
 
 const openpyxl = await debianProgram('openpyxl')
 const writers: readonly (readonly [name: string, write: WriteBook, missing: string | undefined])[] = [

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
-import { inline, sheetOf, workbook } from '../../../test/support/xlsx.ts'
-import { readRows } from '../../../test/support/xlsx-rows.ts'
+import { inline, sheetOf, workbook } from '../../../../test/support/xlsx.ts'
+import { readRows } from '../../../../test/support/xlsx-rows.ts'
 import { builtInKind, kindOf } from './number-formats.ts'
 
 const head = `<row r="1">${inline('id')}${inline('note')}</row>`

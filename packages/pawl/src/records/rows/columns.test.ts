@@ -1,9 +1,9 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
+import { defineSet } from '../sets.ts'
+import type { Column, RecordSetOptions } from '../types.ts'
 import { compileCell, compileColumn, isFault } from './columns.ts'
 import { compareDecimals, comparedWith } from './decimal.ts'
-import { defineSet } from './sets.ts'
-import type { Column, RecordSetOptions } from './types.ts'
 
 const coerced = (type: 'timestamp' | 'text' | 'boolean', value: unknown) => {
   const found = compileColumn({ type })(value)

@@ -1,7 +1,7 @@
 // The rows of a sheet, in turns. A row or cell that comes before its predecessor, or twice, is refused: programs would not agree on its value.
 
+import type { SourceRow } from '../../rows/reader.ts'
 import { InvalidFile } from '../bytes.ts'
-import type { SourceRow } from '../rows.ts'
 import { Header, type HeaderCheck } from '../tabular.ts'
 import { type CellContext, cellValue } from './cells.ts'
 import type { Sheet } from './workbook.ts'

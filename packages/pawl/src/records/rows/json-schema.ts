@@ -1,40 +1,12 @@
 // A record set as data: its scope, and for each type its key and a JSON Schema of a row. It is kept in the database, so that the server, a form
 // or a script in another language knows a set that only the application defines.
 
-import { statement } from '../db/statement.ts'
-import type { StandardSchema } from '../jobs/types.ts'
-import { read } from '../kernel/retry.ts'
+import type { StandardSchema } from '../../jobs/types.ts'
+import type { DefinedSet, DefinedType } from '../sets.ts'
+import type { Column, RecordSetDescription } from '../types.ts'
 import { dateParts } from './columns.ts'
-import type { RecordsCore } from './core.ts'
-import type { DefinedSet, DefinedType } from './sets.ts'
-import type { Column, RecordSetDescription } from './types.ts'
-
-const keepStatement = statement(import.meta.url, 'set-keep')
-const listStatement = statement(import.meta.url, 'set-list')
 
 type JsonSchema = Readonly<Record<string, unknown>>
-
-/** Stores it unless it is stored already; each process asks once. */
-export async function keepDescription(core: RecordsCore, tenant: string, set: DefinedSet): Promise<void> {
-  const asked = JSON.stringify([tenant, set.name])
-  if (core.kept.has(asked)) return
-  const { name, schemaVersion, ...definition } = describeSet(set)
-  await read(core.pool, keepStatement, { tenant, name, schema_version: schemaVersion, definition: JSON.stringify(definition) })
-  core.kept.add(asked)
-}
-
-/** The sets that were ever used, each in its latest version or in all of them. */
-export async function keptDescriptions(core: RecordsCore, tenant: string, name: string | null): Promise<RecordSetDescription[]> {
-  const rows = await read<{ name: string; schema_version: number; definition: string }>(core.pool, listStatement, {
-    tenant,
-    name,
-  })
-  return rows.map((row) => ({
-    name: row.name,
-    schemaVersion: row.schema_version,
-    ...(JSON.parse(row.definition) as Omit<RecordSetDescription, 'name' | 'schemaVersion'>),
-  }))
-}
 
 export function describeSet(set: DefinedSet): RecordSetDescription {
   return {

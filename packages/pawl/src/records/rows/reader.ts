@@ -1,10 +1,10 @@
 // From a row as its format gives it to a row as it is stored: coerced, keyed, validated, classified, hashed.
 
-import type { SchemaResult } from '../jobs/types.ts'
+import type { SchemaResult } from '../../jobs/types.ts'
+import { type DefinedSet, type DefinedType, keyPart, keyText } from '../sets.ts'
+import type { RecordData } from '../types.ts'
 import { asText, type CellFault, type Decimal, dateText, isFault } from './columns.ts'
 import { canonicalField, canonicalRow, contentHash, Unstorable } from './json-text.ts'
-import { type DefinedSet, type DefinedType, keyPart, keyText } from './sets.ts'
-import type { RecordData } from './types.ts'
 
 export const keyCharsMax = 500
 const valueCharsMax = 200

@@ -1,6 +1,6 @@
 // The limits of a workbook, as a table.
 
-import { integer, type Resolved, type TableOf, tuning } from '../../kernel/options.ts'
+import { integer, type Resolved, type TableOf, tuning } from '../../../kernel/options.ts'
 
 export interface XlsxOptions {
   /** Of the file as it is uploaded. It is written to disk before it is read. Default 100 MiB. */
