@@ -93,7 +93,6 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'pawl.records.define(name, options)': records.recordSetTable,
     'pawl.records.in(set, scope)': 'Returns one scope of a set.',
     'pawl.records.sets()': 'Returns the declarations of all sets, with a JSON Schema per type.',
-    'pawl.records.versionsOf(set)': 'Returns every version of the declaration of a set.',
     'pawl.records.get(id)': 'Returns a submission.',
     'pawl.records.why(id)': 'Says why a submission is in its state, and what to do.',
     'pawl.records.rebase(id)': 'Compares the rows of a submission with the scope as it is now: a new submission.',
