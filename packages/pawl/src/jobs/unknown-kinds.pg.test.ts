@@ -127,6 +127,39 @@ test('[J26] a queue that nobody works for the kind is alerted, for suspects too'
   expect(await subjects()).toEqual(['crashed', 'unknown'])
 })
 
+test('[J26] a queue with suspects alone, which nobody works, is alerted', async () => {
+  await pawl.jobs.enqueue('crashed', {}, { queue: 'left' })
+  await db.query('update pawl.job set suspect = true, crashes = 1, attempt = 1')
+  await age()
+  expect(await subjects()).toEqual(['crashed'])
+})
+
+test('[J26] a thousand waiting jobs of one tenant hide no other tenant', async () => {
+  await pawl.for('first').jobs.enqueueMany('unknown', Array(1000).fill({}))
+  await pawl.for('second').jobs.enqueue('unknown', {})
+  await age()
+  expect(await pawl.for('second').alerts()).toMatchObject([{ code: 'kind.unknown', count: 1 }])
+})
+
+test('[J26] a worker for deciding runs alone counts for nothing else', async () => {
+  pawl.jobs.define('known', { run: () => undefined })
+  const worker = pawl.worker({ deciding: 'only' })
+  workers.push(worker)
+  await worker.start()
+  const { id } = await pawl.jobs.enqueue('known', {})
+  await age()
+  expect(await subjects()).toEqual(['known in queue default'])
+  const aged = String(BigInt(id) - (60_000n << 21n))
+  expect((await pawl.jobs.why(aged)).reasons).toMatchObject([{ code: 'queue-not-worked' }])
+})
+
+test('kinds that wait do not push other alerts off the list', async () => {
+  await db.query("select pawl.raise_alert('', 'engine.failing', 'claim', 'no')")
+  await pawl.jobs.enqueue('unknown', {})
+  await age()
+  expect((await pawl.alerts()).map(({ code }) => code)).toEqual(['engine.failing', 'kind.unknown'])
+})
+
 test('an alert of time-outs is over after an hour, and starts anew', async () => {
   const timeOut = () =>
     db.query("select pawl.raise_alert('', 'job.timed-out', 'slow', 'it timed out', p_for => interval '1 hour')")
