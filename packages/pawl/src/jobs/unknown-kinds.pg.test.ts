@@ -193,3 +193,17 @@ test('[J26] why names the queue that workers run the kind from', async () => {
     },
   ])
 })
+
+test('[J26] why names a kind that no worker defines in a queue without one', async () => {
+  const { id } = await pawl.jobs.enqueue('chrage', {})
+  const reasons = async () => (await pawl.jobs.why(id)).reasons.map(({ text }) => text)
+  expect(await reasons()).toEqual(["No running worker works the queue 'default'. Start one that defines the kind 'chrage'."])
+  await openIncarnation(connection, { kinds: ['refund', 'charge', 'pawl.own'], queues: ['hello'] })
+  expect(await reasons()).toEqual([
+    "No running worker works the queue 'default'. None defines the kind 'chrage' (running kinds: 'charge', 'refund'). Start one that does.",
+  ])
+  await openIncarnation(connection, { kinds: Array.from({ length: 12 }, (_, n) => `k${n}`), queues: ['hello'] })
+  expect((await reasons())[0]).toMatch(
+    /\(running kinds: 'charge', 'k0', 'k1', 'k10', 'k11', 'k2', 'k3', 'k4', 'k5', 'k6', \.\.\.\)/,
+  )
+})
