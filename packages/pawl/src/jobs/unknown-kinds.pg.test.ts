@@ -168,6 +168,21 @@ test('a kind with dead jobs has an alert while there is one', async () => {
   expect(await pawl.for('acme').alerts()).toHaveLength(2)
 })
 
+test('an alert has the first line of its error', async () => {
+  pawl.jobs.define('charge', {
+    retry: { attempts: 1 },
+    run: () => Promise.reject(new Error('no paper', { cause: new Error('x') })),
+  })
+  const { id } = await pawl.jobs.enqueue('charge', {})
+  await runAll(pawl)
+  await db.query(String.raw`select pawl.raise_alert('', 'engine.failing', 'claim', E'It failed: Error: no\n    at claim.ts')`)
+  expect((await pawl.jobs.get(id))!.lastError).toContain('\n    at ')
+  expect((await pawl.alerts()).map(({ message }) => message).toSorted()).toEqual([
+    `1 job(s) of kind charge are dead; the last is ${id}: Error: no paper`,
+    'It failed: Error: no',
+  ])
+})
+
 test('[J26] why says that nobody works the queue, that nobody defines the kind, and when it is next', async () => {
   const { id } = await pawl.jobs.enqueue('unknown', {})
   const codes = async () => (await pawl.jobs.why(id)).reasons.map(({ code }) => code)
