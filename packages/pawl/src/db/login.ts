@@ -34,7 +34,7 @@ export function isPool(given: unknown): boolean {
 }
 
 /** pg reads the digits that these begin with: of 5s it makes 5 milliseconds. */
-const urlTimeouts = ['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'query_timeout']
+const urlTimeouts = ['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout']
 const timeoutMsMax = 2_147_483_647
 /** What pg reads of a URL's parameters. */
 const urlParameters = [
@@ -62,10 +62,25 @@ const foreignParameters = [
   'connect_timeout',
   'connection_limit',
   'gssencmode',
+  'keepalives',
+  'keepalives_count',
+  'keepalives_idle',
+  'keepalives_interval',
+  'load_balance_hosts',
   'pgbouncer',
+  'pool',
   'pool_timeout',
+  'prepare',
+  'prepareThreshold',
+  'prepared_statements',
   'schema',
+  'socket_timeout',
+  'sslaccept',
+  'sslsni',
+  'statement_cache_size',
+  'supa',
   'target_session_attrs',
+  'workaround',
 ]
 const sslModes = ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify']
 const sslValues = ['true', '1', '0', 'no-verify']

@@ -69,6 +69,7 @@ test('parameters of a URL that pg does not know are refused with the known ones'
   const wrong: [string, RegExp][] = [
     ['sslmod=require', /^createPawl: databaseUrl has the parameter 'sslmod', which pg does not know\. It knows host, .*sslmode/],
     ['sslmode=nonsense', /^createPawl: databaseUrl has sslmode='nonsense'\. Use one of disable, .*verify-full, no-verify\.$/],
+    ['query_timeout=5', /databaseUrl has the parameter 'query_timeout', which/],
     ['ssl=false', /databaseUrl has ssl='false'\. Use one of true, 1, 0, no-verify, or sslmode=disable/],
   ]
   for (const [query, message] of wrong)
@@ -76,13 +77,14 @@ test('parameters of a URL that pg does not know are refused with the known ones'
   expect(() => createPawl({ databaseUrl: nowhere, pooler: 'transaction', directUrl: `${nowhere}?sslmod=x` })).toThrow(
     configError(/directUrl has the parameter 'sslmod'/),
   )
-  // A host may give it out, and pg ignores it.
+  // Hosts and other clients give these out, and pg ignores them.
+  createPawl({ databaseUrl: `${nowhere}?supa=base-pooler.x&pgbouncer=true&keepalives_idle=5&statement_cache_size=0` })
   createPawl({ databaseUrl: `${nowhere}?sslmode=verify-full&channel_binding=require&application_name=shop` })
 })
 
 test('a URL with a parameter that pg would change in silence is refused', () => {
   const wrong: [string, string][] = [
-    ...['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'query_timeout'].flatMap((name) =>
+    ...['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout'].flatMap((name) =>
       ['5s', 'abc', '', '-1', '1.5', '2147483648'].map((value): [string, string] => [
         `${name}=${value}`,
         `has ${name}='${value}'. Give a number of milliseconds from 0 to 2147483647, such as ${name}=5000 for 5 seconds.`,
