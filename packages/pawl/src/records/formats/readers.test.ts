@@ -4,6 +4,10 @@ import { CsvError, parse } from 'csv-parse/sync'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { inPiecesOf, type Outcome, outcome, type TextFormat } from '../../../test/support/row-readers.ts'
+import { defineSet } from '../sets.ts'
+import type { UploadOptions } from '../types.ts'
+import { UploadBytes } from './bytes.ts'
+import { limitOf, sourceRows } from './readers.ts'
 
 const lengths = fc.array(fc.integer({ min: 1, max: 12 }), { minLength: 1, maxLength: 5 })
 
@@ -148,4 +152,29 @@ test.each([
     expect((await of(chars)).error, `in pieces of ${length}`).toBeUndefined()
     expect((await of(chars - 1)).error?.code, `in pieces of ${length}`).toBe('row-too-long')
   }
+})
+
+test('[R10] a header of one column with another delimiter in it names the option', async () => {
+  const set = defineSet('prices', {
+    scope: ['shop'],
+    types: { price: { key: 'sku', columns: { sku: 'text', cents: 'integer' } } },
+  })
+  const headerError = async (header: string, delimiter?: string): Promise<string> => {
+    const options: UploadOptions = { format: 'csv', ...(delimiter !== undefined && { delimiter }) }
+    const bytes = new UploadBytes([`${header}\n`], limitOf(set, 'csv'), undefined)
+    try {
+      for await (const _rows of sourceRows(set, bytes, options, () => undefined));
+      return 'none'
+    } catch (error) {
+      return (error as Error).message
+    }
+  }
+  const got = (header: string) => `The header must have the column(s) 'sku', got '${header}'.`
+  const fix = (delimiter: string) => ` Was the file written with another delimiter? Give delimiter: '${delimiter}'.`
+  expect(await headerError('sku;cents')).toBe(got('sku;cents') + fix(';'))
+  expect(await headerError('sku\tcents')).toBe(got('sku\tcents') + fix('\\t'))
+  expect(await headerError('sku,cents', ';')).toBe(got('sku,cents') + fix(','))
+  expect(await headerError('id;cents')).toBe(got('id;cents'))
+  expect(await headerError('sku;x,cents')).toBe(got('sku;x, cents'))
+  expect(await headerError('sku;cents', ';')).toBe('none')
 })

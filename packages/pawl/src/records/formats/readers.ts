@@ -52,7 +52,7 @@ export function sourceRows(
   ignore: (sheet: string) => void,
 ): AsyncIterable<readonly SourceRow[]> {
   const { rowCharsMax } = set.limits
-  const checkHeader = headerCheck(set)
+  const checkHeader = headerCheck(set, format)
   switch (format) {
     case 'csv':
       return readCsv(bytes.text(), { rowCharsMax, delimiter, checkHeader })
@@ -72,15 +72,26 @@ export function sourceRows(
 }
 
 /** A table without a key column and without rows would say that there are no records, and delete them all where `missing` is 'tombstone'. */
-function headerCheck(set: DefinedSet): HeaderCheck {
+function headerCheck(set: DefinedSet, format: Format): HeaderCheck {
   return ({ index, type }, line) => {
     const types = type === undefined ? [...set.types.values()] : [set.types.get(type)!]
     const needed = types.map(({ key }) => (type === undefined && set.types.size > 1 ? [set.typeColumn, ...key] : key))
     if (needed.some((columns) => columns.every((name) => index.has(name)))) return
     const expected = needed.map((columns) => columns.map((name) => `'${name}'`).join(', ')).join(' or ')
     const found = [...index.keys()].join(', ')
-    throw new InvalidFile('header', line, `The header must have the column(s) ${expected}, got '${found.slice(0, 200)}'.`)
+    const other = format === 'csv' && index.size === 1 ? otherDelimiter(found, needed) : undefined
+    const fix = other === undefined ? '' : ` Was the file written with another delimiter? Give delimiter: '${other}'.`
+    throw new InvalidFile('header', line, `The header must have the column(s) ${expected}, got '${found.slice(0, 200)}'.${fix}`)
   }
+}
+
+/** The one that would make the needed columns of a header that was read as a single column. */
+function otherDelimiter(header: string, needed: readonly (readonly string[])[]): string | undefined {
+  const found = [',', ';', '\t', '|'].find((each) => {
+    const names = new Set(header.split(each).map((name) => name.trim()))
+    return needed.some((columns) => columns.every((name) => names.has(name)))
+  })
+  return found === '\t' ? '\\t' : found
 }
 
 function formatOf(set: DefinedSet, format: Format): FileFormat | undefined {
