@@ -103,7 +103,7 @@ export class SinkLoop {
     this.#wakeup.fire()
     if (this.#running.size === 0) return
     const timer = setTimeout(() => {
-      this.cursor.lose(new PawlError('PAWL_STOPPED', 'The runner is stopping and its grace period is over.'))
+      this.cursor.lose(new PawlError('PAWL_STOPPED', 'The worker is stopping and its grace period is over.'))
     }, graceMs)
     this.#timers.add(timer)
   }
