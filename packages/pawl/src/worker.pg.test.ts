@@ -1,6 +1,6 @@
 // One worker that runs jobs and cursors: one incarnation for both, whatever happens to it.
 
-import type { Pawl, WorkerOptions } from 'pawl'
+import { type Pawl, silentLogger, type WorkerOptions } from 'pawl'
 import { endLease } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../test/support/database.ts'
@@ -166,4 +166,17 @@ test('[G2] a worker without anything to run is refused, with the fix', () => {
   expect(() => pawl.worker({ projections: [] })).toThrow(/nothing to do: queues and projections leave nothing/)
   expect(() => pawl.worker({ queues: ['mail'] })).toThrow(/nothing to do in the queues mail: no kind has a handler/)
   expect(pawl.worker().projections).toEqual(['seen'])
+})
+
+test('a queue that no kind is defined for is logged', () => {
+  const lines: string[] = []
+  pawl = db.pawl({ logger: { ...silentLogger, warn: (_fields, message) => void lines.push(message) } })
+  pawl.jobs.define('charge', { queue: 'orders', run: () => undefined })
+  pawl.worker()
+  pawl.worker({ queues: ['orders'] })
+  expect(lines).toEqual([])
+  pawl.worker({ queues: ['orders', 'ordres'] })
+  expect(lines).toEqual([
+    expect.stringMatching(/^no kind here is defined for queue 'ordres': .* The kinds are defined for 'orders'$/),
+  ])
 })

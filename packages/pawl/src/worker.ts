@@ -2,7 +2,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Config } from './config.ts'
-import { PawlError } from './errors.ts'
+import { PawlError, shown } from './errors.ts'
 import { type DefinedKind, hasHandler, kindDefaults } from './jobs/kinds.ts'
 import { Counts } from './jobs/outcomes.ts'
 import { JobsPart, type JobsReport } from './jobs/part.ts'
@@ -81,6 +81,7 @@ export class Worker {
       this.#process.add(this.#cursors)
     }
     core.workers.add(this)
+    if (runsJobs) warnOfQueues(core.config, given.queues ?? [], [...kinds.values()])
   }
 
   /** The id of the current incarnation. */
@@ -181,6 +182,17 @@ export class Worker {
       return Promise.reject(new PawlError('PAWL_STOPPED', 'This worker is not running: call start() before whenIdle().'))
     return this.#jobs?.whenIdle() ?? Promise.resolve()
   }
+}
+
+/** Jobs can be enqueued into any queue, so a queue that no kind names is allowed; most often it is misspelt. */
+function warnOfQueues({ logger }: Config, queues: readonly string[], kinds: readonly DefinedKind[]): void {
+  const defined = new Set(kinds.map(({ queue }) => queue))
+  for (const queue of new Set(queues))
+    if (!defined.has(queue))
+      logger.warn(
+        { queue },
+        `no kind here is defined for queue ${shown(queue)}: it runs only jobs that are enqueued with that queue. The kinds are defined for ${[...defined].map(shown).join(', ')}`,
+      )
 }
 
 function createProcess({ config, jobEvents }: WorkerCore, options: ResolvedWorkerOptions, kinds: readonly string[]): Process {

@@ -165,8 +165,7 @@ export class Applier {
       },
     })
     if (end.type !== 'committed') return end
-    this.#host.config.logger.warn({ name, key: event.key, position: event.position, reason }, 'a key was parked')
-    this.#host.events.emit('projection.parked', { name, key: event.key, position: event.position, reason })
+    this.#host.parked({ name, key: event.key, position: event.position, reason })
     await tripBreaker(this.#host, this.#definition)
     return end
   }
@@ -223,7 +222,7 @@ export class Applier {
         await tx.run(parkedStatements.repark, values)
       },
     })
-    this.#host.events.emit('projection.parked', { name, key, position: Number(position), reason: messageOf(error) })
+    this.#host.parked({ name, key, position: Number(position), reason: messageOf(error) })
     return 'failed'
   }
 }

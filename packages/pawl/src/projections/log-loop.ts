@@ -213,7 +213,12 @@ export class LogLoop {
 
   async #failed(event: LogEvent, error: unknown): Promise<Step> {
     if (probe.on) await probe.hit('projections.fail.before', event)
-    const values = { ...this.cursor.fencedKey, from_position: this.cursor.place.position, error: describeError(error) }
+    const values = {
+      ...this.cursor.fencedKey,
+      from_position: this.cursor.place.position,
+      error: describeError(error),
+      attempts: null,
+    }
     const over = AbortSignal.any([this.#stop.signal, this.cursor.signal])
     const [row] = await whenUnlocked(this.#host, over, (tx) => tx.run<{ attempts: number }>(cursorStatements.fail, values))
     if (row === undefined) {
@@ -223,7 +228,7 @@ export class LogLoop {
     const retryInMs = retryDelayMs(this.#definition, row.attempts, error, this.#host.onTrouble)
     const { name } = this.#definition
     const { key, position } = event
-    this.#host.events.emit('projection.failed', { name, key, position, attempt: row.attempts, error, retryInMs })
+    this.#host.failed(this.#definition, { name, key, position, attempt: row.attempts, error, retryInMs })
     if (retryInMs === undefined) {
       const reason = `Event ${position} (${event.type}) failed ${row.attempts} time(s): ${messageOf(error)}`
       return this.#take(await this.#applier.park(event, { reason, error, attempts: row.attempts }))

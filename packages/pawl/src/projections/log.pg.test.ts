@@ -1,10 +1,11 @@
 import { randomBytes } from 'node:crypto'
-import { expectRows, NonRetryable, type ProjectionTx } from 'pawl'
+import { expectRows, NonRetryable, type ProjectionTx, silentLogger } from 'pawl'
 import { installProbe, resetConnections } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { deferred, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
+import type { LogFields } from '../config.ts'
 import { bind, statement } from '../db/statement.ts'
 
 const retry = { attempts: 3, initialMs: 5, factor: 1, jitter: false } as const
@@ -204,6 +205,24 @@ test('[P3] a handler that throws in the middle changes no table and does not mov
     { key: 'poison', state: 'parked', attempts: 3, events: 2, firstPosition: 3, reason: 'Event 3 (Poison) failed 3 time(s): no' },
   ])
   expect(await pawl.alerts()).toMatchObject([{ code: 'projection.parked', subject: 'both' }])
+})
+
+test.each(['log', 'state'] as const)('a %s projection that fails is logged once before its key is parked', async (kind) => {
+  const db = await createLog()
+  const lines: (LogFields & { message: string })[] = []
+  const warn = (fields: LogFields, message: string) => void lines.push({ ...fields, message })
+  const pawl = db.pawl({ logger: { ...silentLogger, warn } })
+  const fail = () => Promise.reject(new Error('no such column'))
+  if (kind === 'log') pawl.projections.define('p', { kind, retry, each: fail })
+  else pawl.projections.define('p', { kind, retry, entity: ({ key }) => key, refresh: fail })
+  await append(db, { key: 'a' })
+  await startRunner(pawl)
+  await until('the parking is logged', () => lines.some(({ message }) => message === 'a key was parked'))
+  expect(lines).toMatchObject([
+    { name: 'p', key: 'a', attempt: 1, error: expect.stringMatching(/^Error: no such column/) },
+    { name: 'p', key: 'a', reason: expect.stringContaining('failed 3 time(s): no such column') },
+  ])
+  expect(lines[0]!.message).toMatch(/^projection failed, will be retried/)
 })
 
 test('[P5] no row where one was expected parks the key with the reason, others go on, and the replay after the fix keeps the order', async () => {

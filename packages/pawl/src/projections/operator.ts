@@ -79,7 +79,10 @@ export async function cursorsOf(runs: Db, target: Target, generation: number | n
 
 function noSuch({ name }: Target, generation: number | null = null): PawlError {
   const which = generation === null ? '' : ` generation ${generation} of`
-  return new PawlError('PAWL_NOT_FOUND', `There is no${which} projection or sink '${name}'. A runner creates it when it starts.`)
+  return new PawlError(
+    'PAWL_NOT_FOUND',
+    `There is no${which} projection or sink '${name}'. A worker that defines it creates it when it starts.`,
+  )
 }
 
 export async function pause(pool: Pool, target: Target, act: Act, generation: number | null): Promise<void> {

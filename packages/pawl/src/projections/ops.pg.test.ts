@@ -383,3 +383,21 @@ test('a runner that could not start tries again when start() is called again', a
   expect(await positions(db)).toEqual([1])
   await expect(far.worker().stop()).resolves.toMatchObject({ finished: 0 })
 })
+
+test('status and parked of a name that nothing defines are refused', async () => {
+  const db = await createLog(seenSql)
+  const pawl = define(db)
+  const missing = {
+    code: 'PAWL_NOT_FOUND',
+    message: "There is no projection or sink 'mialer'. A worker that defines it creates it when it starts.",
+  }
+  await expect(pawl.projections.status('mialer')).rejects.toMatchObject(missing)
+  await expect(pawl.projections.parked('mialer')).rejects.toMatchObject(missing)
+  // Defined here, and no worker has started yet.
+  expect(await pawl.projections.status('p')).toEqual([])
+  expect(await pawl.projections.parked('p')).toEqual([])
+  await startRunner(pawl)
+  const other = db.pawl()
+  expect(await other.projections.status('p')).toMatchObject([{ name: 'p' }])
+  expect(await other.projections.parked('p')).toEqual([])
+})

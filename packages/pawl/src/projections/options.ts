@@ -54,10 +54,15 @@ export const projectionTableTable = {
   columns: required(list(column, { doc: 'The columns that two generations must agree on.' })),
 } satisfies TableOf<ProjectionTable>
 
+const parkingRetry = {
+  ...retryTable,
+  attempts: integer({ from: 1, to: 1_000_000, default: 5, doc: 'The number of failures after which a key is parked.' }),
+  crashes: integer({ from: 1, to: 1000, default: 3, doc: 'The number of process crashes after which a key is parked.' }),
+}
 /** Five attempts of a projection take a few seconds, in which all its keys wait. */
-const projectionRetry = withDefaults(retryTable, { attempts: 5, initialMs: 200, factor: 3, maxMs: 10_000 })
+const projectionRetry = withDefaults(parkingRetry, { initialMs: 200, factor: 3, maxMs: 10_000 })
 /** Only failing keys wait. Forty attempts take 17 minutes on average: full jitter halves each delay, and a few long ones vary too much. */
-const sinkRetry = withDefaults(retryTable, { attempts: 40, maxMs: 60_000 })
+const sinkRetry = withDefaults(parkingRetry, { attempts: 40, maxMs: 60_000 })
 
 export const cursorTable = {
   channel: text({ to: 100, otherwise: 'all', doc: 'Only events of this channel.' }),

@@ -4,7 +4,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Config } from '../config.ts'
 import { type Connection, createPool, type Pool } from '../db/driver.ts'
-import { PawlError } from '../errors.ts'
+import { describeError, PawlError } from '../errors.ts'
 import { eventMaintenance } from '../events/maintenance.ts'
 import { Pump } from '../events/pump.ts'
 import { monotonicMs } from '../kernel/clock.ts'
@@ -48,6 +48,9 @@ export interface Host {
   readonly idleLookMs: () => number
   /** Entities of a state projection became dirty. */
   readonly onRefreshable: () => void
+  /** A handler failed. A failure that is retried is logged once a minute per definition: an endpoint that is away fails every key. */
+  readonly failed: (definition: Defined, failure: ProjectionEvents['projection.failed']) => void
+  readonly parked: (parked: ProjectionEvents['projection.parked']) => void
   readonly loop: (name: string) => LoopWatch
   /** What ends by itself, or is a user's own: a conflict, a hook that threw. */
   readonly onTrouble: (error: unknown) => void
@@ -84,6 +87,7 @@ export class CursorsPart implements Part {
   #maintaining: Promise<void> | undefined
   #aborted: readonly string[] = []
   #troubleLoggedMs = Number.NEGATIVE_INFINITY
+  readonly #failureLoggedMs = new Map<Defined, number>()
 
   constructor(options: CursorsPartOptions) {
     const { process, definitions } = options
@@ -245,6 +249,11 @@ export class CursorsPart implements Part {
       installation: () => this.#process.installation,
       idleLookMs: () => Math.max(1, this.#holds.size) * idleLookPolls * this.#pollMs,
       onRefreshable: () => this.#refreshers.wake(),
+      failed: (definition, failure) => this.#failed(definition, failure),
+      parked: (parked) => {
+        config.logger.warn({ ...parked }, 'a key was parked')
+        events.emit('projection.parked', parked)
+      },
       loop: (name) => this.#loop(name),
       onTrouble: (error) => this.#trouble(error),
     }
@@ -264,6 +273,18 @@ export class CursorsPart implements Part {
         this.#trouble(error)
       },
     }
+  }
+
+  #failed(definition: Defined, failure: ProjectionEvents['projection.failed']): void {
+    this.#options.events.emit('projection.failed', failure)
+    const nowMs = monotonicMs()
+    const loggedMs = this.#failureLoggedMs.get(definition) ?? Number.NEGATIVE_INFINITY
+    if (failure.retryInMs === undefined || nowMs - loggedMs < troubleEveryMs) return
+    this.#failureLoggedMs.set(definition, nowMs)
+    this.#process.config.logger.warn(
+      { ...failure, event: 'projection.failed', error: describeError(failure.error, 1000) },
+      `${definition.kind === 'sink' ? 'sink' : 'projection'} failed, will be retried (logged once a minute)`,
+    )
   }
 
   /** Every loop meets a database that is away, several times a second. */

@@ -5,9 +5,9 @@ import { createPool, type Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { resolve, type WaitOptions } from '../kernel/options.ts'
-import { read } from '../kernel/retry.ts'
+import { read, retryingCall } from '../kernel/retry.ts'
 import { type Defined, defineProjection, defineReaction, defineSink, definitionKey } from './definition.ts'
-import { forget, pause, resume, skip, type Target, unpark } from './operator.ts'
+import { cursorsOf, forget, pause, resume, skip, type Target, unpark } from './operator.ts'
 import {
   actTable,
   compareTable,
@@ -74,11 +74,13 @@ export class Projections {
     this.#add(defineSink(this.#tenant, name, options))
   }
 
+  /** PAWL_NOT_FOUND: neither the database nor this process knows the name. */
   async status(name?: string): Promise<CursorStatus[]> {
     const rows = await read<Record<string, unknown>>(this.#core.pool, statusStatement, {
       tenant: this.#tenant,
       name: name ?? null,
     })
+    if (rows.length === 0 && name !== undefined) await this.#checkKnown(name)
     return rows.map(
       (row) =>
         ({
@@ -93,6 +95,7 @@ export class Projections {
   async parked(name: string, options: { limit?: number } = {}): Promise<ParkedKey[]> {
     const { limit } = resolve('parked', parkedTable, options)
     const rows = await read<Record<string, unknown>>(this.#core.pool, listParkedStatement, { ...this.#target(name), limit })
+    if (rows.length === 0) await this.#checkKnown(name)
     return rows.map((row) => {
       const { firstPosition, ...key } = camelCase(row) as unknown as ParkedKey & { firstPosition: string | null }
       return { ...key, name, firstPosition: firstPosition === null ? null : Number(firstPosition) }
@@ -206,6 +209,11 @@ export class Projections {
     return this.#qualified(
       declared.find((each) => each.generation === generation) ?? declared[0] ?? this.#defined(name, generation),
     )
+  }
+
+  /** What is defined here and has no cursor yet waits for its first worker. */
+  async #checkKnown(name: string): Promise<void> {
+    if (this.#declared(name).length === 0) await retryingCall(() => cursorsOf(this.#core.pool, this.#target(name)))
   }
 
   #declared(name: string): Defined[] {

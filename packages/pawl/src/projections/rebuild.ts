@@ -58,7 +58,10 @@ export async function rebuild(
   const known = await retryingCall(() => readProjection(pool, target))
   const live = known[0]?.live_generation
   if (live === undefined)
-    throw new PawlError('PAWL_NOT_FOUND', `There is no projection '${target.name}'. A runner creates it when it starts.`)
+    throw new PawlError(
+      'PAWL_NOT_FOUND',
+      `There is no projection '${target.name}'. A worker that defines it creates it when it starts.`,
+    )
   if (definition === undefined || definition.generation <= live)
     throw new PawlError(
       'PAWL_CONFIG',
@@ -370,7 +373,7 @@ function gone(target: Target, generation: number): PawlError {
 }
 
 function notLevel(target: Target, pair: Pair, mark: Mark | undefined): PawlError {
-  const next = 'Check that a runner defines it and that none is paused, and try again when its lag is small.'
+  const next = 'Check that a running worker defines it and that none is paused, and try again when its lag is small.'
   const where =
     mark === undefined
       ? `did not reach the same position in time: shard ${pair.shard} is at ${pair.live} in the live one and at ${pair.other} in the other`

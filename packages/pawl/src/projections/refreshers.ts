@@ -208,10 +208,10 @@ export class Refreshers {
     const attempt = row.attempts
     const position = Number(row.position)
     const retryInMs = retryDelayMs(definition, attempt, error, this.#host.onTrouble)
-    this.#host.events.emit('projection.failed', { name, key: entity, position, attempt, error, retryInMs })
+    this.#host.failed(definition, { name, key: entity, position, attempt, error, retryInMs })
     const reason = `The refresh of ${entity} failed ${attempt} time(s): ${messageOf(error)}`
     await runs.run(delayStatement, { ...key, delay_ms: retryInMs ?? null, reason })
-    if (retryInMs === undefined) this.#host.events.emit('projection.parked', { name, key: entity, position, reason })
+    if (retryInMs === undefined) this.#host.parked({ name, key: entity, position, reason })
     return retryInMs === undefined
   }
 }

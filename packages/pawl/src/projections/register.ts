@@ -86,7 +86,7 @@ async function assertTablesExist(connection: Connection, definition: Defined, qu
   const what = missing.column_name === null ? '' : `the column '${missing.column_name}' of `
   throw new PawlError(
     'PAWL_CONFIG',
-    `'${projection}' declares ${what}the table '${missing.name}', which does not exist in the database. Create it before the runner starts, or correct the declaration.`,
+    `'${projection}' declares ${what}the table '${missing.name}', which does not exist in the database. Create it before the worker starts, or correct the declaration.`,
   )
 }
 

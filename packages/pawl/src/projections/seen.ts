@@ -50,7 +50,7 @@ function xidOf(token: Token): string {
 
 function isSeen(row: Row | undefined, name: string, token: Token): boolean {
   if (row === undefined)
-    throw new PawlError('PAWL_NOT_FOUND', `There is no projection '${name}'. A runner creates it when it starts.`)
+    throw new PawlError('PAWL_NOT_FOUND', `There is no projection '${name}'. A worker that defines it creates it when it starts.`)
   if (row.status === 'aborted')
     throw new PawlError('PAWL_NOT_FOUND', `The transaction of token ${token} was rolled back: its events do not exist.`)
   if (row.parked > 0)
@@ -63,7 +63,7 @@ function isSeen(row: Row | undefined, name: string, token: Token): boolean {
 }
 
 function tooLate(row: Row | undefined, name: string, timeoutMs: number): PawlError {
-  const nobody = row?.is_unheld ? ' No runner holds it: start one in a process that defines it.' : ''
+  const nobody = row?.is_unheld ? ' No worker holds it: start one in a process that defines it.' : ''
   const state = row?.states === undefined || row.states === 'running' ? nobody : ` It is ${row.states}.`
   const why = row?.status === 'in progress' ? ' The transaction that appended is still open.' : state
   return new PawlError('PAWL_TIMED_OUT', `'${name}' did not apply the events within ${timeoutMs} ms.${why}`)

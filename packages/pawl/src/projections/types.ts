@@ -108,7 +108,7 @@ export interface StateProjectionOptions extends CursorOptions, GenerationOptions
 }
 
 export interface SinkContext {
-  /** Fires when the handler ran too long, the cursor was lost, or the runner's grace is over. */
+  /** Fires when the handler ran too long, the cursor was lost, or the worker's grace is over. */
   readonly signal: AbortSignal
   /** The same for every delivery of this event to this sink: give it to the outside. */
   readonly idempotencyKey: string

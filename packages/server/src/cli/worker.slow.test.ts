@@ -280,7 +280,7 @@ setImmediate(async () => {
 test('a queue that no kind is defined for is pointed out', async () => {
   const worker = await startWorker(['--queue', 'nobody'])
   await worker.until('the note', () =>
-    /no kind here is defined for queue nobody: .* The kinds are defined for default/.test(worker.stderr),
+    /no kind here is defined for queue 'nobody': .* The kinds are defined for 'default'/.test(worker.stderr),
   )
   worker.signal('SIGTERM')
   expect((await worker.ended()).code).toBe(0)

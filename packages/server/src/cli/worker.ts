@@ -70,7 +70,6 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
     terminal.say(
       `worker ${running.worker.id} (pid ${process.pid}) runs ${running.text} on ${databaseText(pawl)}; Ctrl-C stops it`,
     )
-    for (const note of queueNotes(pawl, flags)) terminal.say(note)
     const reason = await requests.asked
     const why = reason === 'signal' ? '' : 'stdout or stderr is closed; '
     terminal.say(`${why}stopping: running jobs have ${flags.grace} to finish; a second signal gives them up`)
@@ -92,14 +91,6 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
   } finally {
     await pawl.close()
   }
-}
-
-/** Jobs can be enqueued into any queue, so a queue that no kind names is allowed; most often it is misspelt. */
-function* queueNotes(pawl: Pawl, { queue: queues = [] }: Flags): Generator<string> {
-  const { kinds } = pawl.runnable
-  for (const queue of queues)
-    if (!kinds.some((kind) => kind.queue === queue))
-      yield `note  no kind here is defined for queue ${oneLine(queue)}: it runs only jobs that are enqueued with that queue. The kinds are defined for ${[...new Set(kinds.map((kind) => oneLine(kind.queue)))].join(', ')}`
 }
 
 function createOurs(options: FoundDatabase['options']): Pawl {

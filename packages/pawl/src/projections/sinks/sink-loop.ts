@@ -103,7 +103,7 @@ export class SinkLoop {
     this.#wakeup.fire()
     if (this.#running.size === 0) return
     const timer = setTimeout(() => {
-      this.cursor.lose(new PawlError('PAWL_STOPPED', 'The runner is stopping and its grace period is over.'))
+      this.cursor.lose(new PawlError('PAWL_STOPPED', 'The worker is stopping and its grace period is over.'))
     }, graceMs)
     this.#timers.add(timer)
   }
@@ -344,6 +344,7 @@ export class SinkLoop {
     }
     if (this.cursor.signal.aborted) return
     this.#keys.done(queued)
+    this.#store.ended(event)
     if (queued.isParked) {
       this.#unparkedMs = 0
       this.#store.unparked(event)
@@ -372,11 +373,12 @@ export class SinkLoop {
     const { event, attempt } = queued
     const { name } = this.#definition
     const retryInMs = retryDelayMs(this.#definition, attempt, error, this.#host.onTrouble)
-    this.#host.events.emit('projection.failed', { name, key: event.key, position: event.position, attempt, error, retryInMs })
+    this.#host.failed(this.#definition, { name, key: event.key, position: event.position, attempt, error, retryInMs })
     if (retryInMs === undefined) {
       const reason = `Event ${event.position} (${event.type}) failed ${attempt} time(s): ${messageOf(error)}`
       return this.#park(queued, reason, error)
     }
+    this.#store.failed(event, attempt, error)
     const timer = setTimeout(() => {
       this.#timers.delete(timer)
       this.#keys.retry(queued)
@@ -388,6 +390,7 @@ export class SinkLoop {
   async #park(queued: Queued, reason: string, error: unknown): Promise<void> {
     const { event } = queued
     const behind = this.#keys.remove(queued)
+    this.#store.ended(event)
     if (queued.isParked) this.#repark(event, error)
     else {
       const attempts = Math.max(1, queued.attempt)
@@ -406,7 +409,7 @@ export class SinkLoop {
   }
 
   #tellParked({ key, position }: LogEvent, reason: string): void {
-    this.#host.events.emit('projection.parked', { name: this.#definition.name, key, position, reason })
+    this.#host.parked({ name: this.#definition.name, key, position, reason })
   }
 
   // ---- storing

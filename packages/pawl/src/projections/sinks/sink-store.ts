@@ -32,6 +32,19 @@ interface News {
   readonly reparks: { readonly event: LogEvent; readonly error: unknown }[]
 }
 
+/** What the status says of the event that has failed longest and will be retried. */
+interface Failure {
+  readonly attempts: number
+  readonly error: string | null
+}
+
+interface Target {
+  readonly place: Place
+  readonly done: string
+  readonly failure: Failure
+}
+
+const noFailure: Failure = { attempts: 0, error: null }
 const nothing = (): News => ({ parks: [], behind: [], replayed: [], free: [], reparks: [] })
 
 export class SinkStore {
@@ -44,10 +57,13 @@ export class SinkStore {
   readonly #parked = new Set<string>()
   /** Keys whose replayed event was stored since the last list of what is to be replayed was asked for. */
   readonly #ended = new Set<string>()
+  /** By position, in the order of their first failures. */
+  readonly #failing = new Map<number, Failure>()
   #news = nothing()
   #writing: News | undefined
   #tail: Promise<void> = Promise.resolve()
   #stored: string
+  #storedFailure = noFailure
   #storedVersion = 0
   /** Where writes without an answer would have moved the cursor. */
   readonly #unanswered = new Set<string>()
@@ -131,6 +147,16 @@ export class SinkStore {
     this.#news.reparks.push({ event, error })
   }
 
+  /** The event will be retried; until it has ended, the status has its error. */
+  failed({ position }: LogEvent, attempts: number, error: unknown): void {
+    this.#failing.set(position, { attempts, error: describeError(error) })
+    this.#acks.version++
+  }
+
+  ended({ position }: LogEvent): void {
+    this.#failing.delete(position)
+  }
+
   /** Stores everything up to now. After a failure it is all there to be stored again: each part may be written twice. */
   flush(): Promise<void> {
     const flushed = this.#tail.then(() => this.#write())
@@ -151,16 +177,19 @@ export class SinkStore {
     this.#writing = news
     try {
       const waiting = [...news.parks.flatMap(({ events }) => events), ...news.behind]
-      const target = this.#acks.at(new Set(waiting.map(({ position }) => position)))
+      const [failure = noFailure] = this.#failing.values()
+      const target = { ...this.#acks.at(new Set(waiting.map(({ position }) => position))), failure }
       // Until its answer says otherwise.
       this.#unanswered.add(nameOf(target.place))
       if (hasContent(news)) await this.#writeAll(news, target)
       else if (textOf(target) !== this.#stored) await this.#writePlace(target)
+      else if (failure !== this.#storedFailure) await this.#writeFailure(target)
       this.#unanswered.clear()
       for (const key of [...news.replayed, ...news.free, ...news.reparks.map(({ event }) => event)]) this.#ended.add(keyOf(key))
       for (const { position } of waiting) this.#acks.finish(position)
       this.#acks.stored(target.place)
       this.#stored = textOf(target)
+      this.#storedFailure = failure
       this.#storedVersion = version + waiting.length
       if (news.replayed.length > 0 || news.free.length > 0) await this.#lookFreed([...news.replayed, ...news.free])
     } catch (error) {
@@ -173,12 +202,19 @@ export class SinkStore {
     }
   }
 
-  async #writePlace(target: { place: Place; done: string }): Promise<void> {
+  /** Not a flush: that would forget the crashes at this place, although nothing is finished. */
+  async #writeFailure({ place, failure }: Target): Promise<void> {
+    const values = { ...this.#cursor.fencedKey, from_position: this.#cursor.place.position, ...failure }
+    const rows = await this.#host.engine.run(cursorStatements.fail, values)
+    if (rows.length === 0) await this.#moved(undefined, place)
+  }
+
+  async #writePlace(target: Target): Promise<void> {
     const [row] = await this.#host.engine.run<{ state: CursorState }>(cursorStatements.flush, this.#flushValues(target))
     await this.#moved(row, target.place)
   }
 
-  async #writeAll(news: News, target: { place: Place; done: string }): Promise<void> {
+  async #writeAll(news: News, target: Target): Promise<void> {
     const tx = await openTx(this.#host)
     try {
       const [row] = await tx.run<{ state: CursorState }>(cursorStatements.flush, this.#flushValues(target))
@@ -214,8 +250,8 @@ export class SinkStore {
     }
   }
 
-  #flushValues({ place, done }: { place: Place; done: string }) {
-    return { ...this.#cursor.moveTo(place), done }
+  #flushValues({ place, done, failure }: Target) {
+    return { ...this.#cursor.moveTo(place), done, ...failure }
   }
 
   async #moved(row: { state: CursorState } | undefined, place: Place): Promise<void> {

@@ -1,9 +1,10 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { NonRetryable } from 'pawl'
+import { NonRetryable, silentLogger } from 'pawl'
 import { expect, onTestFinished, test } from 'vitest'
 import { deferred, until } from '../../../test/support/database.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../../test/support/projections.ts'
+import type { LogFields } from '../../config.ts'
 import { Connection } from '../../db/driver.ts'
 import type { Statement } from '../../db/statement.ts'
 import { SinkLoop } from './sink-loop.ts'
@@ -170,6 +171,53 @@ test.each([
     expect(new Set(got)).toEqual(new Set(['a', 'b', 'c', 'p', 'q', 'r', 's', 't']))
   },
 )
+
+test('a sink that fails is logged once, and its status has the error', async () => {
+  const db = await createLog()
+  const lines: (LogFields & { message: string })[] = []
+  const warn = (fields: LogFields, message: string) => void lines.push({ ...fields, message })
+  const pawl = db.pawl({ logger: { ...silentLogger, warn } })
+  let isAway = true
+  pawl.projections.sink('out', {
+    retry: { ...retry, attempts: 1_000_000 },
+    handle: () => {
+      if (isAway) throw new Error('the endpoint is away')
+    },
+  })
+  await startRunner(pawl)
+  await until('it is held', async () => (await pawl.projections.status('out'))[0]!.holder !== null)
+  await db.query('update pawl.cursor_position set crashes = 1')
+  await append(db, { key: 'a' })
+  const status = async () => (await pawl.projections.status('out'))[0]!
+  await until('the second failure is told', async () => (await status()).attempts >= 2)
+  expect((await status()).lastError).toMatch(/^Error: the endpoint is away/)
+  // Nothing is finished, so a crash at the second attempt is still one more at this place.
+  expect((await db.query('select crashes from pawl.cursor_position'))[0]).toEqual({ crashes: 1 })
+  isAway = false
+  await caughtUp(db, 'out')
+  expect(await status()).toMatchObject({ attempts: 0, lastError: null })
+  expect(lines).toMatchObject([
+    { name: 'out', key: 'a', attempt: 1, error: expect.stringMatching(/^Error: the endpoint is away/) },
+  ])
+  expect(lines[0]!.message).toMatch(/^sink failed, will be retried/)
+})
+
+test('a key that a sink parks is logged', async () => {
+  const db = await createLog()
+  const lines: (LogFields & { message: string })[] = []
+  const warn = (fields: LogFields, message: string) => void lines.push({ ...fields, message })
+  const pawl = db.pawl({ logger: { ...silentLogger, warn } })
+  pawl.projections.sink('out', {
+    handle: () => {
+      throw new NonRetryable('cannot take it')
+    },
+  })
+  await append(db, { key: 'a' })
+  await startRunner(pawl)
+  await until('it is parked', async () => (await pawl.projections.parked('out')).length === 1)
+  const reason = expect.stringContaining('cannot take it')
+  expect(lines).toMatchObject([{ name: 'out', key: 'a', position: 1, reason, message: 'a key was parked' }])
+})
 
 test('[O7] an error whose message the database does not take parks its key all the same', async () => {
   const db = await createLog()

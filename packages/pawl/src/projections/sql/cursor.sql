@@ -305,7 +305,7 @@ where c.tenant = :tenant::text
 for no key update
 
 -- name: flush
--- Stores what a sink has finished: its position, and the ranges above it. Also while it is paused: what was under way then still ends.
+-- Stores what a sink has finished: its position, and the ranges above it; and which failure will be retried, if any. Also while it is paused: what was under way then still ends.
 -- Locks: the cursor's row, then that of its position.
 -- Plan: cursor_pkey, cursor_position_pkey.
 -- No row: lost, or moved by an operator; read-cursor tells which.
@@ -327,6 +327,8 @@ set n = p.n + 1,
   done = :done::int8multirange,
   crashes = 0,
   tried_at = null,
+  attempts = :attempts::integer,
+  last_error = left(:error::text, 4000),
   moved_at = pawl.now()
 from held h
 where p.tenant = h.tenant
@@ -345,7 +347,7 @@ where p.tenant = h.tenant
 returning h.state
 
 -- name: fail
--- Counts a failed attempt at the event after the position, so that another holder goes on counting.
+-- Counts a failed attempt at the event after the position, so that another holder goes on counting. A sink counts itself, and passes its attempts.
 -- Locks: the cursor's row, then that of its position.
 -- Plan: cursor_pkey, cursor_position_pkey.
 -- No row: lost, or moved by an operator.
@@ -360,7 +362,7 @@ with held as materialized (
   for no key update
 )
 update pawl.cursor_position p
-set attempts = p.attempts + 1,
+set attempts = coalesce(:attempts::integer, p.attempts + 1),
   last_error = left(:error::text, 4000)
 from held h
 where p.tenant = h.tenant
