@@ -167,3 +167,31 @@ test('[G2] a worker without anything to run is refused, with the fix', () => {
   expect(() => pawl.worker({ queues: ['mail'] })).toThrow(/nothing to do in the queues mail: no kind has a handler/)
   expect(pawl.worker().projections).toEqual(['seen'])
 })
+
+test('a locked cursor row keeps no job from being claimed', async () => {
+  const define = (of: Pawl) => of.projections.define('seen', { shards: 2, each: () => undefined })
+  pawl.jobs.define('work', { run: () => undefined })
+  define(pawl)
+  const worker = await startWorker({ tuning: { pollMs: 50 } })
+  await until('it holds both shards', () => worker.held().length === 2)
+  const stranger = await db.pool.connect()
+  await stranger.query('begin; select from pawl.cursor for update')
+  const other = db.pawl()
+  define(other)
+  const second = await startWorker({ tuning: { pollMs: 50 } }, other)
+  const waiting: unknown[] = []
+  const withoutWaiting = (what: string, look: () => boolean | Promise<boolean>) =>
+    until(what, async () => {
+      waiting.push(
+        ...(await db.query(`select query from pg_stat_activity
+          where datname = current_database() and application_name like 'pawl claim%' and wait_event_type = 'Lock'`)),
+      )
+      return look()
+    })
+  await withoutWaiting('it gives one back', () => worker.held().length === 1)
+  const { id } = await pawl.jobs.enqueue('work', {})
+  await withoutWaiting('the job is done', async () => (await pawl.jobs.get(id))?.state === 'done')
+  stranger.release(true)
+  expect(waiting).toEqual([])
+  await until('the other one has it', () => second.held().length === 1)
+})
