@@ -1,7 +1,7 @@
 // One worker that runs jobs and cursors: one incarnation for both, whatever happens to it.
 
 import type { Pawl, WorkerOptions } from 'pawl'
-import { endLease } from 'pawl/testing'
+import { endLease, installProbe } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../test/support/database.ts'
 import type { Worker } from './worker.ts'
@@ -194,4 +194,29 @@ test('a locked cursor row keeps no job from being claimed', async () => {
   stranger.release(true)
   expect(waiting).toEqual([])
   await until('the other one has it', () => second.held().length === 1)
+})
+
+test('a stop while a lost incarnation is replaced leaves none open', async () => {
+  pawl.jobs.define('work', { run: () => undefined })
+  const worker = await startWorker()
+  const stranger = await db.pool.connect()
+  await stranger.query('begin; lock table pawl.worker_process in exclusive mode')
+  await db.query("update pawl.worker set closed_at = pawl.now(), close_reason = 'lost'")
+  await until('it opens another', async () => {
+    const waits = await db.query(`select from pg_stat_activity
+      where datname = current_database() and application_name = 'pawl engine' and wait_event_type = 'Lock'`)
+    return waits.length > 0
+  })
+  const closed = deferred()
+  installProbe((name) => {
+    if (name === 'worker.closed') closed.resolve()
+  })
+  onTestFinished(() => installProbe(undefined))
+  const stopping = worker.stop({ grace: 0 })
+  // Time for a stop that does not wait for it.
+  await Promise.race([closed.promise, db.query('select pg_sleep(0.5)')])
+  stranger.release(true)
+  await stopping
+  await closed.promise
+  expect(await db.query('select id from pawl.worker where closed_at is null')).toEqual([])
 })
