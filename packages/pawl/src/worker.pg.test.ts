@@ -1,7 +1,7 @@
 // One worker that runs jobs and cursors: one incarnation for both, whatever happens to it.
 
 import { type Pawl, silentLogger, type WorkerOptions } from 'pawl'
-import { endLease } from 'pawl/testing'
+import { endLease, installProbe } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../test/support/database.ts'
 import type { Worker } from './worker.ts'
@@ -179,4 +179,57 @@ test('a queue that no kind is defined for is logged', () => {
   expect(lines).toEqual([
     expect.stringMatching(/^no kind here is defined for queue 'ordres': .* The kinds are defined for 'orders'$/),
   ])
+})
+
+test('a locked cursor row keeps no job from being claimed', async () => {
+  const define = (of: Pawl) => of.projections.define('seen', { shards: 2, each: () => undefined })
+  pawl.jobs.define('work', { run: () => undefined })
+  define(pawl)
+  const worker = await startWorker({ tuning: { pollMs: 50 } })
+  await until('it holds both shards', () => worker.held().length === 2)
+  const stranger = await db.pool.connect()
+  await stranger.query('begin; select from pawl.cursor for update')
+  const other = db.pawl()
+  define(other)
+  const second = await startWorker({ tuning: { pollMs: 50 } }, other)
+  const waiting: unknown[] = []
+  const withoutWaiting = (what: string, look: () => boolean | Promise<boolean>) =>
+    until(what, async () => {
+      waiting.push(
+        ...(await db.query(`select query from pg_stat_activity
+          where datname = current_database() and application_name like 'pawl claim%' and wait_event_type = 'Lock'`)),
+      )
+      return look()
+    })
+  await withoutWaiting('it gives one back', () => worker.held().length === 1)
+  const { id } = await pawl.jobs.enqueue('work', {})
+  await withoutWaiting('the job is done', async () => (await pawl.jobs.get(id))?.state === 'done')
+  stranger.release(true)
+  expect(waiting).toEqual([])
+  await until('the other one has it', () => second.held().length === 1)
+})
+
+test('a stop while a lost incarnation is replaced leaves none open', async () => {
+  pawl.jobs.define('work', { run: () => undefined })
+  const worker = await startWorker()
+  const stranger = await db.pool.connect()
+  await stranger.query('begin; lock table pawl.worker_process in exclusive mode')
+  await db.query("update pawl.worker set closed_at = pawl.now(), close_reason = 'lost'")
+  await until('it opens another', async () => {
+    const waits = await db.query(`select from pg_stat_activity
+      where datname = current_database() and application_name = 'pawl engine' and wait_event_type = 'Lock'`)
+    return waits.length > 0
+  })
+  const closed = deferred()
+  installProbe((name) => {
+    if (name === 'worker.closed') closed.resolve()
+  })
+  onTestFinished(() => installProbe(undefined))
+  const stopping = worker.stop({ grace: 0 })
+  // Time for a stop that does not wait for it.
+  await Promise.race([closed.promise, db.query('select pg_sleep(0.5)')])
+  stranger.release(true)
+  await stopping
+  await closed.promise
+  expect(await db.query('select id from pawl.worker where closed_at is null')).toEqual([])
 })

@@ -1,4 +1,4 @@
-// What an idle process costs its database.
+// What an idle process costs its database, and what it does for it.
 
 import { expect, onTestFinished, test } from 'vitest'
 import { createDatabase, until } from '../test/support/database.ts'
@@ -50,4 +50,16 @@ test.each([1, 100])('[K19] an idle process with %i queues sends few statements a
   expect(total, list.join('\n')).toBeLessThanOrEqual(2 * mine)
   expect(statements.filter(({ query, wal_bytes }) => wal_bytes > 0 && !/lease_until/.test(query))).toEqual([])
   expect(await db.query('select count(*)::integer as n from pawl.worker')).toEqual([{ n: 1 }])
+})
+
+test('a worker with cursors only removes expired once keys', async () => {
+  const db = await createDatabase()
+  onTestFinished(() => db.drop())
+  await db.query("insert into pawl.once (namespace, key, expires_at) values ('n', 'k', pawl.now() - interval '1 day')")
+  const pawl = db.pawl()
+  pawl.projections.define('seen', { each: () => undefined })
+  const worker = pawl.worker()
+  onTestFinished(async () => void (await worker.stop()))
+  await worker.start()
+  await until('the key is removed', async () => (await db.query('select from pawl.once')).length === 0, 60_000)
 })

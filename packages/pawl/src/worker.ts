@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Config } from './config.ts'
 import { PawlError, shown } from './errors.ts'
 import { type DefinedKind, hasHandler, kindDefaults } from './jobs/kinds.ts'
+import { maintenance } from './jobs/maintenance.ts'
 import { Counts } from './jobs/outcomes.ts'
 import { JobsPart, type JobsReport } from './jobs/part.ts'
 import type { JobEvents } from './jobs/types.ts'
@@ -77,7 +78,7 @@ export class Worker {
       this.#process.add(this.#jobs)
     }
     if (options.projections.length > 0) {
-      this.#cursors = createCursors(core, options, this.#process)
+      this.#cursors = createCursors(core, options, this.#process, !runsJobs)
       this.#process.add(this.#cursors)
     }
     core.workers.add(this)
@@ -209,7 +210,9 @@ function createProcess({ config, jobEvents }: WorkerCore, options: ResolvedWorke
   return new Process({ config, worker, events: jobEvents, handlersMax: concurrency + (projections.length === 0 ? 128 : 1024) })
 }
 
-function createCursors(core: WorkerCore, options: ResolvedWorkerOptions, process: Process): CursorsPart {
+function createCursors(core: WorkerCore, options: ResolvedWorkerOptions, process: Process, prunes: boolean): CursorsPart {
+  const { failures: watch, signal } = process
+  const loop = (name: string) => process.loop(name)
   return new CursorsPart({
     process,
     definitions: options.projections,
@@ -219,6 +222,7 @@ function createCursors(core: WorkerCore, options: ResolvedWorkerOptions, process
     pollMs: options.pollMs,
     connectionsMax: options.cursorConnectionsMax,
     keepDays: options.keepEventDays,
+    pruning: prunes ? maintenance({ database: core.config.direct, signal, watch, loop }) : undefined,
   })
 }
 

@@ -41,7 +41,7 @@ interface Answers {
   readonly concurrency?: number
   /** How a job runs; by default until the test ends it. */
   readonly run?: (held: Attempt) => Promise<unknown>
-  readonly claim?: (limit: number) => Claim
+  readonly claim?: (limit: number, asked: { readonly queue: string; readonly kind: string }) => Claim
   readonly suspects?: (limit: number) => SuspectClaim
   readonly kinds?: readonly DefinedKind[]
   readonly queues?: readonly string[]
@@ -74,7 +74,7 @@ function start(answers: Answers) {
     runShared: () => new Promise(() => undefined),
   })
   const fetcher: Partial<Fetcher> = {
-    claim: async (_worker, _queue, _kinds, limit) => claim(limit),
+    claim: async (_worker, queues, kinds, limit) => claim(limit, { queue: queues[0]!, kind: kinds[0]!.name }),
     claimSuspects: async (_worker, _queues, _kinds, { limit, deciding }) => {
       looks.push(deciding)
       return suspects(limit)
@@ -239,4 +239,29 @@ test.each([
   await until('it waits', () => waits.mock.calls.length > 0)
   expect(waits.mock.calls[0]).toEqual([given.waitsMs])
   expect(claims).toBe(given.kinds)
+})
+
+test.each([
+  [2, 2],
+  [3, 3],
+  [4, 2],
+])('%i groups of kinds in %i full queues: each group meets each queue first', async (groups, queues) => {
+  const met = new Set<string>()
+  let claims = 0
+  const loop = start({
+    concurrency: 2,
+    kinds: [work, ...limitedKinds(groups - 1)],
+    queues: queueNames(queues),
+    run: () => new Promise((resolve) => setImmediate(resolve)),
+    claim: (limit, { queue, kind }) => {
+      claims++
+      met.add(`${kind} in ${queue}`)
+      return { rows: rows(limit), isFull: true, isExhausted: false }
+    },
+  })
+  await until('many claims', () => {
+    loop.wake()
+    return claims >= 60 * groups * queues
+  })
+  expect(met.size).toBe(groups * queues)
 })

@@ -268,9 +268,10 @@ export class ClaimLoop {
       asked++
       if (found.isExhausted) exhausted++
     }
-    // The next claim begins with another queue and another group, so that none starves behind a full one.
-    this.#queues.push(...this.#queues.splice(0, 1))
-    this.#groups.push(...this.#groups.splice(0, 1))
+    // The next claim begins with any queue and any group, so that none starves behind a full one. Both by one each time would be in step:
+    // with as many groups as queues a group that goes first would always meet the same queue.
+    rotate(this.#queues)
+    rotate(this.#groups)
     return { count, isFull, isExhausted: asked > 0 && exhausted === asked }
   }
 
@@ -451,4 +452,8 @@ function groupsOf(kinds: readonly DefinedKind[], isLimited: (kind: DefinedKind) 
   const unlimited = kinds.filter((kind) => !isLimited(kind))
   const limited = kinds.filter(isLimited).map((kind) => ({ kinds: [kind], limited: kind, mayWait: true }))
   return unlimited.length === 0 ? limited : [{ kinds: unlimited, limited: undefined, mayWait: true }, ...limited]
+}
+
+function rotate<Item>(items: Item[]): void {
+  items.push(...items.splice(0, Math.floor(Math.random() * items.length)))
 }

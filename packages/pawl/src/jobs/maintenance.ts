@@ -17,7 +17,8 @@ const choreRounds = 90
 
 export interface MaintenanceOptions {
   readonly database: DatabaseOptions
-  readonly keepDays: number
+  /** Undefined in a process without jobs: it only prunes, and leaves the days to those that know how many to keep. */
+  readonly keepDays?: number
   readonly signal: AbortSignal
   readonly watch: StatementWatch
   readonly loop: (name: string) => LoopWatch
@@ -33,8 +34,12 @@ export function maintenance({ database, signal, watch, keepDays, loop }: Mainten
   const connection = new Connection(database, 'maintenance', { watch })
   const chores: readonly Chore[] = [
     { name: 'pruning', work: () => prune(connection, signal) },
-    { name: 'old days', work: () => dropOldPartitions(connection, keepDays) },
-    { name: 'new days', work: () => extendPartitions(connection) },
+    ...(keepDays === undefined
+      ? []
+      : [
+          { name: 'old days', work: () => dropOldPartitions(connection, keepDays) },
+          { name: 'new days', work: () => extendPartitions(connection) },
+        ]),
   ]
   /** Repeated with each round: the alert of one that fails every quarter of an hour would come after half an hour, and be over in between. */
   const failing = new Set<Chore>()

@@ -51,7 +51,7 @@ export class Incarnation {
   #holder: Holder | undefined
   #keeper: Keeper | undefined
   #listener: Listener | undefined
-  #isReopening = false
+  #reopening: Promise<void> | undefined
 
   constructor(options: IncarnationOptions) {
     this.#options = options
@@ -81,6 +81,8 @@ export class Incarnation {
 
   /** Gives the row up in order, so that others take what is left without a crash counted. */
   async close(): Promise<void> {
+    // After the stop it tries no more, but its last try may still open one. It waits as long as one statement may take.
+    await this.#reopening
     await this.#keeper?.stop()
     if (this.#holder !== undefined)
       await retrying(() => this.abandon(), { triesMax: 3 }).catch(this.#options.loop('closing').failed)
@@ -129,13 +131,14 @@ export class Incarnation {
     if (holder?.id !== id) return
     this.#holder = undefined
     this.#options.onLost(holder)
-    if (!this.#isReopening) void this.#reopen()
+    this.#reopening ??= this.#reopen().finally(() => {
+      this.#reopening = undefined
+    })
   }
 
   async #reopen(): Promise<void> {
     const { signal, onConnect } = this.#options
     const loop = this.#options.loop('reopening')
-    this.#isReopening = true
     if (probe.on) await probe.hit('jobs.incarnation.lost')
     for (let tried = 1; !signal.aborted && this.#holder === undefined; tried++) {
       try {
@@ -148,7 +151,6 @@ export class Incarnation {
         await sleep(engineBackoffMs(error, tried), undefined, { signal }).catch(() => undefined)
       }
     }
-    this.#isReopening = false
   }
 
   #lookMs(): number {

@@ -12,6 +12,7 @@ import type { Events } from '../kernel/events.ts'
 import { isLasting, type LoopWatch } from '../kernel/failures.ts'
 import type { Holder } from '../kernel/lease.ts'
 import type { Part, Process } from '../kernel/process.ts'
+import type { Service } from '../kernel/service.ts'
 import { solitude } from '../kernel/solitude.ts'
 import type { Defined } from './definition.ts'
 import { Holds } from './holds.ts'
@@ -66,6 +67,8 @@ export interface CursorsPartOptions {
   readonly pollMs: number
   readonly connectionsMax: number
   readonly keepDays: number
+  /** Removes what the kernel keeps for a while, in a process where no other part does. */
+  readonly pruning: Service | undefined
 }
 
 export class CursorsPart implements Part {
@@ -84,7 +87,7 @@ export class CursorsPart implements Part {
   /** Whose handlers run. */
   readonly #handling = new Set<{ readonly name: string }>()
   #loops: Promise<unknown>[] = []
-  #maintaining: Promise<void> | undefined
+  #maintaining: Promise<unknown> | undefined
   #aborted: readonly string[] = []
   #troubleLoggedMs = Number.NEGATIVE_INFINITY
   readonly #failureLoggedMs = new Map<Defined, number>()
@@ -137,7 +140,7 @@ export class CursorsPart implements Part {
 
   start(): void {
     const { config, failures: watch, signal } = this.#process
-    const { keepDays, onLocal } = this.#options
+    const { keepDays, onLocal, pruning } = this.#options
     this.#offs.push(onLocal(() => this.#pump.wake()))
     this.#offs.push(
       solitude.onOpened(() => {
@@ -146,7 +149,8 @@ export class CursorsPart implements Part {
       }),
     )
     const loop = this.#host.loop('event maintenance')
-    this.#maintaining = eventMaintenance({ database: config.direct, keepDays, signal, watch, loop }).run()
+    const events = eventMaintenance({ database: config.direct, keepDays, signal, watch, loop })
+    this.#maintaining = Promise.all([events.run(), pruning?.run()])
     this.#loops = [this.#pump.run(), this.#holds.run(), this.#refreshers.run()]
   }
 

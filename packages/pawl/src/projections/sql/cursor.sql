@@ -127,38 +127,62 @@ join counted p on p.shard = t.shard
 
 -- name: release
 -- Gives a cursor back in order, and notifies the others, so that another process takes it.
--- Locks: its row.
+-- Locks: its row, SKIP LOCKED: jobs are claimed on the same connection. One that is locked is a stray until the next look.
 -- Plan: cursor_pkey.
--- No row: it was taken over before.
+-- No row: it was taken over before, or is locked.
+with held as materialized (
+  select c.tenant, c.name, c.generation, c.shard
+  from pawl.cursor c
+  where c.tenant = :tenant::text
+    and c.name = :name::text
+    and c.generation = :generation::integer
+    and c.shard = :shard::integer
+    and c.fence = :fence::bigint
+  for no key update skip locked
+)
 update pawl.cursor c
 set holder = null
-where c.tenant = :tenant::text
-  and c.name = :name::text
-  and c.generation = :generation::integer
-  and c.shard = :shard::integer
+from held h
+where c.tenant = h.tenant
+  and c.name = h.name
+  and c.generation = h.generation
+  and c.shard = h.shard
   and c.fence = :fence::bigint
 returning c.shard, pg_notify('pawl_workers', '') is null as told
 
 -- name: release-strays
--- Gives back cursors that this process took and does not run: the answer to their taking or to their release was lost. Another may want them.
--- Locks: their rows.
+-- Gives back cursors that this process took and does not run: the answer to their taking or to their release was lost, or they were locked. Another
+-- may want them.
+-- Locks: their rows, SKIP LOCKED.
 -- Plan: cursor_pkey, worker_pkey.
 -- Rows: the cursors that were given back.
+with strays as materialized (
+  select c.tenant, c.name, c.generation, c.shard
+  from pawl.cursor c
+  where c.tenant = :tenant::text
+    and c.name = :name::text
+    and c.generation = :generation::integer
+    and c.holder = :worker::integer
+    and c.fence <> all (:fences::bigint[])
+    and exists (
+      select
+      from pawl.worker m
+      where m.tenant = ''
+        and m.id = :worker::integer
+        and m.nonce = :nonce::uuid
+        and m.closed_at is null
+    )
+  for no key update of c skip locked
+)
 update pawl.cursor c
 set holder = null
-where c.tenant = :tenant::text
-  and c.name = :name::text
-  and c.generation = :generation::integer
+from strays s
+where c.tenant = s.tenant
+  and c.name = s.name
+  and c.generation = s.generation
+  and c.shard = s.shard
   and c.holder = :worker::integer
   and c.fence <> all (:fences::bigint[])
-  and exists (
-    select
-    from pawl.worker m
-    where m.tenant = ''
-      and m.id = :worker::integer
-      and m.nonce = :nonce::uuid
-      and m.closed_at is null
-  )
 returning c.shard, pg_notify('pawl_workers', '') is null as told
 
 -- name: look
