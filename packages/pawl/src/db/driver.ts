@@ -11,6 +11,7 @@ import { type ClientBase, noteBreak, openClients, type QueryConfig, type QueryRe
 import type { Db } from './db.ts'
 import type { CallerPool, Login } from './login.ts'
 import { ownPathSetting, ownPathSql } from './own-path.ts'
+import { begin } from './packet.ts'
 import { ownTypes } from './result-types.ts'
 import { bind, type Statement, StatementNames, type Values } from './statement.ts'
 import { Transaction, type TransactionOptions } from './transaction.ts'
@@ -32,11 +33,13 @@ export interface DatabaseOptions {
 // The server, too, must notice a client that went without a word, or its open transaction keeps a job's row locked for hours.
 const keepaliveSettings = ['tcp_keepalives_idle=10', 'tcp_keepalives_interval=5', 'tcp_keepalives_count=3']
 
+const isolationSetting = 'default_transaction_isolation=read\\ committed'
+
 // Session settings of the engine's own connections. The planner switches keep every statement on its index even when the statistics were
 // taken on an empty table; the rest undoes what a role or database may have set.
 const engineSettings = [
   'synchronous_commit=on',
-  'default_transaction_isolation=read\\ committed',
+  isolationSetting,
   'enable_seqscan=off',
   'enable_hashjoin=off',
   'enable_mergejoin=off',
@@ -285,9 +288,9 @@ async function runWith(
   lockTimeoutMs?: number,
 ): Promise<QueryResult> {
   const lockTimeout = lockTimeoutMs === undefined ? '' : `; set local lock_timeout = ${lockTimeoutMs}`
-  const begin = `begin; ${ownPathSql}${lockTimeout}`
+  const first = `${begin}; ${ownPathSql}${lockTimeout}`
   const [begun, set, result, committed] = await Promise.allSettled([
-    client.query(durability === 'durable' ? `${begin}; ${durableSql(true)}` : begin),
+    client.query(durability === 'durable' ? `${first}; ${durableSql(true)}` : first),
     durability !== 'durable' ? client.query(durabilitySql, [durability]) : undefined,
     client.query(query),
     client.query('commit'),
@@ -415,7 +418,7 @@ export type PoolPath = 'own' | 'users'
 export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number, path: PoolPath = 'users'): Pool {
   const isOwn = path === 'own'
   const pool = new pg.Pool({
-    ...clientConfig(options, purpose, isOwn ? ['jit=off', ownPathSetting] : ['jit=off']),
+    ...clientConfig(options, purpose, isOwn ? ['jit=off', isolationSetting, ownPathSetting] : ['jit=off']),
     ...(isOwn && { types: ownTypes }),
     max: connectionsMax,
     idleTimeoutMillis: 30_000,

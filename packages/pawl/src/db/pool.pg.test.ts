@@ -157,6 +157,24 @@ test('a durable call is durable also where the role of the pool is not', async (
   expect(await db.query('select level from public.seen')).toEqual([{ level: 'on' }, { level: 'off' }])
 })
 
+test.each(['none', 'transaction'] as const)(
+  'a database of another isolation level changes nothing of ours: pooler %s',
+  async (pooler) => {
+    const db = await database()
+    await db.query(`alter database ${db.name} set default_transaction_isolation = 'repeatable read';
+    create table public.seen (level text);
+    create function public.seen() returns trigger language plpgsql as 'begin insert into public.seen values (current_setting(''transaction_isolation'')); return null; end';
+    create trigger seen after insert or update or delete on pawl.job for each statement execute function public.seen()`)
+    const pawl = pawlOf({ databaseUrl: db.url, pooler })
+    pawl.jobs.define('mail', { run: () => 1 })
+    const { id } = await pawl.jobs.enqueue('mail', {}, { delay: '1h' })
+    await pawl.jobs.cancel(id)
+    await pawl.jobs.enqueue('mail', {})
+    expect((await runAll(pawl)).done).toHaveLength(1)
+    expect(await db.query('select distinct level from public.seen')).toEqual([{ level: 'read committed' }])
+  },
+)
+
 /** A role whose password the test changes, as a service for tokens would. */
 async function roleOf(db: TestDatabase): Promise<{ url: string; change: (password: string) => Promise<void> }> {
   const role = `r_${db.name}`
