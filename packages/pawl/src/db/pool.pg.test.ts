@@ -175,6 +175,32 @@ test.each(['none', 'transaction'] as const)(
   },
 )
 
+test.each([
+  ['our pool', { isBorrowed: false }],
+  ['our pool behind a pooler', { isBorrowed: false, pooler: 'transaction' }],
+  ["the application's pool", { isBorrowed: true }],
+] as const)('a call that waits for a lock ends at the server too: %s', async (_title, { isBorrowed, ...more }) => {
+  const db = await database()
+  const given = isBorrowed ? { pool: poolOf({ connectionString: db.url, max: 2, application_name: 'pawl caller' }) } : {}
+  const pawl = pawlOf({ databaseUrl: db.url, ...given, ...more, tuning: { queryTimeoutMs: 1600 } })
+  const { id } = await pawl.jobs.enqueue('mail', {}, { delay: '1h' })
+  const locker = await db.pool.connect()
+  await locker.query('begin; select from pawl.job for update')
+  try {
+    await expect(pawl.jobs.cancel(id)).rejects.toMatchObject({
+      code: 'PAWL_UNAVAILABLE',
+      message: expect.stringMatching(/waited .*lock/i),
+      cause: { code: '55P03' },
+    })
+    const waiting = "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    expect(await db.query(waiting)).toEqual([])
+  } finally {
+    await locker.query('rollback')
+    locker.release()
+  }
+  await pawl.jobs.cancel(id)
+})
+
 /** A role whose password the test changes, as a service for tokens would. */
 async function roleOf(db: TestDatabase): Promise<{ url: string; change: (password: string) => Promise<void> }> {
   const role = `r_${db.name}`
