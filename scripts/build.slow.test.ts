@@ -208,7 +208,8 @@ test('[G1] the CommonJS files run, and the commands of the deploy', async () => 
   const pawl = db.pawl()
   await until('it is done', async () => (await pawl.jobs.get(id))?.state === 'done')
   expect(await pawl.jobs.get(id)).toMatchObject({ result: 'Hello Grace' })
-  working.interrupt('SIGTERM')
+  // As a supervisor does: only the process that it started.
+  working.child.kill('SIGTERM')
   expect((await working.ended()).output).toContain('stopped: ')
 })
 
@@ -233,7 +234,7 @@ test.each([
   const away = join(await temporaryFolder('bundle'), file)
   onTestFinished(() => rm(join(away, '..'), { recursive: true, force: true }))
   const working = own.open(
-    `cp dist/${file} ${away} && cd / && ${start!.replace('npx pawl', command$).replace('./dist/worker.cjs', away)}`,
+    `cp dist/${file} ${away} && cd / && ${start!.replace('node_modules/.bin/pawl', command$).replace('./dist/worker.cjs', away)}`,
     {
       DATABASE_URL: db.url,
     },

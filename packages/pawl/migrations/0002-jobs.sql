@@ -278,7 +278,8 @@ end
 $$;
 
 -- What a person should look at and job rows show: kinds with dead jobs, jobs that could not run alone, and kinds that wait at the front of a
--- queue although no open worker takes them from there. p_tenant null: of all tenants. Counts stop at 1,000.
+-- queue although no open worker takes them from there. p_tenant null: of all tenants. Counts stop at 1,000, and of each queue the first 1,000
+-- jobs are looked at, for one tenant the first 10,000.
 create function pawl.job_alerts(p_tenant text)
 returns table (tenant text, code text, subject text, message text, count bigint, first_at timestamptz, last_at timestamptz)
 language sql stable set search_path = pg_catalog, pg_temp as $$
@@ -304,9 +305,9 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     ) n
     where p_tenant is null or d.tenant = p_tenant
   ),
-  taken as materialized (
-    select distinct q as queue, k as kind
-    from pawl.worker_process p, unnest(p.queues) q, unnest(p.kinds) k
+  open as materialized (
+    select p.queues, p.kinds
+    from pawl.worker_process p
     where p.tenant = ''
       and p.id = any (array(select w.id from pawl.live_workers() w where w.closed_at is null))
   ),
@@ -319,9 +320,16 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
       select j.queue from pawl.job j where j.state = 'ready' and not j.suspect and j.queue > b.queue order by j.queue limit 1
     ) n
   ),
+  suspected as (
+    (select j.queue from pawl.job j where j.suspect order by j.queue limit 1)
+    union all
+    select n.queue
+    from suspected b
+    cross join lateral (select j.queue from pawl.job j where j.suspect and j.queue > b.queue order by j.queue limit 1) n
+  ),
   front as materialized (
     select f.tenant, q.queue, f.kind, f.id
-    from (select w.queue from waited w union select t.queue collate "C" from taken t) q
+    from (select w.queue from waited w union select s.queue from suspected s) q
     cross join lateral (
       (
         select j.tenant, j.kind, j.id
@@ -330,7 +338,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
           and j.state = 'ready'
           and not j.suspect
         order by j.due, j.id
-        limit 1000
+        limit case when p_tenant is null then 1000 else 10000 end
       )
       union all
       (
@@ -347,10 +355,15 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     where to_timestamp((f.id >> 21) / 1000.0) < (select pawl.now()) - interval '10 seconds'
       and (p_tenant is null or f.tenant = p_tenant)
   ),
+  pair as materialized (
+    select f.queue, f.kind, exists (select from open o where f.kind = any (o.kinds)) as is_defined
+    from (select distinct x.queue, x.kind from front x) f
+    where not exists (select from open o where f.queue = any (o.queues) and f.kind = any (o.kinds))
+  ),
   waiting as (
-    select f.tenant, f.kind, case when f.kind in (select t.kind from taken t) then f.queue end as wrong_queue, f.id
+    select f.tenant, f.kind, case when p.is_defined then f.queue end as wrong_queue, f.id
     from front f
-    where (f.queue, f.kind) not in (select t.queue, t.kind from taken t)
+    join pair p on p.queue = f.queue and p.kind = f.kind
   )
   select d.tenant, 'job.dead', d.kind,
     format('%s job(s) of kind %s are dead; the last is %s: %s', s.count, d.kind, s.ids[1], left(coalesce(s.errors[1], 'no error was recorded'), 1000)),
@@ -386,7 +399,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
       when w.wrong_queue is null then format('Jobs of kind %s are waiting (the oldest is %s), but no running worker defines it', w.kind, min(w.id))
       else format('Jobs of kind %s are waiting in queue %s (the oldest is %s), but the workers that define it work other queues', w.kind, w.wrong_queue, min(w.id))
     end,
-    count(*), to_timestamp((min(w.id) >> 21) / 1000.0), pawl.now()
+    count(*), to_timestamp((min(w.id) >> 21) / 1000.0), to_timestamp((max(w.id) >> 21) / 1000.0)
   from waiting w
   group by w.tenant, w.kind, w.wrong_queue
 $$;

@@ -275,12 +275,13 @@ comment on column pawl.record_erasure.revision is 'The scope''s revision from th
 create function pawl.open_alerts(p_tenant text)
 returns table (tenant text, code text, subject text, message text, count bigint, first_at timestamptz, last_at timestamptz)
 language sql stable set search_path = pg_catalog, pg_temp as $$
-  select a.tenant, a.code, a.subject, a.message, a.count, a.first_at, a.last_at
+  -- A message ends with its error: what follows the first line is the stack.
+  select a.tenant, a.code, a.subject, split_part(a.message, E'\n', 1), a.count, a.first_at, a.last_at
   from pawl.alert a
   where a.resolved_at is null
     and (a.until is null or a.until > pawl.now())
     and (p_tenant is null or a.tenant = p_tenant)
   union all
-  select j.tenant, j.code, j.subject, j.message, j.count, j.first_at, j.last_at
+  select j.tenant, j.code, j.subject, split_part(j.message, E'\n', 1), j.count, j.first_at, j.last_at
   from pawl.job_alerts(p_tenant) j
 $$;

@@ -1,6 +1,8 @@
 // One class of error, one table of codes. The table gives each code its HTTP status and CLI exit code, and docs/reference/errors.md
 // lists the same codes; a test compares the two. Callers switch on `code`, never on the message.
 
+import { types } from 'node:util'
+
 export const errorTable = {
   PAWL_CANCELLED: { status: 409, exit: 4, retryable: false },
   PAWL_COMMIT_UNKNOWN: { status: 503, exit: 5, retryable: false },
@@ -91,8 +93,21 @@ export function shown(value: unknown): string {
   if (typeof value === 'bigint') return `${value}n`
   if (value instanceof Date) return Number.isNaN(value.getTime()) ? 'an invalid Date' : value.toISOString()
   if (Array.isArray(value)) return value.length === 0 ? 'an empty array' : 'an array'
-  if (typeof value === 'object' && value !== null) return 'an object'
+  if (types.isPromise(value)) return 'a promise (await it)'
+  if (typeof value === 'object' && value !== null)
+    return isPlain(value) ? 'an object' : `an instance of ${storable(classOf(value).slice(0, 50))}`
   return typeof value === 'function' || typeof value === 'symbol' ? `a ${typeof value}` : String(value)
+}
+
+/** The prototype of a plain object has none itself, in any realm. */
+export function isPlain(value: object): boolean {
+  const prototype = Object.getPrototypeOf(value) as object | null
+  return prototype === null || Object.getPrototypeOf(prototype) === null
+}
+
+export function classOf(value: object): string {
+  const name: unknown = (value.constructor as { name?: unknown } | undefined)?.name
+  return typeof name === 'string' && name !== '' && name !== 'Object' ? name : Object.prototype.toString.call(value).slice(8, -1)
 }
 
 /** Anything may be thrown, also what has no text. */

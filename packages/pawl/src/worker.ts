@@ -187,7 +187,8 @@ function createProcess({ config, jobEvents }: WorkerCore, options: ResolvedWorke
   const { concurrency, projections } = options
   const worker = {
     ...options,
-    queues: kinds.length === 0 ? [] : options.queues,
+    // One for deciding runs alone takes nothing else, so nobody may count on it.
+    queues: kinds.length === 0 || options.deciding === 'only' ? [] : options.queues,
     kinds: [...kinds, ...projections.map(kindOf)],
     limits: sweepLimits,
     newThread,

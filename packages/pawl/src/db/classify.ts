@@ -59,8 +59,6 @@ const connectionMessages =
 export function sqlState(error: unknown, depth = 3): string | undefined {
   if (typeof error !== 'object' || error === null || depth === 0) return undefined
   const { code, cause, driverError, meta } = error as { code?: unknown; cause?: unknown; driverError?: unknown; meta?: unknown }
-  // The server says only that an earlier statement of the transaction failed; that one's error is the cause.
-  if (code === '25P02') return sqlState(cause, depth - 1) ?? code
   if (isSqlState(code)) return code
   // Drizzle keeps the driver's error as the cause, TypeORM as driverError, Prisma its code in meta.
   return sqlState(cause, depth - 1) ?? sqlState(driverError, depth - 1) ?? sqlState(meta, depth - 1)

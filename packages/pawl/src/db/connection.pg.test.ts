@@ -229,7 +229,7 @@ test("options in the URL are kept, and the engine's own settings come after them
     `select current_setting('search_path') as path, current_setting('lock_timeout') as lock_timeout,
        current_setting('enable_seqscan') as seqscan, current_setting('application_name') as name`,
   )
-  expect(row).toEqual({ path: 'pg_catalog,pg_temp', lock_timeout: '5s', seqscan: 'off', name: 'theirs' })
+  expect(row).toEqual({ path: 'pg_catalog,pg_temp', lock_timeout: '5s', seqscan: 'off', name: 'theirs engine' })
   await connection.close()
   const handlers = createPool(options({ url, queryTimeoutMs: answerMs }), 'handler', 1)
   expect(await handlers.run(...sql('show search_path'))).toEqual([{ search_path: 'mine' }])

@@ -54,10 +54,10 @@ const engineSettings = [
 ]
 
 function clientConfig(options: DatabaseOptions, purpose: string, settings: readonly string[]): ClientConfig {
-  const { own, ...login } = withoutOptions(options)
+  const { own, name = options.applicationName, ...login } = withoutOptions(options)
   return {
     ...login,
-    application_name: sessionName(options.applicationName, purpose),
+    application_name: sessionName(name, purpose),
     connectionTimeoutMillis: options.connectTimeoutMs,
     query_timeout: options.queryTimeoutMs,
     keepAlive: true,
@@ -80,19 +80,33 @@ function sessionName(applicationName: string, purpose: string): string {
     .replace(/\ufffd/g, '')} ${purpose}`
 }
 
+interface BareLogin extends ClientConfig {
+  readonly own: readonly string[]
+  readonly name?: string
+}
+
 /**
- * pg would let the `options` of a URL replace ours. They go before ours instead: where both name a setting, the server takes the last. A
- * transaction pooler gets them as they are, and none of ours.
+ * pg would let the `options` and the name of a URL replace ours. Options go before ours instead: where both name a setting, the server takes the
+ * last; a transaction pooler gets them as they are, and none of ours. The name becomes the first part of the sessions' names: by the second
+ * they are found.
  */
-function withoutOptions({ url, login, pooler }: DatabaseOptions): ClientConfig & { readonly own: readonly string[] } {
+function withoutOptions({ url, login, pooler }: DatabaseOptions): BareLogin {
   const { options, connectionString = '', ...rest } = login ?? { connectionString: url }
-  if (pooler === 'transaction') return { ...(login ?? { connectionString: url }), own: [] } as never
   const at = connectionString.indexOf('?')
   const parameters = new URLSearchParams(at < 0 ? '' : connectionString.slice(at))
-  const own = [...(options === undefined ? [] : [options]), ...parameters.getAll('options')]
-  parameters.delete('options')
+  const name = parameters.get('application_name') ?? undefined
+  parameters.delete('application_name')
+  const isOurs = pooler !== 'transaction'
+  const own = isOurs ? [...(options === undefined ? [] : [options]), ...parameters.getAll('options')] : []
+  if (isOurs) parameters.delete('options')
   const bare = at < 0 ? connectionString : `${connectionString.slice(0, at)}?${parameters}`
-  return { ...rest, ...(bare !== '' && { connectionString: bare }), own } as never
+  return {
+    ...rest,
+    ...(!isOurs && options !== undefined && { options }),
+    ...(bare !== '' && { connectionString: bare }),
+    ...(name !== undefined && { name }),
+    own,
+  } as never
 }
 
 /** Hears how the statements of an engine connection end. */

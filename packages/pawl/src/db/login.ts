@@ -33,6 +33,9 @@ export function isPool(given: unknown): boolean {
   return given instanceof pg.Pool
 }
 
+/** pg reads the digits that these begin with: of 5s it makes 5 milliseconds. */
+const urlTimeouts = ['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'query_timeout']
+const timeoutMsMax = 2_147_483_647
 /** What pg reads of a URL's parameters. */
 const urlParameters = [
   'host',
@@ -51,10 +54,7 @@ const urlParameters = [
   'application_name',
   'fallback_application_name',
   'client_encoding',
-  'statement_timeout',
-  'lock_timeout',
-  'idle_in_transaction_session_timeout',
-  'query_timeout',
+  ...urlTimeouts,
 ]
 /** Hosts and other clients write these into the URLs that they give out; pg ignores them, and so does Pawl. */
 const foreignParameters = [
@@ -70,15 +70,19 @@ const foreignParameters = [
 const sslModes = ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify']
 const sslValues = ['true', '1', '0', 'no-verify']
 
-/** pg ignores a parameter that it does not know, and connects without TLS where sslmode is misspelt. */
+/** pg ignores a parameter that it does not know and all but the last of one name, and connects without TLS where sslmode is misspelt. */
 export function parameterProblem(url: string): string | undefined {
   const [, query = ''] = /\?([^#]*)/.exec(url) ?? []
-  for (const [name, value] of new URLSearchParams(query)) {
+  const parameters = new URLSearchParams(query)
+  for (const [name, value] of parameters) {
     if (foreignParameters.includes(name)) continue
     // What follows the question mark may be half a password.
     if (!/^\w{1,40}$/.test(name)) return 'has a parameter whose name is not a word. Write a question mark in a password as %3F'
     if (!urlParameters.includes(name))
       return `has the parameter '${name}', which pg does not know. It knows ${urlParameters.join(', ')}`
+    if (parameters.getAll(name).length > 1) return `has the parameter '${name}' more than once. Give it once`
+    if (urlTimeouts.includes(name) && !(/^\d+$/.test(value) && Number(value) <= timeoutMsMax))
+      return `has ${name}=${shown(value)}. Give a number of milliseconds from 0 to ${timeoutMsMax}, such as ${name}=5000 for 5 seconds`
     if (name === 'sslmode' && !sslModes.includes(value)) return `has sslmode=${shown(value)}. Use one of ${sslModes.join(', ')}`
     if (name === 'ssl' && !sslValues.includes(value))
       return `has ssl=${shown(value)}. Use one of ${sslValues.join(', ')}, or sslmode=disable for a connection without TLS`

@@ -4,7 +4,7 @@ import { createPawl, type Pawl, type PawlOptions, silentLogger } from 'pawl'
 import { resetConnections, runAll } from 'pawl/testing'
 import pg from 'pg'
 import { expect, onTestFinished, test, vi } from 'vitest'
-import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { loads } from '../../test/support/records.ts'
 
 async function database(): Promise<TestDatabase> {
@@ -115,6 +115,24 @@ test('a worker has at most eight connections besides its two pools', async () =>
   const names = await counted()
   expect(names.filter((name) => !/caller|handler/.test(name)).length).toBeLessThanOrEqual(8)
   expect(names.filter((name) => name === 'counted caller').length).toBeLessThanOrEqual(2)
+})
+
+test("the name in a URL begins every session's name, and a process's sessions are found", async () => {
+  const db = await database()
+  const pawl = pawlOf({ databaseUrl: `${db.url}${db.url.includes('?') ? '&' : '?'}application_name=shop` })
+  const seen = deferred<string>()
+  pawl.jobs.define('mail', {
+    tx: async (_job, tx) => {
+      const { rows } = await tx.query<{ name: string }>("select current_setting('application_name') as name")
+      seen.resolve(rows[0]!.name)
+    },
+  })
+  const worker = pawl.worker()
+  await worker.start()
+  onTestFinished(() => worker.stop().then(() => undefined))
+  await pawl.jobs.enqueue('mail', {})
+  const [process] = await db.query<{ sessions: string }>('select sessions from pawl.worker_process')
+  expect(await seen.promise).toBe(`shop handler ${process!.sessions}`)
 })
 
 test('a pool for calls and a URL for the engine may be two', async () => {

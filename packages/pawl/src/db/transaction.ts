@@ -172,11 +172,7 @@ export class Transaction implements Db, Tx {
 
   /** Waits for everything that was sent. Throws what failed while the savepoint is still there to go back to. */
   async releaseSavepoint(name: string): Promise<void> {
-    try {
-      await this.#run({ text: `release savepoint ${name}`, query_timeout: this.#options.statementMs })
-    } catch (error) {
-      throw isAborted(error) && this.#abortedBy !== undefined ? markOwn(this.#abortedBy.error) : error
-    }
+    await this.#run({ text: `release savepoint ${name}`, query_timeout: this.#options.statementMs })
   }
 
   /**
@@ -354,10 +350,9 @@ export class Transaction implements Db, Tx {
     if (!isAborted(error) && sqlState(error) !== undefined) this.#abortedBy ??= { error, isSent }
   }
 
-  /** Of an aborted transaction the server says only that it is: its first error is why. */
+  /** Of an aborted transaction the server says only that it is: its first error is why, and a handler may not have awaited that. */
   #explained(error: unknown): unknown {
-    if (isAborted(error)) error.cause ??= this.#abortedBy?.error
-    return error
+    return isAborted(error) ? (this.#abortedBy?.error ?? error) : error
   }
 
   /** This session keeps the stale plan under its name, so its client is put away, and others prepare under new names. */

@@ -549,8 +549,8 @@ test.each(Object.entries(swallowers))('a handler swallows an error %s: the attem
   const { id } = await pawl.jobs.enqueue('swallows', {})
   await runAll(pawl)
   const { lastError } = (await pawl.jobs.get(id))!
-  expect(lastError).toMatch(/current transaction is aborted[\s\S]*caused by error: division by zero/)
-  expect(lastError).not.toContain('invalid input syntax')
+  expect(lastError).toMatch(/^error: division by zero\n/)
+  expect(lastError).not.toMatch(/transaction is aborted|invalid input syntax/)
 })
 
 test('a swallowed serialization failure runs again within the attempt', async () => {

@@ -55,8 +55,10 @@ test('[G2] a wrong option of a kind names the option, the value and the fix', ()
 })
 
 test('[G2] a name that no kind of a user may have is refused', () => {
-  for (const name of ['', 'x'.repeat(201), 5, {}, null, 'a\u0000b', '\ud800', 'pawl.records.apply'])
+  for (const name of ['', 'x'.repeat(201), 5, {}, null, 'a\u0000b', '\ud800', 'pawl.records.apply', ' charge', 'charge\n'])
     expect(() => defineKind(name as string, { run }), String(name)).toThrow(/^define: kind must /)
+  expect(() => defineKind('charge ', { run })).toThrow(/characters .* without a space at either end, got 'charge '\.$/)
+  expect(defineKind('charge a card', { run }).name).toBe('charge a card')
   expect(defineKind('pawl.records.apply', { run }, true).name).toBe('pawl.records.apply')
 })
 

@@ -80,6 +80,24 @@ test('parameters of a URL that pg does not know are refused with the known ones'
   createPawl({ databaseUrl: `${nowhere}?sslmode=verify-full&channel_binding=require&application_name=shop` })
 })
 
+test('a URL with a parameter that pg would change in silence is refused', () => {
+  const wrong: [string, string][] = [
+    ...['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'query_timeout'].flatMap((name) =>
+      ['5s', 'abc', '', '-1', '1.5', '2147483648'].map((value): [string, string] => [
+        `${name}=${value}`,
+        `has ${name}='${value}'. Give a number of milliseconds from 0 to 2147483647, such as ${name}=5000 for 5 seconds.`,
+      ]),
+    ),
+    ['sslmode=require&sslmode=disable', "has the parameter 'sslmode' more than once. Give it once."],
+    ['password=secret&password=other', "has the parameter 'password' more than once. Give it once."],
+  ]
+  for (const [query, message] of wrong)
+    expect(() => createPawl({ databaseUrl: `${nowhere}?${query}` })).toThrow(
+      expect.objectContaining({ code: 'PAWL_CONFIG', message: `createPawl: databaseUrl ${message}` }),
+    )
+  createPawl({ databaseUrl: `${nowhere}?statement_timeout=5000&lock_timeout=0` })
+})
+
 test('a URL that is refused is not shown: it may have a password', () => {
   expect(() => createPawl({ databaseUrl: 'mysql://me:secret@host/db' })).toThrow(
     configError(/databaseUrl must be a URL such as postgres:.*, got a string that begins with 'mysql:\/\/' \(not shown/),

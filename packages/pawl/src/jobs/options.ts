@@ -37,7 +37,12 @@ import type {
   StandardSchema,
 } from './types.ts'
 
-const kindName = required(text({ to: 200, doc: 'The name of a kind.' }))
+const storedName = text({ to: 200, doc: 'The name of a kind.' })
+const kindName = required<string | undefined>({
+  ...storedName,
+  expects: `${storedName.expects} without a space at either end`,
+  accepts: (given) => storedName.accepts(given) && (given as string).trim() === given,
+})
 const queueName = (doc: string) => text({ to: 100, doc })
 
 export const retryTable = {

@@ -127,6 +127,39 @@ test('[J26] a queue that nobody works for the kind is alerted, for suspects too'
   expect(await subjects()).toEqual(['crashed', 'unknown'])
 })
 
+test('[J26] a queue with suspects alone, which nobody works, is alerted', async () => {
+  await pawl.jobs.enqueue('crashed', {}, { queue: 'left' })
+  await db.query('update pawl.job set suspect = true, crashes = 1, attempt = 1')
+  await age()
+  expect(await subjects()).toEqual(['crashed'])
+})
+
+test('[J26] a thousand waiting jobs of one tenant hide no other tenant', async () => {
+  await pawl.for('first').jobs.enqueueMany('unknown', Array(1000).fill({}))
+  await pawl.for('second').jobs.enqueue('unknown', {})
+  await age()
+  expect(await pawl.for('second').alerts()).toMatchObject([{ code: 'kind.unknown', count: 1 }])
+})
+
+test('[J26] a worker for deciding runs alone counts for nothing else', async () => {
+  pawl.jobs.define('known', { run: () => undefined })
+  const worker = pawl.worker({ deciding: 'only' })
+  workers.push(worker)
+  await worker.start()
+  const { id } = await pawl.jobs.enqueue('known', {})
+  await age()
+  expect(await subjects()).toEqual(['known in queue default'])
+  const aged = String(BigInt(id) - (60_000n << 21n))
+  expect((await pawl.jobs.why(aged)).reasons).toMatchObject([{ code: 'queue-not-worked' }])
+})
+
+test('kinds that wait do not push other alerts off the list', async () => {
+  await db.query("select pawl.raise_alert('', 'engine.failing', 'claim', 'no')")
+  await pawl.jobs.enqueue('unknown', {})
+  await age()
+  expect((await pawl.alerts()).map(({ code }) => code)).toEqual(['engine.failing', 'kind.unknown'])
+})
+
 test('an alert of time-outs is over after an hour, and starts anew', async () => {
   const timeOut = () =>
     db.query("select pawl.raise_alert('', 'job.timed-out', 'slow', 'it timed out', p_for => interval '1 hour')")
@@ -168,6 +201,21 @@ test('a kind with dead jobs has an alert while there is one', async () => {
   expect(await pawl.for('acme').alerts()).toHaveLength(2)
 })
 
+test('an alert has the first line of its error', async () => {
+  pawl.jobs.define('charge', {
+    retry: { attempts: 1 },
+    run: () => Promise.reject(new Error('no paper', { cause: new Error('x') })),
+  })
+  const { id } = await pawl.jobs.enqueue('charge', {})
+  await runAll(pawl)
+  await db.query(String.raw`select pawl.raise_alert('', 'engine.failing', 'claim', E'It failed: Error: no\n    at claim.ts')`)
+  expect((await pawl.jobs.get(id))!.lastError).toContain('\n    at ')
+  expect((await pawl.alerts()).map(({ message }) => message).toSorted()).toEqual([
+    `1 job(s) of kind charge are dead; the last is ${id}: Error: no paper`,
+    'It failed: Error: no',
+  ])
+})
+
 test('[J26] why says that nobody works the queue, that nobody defines the kind, and when it is next', async () => {
   const { id } = await pawl.jobs.enqueue('unknown', {})
   const codes = async () => (await pawl.jobs.why(id)).reasons.map(({ code }) => code)
@@ -192,4 +240,18 @@ test('[J26] why names the queue that workers run the kind from', async () => {
       text: "No running worker works the queue 'default'. Workers run 'greet' from 'hello': cancel this job and add it there.",
     },
   ])
+})
+
+test('[J26] why names a kind that no worker defines in a queue without one', async () => {
+  const { id } = await pawl.jobs.enqueue('chrage', {})
+  const reasons = async () => (await pawl.jobs.why(id)).reasons.map(({ text }) => text)
+  expect(await reasons()).toEqual(["No running worker works the queue 'default'. Start one that defines the kind 'chrage'."])
+  await openIncarnation(connection, { kinds: ['refund', 'charge', 'pawl.own'], queues: ['hello'] })
+  expect(await reasons()).toEqual([
+    "No running worker works the queue 'default'. None defines the kind 'chrage' (running kinds: 'charge', 'refund'). Start one that does.",
+  ])
+  await openIncarnation(connection, { kinds: Array.from({ length: 12 }, (_, n) => `k${n}`), queues: ['hello'] })
+  expect((await reasons())[0]).toMatch(
+    /\(running kinds: 'charge', 'k0', 'k1', 'k10', 'k11', 'k2', 'k3', 'k4', 'k5', 'k6', \.\.\.\)/,
+  )
 })

@@ -5,6 +5,7 @@ import { PawlError } from '../errors.ts'
 import type { JobState } from './types.ts'
 
 const whyStatement = statement(import.meta.url, 'why')
+const kindsShown = 10
 
 export interface Why {
   readonly id: string
@@ -30,6 +31,8 @@ interface Row {
   holder_closed: string | null
   /** Queues of running workers that define its kind. */
   kind_queues: readonly string[]
+  /** Those of running workers, cut after one more than is shown. */
+  running_kinds: readonly string[]
   is_queue_worked: boolean
   is_kind_known: boolean
   ahead: number
@@ -40,7 +43,7 @@ interface Row {
 type Read = <Found>(query: Statement, values: Values) => Promise<Found[]>
 
 export async function explain(read: Read, tenant: string, id: string): Promise<Why> {
-  const [row] = await read<Row>(whyStatement, { tenant, id })
+  const [row] = await read<Row>(whyStatement, { tenant, id, kinds: kindsShown + 1 })
   if (row === undefined) throw new PawlError('PAWL_NOT_FOUND', `There is no job ${id}.`, { details: { id } })
   return { id, state: row.state, reasons: [...reasonsOf(row)].map(([code, text]) => ({ code, text })) }
 }
@@ -94,7 +97,7 @@ function* runningReasons(row: Row): Generator<[string, string]> {
 
 function* readyReasons(row: Row): Generator<[string, string]> {
   if (!row.is_queue_worked)
-    yield ['queue-not-worked', `No running worker works the queue '${row.queue}'. ${elsewhere(row) ?? 'Start one.'}`]
+    yield ['queue-not-worked', `No running worker works the queue '${row.queue}'. ${elsewhere(row) ?? start(row)}`]
   else if (!row.is_kind_known)
     yield [
       'kind-unknown',
@@ -120,6 +123,13 @@ function* readyReasons(row: Row): Generator<[string, string]> {
 function elsewhere({ kind, kind_queues: queues }: Row): string | undefined {
   if (queues.length === 0) return undefined
   return `Workers run '${kind}' from ${queues.map((queue) => `'${queue}'`).join(', ')}: cancel this job and add it there.`
+}
+
+function start({ kind, running_kinds: kinds }: Row): string {
+  if (kinds.length === 0) return `Start one that defines the kind '${kind}'.`
+  const shown = kinds.slice(0, kindsShown).map((each) => `'${each}'`)
+  if (kinds.length > kindsShown) shown.push('...')
+  return `None defines the kind '${kind}' (running kinds: ${shown.join(', ')}). Start one that does.`
 }
 
 function sentence(text: string): string {

@@ -1,3 +1,5 @@
+import { runInNewContext } from 'node:vm'
+import pg from 'pg'
 import { expect, expectTypeOf, test } from 'vitest'
 import { durationText } from './clock.ts'
 import {
@@ -8,6 +10,7 @@ import {
   nested,
   oneOf,
   type Resolved,
+  record,
   required,
   resolve,
   signal,
@@ -90,6 +93,33 @@ test('[G2] a wrong value is refused with the option, the value and the fix', () 
     expect(() => read(given)).toThrow(expect.objectContaining({ code: 'PAWL_CONFIG', message: `make: ${message}.` }))
   expect(() => read(undefined)).toThrow('make: options must be an object with name, got undefined.')
   expect(() => read([])).toThrow('make: options must be an object with name, got an empty array.')
+})
+
+test('[G2] options that are no plain object are refused with their class', () => {
+  class Settings {
+    name = 'a'
+  }
+  const cases: [unknown, string][] = [
+    [Promise.resolve({ name: 'a' }), 'options must be a plain object with name, got a promise (await it)'],
+    [new Map([['name', 'a']]), 'options must be a plain object with name, got an instance of Map'],
+    [new Settings(), 'options must be a plain object with name, got an instance of Settings'],
+    [new Date(0), 'options must be a plain object with name, got 1970-01-01T00:00:00.000Z'],
+    [{ name: 'a', retry: new Map() }, 'retry must be a plain object, got an instance of Map'],
+    [
+      { name: Promise.resolve('a') },
+      'name must be a string of 1 to 5 characters (valid Unicode, no NUL), got a promise (await it)',
+    ],
+  ]
+  for (const [given, message] of cases)
+    expect(() => read(given)).toThrow(expect.objectContaining({ code: 'PAWL_CONFIG', message: `make: ${message}.` }))
+  expect(() => resolve('find', { filter: record({ doc: 'Which.' }) }, { filter: new Map() })).toThrow(
+    'find: filter must be an object, got an instance of Map.',
+  )
+  expect(() => resolve('enqueue', { tx: transaction({ doc: 'Yours.' }) }, new pg.Client())).toThrow(
+    'enqueue: options must be a plain object, got an instance of Client. Pass a client as { tx }.',
+  )
+  expect(read(Object.assign(Object.create(null), { name: 'a' })).name).toBe('a')
+  expect(read(runInNewContext("({ name: 'a' })")).name).toBe('a')
 })
 
 test('[G2] an unknown option names the one that was meant, or all', () => {

@@ -3,7 +3,7 @@
 
 import { isDate } from 'node:util/types'
 import type { AnyTx } from '../db/adapters.ts'
-import { PawlError, shown, storable } from '../errors.ts'
+import { isPlain, PawlError, shown, storable } from '../errors.ts'
 import { durationMs, durationText, isDuration } from './clock.ts'
 
 export interface Option<Value> {
@@ -149,7 +149,7 @@ export function signal(spec: Spec<undefined>): Option<AbortSignal | undefined> {
 }
 
 export function record(spec: Spec<undefined>): Option<Readonly<Record<string, unknown>> | undefined> {
-  return option('an object', spec, isObject)
+  return option('an object', spec, isPlainObject)
 }
 
 export function transaction(spec: Spec<undefined>): Option<AnyTx | undefined> {
@@ -176,12 +176,12 @@ export function mapOf<Value>(
   item: Option<Value>,
   spec: Spec<undefined> & { readonly expects: string },
 ): Option<Readonly<Record<string, NonNullable<Value>>> | undefined> {
-  return { ...spec, accepts: isObject, item: required(item) }
+  return { ...spec, accepts: isPlainObject, item: required(item) }
 }
 
 /** An object of options within one. Its defaults hold also when all of it is left out. */
 export function nested<T extends Table>(table: T, spec: Spec<undefined>): Option<Resolved<T>> {
-  return { expects: 'an object', ...spec, accepts: isObject, table }
+  return { expects: 'an object', ...spec, accepts: isPlainObject, table }
 }
 
 /** What few users ever set, apart from what all of them read. */
@@ -218,7 +218,7 @@ export const wake = boolean({ default: true, doc: 'false: send no notification. 
 // ---- checking
 
 function readTable(call: string, table: Table, given: unknown, prefix: string): Readonly<Record<string, unknown>> {
-  if (!isObject(given)) throw noObject(call, table, given, prefix)
+  if (!isPlainObject(given)) throw noObject(call, table, given, prefix)
   for (const name of Object.keys(given)) {
     if (!Object.hasOwn(table, name)) throw noOption(call, table, name, prefix, given)
     if (given[name] === undefined && table[name]!.isNeverUndefined) throw wrong(call, prefix + name, table[name]!, undefined)
@@ -264,7 +264,9 @@ function noObject(call: string, table: Table, given: unknown, prefix: string): P
   const what = prefix === '' ? 'options' : prefix.slice(0, -1)
   // A string in the place of the options may be the secret itself: createPawl(url).
   const got = typeof given === 'string' && Object.values(table).some(({ isSecret }) => isSecret) ? 'a string' : shown(given)
-  return refused(call, `${what} must be an object${needed.length > 0 ? ` with ${needed.join(', ')}` : ''}, got ${got}`)
+  const plain = isObject(given) ? 'a plain object' : 'an object'
+  const fix = isClient(table, given) ? '. Pass a client as { tx }' : ''
+  return refused(call, `${what} must be ${plain}${needed.length > 0 ? ` with ${needed.join(', ')}` : ''}, got ${got}${fix}`)
 }
 
 function noOption(call: string, table: object, name: string, prefix: string, given: object): PawlError {
@@ -272,11 +274,19 @@ function noOption(call: string, table: object, name: string, prefix: string, giv
   const parent = names.find((each) => Object.hasOwn((table as Table)[each]!.table ?? {}, name))
   const near = parent === undefined ? nearest(name, names) : `${parent}.${name}`
   const known = names.map((each) => prefix + each).join(', ')
-  const isClient = 'tx' in table && typeof (given as { query?: unknown }).query === 'function'
   const guess = near === undefined ? `Its options are ${known}.` : `Did you mean '${prefix}${near}'?`
-  const fix = isClient ? 'The options are a client: pass it as { tx }.' : guess
+  const fix = isClient(table, given) ? 'The options are a client: pass it as { tx }.' : guess
   const shownName = storable(prefix + name).slice(0, 100)
   return new PawlError('PAWL_CONFIG', `${call} has no option '${shownName}'. ${fix}`, { details: { call, option: shownName } })
+}
+
+function isClient(table: object, given: unknown): boolean {
+  return 'tx' in table && isObject(given) && typeof given.query === 'function'
+}
+
+/** An instance of a class, such as a Map or a promise, may hold what was meant where its own fields do not show it. */
+function isPlainObject(value: unknown): value is Readonly<Record<string, unknown>> {
+  return isObject(value) && isPlain(value)
 }
 
 function isObject(value: unknown): value is Readonly<Record<string, unknown>> {
@@ -330,7 +340,7 @@ function distance(a: string, b: string): number {
 
 /** An object whose names are only known at the call, such as a scope. */
 export function assertKnown(call: string, given: object, names: ReadonlySet<string>): void {
-  if (!isObject(given)) throw refused(call, `options must be an object, got ${shown(given)}`)
+  if (!isPlainObject(given)) throw noObject(call, {}, given, '')
   for (const name of Object.keys(given))
     if (!names.has(name)) throw noOption(call, Object.fromEntries([...names].map((each) => [each, {}])), name, '', given)
 }

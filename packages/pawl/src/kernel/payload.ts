@@ -1,7 +1,7 @@
 // What may be stored as JSON. Whatever JSON would change or drop in silence, and whatever PostgreSQL cannot store, is refused with its path.
 
 import { types } from 'node:util'
-import { isPawlError, PawlError } from '../errors.ts'
+import { classOf, isPawlError, isPlain, PawlError } from '../errors.ts'
 
 export interface PayloadLimits {
   readonly bytesMax: number
@@ -160,15 +160,7 @@ function tooDeep(): string {
 
 /** An instance of a class with nothing that JSON.stringify reads: its state is in private fields, or in the platform. */
 function hidesAll(value: object): boolean {
-  if (Array.isArray(value) || Object.keys(value).length > 0) return false
-  const prototype = Object.getPrototypeOf(value) as object | null
-  // The prototype of a plain object has none itself, in any realm.
-  return prototype !== null && Object.getPrototypeOf(prototype) !== null
-}
-
-function classOf(value: object): string {
-  const name: unknown = (value.constructor as { name?: unknown } | undefined)?.name
-  return typeof name === 'string' && name !== '' && name !== 'Object' ? name : Object.prototype.toString.call(value).slice(8, -1)
+  return !Array.isArray(value) && Object.keys(value).length === 0 && !isPlain(value)
 }
 
 function tooLarge(what: string, { bytesMax }: PayloadLimits): PawlError {

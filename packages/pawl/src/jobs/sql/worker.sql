@@ -118,6 +118,14 @@ select j.state, j.kind, j.queue, j.run_at, j.attempt, j.crashes, j.snoozes, j.su
     order by 1
     limit 5
   ) as kind_queues,
+  array(
+    select distinct k.kind
+    from open o
+    cross join unnest(o.kinds) k(kind)
+    where not starts_with(k.kind, 'pawl.')
+    order by 1
+    limit :kinds::integer
+  ) as running_kinds,
   exists (select from open o where j.queue = any (o.queues)) as is_queue_worked,
   exists (select from open o where j.queue = any (o.queues) and j.kind = any (o.kinds)) as is_kind_known,
   (
