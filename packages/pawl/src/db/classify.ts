@@ -117,10 +117,17 @@ export function schemaMissing(error: unknown): unknown {
   )
 }
 
-/** For an error of a connection of ours. A database that cannot be reached or lacks Pawl's schema is said in one sentence, with the driver's error as its cause. */
+/** For an error of a connection of ours. A database that cannot be reached, a lock or a missing schema is said in one sentence, with the driver's error as its cause. */
 export function unavailable(error: unknown): unknown {
   if (isPawlError(error)) return error
+  if (sqlState(error) === '55P03') return lockHeld(error)
   return classify(error) === 'connection' ? unreachable(error) : schemaMissing(error)
+}
+
+function lockHeld(cause: unknown): unknown {
+  const message =
+    'The call waited too long for a lock that another transaction holds, so nothing was stored. End that transaction (pg_stat_activity shows it), then call again.'
+  return markOwn(new PawlError('PAWL_UNAVAILABLE', message, { cause }))
 }
 
 /**

@@ -11,6 +11,7 @@ import { type ClientBase, noteBreak, openClients, type QueryConfig, type QueryRe
 import type { Db } from './db.ts'
 import type { CallerPool, Login } from './login.ts'
 import { ownPathSetting, ownPathSql } from './own-path.ts'
+import { begin } from './packet.ts'
 import { ownTypes } from './result-types.ts'
 import { bind, type Statement, StatementNames, type Values } from './statement.ts'
 import { Transaction, type TransactionOptions } from './transaction.ts'
@@ -32,16 +33,17 @@ export interface DatabaseOptions {
 // The server, too, must notice a client that went without a word, or its open transaction keeps a job's row locked for hours.
 const keepaliveSettings = ['tcp_keepalives_idle=10', 'tcp_keepalives_interval=5', 'tcp_keepalives_count=3']
 
+const isolationSetting = 'default_transaction_isolation=read\\ committed'
+
 // Session settings of the engine's own connections. The planner switches keep every statement on its index even when the statistics were
 // taken on an empty table; the rest undoes what a role or database may have set.
 const engineSettings = [
   'synchronous_commit=on',
-  'default_transaction_isolation=read\\ committed',
+  isolationSetting,
   'enable_seqscan=off',
   'enable_hashjoin=off',
   'enable_mergejoin=off',
   'jit=off',
-  'lock_timeout=5000',
   'statement_timeout=60000',
   'idle_in_transaction_session_timeout=0',
   'idle_session_timeout=0',
@@ -126,25 +128,32 @@ export interface ConnectionExtra {
 /** A process that is paused between two statements of a transaction must not keep its row locks from all others. */
 const idleSql = 'set local idle_in_transaction_session_timeout = 2000'
 
+const lockTimeoutSql = (lockTimeoutMs: number) => `set local lock_timeout = ${lockTimeoutMs}`
+
+/**
+ * A statement that the client gives up would go on waiting at the server, one more session for each. A quarter of the time for an answer: the
+ * five tries of a call take little longer than that.
+ */
+const callerLockMs = (answerMs: number) => Math.floor(answerMs / 4)
+
 /** An engine connection. It connects on first use and again after a failure; what was in flight when it broke is rejected. */
 export class Connection implements Db {
   readonly #options: DatabaseOptions
   readonly #purpose: string
   readonly #settings: readonly string[]
   readonly #durability: Durability | undefined
-  readonly #lockTimeoutMs: number | undefined
+  readonly #lockTimeoutMs: number
   readonly #watch: StatementWatch | undefined
   #client: Client | undefined
   #connecting: Promise<Client> | undefined
   #isClosed = false
 
   constructor(options: DatabaseOptions, purpose: string, extra: ConnectionExtra = {}) {
-    const { durability, lockTimeoutMs, settings = [] } = extra
+    const { durability, lockTimeoutMs = 5000, settings = [] } = extra
     this.#options = options
     this.#watch = extra.watch
     this.#purpose = purpose
-    const lockTimeout = lockTimeoutMs === undefined ? [] : [`lock_timeout=${lockTimeoutMs}`]
-    this.#settings = [...engineSettings, ...durabilitySettings(durability), ...lockTimeout, ...settings]
+    this.#settings = [...engineSettings, ...durabilitySettings(durability), `lock_timeout=${lockTimeoutMs}`, ...settings]
     this.#durability = durability
     this.#lockTimeoutMs = lockTimeoutMs
   }
@@ -169,7 +178,7 @@ export class Connection implements Db {
     const result =
       this.#options.pooler === 'none'
         ? await client.query({ ...query, name: statement.preparedName })
-        : await runWith(client, query, this.#durability, this.#lockTimeoutMs)
+        : await runWith(client, query, this.#lockTimeoutMs, this.#durability)
     return result.rows as Row[]
   }
 
@@ -295,13 +304,12 @@ const durableSql = (isLocal: boolean) => `select pg_catalog.set_config('synchron
 async function runWith(
   client: ClientBase,
   query: QueryConfig,
+  lockTimeoutMs: number,
   durability: Durability = 'durable',
-  lockTimeoutMs?: number,
 ): Promise<QueryResult> {
-  const lockTimeout = lockTimeoutMs === undefined ? '' : `; set local lock_timeout = ${lockTimeoutMs}`
-  const begin = `begin; ${ownPathSql}${lockTimeout}`
+  const first = `${begin}; ${ownPathSql}; ${lockTimeoutSql(lockTimeoutMs)}`
   const [begun, set, result, committed] = await Promise.allSettled([
-    client.query(durability === 'durable' ? `${begin}; ${durableSql(true)}` : begin),
+    client.query(durability === 'durable' ? `${first}; ${durableSql(true)}` : first),
     durability !== 'durable' ? client.query(durabilitySql, [durability]) : undefined,
     client.query(query),
     client.query('commit'),
@@ -323,7 +331,7 @@ export interface PoolOptions {
   readonly names?: StatementNames | undefined
   /** Whether each statement and transaction of ours must bring its settings. */
   readonly bringsSettings: boolean
-  readonly queryTimeoutMs?: number
+  readonly queryTimeoutMs: number
 }
 
 /** Sessions for handlers or callers. */
@@ -367,7 +375,7 @@ export class Pool implements Db {
     const client = await this.connect()
     const query: QueryConfig = { text: statement.text, values: bound, types: ownTypes, query_timeout: queryTimeoutMs }
     try {
-      const { rows } = await runWith(client, query)
+      const { rows } = await runWith(client, query, callerLockMs(queryTimeoutMs))
       client.release()
       return rows as Row[]
     } catch (error) {
@@ -398,10 +406,13 @@ export class Pool implements Db {
     work: (tx: Transaction) => Promise<Answer>,
     { settings, ...options }: Omit<TransactionOptions, 'names'> = {},
   ): Promise<Answer> {
-    const { names, bringsSettings } = this.#options
-    const all = [...(bringsSettings ? [ownPathSql, durableSql(true)] : []), ...(settings === undefined ? [] : [settings])].join(
-      '; ',
-    )
+    const { names, bringsSettings, queryTimeoutMs } = this.#options
+    const { statementMs } = options
+    const all = [
+      ...(bringsSettings ? [ownPathSql, durableSql(true)] : []),
+      ...(bringsSettings || statementMs !== undefined ? [lockTimeoutSql(callerLockMs(statementMs ?? queryTimeoutMs))] : []),
+      ...(settings === undefined ? [] : [settings]),
+    ].join('; ')
     const tx = new Transaction(await this.connect(), { ...options, names, settings: all === '' ? undefined : all })
     return tx.perform(work)
   }
@@ -428,8 +439,10 @@ export type PoolPath = 'own' | 'users'
 /** A pool of ours. It has pipelined clients too, so that begin travels with the first statement. */
 export function createPool(options: DatabaseOptions, purpose: string, connectionsMax: number, path: PoolPath = 'users'): Pool {
   const isOwn = path === 'own'
+  const { queryTimeoutMs } = options
+  const lockTimeout = `lock_timeout=${callerLockMs(queryTimeoutMs)}`
   const pool = new pg.Pool({
-    ...clientConfig(options, purpose, isOwn ? ['jit=off', ownPathSetting] : ['jit=off']),
+    ...clientConfig(options, purpose, isOwn ? ['jit=off', isolationSetting, lockTimeout, ownPathSetting] : ['jit=off']),
     ...(isOwn && { types: ownTypes }),
     max: connectionsMax,
     idleTimeoutMillis: 30_000,
@@ -446,7 +459,7 @@ export function createPool(options: DatabaseOptions, purpose: string, connection
   })
   pool.on('error', () => undefined)
   const isNamed = options.pooler === 'none'
-  return new Pool(pool, { names: isNamed ? new StatementNames() : undefined, bringsSettings: isOwn && !isNamed })
+  return new Pool(pool, { names: isNamed ? new StatementNames() : undefined, bringsSettings: isOwn && !isNamed, queryTimeoutMs })
 }
 
 /**

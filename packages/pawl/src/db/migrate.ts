@@ -8,6 +8,7 @@ import { sqlState } from './classify.ts'
 import { Connection, type DatabaseOptions } from './driver.ts'
 import { namesIn, readText } from './files.ts'
 import { ownPathSql } from './own-path.ts'
+import { begin } from './packet.ts'
 
 export interface Migration {
   readonly name: string
@@ -99,7 +100,8 @@ export async function migrate(
 async function takeLock(lock: Connection, { onWait, signal }: MigrateOptions): Promise<void> {
   for (let tried = 1; ; tried++) {
     signal?.throwIfAborted()
-    await lock.query('begin')
+    // At a higher level it would keep a snapshot, which `create index concurrently` waits for.
+    await lock.query(begin)
     const [row] = await lock.query<{ got: boolean }>(`select pg_try_advisory_xact_lock(${lockClass}, 0) as got`)
     if (row?.got) {
       // The lock lives as long as this transaction; an idle timeout of the role must not end it during a long step.
@@ -149,7 +151,7 @@ async function apply(work: Connection, migration: Migration, lockTimeoutMs: numb
   if (migration.isTransactional) {
     try {
       await work.query(
-        `begin; set local lock_timeout = ${lockTimeoutMs}; set local statement_timeout = 0;\n${migration.sql}\n;${record}; commit`,
+        `${begin}; set local lock_timeout = ${lockTimeoutMs}; set local statement_timeout = 0;\n${migration.sql}\n;${record}; commit`,
       )
     } catch (error) {
       await work.query('rollback').catch(() => undefined)

@@ -8,7 +8,8 @@ import pg from 'pg'
 import type { ClientBase, QueryConfig, QueryResult } from './client.ts'
 import type { Parameter } from './statement.ts'
 
-const begin = 'begin isolation level read committed'
+/** Whatever level a role or a database may have set. */
+export const begin = 'begin isolation level read committed'
 const commit = 'commit'
 export const commitPortal = 'pawl_commit'
 

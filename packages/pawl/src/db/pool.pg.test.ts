@@ -175,6 +175,50 @@ test('a durable call is durable also where the role of the pool is not', async (
   expect(await db.query('select level from public.seen')).toEqual([{ level: 'on' }, { level: 'off' }])
 })
 
+test.each(['none', 'transaction'] as const)(
+  'a database of another isolation level changes nothing of ours: pooler %s',
+  async (pooler) => {
+    const db = await database()
+    await db.query(`alter database ${db.name} set default_transaction_isolation = 'repeatable read';
+    create table public.seen (level text);
+    create function public.seen() returns trigger language plpgsql as 'begin insert into public.seen values (current_setting(''transaction_isolation'')); return null; end';
+    create trigger seen after insert or update or delete on pawl.job for each statement execute function public.seen()`)
+    const pawl = pawlOf({ databaseUrl: db.url, pooler })
+    pawl.jobs.define('mail', { run: () => 1 })
+    const { id } = await pawl.jobs.enqueue('mail', {}, { delay: '1h' })
+    await pawl.jobs.cancel(id)
+    await pawl.jobs.enqueue('mail', {})
+    expect((await runAll(pawl)).done).toHaveLength(1)
+    expect(await db.query('select distinct level from public.seen')).toEqual([{ level: 'read committed' }])
+  },
+)
+
+test.each([
+  ['our pool', { isBorrowed: false }],
+  ['our pool behind a pooler', { isBorrowed: false, pooler: 'transaction' }],
+  ["the application's pool", { isBorrowed: true }],
+] as const)('a call that waits for a lock ends at the server too: %s', async (_title, { isBorrowed, ...more }) => {
+  const db = await database()
+  const given = isBorrowed ? { pool: poolOf({ connectionString: db.url, max: 2, application_name: 'pawl caller' }) } : {}
+  const pawl = pawlOf({ databaseUrl: db.url, ...given, ...more, tuning: { queryTimeoutMs: 1600 } })
+  const { id } = await pawl.jobs.enqueue('mail', {}, { delay: '1h' })
+  const locker = await db.pool.connect()
+  await locker.query('begin; select from pawl.job for update')
+  try {
+    await expect(pawl.jobs.cancel(id)).rejects.toMatchObject({
+      code: 'PAWL_UNAVAILABLE',
+      message: expect.stringMatching(/waited .*lock/i),
+      cause: { code: '55P03' },
+    })
+    const waiting = "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    expect(await db.query(waiting)).toEqual([])
+  } finally {
+    await locker.query('rollback')
+    locker.release()
+  }
+  await pawl.jobs.cancel(id)
+})
+
 /** A role whose password the test changes, as a service for tokens would. */
 async function roleOf(db: TestDatabase): Promise<{ url: string; change: (password: string) => Promise<void> }> {
   const role = `r_${db.name}`

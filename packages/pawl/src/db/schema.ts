@@ -1,6 +1,7 @@
 // The installed schema as a value, and the one that this release was written for: schema.json, read once from a freshly migrated database.
 
 import { readText } from './files.ts'
+import { begin } from './packet.ts'
 import { statement } from './statement.ts'
 
 export interface ColumnShape {
@@ -42,7 +43,7 @@ export interface SchemaClient {
 
 export async function readSchema(client: SchemaClient): Promise<SchemaShape> {
   // One simple query, so that nothing else on the connection comes between; names are qualified unless search_path finds them.
-  const answers = await client.query(`begin read only; set local search_path to pg_catalog; ${schemaStatement.text}; commit`)
+  const answers = await client.query(`${begin} read only; set local search_path to pg_catalog; ${schemaStatement.text}; commit`)
   return (answers as { rows: { schema: SchemaShape }[] }[])[2]!.rows[0]!.schema
 }
 

@@ -1,5 +1,6 @@
 // What must not bind, block or last: a scope's attributes, its key, its types, its slot.
 
+import { moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { z } from 'zod'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
@@ -131,6 +132,39 @@ test('[R10] of the invalid uploads of a scope the newest ten stay, for a day; ol
       .slice(2)
       .map(({ id }) => id)
       .reverse(),
+  )
+})
+
+test("[R10] what a caller's open transaction has locked does not stop the sweep", async () => {
+  // A statement that waited for a lock would wait longer than this test does.
+  const pawl = db.pawl({ tuning: { queryTimeoutMs: 600_000 } })
+  const set = defineLoads(pawl)
+  const upload = async (registration: string) =>
+    (await pawl.records.in(set, { organisation: '17', registration }).upload(csv(loadRows(2)), { format: 'csv' })).id
+  const [locked, orphan, due] = [await upload('1'), await upload('2'), await upload('3')]
+  const { jobId } = await pawl.records.submit(orphan)
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    await pawl.records.submit(locked, { tx: client })
+    const scopeSql =
+      'select from pawl.record_scope where id = (select scope_id from pawl.submission where id = $1) for no key update'
+    await client.query(scopeSql, [orphan])
+    await pawl.jobs.cancel(jobId!)
+    await moveClock(db.pool, 365 * 86_400_000)
+    await sweepNow(pawl)
+    await until(
+      'the third has expired',
+      async () => (await db.query('select from pawl.submission where id = $1', [due])).length === 0,
+    )
+  } finally {
+    await client.query('rollback')
+    client.release()
+  }
+  await sweepNow(db.pawl())
+  await until(
+    'the first has expired',
+    async () => (await db.query('select from pawl.submission where id = $1', [locked])).length === 0,
   )
 })
 

@@ -483,13 +483,13 @@ where coalesce(s.state, 'gone') not in ('uploading', 'validating', 'upload-faile
 
 -- name: expire
 -- Removes a submission whose time is over and whose staged rows are gone, with its row errors.
--- Locks: the submission row, then its errors.
+-- Locks: the submission row, unless it is locked, then its errors.
 -- Plan: submission_pkey, submission_error_pkey.
 -- No row is returned.
 with gone as (
   delete from pawl.submission u
   where u.tenant = :tenant::text
-    and u.id = :id::bigint
+    and u.id = (select w.id from pawl.submission w where w.tenant = :tenant::text and w.id = :id::bigint for update skip locked)
     and u.expires_at <= pawl.now()
     -- Not `exists`: the planner would take a match for likely and read the whole table to find none.
     and (
@@ -508,13 +508,13 @@ where e.tenant = :tenant::text
 
 -- name: cleared
 -- Notes that a submitted submission has no staged rows left.
--- Locks: the submission row.
+-- Locks: the submission row, unless it is locked.
 -- Plan: submission_pkey.
 -- No row is returned.
 update pawl.submission u
 set is_staged = false
 where u.tenant = :tenant::text
-  and u.id = :id::bigint
+  and u.id = (select w.id from pawl.submission w where w.tenant = :tenant::text and w.id = :id::bigint for no key update skip locked)
   and u.state = 'submitted'
 
 -- name: expire-invalid
@@ -542,13 +542,14 @@ where u.tenant = :tenant::text
 
 -- name: due
 -- Submissions of all tenants that the sweep has something to do for: they hold their slot and their job is dead or gone (end); their time is over
--- (expire); they are submitted and have staged rows (clear).
--- Locks: none.
--- Plan: submission_slot, job_pkey, submission_expiry, submission_uncleared.
+-- (expire); they are submitted and have staged rows (clear). What a transaction has locked, which may stay open for hours, is left for later.
+-- Locks: those submission rows, and the scopes of those to end, for this statement only; it waits for none.
+-- Plan: submission_slot, record_scope_pkey, job_pkey, submission_expiry, submission_uncleared.
 -- Rows: at most :limit of each; mostly none.
-(
-  select u.tenant, u.id::text as id, u.record_set, 'end' as need
+with orphaned as materialized (
+  select u.tenant, u.id, u.record_set
   from pawl.submission u
+  join pawl.record_scope s on s.tenant = u.tenant and s.id = u.scope_id
   left join lateral (
     select j.state
     from pawl.job j
@@ -560,24 +561,33 @@ where u.tenant = :tenant::text
     and coalesce(h.state, 'dead') = 'dead'
   order by u.tenant, u.scope_id
   limit :limit::integer
-)
-union all
-(
-  select u.tenant, u.id::text, u.record_set, 'expire'
+  for no key update of u, s skip locked
+),
+expired as materialized (
+  select u.tenant, u.id, u.record_set
   from pawl.submission u
   where u.expires_at <= pawl.now()
   order by u.expires_at
   limit :limit::integer
-)
-union all
-(
-  select u.tenant, u.id::text, u.record_set, 'clear'
+  for update skip locked
+),
+staged as materialized (
+  select u.tenant, u.id, u.record_set
   from pawl.submission u
   where u.state = 'submitted'
     and u.is_staged
   order by u.tenant, u.id
   limit :limit::integer
+  for no key update skip locked
 )
+select o.tenant, o.id::text as id, o.record_set, 'end' as need
+from orphaned o
+union all
+select e.tenant, e.id::text, e.record_set, 'expire'
+from expired e
+union all
+select w.tenant, w.id::text, w.record_set, 'clear'
+from staged w
 
 -- name: job-lock
 -- Holds the job of a submission while it is decided that nobody works on it: a job that is dead cannot be retried meanwhile.

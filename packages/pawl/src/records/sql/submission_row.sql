@@ -224,19 +224,34 @@ from added a
 -- name: stage-clear
 -- Removes staged rows of a submission, at most :limit, lowest line first, for the one who may: with a fence, the upload that was started over
 -- and has not staged anything; without, the sweep, of a submission that is submitted or whose time is over.
--- Locks: the submission row, then those rows. With it nobody can stage, submit or start it over meanwhile.
+-- Locks: the submission row, then those rows. With it nobody can stage, submit or start it over meanwhile. The sweep waits for nobody.
 -- Plan: submission_pkey, submission_row_pkey.
--- One row: how many are gone; fewer than :limit means that none is left. No row: it is not theirs.
-with mine as materialized (
+-- One row: how many are gone; fewer than :limit means that none is left. No row: it is not theirs, or locked and the sweep's.
+with uploads as materialized (
   select u.id
   from pawl.submission u
   where u.tenant = :tenant::text
     and u.id = :id::bigint
-    and case
-      when :fence::bigint is null then u.state = 'submitted' or u.expires_at <= pawl.now()
-      else u.fence = :fence::bigint and u.state = 'uploading' and u.lines = 0
-    end
+    and u.fence = :fence::bigint
+    and u.state = 'uploading'
+    and u.lines = 0
   for no key update
+),
+swept as materialized (
+  select u.id
+  from pawl.submission u
+  where u.tenant = :tenant::text
+    and u.id = :id::bigint
+    and :fence::bigint is null
+    and (u.state = 'submitted' or u.expires_at <= pawl.now())
+  for no key update skip locked
+),
+mine as materialized (
+  select w.id
+  from uploads w
+  union all
+  select w.id
+  from swept w
 ),
 gone as (
   delete from pawl.submission_row r
