@@ -228,7 +228,9 @@ export class Holds {
 
   async #release(cursor: HeldCursor): Promise<void> {
     if (probe.on) await probe.hit('projections.release.before', cursor)
-    await this.#options.acquirer.run(cursorStatements.release, cursor.fencedKey)
+    // A process that stops claims nothing and has no next look; its handler's transaction may still be rolling back.
+    const waits = this.#stop.signal.aborted
+    await this.#options.acquirer.run(cursorStatements.release, { ...cursor.fencedKey, waits })
   }
 
   async #ended(cursor: HeldCursor, error: unknown): Promise<void> {

@@ -127,11 +127,11 @@ join counted p on p.shard = t.shard
 
 -- name: release
 -- Gives a cursor back in order, and notifies the others, so that another process takes it.
--- Locks: its row, SKIP LOCKED: jobs are claimed on the same connection. One that is locked is a stray until the next look.
+-- Locks: its row; SKIP LOCKED unless it waits: jobs are claimed on the same connection. One that is locked is a stray until the next look.
 -- Plan: cursor_pkey.
 -- No row: it was taken over before, or is locked.
-with held as materialized (
-  select c.tenant, c.name, c.generation, c.shard
+with unlocked as materialized (
+  select c.shard
   from pawl.cursor c
   where c.tenant = :tenant::text
     and c.name = :name::text
@@ -142,12 +142,12 @@ with held as materialized (
 )
 update pawl.cursor c
 set holder = null
-from held h
-where c.tenant = h.tenant
-  and c.name = h.name
-  and c.generation = h.generation
-  and c.shard = h.shard
+where c.tenant = :tenant::text
+  and c.name = :name::text
+  and c.generation = :generation::integer
+  and c.shard = :shard::integer
   and c.fence = :fence::bigint
+  and (:waits::boolean or exists (select from unlocked))
 returning c.shard, pg_notify('pawl_workers', '') is null as told
 
 -- name: release-strays
