@@ -93,7 +93,7 @@ const trials: Readonly<Record<string, Trials>> = {
     react: async () => bolt.projections.react('reaction', { each: () => undefined }),
     sink: async () => bolt.projections.sink('out', { handle: () => undefined }),
     status: () => empty(() => bolt.projections.status()),
-    parked: () => empty(() => bolt.projections.parked('totals')),
+    parked: () => missing(() => bolt.projections.parked('totals')),
     forget: () => missing(() => bolt.projections.forget('totals', act)),
     pause: () => missing(() => bolt.projections.pause('totals', act)),
     resume: () => missing(() => bolt.projections.resume('totals', act)),

@@ -29,8 +29,8 @@ test('moves beside an old snapshot leave every look at a cursor cheap', async ()
   const measure = async (at: number) => {
     const sent: Record<string, Record<string, Parameter>> = {
       move: move(at),
-      flush: { ...move(at + 1), done: '{}' },
-      fail: { ...key, fence: 7, from_position: at + 2, error: 'no' },
+      flush: { ...move(at + 1), done: '{}', attempts: 0, error: null },
+      fail: { ...key, fence: 7, from_position: at + 2, attempts: null, error: 'no' },
       stay: { ...key, fence: 7, idle_ms: '1000', fold: '' },
       'await-cursor': key,
       'read-cursor': key,
