@@ -26,7 +26,7 @@ const kinds = ['email', 'report', 'invoice', 'thumbnail', 'search-index'].map((n
 const longName = (what: string) => `${what}-`.padEnd(60, 'x')
 const jobsModule = new URL('../src/jobs/any.ts', import.meta.url).href
 const settle = statement(jobsModule, 'settle')
-const lost = statement(jobsModule, 'lost')
+const fates = statement(jobsModule, 'fates')
 const projectionsLook = statement(new URL('../src/projections/any.ts', import.meta.url).href, 'look')
 
 interface Sent {
@@ -90,7 +90,7 @@ class Periodic {
     await this.#fetcher.claim(self, ['default'], kinds, 100)
     const rooms = kinds.map((kind) => ({ kind, room: 10 }))
     await this.#fetcher.claimSuspects(self, ['default'], rooms, { limit: 10, deciding: 'alone' })
-    await connection.run(lost, { tenants: '{""}', ids: '{1}', fences: '{1}' })
+    await connection.run(fates, { tenants: '{""}', ids: '{1}', fences: '{1}' })
     await prune(connection)
     await connection.run(projectionsLook, {
       worker: self.id,
@@ -242,7 +242,7 @@ test('[K18] after an hour beside an old snapshot each periodic statement stays c
     await stranger.query('commit')
     await db.query('vacuum')
     const alone = await measure()
-    expect(beside.size).toBe(13)
+    expect(beside.size).toBe(11)
     const tooMany = [...beside].filter(([sent, used]) => used > (readsWorkers(sent) ? 300 : 3 * alone.get(sent)!))
     expect(tooMany.map(([{ name }, used]) => `${name}: ${alone.get(sentOf(name))} -> ${used} pages`)).toEqual([])
   } finally {

@@ -20,6 +20,8 @@ const promoteStatement = statement(import.meta.url, 'promote')
 const batchMax = 1000
 /** Times k, as for all intervals here, so that all workers together look for jobs past their time limit about once a second. */
 const timeOutEveryMs = 2500
+/** While the main thread runs nothing: what it holds then is a claim whose answer was lost. */
+const idleTimeOutEveryMs = 10_000
 /** A step of the database's clock ends no job for this long. */
 const steadyMs = 3_600_000
 const promoteEveryMsMin = 50
@@ -47,8 +49,6 @@ interface WatchRow {
   readonly silent: readonly SilentWorker[] | null
   readonly lost: readonly number[] | null
   readonly emptied: readonly number[] | null
-  /** This incarnation holds jobs. */
-  readonly holds: boolean
   readonly next_ms: number | null
   readonly now_ms: number
   readonly reached: string
@@ -180,7 +180,7 @@ export class Watch implements Watcher {
       if (found.lost !== null) await this.rescue(found.lost)
       if (found.emptied !== null) await this.#empty(found.emptied)
       const steadyMs = this.#steadyMs(found.now_ms)
-      if (found.holds && running !== null) await this.#timeOutOwn(found.own, steadyMs, running)
+      if (running !== null) await this.#timeOutOwn(found.own, steadyMs, running)
       this.#dueIn(found.next_ms)
       if (found.next_ms !== null && found.next_ms <= 0) await this.promote()
     } finally {
@@ -278,7 +278,7 @@ export class Watch implements Watcher {
    * others that share a transaction, and runs again alone.
    */
   async #timeOutOwn(own: number, steadyMs: number, running: readonly Running[]): Promise<void> {
-    if (monotonicMs() - this.#lastTimeOutMs < timeOutEveryMs) return
+    if (monotonicMs() - this.#lastTimeOutMs < (running.length > 0 ? timeOutEveryMs : idleTimeOutEveryMs)) return
     this.#lastTimeOutMs = monotonicMs()
     const before = new Date(steadyMs - 2000).toISOString()
     await this.#held.scan(async (after) => {

@@ -47,7 +47,6 @@ select t.is_mine as is_turn,
       and (l.is_ended or l.is_free)
   ) as silent,
   (select array_agg(g.id) from gone g where g.holds) as lost,
-  t.is_mine and (select true from pawl.job j where j.state = 'running' and j.holder = :worker::integer limit 1) is true as holds,
   -- A claim that began before the closing may commit after it; no statement lasts two minutes.
   (select array_agg(g.id) from gone g where not g.holds and g.closed_at < c.now - interval '2 minutes') as emptied,
   (
