@@ -21,7 +21,7 @@ const batchMax = 1000
 /** Times k, as for all intervals here, so that all workers together look for jobs past their time limit about once a second. */
 const timeOutEveryMs = 2500
 /** While the main thread runs nothing: what it holds then is a claim whose answer was lost. */
-const idleTimeOutEveryMs = 10_000
+const idleTimeOutEveryMs = 60_000
 /** A step of the database's clock ends no job for this long. */
 const steadyMs = 3_600_000
 const promoteEveryMsMin = 50
