@@ -196,6 +196,56 @@ language sql set search_path = pg_catalog, pg_temp as $$
     and a.resolved_at is null
 $$;
 
+-- Resolves alerts that are as their caller saw them: one raised again since has a higher count and stays open. Alerts that another
+-- transaction is raising are skipped or, with p_wait, waited for.
+create function pawl.resolve_alerts(p_tenants text[], p_ids bigint[], p_counts bigint[], p_wait boolean default false)
+returns table (code text, subject text)
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if not p_wait then
+    select array_agg(l.tenant), array_agg(l.id), array_agg(l.count) into p_tenants, p_ids, p_counts
+    from (
+      select a.tenant, a.id, a.count
+      from unnest(p_tenants, p_ids, p_counts) g(tenant, id, count)
+      join pawl.alert a on a.tenant = g.tenant and a.id = g.id and a.count = g.count
+      order by a.tenant, a.code, a.subject
+      for update of a skip locked
+    ) l;
+  end if;
+  return query
+    update pawl.alert a
+    set resolved_at = pawl.now()
+    from unnest(p_tenants, p_ids, p_counts) g(tenant, id, count)
+    where a.tenant = g.tenant
+      and a.id = g.id
+      and a.count = g.count
+      and a.resolved_at is null
+    returning a.code, a.subject;
+end
+$$;
+
+create table pawl.audit (
+  tenant text collate "C" not null default '',
+  id bigint generated always as identity,
+  at timestamptz not null default pawl.now(),
+  actor text,
+  action text not null,
+  subject text not null,
+  reason text not null,
+  detail jsonb,
+  primary key (tenant, id),
+  constraint bounded check (length(actor) <= 200 and length(subject) <= 500 and length(reason) <= 2000)
+);
+comment on table pawl.audit is 'What people did to data by hand, and why: erasures, skips, unparkings, resumptions. Written in the transaction of the act.';
+
+-- Keeps what a person did, in the transaction of the act. Longer strings are cut to the bounds of the table.
+create function pawl.write_audit(p_tenant text, p_actor text, p_action text, p_subject text, p_reason text, p_detail jsonb default null)
+returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  insert into pawl.audit (tenant, actor, action, subject, reason, detail)
+  values (p_tenant, left(p_actor, 200), p_action, left(p_subject, 500), left(p_reason, 2000), p_detail)
+$$;
+
 -- In a caller's transaction the level may be raised, never lowered: it is their commit too.
 create function pawl.set_durability(p_level text, p_may_lower boolean default false) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$

@@ -645,20 +645,6 @@ begin
 end
 $$;
 
-create table pawl.audit (
-  tenant text collate "C" not null default '',
-  id bigint generated always as identity,
-  at timestamptz not null default pawl.now(),
-  actor text,
-  action text not null,
-  subject text not null,
-  reason text not null,
-  detail jsonb,
-  primary key (tenant, id),
-  constraint bounded check (length(actor) <= 200 and length(subject) <= 500 and length(reason) <= 2000)
-);
-comment on table pawl.audit is 'What people did to data by hand, and why: erasures, skips, unparkings, resumptions. Written in the transaction of the act.';
-
 -- Whether rows of the coming p_days, or of before, are in the open-ended last partition of a table that is partitioned by days. One of later
 -- comes from a clock that was ahead, and waits there for its day.
 create function pawl.is_last_day_used(p_table text, p_days integer default 7) returns boolean

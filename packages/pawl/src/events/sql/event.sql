@@ -14,13 +14,12 @@ with gone as (
   returning 1
 ),
 noted as (
-  insert into pawl.audit (tenant, actor, action, subject, reason, detail)
-  select :tenant::text, :actor::text, 'events.erase', left(:aggregatetype::text || ' ' || :aggregateid::text, 500), :reason::text,
-    jsonb_build_object('aggregatetype', :aggregatetype::text, 'key', :aggregateid::text, 'events', count(*))
+  select pawl.write_audit(:tenant::text, :actor::text, 'events.erase', :aggregatetype::text || ' ' || :aggregateid::text, :reason::text,
+    jsonb_build_object('aggregatetype', :aggregatetype::text, 'key', :aggregateid::text, 'events', count(*)))
   from gone
 )
-select count(*)::integer as erased
-from gone
+select (select count(*)::integer from gone) as erased
+from noted
 
 -- name: leftovers
 -- Partitions of events that an earlier run of retention detached and did not come to drop.
