@@ -277,6 +277,43 @@ begin
 end
 $$;
 
+-- Cancels live jobs of one tenant, for a capability that ends its own work: the same change as the statement `cancel`. With p_wait false it leaves
+-- out rows that another transaction has locked. Returns the ids of the cancelled jobs.
+create function pawl.cancel_jobs(p_tenant text, p_ids bigint[], p_reason text default null, p_wait boolean default true) returns setof bigint
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  v_ids bigint[];
+begin
+  if p_wait then
+    v_ids := array(select j.id from pawl.job j where j.tenant = p_tenant and j.id = any (p_ids) order by j.id for update);
+  else
+    v_ids := array(select j.id from pawl.job j where j.tenant = p_tenant and j.id = any (p_ids) order by j.id for update skip locked);
+  end if;
+  return query
+    with gone as (
+      delete from pawl.job j
+      where j.tenant = p_tenant
+        and j.id = any (v_ids)
+      returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
+        j.payload, j.headers, j.progress
+    ),
+    kept as (
+      insert into pawl.job_history (id, fence, created_at, finished_at, holder, attempt, crashes, priority, payload_version, tenant, queue, kind,
+        outcome, payload, headers, progress, reason)
+      select o.id, o.fence, o.created_at, pawl.now(), o.holder, o.attempt, o.crashes, o.priority, o.payload_version, o.tenant, o.queue, o.kind,
+        'cancelled', o.payload, o.headers, o.progress, left(p_reason, 2000)
+      from gone o
+    ),
+    told as materialized (
+      select pg_notify('pawl_lost', h.holder::text)
+      from (select distinct o.holder from gone o where o.holder is not null) h
+    )
+    select o.id
+    from gone o
+    where (select count(*) from told) >= 0;
+end
+$$;
+
 -- What a person should look at and job rows show: kinds with dead jobs, jobs that could not run alone, and kinds that wait at the front of a
 -- queue although no open worker takes them from there. p_tenant null: of all tenants. Counts stop at 1,000, and of each queue the first 1,000
 -- jobs are looked at, for one tenant the first 10,000.

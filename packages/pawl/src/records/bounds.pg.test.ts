@@ -4,7 +4,7 @@ import { moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { z } from 'zod'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
-import { csv, defineLoads, ended, loadRows, startWorker, submitted, sweepNow } from '../../test/support/records.ts'
+import { cancelJobs, csv, defineLoads, ended, loadRows, startWorker, submitted, sweepNow } from '../../test/support/records.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
@@ -106,7 +106,7 @@ test.each(['put', 'append', 'erase', 'submit'] as const)(
     const upload = await scope.upload(csv(loadRows(2)), { format: 'csv' })
     const next = await scope.upload(csv(loadRows(3)), { format: 'csv' })
     await pawl.records.submit(upload.id)
-    for (const { id } of await pawl.jobs.list({})) await pawl.jobs.cancel(id)
+    await cancelJobs(db)
     expect(await db.query('select from pawl.job')).toEqual([])
     if (verb === 'put') await scope.put({ data: { rowId: 'x' } })
     if (verb === 'append') await scope.append([{ data: { rowId: 'x' } }])
@@ -142,7 +142,7 @@ test("[R10] what a caller's open transaction has locked does not stop the sweep"
   const upload = async (registration: string) =>
     (await pawl.records.in(set, { organisation: '17', registration }).upload(csv(loadRows(2)), { format: 'csv' })).id
   const [locked, orphan, due] = [await upload('1'), await upload('2'), await upload('3')]
-  const { jobId } = await pawl.records.submit(orphan)
+  await pawl.records.submit(orphan)
   const client = await db.pool.connect()
   try {
     await client.query('begin')
@@ -150,7 +150,7 @@ test("[R10] what a caller's open transaction has locked does not stop the sweep"
     const scopeSql =
       'select from pawl.record_scope where id = (select scope_id from pawl.submission where id = $1) for no key update'
     await client.query(scopeSql, [orphan])
-    await pawl.jobs.cancel(jobId!)
+    await cancelJobs(db)
     await moveClock(db.pool, 365 * 86_400_000)
     await sweepNow(pawl)
     await until(
@@ -188,8 +188,8 @@ test('[R12] the alert about a failed submission outlives it, until one of its se
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { keep: { ended: 1 } }), here)
   const upload = await scope.upload(csv(loadRows(1)), { format: 'csv' })
-  const { jobId } = await pawl.records.submit(upload.id)
-  await pawl.jobs.cancel(jobId!)
+  await pawl.records.submit(upload.id)
+  await cancelJobs(db)
   await expect(scope.erase('load', 'none', { reason: 'frees the slot' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
   expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', subject: 'loads' }])
   await sweepNow(pawl)

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
-import { csv, defineLoads, loadRows, startWorker } from '../../test/support/records.ts'
+import { cancelJobs, csv, defineLoads, loadRows, startWorker } from '../../test/support/records.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
@@ -56,8 +56,8 @@ test("[R15] a cancelled submission's end is an event too; a set without events h
   const ends = async (set: Parameters<typeof pawl.records.in>[0]) => {
     const scope = pawl.records.in(set, here)
     const upload = await scope.upload(csv(loadRows(2)), { format: 'csv' })
-    const { jobId } = await pawl.records.submit(upload.id)
-    await pawl.jobs.cancel(jobId!)
+    await pawl.records.submit(upload.id)
+    await cancelJobs(db)
     const waiting = pawl.records.ended(upload.id)
     await scope.put({ data: { rowId: 'x' } })
     expect(await waiting).toMatchObject({ state: 'failed' })

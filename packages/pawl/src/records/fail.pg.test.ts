@@ -1,7 +1,7 @@
 import { installProbe, type ProbeName } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import { csv, defineLoads, ended, loadRows, readerView, startWorker } from '../../test/support/records.ts'
+import { cancelJobs, csv, defineLoads, ended, loadRows, readerView, startWorker } from '../../test/support/records.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
@@ -28,11 +28,11 @@ test('[R12] of two who end one submission the later takes nothing from it after 
   ]
   await scope.put({ data: { rowId: 'put' } })
   const upload = await scope.upload(csv(loadRows(rows)), { format: 'csv' })
-  const { jobId } = await pawl.records.submit(upload.id)
+  await pawl.records.submit(upload.id)
 
   const cancelled = deferred()
   void atProbe('records.commit.before', async () => {
-    await pawl.jobs.cancel(jobId!)
+    await cancelJobs(db)
     cancelled.resolve()
   })
   await startWorker(pawl)
@@ -65,11 +65,11 @@ test('[R12] one whose staged rows are gone keeps its slot: what it wrote cannot 
   const scope = pawl.records.in(defineLoads(pawl, { tuning: { chunkRows: 10 } }), here)
   await scope.put({ data: { rowId: 'put' } })
   const upload = await scope.upload(csv(loadRows(30)), { format: 'csv' })
-  const { jobId } = await pawl.records.submit(upload.id)
+  await pawl.records.submit(upload.id)
   const cancelled = deferred()
   void atProbe('records.apply.chunk', async () => {
     await db.query('delete from pawl.submission_row')
-    await pawl.jobs.cancel(jobId!)
+    await cancelJobs(db)
     cancelled.resolve()
   })
   await startWorker(pawl)

@@ -1,7 +1,17 @@
 import type { Submission } from 'pawl'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
-import { csv, defineLoads, ended, loadRows, readerView, startWorker, submitted, sweepNow } from '../../test/support/records.ts'
+import {
+  cancelJobs,
+  csv,
+  defineLoads,
+  ended,
+  loadRows,
+  readerView,
+  startWorker,
+  submitted,
+  sweepNow,
+} from '../../test/support/records.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
@@ -324,7 +334,7 @@ test('[R14] what nobody submits is removed when its time is over, whatever was c
   const scope = pawl.records.in(defineLoads(pawl, { keep: { validated: 1 } }), here)
   const upload = await scope.upload(csv(loadRows(20)), { format: 'csv' })
   // No job is needed for it, so nobody can cancel it.
-  for (const { id } of await pawl.jobs.list({})) await pawl.jobs.cancel(id)
+  await cancelJobs(db)
   await until(
     'its time is over',
     async () => (await db.query('select from pawl.submission where expires_at > pawl.now()')).length === 0,

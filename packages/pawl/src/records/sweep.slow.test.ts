@@ -2,7 +2,7 @@ import { silentLogger } from 'pawl'
 import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, until } from '../../test/support/database.ts'
-import { csv, defineLoads, loadRows, startWorker } from '../../test/support/records.ts'
+import { cancelJobs, csv, defineLoads, loadRows, startWorker } from '../../test/support/records.ts'
 
 test('[R14] with every job cancelled the slot frees itself, without anyone who wants it', { timeout: 60_000 }, async () => {
   const db = await createDatabase()
@@ -11,7 +11,7 @@ test('[R14] with every job cancelled the slot frees itself, without anyone who w
   const scope = pawl.for('acme').records.in(defineLoads(pawl), { organisation: '17', registration: '4' })
   const upload = await scope.upload(csv(loadRows(2)), { format: 'csv' })
   await pawl.for('acme').records.submit(upload.id)
-  for (const { id } of await pawl.for('acme').jobs.list({})) await pawl.for('acme').jobs.cancel(id)
+  await cancelJobs(db, 'acme')
   expect(await db.query('select from pawl.job')).toEqual([])
   await until('it has failed', async () => (await pawl.for('acme').records.get(upload.id)).state === 'failed', 30_000)
   expect(await pawl.for('acme').alerts()).toMatchObject([{ code: 'submission.failed' }])
@@ -27,22 +27,22 @@ test('[R14] a slot that cannot be freed is logged and does not keep the others',
   const [first, second] = ['1', '2'].map((registration) => pawl.records.in(set, { organisation: '17', registration }))
   const stuck = await first!.upload(csv(loadRows(2)), { format: 'csv' })
   const upload = await second!.upload(csv(loadRows(2)), { format: 'csv' })
-  const { jobId } = await pawl.records.submit(stuck.id)
+  await pawl.records.submit(stuck.id)
   // What it wrote cannot be taken back without its staged rows.
   const cancelled = deferred()
   installProbe(async (name) => {
     if (name !== 'records.apply.chunk') return
     installProbe(undefined)
     await db.query('delete from pawl.submission_row where submission = $1', [stuck.id])
-    await pawl.jobs.cancel(jobId!)
+    await cancelJobs(db)
     cancelled.resolve()
   })
   onTestFinished(() => installProbe(undefined))
   const worker = await startWorker(pawl)
   await cancelled.promise
   await worker.stop()
-  const { jobId: other } = await pawl.records.submit(upload.id)
-  await pawl.jobs.cancel(other!)
+  await pawl.records.submit(upload.id)
+  await cancelJobs(db)
   await until('the other has failed', async () => (await pawl.records.get(upload.id)).state === 'failed', 30_000)
   expect(await pawl.records.get(stuck.id)).toMatchObject({ state: 'submitting' })
   const error = expect.stringMatching(new RegExp(`Submission ${stuck.id} has written versions`)) as string

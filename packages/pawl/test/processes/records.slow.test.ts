@@ -4,7 +4,17 @@ import type { Pawl, RecordScope } from 'pawl'
 import { installProbe, type ProbeName } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
 import { createDatabase, endLeasesOf, type TestDatabase, until } from '../support/database.ts'
-import { csv, defineLoads, ended, loadRows, loads, RecordsProcess, readerView, startWorker } from '../support/records.ts'
+import {
+  cancelJobs,
+  csv,
+  defineLoads,
+  ended,
+  loadRows,
+  loads,
+  RecordsProcess,
+  readerView,
+  startWorker,
+} from '../support/records.ts'
 
 const here = { organisation: '17', registration: '4' }
 const sets = { loads: { ...loads, missing: 'tombstone', tuning: { chunkRows: 60 } } } as const
@@ -193,8 +203,8 @@ test('[R12] a cancelled job does not keep the slot: whoever wants it next ends t
     await scope.upload(csv(loadRows(5)), { format: 'csv' }),
     await scope.upload(csv(loadRows(6)), { format: 'csv' }),
   ]
-  const { jobId } = await pawl.records.submit(one.id)
-  await pawl.jobs.cancel(jobId!)
+  await pawl.records.submit(one.id)
+  await cancelJobs(db)
   expect((await pawl.records.why(one.id)).reasons.map(({ code }) => code)).toContain('job-cancelled')
   await pawl.records.submit(two.id)
   expect(await pawl.records.get(one.id)).toMatchObject({ state: 'failed' })

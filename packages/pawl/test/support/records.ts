@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url'
 import type { Pawl, RecordScope, RecordSet, RecordSetOptions, Submission, Worker } from 'pawl'
 import { inject, onTestFinished } from 'vitest'
 import type { RecordsSaid, RecordsSpec } from '../processes/records-worker.ts'
-import { stopBeforeDrop, until } from './database.ts'
+import { stopBeforeDrop, type TestDatabase, until } from './database.ts'
 
 export const loads: RecordSetOptions = {
   scope: ['organisation', 'registration'],
@@ -102,6 +102,11 @@ export async function ended(pawl: Pawl, id: string, timeoutMs = 60_000): Promise
     },
     timeoutMs,
   )
+}
+
+/** Cancels every job of a tenant, as a program with SQL can: no verb of the library does it to jobs of Pawl's own. */
+export async function cancelJobs(db: TestDatabase, tenant = ''): Promise<void> {
+  await db.query('select pawl.cancel_jobs($1, array(select j.id from pawl.job j where j.tenant = $1))', [tenant])
 }
 
 /** Makes the process's sweep run now: a submission that changes nothing is committed, in a set of its own. */
