@@ -527,6 +527,63 @@ begin
 end
 $$;
 
+-- Appends the events of one key, for a folder that makes them of rows: p_types and p_payloads are read in order, side by side. An array holds at
+-- most 1 GB, so a caller with any number of rows calls it once per few hundred of them. Returns how many events it appended.
+create function pawl.append_key_events(p_tenant text, p_aggregatetype text, p_aggregateid text, p_types text[], p_payloads jsonb[]) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_appended integer;
+begin
+  -- The numbers are drawn below the insert itself, and the transaction must have its id before.
+  perform pg_current_xact_id();
+  insert into pawl.event (seq, tenant, aggregatetype, aggregateid, type, payload)
+  select nextval('pawl.event_seq'), p_tenant, p_aggregatetype, p_aggregateid, e.type, coalesce(e.payload, 'null')
+  from unnest(p_types, p_payloads) e(type, payload)
+  where case
+      when length(p_tenant) <= 100 and length(p_aggregatetype) between 1 and 200 and length(p_aggregateid) between 1 and 500
+        and length(e.type) between 1 and 200 and coalesce(pg_column_size(e.payload), 0) <= 16777216
+      then true
+      else pawl.raise_bad_event(p_tenant, 'default', p_aggregatetype, p_aggregateid, e.type, e.payload, null) is null
+    end;
+  get diagnostics v_appended = row_count;
+  if v_appended > 0 then
+    perform pawl.wake_readers();
+  end if;
+  return v_appended;
+end
+$$;
+
+-- Removes what the events of one key say; their ids, order and positions stay. With p_types, p_like, p_from and p_to only those events of these
+-- types whose payload contains p_like, appended in that time: the days before and after it are not read. Returns how many events it emptied.
+create function pawl.erase_events(
+  p_tenant text,
+  p_aggregatetype text,
+  p_aggregateid text,
+  p_types text[] default null,
+  p_like jsonb default null,
+  p_from timestamptz default '-infinity',
+  p_to timestamptz default 'infinity'
+) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_erased integer;
+begin
+  update pawl.event e
+  set payload = null,
+    headers = '{"erased": true}'
+  where e.created_at >= p_from
+    and e.created_at <= p_to
+    and e.tenant = p_tenant
+    and e.aggregatetype = p_aggregatetype
+    and e.aggregateid = p_aggregateid
+    and e.payload is not null
+    and (p_types is null or e.type = any (p_types))
+    and (p_like is null or e.payload @> p_like);
+  get diagnostics v_erased = row_count;
+  return v_erased;
+end
+$$;
+
 -- Append from plain SQL, a trigger, or any language: select pawl.append('OrderPlaced', 'order', '42', '{"total": 7}');
 create function pawl.append(
   type text,

@@ -84,6 +84,34 @@ test('[O1] without a transaction it is one of our own; in bulk it is all or noth
   expect(await db.query("select count(*)::int as n from pawl.event where aggregateid = 'x'")).toEqual([{ n: 0 }])
 })
 
+test('the events of one key, given as two arrays, keep their order', async () => {
+  const types = Array.from({ length: 300 }, (_, index) => `record.${index}`)
+  const payloads = types.map((_, index) => `{"n":${index}}`)
+  const [row] = await db.query<{ appended: number }>(
+    `select pawl.append_key_events('', 'row', 'k', array(select jsonb_array_elements_text('${JSON.stringify(types)}')), '{${payloads.map((one) => JSON.stringify(one)).join(',')}}') as appended`,
+  )
+  expect(row).toEqual({ appended: 300 })
+  const stored = await db.query<{ type: string; n: number }>(
+    "select type, (payload ->> 'n')::integer as n from pawl.event order by seq",
+  )
+  expect(stored).toEqual(types.map((type, n) => ({ type, n })))
+  await expect(db.query("select pawl.append_key_events('', 'row', '', '{a}', '{1}')")).rejects.toThrow(/a name of an event/)
+})
+
+test('an erasure by type, content and time leaves other events of the key', async () => {
+  await db.query(
+    `select pawl.append_key_events('', 'row', 'k', '{a,a,b,a}', '{"{\\"key\\":1}","{\\"key\\":2}","{\\"key\\":1}",null}')`,
+  )
+  const erase = async (more: string) =>
+    (await db.query<{ n: number }>(`select pawl.erase_events('', 'row', 'k', '{a}', '{"key":1}' ${more}) as n`))[0]!.n
+  expect(await erase(", p_to => pawl.now() - interval '1 hour'")).toBe(0)
+  expect(await erase(", pawl.now() - interval '1 hour', pawl.now()")).toBe(1)
+  expect(await erase('')).toBe(0)
+  expect(await db.query('select payload from pawl.event order by seq')).toEqual(
+    [null, { key: 2 }, { key: 1 }, null].map((payload) => ({ payload })),
+  )
+})
+
 test('large events are sent in parts, in their order', async () => {
   const data = 'x'.repeat(900_000)
   const events = Array.from({ length: 20 }, (_, n) => ({ ...placed(String(n)), data }))

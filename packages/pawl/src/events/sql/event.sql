@@ -3,23 +3,13 @@
 -- Locks: those events' rows.
 -- Plan: reads every partition; no index serves it, because every append would pay for it.
 -- One row: how many events were emptied.
-with gone as (
-  update pawl.event e
-  set payload = null,
-    headers = '{"erased": true}'
-  where e.tenant = :tenant::text
-    and e.aggregatetype = :aggregatetype::text
-    and e.aggregateid = :aggregateid::text
-    and e.payload is not null
-  returning 1
-),
-noted as (
-  select pawl.write_audit(:tenant::text, :actor::text, 'events.erase', :aggregatetype::text || ' ' || :aggregateid::text, :reason::text,
-    jsonb_build_object('aggregatetype', :aggregatetype::text, 'key', :aggregateid::text, 'events', count(*)))
-  from gone
-)
-select (select count(*)::integer from gone) as erased
-from noted
+select g.events as erased
+from (
+  select pawl.erase_events(:tenant::text, :aggregatetype::text, :aggregateid::text) as events
+  offset 0
+) g
+cross join lateral pawl.write_audit(:tenant::text, :actor::text, 'events.erase', :aggregatetype::text || ' ' || :aggregateid::text, :reason::text,
+  jsonb_build_object('aggregatetype', :aggregatetype::text, 'key', :aggregateid::text, 'events', g.events)) n
 
 -- name: leftovers
 -- Partitions of events that an earlier run of retention detached and did not come to drop.
