@@ -1,12 +1,13 @@
 // Runs a TypeScript file of this repository on a fresh clone: installs the locked dependencies when they are missing or
 // out of date, then starts the file. It uses nothing but Node, because it runs before anything is installed.
-import { spawn, spawnSync } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { constants } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { withInstallLock } from './install-lock.mjs'
+import { npm } from './npm.mjs'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const [file, ...args] = process.argv.slice(2)
@@ -35,16 +36,6 @@ function hasLockedPackages(folder, lockText) {
     if (!path.includes('node_modules/') || link) return true
     return installed[path] === undefined ? optional === true : installed[path].version === version
   })
-}
-
-function npm(folder, npmArgs, output) {
-  const path = process.env.npm_execpath
-  const options = { cwd: folder, stdio: ['ignore', output, output] }
-  const more = ['--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error']
-  const done = path?.endsWith('.js')
-    ? spawnSync(process.execPath, [path, ...npmArgs, ...more], options)
-    : spawnSync('npm', [...npmArgs, ...more], { ...options, shell: process.platform === 'win32' })
-  return done.status === 0
 }
 
 async function ensureInstalled(folder, name) {
