@@ -1,4 +1,50 @@
-// What tidy.test.ts measures in sources. All of it reads the layout that the formatter writes, so it needs no parser.
+// What tidy.test.ts and voice.test.ts measure in sources. All of it reads the layout that the formatter writes, so it needs no parser.
+
+import { readdirSync, readFileSync } from 'node:fs'
+
+const repository = new URL('../../../../', import.meta.url)
+
+export const sourcePlaces = ['packages/pawl/src/', 'packages/server/src/', 'torture/', 'bench/', 'scripts/'] as const
+
+/** Files in a folder of the repository, by their path in it. */
+export function textsIn(place: string, pattern: RegExp): { file: string; text: string }[] {
+  return readdirSync(new URL(place, repository), { recursive: true, encoding: 'utf8' })
+    .map((file) => file.replaceAll('\\', '/'))
+    .filter((file) => pattern.test(file) && !/(?:^|\/)(?:node_modules|dist)\//.test(file))
+    .map((file) => ({ file: place + file, text: readFileSync(new URL(place + file, repository), 'utf8') }))
+}
+
+export function isTest(file: string): boolean {
+  return /\.test\.ts$|\/test-support\//.test(file)
+}
+
+/** The code without its comments. */
+export function codeOf(text: string): string {
+  return text.replace(/\/\*[\s\S]*?\*\//g, '').replace(/^\s*\/\/.*$/gm, '')
+}
+
+/** The comments of TypeScript, or of SQL with `comment on`; each with its line breaks as spaces. */
+export function commentsOf(file: string, text: string): string[] {
+  const found = file.endsWith('.sql')
+    ? text.match(/(?:^[ \t]*--.*\n?)+|--.*$|^comment on [\s\S]*?;$/gm)
+    : text.match(/\/\*[\s\S]*?\*\/|(?:^[ \t]*\/\/.*\n?)+|(?<=[;,{})\]\w'"`] )\/\/ .*$/gm)
+  return (found ?? []).map((comment) => comment.replace(/\s+(?:\/\/|--|\*(?!\/))?\s*/g, ' '))
+}
+
+/** Titles of tests, with `%s` and the like as they are. */
+export function titlesOf(text: string): string[] {
+  const title =
+    /(?:\btest|\))\(\s*(?:'((?:[^'\\\n]|\\.)*)'|"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`),\s*(?:\{[^}]*\},\s*)?(?:async\b|\(|\w+ =>)/g
+  return [...text.matchAll(title)].map(([, single, double, template]) => (single ?? double ?? template)!)
+}
+
+/** Ids of promises do not count. */
+export function wordsOf(title: string): number {
+  return title
+    .replace(/\[[A-Z]+\d+\]/g, '')
+    .trim()
+    .split(/\s+/).length
+}
 
 /** Comments and string contents become spaces, so that offsets and line breaks stay. */
 export function blanked(text: string): string {
