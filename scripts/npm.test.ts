@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { expect, test } from 'vitest'
 
-test('started by npm run on Node 20, the install of the peers accepts pg-boss', () => {
+test('under npm run on Node 20 the install of peers accepts pg-boss', () => {
   const bench = fileURLToPath(new URL('../bench', import.meta.url))
   const code = `import { npm } from '${new URL('./npm.mjs', import.meta.url).href}'
     process.exitCode = npm(${JSON.stringify(bench)}, ['ci', '--dry-run', '--offline'], 'inherit') ? 0 : 1`

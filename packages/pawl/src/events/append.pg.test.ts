@@ -98,7 +98,7 @@ test('the events of one key, given as two arrays, keep their order', async () =>
   await expect(db.query("select pawl.append_key_events('', 'row', '', '{a}', '{1}')")).rejects.toThrow(/a name of an event/)
 })
 
-test('an erasure by type, content and time leaves other events of the key', async () => {
+test('an erasure by type, content and time leaves the other events', async () => {
   await db.query(
     `select pawl.append_key_events('', 'row', 'k', '{a,a,b,a}', '{"{\\"key\\":1}","{\\"key\\":2}","{\\"key\\":1}",null}')`,
   )
