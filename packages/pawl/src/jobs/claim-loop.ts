@@ -279,7 +279,7 @@ export class ClaimLoop {
     const { fetcher, sleep, slots } = this.#options
     const news = this.#news
     const isRelied = sleep.isRelied(worker.id)
-    const { rows, isFull, isExhausted } = await fetcher.claim(
+    const { rows, isFull, isExhausted, areSuspectsReady } = await fetcher.claim(
       worker,
       this.#queues,
       group.kinds,
@@ -293,6 +293,7 @@ export class ClaimLoop {
     if (group.limited?.crashes === 1) slots.addFirst(held)
     else slots.add(held)
     if (group.limited?.crashes === 1) this.#unbufferedMs = monotonicMs()
+    if (news === this.#news && areSuspectsReady !== undefined) this.#areSuspectsNews = areSuspectsReady
     if (isExhausted && !isFull && isRelied && news === this.#news) group.mayWait = false
     return { count: rows.length, isFull, isExhausted }
   }

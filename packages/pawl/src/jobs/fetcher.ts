@@ -44,6 +44,8 @@ export interface Claim {
   readonly isFull: boolean
   /** Nothing of these kinds is left in these queues, or only before a mark, where the next full scan finds it. */
   readonly isExhausted: boolean
+  /** Whether a job that died with its process was ready in these queues; undefined where the claim found nothing, and so says nothing. */
+  readonly areSuspectsReady?: boolean | undefined
 }
 
 export interface SuspectClaim {
@@ -53,6 +55,10 @@ export interface SuspectClaim {
   readonly deciding: ClaimedRow | undefined
   readonly isSuspectLeft: boolean
   readonly isDecidingLeft: boolean
+}
+
+interface ReadyRow extends FetchedRow {
+  readonly are_suspects_ready: boolean
 }
 
 interface SuspectRow extends Omit<FetchedRow, 'id'> {
@@ -138,7 +144,7 @@ export class Fetcher {
     const asked = Math.min(limit, this.#rowsMax)
     if (probe.on) await probe.hit('jobs.claim.before', { worker: worker.id, queues, limit: asked })
     this.claims++
-    const fetched = await this.#connection.run<FetchedRow>(claimStatement, {
+    const fetched = await this.#connection.run<ReadyRow>(claimStatement, {
       ...holderParameters(worker),
       queues: textsLiteral(queues),
       limit: asked,
@@ -166,7 +172,12 @@ export class Fetcher {
     const isQuick = partial.some((from) => !from.isSlow)
     // Behind the marks there was nothing: what lies before them is looked at now, not in a second, unless that is slow.
     if (rows.length === 0 && isQuick) return this.claim(worker, queues, kinds, limit, isApart)
-    return { rows: queues.length === 1 ? rows : byQueue.flat(), isFull: isFull || isQuick, isExhausted: !isFull && !isQuick }
+    return {
+      rows: queues.length === 1 ? rows : byQueue.flat(),
+      isFull: isFull || isQuick,
+      isExhausted: !isFull && !isQuick,
+      areSuspectsReady: fetched[0]?.are_suspects_ready,
+    }
   }
 
   /** Where a claim starts, if not at the beginning. */
