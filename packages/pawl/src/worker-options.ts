@@ -21,7 +21,8 @@ import {
 } from './kernel/options.ts'
 import type { Defined } from './projections/definition.ts'
 
-const cursorConnectionsMax = 10
+/** More than the jobs of a process need, for its cursors. */
+const cursorConnections = 10
 
 export interface WorkerOptions {
   /** Shown in lists; default: the host's name and the process id. */
@@ -61,7 +62,7 @@ export interface WorkerTuning {
   readonly bufferMs?: number
   /** How often progress is stored. Default 5s, and at most a third of the lease. */
   readonly touchMs?: number
-  /** Connections for tx handlers, and as many for projections. Default: the concurrency, and 10. */
+  /** Connections for the handlers of tx jobs and of projections together. Default: the concurrency if it runs jobs, and 10 more if it runs projections. */
   readonly handlerConnectionsMax?: number
   /** End the process when a handler still blocks it the lease's time (10 s at most) after a timeout; nothing else can stop synchronous code. */
   readonly exitWhenBlocked?: boolean
@@ -136,8 +137,8 @@ export const workerTuningTable = {
   handlerConnectionsMax: integer({
     from: 1,
     to: 10_000,
-    otherwise: 'the concurrency, and 10 for projections',
-    doc: 'The maximum number of connections for tx handlers, and as many for projections.',
+    otherwise: 'the concurrency, and 10 more with projections',
+    doc: 'The maximum number of connections for handlers, of tx jobs and of projections together.',
   }),
   exitWhenBlocked: boolean({ default: false, doc: 'true: exit the process if a handler still blocks it after its timeout.' }),
 } satisfies TableOf<WorkerTuning>
@@ -184,19 +185,33 @@ export interface Runnable {
 
 export function resolveWorkerOptions(given: WorkerOptions, { kinds, projections }: Runnable) {
   const { lease: leaseMs, tuning, ...options } = resolve('worker', workerTable, given)
+  const queues = [...new Set(options.queues ?? kinds.map(({ queue }) => queue))]
+  // Beside a job whose next crash would be its last runs nothing else, no cursor either.
+  const cursors = options.deciding === 'only' ? [] : chosen(projections, options.projections)
   return {
     ...options,
     ...tuning,
     ...resolveBeat('worker', leaseMs, tuning.beatMs),
     name: options.name ?? `${hostname()}-${process.pid}`,
-    queues: [...new Set(options.queues ?? kinds.map(({ queue }) => queue))],
-    // Beside a job whose next crash would be its last runs nothing else, no cursor either.
-    projections: options.deciding === 'only' ? [] : chosen(projections, options.projections),
+    queues,
+    projections: cursors,
     // The shorter the lease, the sooner another may take a job over: the progress that it finds is at most a third of a lease old.
     touchMs: Math.min(tuning.touchMs, Math.floor(leaseMs / 3)),
-    handlerConnectionsMax: tuning.handlerConnectionsMax ?? options.concurrency,
-    cursorConnectionsMax: tuning.handlerConnectionsMax ?? cursorConnectionsMax,
+    ...handlerConnections(
+      tuning.handlerConnectionsMax,
+      kinds.length * queues.length === 0 ? 0 : options.concurrency,
+      cursors.length,
+    ),
   }
+}
+
+/** One pool for the handlers of jobs and of cursors; each of the two leaves a connection to the other. */
+function handlerConnections(given: number | undefined, jobs: number, cursors: number) {
+  const hasBoth = jobs > 0 && cursors > 0
+  if (hasBoth && given === 1)
+    throw refused('worker', 'tuning.handlerConnectionsMax must be at least 2 in a worker that runs jobs and projections, got 1')
+  const handlerConnectionsMax = given ?? jobs + (cursors > 0 ? cursorConnections : 0)
+  return { handlerConnectionsMax, txMax: hasBoth ? handlerConnectionsMax - 1 : handlerConnectionsMax }
 }
 
 function chosen(defined: readonly Defined[], names: readonly string[] | undefined): readonly Defined[] {

@@ -56,6 +56,81 @@ test('[K19] jobs and cursors of a process have one incarnation and one keeper', 
   expect(engine.length).toBeLessThanOrEqual(8)
 })
 
+const handlerSessions = async () =>
+  (await db.query("select from pg_stat_activity where datname = current_database() and application_name like '% handler %'"))
+    .length
+
+test('[K19] while tx jobs take every connection that they may, events are folded', async () => {
+  const go = deferred()
+  let running = 0
+  pawl.jobs.define('slow', {
+    tx: async (_job, tx) => {
+      await tx.query('select 1')
+      running++
+      await go.promise
+    },
+  })
+  defineSeen(pawl)
+  const worker = await startWorker({ tuning: { handlerConnectionsMax: 3 } })
+  await pawl.jobs.enqueueMany('slow', [{}, {}, {}, {}])
+  await until('two run', () => running === 2)
+  await append('a')
+  await until('the event is folded', async () => (await seen()).length === 1)
+  expect(running).toBe(2)
+  expect(await handlerSessions()).toBeLessThanOrEqual(3)
+  go.resolve()
+  await worker.whenIdle()
+  expect(worker.metrics()).toMatchObject({ done: 4, failed: 0 })
+})
+
+test('[K19] while projections take every connection that they may, tx jobs run', async () => {
+  const go = deferred()
+  let folding = 0
+  for (const name of ['a', 'b', 'c'])
+    pawl.projections.define(name, {
+      each: async ({ key }, tx) => {
+        folding++
+        await go.promise
+        await tx.query('insert into seen values ($1)', [name + key])
+      },
+    })
+  pawl.jobs.define('work', { tx: async (_job, tx) => void (await tx.query('select 1')) })
+  const worker = await startWorker({ tuning: { handlerConnectionsMax: 3 } })
+  await append('1')
+  await until('two fold', () => folding === 2)
+  await pawl.jobs.enqueueMany('work', [{}, {}, {}])
+  await worker.whenIdle()
+  expect(worker.metrics()).toMatchObject({ done: 3, failed: 0 })
+  expect(await handlerSessions()).toBeLessThanOrEqual(3)
+  expect(folding).toBe(2)
+  go.resolve()
+  await until('all fold', async () => (await seen()).length === 3)
+})
+
+test('[K19] a tx job that waits for a projection gets its answer', async () => {
+  const runs = deferred()
+  defineSeen(pawl)
+  pawl.jobs.define('waits', {
+    tx: async (_job, tx) => {
+      await tx.query('select 1')
+      runs.resolve()
+      await until('the event is folded', async () => (await seen()).length === 1)
+    },
+  })
+  const worker = await startWorker({ tuning: { handlerConnectionsMax: 2 } })
+  await pawl.jobs.enqueue('waits', {})
+  await runs.promise
+  await append('a')
+  await worker.whenIdle()
+  expect(worker.metrics()).toMatchObject({ done: 1, failed: 0 })
+})
+
+test('one connection for the handlers of jobs and projections is refused', () => {
+  pawl.jobs.define('work', { run: () => undefined })
+  defineSeen(pawl)
+  expect(() => pawl.worker({ tuning: { handlerConnectionsMax: 1 } })).toThrow(/must be at least 2/)
+})
+
 test('[K1] a lost lease aborts the handlers of jobs and of cursors', async () => {
   const aborted: string[] = []
   const [jobRuns, cursorRuns] = [deferred(), deferred()]

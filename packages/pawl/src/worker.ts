@@ -197,7 +197,7 @@ function warnOfQueues({ logger }: Config, queues: readonly string[], kinds: read
 }
 
 function createProcess({ config, jobEvents }: WorkerCore, options: ResolvedWorkerOptions, kinds: readonly string[]): Process {
-  const { concurrency, projections } = options
+  const { concurrency, projections, handlerConnectionsMax } = options
   const worker = {
     ...options,
     // One for deciding runs alone takes nothing else, so nobody may count on it.
@@ -207,7 +207,13 @@ function createProcess({ config, jobEvents }: WorkerCore, options: ResolvedWorke
     newThread,
   }
   // Each cursor, refresh and call of a sink is watched as one handler.
-  return new Process({ config, worker, events: jobEvents, handlersMax: concurrency + (projections.length === 0 ? 128 : 1024) })
+  return new Process({
+    config,
+    worker,
+    events: jobEvents,
+    handlersMax: concurrency + (projections.length === 0 ? 128 : 1024),
+    handlerConnectionsMax,
+  })
 }
 
 function createCursors(core: WorkerCore, options: ResolvedWorkerOptions, process: Process, prunes: boolean): CursorsPart {
@@ -220,7 +226,6 @@ function createCursors(core: WorkerCore, options: ResolvedWorkerOptions, process
     onLocal: core.onLocal,
     leaseMs: options.leaseMs,
     pollMs: options.pollMs,
-    connectionsMax: options.cursorConnectionsMax,
     keepDays: options.keepEventDays,
     pruning: prunes ? maintenance({ database: core.config.direct, signal, watch, loop }) : undefined,
   })

@@ -356,12 +356,12 @@ export class Pool implements Db {
   // Here and below with callbacks: each promise more is expensive while a process uses AsyncLocalStorage.
   connect(): Promise<PoolClient> {
     return new Promise((resolve, reject) => {
-      this.#connect((error, client) => (error ? reject(error) : resolve(client!)))
+      this.take((error, client) => (error ? reject(error) : resolve(client!)))
     })
   }
 
   /** The error of a client that cannot be had is told from the error of a statement. */
-  #connect(connected: Connected): void {
+  take(connected: Connected): void {
     // pg's own error would read like a lost connection, which is retried, or like a write whose answer is lost.
     if (this.#isEnded)
       return connected(stopped('This Pawl is closed. Call close() after the last call, or create a new Pawl.'), undefined)
@@ -387,7 +387,7 @@ export class Pool implements Db {
   /** A stale plan is dropped, and the statement, which failed as a whole, is sent once more under a new name. */
   #send(statement: Statement, values: unknown[], isRepeated = false): Promise<QueryResult> {
     return new Promise((resolve, reject) => {
-      this.#connect((failed, client) => {
+      this.take((failed, client) => {
         if (client === undefined) return reject(failed)
         const { names } = this
         const query = { text: statement.text, values, types: ownTypes, name: names?.prepared(statement) } as QueryConfig
@@ -422,6 +422,76 @@ export class Pool implements Db {
     this.#isEnded = true
     await this.#clients.end()
   }
+}
+
+interface Waiting {
+  readonly part: { taken: number }
+  readonly connected: Connected
+}
+
+/**
+ * One pool of sessions for several parts of a process, given out in the order of asking. A part of several leaves one session to the others, so
+ * that handlers of one can wait for handlers of another.
+ */
+export class SharedPool {
+  readonly #pool: Pool
+  readonly #max: number
+  readonly #waiting: Waiting[] = []
+  #parts = 0
+  #taken = 0
+
+  constructor(pool: Pool, max: number) {
+    this.#pool = pool
+    this.#max = max
+  }
+
+  /** A pool of one part. Ending it leaves the sessions to the others. */
+  part(): Pool {
+    this.#parts++
+    const part = { taken: 0 }
+    const connect = (connected: Connected) => {
+      this.#waiting.push({ part, connected })
+      this.#next()
+    }
+    return new Pool(
+      { connect, end: async () => undefined },
+      { names: this.#pool.names, bringsSettings: false, queryTimeoutMs: 0 },
+    )
+  }
+
+  async end(): Promise<void> {
+    await this.#pool.end()
+  }
+
+  #next(): void {
+    const partMax = this.#parts > 1 ? this.#max - 1 : this.#max
+    const index = this.#taken < this.#max ? this.#waiting.findIndex(({ part }) => part.taken < partMax) : -1
+    if (index < 0) return
+    const [{ part, connected }] = this.#waiting.splice(index, 1) as [Waiting]
+    const count = (step: 1 | -1) => {
+      part.taken += step
+      this.#taken += step
+    }
+    const leave = () => {
+      count(-1)
+      this.#next()
+    }
+    count(1)
+    this.#pool.take((error, client) => {
+      if (client === undefined) leave()
+      connected(error, client && releasing(client, leave))
+    })
+  }
+}
+
+/** pg gives a client another `release` each time that it is taken from its pool. */
+function releasing(client: PoolClient, released: () => void): PoolClient {
+  const release = client.release
+  client.release = (error) => {
+    release.call(client, error)
+    released()
+  }
+  return client
 }
 
 /** Whether the session is of no use after this error. */

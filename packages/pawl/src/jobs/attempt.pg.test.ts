@@ -7,6 +7,7 @@ import { attemptOf, observed } from '../../test/support/attempt.ts'
 import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { markOwn } from '../db/classify.ts'
+import { createPool, SharedPool } from '../db/driver.ts'
 import { PawlError } from '../errors.ts'
 import type { Worker } from '../worker.ts'
 import type { Attempt } from './attempt.ts'
@@ -189,8 +190,9 @@ test('[J36] a tx handler whose own transaction cannot write waits, without an at
 
 test('[J31] a job that ended while it waited for a connection does not start', async () => {
   const { process } = observed()
-  const transactions = new HandlerTransactions({ ...process, sessions: 'test', config: pawl.config }, 1)
-  onTestFinished(() => transactions.close())
+  const handlers = new SharedPool(createPool(pawl.config.database, 'handler test', 1), 1)
+  onTestFinished(() => handlers.end())
+  const transactions = new HandlerTransactions({ ...process, handlers, config: pawl.config })
   const runtime = observed({ transactions })
   let runs = 0
   const kind = defineKind('work', { tx: async () => void runs++ })

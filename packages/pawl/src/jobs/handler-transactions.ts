@@ -5,7 +5,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isRetryable } from '../db/classify.ts'
 import type { PoolClient } from '../db/client.ts'
-import { createPool, type Pool } from '../db/driver.ts'
+import type { Pool } from '../db/driver.ts'
 import { numbersLiteral, statement } from '../db/statement.ts'
 import { Transaction } from '../db/transaction.ts'
 import { PawlError } from '../errors.ts'
@@ -32,11 +32,10 @@ export class HandlerTransactions {
   readonly #pool: Pool
   readonly #open = new Map<Transaction, Watched>()
 
-  constructor(process: Pick<Process, 'config' | 'engine' | 'trouble' | 'sessions'>, connectionsMax: number) {
-    const { database } = process.config
+  constructor(process: Pick<Process, 'config' | 'engine' | 'trouble' | 'handlers'>) {
     this.#process = process
-    this.isNamed = database.pooler === 'none'
-    this.#pool = createPool({ ...database, queryTimeoutMs: 0 }, `handler ${process.sessions}`, connectionsMax)
+    this.isNamed = process.config.database.pooler === 'none'
+    this.#pool = process.handlers.part()
   }
 
   /** Waits for a database that is away while any of these is ours: what cannot even begin has used up no attempt. */
@@ -75,10 +74,6 @@ export class HandlerTransactions {
   end(tx: Transaction): void {
     this.#open.delete(tx)
     tx.release()
-  }
-
-  async close(): Promise<void> {
-    await this.#pool.end().catch(() => undefined)
   }
 
   // ---- half-open connections

@@ -54,7 +54,8 @@ interface JobsOptions {
   readonly pollMs: number
   readonly bufferMs: number
   readonly touchMs: number
-  readonly handlerConnectionsMax: number
+  /** How many connections the handlers of jobs may have at once. */
+  readonly txMax: number
   readonly keepDays: number
   readonly deciding: Deciding
 }
@@ -105,14 +106,14 @@ export class JobsPart implements Part {
       process,
       outcomes: this.#outcomes,
       settler: this.#settler,
-      transactions: new HandlerTransactions(process, worker.handlerConnectionsMax),
+      transactions: new HandlerTransactions(process),
       limits: { bytesMax: config.payloadBytesMax },
       touchMs: worker.touchMs,
       waits: new Map(),
     }
     this.#slots = new Slots({
       concurrency: worker.concurrency,
-      txMax: worker.handlerConnectionsMax,
+      txMax: worker.txMax,
       bufferMs: worker.bufferMs,
       board: process.board,
       settler: this.#settler,
@@ -276,7 +277,6 @@ export class JobsPart implements Part {
   /** When the incarnation is closed: a chore may wait for a lock, and what this process held must not wait for the chore. */
   async disconnect(): Promise<void> {
     await this.#maintaining
-    await this.#runtime.transactions.close()
   }
 
   /** For the end of a process by an error that nobody caught: gives back what had not started. */

@@ -4,7 +4,7 @@
 import { randomBytes } from 'node:crypto'
 import { atLeastDurable, type Config } from '../config.ts'
 import { classify, isConflict, isRetryable } from '../db/classify.ts'
-import { Connection } from '../db/driver.ts'
+import { Connection, createPool, SharedPool } from '../db/driver.ts'
 import { describeError } from '../errors.ts'
 import { monotonicMs } from './clock.ts'
 import type { Events } from './events.ts'
@@ -62,6 +62,7 @@ export interface ProcessOptions {
   readonly events: Pick<Events<WorkerEvents>, 'emit'>
   /** How many handlers may run at once, about: the keeper watches so many. */
   readonly handlersMax: number
+  readonly handlerConnectionsMax: number
 }
 
 /** Errors of the engine's own statements and loops. */
@@ -88,6 +89,8 @@ export class Process {
   readonly engine: Connection
   /** What takes something: never less than durable, or a crash of the server leaves a holder that the database does not know. */
   readonly claims: Connection
+  /** For the transactions of handlers. A statement of theirs may take any time, so its sender sets the limit. */
+  readonly handlers: SharedPool
   readonly board: Board
   readonly #options: ProcessOptions
   readonly #incarnation: Incarnation
@@ -116,6 +119,10 @@ export class Process {
       durability: atLeastDurable(config.durability),
       watch,
     })
+    this.handlers = new SharedPool(
+      createPool({ ...config.database, queryTimeoutMs: 0 }, `handler ${this.sessions}`, options.handlerConnectionsMax),
+      options.handlerConnectionsMax,
+    )
     this.board = new Board(options.handlersMax)
     this.#incarnation = new Incarnation(this.#incarnationOptions())
   }
@@ -208,7 +215,7 @@ export class Process {
     await this.#incarnation.close()
     await Promise.all(this.#parts.map((part) => part.disconnect()))
     await this.#incarnation.disconnect()
-    await Promise.all([this.claims.close(), this.engine.close()])
+    await Promise.all([this.handlers.end().catch(() => undefined), this.claims.close(), this.engine.close()])
   }
 
   #onTick(): void {

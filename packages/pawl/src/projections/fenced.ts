@@ -37,7 +37,8 @@ export interface FencedWork {
 export async function openTx({ pool, config: { durability, database } }: Host): Promise<Transaction> {
   const isDurable = durability === 'durable' && database.pooler === 'none'
   const settings = isDurable ? undefined : `select pawl.set_durability('${durability}', true)`
-  return new Transaction(await pool.connect(), { names: pool.names, path: 'users', settings })
+  const { queryTimeoutMs: statementMs } = database
+  return new Transaction(await pool.connect(), { names: pool.names, path: 'users', settings, statementMs, answerMs: statementMs })
 }
 
 /** Rejects with PAWL_LEASE_LOST only. */

@@ -3,7 +3,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Config } from '../config.ts'
-import { type Connection, createPool, type Pool } from '../db/driver.ts'
+import type { Connection, Pool } from '../db/driver.ts'
 import { describeError, PawlError } from '../errors.ts'
 import { eventMaintenance } from '../events/maintenance.ts'
 import { Pump } from '../events/pump.ts'
@@ -65,7 +65,6 @@ export interface CursorsPartOptions {
   readonly onLocal: (listener: () => void) => () => void
   readonly leaseMs: number
   readonly pollMs: number
-  readonly connectionsMax: number
   readonly keepDays: number
   /** Removes what the kernel keeps for a while, in a process where no other part does. */
   readonly pruning: Service | undefined
@@ -97,7 +96,7 @@ export class CursorsPart implements Part {
     this.#options = options
     this.#process = process
     const { config } = process
-    this.#pool = createPool(config.database, `handler ${process.sessions}`, options.connectionsMax)
+    this.#pool = process.handlers.part()
     const host = this.#createHost()
     this.#host = host
     this.#holds = new Holds({
@@ -220,7 +219,6 @@ export class CursorsPart implements Part {
 
   async disconnect(): Promise<void> {
     await this.#maintaining
-    await this.#pool.end().catch(() => undefined)
   }
 
   // ---- what its loops share
