@@ -429,12 +429,12 @@ export class RecordsTraffic extends Traffic {
     )
   }
 
-  /** A person cancels the job that applies a submission, as they may with any job. The next user of the slot ends the submission. */
+  /** The job that applies a submission is cancelled by SQL. The next user of the slot ends the submission. */
   async #cancelOne(): Promise<void> {
     const [found] = await this.rig.query<{ job: string }>(
       "select job_id::text as job from pawl.submission where state = 'submitting' order by id desc limit 1",
     )
-    const cancel = () => this.user.pawl.jobs.cancel(found!.job, { reason: 'torture' })
+    const cancel = () => this.rig.query("select pawl.cancel_jobs('', array[$1::bigint], 'torture')", [found!.job])
     if (found !== undefined) await this.rig.history.call('cancel', found, cancel)
   }
 

@@ -120,6 +120,7 @@ begin
 end
 $$;
 
+-- p_ids: ids that a capability drew before with pawl.next_job_id(), one for each payload.
 create function pawl.enqueue_many(
   p_tenant text,
   p_queue text,
@@ -131,7 +132,8 @@ create function pawl.enqueue_many(
   p_priority integer default 0,
   p_max_attempts integer default null,
   p_headers jsonb default null,
-  p_wake boolean default true
+  p_wake boolean default true,
+  p_ids bigint[] default null
 ) returns setof bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -177,9 +179,9 @@ begin
   return query
     insert into pawl.job (id, tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority, given_attempts, max_attempts,
       headers)
-    select v_id_time | (nextval('pawl.job_serial') & 2097151), p_tenant, p_queue, p_kind, v_state, e.value, p_payload_version,
+    select coalesce(p_ids[e.number], v_id_time | (nextval('pawl.job_serial') & 2097151)), p_tenant, p_queue, p_kind, v_state, e.value, p_payload_version,
       v_run_at - p_priority * interval '1 minute', v_run_at, v_now, p_priority, p_max_attempts, p_max_attempts, p_headers
-    from jsonb_array_elements(p_payloads) e(value)
+    from jsonb_array_elements(p_payloads) with ordinality e(value, number)
     returning pawl.job.id;
   if p_wake and v_run_at <= v_now then
     perform pawl.wake(p_queue);
@@ -274,6 +276,48 @@ begin
   if not found then
     perform pawl.raise_lease_lost('job', p_id, p_fence);
   end if;
+end
+$$;
+
+-- Settles jobs inside a transaction of a capability, which writes rows of its own with them. A null outcome means done. Any other is a last failure:
+-- the attempt is recorded, and no dead job stays, because the capability's row has the error. Rows: those that were held under their fence.
+create function pawl.settle_jobs(p_tenants text[], p_ids bigint[], p_fences bigint[], p_results jsonb[], p_progress jsonb[], p_ran_ms integer[],
+  p_outcomes text[] default '{}', p_errors text[] default '{}') returns table (tenant text, id bigint)
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+  return query
+    with given as materialized (
+      select coalesce(g.tenant, '') as tenant, g.id, g.fence, g.result, g.progress, g.ran_ms, g.outcome, g.error
+      from unnest(p_tenants, p_ids, p_fences, p_results, p_progress, p_ran_ms, p_outcomes, p_errors)
+        as g(tenant, id, fence, result, progress, ran_ms, outcome, error)
+      order by g.tenant, g.id
+    ),
+    gone as (
+      delete from pawl.job j
+      using given g
+      where j.tenant = any (array[g.tenant])
+        and j.id = g.id
+        and j.fence = g.fence
+      returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
+        j.payload, j.headers, coalesce(g.progress, j.progress) as progress, g.result, g.ran_ms, g.outcome, g.error
+    ),
+    recorded as (
+      insert into pawl.job_attempt (job_id, fence, ended_at, ran_ms, holder, attempt, tenant, kind, outcome, error)
+      select o.id, o.fence, (select pawl.now()), o.ran_ms, o.holder, o.attempt, o.tenant, o.kind, o.outcome, o.error
+      from gone o
+      where o.outcome is not null
+    ),
+    kept as (
+      insert into pawl.job_history (id, fence, created_at, finished_at, ran_ms, holder, attempt, crashes, priority, payload_version, tenant,
+        queue, kind, outcome, payload, headers, progress, result, reason)
+      select o.id, o.fence, o.created_at, (select pawl.now()), o.ran_ms, o.holder, o.attempt, o.crashes, o.priority, o.payload_version,
+        o.tenant, o.queue, o.kind, case when o.outcome is null then 'done' else 'cancelled' end, o.payload, o.headers, o.progress, o.result,
+        left(o.error, 2000)
+      from gone o
+    )
+    select o.tenant, o.id
+    from gone o;
 end
 $$;
 

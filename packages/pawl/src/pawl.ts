@@ -18,10 +18,14 @@ import { type ProjectionEvents, Projections } from './projections/index.ts'
 import { projectionEvents } from './projections/options.ts'
 import { Ends } from './records/ends.ts'
 import { Records } from './records/index.ts'
+import { recordsVerbs } from './records/records.ts'
 import type { DefinedSet } from './records/sets.ts'
 import { Sweep } from './records/sweep.ts'
 import { Worker } from './worker.ts'
 import type { WorkerOptions } from './worker-options.ts'
+
+/** Jobs of the capabilities, and what is called in place of jobs.cancel and jobs.retry. */
+const ownVerbs = [recordsVerbs]
 
 export interface PawlEvents extends JobEvents, ProjectionEvents {}
 
@@ -181,6 +185,7 @@ export class Pawl implements Tenant {
       events: this.#eventsAs<JobEvents>(),
       pool: this.#pool,
       isPawls,
+      ownVerbs,
     }
     return new Jobs(core, tenant)
   }

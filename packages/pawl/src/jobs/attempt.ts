@@ -7,6 +7,7 @@ import { numbersLiteral, type Statement, statement, textsLiteral, type Values } 
 import type { Transaction } from '../db/transaction.ts'
 import { caught, PawlError } from '../errors.ts'
 import { delayMsMax, monotonicMs } from '../kernel/clock.ts'
+import { setDurability } from '../kernel/installation.ts'
 import { check, duration, required } from '../kernel/options.ts'
 import { fromJson, type PayloadLimits, toJson } from '../kernel/payload.ts'
 import type { Process } from '../kernel/process.ts'
@@ -296,7 +297,8 @@ export class Attempt implements Job {
 
   async #guard(tx: AnyTx): Promise<void> {
     this.#assertOpenIn(tx)
-    await this.#fenced(tx, 'guard', guardStatement)
+    const { settleWith } = this.definition
+    await this.#fenced(tx, 'guard', settleWith?.guard ?? guardStatement, settleWith?.values([this]))
   }
 
   complete(tx: AnyTx, result?: unknown): Promise<void> {
@@ -306,8 +308,11 @@ export class Attempt implements Job {
   async #complete(tx: AnyTx, result: unknown): Promise<void> {
     this.#assertOpenIn(tx)
     const json = result === undefined ? null : this.#resultJson(result)
-    const complete = this.isReplicated ? completeReplicatedStatement : completeStatement
-    await this.#fenced(tx, 'complete', complete, { result: json, ran_ms: this.ranMs(), progress: this.unstored })
+    const { settleWith } = this.definition
+    if (settleWith !== undefined && this.isReplicated) await setDurability(dbOf(tx), 'replicated')
+    const complete = settleWith?.complete ?? (this.isReplicated ? completeReplicatedStatement : completeStatement)
+    const values = { result: json, ran_ms: this.ranMs(), progress: this.unstored, ...settleWith?.values([this]) }
+    await this.#fenced(tx, 'complete', complete, values)
     this.completedIn = tx
   }
 

@@ -197,3 +197,19 @@ describe.each(['run', 'tx'] as const)('a running %s handler', (shape) => {
     expect(worker.metrics().refused).toBe(0)
   })
 })
+
+test("[J17] cancel and retry refuse Pawl's own jobs and name the capability's verb", async () => {
+  const pawl = db.pawl()
+  const [row] = await db.query<{ id: string }>(
+    `select pawl.enqueue_many('', 'default', 'pawl.records.apply', '[{}]', p_ids => array[12]) as id`,
+  )
+  expect(row).toEqual({ id: '12' })
+  await expect(pawl.jobs.cancel('12')).rejects.toMatchObject({
+    code: 'PAWL_WRONG_STATE',
+    message: expect.stringMatching(/records\.cancel/),
+    details: { kind: 'pawl.records.apply' },
+  })
+  await expect(pawl.jobs.retry('12')).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE', details: { use: 'records.resume(id)' } })
+  expect(await db.query("select pawl.cancel_jobs('', array[12, 13], 'by SQL') as id")).toEqual([{ id: '12' }])
+  expect(await pawl.jobs.get('12')).toMatchObject({ state: 'cancelled', lastError: 'by SQL' })
+})

@@ -14,6 +14,8 @@ const waitsMax = 10
 const waitingJobsMax = 1000
 /** How long a job waits whose payload only a newer release can read. */
 const newerDelayMs = 5000
+/** How long a job waits whose capability's row is locked by a transaction that may end it. */
+const busyDelayMs = 1000
 
 /** It is not put off: a handler that works on after a dropped snooze would repeat its effects without a limit of attempts. */
 const snoozeDropped = 'job.snooze() was called, but the handler did not return its value. Write return job.snooze(...).'
@@ -68,6 +70,12 @@ export function endOf(attempt: Attempt, result: unknown): Ending {
 
 export function failedEnd(attempt: Attempt, error: unknown): Ending {
   if (error instanceof Snooze) return endOf(attempt, error)
+  if (attempt.definition.settleWith !== undefined) {
+    const said = detailOf(error) ?? detailOf((error as Error | null | undefined)?.cause)
+    // A capability's row that has ended stays so: its settle refuses this end, and keeps the evidence.
+    if (said === 'pawl: ended') return { attempt, result: null }
+    if (said === 'pawl: busy') return failed(attempt, 'snoozed', busyDelayMs)
+  }
   // It was told to stop, and did: whatever it throws from then on, a deploy uses up no attempt.
   if (attempt.abortReason?.code === 'PAWL_STOPPED') return releasedEnd(attempt)
   const { waits } = attempt.runtime
@@ -79,6 +87,11 @@ export function failedEnd(attempt: Attempt, error: unknown): Ending {
   if (waits.size >= waitingJobsMax) waits.delete(waits.keys().next().value!)
   waits.set(key, waited + 1)
   return failed(attempt, 'snoozed', unwritableDelayMs, describeError(error))
+}
+
+/** What complete and guard of a capability say with their error. */
+function detailOf(error: unknown): unknown {
+  return (error as { detail?: unknown } | null | undefined)?.detail
 }
 
 /** An error of the kind's own `retry.when` is kept beside the error: nothing else would report it. */

@@ -20,7 +20,7 @@ import { probe } from '../kernel/probe.ts'
 import { read } from '../kernel/retry.ts'
 import { currentTenant } from '../kernel/tenant.ts'
 import { type Chunk, chunkRows, chunksOf, type EnqueuedRow, idsOf, type Payloads, toChunk } from './bulk.ts'
-import { assertParses, type DefinedKind, defineKind, hasHandler, kindDefaults, withHandler } from './kinds.ts'
+import { assertParses, type DefinedKind, defineKind, hasHandler, kindDefaults, type SettleWith, withHandler } from './kinds.ts'
 import { assertUsers, cancelTable, changeTable, checkJobId, checkKind, enqueueTable, listTable, queueOf } from './options.ts'
 import { isFinal } from './states.ts'
 import type {
@@ -48,6 +48,9 @@ const listFinishedStatement = statement(import.meta.url, 'list-finished')
 const enqueueOneStatement = statement(import.meta.url, 'enqueue-one', 'any')
 const enqueueStatement = statement(import.meta.url, 'enqueue', 'any')
 
+/** Not for applications: `jobs[defineOwn](...)`. */
+export const defineOwn = Symbol('defineOwn')
+
 type Enqueue = Resolved<typeof enqueueTable>
 
 export interface JobsCore {
@@ -59,6 +62,15 @@ export interface JobsCore {
   readonly pool: Pool
   /** Whether names may begin with `pawl.`: of Pawl's own work. */
   readonly isPawls?: boolean
+  /** The verbs that capabilities have in place of cancel and retry for jobs of their own. */
+  readonly ownVerbs?: readonly OwnVerbs[]
+}
+
+/** Whose kinds begin with `prefix`, and what cancels and retries there, such as 'batches.cancel(id)'. */
+export interface OwnVerbs {
+  readonly prefix: string
+  readonly cancel: string
+  readonly retry: string
 }
 
 export type ListedJob = Pick<
@@ -99,7 +111,16 @@ export class Jobs {
    * and the module of the worker gives it with `handle`.
    */
   define<Payload = unknown, Input = Payload>(name: string, options: DefineOptions<Payload, Input> = {}): Kind<Input, Payload> {
-    const kind = defineKind(name, options as unknown as DefineOptions<never>, this.#isPawls)
+    return this.#define(defineKind(name, options as unknown as DefineOptions<never>, this.#isPawls))
+  }
+
+  /** A kind of Pawl's own that is settled with rows of its capability. */
+  [defineOwn]<Payload>(name: string, options: DefineOptions<Payload>, settleWith: SettleWith): Kind<Payload> {
+    return this.#define(defineKind(name, options as unknown as DefineOptions<never>, this.#isPawls, settleWith))
+  }
+
+  #define<Payload, Input>(kind: DefinedKind): Kind<Input, Payload> {
+    const { name } = kind
     if (this.#core.kinds.has(name))
       throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The kind '${name}' is already defined. Define each kind once.`)
     this.#add(kind)
@@ -180,18 +201,18 @@ export class Jobs {
   /** Cancels a job. One that waits never starts; one that runs gets its signal, and its late result is refused. */
   async cancel(id: string, options: CancelOptions = {}): Promise<{ was: JobState }> {
     const { revision = null, reason = null, wake, tx } = resolve('cancel', cancelTable, options)
-    const values = { tenant: this.#tenant, id: checkJobId('cancel', id), revision, reason, wake }
+    const values = { tenant: this.#tenant, id: checkJobId('cancel', id), revision, reason, wake, is_pawls: this.#isPawls }
     const [row] = await this.#change<{ state: JobState }>('cancel', cancelStatement, values, tx)
-    if (row === undefined) throw await this.#whyNot('cancelled', id, revision)
+    if (row === undefined) throw await this.#whyNot('cancel', id, revision)
     return { was: row.state }
   }
 
   /** Makes a dead or scheduled job ready now. A dead one gets all its attempts back. */
   async retry(id: string, options: ChangeOptions = {}): Promise<{ revision: number }> {
     const { revision = null, wake, tx } = resolve('retry', changeTable, options)
-    const values = { tenant: this.#tenant, id: checkJobId('retry', id), revision, wake }
+    const values = { tenant: this.#tenant, id: checkJobId('retry', id), revision, wake, is_pawls: this.#isPawls }
     const [row] = await this.#change<{ revision: number }>('retry', retryStatement, values, tx)
-    if (row === undefined) throw await this.#whyNot('retried', id, revision)
+    if (row === undefined) throw await this.#whyNot('retry', id, revision)
     return { revision: row.revision }
   }
 
@@ -308,9 +329,16 @@ export class Jobs {
   }
 
   /** Every zero-row update is an answer. */
-  async #whyNot(verb: string, id: string, revision: number | null): Promise<PawlError> {
+  async #whyNot(verb: 'cancel' | 'retry', id: string, revision: number | null): Promise<PawlError> {
     const job = await this.get(id)
     if (job === undefined) return new PawlError('PAWL_NOT_FOUND', `There is no job ${id}.`, { details: { id } })
+    if (!this.#isPawls && job.kind.startsWith('pawl.')) {
+      const use = this.#core.ownVerbs?.find(({ prefix }) => job.kind.startsWith(prefix))?.[verb]
+      const fix = use === undefined ? '' : ` Call ${use} instead.`
+      return new PawlError('PAWL_WRONG_STATE', `Job ${id} is of kind '${job.kind}', which Pawl runs for itself.${fix}`, {
+        details: { id, kind: job.kind, ...(use === undefined ? {} : { use }) },
+      })
+    }
     if (revision !== null && job.revision !== null && job.revision !== revision) {
       return new PawlError(
         'PAWL_REVISION_CONFLICT',
@@ -320,9 +348,13 @@ export class Jobs {
         },
       )
     }
-    return new PawlError('PAWL_WRONG_STATE', `Job ${id} is ${job.state} and cannot be ${verb}.`, {
-      details: { id, state: job.state },
-    })
+    return new PawlError(
+      'PAWL_WRONG_STATE',
+      `Job ${id} is ${job.state} and cannot be ${verb === 'cancel' ? 'cancelled' : 'retried'}.`,
+      {
+        details: { id, state: job.state },
+      },
+    )
   }
 }
 

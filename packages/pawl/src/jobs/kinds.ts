@@ -1,7 +1,7 @@
 // The kinds of job that this process knows: how each is validated, retried, limited and run.
 
 import type { Durability } from '../config.ts'
-import type { Statement } from '../db/statement.ts'
+import type { Statement, Values } from '../db/statement.ts'
 import { isPawlError, NonRetryable } from '../errors.ts'
 import { type Resolved, refused, resolve } from '../kernel/options.ts'
 import { invalid } from '../kernel/payload.ts'
@@ -32,11 +32,24 @@ export interface DefinedKind {
   readonly run: DefineOptions<unknown>['run']
   readonly tx: DefineOptions<unknown>['tx']
   readonly share: number
-  /** Statements of a capability that settle its jobs together with rows of its own, with the parameters of settle, settle-failed and complete. */
-  readonly settleWith?: { readonly done: Statement; readonly dead: Statement; readonly complete: Statement }
+  readonly settleWith?: SettleWith
 }
 
-export function defineKind(name: string, given: DefineOptions<never>, isPawls = false): DefinedKind {
+/**
+ * How a capability settles its jobs together with rows of its own. The statements have the parameters of settle, settle-failed, complete and
+ * guard, and those of `values`. A job that `done` or `dead` leaves held under its fence is settled again a little later.
+ */
+export interface SettleWith {
+  readonly done: Statement
+  readonly dead: Statement
+  readonly complete: Statement
+  readonly guard: Statement
+  readonly values: (attempts: readonly { readonly payload: unknown }[]) => Values
+  /** Their settles are committed. */
+  readonly settled: (attempts: readonly { readonly tenant: string; readonly payload: unknown }[]) => void
+}
+
+export function defineKind(name: string, given: DefineOptions<never>, isPawls = false, settleWith?: SettleWith): DefinedKind {
   const call = `define('${checkKind('define', name, isPawls)}')`
   const options = resolve(call, kindTable, given)
   const { retry } = options
@@ -61,6 +74,7 @@ export function defineKind(name: string, given: DefineOptions<never>, isPawls = 
     durability: options.durability,
     onDead: options.onDead,
     ...handlerOf(call, options),
+    ...(settleWith === undefined ? {} : { settleWith }),
   }
 }
 

@@ -55,9 +55,11 @@ export class Outcomes {
     if (events.has('job.started')) events.emit('job.started', aboutAttempt(attempt))
   }
 
+  /** All of one kind, or of kinds that are settled by the same statement. */
   settled(endings: readonly Ending[]): void {
     const { events } = this.#options
     this.counts.settles++
+    endings[0]?.attempt.definition.settleWith?.settled(endings.map(({ attempt }) => attempt))
     for (const { attempt, failed } of endings) {
       if (failed === undefined) {
         this.counts.done++

@@ -190,7 +190,9 @@ function commit(attempt: Attempt, tx: Transaction, { failed, result }: Ending): 
   if (failed !== undefined) return tx.commitWith(snoozeStatement, { ...key, delay_ms: failed.delayMs!, progress }, settings)
   if (attempt.completedIn !== undefined) return tx.commitWith(completedStatement, key, settings)
   const values = { ...key, result, ran_ms: attempt.ranMs(), progress }
-  return tx.commitWith(attempt.definition.settleWith?.complete ?? completeStatement, values, settings)
+  const { settleWith } = attempt.definition
+  if (settleWith === undefined) return tx.commitWith(completeStatement, values, settings)
+  return tx.commitWith(settleWith.complete, { ...values, ...settleWith.values([attempt]) }, settings)
 }
 
 /** A statement came after the commit. It is refused, and in most cases no caller waits for the error. */

@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Durability } from '../config.ts'
 import { isConflict, isRetryable, sqlState } from '../db/classify.ts'
 import { Connection } from '../db/driver.ts'
-import { numbersLiteral, type Statement, statement, textsLiteral } from '../db/statement.ts'
+import { numbersLiteral, type Statement, statement, textsLiteral, type Values } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { LoopWatch } from '../kernel/failures.ts'
@@ -258,13 +258,17 @@ class SettleLane {
     for (let tried = 1; !signal.aborted; tried++) {
       try {
         const connection = this.#connection(purpose)
-        const refused = await (group[0]!.failed === undefined ? settleDone(connection, group) : settleFailed(connection, group))
-        for (const ending of group) this.#remove(ending)
+        const { refused, left } = await (group[0]!.failed === undefined
+          ? settleDone(connection, group)
+          : settleFailed(connection, group))
+        const answered = left.length === 0 ? group : group.filter((ending) => !left.includes(ending))
+        for (const ending of answered) this.#remove(ending)
         const { outcomes, onStored } = this.#options
-        if (refused.length < group.length)
-          outcomes.settled(refused.length === 0 ? group : group.filter((ending) => !refused.includes(ending)))
+        if (refused.length < answered.length)
+          outcomes.settled(refused.length === 0 ? answered : answered.filter((ending) => !refused.includes(ending)))
         if (refused.length > 0) outcomes.refusedEnds(refused)
-        onStored(group)
+        if (left.length > 0) this.#setAside(left)
+        onStored(answered)
         this.#settling.succeeded()
         return false
       } catch (error) {
@@ -369,6 +373,14 @@ export function* byBytes<Item>(items: readonly Item[], countMax: number, size: (
   }
 }
 
+interface Settled {
+  readonly refused: readonly Ending[]
+  /** A capability's statement did not take them yet. */
+  readonly left: readonly Ending[]
+}
+
+const allSettled: Settled = { refused: [], left: [] }
+
 /** A kind may have statements of its own, with the parameters of ours. */
 function statementOf({ attempt, failed }: Ending): Statement {
   const { settleWith } = attempt.definition
@@ -376,8 +388,14 @@ function statementOf({ attempt, failed }: Ending): Statement {
   return (failed.delayMs === undefined ? settleWith?.dead : undefined) ?? failStatement
 }
 
-/** Returns the refused ones. */
-async function settleDone(connection: Connection, group: readonly Ending[]): Promise<readonly Ending[]> {
+/** The parameters that only a capability's statement has. */
+function ownValues(group: readonly Ending[]): Values {
+  const { attempt } = group[0]!
+  const isOurs = [settleStatement, failStatement].includes(statementOf(group[0]!))
+  return isOurs ? {} : attempt.definition.settleWith!.values(group.map((ending) => ending.attempt))
+}
+
+async function settleDone(connection: Connection, group: readonly Ending[]): Promise<Settled> {
   const attempts = group.map(({ attempt }) => attempt)
   if (probe.on) await probe.hit('jobs.settle.before', group)
   const [row] = await connection.run<{ settled: number }>(statementOf(group[0]!), {
@@ -388,17 +406,19 @@ async function settleDone(connection: Connection, group: readonly Ending[]): Pro
     at_least: 0,
     ...(attempts.every(({ tenant }) => tenant === '') ? { tenants: '{}' } : {}),
     ran_ms: numbersLiteral(attempts.map((attempt) => attempt.ranMs())),
+    ...ownValues(group),
   })
   if (probe.on) await probe.hit('jobs.settle.after', group)
-  if (row?.settled === group.length) return []
-  // What this very fence had settled before, by a commit without an answer, is done.
-  const gone = await goneOf(connection, attempts)
-  const done = new Set(gone.filter(({ outcome }) => outcome === 'done').map(({ held }) => held))
-  return group.filter(({ attempt }) => !done.has(attempt))
+  if (row?.settled === group.length) return allSettled
+  const gone = new Map((await goneOf(connection, attempts)).map(({ held, outcome }) => [held, outcome]))
+  return {
+    // What this very fence had settled before, by a commit without an answer, is done.
+    refused: group.filter(({ attempt }) => gone.has(attempt) && gone.get(attempt) !== 'done'),
+    left: group.filter(({ attempt }) => !gone.has(attempt)),
+  }
 }
 
-/** Returns the refused ones. */
-async function settleFailed(connection: Connection, group: readonly Ending[]): Promise<readonly Ending[]> {
+async function settleFailed(connection: Connection, group: readonly Ending[]): Promise<Settled> {
   const attempts = group.map(({ attempt }) => attempt)
   if (probe.on) await probe.hit(group[0]!.failed!.outcome === 'released' ? 'jobs.release.before' : 'jobs.fail.before', group)
   const accepted = await connection.run<JobKey>(statementOf(group[0]!), {
@@ -410,9 +430,16 @@ async function settleFailed(connection: Connection, group: readonly Ending[]): P
     errors: textsLiteral(group.map((ending) => ending.failed!.error)),
     progress: progressOf(group),
     ran_ms: numbersLiteral(attempts.map((attempt) => (attempt.startedMs === 0 ? null : attempt.ranMs()))),
+    ...ownValues(group),
   })
   if (probe.on) await probe.hit('jobs.fail.after', group)
-  return without(group, accepted)
+  const missing = without(group, accepted)
+  if (missing.length === 0 || statementOf(group[0]!) === failStatement) return { refused: missing, left: [] }
+  const gone = new Set((await goneOf(connection, attempts)).map(({ held }) => held))
+  return {
+    refused: missing.filter(({ attempt }) => gone.has(attempt)),
+    left: missing.filter(({ attempt }) => !gone.has(attempt)),
+  }
 }
 
 function without(group: readonly Ending[], rows: readonly JobKey[]): readonly Ending[] {

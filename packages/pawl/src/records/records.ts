@@ -35,6 +35,9 @@ import type {
 } from './types.ts'
 import { rebase } from './upload.ts'
 
+/** What ends the job of a submission, and starts another. */
+export const recordsVerbs = { prefix: 'pawl.records.', cancel: 'records.cancel(id, { by, reason })', retry: 'records.resume(id)' }
+
 /** Records of one tenant. `pawl.records` is that of the job whose handler calls it, else the empty one; `pawl.for('acme').records` cannot name another's. */
 export class Records {
   readonly #registry: Registry

@@ -667,11 +667,12 @@ where a.holder = :worker::integer
 -- Cancels a job in any live state. A running one is taken from its holder: its late result finds no row.
 -- Locks: the job row, by primary key, and no alert: the caller's transaction may stay open, and whoever raises that alert would wait.
 -- Plan: job_pkey.
--- No row: it is not live, or :revision is given and is not its current one.
+-- No row: it is not live, :revision is given and is not its current one, or its kind is Pawl's own.
 with gone as (
   delete from pawl.job j
   where j.tenant = :tenant::text
     and j.id = :id::bigint
+    and (:is_pawls::boolean or not starts_with(j.kind, 'pawl.'))
     and (:revision::integer is null or j.revision = :revision::integer)
   returning j.id, j.fence, j.created_at, j.holder, j.attempt, j.crashes, j.priority, j.payload_version, j.tenant, j.queue, j.kind,
     j.payload, j.headers, j.progress, j.state
@@ -691,7 +692,7 @@ from gone o
 -- Makes a dead or scheduled job ready now. A dead one starts over with all its attempts.
 -- Locks: the job row, by primary key, and no alert: the caller's transaction may stay open, and whoever raises that alert would wait.
 -- Plan: job_pkey.
--- No row: it is not dead or scheduled, or :revision is given and is not its current one.
+-- No row: it is not dead or scheduled, :revision is given and is not its current one, or its kind is Pawl's own.
 with changed as (
   update pawl.job j
   set state = 'ready',
@@ -706,6 +707,7 @@ with changed as (
   where j.tenant = :tenant::text
     and j.id = :id::bigint
     and j.state in ('dead', 'scheduled')
+    and (:is_pawls::boolean or not starts_with(j.kind, 'pawl.'))
     and (:revision::integer is null or j.revision = :revision::integer)
   returning j.queue, j.revision
 )
