@@ -176,12 +176,10 @@ const known = {
     'packages/pawl/src/db/listen.ts export interface ListenOptions {': 4,
     'packages/pawl/src/kernel/incarnation.ts export interface IncarnationOptions {': 5,
     'packages/pawl/src/kernel/incarnation.ts this.#listener = new Listener({': 4,
-    'packages/pawl/src/kernel/process.ts return {': 5,
   },
   files: {
-    'packages/pawl/src/db': 17,
     'packages/pawl/src/jobs': 25,
-    'packages/pawl/src/kernel': 29,
+    'packages/pawl/src/kernel': 16,
     'packages/pawl/src/projections': 18,
     'packages/server/src/embedded': 26,
     'bench/harness': 26,

@@ -7,7 +7,7 @@ import { PawlError } from '../errors.ts'
 import { sqlState } from './classify.ts'
 import { Connection, type DatabaseOptions } from './driver.ts'
 import { namesIn, readText } from './files.ts'
-import { ownPathSql } from './own-path.ts'
+import { ownPathSql } from './own-session.ts'
 import { begin } from './packet.ts'
 
 export interface Migration {

@@ -4,7 +4,7 @@ import { runAll } from 'pawl/testing'
 import pg from 'pg'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
-import { ownTypes } from './result-types.ts'
+import { ownTypes } from './own-session.ts'
 
 let db: TestDatabase
 beforeAll(async () => {

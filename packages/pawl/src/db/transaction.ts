@@ -5,7 +5,7 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import { caught, PawlError } from '../errors.ts'
 import { checked, folding, refusal, type Tx } from './adapters.ts'
-import { Calls, calls } from './calls.ts'
+import { Calls, calls, endOf, refusedEnd, txEnded } from './calls.ts'
 import { classify, markOwn, sqlState } from './classify.ts'
 import {
   type ClientBase,
@@ -21,11 +21,9 @@ import {
   withReason,
 } from './client.ts'
 import type { Db } from './db.ts'
-import { ownPathReturned, ownPathTaken } from './own-path.ts'
+import { ownPathReturned, ownPathTaken, ownTypes } from './own-session.ts'
 import { type Around, commitPortal, runPacket } from './packet.ts'
-import { ownTypes } from './result-types.ts'
 import { bind, type Statement, type StatementNames, type Values } from './statement.ts'
-import { endOf, refusedEnd, txEnded } from './tx-control.ts'
 
 export interface TransactionOptions {
   /** Undefined: nothing may be prepared under a name, as in a session behind a transaction pooler. */

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { endOf } from './tx-control.ts'
+import { endOf } from './calls.ts'
 
 test.each([
   ['commit', 'commit'],

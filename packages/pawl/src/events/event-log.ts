@@ -2,10 +2,10 @@
 
 import { callIn } from '../db/calls.ts'
 import { statement } from '../db/statement.ts'
+import { currentTenant } from '../kernel/handler.ts'
 import { resolve } from '../kernel/options.ts'
 import { extendPartitions } from '../kernel/partitions.ts'
 import { read, retryingCall } from '../kernel/retry.ts'
-import { currentTenant } from '../kernel/tenant.ts'
 import { type AppendCore, type AppendEventOptions, type Appended, append } from './append.ts'
 import { auditLog, type LogAudit } from './audit.ts'
 import { type EraseOptions, erase } from './erase.ts'

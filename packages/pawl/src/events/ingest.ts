@@ -4,7 +4,6 @@ import { classify, unavailable } from '../db/classify.ts'
 import { type Db, dbOf } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
-import { answerLost } from '../kernel/definite.ts'
 import {
   duration,
   type InTxWaking,
@@ -17,7 +16,7 @@ import {
   text,
   wake as wakeOption,
 } from '../kernel/options.ts'
-import { retrying } from '../kernel/retry.ts'
+import { answerLost, retrying } from '../kernel/retry.ts'
 import { type AppendCore, assertOutsideTx, charsOf, type EventTexts, eventsJson, eventTexts } from './append.ts'
 import type { NewEvent } from './types.ts'
 

@@ -1,7 +1,7 @@
 // The slow chores of the event log: room for the days ahead, and retention. Any number of processes may do them at once.
 
 import type { DatabaseOptions, StatementWatch } from '../db/driver.ts'
-import { isLasting, type LoopWatch } from '../kernel/failures.ts'
+import { isLasting, type LoopWatch } from '../kernel/alerts.ts'
 import { integer } from '../kernel/options.ts'
 import { extendPartitions } from '../kernel/partitions.ts'
 import { Service } from '../kernel/service.ts'

@@ -3,9 +3,8 @@
 
 import type { Config } from '../config.ts'
 import { Connection, type StatementWatch } from '../db/driver.ts'
-import type { LoopWatch } from '../kernel/failures.ts'
-import { Service } from '../kernel/service.ts'
-import { Sleep } from '../kernel/sleep.ts'
+import type { LoopWatch } from '../kernel/alerts.ts'
+import { Service, Sleep } from '../kernel/service.ts'
 import { sequence } from './sequence.ts'
 
 /** The queue that sleeping readers of the log are listed under. */

@@ -3,13 +3,12 @@
 // beside it.
 
 import { setTimeout as delay } from 'node:timers/promises'
+import type { LoopWatch } from '../kernel/alerts.ts'
 import { monotonicMs } from '../kernel/clock.ts'
-import type { LoopWatch } from '../kernel/failures.ts'
+import { type Ask, solitude } from '../kernel/handler.ts'
 import type { Holder } from '../kernel/lease.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
-import type { Wakeup } from '../kernel/signal.ts'
-import type { Sleep } from '../kernel/sleep.ts'
-import { type Ask, solitude } from '../kernel/solitude.ts'
+import type { Sleep, Wakeup } from '../kernel/service.ts'
 import { Attempt, type ClaimedRow, leaseLost, type Runtime } from './attempt.ts'
 import { type Deciding, drainMs, type Fetcher } from './fetcher.ts'
 import type { DefinedKind } from './kinds.ts'

@@ -3,9 +3,8 @@
 
 import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
-import { isLasting, type LoopWatch } from '../kernel/failures.ts'
-import { dropPartition, extendPartitions } from '../kernel/partitions.ts'
-import { pruneKernel } from '../kernel/prune.ts'
+import { isLasting, type LoopWatch } from '../kernel/alerts.ts'
+import { dropPartition, extendPartitions, pruneKernel } from '../kernel/partitions.ts'
 import { Service } from '../kernel/service.ts'
 
 const showStraysStatement = statement(import.meta.url, 'show-strays')

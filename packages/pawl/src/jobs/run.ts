@@ -8,10 +8,9 @@ import type { PoolClient } from '../db/client.ts'
 import { statement } from '../db/statement.ts'
 import type { Transaction } from '../db/transaction.ts'
 import { describeError, isPawlError } from '../errors.ts'
-import { insideTx } from '../kernel/inside-tx.ts'
+import { insideTx, runAs } from '../kernel/handler.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
-import { runAs } from '../kernel/tenant.ts'
 import { type Attempt, leaseLost } from './attempt.ts'
 import {
   type Ending,

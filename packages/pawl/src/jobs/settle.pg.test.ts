@@ -8,7 +8,7 @@ import { createDatabase, deferred, type TestDatabase, until, withDatabase } from
 import { openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { bind, statement } from '../db/statement.ts'
-import { Failures } from '../kernel/failures.ts'
+import { Failures } from '../kernel/alerts.ts'
 import { installProbe } from '../kernel/probe.ts'
 import type { Worker } from '../worker.ts'
 import { Attempt } from './attempt.ts'

@@ -4,7 +4,7 @@
 import type { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Board } from '../kernel/keeper.ts'
-import type { Wakeup } from '../kernel/signal.ts'
+import type { Wakeup } from '../kernel/service.ts'
 import { type Attempt, leaseLost } from './attempt.ts'
 import type { DefinedKind } from './kinds.ts'
 import type { Settler } from './settle.ts'

@@ -10,7 +10,7 @@ import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import type { Parameter, Statement } from '../db/statement.ts'
 import { leaseStatements, lockClass } from '../kernel/lease.ts'
-import { Sleep } from '../kernel/sleep.ts'
+import { Sleep } from '../kernel/service.ts'
 import type { Worker } from '../worker.ts'
 import { prune } from './maintenance.ts'
 

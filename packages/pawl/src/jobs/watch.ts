@@ -7,9 +7,8 @@ import { numbersLiteral, type Parameter, type Statement, statement, textsLiteral
 import { monotonicMs } from '../kernel/clock.ts'
 import type { Watcher } from '../kernel/keep.ts'
 import type { Closed, Running } from '../kernel/keeper.ts'
-import { answerWithinMs, type Holder, leaseStatements, lockClass } from '../kernel/lease.ts'
+import { answerWithinMs, type Holder, leaseStatements, lockClass, type Trouble } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
-import type { Trouble } from '../kernel/trouble.ts'
 import { ScanStart } from './scan-start.ts'
 
 const watchStatement = statement(import.meta.url, 'watch')

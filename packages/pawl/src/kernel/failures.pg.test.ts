@@ -10,7 +10,7 @@ import { eventMaintenance } from '../events/maintenance.ts'
 import { maintenance } from '../jobs/maintenance.ts'
 import { resolveConfig } from '../pawl-options.ts'
 import type { Worker } from '../worker.ts'
-import { Failures } from './failures.ts'
+import { Failures } from './alerts.ts'
 
 let db: TestDatabase
 let pawl: Pawl

@@ -7,15 +7,13 @@ import { parentPort, workerData } from 'node:worker_threads'
 import { classify, isRetryable, sqlState } from '../db/classify.ts'
 import { Connection } from '../db/driver.ts'
 import { describeError } from '../errors.ts'
+import { Failures } from './alerts.ts'
 import { monotonicMs, threadClockNs } from './clock.ts'
-import { Failures } from './failures.ts'
-import { Board, type Closed, type KeeperCommand, type KeeperData, type KeeperMessage, type Running } from './keeper.ts'
-import { type Holder, leaseStatements } from './lease.ts'
-import { Passwords } from './passwords.ts'
+import { Board, type Closed, type KeeperCommand, type KeeperData, type KeeperMessage, Passwords, type Running } from './keeper.ts'
+import { type Holder, leaseStatements, Trouble } from './lease.ts'
 import { probe } from './probe.ts'
 import { engineBackoffMs } from './retry.ts'
 import { Service } from './service.ts'
-import { Trouble } from './trouble.ts'
 
 /** The watch over other incarnations, and what follows from what it finds. */
 export interface Watcher {

@@ -1,5 +1,5 @@
-// Tables that are partitioned by days: room for the days ahead, and the removal of days behind. No insert ever depends on it: the first and
-// the last partition of each are open-ended.
+// Tables that are partitioned by days: room for the days ahead, and the removal of old ones. No insert depends on it: the first and the last
+// partition of each are open-ended. Rows of the kernel that are past their retention go in the same maintenance.
 
 import { sqlState } from '../db/classify.ts'
 import type { Connection } from '../db/driver.ts'
@@ -63,4 +63,18 @@ export async function dropPartition(connection: Connection, partition: Partition
   if (!(await detachPartition(connection, partition))) return false
   await connection.query(`drop table if exists pawl.${partition.name}`)
   return true
+}
+
+// ---- prune
+
+// Removes what the kernel keeps for a while: once keys, evidence, closed workers and alerts that are over.
+
+const pruneStatement = statement(import.meta.url, 'prune')
+
+/** Removes all of it, in statements of `limit` rows each. */
+export async function pruneKernel(connection: Connection, signal?: AbortSignal, limit = 10_000): Promise<void> {
+  for (;;) {
+    const [row] = await connection.run<{ removed: string }>(pruneStatement, { limit })
+    if (Number(row?.removed) < limit || signal?.aborted) return
+  }
 }

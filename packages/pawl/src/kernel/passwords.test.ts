@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { Passwords } from './passwords.ts'
+import { Passwords } from './keeper.ts'
 
 test('askers at once share one question, and each later one asks anew', async () => {
   let asked = 0

@@ -1,19 +1,19 @@
 // The process as the database knows it, once for everything that runs in it: one incarnation with its lease, one keeper thread, one listener,
-// the connections that its parts share. A part is what runs: jobs, or cursors. The process tells all parts what happens to it.
+// the connections that its parts share. A part runs jobs, or cursors. The process starts and stops its parts.
 
 import { randomBytes } from 'node:crypto'
 import { atLeastDurable, type Config } from '../config.ts'
 import { classify, isConflict, isRetryable } from '../db/classify.ts'
 import { Connection, createPool, SharedPool } from '../db/driver.ts'
-import { describeError } from '../errors.ts'
+import { pendingMigrations } from '../db/migrate.ts'
+import { describeError, PawlError } from '../errors.ts'
+import { Failures, type LoopWatch } from './alerts.ts'
 import { monotonicMs } from './clock.ts'
 import type { Events } from './events.ts'
-import { Failures, type LoopWatch } from './failures.ts'
 import { type Incarnated, Incarnation, type IncarnationOptions } from './incarnation.ts'
-import { installationId } from './installation.ts'
 import { Board } from './keeper.ts'
 import type { Holder } from './lease.ts'
-import { assertMigrated } from './start-checks.ts'
+import { installationId } from './retry.ts'
 
 const tickMs = 50
 
@@ -288,5 +288,51 @@ export class Process {
       case 'logged':
         return logger.error(message.fields, message.message)
     }
+  }
+}
+
+// ---- start checks
+
+// What must be true before a worker starts: the schema is there.
+
+export async function assertMigrated(engine: Connection): Promise<void> {
+  const pending = await pendingMigrations(engine)
+  if (pending === undefined || pending.length > 0) {
+    const missing = pending === undefined ? 'is missing from this database' : `lacks ${pending.join(', ')}`
+    throw new PawlError(
+      'PAWL_SCHEMA_MISSING',
+      `Pawl's schema ${missing}. Run 'pawl migrate', or call pawl.migrate() before you start a worker.`,
+    )
+  }
+}
+
+// ---- grace
+
+// How long a stop waits for handlers. Every further call of stop() may shorten it, and none makes it longer.
+
+export class Grace {
+  readonly #over = new AbortController()
+  #endsMs = Number.POSITIVE_INFINITY
+  #timer: NodeJS.Timeout | undefined
+
+  /** Fires when it is over. */
+  get over(): AbortSignal {
+    return this.#over.signal
+  }
+
+  /** Ends it after this time, or when the signal fires. */
+  shorten(graceMs: number, signal: AbortSignal | undefined): void {
+    const endsMs = monotonicMs() + graceMs
+    if (signal?.aborted || graceMs === 0) return this.end()
+    signal?.addEventListener('abort', () => this.end(), { once: true, signal: this.over })
+    if (endsMs >= this.#endsMs || this.over.aborted) return
+    this.#endsMs = endsMs
+    clearTimeout(this.#timer)
+    this.#timer = setTimeout(() => this.end(), graceMs)
+  }
+
+  end(): void {
+    clearTimeout(this.#timer)
+    this.#over.abort()
   }
 }

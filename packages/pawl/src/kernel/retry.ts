@@ -1,13 +1,14 @@
-// Backoff with full jitter, and the loop that runs our own whole transaction again when the database says it may.
+// Transactions and statements of ours: when they are run again, how durable they are, and how many rows travel in one.
 
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Durability } from '../config.ts'
 import type { AnyTx } from '../db/adapters.ts'
-import { classify, isRetryable, markOwn, unavailable } from '../db/classify.ts'
+import { classify, isRetryable, markOwn, sqlState, unavailable } from '../db/classify.ts'
 import { type Db, dbOf, type TxDb } from '../db/db.ts'
 import type { Pool } from '../db/driver.ts'
-import type { Statement, Values } from '../db/statement.ts'
+import { type Statement, statement, type Values } from '../db/statement.ts'
 import type { TransactionOptions } from '../db/transaction.ts'
-import { PawlError } from '../errors.ts'
+import { isPawlError, PawlError } from '../errors.ts'
 
 export interface Backoff {
   /** Delay before the first retry. */
@@ -92,4 +93,128 @@ export function mayRetry(
     onHookError?.(thrown)
     return true
   }
+}
+
+// ---- definite
+
+// Writes of our own that are not idempotent: sent again only while it is certain that nothing was stored.
+
+/** What failed before it was sent, or was refused as a whole, may be sent again; a lost answer may not: it would be there twice. */
+export async function retryingDefinite<T>(work: () => Promise<T>): Promise<T> {
+  return retryingCall(async () => {
+    try {
+      return await work()
+    } catch (error) {
+      if (classify(error) === 'connection' && !isBeforeSending(error)) throw answerLost(error)
+      throw error
+    }
+  })
+}
+
+/** For what `retryingDefinite` gave up on. */
+export function answerLost(error: unknown): unknown {
+  if (isBeforeSending(error)) return unavailable(error)
+  return markOwn(
+    new PawlError(
+      'PAWL_COMMIT_UNKNOWN',
+      'The connection broke before the server answered, so it is not known whether the write was stored. Check before you repeat it, or write in your own transaction with a once key.',
+      { cause: error },
+    ),
+  )
+}
+
+/** For the statements of a transaction of ours: a connection that breaks before the commit is sent has stored nothing. */
+export async function beforeCommit<T>(work: Promise<T>): Promise<T> {
+  return work.catch((error: unknown) => {
+    if (classify(error) !== 'connection' || isPawlError(error, 'PAWL_UNAVAILABLE')) throw error
+    throw markOwn(
+      new PawlError(
+        'PAWL_ROLLED_BACK',
+        'The connection broke before the commit was sent, so nothing was stored. Call it again.',
+        {
+          cause: error,
+        },
+      ),
+    )
+  })
+}
+
+function isBeforeSending(error: unknown): boolean {
+  // The two codes: of a pooler that was given a statement and got no connection to the server.
+  return isPawlError(error, 'PAWL_UNAVAILABLE') || ['53300', '57P03'].includes(sqlState(error) ?? '')
+}
+
+// ---- installation
+
+// What the installation is, and what durability its server can give.
+
+const idStatement = statement(import.meta.url, 'installation')
+const standbyStatement = statement(import.meta.url, 'standby-names', 'any')
+const durabilityStatement = statement(import.meta.url, 'set-durability', 'any')
+
+export async function installationId(db: Db): Promise<string> {
+  const [row] = await db.run<{ id: string }>(idStatement)
+  return row!.id
+}
+
+export async function assertStandby(db: Db, askers: readonly string[] = []): Promise<void> {
+  const [row] = await db.run<{ names: string }>(standbyStatement)
+  if (row?.names) return
+  throw new PawlError(
+    'PAWL_NO_STANDBY',
+    `Durability 'replicated'${askers.length === 0 ? '' : ` (of ${askers.slice(0, 5).join(', ')})`} needs a synchronous standby, but synchronous_standby_names of the server is empty. Configure a standby, or use 'durable'.`,
+  )
+}
+
+/** For the commit of this transaction. A caller's is raised and never lowered. */
+export async function setDurability(tx: Db, level: Durability, mayLower = false): Promise<void> {
+  if (level === 'replicated') await assertStandby(tx)
+  await tx.run(durabilityStatement, { level, may_lower: mayLower })
+}
+
+// ---- bulk
+
+// Many rows in one transaction of our own: chunks that are made as they are sent, a few of them ahead of their answers, so that the length
+// costs no memory and no chunk runs out of its time while it waits for those before it.
+
+/** The server has its next chunk while the answer to the last is on its way. */
+const windowChunks = 4
+
+export interface BulkOptions {
+  readonly durability: Durability
+  readonly queryTimeoutMs: number
+}
+
+export function sendChunks<Chunk, Row>(
+  pool: Pool,
+  { durability, queryTimeoutMs }: BulkOptions,
+  chunks: Iterable<Chunk> | AsyncIterable<Chunk>,
+  send: (tx: Db, chunk: Chunk) => Promise<Row[]>,
+): Promise<Row[]> {
+  const sendAll = async (tx: Db) => {
+    // A pool's transactions are durable already.
+    if (durability !== 'durable') await setDurability(tx, durability, true)
+    return inWindow(chunks, (chunk) => send(tx, chunk))
+  }
+  // The driver counts the time of a chunk from when it is sent, after those that the server still works on.
+  return pool.transaction((tx) => beforeCommit(sendAll(tx)), { statementMs: queryTimeoutMs * (windowChunks + 1) })
+}
+
+async function inWindow<Chunk, Row>(
+  chunks: Iterable<Chunk> | AsyncIterable<Chunk>,
+  send: (chunk: Chunk) => Promise<Row[]>,
+): Promise<Row[]> {
+  const rows: Row[] = []
+  const inFlight: Promise<Row[]>[] = []
+  const take = async () => {
+    for (const row of await inFlight.shift()!) rows.push(row)
+  }
+  for await (const chunk of chunks) {
+    if (inFlight.length >= windowChunks) await take()
+    const sent = send(chunk)
+    sent.catch(() => undefined)
+    inFlight.push(sent)
+  }
+  while (inFlight.length > 0) await take()
+  return rows
 }

@@ -1,8 +1,11 @@
-// A loop: a round every so often, or when it is woken, until its signal fires. An error is told and the round tried again after a backoff.
+// Loops and how they wait: a round at an interval or on a wake-up (Service), one waiter (Wakeup), sleep until a notification (Sleep).
 
-import type { LoopWatch } from './failures.ts'
+import type { Connection } from '../db/driver.ts'
+import { statement, textsLiteral } from '../db/statement.ts'
+import type { LoopWatch } from './alerts.ts'
+import { monotonicMs } from './clock.ts'
+import { probe } from './probe.ts'
 import { engineBackoffMs } from './retry.ts'
-import { Wakeup } from './signal.ts'
 
 export interface ServiceOptions {
   /** One round. Returns the milliseconds until the next one; 0: at once. */
@@ -51,5 +54,142 @@ export class Service {
       if (waitMs > 0 && !signal.aborted) await this.#wakeup.wait(waitMs)
     }
     signal.removeEventListener('abort', wake)
+  }
+}
+
+// ---- signal
+
+// One waiter, any number of reasons to go on. A fire while nobody waits is remembered, so no wake-up is lost.
+
+export class Wakeup {
+  #isFired = false
+  #resume: (() => void) | undefined
+
+  fire(): void {
+    this.#isFired = true
+    this.#resume?.()
+  }
+
+  get isWaiting(): boolean {
+    return this.#resume !== undefined
+  }
+
+  /** Waits until it is fired or the time is over; says whether it was fired. */
+  async wait(timeoutMs?: number): Promise<boolean> {
+    if (!this.#isFired) {
+      let timer: NodeJS.Timeout | undefined
+      await new Promise<void>((resolve) => {
+        this.#resume = resolve
+        if (timeoutMs !== undefined) timer = setTimeout(resolve, timeoutMs)
+      })
+      clearTimeout(timer)
+      this.#resume = undefined
+    }
+    const wasFired = this.#isFired
+    this.#isFired = false
+    return wasFired
+  }
+}
+
+// ---- sleep
+
+// Sleeping without missing a wake-up. Enqueues notify only while somebody sleeps, so the flag is committed first; then everyone who may
+// have read it too early is waited for with quick polls; only after that a notification is relied on. The flag stays while the worker
+// is idle and goes when there is continuous work, so that busy queues never pay for notifications.
+
+const awakeStatement = statement(import.meta.url, 'awake')
+const sleepStatement = statement(import.meta.url, 'sleep')
+const snapshotStatement = statement(import.meta.url, 'snapshot')
+const stillOpenStatement = statement(import.meta.url, 'still-open')
+
+/** About 500 jobs a second are continuous work: a notification for each would cost its enqueuer more than quick polls cost this worker. */
+const busyJobs = 50
+const busyMs = 100
+const lastFoundMs = 20
+/** Without notifications the polls come at least this often. */
+const deafPollMs = 200
+
+export interface SleepOptions {
+  readonly queues: readonly string[]
+  readonly canListen: boolean
+  /** Whether notifications arrive just now. */
+  readonly isListening?: () => boolean
+  readonly pollMs: number
+}
+
+export class Sleep {
+  readonly #connection: Connection
+  readonly #queues: readonly string[]
+  readonly #canListen: boolean
+  readonly #isListening: () => boolean
+  readonly #pollMs: number
+  /** The incarnation whose flag is set. */
+  #flagged: number | undefined
+  #snapshot: string | undefined
+  #flaggedMs = 0
+  /** Jobs found, halved about every 70 ms. */
+  #found = 0
+  #foundMs = 0
+
+  constructor(connection: Connection, options: SleepOptions) {
+    this.#connection = connection
+    this.#queues = options.queues
+    this.#canListen = options.canListen
+    this.#isListening = options.isListening ?? (() => true)
+    this.#pollMs = options.pollMs
+  }
+
+  /** Another incarnation starts without a flag; the old one's went with its closing. */
+  reset(): void {
+    this.#flagged = undefined
+    this.#snapshot = undefined
+  }
+
+  /** Whether a notification comes for every job from now on, so that a claim that found too little has found all. */
+  isRelied(worker: number): boolean {
+    return this.#flagged === worker && this.#snapshot === undefined && this.#isListening()
+  }
+
+  get isBusy(): boolean {
+    const nowMs = monotonicMs()
+    return nowMs - this.#foundMs < lastFoundMs && this.#foundBy(nowMs) >= busyJobs
+  }
+
+  /** Called after a claim that found something. Clears the flag once the work is continuous. */
+  async worked(worker: number, count: number): Promise<void> {
+    const nowMs = monotonicMs()
+    this.#found = this.#foundBy(nowMs) + count
+    this.#foundMs = nowMs
+    if (this.#flagged !== worker || !this.isBusy) return
+    this.#flagged = undefined
+    this.#snapshot = undefined
+    await this.#connection.run(awakeStatement, { worker, queues: textsLiteral(this.#queues) })
+  }
+
+  /** Called after a claim that found too little. Returns how long to wait before the next claim; 0 means claim again at once. */
+  async idle(worker: number): Promise<number> {
+    if (!this.#canListen) return Math.min(this.#pollMs, deafPollMs)
+    if (this.#flagged !== worker) {
+      await this.#connection.run(sleepStatement, { worker, queues: textsLiteral(this.#queues) })
+      if (probe.on) await probe.hit('jobs.sleep.flagged', worker)
+      const [row] = await this.#connection.run<{ snapshot: string }>(snapshotStatement)
+      this.#snapshot = row?.snapshot
+      this.#flaggedMs = monotonicMs()
+      this.#flagged = worker
+      return 0
+    }
+    if (this.#snapshot === undefined) return this.#isListening() ? this.#pollMs : Math.min(this.#pollMs, deafPollMs)
+    const [row] = await this.#connection.run<{ open: number }>(stillOpenStatement, { snapshot: this.#snapshot })
+    if (row?.open === 0) {
+      this.#snapshot = undefined
+      return 0
+    }
+    // A stranger's transaction may stay open for hours; the polls thin out, and never below the ordinary one.
+    const ageMs = monotonicMs() - this.#flaggedMs
+    return Math.min(this.#pollMs, ageMs < 5000 ? 20 : ageMs < 60_000 ? 100 : 500)
+  }
+
+  #foundBy(nowMs: number): number {
+    return this.#found * Math.exp((this.#foundMs - nowMs) / busyMs)
   }
 }

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { deferred } from '../../test/support/database.ts'
-import { Solitude } from './solitude.ts'
+import { Solitude } from './handler.ts'
 
 test('an ask waits for what is inside, and keeps the rest out', async () => {
   const solitude = new Solitude()

@@ -4,7 +4,7 @@ import { NonRetryable, type Pawl } from 'pawl'
 import { expect, onTestFinished, test, vi } from 'vitest'
 import { deferred, type TestDatabase, until } from '../../test/support/database.ts'
 import { append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
-import { solitude } from '../kernel/solitude.ts'
+import { solitude } from '../kernel/handler.ts'
 import type { Worker } from '../worker.ts'
 
 interface Stage {

@@ -6,7 +6,7 @@ import { append, caughtUp, createLog, startRunner } from '../../test/support/pro
 import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { Transaction } from '../db/transaction.ts'
-import { Wakeup } from '../kernel/signal.ts'
+import { Wakeup } from '../kernel/service.ts'
 
 const sql = `
   create table article (id text primary key, title text not null, version integer not null default 1);

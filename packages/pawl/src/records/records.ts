@@ -1,8 +1,8 @@
 // The verbs of records: declare a set, open a scope of it, and see a submission through.
 
 import { PawlError } from '../errors.ts'
+import { currentTenant } from '../kernel/handler.ts'
 import { check, resolve, type WaitOptions } from '../kernel/options.ts'
-import { currentTenant } from '../kernel/tenant.ts'
 import { type ApplyPayload, apply, applyKind } from './apply.ts'
 import { failDead } from './fail.ts'
 import { endedTable, pageTable, rowKind, submitTable } from './options.ts'

@@ -3,7 +3,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { statement } from '../db/statement.ts'
-import { Failures } from '../kernel/failures.ts'
+import { Failures } from '../kernel/alerts.ts'
 import { read } from '../kernel/retry.ts'
 import { failDead } from './fail.ts'
 import type { Registry } from './sets.ts'

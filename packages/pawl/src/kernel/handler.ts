@@ -1,3 +1,50 @@
+// Where a handler runs: inside a transaction, for a tenant, and beside which others.
+
+import { AsyncLocalStorage } from 'node:async_hooks'
+
+// The tx handler that a call is made in. A call without the handler's transaction would wait for the very pool that the handler occupies.
+
+export interface TxHandler {
+  readonly kind: string
+  readonly isEnded: boolean
+}
+
+export const insideTx = new AsyncLocalStorage<TxHandler>()
+
+/** Undefined, too, for a timer that a handler left and that fires after the handler's end. */
+export function txHandler(): TxHandler | undefined {
+  const inside = insideTx.getStore()
+  return inside?.isEnded ? undefined : inside
+}
+
+/** Runs a handler that is no job's, such as a projection's. */
+export async function runInsideTx<Answer>(kind: string, handler: () => Promise<Answer>): Promise<Answer> {
+  const inside = { kind, isEnded: false }
+  try {
+    return await insideTx.run(inside, handler)
+  } finally {
+    inside.isEnded = true
+  }
+}
+
+// ---- tenant
+
+// Whose work this is. A handler runs as its job's tenant: what it enqueues, appends or submits through a handle without a tenant of its own
+// belongs to that tenant. Outside of handlers such a handle is the empty tenant's.
+
+const current = new AsyncLocalStorage<string>()
+
+export function currentTenant(): string {
+  return current.getStore() ?? ''
+}
+
+/** Promises cost more while AsyncLocalStorage is in use, so a job without a tenant is called as it is. */
+export function runAs<Answer>(tenant: string, work: () => Answer): Answer {
+  return currentTenant() === tenant ? work() : current.run(tenant, work)
+}
+
+// ---- solitude
+
 // A deciding run has no cursor beside it in this process, whichever Pawl objects they belong to. Handlers of projections, refreshes and calls of
 // sinks run inside. A deciding run asks: from then on nothing gets inside, and the run may start when everything inside has ended.
 

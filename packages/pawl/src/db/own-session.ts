@@ -1,3 +1,22 @@
+// What our own statements bring to a session: a search path, and parsers for the types of their results.
+
+// Our SQL names its tables with their schema, and still its operators, functions and types are looked up in the search path of the session:
+// a role that may create in a schema of that path could put its own code there (CVE-2018-1058). Functions of ours fix their path by
+// themselves, our connections by their settings, and a caller's transaction by pawl.run (db.ts).
+
+/** For a session of ours, where there is one. */
+export const ownPathSetting = 'search_path=pg_catalog,pg_temp'
+
+/** For a transaction of ours. */
+export const ownPathSql = 'set local search_path = pg_catalog, pg_temp'
+
+/** Around one statement of ours in a transaction whose other statements are a handler's. */
+export const ownPathTaken = `select pg_catalog.set_config('pawl.search_path', pg_catalog.current_setting('search_path'), true),
+  pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)`
+export const ownPathReturned = `select pg_catalog.set_config('search_path', pg_catalog.current_setting('pawl.search_path'), true)`
+
+// ---- result types
+
 // How our own statements read what the server answers. pg has one table of parsers for the whole process, and an application may change it:
 // with `types.setTypeParser(20, Number)` every id and fence of ours would be rounded. So our connections bring their own.
 
