@@ -157,6 +157,7 @@ function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unk
     'pawl.records.submissions(set, options)': () => records.submissions('loads', options),
     'pawl.records.rows(id, kind, options)': () => records.rows('1', 'created', options),
     'pawl.records.errors(id, options)': () => records.errors('1', options),
+    'pawl.records.cancel(id, options)': () => records.cancel('1', options),
     'pawl.records.submit(id, options)': () => records.submit('1', options),
     'pawl.records.resume(id, options)': () => records.resume('1', options),
     'pawl.records.ended(id, options)': () => records.ended('1', options),

@@ -99,6 +99,7 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'pawl.records.submissions(set, options)': records.submissionsTable,
     'pawl.records.rows(id, kind, options)': records.pageTable,
     'pawl.records.errors(id, options)': records.pageTable,
+    'pawl.records.cancel(id, options)': records.cancelSubmissionTable,
     'pawl.records.submit(id, options)': records.submitTable,
     'pawl.records.resume(id, options)': records.submitTable,
     'pawl.records.ended(id, options)': records.endedTable,

@@ -429,13 +429,16 @@ export class RecordsTraffic extends Traffic {
     )
   }
 
-  /** The job that applies a submission is cancelled by SQL. The next user of the slot ends the submission. */
+  /** A person cancels a submission; or a program cancels its job by SQL, and the next user of the slot ends the submission. */
   async #cancelOne(): Promise<void> {
-    const [found] = await this.rig.query<{ job: string }>(
-      "select job_id::text as job from pawl.submission where state = 'submitting' order by id desc limit 1",
+    const [found] = await this.rig.query<{ id: string; job: string }>(
+      "select id::text as id, job_id::text as job from pawl.submission where state = 'submitting' order by id desc limit 1",
     )
-    const cancel = () => this.rig.query("select pawl.cancel_jobs('', array[$1::bigint], 'torture')", [found!.job])
-    if (found !== undefined) await this.rig.history.call('cancel', found, cancel)
+    if (found === undefined) return
+    const cancel: () => Promise<unknown> = this.#operating.chance(0.5)
+      ? () => this.user.pawl.records.cancel(found.id, { reason: 'torture' })
+      : () => this.rig.query("select pawl.cancel_jobs('', array[$1::bigint], 'torture')", [found.job])
+    await this.rig.history.call('cancel', found, cancel)
   }
 
   /** A slot whose job is gone is freed by the next submit; a sweep comes only every ten seconds. */

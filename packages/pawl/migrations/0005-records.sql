@@ -93,7 +93,7 @@ create table pawl.submission (
   constraint state_known check (state in ('uploading', 'validating', 'validated', 'invalid', 'upload-failed', 'submitting', 'submitted', 'superseded', 'failed')),
   constraint origin_known check (origin in ('upload', 'rebase', 'put', 'append')),
   constraint policy_known check (missing_policy in ('reject', 'keep', 'tombstone')),
-  constraint class_known check (failure_class in ('permanent', 'transient', 'unknown')),
+  constraint class_known check (failure_class in ('permanent', 'transient', 'unknown', 'cancelled')),
   -- Only what is submitted stays for ever, and only a job ends what is submitting: a state and its expiry change together.
   constraint expiry_by_state check ((state in ('submitting', 'submitted')) = (expires_at is null)),
   constraint submitting_has_job check (state <> 'submitting' or (job_id is not null and number is not null and submitting_at is not null)),
@@ -115,7 +115,7 @@ create index submission_open_of_scope on pawl.submission (tenant, scope_id, stat
 create index submission_open_of_set on pawl.submission (tenant, record_set, state, id) where state <> 'submitted';
 create index submission_expiry on pawl.submission (expires_at) where expires_at is not null;
 create index submission_uncleared on pawl.submission (tenant, id) where state = 'submitted' and is_staged;
-create index submission_failed on pawl.submission (tenant, record_set) where state = 'failed';
+create index submission_failed on pawl.submission (tenant, record_set) where state = 'failed' and failure_class <> 'cancelled';
 comment on table pawl.submission is
   'One upload, put or append, from its first row to its end. At most one is submitting per scope; what it writes is invisible until '
   'record_scope.committed reaches its number.';

@@ -119,6 +119,7 @@ const trials: Readonly<Record<string, Trials>> = {
     errors: () => missing(() => bolt.records.errors(invalid.id)),
     submit: () => missing(() => bolt.records.submit(validated.id)),
     resume: () => missing(() => bolt.records.resume(validated.id)),
+    cancel: () => missing(() => bolt.records.cancel(validated.id, act)),
     rebase: () => missing(() => bolt.records.rebase(validated.id)),
     why: () => missing(() => bolt.records.why(validated.id)),
     ended: () => missing(() => bolt.records.ended(validated.id)),

@@ -35,6 +35,7 @@ import type { ListSubmissionsOptions } from './submissions.ts'
 import type {
   AppendOptions,
   At,
+  CancelSubmissionOptions,
   Column,
   FileFormat,
   PageOptions,
@@ -231,6 +232,11 @@ export const submitTable = {
   revision: integer({ from: 0, to: 2_147_483_647, doc: 'Submit only if the submission is still at this revision.' }),
   tx: ownTx,
 } satisfies TableOf<SubmitOptions>
+
+export const cancelSubmissionTable = {
+  reason: reason('The reason, stored in the audit and as the error of the submission.'),
+  by: text({ from: 0, to: 200, doc: 'The acting person or program.' }),
+} satisfies TableOf<CancelSubmissionOptions>
 
 export const endedTable = {
   timeout: duration({ from: 1, to: 2_147_483_647, default: '15m', doc: 'How long to wait.' }),

@@ -4,8 +4,8 @@ import { PawlError } from '../errors.ts'
 import { currentTenant } from '../kernel/handler.ts'
 import { check, resolve, type WaitOptions } from '../kernel/options.ts'
 import { type ApplyPayload, apply, applyKind } from './apply.ts'
-import { failDead } from './fail.ts'
-import { endedTable, pageTable, rowKind, submitTable } from './options.ts'
+import { cancel, failDead } from './fail.ts'
+import { cancelSubmissionTable, endedTable, pageTable, rowKind, submitTable } from './options.ts'
 import { previewRows, rowErrors } from './preview.ts'
 import type { RecordTypes, RowsOf, RowTypes, UnknownColumns } from './rows/row-types.ts'
 import { RecordScope } from './scope.ts'
@@ -21,6 +21,7 @@ import {
 } from './submissions.ts'
 import { type SubmitAnswer, submit } from './submit.ts'
 import type {
+  CancelSubmissionOptions,
   Page,
   PageOptions,
   PreviewRow,
@@ -107,6 +108,16 @@ export class Records {
   async resume(id: string, options: SubmitOptions = {}): Promise<SubmitAnswer> {
     resolve('resume', submitTable, options)
     return submit(this.#registry, this.#tenant, id, 'failed', options)
+  }
+
+  /**
+   * Ends a submission as failed: its slot is free, what it wrote is purged, and `resume` is its retry. One that is being uploaded becomes
+   * upload-failed, and an upload with `restart` is its retry.
+   */
+  async cancel(id: string, options: CancelSubmissionOptions): Promise<Submission> {
+    resolve('cancel', cancelSubmissionTable, options)
+    await cancel(this.#registry, this.#tenant, id, options)
+    return this.get(id)
   }
 
   /** Compares a submission's rows with the scope as it is now: a new submission, with its own preview. */

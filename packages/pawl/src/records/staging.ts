@@ -194,7 +194,7 @@ export async function clearStaged(registry: Registry, tenant: string, id: string
 export function uploadLost(id: string): PawlError {
   return new PawlError(
     'PAWL_LEASE_LOST',
-    `The upload of submission ${id} was restarted elsewhere or has expired, so its rows are refused. Stop sending.`,
+    `The upload of submission ${id} was restarted elsewhere, cancelled or has expired, so its rows are refused. Stop sending.`,
     { details: { id } },
   )
 }

@@ -12,8 +12,7 @@ import { clearStaged } from './staging.ts'
 const dueStatement = statement(import.meta.url, 'due')
 const expireStatement = statement(import.meta.url, 'expire')
 const clearedStatement = statement(import.meta.url, 'cleared')
-const lockAlertStatement = statement(import.meta.url, 'lock-alert')
-const resolveStatement = statement(import.meta.url, 'resolve-alert')
+const resolveStatement = statement(import.meta.url, 'resolve-failed')
 
 const everyMs = 10_000
 /** Of each kind. */
@@ -80,14 +79,7 @@ async function tend(registry: Registry, { tenant, id, record_set, need }: Due): 
     await read(registry.pool, expireStatement, { tenant, id })
     return
   }
-  await resolveAlert(registry, tenant, record_set)
+  await read(registry.pool, resolveStatement, { tenant, record_set })
   // Last, so that a crash before it repeats the rest.
   await read(registry.pool, clearedStatement, { tenant, id })
-}
-
-async function resolveAlert(registry: Registry, tenant: string, set: string): Promise<void> {
-  await registry.pool.transaction(async (tx) => {
-    const [alert] = await tx.run<{ id: string }>(lockAlertStatement, { tenant, record_set: set })
-    if (alert !== undefined) await tx.run(resolveStatement, { tenant, id: alert.id, record_set: set })
-  })
 }

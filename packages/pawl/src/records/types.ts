@@ -138,7 +138,7 @@ export interface RecordSetDescription {
 
 export type ScopeKey = Readonly<Record<string, string>>
 export type Format = 'csv' | 'ndjson' | 'json' | 'xlsx'
-export type FailureClass = 'permanent' | 'transient' | 'unknown'
+export type FailureClass = 'permanent' | 'transient' | 'unknown' | 'cancelled'
 /** A stream, or the content itself; a string is content and never a path. */
 export type Body = AsyncIterable<Uint8Array | string> | Iterable<Uint8Array | string> | Uint8Array | string
 
@@ -310,6 +310,12 @@ export interface AppendAnswer {
   readonly updated: number
   readonly deleted: number
   readonly unchanged: number
+}
+
+export interface CancelSubmissionOptions {
+  /** The reason, stored in the audit and as the submission's error. */
+  readonly reason: string
+  readonly by?: string
 }
 
 export interface SubmitOptions extends InTx {

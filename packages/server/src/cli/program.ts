@@ -8,6 +8,7 @@ import { addDoctor } from './doctor/doctor.ts'
 import { exitCodes, reportFailure } from './failure.ts'
 import { addJobs } from './jobs.ts'
 import { addMigrate } from './migrate.ts'
+import { addRecords } from './records.ts'
 import { type Output, outputs, type Streams, Terminal } from './terminal.ts'
 import { addVersion } from './version.ts'
 import { addWorker } from './worker.ts'
@@ -104,6 +105,7 @@ function buildProgram(streams: Streams, onExit: (code: number) => void): Command
   addMigrate(adder)
   addDoctor(adder)
   addJobs(adder)
+  addRecords(adder)
   addVersion(adder)
   return program
 }

@@ -40,6 +40,7 @@ set state = 'uploading',
   errors = 0,
   digest = null,
   ignored_sheets = '{}',
+  failure_class = null,
   error = null,
   ended_at = null,
   expires_at = pawl.now() + :keep_ms::bigint * interval '1 millisecond'
@@ -335,8 +336,37 @@ where u.tenant = :tenant::text
   and u.number = :number::bigint
 returning u.failures
 
+-- name: cancel
+-- Ends a submission that a person cancels, and notes it in the audit. An upload becomes upload-failed, a validated one failed. One that is
+-- submitting keeps its slot until what it wrote is purged; its job is cancelled in the same transaction. The new fence refuses rows in progress.
+-- Locks: the submission row.
+-- Plan: submission_pkey.
+-- No row: it is at another revision, or expired.
+update pawl.submission u
+set state = case u.state when 'submitting' then 'submitting' when 'validated' then 'failed' else 'upload-failed' end,
+  revision = u.revision + 1,
+  fence = pawl.next_fence(),
+  failure_class = 'cancelled',
+  error = left(:error::text, 2000),
+  ended_at = case when u.state <> 'submitting' then pawl.now() end,
+  expires_at = case when u.state <> 'submitting' then pawl.now() + :keep_ms::bigint * interval '1 millisecond' end
+where u.tenant = :tenant::text
+  and u.id = :id::bigint
+  and u.revision = :revision::integer
+  and u.state in ('uploading', 'validating', 'validated', 'submitting')
+  and coalesce(u.expires_at, 'infinity') > pawl.now()
+returning u.state, pawl.write_audit(u.tenant, :by::text, 'records.cancel', 'submission ' || u.id, :reason::text)::text as noted
+
+-- name: cancel-job
+-- Cancels the job of a submission.
+-- Locks: the job row; it waits for the chunk that its handler is writing.
+-- Plan: pawl.cancel_jobs.
+-- No row: the job has ended.
+select j::text as id
+from pawl.cancel_jobs(:tenant::text, array[:job_id::bigint], :reason::text) j
+
 -- name: submission-fail
--- A submission that is given up, after everything it wrote was purged. Its slot is free with this.
+-- A submission that is given up, after everything it wrote was purged. Its slot is free with this. A cancelled one needs no alert.
 -- Locks: the submission row.
 -- Plan: its own submission by the slot or the primary key.
 -- No row: it is not submitting under this number, or something is not purged.
@@ -353,8 +383,11 @@ where u.tenant = :tenant::text
   and u.number = :number::bigint
   and u.applied_line = 0
   and u.applied_created + u.applied_updated + u.applied_deleted = 0
-returning u.revision, pawl.raise_alert(u.tenant, 'submission.failed', u.record_set,
-  format('submission %s of %s failed (%s): %s', u.id, u.record_set, :failure_class::text, left(:error::text, 1000)))::text as alerted
+returning u.revision,
+  case
+    when :failure_class::text <> 'cancelled' then pawl.raise_alert(u.tenant, 'submission.failed', u.record_set,
+      format('submission %s of %s failed (%s): %s', u.id, u.record_set, :failure_class::text, left(:error::text, 1000)))::text
+  end as alerted
 
 -- name: submission-read
 -- A submission.
@@ -600,34 +633,26 @@ where j.tenant = :tenant::text
   and j.id = :job_id::bigint
 for update
 
--- name: lock-alert
--- Locks the open alert about failed submissions of a set, so that none is raised between the look of resolve-alert and its write.
--- Locks: the alert row.
--- Plan: alert_open.
--- No row: none is open.
-select a.id
+-- name: resolve-failed
+-- Resolves the alert about failed submissions of a set when none is left. One that is raised after this statement's snapshot has a higher count,
+-- or is locked, and stays open.
+-- Locks: the alert row, unless it is locked.
+-- Plan: alert_open, submission_failed.
+-- No row: none is open, a failed one is left, or the alert is locked.
+select r.subject
 from pawl.alert a
+cross join lateral pawl.resolve_alerts(array[a.tenant], array[a.id], array[a.count]) r
 where a.tenant = :tenant::text
   and a.code = 'submission.failed'
   and a.subject = :record_set::text
   and a.resolved_at is null
-for update
-
--- name: resolve-alert
--- Resolves the alert about failed submissions of a set when none is left. It is locked already: lock-alert.
--- Locks: none but that.
--- Plan: alert_pkey, submission_failed.
--- No row is returned.
-update pawl.alert a
-set resolved_at = pawl.now()
-where a.tenant = :tenant::text
-  and a.id = :id::bigint
   and not exists (
     select
     from pawl.submission u
     where u.tenant = :tenant::text
       and u.record_set = :record_set::text
       and u.state = 'failed'
+      and u.failure_class <> 'cancelled'
   )
 
 -- name: once-answer
