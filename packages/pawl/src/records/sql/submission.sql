@@ -344,7 +344,7 @@ returning u.failures
 -- No row: it is at another revision, or expired.
 update pawl.submission u
 set state = case u.state when 'submitting' then 'submitting' when 'validated' then 'failed' else 'upload-failed' end,
-  revision = u.revision + 1,
+  revision = u.revision + case when u.state = 'submitting' then 0 else 1 end,
   fence = pawl.next_fence(),
   failure_class = 'cancelled',
   error = left(:error::text, 2000),

@@ -1,7 +1,7 @@
 // `pawl records ...`: act on submissions.
 
-import { withPawl } from './database.ts'
-import type { CommandAdder, Context } from './program.ts'
+import { withPawl } from '../database.ts'
+import type { CommandAdder, Context } from '../program.ts'
 
 interface CancelFlags {
   readonly reason: string

@@ -1,7 +1,7 @@
 import { expect, onTestFinished, test } from 'vitest'
-import { createDatabase } from '../../../pawl/test/support/database.ts'
-import { csv, defineLoads, loadRows } from '../../../pawl/test/support/records.ts'
-import { pawl as cli, pawlJson } from './test-support/cli.ts'
+import { createDatabase } from '../../../../pawl/test/support/database.ts'
+import { csv, defineLoads, loadRows } from '../../../../pawl/test/support/records.ts'
+import { pawl as cli, pawlJson } from '../test-support/cli.ts'
 
 test('[S6] records cancel ends a submission and notes the person', async () => {
   const db = await createDatabase()
