@@ -65,9 +65,11 @@ export class Pump {
 
   /** Returns how long to wait before the next. */
   async #tick(): Promise<number> {
+    // The loops' reads travel in the packet of the tick and run right after it.
+    const uncork = this.#connection.cork()
     const ticking = sequence(this.#connection, this.#options.config.direct)
-    // Reads that are sent now run right behind the tick, without another turn of either side in between.
     this.#options.onTicking(this.#connection)
+    uncork()
     const tick = await ticking
     const isNew = tick.head !== this.#head
     if (isNew) {
@@ -80,7 +82,9 @@ export class Pump {
     if (worker === undefined) return quickMs
     if (isNew) {
       await this.#sleep.worked(worker, tick.sequenced)
-      return this.#options.config.hasSession ? 0 : quickMs
+      if (!this.#options.config.hasSession) return quickMs
+      // An event that this tick did not see brings a notification of its own.
+      return this.#sleep.isRelied(worker) ? this.#options.pollMs : 0
     }
     const idleMs = await this.#sleep.idle(worker)
     if (this.#options.config.hasSession) return idleMs

@@ -74,17 +74,17 @@ export class Applier {
     const [first] = events
     let parked = new Set<string>()
     let skipped = new Set<string>()
+    // The act of skipping moves the live generation past the event; other generations reach it later, or again.
+    const maySkip = first !== undefined && (!this.#cursor.isLive || first.position <= this.#cursor.skippedTo)
+    const prepare = async (tx: Transaction) => {
+      const asked = maySkip ? this.#skippedAmong(tx, events) : skipped
+      if (this.hasParked) parked = await this.#parkedAmong(tx, events)
+      skipped = await asked
+    }
     const end = await runFenced(this.#host, this.#cursor, {
       to,
       what: first === undefined ? 'no event' : `${this.#definition.name} at event ${first.position} (${first.type})`,
-      prepare: async (tx) => {
-        if (first === undefined) return
-        // What a person skips, the live generation passes over with that very act; the others come to it later, or again.
-        const maySkip = !this.#cursor.isLive || first.position <= this.#cursor.skippedTo
-        const asked = maySkip ? this.#skippedAmong(tx, events) : skipped
-        if (this.hasParked) parked = await this.#parkedAmong(tx, events)
-        skipped = await asked
-      },
+      prepare: first !== undefined && (maySkip || this.hasParked) ? prepare : undefined,
       handle: async (tx, context) => {
         if (probe.on) await probe.hit('projections.batch.moved', this.#cursor)
         const left = skipped.size === 0 ? events : events.filter(({ id }) => !skipped.has(id))

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { calls } from '../db/calls.ts'
 import { classify, isConflict, isOwn } from '../db/classify.ts'
 import { Transaction } from '../db/transaction.ts'
-import { isPawlError, PawlError, storable } from '../errors.ts'
+import { caught, isPawlError, PawlError, storable } from '../errors.ts'
 import { runInsideTx } from '../kernel/handler.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
@@ -28,8 +28,8 @@ export interface FencedWork {
   readonly to: Place | undefined
   /** What the handler is about to apply, for messages. */
   readonly what: string
-  /** Sent with the compare-and-set, and answered after it. */
-  readonly prepare?: (tx: Transaction) => Promise<unknown>
+  /** Travels with the compare-and-set, and the handler waits for its answer. Without it the handler runs while the compare-and-set is in flight. */
+  readonly prepare?: ((tx: Transaction) => Promise<unknown>) | undefined
   readonly handle: (tx: Transaction, context: HandlerContext) => Promise<void>
 }
 
@@ -51,29 +51,39 @@ export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork
     return { type: 'again', error }
   }
   let error: unknown
+  let isAnswered = false
   let isAbandoned = false
   const leave = host.watch(cursor.definition.name, timeoutMs)
   try {
     if (probe.on) await probe.hit('projections.batch.before', cursor)
-    if (!(await begin(host, cursor, work, tx))) {
-      await tx.rollback()
-      return await refused(host, cursor)
-    }
+    const holding = caught(begin(host, cursor, work, tx))
+    void holding.then(
+      () => (isAnswered = true),
+      () => (isAnswered = true),
+    )
+    if (work.prepare !== undefined || probe.on) await holding
     tx[calls].onLate = () => late(host, cursor)
     const handling = { what: work.what, isLive: cursor.isLive, lost: cursor.signal }
     await callHandler(host, cursor.definition, handling, tx, async (context) => {
-      await work.handle(tx, context)
-      if (tx[calls].areOpen) await tx[calls].quiet()
+      try {
+        await work.handle(tx, context)
+        if (tx[calls].areOpen) await tx[calls].quiet()
+      } finally {
+        // A handler may fail because this did, and nothing commits without it.
+        await holding
+      }
     })
     await tx.commit()
     if (work.to !== undefined) cursor.place = work.to
     return { type: 'committed' }
-  } catch (caught) {
-    error = caught
+  } catch (reason) {
+    error = reason
     // A handler that does not end may sit in a statement: without its connection the server rolls it back.
     isAbandoned = isPawlError(error, 'PAWL_TIMED_OUT') || cursor.signal.aborted
     if (isAbandoned) tx.abandon(isPawlError(error) ? error : (cursor.signal.reason as PawlError))
     else await tx.rollback()
+    // The time went by with the wait for the cursor's row.
+    if (isAbandoned && !isAnswered) error = broken(error)
   } finally {
     leave()
     if (!tx.release() && !isAbandoned) error = broken(error)
@@ -81,8 +91,8 @@ export async function runFenced(host: Host, cursor: HeldCursor, work: FencedWork
   return endOf(host, cursor, error)
 }
 
-/** Only our own statements: what goes wrong here is not the handler's failure. */
-async function begin(host: Host, cursor: HeldCursor, work: FencedWork, tx: Transaction): Promise<boolean> {
+/** Rejects unless the compare-and-set met its row. Only our own statements: what goes wrong here is not the handler's failure. */
+async function begin(host: Host, cursor: HeldCursor, work: FencedWork, tx: Transaction): Promise<void> {
   const settings = { idle_ms: String(host.idleMs(cursor.definition.timeoutMs)), fold: foldOf(cursor.definition) }
   const moving =
     work.to === undefined
@@ -92,7 +102,7 @@ async function begin(host: Host, cursor: HeldCursor, work: FencedWork, tx: Trans
   if (moved.status === 'rejected') throw broken(moved.reason)
   if (prepared.status === 'rejected') throw broken(prepared.reason)
   // If generations were switched since the row was read, the tables have other names now.
-  return moved.value[0]?.is_live === cursor.isLive
+  if (moved.value[0]?.is_live !== cursor.isLive) throw new NotHeld()
 }
 
 /** After a timeout or a lost lease the handler is still running, and is refused by what ended it. */
@@ -116,6 +126,7 @@ async function endOf(host: Host, cursor: HeldCursor, error: unknown): Promise<Fe
   // Of this cursor, by its own row; another's that a handler lets through is its failure.
   if (isPawlError(error, 'PAWL_LEASE_LOST') && isOwn(error)) throw error
   if (cursor.signal.aborted) throw cursor.signal.reason
+  if (error instanceof NotHeld) return refused(host, cursor)
   if (error instanceof Broken) return { type: 'again', error: error.cause }
   // What a handler met elsewhere, another database that cannot write or a lease of somebody else's, is its failure.
   if (!isOwn(error)) return { type: 'failed', error }
@@ -128,6 +139,9 @@ async function endOf(host: Host, cursor: HeldCursor, error: unknown): Promise<Fe
 
 /** The transaction could not begin, or its connection broke: whatever the handler threw then, it is not its failure. */
 class Broken extends Error {}
+
+/** The compare-and-set met no row. */
+class NotHeld extends Error {}
 
 function broken(error: unknown): unknown {
   const isTold = error instanceof Broken || isPawlError(error, 'PAWL_COMMIT_UNKNOWN')

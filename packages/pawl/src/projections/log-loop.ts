@@ -142,7 +142,7 @@ export class LogLoop {
     else if (page.events.length > 0) await this.#applyAll(page)
     else if (await this.#isElsewhere()) this.#leave()
     else await this.#passOver(page)
-    return this.#isToReload() || replayed === 'replayed' || page.next < page.head || page.events.length > 0
+    return this.#isToReload() || replayed === 'replayed' || page.next < page.head
   }
 
   // ---- applying
