@@ -32,7 +32,7 @@ import type { Host } from './part.ts'
 /** A conflict is nobody's fault, until it happens so often in a row that it is. */
 const conflictsMax = 10
 const heldPollMs = 50
-const stoppedPollMs = 500
+const parkedPollMs = 500
 
 /**
  * 'batch': a page in one transaction. 'one-by-one': to the end of the page, because it failed or a holder died at it. 'park-next': holders died at the
@@ -57,6 +57,7 @@ export class LogLoop {
   #limit = Number.POSITIVE_INFINITY
   #conflicts = 0
   #passedMs = monotonicMs()
+  /** Of the last read of the row; -Infinity: a person changed it since. */
   #askedMs = monotonicMs()
 
   constructor(cursor: HeldCursor, definition: DefinedLog | DefinedState, host: Host) {
@@ -120,8 +121,8 @@ export class LogLoop {
   }
 
   #waitMs(): number {
-    if (this.#mode === 'stopped') return this.#limit === Number.POSITIVE_INFINITY ? stoppedPollMs : heldPollMs
-    return this.#applier.hasParked || this.#pages.isAhead ? stoppedPollMs : this.#host.idleLookMs()
+    if (this.#mode === 'stopped') return this.#limit === Number.POSITIVE_INFINITY ? this.#host.idleLookMs() : heldPollMs
+    return this.#applier.hasParked || this.#pages.isAhead ? parkedPollMs : this.#host.idleLookMs()
   }
 
   async #begin(): Promise<void> {
@@ -132,6 +133,7 @@ export class LogLoop {
   /** One step forward; says whether there is more to do at once. */
   async #turn(): Promise<boolean> {
     if (solitude.isClosed()) return false
+    if (this.#askedMs === Number.NEGATIVE_INFINITY && (await this.#isElsewhere())) this.#leave()
     if (this.#mode === 'stopped' && !(await this.#mayGoOn())) return false
     const replayed = await this.#applier.replay()
     if (replayed === 'refused') this.#leave()
@@ -140,7 +142,7 @@ export class LogLoop {
     const { position } = this.cursor.place
     if (page.head < position) await this.#latch(`The cursor is at position ${position}, but the log ends at ${page.head}.`)
     else if (page.events.length > 0) await this.#applyAll(page)
-    else if (await this.#isElsewhere()) this.#leave()
+    else if (this.#isPollDue() && (await this.#isElsewhere())) this.#leave()
     else await this.#passOver(page)
     return this.#isToReload() || replayed === 'replayed' || page.next < page.head
   }
@@ -237,6 +239,10 @@ export class LogLoop {
     return 'again'
   }
 
+  #isPollDue(): boolean {
+    return monotonicMs() - this.#askedMs >= this.#host.idleLookMs()
+  }
+
   // ---- passing over what is not ours
 
   /** Nothing of ours up to here. The row follows now and then, not at every look; at once if a comparison waits for it. */
@@ -288,12 +294,11 @@ export class LogLoop {
     return this.cursor.isSuspect && this.cursor.isUntried ? 'park-next' : 'one-by-one'
   }
 
-  /** A person may have resumed it from another place while it had nothing to do. */
+  /** A person may have paused it, or resumed it from another position. */
   async #isElsewhere(): Promise<boolean> {
-    if (monotonicMs() - this.#askedMs < this.#host.idleLookMs()) return false
     this.#askedMs = monotonicMs()
-    const [row] = await this.#host.engine.run<{ position: string }>(cursorStatements.state, this.cursor.fencedKey)
-    return row === undefined || Number(row.position) !== this.cursor.place.position
+    const [row] = await this.#host.engine.run<{ state: string; position: string }>(cursorStatements.state, this.cursor.fencedKey)
+    return row?.state !== 'running' || Number(row.position) !== this.cursor.place.position
   }
 
   /** A log of another generation: is the event at our place still the one that we passed? */
