@@ -366,7 +366,7 @@ function effectsOutside({ url }: ChildOptions): void {
 function appendOutside({ url }: ChildOptions): void {
   const query = Transaction.prototype.query
   Transaction.prototype.query = async function (this: Transaction, text: string, values: readonly unknown[] = []) {
-    if (!text.includes('pawl.append_event')) return query.call(this, text, values) as never
+    if (!text.includes('insert into pawl.event ')) return query.call(this, text, values) as never
     return (await sendOutside(url, text, [...values] as string[])) as never
   }
 }

@@ -26,7 +26,7 @@ export function dbOf(given: AnyTx): TxDb {
     query: (text, values) => tx.query(text, values),
     async run<Row>(statement: Statement, values: Values = {}) {
       const bound = bind(statement, values)
-      if (statement.path === 'any') return (await tx.query<Row>(statement.text, bound)).rows
+      if (statement.path === 'any') return (await tx.query<Row>(statement.text, bound, `${statement.preparedName}_tx`)).rows
       const numbered = statement.text.replace(/\$(\d+)/g, (_match, index: string) => `($1)[${index}]`)
       const texts = bound.map((value) => (value === null ? null : String(value)))
       const { rows } = await tx.query<{ answer: string }>(runSql, [numbered, textsLiteral(texts)])

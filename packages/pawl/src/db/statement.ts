@@ -10,7 +10,7 @@ export interface Statement {
   readonly preparedName: string
   readonly text: string
   readonly parameters: readonly string[]
-  /** 'any': it only calls functions of ours, which fix their search path themselves. */
+  /** 'any': it names schemas and uses no operator, and what it calls fixes its search path. */
   readonly path: 'own' | 'any'
 }
 

@@ -84,6 +84,24 @@ test('[O1] without a transaction it is one of our own; in bulk it is all or noth
   expect(await db.query("select count(*)::int as n from pawl.event where aggregateid = 'x'")).toEqual([{ n: 0 }])
 })
 
+test('an append is prepared by name only where its client prepares by name', async () => {
+  const client = new pg.Client({ connectionString: db.url })
+  await client.connect()
+  onTestFinished(() => client.end())
+  const prepared = async () => {
+    await client.query('begin')
+    await pawl.events.append(placed('a'), { tx: client })
+    await pawl.events.append(placed('b'), { tx: client })
+    await client.query('commit')
+    const { rows } = await client.query<{ name: string }>('select name from pg_prepared_statements order by name')
+    return rows.map(({ name }) => name)
+  }
+  expect(await prepared()).toEqual([])
+  await client.query({ name: 'mine', text: 'select 1' })
+  expect(await prepared()).toEqual(['mine', expect.stringMatching(/^pawl_append_event_\w+_tx$/)])
+  expect(await keys()).toEqual(['a', 'b', 'a', 'b'])
+})
+
 test('the events of one key, given as two arrays, keep their order', async () => {
   const types = Array.from({ length: 300 }, (_, index) => `record.${index}`)
   const payloads = types.map((_, index) => `{"n":${index}}`)
@@ -168,7 +186,7 @@ test('[O1] an append whose answer is lost is not sent again: the caller is told 
   const proxy = await FaultProxy.start(db.url)
   const far = db.pawl({ databaseUrl: proxy.url })
   await far.events.append(placed('first'))
-  const lost = proxy.loseReply(/pawl_append_event|pawl\.append_event/)
+  const lost = proxy.loseReply(/insert into pawl\.event /)
   await expect(far.events.append(placed('second'))).rejects.toMatchObject({ code: 'PAWL_COMMIT_UNKNOWN' })
   await lost.happened
   await far.close()

@@ -150,10 +150,10 @@ export function eventsJson(texts: readonly EventTexts[], more: (index: number) =
 }
 
 function* callsFor(tenant: string, texts: readonly EventTexts[], wake: boolean): Generator<Call> {
-  if (texts.length === 1) {
+  if (texts.length === 1 && wake) {
     const { event, data: payload, headers } = texts[0]!
     const { channel = 'default', aggregateType: aggregatetype, key: aggregateid, type } = event
-    const values = { tenant, channel, aggregatetype, aggregateid, type, payload, headers, wake }
+    const values = { tenant, channel, aggregatetype, aggregateid, type, payload, headers }
     yield { statement: appendOneStatement, values }
     return
   }
