@@ -24,7 +24,7 @@ const publishedAt = (...commits: (string | undefined)[]): Published => ({
 })
 
 test.skipIf(currentCommit() === undefined).each(readPublished().map((published) => [published.bench, published] as const))(
-  'the page shows the results of %s, and whether Pawl has changed since',
+  'the page shows the results of %s and whether they are old',
   (name, published) => {
     const table = toMarkdown(published, isOld(published))
     expect(page, 'run `npm run bench -- page`').toContain(

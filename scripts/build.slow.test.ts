@@ -55,7 +55,7 @@ async function tsc(compiler: readonly string[], args: readonly string[]): Promis
   )
 }
 
-test('every block of the page has a name by which it is run', () => {
+test('every block of the page has a name that runs it', () => {
   expect(page.unnamed).toEqual([])
   expect([...page.shell.keys()]).toEqual(['install', 'dev', 'web', 'try', 'test', 'deploy', 'bundle'])
 })

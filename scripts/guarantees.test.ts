@@ -69,7 +69,7 @@ describe('verdicts', () => {
   const result = (title: string, state: 'passed' | 'failed' | 'skipped') => ({ file: 'f', title, state, ms: 1 })
   const bracketed = (id: string, rest: string) => `[${id}] ${rest}`
 
-  test('one failed test fails the promise, a skipped one leaves it open, and no test at all is missing', () => {
+  test('a promise is failed, skipped or missing as its tests are', () => {
     const verdicts = judge(promises, [
       result(bracketed('A1', 'first'), 'passed'),
       result(bracketed('A1', 'second'), 'passed'),
@@ -82,7 +82,7 @@ describe('verdicts', () => {
     expect(Object.fromEntries(verdicts)).toEqual({ A1: 'pass', A2: 'fail', A3: 'skipped', A4: 'missing' })
   })
 
-  test('a built promise that did not pass is broken, a later one only when it fails', () => {
+  test('a built promise breaks unless passed, a later one if failed', () => {
     const broken = (state: Guarantee['state']) =>
       (['pass', 'fail', 'skipped', 'missing'] as const).filter((verdict) => isBroken({ id: 'A1', state, text: 'A1' }, verdict))
     expect(broken('built')).toEqual(['fail', 'skipped', 'missing'])

@@ -23,7 +23,7 @@ async function run(code: string): Promise<{ code: number | null; stderr: string 
   return { code: child.exitCode, stderr }
 }
 
-test('of two that find a dead holder, the slower one does not take the lock from the faster one', async () => {
+test('of two that find a dead holder only one takes the lock', async () => {
   const dir = await scratch()
   const path = join(dir, 'lock')
   await writeFile(`${path}.1`, JSON.stringify({ pid: 2 ** 22 + 1, started: 'long ago' }))
@@ -55,7 +55,7 @@ test('of two that find a dead holder, the slower one does not take the lock from
   ])
 })
 
-test('a holder that was killed, or whose pid another process has by now, holds nothing', async () => {
+test('a holder that was killed holds nothing, even with its pid reused', async () => {
   const dir = await scratch()
   const path = join(dir, 'made', 'lock')
   await run(`await withInstallLock('${path}', () => process.kill(process.pid, 'SIGKILL'))`)

@@ -70,7 +70,7 @@ function inside({ table, item }: { readonly table?: Table; readonly item?: { rea
   return [table, item?.table].filter((each) => each !== undefined)
 }
 
-test('[G2] every option says in one line what it does and what it must be', () => {
+test('[G2] every option has one line with its effect and its range', () => {
   for (const [call, table] of Object.entries(all)) {
     for (const { path, option } of rowsOf(table)) {
       expect(option.doc, `${call} ${path}`).toMatch(/^\S.{3,118}[.?]$/)
@@ -79,7 +79,7 @@ test('[G2] every option says in one line what it does and what it must be', () =
   }
 })
 
-test('[G2] a wrong value of any option is refused with option, range and value', () => {
+test('[G2] a wrong value is refused with its option, range and value', () => {
   for (const [call, table] of Object.entries(all)) {
     for (const [name, option] of Object.entries(table)) {
       // No option is a symbol.
@@ -174,7 +174,7 @@ function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unk
   }
 }
 
-test('[G2] every call refuses an option that does not exist, before it asks the database', async () => {
+test('[G2] every call refuses an unknown option before it runs a statement', async () => {
   const pawl = pawlOfNowhere()
   pawl.jobs.define('mail', { run: () => undefined })
   pawl.jobs.define('declared')

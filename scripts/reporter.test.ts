@@ -40,7 +40,7 @@ async function runIn(folder: string) {
   return runVitest({ args, isLive: false, file: join(folder, 'results.jsonl') })
 }
 
-test('failed tests, files that cannot be loaded, hooks that fail and errors outside of tests all count as failed', async () => {
+test('failed tests, files, hooks and errors outside of tests count as failed', async () => {
   const { counts, results, ended } = await runIn(await project(Object.keys(files)))
   expect(ended.ok).toBe(false)
   expect(results.isWhole).toBe(true)
@@ -52,7 +52,7 @@ test('failed tests, files that cannot be loaded, hooks that fail and errors outs
   expect(summary(counts)).toBe('2 passed, 4 failed, 3 skipped')
 })
 
-test('a run without any test is a failure, not a success of nothing', async () => {
+test('a run without any test is a failure', async () => {
   const { counts } = await runIn(await project(['vitest.config.mjs']))
   expect(summary(counts)).toBe('0 passed, 1 failed')
 })
@@ -74,7 +74,7 @@ async function retryIn(folder: string) {
   return runWithRetry({ args, alone: (path) => [...args, basename(path)], isLive: false, file: join(folder, 'results.jsonl') })
 }
 
-test('a file that fails beside others and passes alone counts as passed and is named as flaky', async () => {
+test('a file that passes only alone counts as passed and flaky', async () => {
   const folder = await project(['vitest.config.mjs'])
   await writeFile(join(folder, 'a.test.mjs'), failsOnce('a'))
   await writeFile(join(folder, 'b.test.mjs'), "import { test } from 'vitest'\ntest('b is good', () => {})")

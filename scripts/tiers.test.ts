@@ -23,7 +23,7 @@ test('the smoke pattern matches its titles, inside suites too, and no others', (
 const noTests = () => Promise.resolve({ passed: 0, failed: 0, skipped: 0 })
 const step = (name: string, minutes: number): Step => ({ name, about: 'all', minutes, run: noTests })
 
-test('the parts of a full run hold every step once and take about as long as each other', () => {
+test('the parts of a full run hold each step once, evenly', () => {
   const steps = [5, 20, 14, 14, 3, 9, 7, 6].map((minutes, index) => step(`s${index}`, minutes))
   const parts = [1, 2, 3].map((number) => partOf(steps, `${number}/3`))
   expect(
@@ -40,7 +40,7 @@ test.each(['0/3', '4/3', '2', 'a/b', '1/0'])('a part like %s is refused with an 
   expect(() => partOf([], part)).toThrow(`--part must be like 2/3, got '${part}'.`)
 })
 
-test('a full run of one folder has its tests and the torture scenario of that name', () => {
+test('a full run of one folder has its tests and torture scenario', () => {
   const names = fullSteps(['--full', '--only', 'jobs'], noTests).map(({ name }) => name)
   expect(names).toEqual(['tests', 'slow tests', 'seeds', 'stories', 'matrix', 'canaries'])
 })
@@ -50,6 +50,6 @@ test.each(['events', 'projections', 'log'])('a full run of %s has the torture sc
   expect(about).toContain('log seeds')
 })
 
-test('a full run of an unknown folder still runs the tests whose path has it', () => {
+test('a full run of an unknown folder runs tests by path', () => {
   expect(fullSteps(['--full', '--only', 'kernel'], noTests).map(({ name }) => name)).toEqual(['tests', 'slow tests'])
 })

@@ -28,7 +28,7 @@ const plan = makePlan(jobs, 5, 10)
 const faultsOf = (candidate: Plan) => Object.values(candidate.faults).flat()
 const say = () => undefined
 
-test('a plan that fails now and then is made small, and says how often the result fails', async () => {
+test('a plan that fails sometimes is minimised with its rate of failure', async () => {
   const culprits = [plan.faults.w1![1]!, plan.faults.w3![2]!]
   let turn = 0
   const play = async (candidate: Plan) => {

@@ -10,7 +10,7 @@ test('every merge comes once, and each keeps the order of its programs', () => {
   expect(new Set(all).size).toBe(60)
 })
 
-test('one seed gives one plan, and a draw in one stream does not shift another', () => {
+test('one seed gives one plan; draws in one stream shift no other', () => {
   expect(makePlan(jobs, 7, 30)).toEqual(makePlan(jobs, 7, 30))
   expect(makePlan(jobs, 7, 30)).not.toEqual(makePlan(jobs, 8, 30))
   const first = stream(7, 'a')

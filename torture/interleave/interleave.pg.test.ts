@@ -302,19 +302,19 @@ async function everyOrder<State>(suite: Suite<State>): Promise<Awaited<ReturnTyp
   return explored
 }
 
-test('[K11] two holders and one end of lease over claim, effect and completion: no order is bad', {
+test('[K11] two holders, a lease end, claim to completion: every order holds', {
   timeout: testMs,
 }, async () => {
   await everyOrder(holdersInTransactions)
 })
 
-test('[K11] two holders, one end of lease and a second rescuer over claim and settle: no order is bad', {
+test('[K11] two holders, a lease end and two rescuers: every order holds', {
   timeout: testMs,
 }, async () => {
   await everyOrder(holdersWithSettle)
 })
 
-test('[K11] renewal, cancel, rescue and settle of overlapping sets: no order is bad, none deadlocks', {
+test('[K11] renewal, cancel, rescue, settle of overlapping sets: no order deadlocks', {
   timeout: testMs,
 }, async () => {
   const { waited } = await everyOrder(overlappingSets)
@@ -322,7 +322,7 @@ test('[K11] renewal, cancel, rescue and settle of overlapping sets: no order is 
   expect(waited).toBeGreaterThan(0)
 })
 
-test('[K11] no lease is lost behind a transaction that guards its job for longer than a lease', { timeout: testMs }, async () => {
+test('[K11] a transaction that guards its job beyond the lease loses no lease', { timeout: testMs }, async () => {
   await everyOrder(slowHandler)
 })
 

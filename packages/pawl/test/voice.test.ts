@@ -122,12 +122,6 @@ const longTitlesMax: Readonly<Record<string, number>> = {
   'packages/pawl/src/testing': 2,
   'packages/pawl/test': 16,
   'packages/pawl/test/processes': 45,
-  'packages/server/src/cli': 44,
-  'packages/server/src/cli/doctor': 2,
-  'packages/server/src/embedded': 30,
-  scripts: 15,
-  torture: 5,
-  'torture/interleave': 4,
 }
 
 test('no folder has more titles of over twelve words than before', () => {

@@ -8,9 +8,9 @@ import { UsageError } from './failure.ts'
 
 /** The flags that every command has for it. */
 export interface DatabaseFlags {
-  readonly databaseUrl?: string
-  readonly pooler?: 'none' | 'transaction'
-  readonly directUrl?: string
+  readonly databaseUrl?: string | undefined
+  readonly pooler?: 'none' | 'transaction' | undefined
+  readonly directUrl?: string | undefined
 }
 
 export interface FoundDatabase {

@@ -117,7 +117,7 @@ test('the demonstration retries and delays jobs; started again it has its data',
   expect((await again.dev.ended()).code).toBe(0)
 })
 
-test('after kill -9 its workers stop, PostgreSQL is left, and the next start adopts it', async () => {
+test('after kill -9 its workers stop, and the next start adopts PostgreSQL', async () => {
   const { dev, ready } = await startDev()
   dev.signal('SIGKILL')
   await dev.ended()
@@ -135,7 +135,7 @@ test('after kill -9 its workers stop, PostgreSQL is left, and the next start ado
   expect(await isAlive(ready.pid)).toBe(false)
 })
 
-test('after kill -9 of everything, PostgreSQL too, the next start recovers the data', async () => {
+test('after kill -9 of everything the next start recovers the data', async () => {
   const { dev, ready } = await startDev()
   await dev.until('a job was done', () => dev.events().find(({ outcome }) => outcome === 'done'))
   // The workers end by themselves when their parent has, and may be gone before we come to them.
@@ -179,7 +179,7 @@ test('two at once share the database, and the last one stops it', async () => {
   expect(await isAlive(second.ready.pid)).toBe(false)
 })
 
-test('one that starts while the last of the others stops does not lose its database', async () => {
+test('one that starts while the last other stops keeps its database', async () => {
   const options = { database: {}, dir, port: 0, isRemote: false, isPasswordShown: false, onNotice: () => undefined }
   const first = await openDevDatabase(options)
   const adopted = deferred()
@@ -225,7 +225,7 @@ test('Ctrl-C while it waits for another migration ends it at once', async () => 
   expect(stdout).toContain('the database is yours and keeps running')
 })
 
-test('Ctrl-C while PostgreSQL starts is answered, and a second one does not wait for it', async () => {
+test('Ctrl-C during the start is answered; a second one exits at once', async () => {
   await withLock(join(dir, 'lock'), { waitMs: 0 }, async () => {
     const dev = await RunningCli.start(['dev', '--dir', dir, '--port', '0', '-o', 'jsonl'])
     await dev.until('it waits for the lock', () => dev.stderr.includes('is starting the database'))
@@ -248,7 +248,7 @@ test('when nobody reads its output any more, it stops everything', async () => {
   for (const pid of [ready.pid, ...ready.workerPids]) expect(await isAlive(pid)).toBe(false)
 })
 
-test('people see aligned lines: what runs where, the URL to paste, how to stop; a port that is taken is moved from', async () => {
+test('on a terminal it prints aligned lines; a taken port is moved', async () => {
   const taken = createServer()
   const port = await new Promise<number>((resolve) => {
     taken.listen(0, '127.0.0.1', () => resolve((taken.address() as { port: number }).port))
@@ -276,7 +276,7 @@ test('people see aligned lines: what runs where, the URL to paste, how to stop; 
   }
 })
 
-test('with a database of yours it starts none, hides the password, and leaves the database running', async () => {
+test('given a database it starts none, hides the password, leaves it running', async () => {
   const db = await createDatabase({ isEmpty: true })
   try {
     const dev = await RunningCli.start(['dev', '--dir', dir, '--database-url', db.url])
@@ -293,7 +293,7 @@ test('with a database of yours it starts none, hides the password, and leaves th
   }
 })
 
-test('the jobs run as a plain role whose own tables are not in schema pawl', async () => {
+test('jobs run as a plain role whose tables are outside schema pawl', async () => {
   const { dev, ready } = await startDev()
   expect(new URL(ready.url).username).toBe('app')
   expect(dev.stdout).not.toContain(new URL(ready.url).password)
@@ -369,7 +369,7 @@ test('a module that exports its Pawl gets the database in DATABASE_URL', async (
   expect((await dev.ended()).code).toBe(0)
 })
 
-test('a module that cannot be loaded ends it with the reason, and nothing is left running', async () => {
+test('a module that cannot be loaded ends it with the reason', async () => {
   const { code, stderr } = await cli(['dev', './not-there.js', '--dir', dir, '--port', '0'])
   // As `pawl worker` does.
   expect(code).toBe(2)

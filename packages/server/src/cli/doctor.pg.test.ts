@@ -15,7 +15,7 @@ async function faults(url: string, more: readonly string[] = []): Promise<string
   return faultsIn(await cli(['doctor', '-o', 'json', '--database-url', url, ...more]))
 }
 
-test('a healthy database has no faults, and people see one line for each check', async () => {
+test('a healthy database has no faults and one line per check', async () => {
   const db = await healthy()
   expect(await faults(db.url)).toEqual([])
   const { code, stdout, stderr } = await cli(['doctor', '--database-url', db.url])
@@ -57,7 +57,7 @@ test('[S6] doctor finds a migration that was applied with different SQL', async 
   expect(await faults(db.url)).toContainEqual(expect.stringMatching(/^schema: 0002-jobs was applied with different SQL/))
 })
 
-test('[S6] doctor finds what somebody changed in the schema, and its fix mends it', async () => {
+test('[S6] doctor finds a changed schema, and its fix repairs it', async () => {
   const db = await healthy()
   await db.query('drop index pawl.job_ready')
   const [drift, ...rest] = await faults(db.url)
@@ -151,7 +151,7 @@ test("[S6] doctor finds roles that may create in Pawl's schema", async () => {
   expect(await faults(db.url)).toEqual([])
 })
 
-test('[S6] doctor finds schemas of the search path in which other roles may create', async () => {
+test('[S6] doctor finds search path schemas in which other roles may create', async () => {
   const db = await healthy()
   const { role } = await withRole(db, 'maker')
   await db.query(`create schema aside; grant create on schema aside, public to ${role}, public`)
@@ -184,7 +184,7 @@ test('[S6] doctor finds a transaction that has been open for long', async () => 
   }
 })
 
-test('[S6] doctor finds a worker that is gone and the jobs that nobody runs', async () => {
+test('[S6] doctor finds a dead worker and jobs that no worker runs', async () => {
   const db = await healthy()
   await db.query(`insert into pawl.worker (id, seen_at, lease_until) values (7, pawl.now() - interval '1 hour', pawl.now() - interval '59 minutes');
     insert into pawl.worker_process (id, name, host, pid, release, queues, kinds, concurrency)
@@ -218,7 +218,7 @@ test('says how many alerts it does not show', async () => {
   expect(found.at(-1)).toMatch(/^alerts: 5 more open; these are the 20 newest\. -> pawl\.alerts/)
 })
 
-test('names the tenant of jobs that no worker runs, and the command that cancels them', async () => {
+test('jobs that no worker runs are named with tenant and cancel command', async () => {
   const db = await healthy()
   await db.query("select pawl.enqueue('nobody', tenant => 'acme', run_at => now() - interval '1 minute')")
   expect(await faults(db.url)).toContainEqual(

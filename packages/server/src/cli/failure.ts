@@ -46,18 +46,17 @@ export interface Failure {
   readonly exit: number
 }
 
-const nextByCode: Partial<Record<ErrorCode, string>> = {
+type NextByCode = Partial<Readonly<Record<ErrorCode, string>>>
+
+/** A noun has its own for errors about its items. */
+const nextByCode: NextByCode = {
   PAWL_CONFIG: 'correct that option; --help lists the flags of the command',
-  PAWL_COMMIT_UNKNOWN: 'pawl jobs list: check whether it was stored before you try again',
-  PAWL_NOT_FOUND: "pawl jobs list, or 'pawl jobs list --state done' for finished jobs; add --tenant if the job belongs to one",
-  PAWL_REVISION_CONFLICT: 'pawl jobs get <id>, then retry with the new revision',
   PAWL_SCHEMA_DRIFT: 'pawl doctor',
   PAWL_SCHEMA_MISSING: 'pawl migrate',
   PAWL_UNAVAILABLE: "check the URL with 'psql <url>', or start a database with 'pawl dev'",
-  PAWL_WRONG_STATE: 'pawl jobs why <id>',
 }
 
-/** PostgreSQL's own refusals that a command can meet before Pawl has a say. */
+/** PostgreSQL's own refusals, before any statement of Pawl's runs. */
 const byState: Readonly<
   Record<
     string,
@@ -120,11 +119,11 @@ const byState: Readonly<
   },
 }
 
-export function failureOf(error: unknown): Failure {
+export function failureOf(error: unknown, next: NextByCode = {}): Failure {
   if (error instanceof ChildFailure) return error.failure
   if (error instanceof UsageError) return { code: 'USAGE', what: error.message, next: error.next, exit: exitCodes.usage }
   if (isPawlError(error, 'PAWL_UNAVAILABLE') && stateOf(error.cause) !== undefined) return failureOf(error.cause)
-  if (isPawlError(error)) return { code: error.code, what: error.message, next: nextOf(error), exit: error.exitCode }
+  if (isPawlError(error)) return { code: error.code, what: error.message, next: nextOf(error, next), exit: error.exitCode }
   if (error instanceof EmbeddedError) {
     return {
       code: `EMBEDDED_${error.code.toUpperCase()}`,
@@ -158,18 +157,18 @@ function stateOf(error: unknown): (typeof byState)[string] | undefined {
   return byState[String((error as { code?: unknown } | null | undefined)?.code)]
 }
 
-function nextOf({ code, message, details }: PawlError): string {
+function nextOf({ code, message, details }: PawlError, next: NextByCode): string {
   // migrate() gives the SQL that this role may not run.
   if (details.sql !== undefined) return 'pawl migrate --sql > pawl.sql, and run that file as a role that may create the schema'
   // A pooler says this of the session settings that Pawl asks for when it is not told of one; psql asks for none.
   if (/unsupported startup parameter/.test(message))
     return 'the URL is of a pooler: add --pooler transaction (or PAWL_POOLER=transaction), best with --direct-url'
-  return nextByCode[code] ?? 'pawl doctor'
+  return next[code] ?? nextByCode[code] ?? 'pawl doctor'
 }
 
-/** Prints the error for a person, or as one line of JSON where JSON was asked for, and gives the exit code. */
-export function reportFailure(terminal: Terminal, error: unknown): number {
-  const failure = failureOf(error)
+/** Prints the error for a person, or as one line of JSON where JSON was asked for, and returns the exit code. */
+export function reportFailure(terminal: Terminal, error: unknown, next?: NextByCode): number {
+  const failure = failureOf(error, next)
   if (terminal.output !== 'table') {
     terminal.complain(JSON.stringify({ error: { ...failure, ...(terminal.isVerbose ? { stack: describeError(error) } : {}) } }))
     return failure.exit

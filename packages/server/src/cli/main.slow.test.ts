@@ -15,7 +15,7 @@ beforeAll(async () => {
 })
 afterAll(() => db.drop())
 
-test('a process reads stdin, writes data to stdout, and ends with its exit code', async () => {
+test('a process reads stdin, writes stdout and ends with its exit code', async () => {
   const added = await cli(['jobs', 'add', 'piped', '-', ...on], { input: '{"from": "stdin"}' })
   expect(added).toEqual({
     code: 0,
@@ -32,7 +32,7 @@ test('a process reads stdin, writes data to stdout, and ends with its exit code'
   expect(unknown).toEqual({ code: 2, stdout: '', stderr: expect.stringContaining('Did you mean list') })
 })
 
-test('a reader that has closed the pipe is no failure: it ends with 0 and says nothing', async () => {
+test('when the reader closes the pipe it ends with 0, silently', async () => {
   await pawl.jobs.enqueueMany(
     'many',
     Array.from({ length: 400 }, (_, n) => ({ n, text: 'x'.repeat(1000) })),
@@ -42,7 +42,7 @@ test('a reader that has closed the pipe is no failure: it ends with 0 and says n
   expect(await list.ended()).toEqual({ code: 0, stdout: '', stderr: '' })
 })
 
-test('dev ends with 5 when the database that was named cannot be reached', async () => {
+test('dev ends with 5 when the given database cannot be reached', async () => {
   const { code, stdout, stderr } = await cli(['dev', '--database-url', 'postgres://pawl@localhost:1/x'])
   expect({ code, stdout }).toEqual({ code: 5, stdout: '' })
   expect(stderr).toMatch(
@@ -51,7 +51,7 @@ test('dev ends with 5 when the database that was named cannot be reached', async
 })
 
 describe('on a terminal', () => {
-  test('there are colours, unless NO_COLOR or --no-color says no; elsewhere there are none', async () => {
+  test('only a terminal gets colours, unless NO_COLOR or --no-color is given', async () => {
     await pawl.jobs.enqueue('painted', {}, { delay: '1h' })
     const list = ['jobs', 'list', '--kind', 'painted', ...on]
     expect((await cli(list, { typed: '' })).stdout).toContain('\u001b[36mscheduled')
@@ -60,7 +60,7 @@ describe('on a terminal', () => {
     expect((await cli(list)).stdout).not.toContain('\u001b')
   })
 
-  test('[S6] cancelling a running job is asked about; elsewhere and with -y it is not', async () => {
+  test('[S6] cancelling a running job asks on a terminal without -y', async () => {
     const own = db.pawl()
     own.jobs.define('long', { run: (_job, { signal }) => new Promise((resolve) => signal.addEventListener('abort', resolve)) })
     const worker = own.worker()

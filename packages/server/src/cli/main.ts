@@ -2,7 +2,7 @@
 // The pawl command. Data goes to stdout and everything else to stderr; the exit code says what happened (see README.md).
 
 import { run } from './program.ts'
-import { outputClosed } from './stop-signals.ts'
+import { outputClosed } from './worker/stop-signals.ts'
 
 for (const stream of [process.stdout, process.stderr]) {
   stream.on('error', (error: NodeJS.ErrnoException) => {

@@ -15,7 +15,7 @@ async function hasSchema(db: TestDatabase): Promise<boolean> {
   return (await db.query("select from pg_namespace where nspname = 'pawl'")).length > 0
 }
 
-test('migrate applies what is missing and says so; again there is nothing to do', async () => {
+test('migrate applies what is missing; the second time nothing is missing', async () => {
   const db = await emptyDatabase()
   const on = ['--database-url', db.url]
   expect(await pawlJson(['migrate', '--dry-run', ...on])).toEqual({ missing: names, applied: [] })
@@ -28,7 +28,7 @@ test('migrate applies what is missing and says so; again there is nothing to do'
   expect(shown.stderr).toBe('The schema was already up to date.\n')
 })
 
-test('--sql needs no database, and what it prints makes one that this release accepts', async () => {
+test('--sql needs no database and prints a schema that this release accepts', async () => {
   const { code, stdout } = await cli(['migrate', '--sql'])
   expect(code).toBe(0)
   const db = await emptyDatabase()
@@ -40,7 +40,7 @@ test('--sql needs no database, and what it prints makes one that this release ac
   await db.query(nothing.stdout)
 })
 
-test('a role that may not create the schema is told so, with what to run', async () => {
+test('a role that may not create the schema gets the fix', async () => {
   const db = await emptyDatabase()
   const role = `limited_${db.name}`
   await db.query(`create role ${role} login password 'limited'`)

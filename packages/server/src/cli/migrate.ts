@@ -1,49 +1,47 @@
-// `pawl migrate`: bring a database up to this release, or say what that would take.
+// `pawl migrate`: migrates a database to this release, or prints what that would do.
 
 import type { Pawl } from 'pawl'
 import { exportSql, readMigrations } from 'pawl/admin'
 import pg from 'pg'
-import { findDatabase, requireDatabase, withoutPassword, withPawl } from './database.ts'
-import type { CommandAdder, Context } from './program.ts'
+import type { Answer } from './answers.ts'
+import { command, toggle } from './command.ts'
+import { type DatabaseFlags, findDatabase, requireDatabase, withoutPassword, withPawl } from './database.ts'
+import { exitCodes } from './failure.ts'
+import type { Column, Terminal } from './terminal.ts'
 
-interface Flags {
-  readonly sql?: boolean
-  readonly dryRun?: boolean
-}
+export const migrate = command({
+  name: 'migrate',
+  summary: 'Migrate the database to the schema of this release. Several processes may run it at once.',
+  examples: ['pawl migrate', 'pawl migrate --dry-run', 'pawl migrate --sql > pawl.sql'],
+  flags: {
+    sql: toggle('--sql', 'print the SQL instead of running it: all migrations, or those that the given database lacks'),
+    dryRun: toggle('--dry-run', 'list the missing migrations and change nothing'),
+  },
+  run: async ({ terminal, database, flags }): Promise<Answer | number> => {
+    if (flags.sql) return printSql(terminal, database)
+    return flags.dryRun ? missingSteps(database) : migrateNow(terminal, database)
+  },
+})
 
-export function addMigrate(adder: CommandAdder): void {
-  const command = adder.add(undefined, 'migrate', {
-    summary: 'Migrate the database to the schema of this release. Several processes may run it at once.',
-    examples: ['pawl migrate', 'pawl migrate --dry-run', 'pawl migrate --sql > pawl.sql'],
-  })
-  command
-    .option('--sql', 'print the SQL instead of running it: all migrations, or those that the given database lacks')
-    .option('--dry-run', 'list the missing migrations and change nothing')
-  adder.does<Flags>(command, async (context) => {
-    if (context.flags.sql) return printSql(context)
-    if (context.flags.dryRun) return printMissing(context)
-    return migrateNow(context)
-  })
-}
-
-async function printSql({ terminal, database }: Context<Flags>): Promise<void> {
+async function printSql(terminal: Terminal, database: DatabaseFlags): Promise<number> {
   const found = await findDatabase(database)
   const applied = found === undefined ? new Set<string>() : await appliedSteps(found.url)
-  if (readMigrations().every(({ name }) => applied.has(name))) {
-    // A file of this is still SQL that runs, and says why it does nothing.
-    terminal.line(`-- No migration is missing in ${withoutPassword(found!.url)}.`)
-    return
-  }
-  terminal.line(exportSql(readMigrations(), applied))
+  const isComplete = readMigrations().every(({ name }) => applied.has(name))
+  // A comment, so that a file of it is still SQL that runs.
+  terminal.line(
+    isComplete ? `-- No migration is missing in ${withoutPassword(found!.url)}.` : exportSql(readMigrations(), applied),
+  )
+  return exitCodes.ok
 }
 
-async function printMissing({ terminal, database }: Context<Flags>): Promise<void> {
+async function missingSteps(database: DatabaseFlags): Promise<Answer> {
   const { url } = await requireDatabase(database)
   const applied = await appliedSteps(url)
   const steps = readMigrations().map(({ name }) => ({ name, state: applied.has(name) ? 'applied' : 'missing' }))
   const missing = steps.filter(({ state }) => state === 'missing')
-  printSteps(terminal, steps, { missing: missing.map(({ name }) => name), applied: [...applied].sort() })
-  terminal.say(
+  return stepsAnswer(
+    steps,
+    { missing: missing.map(({ name }) => name), applied: [...applied].sort() },
     missing.length === 0 ? 'The schema is up to date.' : `${missing.length} to apply; nothing was changed. Run 'pawl migrate'.`,
   )
 }
@@ -51,7 +49,7 @@ async function printMissing({ terminal, database }: Context<Flags>): Promise<voi
 /** Said when another process holds the lock of migrations. */
 export const waitText = 'another process is migrating this database; waiting for it ...'
 
-async function migrateNow({ terminal, database }: Context<Flags>): Promise<void> {
+async function migrateNow(terminal: Terminal, database: DatabaseFlags): Promise<Answer> {
   const report = await withPawl({ database, tenant: undefined }, (_handle, pawl: Pawl) =>
     pawl.migrate({
       onStep: (name) => terminal.say(`applying ${name} ...`),
@@ -62,19 +60,22 @@ async function migrateNow({ terminal, database }: Context<Flags>): Promise<void>
   const steps = [...report.alreadyThere, ...report.applied]
     .sort()
     .map((name) => ({ name, state: before.has(name) ? 'already there' : 'applied' }))
-  printSteps(terminal, steps, report)
-  terminal.say(report.applied.length === 0 ? 'The schema was already up to date.' : 'The schema is now up to date.')
+  const said = report.applied.length === 0 ? 'The schema was already up to date.' : 'The schema is now up to date.'
+  return stepsAnswer(steps, report, said)
 }
 
-function printSteps(terminal: Context['terminal'], steps: readonly { name: string; state: string }[], json: object): void {
-  if (terminal.output !== 'table') return terminal.json(json)
-  terminal.table(
-    [
-      { title: 'migration', value: ({ name }) => name },
-      { title: 'state', value: ({ state }) => state, paint: ({ state }) => (state === 'missing' ? 'yellow' : 'green') },
-    ],
-    steps,
-  )
+interface Step {
+  readonly name: string
+  readonly state: string
+}
+
+const stepColumns: readonly Column<Step>[] = [
+  { title: 'migration', value: ({ name }) => name },
+  { title: 'state', value: ({ state }) => state, paint: ({ state }) => (state === 'missing' ? 'yellow' : 'green') },
+]
+
+function stepsAnswer(steps: readonly Step[], json: object, said: string): Answer {
+  return { json, show: (terminal) => terminal.table(stepColumns, steps), say: [said] }
 }
 
 export async function appliedSteps(url: string): Promise<Set<string>> {

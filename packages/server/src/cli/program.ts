@@ -1,44 +1,31 @@
-// The tree of commands. Each command is a module of its own; here is what they share: flags, help, and how errors end the process.
+// The tree of commands, made from their tables: flags, help, and how errors end the process.
 
-import { Command, CommanderError, Help, Option } from 'commander'
+import { Command as Commander, CommanderError, Help, Option } from 'commander'
+import type { ErrorCode } from 'pawl'
 import { release } from 'pawl/admin'
-import type { DatabaseFlags } from './database.ts'
-import { addDev } from './dev/dev.ts'
-import { addDoctor } from './doctor/doctor.ts'
+import { print } from './answers.ts'
+import { type AnyCommand, type Context, type Flag, type Flags, type FlagValues, globalFlags, type Noun } from './command.ts'
+import { dev } from './dev/dev.ts'
+import { doctor } from './doctor/doctor.ts'
 import { exitCodes, reportFailure } from './failure.ts'
-import { addJobs } from './jobs.ts'
-import { addMigrate } from './migrate.ts'
-import { addRecords } from './nouns/records.ts'
-import { type Output, outputs, type Streams, Terminal } from './terminal.ts'
-import { addVersion } from './version.ts'
-import { addWorker } from './worker.ts'
+import { migrate } from './migrate.ts'
+import { jobs } from './nouns/jobs.ts'
+import { records } from './nouns/records.ts'
+import { type Streams, Terminal } from './terminal.ts'
+import { version } from './version.ts'
+import { worker } from './worker/worker.ts'
 
-/** The flags that every command has. */
-export interface GlobalFlags extends DatabaseFlags {
-  readonly output: Output
-  readonly json?: boolean
-  readonly tenant?: string
-  readonly color: boolean
-  readonly quiet?: boolean
-  readonly verbose?: boolean
-}
-
-export interface Context<Flags = object> {
-  readonly terminal: Terminal
-  readonly flags: GlobalFlags & Flags
-  readonly database: DatabaseFlags
-  readonly tenant: string | undefined
-}
-
-/** Answers its exit code, or nothing when all went well. */
-export type Action<Flags> = (context: Context<Flags>, ...args: never[]) => Promise<number> | Promise<void>
+/** In the order of the help. */
+export const commands: readonly (AnyCommand | Noun)[] = [dev, worker, migrate, doctor, jobs, records, version]
 
 /** The exit code of the command line, once everything that it started has ended. */
-export async function run(argv: readonly string[], streams: Streams = process): Promise<number> {
+export async function run(argv: readonly string[], streams: Streams = process, table = commands): Promise<number> {
   let exit: number = exitCodes.ok
-  const program = buildProgram(streams, (code) => {
-    exit = code
-  })
+  const program = buildProgram(streams)
+  for (const each of table) {
+    if ('run' in each) addCommand(program, each)
+    else for (const verb of each.verbs) addCommand(nounOf(program, each), verb, each.next)
+  }
   if (argv.length <= 2) {
     program.outputHelp()
     return exit
@@ -50,26 +37,22 @@ export async function run(argv: readonly string[], streams: Streams = process): 
     if (!(error instanceof CommanderError)) throw error
     return error.exitCode === 0 ? exitCodes.ok : exitCodes.usage
   }
+
+  function addCommand(parent: Commander, row: AnyCommand, next?: Noun['next']): void {
+    const added = addNamed(parent, row)
+    for (const [syntax, doc, byDefault] of row.args ?? []) added.argument(syntax, doc, byDefault)
+    for (const [name, flag] of Object.entries<Flag<unknown>>(row.flags ?? {})) added.addOption(optionOf(name, flag))
+    added.action(async (...values: unknown[]) => {
+      // commander passes the arguments, then the command's own options, then the command.
+      exit = await runCommand(row, { flags: added.optsWithGlobals(), args: values.slice(0, -2), streams, next })
+    })
+  }
 }
 
-function buildProgram(streams: Streams, onExit: (code: number) => void): Command {
-  const program = new Command('pawl')
-  program
+function buildProgram(streams: Streams): Commander {
+  const program = new Commander('pawl')
     .description('Background work on the PostgreSQL you already run: its effects there are applied exactly once.')
     .version(`pawl ${release}`, '-V, --version', 'print the release')
-    .addOption(new Option('-o, --output <format>', 'output format').choices([...outputs]).default('table'))
-    .option('--json', 'the same as -o json')
-    .option('--database-url <url>', 'the database (or PAWL_DATABASE_URL, or DATABASE_URL)')
-    .addOption(
-      new Option('--pooler <mode>', "'transaction' if that URL is of a pgbouncer in transaction mode")
-        .choices(['none', 'transaction'])
-        .env('PAWL_POOLER'),
-    )
-    .addOption(new Option('--direct-url <url>', 'the same database without the pooler').env('PAWL_DIRECT_URL'))
-    .option('--tenant <name>', 'work on the jobs of this tenant')
-    .option('--no-color', 'print no colours (or NO_COLOR); only a terminal gets them')
-    .option('-q, --quiet', 'print only errors on stderr')
-    .option('-v, --verbose', 'print errors with their stack')
     .helpOption('-h, --help', 'print this help')
     .helpCommand(false)
     .configureHelp({ showGlobalOptions: true, sortSubcommands: false, formatHelp: commandsFirst })
@@ -79,39 +62,63 @@ function buildProgram(streams: Streams, onExit: (code: number) => void): Command
       writeErr: (text) => void streams.stderr.write(text),
     })
     .exitOverride()
-  program.addHelpText('before', exampleText(['pawl dev', 'pawl jobs list --state dead']))
-  const adder: CommandAdder = {
-    add: (parent, name, { summary, examples }) => {
-      const command = (parent ?? program)
-        .command(name)
-        .description(summary)
-        .summary(summary.split(/[.:]/)[0]!)
-        .copyInheritedSettings(program)
-        .helpCommand(false)
-      return command.addHelpText('before', exampleText(examples))
-    },
-    does: (command, action) => {
-      command.action(async (...given: unknown[]) => {
-        // commander passes the arguments, then the command's own options, then the command.
-        const args = given.slice(0, -2)
-        const flags: GlobalFlags = command.optsWithGlobals()
-        const terminal = openTerminal(flags, streams)
-        onExit(await runAction({ terminal, flags }, (context) => action(context as never, ...(args as never[]))))
-      })
-    },
-  }
-  addDev(adder)
-  addWorker(adder)
-  addMigrate(adder)
-  addDoctor(adder)
-  addJobs(adder)
-  addRecords(adder)
-  addVersion(adder)
+    .addHelpText('before', exampleText(['pawl dev', 'pawl jobs list --state dead']))
+  for (const [name, flag] of Object.entries<Flag<unknown>>(globalFlags)) program.addOption(optionOf(name, flag))
   return program
 }
 
+function nounOf(program: Commander, noun: Noun): Commander {
+  return program.commands.find((each) => each.name() === noun.name) ?? addNamed(program, noun)
+}
+
+function addNamed(parent: Commander, { name, summary, examples }: Pick<Noun, 'name' | 'summary' | 'examples'>): Commander {
+  return parent
+    .command(name)
+    .description(summary)
+    .summary(summary.split(/[.:]/)[0]!)
+    .copyInheritedSettings(parent)
+    .helpCommand(false)
+    .addHelpText('before', exampleText(examples))
+}
+
+function optionOf(
+  name: string,
+  { syntax, doc, choices, read, default: byDefault, isRequired = false, env }: Flag<unknown>,
+): Option {
+  const option = new Option(syntax, doc).makeOptionMandatory(isRequired)
+  if (option.attributeName() !== name) throw new Error(`${syntax} is ${option.attributeName()}, not ${name}`)
+  if (choices !== undefined) option.choices([...choices])
+  if (read !== undefined) option.argParser(read)
+  // A switch without a default is shorter in the help.
+  if (byDefault !== undefined && !option.isBoolean()) option.default(byDefault)
+  if (env !== undefined) option.env(env)
+  return option
+}
+
+interface Given {
+  readonly flags: Record<string, unknown>
+  readonly args: readonly unknown[]
+  readonly streams: Streams
+  readonly next: Partial<Readonly<Record<ErrorCode, string>>> | undefined
+}
+
+async function runCommand(row: AnyCommand, { flags, args, streams, next }: Given): Promise<number> {
+  const all: Flags = { ...globalFlags, ...row.flags }
+  for (const [name, { default: byDefault }] of Object.entries(all)) flags[name] ??= byDefault
+  const { output, json, quiet, verbose, color, tenant, ...database } = flags as FlagValues<typeof globalFlags>
+  const terminal = new Terminal({ output: json ? 'json' : output, isQuiet: quiet, isVerbose: verbose, mayColour: color }, streams)
+  const report = (error: unknown): number => reportFailure(terminal, error, next)
+  const context: Context = { terminal, flags, database, tenant, report }
+  try {
+    const answer = await row.run(context as never, ...(args as never[]))
+    return typeof answer === 'object' ? print(terminal, answer) : answer
+  } catch (error) {
+    return report(error)
+  }
+}
+
 /** What can be done before how: commander lists commands below the options that all of them have. */
-function commandsFirst(command: Command, help: Help): string {
+function commandsFirst(command: Commander, help: Help): string {
   const sections = Help.prototype.formatHelp
     .call(help, command, help)
     .split(/\n(?=(?:Arguments|Options|Global Options|Commands):\n)/)
@@ -121,34 +128,6 @@ function commandsFirst(command: Command, help: Help): string {
     .map((section) => section.trimEnd())
     .join('\n\n')
     .concat('\n')
-}
-
-export interface CommandAdder {
-  add(parent: Command | undefined, name: string, about: { summary: string; examples: readonly string[] }): Command
-  does<Flags = object>(command: Command, action: Action<Flags>): void
-}
-
-function openTerminal(flags: GlobalFlags, streams: Streams): Terminal {
-  return new Terminal(
-    {
-      output: flags.json ? 'json' : flags.output,
-      isQuiet: flags.quiet ?? false,
-      isVerbose: flags.verbose ?? false,
-      mayColour: flags.color,
-    },
-    streams,
-  )
-}
-
-async function runAction(
-  { terminal, flags }: Pick<Context, 'terminal' | 'flags'>,
-  action: (context: Context) => Promise<number> | Promise<void>,
-): Promise<number> {
-  try {
-    return (await action({ terminal, flags, database: flags, tenant: flags.tenant })) ?? exitCodes.ok
-  } catch (error) {
-    return reportFailure(terminal, error)
-  }
 }
 
 function exampleText(examples: readonly string[]): string {

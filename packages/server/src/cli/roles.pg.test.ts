@@ -67,7 +67,7 @@ afterAll(async () => {
   await admin.end()
 })
 
-test('a role that may only enqueue enqueues, alone, in bulk and by SQL', async () => {
+test('a role that may only enqueue does so alone, bulk, by SQL', async () => {
   const web = pawlOf('web')
   const { id } = await web.jobs.enqueue('effect', {}, { queue: 'other' })
   await web.jobs.enqueueMany('effect', [1, 2], { queue: 'other', delay: '1h' })
@@ -98,7 +98,7 @@ test('a role that may only append wakes readers that sleep', async () => {
   await db.query("select setval('pawl.reader_sleeps', 1, false)")
 })
 
-test('a worker with jobs and cursors and callers work under roles of their own', async () => {
+test('workers with jobs and cursors, and callers, work under separate roles', async () => {
   const worker = pawlOf('pawl_worker')
   worker.jobs.define('effect', {
     tx: async (job, tx) => {
@@ -154,7 +154,7 @@ join pg_class p on p.oid = i.inhparent
 where p.relnamespace = 'pawl'::regnamespace
   and c.relowner <> p.relowner`
 
-test("a day that a worker adds is the owner's, and migrations can change it", async () => {
+test("a day that a worker adds is the owner's; migrations change it", async () => {
   const days = () => db.query("select from pg_inherits where inhparent in ('pawl.job_history'::regclass, 'pawl.event'::regclass)")
   const before = await days()
   await as('pawl_owner', (client) => moveClock(client, 10 * 86_400_000))

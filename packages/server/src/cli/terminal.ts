@@ -1,4 +1,6 @@
-// What a command may say: data on stdout in the form that was asked for, and words for people on stderr.
+// The output of a command: data on stdout in the format that was asked for, and words for people on stderr.
+
+import { createInterface } from 'node:readline/promises'
 
 export const outputs = ['table', 'json', 'jsonl'] as const
 export type Output = (typeof outputs)[number]
@@ -55,6 +57,15 @@ export class Terminal {
     return this.streams.stdin.isTTY === true && this.streams.stderr.isTTY === true
   }
 
+  async confirms(question: string): Promise<boolean> {
+    const reader = createInterface({ input: this.streams.stdin, output: this.streams.stderr })
+    try {
+      return /^y(es)?$/i.test((await reader.question(`${question} [y/N] `)).trim())
+    } finally {
+      reader.close()
+    }
+  }
+
   paint(text: string, paint: Paint | undefined, stream: Stream = 'stdout'): string {
     return paint === undefined || !this.#hasColour[stream] ? text : `\u001b[${codes[paint]}m${text}\u001b[0m`
   }
@@ -108,13 +119,13 @@ export class Terminal {
     }
   }
 
-  /** Cut so that it ends with the terminal's line, behind so many characters. Elsewhere than on a terminal nothing is cut. */
+  /** Cut to the rest of the terminal's line, of which `taken` characters are used. Without a terminal nothing is cut. */
   clipped(text: string, taken: number): string {
     const room = this.#room()
     return room === Number.POSITIVE_INFINITY ? text : clip(text, Math.max(10, room - taken))
   }
 
-  /** Broken between words, each further line that far from the left. Elsewhere than on a terminal it stays one line. */
+  /** Broken between words, further lines indented. Without a terminal it stays one line. */
   wrapped(text: string, indent: number, stream: Stream = 'stdout'): string {
     const room = Math.max(20, this.#room(stream) - indent)
     const lines: string[] = []
@@ -148,7 +159,7 @@ export class Terminal {
   }
 }
 
-/** Only the last column gives way when a terminal is too narrow. */
+/** Only the last column is cut when a terminal is too narrow. */
 function layOut<Row>(
   cells: readonly string[],
   columns: readonly Column<Row>[],
@@ -175,9 +186,13 @@ function clip(text: string, width: number): string {
   return widthOf(text) <= width ? text : `${[...text].slice(0, width - 1).join('')}…`
 }
 
-/** Text from jobs is shown, never obeyed: control characters could move the cursor or recolour the screen. */
+/** Control characters in a job's data could move the cursor or recolour the screen. */
 export function oneLine(text: string): string {
   return text.replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ').trim()
+}
+
+export function firstLine(text: string | null): string {
+  return (text ?? '').split('\n')[0]!
 }
 
 /** '1 job', '2 jobs'. */
@@ -201,7 +216,7 @@ export function relativeTime(time: Date | null, now = Date.now()): string {
   return ms > 500 ? `in ${shortDuration(ms)}` : `${shortDuration(Math.max(0, -ms))} ago`
 }
 
-/** 21:03:07.042, in the zone of whoever looks. */
+/** 21:03:07.042, in this machine's zone. */
 export function clockTime(time: Date): string {
   const two = (value: number): string => String(value).padStart(2, '0')
   return `${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}.${String(time.getMilliseconds()).padStart(3, '0')}`

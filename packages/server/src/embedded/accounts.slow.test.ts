@@ -31,7 +31,7 @@ const hasSetpriv =
   ))
 
 describe('a normal user', () => {
-  test('with a new home and a package that it cannot write to: two at once make one copy of the binaries and one server', async () => {
+  test('two starts beside a read-only package make one copy and one server', async () => {
     const home = await homeOfNobody
     const dir = join(home, 'project', '.pawl')
     const launches = [await launchAsNobody(dir), await launchAsNobody(dir)]
@@ -46,7 +46,7 @@ describe('a normal user', () => {
     await launches[1]!.kill()
   })
 
-  test.runIf(isRoot())('is told when the directory, or the data in it, are those of root', async () => {
+  test.runIf(isRoot())('a directory or data of root is refused with the reason', async () => {
     const dir = await scratch.cluster()
     expect(await (await launchAsNobody(dir)).next()).toMatchObject({
       code: 'not_writable',
@@ -61,7 +61,7 @@ describe('a normal user', () => {
 })
 
 describe.runIf(isRoot())('root', () => {
-  test('lends PostgreSQL another account, which owns the data and has none of the groups of root', async () => {
+  test("runs PostgreSQL as another account without root's groups", async () => {
     const account = await accountForPostgres()
     const { server } = await scratch.start({ dir: await scratch.cluster() })
     expect(await identityOf(server.pid)).toEqual({ uid: account?.uid, gid: account?.gid, groups: '' })
@@ -81,7 +81,7 @@ describe.runIf(isRoot())('root', () => {
     await server.stop()
   })
 
-  test('finds the server again without the right to look into processes of others, as in a container', async (context) => {
+  test('finds the server again where other processes cannot be read', async (context) => {
     if (!hasSetpriv) return context.skip()
     const dir = await scratch.cluster()
     const through = ['setpriv', '--bounding-set=-sys_ptrace', '--inh-caps=-sys_ptrace']
@@ -94,7 +94,7 @@ describe.runIf(isRoot())('root', () => {
     expect(await isAlive(pid)).toBe(false)
   })
 
-  test('in a project that the account cannot enter, package and all: the data are kept elsewhere and found again', async () => {
+  test('in a project that the account cannot enter, data live elsewhere', async () => {
     // Not in the temporary directory, whose data go elsewhere still.
     const project = await scratch.dir(undefined, 0o700, homedir())
     const dir = join(project, '.pawl')
@@ -116,7 +116,7 @@ describe.runIf(isRoot())('root', () => {
     await movesButIsNotShared(project, running.dataDir)
   })
 
-  test('lets others pass through a directory of mode 0700, such as mkdtemp makes, if there is nothing else in it', async () => {
+  test('an empty directory of mode 0700 is opened for the account', async () => {
     const dir = await scratch.dir(undefined, 0o700)
     const { server, notices } = await scratch.start({ dir })
     expect(server.dataDir).toBe(join(dir, 'pgdata'))
@@ -125,7 +125,7 @@ describe.runIf(isRoot())('root', () => {
     await server.stop()
   })
 
-  test('opens no directory that holds other files, and keeps the data of a temporary one no longer than it', async () => {
+  test('opens no directory with other files; temporary data end with theirs', async () => {
     const dir = await scratch.dir(undefined, 0o700)
     await writeFile(join(dir, 'diary'), 'private')
     const { server } = await scratch.start({ dir })

@@ -16,7 +16,7 @@ const scratch = new Scratch()
 afterAll(() => scratch.clear())
 
 describe('a postmaster that runs already', () => {
-  test('is adopted when its parent was killed, data, pid and all; other settings and another port are only remarked upon', async () => {
+  test('is adopted when its parent was killed; other settings are only noted', async () => {
     const dir = await scratch.cluster()
     const launch = new Launch({ dir, port: 0, settings: { work_mem: '5MB' } })
     const orphan = await launch.running()
@@ -67,7 +67,7 @@ describe('a postmaster that runs already', () => {
 })
 
 describe('two starts at once on one directory', () => {
-  test('in two processes, on an empty directory: one starts, the other waits and shares it', async () => {
+  test('of two starts on an empty directory one waits and shares', async () => {
     const dir = await scratch.dir()
     // One of them may be up long after the other. So both come to a lock that is held, and begin when it is freed.
     const launches = await withLock(join(dir, 'lock'), { waitMs: 0 }, async () => {
@@ -92,7 +92,7 @@ describe('two starts at once on one directory', () => {
     await started[0]!.server.stop()
   })
 
-  test('the one that waits takes over when the one that starts is killed', async () => {
+  test('a waiting start takes over when the starting one is killed', async () => {
     const { dir, first } = await stoppedHalfWay()
     const second = new Launch({ dir, port: 0 })
     await until('the second one waits', async () => second.notices.length > 0)
@@ -116,7 +116,7 @@ describe('a postmaster.pid that names no postmaster', () => {
     await server.stop()
   })
 
-  test('whose pid now belongs to another program of the same account, which alone would keep PostgreSQL from starting', async () => {
+  test('whose pid now belongs to another program of the account', async () => {
     const dir = await scratch.cluster()
     const stranger = await spawnStranger()
     await plantPidFile(dir, stranger.pid!)
@@ -142,7 +142,7 @@ describe('a postmaster.pid that names no postmaster', () => {
     await Promise.all([server.stop(), other.stop()])
   })
 
-  test('while a backend of the killed postmaster is still at work: the start waits until it has ended', async () => {
+  test('a start waits until the last backend of a killed postmaster ends', async () => {
     const dir = await scratch.cluster()
     const killed = (await scratch.start({ dir })).server
     const client = new pg.Client({ connectionString: killed.url })

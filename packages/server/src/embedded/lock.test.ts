@@ -10,7 +10,7 @@ import { Scratch } from './test-support/scratch.ts'
 const scratch = new Scratch()
 afterAll(() => scratch.clear())
 
-test('only one of many runs at a time, and every one gets its turn', async () => {
+test('one of many runs at a time, and each runs once', async () => {
   const path = join(await scratch.dir(), 'lock')
   let inside = 0
   let turns = 0
@@ -27,7 +27,7 @@ test('only one of many runs at a time, and every one gets its turn', async () =>
   expect(turns).toBe(20)
 })
 
-test('of many that find a dead holder at once, one at a time takes over', async () => {
+test('of many that find a dead holder one takes over', async () => {
   const path = join(await scratch.dir(), 'lock')
   for (let round = 0; round < 8; round += 1) {
     await writeFile(`${path}.${round * 100 + 1}`, JSON.stringify({ pid: 2 ** 22 + 1, started: 'long ago' }))
@@ -62,7 +62,7 @@ test('a pid that now belongs to a younger process holds nothing', async () => {
   expect(await withLock(path, { waitMs: 0 }, async () => 'mine')).toBe('mine')
 })
 
-test('a file that a power failure has emptied holds nothing, and what it left is cleared away', async () => {
+test('an empty lock file holds nothing and is removed', async () => {
   const dir = await scratch.dir()
   const path = join(dir, 'lock')
   await writeFile(`${path}.3`, '')
@@ -71,7 +71,7 @@ test('a file that a power failure has emptied holds nothing, and what it left is
   expect(await readdir(dir)).toEqual(['lock.4'])
 })
 
-test('a lock that stays held is reported with the pid that holds it', async () => {
+test("a lock that stays held is reported with its holder's pid", async () => {
   const path = join(await scratch.dir(), 'lock')
   await writeFile(`${path}.1`, JSON.stringify({ pid: process.pid, started: await startOf(process.pid) }))
   await expect(withLock(path, { waitMs: 30 }, async () => 'mine')).rejects.toMatchObject({
@@ -80,7 +80,7 @@ test('a lock that stays held is reported with the pid that holds it', async () =
   })
 })
 
-test('the lock is freed when the work throws, and one small file is all that stays', async () => {
+test('the lock is freed when the work throws; one small file stays', async () => {
   const dir = await scratch.dir()
   const path = join(dir, 'lock')
   await expect(withLock(path, { waitMs: 0 }, async () => Promise.reject(new Error('no luck')))).rejects.toThrow('no luck')

@@ -10,7 +10,7 @@ const scratch = new Scratch()
 afterAll(() => scratch.clear())
 
 describe('the port', () => {
-  test('moves to the next free one when it is taken, and says so', async () => {
+  test('a taken port is replaced by the next free one, and named', async () => {
     const dir = await scratch.cluster()
     const taken = portOf(await listen())
     const { server, notices } = await scratch.start({ dir, port: taken })
@@ -19,7 +19,7 @@ describe('the port', () => {
     await server.stop()
   })
 
-  test('moves on when somebody takes it between our look and that of PostgreSQL', async () => {
+  test('moves on when a program takes it between probe and bind', async () => {
     const dir = await scratch.cluster()
     const taken = portOf(await listen())
     vi.mocked(freePort).mockResolvedValueOnce(taken)
@@ -29,7 +29,7 @@ describe('the port', () => {
     await server.stop()
   })
 
-  test('a stranger who takes it between our look and that of PostgreSQL hears nothing from us', async () => {
+  test('a stranger that takes it between probe and bind gets no data', async () => {
     const dir = await scratch.cluster()
     const stranger = await listen()
     let heard = 0
@@ -43,7 +43,7 @@ describe('the port', () => {
     await server.stop()
   })
 
-  test('is not fought over when two servers want the same one at once', async () => {
+  test('two servers that want the same port both start', async () => {
     const dirs = await Promise.all([scratch.cluster(), scratch.cluster()])
     const wanted = await freePort(0)
     const servers = await Promise.all(dirs.map(async (dir) => (await scratch.start({ dir, port: wanted })).server))

@@ -17,7 +17,7 @@ afterAll(() => scratch.clear())
 const signalsAndEnds = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'exit', 'beforeExit', 'uncaughtException'] as const
 
 describe('a first start in an empty directory', () => {
-  test('makes a guarded cluster with the promised settings, and a second start finds the data again', async () => {
+  test('makes a guarded cluster; a second start finds the data again', async () => {
     const listeners = signalsAndEnds.map((name) => process.listenerCount(name))
     const dir = join(await scratch.dir(), 'not', 'yet', 'there')
     const { server } = await scratch.start({ dir, settings: { work_mem: '7MB' } })
@@ -58,7 +58,7 @@ describe('a first start in an empty directory', () => {
     expect(signalsAndEnds.map((name) => process.listenerCount(name))).toEqual(listeners)
   })
 
-  test('an initdb that was killed half-way is begun anew, and its remains are removed', async () => {
+  test('an initdb that was killed is run again and its remains removed', async () => {
     const dir = await killedHalfWay()
     // It outlives its parent by a moment, and what it still writes would be no remains yet.
     await until('initdb has ended as well', async () => !(await isUsed(join(dir, 'pgdata.new-'))))
@@ -72,7 +72,7 @@ describe('a first start in an empty directory', () => {
     await server.stop()
   })
 
-  test('variables that are meant for another PostgreSQL, and a strict umask, change nothing', async () => {
+  test('variables for another PostgreSQL and a strict umask change nothing', async () => {
     const env = {
       PGDATA: '/nowhere',
       PGPORT: '1',
@@ -104,7 +104,7 @@ describe('what cannot work is refused with a reason and advice', () => {
     await expect(startEmbedded({ dir, port: 0 })).rejects.toMatchObject({ code: 'not_a_data_directory' })
   })
 
-  test('a setting that PostgreSQL does not know: its own words are in the message, and it does not stay', async () => {
+  test("an unknown setting fails with PostgreSQL's message and is not kept", async () => {
     const dir = await scratch.cluster()
     const failure = startEmbedded({ dir, port: 0, settings: { no_such_setting: '1' } })
     await expect(failure).rejects.toMatchObject({
@@ -130,7 +130,7 @@ describe('what cannot work is refused with a reason and advice', () => {
 })
 
 describe('stopping', () => {
-  test("stop('immediate') ends it at once, and the next start recovers what was committed", async () => {
+  test("after stop('immediate') the next start recovers what was committed", async () => {
     const dir = await scratch.cluster()
     const { server } = await scratch.start({ dir })
     await query(server.url, 'create table kept as select 42 as answer')
@@ -141,7 +141,7 @@ describe('stopping', () => {
     await again.stop()
   })
 
-  test('an old handle does not stop the server that came after its own', async () => {
+  test('an old handle does not stop a later server', async () => {
     const dir = await scratch.cluster()
     const old = (await scratch.start({ dir })).server
     await old.stop()

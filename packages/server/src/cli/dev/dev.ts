@@ -3,50 +3,38 @@
 import { createPawl, silentLogger } from 'pawl'
 import { durationMs, release } from 'pawl/admin'
 import pg from 'pg'
+import { type Context, command, integer, text, toggle, withDefault } from '../command.ts'
 import { exitCodes } from '../failure.ts'
-import { type JobLine, jobLineHeader, jobLineText } from '../job-lines.ts'
-import { wholeNumber } from '../jobs.ts'
 import { waitText } from '../migrate.ts'
-import type { CommandAdder, Context } from '../program.ts'
-import { exitOf, type StopRequests, stopRequests } from '../stop-signals.ts'
 import { clockTime, type Terminal } from '../terminal.ts'
-import { refuseTenant, stopText } from '../worker.ts'
+import { type JobLine, jobLineHeader, jobLineText } from '../worker/job-lines.ts'
+import { exitOf, type StopRequests, stopRequests } from '../worker/stop-signals.ts'
+import { moduleArgument, refuseTenant, stopText } from '../worker/worker.ts'
+import { WorkerPool } from '../worker/worker-pool.ts'
 import { demoQueue, demoSchemaSql, trickle } from './demo.ts'
 import { type DevDatabase, openDevDatabase } from './dev-database.ts'
-import { WorkerPool } from './worker-pool.ts'
 
-interface Flags {
-  readonly dir?: string
-  readonly port?: number
-  readonly workers: number
-  readonly demo: boolean
-  readonly grace: string
-  readonly remote?: boolean
-  readonly showPassword?: boolean
+const flags = {
+  dir: text('--dir <folder>', 'where the embedded database lives (or PAWL_DEV_DIR; default .pawl/dev)'),
+  port: integer('--port <port>', [0, 65_535], 'port of the embedded database, or the next free one; 0 for any (default 15432)'),
+  workers: withDefault(integer('--workers <count>', [0, 64], 'number of worker processes'), 2),
+  demo: toggle('--no-demo', 'run no demo jobs'),
+  grace: withDefault(text('--grace <duration>', 'how long running jobs may take to finish on stop'), '10s'),
+  remote: toggle('--remote', 'allow a database on another host'),
+  showPassword: toggle('--show-password', 'print the database URL with its password'),
 }
+type DevContext = Context<typeof flags>
 
-export function addDev(adder: CommandAdder): void {
-  const command = adder.add(undefined, 'dev', {
-    summary: 'Start PostgreSQL, migrate it and run workers: your modules, or demo jobs. Ctrl-C stops everything.',
-    examples: ['pawl dev', 'pawl dev ./worker.ts', 'pawl dev --no-demo --workers 0'],
-  })
-  command
-    .argument('[module...]', 'modules that export a Pawl, or default (pawl) => { pawl.jobs.define(...) }')
-    .option('--dir <folder>', 'where the embedded database lives (or PAWL_DEV_DIR; default .pawl/dev)')
-    .option(
-      '--port <port>',
-      'port of the embedded database, or the next free one; 0 for any (default 15432)',
-      wholeNumber(0, 65_535),
-    )
-    .option('--workers <count>', 'number of worker processes', wholeNumber(0, 64), 2)
-    .option('--no-demo', 'run no demo jobs')
-    .option('--grace <duration>', 'how long running jobs may take to finish on stop', '10s')
-    .option('--remote', 'allow a database on another host')
-    .option('--show-password', 'print the database URL with its password')
-  adder.does<Flags>(command, dev)
-}
+export const dev = command({
+  name: 'dev',
+  summary: 'Start PostgreSQL, migrate it and run workers: your modules, or demo jobs. Ctrl-C stops everything.',
+  examples: ['pawl dev', 'pawl dev ./worker.ts', 'pawl dev --no-demo --workers 0'],
+  args: [moduleArgument('[module...]')],
+  flags,
+  run: start,
+})
 
-async function dev(context: Context<Flags>, modules: string[]): Promise<number> {
+async function start(context: DevContext, modules: string[]): Promise<number> {
   const { terminal, flags } = context
   refuseTenant(context)
   const graceMs = durationMs(flags.grace)
@@ -59,8 +47,8 @@ async function dev(context: Context<Flags>, modules: string[]): Promise<number> 
     database: context.database,
     dir: flags.dir,
     port: flags.port,
-    isRemote: flags.remote ?? false,
-    isPasswordShown: flags.showPassword ?? false,
+    isRemote: context.flags.remote,
+    isPasswordShown: context.flags.showPassword,
     onNotice: (line) => story.note(line),
   })
   try {
@@ -82,7 +70,7 @@ function answerWhileStarting(requests: StopRequests, story: Story): void {
 }
 
 interface Run {
-  readonly context: Context<Flags>
+  readonly context: DevContext
   readonly modules: readonly string[]
   readonly graceMs: number
   readonly requests: StopRequests

@@ -1,20 +1,17 @@
-// `pawl doctor`: looks at everything that Pawl rests on and names each fault with its fix.
+// `pawl doctor`: checks what Pawl depends on, and prints each fault with its fix.
 
 import { durationMs } from 'pawl/admin'
 import pg from 'pg'
+import type { Answer } from '../answers.ts'
+import { command, text, withDefault } from '../command.ts'
 import { requireDatabase, withoutPassword } from '../database.ts'
 import { exitCodes } from '../failure.ts'
-import type { CommandAdder, Context } from '../program.ts'
 import { counted, type Terminal } from '../terminal.ts'
 import { type Check, type Finding, fault, type Patient, skipped } from './check.ts'
 import { checkDrift } from './drift-check.ts'
 import { type CheckedSchema, checkOwner, checkPawlClock, checkRights, checkSchema } from './schema-checks.ts'
 import { checkClock, checkListen, checkNode, checkPath, checkPostgres, checkSettings, checkSnapshots } from './server-checks.ts'
 import { checkAlerts, checkKinds, checkProjections, checkWorkers } from './work-checks.ts'
-
-interface Flags {
-  readonly longTransaction: string
-}
 
 const outside: readonly (readonly [string, Check])[] = [
   ['postgresql', checkPostgres],
@@ -36,19 +33,23 @@ const inside: readonly (readonly [string, Check])[] = [
   ['projections', checkProjections],
 ]
 
-export function addDoctor(adder: CommandAdder): void {
-  const command = adder.add(undefined, 'doctor', {
-    summary:
-      'Find faults and their fixes: Node, the server and its settings, search path, schema, owner, privileges, clock, workers, alerts. The exit code is 6 if there is a fault.',
-    examples: ['pawl doctor', 'pawl doctor -o json'],
-  })
-  command.option('--long-transaction <duration>', 'report transactions that are open for longer', '5m')
-  adder.does<Flags>(command, examine)
-}
+export const doctor = command({
+  name: 'doctor',
+  summary:
+    'Find faults and their fixes: Node, the server and its settings, search path, schema, owner, privileges, clock, workers, alerts. The exit code is 6 if there is a fault.',
+  examples: ['pawl doctor', 'pawl doctor -o json'],
+  flags: {
+    longTransaction: withDefault(text('--long-transaction <duration>', 'report transactions that are open for longer'), '5m'),
+  },
+  run: async ({ terminal, flags, database, tenant }) => {
+    const longTransactionMs = durationMs(flags.longTransaction)
+    const { url, source } = await requireDatabase(database)
+    terminal.say(`Checking ${withoutPassword(url)} (from ${source}) ...`)
+    return answerOf(await examine({ url, tenant, longTransactionMs }))
+  },
+})
 
-async function examine({ terminal, flags, database, tenant }: Context<Flags>): Promise<number> {
-  const longTransactionMs = durationMs(flags.longTransaction)
-  const { url, source } = await requireDatabase(database)
+async function examine({ url, tenant, longTransactionMs }: Omit<Patient, 'client'>): Promise<Finding[]> {
   const client = new pg.Client({
     connectionString: url,
     application_name: 'pawl doctor',
@@ -58,8 +59,7 @@ async function examine({ terminal, flags, database, tenant }: Context<Flags>): P
   client.on('error', () => undefined)
   await client.connect()
   try {
-    terminal.say(`Checking ${withoutPassword(url)} (from ${source}) ...`)
-    return print(terminal, await examineAll({ url, client, tenant, longTransactionMs }))
+    return await examineAll({ url, client, tenant, longTransactionMs })
   } finally {
     await client.end()
   }
@@ -87,7 +87,7 @@ async function examineAll(patient: Patient): Promise<Finding[]> {
   return findings
 }
 
-/** A check that cannot be made is a fault by itself: it says what stood in its way. */
+/** A check that fails is a fault by itself, with its error. */
 async function examineOne(name: string, check: Check, patient: Patient): Promise<Finding[]> {
   try {
     return await check(patient)
@@ -104,18 +104,22 @@ async function examineOne(name: string, check: Check, patient: Patient): Promise
 
 const colours = { ok: 'green', fault: 'red', skipped: 'dim' } as const
 
-function print(terminal: Terminal, findings: readonly Finding[]): number {
+function answerOf(findings: readonly Finding[]): Answer {
   const faults = findings.filter(({ state }) => state === 'fault').length
-  if (terminal.output === 'json') terminal.json({ faults, checks: findings })
-  else if (terminal.output === 'jsonl') for (const finding of findings) terminal.json(finding)
-  else {
-    const width = Math.max(...findings.map(({ check }) => check.length))
-    const shown = (text: string): string => terminal.wrapped(text, 7 + 2 + width + 2)
-    for (const { check, state, what, fix } of findings) {
-      terminal.line(`${terminal.paint(state.padEnd(7), colours[state])}  ${check.padEnd(width)}  ${shown(what)}`)
-      if (fix !== undefined) terminal.line(`${' '.repeat(7)}  ${terminal.paint('fix'.padStart(width), 'dim')}  ${shown(fix)}`)
-    }
+  return {
+    json: { faults, checks: findings },
+    lines: findings,
+    show: (terminal) => show(terminal, findings),
+    say: [faults === 0 ? 'No faults.' : `${counted(faults, 'fault')}.`],
+    exit: faults === 0 ? exitCodes.ok : exitCodes.faultsFound,
   }
-  terminal.say(faults === 0 ? 'No faults.' : `${counted(faults, 'fault')}.`)
-  return faults === 0 ? exitCodes.ok : exitCodes.faultsFound
+}
+
+function show(terminal: Terminal, findings: readonly Finding[]): void {
+  const width = Math.max(...findings.map(({ check }) => check.length))
+  const wrapped = (text: string): string => terminal.wrapped(text, 7 + 2 + width + 2)
+  for (const { check, state, what, fix } of findings) {
+    terminal.line(`${terminal.paint(state.padEnd(7), colours[state])}  ${check.padEnd(width)}  ${wrapped(what)}`)
+    if (fix !== undefined) terminal.line(`${' '.repeat(7)}  ${terminal.paint('fix'.padStart(width), 'dim')}  ${wrapped(fix)}`)
+  }
 }

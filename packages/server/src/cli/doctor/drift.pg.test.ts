@@ -107,7 +107,7 @@ test('a moved clock is drift: it must not be forgotten in production', async () 
   expect((await findDrift(db.pool)).map(({ what }) => what)).toEqual(['function pawl.now()'])
 })
 
-test('what a newer release added is not drift; what it lacks of ours is', async () => {
+test('what a newer release added is no drift; what it lacks is', async () => {
   await db.query("insert into pawl.migration (name, checksum) values ('9999-later', 'x')")
   await db.query(
     'alter table pawl.job add column later text; create index later on pawl.job (created_at); drop index pawl.job_dead',

@@ -1,40 +1,32 @@
 // `pawl records ...`: act on submissions.
 
+import { byFlag } from '../answers.ts'
+import { command, given, type Noun, required, text } from '../command.ts'
 import { withPawl } from '../database.ts'
-import type { CommandAdder, Context } from '../program.ts'
+import type { Column } from '../terminal.ts'
 
-interface CancelFlags {
-  readonly reason: string
-  readonly by?: string
-}
+const cancelledColumns: readonly Column<{ id: string; set: string; state: string }>[] = [
+  { title: 'id', value: ({ id }) => id },
+  { title: 'set', value: ({ set }) => set },
+  { title: 'state', value: ({ state }) => state },
+]
 
-export function addRecords(adder: CommandAdder): void {
-  const records = adder.add(undefined, 'records', {
-    summary: 'Act on submissions of record sets.',
-    examples: ["pawl records cancel 17 --reason 'the wrong file'"],
-  })
-  const command = adder.add(records, 'cancel', {
-    summary: 'End a submission as failed. What it wrote is purged, its scope is free, and the application can resume it.',
-    examples: ["pawl records cancel 17 --reason 'the wrong file' --by maria"],
-  })
-  command
-    .argument('<id>', 'the submission id')
-    .requiredOption('--reason <text>', 'the reason, stored in the audit')
-    .option('--by <name>', 'the acting person, stored in the audit')
-  adder.does<CancelFlags>(command, cancel)
-}
+const cancel = command({
+  name: 'cancel',
+  summary: 'End a submission as failed. What it wrote is purged, its scope is free, and the application can resume it.',
+  examples: ["pawl records cancel 17 --reason 'the wrong file' --by maria"],
+  args: [['<id>', 'the submission id']],
+  flags: { reason: required(text('--reason <text>', 'the reason, stored in the audit')), by: byFlag },
+  run: async (context, id: string) => {
+    const { reason, by } = context.flags
+    const { state, set } = await withPawl(context, ({ records }) => records.cancel(id, { reason, ...given({ by }) }))
+    return { json: { id, set, state }, show: (terminal) => terminal.table(cancelledColumns, [{ id, set, state }]) }
+  },
+})
 
-async function cancel({ database, tenant, terminal, flags }: Context<CancelFlags>, id: string): Promise<void> {
-  const { reason, by } = flags
-  const options = { reason, ...(by === undefined ? {} : { by }) }
-  const { state, set } = await withPawl({ database, tenant }, ({ records }) => records.cancel(id, options))
-  if (terminal.output !== 'table') return terminal.json({ id, set, state })
-  terminal.table(
-    [
-      { title: 'id', value: (each) => each.id },
-      { title: 'set', value: (each) => each.set },
-      { title: 'state', value: (each) => each.state },
-    ],
-    [{ id, set, state }],
-  )
+export const records: Noun = {
+  name: 'records',
+  summary: 'Act on submissions of record sets.',
+  examples: ["pawl records cancel 17 --reason 'the wrong file'"],
+  verbs: [cancel],
 }

@@ -2,11 +2,13 @@
 
 import { Readable, Writable } from 'node:stream'
 import { vi } from 'vitest'
-import { run } from '../program.ts'
+import { type commands, run } from '../program.ts'
 
 export interface CliOptions {
   readonly env?: NodeJS.ProcessEnv
   readonly input?: string
+  /** Other commands than those of `pawl`. */
+  readonly table?: typeof commands
 }
 
 export interface CliEnd {
@@ -36,13 +38,13 @@ class Captured extends Writable {
 let isRunning = false
 
 /** One command at a time: they share the environment of this process. */
-export async function pawl(args: readonly string[], { env, input = '' }: CliOptions = {}): Promise<CliEnd> {
+export async function pawl(args: readonly string[], { env, input = '', table }: CliOptions = {}): Promise<CliEnd> {
   if (isRunning) throw new Error('another command runs in this process; await it first')
   isRunning = true
   const [stdout, stderr] = [new Captured(), new Captured()]
   for (const [name, value] of Object.entries({ ...commandEnv, ...env })) vi.stubEnv(name, value)
   try {
-    const code = await run(['node', 'pawl', ...args], { stdin: Readable.from([Buffer.from(input)]), stdout, stderr })
+    const code = await run(['node', 'pawl', ...args], { stdin: Readable.from([Buffer.from(input)]), stdout, stderr }, table)
     return { code, stdout: stdout.text, stderr: stderr.text }
   } finally {
     vi.unstubAllEnvs()

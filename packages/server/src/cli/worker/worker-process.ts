@@ -2,15 +2,15 @@
 
 import { createPawl, type Logger, type Pawl, stderrLogger } from 'pawl'
 import { assertSameDatabase } from '../database.ts'
+import { defineDemo } from '../dev/demo.ts'
 import { failureOf } from '../failure.ts'
-import { watchJobs } from '../job-lines.ts'
-import { fieldsText, isJobLine, type LogFields } from '../logger.ts'
-import { Running } from '../running.ts'
 import { oneLine } from '../terminal.ts'
-import { endOnUncaught } from '../uncaught.ts'
-import { loadModules } from '../user-modules.ts'
-import { defineDemo } from './demo.ts'
+import { watchJobs } from './job-lines.ts'
+import { fieldsText, isJobLine, type LogFields } from './logger.ts'
 import type { FromWorker, ToWorker, WorkerTask } from './messages.ts'
+import { Running } from './running.ts'
+import { endOnUncaught } from './uncaught.ts'
+import { loadModules } from './user-modules.ts'
 
 const tell = (message: FromWorker): void => {
   if (process.connected) process.send?.(message)

@@ -7,9 +7,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import type { StopReport } from 'pawl'
 import { ChildFailure } from '../failure.ts'
-import type { JobLine } from '../job-lines.ts'
-import { sumOf } from '../running.ts'
+import type { JobLine } from './job-lines.ts'
 import type { FromWorker, ToWorker, WorkerTask } from './messages.ts'
+import { sumOf } from './running.ts'
 
 export interface PoolEvents {
   readonly onJob: (line: JobLine, number: number) => void

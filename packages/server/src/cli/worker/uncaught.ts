@@ -2,7 +2,7 @@
 
 import { writeSync } from 'node:fs'
 import type { Worker } from 'pawl'
-import { oneLine } from './terminal.ts'
+import { oneLine } from '../terminal.ts'
 
 export function endOnUncaught(worker: () => Worker | undefined): void {
   let isEnding = false

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Pawl } from 'pawl'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { UsageError } from './failure.ts'
+import { UsageError } from '../failure.ts'
 import { loadModules } from './user-modules.ts'
 
 let dir: string

@@ -1,7 +1,7 @@
 // One line for each attempt of a job that ended, from the events of a worker.
 
 import type { Pawl } from 'pawl'
-import { clockTime, oneLine, type Paint, shortDuration, type Terminal } from './terminal.ts'
+import { clockTime, oneLine, type Paint, shortDuration, type Terminal } from '../terminal.ts'
 
 export interface JobLine {
   readonly at: string

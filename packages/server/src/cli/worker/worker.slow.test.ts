@@ -4,12 +4,12 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Pawl } from 'pawl'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
-import { createDatabase, type TestDatabase, until } from '../../../pawl/test/support/database.ts'
-import { FaultProxy } from '../../../pawl/test/support/fault-proxy.ts'
-import { pawl as cli, moduleFolder, RunningCli } from './test-support/cli-process.ts'
+import { createDatabase, type TestDatabase, until } from '../../../../pawl/test/support/database.ts'
+import { FaultProxy } from '../../../../pawl/test/support/fault-proxy.ts'
+import { pawl as cli, moduleFolder, RunningCli } from '../test-support/cli-process.ts'
 
-const jobsModule = fileURLToPath(new URL('./test-support/jobs-module.mjs', import.meta.url))
-const otherModule = fileURLToPath(new URL('./test-support/other-module.mjs', import.meta.url))
+const jobsModule = fileURLToPath(new URL('../test-support/jobs-module.mjs', import.meta.url))
+const otherModule = fileURLToPath(new URL('../test-support/other-module.mjs', import.meta.url))
 
 let db: TestDatabase
 let pawl: Pawl
@@ -45,7 +45,7 @@ async function startGatedWorker(more: readonly string[]): Promise<{ worker: Runn
   return { worker: await startWorker([gated, ...more]), letGo: () => writeFile(gate, '') }
 }
 
-test('runs the jobs of a module, prints a line for each, and SIGTERM lets a running one finish', async () => {
+test("runs a module's jobs, a line for each; SIGTERM lets them finish", async () => {
   const { worker, letGo } = await startGatedWorker(['--each', '-o', 'jsonl'])
   const { id: quick } = await pawl.jobs.enqueue('quick', {})
   const { id: broken } = await pawl.jobs.enqueue('broken', {})
@@ -66,7 +66,7 @@ test('runs the jobs of a module, prints a line for each, and SIGTERM lets a runn
   expect(await db.query('select close_reason from pawl.worker')).toEqual([{ close_reason: 'stopped' }])
 })
 
-test('a second signal gives up what still runs: exit 130, and another worker takes the job with no crash counted', async () => {
+test('a second signal exits 130, and another worker runs the job uncharged', async () => {
   const worker = await startWorker()
   const { id } = await pawl.jobs.enqueue('patient', { isOver: false })
   await until('it runs', async () => (await pawl.jobs.get(id))?.state === 'running')
@@ -86,7 +86,7 @@ test('a second signal gives up what still runs: exit 130, and another worker tak
   expect((await other.ended()).code).toBe(0)
 })
 
-test('it ends also when its handlers hang and the database is away: exit 7, and it says who takes the jobs when', async () => {
+test('when handlers hang and the database is away it exits 7', async () => {
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
   const worker = await RunningCli.start(['worker', jobsModule, '--database-url', proxy.url, '--grace', '10ms'])
@@ -103,7 +103,7 @@ test('it ends also when its handlers hang and the database is away: exit 7, and 
   )
 })
 
-test('when nobody reads its output any more, running jobs finish, and it ends with exit 1', async () => {
+test('when its output is closed running jobs finish, and it exits 1', async () => {
   const { worker, letGo } = await startGatedWorker(['--each'])
   const { id } = await pawl.jobs.enqueue('gated', {})
   await until('it runs', async () => (await pawl.jobs.get(id))?.state === 'running')
@@ -117,7 +117,7 @@ test('when nobody reads its output any more, running jobs finish, and it ends wi
   expect(await db.query('select close_reason from pawl.worker')).toEqual([{ close_reason: 'stopped' }])
 })
 
-test('--queue takes one queue each time, and leaves the modules around it alone', async () => {
+test('--queue takes one queue each time and no module', async () => {
   const worker = await RunningCli.start([
     'worker',
     '--database-url',
@@ -137,7 +137,7 @@ test('--queue takes one queue each time, and leaves the modules around it alone'
   expect((await worker.ended()).code).toBe(0)
 })
 
-test('loads TypeScript, and says what is wrong with a module that is missing or defines nothing', async () => {
+test('loads TypeScript; a missing or empty module is refused with the reason', async () => {
   const typed = join(tmpdir(), `pawl-kinds-${db.name}.mts`)
   await writeFile(
     typed,
@@ -196,7 +196,7 @@ test.each([
   expect((await worker.ended()).code).toBe(0)
 })
 
-test('a module that exports its Pawl is refused flags that it does not obey', async () => {
+test('a module with its own Pawl is refused flags without effect', async () => {
   const path = await pawlModule(`export const pawl = createPawl({ databaseUrl: 'postgres://me:secret@127.0.0.1:1/elsewhere' })`)
   const other = await cli(['worker', path, '--database-url', db.url])
   expect(other).toMatchObject({
@@ -210,7 +210,7 @@ test('a module that exports its Pawl is refused flags that it does not obey', as
   expect(nowhere).toMatchObject({ code: 2, stderr: expect.stringContaining('databaseUrl must be a URL such as') })
 })
 
-test('without the schema it does not start: exit 6 and the command to run', async () => {
+test('without the schema it exits 6 and prints the command to run', async () => {
   await db.query('drop schema pawl cascade')
   const { code, stderr } = await cli(['worker', jobsModule, '--database-url', db.url])
   expect({ code, stderr }).toEqual({ code: 6, stderr: expect.stringMatching(/next +pawl migrate/) })
@@ -253,7 +253,7 @@ await pawl.worker().start()`)
   expect(await db.query('select close_reason from pawl.worker')).toEqual([{ close_reason: 'stopped' }])
 })
 
-test('a worker that the module starts later is pointed out and stopped too', async () => {
+test('a worker that the module starts later is noted and stopped', async () => {
   const path = await pawlModule(`
 export const pawl = createPawl({ databaseUrl: process.env.DATABASE_URL })
 pawl.jobs.define('long', { queue: 'theirs', run: () => new Promise((resolve) => process.once('SIGTERM', resolve)) })
@@ -286,7 +286,7 @@ test('a queue that no kind is defined for is pointed out', async () => {
   expect((await worker.ended()).code).toBe(0)
 })
 
-test('an error that a handler left uncaught is told with its job and kind', async () => {
+test('an uncaught error of a handler is printed with job and kind', async () => {
   const path = await pawlModule(`
 export default (pawl) => pawl.jobs.define('careless', {
   tx: (job, tx) => {
@@ -301,7 +301,7 @@ export default (pawl) => pawl.jobs.define('careless', {
   expect(stderr).toContain(`exits on an uncaught error of job careless ${id}: Error: nobody awaits this`)
 })
 
-test("a failed job of a module's own Pawl is told in one line", async () => {
+test("a failed job of a module's own Pawl takes one line", async () => {
   const path = await pawlModule(`
 export const pawl = createPawl({ databaseUrl: process.env.DATABASE_URL })
 pawl.jobs.define('broken', { retry: { attempts: 1 }, run: () => Promise.reject(new Error('it broke')) })`)

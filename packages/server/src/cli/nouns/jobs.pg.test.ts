@@ -1,9 +1,9 @@
 import type { Pawl } from 'pawl'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
-import { createDatabase, type TestDatabase } from '../../../pawl/test/support/database.ts'
-import { debianProgram } from '../../../pawl/test/support/debian.ts'
-import { startPgBouncer } from '../../../pawl/test/support/pgbouncer.ts'
-import { pawl as cli, pawlJson } from './test-support/cli.ts'
+import { createDatabase, type TestDatabase } from '../../../../pawl/test/support/database.ts'
+import { debianProgram } from '../../../../pawl/test/support/debian.ts'
+import { startPgBouncer } from '../../../../pawl/test/support/pgbouncer.ts'
+import { pawl as cli, pawlJson } from '../test-support/cli.ts'
 
 const pgbouncer = await debianProgram('pgbouncer')
 
@@ -33,14 +33,14 @@ async function deadJob(): Promise<string> {
   return id
 }
 
-test('add prints the id alone, and says on stderr that nobody will run it', async () => {
+test('add prints the id alone; without a worker stderr says so', async () => {
   const { code, stdout, stderr } = await cli(['jobs', 'add', 'plain', '{"n": 1}', ...on])
   expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringMatching(/^\d{19}\n$/) })
   expect(stderr).toContain("No running worker works the queue 'default'")
   expect(await pawl.jobs.get(stdout.trim())).toMatchObject({ kind: 'plain', payload: { n: 1 }, state: 'ready' })
 })
 
-test('add takes its payload from stdin, and delay, priority, queue and attempts from flags', async () => {
+test('add takes its payload from stdin and its options from flags', async () => {
   const { id } = await pawlJson<{ id: string }>(
     ['jobs', 'add', 'flagged', '-', '--delay', '1h', '--priority', '-5', '--queue', 'slow', '--max-attempts', '3', ...on],
     { input: '{"from": "stdin"}' },
@@ -72,7 +72,7 @@ test('list filters, gives pages in JSON, and shows a table to people', async () 
     'listed',
     '--limit',
     '2',
-    '--before',
+    '--after',
     first.next,
     ...on,
   ])
@@ -99,7 +99,7 @@ test('list of nothing prints nothing on stdout', async () => {
   expect(await pawlJson(['jobs', 'list', '--kind', 'nobody', ...on])).toEqual({ items: [], next: null })
 })
 
-test('get shows a job with its attempts, and control characters in it move no cursor', async () => {
+test('get shows a job with its attempts, without its control characters', async () => {
   const { id } = await pawl.jobs.enqueue('shown', { text: 'a\u001b[2Jb' }, { maxAttempts: 1 })
   await work('shown', () => Promise.reject(new Error('red \u001b[31malert')))
   const shown = await cli(['jobs', 'get', id, ...on])
@@ -123,7 +123,7 @@ test('retry makes a dead job ready; again it is a conflict', async () => {
   )
 })
 
-test('cancel tries every id; the first failure decides the exit code, and a stale revision is a conflict', async () => {
+test('cancel tries every id, and the first failure decides the exit code', async () => {
   const { ids } = await pawl.jobs.enqueueMany('unwanted', [1, 2])
   const { code, stdout, stderr } = await cli([
     'jobs',
@@ -159,7 +159,7 @@ test('a tenant sees its own jobs and no others', async () => {
 })
 
 describe('[S6] exit codes', () => {
-  test('2: what was typed is wrong, with a suggestion and nothing on stdout', async () => {
+  test('2: a wrong call, with a suggestion and nothing on stdout', async () => {
     const cases: [string[], RegExp][] = [
       [['jobs', 'lsit'], /Did you mean list/],
       [['jobs', 'list', '--stat', 'dead'], /Did you mean --state/],
@@ -188,7 +188,7 @@ describe('[S6] exit codes', () => {
     expect((await cli(['jobs', 'why', 'abc', ...on])).code).toBe(3)
   })
 
-  test('5: the database cannot be reached, refuses the login, or is not there; no stack unless -v', async () => {
+  test('5: the database cannot be used; no stack unless -v', async () => {
     const wrong = new URL(db.url)
     wrong.password = 'wrong'
     const missing = new URL(db.url)
@@ -202,7 +202,7 @@ describe('[S6] exit codes', () => {
     expect((await cli(['jobs', 'list', '-v', '--database-url', wrong.href])).stderr).toContain('    at ')
   })
 
-  test('5 also from the commands that connect by themselves, and where the error of every address of a name has no words', async () => {
+  test('5: the commands that connect by themselves, through names of several addresses', async () => {
     const off = ['--database-url', 'postgres://pawl@localhost:1/x']
     for (const args of [['doctor'], ['migrate', '--dry-run'], ['migrate', '--sql']]) {
       const { code, stdout, stderr } = await cli([...args, ...off])
@@ -244,7 +244,7 @@ test('the database comes from the environment, the flag before PAWL_DATABASE_URL
   expect((await cli(['jobs', 'list', ...on], { env: { PAWL_DATABASE_URL: bad } })).code).toBe(0)
 })
 
-test('through a pooler that it is told of; not told, it says what to add', async ({ skip }) => {
+test('a named pooler is used; an unnamed one fails with the flag', async ({ skip }) => {
   if (!pgbouncer.ok) return skip(`missing ${pgbouncer.missing}`)
   const empty = await createDatabase({ isEmpty: true })
   onTestFinished(() => empty.drop())

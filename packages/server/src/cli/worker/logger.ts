@@ -1,7 +1,7 @@
 // What the engine has to say while a command runs workers, for a person. Failures of jobs are left out: they have lines of their own.
 
 import type { Logger } from 'pawl'
-import { clockTime, oneLine, type Terminal } from './terminal.ts'
+import { clockTime, oneLine, type Terminal } from '../terminal.ts'
 
 export type LogFields = Parameters<Logger['info']>[0]
 

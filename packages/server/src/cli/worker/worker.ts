@@ -3,49 +3,44 @@
 import { hostname } from 'node:os'
 import { createPawl, type Pawl, type StopReport, stderrLogger, type WorkerOptions } from 'pawl'
 import { durationMs } from 'pawl/admin'
-import { assertSameDatabase, databaseText, type FoundDatabase, findDatabase, noDatabase } from './database.ts'
-import type { WorkerTask } from './dev/messages.ts'
-import { WorkerPool } from './dev/worker-pool.ts'
-import { exitCodes, UsageError } from './failure.ts'
+import { type Context, command, type Flags, given, integer, text, texts, toggle, withDefault } from '../command.ts'
+import { assertSameDatabase, databaseText, type FoundDatabase, findDatabase, noDatabase } from '../database.ts'
+import { exitCodes, UsageError } from '../failure.ts'
+import { oneLine } from '../terminal.ts'
 import { type JobLine, jobLineText, watchJobs } from './job-lines.ts'
-import { wholeNumber } from './jobs.ts'
 import { personLogger } from './logger.ts'
-import type { CommandAdder, Context } from './program.ts'
+import type { WorkerTask } from './messages.ts'
 import { Running, sumOf } from './running.ts'
 import { exitOf, type StopReason, stopRequests } from './stop-signals.ts'
-import { oneLine } from './terminal.ts'
 import { endOnUncaught } from './uncaught.ts'
 import { loadModules } from './user-modules.ts'
+import { WorkerPool } from './worker-pool.ts'
 
-interface Flags {
-  readonly concurrency?: number
-  readonly queue?: string[]
-  readonly name?: string
-  readonly grace: string
-  readonly each?: boolean
+const flags = {
+  concurrency: integer('--concurrency <count>', [1, 10_000], 'maximum number of handlers that run at once (default 20)'),
+  queue: texts('--queue <queue>', 'take jobs from this queue only; repeat it for more (default: the queues of the kinds)'),
+  name: text('--name <name>', 'the name shown in lists (default: host name and process id)'),
+  grace: withDefault(text('--grace <duration>', 'how long running jobs may take to finish on stop'), '20s'),
+  each: toggle('--each', 'print a line for each job, not only for failures'),
+}
+type WorkerContext = Context<typeof flags>
+
+export const worker = command({
+  name: 'worker',
+  summary:
+    'Run the jobs, projections and sinks that your modules define. SIGTERM or Ctrl-C lets running jobs finish; a second one gives them up.',
+  examples: ['pawl worker ./worker.ts', 'pawl worker ./email.js ./reports.js --concurrency 50 --each'],
+  args: [moduleArgument('<module...>')],
+  flags,
+  run: work,
+})
+
+/** The argument of `worker` and `dev`. */
+export function moduleArgument(syntax: string): readonly [string, string] {
+  return [syntax, 'modules that export a Pawl, or default (pawl) => { pawl.jobs.define(...) }']
 }
 
-export function addWorker(adder: CommandAdder): void {
-  const command = adder.add(undefined, 'worker', {
-    summary:
-      'Run the jobs, projections and sinks that your modules define. SIGTERM or Ctrl-C lets running jobs finish; a second one gives them up.',
-    examples: ['pawl worker ./worker.ts', 'pawl worker ./email.js ./reports.js --concurrency 50 --each'],
-  })
-  command
-    .argument('<module...>', 'modules that export a Pawl, or default (pawl) => { pawl.jobs.define(...) }')
-    .option('--concurrency <count>', 'maximum number of handlers that run at once (default 20)', wholeNumber(1, 10_000))
-    .option(
-      '--queue <queue>',
-      'take jobs from this queue only; repeat it for more (default: the queues of the kinds)',
-      (name: string, before: string[] | undefined) => [...(before ?? []), name],
-    )
-    .option('--name <name>', 'the name shown in lists (default: host name and process id)')
-    .option('--grace <duration>', 'how long running jobs may take to finish on stop', '20s')
-    .option('--each', 'print a line for each job, not only for failures')
-  adder.does<Flags>(command, work)
-}
-
-async function work(context: Context<Flags>, modules: string[]): Promise<number> {
+async function work(context: WorkerContext, modules: string[]): Promise<number> {
   const { terminal, flags } = context
   refuseTenant(context)
   const graceMs = durationMs(flags.grace)
@@ -60,7 +55,7 @@ async function work(context: Context<Flags>, modules: string[]): Promise<number>
   const pawl = loaded.theirs ?? createOurs(options!)
   try {
     await loaded.define(pawl)
-    watchJobs(pawl, flags.each ?? false, (line) => tell(context, line))
+    watchJobs(pawl, context.flags.each, (line) => tell(context, line))
     const running = new Running(pawl, modules, { ...workerOptions(flags), deciding: 'leave' })
     endOnUncaught(() => running.worker)
     const requests = stopRequests()
@@ -110,7 +105,7 @@ class DecidingProcess {
   #pool: WorkerPool | undefined
   #isStopping = false
 
-  constructor(context: Context<Flags>, { database, modules }: Pick<WorkerTask, 'database' | 'modules'>) {
+  constructor(context: WorkerContext, { database, modules }: Pick<WorkerTask, 'database' | 'modules'>) {
     const { flags, terminal } = context
     const task = {
       database,
@@ -156,22 +151,17 @@ class DecidingProcess {
   }
 }
 
-function workerOptions(flags: Flags): WorkerOptions {
-  return {
-    ...(flags.concurrency ? { concurrency: flags.concurrency } : {}),
-    ...(flags.queue ? { queues: flags.queue } : {}),
-    ...(flags.name ? { name: flags.name } : {}),
-    tuning: { exitWhenBlocked: true },
-  }
+function workerOptions({ concurrency, queue, name }: WorkerContext['flags']): WorkerOptions {
+  return { ...given({ concurrency, queues: queue, name: name || undefined }), tuning: { exitWhenBlocked: true } }
 }
 
-function tell({ terminal }: Context<Flags>, line: JobLine): void {
+function tell({ terminal }: Pick<Context<Flags>, 'terminal'>, line: JobLine): void {
   if (terminal.output === 'table') terminal.line(jobLineText(terminal, line))
   else terminal.line(JSON.stringify(line))
 }
 
 /** A flag that the module's own Pawl does not obey would be ignored in silence. What the environment says may be meant for others. */
-function assertFlagsHold(pawl: Pawl, { database }: Context): void {
+function assertFlagsHold(pawl: Pawl, { database }: Pick<Context<Flags>, 'database'>): void {
   const { databaseUrl, pooler, directUrl } = database
   if (databaseUrl !== undefined) assertSameDatabase(pawl, databaseUrl)
   if (pooler === (process.env.PAWL_POOLER || undefined) && directUrl === (process.env.PAWL_DIRECT_URL || undefined)) return
@@ -181,7 +171,7 @@ function assertFlagsHold(pawl: Pawl, { database }: Context): void {
   )
 }
 
-export function refuseTenant({ tenant }: Context): void {
+export function refuseTenant({ tenant }: Pick<Context<Flags>, 'tenant'>): void {
   if (tenant === undefined) return
   throw new UsageError(
     'A worker runs the jobs of every tenant, so --tenant has no effect.',

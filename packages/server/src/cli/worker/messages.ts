@@ -3,7 +3,7 @@
 import type { StopReport, WorkerOptions } from 'pawl'
 import type { FoundDatabase } from '../database.ts'
 import type { Failure } from '../failure.ts'
-import type { JobLine } from '../job-lines.ts'
+import type { JobLine } from './job-lines.ts'
 
 export interface WorkerTask {
   readonly number: number

@@ -1,7 +1,7 @@
 // SIGTERM and SIGINT ask a command to stop; a second one says that it must not wait any longer. A command whose output nobody reads any
 // more is asked to stop as well.
 
-import { exitCodes } from './failure.ts'
+import { exitCodes } from '../failure.ts'
 
 /** Ctrl-C in a terminal reaches a process more than once when npm and a shell pass it on as well. */
 const sameMs = 1000

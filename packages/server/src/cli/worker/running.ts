@@ -1,8 +1,8 @@
 // What a process of `pawl worker` or `pawl dev` runs: a worker for the kinds, projections and sinks of the modules.
 
 import type { Pawl, StopReport, Worker, WorkerOptions } from 'pawl'
-import { UsageError } from './failure.ts'
-import { oneLine } from './terminal.ts'
+import { UsageError } from '../failure.ts'
+import { oneLine } from '../terminal.ts'
 
 export interface Stopping {
   readonly graceMs: number

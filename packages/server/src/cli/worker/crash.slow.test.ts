@@ -3,10 +3,10 @@
 import { fileURLToPath } from 'node:url'
 import type { Pawl } from 'pawl'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
-import { createDatabase, type TestDatabase, until } from '../../../pawl/test/support/database.ts'
-import { RunningCli } from './test-support/cli-process.ts'
+import { createDatabase, type TestDatabase, until } from '../../../../pawl/test/support/database.ts'
+import { RunningCli } from '../test-support/cli-process.ts'
 
-const crashModule = fileURLToPath(new URL('./test-support/crash-module.mjs', import.meta.url))
+const crashModule = fileURLToPath(new URL('../test-support/crash-module.mjs', import.meta.url))
 
 let db: TestDatabase
 let pawl: Pawl
@@ -201,7 +201,7 @@ async function killBeside(): Promise<Cost> {
 
 const median = (values: readonly number[]): number => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)]!
 
-test('[J3] six jobs of a killed process start again at once beside fresh ones', async () => {
+test('[J3] six jobs of a killed process restart at once beside fresh ones', async () => {
   const isMet = ({ restarted, done, fresh }: Cost) => restarted < 2000 && done < 6000 && median(fresh) < 100
   // A busy machine may be too slow for it; a Pawl that is too slow is so each time.
   const costs: Cost[] = []

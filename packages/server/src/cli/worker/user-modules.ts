@@ -5,7 +5,7 @@ import { createRequire } from 'node:module'
 import { resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import type { Pawl } from 'pawl'
-import { UsageError } from './failure.ts'
+import { UsageError } from '../failure.ts'
 
 type Define = (pawl: Pawl) => unknown
 
