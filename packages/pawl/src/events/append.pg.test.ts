@@ -84,7 +84,7 @@ test('[O1] without a transaction it is one of our own; in bulk it is all or noth
   expect(await db.query("select count(*)::int as n from pawl.event where aggregateid = 'x'")).toEqual([{ n: 0 }])
 })
 
-test('an append is prepared by name only where its client prepares by name', async () => {
+test('an append is prepared by name only if its client does so', async () => {
   const client = new pg.Client({ connectionString: db.url })
   await client.connect()
   onTestFinished(() => client.end())
