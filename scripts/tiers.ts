@@ -22,7 +22,7 @@ const processes = (name: string): string => `packages/pawl/test/processes/${name
 /** What `npm test` runs of the slow tier, alone on the machine: one test for each way in which a process can end or stand still. */
 export const smoke: readonly Smoke[] = [
   { file: processes('kill'), titles: ["[J3] after kill -9 of a worker its 'tx' jobs run again"] },
-  { file: processes('stop'), titles: ["when it goes on with its job ('tx') and its successor 'still runs it'"] },
+  { file: processes('stop'), titles: ["when it goes on ('tx', successor 'still runs it')"] },
   { file: processes('crash-points'), titles: ["killed at 'jobs.tx.before_commit' (1)"] },
   { file: processes('projections'), titles: ["a projector killed at 'projections.batch.handled', time 2"] },
   { file: processes('records'), titles: ['[R4] kill -9 around the commit'] },

@@ -10,7 +10,7 @@ test('docs/reference/errors.md lists exactly the codes of the table, in order', 
   expect(sections.map((section) => section.split('\n')[0])).toEqual([...codes].sort())
 })
 
-test.each(codes)('%s is documented with its numbers, what it is, why, and what to do', (code) => {
+test.each(codes)('%s is documented with its numbers, cause and fix', (code) => {
   const section = sections.find((each) => each.startsWith(`${code}\n`))
   const { status, exit, retryable } = errorTable[code]
   expect(section).toContain(`\nstatus ${status}, exit ${exit}, ${retryable ? 'retryable' : 'not retryable'}\n`)

@@ -178,7 +178,7 @@ function textFaults({ name, source, text }: SqlFile): string[] {
   ]
 }
 
-test.each(files)('$path says what it does, names its fence and keeps to its plan', (file) => {
+test.each(files)('$path has its header, names its fence and uses its index', (file) => {
   expect([...textFaults(file), ...faults.filter(({ path }) => path === file.path).map(({ fault }) => fault)]).toEqual([])
 })
 
@@ -219,7 +219,7 @@ test('claim, settle and their relatives promise what they must', () => {
     expect(plan(name).indexes).toContain('job_pkey')
 })
 
-test('[P8] whether an event was applied is asked without reading the log as long as the event has no position', async () => {
+test('[P8] seen() of an event without a position does not read the log', async () => {
   await db.query(`insert into pawl.projection (name, kind, live_generation) values ('plans', 'log', 1);
     insert into pawl.cursor (name, kind) values ('plans', 'log'); insert into pawl.cursor_position (name) values ('plans')`)
   const tick = () => db.query('select pawl.sequence_events(1000000)')

@@ -114,7 +114,7 @@ test("[G2] a user's own missing table stays the user's error", async () => {
   expect(failed).toMatchObject([expect.stringContaining('relation "nothing_here" does not exist')])
 })
 
-test('[G2] a runner refuses to start over tables or columns that do not exist', async () => {
+test('[G2] a worker refuses to start over missing tables or columns', async () => {
   const db = await createLog()
   const start = async (table: { name: string; key: string[]; columns: string[] }) => {
     const pawl = db.pawl()

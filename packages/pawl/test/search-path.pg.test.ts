@@ -207,7 +207,7 @@ test.each(poolers)('claim and settle run no operator of another role (pooler: %s
   expect(paths).toEqual([{ search_path: 'app,public' }])
 })
 
-test('what surrounds a handler runs no operator of a schema before the catalogue', async () => {
+test('statements around a handler run no operator from the search path', async () => {
   const path = 'early,pg_catalog,public'
   const pawl = db.pawl({ databaseUrl: `${db.url}?options=${encodeURIComponent(`-c search_path=${path}`)}` })
   const paths: unknown[] = []

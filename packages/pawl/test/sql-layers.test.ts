@@ -36,7 +36,7 @@ export function crossings(folder: Folder, text: string): string[] {
   return [...new Set(found)]
 }
 
-test('the check finds a write to the left and a read from the right', () => {
+test('the check finds writes to the left and reads from the right', () => {
   expect(crossings('jobs', 'update pawl.worker w set x = 1')).toEqual(['update worker'])
   expect(crossings('records', 'insert into pawl.event (id) select 1')).toEqual(['insert into event'])
   expect(crossings('events', 'select 1 from pawl.event e join pawl.cursor c on true')).toEqual(['join cursor'])
@@ -47,7 +47,7 @@ test('the check finds a write to the left and a read from the right', () => {
 const known: readonly string[] = ['audit', 'resolve-alerts', 'erase-events', 'record-events', 'resolve-alert', 'staged-events']
 
 for (const folder of folders) {
-  test(`statements of ${folder} write its own tables and read no folder to its right`, () => {
+  test(`statements of ${folder} write its tables and read no higher folder`, () => {
     const found: Record<string, string[]> = {}
     for (const [name, text] of sourcesIn(new URL(`../src/${folder}/sql/`, import.meta.url))) {
       const crossed = crossings(folder, text)

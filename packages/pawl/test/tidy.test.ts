@@ -286,7 +286,7 @@ test('a folder has at most fifteen source files, jobs and records twenty', () =>
   expect(overLimit(counts, filesMax, known.files), 'a subfolder for an idea of its own').toEqual([])
 })
 
-test('a limit is broken by a planted case, by one more than known, and by a number that is too high', () => {
+test('a planted case, an increase and a stale number break a limit', () => {
   const limit = () => 5
   expect(overLimit(new Map([['a', 5]]), limit, {})).toEqual([])
   expect(overLimit(new Map([['a', 6]]), limit, {})).toEqual(['a: 6, at most 5'])

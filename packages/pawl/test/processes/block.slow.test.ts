@@ -4,7 +4,7 @@ import { expect, test } from 'vitest'
 import { endLeasesOf, until } from '../support/database.ts'
 import { createScene, quick, WorkerProcess, workHere } from '../support/worker-process.ts'
 
-test('[J5] a handler that blocks the event loop for 3 leases keeps its lease: the job runs once', async () => {
+test('[J5] a handler that blocks the event loop for 3 leases runs once', async () => {
   const db = await createScene()
   const blocked = await WorkerProcess.start({ url: db.url, kinds: ['plain'] })
   const { id } = await db.pawl().jobs.enqueue('plain', { block: [1, 2], blockMs: 3 * quick.lease })
@@ -24,7 +24,7 @@ test('[J5] a handler that blocks the event loop for 3 leases keeps its lease: th
   await blocked.stop()
 })
 
-test('[J5] a handler that blocks past its timeout loses the job: timed out, named by an alert, while other jobs go on; its late result is refused', async () => {
+test('[J5] a handler that blocks past its timeout loses the job', async () => {
   const db = await createScene()
   const blocked = await WorkerProcess.start({ url: db.url, kinds: ['brief', 'plain'] })
   const { id } = await db.pawl().jobs.enqueue('brief', { block: [1], blockMs: 10_000 })
@@ -58,7 +58,7 @@ test('[J5] a handler that blocks past its timeout loses the job: timed out, name
   await blocked.stop()
 })
 
-test('[J5] a handler that awaits for ever loses the job at its timeout; its neighbours in the same process go on', async () => {
+test('[J5] a handler that never resolves loses only its own job', async () => {
   const db = await createScene()
   // The keeper would also end it, with other words, if a busy machine kept the main thread still for a second; here it does not look.
   const unwatched = { ...quick, lease: '1h', tuning: { ...quick.tuning, beatMs: 600_000 } }
@@ -86,7 +86,7 @@ test('[J5] a handler that awaits for ever loses the job at its timeout; its neig
   await process.stop()
 })
 
-test('[J5] a job that times out on every attempt is dead, with an alert', async () => {
+test('[J5] a job that always times out is dead, with an alert', async () => {
   const db = await createScene()
   const process = await WorkerProcess.start({ url: db.url, kinds: ['brief'] })
   const pawl = db.pawl()
@@ -116,7 +116,7 @@ test('[J5] with exitWhenBlocked the process that is blocked past the timeout end
   await next.stop()
 })
 
-test('[J5] with exitWhenBlocked the process ends also when it lost its lease before that', async () => {
+test('[J5] exitWhenBlocked ends a process that has lost its lease too', async () => {
   const db = await createScene()
   const blocked = await WorkerProcess.start({
     url: db.url,
@@ -129,7 +129,7 @@ test('[J5] with exitWhenBlocked the process ends also when it lost its lease bef
   expect(await blocked.ended()).toBe('SIGKILL')
 })
 
-test('[J5] a short block beside a job that is past its timeout ends that job only: the worker keeps its lease, and its others run once', async () => {
+test('[J5] a short block beside a timed-out job ends that job only', async () => {
   const db = await createScene()
   const process = await WorkerProcess.start({
     url: db.url,
@@ -153,7 +153,7 @@ test('[J5] a short block beside a job that is past its timeout ends that job onl
   await process.stop()
 })
 
-test('[J5] a process that cannot even close its incarnation when it is given up still starts anew', async () => {
+test('[J5] a process that cannot close its given-up incarnation opens another', async () => {
   const db = await createScene()
   await db.query(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not now'; end $$;
     create trigger refuse before update on pawl.worker for each row

@@ -85,7 +85,7 @@ test.for([hourMs, -hourMs])('[K4] a worker whose clock is %i ms wrong changes no
   expect(await db.query('select count(*)::integer as n from pawl.refusal')).toEqual([{ n: 0 }])
 })
 
-test('[K4] a step of the database clock doubles no effect and counts no crash', async () => {
+test("[K4] a step of the database's clock doubles no effect, counts no crash", async () => {
   const db = await createScene()
   const kinds = ['tx', 'guarded', 'completed', 'follow'] as const
   // Ordinary leases: half a minute, so an hour ends every one of them.

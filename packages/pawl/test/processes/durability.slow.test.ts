@@ -87,7 +87,7 @@ test.each(['durable', 'relaxed'] as const)(
   },
 )
 
-test('[J18] a settled job stays settled through kill -9 of the server, and the worker goes on by itself when it is back', {
+test('[J18] a settled job stays settled through kill -9 of the server', {
   timeout: 120_000,
 }, async () => {
   const server = await startOwnServer(lazy)
@@ -122,7 +122,7 @@ test('[J18] a settled job stays settled through kill -9 of the server, and the w
   await worker.stop()
 })
 
-test('[J18] replicated survives the loss of the primary: nothing that was acknowledged is missing on the standby', {
+test('[J18] with replicated nothing acknowledged is missing after the primary is lost', {
   timeout: 120_000,
 }, async () => {
   const { primary, standby } = await startPair()
@@ -201,7 +201,7 @@ test('[J18] a worker lives through a failover: nothing is lost, doubled or count
   await worker.stop()
 })
 
-test('[J18] replicated raises the commit of the caller to the standby, where there is one', { timeout: 120_000 }, async () => {
+test("[J18] replicated raises the caller's commit to the standby", { timeout: 120_000 }, async () => {
   const { primary } = await startPair()
   const pawl = openPawl(primary.url, 'durable')
   await pawl.migrate()
@@ -231,7 +231,7 @@ test('[J18] replicated raises the commit of the caller to the standby, where the
   expect(await query(primary.url, "select level from level where kind = 'alone'")).toEqual([{ level: 'remote_apply' }])
 })
 
-test('[J18] replicated is refused where no standby is configured: at start, at enqueue, and in a transaction', async () => {
+test('[J18] replicated is refused wherever no standby is configured', async () => {
   const db = await createDatabase()
   onTestFinished(() => db.drop())
   const refused = { code: 'PAWL_NO_STANDBY' }
@@ -264,7 +264,7 @@ test('[J18] relaxed never lowers the commit of the caller, and durable raises it
   )
 })
 
-test('[J18] durable is durable although the database has switched it off: enqueue, and handlers alone and in groups', async () => {
+test("[J18] durable commits durably although the database's default is off", async () => {
   const db = await createDatabase()
   onTestFinished(() => db.drop())
   await db.query(`

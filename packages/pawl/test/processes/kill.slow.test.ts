@@ -5,39 +5,36 @@ import { until } from '../support/database.ts'
 import { createScene, effectsByJob, isFinished, WorkerProcess, workHere } from '../support/worker-process.ts'
 import type { KindName } from './kinds.ts'
 
-test.each(['guarded', 'tx', 'completed'] as const)(
-  "[J3] after kill -9 of a worker its '%s' jobs run again, the attempt counted, each effect there once",
-  async (kind) => {
-    const db = await createScene()
-    const kinds: KindName[] = [kind, 'follow']
-    const victim = await WorkerProcess.start({ url: db.url, kinds })
-    const caller = db.pawl()
-    const { ids } = await caller.jobs.enqueueMany(
-      kind,
-      Array.from({ length: 5 }, () => ({ hold: [1] })),
-    )
-    await victim.hears('holding', ids.length)
-    await victim.kill()
-    const rescuer = await workHere(db, kinds)
-    await until('every job is done', () => isFinished(db))
-    await rescuer.stop()
-    const effects = await effectsByJob(db)
-    for (const id of ids) {
-      expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'done', attempt: 2, crashes: 1 })
-      expect((await db.pawl().jobs.attempts(id)).map(({ attempt, outcome }) => [attempt, outcome])).toEqual([
-        [1, 'crashed'],
-        [2, 'done'],
-      ])
-      expect(effects.get(id)).toEqual({ count: 1, attempts: [2], pids: [process.pid] })
-    }
-    const follows = await db.query(
-      "select payload ->> 'parent' as parent, count(*)::integer as n from pawl.job_history where kind = 'follow' group by 1",
-    )
-    expect(follows.map(({ parent, n }) => [parent, n]).sort()).toEqual(kind === 'tx' ? ids.map((id) => [id, 1]).sort() : [])
-  },
-)
+test.each(['guarded', 'tx', 'completed'] as const)("[J3] after kill -9 of a worker its '%s' jobs run again", async (kind) => {
+  const db = await createScene()
+  const kinds: KindName[] = [kind, 'follow']
+  const victim = await WorkerProcess.start({ url: db.url, kinds })
+  const caller = db.pawl()
+  const { ids } = await caller.jobs.enqueueMany(
+    kind,
+    Array.from({ length: 5 }, () => ({ hold: [1] })),
+  )
+  await victim.hears('holding', ids.length)
+  await victim.kill()
+  const rescuer = await workHere(db, kinds)
+  await until('every job is done', () => isFinished(db))
+  await rescuer.stop()
+  const effects = await effectsByJob(db)
+  for (const id of ids) {
+    expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'done', attempt: 2, crashes: 1 })
+    expect((await db.pawl().jobs.attempts(id)).map(({ attempt, outcome }) => [attempt, outcome])).toEqual([
+      [1, 'crashed'],
+      [2, 'done'],
+    ])
+    expect(effects.get(id)).toEqual({ count: 1, attempts: [2], pids: [process.pid] })
+  }
+  const follows = await db.query(
+    "select payload ->> 'parent' as parent, count(*)::integer as n from pawl.job_history where kind = 'follow' group by 1",
+  )
+  expect(follows.map(({ parent, n }) => [parent, n]).sort()).toEqual(kind === 'tx' ? ids.map((id) => [id, 1]).sort() : [])
+})
 
-test('[J3] after its limit of kills the job is dead, one alert is open, and one action resumes it', async () => {
+test('[J3] after its limit of kills a job is dead with an alert', async () => {
   const db = await createScene()
   // It defines another kind only, so it takes over from the dead and never runs the job itself.
   const watcher = await workHere(db, ['follow'])
@@ -65,7 +62,7 @@ test('[J3] after its limit of kills the job is dead, one alert is open, and one 
   await fixed.stop()
 })
 
-test('[J21] one killer among 1,000 jobs is dead alone; no other counts three crashes', {
+test('[J21] of 1,000 jobs only the killer is dead', {
   timeout: 180_000,
 }, async () => {
   const db = await createScene()

@@ -29,7 +29,7 @@ describe.each([{ direct: false }, { direct: true }])('with a direct connection b
     return { db, bouncer, pawl }
   }
 
-  test('[K8] enqueue alone, in bulk and in a transaction, run, tx, complete, retry, delay and cancel', {
+  test('[K8] enqueue alone, in bulk, in transactions; run, complete, retry, delay, cancel', {
     timeout: 90_000,
   }, async ({ skip }) => {
     const { db, bouncer, pawl: options } = await createPooled(skip)
@@ -125,7 +125,7 @@ describe.each([{ direct: false }, { direct: true }])('with a direct connection b
     await worker.stop()
   })
 
-  test('[K8] a dead job is retried, and kill -9 of a worker is noticed', { timeout: 90_000 }, async ({ skip }) => {
+  test('[K8] a dead job is retried; kill -9 of a worker is noticed', { timeout: 90_000 }, async ({ skip }) => {
     const { db, bouncer, pawl: options } = await createPooled(skip)
     const caller = db.pawl(options)
     // By its lock a death is noticed long before the lease ends; without a session of its own only by the lease.

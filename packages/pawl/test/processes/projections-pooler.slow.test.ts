@@ -8,7 +8,7 @@ import { append, calmRunner, caughtUp, createLog, startRunner } from '../support
 
 const pgbouncer = await debianProgram('pgbouncer')
 
-test('[K8] projections of every kind and a sink work through pgbouncer in transaction mode, by polling', {
+test('[K8] projections and sinks work through pgbouncer by polling', {
   timeout: 90_000,
 }, async ({ skip }) => {
   if (!pgbouncer.ok) return skip(`missing ${pgbouncer.missing}`)

@@ -53,27 +53,24 @@ const points = [
   { probe: 'projections.batch.committed', hit: 2 },
 ] as const
 
-test.each(points)(
-  '[P1] a projector killed at $probe, time $hit, of a transaction of four events applies each once',
-  async ({ probe, hit }) => {
-    const db = await createLog(sceneSql)
-    const at = { probe, hit, what: 'kill' } as const
-    const victim = await ProjectorProcess.holding(db.url, { scene: 'wallets', runner: calmRunner, at })
-    const { said } = await standBy(db, 'wallets')
-    await append(db, ...transaction(1))
-    await caughtUp(db, 'wallets')
-    // The same process is killed in its second batch.
-    await append(db, ...transaction(2))
-    expect(await victim.ended()).toBe('SIGKILL')
-    expect(victim.heard('killing')).toEqual([{ event: 'killing', probe }])
-    await endLeasesOf(db, victim)
-    await append(db, ...transaction(3))
-    await caughtUp(db, 'wallets')
-    await expectExact(db, 12)
-    expect(said).toEqual([])
-    await expectRebuilt(db)
-  },
-)
+test.each(points)('[P1] a projector killed at $probe, time $hit, applies each event once', async ({ probe, hit }) => {
+  const db = await createLog(sceneSql)
+  const at = { probe, hit, what: 'kill' } as const
+  const victim = await ProjectorProcess.holding(db.url, { scene: 'wallets', runner: calmRunner, at })
+  const { said } = await standBy(db, 'wallets')
+  await append(db, ...transaction(1))
+  await caughtUp(db, 'wallets')
+  // The same process is killed in its second batch.
+  await append(db, ...transaction(2))
+  expect(await victim.ended()).toBe('SIGKILL')
+  expect(victim.heard('killing')).toEqual([{ event: 'killing', probe }])
+  await endLeasesOf(db, victim)
+  await append(db, ...transaction(3))
+  await caughtUp(db, 'wallets')
+  await expectExact(db, 12)
+  expect(said).toEqual([])
+  await expectRebuilt(db)
+})
 
 /** Of each event one job and one event. */
 async function expectAnswered(db: TestDatabase, positions: readonly number[]): Promise<void> {
@@ -144,7 +141,7 @@ test.each(['projections.fail.before', 'projections.park.before', 'projections.un
   },
 )
 
-test('[P2] kill -9 of the holder: a standby takes over within three seconds and nothing is applied twice', async () => {
+test('[P2] after kill -9 a standby takes over within three seconds', async () => {
   const db = await createLog(sceneSql)
   const victim = await ProjectorProcess.holding(db.url, {
     scene: 'wallets',
@@ -171,7 +168,7 @@ test('[P2] kill -9 of the holder: a standby takes over within three seconds and 
   expect(tookMs, `it took ${Math.round(tookMs)} ms`).toBeLessThan(3000)
 })
 
-test('[P2] SIGSTOP of the holder in the middle of a transaction: a standby takes over, and the transaction of the old one is gone', async () => {
+test('[P2] SIGSTOP in a transaction: a standby takes over, the transaction is gone', async () => {
   const db = await createLog(sceneSql)
   const victim = await ProjectorProcess.holding(db.url, { scene: 'wallets' })
   const { runner } = await standBy(db, 'wallets')
@@ -189,7 +186,7 @@ test('[P2] SIGSTOP of the holder in the middle of a transaction: a standby takes
   await expectExact(db, 9)
 })
 
-test('[P2] SIGSTOP of the holder between two transactions: its next write is refused by its fence, and that is kept', async () => {
+test('[P2] SIGSTOP between transactions: the next write is refused by its fence', async () => {
   const db = await createLog(sceneSql)
   const victim = await ProjectorProcess.holding(db.url, {
     scene: 'wallets',
@@ -213,7 +210,7 @@ test('[P2] SIGSTOP of the holder between two transactions: its next write is ref
   await expectExact(db, 8)
 })
 
-test('[P2] pg_terminate_backend on every session of a stopped holder: liveness gives its cursor to the standby long before the lease ends', async () => {
+test('[P2] a stopped holder without sessions loses its cursor before its lease ends', async () => {
   const db = await createLog(sceneSql)
   const victim = await ProjectorProcess.holding(db.url, {
     scene: 'wallets',
@@ -236,7 +233,7 @@ test('[P2] pg_terminate_backend on every session of a stopped holder: liveness g
   await expectExact(db, 9)
 })
 
-test('[P2] pg_terminate_backend on the sessions of a holder that lives, again and again: nothing is lost or applied twice', async () => {
+test('[P2] repeated pg_terminate_backend of a living holder loses and doubles nothing', async () => {
   const db = await createLog(sceneSql)
   await ProjectorProcess.holding(db.url, { scene: 'wallets', pawl: { databaseUrl: db.url, applicationName: 'victim' } })
   await standBy(db, 'wallets')
@@ -249,7 +246,7 @@ test('[P2] pg_terminate_backend on the sessions of a holder that lives, again an
   await expectExact(db, 100)
 })
 
-test('an event that kills its process is parked after three deaths, and its neighbours are applied', {
+test('an event that kills its process is parked after three deaths', {
   timeout: 120_000,
 }, async () => {
   const db = await createLog(sceneSql)
@@ -275,7 +272,7 @@ test('an event that kills its process is parked after three deaths, and its neig
   ])
 })
 
-test('deaths are held against the event that was tried, and not against the next one of a projection that stood idle in the same process', {
+test('deaths count against the tried event and no idle projection', {
   timeout: 120_000,
 }, async () => {
   const db = await createLog(sceneSql)
@@ -302,49 +299,45 @@ test.each([
   ['wallets', 'select position::integer from entry order by 1'],
   // A sink is handed what was under way at a death again, with the same key.
   ['mail', 'select position::integer from (select distinct position, idempotency_key from mail) m order by 1'],
-] as const)(
-  'a parked event of %s whose replay kills its process is parked again after three deaths, and others are replayed',
-  { timeout: 120_000 },
-  async (scene, effects) => {
-    const db = await createLog(sceneSql)
-    const { pawl, runner } = await standBy(db, scene)
-    await pawl.projections.pause(scene, { reason: 'a test' })
-    await append(db, { key: 'poison', data: { kill: true } }, { key: 'calm' }, { key: 'good' })
-    await until('they have positions', async () => (await db.query('select from pawl.sequencer where position = 3')).length === 1)
-    await runner.stop()
-    // As if the first two had been parked: the third is the next.
-    await db.query("update pawl.cursor_position set position = 2; update pawl.cursor set state = 'running'")
-    for (const [key, position] of [
-      ['poison', 1],
-      ['calm', 2],
-    ]) {
-      const values = [scene, key]
-      await db.query("insert into pawl.parked_key values ('', $1, 1, 0, '', $2, 'parked', 'by hand', null, 1)", values)
-      await db.query("insert into pawl.parked_event values ('', $1, 1, 0, '', $2, $3)", [...values, position])
-    }
-    await pawl.projections.unpark(scene, { reason: 'a test' })
-    // The first death makes the next ones careful, and theirs count.
-    for (let deaths = 1; deaths <= 4; deaths++) {
-      const victim = new ProjectorProcess(db.url, { scene, runner: calmRunner })
-      expect(await victim.ended()).toBe('SIGKILL')
-      await endLeasesOf(db, victim)
-    }
-    const survivor = new ProjectorProcess(db.url, { scene })
-    await survivor.hears('projection.parked')
-    await caughtUp(db, scene)
-    const parked = () => db.query('select key, state, reason from pawl.parked_key')
-    await until('the other key is free, and this one waits again', async () => {
-      const keys = await parked()
-      return keys.length === 1 && keys[0]!.state === 'parked'
-    })
-    expect(await parked()).toEqual([
-      { key: 'poison', state: 'parked', reason: 'The replay of event 1 failed: the process died 3 times.' },
-    ])
-    expect(await db.query(effects)).toEqual([{ position: 2 }, { position: 3 }])
-  },
-)
+] as const)('a parked event of %s that kills its replay is parked again', { timeout: 120_000 }, async (scene, effects) => {
+  const db = await createLog(sceneSql)
+  const { pawl, runner } = await standBy(db, scene)
+  await pawl.projections.pause(scene, { reason: 'a test' })
+  await append(db, { key: 'poison', data: { kill: true } }, { key: 'calm' }, { key: 'good' })
+  await until('they have positions', async () => (await db.query('select from pawl.sequencer where position = 3')).length === 1)
+  await runner.stop()
+  // As if the first two had been parked: the third is the next.
+  await db.query("update pawl.cursor_position set position = 2; update pawl.cursor set state = 'running'")
+  for (const [key, position] of [
+    ['poison', 1],
+    ['calm', 2],
+  ]) {
+    const values = [scene, key]
+    await db.query("insert into pawl.parked_key values ('', $1, 1, 0, '', $2, 'parked', 'by hand', null, 1)", values)
+    await db.query("insert into pawl.parked_event values ('', $1, 1, 0, '', $2, $3)", [...values, position])
+  }
+  await pawl.projections.unpark(scene, { reason: 'a test' })
+  // The first death makes the next ones careful, and theirs count.
+  for (let deaths = 1; deaths <= 4; deaths++) {
+    const victim = new ProjectorProcess(db.url, { scene, runner: calmRunner })
+    expect(await victim.ended()).toBe('SIGKILL')
+    await endLeasesOf(db, victim)
+  }
+  const survivor = new ProjectorProcess(db.url, { scene })
+  await survivor.hears('projection.parked')
+  await caughtUp(db, scene)
+  const parked = () => db.query('select key, state, reason from pawl.parked_key')
+  await until('the other key is free, and this one waits again', async () => {
+    const keys = await parked()
+    return keys.length === 1 && keys[0]!.state === 'parked'
+  })
+  expect(await parked()).toEqual([
+    { key: 'poison', state: 'parked', reason: 'The replay of event 1 failed: the process died 3 times.' },
+  ])
+  expect(await db.query(effects)).toEqual([{ position: 2 }, { position: 3 }])
+})
 
-test('a sink whose process is killed hands over again only what was under way, with the same key', async () => {
+test('a killed sink repeats only what was in flight, same key', async () => {
   const db = await createLog(sceneSql)
   const victim = await ProjectorProcess.holding(db.url, { scene: 'mail', runner: calmRunner })
   await append(db, { key: 'a' }, { key: 'slow', data: { hold: true } }, { key: 'b' }, { key: 'c' }, { key: 'slow' })
@@ -366,7 +359,7 @@ test('a sink whose process is killed hands over again only what was under way, w
 })
 
 test.each(['projections.sink.handled', 'projections.sink.flushed'] as const)(
-  'a sink killed at %s repeats at most what was not stored, always in the order of its key',
+  'a sink killed at %s repeats at most what was not stored',
   async (probe) => {
     const db = await createLog(sceneSql)
     const at = { probe, hit: 5, what: 'kill' } as const

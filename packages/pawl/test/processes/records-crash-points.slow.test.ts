@@ -32,7 +32,7 @@ const whileStaging: readonly (readonly [ProbeName, number, string, number])[] = 
 ]
 
 test.each(whileStaging)(
-  '[R4] kill -9 at %s, hit %i: the upload is %s with %i rows counted and staged, nobody sees anything, and it goes on from there',
+  '[R4] kill -9 at %s, hit %i: %s with %i rows, restartable',
   { timeout: 120_000 },
   async (probe, hit, state, lines) => {
     const db = await createScene()
@@ -94,7 +94,7 @@ test('[R4] kill -9 before a restarted upload clears the old rows: restart again'
   expect(await scope.audit()).toMatchObject({ isSound: true, live: staged })
 })
 
-test('[R4] kill -9 before the commit of an append leaves nothing, not even its once key', { timeout: 120_000 }, async () => {
+test("[R4] kill -9 before an append's commit leaves nothing, no once key", { timeout: 120_000 }, async () => {
   const db = await createScene()
   const pawl = db.pawl()
   const scope = pawl.records.in(pawl.records.define('loads', sets.loads), here)
@@ -126,41 +126,37 @@ const whilePurging: readonly (readonly [ProbeName, number])[] = [
   ['records.fail.written', 1],
 ]
 
-test.each(whilePurging)(
-  '[R12] kill -9 at %s, hit %i: the slot stays taken until another has purged everything; one alert; resume goes forward',
-  { timeout: 120_000 },
-  async (probe, hit) => {
-    const db = await createScene()
-    const pawl = db.pawl()
-    const scope = pawl.records.in(pawl.records.define('loads', sets.loads), here)
-    await scope.put({ data: { rowId: 'row-0', note: 'before' } })
-    await db.query(refuseSql)
-    const { id } = await scope.upload(file(refused), { format: 'csv' })
-    await pawl.records.submit(id)
-    const victim = new RecordsProcess({ url: db.url, sets, killAt: { probe, hit } })
-    await victim.hears('killing')
-    expect(await victim.ended()).toBe('SIGKILL')
-    expect(await pawl.records.get(id)).toMatchObject({ state: 'submitting' })
-    await expect(scope.put({ data: { rowId: 'row-1' } })).rejects.toMatchObject({ code: 'PAWL_SCOPE_BUSY' })
-    const seen = async () => (await scope.list({ limit: 10_000 })).items.map(({ key, data }) => [key, data?.note])
-    expect(await seen()).toEqual([['row-0', 'before']])
-    await endLeasesOf(db, victim)
-    const survivor = new RecordsProcess({ url: db.url, sets })
-    expect(await ended(pawl, id, 60_000)).toMatchObject({ state: 'failed', failureClass: 'permanent' })
-    expect(await db.query('select count(*)::int as n from pawl.record_version where submission = $1', [id])).toEqual([{ n: 0 }])
-    expect(await db.query('select count(*)::int as n from pawl.record')).toEqual([{ n: 1 }])
-    expect((await pawl.alerts()).map(({ code, count }) => [code, count])).toEqual([['submission.failed', 1]])
-    expect(await seen()).toEqual([['row-0', 'before']])
-    await db.query('drop trigger refuse on pawl.record_version')
-    await pawl.records.resume(id)
-    expect(await ended(pawl, id, 60_000)).toMatchObject({ state: 'submitted', counts: { created: refused - 1, updated: 1 } })
-    await until('the alert is resolved', async () => (await pawl.alerts()).length === 0)
-    survivor.tell('stop')
-    await survivor.hears('stopped')
-    expect((await seen()).filter(([, note]) => note === 'sent')).toHaveLength(refused)
-    expect((await scope.audit())?.isSound).toBe(true)
-  },
-)
+test.each(whilePurging)('[R12] kill -9 at %s, hit %i: the slot waits for the purge', { timeout: 120_000 }, async (probe, hit) => {
+  const db = await createScene()
+  const pawl = db.pawl()
+  const scope = pawl.records.in(pawl.records.define('loads', sets.loads), here)
+  await scope.put({ data: { rowId: 'row-0', note: 'before' } })
+  await db.query(refuseSql)
+  const { id } = await scope.upload(file(refused), { format: 'csv' })
+  await pawl.records.submit(id)
+  const victim = new RecordsProcess({ url: db.url, sets, killAt: { probe, hit } })
+  await victim.hears('killing')
+  expect(await victim.ended()).toBe('SIGKILL')
+  expect(await pawl.records.get(id)).toMatchObject({ state: 'submitting' })
+  await expect(scope.put({ data: { rowId: 'row-1' } })).rejects.toMatchObject({ code: 'PAWL_SCOPE_BUSY' })
+  const seen = async () => (await scope.list({ limit: 10_000 })).items.map(({ key, data }) => [key, data?.note])
+  expect(await seen()).toEqual([['row-0', 'before']])
+  await endLeasesOf(db, victim)
+  const survivor = new RecordsProcess({ url: db.url, sets })
+  expect(await ended(pawl, id, 60_000)).toMatchObject({ state: 'failed', failureClass: 'permanent' })
+  expect(await db.query('select count(*)::int as n from pawl.record_version where submission = $1', [id])).toEqual([{ n: 0 }])
+  expect(await db.query('select count(*)::int as n from pawl.record')).toEqual([{ n: 1 }])
+  expect((await pawl.alerts()).map(({ code, count }) => [code, count])).toEqual([['submission.failed', 1]])
+  expect(await seen()).toEqual([['row-0', 'before']])
+  await db.query('drop trigger refuse on pawl.record_version')
+  await pawl.records.resume(id)
+  expect(await ended(pawl, id, 60_000)).toMatchObject({ state: 'submitted', counts: { created: refused - 1, updated: 1 } })
+  await until('the alert is resolved', async () => (await pawl.alerts()).length === 0)
+  survivor.tell('stop')
+  await survivor.hears('stopped')
+  expect((await seen()).filter(([, note]) => note === 'sent')).toHaveLength(refused)
+  expect((await scope.audit())?.isSound).toBe(true)
+})
 
 test('[R15] ended resolves in a process that neither submitted nor applied', { timeout: 120_000 }, async () => {
   const db = await createScene()

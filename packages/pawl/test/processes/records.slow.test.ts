@@ -68,7 +68,7 @@ const chains: Readonly<Record<string, readonly (readonly [ProbeName, number])[]>
 }
 
 test.each(Object.keys(chains))(
-  '[R4] kill -9 %s: readers see the old state until the commit, recovery goes forward, one version per changed row',
+  '[R4] kill -9 %s: the old state until the commit, then the new',
   { timeout: 240_000 },
   async (name) => {
     const db = await createScene()
@@ -165,7 +165,7 @@ test('[R4] a zombie applier that wakes up after another took over writes nothing
   ).toEqual([{ n: 0 }])
 })
 
-test('[R12] a submission whose job is killed too often fails: purged, slot free, one alert; resume goes forward', {
+test('[R12] a submission whose job is killed too often fails and can resume', {
   timeout: 240_000,
 }, async () => {
   const db = await createScene()
@@ -195,7 +195,7 @@ test('[R12] a submission whose job is killed too often fails: purged, slot free,
   await until('the alert is resolved', async () => (await pawl.alerts()).length === 0)
 })
 
-test('[R12] a cancelled job does not keep the slot: whoever wants it next ends the old submission first', async () => {
+test('[R12] a cancelled job does not keep the slot', async () => {
   const db = await createScene()
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
@@ -232,7 +232,7 @@ const byClass = {
 } as const
 
 test.each(['permanent', 'transient', 'unknown'] as const)(
-  '[R12] an apply that always fails, %s: it fails at once or after its attempts, with one alert, purged, slot free',
+  '[R12] an apply that always fails, %s, frees its slot with one alert',
   async (kind) => {
     const db = await createScene()
     const pawl = db.pawl()

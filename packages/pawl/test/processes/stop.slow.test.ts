@@ -9,7 +9,7 @@ const shapes = ['guarded', 'tx', 'completed'] as const
 const phases = ['still runs it', 'has done it'] as const
 
 test.each(shapes.flatMap((kind) => phases.map((phase) => ({ kind, phase }))))(
-  '[J4] a worker stopped past its lease is refused when it goes on with its job ($kind) and its successor $phase: one effect',
+  '[J4] a stopped worker is refused when it goes on ($kind, successor $phase)',
   async ({ kind, phase }) => {
     const db = await createScene()
     const kinds: KindName[] = [kind, 'follow']
@@ -56,7 +56,7 @@ test.each(shapes.flatMap((kind) => phases.map((phase) => ({ kind, phase }))))(
   },
 )
 
-test('[J4] a worker stopped between its complete(tx) and its commit still has its job: nobody takes it, and the commit stands', async () => {
+test('[J4] a worker stopped between complete(tx) and commit keeps its job', async () => {
   const db = await createScene()
   const stopped = await WorkerProcess.start({ url: db.url, kinds: ['completed'] })
   const { id } = await db.pawl().jobs.enqueue('completed', { hold: [1], at: 'end' })
@@ -81,7 +81,7 @@ test('[J4] a worker stopped between its complete(tx) and its commit still has it
   expect(stopped.heard('job.refused')).toEqual([])
 })
 
-test('[J4] row locks of a stopped tx handler end with its incarnation: its successor does not wait for them', async () => {
+test("[J4] a stopped tx handler's row locks end with its incarnation", async () => {
   const db = await createScene()
   await db.query('create table account (id integer primary key)')
   await db.query('insert into account values (1)')

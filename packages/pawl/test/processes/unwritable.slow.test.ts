@@ -46,7 +46,7 @@ async function expectCalm(db: TestDatabase, here: WorkerHere, troubles: unknown[
   expect(((await transactions(db)) - from.transactions) / seconds).toBeLessThan(150)
 }
 
-test('[K15] a primary that becomes read-only burns no attempt and is not hammered; the work goes on by itself', {
+test('[K15] a primary that becomes read-only burns no attempt', {
   timeout: 120_000,
 }, async () => {
   const db = await createScene()
@@ -90,7 +90,7 @@ test('[K15] a read-only primary that outlasts the lease costs nobody a crash', {
   })
 })
 
-test('[K15] a read-only primary that outlasts the timeout costs no attempt of jobs that were done in time', {
+test('[K15] a read-only primary past the timeout costs no attempt', {
   timeout: 120_000,
 }, async () => {
   const db = await createScene()
@@ -180,7 +180,7 @@ async function untilLeasesEnded(db: TestDatabase): Promise<void> {
   })
 }
 
-test('[K15] a worker that is stopped while nothing can be written ends all the same, and says what it could not store', {
+test('[K15] a worker stopped while nothing can be written ends and reports it', {
   timeout: 120_000,
 }, async () => {
   const db = await createScene()
@@ -200,7 +200,7 @@ test('[K15] a worker that is stopped while nothing can be written ends all the s
   await next.stop()
 })
 
-test('[K15] a full disk burns no attempt and is not hammered; the work goes on by itself when there is room', {
+test('[K15] a full disk burns no attempt, and work resumes with room', {
   timeout: 120_000,
 }, async ({ skip }) => {
   const small = await smallDisk()
