@@ -161,7 +161,6 @@ const everySource = sourcePlaces.flatMap((place) => textsIn(place, /\.ts$/)).fil
  */
 const known = {
   mutableFields: {
-    'packages/pawl/src/db/transaction.ts Transaction': 10,
     'packages/pawl/src/jobs/attempt.ts Attempt': 16,
     'packages/pawl/src/jobs/claim-loop.ts ClaimLoop': 14,
     'packages/pawl/src/jobs/outcomes.ts Counts': 11,
@@ -172,14 +171,9 @@ const known = {
     'packages/pawl/src/projections/sinks/sink-store.ts SinkStore': 7,
     'bench/harness/child.ts Child': 6,
   },
-  callbacks: {
-    'packages/pawl/src/db/listen.ts export interface ListenOptions {': 4,
-    'packages/pawl/src/kernel/incarnation.ts export interface IncarnationOptions {': 5,
-    'packages/pawl/src/kernel/incarnation.ts this.#listener = new Listener({': 4,
-  },
+  callbacks: {},
   files: {
     'packages/pawl/src/jobs': 25,
-    'packages/pawl/src/kernel': 16,
     'packages/pawl/src/projections': 18,
     'packages/server/src/embedded': 26,
     'bench/harness': 26,

@@ -65,13 +65,18 @@ export function sessionIdOf(client: ClientBase): number | null {
   return (client as unknown as Session).processID
 }
 
+/** Whether the server has still to answer something. */
+export function isBusy(client: ClientBase): boolean {
+  const { _activeQuery: active, _sentQueryQueue: sent, _queryQueue: queued } = client as unknown as Session
+  return active != null || sent.length > 0 || queued.length > 0
+}
+
 /** Cuts a client's connection: a statement that does not end is not waited for. */
 export function cut(client: ClientBase): void {
   const session = client as unknown as Session
   const socket = socketOf(client)
-  const isBusy = session._activeQuery != null || session._sentQueryQueue.length > 0 || session._queryQueue.length > 0
   // A server that waits for a lock does not see that its client is gone. Asked before the cut: a pooler forgets who is gone.
-  if (isBusy && socket !== undefined && !socket.destroyed) cancel(session, socket, () => socket.destroy())
+  if (isBusy(client) && socket !== undefined && !socket.destroyed) cancel(session, socket, () => socket.destroy())
   else socket?.destroy()
 }
 
@@ -124,6 +129,17 @@ export function copyIn(client: ClientBase, text: string, data: Buffer): Promise<
   return new Promise((resolve, reject) => {
     client.query(new CopyIn(text, data, (error, result) => (error ? reject(error) : resolve(result.rowCount ?? 0))))
   })
+}
+
+const unsound = new WeakSet<object>()
+
+/** Its session may still have what a transaction left in it, so nothing else uses it. */
+export function markUnsound(client: object): void {
+  unsound.add(client)
+}
+
+export function isUnsound(client: object): boolean {
+  return unsound.has(client)
 }
 
 const brokenBy = new WeakMap<object, unknown>()

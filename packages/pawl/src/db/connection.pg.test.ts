@@ -3,8 +3,9 @@ import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { sql } from '../../test/support/sql.ts'
+import { Service } from '../kernel/service.ts'
 import { Connection, createPool, type DatabaseOptions } from './driver.ts'
-import { Listener, type ListenOptions } from './listen.ts'
+import { type ListenOptions, listen } from './listen.ts'
 
 let db: TestDatabase
 let proxy: FaultProxy
@@ -117,18 +118,30 @@ test('[K9] the server is asked to notice a client that went without a word', asy
 })
 
 /** A listener that finds jobs as a worker does: by a look after each (re)connect, and by notifications in between. */
-function listening(heartbeatMs: number, onSession?: ListenOptions['onSession']) {
+function listening(heartbeatMs: number, onSession: ListenOptions['onSession'] = async () => true) {
   const seen: string[] = []
-  const listener = new Listener({
-    database: options({ queryTimeoutMs: answerMs, connectTimeoutMs: 1000 }),
-    channels: ['pawl_wake'],
-    heartbeatMs,
-    backoffMs: () => 20,
-    onNotify: (_channel, payload) => seen.push(`notified ${payload}`),
-    onConnect: () => seen.push('looked'),
-    ...(onSession === undefined ? {} : { onSession }),
-  })
-  listener.start()
+  const stop = new AbortController()
+  const { signal } = stop
+  const round = async () => {
+    await listen({
+      database: options({ queryTimeoutMs: answerMs, connectTimeoutMs: 1000 }),
+      channels: ['pawl_wake'],
+      heartbeatMs,
+      signal,
+      onNotify: (_channel, payload) => seen.push(`notified ${payload}`),
+      onListening: () => seen.push('looked'),
+      onSession,
+    })
+    return 0
+  }
+  const loop = { succeeded: () => undefined, failed: () => undefined }
+  const running = new Service({ round, signal, loop, backoffMs: () => 20 }).run()
+  const listener = {
+    stop: async () => {
+      stop.abort()
+      await running
+    },
+  }
   return { seen, listener, count: (what: string) => seen.filter((each) => each === what).length }
 }
 

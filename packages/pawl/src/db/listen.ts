@@ -1,102 +1,53 @@
-// LISTEN on a connection of its own. Notifications are hints: after every reconnect the listener asks for a catch-up, and a heartbeat on
-// the same session notices a connection that died without a word. The session also carries the worker's liveness lock.
+// LISTEN on a session of its own. Notifications are hints: each new session asks for a catch-up, and a heartbeat finds a connection that died
+// without an error. The session also holds the worker's liveness lock.
 
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Db } from './db.ts'
 import { Connection, type DatabaseOptions } from './driver.ts'
 
 export interface ListenOptions {
   readonly database: DatabaseOptions
   readonly channels: readonly string[]
-  readonly onNotify: (channel: string, payload: string) => void
-  /** Called after each (re)connect: what was notified meanwhile is gone, so look for yourself. */
-  readonly onConnect: () => void
-  /** Runs on the session once it listens; takes the liveness lock. False: refused, so it runs again with the next heartbeat. */
-  readonly onSession?: (session: Db) => Promise<boolean>
   readonly heartbeatMs: number
-  readonly backoffMs: (error: unknown, failed: number) => number
-  readonly onError?: (error: unknown) => void
+  /** Ends the session. */
+  readonly signal: AbortSignal
+  readonly onNotify: (channel: string, payload: string) => void
+  /** The session listens; notifications before this were missed. */
+  readonly onListening: () => void
+  /** Called on the new session, and again with each heartbeat until it returns true. */
+  readonly onSession: (session: Db) => Promise<boolean>
 }
 
-export class Listener {
-  readonly #options: ListenOptions
-  #connection: Connection | undefined
-  #running: Promise<void> | undefined
-  #stop = new AbortController()
-  #lostConnection: (() => void) | undefined
-  #isListening = false
-
-  constructor(options: ListenOptions) {
-    this.#options = options
+/** One session. Resolves when it is lost or ended. */
+export async function listen(options: ListenOptions): Promise<void> {
+  const { database, channels, heartbeatMs, signal, onNotify, onListening, onSession } = options
+  const connection = new Connection({ ...database, queryTimeoutMs: Math.min(database.queryTimeoutMs, heartbeatMs) }, 'listen')
+  let lose!: () => void
+  const lost = new Promise<void>((resolve) => {
+    lose = resolve
+  })
+  const end = () => {
+    lose()
+    void connection.close()
   }
-
-  get isListening(): boolean {
-    return this.#isListening
-  }
-
-  start(): void {
-    this.#running ??= this.#loop()
-  }
-
-  async stop(): Promise<void> {
-    this.#stop.abort()
-    this.#lostConnection?.()
-    await this.#connection?.close()
-    await this.#running
-  }
-
-  /** Drops the session and makes a new one: a new incarnation needs another liveness lock. */
-  renew(): void {
-    this.#lostConnection?.()
-  }
-
-  async #loop(): Promise<void> {
-    const { signal } = this.#stop
-    for (let failed = 0; !signal.aborted; ) {
-      try {
-        await this.#session()
-        failed = 0
-      } catch (error) {
-        if (signal.aborted) return
-        this.#options.onError?.(error)
-        failed++
-        await sleep(this.#options.backoffMs(error, failed), undefined, { signal }).catch(() => undefined)
-      }
+  signal.addEventListener('abort', end, { once: true })
+  let heartbeat: NodeJS.Timeout | undefined
+  try {
+    const client = await connection.client()
+    client.on('notification', (message) => onNotify(message.channel, message.payload ?? ''))
+    client.on('error', lose)
+    client.on('end', lose)
+    for (const channel of channels) await client.query(`listen ${channel}`)
+    onListening()
+    let isAccepted = await onSession(connection)
+    const beat = async () => {
+      await client.query('select 1')
+      if (!isAccepted) isAccepted = await onSession(connection)
     }
-  }
-
-  /** One connected session, until it is lost. */
-  async #session(): Promise<void> {
-    const { database, channels, onNotify, onConnect, onSession, heartbeatMs } = this.#options
-    const connection = new Connection({ ...database, queryTimeoutMs: Math.min(database.queryTimeoutMs, heartbeatMs) }, 'listen')
-    this.#connection = connection
-    // Each session has its own end: a late word from the last one's connection must not end this one.
-    let lose!: () => void
-    const lost = new Promise<void>((resolve) => {
-      lose = resolve
-    })
-    this.#lostConnection = lose
-    let heartbeat: NodeJS.Timeout | undefined
-    try {
-      const client = await connection.client()
-      client.on('notification', (message) => onNotify(message.channel, message.payload ?? ''))
-      client.on('error', lose)
-      client.on('end', lose)
-      for (const channel of channels) await client.query(`listen ${channel}`)
-      this.#isListening = true
-      onConnect()
-      const take = async () => (await onSession?.(connection)) ?? true
-      let isTaken = await take()
-      const beat = async () => {
-        await client.query('select 1')
-        if (!isTaken) isTaken = await take()
-      }
-      heartbeat = setInterval(() => void beat().catch(lose), heartbeatMs)
-      await lost
-    } finally {
-      this.#isListening = false
-      clearInterval(heartbeat)
-      await connection.close()
-    }
+    heartbeat = setInterval(() => void beat().catch(lose), heartbeatMs)
+    await lost
+  } finally {
+    signal.removeEventListener('abort', end)
+    clearInterval(heartbeat)
+    await connection.close()
   }
 }

@@ -12,7 +12,10 @@ import {
   copyIn,
   cork,
   cut,
+  isBusy,
   isIdle,
+  isUnsound,
+  markUnsound,
   type PoolClient,
   type QueryConfig,
   type QueryResult,
@@ -38,6 +41,8 @@ export interface TransactionOptions {
   readonly answerMs?: number | undefined
   /** Sent after the end of a transaction that a handler had, in the same round trip: what the handler set must not reach the next. */
   readonly reset?: string | undefined
+  /** The projection whose handler has it: append and enqueue refuse it. */
+  readonly foldOf?: string | undefined
 }
 
 export interface Answer<Row> {
@@ -48,25 +53,24 @@ export interface Answer<Row> {
 /** The completion runs as the session's own user, whatever role a handler took. */
 const ownUser = 'reset session authorization'
 
+/** Closed: its end was sent, or `reason` says why it takes no statement. Released: its client was put back. */
+interface State {
+  readonly phase: 'open' | 'closed' | 'released'
+  readonly reason?: PawlError | undefined
+}
+
 export class Transaction implements Db, Tx {
   readonly [checked] = true
   readonly [calls] = new Calls()
   readonly #client: ClientBase
   readonly #putBack: (isBroken: boolean) => void
   #options: TransactionOptions
-  /** The projection whose handler has it: append and enqueue refuse it. */
-  #foldOf: string | undefined
   #begun: Promise<unknown> | undefined
-  #isOpen = true
-  /** Why it was abandoned, or how its handler ended it. */
-  #reason: PawlError | undefined
-  #isBroken = false
-  #isReleased = false
+  #state: State = { phase: 'open' }
   /** The error that aborted it, until a statement succeeds after a rollback to a savepoint. `isSent`: no caller waits for its answer. */
   #abortedBy: { readonly error: unknown; readonly isSent: boolean } | undefined
-  /** Statements without an answer, and since when there was none. */
-  #pending = 0
-  #silentSinceMs = 0
+  /** When the server last answered, or got a statement after a pause. */
+  #heardMs = 0
 
   /** `putBack`: for the client of an engine connection. One of a pool is released. */
   constructor(
@@ -127,23 +131,22 @@ export class Transaction implements Db, Tx {
 
   /** A handler gets it now. Its statements may take this long, and its settings go with the end. One of a projection may only write its tables. */
   lend(reset: string, statementMs: number, foldOf?: string): void {
-    this.#options = { ...this.#options, reset, statementMs, answerMs: statementMs }
-    this.#foldOf = foldOf
+    this.#options = { ...this.#options, reset, statementMs, answerMs: statementMs, foldOf }
   }
 
   get [refusal](): (() => PawlError) | undefined {
-    const name = this.#foldOf
+    const name = this.#options.foldOf
     return name === undefined ? undefined : () => this.#refuse(folding(name))
   }
 
   /** Whether no commit or rollback was sent. */
   get isOpen(): boolean {
-    return this.#isOpen
+    return this.#state.phase === 'open'
   }
 
   /** How long its statements have had no answer. */
   silentMs(nowMs: number): number {
-    return this.#pending === 0 ? 0 : nowMs - this.#silentSinceMs
+    return this.isOpen && isBusy(this.#client) ? nowMs - this.#heardMs : 0
   }
 
   /** The number of its session at the server, or at a pooler. */
@@ -163,7 +166,7 @@ export class Transaction implements Db, Tx {
 
   /** `copy ... from stdin` with these bytes. Returns how many rows it took. */
   async copy(text: string, data: Buffer): Promise<number> {
-    if (!this.#isOpen) throw ended(this.#reason)
+    if (!this.isOpen) throw ended(this.#state.reason)
     await (this.#begun ?? this.#begin())
     return copyIn(this.#client, text, data)
   }
@@ -179,7 +182,7 @@ export class Transaction implements Db, Tx {
    */
   async commitWith(statement: Statement, values: Values, settings?: string): Promise<void> {
     this.#close()
-    if (this.#reason !== undefined) throw ended(this.#reason)
+    if (this.#state.reason !== undefined) throw ended(this.#state.reason)
     try {
       const { answerMs, statementMs, reset } = this.#options
       // A handler that sent nothing has left nothing.
@@ -203,7 +206,7 @@ export class Transaction implements Db, Tx {
   async commit(): Promise<void> {
     this.#close()
     if (this.#begun === undefined) return
-    if (this.#reason !== undefined) throw ended(this.#reason)
+    if (this.#state.reason !== undefined) throw ended(this.#state.reason)
     try {
       await runPacket(this.#client, undefined, { ...this.#around(), commits: true, reset: this.#options.reset })
     } catch (error) {
@@ -219,13 +222,13 @@ export class Transaction implements Db, Tx {
    */
   async rollback(): Promise<void> {
     this.#close()
-    if (this.#begun === undefined || this.#isReleased) return
+    if (this.#begun === undefined || this.#state.phase === 'released') return
     const { reset, answerMs } = this.#options
     const query: QueryConfig = { text: reset === undefined ? 'rollback' : `rollback; ${reset}`, query_timeout: answerMs }
     // With a callback: the driver would make three promises, and each is expensive while a process uses AsyncLocalStorage.
     await new Promise<void>((resolve) => {
       this.#client.query(query, (error: unknown) => {
-        if (error) this.#isBroken = true
+        if (error) this.#break()
         resolve()
       })
     })
@@ -234,9 +237,8 @@ export class Transaction implements Db, Tx {
   /** Ends it without its handler, which may never answer: the connection is cut, so the server rolls back, and its place in the pool is free. */
   abandon(reason: PawlError): void {
     this.#close()
-    if (this.#isReleased) return
-    this.#reason = reason
-    this.#isReleased = true
+    if (this.#state.phase === 'released') return
+    this.#state = { phase: 'released', reason }
     cut(this.#client)
     this.#putBack(true)
   }
@@ -246,34 +248,34 @@ export class Transaction implements Db, Tx {
     this.#close()
     const status = transactionStatus(this.#client)
     const isSound = status === undefined || status === 'I'
-    if (!this.#isReleased) this.#putBack(this.#isBroken || !isSound)
-    this.#isReleased = true
+    if (this.#state.phase !== 'released') this.#putBack(isUnsound(this.#client) || !isSound)
+    this.#state = { ...this.#state, phase: 'released' }
     return isSound
   }
 
   readonly #break = (): void => {
-    this.#isBroken = true
+    markUnsound(this.#client)
   }
 
   #close(): void {
-    this.#isOpen = false
+    if (this.isOpen) this.#state = { phase: 'closed' }
     this[calls].over()
   }
 
   /** Why this statement of a handler is not sent. */
   #refused(text: string): unknown {
-    if (this.#isOpen) {
+    if (this.isOpen) {
       const end = endOf(text)
       return end === undefined ? undefined : this.#refuse(refusedEnd(end))
     }
     // What a loss or a handler's own commit ended says so itself; what merely comes too late is logged.
-    if (this.#reason === undefined) this[calls].late()
-    return ended(this.#reason)
+    if (this.#state.reason === undefined) this[calls].late()
+    return ended(this.#state.reason)
   }
 
   #refuse(reason: PawlError): PawlError {
     this.#close()
-    this.#reason = reason
+    this.#state = { ...this.#state, reason }
     return reason
   }
 
@@ -298,10 +300,10 @@ export class Transaction implements Db, Tx {
 
   async #run<Row>(query: QueryConfig): Promise<Answer<Row>> {
     this[calls].begin()
-    if (this.#pending++ === 0) this.#silentSinceMs = performance.now()
+    this.#noteSending()
     try {
       const result = await this.#ask(query)
-      if (this.#isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of the handler ended its transaction'))
+      if (this.isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of the handler ended its transaction'))
       this.#abortedBy = undefined
       const { rows, rowCount } = lastOf(result)
       return { rows: rows as Row[], rowCount: rowCount ?? 0 }
@@ -309,8 +311,7 @@ export class Transaction implements Db, Tx {
       this.#noteFailed(error, false)
       throw markOwn(this.#explained(withReason(this.#client, error)))
     } finally {
-      this.#pending--
-      this.#silentSinceMs = performance.now()
+      this.#heardMs = performance.now()
       this[calls].end()
     }
   }
@@ -328,11 +329,17 @@ export class Transaction implements Db, Tx {
     return answer
   }
 
+  #noteSending(): void {
+    if (!isBusy(this.#client)) this.#heardMs = performance.now()
+  }
+
   #send(query: QueryConfig): void {
+    this.#noteSending()
     this.#client.query(query, (error: unknown) => error && this.#noteFailed(error, true))
   }
 
   #begin(settings?: string): Promise<unknown> {
+    this.#noteSending()
     process.nextTick(cork(this.#client))
     this.#begun = runPacket(this.#client, undefined, { ...this.#around(), begins: true }).catch(this.#break)
     if (settings !== undefined) this.#client.query(settings, (error: unknown) => error && this.#break())
@@ -356,7 +363,7 @@ export class Transaction implements Db, Tx {
   /** This session keeps the stale plan under its name, so its client is put away, and others prepare under new names. */
   #noteStale(error: unknown): void {
     if (classify(error) !== 'replan') return
-    this.#isBroken = true
+    this.#break()
     this.#options.names?.forget()
   }
 }

@@ -3,7 +3,7 @@
 import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
 import { observed } from '../../test/support/attempt.ts'
 import { until } from '../../test/support/database.ts'
-import { Board } from '../kernel/keeper.ts'
+import { Board } from '../kernel/keeper/board.ts'
 import { type Sleep, Wakeup } from '../kernel/service.ts'
 import { type Attempt, ClaimedRow } from './attempt.ts'
 import { ClaimLoop } from './claim-loop.ts'

@@ -2,7 +2,7 @@
 
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { attemptOf, type Observed, observed } from '../../test/support/attempt.ts'
-import { Board } from '../kernel/keeper.ts'
+import { Board } from '../kernel/keeper/board.ts'
 import { Wakeup } from '../kernel/service.ts'
 import type { Attempt } from './attempt.ts'
 import { defineKind } from './kinds.ts'

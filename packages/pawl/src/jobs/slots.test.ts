@@ -3,7 +3,7 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { attemptOf, type Observed, observed } from '../../test/support/attempt.ts'
 import { deferred } from '../../test/support/database.ts'
-import { Board } from '../kernel/keeper.ts'
+import { Board } from '../kernel/keeper/board.ts'
 import { Wakeup } from '../kernel/service.ts'
 import { type DefinedKind, defineKind } from './kinds.ts'
 import type { SharedEnd } from './shared.ts'

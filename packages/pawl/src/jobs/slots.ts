@@ -3,7 +3,7 @@
 
 import type { PawlError } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
-import type { Board } from '../kernel/keeper.ts'
+import type { Board } from '../kernel/keeper/board.ts'
 import type { Wakeup } from '../kernel/service.ts'
 import { type Attempt, leaseLost } from './attempt.ts'
 import type { DefinedKind } from './kinds.ts'

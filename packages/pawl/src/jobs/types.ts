@@ -2,8 +2,8 @@
 
 import type { Durability } from '../config.ts'
 import type { AnyTx, Tx } from '../db/adapters.ts'
+import type { WorkerEvents } from '../kernel/incarnation.ts'
 import type { InTxWaking } from '../kernel/options.ts'
-import type { WorkerEvents } from '../kernel/process.ts'
 import type { Backoff } from '../kernel/retry.ts'
 import type { Snooze } from './endings.ts'
 

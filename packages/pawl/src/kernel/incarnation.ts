@@ -1,22 +1,35 @@
-// The worker's identity in the database: a row with a lease, which the keeper thread renews, and a lock that tells others that the process
-// lives. When the lease is lost, the worker goes on under a new number; the old number's jobs belong to whoever takes them over.
+// The worker's identity in the database: a row with a lease, which the keeper thread renews, and a lock that shows others that the process
+// lives. When the lease is lost, the worker continues under a new number; the jobs of the old number belong to the worker that takes them over.
 
 import { hostname } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Config } from '../config.ts'
 import type { Db } from '../db/db.ts'
 import type { Connection } from '../db/driver.ts'
-import { Listener } from '../db/listen.ts'
+import { listen } from '../db/listen.ts'
 import { textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import { release } from '../release.ts'
 import type { LoopWatch } from './alerts.ts'
-import { type Board, Keeper, type KeeperMessage, type KeeperOptions } from './keeper.ts'
+import type { Events } from './events.ts'
+import type { Board } from './keeper/board.ts'
+import { Keeper, type KeeperMessage, type KeeperOptions } from './keeper/keeper.ts'
 import { type Holder, leaseStatements, lockClass, lookEveryMs } from './lease.ts'
 import { probe } from './probe.ts'
 import { engineBackoffMs, retrying } from './retry.ts'
+import { Service } from './service.ts'
 
-/** What its row says, and how it is kept. */
+const heartbeatMs = 5000
+
+export interface WorkerEvents {
+  'worker.opened': { worker: number }
+  'worker.lost': { worker: number }
+  'worker.rescued': { worker: number; reason: string }
+  'worker.blocked': { blockedMs: number }
+  'worker.unwritable': { error: unknown }
+}
+
+/** The content of its row, and how the keeper renews it. */
 export interface Incarnated extends Pick<KeeperOptions, 'exitWhenBlocked' | 'limits' | 'newThread'> {
   readonly name: string
   readonly queues: readonly string[]
@@ -27,22 +40,34 @@ export interface Incarnated extends Pick<KeeperOptions, 'exitWhenBlocked' | 'lim
   readonly keeperMs: number
 }
 
+/** A part of the process, as far as it follows the incarnation. */
+export interface Follower {
+  /** The channels that it listens to. */
+  readonly channels: readonly string[]
+  /** There is an incarnation, the first or another one. */
+  opened(): void
+  /** The lease is gone, and with it everything that this incarnation held: the signals of its handlers abort. */
+  lost(holder: Holder): void
+  notified(channel: string, payload: string): void
+  /** Notifications may have been missed. */
+  connected(): void
+  /** Other incarnations were closed. */
+  closed(): void
+  /** A sweep of the keeper has done something. */
+  swept(news: unknown): void
+}
+
 export interface IncarnationOptions {
   readonly config: Config
   readonly worker: Incarnated
   /** What application_name ends with in the sessions of its handlers and claims. */
   readonly sessions: string
-  /** What it listens to. */
-  readonly channels: () => readonly string[]
+  readonly parts: readonly Follower[]
   readonly board: Board
   readonly engine: Connection
   readonly signal: AbortSignal
-  readonly onOpened: (id: number) => void
-  readonly onLost: (holder: Holder) => void
-  readonly onKeeper: (message: Exclude<KeeperMessage, { type: 'ready' | 'lost' | 'password' }>) => void
-  readonly onNotify: (channel: string, payload: string) => void
-  /** Notifications may have been missed. */
-  readonly onConnect: () => void
+  readonly events: Pick<Events<WorkerEvents>, 'emit'>
+  readonly counts: { errors: number }
   readonly loop: (name: string) => LoopWatch
 }
 
@@ -50,36 +75,35 @@ export class Incarnation {
   readonly #options: IncarnationOptions
   #holder: Holder | undefined
   #keeper: Keeper | undefined
-  #listener: Listener | undefined
   #reopening: Promise<void> | undefined
+  #listener: { readonly stop: () => void; readonly ended: Promise<void> } | undefined
+  /** The current LISTEN session. */
+  #session: { readonly end: () => void; isListening: boolean } | undefined
 
   constructor(options: IncarnationOptions) {
     this.#options = options
   }
 
-  /** Undefined between the loss of one incarnation and the start of the next. */
-  get id(): number | undefined {
-    return this.#holder?.id
-  }
-
-  /** The id, and the nonce that its own writes name beside it. */
+  /** The id, and the nonce that its own writes name beside it. Undefined between the loss of one incarnation and the start of the next. */
   get holder(): Holder | undefined {
     return this.#holder
   }
 
   get isListening(): boolean {
-    return this.#listener?.isListening ?? false
+    return this.#session?.isListening ?? false
   }
 
-  /** Its thread starts while `check` runs: that takes longer than all checks. */
+  /** The thread starts while `check` runs: it takes longer than all checks. */
   async start(check: () => Promise<void>): Promise<void> {
-    // The lease begins when somebody is there to renew it: a thread may take longer to start than a short lease lasts.
-    await bothOf(this.#startKeeper(undefined), check())
-    await this.#openKept()
-    this.#startListener()
+    // The lease begins when the keeper can renew it: a thread may take longer to start than a short lease lasts.
+    const starting = [this.#startKeeper(), check()]
+    await Promise.allSettled(starting)
+    await Promise.all(starting)
+    await this.#open()
+    if (this.#options.config.hasSession) this.#listener = this.#startListener()
   }
 
-  /** Gives the row up in order, so that others take what is left without a crash counted. */
+  /** Closes the row, so that others take what is left without a crash counted. */
   async close(): Promise<void> {
     // After the stop it tries no more, but its last try may still open one. It waits as long as one statement may take.
     await this.#reopening
@@ -96,17 +120,13 @@ export class Incarnation {
   }
 
   async disconnect(): Promise<void> {
-    await Promise.all([this.#listener?.stop(), this.#keeper?.stop()])
+    this.#listener?.stop()
+    this.#session?.end()
+    await Promise.all([this.#listener?.ended, this.#keeper?.stop()])
   }
 
-  /** Whichever keeper there is by then renews it: the one of before may have died meanwhile. */
-  async #openKept(): Promise<void> {
-    const holder = await this.#open()
-    this.#keeper?.incarnation(holder)
-  }
-
-  async #open(): Promise<Holder> {
-    const { config, worker, sessions, engine, onOpened } = this.#options
+  async #open(): Promise<void> {
+    const { config, worker, sessions, engine, events, parts } = this.#options
     const [row] = await engine.run<Holder>(leaseStatements.open, {
       name: worker.name,
       host: hostname(),
@@ -122,49 +142,65 @@ export class Incarnation {
     const holder = { id: row!.id, nonce: row!.nonce }
     this.#holder = holder
     if (probe.on) await probe.hit('worker.opened', holder.id)
-    onOpened(holder.id)
-    return holder
+    for (const part of parts) part.opened()
+    events.emit('worker.opened', { worker: holder.id })
+    // The keeper of this moment renews it: the one of before may have died since.
+    this.#keeper?.incarnation(holder)
   }
 
-  #lost(id: number): void {
+  #lost(worker: number): void {
+    const { config, events, parts } = this.#options
     const holder = this.#holder
-    if (holder?.id !== id) return
+    if (holder?.id !== worker) return
     this.#holder = undefined
-    this.#options.onLost(holder)
+    events.emit('worker.lost', { worker })
+    config.logger.warn({ worker }, 'this worker lost its lease; restarting with a new one')
+    for (const part of parts) part.lost(holder)
     this.#reopening ??= this.#reopen().finally(() => {
       this.#reopening = undefined
     })
   }
 
   async #reopen(): Promise<void> {
-    const { signal, onConnect } = this.#options
-    const loop = this.#options.loop('reopening')
     if (probe.on) await probe.hit('jobs.incarnation.lost')
-    for (let tried = 1; !signal.aborted && this.#holder === undefined; tried++) {
+    await this.#insist('reopening', async () => {
+      await this.#open()
+      // Another incarnation needs another liveness lock.
+      this.#session?.end()
+      for (const part of this.#options.parts) part.connected()
+    })
+  }
+
+  /** Tries until it succeeds or the process stops. */
+  async #insist(name: string, work: () => Promise<void>): Promise<void> {
+    const { signal } = this.#options
+    const { succeeded, failed } = this.#options.loop(name)
+    for (let tried = 1; !signal.aborted; tried++) {
       try {
-        await this.#openKept()
-        this.#listener?.renew()
-        onConnect()
-        loop.succeeded()
+        await work()
+        return succeeded()
       } catch (error) {
-        loop.failed(error)
+        failed(error)
         await sleep(engineBackoffMs(error, tried), undefined, { signal }).catch(() => undefined)
       }
     }
   }
+
+  // ---- the keeper
 
   #lookMs(): number {
     const { keeperMs, leaseMs } = this.#options.worker
     return Math.min(keeperMs, lookEveryMs(leaseMs))
   }
 
-  async #startKeeper(worker: Holder | undefined): Promise<void> {
-    const { config, board, onKeeper } = this.#options
+  /** Also between two incarnations: the next one is told to the keeper of that moment. */
+  async #startKeeper(): Promise<void> {
+    const { config, board } = this.#options
     const { leaseMs, beatMs, keeperMs, exitWhenBlocked, limits, newThread } = this.#options.worker
     this.#keeper = new Keeper(
       {
         database: config.database,
-        worker,
+        worker: this.#holder,
         leaseMs,
         beatMs,
         lookMs: this.#lookMs(),
@@ -174,62 +210,97 @@ export class Incarnation {
         newThread,
       },
       board,
-      (message) => {
-        if (message.type === 'lost') this.#lost(message.worker)
-        else if (message.type !== 'ready' && message.type !== 'password') onKeeper(message)
+      (message) => this.#onKeeper(message),
+      (error) => {
+        config.logger.error({ error: describeError(error) }, 'the keeper thread died; restarting it')
+        void this.#insist('keeper start', () => this.#startKeeper())
       },
-      (error) => this.#onKeeperDeath(error),
     )
     await this.#keeper.start()
   }
 
-  #onKeeperDeath(error: Error): void {
-    this.#options.config.logger.error({ error: describeError(error) }, 'the keeper thread died; restarting it')
-    void this.#restartKeeper()
-  }
-
-  /** Also between two incarnations: the next one is told to whichever keeper there is then. */
-  async #restartKeeper(): Promise<void> {
-    const { signal } = this.#options
-    const loop = this.#options.loop('keeper start')
-    for (let tried = 1; !signal.aborted; tried++) {
-      try {
-        await this.#startKeeper(this.#holder)
-        return loop.succeeded()
-      } catch (error) {
-        loop.failed(error)
-        await sleep(engineBackoffMs(error, tried), undefined, { signal }).catch(() => undefined)
-      }
+  #onKeeper(message: KeeperMessage): void {
+    const { events, parts, counts } = this.#options
+    const { logger } = this.#options.config
+    switch (message.type) {
+      case 'lost':
+        return this.#lost(message.worker)
+      case 'closed':
+        for (const { id, reason } of message.workers) {
+          events.emit('worker.rescued', { worker: id, reason })
+          logger.warn({ event: 'worker.rescued', worker: id, reason }, 'a worker is gone; taking over its jobs')
+        }
+        for (const part of parts) part.closed()
+        return
+      case 'swept':
+        for (const part of parts) part.swept(message.news)
+        return
+      case 'blocked':
+        events.emit('worker.blocked', { blockedMs: message.blockedMs })
+        return logger.warn(
+          { blockedMs: message.blockedMs },
+          'the event loop was blocked by a handler, or the process was paused; other handlers waited',
+        )
+      case 'away':
+        return logger.warn(
+          { error: message.message, code: message.code },
+          'the keeper cannot reach the database; retrying (logged once a minute)',
+        )
+      case 'recovered':
+        return logger.warn({ awayMs: message.awayMs }, 'the keeper reached the database again')
+      case 'failed':
+        counts.errors++
+        return
+      case 'logged':
+        return logger.error(message.fields, message.message)
     }
   }
 
-  #startListener(): void {
-    const { config, channels, onNotify, onConnect } = this.#options
-    if (!config.hasSession) return
-    const { succeeded, failed } = this.#options.loop('listen')
-    this.#listener = new Listener({
-      database: config.direct,
-      channels: channels(),
-      heartbeatMs: 5000,
-      backoffMs: engineBackoffMs,
-      onNotify,
-      onConnect,
-      onSession: async (session) => {
-        const isTaken = await this.#takeLock(session)
-        succeeded()
+  // ---- the listener
+
+  #startListener(): { stop: () => void; ended: Promise<void> } {
+    const { config, parts } = this.#options
+    const loop = this.#options.loop('listen')
+    const channels = parts.flatMap((part) => part.channels)
+    const round = async () => {
+      const end = new AbortController()
+      const session = { end: () => end.abort(), isListening: false }
+      this.#session = session
+      const onListening = () => {
+        session.isListening = true
+        for (const part of parts) part.connected()
+      }
+      const onNotify = (channel: string, payload: string) => {
+        for (const part of parts) if (part.channels.includes(channel)) part.notified(channel, payload)
+      }
+      const onSession = async (db: Db) => {
+        const isTaken = await this.#takeLock(db)
+        loop.succeeded()
         return isTaken
-      },
-      onError: failed,
-    })
-    this.#listener.start()
+      }
+      await listen({
+        database: config.direct,
+        channels,
+        heartbeatMs,
+        signal: end.signal,
+        onNotify,
+        onListening,
+        onSession,
+      }).finally(() => {
+        session.isListening = false
+      })
+      return 0
+    }
+    const stop = new AbortController()
+    return { stop: () => stop.abort(), ended: new Service({ round, signal: stop.signal, loop }).run() }
   }
 
-  /** The lock tells others that this process lives. */
+  /** Takes the lock that shows others that this process lives. */
   async #takeLock(session: Db): Promise<boolean> {
     const holder = this.#holder
     if (holder === undefined) return true
     const [row] = await session.run<{ taken: boolean }>(leaseStatements.takeLiveness, { class: lockClass, worker: holder.id })
-    // Our last session has not ended on the server yet, or a watcher tries the lock just now.
+    // Our last session has not ended on the server yet, or a watcher tries the lock at this moment.
     if (!row!.taken) {
       this.#options.config.logger.warn({ worker: holder.id }, "another session holds this worker's liveness lock; retrying")
       return false
@@ -238,10 +309,4 @@ export class Incarnation {
     await session.run(leaseStatements.lock, { worker: holder.id, nonce: holder.nonce })
     return true
   }
-}
-
-/** Rejects with the first error, when both have ended. */
-async function bothOf(...work: readonly Promise<void>[]): Promise<void> {
-  await Promise.allSettled(work)
-  await Promise.all(work)
 }

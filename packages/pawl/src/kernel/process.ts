@@ -6,51 +6,32 @@ import { atLeastDurable, type Config } from '../config.ts'
 import { classify, isConflict, isRetryable } from '../db/classify.ts'
 import { Connection, createPool, SharedPool } from '../db/driver.ts'
 import { pendingMigrations } from '../db/migrate.ts'
+import { statement } from '../db/statement.ts'
 import { describeError, PawlError } from '../errors.ts'
 import { Failures, type LoopWatch } from './alerts.ts'
 import { monotonicMs } from './clock.ts'
 import type { Events } from './events.ts'
-import { type Incarnated, Incarnation, type IncarnationOptions } from './incarnation.ts'
-import { Board } from './keeper.ts'
+import { type Follower, type Incarnated, Incarnation, type WorkerEvents } from './incarnation.ts'
+import { Board } from './keeper/board.ts'
 import type { Holder } from './lease.ts'
-import { installationId } from './retry.ts'
+
+const installationStatement = statement(import.meta.url, 'installation')
 
 const tickMs = 50
 
-export interface WorkerEvents {
-  'worker.opened': { worker: number }
-  'worker.lost': { worker: number }
-  'worker.rescued': { worker: number; reason: string }
-  'worker.blocked': { blockedMs: number }
-  'worker.unwritable': { error: unknown }
-}
-
-/** What runs in a process. It is stopped in three steps: close, drain, end. */
-export interface Part {
-  /** What it listens to. */
-  readonly channels: readonly string[]
+/** Runs in a process. It is stopped in three steps: close, drain, end. */
+export interface Part extends Follower {
   /** Rejects where something is missing that it needs. */
   prepare(): Promise<void>
   start(): void
-  /** There is an incarnation, the first or another one. */
-  opened(): void
-  /** The lease is gone, and with it everything that this incarnation held: the signals of its handlers abort. */
-  lost(holder: Holder): void
-  notified(channel: string, payload: string): void
-  /** Notifications may have been missed. */
-  connected(): void
-  /** Other incarnations were closed. */
-  closed(): void
-  /** What a sweep of the keeper has done. */
-  swept(news: unknown): void
   tick(nowMs: number): void
   /** How long the oldest end waits to be stored; 0: none does. */
   oldestEndMs(nowMs: number): number
   /** Nothing begins after this call. */
   close(): void
-  /** Waits until what runs has ended; when the grace is over, aborts what still runs, and gives back all else. */
+  /** Waits until all that runs has ended; when the grace is over, aborts what still runs, and gives back all else. */
   drain(graceOver: AbortSignal): Promise<void>
-  /** Waits for what outlived the grace. Nothing of it writes after this. */
+  /** Waits for handlers that outlived the grace. None of them writes after this. */
   end(): Promise<void>
   /** After the incarnation is closed. */
   disconnect(): Promise<void>
@@ -60,34 +41,21 @@ export interface ProcessOptions {
   readonly config: Config
   readonly worker: Incarnated
   readonly events: Pick<Events<WorkerEvents>, 'emit'>
-  /** How many handlers may run at once, about: the keeper watches so many. */
+  /** The keeper watches at most this many running handlers. */
   readonly handlersMax: number
   readonly handlerConnectionsMax: number
 }
 
-/** Errors of the engine's own statements and loops. */
-export class ErrorCounts {
-  /** 40001, 40P01 and 55P03 that our own statements met; refused writes are counted apart. */
-  conflicts = 0
-  retries = 0
-  /** Those that no repetition mends. */
-  errors = 0
-
-  error(error: unknown): void {
-    if (isConflict(error)) this.conflicts++
-    if (isRetryable(error)) this.retries++
-  }
-}
-
 export class Process {
   readonly config: Config
-  readonly counts = new ErrorCounts()
+  /** Errors of the engine's own statements and loops. `conflicts`: 40001, 40P01 and 55P03; `errors`: those that no repetition mends. */
+  readonly counts = { conflicts: 0, retries: 0, errors: 0 }
   readonly failures: Failures
   /** What application_name ends with in the sessions of its handlers and claims. */
   readonly sessions = randomBytes(4).toString('hex')
   /** Short reads and writes, and reads of the log. */
   readonly engine: Connection
-  /** What takes something: never less than durable, or a crash of the server leaves a holder that the database does not know. */
+  /** For claims: never less than durable, or a crash of the server leaves a holder that the database does not know. */
   readonly claims: Connection
   /** For the transactions of handlers. A statement of theirs may take any time, so its sender sets the limit. */
   readonly handlers: SharedPool
@@ -100,31 +68,36 @@ export class Process {
   #tick: NodeJS.Timeout | undefined
 
   constructor(options: ProcessOptions) {
-    const { config } = options
+    const { config, worker, events, handlerConnectionsMax } = options
+    const { counts, sessions } = this
     this.#options = options
     this.config = config
-    this.failures = new Failures({
+    const watch = new Failures({
       logger: config.logger,
-      onError: () => {
-        this.counts.errors++
-      },
-      onRepeated: () => {
-        this.counts.retries++
-      },
+      onError: () => counts.errors++,
+      onRepeated: () => counts.retries++,
     })
-    const watch = this.failures
+    this.failures = watch
     this.engine = new Connection(config.database, 'engine', { durability: config.durability, watch })
-    // Named as the handlers' sessions are: whoever takes over ends a claim, too, that a paused process does not read.
-    this.claims = new Connection(config.database, `claim ${this.sessions}`, {
-      durability: atLeastDurable(config.durability),
-      watch,
-    })
+    // Named as the handlers' sessions are: a take-over also ends a claim that a paused process does not read.
+    this.claims = new Connection(config.database, `claim ${sessions}`, { durability: atLeastDurable(config.durability), watch })
     this.handlers = new SharedPool(
-      createPool({ ...config.database, queryTimeoutMs: 0 }, `handler ${this.sessions}`, options.handlerConnectionsMax),
-      options.handlerConnectionsMax,
+      createPool({ ...config.database, queryTimeoutMs: 0 }, `handler ${sessions}`, handlerConnectionsMax),
+      handlerConnectionsMax,
     )
     this.board = new Board(options.handlersMax)
-    this.#incarnation = new Incarnation(this.#incarnationOptions())
+    this.#incarnation = new Incarnation({
+      config,
+      worker,
+      sessions,
+      parts: this.#parts,
+      board: this.board,
+      engine: this.engine,
+      signal: this.signal,
+      events,
+      counts,
+      loop: (name) => this.loop(name),
+    })
   }
 
   add(part: Part): void {
@@ -137,7 +110,7 @@ export class Process {
   }
 
   get id(): number | undefined {
-    return this.#incarnation.id
+    return this.holder?.id
   }
 
   get installation(): string {
@@ -153,7 +126,7 @@ export class Process {
     return this.#stop.signal
   }
 
-  /** Where a loop says how its rounds end. */
+  /** Where a loop reports how its rounds end. */
   loop(name: string): LoopWatch {
     const { succeeded, failed } = this.failures.loop(name, this.engine)
     return {
@@ -167,7 +140,8 @@ export class Process {
 
   /** An error of the database: counted, and logged if the database cannot write. The caller tries again by itself. */
   trouble(error: unknown): void {
-    this.counts.error(error)
+    if (isConflict(error)) this.counts.conflicts++
+    if (isRetryable(error)) this.counts.retries++
     if (classify(error) !== 'unwritable') return
     this.#options.events.emit('worker.unwritable', { error })
     this.config.logger.error({ error: describeError(error, 300) }, 'the database cannot write (disk full or read-only); retrying')
@@ -188,7 +162,8 @@ export class Process {
 
   async #check(): Promise<void> {
     await assertMigrated(this.engine)
-    this.#installation = await installationId(this.engine)
+    const [row] = await this.engine.run<{ id: string }>(installationStatement)
+    this.#installation = row!.id
     for (const part of this.#parts) await part.prepare()
   }
 
@@ -208,7 +183,7 @@ export class Process {
     return this.#incarnation.abandon(reason)
   }
 
-  /** Waits for what outlived the grace, which keeps its lease until then. */
+  /** Waits for handlers that outlived the grace; they keep their lease until then. */
   async end(): Promise<void> {
     await Promise.all(this.#parts.map((part) => part.end()))
     clearInterval(this.#tick)
@@ -223,93 +198,19 @@ export class Process {
     this.board.turn(Math.max(...this.#parts.map((part) => part.oldestEndMs(nowMs))))
     for (const part of this.#parts) part.tick(nowMs)
   }
-
-  #incarnationOptions(): IncarnationOptions {
-    return {
-      ...this.#options,
-      sessions: this.sessions,
-      channels: () => this.#parts.flatMap(({ channels }) => channels),
-      board: this.board,
-      engine: this.engine,
-      signal: this.signal,
-      onOpened: (worker) => {
-        for (const part of this.#parts) part.opened()
-        this.#options.events.emit('worker.opened', { worker })
-      },
-      onLost: (holder) => this.#onLost(holder),
-      onKeeper: (message) => this.#onKeeper(message),
-      onNotify: (channel, payload) => {
-        for (const part of this.#parts) if (part.channels.includes(channel)) part.notified(channel, payload)
-      },
-      onConnect: () => {
-        for (const part of this.#parts) part.connected()
-      },
-      loop: (name) => this.loop(name),
-    }
-  }
-
-  #onLost(holder: Holder): void {
-    const { id: worker } = holder
-    this.#options.events.emit('worker.lost', { worker })
-    this.config.logger.warn({ worker }, 'this worker lost its lease; restarting with a new one')
-    for (const part of this.#parts) part.lost(holder)
-  }
-
-  #onKeeper(message: Parameters<IncarnationOptions['onKeeper']>[0]): void {
-    const { events } = this.#options
-    const { logger } = this.config
-    switch (message.type) {
-      case 'closed':
-        for (const { id, reason } of message.workers) {
-          events.emit('worker.rescued', { worker: id, reason })
-          logger.warn({ event: 'worker.rescued', worker: id, reason }, 'a worker is gone; taking over its jobs')
-        }
-        for (const part of this.#parts) part.closed()
-        return
-      case 'swept':
-        for (const part of this.#parts) part.swept(message.news)
-        return
-      case 'blocked':
-        events.emit('worker.blocked', { blockedMs: message.blockedMs })
-        return logger.warn(
-          { blockedMs: message.blockedMs },
-          'the event loop was blocked by a handler, or the process was paused; other handlers waited',
-        )
-      case 'trouble':
-        return logger.warn(
-          { error: message.message, code: message.code },
-          'the keeper cannot reach the database; retrying (logged once a minute)',
-        )
-      case 'recovered':
-        return logger.warn({ awayMs: message.awayMs }, 'the keeper reached the database again')
-      case 'failed':
-        this.counts.errors++
-        return
-      case 'logged':
-        return logger.error(message.fields, message.message)
-    }
-  }
 }
 
-// ---- start checks
-
-// What must be true before a worker starts: the schema is there.
-
-export async function assertMigrated(engine: Connection): Promise<void> {
+async function assertMigrated(engine: Connection): Promise<void> {
   const pending = await pendingMigrations(engine)
-  if (pending === undefined || pending.length > 0) {
-    const missing = pending === undefined ? 'is missing from this database' : `lacks ${pending.join(', ')}`
-    throw new PawlError(
-      'PAWL_SCHEMA_MISSING',
-      `Pawl's schema ${missing}. Run 'pawl migrate', or call pawl.migrate() before you start a worker.`,
-    )
-  }
+  if (pending?.length === 0) return
+  const missing = pending === undefined ? 'is missing from this database' : `lacks ${pending.join(', ')}`
+  throw new PawlError(
+    'PAWL_SCHEMA_MISSING',
+    `Pawl's schema ${missing}. Run 'pawl migrate', or call pawl.migrate() before you start a worker.`,
+  )
 }
 
-// ---- grace
-
-// How long a stop waits for handlers. Every further call of stop() may shorten it, and none makes it longer.
-
+/** How long a stop waits for handlers. Every further call of stop() may shorten it, and none makes it longer. */
 export class Grace {
   readonly #over = new AbortController()
   #endsMs = Number.POSITIVE_INFINITY

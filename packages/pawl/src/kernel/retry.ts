@@ -148,14 +148,8 @@ function isBeforeSending(error: unknown): boolean {
 
 // What the installation is, and what durability its server can give.
 
-const idStatement = statement(import.meta.url, 'installation')
 const standbyStatement = statement(import.meta.url, 'standby-names', 'any')
 const durabilityStatement = statement(import.meta.url, 'set-durability', 'any')
-
-export async function installationId(db: Db): Promise<string> {
-  const [row] = await db.run<{ id: string }>(idStatement)
-  return row!.id
-}
 
 export async function assertStandby(db: Db, askers: readonly string[] = []): Promise<void> {
   const [row] = await db.run<{ names: string }>(standbyStatement)

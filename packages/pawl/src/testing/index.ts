@@ -6,7 +6,7 @@ import type { Pawl } from '../pawl.ts'
 import type { WorkerOptions } from '../worker-options.ts'
 
 export { resetConnections } from '../db/client.ts'
-export { keeperTesting } from '../kernel/keeper.ts'
+export { keeperTesting } from '../kernel/keeper/keeper.ts'
 export { installProbe, type ProbeName, probeNames } from '../kernel/probe.ts'
 
 /** Moves database time for everyone: pawl.now() becomes the real time plus this much, until it is moved again. */

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
-import { Passwords } from './keeper.ts'
+import { Passwords } from './passwords.ts'
 
-test('askers at once share one question, and each later one asks anew', async () => {
+test('concurrent askers share one question; a later one asks again', async () => {
   let asked = 0
   const passwords = new Passwords(() => asked++, 60_000)
   const first = [passwords.ask(), passwords.ask()]
@@ -14,10 +14,10 @@ test('askers at once share one question, and each later one asks anew', async ()
   expect(await next).toBe('b')
 })
 
-test('without an answer, or with a failure, the last password has to do', async () => {
+test('without an answer, or after a failure, the last password is used', async () => {
   const passwords = new Passwords(() => undefined, 1)
   await expect(passwords.ask()).rejects.toMatchObject({ code: 'PAWL_UNAVAILABLE', message: expect.stringContaining('in time') })
-  // It comes too late for who asked, and in time for the next one.
+  // The answer comes too late for this question, and in time for the next.
   passwords.told({ password: 'a', reason: '' })
   expect(await passwords.ask()).toBe('a')
   const failed = passwords.ask()
@@ -25,7 +25,7 @@ test('without an answer, or with a failure, the last password has to do', async 
   expect(await failed).toBe('a')
 })
 
-test('a failure of the first question is told with its reason', async () => {
+test('a first question that fails rejects with its reason', async () => {
   const passwords = new Passwords(() => undefined, 60_000)
   const failed = passwords.ask()
   passwords.told({ password: null, reason: 'no token' })

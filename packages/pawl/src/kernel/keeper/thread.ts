@@ -4,16 +4,18 @@
 
 import { writeSync } from 'node:fs'
 import { parentPort, workerData } from 'node:worker_threads'
-import { classify, isRetryable, sqlState } from '../db/classify.ts'
-import { Connection } from '../db/driver.ts'
-import { describeError } from '../errors.ts'
-import { Failures } from './alerts.ts'
-import { monotonicMs, threadClockNs } from './clock.ts'
-import { Board, type Closed, type KeeperCommand, type KeeperData, type KeeperMessage, Passwords, type Running } from './keeper.ts'
-import { type Holder, leaseStatements, Trouble } from './lease.ts'
-import { probe } from './probe.ts'
-import { engineBackoffMs } from './retry.ts'
-import { Service } from './service.ts'
+import { classify, isRetryable, sqlState } from '../../db/classify.ts'
+import { Connection } from '../../db/driver.ts'
+import { describeError } from '../../errors.ts'
+import { Failures } from '../alerts.ts'
+import { monotonicMs, threadClockNs } from '../clock.ts'
+import { type Holder, leaseStatements, Trouble } from '../lease.ts'
+import { probe } from '../probe.ts'
+import { engineBackoffMs } from '../retry.ts'
+import { Service } from '../service.ts'
+import { Board, type Running } from './board.ts'
+import type { Closed, KeeperCommand, KeeperData, KeeperMessage } from './keeper.ts'
+import { Passwords } from './passwords.ts'
 
 /** The watch over other incarnations, and what follows from what it finds. */
 export interface Watcher {
@@ -207,7 +209,7 @@ function say(error: unknown, work: () => Promise<void>): void {
   failing.add(work)
   if (nowMs - saidMs < sayEveryMs) return
   saidMs = nowMs
-  tell({ type: 'trouble', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
+  tell({ type: 'away', message: describeError(error, 500), code: sqlState(error) ?? classify(error) })
 }
 
 function sayRecovered(work: () => Promise<void>): void {
