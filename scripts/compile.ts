@@ -11,7 +11,7 @@ import { type Ended, root, runNode } from './phase.ts'
 import { filesUnder } from './results.ts'
 import { bin } from './static-checks.ts'
 
-/** Into the package itself, or, without types, into another folder that then looks like the installed package. */
+/** Into the package itself, or, without types, into another folder, as the installed package has them. */
 export async function compile(name: PackageName, target?: string): Promise<Ended> {
   const startedMs = performance.now()
   const dist = join(target ?? packageDir(name), 'dist')
@@ -63,8 +63,8 @@ function writeModule(path: string): void {
 }
 
 /**
- * The keeper's thread is the module beside. In a bundle there is none, so it is here once more as one text, with pg inside: a thread that is
- * started from a text cannot tell where packages are.
+ * The keeper's thread is the module beside. In a bundle there is none, so it is here again as one string, with pg inside: a thread that is
+ * started from a string cannot tell where packages are.
  */
 async function newThreadModule(dist: string): Promise<string> {
   const { outputFiles, metafile } = await build({

@@ -4,7 +4,7 @@ import { spawnSync } from 'node:child_process'
 import { linkSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { basename, dirname } from 'node:path'
 
-/** One process installs; others that start meanwhile wait for it. What a killed process held is taken over. */
+/** One process installs, and others wait for it. The lock of a killed process is taken over. */
 export async function withInstallLock(path, install) {
   mkdirSync(dirname(path), { recursive: true })
   const held = await take(path)
@@ -32,7 +32,7 @@ async function take(path) {
   }
 }
 
-/** Takes one number; link() lets exactly one process do so. False when somebody else has it, or when the lock has moved past it. */
+/** Takes one number; link() lets exactly one process do so. False when another process has it, or when the lock has moved past it. */
 function claim(path, number, me) {
   const draft = writeDraft(path, me)
   try {

@@ -27,7 +27,7 @@ test('of two that find a dead holder only one takes the lock', async () => {
   const dir = await scratch()
   const path = join(dir, 'lock')
   await writeFile(`${path}.1`, JSON.stringify({ pid: 2 ** 22 + 1, started: 'long ago' }))
-  // It stops between its look at the holder and the first thing that it does about it, until the other is inside.
+  // It stops after it has read the holder, until the other one has the lock.
   const slower = run(`
     for (const name of ['linkSync', 'rmSync']) {
       const real = fs[name]

@@ -1,4 +1,4 @@
-// The packages as npm would publish them, installed into projects outside of the repository, and the programs that look at them there.
+// The packages as npm would publish them, installed into projects outside of the repository, and the programs that check them there.
 
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'

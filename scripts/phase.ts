@@ -28,7 +28,7 @@ export interface Ended {
   readonly isTimedOut: boolean
 }
 
-/** After a request to end, so long until it is ended without one. */
+/** Time between SIGTERM and SIGKILL. */
 const patienceMs = 20_000
 
 /** Runs a script of Node's to its end. It is asked to end when its time is over. */

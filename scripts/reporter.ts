@@ -8,7 +8,7 @@ import { fingerprint, type ResultLine, resultsFile } from './results.ts'
 
 export default class ResultsReporter implements Reporter {
   readonly #file = process.env.PAWL_RESULTS ?? resultsFile
-  /** Tests that a pattern left out are not skipped: nobody asked for them. */
+  /** Tests that a pattern left out do not count as skipped. */
   readonly #titles = new RegExp(process.env.PAWL_TITLES ?? '')
 
   onInit(): void {

@@ -97,7 +97,7 @@ function parseLine(text: string): ResultLine[] {
   }
 }
 
-/** Errors outside of any test count as failed: a run with them must not look like a good one. */
+/** Errors outside of any test count as failed: a run with them is not a good one. */
 export function countResults({ tests, unhandled }: Results): Counts {
   const count = (state: TestState): number => tests.filter((test) => test.state === state).length
   return { passed: count('passed'), failed: count('failed') + unhandled, skipped: count('skipped') }

@@ -49,7 +49,7 @@ async function ensureInstalled(folder, name) {
     if (isInstalled()) return
     if (!hasLockedPackages(folder, lockText)) {
       console.error(`Installing the dependencies of ${name} (once, about a minute) ...`)
-      // `npm ci` refuses a lock file that lacks optional packages of other platforms, as one made behind a partial mirror of the registry
+      // `npm ci` refuses a lock file that lacks optional packages of other platforms, as one made with a partial mirror of the registry
       // does; `npm install` puts the same locked packages in place.
       if (!npm(folder, ['ci'], 'ignore') && !npm(folder, ['install', '--no-save'], 2)) {
         console.error(`\nThe dependencies could not be installed in ${folder}: see npm's message above.`)

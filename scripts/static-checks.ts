@@ -6,7 +6,7 @@ import type { Program } from './phase.ts'
 
 const require = createRequire(import.meta.url)
 
-/** The script behind a command of a package, run by our own Node: no shell and no npx in between. */
+/** The script of a package's command, run by our own Node: no shell and no npx in between. */
 export function bin(packageName: string, command = packageName): string {
   const manifest = require.resolve(`${packageName}/package.json`)
   const { bin: bins } = require(manifest) as { bin: string | Record<string, string> }

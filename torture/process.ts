@@ -57,7 +57,7 @@ export class Subject {
     this.logger = { debug() {}, info() {}, warn: log('warn'), error: log('error') }
   }
 
-  /** Of an application in this process, with so many connections of its own. */
+  /** The pool of an application in this process, with `max` connections. */
   caller(max: number, queryTimeoutMs = 5000): CallerOptions {
     const { proc: name, history, logger, options } = this
     return { url: options.url, name, max, history, logger, queryTimeoutMs }

@@ -84,7 +84,7 @@ export class Rig {
   }
 
   static async open(scenario: Scenario, options: RigOptions): Promise<Rig> {
-    // First what may fail: sources that do not compile must not leave a server behind.
+    // First what may fail: sources that do not compile must leave no server running.
     const built = await buildPrograms({ process: new URL('./process.ts', import.meta.url) })
     const dir = mkdtempSync(join(tmpdir(), 'pawl-torture-'))
     const rig = new Rig(scenario, options, { dir, built, server: await startServer(dir, 0) })
@@ -162,7 +162,7 @@ export class Rig {
     })
   }
 
-  /** A program that cannot even start would be started without end, and the run would look clean. */
+  /** A program that cannot start would be restarted without end, and the run would count as clean. */
   #assertStarts(name: string, slot: Slot): void {
     const hasStarted = this.#entries('started', name).some(({ proc }) => proc === `${name}.${slot.starts}`)
     slot.failedStarts = hasStarted ? 0 : slot.failedStarts + 1

@@ -238,9 +238,9 @@ interface Explored {
 interface ExploreOptions {
   readonly url: string
   readonly sql: Statements
-  /** Only every so many-th schedule; 1 is all of them. */
+  /** Only every n-th schedule; 1 is all of them. */
   readonly stride?: number
-  /** Ends after so many bad ones: enough to know that there are some. */
+  /** Ends after this number of bad schedules. */
   readonly badMax?: number
 }
 
@@ -318,7 +318,7 @@ test('[K11] renewal, cancel, rescue, settle of overlapping sets: no order deadlo
   timeout: testMs,
 }, async () => {
   const { waited } = await everyOrder(overlappingSets)
-  // Orders in which somebody waits are the interesting ones: without them this would prove nothing.
+  // Orders in which a session waits are the interesting ones: without them this would prove nothing.
   expect(waited).toBeGreaterThan(0)
 })
 

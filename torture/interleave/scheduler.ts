@@ -19,7 +19,7 @@ export interface Trace {
   readonly deadlocks: number
 }
 
-/** Waits for it, but not for long; leaves no timer behind. */
+/** Waits for it up to a limit; leaves no timer.  */
 async function soon(work: Promise<void> | undefined, ms: number): Promise<void> {
   const timer = new AbortController()
   await Promise.race([work, sleep(ms, undefined, { signal: timer.signal }).catch(() => undefined)])

@@ -36,7 +36,7 @@ do $$
 declare
   v_name text;
 begin
-  -- Days that no schedule reaches only make each look-up more expensive.
+  -- Days that no schedule reaches only make each read more expensive.
   for v_name in
     select c.relname from pg_class c
     where c.relname ~ '^job_(history|attempt)_[0-9]{8}$' and to_date(right(c.relname, 8), 'YYYYMMDD') > current_date + 1

@@ -310,7 +310,7 @@ export const checks = {
     return leases.length
   },
 
-  'claims wait for nobody'({ entries, transitions }, find) {
+  'claims wait for no lock'({ entries, transitions }, find) {
     const waits = told(entries, 'claim waits')
     for (const [application, list] of groupBy(waits, (entry) => String(entry.application)))
       find(`the ${application} waited for a row that a stranger had locked (job ${list[0]!.behind}), seen ${list.length} time(s)`)

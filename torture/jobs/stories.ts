@@ -150,7 +150,7 @@ export const stories: Readonly<Record<string, Story<JobsTraffic, CheckName>>> = 
       isEnough = true
       await held
     },
-    shows: { 'skip-locked-removed': rewrites('claims wait for nobody', alike('claim claim-suspect', swap('skip locked', ''))) },
+    shows: { 'skip-locked-removed': rewrites('claims wait for no lock', alike('claim claim-suspect', swap('skip locked', ''))) },
   },
   'lost answer': {
     tells: 'An enqueue is committed, and its answer never arrives.',

@@ -174,7 +174,7 @@ class Enqueuer extends Caller {
   }
 }
 
-/** Jobs that are enqueued while so many are live wait, so that a storm does not end as a backlog. */
+/** With this many live jobs an enqueue waits, so that a storm does not end as a backlog. */
 const liveMax = 400
 const weights = { tx: 5, shared: 5, complete: 4, outside: 4, flaky: 2, slow: 1, doomed: 1, snoozing: 1 }
 
@@ -185,7 +185,7 @@ export const producerSlot = 'p1'
 export class JobsTraffic extends Traffic {
   readonly user = new Enqueuer(this.caller)
   readonly #known: string[] = []
-  /** Answers still to be lost: the next one after so many enqueues without a transaction. */
+  /** Answers still to be lost: each after that number of enqueues without a transaction. */
   readonly #toLose = [...(this.plan.faults[rigSlot] ?? [])]
   #batch = 0
   #plain = 0

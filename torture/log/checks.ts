@@ -249,7 +249,7 @@ export const checks = {
     return mined.size
   },
 
-  'waits for nobody'({ entries }, find) {
+  'waits for no stranger'({ entries }, find) {
     const looks = told(entries, 'stranger')
     for (const { xid, windows, isThere } of looks)
       if (!isThere)

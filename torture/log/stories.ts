@@ -58,7 +58,7 @@ export const stories: Readonly<Record<string, Story<LogTraffic, CheckName>>> = {
     },
     shows: {
       'cursor-below-snapshot-xmin': {
-        caughtBy: 'waits for nobody',
+        caughtBy: 'waits for no stranger',
         ...sequencing(
           'v_current := pawl.snapshot_without_me(pg_current_snapshot());',
           `v_current := pawl.snapshot_without_me(pg_current_snapshot());
@@ -380,7 +380,7 @@ function moveFirst({ url }: ChildOptions): void {
   }
 }
 
-/** It does not hear that its lease is over, and takes the cursor's row for its own whoever holds it. */
+/** It does not notice that its lease is over, and takes the cursor's row for its own, whatever its holder. */
 function believeToHold(): void {
   HeldCursor.prototype.lose = () => undefined
   HeldCursor.prototype.reload = async function (this: HeldCursor, connection) {

@@ -31,7 +31,7 @@ export interface Transaction {
   readonly ending: 'commit' | 'rollback' | 'prepare'
   /** It has its id before it has its keys, so that ids do not come in the order of commits. */
   readonly isEarly?: boolean
-  /** So many events are appended in a savepoint that is rolled back. */
+  /** Number of events that are appended in a savepoint that is rolled back. */
   readonly ghosts?: number
   /** Handlers refuse its first event until the event is mended. */
   readonly isBad?: boolean
@@ -157,7 +157,7 @@ export class Writer extends Caller {
     return undefined
   }
 
-  /** How far the last cursor is behind the log. Parked events count five times: their replay is slow. */
+  /** Lag of the slowest cursor, in events. Parked events count five times: their replay is slow. */
   async backlog(): Promise<number> {
     const { rows } = await this.pool.query<{ n: string }>(
       `select coalesce(max(s.position - c.position), 0) + 5 * (select count(*) from pawl.parked_event) as n

@@ -175,7 +175,6 @@ const known = {
   files: {
     'packages/pawl/src/jobs': 25,
     'packages/pawl/src/projections': 18,
-    'packages/server/src/embedded': 26,
     'bench/harness': 26,
     scripts: 20,
   },

@@ -54,7 +54,7 @@ export async function requireDatabase(flags: DatabaseFlags): Promise<FoundDataba
 
 export function noDatabase(): never {
   throw new UsageError(
-    "No database given: --database-url, PAWL_DATABASE_URL and DATABASE_URL are not set, and 'pawl dev' has not run in this folder.",
+    "No database given: --database-url, PAWL_DATABASE_URL and DATABASE_URL are not set, and no 'pawl dev' runs in this folder.",
     "pass --database-url postgres://user:password@host:5432/database, or start one with 'pawl dev'",
   )
 }
@@ -73,7 +73,7 @@ function assertUrl(url: string, source: string): void {
   )
 }
 
-/** For printing a URL that is not ours: whoever looks over a shoulder or at a log need not see the password. */
+/** For terminals and logs, which must not show a password. */
 export function withoutPassword(url: string): string {
   try {
     const shown = new URL(url)
@@ -106,7 +106,7 @@ export function databaseText(pawl: Pawl): string {
   return `${database} on ${host.startsWith('/') ? host : `${host}:${port}`}`
 }
 
-/** Of this machine. A tunnel to another one looks the same. */
+/** True for a tunnel to another host, too. */
 export function isLocal(url: string): boolean {
   const { host } = placeOf({ connectionString: url })
   return host.startsWith('/') || /^(localhost|127(\.\d+){3}|::1|\[::1\])$/i.test(host)

@@ -159,7 +159,7 @@ test('a worker that is killed is replaced, and its jobs go on', async () => {
     return rows.length > 0 && rows
   })
   expect(ready.workerPids).toContain(holder!.pid)
-  // Whoever has read it does not end; the next one does.
+  // The process that has read it does not end; the next one does.
   await query(ready.url, `update pawl.job set payload = '{"isOver": true}' where id = ${id}`)
   process.kill(holder!.pid, 'SIGKILL')
   await dev.until('another was started', () => /worker \d restarted \(pid \d+\)/.test(dev.stderr))

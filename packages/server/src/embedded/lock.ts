@@ -16,7 +16,7 @@ export interface LockOptions {
  * ever moves forward, like a ratchet: `<path>.1`, `<path>.2`, ... The file with the highest number says who holds the lock.
  *
  * The usual lock file is deleted when its holder is found dead, and there two finders race: the slower one deletes the file that
- * the faster one has just made. Here nobody deletes the highest file. To take over, one *creates* the next number with link(2),
+ * the faster one has just made. Here the highest file is never deleted. To take over, a process *creates* the next number with link(2),
  * which exactly one process can do; releasing marks the file as free. A killed holder therefore wedges nothing.
  */
 export async function withLock<T>(path: string, options: LockOptions, work: () => Promise<T>): Promise<T> {
@@ -49,7 +49,7 @@ async function acquire(path: string, { waitMs, onWait }: LockOptions): Promise<s
   }
 }
 
-/** Takes one number. False when somebody else has it, or when the lock has meanwhile moved past it. */
+/** Takes one number. False when another process has it, or when the lock has moved past it. */
 async function claim(path: string, number: number, me: string): Promise<boolean> {
   const file = `${path}.${number}`
   const draft = await writeDraft(path, me)
@@ -108,7 +108,7 @@ async function replace(file: string, content: string): Promise<void> {
   try {
     await rename(await writeDraft(file, content), file)
   } catch (error) {
-    // Whoever deleted the directory has freed the lock, too.
+    // With its directory deleted, the lock is free.
     if (codeOf(error) !== 'ENOENT') throw error
   }
 }

@@ -1,5 +1,5 @@
 import { EmbeddedError } from './errors.ts'
-import { defaultPort } from './port.ts'
+import { defaultPort } from './server/port.ts'
 import type { EmbeddedOptions } from './types.ts'
 
 export type CheckedOptions = Required<EmbeddedOptions>

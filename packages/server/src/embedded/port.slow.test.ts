@@ -1,10 +1,10 @@
 import { once } from 'node:events'
 import { type AddressInfo, createServer, type Server } from 'node:net'
 import { afterAll, describe, expect, onTestFinished, test, vi } from 'vitest'
-import { freePort } from './port.ts'
+import { freePort } from './server/port.ts'
 import { query, Scratch } from './test-support/scratch.ts'
 
-vi.mock('./port.ts', { spy: true })
+vi.mock('./server/port.ts', { spy: true })
 
 const scratch = new Scratch()
 afterAll(() => scratch.clear())
@@ -53,7 +53,7 @@ describe('the port', () => {
   })
 })
 
-/** Below the ports of outgoing connections: one of those could take the next port between our look and that of PostgreSQL. */
+/** Below the ports of outgoing connections: one of those could take the next port between probe and bind. */
 async function listen(): Promise<Server> {
   for (;;) {
     const server = createServer().listen(20_000 + Math.floor(Math.random() * 10_000), '127.0.0.1')

@@ -9,8 +9,8 @@ const execFileText = promisify(execFile)
 /**
  * When a process started, as an opaque text; undefined when there is no such process.
  *
- * A pid alone does not name a process: the kernel hands numbers out again, and after a reboot it begins anew. Pid and start
- * together do. A zombie counts as gone: in a container whose first process reaps nobody, an ended postmaster stays one for ever.
+ * A pid alone does not name a process: the kernel reuses numbers, and after a reboot it starts from 1 again. Pid and start
+ * together do. A zombie counts as gone: in a container whose first process reaps no children, an ended postmaster stays one.
  */
 export async function startOf(pid: number): Promise<string | undefined> {
   if (!Number.isInteger(pid) || pid <= 0 || !answersSignalZero(pid)) return undefined
@@ -25,7 +25,7 @@ export async function isAlive(pid: number): Promise<boolean> {
   return (await startOf(pid)) !== undefined
 }
 
-/** It has ended, but nobody has reaped it. PostgreSQL, which asks by signal zero, takes it for alive. */
+/** It has ended and its parent has not reaped it. PostgreSQL, which asks by signal zero, takes it for alive. */
 export async function isZombie(pid: number): Promise<boolean> {
   return answersSignalZero(pid) && !(await isAlive(pid))
 }
@@ -66,7 +66,7 @@ function answersSignalZero(pid: number): boolean {
     process.kill(pid, 0)
     return true
   } catch (error) {
-    // EPERM: it lives, but belongs to somebody else.
+    // EPERM: it is alive and belongs to another user.
     return codeOf(error) === 'EPERM'
   }
 }

@@ -3,11 +3,11 @@ import { once } from 'node:events'
 import { readdir, readFile, readlink, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterAll, describe, expect, onTestFinished, test } from 'vitest'
-import { ensureBinaries } from './binaries.ts'
+import { ensureBinaries } from './binaries/binaries.ts'
 import { startEmbedded } from './index.ts'
-import { readPidFile } from './pidfile.ts'
 import { isAlive, startOf } from './processes.ts'
-import { stopPostmaster } from './stop.ts'
+import { readPidFile } from './server/pidfile.ts'
+import { stopPostmaster } from './server/stop.ts'
 import { Launch } from './test-support/process.ts'
 import { query, Scratch, until } from './test-support/scratch.ts'
 
@@ -168,7 +168,7 @@ describe('stopping', () => {
   test('works when the directory has been deleted under the server', async () => {
     const dir = await scratch.cluster()
     const { server } = await scratch.start({ dir })
-    // The server makes new files meanwhile.
+    // The server makes new files in the same time.
     await rm(dir, { recursive: true, maxRetries: 20, retryDelay: 10 })
     await server.stop('immediate')
     expect(await isAlive(server.pid)).toBe(false)

@@ -1,17 +1,17 @@
 import { join, resolve } from 'node:path'
-import { type AdoptRequest, adopt, differingSettings, type Running } from './adopt.ts'
-import { type Binaries, ensureBinaries } from './binaries.ts'
-import { ensureDatabase } from './database.ts'
+import { type Binaries, ensureBinaries } from './binaries/binaries.ts'
+import { hasCluster, makeCluster } from './data/initdb.ts'
+import { ensurePassword } from './data/password.ts'
+import { accountOf, ensureDir, findDataDir } from './data/place.ts'
 import { EmbeddedError } from './errors.ts'
-import { hasCluster, makeCluster } from './initdb.ts'
 import { withLock } from './lock.ts'
 import { type CheckedOptions, checkOptions } from './options.ts'
-import { ensurePassword } from './password.ts'
-import { accountOf, ensureDir, findDataDir } from './place.ts'
-import { startPostmaster } from './postmaster.ts'
-import { superuser } from './probe.ts'
 import { startOf } from './processes.ts'
-import { stopPostmaster } from './stop.ts'
+import { type AdoptRequest, adopt, differingSettings, type Running } from './server/adopt.ts'
+import { ensureDatabase } from './server/database.ts'
+import { startPostmaster } from './server/postmaster.ts'
+import { superuser } from './server/probe.ts'
+import { stopPostmaster } from './server/stop.ts'
 import type { EmbeddedOptions, EmbeddedServer } from './types.ts'
 
 const lockWaitMs = 180_000
@@ -48,7 +48,7 @@ async function startLocked(dir: string, options: CheckedOptions, binaries: Binar
   }
 }
 
-/** Whoever else shares the server may stop it just as we adopt it. Then its end is waited for, and there is nothing to adopt. */
+/** Another process that shares the server may stop it during the adoption: then wait for its end and adopt nothing. */
 async function adoptWithDatabase(request: AdoptRequest, database: string): Promise<Running | undefined> {
   for (let triesLeft = 3; ; triesLeft -= 1) {
     const adopted = await adopt(request)

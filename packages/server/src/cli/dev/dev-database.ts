@@ -4,9 +4,9 @@ import { createHmac } from 'node:crypto'
 import { chmod, rm, writeFile } from 'node:fs/promises'
 import { join, relative } from 'node:path'
 import pg from 'pg'
+import { ensureDir } from '../../embedded/data/place.ts'
 import { EmbeddedError, type EmbeddedServer, startEmbedded } from '../../embedded/index.ts'
 import { withLock } from '../../embedded/lock.ts'
-import { ensureDir } from '../../embedded/place.ts'
 import { type DatabaseFlags, devDir, type FoundDatabase, givenDatabase, isLocal, urlFile, withoutPassword } from '../database.ts'
 import { UsageError } from '../failure.ts'
 import { Mark } from './mark.ts'
@@ -75,7 +75,7 @@ function refuseRemote({ url, source }: FoundDatabase): void {
 
 const lockWaitMs = 180_000
 
-/** Opening and leaving take turns: between the last one's look for others and its stop of the server nobody else comes in. */
+/** Opening and leaving exclude each other: no process joins between the last one's check for others and its stop of the server. */
 async function openEmbedded(options: DevDatabaseOptions): Promise<DevDatabase> {
   const dir = await ensureDir(devDir(options.dir))
   const onWait = (pid: number): void =>
@@ -166,7 +166,7 @@ async function stopUnlessUsed(dir: string, mark: Mark, server: EmbeddedServer): 
       return true
     })
   } catch (error) {
-    // Somebody who has been starting for so long will use it.
+    // A process that has been starting this long will use it.
     if (error instanceof EmbeddedError && error.code === 'locked') return false
     throw error
   } finally {
@@ -183,7 +183,7 @@ function passFile(dir: string): string {
   return join(dir, 'pgpass')
 }
 
-/** For other commands in the same folder, and for psql. They hold a password, so nobody else may read them, also over earlier ones. */
+/** For other commands in the same folder, and for psql. They hold a password, so only their owner may read them, even where older files exist. */
 async function writeSecrets(dir: string, { port }: EmbeddedServer, url: string): Promise<void> {
   const { password } = new URL(url)
   const texts: [string, string][] = [

@@ -59,7 +59,7 @@ async function start(context: DevContext, modules: string[]): Promise<number> {
   }
 }
 
-/** A start of PostgreSQL is not cut short: what it leaves half-way would have to be recovered. Whoever insists leaves it to the next start. */
+/** A start of PostgreSQL is not interrupted: half of one would have to be recovered. A second signal leaves that to the next start. */
 function answerWhileStarting(requests: StopRequests, story: Story): void {
   void requests.asked.then(() => {
     if (!story.isReady) story.begin('stopping as soon as everything has started; Ctrl-C again exits at once')

@@ -1,5 +1,5 @@
-// A session that says that a `pawl dev` uses the database: whoever leaves last stops the server. It comes back when it is cut, and it keeps the
-// process alive while nothing else does.
+// A session that marks the database as used by a `pawl dev`: the last one to leave stops the server. It reconnects when it is cut, and it keeps
+// the process alive while nothing else does.
 
 import pg from 'pg'
 
@@ -34,7 +34,7 @@ export class Mark {
     return (await client.query(text, values)).rows as Row[]
   }
 
-  /** false also when the server does not answer any more: then nobody uses it. */
+  /** False also when the server does not answer: then no process uses it. */
   async hasOthers(): Promise<boolean> {
     const rows = await this.query(
       'select from pg_stat_activity where application_name = $1 and pid <> pg_backend_pid() and datname = current_database()',
@@ -51,7 +51,7 @@ export class Mark {
     await client?.end().catch(() => undefined)
   }
 
-  /** One at a time: a second session of ours would look like somebody else's. */
+  /** One at a time: a second session of ours would count as another process. */
   #connect(): Promise<pg.Client> {
     this.#connecting ??= this.#open().finally(() => {
       this.#connecting = undefined

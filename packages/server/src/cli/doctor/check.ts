@@ -30,7 +30,7 @@ export function skipped(check: string, what: string): Finding {
   return { check, state: 'skipped', what }
 }
 
-/** Under a search path in which no other role has operators; in a transaction, because behind a pooler the session is not ours to set. */
+/** Under a search path in which no other role has operators; in a transaction, because a pooled session is not ours to set. */
 export async function rowsOf<Row>({ client }: Patient, text: string, values: unknown[] = []): Promise<Row[]> {
   await client.query('begin isolation level read committed; set local search_path = pg_catalog, pg_temp')
   try {

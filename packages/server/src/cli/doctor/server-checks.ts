@@ -74,7 +74,7 @@ function resetSql(name: string, source: string): string {
   return `alter system set ${name} = on; select pg_reload_conf();`
 }
 
-/** What another role puts into a schema of the path runs with the rights of whoever meets it. Our own statements do not look there; an application's do. */
+/** A function of another role in a schema of the path runs with the caller's rights. Our own statements do not use the path; an application's do. */
 export const checkPath: Check = async (patient) => {
   const { rows } = await patient.client.query<{ schemas: string[]; role: string; path: string }>(
     `select pg_catalog.current_schemas(false)::pg_catalog.text[] as schemas, current_user::pg_catalog.text as role,

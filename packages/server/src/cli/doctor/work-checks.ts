@@ -1,4 +1,4 @@
-// The work itself: workers that are gone, alerts that wait for somebody, kinds that nobody runs.
+// The work itself: dead workers, open alerts, kinds that no worker runs.
 
 import { counted, oneLine, shortDuration } from '../terminal.ts'
 import { type Check, fault, ok, rowsOf } from './check.ts'
@@ -78,7 +78,7 @@ export const alertFixes: Readonly<Record<string, (subject: string) => string>> =
 }
 
 export const checkAlerts: Check = async (patient) => {
-  // Kinds that nobody runs have a check of their own, which looks at the jobs as they are now.
+  // Kinds that no worker runs have a check of their own, which reads the jobs as they are now.
   const rows = await rowsOf<{
     tenant: string
     code: string
@@ -153,7 +153,7 @@ export const checkKinds: Check = async (patient) => {
   )
 }
 
-/** A cursor that nobody holds for a moment is about to be taken; one that no living process defines stays where it is. */
+/** A cursor without a holder may be about to be taken; one that no living process defines stays where it is. */
 export const checkProjections: Check = async (patient) => {
   const rows = await rowsOf<{ tenant: string; name: string; is_sink: boolean }>(
     patient,

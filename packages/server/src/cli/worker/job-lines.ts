@@ -8,14 +8,14 @@ export interface JobLine {
   readonly kind: string
   readonly id: string
   readonly tenant: string
-  /** null: the process that ran it is gone and whoever says so does not know. */
+  /** null: the process that ran it is dead, and the process that reports it does not know. */
   readonly attempt: number | null
   readonly outcome: 'done' | 'failed' | 'dead' | 'lost'
   readonly ms: number | null
   readonly note: string
 }
 
-/** Without `isEach` only what went wrong is told: an event that nobody listens to costs nothing. */
+/** Without `isEach` only failures are reported: an event without a listener costs nothing. */
 export function watchJobs(pawl: Pawl, isEach: boolean, tell: (line: JobLine) => void): void {
   const startedMs = new Map<string, number>()
   const saidDead = new Set<string>()

@@ -50,7 +50,7 @@ export class Running {
     return [...(kinds.length === 0 ? [] : [kinds.join(', ')]), ...cursors].join(' and ')
   }
 
-  /** Stops with grace; when that is over, or somebody insists, the incarnation is given up so that others take its jobs at once. */
+  /** Stops with grace; after it, or at a second signal, gives the incarnation up, so that other processes take its jobs at once. */
   async stop(stopping: Stopping): Promise<Stopped> {
     const report = sumOf(await Promise.all([this.worker, ...this.#others].map((worker) => stopWorker(worker, stopping))))
     return { report, mustExit: report.stillRunning.length + report.aborted.length > 0 }

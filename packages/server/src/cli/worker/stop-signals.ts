@@ -1,5 +1,4 @@
-// SIGTERM and SIGINT ask a command to stop; a second one says that it must not wait any longer. A command whose output nobody reads any
-// more is asked to stop as well.
+// SIGTERM and SIGINT ask a command to stop; a second one ends the wait for running jobs. A closed output asks it to stop as well.
 
 import { exitCodes } from '../failure.ts'
 

@@ -1,4 +1,4 @@
-// The end of a worker process by an error that nobody caught: one line, what had not started is given back, then exit 1.
+// The end of a worker process by an uncaught error: one line, jobs that have not started are given back, then exit 1.
 
 import { writeSync } from 'node:fs'
 import type { Worker } from 'pawl'
@@ -17,7 +17,7 @@ export function endOnUncaught(worker: () => Worker | undefined): void {
         `pawl: this worker process (pid ${process.pid}) exits on an uncaught error${ofJobs(worker())}: ${oneLine(why)}\n`,
       )
     } catch {
-      // Nobody reads it.
+      // stderr is closed.
     }
     const words = worker()?.lastWords('uncaught error') ?? Promise.resolve()
     void words.catch(() => undefined).finally(() => process.exit(1))

@@ -57,7 +57,7 @@ async function load(path: string): Promise<Record<string, unknown>> {
   }
 }
 
-/** This very module may be TypeScript; then whoever loaded it loads others too. Newer releases of Node do so by themselves. */
+/** If this module runs as TypeScript, the loader of it loads other modules too. Newer releases of Node do so by themselves. */
 let loadsTypeScript = import.meta.url.endsWith('.ts') || Boolean((process.features as { typescript?: string | false }).typescript)
 
 /** The tsx of the user's own project, if it has one. */

@@ -25,7 +25,7 @@ const insisted = new Promise<void>((resolve) => {
 })
 let isStopping = false
 
-// Whoever reads our output reads the parent's too, and it is the parent that stops when nobody does any more.
+// The parent has the same streams, and it is the parent that stops when they are closed.
 for (const stream of [process.stdout, process.stderr]) stream.on('error', () => undefined)
 // Ctrl-C in a terminal reaches every process of the group, but it is the parent that decides.
 process.on('SIGINT', () => undefined)

@@ -25,7 +25,7 @@ async function startWorker(more: readonly string[] = []): Promise<RunningCli> {
   return worker
 }
 
-/** A worker with one kind more, 'gated', which runs until it is let go: however slow the machine, it runs when we look. */
+/** A worker with one kind more, 'gated', which runs until it is let go: it runs during the check however slow the machine is. */
 async function startGatedWorker(more: readonly string[]): Promise<{ worker: RunningCli; letGo: () => Promise<void> }> {
   const gate = join(tmpdir(), `pawl-gate-${db.name}`)
   const gated = join(tmpdir(), `pawl-gated-${db.name}.mjs`)

@@ -3,7 +3,7 @@ import { EventEmitter, once } from 'node:events'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { onTestFinished } from 'vitest'
-import type { Account } from '../account.ts'
+import type { Account } from '../binaries/account.ts'
 import type { EmbeddedOptions } from '../index.ts'
 
 export interface LaunchOptions extends Omit<EmbeddedOptions, 'onNotice'> {

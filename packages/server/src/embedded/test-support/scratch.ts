@@ -5,10 +5,10 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import pg from 'pg'
-import type { Account } from '../account.ts'
+import type { Account } from '../binaries/account.ts'
 import { type EmbeddedOptions, type EmbeddedServer, startEmbedded } from '../index.ts'
-import { readPidFile } from '../pidfile.ts'
 import { isAlive, isPostmasterOf } from '../processes.ts'
+import { readPidFile } from '../server/pidfile.ts'
 
 const execFileText = promisify(execFile)
 

@@ -1,12 +1,12 @@
 import { chown, mkdtemp, readdir, readFile, rename, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
-import type { Account } from './account.ts'
-import type { Binaries } from './binaries.ts'
-import { codeOf, EmbeddedError } from './errors.ts'
-import { lastLines } from './log.ts'
-import { superuser } from './probe.ts'
+import type { Account } from '../binaries/account.ts'
+import type { Binaries } from '../binaries/binaries.ts'
+import { run } from '../binaries/run.ts'
+import { codeOf, EmbeddedError } from '../errors.ts'
+import { lastLines } from '../server/log.ts'
+import { superuser } from '../server/probe.ts'
 import { removeTree } from './remove.ts'
-import { run } from './run.ts'
 
 /** Whether a cluster is there that these binaries can serve. Throws when there is one, or something else, that they cannot. */
 export async function hasCluster(dataDir: string, { major, version }: Binaries): Promise<boolean> {
@@ -45,7 +45,7 @@ export async function makeCluster(
   await removeLeftovers(dataDir)
   const staging = await mkdtemp(stagingPrefix(dataDir))
   try {
-    // Not /dev/stdin: after a change of user, the pipe behind it can no longer be opened.
+    // Not /dev/stdin: after a change of user its pipe can no longer be opened.
     const passwordFile = join(staging, 'password')
     await writeFile(passwordFile, password, { mode: 0o600 })
     if (runAs !== undefined) await Promise.all([staging, passwordFile].map((path) => chown(path, runAs.uid, runAs.gid)))

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { EmbeddedError } from './errors.ts'
+import { EmbeddedError } from '../errors.ts'
 import { readPidFile } from './pidfile.ts'
 import { type ProbeResult, type ProbeTarget, probe } from './probe.ts'
 

@@ -3,9 +3,9 @@ import { chmod, chown, lstat, mkdir, readdir, readFile, readlink, rm, stat, syml
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { afterAll, describe, expect, test } from 'vitest'
+import { Scratch } from '../test-support/scratch.ts'
 import { accountForPostgres, isRoot } from './account.ts'
 import { type CacheResult, ensureCopy } from './cache.ts'
-import { Scratch } from './test-support/scratch.ts'
 
 const execFileText = promisify(execFile)
 const scratch = new Scratch()

@@ -1,6 +1,6 @@
 import { lstat, rm, rmdir } from 'node:fs/promises'
-import { isRoot } from './account.ts'
-import { run } from './run.ts'
+import { isRoot } from '../binaries/account.ts'
+import { run } from '../binaries/run.ts'
 
 /**
  * Removes a directory as far as it can, now; what still writes to it may leave something for the next time. Root removes the files of

@@ -2,8 +2,8 @@ import { stat } from 'node:fs/promises'
 import { dirname } from 'node:path'
 
 /**
- * Why what we keep in this directory could be exchanged by another user; undefined when it could not. Whoever can rename things in it,
- * or in one above, can put something else in the place of ours.
+ * Why what we keep in this directory could be exchanged by another user; undefined when it could not. A user who can rename files in it,
+ * or in a directory above, can replace ours.
  */
 export async function whyNotSafe(dir: string, uid: number): Promise<string | undefined> {
   const found = await stat(dir)

@@ -1,7 +1,7 @@
 import { open } from 'node:fs/promises'
 import { join } from 'node:path'
 import pg from 'pg'
-import { codeOf } from './errors.ts'
+import { codeOf } from '../errors.ts'
 
 export interface ProbeTarget {
   readonly port: number
@@ -21,7 +21,7 @@ export type ProbeResult =
 
 export const superuser = 'pawl'
 
-/** Asks who is there. The only sign of readiness we trust: log lines are translated, and a port alone could be anybody's. */
+/** Identifies the server. The only sign of readiness we trust: log lines are translated, and a port alone may be any program's. */
 export async function probe(target: ProbeTarget): Promise<ProbeResult> {
   try {
     return await withClient({ ...target, database: 'postgres' }, (client) => identify(client, target.dataDir))

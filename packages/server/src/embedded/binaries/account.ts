@@ -2,7 +2,7 @@ import { execFile } from 'node:child_process'
 import { stat } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
-import { EmbeddedError } from './errors.ts'
+import { EmbeddedError } from '../errors.ts'
 
 const execFileText = promisify(execFile)
 

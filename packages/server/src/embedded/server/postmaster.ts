@@ -1,11 +1,11 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Account } from './account.ts'
+import type { Account } from '../binaries/account.ts'
+import type { Binaries } from '../binaries/binaries.ts'
+import { EmbeddedError } from '../errors.ts'
 import type { Running } from './adopt.ts'
 import { untilAnswer } from './answer.ts'
-import type { Binaries } from './binaries.ts'
-import { EmbeddedError } from './errors.ts'
 import { lastLines, logPath, openLog, readLog } from './log.ts'
 import { freePort, isFree } from './port.ts'
 
@@ -34,7 +34,7 @@ export async function startPostmaster(request: StartRequest): Promise<Running> {
     const outcome = await attempt(request, port)
     if (outcome.ok) return outcome.running
     if (performance.now() > deadline) throw startError(request, outcome.lastWords)
-    // Somebody took the port between our look and PostgreSQL's: look again.
+    // Another program took the port between our probe and PostgreSQL's bind: try the next one.
     if (!(await isFree(port))) wanted = request.port === 0 ? 0 : port
     // Backends outlive a killed postmaster by the query that they are in. The new one must not run beside them, and refuses to.
     else if (outcome.lastWords.includes('pre-existing shared memory block')) await sleep(100)
@@ -45,7 +45,7 @@ export async function startPostmaster(request: StartRequest): Promise<Running> {
 async function attempt(request: StartRequest, port: number): Promise<Attempt> {
   const { dir, dataDir, password } = request
   const { child, logOffset, spawnError } = await spawnPostmaster(request, port)
-  // Asked of the child rather than heard as an event: a postmaster that refuses may be gone before anybody listens.
+  // Asked of the child rather than heard as an event: a postmaster that refuses may be gone before a listener is added.
   const isGone = async (): Promise<boolean> => child.pid === undefined || child.exitCode !== null || child.signalCode !== null
   let answers = false
   try {

@@ -1,4 +1,4 @@
-import { codeOf } from './errors.ts'
+import { codeOf } from '../errors.ts'
 import { withClient } from './probe.ts'
 
 /** Creates the database if it is missing. */
@@ -15,7 +15,7 @@ export async function ensureDatabase({
     const { rows } = await client.query('select 1 from pg_catalog.pg_database where datname = $1::text', [database])
     if (rows.length > 0) return
     await client.query(`create database ${client.escapeIdentifier(database)}`).catch((error: unknown) => {
-      // Somebody else who is connected has just created it.
+      // Another connection has just created it.
       if (codeOf(error) !== '42P04' && codeOf(error) !== '23505') throw error
     })
   })

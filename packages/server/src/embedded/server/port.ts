@@ -1,5 +1,5 @@
 import { createServer } from 'node:net'
-import { codeOf, EmbeddedError } from './errors.ts'
+import { codeOf, EmbeddedError } from '../errors.ts'
 
 /** Outside the ranges from which systems take ports for outgoing connections, and not where a system PostgreSQL would be. */
 export const defaultPort = 15432

@@ -14,9 +14,9 @@ import {
   writeFile,
 } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
+import { codeOf } from '../errors.ts'
+import { withLock } from '../lock.ts'
 import { type Account, canReach } from './account.ts'
-import { codeOf } from './errors.ts'
-import { withLock } from './lock.ts'
 import { whyNotSafe } from './trust.ts'
 
 export interface CacheRequest {
@@ -52,7 +52,7 @@ export async function ensureCopy(request: CacheRequest): Promise<CacheResult> {
 
 const marker = 'complete.json'
 
-/** The folder that holds all our copies. In a shared /tmp anybody may have made one of that name before us, so it is checked. */
+/** The folder that holds all our copies. In a shared /tmp another user may have made one of that name, so it is checked. */
 async function ensureOwnFolder({ parent, reader }: CacheRequest): Promise<CacheResult> {
   try {
     // A new account may not have a ~/.cache yet.

@@ -1,9 +1,9 @@
 import { readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
+import { EmbeddedError } from '../errors.ts'
+import { isAlive, isPostmasterOf, isZombie } from '../processes.ts'
 import { untilAnswer } from './answer.ts'
-import { EmbeddedError } from './errors.ts'
 import { type PidFile, pidFilePath, readPidFile } from './pidfile.ts'
-import { isAlive, isPostmasterOf, isZombie } from './processes.ts'
 
 export interface Running {
   readonly pid: number
@@ -42,7 +42,7 @@ export async function adopt(request: AdoptRequest): Promise<Running | undefined>
       isGone,
     )
     if (answer.state === 'ours') return { pid: file.pid, port: file.port }
-    // It was just stopping. Look again: what comes next may be nothing, or another postmaster.
+    // It was just stopping. Read again: next comes nothing, or another postmaster.
     if (answer.state === 'gone') continue
     if (identity === 'unknown') return removeStale(request, file)
     throw new EmbeddedError(

@@ -2,9 +2,9 @@ import { readFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { homedir, tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
+import { EmbeddedError } from '../errors.ts'
 import { type Account, accountForPostgres, isRoot } from './account.ts'
 import { ensureCopy } from './cache.ts'
-import { EmbeddedError } from './errors.ts'
 import { run } from './run.ts'
 
 export interface Binaries {

@@ -1,8 +1,8 @@
 import { access, chmod, constants, mkdir, readdir, realpath, stat } from 'node:fs/promises'
 import { dirname, join, resolve } from 'node:path'
-import { type Account, canReach, isRoot } from './account.ts'
+import { type Account, canReach, isRoot } from '../binaries/account.ts'
+import { codeOf, EmbeddedError } from '../errors.ts'
 import { checkPointed, placeElsewhere, readPointer } from './elsewhere.ts'
-import { codeOf, EmbeddedError } from './errors.ts'
 
 /** Makes the launcher's directory and returns its real path, the one that PostgreSQL and /proc will name. */
 export async function ensureDir(wanted: string): Promise<string> {
@@ -24,12 +24,12 @@ export async function ensureDir(wanted: string): Promise<string> {
 /**
  * Where the data directory is, or is to be made. That is `<dir>/pgdata`, except for root in a place that PostgreSQL's account cannot
  * enter, such as a project under /root: PostgreSQL opens its files by absolute path, so no trick with the working directory helps,
- * and loosening the modes of somebody's home is not ours to do. Then the data are kept elsewhere. Called under the lock of `dir`.
+ * and changing the modes of a user's home is not ours to do. Then the data are kept elsewhere. Called under the lock of `dir`.
  */
 export async function findDataDir(dir: string, runAs: Account | undefined, onNotice: (line: string) => void): Promise<string> {
   const pointed = await readPointer(dir)
   if (pointed !== undefined) return checkPointed(dir, pointed)
-  // The postmaster is recognised by its working directory, which is the real path even if somebody put the data behind a link.
+  // The postmaster is recognised by its working directory, which is the real path even where the data directory is a link.
   const inside = await realpath(join(dir, 'pgdata')).catch(() => join(dir, 'pgdata'))
   if (runAs === undefined || (await canReach(runAs, dirname(inside)))) return inside
   if (await openIfOnlyOurs(dir, runAs)) return inside

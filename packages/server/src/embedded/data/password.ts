@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { chmod, readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { codeOf, EmbeddedError } from './errors.ts'
+import { codeOf, EmbeddedError } from '../errors.ts'
 
 export function passwordPath(dir: string): string {
   return join(dir, 'password')

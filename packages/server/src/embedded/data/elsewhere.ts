@@ -2,12 +2,12 @@ import { createHash, randomBytes } from 'node:crypto'
 import { chmod, lstat, mkdir, readdir, readFile, realpath, rename, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, isAbsolute, join, relative } from 'node:path'
-import { type Account, canReach } from './account.ts'
-import { EmbeddedError } from './errors.ts'
-import { readPidFile } from './pidfile.ts'
-import { isAlive } from './processes.ts'
+import { type Account, canReach } from '../binaries/account.ts'
+import { whyNotSafe } from '../binaries/trust.ts'
+import { EmbeddedError } from '../errors.ts'
+import { isAlive } from '../processes.ts'
+import { readPidFile } from '../server/pidfile.ts'
 import { removeTree } from './remove.ts'
-import { whyNotSafe } from './trust.ts'
 
 /*
  * For root only: data that cannot be in the wanted directory are in a home of their own, `<root>/<hash of dir>-<random>/pgdata`, under
@@ -71,7 +71,7 @@ async function makeHome(dir: string, runAs: Account, onNotice: (line: string) =>
 
 /**
  * Removes homes whose directory has been deleted. Only among temporary ones: elsewhere a directory that is not there may come back,
- * as when a disk is mounted again, and would look for its data.
+ * as when a disk is mounted again, and would need its data.
  */
 async function sweep(root: string): Promise<void> {
   for (const name of await readdir(root)) {

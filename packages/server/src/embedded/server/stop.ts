@@ -1,9 +1,9 @@
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Binaries } from './binaries.ts'
-import { codeOf, EmbeddedError } from './errors.ts'
-import { startOf } from './processes.ts'
-import { run } from './run.ts'
+import type { Binaries } from '../binaries/binaries.ts'
+import { run } from '../binaries/run.ts'
+import { codeOf, EmbeddedError } from '../errors.ts'
+import { startOf } from '../processes.ts'
 
 export interface StopRequest {
   readonly pid: number
@@ -19,7 +19,7 @@ const pollMs = 10
 
 /**
  * Stops exactly this postmaster, and returns once its process has ended. It takes no lock: an impatient stop('immediate') must not
- * queue behind a stop('fast') that hangs, and a start at the same time waits for a postmaster that is going down.
+ * wait for a stop('fast') that hangs, and a start at the same time waits for a postmaster that is going down.
  */
 export async function stopPostmaster(request: StopRequest): Promise<void> {
   if (!(await isRunning(request))) return
