@@ -53,7 +53,7 @@ function methodsOf(prototype: object): string[] {
 test('[G2] every table of options belongs to a call of the reference', async () => {
   const source = join(root, 'packages', 'pawl', 'src')
   const files = readdirSync(source, { recursive: true, encoding: 'utf8' }).filter(
-    (file) => file.endsWith('.ts') && !/\.test\.ts$|keeper-thread|kernel.keep\.ts/.test(file),
+    (file) => file.endsWith('.ts') && !/\.test\.ts$|keeper-thread|keeper.thread\.ts/.test(file),
   )
   const modules = await Promise.all(files.map(async (file) => (await import(join(source, file))) as Record<string, unknown>))
   const found = new Map<unknown, string>()
