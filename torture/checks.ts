@@ -60,7 +60,7 @@ export async function readFacts<More>(rig: Rig, end: RunEnd, more: (rows: Query)
   }
 }
 
-export function runChecks<Facts, Name extends string>(
+function runChecks<Facts, Name extends string>(
   checks: Readonly<Record<Name, Check<Facts>>>,
   facts: Facts,
 ): { checks: Record<Name, number>; violations: Violation<Name>[] } {

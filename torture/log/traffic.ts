@@ -88,7 +88,7 @@ const appendSql: Partial<Record<Way, string>> = {
 type Written = { token: string | undefined; readonly last: Map<string, number> }
 
 /** Appends as users do, and writes down what it asked for and what it was answered. A row of torture.wrote tells what committed. */
-export class Writer extends Caller {
+class Writer extends Caller {
   async write(transaction: Transaction): Promise<Written | undefined> {
     const { batch, way, writes, ending } = transaction
     const count = way === 'plain' ? writes[0]!.count : writes.reduce((sum, each) => sum + each.count, 0)

@@ -22,7 +22,7 @@ function ownerOf(table: string): Folder | undefined {
 }
 
 /** Of one statement: the tables that it writes, or reads, against the order of the folders. */
-export function crossings(folder: Folder, text: string): string[] {
+function crossings(folder: Folder, text: string): string[] {
   const bare = text.replace(/--.*$/gm, '')
   const found: string[] = []
   for (const [, verb, table] of bare.matchAll(

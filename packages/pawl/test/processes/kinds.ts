@@ -29,7 +29,7 @@ export interface HandlerWorld {
   readonly effects: pg.Pool
 }
 
-export const kindNames = ['guarded', 'tx', 'shared', 'completed', 'plain', 'follow', 'brief'] as const
+const kindNames = ['guarded', 'tx', 'shared', 'completed', 'plain', 'follow', 'brief'] as const
 export type KindName = (typeof kindNames)[number]
 
 export const ledgerSql = `create table effect (job_id bigint not null, kind text not null, attempt integer not null, pid integer not null,

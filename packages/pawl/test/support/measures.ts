@@ -47,7 +47,7 @@ export function wordsOf(title: string): number {
 }
 
 /** Comments and string contents become spaces, so that offsets and line breaks stay. */
-export function blanked(text: string): string {
+function blanked(text: string): string {
   const blank = (part: string) => part.replace(/[^\n]/g, ' ')
   return text.replace(
     /\/\*[\s\S]*?\*\/|\/\/[^\n]*|'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"|`(?:[^`\\$]|\\.|\$(?!\{))*`/g,

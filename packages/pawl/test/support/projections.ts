@@ -1,6 +1,6 @@
 // Small things that tests of projections share: appending by SQL, a ledger of wallets, and a runner that never outlives its test.
 
-import type { Pawl, PawlOptions, Worker, WorkerOptions } from 'pawl'
+import type { Pawl, Worker, WorkerOptions } from 'pawl'
 import { onTestFinished } from 'vitest'
 import { createDatabase, type TestDatabase, until } from './database.ts'
 
@@ -118,8 +118,4 @@ export async function caughtUp(db: TestDatabase, name: string, generation = 1): 
     },
     30_000,
   )
-}
-
-export function pawlOn(db: TestDatabase, options: Partial<PawlOptions> = {}): Pawl {
-  return db.pawl(options)
 }

@@ -50,79 +50,55 @@ type NextByCode = Partial<Readonly<Record<ErrorCode, string>>>
 
 /** A noun has its own for errors about its items. */
 const nextByCode: NextByCode = {
+  PAWL_NOT_FOUND: 'check the id; add --tenant if it belongs to a tenant',
+  PAWL_WRONG_STATE: 'nothing was changed; check its state first',
   PAWL_CONFIG: 'correct that option; --help lists the flags of the command',
   PAWL_SCHEMA_DRIFT: 'pawl doctor',
   PAWL_SCHEMA_MISSING: 'pawl migrate',
   PAWL_UNAVAILABLE: "check the URL with 'psql <url>', or start a database with 'pawl dev'",
 }
 
-/** PostgreSQL's own refusals, before any statement of Pawl's runs. */
-const byState: Readonly<
-  Record<
-    string,
-    { readonly what: (message: string) => string; readonly next: string; readonly exit: number; readonly code: string }
-  >
-> = {
-  '28000': {
-    code: 'PAWL_UNAVAILABLE',
-    exit: 5,
-    what: (message) => `The database refused the login: ${message}.`,
-    next: 'check the user and password in the URL',
-  },
-  '28P01': {
-    code: 'PAWL_UNAVAILABLE',
-    exit: 5,
-    what: (message) => `The database refused the login: ${message}.`,
-    next: 'check the user and password in the URL',
-  },
-  '3D000': {
-    code: 'PAWL_UNAVAILABLE',
-    exit: 5,
-    what: (message) => `The database does not exist: ${message}.`,
-    next: 'createdb <name>, or correct the URL',
-  },
-  '42P01': {
-    code: 'PAWL_SCHEMA_MISSING',
-    exit: 6,
-    what: () => "Pawl's schema is missing from this database or older than this release.",
-    next: 'pawl migrate',
-  },
-  '42703': {
-    code: 'PAWL_SCHEMA_MISSING',
-    exit: 6,
-    what: () => "Pawl's schema in this database is older than this release.",
-    next: 'pawl migrate',
-  },
-  '42883': {
-    code: 'PAWL_SCHEMA_MISSING',
-    exit: 6,
-    what: () => "Pawl's schema is missing from this database or older than this release.",
-    next: 'pawl migrate',
-  },
-  '3F000': {
-    code: 'PAWL_SCHEMA_MISSING',
-    exit: 6,
-    what: () => "Pawl's schema is missing from this database.",
-    next: 'pawl migrate',
-  },
+interface Refusal {
+  readonly code: string
+  readonly what: (message: string) => string
+  readonly next: string
+  readonly exit: number
+}
+
+function unusable(what: Refusal['what'], next: string): Refusal {
+  return { code: 'PAWL_UNAVAILABLE', what, next, exit: exitCodes.unavailable }
+}
+
+const login = unusable((message) => `The database refused the login: ${message}.`, 'check the user and password in the URL')
+const schema: Refusal = {
+  code: 'PAWL_SCHEMA_MISSING',
+  what: () => "Pawl's schema is missing from this database or older than this release.",
+  next: 'pawl migrate',
+  exit: exitCodes.faultsFound,
+}
+
+/** PostgreSQL's own refusals, by SQLSTATE, before any statement of Pawl's runs. */
+const refusals: Readonly<Record<string, Refusal>> = {
+  '28000': login,
+  '28P01': login,
+  '3D000': unusable((message) => `The database does not exist: ${message}.`, 'createdb <name>, or correct the URL'),
+  '25006': unusable(() => 'The database is read-only: this is a standby, or its disk is full.', 'point the URL at the primary'),
+  '3F000': schema,
+  '42P01': schema,
+  '42703': schema,
+  '42883': schema,
   '42501': {
     code: 'NO_RIGHTS',
-    exit: 1,
     what: (message) => `The database role has no permission for this: ${message}.`,
     next: 'pawl doctor: it prints the missing grants',
-  },
-  '25006': {
-    code: 'PAWL_UNAVAILABLE',
-    exit: 5,
-    what: () => 'The database is read-only: this is a standby, or its disk is full.',
-    next: 'point the URL at the primary',
+    exit: exitCodes.failed,
   },
 }
 
 export function failureOf(error: unknown, next: NextByCode = {}): Failure {
   if (error instanceof ChildFailure) return error.failure
   if (error instanceof UsageError) return { code: 'USAGE', what: error.message, next: error.next, exit: exitCodes.usage }
-  if (isPawlError(error, 'PAWL_UNAVAILABLE') && stateOf(error.cause) !== undefined) return failureOf(error.cause)
+  if (isPawlError(error, 'PAWL_UNAVAILABLE') && refusalOf(error.cause) !== undefined) return failureOf(error.cause)
   if (isPawlError(error)) return { code: error.code, what: error.message, next: nextOf(error, next), exit: error.exitCode }
   if (error instanceof EmbeddedError) {
     return {
@@ -132,9 +108,8 @@ export function failureOf(error: unknown, next: NextByCode = {}): Failure {
       exit: error.code === 'bad_option' ? exitCodes.usage : exitCodes.unavailable,
     }
   }
-  const state = stateOf(error)
-  if (state !== undefined)
-    return { code: state.code, what: state.what((error as Error).message), next: state.next, exit: state.exit }
+  const refusal = refusalOf(error)
+  if (refusal !== undefined) return { ...refusal, what: refusal.what((error as Error).message) }
   if (classify(error) === 'connection') {
     // Where a name has several addresses, the error of all of them together has a code and no words.
     const { message, code } = error as Error & { code?: unknown }
@@ -153,8 +128,8 @@ export function failureOf(error: unknown, next: NextByCode = {}): Failure {
   }
 }
 
-function stateOf(error: unknown): (typeof byState)[string] | undefined {
-  return byState[String((error as { code?: unknown } | null | undefined)?.code)]
+function refusalOf(error: unknown): Refusal | undefined {
+  return refusals[String((error as { code?: unknown } | null | undefined)?.code)]
 }
 
 function nextOf({ code, message, details }: PawlError, next: NextByCode): string {

@@ -78,7 +78,7 @@ function stepsAnswer(steps: readonly Step[], json: object, said: string): Answer
   return { json, show: (terminal) => terminal.table(stepColumns, steps), say: [said] }
 }
 
-export async function appliedSteps(url: string): Promise<Set<string>> {
+async function appliedSteps(url: string): Promise<Set<string>> {
   const client = new pg.Client({ connectionString: url, application_name: 'pawl cli', connectionTimeoutMillis: 5000 })
   await client.connect()
   try {

@@ -3,7 +3,7 @@ import { chmod, readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { codeOf, EmbeddedError } from '../errors.ts'
 
-export function passwordPath(dir: string): string {
+function passwordPath(dir: string): string {
   return join(dir, 'password')
 }
 
