@@ -7,7 +7,7 @@ import { prepareDebianPrograms } from '../packages/pawl/test/support/debian.ts'
 import { isBroken, judge, readGuarantees, tiersById, type Verdict } from './guarantees.ts'
 import { root, summary } from './phase.ts'
 import { fingerprint, readResults, type TestResult } from './results.ts'
-import { runVitest } from './run-vitest.ts'
+import { runVitest } from './tests/run-vitest.ts'
 
 const isJson = process.argv.includes('--json')
 const isFresh = process.argv.includes('--fresh')

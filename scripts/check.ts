@@ -3,8 +3,8 @@
 import { join } from 'node:path'
 import { isOld, readPublished } from '../bench/harness/publish.ts'
 import { line, report, root, runNode, summary } from './phase.ts'
-import { runVitest } from './run-vitest.ts'
 import { staticChecks } from './static-checks.ts'
+import { runVitest } from './tests/run-vitest.ts'
 
 const startedMs = performance.now()
 const total = { passed: 0, failed: 0, skipped: 0 }
@@ -12,7 +12,7 @@ const total = { passed: 0, failed: 0, skipped: 0 }
 async function unit(): Promise<void> {
   const { ended, counts } = await runVitest({
     name: 'unit tests (vitest)',
-    args: ['--config', 'scripts/unit.vitest.config.ts', '--root', '.'],
+    args: ['--config', 'scripts/tests/unit.vitest.config.ts', '--root', '.'],
     isLive: false,
     file: join(root, '.pawl', 'test', 'unit.jsonl'),
   })

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { join, relative } from 'node:path'
 import { root } from './phase.ts'
 import { filesUnder, type TestResult } from './results.ts'
-import { type Tier, tierOf } from './tiers.ts'
+import { type Tier, tierOf } from './tests/tiers.ts'
 
 export interface Guarantee {
   readonly id: string

@@ -3,12 +3,12 @@
 
 import { join } from 'node:path'
 import { prepareDebianPrograms } from '../packages/pawl/test/support/debian.ts'
-import { fullSteps } from './full.ts'
 import { line, report, root, runNode, summary } from './phase.ts'
 import { type Counts, type Results, sumCounts, type TestResult, writeResults } from './results.ts'
-import { flakyFilesMax, type RetriedEnd, runWithRetry, type VitestRun } from './run-vitest.ts'
 import { staticChecks } from './static-checks.ts'
-import { pgTestMs, smoke, smokePattern, tierOf } from './tiers.ts'
+import { fullSteps } from './tests/full.ts'
+import { flakyFilesMax, type RetriedEnd, runWithRetry, type VitestRun } from './tests/run-vitest.ts'
+import { pgTestMs, smoke, smokePattern, tierOf } from './tests/tiers.ts'
 
 /** `npm test` is promised to take at most seven minutes on two cores; on a machine that is far slower a run that hangs is ended. */
 const timeoutMs = 25 * 60_000

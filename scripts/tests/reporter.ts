@@ -3,8 +3,8 @@
 import { appendFileSync, mkdirSync, writeFileSync } from 'node:fs'
 import { dirname, relative } from 'node:path'
 import type { Reporter, TestCase, TestModule } from 'vitest/node'
-import { root } from './phase.ts'
-import { fingerprint, type ResultLine, resultsFile } from './results.ts'
+import { root } from '../phase.ts'
+import { fingerprint, type ResultLine, resultsFile } from '../results.ts'
 
 export default class ResultsReporter implements Reporter {
   readonly #file = process.env.PAWL_RESULTS ?? resultsFile

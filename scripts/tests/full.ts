@@ -4,10 +4,10 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Scenario } from '../torture/scenario.ts'
-import { canariesOf, scenarios } from '../torture/scenarios.ts'
-import { line, report, root, runNode, summary } from './phase.ts'
-import type { Counts } from './results.ts'
+import type { Scenario } from '../../torture/scenario.ts'
+import { canariesOf, scenarios } from '../../torture/scenarios.ts'
+import { line, report, root, runNode, summary } from '../phase.ts'
+import type { Counts } from '../results.ts'
 import { runVitest, type VitestRun } from './run-vitest.ts'
 
 const seeds = 20

@@ -1,8 +1,8 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
+import { root } from '../phase.ts'
 import { fullSteps, partOf, type Step } from './full.ts'
-import { root } from './phase.ts'
 import { smoke, smokePattern, tierOf } from './tiers.ts'
 
 test('the tier of a test follows from its file name', () => {

@@ -1,6 +1,6 @@
 // Unit tests only: no server is started, so they take seconds.
 
-import base from '../vitest.config.ts'
+import base from '../../vitest.config.ts'
 
 export default {
   ...base,

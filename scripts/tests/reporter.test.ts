@@ -1,7 +1,7 @@
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
-import { root, summary } from './phase.ts'
+import { root, summary } from '../phase.ts'
 import { runVitest, runWithRetry } from './run-vitest.ts'
 
 const files: Readonly<Record<string, string>> = {

@@ -3,9 +3,9 @@
 
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
-import { type Ended, root, runNode } from './phase.ts'
-import { type Counts, countResults, type Results, readResults, resultsFile, type TestResult } from './results.ts'
-import { bin } from './static-checks.ts'
+import { type Ended, root, runNode } from '../phase.ts'
+import { type Counts, countResults, type Results, readResults, resultsFile, type TestResult } from '../results.ts'
+import { bin } from '../static-checks.ts'
 
 /** More flaky files than this are not bad luck: the run fails. */
 export const flakyFilesMax = 3
@@ -35,7 +35,7 @@ export async function runVitest(run: VitestRun = {}): Promise<VitestEnd> {
   const pattern = titles === undefined ? [] : ['--testNamePattern', titles]
   const ended = await runNode({
     name,
-    args: [bin('vitest'), 'run', '--reporter=default', '--reporter=./scripts/reporter.ts', ...pattern, ...args],
+    args: [bin('vitest'), 'run', '--reporter=default', '--reporter=./scripts/tests/reporter.ts', ...pattern, ...args],
     env: { ...env, PAWL_RESULTS: file, ...(titles === undefined ? {} : { PAWL_TITLES: titles }) },
     isLive,
     ...(node === undefined ? {} : { node }),
