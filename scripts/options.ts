@@ -33,7 +33,6 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'toTx(tx)': 'The transaction of any supported library as one with query(text, values).',
     'drizzleTx(tx, sql)': 'A transaction of Drizzle, to pass as tx.',
     'isPawlError(error, code)': 'Whether an error is a PawlError, and of this code.',
-    'migrate(database, options)': 'pawl.migrate() for a database without a Pawl.',
   },
   Worker: {
     'pawl.worker(options)': workerTable,
@@ -42,7 +41,6 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'worker.whenIdle()': 'Resolves when no job is claimable, running or unsettled here. For tests.',
     'worker.held()': 'Returns the cursors that this process holds.',
     'worker.metrics()': 'Returns the counts since the start.',
-    'worker.abandon()': 'Gives up the jobs that still run, because the process is about to end.',
     'worker.suspects()': 'Returns the jobs whose handlers may have left an error that nothing caught.',
     'worker.lastWords(reason)':
       'Closes the worker as dead before an uncaught error ends the process: others take its jobs at once.',

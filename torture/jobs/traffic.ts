@@ -126,7 +126,7 @@ export function serveJobs(subject: Subject, pawl: Pawl, options: Parameters<Pawl
     () => pawl.worker(options),
     async (running) => {
       const { stillRunning } = await running.stop({ grace: 3000 })
-      if (stillRunning.length > 0) await running.abandon().catch(() => undefined)
+      if (stillRunning.length > 0) await running.stop({ abandon: true })
     },
   )
 }

@@ -1,7 +1,7 @@
 // Everything that users import from 'pawl'.
-export { type Config, type Durability, type Logger, type PawlOptions, silentLogger, stderrLogger } from './config.ts'
+export { type Durability, type Logger, type PawlOptions, silentLogger, stderrLogger } from './config.ts'
 export { type AnyTx, drizzleTx, type Tx, toTx } from './db/adapters.ts'
-export { type MigrateOptions, type MigrateReport, migrate } from './db/migrate.ts'
+export type { MigrateOptions, MigrateReport } from './db/migrate.ts'
 export { type ErrorCode, isPawlError, NonRetryable, PawlError } from './errors.ts'
 export * from './events/index.ts'
 export * from './jobs/index.ts'

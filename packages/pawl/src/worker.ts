@@ -150,15 +150,10 @@ export class Worker {
 
   #abandonRunning(): void {
     if (!this.#abandons || !this.#isDrained || !this.#jobs?.running) return
-    this.#abandoned ??= this.abandon().then(
+    this.#abandoned ??= this.#process.abandon().then(
       () => undefined,
       (error: unknown) => error,
     )
-  }
-
-  /** For the end of a process whose handlers do not answer: gives the incarnation up, so that others take its jobs at once, without a crash counted. */
-  abandon(): Promise<void> {
-    return this.#process.abandon()
   }
 
   /**

@@ -1,6 +1,6 @@
 // The event table as Debezium's event router wants it, read back through logical decoding with pgoutput, which is what Debezium uses.
 
-import { migrate } from 'pawl'
+import { migrate } from 'pawl/admin'
 import { expect, test } from 'vitest'
 import { query, startOwnServer } from '../../test/support/standby.ts'
 

@@ -1,6 +1,7 @@
 // The log after a move to another server: into a cluster whose transaction ids are lower, and to a standby that was promoted.
 
-import { createPawl, type LogEvent, migrate, silentLogger } from 'pawl'
+import { createPawl, type LogEvent, silentLogger } from 'pawl'
+import { migrate } from 'pawl/admin'
 import pg from 'pg'
 import { expect, onTestFinished, test } from 'vitest'
 import { until } from '../../test/support/database.ts'

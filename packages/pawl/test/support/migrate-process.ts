@@ -1,7 +1,7 @@
 // A process that migrates when it is told to: says 'ready', waits for a line on stdin, then prints its report as one line of JSON.
 
 import { once } from 'node:events'
-import { migrate } from 'pawl'
+import { migrate } from 'pawl/admin'
 
 process.stdout.write('ready\n')
 await once(process.stdin, 'data')

@@ -1,7 +1,7 @@
 // Workers and callers under roles of their own, made by the SQL of docs/guides/roles-and-tenants.md.
 
-import { createPawl, migrate, type Pawl, silentLogger } from 'pawl'
-import { readMigrations } from 'pawl/admin'
+import { createPawl, type Pawl, silentLogger } from 'pawl'
+import { migrate, readMigrations } from 'pawl/admin'
 import { moveClock } from 'pawl/testing'
 import pg from 'pg'
 import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest'
