@@ -124,6 +124,7 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
   },
   'Tools: pawl/admin': {
     'readMigrations()': 'The migrations of this release.',
+    'migrate(database, options)': 'pawl.migrate() for a database without a Pawl.',
     'exportSql(migrations, applied)': 'The migrations as one script, for a tool such as Flyway.',
     'readSchema(client)': 'The schema of a database, as data.',
     'releasedSchema()': 'The schema of this release, as data.',
