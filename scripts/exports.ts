@@ -1,4 +1,4 @@
-// What the packages export, as their package.json says: each subpath names its source, and everything else follows from that.
+// The exports of the packages, from their package.json: each subpath names its source, and everything else follows from that.
 
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -42,7 +42,7 @@ export function entriesOf(name: PackageName): Entry[] {
   })
 }
 
-/** What is compiled: everything but tests and what only they use. */
+/** The compiled files: all but tests and their support. */
 export function sourcesOf(name: PackageName): string[] {
   return [...filesUnder(join(packageDir(name), 'src'))].filter(
     (file) => file.endsWith('.ts') && !file.endsWith('.test.ts') && !/[\\/]test-support[\\/]/.test(file),

@@ -86,7 +86,7 @@ export function line(state: 'ok' | 'failed' | 'skipped' | 'note', name: string, 
   console.log(`${state.padEnd(7)}  ${name.padEnd(40)}  ${time.padStart(8)}  ${detail}`.trimEnd())
 }
 
-/** What every long command ends with; the last line of stdout. */
+/** The last line of stdout of every long command. */
 export function summary(counts: { readonly passed: number; readonly failed: number; readonly skipped: number }): string {
   return `${counts.passed} passed, ${counts.failed} failed${counts.skipped > 0 ? `, ${counts.skipped} skipped` : ''}`
 }

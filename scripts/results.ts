@@ -1,4 +1,4 @@
-// What a test run found, one JSON object a line, written as it goes: a run that is killed half-way leaves what it knew.
+// The results of a test run, one JSON object a line, written at once: a run that is killed leaves those it had.
 
 import { createHash } from 'node:crypto'
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'

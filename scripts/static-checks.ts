@@ -1,4 +1,4 @@
-// What can be said of the sources without running them.
+// Checks of the sources that do not run them: types and lint.
 
 import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'

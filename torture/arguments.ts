@@ -1,4 +1,4 @@
-// What the command was asked for. A call that cannot be meant is a wrong call, which has an exit code of its own.
+// The command line of torture. A wrong call has an exit code of its own.
 
 import { parseArgs } from 'node:util'
 
@@ -22,7 +22,7 @@ export function readCall(args: readonly string[]) {
   const scenario = isVerb(positionals[0]) ? undefined : positionals[0]
   const [verb, subject, ...rest] = scenario === undefined ? positionals : positionals.slice(1)
   if (rest.length > 0 || (verb !== undefined && !isVerb(verb)))
-    throw new WrongCall(`'${rest[0] ?? verb}' means nothing here.\n${usage}`)
+    throw new WrongCall(`Unknown argument '${rest[0] ?? verb}'.\n${usage}`)
   const call = {
     verb: values['list-canaries'] ? 'list canaries' : (verb ?? verbOf(values)),
     scenario,

@@ -91,7 +91,7 @@ function rewriteStatements({ statements = {} }: Canary, slot: string): void {
   if (rewrites.size > 0) rewriteTexts((text) => rewrites.get(text)?.(text, slot))
 }
 
-/** Every statement passes here, and has only its text, which tells its file. */
+/** Every statement passes here as a string; its `-- name:` says which one it is. */
 function rewriteTexts(rewritten: (text: string) => string | undefined): void {
   const query = pg.Client.prototype.query as (...args: unknown[]) => unknown
   const changed = (first: unknown): unknown => {

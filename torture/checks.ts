@@ -1,4 +1,4 @@
-// What the checks of every scenario share: how facts are read, how checks run, and the two checks that every run has.
+// The common part of the checks of every scenario: how facts are read, how checks run, and the two checks that every run has.
 
 import { type Entry, readHistory } from './history.ts'
 import type { Query } from './recorder.ts'

@@ -1,4 +1,4 @@
-// What each process saw and did, one line of JSON each. Lines are written synchronously: a line survives a kill -9 at the next instruction.
+// The history of each process, one line of JSON for each thing that it saw or did. Lines are written synchronously: a line survives a kill -9 at the next instruction.
 
 import { openSync, readdirSync, readFileSync, writeSync } from 'node:fs'
 import { join } from 'node:path'

@@ -133,7 +133,7 @@ function savePlan(plan: Plan, name: string): string {
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => abandon(`ended by ${signal}`))
 process.on('uncaughtException', (error) => abandon(error.stack ?? String(error)))
 
-/** The rig itself broke or was told to end. That is neither a violation nor a pass. */
+/** The rig itself broke or was ended. That is neither a violation nor a pass. */
 function abandon(why: string): never {
   for (const rig of openRigs) rig.abandon()
   console.error(why)

@@ -1,4 +1,4 @@
-// What a run found, in the one shape that machines read and in the lines that people read.
+// The result of a run, as one JSON object for programs and as lines for people.
 
 import type { Judged, Violation } from './checks.ts'
 import type { Entry } from './history.ts'
@@ -23,7 +23,7 @@ export interface RunReport {
   readonly dir: string | undefined
 }
 
-/** Which fault this line tells of, if any. A trap for a commit counts when the commit came. */
+/** The fault that this line records, if any. A trap for a commit counts when the commit came. */
 export function faultOf(entry: Entry): string | undefined {
   if (entry.op === 'answer lost') return 'commit-unknown'
   if (entry.op === 'poison') return 'poison'

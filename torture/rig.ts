@@ -34,7 +34,7 @@ const userPauseMs = 2500
 export type RigOptions = { readonly leaseMs: number; readonly beatMs: number; readonly canary?: Canary | undefined }
 
 export interface ProcessOptions {
-  /** Which of the scenario's programs it runs, and what that program is told besides. */
+  /** Which of the scenario's programs it runs, and the argument of that program. */
   readonly role?: string
   readonly how?: string
   readonly faults?: readonly PlannedFault[]

@@ -1,4 +1,4 @@
-// What a capability brings to the rig: the tables that are recorded, its programs and its traffic, where its faults strike, its stories
+// The part of the rig that belongs to a capability: the tables that are recorded, its programs and its traffic, where its faults strike, its stories
 // with the bugs that they show, and how a run is judged. The rest of the rig is the same for all.
 
 import { setTimeout as sleep } from 'node:timers/promises'

@@ -1,4 +1,4 @@
-// A reporter of vitest's that writes results.jsonl. It writes each line at once, so that nothing is lost when the run is.
+// A reporter for vitest that writes results.jsonl, each line at once, so that a killed run keeps its results.
 
 import { appendFileSync, mkdirSync, writeFileSync } from 'node:fs'
 import { dirname, relative } from 'node:path'

@@ -19,7 +19,7 @@ export interface Smoke {
 
 const processes = (name: string): string => `packages/pawl/test/processes/${name}.slow.test.ts`
 
-/** What `npm test` runs of the slow tier, alone on the machine: one test for each way in which a process can end or stand still. */
+/** What `npm test` runs of the slow tier, alone on the machine: one test for each way in which a process can end or stall. */
 export const smoke: readonly Smoke[] = [
   { file: processes('kill'), titles: ["[J3] after kill -9 of a worker its 'tx' jobs run again"] },
   { file: processes('stop'), titles: ["when it goes on ('tx', successor 'still runs it')"] },

@@ -1,5 +1,5 @@
 // Every order of a few statements. Each program is a list of steps on a connection of its own, one statement a step; a schedule says whose
-// turn it is. A step that waits for a lock is left waiting and its program stands still until the lock is free, as PostgreSQL's own
+// turn it is. A step that waits for a lock is left waiting and its program stops until the lock is free, as PostgreSQL's own
 // isolation tester does it. The schedule string reproduces a run exactly.
 
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -116,7 +116,7 @@ export class Scheduler<State> {
       await take(player)
       await this.#settleWaiting()
     }
-    // What stood still goes on, one step at a time.
+    // Programs that waited go on, one step at a time.
     for (;;) {
       const left = this.#players.filter(({ isWaiting, next, steps }) => isWaiting || next < steps.length)
       if (left.length === 0) break

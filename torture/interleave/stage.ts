@@ -17,7 +17,7 @@ export const productStatements = {
 } as const
 export type Statements = { readonly [Name in keyof typeof productStatements]: Statement }
 
-/** Only steps move the clock by leases: a machine that stands still for some seconds must not end one. */
+/** Only steps move the clock by leases: a machine that stalls for some seconds must not end one. */
 export const leaseMs = 120_000
 /** The incarnations of every schedule. */
 export const worker = { a: 1, b: 2 } as const
@@ -104,7 +104,7 @@ export class Engine extends Connection {
       queryTimeoutMs: 30_000,
       applicationName: 'interleave',
     } as const
-    // What a crash of the server would leave is not the question here.
+    // A crash of the server is not tested here.
     super(options, purpose, { durability: 'relaxed' })
     this.#sql = sql
   }

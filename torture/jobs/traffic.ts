@@ -131,7 +131,7 @@ export function serveJobs(subject: Subject, pawl: Pawl, options: Parameters<Pawl
   )
 }
 
-/** A process that only enqueues, in the way it is told or in both by turns. It meets its faults between its insert and its commit. */
+/** A process that only enqueues, in the given way or alternately in both. It meets its faults between its insert and its commit. */
 export async function producer(subject: Subject): Promise<void> {
   const { options, proc } = subject
   const enqueuer = new Enqueuer(subject.caller(4))

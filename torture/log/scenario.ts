@@ -10,7 +10,7 @@ import { stories } from './stories.ts'
 import { keys, LogTraffic, mendAll, operator, operatorSlot, transaction, worker, writer, writerSlots } from './traffic.ts'
 
 const slots = ['w1', 'w2', 'w3']
-/** What a process meets more seldom than the others: all three refresh, and each does a third of it. */
+/** Probes that a process reaches less often: all three refresh, and each does a third of it. */
 const hitsMax: Readonly<Partial<Record<ProbeName, number>>> = { 'projections.acquired': 1, 'projections.state.handled': 3 }
 
 const cursorAt = 'from pawl.cursor_at c where (c.name, c.generation, c.shard) = (r.name, r.generation, r.shard)'

@@ -1,4 +1,4 @@
-// What happens to the log in a storm: transactions of users, an outside source, the projections and sinks that read it, and an operator who
+// The traffic of the log in a storm: transactions of users, an outside source, the projections and sinks that read it, and an operator who
 // mends, pauses, rebuilds and switches. Around them a stranger who leaves transactions open, an observer, and readers of their own writes.
 
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -45,7 +45,7 @@ export type EventData = { b: string; i: number; n?: number; amount: number; bad?
 
 export const keys: readonly string[] = Array.from({ length: 12 }, (_, index) => `k${index + 1}`)
 
-/** A transaction of a story: committed at once, unless told otherwise. */
+/** A transaction of a story: committed at once by default. */
 export function transaction(batch: string, key: string, count: number, more: Partial<Transaction> = {}): Transaction {
   return { batch, way: 'append', writes: [{ key, count }], ending: 'commit', ...more }
 }
@@ -87,7 +87,7 @@ const appendSql: Partial<Record<Way, string>> = {
 /** The token of the last append that gave one, and the number of the last event of each key. */
 type Written = { token: string | undefined; readonly last: Map<string, number> }
 
-/** Appends as users do, and writes down what it asked for and what it was answered. A row of torture.wrote tells what committed. */
+/** Appends as users do, and writes down what it asked for and what it was answered. A row of torture.wrote exists for each commit. */
 class Writer extends Caller {
   async write(transaction: Transaction): Promise<Written | undefined> {
     const { batch, way, writes, ending } = transaction
@@ -330,7 +330,7 @@ function folded(generation: number, proc = ''): LogProjectionOptions {
 
 // ---- processes
 
-/** Gives positions and runs every reader. w3 gives so few positions in a tick that a window of new events takes it many. */
+/** Gives positions and runs every reader. w3 gives few positions in a tick, so that a window of new events takes many ticks. */
 export async function worker(subject: Subject): Promise<void> {
   const { proc, options } = subject
   const { leaseMs: lease, beatMs, slot } = options
@@ -353,7 +353,7 @@ function limitTicks(events: number): void {
   }
 }
 
-/** A process that only appends, several transactions at once. It is told the seed, and the way if it is only one. */
+/** A process that only appends, several transactions at once. Its argument is the seed, and the way if it is only one. */
 export async function writer(subject: Subject): Promise<void> {
   const { proc, options } = subject
   const [seed, way] = options.how.split(' ')

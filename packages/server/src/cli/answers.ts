@@ -1,4 +1,4 @@
-// What a verb answers: JSON for programs, a table or pairs for people. Lists are pages, and acts on several ids try each.
+// The answers of verbs: JSON for programs, a table or pairs for people. Lists are pages, and acts on several ids try each.
 
 import type { Tenant } from 'pawl'
 import { type Context, type Flag, type Flags, integer, text, withDefault } from './command.ts'

@@ -14,7 +14,7 @@ export interface Flag<T> {
   readonly read?: (given: string, before: unknown) => T
   readonly default?: T
   readonly isRequired?: boolean
-  /** The environment variable that gives it where the flag does not. */
+  /** The environment variable that is used where the flag is not given. */
   readonly env?: string
 }
 

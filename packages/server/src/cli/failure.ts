@@ -1,4 +1,4 @@
-// What went wrong, why, and what to do next: one shape for every error that a command can end with, and its exit code.
+// The errors that a command can end with: what is wrong, what to do next, and the exit code.
 
 import { type ErrorCode, isPawlError, type PawlError } from 'pawl'
 import { classify, describeError } from 'pawl/admin'
@@ -28,7 +28,7 @@ export class UsageError extends Error {
   }
 }
 
-/** What a process of ours could not do, as it would have reported it itself. */
+/** The failure of a child process, as the child would have reported it. */
 export class ChildFailure extends Error {
   override readonly name = 'ChildFailure'
   readonly failure: Failure
@@ -133,9 +133,9 @@ function refusalOf(error: unknown): Refusal | undefined {
 }
 
 function nextOf({ code, message, details }: PawlError, next: NextByCode): string {
-  // migrate() gives the SQL that this role may not run.
+  // migrate() adds the SQL that this role may not run.
   if (details.sql !== undefined) return 'pawl migrate --sql > pawl.sql, and run that file as a role that may create the schema'
-  // A pooler says this of the session settings that Pawl asks for when it is not told of one; psql asks for none.
+  // A pooler refuses session settings, which Pawl sends unless --pooler is given; psql sends none.
   if (/unsupported startup parameter/.test(message))
     return 'the URL is of a pooler: add --pooler transaction (or PAWL_POOLER=transaction), best with --direct-url'
   return next[code] ?? nextByCode[code] ?? 'pawl doctor'

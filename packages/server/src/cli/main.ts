@@ -15,6 +15,6 @@ for (const stream of [process.stdout, process.stderr]) {
 // Not awaited at the top level: the published command is a CommonJS module.
 void run(process.argv).then((code) => {
   process.exitCode = code
-  // What the user's modules left open (a pool, a server) does not keep a command that has ended.
+  // A pool or server that the user's modules left open must not keep a command that has ended.
   setTimeout(() => process.exit(), 1000).unref()
 })

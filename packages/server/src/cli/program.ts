@@ -117,7 +117,7 @@ async function runCommand(row: AnyCommand, { flags, args, streams, next }: Given
   }
 }
 
-/** What can be done before how: commander lists commands below the options that all of them have. */
+/** Commands before options: commander lists them after the options that all of them have. */
 function commandsFirst(command: Commander, help: Help): string {
   const sections = Help.prototype.formatHelp
     .call(help, command, help)

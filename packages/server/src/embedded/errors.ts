@@ -1,4 +1,4 @@
-/** What can go wrong, as a closed list: callers branch on the code, people read the message. */
+/** A closed list: callers branch on the code, people read the message. */
 export type EmbeddedErrorCode =
   | 'bad_option'
   | 'no_binaries'

@@ -1,13 +1,13 @@
 export interface EmbeddedOptions {
   /** Holds the data, the password and the log. Made if missing. */
   readonly dir: string
-  /** 15432 unless told; the next free one if it is taken; 0 for any free one. */
+  /** Default 15432; the next free one if it is taken; 0 for any free one. */
   readonly port?: number
-  /** 'pawl' unless told; created if missing. */
+  /** Default 'pawl'; created if missing. */
   readonly database?: string
   /** Further settings of the server, as given to `postgres -c`. */
   readonly settings?: Readonly<Record<string, string>>
-  /** Hears, one sentence each, what a person might want to know: another port, a lock waited for, data kept elsewhere. */
+  /** Called with one sentence for people: another port, a lock waited for, data kept elsewhere. */
   readonly onNotice?: (line: string) => void
 }
 
@@ -21,6 +21,6 @@ export interface EmbeddedServer {
   readonly pid: number
   /** 'adopted' when it was running already: left by a killed parent, or started by another process that shares it. */
   readonly how: 'started' | 'adopted'
-  /** Ends the server for everybody who shares it; returns when its process has ended. */
+  /** Ends the server for all processes that share it; resolves when its process has ended. */
   stop(mode?: 'fast' | 'immediate'): Promise<void>
 }

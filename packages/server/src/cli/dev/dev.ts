@@ -185,11 +185,11 @@ function hintsOf({ psql }: DevDatabase, { pids, isDemo }: Started): string[] {
 /** The sources are run as they are only there. */
 const isRepository = import.meta.url.endsWith('.ts')
 
-/** What `pawl dev` tells: for a person all on stdout, top to bottom; with -o jsonl only events there, and the rest on stderr. */
+/** The output of `pawl dev`: for people all on stdout, in order; with -o jsonl only events there, and the rest on stderr. */
 class Story {
   readonly #terminal: Terminal
   readonly #notes: string[] = []
-  /** Workers may be quick: what they did before everything was said to run is told after that. */
+  /** Lines of jobs that ended before the header was printed. */
   readonly #early: (() => void)[] = []
   #isReady = false
   #isInTrouble = false

@@ -1,4 +1,4 @@
-// Whether the installed schema is the one that this release was written for. What differs is reported with the SQL that mends it, for a person
+// Whether the installed schema is the one that this release was written for. A difference is reported with the SQL that repairs it, for a person
 // to read and run.
 
 import { readMigrations, readSchema, releasedSchema, type SchemaClient, type SchemaShape } from 'pawl/admin'
@@ -18,7 +18,7 @@ export interface Drift {
   readonly fixSql: string
 }
 
-/** What differs, in the order in which it should be mended. Empty when there is nothing to do. */
+/** The differences, in the order of their repair. Empty when there is nothing to do. */
 export async function findDrift(client: SchemaClient, expected: SchemaShape = releasedSchema()): Promise<Drift[]> {
   const found = compareSchemas(expected, await readSchema(client))
   // A newer release has more than this one knows of, and is meant to.
@@ -84,7 +84,7 @@ function compareTables(name: string, expected: TableShape, actual: TableShape | 
 
 // ---- sequences and functions
 
-/** Others' functions and sequences in our schema do no harm, so only what is missing or different is told. */
+/** Other functions and sequences in our schema do no harm, so only missing and different ones are reported. */
 function compareNamed(
   kind: string,
   expected: Definitions,
@@ -108,7 +108,7 @@ function changeSequence(name: string, definition: string): string[] {
   return [`alter sequence pawl.${quoted(name)} ${definition};`]
 }
 
-/** A function in SQL may name a table that is mended only after it. */
+/** A function in SQL may name a table that is repaired after it. */
 function createFunction(_name: string, definition: string): string[] {
   return ['set check_function_bodies = off;', `${definition};`]
 }
@@ -151,7 +151,7 @@ function createWholeTable(name: string, table: TableShape): string {
   ])
 }
 
-/** Someone may have tuned an option; only one that is not set at all is told. */
+/** An option may have been tuned; only one that is not set at all is reported. */
 function compareOptions(name: string, expected: TableShape, actual: TableShape): Drift[] {
   return Object.entries(expected.options)
     .filter(([option]) => actual.options[option] === undefined)
@@ -212,7 +212,7 @@ function changeColumn(alter: string, name: string, wanted: ColumnShape, was: Col
   return fix
 }
 
-// ---- parts of tables: an extra one slows every write or refuses some, so it is told as well
+// ---- parts of tables: an extra one slows every write or refuses some, so it is reported too
 
 interface Mend {
   readonly create: (name: string, definition: string) => string[]

@@ -4,7 +4,7 @@ import { counted, oneLine, shortDuration } from '../terminal.ts'
 import { type Check, fault, ok, rowsOf } from './check.ts'
 
 const listMax = 20
-/** What has just been added may not have been seen yet. */
+/** A worker may not have seen a job that was just added. */
 const patienceMs = 10_000
 
 export const checkWorkers: Check = async (patient) => {

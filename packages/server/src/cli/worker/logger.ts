@@ -1,4 +1,4 @@
-// What the engine has to say while a command runs workers, for a person. Failures of jobs are left out: they have lines of their own.
+// The engine's log lines for people while a command runs workers. Failures of jobs are left out: they have lines of their own.
 
 import type { Logger } from 'pawl'
 import { clockTime, oneLine, type Terminal } from '../terminal.ts'

@@ -1,4 +1,4 @@
-// What `pawl dev` and its worker processes say to each other.
+// The messages between `pawl dev` and its worker processes.
 
 import type { StopReport, WorkerOptions } from 'pawl'
 import type { FoundDatabase } from '../database.ts'

@@ -1,4 +1,4 @@
-// What a process of `pawl worker` or `pawl dev` runs: a worker for the kinds, projections and sinks of the modules.
+// The worker in a process of `pawl worker` or `pawl dev`, for the kinds, projections and sinks of the modules.
 
 import type { Pawl, StopReport, Worker, WorkerOptions } from 'pawl'
 import { UsageError } from '../failure.ts'
@@ -38,7 +38,7 @@ export class Running {
     await this.worker.start()
   }
 
-  /** What the modules started themselves after they were loaded, as in an async function that nothing awaits. */
+  /** Workers that the modules started after they were loaded, as in an async function that nothing awaits. */
   get #others(): readonly Worker[] {
     return this.#pawl.running.filter((each) => each !== this.worker)
   }

@@ -1,4 +1,4 @@
-// The worker processes of `pawl dev`: started, started again when they die, and told to stop.
+// The worker processes of `pawl dev`: started, restarted when they die, and stopped.
 
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
@@ -14,7 +14,7 @@ import { sumOf } from './running.ts'
 export interface PoolEvents {
   readonly onJob: (line: JobLine, number: number) => void
   readonly onNotice: (text: string) => void
-  /** What a notice calls it. */
+  /** The name of a process in a notice. */
   readonly nameOf?: (number: number) => string
 }
 
@@ -33,7 +33,7 @@ export class WorkerPool {
   readonly #task: Omit<WorkerTask, 'number'>
   readonly #events: PoolEvents
   #isStopping = false
-  /** What each of them runs: they load the same modules. */
+  /** The kinds and projections of each process: all load the same modules. */
   runs = ''
 
   constructor(task: Omit<WorkerTask, 'number'>, events: PoolEvents) {

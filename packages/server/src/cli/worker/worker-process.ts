@@ -1,4 +1,4 @@
-// A worker process of `pawl dev`, and of `pawl worker` for jobs that must run alone. Its parent tells it when to stop, and it stops by itself when its parent is gone.
+// A worker process of `pawl dev`, and of `pawl worker` for jobs that must run alone. Its parent stops it, and it stops by itself when its parent is gone.
 
 import { createPawl, type Logger, type Pawl, stderrLogger } from 'pawl'
 import { assertSameDatabase } from '../database.ts'
@@ -64,7 +64,7 @@ async function stop(graceMs: number): Promise<void> {
   if (running === undefined) process.exit(0)
   const { report } = await running.stop({ graceMs, insisted, say: (text) => tell({ type: 'notice', text }) })
   tell({ type: 'stopped', report })
-  // What still runs has been given up; nothing but the end of its process stops it.
+  // Jobs that still run have been given up; only the end of the process stops them.
   process.exit(0)
 }
 

@@ -1,4 +1,4 @@
-// `pawl worker <module...>`: a process that runs the kinds, projections and sinks of the user's modules until it is told to stop.
+// `pawl worker <module...>`: a process that runs the kinds, projections and sinks of the user's modules until it is stopped.
 
 import { hostname } from 'node:os'
 import { createPawl, type Pawl, type StopReport, stderrLogger, type WorkerOptions } from 'pawl'
@@ -160,7 +160,7 @@ function tell({ terminal }: Pick<Context<Flags>, 'terminal'>, line: JobLine): vo
   else terminal.line(JSON.stringify(line))
 }
 
-/** A flag that the module's own Pawl does not obey would be ignored in silence. What the environment says may be meant for others. */
+/** Refuses flags that the module's own Pawl would ignore. Variables of the environment may be meant for other programs. */
 function assertFlagsHold(pawl: Pawl, { database }: Pick<Context<Flags>, 'database'>): void {
   const { databaseUrl, pooler, directUrl } = database
   if (databaseUrl !== undefined) assertSameDatabase(pawl, databaseUrl)

@@ -25,7 +25,7 @@ export interface CacheRequest {
   readonly version: string
   /** An existing directory in which our cache folder is made, such as the system's temporary directory. */
   readonly parent: string
-  /** Who must be able to run the copy; undefined when only we do. */
+  /** The account that must be able to run the copy; undefined when only we do. */
   readonly reader: Account | undefined
 }
 

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 
-/** What the postmaster says about itself in postmaster.pid. */
+/** The postmaster's own data in postmaster.pid. */
 export interface PidFile {
   readonly pid: number
   readonly port: number
