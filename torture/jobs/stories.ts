@@ -5,7 +5,7 @@ import { endLease } from 'pawl/testing'
 import { Connection } from '../../packages/pawl/src/db/driver.ts'
 import { bind } from '../../packages/pawl/src/db/statement.ts'
 import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
-import { Attempt } from '../../packages/pawl/src/jobs/attempt.ts'
+import { Call } from '../../packages/pawl/src/jobs/call.ts'
 import { leaseStatements } from '../../packages/pawl/src/kernel/lease.ts'
 import { openIncarnation } from '../../packages/pawl/test/support/incarnation.ts'
 import { alike, rewrites, sendOutside, swap } from '../canary.ts'
@@ -274,8 +274,8 @@ function deafCancel(): void {
 }
 
 function keyPerAttempt(): void {
-  Object.defineProperty(Attempt.prototype, 'idempotencyKey', {
-    get(this: Attempt) {
+  Object.defineProperty(Call.prototype, 'idempotencyKey', {
+    get(this: Call) {
       return `${this.id}-${this.attempt}`
     },
   })

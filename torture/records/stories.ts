@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Jobs, RecordScope, Records, type Submission } from 'pawl'
 import { bind } from '../../packages/pawl/src/db/statement.ts'
 import { Transaction } from '../../packages/pawl/src/db/transaction.ts'
-import { Attempt } from '../../packages/pawl/src/jobs/attempt.ts'
+import { Call } from '../../packages/pawl/src/jobs/call.ts'
 import { replaces, rewrites, sendOutside, swap } from '../canary.ts'
 import { readHistory } from '../history.ts'
 import type { ChildOptions } from '../process.ts'
@@ -60,7 +60,7 @@ export const stories: Readonly<Record<string, Story<RecordsTraffic, CheckName>>>
       await rig.startProcess('w2', { faults: [{ probe: 'records.apply.before', hit: 1, kind: 'block', ms: 4000 }] })
       await rig.until(() => rig.wrote('refused') > 0, 8000)
     },
-    shows: { 'apply-without-fence': replaces('written by its holder', Attempt.prototype, { guard: () => Promise.resolve() }) },
+    shows: { 'apply-without-fence': replaces('written by its holder', Call.prototype, { guard: () => Promise.resolve() }) },
   },
   'read between chunks': {
     tells: 'A worker stands before the last chunk of a submission while a user reads.',

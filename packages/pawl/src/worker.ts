@@ -5,7 +5,7 @@ import type { Config } from './config.ts'
 import { PawlError, shown } from './errors.ts'
 import { type DefinedKind, hasHandler, kindDefaults } from './jobs/kinds.ts'
 import { maintenance } from './jobs/maintenance.ts'
-import { Counts } from './jobs/outcomes.ts'
+import { noCounts } from './jobs/outcomes.ts'
 import { JobsPart, type JobsReport } from './jobs/part.ts'
 import type { JobEvents } from './jobs/types.ts'
 import type { SweepLimits } from './jobs/watch.ts'
@@ -90,7 +90,7 @@ export class Worker {
   }
 
   metrics(): Metrics & { running: number; buffered: number; unsettled: number } {
-    const jobs = this.#jobs?.metrics() ?? { ...new Counts(), claims: 0, running: 0, buffered: 0, unsettled: 0 }
+    const jobs = this.#jobs?.metrics() ?? { ...noCounts, claims: 0, running: 0, buffered: 0, unsettled: 0 }
     const { conflicts, retries, errors } = this.#process.counts
     return { ...jobs, conflicts, retries, errors }
   }

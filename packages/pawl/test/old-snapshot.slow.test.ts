@@ -5,7 +5,7 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 import { Connection } from '../src/db/driver.ts'
 import { bind, numbersLiteral, type Parameter, type Statement, statement } from '../src/db/statement.ts'
-import { Fetcher } from '../src/jobs/fetcher.ts'
+import { Fetcher } from '../src/jobs/claim/fetcher.ts'
 import { defineKind } from '../src/jobs/kinds.ts'
 import { prune } from '../src/jobs/maintenance.ts'
 import { Watch } from '../src/jobs/watch.ts'

@@ -161,11 +161,6 @@ const everySource = sourcePlaces.flatMap((place) => textsIn(place, /\.ts$/)).fil
  */
 const known = {
   mutableFields: {
-    'packages/pawl/src/jobs/attempt.ts Attempt': 16,
-    'packages/pawl/src/jobs/claim-loop.ts ClaimLoop': 14,
-    'packages/pawl/src/jobs/outcomes.ts Counts': 11,
-    'packages/pawl/src/jobs/slots.ts Slots': 8,
-    'packages/pawl/src/jobs/watch.ts Watch': 9,
     'packages/pawl/src/projections/sinks/acks.ts Acks': 6,
     'packages/pawl/src/projections/sinks/sink-loop.ts SinkLoop': 11,
     'packages/pawl/src/projections/sinks/sink-store.ts SinkStore': 7,
@@ -173,7 +168,6 @@ const known = {
   },
   callbacks: {},
   files: {
-    'packages/pawl/src/jobs': 25,
     'packages/pawl/src/projections': 18,
     'bench/harness': 26,
   },

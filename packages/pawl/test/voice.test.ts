@@ -111,7 +111,7 @@ const longTitlesMax: Readonly<Record<string, number>> = {
   'packages/pawl/src': 4,
   'packages/pawl/src/db': 41,
   'packages/pawl/src/events': 57,
-  'packages/pawl/src/jobs': 206,
+  'packages/pawl/src/jobs': 173,
   'packages/pawl/src/kernel': 41,
   'packages/pawl/src/projections': 70,
   'packages/pawl/src/projections/sinks': 17,

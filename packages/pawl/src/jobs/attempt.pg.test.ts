@@ -12,9 +12,9 @@ import { PawlError } from '../errors.ts'
 import type { Worker } from '../worker.ts'
 import type { Attempt } from './attempt.ts'
 import { failedEnd } from './endings.ts'
-import { HandlerTransactions } from './handler-transactions.ts'
 import { defineKind } from './kinds.ts'
 import { runAttempt } from './run.ts'
+import { HandlerTransactions } from './tx/handler-transactions.ts'
 
 let db: TestDatabase
 let pawl: Pawl

@@ -1,22 +1,17 @@
-// One attempt of one job in this process: claimed, then perhaps run, until it has an end. The handler gets it as its job.
+// One attempt of one job in this process: claimed, then perhaps run, until it has an end.
 
-import { type AnyTx, checked, type Tx } from '../db/adapters.ts'
-import { classify, markOwn } from '../db/classify.ts'
-import { dbOf } from '../db/db.ts'
-import { numbersLiteral, type Statement, statement, textsLiteral, type Values } from '../db/statement.ts'
+import { numbersLiteral, textsLiteral } from '../db/statement.ts'
 import type { Transaction } from '../db/transaction.ts'
-import { caught, PawlError } from '../errors.ts'
-import { delayMsMax, monotonicMs } from '../kernel/clock.ts'
-import { check, duration, required } from '../kernel/options.ts'
-import { fromJson, type PayloadLimits, toJson } from '../kernel/payload.ts'
+import { PawlError } from '../errors.ts'
+import { monotonicMs } from '../kernel/clock.ts'
+import type { PayloadLimits } from '../kernel/payload.ts'
 import type { Process } from '../kernel/process.ts'
-import { setDurability } from '../kernel/retry.ts'
-import { type Ending, type RunEnd, releasedEnd, Snooze, timedOutEnd } from './endings.ts'
-import type { HandlerTransactions } from './handler-transactions.ts'
-import { type DefinedKind, readPayload } from './kinds.ts'
+import { Wakeup } from '../kernel/service.ts'
+import type { Call } from './call.ts'
+import { type Ending, type RunEnd, releasedEnd, timedOutEnd } from './endings.ts'
+import type { DefinedKind } from './kinds.ts'
 import type { Outcomes } from './outcomes.ts'
-import type { RunContext } from './run-context.ts'
-import type { Job } from './types.ts'
+import type { HandlerTransactions } from './tx/handler-transactions.ts'
 
 /** What claim.sql and claim-suspect.sql return. */
 export interface FetchedRow {
@@ -79,11 +74,6 @@ export class ClaimedRow {
 /** PostgreSQL's largest integer: a run of 24.8 days and more. */
 const ranMsMax = 2_147_483_647
 
-const snoozeDelay = required(duration({ from: 0, to: delayMsMax, doc: 'How long until the job runs again.' }))
-const guardStatement = statement(import.meta.url, 'guard', 'any')
-const completeStatement = statement(import.meta.url, 'complete', 'any')
-const completeReplicatedStatement = statement(import.meta.url, 'complete-replicated', 'any')
-
 /** What the attempts of a process share: where they run, and where their ends go. */
 export interface Runtime {
   readonly process: Pick<Process, 'config' | 'engine' | 'installation' | 'trouble'>
@@ -96,44 +86,35 @@ export interface Runtime {
   readonly waits: Map<string, number>
 }
 
-/** 'connecting': its handler waits for a connection, and nothing of it is applied. 'ended': it has its one end; whatever follows is late. */
-export type AttemptState = 'waiting' | 'connecting' | 'running' | 'ended'
+/**
+ * 'alone': it waits to run alone, after the transaction that it shared failed. 'connecting': its handler waits for a connection, and nothing of it is
+ * applied. 'ended': it has its one end; everything that follows is late.
+ */
+export type AttemptState = 'waiting' | 'alone' | 'connecting' | 'running' | 'ended'
 
-export class Attempt implements Job {
+export class Attempt {
   readonly row: ClaimedRow
   readonly definition: DefinedKind
   readonly runtime: Runtime
   readonly worker: number
   readonly claimedMs = monotonicMs()
-  payload: unknown
-  startedMs = 0
-  /** When its end was given to the settler. */
-  endedMs = 0
   /** Its process died while it may have run, and it has not ended in order since. */
-  isSuspect = false
-  /** It shared a transaction that failed: it has run, so it is not given back for having waited. */
-  hasShared = false
-  /** Where the keeper thread finds it while it runs. */
-  slot = -1
+  readonly isSuspect: boolean
+  readonly #ended = new Wakeup()
+  startedMs = 0
   /** The transaction that its handler is in. */
   tx: Transaction | undefined
-  context: RunContext | undefined
-  /** Where job.complete(tx) was called. */
-  completedIn: AnyTx | undefined
-  snoozeCalled = false
-  /** Why the result given to complete() could not be stored. Running again would repeat its effects outside and end here again. */
-  unstorable: unknown
+  /** The last call of its handler. */
+  call: Call | undefined
   #state: AttemptState = 'waiting'
   #abortReason: PawlError | undefined
-  #headers: Record<string, unknown> | undefined
-  #controller: AbortController | undefined
-  #whenEnded: { readonly promise: Promise<void>; readonly resolve: () => void } | undefined
 
-  constructor(row: ClaimedRow, definition: DefinedKind, runtime: Runtime, worker: number) {
+  constructor(row: ClaimedRow, definition: DefinedKind, runtime: Runtime, worker: number, isSuspect = false) {
     this.row = row
     this.definition = definition
     this.runtime = runtime
     this.worker = worker
+    this.isSuspect = isSuspect
   }
 
   get id(): string {
@@ -157,12 +138,9 @@ export class Attempt implements Job {
   get fence(): string {
     return this.row.fence
   }
-  get headers(): Record<string, unknown> {
-    this.#headers ??= JSON.parse(this.row.headers ?? '{}') as Record<string, unknown>
-    return this.#headers
-  }
-  get idempotencyKey(): string {
-    return `${this.runtime.process.installation}-${this.row.id}`
+  /** As its handler got it. */
+  get payload(): unknown {
+    return this.call?.payload
   }
   get limits(): PayloadLimits {
     return this.runtime.limits
@@ -173,7 +151,7 @@ export class Attempt implements Job {
   }
   /** JSON string of the last progress, while it is not stored. */
   get unstored(): string | null {
-    return this.context?.unstored ?? null
+    return this.call?.context.unstored ?? null
   }
 
   // ---- its state
@@ -186,7 +164,7 @@ export class Attempt implements Job {
     return this.#state === 'ended'
   }
 
-  become(state: 'waiting' | 'connecting' | 'running'): void {
+  become(state: Exclude<AttemptState, 'ended'>): void {
     if (this.#state !== 'ended') this.#state = state
   }
 
@@ -195,29 +173,13 @@ export class Attempt implements Job {
     if (this.#state === 'ended') return false
     this.#state = 'ended'
     if (reason !== undefined) this.abort(reason)
-    this.#whenEnded?.resolve()
+    this.#ended.fire()
     return true
   }
 
-  whenEnded(): Promise<void> {
-    if (this.#whenEnded === undefined) {
-      let resolve = (): void => undefined
-      const promise = new Promise<void>((ended) => {
-        resolve = ended
-      })
-      this.#whenEnded = { promise, resolve }
-      if (this.isEnded) resolve()
-    }
-    return this.#whenEnded.promise
-  }
-
-  /** Made on first use: most handlers never read it. */
-  get signal(): AbortSignal {
-    if (this.#controller === undefined) {
-      this.#controller = new AbortController()
-      if (this.#abortReason !== undefined) this.#controller.abort(this.#abortReason)
-    }
-    return this.#controller.signal
+  /** Has one waiter at a time. */
+  async whenEnded(): Promise<void> {
+    await this.#ended.wait()
   }
 
   /** Why its handler should stop. Not yet an end: what the handler returns may still settle under its fence. */
@@ -232,7 +194,7 @@ export class Attempt implements Job {
   abort(reason: PawlError): void {
     if (this.#abortReason !== undefined) return
     this.#abortReason = reason
-    this.#controller?.abort(reason)
+    this.call?.context.abort(reason)
     if (reason.code !== 'PAWL_STOPPED') this.tx?.abandon(reason)
   }
 
@@ -271,91 +233,8 @@ export class Attempt implements Job {
     return true
   }
 
-  // ---- what its handler does
-
-  /** Before each call of the handler: the payload and the headers as they are stored. Throws or rejects when the payload is invalid. */
-  read(): Promise<void> | undefined {
-    this.#headers = undefined
-    this.snoozeCalled = false
-    const stored = fromJson(this.row.payload, `The payload of '${this.kind}': payload`)
-    const payload = readPayload(this.definition, stored, this.row.payload_version)
-    if (payload instanceof Promise)
-      return payload.then((value: unknown) => {
-        this.payload = value
-      })
-    this.payload = payload
-    return undefined
-  }
-
   ranMs(): number {
     return Math.min(ranMsMax, Math.round(monotonicMs() - this.startedMs))
-  }
-
-  guard(tx: AnyTx): Promise<void> {
-    return caught(this.#guard(tx))
-  }
-
-  async #guard(tx: AnyTx): Promise<void> {
-    this.#assertOpenIn(tx)
-    const { settleWith } = this.definition
-    await this.#fenced(tx, 'guard', settleWith?.guard ?? guardStatement, settleWith?.values([this]))
-  }
-
-  complete(tx: AnyTx, result?: unknown): Promise<void> {
-    return caught(this.#complete(tx, result))
-  }
-
-  async #complete(tx: AnyTx, result: unknown): Promise<void> {
-    this.#assertOpenIn(tx)
-    const json = result === undefined ? null : this.#resultJson(result)
-    const { settleWith } = this.definition
-    if (settleWith !== undefined && this.isReplicated) await setDurability(dbOf(tx), 'replicated')
-    const complete = settleWith?.complete ?? (this.isReplicated ? completeReplicatedStatement : completeStatement)
-    const values = { result: json, ran_ms: this.ranMs(), progress: this.unstored, ...settleWith?.values([this]) }
-    await this.#fenced(tx, 'complete', complete, values)
-    this.completedIn = tx
-  }
-
-  /** A handle of ours is one transaction; a client of the user's may have rolled back the one in which the job was completed. */
-  #assertOpenIn(tx: AnyTx): void {
-    if (tx === this.completedIn && (tx as Tx)[checked]) throw this.#completedBefore()
-  }
-
-  #completedBefore(cause?: unknown): PawlError {
-    return new PawlError(
-      'PAWL_WRONG_STATE',
-      `Job ${this.id} is already completed in this transaction. Call complete once, just before the commit.`,
-      { cause, details: { id: this.id } },
-    )
-  }
-
-  #resultJson(result: unknown): string {
-    try {
-      return toJson(result, `The result of '${this.kind}': result`, this.limits)
-    } catch (error) {
-      this.unstorable = error
-      throw error
-    }
-  }
-
-  snooze(delay: number | string): Snooze {
-    const snooze = new Snooze(check('snooze', 'delay', snoozeDelay, delay))
-    this.snoozeCalled = true
-    return snooze
-  }
-
-  async #fenced(tx: AnyTx, what: string, fenced: Statement, values: Values = {}): Promise<void> {
-    if (this.#abortReason !== undefined) throw this.#abortReason
-    try {
-      const { tenant, id, fence } = this.row
-      await dbOf(tx).run(fenced, { tenant, id, fence, ...values })
-    } catch (error) {
-      // In any transaction: the statement is ours, on our database.
-      if (classify(error) !== 'fenced') throw markOwn(error)
-      // Most likely its own call, in this very transaction. If not, its end is refused, and the loss is found there.
-      if (this.completedIn !== undefined) throw this.#completedBefore(error)
-      throw this.refused(what, error)
-    }
   }
 
   /** A write of its handler found that the fence is not ours. Returns why it is aborted. */

@@ -58,13 +58,24 @@ export function failed(
 /** The end that a handler's answer means. */
 export function endOf(attempt: Attempt, result: unknown): Ending {
   if (result instanceof Snooze) return failed(attempt, 'snoozed', Math.max(1, result.delayMs))
-  if (attempt.snoozeCalled) return failedEnd(attempt, new Error(snoozeDropped))
+  if (attempt.call?.snoozeCalled) return failedEnd(attempt, new Error(snoozeDropped))
   if (result === undefined) return { attempt, result: null }
   try {
-    return { attempt, result: toJson(result, `The result of '${attempt.kind}': result`, attempt.limits) }
+    return { attempt, result: resultJson(attempt, result) }
   } catch (error) {
-    attempt.unstorable = error
     return failedEnd(attempt, error)
+  }
+}
+
+/** Errors of results that cannot be stored. Running again would repeat the job's effects outside and end with the same result. */
+const unstorable = new WeakSet<object>()
+
+export function resultJson({ kind, limits }: Attempt, result: unknown): string {
+  try {
+    return toJson(result, `The result of '${kind}': result`, limits)
+  } catch (error) {
+    unstorable.add(error as Error)
+    throw error
   }
 }
 
@@ -96,8 +107,7 @@ function detailOf(error: unknown): unknown {
 
 /** An error of the kind's own `retry.when` is kept beside the error: nothing else would report it. */
 export function failure(attempt: Attempt, outcome: FailedOutcome, error: unknown, description: string): Ending {
-  // Running again would repeat its effects outside and end with the same result.
-  if (attempt.unstorable !== undefined && error === attempt.unstorable) return failed(attempt, outcome, undefined, description)
+  if (unstorable.has(error as object)) return failed(attempt, outcome, undefined, description)
   let said = description
   const delayMs = retryDelayMs(attempt.definition, attempt.row, error, (thrown) => {
     said += `\nretry.when failed too, so this error counts as retryable: ${describeError(thrown, 1000)}`

@@ -7,7 +7,7 @@ import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { type Holder, leaseStatements } from '../kernel/lease.ts'
 import type { ClaimedRow } from './attempt.ts'
-import { Fetcher } from './fetcher.ts'
+import { Fetcher } from './claim/fetcher.ts'
 import { defineKind } from './kinds.ts'
 import { excuse } from './reconcile.ts'
 

@@ -2,7 +2,7 @@
 
 import { numbersLiteral, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
-import type { Events } from '../kernel/events.ts'
+import type { Events, EventTable } from '../kernel/events.ts'
 import { runAs } from '../kernel/handler.ts'
 import { leaseStatements } from '../kernel/lease.ts'
 import type { Process } from '../kernel/process.ts'
@@ -17,18 +17,36 @@ import type { SweptJob } from './watch.ts'
 const takenOverMax = 1000
 
 /** Since the worker started. */
-export class Counts {
-  claimed = 0
-  started = 0
-  done = 0
-  failed = 0
-  dead = 0
-  timedOut = 0
-  rescued = 0
-  released = 0
-  refused = 0
-  touches = 0
-  settles = 0
+export const noCounts = {
+  claimed: 0,
+  started: 0,
+  done: 0,
+  failed: 0,
+  dead: 0,
+  timedOut: 0,
+  rescued: 0,
+  released: 0,
+  refused: 0,
+  touches: 0,
+  settles: 0,
+}
+export type Counts = typeof noCounts
+
+/** The events that `pawl.on` can listen to. */
+export const jobEvents: EventTable<JobEvents> = {
+  'job.started': 'An attempt started in this process.',
+  'job.done': 'A job that ran in this process is done and settled.',
+  'job.failed': 'An attempt failed; `retryInMs` says when the next one starts.',
+  'job.dead': 'A job is dead: its last attempt failed, or its process died too often.',
+  'job.lost': 'A job running in this process was cancelled, timed out or taken over.',
+  'job.refused': 'A write was refused because its fence is no longer current.',
+  'worker.opened': 'The worker has a lease and claims jobs.',
+  'worker.lost': 'The worker lost its lease and gets a new one.',
+  'worker.rescued': 'This process closed a dead worker, whose jobs are taken over next.',
+  'worker.blocked': 'A handler blocked the event loop.',
+  'worker.unwritable': 'The database cannot write (disk full or read-only); the worker retries.',
+  'worker.deciding': 'This worker leaves a job that must run alone to another process.',
+  'worker.idle': 'This worker has nothing left to claim, run or settle.',
 }
 
 export interface OutcomesOptions {
@@ -38,7 +56,7 @@ export interface OutcomesOptions {
 }
 
 export class Outcomes {
-  readonly counts = new Counts()
+  readonly counts: Counts = { ...noCounts }
   /** Jobs of this incarnation that were taken over, found before the keeper says that the incarnation is closed. */
   readonly #takenOver = new Set<JobKey>()
   readonly #options: OutcomesOptions

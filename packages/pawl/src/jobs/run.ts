@@ -12,6 +12,7 @@ import { insideTx, runAs } from '../kernel/handler.ts'
 import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { type Attempt, leaseLost } from './attempt.ts'
+import { Call } from './call.ts'
 import {
   type Ending,
   endOf,
@@ -24,9 +25,8 @@ import {
   releasedEnd,
   Snooze,
 } from './endings.ts'
-import { levelSql } from './handler-transactions.ts'
 import { fateOf } from './reconcile.ts'
-import { RunContext } from './run-context.ts'
+import { levelSql } from './tx/handler-transactions.ts'
 
 const completeStatement = statement(import.meta.url, 'complete', 'any')
 const snoozeStatement = statement(import.meta.url, 'snooze', 'any')
@@ -45,12 +45,13 @@ export function runAttempt(attempt: Attempt): Promise<void> {
 }
 
 function run(attempt: Attempt): Promise<RunEnd> {
-  const call = attempt.definition.tx === undefined ? runFree : runTx
+  const start = attempt.definition.tx === undefined ? runFree : runTx
   try {
-    const reading = attempt.read()
-    if (reading === undefined) return call(attempt)
+    const call = new Call(attempt)
+    const reading = call.read()
+    if (reading === undefined) return start(attempt, call)
     return reading.then(
-      () => call(attempt),
+      () => start(attempt, call),
       (error: unknown) => invalidEnd(attempt, error),
     )
   } catch (error) {
@@ -58,20 +59,20 @@ function run(attempt: Attempt): Promise<RunEnd> {
   }
 }
 
-async function runFree(attempt: Attempt): Promise<RunEnd> {
-  const context = new RunContext(attempt)
+async function runFree(attempt: Attempt, call: Call): Promise<RunEnd> {
+  const { context } = call
   try {
     if (probe.on) await probe.hit('jobs.run.before', attempt)
-    const result = await runAs(attempt.tenant, () => attempt.definition.run!(attempt as never, context))
+    const result = await runAs(attempt.tenant, () => attempt.definition.run!(call as never, context))
     if (probe.on) await probe.hit('jobs.run.after', attempt)
     if (!context.isQuiet) await context.flush()
     if (attempt.isEnded) return 'late'
-    return attempt.completedIn === undefined ? endOf(attempt, result) : await completedEnd(attempt, undefined, result)
+    return call.completedIn === undefined ? endOf(attempt, result) : await completedEnd(attempt, undefined, result)
   } catch (error) {
     if (kindOf(error) === 'unwritable') attempt.runtime.process.trouble(error)
     await context.flush()
     if (attempt.isEnded) return lateEnd(attempt, error)
-    return attempt.completedIn === undefined ? failedEnd(attempt, error) : completedEnd(attempt, error)
+    return call.completedIn === undefined ? failedEnd(attempt, error) : completedEnd(attempt, error)
   }
 }
 
@@ -94,8 +95,10 @@ async function completedEnd(attempt: Attempt, error: unknown, result?: unknown):
 }
 
 /** Our own whole transaction may run again within the attempt when the database says so: nothing of it was applied. */
-async function runTx(attempt: Attempt): Promise<RunEnd> {
+async function runTx(attempt: Attempt, first: Call): Promise<RunEnd> {
   const { transactions } = attempt.runtime
+  let call = first
+  // Above READ COMMITTED, a touch that is stored beside the transaction conflicts with the transaction's own completion.
   let isSerialized = false
   for (let tried = 1; ; tried++) {
     let client: PoolClient
@@ -112,15 +115,16 @@ async function runTx(attempt: Attempt): Promise<RunEnd> {
       return foundRefused(attempt) ? fencedEnd(attempt, attempt.abortReason) : releasedEnd(attempt)
     }
     try {
-      return await tryTx(attempt, client, isSerialized)
+      return await tryTx(attempt, call, client)
     } catch (error) {
       const end = await triedEnd(attempt, error, tried)
       if (end !== undefined) return end
       isSerialized ||= sqlState(error) === '40001'
       await sleep(engineBackoffMs(error, tried))
       if (attempt.isEnded) return 'late'
+      call = new Call(attempt, isSerialized)
       try {
-        await attempt.read()
+        await call.read()
       } catch (invalid) {
         return invalidEnd(attempt, invalid)
       }
@@ -143,23 +147,21 @@ async function triedEnd(attempt: Attempt, error: unknown, tried: number): Promis
   return tried < triesMax && mayRepeat ? undefined : failedEnd(attempt, error)
 }
 
-/** `isSerialized`: above READ COMMITTED, a touch that is stored beside the transaction conflicts with the transaction's own completion. */
-async function tryTx(attempt: Attempt, client: PoolClient, isSerialized: boolean): Promise<RunEnd> {
+async function tryTx(attempt: Attempt, call: Call, client: PoolClient): Promise<RunEnd> {
   const { transactions } = attempt.runtime
+  const { context } = call
   const tx = transactions.begin(client)
-  const context = new RunContext(attempt, { isKept: isSerialized })
-  attempt.completedIn = undefined
   attempt.tx = tx
   tx[calls].onLate = () => warnLate(attempt)
   try {
     if (probe.on) await probe.hit('jobs.tx.begun', attempt)
-    const handle = () => attempt.definition.tx!(attempt as never, tx, context)
+    const handle = () => attempt.definition.tx!(call as never, tx, context)
     const result = await insideTx.run(attempt, () => runAs(attempt.tenant, handle))
     if (tx[calls].areOpen) await tx[calls].quiet()
     if (probe.on) await probe.hit('jobs.tx.handled', attempt)
     if (attempt.isEnded) throw leaseLost(attempt.row)
     const end = endOf(attempt, result)
-    if (end.failed !== undefined && (end.failed.outcome !== 'snoozed' || attempt.completedIn !== undefined)) {
+    if (end.failed !== undefined && (end.failed.outcome !== 'snoozed' || call.completedIn !== undefined)) {
       await tx.rollback()
       return end
     }
@@ -187,7 +189,7 @@ function commit(attempt: Attempt, tx: Transaction, { failed, result }: Ending): 
   const level = isReplicated ? 'replicated' : attempt.runtime.transactions.isNamed ? undefined : 'durable'
   const settings = level === undefined ? undefined : levelSql(level)
   if (failed !== undefined) return tx.commitWith(snoozeStatement, { ...key, delay_ms: failed.delayMs!, progress }, settings)
-  if (attempt.completedIn !== undefined) return tx.commitWith(completedStatement, key, settings)
+  if (attempt.call?.completedIn !== undefined) return tx.commitWith(completedStatement, key, settings)
   const values = { ...key, result, ran_ms: attempt.ranMs(), progress }
   const { settleWith } = attempt.definition
   if (settleWith === undefined) return tx.commitWith(completeStatement, values, settings)

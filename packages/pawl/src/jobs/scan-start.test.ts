@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import { ScanStart } from './scan-start.ts'
+import { ScanStart } from './watch.ts'
 
 let nowMs = 0
 beforeEach(() => {

@@ -87,12 +87,12 @@ export class Settler {
 
   /** How long the oldest of them has waited; 0: there is none. */
   oldestMs(nowMs: number): number {
-    const [oldest] = this.#backlog.ends
-    return oldest === undefined ? 0 : Math.max(0, nowMs - oldest.attempt.endedMs + 1)
+    const [sinceMs] = this.#backlog.ends.values()
+    return sinceMs === undefined ? 0 : Math.max(0, nowMs - sinceMs + 1)
   }
 
   attempts(): Attempt[] {
-    return [...this.#backlog.ends].map(({ attempt }) => attempt)
+    return [...this.#backlog.ends.keys()].map(({ attempt }) => attempt)
   }
 
   start(): void {
@@ -124,14 +124,14 @@ export class Settler {
 
 /** The ends that are not stored, oldest first. */
 class Backlog {
-  readonly ends = new Set<Ending>()
+  /** With the time since when its attempt has had an end. */
+  readonly ends = new Map<Ending, number>()
   readonly #waiters = new Set<() => void>()
   bytes = 0
 
-  add(ending: Ending): void {
-    ending.attempt.endedMs ||= monotonicMs()
+  add(ending: Ending, sinceMs = monotonicMs()): void {
     this.bytes += lengthOf(ending)
-    this.ends.add(ending)
+    this.ends.set(ending, sinceMs)
   }
 
   remove(ending: Ending): void {
@@ -180,8 +180,8 @@ class SettleLane {
     this.#running ??= Promise.all([this.#loop(), this.#loopAside()])
   }
 
-  add(ending: Ending): void {
-    this.#backlog.add(ending)
+  add(ending: Ending, sinceMs?: number): void {
+    this.#backlog.add(ending, sinceMs)
     this.#waiting.push(ending)
     this.#more.fire()
   }
@@ -334,7 +334,7 @@ class SettleLane {
     }
     const what = ending.failed === undefined ? 'result' : 'outcome'
     const reason = `The ${what} could not be stored: ${describeError(error, 500)}`
-    this.add({ ...failed(attempt, 'failed', undefined, reason), isStandIn: true })
+    this.add({ ...failed(attempt, 'failed', undefined, reason), isStandIn: true }, this.#backlog.ends.get(ending))
     this.#remove(ending)
     return false
   }

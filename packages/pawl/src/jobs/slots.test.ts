@@ -6,8 +6,8 @@ import { deferred } from '../../test/support/database.ts'
 import { Board } from '../kernel/keeper/board.ts'
 import { Wakeup } from '../kernel/service.ts'
 import { type DefinedKind, defineKind } from './kinds.ts'
-import type { SharedEnd } from './shared.ts'
 import { Slots, type SlotsOptions } from './slots.ts'
+import type { SharedEnd } from './tx/shared.ts'
 
 let nowMs: number
 let runtime: Observed
@@ -56,8 +56,7 @@ const work = defineKind('work', { run: () => undefined })
 
 test('a suspect that cannot start is given back like any other', () => {
   const slots = createSlots()
-  const jobs = ['1', '2'].map((id) => job(id, work))
-  for (const held of jobs) held.isSuspect = true
+  const jobs = ['1', '2'].map((id) => attemptOf(work, runtime, id, true))
   slots.addFirst(jobs)
   slots.tick(nowMs)
   expect(runtime.released).toEqual(['2'])

@@ -7,18 +7,9 @@ import type { Board } from '../kernel/keeper/board.ts'
 import type { Wakeup } from '../kernel/service.ts'
 import { type Attempt, leaseLost } from './attempt.ts'
 import type { DefinedKind } from './kinds.ts'
+import { Pace, prefetchMs } from './pace.ts'
 import type { Settler } from './settle.ts'
-import type { SharedEnd } from './shared.ts'
-
-/** A worker holds what it will start within this time, and no more: what it cannot start, another could. */
-export const prefetchMs = 500
-/** No job counts as shorter. */
-const shortestMs = 0.05
-/** A job is long when it has run for this time and for so many times the mean of its kind. A stall of the server or of this process is shorter. */
-const longMs = 250
-const longTimes = 4
-/** What the last job counts in the mean. A worker of 20 slots that stalls for once ends 20 jobs at once. */
-const newShare = 0.03
+import type { SharedEnd } from './tx/shared.ts'
 
 export interface SlotsOptions {
   readonly concurrency: number
@@ -35,14 +26,67 @@ export interface SlotsOptions {
   readonly runShared: (group: readonly Attempt[]) => Promise<SharedEnd>
 }
 
+/** What a running attempt takes. */
+interface Place {
+  readonly id: string
+  readonly fence: string
+  readonly definition: DefinedKind
+  /** Its cell on the board, where the keeper thread finds it. */
+  slot: number
+  /** A group that shares a transaction takes one slot in all. */
+  readonly takes: 0 | 1
+}
+
+/** The attempts that run, and the slots that they take. */
+class Running {
+  readonly places = new Map<Attempt, Place>()
+  readonly #board: Board
+  readonly #byKind = new Map<DefinedKind, number>()
+  taken = 0
+  takenTx = 0
+
+  constructor(board: Board) {
+    this.#board = board
+  }
+
+  ofKind(kind: DefinedKind): number {
+    return this.#byKind.get(kind) ?? 0
+  }
+
+  /** Those that take a slot. */
+  *holders(): Generator<Attempt> {
+    for (const [attempt, { takes }] of this.places) if (takes === 1) yield attempt
+  }
+
+  enter(attempt: Attempt, takes: 0 | 1): void {
+    const { id, fence, definition } = attempt
+    const place = { id, fence, definition, slot: -1, takes }
+    this.places.set(attempt, place)
+    this.taken += takes
+    if (definition.tx !== undefined) this.takenTx += takes
+    this.#byKind.set(definition, this.ofKind(definition) + 1)
+    this.#board.enter(place)
+  }
+
+  /** Returns whether it was here. */
+  leave(attempt: Attempt): boolean {
+    const place = this.places.get(attempt)
+    if (place === undefined) return false
+    const { definition, takes } = place
+    this.places.delete(attempt)
+    this.taken -= takes
+    if (definition.tx !== undefined) this.takenTx -= takes
+    this.#byKind.set(definition, this.ofKind(definition) - 1)
+    this.#board.leave(place)
+    return true
+  }
+}
+
 export class Slots {
   readonly #options: SlotsOptions
   readonly #buffer: Attempt[] = []
-  /** With the slots that each takes: a group that shares a transaction takes one in all. */
-  readonly #running = new Map<Attempt, 0 | 1>()
-  readonly #byKind = new Map<DefinedKind, number>()
-  #taken = 0
-  #takenTx = 0
+  readonly #running: Running
+  readonly #pace = new Pace()
   #isClosed = false
   /** It runs with nothing beside it: held until this process is empty, then started. */
   #alone: Attempt | undefined
@@ -50,33 +94,29 @@ export class Slots {
   #reserved = 0
   /** How many started from the buffer, suspects aside. */
   #starts = 0
-  /** Mean run time by kind, and of what ended last, in milliseconds. */
-  readonly #meanMs = new Map<DefinedKind, number>()
-  #meanOfAllMs = Number.POSITIVE_INFINITY
-  /** What was expected to start at the last tick. */
-  #expected = 0
 
   constructor(options: SlotsOptions) {
     this.#options = options
+    this.#running = new Running(options.board)
   }
 
   get buffered(): number {
     return this.#buffer.length
   }
   get running(): number {
-    return this.#running.size
+    return this.#running.places.size
   }
   get free(): number {
-    return Math.max(0, this.#options.concurrency - this.#taken)
+    return Math.max(0, this.#options.concurrency - this.#running.taken)
   }
 
   runningJobs(): Attempt[] {
-    return [...this.#running.keys()]
+    return [...this.#running.places.keys()]
   }
 
   heldJobs(): Attempt[] {
-    const held = [...this.#running.keys(), ...this.#buffer]
-    return this.#alone === undefined || this.#running.has(this.#alone) ? held : [...held, this.#alone]
+    const held = [...this.#running.places.keys(), ...this.#buffer]
+    return this.#alone === undefined || this.#running.places.has(this.#alone) ? held : [...held, this.#alone]
   }
 
   get starts(): number {
@@ -88,19 +128,9 @@ export class Slots {
     return this.heldJobs().reduce((count, held) => count + (held.isSuspect ? 1 : 0), 0)
   }
 
-  /**
-   * How many jobs start within this time: each slot takes the next one after the mean run time of its kind (Little's law). A slot in a long
-   * job takes none.
-   */
-  startsWithin(ms: number): number {
-    const nowMs = monotonicMs()
-    let perMs = this.free / Math.max(shortestMs, this.#meanOfAllMs)
-    for (const [attempt, slots] of this.#running) {
-      const meanMs = this.#meanMs.get(attempt.definition) ?? Number.POSITIVE_INFINITY
-      const isLong = nowMs - attempt.startedMs > Math.max(longMs, longTimes * meanMs)
-      if (!isLong) perMs += slots / Math.max(shortestMs, meanMs)
-    }
-    return Math.floor(perMs * ms)
+  /** How many jobs will start soon. */
+  startsSoon(): number {
+    return this.#pace.startsSoon({ free: this.free, holders: this.#running.holders() })
   }
 
   add(jobs: readonly Attempt[]): void {
@@ -136,10 +166,10 @@ export class Slots {
   roomOf(kind: DefinedKind): number {
     const { concurrency, txMax } = this.#options
     const waiting = (isIt: (attempt: Attempt) => boolean) => this.#buffer.reduce((count, held) => count + (isIt(held) ? 1 : 0), 0)
-    const places = Math.max(0, kind.concurrency - (this.#byKind.get(kind) ?? 0)) * kind.share
+    const places = Math.max(0, kind.concurrency - this.#running.ofKind(kind)) * kind.share
     let room = places - waiting((held) => held.definition === kind)
     if (kind.tx !== undefined && txMax < concurrency)
-      room = Math.min(room, (txMax - this.#takenTx) * kind.share - waiting((held) => held.definition.tx !== undefined))
+      room = Math.min(room, (txMax - this.#running.takenTx) * kind.share - waiting((held) => held.definition.tx !== undefined))
     return kind.crashes === 1 ? Math.min(room, this.free) : room
   }
 
@@ -166,7 +196,7 @@ export class Slots {
   close(): number {
     this.#isClosed = true
     const waiting = this.#buffer.splice(0)
-    if (this.#alone !== undefined && !this.#running.has(this.#alone)) {
+    if (this.#alone !== undefined && !this.#running.places.has(this.#alone)) {
       waiting.push(this.#alone)
       this.#alone = undefined
     }
@@ -178,14 +208,14 @@ export class Slots {
   lose(worker: number): void {
     this.#buffer.splice(0)
     this.#alone = undefined
-    for (const attempt of this.#running.keys()) if (attempt.worker === worker) attempt.abort(leaseLost(attempt.row))
+    for (const attempt of this.#running.places.keys()) if (attempt.worker === worker) attempt.abort(leaseLost(attempt.row))
   }
 
   /** A job is no longer ours. One that waits is dropped; one that runs is aborted, and its slot is free at once. Returns whether it ran. */
   loseOne(attempt: Attempt, reason: PawlError): boolean {
     const waiting = this.#buffer.indexOf(attempt)
     if (waiting >= 0) this.#buffer.splice(waiting, 1)
-    const hasRun = this.#running.has(attempt)
+    const hasRun = this.#running.places.has(attempt)
     if (this.#alone === attempt && !hasRun) {
       attempt.abort(reason)
       this.#alone = undefined
@@ -198,18 +228,15 @@ export class Slots {
 
   /** Ends what ran too long, and gives back what has waited here too long or will not start soon. */
   tick(nowMs: number): void {
-    for (const attempt of this.#running.keys()) {
+    for (const attempt of this.#running.places.keys()) {
       const isOver = attempt.state !== 'waiting' && nowMs - attempt.startedMs > attempt.definition.timeoutMs
       if (isOver && attempt.timeOut()) this.#free(attempt)
     }
-    // Twice as many as at this tick or the last: what is expected changes with every end, and a stall of all handlers at once is over soon.
-    const expected = this.startsWithin(prefetchMs)
-    const startMax = Math.max(this.free, 2 * expected, 2 * this.#expected)
-    this.#expected = expected
+    const startMax = Math.max(this.free, this.#pace.startsMax(this.startsSoon()))
     const isLate = (attempt: Attempt, index: number) => {
       const waitedMs = nowMs - attempt.claimedMs
       const willNotStart = index >= startMax && (startMax === this.free || waitedMs > prefetchMs)
-      return !attempt.hasShared && (willNotStart || waitedMs > this.#options.bufferMs / 2)
+      return attempt.state !== 'alone' && (willNotStart || waitedMs > this.#options.bufferMs / 2)
     }
     const late = this.#buffer.filter(isLate)
     if (late.length === 0) return
@@ -231,7 +258,7 @@ export class Slots {
   }
 
   #pump(): void {
-    while (!this.#isClosed && this.#alone === undefined && this.#taken < this.#options.concurrency - this.#reserved) {
+    while (!this.#isClosed && this.#alone === undefined && this.#running.taken < this.#options.concurrency - this.#reserved) {
       if (this.#options.settler.isFull) return
       const attempt = this.#next()
       if (attempt === undefined) return
@@ -249,8 +276,8 @@ export class Slots {
   }
 
   #hasSlot(kind: DefinedKind): boolean {
-    if (kind.tx !== undefined && this.#takenTx >= this.#options.txMax) return false
-    return kind.concurrency >= this.#options.concurrency || (this.#byKind.get(kind) ?? 0) < kind.concurrency
+    if (kind.tx !== undefined && this.#running.takenTx >= this.#options.txMax) return false
+    return kind.concurrency >= this.#options.concurrency || this.#running.ofKind(kind) < kind.concurrency
   }
 
   async #start(attempt: Attempt): Promise<void> {
@@ -275,13 +302,11 @@ export class Slots {
     const { again, unstarted } = await this.#options.runShared(group)
     for (const attempt of group) this.#leave(attempt)
     // Each alone now, within the same limits as all others.
-    for (const attempt of again) attempt.hasShared = true
+    for (const attempt of again) attempt.become('alone')
+    for (const attempt of unstarted) attempt.become('waiting')
     // In their old order and in front: they were claimed before what waits now.
     const back = [...again, ...unstarted].filter((attempt) => !attempt.isEnded)
-    for (const attempt of back) {
-      attempt.become('waiting')
-      attempt.startedMs = 0
-    }
+    for (const attempt of back) attempt.startedMs = 0
     this.#buffer.unshift(...back)
     if (this.#isClosed) this.close()
     else if (this.#alone !== undefined) this.#giveBack(this.#buffer.splice(0))
@@ -289,38 +314,21 @@ export class Slots {
     this.#options.changed.fire()
   }
 
-  #enter(attempt: Attempt, slots: 0 | 1): void {
+  #enter(attempt: Attempt, takes: 0 | 1): void {
     attempt.startedMs = monotonicMs()
     attempt.become('running')
-    this.#taken += slots
-    if (attempt.definition.tx !== undefined) this.#takenTx += slots
-    this.#running.set(attempt, slots)
-    this.#byKind.set(attempt.definition, (this.#byKind.get(attempt.definition) ?? 0) + 1)
-    this.#options.board.enter(attempt)
+    this.#running.enter(attempt, takes)
     attempt.runtime.outcomes.started(attempt)
   }
 
   #leave(attempt: Attempt): void {
-    const slots = this.#running.get(attempt)
-    if (slots === undefined) return
-    this.#running.delete(attempt)
-    if (attempt.isEnded) this.#measure(attempt)
+    if (!this.#running.leave(attempt)) return
+    if (attempt.isEnded) this.#pace.ended(attempt)
     if (this.#alone === attempt) this.#alone = undefined
-    this.#taken -= slots
-    if (attempt.definition.tx !== undefined) this.#takenTx -= slots
-    this.#byKind.set(attempt.definition, (this.#byKind.get(attempt.definition) ?? 1) - 1)
-    this.#options.board.leave(attempt)
-  }
-
-  #measure({ definition, startedMs }: Attempt): void {
-    const ranMs = monotonicMs() - startedMs
-    const blend = (meanMs: number) => (Number.isFinite(meanMs) ? meanMs + (ranMs - meanMs) * newShare : ranMs)
-    this.#meanMs.set(definition, blend(this.#meanMs.get(definition) ?? Number.POSITIVE_INFINITY))
-    this.#meanOfAllMs = blend(this.#meanOfAllMs)
   }
 }
 
 /** A suspect would put the others of its group in doubt; a job whose group failed must not fail another. */
-function mayShare({ definition, isSuspect, hasShared }: Attempt): boolean {
-  return definition.share > 1 && !isSuspect && !hasShared
+function mayShare({ definition, isSuspect, state }: Attempt): boolean {
+  return definition.share > 1 && !isSuspect && state !== 'alone'
 }

@@ -6,7 +6,7 @@ import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
 import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { type Holder, leaseStatements } from '../kernel/lease.ts'
-import { Fetcher } from './fetcher.ts'
+import { Fetcher } from './claim/fetcher.ts'
 import { defineKind } from './kinds.ts'
 
 const rescueStatement = statement(import.meta.url, 'rescue')

@@ -9,7 +9,7 @@ import { Connection } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { type Holder, leaseStatements, lockClass, Trouble } from '../kernel/lease.ts'
 import { installProbe } from '../kernel/probe.ts'
-import { Fetcher } from './fetcher.ts'
+import { Fetcher } from './claim/fetcher.ts'
 import { defineKind } from './kinds.ts'
 import { Watch } from './watch.ts'
 

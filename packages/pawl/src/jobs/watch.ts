@@ -10,7 +10,6 @@ import type { Closed } from '../kernel/keeper/keeper.ts'
 import type { Watcher } from '../kernel/keeper/thread.ts'
 import { answerWithinMs, type Holder, leaseStatements, lockClass, type Trouble } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
-import { ScanStart } from './scan-start.ts'
 
 const watchStatement = statement(import.meta.url, 'watch')
 const rescueStatement = statement(import.meta.url, 'rescue')
@@ -26,6 +25,9 @@ const idleTimeOutEveryMs = 60_000
 const steadyMs = 3_600_000
 const promoteEveryMsMin = 50
 const fullScanEveryMs = 10_000
+/** A scan from the beginning that takes longer is slow. */
+const slowDefaultMs = 5
+const beginning = '-infinity'
 
 interface SilentWorker {
   readonly id: number
@@ -34,12 +36,6 @@ interface SilentWorker {
   readonly mayAsk: boolean
   readonly lookMs: number
   readonly reason: string
-}
-
-interface Question {
-  readonly askedMs: number
-  /** How often those that it asked look. */
-  readonly lookMs: number
 }
 
 interface WatchRow {
@@ -55,8 +51,10 @@ interface WatchRow {
 }
 
 interface Found extends WatchRow {
-  /** The incarnation that looked. */
+  /** The incarnation that watched. */
   readonly own: number
+  /** Where its scan of scheduled jobs started. */
+  readonly after: string
 }
 
 interface PromotedRow {
@@ -94,47 +92,40 @@ export interface WatchOptions extends SweepLimits {
 
 export class Watch implements Watcher {
   readonly #options: WatchOptions
-  readonly #trouble: Trouble
-  readonly #scheduled = new ScanStart()
+  readonly #questions: Questions
+  readonly #promotion: Promotion
+  readonly #clock = new SteadyClock()
   /** What this process alone leaves behind in its part of job_held takes many pages and not much time. */
   readonly #held = new ScanStart(0)
-  /** Questions of this watch that are not answered yet. */
-  readonly #asked = new Map<string, Question>()
-  #looksLeft = 0
-  /** Every k-th look at the own row is a watch: half the number of open workers, at least 1. */
+  #checksLeft = 0
+  /** Every k-th check of the own row is a watch: half the number of open workers, at least 1. */
   #k = 1
   #found: Found | undefined
   #isSweeping = false
   #lastTimeOutMs = Number.NEGATIVE_INFINITY
-  /** By how much the database's clock is ahead of this process's monotonic one: the least in the last hour. */
-  #aheadMs = Number.POSITIVE_INFINITY
-  #aheadUntilMs = Number.NEGATIVE_INFINITY
-  #promoteAtMs = Number.POSITIVE_INFINITY
-  #scheduledAfter = '-infinity'
 
   constructor(options: WatchOptions) {
     this.#options = options
-    this.#trouble = options.trouble
+    this.#questions = new Questions(options.trouble)
+    this.#promotion = new Promotion(options)
   }
 
-  /** Counts a look at the own row, and says whether this one is also a watch: every k-th, and when a question has waited long enough. */
+  /** Counts a check of the own row, and returns whether this one is also a watch: every k-th, and when a question has waited long enough. */
   isTurn(): boolean {
-    this.#looksLeft--
-    if (this.#isSweeping) return false
-    return this.#looksLeft <= 0 || [...this.#asked.keys()].some((question) => this.#isUnanswered(question))
+    this.#checksLeft--
+    return !this.#isSweeping && (this.#checksLeft <= 0 || this.#questions.isOneUnanswered)
   }
 
-  /** Milliseconds until the next look: sooner than usual where a question will have waited long enough before. */
+  /** Milliseconds until the next check: sooner than usual where a question will have waited long enough before. */
   lookInMs(everyMs: number): number {
-    const ahead = [...this.#asked.values()].map((asked) => this.#answerLeftMs(asked)).filter((ms) => ms > 0)
-    return Math.min(everyMs, ...ahead)
+    return Math.min(everyMs, this.#questions.nextInMs)
   }
 
-  /** Says how the own incarnation is, and keeps for the sweep what else it saw. */
+  /** Returns the state of the own incarnation, and keeps what else it saw for the sweep. */
   async look(connection: Connection, worker: Holder): Promise<WatchRow['mine']> {
     let mine: WatchRow['mine'] = null
-    const found = await this.#scheduled.scan(async (after) => {
-      const [row] = await this.#trouble.run<WatchRow>(connection, watchStatement, {
+    const found = await this.#promotion.start.scan(async (after) => {
+      const [row] = await this.#options.trouble.run<WatchRow>(connection, watchStatement, {
         worker: worker.id,
         nonce: worker.nonce,
         lock_class: lockClass,
@@ -145,10 +136,10 @@ export class Watch implements Watcher {
     }, this.#fullScanEveryMs)
     if (found !== undefined) {
       this.#found = found
-      this.#scheduledAfter = found.after
+      this.#promotion.after = found.after
       this.#k = Math.max(1, (found.open ?? []).length / 2)
     }
-    this.#looksLeft = Math.max(1, Math.round(this.#k * (0.75 + Math.random() / 2)))
+    this.#checksLeft = Math.max(1, Math.round(this.#k * (0.75 + Math.random() / 2)))
     return mine
   }
 
@@ -157,13 +148,13 @@ export class Watch implements Watcher {
     return fullScanEveryMs * 2 * this.#k
   }
 
-  /** How long until a scheduled job is due, as far as the last look knows. */
+  /** How long until a scheduled job is due, as far as the last watch knows. */
   get sweepInMs(): number {
-    return Math.max(0, this.#promoteAtMs - monotonicMs())
+    return this.#promotion.inMs
   }
 
   /**
-   * Does what the last look found, or only promotes where there was none since. `running`: what the main thread runs, and times out by its own
+   * Does what the last watch found, or only promotes where there was none since. `running`: what the main thread runs, and times out by its own
    * clock; null where it has not stored every end that it had two seconds before.
    */
   async sweep(running: readonly Running[] | null = []): Promise<void> {
@@ -179,23 +170,27 @@ export class Watch implements Watcher {
       await this.#ask(found)
       if (found.lost !== null) await this.rescue(found.lost)
       if (found.emptied !== null) await this.#empty(found.emptied)
-      const steadyMs = this.#steadyMs(found.now_ms)
+      const steadyMs = this.#clock.steadyMs(found.now_ms)
       if (running !== null) await this.#timeOutOwn(found.own, steadyMs, running)
-      this.#dueIn(found.next_ms)
+      this.#promotion.dueIn(found.next_ms, this.#k)
       if (found.next_ms !== null && found.next_ms <= 0) await this.promote()
     } finally {
       this.#isSweeping = false
     }
   }
 
+  promote(): Promise<void> {
+    return this.#promotion.promote(this.#k)
+  }
+
   #run<Row>(sent: Statement, values: Readonly<Record<string, Parameter>>): Promise<Row[]> {
-    return this.#trouble.run<Row>(this.#options.sweeps, sent, values)
+    return this.#options.trouble.run<Row>(this.#options.sweeps, sent, values)
   }
 
   /** Closes those that are silent still and whose question, one of ours, has waited long enough by our own clock. */
   async #close({ silent }: WatchRow): Promise<void> {
-    this.#forgetAnswered(silent ?? [])
-    const unanswered = (silent ?? []).filter(({ question }) => question !== null && this.#isUnanswered(question))
+    this.#questions.forgetAnswered(silent ?? [])
+    const unanswered = (silent ?? []).filter(({ question }) => question !== null && this.#questions.isUnanswered(question))
     if (unanswered.length === 0) return
     const closed = await this.#run<Closed>(leaseStatements.closeDead, {
       workers: numbersLiteral(unanswered.map(({ id }) => id)),
@@ -208,20 +203,6 @@ export class Watch implements Watcher {
     await this.rescue(closed.map(({ id }) => id))
   }
 
-  #isUnanswered(question: string): boolean {
-    const asked = this.#asked.get(question)
-    return asked !== undefined && this.#answerLeftMs(asked) <= 0
-  }
-
-  #answerLeftMs({ askedMs, lookMs }: Question): number {
-    return askedMs + answerWithinMs(lookMs, this.#trouble.isRecent) - monotonicMs()
-  }
-
-  #forgetAnswered(silent: readonly SilentWorker[]): void {
-    const standing = new Set(silent.map(({ question }) => question))
-    for (const question of this.#asked.keys()) if (!standing.has(question)) this.#asked.delete(question)
-  }
-
   /** A question whose sending was not confirmed is not ours to act on: it is asked again by anybody when it is old. */
   async #ask({ silent }: WatchRow): Promise<void> {
     const workers = (silent ?? []).filter(({ mayAsk }) => mayAsk)
@@ -232,7 +213,7 @@ export class Watch implements Watcher {
       question,
     })
     if (asked.length === 0) return
-    this.#asked.set(question, { askedMs: monotonicMs(), lookMs: Math.max(...workers.map(({ lookMs }) => lookMs)) })
+    this.#questions.add(question, Math.max(...workers.map(({ lookMs }) => lookMs)))
     if (probe.on) await probe.hit('keeper.asked', asked)
   }
 
@@ -287,16 +268,6 @@ export class Watch implements Watcher {
     }, this.#fullScanEveryMs)
   }
 
-  /** The database's time as it would be had its clock not been set forward. */
-  #steadyMs(nowMs: number): number {
-    const aheadMs = nowMs - monotonicMs()
-    if (aheadMs < this.#aheadMs || monotonicMs() >= this.#aheadUntilMs) {
-      this.#aheadMs = aheadMs
-      this.#aheadUntilMs = monotonicMs() + steadyMs
-    }
-    return monotonicMs() + this.#aheadMs
-  }
-
   /** Takes away what this worker holds, does not run, and whose time limit was between the two times, and the given jobs, which block its process. */
   async timeOut(what: {
     readonly worker: number
@@ -319,24 +290,135 @@ export class Watch implements Watcher {
     })
     if (jobs.length > 0) this.#options.onSwept({ type: 'timed out', jobs })
   }
+}
 
-  async promote(): Promise<void> {
-    let after = { run_at: this.#scheduledAfter, id: '0' }
+interface Question {
+  readonly askedMs: number
+  /** How often the workers that it asked check their rows. */
+  readonly lookMs: number
+}
+
+/** The questions of one watch that are not answered yet. */
+class Questions {
+  readonly #trouble: Trouble
+  readonly #asked = new Map<string, Question>()
+
+  constructor(trouble: Trouble) {
+    this.#trouble = trouble
+  }
+
+  add(question: string, lookMs: number): void {
+    this.#asked.set(question, { askedMs: monotonicMs(), lookMs })
+  }
+
+  forgetAnswered(silent: readonly SilentWorker[]): void {
+    const standing = new Set(silent.map(({ question }) => question))
+    for (const question of this.#asked.keys()) if (!standing.has(question)) this.#asked.delete(question)
+  }
+
+  /** Whether it is one of these and has waited long enough by our own clock. */
+  isUnanswered(question: string): boolean {
+    const asked = this.#asked.get(question)
+    return asked !== undefined && this.#leftMs(asked) <= 0
+  }
+
+  get isOneUnanswered(): boolean {
+    return [...this.#asked.values()].some((asked) => this.#leftMs(asked) <= 0)
+  }
+
+  /** Milliseconds until the next one has waited long enough. */
+  get nextInMs(): number {
+    return Math.min(...[...this.#asked.values()].map((asked) => this.#leftMs(asked)).filter((ms) => ms > 0))
+  }
+
+  #leftMs({ askedMs, lookMs }: Question): number {
+    return askedMs + answerWithinMs(lookMs, this.#trouble.isRecent) - monotonicMs()
+  }
+}
+
+/** The database's time as it would be had its clock not been set forward. */
+class SteadyClock {
+  /** By how much the database's clock is ahead of this process's monotonic one: the least in the last hour. */
+  #aheadMs = Number.POSITIVE_INFINITY
+  #aheadUntilMs = Number.NEGATIVE_INFINITY
+
+  steadyMs(databaseMs: number): number {
+    const aheadMs = databaseMs - monotonicMs()
+    if (aheadMs < this.#aheadMs || monotonicMs() >= this.#aheadUntilMs) {
+      this.#aheadMs = aheadMs
+      this.#aheadUntilMs = monotonicMs() + steadyMs
+    }
+    return monotonicMs() + this.#aheadMs
+  }
+}
+
+/** When scheduled jobs become ready. */
+class Promotion {
+  readonly start = new ScanStart()
+  readonly #options: WatchOptions
+  #atMs = Number.POSITIVE_INFINITY
+  /** Where the scan for scheduled jobs starts. */
+  after = beginning
+
+  constructor(options: WatchOptions) {
+    this.#options = options
+  }
+
+  get inMs(): number {
+    return Math.max(0, this.#atMs - monotonicMs())
+  }
+
+  async promote(k: number): Promise<void> {
+    const { sweeps, trouble, onSwept } = this.#options
+    let after = { run_at: this.after, id: '0' }
     for (;;) {
-      const [row] = await this.#run<PromotedRow>(promoteStatement, {
+      const [row] = await trouble.run<PromotedRow>(sweeps, promoteStatement, {
         lock_class: lockClass,
         limit: batchMax,
         after_run_at: after.run_at,
         after_id: after.id,
       })
-      if (row!.promoted > 0) this.#options.onSwept({ type: 'promoted' })
-      this.#dueIn(row!.next_ms)
+      if (row!.promoted > 0) onSwept({ type: 'promoted' })
+      this.dueIn(row!.next_ms, k)
       if (row!.promoted < batchMax) return
       after = { run_at: row!.last_run_at!, id: row!.last_id! }
     }
   }
 
-  #dueIn(ms: number | null): void {
-    this.#promoteAtMs = ms === null ? Number.POSITIVE_INFINITY : monotonicMs() + Math.max(ms + 1, promoteEveryMsMin * this.#k)
+  /** The next one is due in this time; null: none is scheduled. */
+  dueIn(ms: number | null, k: number): void {
+    this.#atMs = ms === null ? Number.POSITIVE_INFINITY : monotonicMs() + Math.max(ms + 1, promoteEveryMsMin * k)
+  }
+}
+
+/**
+ * Where a scan of an index starts. A stranger's old snapshot may keep thousands of dead entries at the front of an index. So when a scan from the
+ * beginning was slow twice in a row, the next ones start where the last one ended, and only one in some seconds at the beginning.
+ */
+export class ScanStart {
+  readonly #slowMs: number
+  #reached = beginning
+  #slowScans = 0
+  #fullScanMs = 0
+
+  constructor(slowMs = slowDefaultMs) {
+    this.#slowMs = slowMs
+  }
+
+  /** Scans from there, and is told where the scan ended: a time of the database as text. */
+  async scan<Answer extends { readonly reached: string } | undefined>(
+    work: (after: string) => Promise<Answer>,
+    fullScanEveryMs: number,
+  ): Promise<Answer> {
+    const startedMs = monotonicMs()
+    const isFull = this.#slowScans < 2 || startedMs >= this.#fullScanMs
+    const answer = await work(isFull ? beginning : this.#reached)
+    if (answer === undefined) return answer
+    if (isFull) {
+      this.#slowScans = monotonicMs() - startedMs > this.#slowMs ? this.#slowScans + 1 : 0
+      this.#fullScanMs = startedMs + fullScanEveryMs
+    }
+    this.#reached = answer.reached
+    return answer
   }
 }

@@ -9,7 +9,7 @@ import { moveClock } from '../testing/index.ts'
 import { type Holder, leaseStatements } from './lease.ts'
 
 // The kernel's promises are shown on the statements that carry them, those of the one claim engine.
-const jobsModule = new URL('../jobs/fetcher.ts', import.meta.url).href
+const jobsModule = new URL('../jobs/jobs.ts', import.meta.url).href
 const claim = statement(jobsModule, 'claim')
 const settle = statement(jobsModule, 'settle')
 const settleFailed = statement(jobsModule, 'settle-failed')

@@ -5,7 +5,7 @@ import { Attempt, ClaimedRow, type Runtime } from '../../src/jobs/attempt.ts'
 import type { Ending } from '../../src/jobs/endings.ts'
 import type { DefinedKind } from '../../src/jobs/kinds.ts'
 import type { Outcomes } from '../../src/jobs/outcomes.ts'
-import { Counts } from '../../src/jobs/outcomes.ts'
+import { noCounts } from '../../src/jobs/outcomes.ts'
 
 export interface Observed extends Runtime {
   readonly started: Attempt[]
@@ -18,7 +18,7 @@ export function observed(given: Partial<Runtime> = {}): Observed {
   const started: Attempt[] = []
   const ends: Ending[] = []
   const outcomes: Partial<Outcomes> = {
-    counts: new Counts(),
+    counts: { ...noCounts },
     started: (attempt) => void started.push(attempt),
     settled: () => undefined,
     refused: () => undefined,
@@ -40,7 +40,13 @@ export function observed(given: Partial<Runtime> = {}): Observed {
   }
 }
 
-export function attemptOf(kind: DefinedKind, runtime: Runtime = observed(), id = '1'): Attempt {
+export function attemptOf(kind: DefinedKind, runtime: Runtime = observed(), id = '1', isSuspect = false): Attempt {
   const row = { tenant: '', id, fence: '1', queue: 'default', kind: kind.name, payload: '{}', payload_version: 1, attempt: 2 }
-  return new Attempt(new ClaimedRow({ ...row, max_attempts: 5, crashes: 1, headers: null, due_us: '0' }), kind, runtime, 1)
+  return new Attempt(
+    new ClaimedRow({ ...row, max_attempts: 5, crashes: 1, headers: null, due_us: '0' }),
+    kind,
+    runtime,
+    1,
+    isSuspect,
+  )
 }

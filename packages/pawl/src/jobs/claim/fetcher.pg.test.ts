@@ -5,13 +5,13 @@ import fc from 'fast-check'
 import type { Pawl } from 'pawl'
 import { installProbe } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
-import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
-import { asHolder, openIncarnation } from '../../test/support/incarnation.ts'
-import { Connection } from '../db/driver.ts'
-import type { Parameter, Statement } from '../db/statement.ts'
-import { type Holder, leaseStatements } from '../kernel/lease.ts'
+import { createDatabase, type TestDatabase, until } from '../../../test/support/database.ts'
+import { asHolder, openIncarnation } from '../../../test/support/incarnation.ts'
+import { Connection } from '../../db/driver.ts'
+import type { Parameter, Statement } from '../../db/statement.ts'
+import { type Holder, leaseStatements } from '../../kernel/lease.ts'
+import { defineKind } from '../kinds.ts'
 import { Fetcher } from './fetcher.ts'
-import { defineKind } from './kinds.ts'
 
 /** The real connection, which also remembers from where each claim started. */
 class WatchedConnection extends Connection {
@@ -64,7 +64,7 @@ const enqueue = (count: number, priority = 0) =>
     )
     .then(({ ids }) => ids)
 
-test('a claim takes the next jobs in order, with one new fence for all of them and a counted attempt', async () => {
+test('a claim takes the next jobs in order under one new fence', async () => {
   const ids = await enqueue(10)
   const first = await claim(4)
   const second = await claim(4)
@@ -76,7 +76,7 @@ test('a claim takes the next jobs in order, with one new fence for all of them a
   expect(fetcher.claims).toBe(2)
 })
 
-test('a full claim leaves a mark behind which the next one starts; a claim that found too little does not', async () => {
+test('only after a full claim the next one starts at a mark', async () => {
   stopClock()
   await enqueue(5)
   await claim(2)
@@ -90,7 +90,7 @@ test('a full claim leaves a mark behind which the next one starts; a claim that 
   expect(connection.claimedFrom[3]).toBe('-infinity')
 })
 
-test('what lies before the mark is found at once when nothing lies behind it', async () => {
+test('with nothing after the mark, jobs before it are found at once', async () => {
   stopClock()
   await enqueue(2)
   await claim(2)
@@ -99,7 +99,7 @@ test('what lies before the mark is found at once when nothing lies behind it', a
   expect(connection.claimedFrom.slice(1)).toEqual([expect.not.stringMatching('-infinity'), '-infinity'])
 })
 
-test('what lies before the mark is found within about a second though more and more lies behind it', async () => {
+test('however many come after the mark, jobs before it wait a second', async () => {
   await enqueue(1000)
   await claim(10)
   const [urgent] = await enqueue(1, 50)
@@ -115,7 +115,7 @@ test('what lies before the mark is found within about a second though more and m
   expect(connection.claimedFrom.filter((from) => from === '-infinity').length).toBeGreaterThan(1)
 })
 
-test('a look that is overdue for want of room is not waited for', async () => {
+test('a scan overdue for lack of room is not waited for', async () => {
   const clock = stopClock()
   await enqueue(3)
   await claim(1)
@@ -125,7 +125,7 @@ test('a look that is overdue for want of room is not waited for', async () => {
   expect(fetcher.nextScanInMs).toBe(Number.POSITIVE_INFINITY)
 })
 
-test('where a scan from the beginning is slow, even a trickle is claimed behind the mark, and the whole is looked at within a second', async () => {
+test('where full scans are slow, claims start at the mark instead', async () => {
   const slow = new Fetcher(connection, 10_000, Number.NEGATIVE_INFINITY)
   const clock = stopClock()
   const claimSlow = async () => (await slow.claim(worker, ['default'], kinds, 10)).rows
@@ -161,7 +161,7 @@ test('two claimers share out a queue: each job once', async () => {
   expect(new Set(taken)).toEqual(new Set(ids))
 })
 
-test('any mixture of priorities and claim sizes is claimed once each, and by due time within what was there', async () => {
+test('any mixture of priorities is claimed once each, by due time', async () => {
   await fc.assert(
     fc.asyncProperty(
       fc.array(fc.integer({ min: -100, max: 100 }), { minLength: 1, maxLength: 30 }),
@@ -210,7 +210,7 @@ test('a closed incarnation claims nothing', async () => {
   expect((await claimSuspects(10)).rows).toEqual([])
 })
 
-test('what this incarnation holds without knowing it is given back untouched, under a new fence', async () => {
+test('unknown jobs of this incarnation are given back under a new fence', async () => {
   await enqueue(5)
   const rows = await claim(5)
   const known = rows.slice(0, 2)
@@ -224,7 +224,7 @@ test('what this incarnation holds without knowing it is given back untouched, un
   expect(fresh[0]!.fence).not.toBe(rows[0]!.fence)
 })
 
-test('[J23] what is given back for want of an answer wakes those who sleep', async () => {
+test('[J23] jobs given back after a lost answer wake sleepers', async () => {
   await enqueue(2)
   await claim(2)
   await db.query("insert into pawl.sleeper (queue, worker) values ('default', $1)", [worker.id])
@@ -241,7 +241,7 @@ test('[J23] what is given back for want of an answer wakes those who sleep', asy
   }
 })
 
-test('a job of a new claim is given back although an older run of it is known', async () => {
+test('a lost claim is given back although an older run is known', async () => {
   await enqueue(1)
   const [old] = await claim(1)
   // Another worker took it over and gave it back; the answer to the next claim is lost.
@@ -250,7 +250,7 @@ test('a job of a new claim is given back although an older run of it is known', 
   expect(await fetcher.releaseUnknown(worker, [old!])).toBe(1)
 })
 
-test('[J35] limits of the definition are written into the row at claim; attempts given at enqueue win', async () => {
+test("[J35] a claim writes its kind's limits; attempts given at enqueue win", async () => {
   await pawl.jobs.enqueue('strict', {})
   await pawl.jobs.enqueue('strict', {}, { maxAttempts: 7 })
   await db.query("select pawl.enqueue('strict')")
@@ -296,7 +296,7 @@ test('[J32] headers count as payloads do, and arrive as they were given', async 
   expect(fetcher.rowsIn(9_000_000)).toBe(9)
 })
 
-test("the time limit of a claimed job is its kind's timeout plus the time it may wait in the buffer", async () => {
+test("a claimed job may take its kind's timeout plus the buffer time", async () => {
   await pawl.jobs.enqueue('slow', {})
   await enqueue(1)
   await fetcher.claim(worker, ['default'], [...kinds, defineKind('slow', { timeout: '1h', run: () => undefined })], 10)
@@ -308,7 +308,7 @@ test("the time limit of a claimed job is its kind's timeout plus the time it may
   ])
 })
 
-test('[J22] a look from the beginning that takes longer than a second each time is not repeated at every claim', async () => {
+test('[J22] full scans of over a second are not repeated at every claim', async () => {
   fetcher = new Fetcher(connection, 10_000, 500)
   await enqueue(4)
   connection.answerMs = 1100
@@ -324,7 +324,7 @@ test('[J22] a look from the beginning that takes longer than a second each time 
   expect(fetcher.nextFullScanInMs).toBeLessThanOrEqual(60_000)
 })
 
-test('one answer that is late does not make the beginning slow: what lies before the mark is found at once', async () => {
+test('one late answer does not make full scans count as slow', async () => {
   fetcher = new Fetcher(connection, 10_000, 500)
   await enqueue(2)
   connection.answerMs = 1100
@@ -336,7 +336,7 @@ test('one answer that is late does not make the beginning slow: what lies before
   expect((await claim(10)).map(({ id }) => id)).toEqual([urgent])
 })
 
-test('[J1] where a claim starts is kept apart for kinds and queues with spaces', async () => {
+test('[J1] kinds and queues with spaces have marks of their own', async () => {
   const of = (name: string) => [defineKind(name, { run: () => undefined })]
   const first = await pawl.jobs.enqueue('a', {}, { queue: 'b c' })
   await pawl.jobs.enqueue('a b', {}, { queue: 'c' })
@@ -346,7 +346,7 @@ test('[J1] where a claim starts is kept apart for kinds and queues with spaces',
   expect(rows.map(({ id }) => id)).toEqual([first.id, second.id])
 })
 
-test('a kind that a slow scan did not find is left alone for a while', async () => {
+test('a kind that a slow scan missed is skipped for a while', async () => {
   const clock = stopClock()
   const apart = () => fetcher.claim(worker, ['default'], kinds, 1, true)
   await enqueue(1)
@@ -363,7 +363,7 @@ test('a kind that a slow scan did not find is left alone for a while', async () 
   expect(run).toHaveBeenCalledTimes(2)
 })
 
-test('[J1] a claim is in order of due whatever the DateStyle of the session', async () => {
+test('[J1] in any DateStyle a claim is in order of due', async () => {
   const session = new Connection(pawl.config.database, 'test', { settings: ['DateStyle=SQL,DMY'] })
   const days = ['2024-01-02', '2023-12-31', '2024-02-01', '2023-11-30']
   const ids: Record<string, string> = {}

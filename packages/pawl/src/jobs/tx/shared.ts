@@ -2,24 +2,25 @@
 // one after another with the settings reset in between, and the group is settled with the commit. Any error rolls everything back and each job
 // runs again alone, which is safe because its effects are in this database only.
 
-import { checked } from '../db/adapters.ts'
-import { Calls, calls } from '../db/calls.ts'
-import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
-import type { Answer, Transaction } from '../db/transaction.ts'
-import { caught, PawlError } from '../errors.ts'
-import { monotonicMs } from '../kernel/clock.ts'
-import { insideTx, runAs } from '../kernel/handler.ts'
-import { probe } from '../kernel/probe.ts'
-import { type Attempt, keysOf, leaseLost } from './attempt.ts'
-import { endOf } from './endings.ts'
+import { checked } from '../../db/adapters.ts'
+import { Calls, calls } from '../../db/calls.ts'
+import { numbersLiteral, statement, textsLiteral } from '../../db/statement.ts'
+import type { Answer, Transaction } from '../../db/transaction.ts'
+import { caught, PawlError } from '../../errors.ts'
+import { monotonicMs } from '../../kernel/clock.ts'
+import { insideTx, runAs } from '../../kernel/handler.ts'
+import { probe } from '../../kernel/probe.ts'
+import { type Attempt, keysOf, leaseLost } from '../attempt.ts'
+import { Call } from '../call.ts'
+import { endOf } from '../endings.ts'
+import { warnLate } from '../run.ts'
+import { byBytes } from '../settle.ts'
+import type { JobTx } from '../types.ts'
 import { levelSql } from './handler-transactions.ts'
-import { warnLate } from './run.ts'
-import { RunContext } from './run-context.ts'
-import { byBytes } from './settle.ts'
-import type { JobTx } from './types.ts'
 
-const lockStatement = statement(import.meta.url, 'lock-group')
-const settleStatement = statement(import.meta.url, 'settle')
+const home = new URL('..', import.meta.url).href
+const lockStatement = statement(home, 'lock-group')
+const settleStatement = statement(home, 'settle')
 
 /** A group commits when it has run for so long, so that a slow handler does not hold its neighbours' results. */
 const groupMs = 50
@@ -117,20 +118,19 @@ async function runEach(tx: Transaction, group: readonly Attempt[], started: Atte
 async function runOne(tx: Transaction, attempt: Attempt): Promise<Done> {
   attempt.startedMs = monotonicMs()
   attempt.become('running')
-  attempt.completedIn = undefined
-  const reading = attempt.read()
-  if (reading !== undefined) await reading
   // The group's own transaction holds the row, so the last progress is stored with its commit.
-  const context = new RunContext(attempt, { isKept: true })
+  const call = new Call(attempt, true)
+  const reading = call.read()
+  if (reading !== undefined) await reading
   const handlerTx = new HandlerTx(tx)
   handlerTx[calls].onLate = () => warnLate(attempt)
   try {
-    const handle = () => attempt.definition.tx!(attempt as never, handlerTx, context)
+    const handle = () => attempt.definition.tx!(call as never, handlerTx, call.context)
     const answer = await insideTx.run(attempt, () => runAs(attempt.tenant, handle))
     if (handlerTx[calls].areOpen) await handlerTx[calls].quiet()
     const end = endOf(attempt, answer)
     if (end.failed !== undefined || attempt.isEnded) throw new Error('The job did not end as done, so it runs alone.')
-    return { attempt, result: end.result, progress: context.unstored, ranMs: attempt.ranMs() }
+    return { attempt, result: end.result, progress: call.context.unstored, ranMs: attempt.ranMs() }
   } finally {
     handlerTx[calls].over()
     attempt.become('waiting')
@@ -141,7 +141,7 @@ async function commitGroup(tx: Transaction, done: readonly Done[]): Promise<void
   const batches = [...byBytes(done, done.length, (each) => Buffer.byteLength(`${each.result}${each.progress}`))].map((batch) => ({
     ...keysOf(batch.map(({ attempt }) => attempt)),
     // Its rows are locked in this very transaction, so only a handler of the group can have taken one away: by completing it, or by hand.
-    at_least: batch.filter(({ attempt }) => attempt.completedIn === undefined).length,
+    at_least: batch.filter(({ attempt }) => attempt.call?.completedIn === undefined).length,
     results: textsLiteral(batch.map(({ result }) => result)),
     progress: textsLiteral(batch.map(({ progress }) => progress)),
     ran_ms: numbersLiteral(batch.map(({ ranMs }) => ranMs)),

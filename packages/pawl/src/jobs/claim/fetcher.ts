@@ -2,18 +2,19 @@
 // ready. So under full load, and whenever a scan from the beginning was slow twice in a row (one answer may be late for any reason), a claim
 // starts after the last one's end. A scan from the beginning follows once a second, or less often: slow ones take at most 1/10 of the time.
 
-import type { Connection } from '../db/driver.ts'
-import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
-import { monotonicMs } from '../kernel/clock.ts'
-import type { Holder } from '../kernel/lease.ts'
-import { probe } from '../kernel/probe.ts'
-import { ClaimedRow, type FetchedRow } from './attempt.ts'
-import type { DefinedKind } from './kinds.ts'
+import type { Connection } from '../../db/driver.ts'
+import { numbersLiteral, statement, textsLiteral } from '../../db/statement.ts'
+import { monotonicMs } from '../../kernel/clock.ts'
+import type { Holder } from '../../kernel/lease.ts'
+import { probe } from '../../kernel/probe.ts'
+import { ClaimedRow, type FetchedRow } from '../attempt.ts'
+import type { DefinedKind } from '../kinds.ts'
 
-const claimStatement = statement(import.meta.url, 'claim')
-const claimSuspectStatement = statement(import.meta.url, 'claim-suspect')
-const startAloneStatement = statement(import.meta.url, 'start-alone')
-const releaseUnknownStatement = statement(import.meta.url, 'release-unknown')
+const home = new URL('..', import.meta.url).href
+const claimStatement = statement(home, 'claim')
+const claimSuspectStatement = statement(home, 'claim-suspect')
+const startAloneStatement = statement(home, 'start-alone')
+const releaseUnknownStatement = statement(home, 'release-unknown')
 
 const fullScanEveryMs = 1000
 const fullScanEveryMsMax = 60_000

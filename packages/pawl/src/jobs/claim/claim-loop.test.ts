@@ -1,16 +1,17 @@
 // What the loop asks for and when, without a database: claims that are answered by the test, and a clock that it moves.
 
 import { afterEach, beforeEach, expect, onTestFinished, test, vi } from 'vitest'
-import { observed } from '../../test/support/attempt.ts'
-import { until } from '../../test/support/database.ts'
-import { Board } from '../kernel/keeper/board.ts'
-import { type Sleep, Wakeup } from '../kernel/service.ts'
-import { type Attempt, ClaimedRow } from './attempt.ts'
+import { observed } from '../../../test/support/attempt.ts'
+import { until } from '../../../test/support/database.ts'
+import { Board } from '../../kernel/keeper/board.ts'
+import type { Sleep } from '../../kernel/service.ts'
+import { Wakeup } from '../../kernel/service.ts'
+import { type Attempt, ClaimedRow } from '../attempt.ts'
+import { type DefinedKind, defineKind } from '../kinds.ts'
+import type { Settler } from '../settle.ts'
+import { Slots } from '../slots.ts'
 import { ClaimLoop } from './claim-loop.ts'
 import type { Claim, Deciding, Fetcher, SuspectClaim } from './fetcher.ts'
-import { type DefinedKind, defineKind } from './kinds.ts'
-import type { Settler } from './settle.ts'
-import { Slots } from './slots.ts'
 
 const work = defineKind('work', { run: () => undefined })
 const hourMs = 3_600_000
@@ -135,7 +136,7 @@ function start(answers: Answers) {
   }
 }
 
-test('[J3] while ready jobs and suspects wait, one of eight starts is a suspect', async () => {
+test('[J3] while both wait, one of eight starts is a suspect', async () => {
   const { started } = start({
     concurrency: 8,
     run: () => new Promise((resolve) => setImmediate(resolve)),
@@ -193,7 +194,7 @@ test('[J21] after a deciding run others get as long as they waited', async () =>
   expect(await loop.turn(250)).toBe('alone')
 })
 
-test('jobs of a claim without an answer are given back for two minutes', async () => {
+test('a claim without an answer is given back for two minutes', async () => {
   moveClock()
   let hasFailed = false
   const loop = start({
@@ -244,7 +245,7 @@ test.each([
   [2, 2],
   [3, 3],
   [4, 2],
-])('%i groups of kinds in %i full queues: each group meets each queue first', async (groups, queues) => {
+])('of %i groups and %i full queues, each pair comes first once', async (groups, queues) => {
   const met = new Set<string>()
   let claims = 0
   const loop = start({

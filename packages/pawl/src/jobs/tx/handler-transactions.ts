@@ -3,18 +3,18 @@
 // still works on a statement: a connection that is half-open is found by that.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { isRetryable } from '../db/classify.ts'
-import type { PoolClient } from '../db/client.ts'
-import type { Pool } from '../db/driver.ts'
-import { numbersLiteral, statement } from '../db/statement.ts'
-import { Transaction } from '../db/transaction.ts'
-import { PawlError } from '../errors.ts'
-import { monotonicMs } from '../kernel/clock.ts'
-import type { Process } from '../kernel/process.ts'
-import { engineBackoffMs } from '../kernel/retry.ts'
-import type { Attempt } from './attempt.ts'
+import { isRetryable } from '../../db/classify.ts'
+import type { PoolClient } from '../../db/client.ts'
+import type { Pool } from '../../db/driver.ts'
+import { numbersLiteral, statement } from '../../db/statement.ts'
+import { Transaction } from '../../db/transaction.ts'
+import { PawlError } from '../../errors.ts'
+import { monotonicMs } from '../../kernel/clock.ts'
+import type { Process } from '../../kernel/process.ts'
+import { engineBackoffMs } from '../../kernel/retry.ts'
+import type { Attempt } from '../attempt.ts'
 
-const atWorkStatement = statement(import.meta.url, 'at-work')
+const atWorkStatement = statement(new URL('..', import.meta.url).href, 'at-work')
 
 /** Raises the durability of the commit of a transaction. */
 export const levelSql = (level: 'durable' | 'replicated'): string => `select pawl.set_durability('${level}')`

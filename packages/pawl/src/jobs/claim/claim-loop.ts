@@ -3,37 +3,26 @@
 // beside it.
 
 import { setTimeout as delay } from 'node:timers/promises'
-import type { LoopWatch } from '../kernel/alerts.ts'
-import { monotonicMs } from '../kernel/clock.ts'
-import { type Ask, solitude } from '../kernel/handler.ts'
-import type { Holder } from '../kernel/lease.ts'
-import { engineBackoffMs } from '../kernel/retry.ts'
-import type { Sleep, Wakeup } from '../kernel/service.ts'
-import { Attempt, type ClaimedRow, leaseLost, type Runtime } from './attempt.ts'
-import { type Deciding, drainMs, type Fetcher } from './fetcher.ts'
-import type { DefinedKind } from './kinds.ts'
-import type { Counts } from './outcomes.ts'
-import { type Settler, waitingBytesMax } from './settle.ts'
-import { prefetchMs, type Slots } from './slots.ts'
+import type { LoopWatch } from '../../kernel/alerts.ts'
+import { monotonicMs } from '../../kernel/clock.ts'
+import type { Holder } from '../../kernel/lease.ts'
+import { engineBackoffMs } from '../../kernel/retry.ts'
+import type { Sleep, Wakeup } from '../../kernel/service.ts'
+import { Attempt, type Runtime } from '../attempt.ts'
+import type { DefinedKind } from '../kinds.ts'
+import { type Settler, waitingBytesMax } from '../settle.ts'
+import type { Slots } from '../slots.ts'
+import type { Deciding, Fetcher } from './fetcher.ts'
+import { heldBy, Suspects, suspectsEveryMs } from './suspects.ts'
 
 const reconcileEveryMs = 5000
 /** A claim without an answer may still commit for this long: no statement lasts two minutes. */
 const doubtLastsMs = 120_000
-/** Under continuous work suspects are looked for this often, and unbuffered kinds too. */
-const suspectsEveryMs = 250
-/** Of each eight jobs that start at least one is a suspect, while both wait. */
-const startsPerSuspect = 7
 /** Under continuous work a claim that found too little is repeated after this time. */
 const busyPollMs = 2
 /** A poll sends one claim for each group. Where notifications come too, an idle worker sends one of them in this time. */
 const idleClaimMs = 2500
 const idleClaimsMsMax = 60_000
-/** How often a deciding run that has ended asks whether its end still waits to be stored. */
-const unstoredEveryMs = 250
-/** A process that could not empty itself leaves jobs that must run alone to others for ten times as long. */
-const drainPauseMs = 10 * drainMs
-/** How long a job waits that no process had room to run alone. */
-const postponeMs = 5000
 
 export interface ClaimLoopOptions {
   readonly batchMax: number
@@ -77,35 +66,23 @@ interface Found {
 export class ClaimLoop {
   readonly #options: ClaimLoopOptions
   readonly #queues: string[]
-  readonly #kinds: readonly DefinedKind[]
   readonly #groups: Group[]
+  readonly #suspects: Suspects
   /** Counts what was heard: a claim that was in progress then has not seen it. */
   #news = 0
   /** When it was last assumed that anything may wait. */
   #expectedMs = monotonicMs()
-  #isDoubtful = false
-  #lastReconcileMs = monotonicMs()
-  #doubtUntilMs = Number.NEGATIVE_INFINITY
-  /** Suspects may have become ready since the last look for them. */
-  #areSuspectsNews = true
-  #areSuspectsLeft = false
-  /** The last look for suspects had free slots for them and found none that may run. */
-  #wasInVain = false
-  #suspectsMs = 0
+  /** A claim was not answered and may still commit: when the next comparison with the database is due, and the last. */
+  #doubt: { readonly nextMs: number; readonly untilMs: number } | undefined
   /** When kinds that never wait here were last asked for. */
   #unbufferedMs = 0
-  /** Suspects go first again when so many others have started. */
-  #suspectsFrom = 0
-  #decidingMs = 0
-  #ask: Ask | undefined
-  /** The last deciding run kept cursors out. */
-  #hasKeptOut = false
 
   constructor(options: ClaimLoopOptions) {
     this.#options = options
     this.#queues = [...options.queues]
-    this.#kinds = [...options.kinds.values()]
-    this.#groups = options.deciding === 'only' ? [] : groupsOf(this.#kinds, (kind) => options.slots.isLimited(kind))
+    this.#suspects = new Suspects(options)
+    this.#groups =
+      options.deciding === 'only' ? [] : groupsOf([...options.kinds.values()], (kind) => options.slots.isLimited(kind))
   }
 
   /** Something may have become ready. */
@@ -125,8 +102,7 @@ export class ClaimLoop {
       } catch (error) {
         failed++
         // The claim may have happened without an answer: what we hold and do not know is given back before the next one.
-        this.#isDoubtful = true
-        this.#doubtUntilMs = monotonicMs() + doubtLastsMs
+        this.#doubt = { nextMs: monotonicMs(), untilMs: monotonicMs() + doubtLastsMs }
         this.#expect()
         loop.failed(error)
         await delay(engineBackoffMs(error, failed), undefined, { signal }).catch(() => undefined)
@@ -137,8 +113,8 @@ export class ClaimLoop {
   /** For a worker that stops, once the loop has ended: what a claim without an answer brought must not wait for handlers that still run. */
   async giveBackUnknown(): Promise<number> {
     const worker = this.#options.worker()
-    if (worker === undefined || monotonicMs() >= this.#doubtUntilMs) return 0
-    this.#isDoubtful = true
+    if (worker === undefined || this.#doubt === undefined) return 0
+    this.#doubt = { ...this.#doubt, nextMs: monotonicMs() }
     try {
       return await this.#reconcile(worker)
     } catch (error) {
@@ -148,7 +124,7 @@ export class ClaimLoop {
   }
 
   async #turn(): Promise<void> {
-    const { changed, fetcher, idleWaiters, pollMs, sleep, slots } = this.#options
+    const { changed, fetcher, idleWaiters, pollMs, sleep } = this.#options
     const worker = this.#options.worker()
     if (worker === undefined) {
       await changed.wait(pollMs)
@@ -156,13 +132,12 @@ export class ClaimLoop {
     }
     await this.#reconcile(worker)
     // What ended while the claim was in progress may have left follow-up jobs that it could not see: idle is only who was empty before.
-    const wasEmpty = this.#held() === 0
+    const wasEmpty = heldBy(this.#options) === 0
     // Whoever begins to wait from here on may have enqueued what this claim cannot see: the next one answers.
     const waiters = [...idleWaiters]
     if (waiters.length > 0 && wasEmpty) this.#expect()
     this.#reserve()
-    // Suspects go first only where some are known to wait: a lone job must not wait for that look.
-    const areFirst = this.#areSuspectsLeft && slots.starts >= this.#suspectsFrom
+    const { areFirst } = this.#suspects
     if (areFirst && (await this.#takeSuspects(worker))) return
     const found = await this.#claim(worker)
     if (found.count > 0) await sleep.worked(worker.id, found.count)
@@ -170,12 +145,7 @@ export class ClaimLoop {
     if (found.isFull && this.#hasRoom()) return
     const fullScanInMs = fetcher.nextFullScanInMs
     const isIdle =
-      wasEmpty &&
-      this.#held() === 0 &&
-      found.count === 0 &&
-      !this.#areSuspectsNews &&
-      !this.#areSuspectsLeft &&
-      fullScanInMs === undefined
+      wasEmpty && heldBy(this.#options) === 0 && found.count === 0 && !this.#suspects.mayWait && fullScanInMs === undefined
     if (isIdle && (found.isExhausted || this.#groups.length === 0)) this.#options.onIdle(waiters)
     await this.#wait(worker)
   }
@@ -192,7 +162,7 @@ export class ClaimLoop {
     const claimsMs = sleep.isRelied(worker.id) ? Math.min(idleClaimsMsMax, (this.#groups.length - 1) * idleClaimMs) : 0
     const everyMs = Math.max(pollMs, claimsMs)
     if (waitMs === pollMs) waitMs = everyMs
-    if (this.#areSuspectsLeft || this.#areSuspectsNews || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
+    if (this.#suspects.mayWait || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
     // Not everything is notified, and a job that ends is no notification: once in this time we look for ourselves.
     const expectAtMs = Math.min(this.#expectedMs + everyMs, monotonicMs() + Math.min(waitMs, fetcher.nextScanInMs))
     const leftMs = expectAtMs - monotonicMs()
@@ -201,19 +171,18 @@ export class ClaimLoop {
     if (!isTold || !sleep.isRelied(worker.id)) this.#expect()
   }
 
+  /** Returns whether it held one that must run alone: then anything may have become ready since. */
+  async #takeSuspects(worker: Holder): Promise<boolean> {
+    const wasAlone = await this.#suspects.take(worker, this.#queues)
+    this.#reserve()
+    if (wasAlone) this.#expect()
+    return wasAlone
+  }
+
   #expect(): void {
     this.#expectedMs = monotonicMs()
     for (const group of this.#groups) group.mayWait = true
-    this.#areSuspectsNews = true
-  }
-
-  get #counts(): Counts {
-    return this.#options.runtime.outcomes.counts
-  }
-
-  #held(): number {
-    const { settler, slots } = this.#options
-    return slots.running + slots.buffered + settler.unsettled
+    this.#suspects.expect(true)
   }
 
   // ---- ready jobs
@@ -232,7 +201,7 @@ export class ClaimLoop {
    */
   #room(): number {
     const { batchMax, concurrency, fetcher, settler, slots } = this.#options
-    const ahead = Math.min(2 * batchMax, slots.startsWithin(prefetchMs), fetcher.rowsIn(waitingBytesMax / 2))
+    const ahead = Math.min(2 * batchMax, slots.startsSoon(), fetcher.rowsIn(waitingBytesMax / 2))
     const target = Math.max(slots.free, ahead)
     if (slots.buffered > target / 2 && slots.buffered >= slots.free) return 0
     // Ends that were set aside may wait for hours, and are counted by their own bytes.
@@ -240,8 +209,8 @@ export class ClaimLoop {
     return Math.min(
       target - slots.buffered,
       batchMax,
-      3 * Math.max(batchMax, concurrency) - this.#held(),
-      Math.max(byBytes, this.#held() === 0 ? 1 : 0),
+      3 * Math.max(batchMax, concurrency) - heldBy(this.#options),
+      Math.max(byBytes, heldBy(this.#options) === 0 ? 1 : 0),
     )
   }
 
@@ -275,7 +244,7 @@ export class ClaimLoop {
   }
 
   async #claimGroup(worker: Holder, group: Group, room: number): Promise<Found> {
-    const { fetcher, sleep, slots } = this.#options
+    const { fetcher, kinds, runtime, sleep, slots } = this.#options
     const news = this.#news
     const isRelied = sleep.isRelied(worker.id)
     const { rows, isFull, isExhausted, areSuspectsReady } = await fetcher.claim(
@@ -287,164 +256,46 @@ export class ClaimLoop {
     )
     // Rows of an incarnation that was lost meanwhile belong to whoever takes over from it.
     if (this.#options.worker() !== worker) return { count: 0, isFull: false, isExhausted: false }
-    this.#counts.claimed += rows.length
-    const held = rows.map((row) => this.#hold(row, worker))
+    this.#options.runtime.outcomes.counts.claimed += rows.length
+    const held = rows.map((row) => new Attempt(row, kinds.get(row.kind)!, runtime, worker.id))
     if (group.limited?.crashes === 1) slots.addFirst(held)
     else slots.add(held)
     if (group.limited?.crashes === 1) this.#unbufferedMs = monotonicMs()
-    if (news === this.#news && areSuspectsReady !== undefined) this.#areSuspectsNews = areSuspectsReady
+    if (news === this.#news && areSuspectsReady !== undefined) this.#suspects.expect(areSuspectsReady)
     if (isExhausted && !isFull && isRelied && news === this.#news) group.mayWait = false
     return { count: rows.length, isFull, isExhausted }
   }
 
-  #hold(row: ClaimedRow, worker: Holder): Attempt {
-    return new Attempt(row, this.#options.kinds.get(row.kind)!, this.#options.runtime, worker.id)
-  }
-
   async #reconcile(worker: Holder): Promise<number> {
     const { fetcher, settler, slots } = this.#options
-    // A claim that was given up here may commit there long after the reconciliation that was to find it: repeated for two minutes.
-    const isDue = monotonicMs() - this.#lastReconcileMs > reconcileEveryMs && monotonicMs() < this.#doubtUntilMs
-    if (!this.#isDoubtful && !isDue) return 0
+    if (this.#doubt === undefined || monotonicMs() < this.#doubt.nextMs) return 0
+    const { untilMs } = this.#doubt
+    if (monotonicMs() >= untilMs) this.#doubt = undefined
+    if (this.#doubt === undefined) return 0
     const released = await fetcher.releaseUnknown(worker, [...slots.heldJobs(), ...settler.attempts()])
-    this.#counts.released += released
+    this.#options.runtime.outcomes.counts.released += released
     if (released > 0) this.#expect()
-    this.#lastReconcileMs = monotonicMs()
-    this.#isDoubtful = false
+    // A claim that was given up here may commit there long after the comparison that was to find it.
+    this.#doubt = { nextMs: monotonicMs() + reconcileEveryMs, untilMs }
     return released
   }
 
-  // ---- jobs that died with their process
-
-  /** How many suspects more may be held here: at most half of the slots, at least one. */
-  get #suspectsLeft(): number {
-    const { concurrency, slots } = this.#options
-    return Math.ceil(concurrency / 2) - slots.suspects
-  }
-
-  #suspectRoom(): number {
-    const { settler, slots } = this.#options
-    return settler.isFull ? 0 : Math.min(slots.free, this.#suspectsLeft)
-  }
-
-  #isSuspectLookDue(): boolean {
-    if (this.#areSuspectsNews && this.#held() === 0) return true
-    if (this.#areSuspectsLeft && !this.#wasInVain && this.#suspectRoom() > 0) return true
-    return (this.#areSuspectsLeft || this.#areSuspectsNews) && monotonicMs() - this.#suspectsMs >= suspectsEveryMs
-  }
-
-  /** Claims suspects into free slots. Says whether it ran one that must be alone. */
-  async #takeSuspects(worker: Holder): Promise<boolean> {
-    if (!this.#isSuspectLookDue()) return false
-    const { concurrency, fetcher, slots } = this.#options
-    const news = this.#news
-    const isOnly = this.#options.deciding === 'only'
-    const limit = isOnly ? 0 : Math.max(0, this.#suspectRoom())
-    const kinds = this.#kinds.map((kind) => ({ kind, room: slots.isLimited(kind) ? slots.roomOf(kind) : concurrency }))
-    this.#suspectsMs = monotonicMs()
-    const isPause = this.#suspectsMs < this.#decidingMs && (this.#held() > 0 || solitude.isBusy || this.#hasKeptOut)
-    const deciding = isPause ? 'leave' : this.#options.deciding
-    const found = await fetcher.claimSuspects(worker, this.#queues, kinds, { limit, deciding })
-    if (this.#options.worker() !== worker) return false
-    this.#areSuspectsNews = news !== this.#news
-    this.#areSuspectsLeft = found.isSuspectLeft && !isOnly
-    this.#wasInVain = limit > 0 && found.rows.length === 0
-    this.#counts.claimed += found.rows.length
-    if (found.rows.length > 0) this.#suspectsFrom = slots.starts + startsPerSuspect * found.rows.length
-    slots.addFirst(found.rows.map((row) => this.#holdSuspect(row, worker)))
-    this.#reserve()
-    if (this.#options.deciding === 'leave' && found.isDecidingLeft) this.#options.onDecidingLeft()
-    if (found.deciding === undefined) return false
-    this.#counts.claimed++
-    await this.#runAlone(worker, this.#holdSuspect(found.deciding, worker))
-    return true
-  }
-
-  #holdSuspect(row: ClaimedRow, worker: Holder): Attempt {
-    const attempt = this.#hold(row, worker)
-    attempt.isSuspect = true
-    return attempt
-  }
-
-  /** Slots that are freed next are kept from the buffer, if suspects wait and it is their turn, or for kinds that never wait in it. */
+  /** Slots that are freed next are kept from the buffer for suspects, or for kinds that never wait in it. */
   #reserve(): void {
-    const { concurrency, slots } = this.#options
-    const isTheirTurn = this.#areSuspectsLeft && slots.starts >= this.#suspectsFrom
-    const forSuspects = isTheirTurn ? Math.max(0, Math.min(this.#suspectsLeft, Math.ceil(concurrency / 8))) : 0
+    const { slots } = this.#options
     // With a slot free already, only a kind that may start is waited for.
     const hasPlace = slots.free === 0 || this.#groups.some(({ limited }) => limited?.crashes === 1 && slots.roomOf(limited) > 0)
     const isUnbufferedDue = hasPlace && this.#hasUnbuffered() && monotonicMs() - this.#unbufferedMs >= suspectsEveryMs
-    slots.reserve(Math.max(forSuspects, isUnbufferedDue ? 1 : 0))
+    slots.reserve(Math.max(this.#suspects.slotsKept, isUnbufferedDue ? 1 : 0))
   }
 
   #hasUnbuffered(): boolean {
     return this.#groups.some(({ limited, mayWait }) => mayWait && limited?.crashes === 1)
   }
 
-  /**
-   * The job is claimed, then this process empties itself and runs it: one process drains, not all that see it. Not empty in time, it goes
-   * back without an attempt; others may have no long jobs.
-   */
-  async #runAlone(worker: Holder, held: Attempt): Promise<void> {
-    const { changed, settler, signal, slots } = this.#options
-    const startedMs = monotonicMs()
-    const goesOn = () => !signal.aborted && this.#options.worker() === worker
-    slots.empty(held)
-    try {
-      while (goesOn() && held.abortReason === undefined && !this.#isAlone()) {
-        const leftMs = startedMs + drainMs - monotonicMs()
-        if (leftMs <= 0) {
-          this.#decidingMs = monotonicMs() + drainPauseMs
-          this.#hasKeptOut = false
-          if (slots.dropAlone()) held.release(postponeMs)
-          return
-        }
-        await changed.wait(leftMs)
-      }
-      if (!goesOn() || held.abortReason !== undefined || !(await this.#mayStart(worker, held))) return
-      slots.startAlone()
-      // Its end is stored before anything else starts: otherwise the next crash would count against it.
-      for (let endedMs: number | undefined; goesOn() && (slots.running > 0 || settler.pending > 0); ) {
-        if (slots.running === 0) endedMs ??= monotonicMs()
-        // A row that somebody has locked may stay so, and a database may be unwritable, for hours.
-        if (endedMs !== undefined && monotonicMs() - endedMs >= drainMs) break
-        await changed.wait(endedMs === undefined ? undefined : unstoredEveryMs)
-      }
-      // Others have had to wait for this one; now they get as long.
-      this.#decidingMs = 2 * monotonicMs() - startedMs
-      this.#hasKeptOut = this.#ask?.hasKeptOut ?? false
-      this.#suspectsFrom = slots.starts + 1
-      this.#expect()
-    } finally {
-      // In a worker that stops the run may outlive this loop.
-      if (!signal.aborted) this.endSolitude()
-    }
-  }
-
-  /** Jobs end first, so that cursors wait only for the run itself. */
-  #isAlone(): boolean {
-    if (this.#held() > 0) return false
-    this.#ask ??= solitude.ask(() => this.#options.changed.fire())
-    return solitude.isGranted(this.#ask)
-  }
-
   /** Called when no deciding run of this worker is in progress. */
   endSolitude(): void {
-    if (this.#ask !== undefined) solitude.end(this.#ask)
-    this.#ask = undefined
-  }
-
-  /** Until then the job was only held: had this process died of another one, no crash would have been counted. */
-  async #mayStart(worker: Holder, held: Attempt): Promise<boolean> {
-    const { fetcher, slots } = this.#options
-    try {
-      const mayStart = await fetcher.startAlone(worker, held.row, held.definition)
-      if (!mayStart) slots.loseOne(held, leaseLost(held.row))
-      return mayStart
-    } catch (error) {
-      if (slots.dropAlone()) held.release(postponeMs)
-      throw error
-    }
+    this.#suspects.endSolitude()
   }
 }
 

@@ -1,10 +1,10 @@
 // A process that cannot empty itself for the run that decides, and one that is paused in the middle of a claim.
 
 import { expect, onTestFinished, test } from 'vitest'
-import { createDatabase, deferred, until } from '../../test/support/database.ts'
-import { FaultProxy } from '../../test/support/fault-proxy.ts'
+import { createDatabase, deferred, until } from '../../../test/support/database.ts'
+import { FaultProxy } from '../../../test/support/fault-proxy.ts'
 
-test('[J3] a deciding job goes back after 30 s of long jobs, and others go on', async () => {
+test('[J3] a deciding job goes back after 30 s of long jobs', async () => {
   const db = await createDatabase()
   const pawl = db.pawl()
   const go = deferred()

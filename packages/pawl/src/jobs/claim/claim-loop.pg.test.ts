@@ -3,9 +3,9 @@
 import type { Pawl } from 'pawl'
 import { endLease, installProbe } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
-import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
-import type { Worker } from '../worker.ts'
-import type { WorkerOptions } from '../worker-options.ts'
+import { createDatabase, deferred, type TestDatabase, until } from '../../../test/support/database.ts'
+import type { Worker } from '../../worker.ts'
+import type { WorkerOptions } from '../../worker-options.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -80,7 +80,7 @@ test('a suspect that nothing announced runs after the next lone job', async () =
   expect(ran).toEqual([id, suspected])
 })
 
-test('a worker that works off a backlog looks for suspects four times a second', async () => {
+test('a worker with a backlog claims suspects four times a second', async () => {
   let ran = 0
   pawl.jobs.define('short', {
     run: async () => {
@@ -125,7 +125,7 @@ test('[J33] a worker full of long jobs claims none that another could start', as
   go.resolve()
 })
 
-test('[J33] what turns out to be long is given back to whoever is free', async () => {
+test('[J33] buffered jobs behind long ones are given back to free workers', async () => {
   const go = deferred()
   const started: string[] = []
   const define = (of: Pawl, name: string) => {
@@ -168,7 +168,7 @@ test('[J33] a kind with a limit is claimed into its free places only', async () 
   expect(worker.metrics()).toMatchObject({ done: 550, released: 0 })
 })
 
-test('[J3] a kind with one crash allowed is never buffered, and does not starve', async () => {
+test('[J3] a kind with one crash allowed is never buffered nor starved', async () => {
   const go = deferred()
   let running = 0
   pawl.jobs.define('quick', { run: () => new Promise((resolve) => setTimeout(resolve, 1)) })
@@ -192,7 +192,7 @@ test('[J3] a kind with one crash allowed is never buffered, and does not starve'
   await worker.whenIdle()
 })
 
-test('[J3] a kind with one crash allowed and nothing to do keeps no slot', async () => {
+test('[J3] an idle kind with one crash allowed keeps no slot', async () => {
   pawl.jobs.define('short', { run: () => new Promise((resolve) => setTimeout(resolve, 20)) })
   pawl.jobs.define('once', { retry: { crashes: 1 }, run: () => undefined })
   const worker = await startWorker({ concurrency: 1 })
@@ -223,7 +223,7 @@ test('[J3] suspects take at most half of the slots, beside fresh jobs', async ()
   await until('all are done', async () => (await Promise.all(ids.map(isDone))).every(Boolean))
 })
 
-test('[J3] with one slot neither suspects nor ready jobs wait for all of the other', async () => {
+test('[J3] with one slot, suspects and ready jobs take turns', async () => {
   const order: string[] = []
   pawl.jobs.define('work', { run: (job) => void order.push(job.crashes > 0 ? 'suspect' : 'fresh') })
   const suspects = await enqueueSuspects('work', 10, 1)
@@ -337,7 +337,7 @@ test('[J21] a deciding run that leaves its guard open stops nobody', async () =>
   await until('its end is stored', () => isDone(leaking!))
 })
 
-test('a deciding job that is cancelled while its process empties itself never runs', async () => {
+test('a deciding job cancelled while its process empties itself never runs', async () => {
   const go = deferred()
   let runs = 0
   pawl.jobs.define('long', { run: () => go.promise })
@@ -380,7 +380,7 @@ test('a group that failed runs again within the limit of its kind', async () => 
   expect(worker.metrics()).toMatchObject({ done: 9, dead: 1, released: 0 })
 })
 
-test('rows of a claim whose incarnation was lost before its answer never run under it', async () => {
+test('a claim answered after its incarnation was lost runs nothing', async () => {
   const ran: string[] = []
   pawl.jobs.define('work', { run: (job) => void ran.push(job.fence) })
   const worker = await startWorker({ lease: '10s', tuning: { beatMs: 100 } })

@@ -3,7 +3,7 @@
 import type { Pawl } from 'pawl'
 import { installProbe, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
-import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
+import { createDatabase, type TestDatabase, until } from '../../../test/support/database.ts'
 
 let db: TestDatabase
 let pawl: Pawl
@@ -55,7 +55,7 @@ test('[J2] handlers of a group never overlap, and each is applied once', async (
   for (const ms of ranMs) expect(ms).toBeLessThan(20_000)
 })
 
-test('[J2] handlers that write by what they read see each other one after another', async () => {
+test("[J2] handlers that share a transaction see each other's writes in turn", async () => {
   await db.query('create table counter (n integer)')
   await db.query('insert into counter values (0)')
   pawl.jobs.define<Numbered>('count', {
@@ -71,7 +71,7 @@ test('[J2] handlers that write by what they read see each other one after anothe
   expect(await done()).toBe(60)
 })
 
-test('[J2] settings and role of one handler do not reach the next, nor the commit', async () => {
+test('[J2] settings of one handler reach neither the next nor the commit', async () => {
   const seen: { who: string; user: string; level: string }[] = []
   pawl.jobs.define<Numbered>('sets', {
     share: 10,
@@ -95,7 +95,7 @@ test('[J2] settings and role of one handler do not reach the next, nor the commi
   expect(await done()).toBe(60)
 })
 
-test('[J2] a job whose row somebody has locked holds up none of its group', async () => {
+test('[J2] a job whose row is locked holds up none of its group', async () => {
   await db.query('create table effect (job_id bigint)')
   pawl.jobs.define<Numbered>('one', {
     share: 10,

@@ -1,9 +1,9 @@
 // A job in a shared transaction that hangs until its timeout. The timeout is so long that no other handler of the group reaches it.
 
 import { expect, test } from 'vitest'
-import { createDatabase, until } from '../../test/support/database.ts'
+import { createDatabase, until } from '../../../test/support/database.ts'
 
-test('a handler that never answers is timed out, and its group runs on', async () => {
+test('a handler that never answers times out, and its group runs on', async () => {
   const db = await createDatabase()
   const pawl = db.pawl()
   await db.query('create table effect (job_id bigint)')
@@ -35,7 +35,7 @@ test('a handler that never answers is timed out, and its group runs on', async (
   await db.drop()
 })
 
-test('a job that waited for a hung one of its group has all its time alone', async () => {
+test('after a hung neighbour a job has all its time alone', async () => {
   const db = await createDatabase()
   const pawl = db.pawl()
   let calls = 0
