@@ -112,7 +112,7 @@ const longTitlesMax: Readonly<Record<string, number>> = {
   'packages/pawl/src/db': 41,
   'packages/pawl/src/events': 57,
   'packages/pawl/src/jobs': 173,
-  'packages/pawl/src/kernel': 41,
+  'packages/pawl/src/kernel': 40,
   'packages/pawl/src/projections': 70,
   'packages/pawl/src/projections/sinks': 17,
   'packages/pawl/src/records': 82,
