@@ -7,7 +7,7 @@ import pg from 'pg'
 import type { Durability } from '../config.ts'
 import { PawlError } from '../errors.ts'
 import { classify, sqlState, unreachable } from './classify.ts'
-import { type ClientBase, cork, noteBreak, openClients, type QueryConfig, type QueryResult, socketOf } from './client.ts'
+import { type ClientBase, noteBreak, openClients, type QueryConfig, type QueryResult, socketOf } from './client.ts'
 import type { Db } from './db.ts'
 import type { CallerPool, Login } from './login.ts'
 import { ownPathSetting, ownPathSql, ownTypes } from './own-session.ts'
@@ -216,11 +216,6 @@ export class Connection implements Db {
       this.#watch?.failed(last, error, this)
       throw error
     }
-  }
-
-  /** Holds back what is sent until the given function is called: one packet, and one wake-up of the server. */
-  cork(): () => void {
-    return this.#client === undefined ? () => undefined : cork(this.#client)
   }
 
   /** For DDL and migrations. */

@@ -142,7 +142,8 @@ class Packet extends Query {
   }
 
   #bind(wire: Wire, text: string, portal: string): void {
-    const statement = this.#around.isNamed ? `pawl ${text}` : ''
+    // The server keeps 63 characters of a name.
+    const statement = this.#around.isNamed ? `pawl ${text}`.slice(0, 63) : ''
     if (statement === '' || !preparedIn.get(wire)?.has(text)) wire.parse({ text, name: statement })
     wire.bind({ portal, statement })
   }

@@ -103,8 +103,8 @@ export class Transaction implements Db, Tx {
   async run<Row>(statement: Statement, values: Values = {}): Promise<Row[]> {
     const query = this.#ours(statement, values)
     if (this.#options.path !== 'users' || statement.path === 'any') return (await this.#run<Row>(query)).rows
-    // All three are sent at once; if ours fails, so does the third.
-    if (this.#begun === undefined) void this.#begin()
+    // All three are sent at once, as one packet if it is the first; if ours fails, so does the third.
+    if (this.#begun === undefined) return (await this.#run<Row>(query, { before: [ownPathTaken], reset: ownPathReturned })).rows
     this.#send(this.#named('pawl_path_taken', ownPathTaken))
     const answer = this.#run<Row>(query)
     this.#client.query(this.#named('pawl_path_returned', ownPathReturned), () => undefined)
@@ -298,11 +298,11 @@ export class Transaction implements Db, Tx {
     return this.#options.names === undefined ? { text } : { text, name }
   }
 
-  async #run<Row>(query: QueryConfig): Promise<Answer<Row>> {
+  async #run<Row>(query: QueryConfig, around?: Around): Promise<Answer<Row>> {
     this[calls].begin()
     this.#noteSending()
     try {
-      const result = await this.#ask(query)
+      const result = await this.#ask(query, around)
       if (this.isOpen && isIdle(this.#client)) throw this.#refuse(txEnded('A statement of the handler ended its transaction'))
       this.#abortedBy = undefined
       const { rows, rowCount } = lastOf(result)
@@ -316,7 +316,7 @@ export class Transaction implements Db, Tx {
     }
   }
 
-  #ask(query: QueryConfig): Promise<QueryResult> {
+  #ask(query: QueryConfig, around?: Around): Promise<QueryResult> {
     if (this.#begun !== undefined) return this.#client.query(query)
     if (query.name === undefined && query.values === undefined) {
       void this.#begin()
@@ -324,7 +324,7 @@ export class Transaction implements Db, Tx {
     }
     // What is sent at once leaves in the same packet.
     process.nextTick(cork(this.#client))
-    const answer = runPacket(this.#client, query, { ...this.#around(), begins: true })
+    const answer = runPacket(this.#client, query, { ...this.#around(), ...around, begins: true })
     this.#begun = answer
     return answer
   }

@@ -5,6 +5,7 @@ import type { Config } from '../config.ts'
 import { Connection, type StatementWatch } from '../db/driver.ts'
 import type { LoopWatch } from '../kernel/alerts.ts'
 import { Service, Sleep } from '../kernel/service.ts'
+import type { FreshEvents } from './read-log.ts'
 import { sequence } from './sequence.ts'
 
 /** The queue that sleeping readers of the log are listed under. */
@@ -21,9 +22,8 @@ export interface PumpOptions {
   readonly pollMs: number
   readonly isListening: () => boolean
   readonly worker: () => number | undefined
-  /** A tick is on its way on this connection. */
-  readonly onTicking: (connection: Connection) => void
-  readonly onHead: (head: number) => void
+  /** The log has grown. */
+  readonly onHead: (fresh: FreshEvents | undefined) => void
   readonly signal: AbortSignal
   readonly loop: LoopWatch
 }
@@ -65,16 +65,11 @@ export class Pump {
 
   /** Returns how long to wait before the next. */
   async #tick(): Promise<number> {
-    // The loops' reads travel in the packet of the tick and run right after it.
-    const uncork = this.#connection.cork()
-    const ticking = sequence(this.#connection, this.#options.config.direct)
-    this.#options.onTicking(this.#connection)
-    uncork()
-    const tick = await ticking
+    const tick = await sequence(this.#connection, this.#options.config.direct)
     const isNew = tick.head !== this.#head
     if (isNew) {
       this.#head = tick.head
-      this.#options.onHead(tick.head)
+      this.#options.onHead(tick.fresh)
     }
     if (tick.outcome === 'busy') return busyMs
     const worker = this.#options.worker()

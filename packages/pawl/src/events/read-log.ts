@@ -82,6 +82,50 @@ export async function readLog(connection: Db, options: ReadLogOptions): Promise<
   }
 }
 
+/** The events that came with the answer of a tick: every one from `after` to `head`. */
+export interface FreshEvents {
+  readonly after: number
+  readonly head: number
+  readonly generation: number
+  readonly events: readonly { readonly event: LogEvent; readonly bucket: number }[]
+}
+
+type FreshRow = [
+  number,
+  string,
+  string,
+  number,
+  string,
+  string,
+  string,
+  string,
+  string,
+  unknown,
+  LogEvent['headers'] | null,
+  number,
+]
+
+export function freshEvents(json: string, head: number, generation: number): FreshEvents {
+  const rows = JSON.parse(json) as FreshRow[]
+  const events = rows.map(([position, xid, id, at, tenant, channel, aggregateType, key, type, data, headers, bucket]) => {
+    const shared = { position, generation, id, tenant, channel, aggregateType, key, type, data, xid }
+    return { event: { ...shared, headers: headers ?? {}, at: new Date(at * 1000) }, bucket }
+  })
+  return { after: head - events.length, head, generation, events }
+}
+
+/** What a read of the log would have found in them; undefined: they do not begin where it does, or are too many. */
+export function readFresh({ after, head, generation, events }: FreshEvents, options: ReadLogOptions): LogRead | undefined {
+  const { channel, tenant, shard } = options
+  if (options.after !== after) return undefined
+  const { from, to } = bucketRange(shard ?? { index: 0, of: 1 })
+  const matching = events
+    .filter(({ bucket }) => bucket >= from && bucket <= to)
+    .map(({ event }) => event)
+    .filter((event) => event.channel === (channel ?? event.channel) && event.tenant === (tenant ?? event.tenant))
+  return matching.length > options.limit ? undefined : { events: matching, head, generation, next: head, chars: 0 }
+}
+
 /** The buckets of a shard, both ends included. Every bucket belongs to one shard, whatever the number of them. */
 export function bucketRange({ index, of }: { readonly index: number; readonly of: number }): { from: number; to: number } {
   return { from: Math.floor((index * buckets) / of), to: Math.floor(((index + 1) * buckets) / of) - 1 }

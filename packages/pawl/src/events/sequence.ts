@@ -6,6 +6,7 @@ import type { DatabaseOptions } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
 import { probe } from '../kernel/probe.ts'
 import { longConnection } from './long-connection.ts'
+import { type FreshEvents, freshEvents } from './read-log.ts'
 
 const rebaseStatement = statement(import.meta.url, 'rebase')
 const sequenceStatement = statement(import.meta.url, 'sequence')
@@ -22,6 +23,8 @@ export interface Tick {
   /** The last position that was given, as far as this tick knows. */
   readonly head: number
   readonly generation: number
+  /** What got a position, where that is little. */
+  readonly fresh?: FreshEvents | undefined
 }
 
 interface Row {
@@ -29,6 +32,7 @@ interface Row {
   readonly sequenced: number
   readonly head: string
   readonly generation: number
+  readonly events: string | null
 }
 
 /**
@@ -40,10 +44,12 @@ export async function sequence(connection: Db, database: DatabaseOptions, option
   const row = await tick(connection, options.eventsMax ?? tickEventsMax)
   if (row.outcome === 'foreign')
     return rebase(database, { outcome: 'busy', sequenced: 0, head: Number(row.head), generation: row.generation })
-  const { outcome, sequenced, head, generation } = row.outcome === 'large' ? await sequenceAll(database) : row
+  const { outcome, sequenced, generation, ...rest } = row.outcome === 'large' ? await sequenceAll(database) : row
+  const head = Number(rest.head)
+  const fresh = rest.events === null ? undefined : freshEvents(rest.events, head, generation)
   if (probe.on) await probe.hit('events.sequence.after', row)
   // Another process may have met the same, or rebases.
-  return { outcome: outcome === 'large' || outcome === 'foreign' ? 'busy' : outcome, sequenced, head: Number(head), generation }
+  return { outcome: outcome === 'large' || outcome === 'foreign' ? 'busy' : outcome, sequenced, head, generation, fresh }
 }
 
 async function tick(connection: Db, limit: number | null): Promise<Row> {

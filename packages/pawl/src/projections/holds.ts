@@ -4,6 +4,7 @@
 import type { Connection } from '../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { describeError, isPawlError, PawlError } from '../errors.ts'
+import type { FreshEvents } from '../events/read-log.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { type Holder, leaseStatements } from '../kernel/lease.ts'
 import { probe } from '../kernel/probe.ts'
@@ -23,11 +24,10 @@ const choresEveryMs = 10_000
 export interface CursorLoop {
   readonly cursor: HeldCursor
   run(): Promise<void>
-  wake(): void
+  /** There may be something to do; `fresh`: it may be this. */
+  wake(fresh?: FreshEvents): void
   /** The cursor's row may have changed. */
   changed(): void
-  /** The log may grow in a moment: who waits for it may read on this connection. */
-  readAhead?(connection: Connection): void
   stop(): void
 }
 
@@ -80,8 +80,8 @@ export class Holds {
   }
 
   /** The log has grown. */
-  wake(): void {
-    for (const { loop } of this.#holds) loop.wake()
+  wake(fresh?: FreshEvents): void {
+    for (const { loop } of this.#holds) loop.wake(fresh)
   }
 
   /** A person may have put one elsewhere, or let it go on. */
@@ -92,10 +92,6 @@ export class Holds {
 
   get size(): number {
     return this.#holds.size
-  }
-
-  readAhead(connection: Connection): void {
-    for (const { loop } of this.#holds) loop.readAhead?.(connection)
   }
 
   /** Something may be free. */

@@ -4,8 +4,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isConflict } from '../db/classify.ts'
 import type { Connection } from '../db/driver.ts'
-import { describeError, isPawlError } from '../errors.ts'
-import { type LogRead, readLog } from '../events/read-log.ts'
+import { caught, describeError, isPawlError } from '../errors.ts'
+import { type FreshEvents, type LogRead, readFresh, readLog } from '../events/read-log.ts'
 import type { LogEvent } from '../events/types.ts'
 import type { LoopWatch } from '../kernel/alerts.ts'
 import { monotonicMs } from '../kernel/clock.ts'
@@ -70,19 +70,14 @@ export class LogLoop {
     this.#mode = this.#nextMode()
   }
 
-  /** There may be something to do. */
-  wake(): void {
+  wake(fresh?: FreshEvents): void {
+    if (fresh !== undefined && this.#wakeup.isWaiting) this.#pages.offer(fresh)
     this.#wakeup.fire()
   }
 
   changed(): void {
     this.#askedMs = Number.NEGATIVE_INFINITY
     this.#wakeup.fire()
-  }
-
-  /** While it waits for the log to grow: what is read here is there when it wakes. */
-  readAhead(connection: Connection): void {
-    if (this.#wakeup.isWaiting && this.#mode !== 'stopped' && !solitude.isClosed()) this.#pages.guess(connection)
   }
 
   stop(): void {
@@ -324,8 +319,6 @@ export class LogLoop {
 interface Ahead {
   readonly after: number
   readonly read: Promise<LogRead>
-  /** It was read before anything was known to be there. */
-  readonly isGuess: boolean
 }
 
 /** The pages of a cursor's log, one after the other: the next one is fetched while this one is applied. */
@@ -356,8 +349,6 @@ class Pages {
     const ahead = this.#ahead?.after === after ? this.#ahead : undefined
     this.#ahead = undefined
     let page = await (ahead?.read ?? this.#read(after))
-    // A guess that found nothing may have been too early.
-    if (ahead?.isGuess && page.events.length === 0) page = await this.#read(after)
     // The server lost a tail of the log, and it has grown again: positions that were read may be new events.
     if (page.generation !== (this.generation ?? page.generation) && this.isAhead) {
       this.forget()
@@ -365,7 +356,7 @@ class Pages {
     }
     this.generation = page.generation
     if (page.events.length === 0) this.finished(page)
-    if (page.next < page.head) this.#fetch(page.next, this.#reader, false)
+    if (page.next < page.head) this.#ahead = { after: page.next, read: caught(this.#read(page.next)) }
     return page
   }
 
@@ -374,8 +365,11 @@ class Pages {
     this.#readTo = page.next
   }
 
-  guess(connection: Connection): void {
-    this.#fetch(this.#after(), connection, true)
+  /** For a loop that waits: the next page, if it starts there. */
+  offer(fresh: FreshEvents): void {
+    const after = this.#after()
+    const page = readFresh(fresh, { after, limit: this.#limit, ...filterOf(this.#cursor) })
+    if (page !== undefined) this.#ahead = { after, read: Promise.resolve(page) }
   }
 
   forget(): void {
@@ -387,13 +381,7 @@ class Pages {
     return Math.max(this.#readTo, this.#cursor.place.position)
   }
 
-  #fetch(after: number, connection: Connection, isGuess: boolean): void {
-    const read = this.#read(after, connection)
-    read.catch(() => undefined)
-    this.#ahead = { after, read, isGuess }
-  }
-
-  #read(after: number, connection = this.#reader): Promise<LogRead> {
-    return readLog(connection, { after, limit: this.#limit, ...filterOf(this.#cursor) })
+  #read(after: number): Promise<LogRead> {
+    return readLog(this.#reader, { after, limit: this.#limit, ...filterOf(this.#cursor) })
   }
 }

@@ -118,9 +118,8 @@ export class CursorsPart implements Part {
       pollMs: options.pollMs,
       isListening: () => process.isListening,
       worker: () => process.id,
-      onTicking: (connection) => this.#holds.readAhead(connection),
-      onHead: () => {
-        this.#holds.wake()
+      onHead: (fresh) => {
+        this.#holds.wake(fresh)
         this.#refreshers.grown()
       },
       signal: this.#stop.signal,
