@@ -35,7 +35,7 @@ const words = Object.keys(instead) as Word[]
 /** In comments of the sources, tests included, and in docs/. */
 const most: Readonly<Record<Word, { readonly comments: number; readonly docs: number }>> = {
   whoever: { comments: 58, docs: 2 },
-  somebody: { comments: 26, docs: 2 },
+  somebody: { comments: 25, docs: 2 },
   nobody: { comments: 79, docs: 8 },
   anew: { comments: 12, docs: 1 },
   dear: { comments: 0, docs: 0 },
@@ -46,10 +46,10 @@ const most: Readonly<Record<Word, { readonly comments: number; readonly docs: nu
   meanwhile: { comments: 24, docs: 6 },
   'under way': { comments: 11, docs: 0 },
   trouble: { comments: 2, docs: 0 },
-  'so many': { comments: 30, docs: 6 },
+  'so many': { comments: 28, docs: 6 },
   'so long': { comments: 11, docs: 0 },
   behind: { comments: 77, docs: 7 },
-  look: { comments: 76, docs: 6 },
+  look: { comments: 67, docs: 6 },
   looks: { comments: 23, docs: 4 },
 }
 
