@@ -813,11 +813,11 @@ where s.tenant = ''
 
 -- name: resolve-alerts
 -- Closes alerts whose cause is gone.
--- Locks: their rows, SKIP LOCKED.
+-- Locks: their rows, SKIP LOCKED; one that was raised again since stays open.
 -- Plan: the few open alerts, and an index of each table. With rows in them: parked_key_pkey, dirty_due.
 -- Rows: what was closed.
 with over as materialized (
-  select a.tenant, a.id
+  select a.tenant, a.id, a.count
   from pawl.alert a
   where a.resolved_at is null
     and (
@@ -841,14 +841,11 @@ with over as materialized (
         )
       )
     )
-  for update skip locked
 )
-update pawl.alert a
-set resolved_at = pawl.now()
-from over o
-where a.tenant = o.tenant
-  and a.id = o.id
-returning a.code, a.subject
+select r.code, r.subject
+from (select array_agg(o.tenant) as tenants, array_agg(o.id) as ids, array_agg(o.count) as counts from over o) g
+cross join lateral pawl.resolve_alerts(g.tenants, g.ids, g.counts) r
+where g.ids is not null
 
 -- name: defining-runners
 -- Living processes whose code defines a projection or sink, whichever generation of it.

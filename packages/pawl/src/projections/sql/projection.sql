@@ -74,8 +74,7 @@ where p.tenant = :tenant::text
 -- name: audit
 -- Keeps what a person did, and why, and notifies the holders of cursors: idle ones look at their rows.
 -- Locks: none but its own new row.
--- Plan: an insert.
+-- Plan: a call.
 -- One row, when it is kept.
-insert into pawl.audit (tenant, actor, action, subject, reason, detail)
-values (:tenant::text, :actor::text, :action::text, :subject::text, left(:reason::text, 2000), :detail::jsonb)
-returning pg_notify('pawl_cursors', '') is null as told
+select pawl.write_audit(:tenant::text, :actor::text, :action::text, :subject::text, :reason::text, :detail::jsonb)::text as written,
+  pg_notify('pawl_cursors', '') is null as told
