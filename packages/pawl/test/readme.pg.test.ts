@@ -38,7 +38,7 @@ test('the twenty lines charge once and mail with a key', async () => {
     await worker.stop()
     await pawl.close()
   })
-  await until('both jobs are done', async () => (await pawl.jobs.list({ state: 'done' })).length === 2)
+  await until('both jobs are done', async () => (await pawl.jobs.list({ state: 'done' })).items.length === 2)
   expect(await db.query('select cents from account')).toEqual([{ cents: 3800 }])
   expect(keys).toEqual([expect.stringMatching(/./)])
 })

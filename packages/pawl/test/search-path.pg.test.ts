@@ -160,7 +160,7 @@ test.each(poolers)('enqueue, append and changes run no operator of another role 
     { outcome: 'cancelled', reason: "it's over" },
   ])
   await db.query("select pawl.enqueue($1, '{}', delay => '1 hour'), pawl.append('Placed', 'order', '2')", [later])
-  expect(await pawl.jobs.list({ kind: later })).toHaveLength(6)
+  expect((await pawl.jobs.list({ kind: later })).items).toHaveLength(6)
   expect(await pawl.jobs.why(id)).toBeDefined()
   expect(await pawl.alerts()).toEqual([])
   expect(await pawl.events.lag()).toMatchObject({ head: 0 })

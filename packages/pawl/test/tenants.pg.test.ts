@@ -75,8 +75,8 @@ const trials: Readonly<Record<string, Trials>> = {
     get: async () => expect([await bolt.jobs.get(waiting), await bolt.jobs.get(dead)]).toEqual([undefined, undefined]),
     attempts: () => empty(() => bolt.jobs.attempts(dead)),
     list: async () => {
-      await empty(() => bolt.jobs.list({ state: 'dead' }))
-      expect((await bolt.jobs.list()).every(({ tenant }) => tenant === 'bolt')).toBe(true)
+      await empty(async () => (await bolt.jobs.list({ state: 'dead' })).items)
+      expect((await bolt.jobs.list()).items.every(({ tenant }) => tenant === 'bolt')).toBe(true)
     },
     cancel: () => missing(() => bolt.jobs.cancel(waiting)),
     retry: () => missing(() => bolt.jobs.retry(dead)),

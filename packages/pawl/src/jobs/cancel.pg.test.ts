@@ -83,7 +83,7 @@ test('[J17] a dead job can be cancelled, and the alert goes with the last one', 
   pawl.jobs.define('fails', { retry: { attempts: 1 }, run: () => Promise.reject(new Error('no')) })
   const { ids } = await pawl.jobs.enqueueMany('fails', [{}, {}])
   await startWorker(pawl)
-  await until('both are dead', async () => (await pawl.jobs.list({ state: 'dead' })).length === 2)
+  await until('both are dead', async () => (await pawl.jobs.list({ state: 'dead' })).items.length === 2)
   expect(await pawl.jobs.cancel(ids[0]!)).toEqual({ was: 'dead' })
   expect(await pawl.alerts()).toHaveLength(1)
   await pawl.jobs.cancel(ids[1]!)

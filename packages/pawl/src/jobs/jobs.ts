@@ -179,19 +179,23 @@ export class Jobs {
     return rows.map((row) => camelCase(row) as unknown as AttemptRow)
   }
 
-  /** A page of jobs, newest first. Without a state: all but done and cancelled. */
-  async list(options: ListOptions = {}): Promise<ListedJob[]> {
-    const { state, kind = null, queue = null, before, limit } = resolve('list', listTable, options)
+  /** A page of jobs, newest first. Without a state: all but done and cancelled. `next` is null on the last page. */
+  async list(options: ListOptions = {}): Promise<{ readonly items: readonly ListedJob[]; readonly next: string | null }> {
+    const { state, kind = null, queue = null, after, limit } = resolve('list', listTable, options)
     const isFinished = state !== undefined && isFinal(state)
     const rows = await read<Record<string, never>>(this.#core.pool, isFinished ? listFinishedStatement : listOpenStatement, {
       tenant: this.#tenant,
       state: state ?? null,
       kind,
       queue,
-      before: before === undefined ? null : checkJobId('list', before),
-      limit,
+      after: after === undefined ? null : checkJobId('list', after),
+      // One more than the page has: whether another follows.
+      limit: limit + 1,
     })
-    return rows.map((row) => camelCase({ run_at: null, finished_at: null, ...row }) as unknown as ListedJob)
+    const items = rows
+      .slice(0, limit)
+      .map((row) => camelCase({ run_at: null, finished_at: null, ...row }) as unknown as ListedJob)
+    return { items, next: rows.length > limit ? items.at(-1)!.id : null }
   }
 
   /** Cancels a job. One that waits never starts; one that runs gets its signal, and its late result is refused. */

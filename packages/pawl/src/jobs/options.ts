@@ -117,7 +117,7 @@ export const listTable = {
   kind: text({ to: 200, doc: 'Only jobs of this kind.' }),
   queue: queueName('Only jobs of this queue.'),
   limit: integer({ from: 1, to: 500, default: 50, doc: 'The size of a page.' }),
-  before: anyText('The last id of the previous page.'),
+  after: anyText('`next` of the previous page.'),
 } satisfies TableOf<ListOptions>
 
 export const changeTable = {

@@ -40,7 +40,7 @@ test('[J35] a run_at that is infinite or far away is refused', async () => {
     })
   for (const runAt of [new Date(Number.NaN), Number.POSITIVE_INFINITY as never])
     await expect(jobs.enqueue('k', {}, { runAt })).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
-  expect(await jobs.list()).toEqual([])
+  expect((await jobs.list()).items).toEqual([])
   await jobs.enqueue('k', {}, { runAt: new Date(Date.now() + 9 * 365 * 86_400_000) })
   await jobs.enqueue('k', {}, { runAt: new Date(0) })
 })

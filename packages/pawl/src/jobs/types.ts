@@ -156,8 +156,8 @@ export interface ListOptions {
   readonly kind?: string
   readonly queue?: string
   readonly limit?: number
-  /** The id that ended the last page. */
-  readonly before?: string
+  /** `next` of the last page. */
+  readonly after?: string
 }
 
 export interface ChangeOptions extends InTxWaking {

@@ -114,7 +114,7 @@ test('workers with jobs and cursors, and callers, work under separate roles', as
   await until('the job is done', async () => (await app.jobs.get(id))?.state === 'done')
   await until('its event is projected', async () => (await db.query("select from total where key = 'a'")).length > 0)
   expect(await db.query('select count(*)::integer as n from effect')).toEqual([{ n: 1 }])
-  expect(await app.jobs.list({ state: 'done' })).toHaveLength(1)
+  expect((await app.jobs.list({ state: 'done' })).items).toHaveLength(1)
   expect(await app.alerts({ tenant: '*' })).toEqual([])
   expect(faultsIn(await cli(['doctor', '-o', 'json', '--database-url', urlOf('pawl_worker')]))).toEqual([])
 })

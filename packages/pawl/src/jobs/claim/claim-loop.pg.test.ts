@@ -158,7 +158,7 @@ test('[J33] a kind with a limit is claimed into its free places only', async () 
   const worker = await startWorker()
   await many('narrow', 50)
   await many('quick', 500)
-  await until('the others are done', async () => (await pawl.jobs.list({ kind: 'quick' })).length === 0)
+  await until('the others are done', async () => (await pawl.jobs.list({ kind: 'quick' })).items.length === 0)
   expect(await db.query('select state, count(*)::integer as n from pawl.job group by 1 order by 1')).toEqual([
     { state: 'ready', n: 49 },
     { state: 'running', n: 1 },

@@ -20,14 +20,13 @@ const list = command({
   },
   run: async (context) => {
     const { state, kind, queue, limit, after } = context.flags
-    const items = await withPawl(context, ({ jobs }) => jobs.list({ limit, ...given({ state, kind, queue, before: after }) }))
-    const next = items.length < limit ? null : items.at(-1)!.id
+    const page = await withPawl(context, ({ jobs }) => jobs.list({ limit, ...given({ state, kind, queue, after }) }))
     const isFinished = state !== undefined && finalStates.includes(state)
     const empty =
       state === undefined
         ? "No live jobs. For finished jobs, run 'pawl jobs list --state done'."
         : `No ${state} jobs${kind ? ` of kind ${kind}` : ''}.`
-    return pageAnswer({ items, next }, isFinished ? finishedColumns : liveColumns, empty)
+    return pageAnswer(page, isFinished ? finishedColumns : liveColumns, empty)
   },
 })
 
