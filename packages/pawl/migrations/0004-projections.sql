@@ -191,18 +191,13 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- A projection writes its tables and nothing else, because a rebuild writes again. Its handlers' transactions carry its name (move, stay, take-dirty), and
--- whatever adds an event or a job in one of them is refused, plain SQL too. Without WHEN: to read that condition costs more than the call.
+-- a job that one of them adds is refused, as an event is by the default of its seq. Without WHEN: to read that condition costs more than the call.
 create function pawl.refuse_in_fold() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  v_projection text := current_setting('pawl.fold', true);
+  v_none bigint := pawl.assert_no_fold();
 begin
-  if v_projection <> '' then
-    raise exception using message = format('the projection ''%s'' only writes its tables: a rebuild would append or enqueue again', v_projection),
-      hint = 'Append and enqueue in a reaction: pawl.projections.react.';
-  end if;
   return null;
 end
 $$;
-create trigger event_not_in_fold before insert on pawl.event for each statement execute function pawl.refuse_in_fold();
 create trigger job_not_in_fold before insert on pawl.job for each statement execute function pawl.refuse_in_fold();
