@@ -55,7 +55,7 @@ comment on column pawl.worker.asked_by is
   'A watcher that found its lease ended or its lock free asks whether it lives. Only a question that stays unanswered closes it.';
 comment on column pawl.worker.emptied_at is 'When it was found to hold nothing, long after it was closed: sweeps pass over it.';
 
--- Whoever finds that a worker holds something after all shows it to the sweeps again.
+-- Shows a worker that holds something after all to the sweeps again.
 create function pawl.show_worker(p_worker integer) returns void
 language sql set search_path = pg_catalog, pg_temp as $$
   update pawl.worker w set emptied_at = null where w.tenant = '' and w.id = p_worker
@@ -125,7 +125,7 @@ create table pawl.once (
   constraint key_length check (length(namespace) between 1 and 200 and length(key) between 1 and 500)
 );
 create index once_expiry on pawl.once (expires_at) where expires_at is not null;
-comment on table pawl.once is 'A key written in the transaction of its effect: whoever finds it there knows that the effect happened.';
+comment on table pawl.once is 'A key written in the transaction of its effect: a caller that finds it knows that the effect happened.';
 
 create table pawl.alert (
   tenant text collate "C" not null default '',
@@ -142,7 +142,7 @@ create table pawl.alert (
 );
 create unique index alert_open on pawl.alert (tenant, code, subject) where resolved_at is null;
 comment on table pawl.alert is
-  'What a person should look at and no row of another table shows. One open alert per code and subject; repeats raise its count. '
+  'What needs a person and no row of another table shows. One open alert per code and subject; repeats raise its count. '
   'pawl.open_alerts() has these and those that other rows show.';
 comment on column pawl.alert.until is 'When it is over unless it is raised again. Null: it stays open until it is resolved.';
 

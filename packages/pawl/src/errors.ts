@@ -63,13 +63,13 @@ export function isPawlError(error: unknown, code?: ErrorCode): error is PawlErro
   return Object.hasOwn(errorTable, found) && (code === undefined || found === code)
 }
 
-/** For a promise that is handed out: whoever awaits it gets its error, and one that nobody awaits does not end the process. */
+/** For a promise that is handed out: its awaiter gets the error, and without one the error does not end the process. */
 export function caught<T>(promise: Promise<T>): Promise<T> {
   promise.catch(() => undefined)
   return promise
 }
 
-/** Thrown by a handler to say that trying again is of no use: the job is dead at once, with this as its error. */
+/** Thrown by a handler for an error that no retry mends: the job is dead at once, with this as its error. */
 export class NonRetryable extends Error {
   override readonly name = 'NonRetryable'
 }

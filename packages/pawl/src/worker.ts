@@ -157,7 +157,7 @@ export class Worker {
   }
 
   /**
-   * For the end of a process by an error that nobody caught: gives back jobs that had not started, and closes the incarnation as dead, so that
+   * For the end of a process by an uncaught error: gives back jobs that had not started, and closes the incarnation as dead, so that
    * others take what ran and the cursors at once, with a crash counted.
    */
   async lastWords(reason: string): Promise<void> {
@@ -166,7 +166,7 @@ export class Worker {
     await Promise.race([this.#process.abandon(reason), sleep(lastWordsMs, undefined, { ref: false })])
   }
 
-  /** The jobs whose handlers may have left an error that nobody caught: the one that this call comes out of, if that is known, else all that run. */
+  /** The jobs whose handlers may have left an uncaught error: the one that this call comes out of, if that is known, else all that run. */
   suspects(): readonly { readonly id: string; readonly kind: string }[] {
     return this.#jobs?.suspects() ?? []
   }
@@ -194,7 +194,7 @@ function createProcess({ config, jobEvents }: WorkerCore, options: ResolvedWorke
   const { concurrency, projections, handlerConnectionsMax } = options
   const worker = {
     ...options,
-    // One for deciding runs alone takes nothing else, so nobody may count on it.
+    // One for deciding runs alone takes nothing else, so no queue counts on it.
     queues: kinds.length === 0 || options.deciding === 'only' ? [] : options.queues,
     kinds: [...kinds, ...projections.map(kindOf)],
     limits: sweepLimits,

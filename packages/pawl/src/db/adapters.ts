@@ -1,4 +1,4 @@
-// One interface for a transaction, whoever began it: (text, values) => {rows}. Inside a caller's transaction every parameter is cast in
+// One interface for a transaction of any library: (text, values) => {rows}. Inside a caller's transaction every parameter is cast in
 // SQL and only text, integers and json come back, because their client may parse types in its own way. A handle that is no transaction is
 // refused: by what its library says of it, else by the server.
 
@@ -9,7 +9,7 @@ import { schemaMissing, sqlState } from './classify.ts'
 /** On a `Tx` that is known to be a transaction: our own, and those that `toTx` and `drizzleTx` returned. */
 export const checked: unique symbol = Symbol('pawl.checked')
 
-/** On a `Tx` through which nothing is added: returns why, and the transaction fails, also if nobody awaits the call. */
+/** On a `Tx` through which nothing is added: returns why, and the transaction fails, also if the call is not awaited. */
 export const refusal: unique symbol = Symbol('pawl.refusal')
 
 export interface Tx {
@@ -94,7 +94,7 @@ function unsupported(what: string, fix: string): PawlError {
   return new PawlError('PAWL_TX_UNSUPPORTED', `${what}. ${fix}`)
 }
 
-/** For Drizzle, which needs its own `sql` to run a text: `enqueue(kind, payload, { tx: drizzleTx(tx, sql) })`. */
+/** For Drizzle, which needs its own `sql` to run a string: `enqueue(kind, payload, { tx: drizzleTx(tx, sql) })`. */
 export function drizzleTx(
   tx: { execute(query: never): unknown },
   sql: { raw(text: string): unknown; join(parts: never): unknown; param(value: never): unknown },
@@ -159,7 +159,7 @@ function notBegun(): PawlError {
 
 /**
  * Every parameter travels as text and is cast by the server: told that a parameter is json, postgres.js would write our JSON text as JSON once
- * more, and Prisma refuses a text where the server expects a number.
+ * more, and Prisma refuses a string where the server expects a number.
  */
 function asTexts(text: string, values: readonly unknown[]): [text: string, values: readonly unknown[]] {
   const isScalar = (value: unknown) =>

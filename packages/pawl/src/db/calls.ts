@@ -26,7 +26,7 @@ export class Calls {
   /** A call of ours that sends its statements later. */
   track<T>(call: () => Promise<T>): Promise<T> {
     const tracked = this.#track(call, () => this.#tracked.delete(tracked))
-    // It is refused and logged. Nobody may be there to catch it, and it must not end the process.
+    // It is refused and logged. Its promise may have no handler, and must not end the process.
     if (this.#isOver) return caught(tracked)
     this.#tracked.add(tracked)
     return tracked
@@ -84,12 +84,12 @@ export function callIn<T>(tx: unknown, call: () => Promise<T>): Promise<T> {
   return counted === undefined ? call() : counted.track(call)
 }
 
-// ---- tx control
+// ---- statements that would end it
 
 // A transaction of ours in a handler's hands is ours to end. What a handler sends is refused where its text says that it would end it; what
 // no text says, such as a function of another language that does it, the commit finds out (packet.ts).
 
-/** Where a statement may begin: most texts have none of these words there. */
+/** Where a statement may begin: most have none of these words there. */
 const mayEnd = /(?:^|[;/\n])\s*(?:commit|rollback|abort|end|prepare)\b/i
 
 /** Strings, names in quotes and comments. */

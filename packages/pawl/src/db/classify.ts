@@ -5,9 +5,9 @@ import { isPawlError, PawlError } from '../errors.ts'
 export type ErrorClass =
   /** Our own whole transaction may run again: nothing of it was applied. */
   | 'transient'
-  /** The connection broke. If a commit was under way nobody knows whether it happened. */
+  /** The connection broke. If a commit was in progress, it is not known whether it happened. */
   | 'connection'
-  /** A prepared statement is gone or its plan is stale: prepare anew and run again. */
+  /** A prepared statement is gone or its plan is stale: prepare it again and run it again. */
   | 'replan'
   /** The server cannot write now (disk full, read-only primary): wait longer, tell someone, go on by itself. */
   | 'unwritable'

@@ -23,7 +23,7 @@ afterEach(async () => {
   await db.drop()
 })
 
-/** A client that gives up before the server has answered cuts its connection, and the reply to lose never comes: hence so long. */
+/** A client that gives up before the server has answered cuts its connection, and the reply to lose never comes: hence this long time. */
 const viaProxy = () => db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutMs: 2000 } })
 const count = async (what: string) => (await db.query<{ n: number }>(`select count(*)::int as n from ${what}`))[0]!.n
 

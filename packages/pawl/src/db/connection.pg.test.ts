@@ -117,7 +117,7 @@ test('[K9] the server is asked to notice a client that went without a word', asy
   await pool.end()
 })
 
-/** A listener that finds jobs as a worker does: by a look after each (re)connect, and by notifications in between. */
+/** A listener that finds jobs as a worker does: by a poll after each (re)connect, and by notifications in between. */
 function listening(heartbeatMs: number, onSession: ListenOptions['onSession'] = async () => true) {
   const seen: string[] = []
   const stop = new AbortController()

@@ -24,7 +24,7 @@ export interface DatabaseOptions {
   /** 'transaction' behind pgbouncer in transaction mode: unnamed statements, no session state, polling instead of LISTEN. */
   readonly pooler: Pooler
   readonly connectTimeoutMs: number
-  /** A query without an answer for so long means a dead connection. 0: any time. */
+  /** A connection that has not answered a query for this long counts as dead. 0: any time. */
   readonly queryTimeoutMs: number
   readonly applicationName: string
 }
@@ -493,7 +493,7 @@ function releasing(client: PoolClient, released: () => void): PoolClient {
   return client
 }
 
-/** Whether the session is of no use after this error. */
+/** Whether the session cannot be used after this error. */
 function isBroken(error: unknown): boolean {
   return sqlState(error) === undefined || ['connection', 'replan'].includes(classify(error))
 }

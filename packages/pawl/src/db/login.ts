@@ -38,50 +38,15 @@ const urlTimeouts = ['statement_timeout', 'lock_timeout', 'idle_in_transaction_s
 const timeoutMsMax = 2_147_483_647
 /** What pg reads of a URL's parameters. */
 const urlParameters = [
-  'host',
-  'port',
-  'user',
-  'password',
-  'ssl',
-  'sslmode',
-  'sslcert',
-  'sslkey',
-  'sslrootcert',
-  'sslnegotiation',
-  'uselibpqcompat',
-  'enableChannelBinding',
-  'options',
-  'application_name',
-  'fallback_application_name',
-  'client_encoding',
+  ...`host port user password ssl sslmode sslcert sslkey sslrootcert sslnegotiation uselibpqcompat
+  enableChannelBinding options application_name fallback_application_name client_encoding`.split(/\s+/),
   ...urlTimeouts,
 ]
 /** Hosts and other clients write these into the URLs that they give out; pg ignores them, and so does Pawl. */
-const foreignParameters = [
-  'channel_binding',
-  'connect_timeout',
-  'connection_limit',
-  'gssencmode',
-  'keepalives',
-  'keepalives_count',
-  'keepalives_idle',
-  'keepalives_interval',
-  'load_balance_hosts',
-  'pgbouncer',
-  'pool',
-  'pool_timeout',
-  'prepare',
-  'prepareThreshold',
-  'prepared_statements',
-  'schema',
-  'socket_timeout',
-  'sslaccept',
-  'sslsni',
-  'statement_cache_size',
-  'supa',
-  'target_session_attrs',
-  'workaround',
-]
+const foreignParameters = `channel_binding connect_timeout connection_limit gssencmode keepalives keepalives_count keepalives_idle
+  keepalives_interval load_balance_hosts pgbouncer pool pool_timeout prepare prepareThreshold
+  prepared_statements schema socket_timeout sslaccept sslsni statement_cache_size supa target_session_attrs
+  workaround`.split(/\s+/)
 const sslModes = ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify']
 const sslValues = ['true', '1', '0', 'no-verify']
 
@@ -167,7 +132,7 @@ export function isCloneable(ssl: unknown): boolean {
   }
 }
 
-/** For a thread: without a password function, and with the private key, which pg hides from whoever copies the options. */
+/** For a thread: without a password function, and with the private key, which pg leaves out of a copy of the options. */
 export function cloneable(login: Login): Login {
   const { password, ssl, ...rest } = login
   return {

@@ -57,7 +57,7 @@ export function exportSql(migrations: readonly Migration[] = readMigrations(), a
         ? `-- ${migration.name}\nbegin;\n${ownPathSql};\n${migration.sql.trim()}\n${record}\ncommit;\n`
         : `-- ${migration.name}: run outside a transaction\n${migration.sql.trim()}\n${record}\n`
     })
-  // Defaults and bodies of functions are resolved when they are made, by the search path of whoever runs this.
+  // Defaults and bodies of functions are resolved when they are made, by the search path of the session that runs this.
   return `begin;\n${ownPathSql};\n${ledger};\ncommit;\n\n${steps.join('\n')}`
 }
 
@@ -172,7 +172,7 @@ async function apply(work: Connection, migration: Migration, lockTimeoutMs: numb
   }
 }
 
-/** A `create index concurrently` that failed leaves an invalid index behind, which slows writes and helps nobody. */
+/** A `create index concurrently` that failed leaves an invalid index, which slows writes and serves no read. */
 async function dropInvalidIndexes(work: Connection): Promise<void> {
   const invalid = await work.query<{ name: string }>(
     `select format('%I.%I', n.nspname, c.relname) as name

@@ -1,5 +1,7 @@
 // What our own statements bring to a session: a search path, and parsers for the types of their results.
 
+// ---- search path
+
 // Our SQL names its tables with their schema, and still its operators, functions and types are looked up in the search path of the session:
 // a role that may create in a schema of that path could put its own code there (CVE-2018-1058). Functions of ours fix their path by
 // themselves, our connections by their settings, and a caller's transaction by pawl.run (db.ts).

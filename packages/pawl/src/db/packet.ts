@@ -111,7 +111,7 @@ class Packet extends Query {
     return error
   }
 
-  /** Nobody reads the rows of a last statement, so unlike pg's own this does not ask for their description. */
+  /** The rows of a last statement are not read, so unlike pg's own this does not ask for their description. */
   override prepare(wire: Wire): void {
     if (!this.#around.commits) return super.prepare(wire)
     const { text, values = [], name = '' } = this

@@ -1,4 +1,4 @@
-// A migration changes the type of a column while workers run: their prepared statements are stale, and nobody must notice.
+// A migration changes the type of a column while workers run: their prepared statements are stale, and no caller must notice.
 
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { createDatabase, type TestDatabase, until } from '../../test/support/database.ts'
@@ -41,7 +41,7 @@ test('[K16] a stale statement costs one repetition on a fresh session', async ()
   await sweep()
   const before = await pid()
   await changeTypes()
-  // What was sent behind it on the old session is answered there.
+  // What was sent after it on the old session is answered there.
   const [, beside] = await Promise.all([sweep(), pid()])
   expect(beside).toBe(before)
   expect(await pid()).not.toBe(before)

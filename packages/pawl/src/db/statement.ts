@@ -104,12 +104,12 @@ function stripComments(source: string): string {
   return source.replace(/^\s*--.*$\n?/gm, '').trim()
 }
 
-/** A PostgreSQL array literal of numbers in text form: ids and fences. One text parameter costs far less than an array of them. */
+/** A PostgreSQL array literal of numbers as strings: ids and fences. One string parameter costs far less than an array of them. */
 export function numbersLiteral(values: readonly (string | number | null)[]): string {
   return `{${values.map((value) => value ?? 'null').join(',')}}`
 }
 
-/** A PostgreSQL array literal of any texts. */
+/** A PostgreSQL array literal of any strings. */
 export function textsLiteral(values: readonly (string | null)[]): string {
   return `{${values.map((value) => (value === null ? 'null' : `"${value.replace(/["\\]/g, '\\$&')}"`)).join(',')}}`
 }

@@ -368,7 +368,7 @@ export class Transaction implements Db, Tx {
   }
 }
 
-/** The driver answers a text of several statements with a result for each. */
+/** The driver answers a string of several statements with a result for each. */
 function lastOf(result: QueryResult | readonly QueryResult[]): QueryResult {
   return Array.isArray(result) ? (result as readonly QueryResult[]).at(-1)! : (result as QueryResult)
 }

@@ -47,8 +47,8 @@ export async function listAlerts(db: Db, tenant: string): Promise<Alert[]> {
 
 // ---- failures
 
-// Errors of the engine's own statements and loops that no repetition mends: a missing privilege, a column that is not there, a bug. Each is
-// counted and logged, once a minute per statement or loop; after a few in a row there is an alert, until it succeeds again.
+// Errors of the engine's own statements and loops that no retry mends: a missing privilege, a missing column, a bug. Each is counted, and
+// logged once a minute per statement or loop; three in a row raise an alert, which a success resolves.
 
 const raiseStatement = statement(import.meta.url, 'raise-failing')
 

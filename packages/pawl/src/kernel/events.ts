@@ -1,4 +1,4 @@
-// Typed events. Nothing is built for an event that nobody listens to, and a listener that throws harms nobody else.
+// Typed events. An event without a listener costs nothing, and a listener that throws does not reach the others.
 
 import { callback, check, oneOf, required } from './options.ts'
 

@@ -2,6 +2,8 @@
 
 import { AsyncLocalStorage } from 'node:async_hooks'
 
+// ---- transaction
+
 // The tx handler that a call is made in. A call without the handler's transaction would wait for the very pool that the handler occupies.
 
 export interface TxHandler {
@@ -29,7 +31,7 @@ export async function runInsideTx<Answer>(kind: string, handler: () => Promise<A
 
 // ---- tenant
 
-// Whose work this is. A handler runs as its job's tenant: what it enqueues, appends or submits through a handle without a tenant of its own
+// A handler runs as its job's tenant: what it enqueues, appends or submits through a handle without a tenant of its own
 // belongs to that tenant. Outside of handlers such a handle is the empty tenant's.
 
 const current = new AsyncLocalStorage<string>()

@@ -38,7 +38,7 @@ export function lookEveryMs(leaseMs: number): number {
 const answerMsMin = 500
 const troubleFactor = 10
 
-/** How long an incarnation gets to answer: two of its looks, a second by default, and ten times that if the asker itself had trouble. */
+/** How long an incarnation gets to answer: two of its polls, a second by default, and ten times that if statements of the asker failed or were slow. */
 export function answerWithinMs(lookMs: number, hadTrouble: boolean): number {
   return Math.max(answerMsMin, 2 * lookMs) * (hadTrouble ? troubleFactor : 1)
 }

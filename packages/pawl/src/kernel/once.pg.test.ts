@@ -42,7 +42,7 @@ async function effects(): Promise<string[]> {
   return (await db.query<{ who: string }>('select who from effect order by n')).map(({ who }) => who)
 }
 
-/** Until so many sessions of this database wait for a lock. */
+/** Until this number of sessions of this database wait for a lock. */
 function waiting(count: number): Promise<unknown> {
   return until(`${count} wait for a lock`, async () => {
     const [row] = await db.query<{ n: number }>(

@@ -1,4 +1,4 @@
-// Once: a key written in the transaction of its effect. Whoever finds the key knows that the effect happened, and gets its result; so a
+// Once: a key written in the transaction of its effect. A caller that finds the key knows that the effect happened, and gets its result; so a
 // caller whose commit was never answered asks again with the same key and nothing is applied twice.
 
 import type { AnyTx } from '../db/adapters.ts'
@@ -23,7 +23,7 @@ export interface OnceKey {
   readonly namespace: string
   /** 1 to 500 characters; with tenant and namespace at most 2,500 bytes. */
   readonly key: string
-  /** How long it is remembered, by the database's clock. After that the work may run again. Default: for ever. */
+  /** How long the key is kept, by the database's clock. After that the work may run again. Default: forever. */
   readonly ttl?: number | string
 }
 

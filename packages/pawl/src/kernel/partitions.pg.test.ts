@@ -24,7 +24,7 @@ afterEach(async () => {
   await db.drop()
 })
 
-/** Noon, so many days after the first that the template has a partition for: a midnight since then, or during a test, changes nothing. */
+/** Noon, this many days after the first that the template has a partition for: a midnight since then, or during a test, changes nothing. */
 const toDay = (day: number) => moveClock(db.pool, firstNoonMs + day * dayMs - Date.now())
 const finish = (id: number) =>
   db.query(

@@ -11,12 +11,12 @@ const lastUsedStatement = statement(import.meta.url, 'last-partition-used')
 const isLastUsedStatement = statement(import.meta.url, 'is-last-day-used')
 const extendStatement = statement(import.meta.url, 'extend-day-partitions')
 
-/** Somebody else is at it, or a stranger's transaction has the table: the next time will do. */
+/** Another process is at it, or a stranger's transaction locks the table: the next round tries again. */
 export function isLater(error: unknown): boolean {
   return ['55P03', '55000', '42P01', '57014', '40P01'].includes(sqlState(error) ?? '')
 }
 
-/** Makes room ahead in every table that is partitioned by days. Gives the tables where there was something to do. */
+/** Makes room ahead in every table that is partitioned by days. Returns the tables where there was something to do. */
 export async function extendPartitions(connection: Connection): Promise<string[]> {
   const extended: string[] = []
   for (const { name } of await connection.run<{ name: string }>(dayTablesStatement)) {
@@ -65,9 +65,7 @@ export async function dropPartition(connection: Connection, partition: Partition
   return true
 }
 
-// ---- prune
-
-// Removes what the kernel keeps for a while: once keys, evidence, closed workers and alerts that are over.
+// ---- rows past their retention
 
 const pruneStatement = statement(import.meta.url, 'prune')
 

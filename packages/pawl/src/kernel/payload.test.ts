@@ -172,7 +172,7 @@ test('[J19] the limits are exact: the last byte and the last level that fit are 
   const nested = (depth: number) => JSON.parse('['.repeat(depth) + ']'.repeat(depth)) as unknown
   expect(toJson(nested(depthMax), what, limits)).toHaveLength(2 * depthMax)
   expect(() => toJson(nested(depthMax + 1), what, limits)).toThrow(/nested more than/)
-  // Many brackets side by side, or inside a text, are not depth.
+  // Many brackets side by side, or inside a string, are not depth.
   expect(
     toJson(
       Array.from({ length: 50 }, () => []),

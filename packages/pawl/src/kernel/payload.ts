@@ -199,7 +199,7 @@ function digitsOf(value: number): string {
   return whole + fraction.padEnd(Number(exponent), '0')
 }
 
-/** The quick look that every run of a job pays for; only a fault is worth finding out where. */
+/** The quick check that every run of a job pays for. The path of a fault is searched only if there is one. */
 function isSafe(value: unknown, depthLeft: number): boolean {
   if (typeof value === 'string') return value.isWellFormed() && !value.includes('\u0000')
   if (typeof value !== 'object' || value === null) return true
@@ -232,7 +232,7 @@ function findTextFault(text: string, what: string, path: string): void {
   if (!text.isWellFormed()) throw invalid(what, path, 'contains half a surrogate pair, which is not valid Unicode')
 }
 
-/** `separator`: ': ' before a sentence of somebody else's, such as a schema's. */
+/** `separator`: ': ' before a sentence that is not ours, such as a schema's. */
 export function invalid(what: string, path: string, reason: string, separator = ' '): PawlError {
   // The message may end in a log or in last_error, so it is bounded and can be stored.
   const where = path

@@ -95,7 +95,7 @@ export function mayRetry(
   }
 }
 
-// ---- definite
+// ---- writes that must not be sent twice
 
 // Writes of our own that are not idempotent: sent again only while it is certain that nothing was stored.
 
@@ -144,9 +144,7 @@ function isBeforeSending(error: unknown): boolean {
   return isPawlError(error, 'PAWL_UNAVAILABLE') || ['53300', '57P03'].includes(sqlState(error) ?? '')
 }
 
-// ---- installation
-
-// What the installation is, and what durability its server can give.
+// ---- durability
 
 const standbyStatement = statement(import.meta.url, 'standby-names', 'any')
 const durabilityStatement = statement(import.meta.url, 'set-durability', 'any')

@@ -57,10 +57,7 @@ export class Service {
   }
 }
 
-// ---- signal
-
-// One waiter, any number of reasons to go on. A fire while nobody waits is remembered, so no wake-up is lost.
-
+/** One waiter, any number of reasons to wake it. A fire without a waiter is remembered, so no wake-up is lost. */
 export class Wakeup {
   #isFired = false
   #resume: (() => void) | undefined
@@ -93,9 +90,8 @@ export class Wakeup {
 
 // ---- sleep
 
-// Sleeping without missing a wake-up. Enqueues notify only while somebody sleeps, so the flag is committed first; then everyone who may
-// have read it too early is waited for with quick polls; only after that a notification is relied on. The flag stays while the worker
-// is idle and goes when there is continuous work, so that busy queues never pay for notifications.
+// Enqueues notify only while a worker sleeps, so its flag is committed first. Quick polls cover transactions that may have read the flag too
+// early; only when they have ended does the worker rely on notifications. Continuous work clears the flag: busy queues pay for none.
 
 const awakeStatement = statement(import.meta.url, 'awake')
 const sleepStatement = statement(import.meta.url, 'sleep')

@@ -1,5 +1,5 @@
-// The keeper's side of a password function. Only the main thread can call it, and the keeper must connect also while that one stands still or
-// the function fails: then the password that it was told last has to do.
+// The keeper's side of a password function. Only the main thread can call it, and the keeper must connect also while that thread is blocked
+// or the function fails: then it uses the last password.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { PawlError } from '../../errors.ts'
@@ -21,7 +21,7 @@ export class Passwords {
     this.#patienceMs = patienceMs
   }
 
-  /** One question at a time, whoever asks. */
+  /** Concurrent callers share one question. */
   async ask(): Promise<string> {
     this.#waiting ??= this.#question()
     const told = await Promise.race([this.#waiting.told, sleep(this.#patienceMs, undefined, { ref: false })])

@@ -1,6 +1,6 @@
-// The keeper, in a thread of its own (src/keeper-thread.ts starts it), so that a handler that blocks the main thread does not lose the process its lease. Twice a
-// second it reads its own row, answers a question there with a beat, and beats every quarter of the lease. Every k-th look is also the watch
-// over others. It never touches what the main thread works on, except to take away a job that blocked it past its time limit.
+// The keeper, in a thread of its own (src/keeper-thread.ts), so that a handler that blocks the main thread does not cost the lease. It polls its
+// own row twice a second, answers a question there with a beat, and beats every quarter of the lease. Every k-th poll also watches all others.
+// It takes no job from the main thread, except one that blocks it past its time limit.
 
 import { writeSync } from 'node:fs'
 import { parentPort, workerData } from 'node:worker_threads'
@@ -19,13 +19,13 @@ import { Passwords } from './passwords.ts'
 
 /** The watch over other incarnations, and what follows from what it finds. */
 export interface Watcher {
-  /** Counts a look at the own row, and says whether this one is also a watch. */
+  /** Counts a poll of the own row, and says whether this one also watches the others. */
   isTurn(): boolean
-  /** Milliseconds until the next look. */
+  /** Milliseconds until the next poll. */
   lookInMs(everyMs: number): number
   /** Says how the own incarnation is, and keeps for the sweep what else it saw. */
   look(connection: Connection, worker: Holder): Promise<'open' | 'asked' | null>
-  /** Milliseconds until a sweep has something to do, as far as the last look knows. */
+  /** Milliseconds until a sweep has something to do, as far as the last poll knows. */
   readonly sweepInMs: number
   /** `running`: what runs on the main thread; null where an end that it had two seconds ago is not stored. */
   sweep(running: readonly Running[] | null): Promise<void>
@@ -43,7 +43,7 @@ export interface WatcherOptions {
 }
 
 const blockedMs = 1000
-/** A main thread that has stood still for so long after a job of its own was overdue does not come back by itself. */
+/** A main thread that is still blocked this long after a job of its own was overdue does not come back by itself. */
 const patienceMs = 10_000
 
 const data = workerData as KeeperData
@@ -69,7 +69,7 @@ const connection = new Connection(database, 'keeper', { durability: 'relaxed', w
 const sweeps = new Connection(given, 'sweep', { watch: failures })
 const stop = new AbortController()
 const trouble = new Trouble()
-/** Between two incarnations it watches as nobody. */
+/** Between two incarnations it watches without a row of its own. */
 const nobody: Holder = { id: 0, nonce: '00000000-0000-0000-0000-000000000000' }
 let watch: Watcher
 let worker: Holder | undefined = data.worker
@@ -140,7 +140,7 @@ function lose(mine: Holder): void {
 }
 
 /**
- * A main thread that does not turn cannot end its own handlers: past their time limit the keeper does. Whoever blocks it may be another
+ * A main thread that does not turn cannot end its own handlers: past their time limit the keeper does. The handler that blocks it may be another
  * handler, well within its own time, so the incarnation is given up only when the thread still stands.
  */
 async function watchMain(): Promise<void> {
@@ -183,11 +183,11 @@ function sayLastWords(): void {
   try {
     writeSync(2, line)
   } catch {
-    // Nobody reads it.
+    // stderr is closed.
   }
 }
 
-/** Whatever the database answers, the main thread hears of it, or it would wait for work under a number that nobody renews. */
+/** Whatever the database answers, the main thread hears of it, or it would wait for work under a number that no keeper renews. */
 async function closeBlocked(mine: Holder): Promise<void> {
   try {
     await sweeps.run(leaseStatements.close, { worker: mine.id, nonce: mine.nonce, reason: 'blocked past a time limit' })
@@ -241,7 +241,7 @@ function serviceOf(name: string, work: () => Promise<void>, waitMs: () => number
   })
 }
 
-// Three, because neither a slow sweep nor the end of a blocked main thread may hold up a look.
+// Three, because neither a slow sweep nor the end of a blocked main thread may delay a poll.
 const looks = serviceOf('look', look, () => watch.lookInMs(data.lookMs))
 const sweepings = serviceOf(
   'sweep',

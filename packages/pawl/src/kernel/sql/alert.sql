@@ -13,7 +13,7 @@ select pawl.raise_alert('', 'engine.failing', :subject::text, :message::text, p_
 select pawl.resolve_alert('', :code::text, :subject::text)::text as resolved
 
 -- name: open-alerts
--- Everything that a person should look at, newest first. :tenant null: of all tenants.
+-- Everything that needs a person, newest first. :tenant null: of all tenants.
 -- Locks: none.
 -- Plan: a call.
 -- No row: nothing needs attention.

@@ -1,5 +1,5 @@
 -- name: once-take
--- Takes a once key in the transaction of its effect. It waits for whoever is about to commit the same key.
+-- Takes a once key in the transaction of its effect. It waits for a transaction that is about to commit the same key.
 -- Locks: the key's new entry in once_pkey.
 -- Plan: an insert.
 -- No row: the key is taken; once-read tells by what.
@@ -9,10 +9,10 @@ on conflict do nothing
 returning 1 as taken
 
 -- name: once-retake
--- Takes an expired once key anew. Of several that try, the first to commit has it; the others find it fresh.
+-- Takes an expired once key again. Of several that try, the first to commit has it; the others find it fresh.
 -- Locks: the key's row.
 -- Plan: once_pkey. The coalesce keeps the planner off once_expiry, which knows nothing of the key.
--- No row: somebody else took it, or it was removed.
+-- No row: another transaction took it, or it was removed.
 update pawl.once o
 set result = null,
   created_at = pawl.now(),
@@ -36,10 +36,10 @@ where o.tenant = :tenant::text
 returning 1 as stored
 
 -- name: once-read
--- What a once key remembers, and whether it may be taken anew. The result is text, because the caller's client may parse json its own way.
+-- The result under a once key, and whether the key may be taken again. The result is text, because the caller's client may parse json its own way.
 -- Locks: none.
 -- Plan: once_pkey.
--- No row: the key went meanwhile; take it.
+-- No row: the key was removed since; take it.
 select o.result::text as result, case when o.expires_at <= pawl.now() then 1 else 0 end as is_expired
 from pawl.once o
 where o.tenant = :tenant::text

@@ -2,7 +2,7 @@
 -- Says that a worker waits for notifications on its queues. Which transactions may have missed it, snapshot says next.
 -- Locks: its own sleeper rows.
 -- Plan: an insert.
--- Rows: the queues that it was not asleep on yet; none where its incarnation is closed, since nobody would remove what a closed one leaves.
+-- Rows: the queues that it was not asleep on yet; none where its incarnation is closed, since nothing would remove the flag of a closed one.
 insert into pawl.sleeper (queue, worker)
 select q, :worker::integer
 from unnest(:queues::text[]) q
@@ -21,7 +21,7 @@ where s.tenant = ''
   and s.worker = :worker::integer
 
 -- name: snapshot
--- The transactions in progress now. Whoever enqueued in one of them may have read the sleep flag before it was set.
+-- The transactions in progress now. An enqueue in one of them may have read the sleep flag before it was set.
 -- Locks: none.
 -- Plan: none.
 -- One row: the current snapshot as text.

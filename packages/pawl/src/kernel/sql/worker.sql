@@ -79,7 +79,7 @@ where w.ctid = any (array(
 returning w.id
 
 -- name: close-dead-workers
--- Closes incarnations that did not answer a question: each only if the question in its row is still the one that was asked for so long.
+-- Closes incarnations that did not answer a question: each only if the question in its row is still the one that was asked then.
 -- Locks: their worker rows, SKIP LOCKED: one that is locked is about to answer.
 -- Plan: worker_pkey.
 -- Rows: the closed incarnations and why.
@@ -107,7 +107,7 @@ select x.id, x.close_reason as reason, pg_notify('pawl_workers', '') is null as 
 from closed x
 
 -- name: close-worker
--- Closes an incarnation for ever, by its own process. What it still holds is taken over by the next rescue; its cursors are free.
+-- Closes an incarnation, by its own process; it never opens again. What it still holds is taken over by the next rescue; its cursors are free.
 -- Locks: its worker row.
 -- Plan: worker_pkey.
 -- No row: it was closed already.
@@ -132,7 +132,7 @@ from closed c
 
 -- name: end-sessions
 -- Ends the sessions of handlers and claims that closed incarnations left inside a transaction. A process that is paused cannot end them, and their row
--- locks would keep whoever takes its jobs over waiting for as long. A transaction that began after the close is another incarnation's.
+-- locks would block the worker that takes its jobs over for as long. A transaction that began after the close is another incarnation's.
 -- Locks: none.
 -- Plan: worker_process_pkey, then the list of sessions. Found first and ended then: a condition would be tried on every session of the server.
 -- Rows: the sessions that were ended.
