@@ -109,10 +109,8 @@ const titleWordsMax = 12
 /** Titles of more than twelve words, by folder; where a test moves, its number moves along. */
 const longTitlesMax: Readonly<Record<string, number>> = {
   'packages/pawl/src': 4,
-  'packages/pawl/src/db': 41,
   'packages/pawl/src/events': 57,
   'packages/pawl/src/jobs': 173,
-  'packages/pawl/src/kernel': 40,
   'packages/pawl/src/projections': 70,
   'packages/pawl/src/projections/sinks': 17,
   'packages/pawl/src/records': 82,

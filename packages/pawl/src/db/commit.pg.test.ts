@@ -28,24 +28,21 @@ const viaProxy = () => db.pawl({ databaseUrl: proxy.url, tuning: { queryTimeoutM
 const count = async (what: string) => (await db.query<{ n: number }>(`select count(*)::int as n from ${what}`))[0]!.n
 
 describe('the reply to an enqueue is lost', () => {
-  test.each<Cut>(['reset', 'blackhole'])(
-    '[K6] after the commit (%s): the caller is told that it is not known, and the job is there once',
-    async (cut) => {
-      const lost = proxy.loseReply(/enqueue_many/, { cut })
-      await expect(viaProxy().jobs.enqueue('k', {})).rejects.toMatchObject({ code: 'PAWL_COMMIT_UNKNOWN' })
-      await lost.happened
-      expect(await count('pawl.job')).toBe(1)
-    },
-  )
+  test.each<Cut>(['reset', 'blackhole'])('[K6] after the commit (%s): reported as unknown, the job exists once', async (cut) => {
+    const lost = proxy.loseReply(/enqueue_many/, { cut })
+    await expect(viaProxy().jobs.enqueue('k', {})).rejects.toMatchObject({ code: 'PAWL_COMMIT_UNKNOWN' })
+    await lost.happened
+    expect(await count('pawl.job')).toBe(1)
+  })
 
-  test('[K6] before the server saw it: the caller is told that it is not known, and it is not sent again', async () => {
+  test('[K6] before the server saw it: reported as unknown, not sent again', async () => {
     const lost = proxy.loseRequest(/enqueue_many/)
     await expect(viaProxy().jobs.enqueue('k', {})).rejects.toMatchObject({ code: 'PAWL_COMMIT_UNKNOWN' })
     await lost.happened
     expect(await count('pawl.job')).toBe(0)
   })
 
-  test('[K6] of many chunks: the reply to the COMMIT is lost, and every job is there once', async () => {
+  test("[K6] of many chunks, the COMMIT's reply is lost: every job exists once", async () => {
     const lost = proxy.loseReply(/^commit$/)
     await expect(
       viaProxy().jobs.enqueueMany(
@@ -57,7 +54,7 @@ describe('the reply to an enqueue is lost', () => {
     expect(await count('pawl.job')).toBe(2500)
   })
 
-  test('[K6] of many chunks: the COMMIT itself is lost, and no job is there', async () => {
+  test('[K6] of many chunks, the COMMIT itself is lost: no job exists', async () => {
     const lost = proxy.loseRequest(/^commit$/)
     await expect(
       viaProxy().jobs.enqueueMany(
@@ -75,7 +72,7 @@ describe('the reply to an enqueue is lost', () => {
   })
 
   test.each(['loseReply', 'loseRequest'] as const)(
-    '[K6] with a key of its own (%s of the COMMIT) the caller tells by asking again, and the job is there once',
+    '[K6] with a once key (%s of COMMIT) a repeated call adds nothing',
     async (how) => {
       const pawl = db.pawl()
       const attempt = async () => {
@@ -102,7 +99,7 @@ describe('the reply to an enqueue is lost', () => {
     },
   )
 
-  test('[K6] a server that refuses, or is not reached in time, is not "unknown": nothing was sent', async () => {
+  test('[K6] a server that refuses or cannot be reached is not "unknown"', async () => {
     const pawl = viaProxy()
     await proxy.refuse()
     await expect(pawl.jobs.enqueue('k', {})).rejects.toMatchObject({ code: 'PAWL_UNAVAILABLE' })
@@ -128,60 +125,54 @@ describe('the reply to the end of a job is lost', () => {
     ['loseReply', 'blackhole'],
     ['loseRequest', 'reset'],
     ['loseRequest', 'blackhole'],
-  ] as const)(
-    '[K6] settle (%s, %s): it is settled once, nothing is refused, and the handler does not run again',
-    async (how, cut) => {
-      const pawl = viaProxy()
-      let runs = 0
-      pawl.jobs.define('k', { run: async () => ++runs })
-      const { id } = await pawl.jobs.enqueue('k', {})
-      const done = deferred()
-      pawl.on('job.done', () => done.resolve())
-      const lost = proxy[how](/delete from pawl\.job/, { cut, of: /settle/ })
-      const worker = pawl.worker()
-      await worker.start()
-      await lost.happened
-      await done.promise
-      await worker.stop()
-      expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'done', result: 1, attempt: 1 })
-      expect(runs).toBe(1)
-      expect(worker.metrics()).toMatchObject({ done: 1, refused: 0, failed: 0 })
-      expect([
-        await count('pawl.job'),
-        await count('pawl.job_history'),
-        await count('pawl.job_attempt'),
-        await count('pawl.refusal'),
-      ]).toEqual([0, 1, 0, 0])
-    },
-  )
+  ] as const)('[K6] settle (%s, %s): settled once, nothing refused, the handler runs once', async (how, cut) => {
+    const pawl = viaProxy()
+    let runs = 0
+    pawl.jobs.define('k', { run: async () => ++runs })
+    const { id } = await pawl.jobs.enqueue('k', {})
+    const done = deferred()
+    pawl.on('job.done', () => done.resolve())
+    const lost = proxy[how](/delete from pawl\.job/, { cut, of: /settle/ })
+    const worker = pawl.worker()
+    await worker.start()
+    await lost.happened
+    await done.promise
+    await worker.stop()
+    expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'done', result: 1, attempt: 1 })
+    expect(runs).toBe(1)
+    expect(worker.metrics()).toMatchObject({ done: 1, refused: 0, failed: 0 })
+    expect([
+      await count('pawl.job'),
+      await count('pawl.job_history'),
+      await count('pawl.job_attempt'),
+      await count('pawl.refusal'),
+    ]).toEqual([0, 1, 0, 0])
+  })
 
-  test.each(['loseReply', 'loseRequest'] as const)(
-    '[K6] the end of a failed attempt (%s): it is recorded once, and the next attempt is the second',
-    async (how) => {
-      const pawl = viaProxy()
-      pawl.jobs.define('k', {
-        retry: { initialMs: 1, jitter: false },
-        run: async (job) => {
-          if (job.attempt === 1) throw new Error('the first fails')
-        },
-      })
-      const { id } = await pawl.jobs.enqueue('k', {})
-      const lost = proxy[how](/insert into pawl\.job_attempt/, { of: /settle/ })
-      const worker = pawl.worker()
-      await worker.start()
-      await lost.happened
-      const direct = db.pawl()
-      await until('it is done', async () => (await direct.jobs.get(id))?.state === 'done')
-      await worker.stop()
-      expect((await direct.jobs.attempts(id)).map(({ attempt, outcome }) => [attempt, outcome])).toEqual([
-        [1, 'failed'],
-        [2, 'done'],
-      ])
-      expect(await count('pawl.refusal')).toBe(0)
-    },
-  )
+  test.each(['loseReply', 'loseRequest'] as const)('[K6] the end of a failed attempt (%s) is recorded once', async (how) => {
+    const pawl = viaProxy()
+    pawl.jobs.define('k', {
+      retry: { initialMs: 1, jitter: false },
+      run: async (job) => {
+        if (job.attempt === 1) throw new Error('the first fails')
+      },
+    })
+    const { id } = await pawl.jobs.enqueue('k', {})
+    const lost = proxy[how](/insert into pawl\.job_attempt/, { of: /settle/ })
+    const worker = pawl.worker()
+    await worker.start()
+    await lost.happened
+    const direct = db.pawl()
+    await until('it is done', async () => (await direct.jobs.get(id))?.state === 'done')
+    await worker.stop()
+    expect((await direct.jobs.attempts(id)).map(({ attempt, outcome }) => [attempt, outcome])).toEqual([
+      [1, 'failed'],
+      [2, 'done'],
+    ])
+    expect(await count('pawl.refusal')).toBe(0)
+  })
 
-  test('[K6] a claim: its jobs are given back without an attempt, and run once', async () => {
+  test('[K6] a claim: its jobs return without an attempt and run once', async () => {
     const pawl = viaProxy()
     const attempts: number[] = []
     pawl.jobs.define('k', { run: async (job) => void attempts.push(job.attempt) })
@@ -199,33 +190,30 @@ describe('the reply to the end of a job is lost', () => {
 describe("the reply to a tx handler's COMMIT is lost", () => {
   const insert = 'insert into effect values ($1)'
 
-  test.each<Cut>(['reset', 'blackhole'])(
-    '[K6] it was committed (%s): the job is done, its effect is there once, the handler did not run again',
-    async (cut) => {
-      const pawl = viaProxy()
-      let runs = 0
-      pawl.jobs.define('k', {
-        tx: async (job, tx) => {
-          runs++
-          await tx.query(insert, [job.id])
-        },
-      })
-      const { id } = await pawl.jobs.enqueue('k', {})
-      const done = deferred()
-      pawl.on('job.done', () => done.resolve())
-      const lost = proxy.loseReply(/^commit$/m, { cut, of: /handler/ })
-      const worker = pawl.worker()
-      await worker.start()
-      await lost.happened
-      await done.promise
-      await worker.stop()
-      expect(await db.query('select job_id::text as id from effect')).toEqual([{ id }])
-      expect(runs).toBe(1)
-      expect(worker.metrics()).toMatchObject({ done: 1, failed: 0, refused: 0 })
-    },
-  )
+  test.each<Cut>(['reset', 'blackhole'])('[K6] committed (%s): done, one effect, the handler runs once', async (cut) => {
+    const pawl = viaProxy()
+    let runs = 0
+    pawl.jobs.define('k', {
+      tx: async (job, tx) => {
+        runs++
+        await tx.query(insert, [job.id])
+      },
+    })
+    const { id } = await pawl.jobs.enqueue('k', {})
+    const done = deferred()
+    pawl.on('job.done', () => done.resolve())
+    const lost = proxy.loseReply(/^commit$/m, { cut, of: /handler/ })
+    const worker = pawl.worker()
+    await worker.start()
+    await lost.happened
+    await done.promise
+    await worker.stop()
+    expect(await db.query('select job_id::text as id from effect')).toEqual([{ id }])
+    expect(runs).toBe(1)
+    expect(worker.metrics()).toMatchObject({ done: 1, failed: 0, refused: 0 })
+  })
 
-  test('[K6] it was not committed: the attempt is failed and recorded, the next one has the only effect', async () => {
+  test('[K6] not committed: the attempt fails, the next has the only effect', async () => {
     const pawl = viaProxy()
     pawl.jobs.define('k', {
       retry: { initialMs: 1, jitter: false },
@@ -242,7 +230,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
     expect(await db.query('select job_id::text as id from effect')).toEqual([{ id }])
   })
 
-  test('[K6] of a transaction that jobs share: each effect is there once, none runs as a failure', async () => {
+  test('[K6] of a shared transaction: each effect exists once, no attempt fails', async () => {
     const pawl = viaProxy()
     pawl.jobs.define('k', { share: 10, tx: async (job, tx) => void (await tx.query(insert, [job.id])) })
     const { ids } = await pawl.jobs.enqueueMany(
@@ -261,7 +249,7 @@ describe("the reply to a tx handler's COMMIT is lost", () => {
     expect(await count('pawl.job_attempt')).toBe(0)
   })
 
-  test("[K6] of job.complete(tx) in the user's own transaction: the history knows that it committed", async () => {
+  test("[K6] of job.complete(tx) in the user's transaction: history shows the commit", async () => {
     const pawl = db.pawl()
     let runs = 0
     pawl.jobs.define('k', {
@@ -333,7 +321,7 @@ describe('a COMMIT that answers ROLLBACK', () => {
     await pool.end()
   })
 
-  test('[K7] fails a tx handler that swallowed an error: the job is not done, nothing of it is there', async () => {
+  test('[K7] fails a tx handler that swallowed an error: nothing is stored', async () => {
     const pawl = db.pawl()
     pawl.jobs.define('k', {
       retry: { attempts: 1 },
@@ -350,7 +338,7 @@ describe('a COMMIT that answers ROLLBACK', () => {
     expect(await count('effect')).toBe(0)
   })
 
-  test('[K7] fails a job that was completed in a transaction which then rolled back', async () => {
+  test('[K7] fails a job whose completion was rolled back', async () => {
     const pawl = db.pawl()
     const answers: string[] = []
     pawl.jobs.define('k', {
@@ -377,7 +365,7 @@ describe('a COMMIT that answers ROLLBACK', () => {
     expect(await count('effect')).toBe(0)
   })
 
-  test('[K7] fails an enqueue of many chunks of which one fails: no job is there', async () => {
+  test('[K7] fails an enqueue with one failing chunk: no job exists', async () => {
     const payloads = Array.from({ length: 2500 }, (_, n) => (n === 1700 ? 'bad' : 'good'))
     await db.query(`alter table pawl.job add constraint planted check (payload <> '"bad"')`)
     await expect(db.pawl().jobs.enqueueMany('k', payloads)).rejects.toMatchObject({ code: '23514' })
@@ -415,7 +403,7 @@ describe('a transaction whose commit was never sent', () => {
   })
 })
 
-test('a session prepares begin, commit and reset once, also after a refused completion', async () => {
+test('after a refused completion, begin, commit and reset are still prepared once', async () => {
   const pool = createPool(options(), 'handler', 1)
   const names = new StatementNames()
   const client = await pool.connect()

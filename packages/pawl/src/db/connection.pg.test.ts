@@ -42,7 +42,7 @@ function answers(ask: () => Promise<unknown>): Promise<unknown> {
   return until('it answers', () => ask().catch(() => undefined))
 }
 
-test('[K9] an engine connection that is half-open is noticed within the query timeout, and the next statement has a new one', async () => {
+test('[K9] a half-open engine connection is replaced within the query timeout', async () => {
   const connection = new Connection(options(), 'engine')
   expect(await answers(() => connection.query('select 1 as n'))).toEqual([{ n: 1 }])
   expect(proxy.blackhole(/engine/)).toBeGreaterThan(0)
@@ -53,7 +53,7 @@ test('[K9] an engine connection that is half-open is noticed within the query ti
   await connection.close()
 })
 
-test('[K9] everything in flight on a half-open connection is told, not only the first', async () => {
+test('[K9] a half-open connection rejects everything in flight', async () => {
   const connection = new Connection(options(), 'engine')
   await answers(() => connection.query('select 1'))
   proxy.blackhole(/engine/)
@@ -63,7 +63,7 @@ test('[K9] everything in flight on a half-open connection is told, not only the 
   await connection.close()
 })
 
-test('[K9] a server that accepts and says nothing is noticed within the connect timeout', async () => {
+test('[K9] a server that accepts and stays silent fails within the connect timeout', async () => {
   proxy.blackhole()
   const connection = new Connection(options({ connectTimeoutMs: timeoutMs }), 'engine')
   await endsWithin(2 * timeoutMs, expect(connection.query('select 1')).rejects.toMatchObject({ code: 'PAWL_UNAVAILABLE' }))
@@ -72,7 +72,7 @@ test('[K9] a server that accepts and says nothing is noticed within the connect 
   await connection.close()
 })
 
-test('[K5] a refused login is unavailability with its reason, and a start with it fails at once', async () => {
+test('[K5] a refused login is PAWL_UNAVAILABLE with its reason; a start rejects', async () => {
   const url = new URL(db.url)
   url.password = 'wrong'
   const refused = { code: 'PAWL_UNAVAILABLE', cause: { code: '28P01' } }
@@ -107,7 +107,7 @@ test('[K9] closing a half-open connection that is idle does not wait for ever', 
   await endsWithin(2 * timeoutMs, connection.close())
 })
 
-test('[K9] the server is asked to notice a client that went without a word', async () => {
+test("[K9] the server's keepalive is set to find a client that vanished", async () => {
   const connection = new Connection(options({ queryTimeoutMs: answerMs }), 'engine')
   const pool = createPool(options({ queryTimeoutMs: answerMs }), 'handler', 1)
   const settings = "select current_setting('tcp_keepalives_idle') as idle, current_setting('tcp_keepalives_count') as count"
@@ -153,7 +153,7 @@ async function terminateListener(): Promise<number> {
   ).length
 }
 
-test('[K9] a killed LISTEN connection reconnects, looks for what it missed, and hears again', async () => {
+test('[K9] a killed LISTEN connection reconnects, catches up, and hears again', async () => {
   const { seen, listener, count } = listening(5000)
   await until('it listens', () => count('looked') === 1)
   expect(await terminateListener()).toBe(1)
@@ -163,7 +163,7 @@ test('[K9] a killed LISTEN connection reconnects, looks for what it missed, and 
   await listener.stop()
 })
 
-test('[K9] a LISTEN connection that died without a word is noticed by its heartbeat, reconnects and looks', async () => {
+test('[K9] a silent LISTEN connection misses its heartbeat, reconnects and catches up', async () => {
   const { seen, listener, count } = listening(300)
   await until('it listens', () => count('looked') > 0)
   const looked = count('looked')
@@ -208,7 +208,7 @@ test('[K9] a listener whose lock is refused hears, and tries it again', async ()
   await listener.stop()
 })
 
-test('[K9] a listener keeps trying while the server refuses, and stops when it is told to', async () => {
+test('[K9] a listener retries while the server refuses, until it is stopped', async () => {
   const { listener, count } = listening(300)
   await until('it listens', () => count('looked') === 1)
   await proxy.refuse()
@@ -221,7 +221,7 @@ test('[K9] a listener keeps trying while the server refuses, and stops when it i
   await endsWithin(2 * timeoutMs, listener.stop())
 })
 
-test('a transaction on an engine connection commits, or rolls back with the error of its work', async () => {
+test('a transaction whose work throws rolls back; otherwise it commits', async () => {
   const connection = new Connection(options({ queryTimeoutMs: answerMs }), 'engine')
   await db.query('create table effect (n integer)')
   const insert = (n: number) => sql('insert into public.effect values ($1::integer) returning n', n)
@@ -235,7 +235,7 @@ test('a transaction on an engine connection commits, or rolls back with the erro
   await connection.close()
 })
 
-test("options in the URL are kept, and the engine's own settings come after them", async () => {
+test("options in the URL come before the engine's own settings", async () => {
   const url = `${db.url}?options=${encodeURIComponent('-c search_path=mine -c lock_timeout=1')}&application_name=theirs`
   const connection = new Connection(options({ url, queryTimeoutMs: answerMs }), 'engine')
   const [row] = await connection.query(

@@ -30,7 +30,7 @@ const ledger = async () =>
   (await db.query<{ name: string }>('select name from pawl.migration order by name')).map(({ name }) => name)
 const invalidIndexes = () => db.query('select indexrelid::regclass::text as name from pg_index where not indisvalid')
 
-test('[K10] a failed transactional step leaves the former state, and works once it is mended', async () => {
+test('[K10] a failed transactional step changes nothing, and can be repeated', async () => {
   await migrate(options())
   const before = await readSchema(db.pool)
   const bad = withStep('create table pawl.half (n int); alter table pawl.job add column half int; select 1 / 0;')
@@ -56,7 +56,7 @@ create unique index concurrently if not exists step_kind on pawl.job (tenant, ki
 create index concurrently if not exists step_created on pawl.job (created_at);
 `
 
-test('[K10] a failed step without a transaction leaves no invalid index and can be repeated', async () => {
+test('[K10] a failed step without a transaction leaves no invalid index', async () => {
   await migrate(options())
   await db.query("select pawl.enqueue('same'), pawl.enqueue('same')")
   await expect(migrate(options(), { migrations: withStep(concurrently) })).rejects.toMatchObject({ code: '23505' })
@@ -87,7 +87,7 @@ test('[K10] an invalid index that a killed process left is built anew', async ()
   ])
 })
 
-test('[K10] a step that cannot have its lock lets others pass, and has it once it is free', async () => {
+test('[K10] a step that waits for a lock lets others pass', async () => {
   await migrate(options())
   const client = await db.pool.connect()
   try {
@@ -114,17 +114,14 @@ test('[K10] a step that cannot have its lock lets others pass, and has it once i
   }
 })
 
-test.each(['', '-- pawl: no transaction\n'])(
-  '[K10] a step that takes longer than a query may is not cut off (%j)',
-  async (mark) => {
-    await migrate(options())
-    // The limit holds for every other statement of the migration, also on a machine that is slow for a moment.
-    const impatient = { ...options(), queryTimeoutMs: 1500 }
-    expect(await migrate(impatient, { migrations: withStep(`${mark}select pg_sleep(1.8);`) })).toMatchObject({
-      applied: ['9000-step'],
-    })
-  },
-)
+test.each(['', '-- pawl: no transaction\n'])('[K10] a step longer than the query timeout is not cut off (%j)', async (mark) => {
+  await migrate(options())
+  // The limit holds for every other statement of the migration, also on a machine that is slow for a moment.
+  const impatient = { ...options(), queryTimeoutMs: 1500 }
+  expect(await migrate(impatient, { migrations: withStep(`${mark}select pg_sleep(1.8);`) })).toMatchObject({
+    applied: ['9000-step'],
+  })
+})
 
 test('[K10] a migration that was edited after it was applied is refused', async () => {
   await migrate(options())
@@ -160,7 +157,7 @@ async function runScript(sql: string): Promise<void> {
   }
 }
 
-test('[K10] a role without DDL rights gets the SQL to run; after that and a grant it works', async () => {
+test('[K10] a role without DDL rights gets the SQL to run', async () => {
   const { role, url, end } = await limitedUrl()
   try {
     const refused = await migrate(options(url)).then(
@@ -188,7 +185,7 @@ test('[K10] a role without DDL rights gets the SQL to run; after that and a gran
   }
 })
 
-test('[K10] a role without DDL rights on an older schema gets only the steps that are missing', async () => {
+test('[K10] a role without DDL rights gets only the missing steps', async () => {
   await migrate(options())
   const { role, url, end } = await limitedUrl()
   try {

@@ -77,7 +77,7 @@ test("calls use the application's pool and leave its sessions as they were", asy
   expect(warnings).not.toHaveBeenCalled()
 })
 
-test("a worker's own connections are opened with what the pool was made with", async () => {
+test("a worker's own connections use the options of the given pool", async () => {
   const db = await database()
   const { hostname: host, port, username: user, password, pathname } = new URL(db.url)
   const pool = poolOf({
@@ -117,7 +117,7 @@ test('a worker has at most eight connections besides its two pools', async () =>
   expect(names.filter((name) => name === 'counted caller').length).toBeLessThanOrEqual(2)
 })
 
-test("the name in a URL begins every session's name, and a process's sessions are found", async () => {
+test('an application_name in the URL begins the name of every session', async () => {
   const db = await database()
   const pawl = pawlOf({ databaseUrl: `${db.url}${db.url.includes('?') ? '&' : '?'}application_name=shop` })
   const seen = deferred<string>()
@@ -135,7 +135,7 @@ test("the name in a URL begins every session's name, and a process's sessions ar
   expect(await seen.promise).toBe(`shop handler ${process!.sessions}`)
 })
 
-test('a pool for calls and a URL for the engine may be two', async () => {
+test('a pool for calls and a URL for the engine may differ', async () => {
   const db = await database()
   const pool = poolOf({ connectionString: db.url, max: 1, stream: undefined as never })
   const pawl = pawlOf({ pool, databaseUrl: db.url, pooler: 'transaction', directUrl: db.url })
@@ -163,7 +163,7 @@ test("close leaves the application's pool open; what ended says so", async () =>
   })
 })
 
-test('a durable call is durable also where the role of the pool is not', async () => {
+test('a call is durable where the role of the pool is not', async () => {
   const db = await database()
   const pool = poolOf({ connectionString: db.url, options: '-c synchronous_commit=off' })
   await db.query(`create table public.seen (level text);
@@ -197,7 +197,7 @@ test.each([
   ['our pool', { isBorrowed: false }],
   ['our pool behind a pooler', { isBorrowed: false, pooler: 'transaction' }],
   ["the application's pool", { isBorrowed: true }],
-] as const)('a call that waits for a lock ends at the server too: %s', async (_title, { isBorrowed, ...more }) => {
+] as const)('a call that waits for a lock ends on the server: %s', async (_title, { isBorrowed, ...more }) => {
   const db = await database()
   const given = isBorrowed ? { pool: poolOf({ connectionString: db.url, max: 2, application_name: 'pawl caller' }) } : {}
   const pawl = pawlOf({ databaseUrl: db.url, ...given, ...more, tuning: { queryTimeoutMs: 1600 } })

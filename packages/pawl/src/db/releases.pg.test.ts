@@ -69,7 +69,7 @@ async function withServer(bin: string, use: (url: string) => Promise<void>): Pro
 }
 
 test.skipIf(installed.length === 0).each(installed.length === 0 ? ['(none installed)'] : installed)(
-  'PostgreSQL %s gets the same schema from the migrations, and runs a job',
+  'PostgreSQL %s gets the same schema and runs a job',
   { timeout: 120_000 },
   async (release) => {
     await withServer(join(debian, release, 'bin'), async (url) => {

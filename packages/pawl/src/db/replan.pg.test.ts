@@ -55,7 +55,7 @@ test('[K16] a stale statement costs one repetition on a fresh session', async ()
   await connection.close()
 })
 
-test('[K16] a stale statement on a pool is repeated once, whatever its sessions have prepared', async () => {
+test('[K16] a stale statement on a pool is repeated once', async () => {
   const { database } = resolveConfig({ databaseUrl: db.url })
   const pool = createPool(database, 'caller', 2, 'own')
   const rescue = statement(jobs, 'rescue')
@@ -71,7 +71,7 @@ test('[K16] a stale statement on a pool is repeated once, whatever its sessions 
   await pool.end()
 })
 
-test('[K16] claims, settles and handlers go on over a migration, and no attempt is burnt', async () => {
+test('[K16] during a migration claims, settles and handlers continue without a failed attempt', async () => {
   const pawl = db.pawl()
   pawl.jobs.define('run', { run: () => undefined })
   pawl.jobs.define('fails', { retry: { attempts: 1 }, run: () => Promise.reject(new Error('no')) })

@@ -86,7 +86,7 @@ async function settleOne(connection: Connection, job: Claimed): Promise<number> 
   return row!.settled
 }
 
-test('[K1] two claimers race for one row, many times: one of them gets it', async () => {
+test('[K1] two claimers race for one row: one of them gets it', async () => {
   const [one, other] = [await claimer(), await claimer()]
   for (let round = 0; round < 200; round++) {
     await addJobs(1)
@@ -95,7 +95,7 @@ test('[K1] two claimers race for one row, many times: one of them gets it', asyn
   }
 })
 
-test('[K1] a claim that is not committed yet hides its row from others, and its rollback gives the row back', async () => {
+test('[K1] an open claim hides its row; its rollback frees the row', async () => {
   const [one, other] = [await claimer(), await claimer()]
   await addJobs(1)
   const client = await db.pool.connect()
@@ -134,7 +134,7 @@ async function race(pause: (index: number, claims: () => number) => Promise<unkn
   return { claimers, got, least: Math.min(...got.map((mine) => mine.length)) }
 }
 
-test('[K1] 16 claimers, 10,000 rows: each is claimed once, each claimer gets 1 %', async () => {
+test('[K1] 16 claimers claim 10,000 rows once, each at least 1 %', async () => {
   const { claimers, got, least } = await race(() => sleep(10))
   const ids = got.flat().map((job) => job.id)
   expect(ids).toHaveLength(racedRows)
@@ -150,7 +150,7 @@ test('[K1] 16 claimers, 10,000 rows: each is claimed once, each claimer gets 1 %
   expect(await db.query('select fence from pawl.job group by fence having count(distinct holder) > 1')).toEqual([])
 })
 
-test('a claimer that is held up between its claims gets less than 1 %', async () => {
+test('a claimer that pauses between its claims gets less than 1 %', async () => {
   const { least } = await race(async (index, claims) => {
     const before = claims()
     // 120 of the 500 claims: it makes at most five of twenty rows, and the last finds nothing.
@@ -160,7 +160,7 @@ test('a claimer that is held up between its claims gets less than 1 %', async ()
   expect(least).toBeLessThan(racedRows / 100)
 })
 
-test('[K3] the same incarnation claims its own ended row again: every write under the earlier fence is refused', async () => {
+test('[K3] a row claimed again by its holder refuses the earlier fence', async () => {
   const { connection, worker, claim } = await claimer()
   await addJobs(1)
   const [earlier] = await claim(1)
@@ -194,7 +194,7 @@ test('[K3] the same incarnation claims its own ended row again: every write unde
   expect(await settleOne(connection, later!)).toBe(1)
 })
 
-test('[K3] a handler that outlived its time limit cannot complete the job that its own process runs again', async () => {
+test('[K3] a timed-out handler cannot complete the job that runs again', async () => {
   const pawl = db.pawl()
   let earlier: Job | undefined
   const goOn = deferred()

@@ -52,7 +52,7 @@ function waiting(count: number): Promise<unknown> {
   })
 }
 
-test('the second caller gets the result of the first, and the effect is there once', async () => {
+test('a second caller gets the first result; the effect happens once', async () => {
   expect(await pay('first')).toEqual({ isFirst: true, result: { by: 'first' } })
   expect(await pay('second')).toEqual({ isFirst: false, result: { by: 'first' } })
   expect(await effects()).toEqual(['first'])
@@ -79,7 +79,7 @@ test('a key whose transaction rolled back is free', async () => {
   expect(await effects()).toEqual(['second'])
 })
 
-test('concurrent callers wait for the one that runs, and get its result once it has committed', async () => {
+test('concurrent callers wait for the running one and get its result', async () => {
   const goOn = deferred()
   const running = deferred()
   const first = inTransaction((client) =>
@@ -98,7 +98,7 @@ test('concurrent callers wait for the one that runs, and get its result once it 
   expect(await effects()).toEqual([])
 })
 
-test('when the one that runs rolls back, exactly one of those that waited runs in its place', async () => {
+test('when the running one rolls back, exactly one waiter runs instead', async () => {
   const goOn = deferred()
   const running = deferred()
   const first = inTransaction((client) =>
@@ -119,7 +119,7 @@ test('when the one that runs rolls back, exactly one of those that waited runs i
   for (const answer of answers) expect(answer.result).toEqual(answers[0]!.result)
 })
 
-test('an expired key is taken anew by exactly one of many, by the clock of the database', async () => {
+test('an expired key, by database time, is taken by exactly one caller', async () => {
   const hour = { ...payment, ttl: '1h' }
   await pay('first', hour)
   await moveClock(db.pool, 59 * 60_000)
@@ -148,7 +148,7 @@ test('an expired key is taken anew by exactly one of many, by the clock of the d
   expect((await pay('late again', hour)).isFirst).toBe(true)
 })
 
-test('of several that find a key expired at the same moment, exactly one takes it', async () => {
+test('callers that find a key expired at once: exactly one takes it', async () => {
   await pay('first', { ...payment, ttl: 1 })
   await moveClock(db.pool, 60_000)
   let found = 0
@@ -173,7 +173,7 @@ test('of several that find a key expired at the same moment, exactly one takes i
   expect(new Set(answers.map((answer) => answer.result.by)).size).toBe(1)
 })
 
-test('an expired key whose new run rolls back is free for the one that waited', async () => {
+test('an expired key whose new run rolls back goes to the waiter', async () => {
   await pay('first', { ...payment, ttl: 1 })
   await moveClock(db.pool, 60_000)
   const goOn = deferred()
@@ -203,7 +203,7 @@ test('many rounds of a race on fresh keys: one effect a key', async () => {
   expect(await effects()).toHaveLength(30)
 })
 
-test('a result of nothing is remembered as null, and names that are too long are refused before anything is sent', async () => {
+test('no result is stored as null; names too long are refused', async () => {
   await inTransaction((client) => once(client, payment, () => undefined))
   expect(await inTransaction((client) => once<unknown>(client, payment, () => 1))).toEqual({ isFirst: false, result: null })
   const sent: string[] = []
@@ -224,7 +224,7 @@ test('a result of nothing is remembered as null, and names that are too long are
   expect(await inTransaction((client) => once(client, wide(125), () => 1))).toMatchObject({ isFirst: true })
 })
 
-test('[J30] a result that JSON cannot carry is refused with its path, and the key is free', async () => {
+test('[J30] a result that JSON cannot carry is refused with its path', async () => {
   const bad = { map: new Map([[1, 2]]), nan: Number.NaN, fn: () => 1, text: 'x'.repeat(1_048_577), bytes: new Blob(['x']) }
   for (const [field, value] of Object.entries(bad))
     await expect(inTransaction((client) => once<unknown>(client, payment, () => ({ [field]: value })))).rejects.toMatchObject({

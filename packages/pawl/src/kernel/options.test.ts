@@ -61,7 +61,7 @@ test('what is left out gets its default, durations become milliseconds', () => {
   expectTypeOf<Resolved<typeof table>['retry']['attempts']>().toEqualTypeOf<number>()
 })
 
-test('[G2] a wrong value is refused with the option, the value and the fix', () => {
+test('[G2] a wrong value is refused with option, value and fix', () => {
   const cases: [object, string][] = [
     [{ name: 'toolong' }, "name must be a string of 1 to 5 characters (valid Unicode, no NUL), got 'toolong'"],
     [{ name: null }, 'name must be a string of 1 to 5 characters (valid Unicode, no NUL), got null'],
@@ -163,7 +163,7 @@ test('bounds of durations are written in their largest unit', () => {
   ])
 })
 
-test('[G2] a transaction that is undefined is refused: leaving it out is another call', () => {
+test('[G2] a tx that is undefined is refused', () => {
   const verb = { tx: transaction({ doc: 'Yours.' }), size: integer({ from: 1, to: 10, doc: 'Its size.' }) }
   expect(resolve('enqueue', verb, {})).toEqual({})
   expect(resolve('enqueue', verb, { size: undefined })).toEqual({})

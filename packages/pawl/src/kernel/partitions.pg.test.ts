@@ -55,7 +55,7 @@ test('there is always room ahead: seven days, and an open end', async () => {
   }
 })
 
-test('a last partition that was used becomes an ordinary one of several days, and goes when its last day is past', async () => {
+test('a used last partition becomes an ordinary one and goes in time', async () => {
   await finish(1)
   await toDay(20)
   await finish(2)
@@ -70,7 +70,7 @@ test('a last partition that was used becomes an ordinary one of several days, an
   expect(await ids()).toEqual([])
 })
 
-test('rows of a clock that was a year ahead for a moment wait for their day, and the days before it come and go', async () => {
+test('rows of a clock a year ahead wait for their day', async () => {
   await toDay(365)
   await finish(1)
   await toDay(0)
@@ -99,7 +99,7 @@ test('rows of a clock that was a year ahead for a moment wait for their day, and
   expect(await ids()).toEqual([])
 })
 
-test('a table that nobody used for a year gets one partition for the year and the days ahead', async () => {
+test('a table unused for a year gets one partition for that year', async () => {
   await toDay(365)
   await extendPartitions(connection)
   expect((await daysOf('event')).filter(({ days }) => days !== null).map(({ days }) => days)).toEqual([

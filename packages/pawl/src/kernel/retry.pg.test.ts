@@ -31,7 +31,7 @@ async function failInserts(table: string, code: string, times: number): Promise<
 const jobs = async () => (await db.query<{ n: number }>('select count(*)::int as n from pawl.job'))[0]!.n
 
 test.each(['40001', '40P01', '55P03', '57014', '26000'])(
-  '[K5] our own transaction that fails with %s is run again as a whole',
+  '[K5] a transaction of ours that fails with %s runs again whole',
   async (code) => {
     const tried = await failInserts('pawl.job', code, 3)
     const pawl = db.pawl()
@@ -63,14 +63,14 @@ test.each(['22012', '23505', '23514', '42501', 'P0001'])(
   },
 )
 
-test('[K5] what keeps failing is given up with its own error after a bounded number of tries', async () => {
+test('[K5] after a bounded number of tries the last error is thrown', async () => {
   const tried = await failInserts('pawl.job', '40001', 1000)
   await expect(db.pawl().jobs.enqueue('k', {})).rejects.toMatchObject({ code: '40001' })
   expect(await tried()).toBe(5)
 })
 
 test.each(['40001', '40P01', '55P03', '57P01', '25006', '53100'])(
-  "[K5] a statement in the caller's transaction that fails with %s is never run again by us",
+  "[K5] a statement in a caller's transaction is never retried after %s",
   async (code) => {
     const tried = await failInserts('pawl.job', code, 1)
     const pawl = db.pawl()
@@ -95,7 +95,7 @@ test.each(['40001', '40P01', '55P03', '57P01', '25006', '53100'])(
   },
 )
 
-test('[K5] a tx handler that meets a conflict is run again within its attempt, and applied once', async () => {
+test('[K5] a tx handler with a conflict runs again within its attempt', async () => {
   await db.query('create table effect (attempt int)')
   const tried = await failInserts('effect', '40P01', 2)
   const pawl = db.pawl()
@@ -110,7 +110,7 @@ test('[K5] a tx handler that meets a conflict is run again within its attempt, a
   expect(worker.metrics().conflicts).toBe(2)
 })
 
-test('[K5] the delay is anything from nothing to the full backoff, which doubles up to its cap', () => {
+test('[K5] the delay has full jitter; the backoff doubles to its cap', () => {
   const policy = { initialMs: 20, factor: 2, maxMs: 2000, jitter: true }
   const full = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1000].map((retry) => backoffMs(policy, retry, () => 1))
   expect(full).toEqual([20, 40, 80, 160, 320, 640, 1280, 2000, 2000, 2000])
@@ -118,7 +118,7 @@ test('[K5] the delay is anything from nothing to the full backoff, which doubles
   expect([1, 5, 1000].map((retry) => backoffMs({ ...policy, jitter: false }, retry, () => 0))).toEqual([20, 320, 2000])
 })
 
-test('[K5] the engine waits with full jitter, and longer where the server cannot write', () => {
+test('[K5] the engine waits with jitter, longer if the server cannot write', () => {
   for (const [retry, capMs] of [
     [1, 20],
     [4, 160],
@@ -133,7 +133,7 @@ test('[K5] the engine waits with full jitter, and longer where the server cannot
   expect(engineBackoffMs(withCode('25006'), 3)).toBe(2000)
 })
 
-test('[K5] retrying tells of each retry, gives the last error, and stops when it is told to', async () => {
+test('[K5] retrying reports each retry, throws the last error, obeys its signal', async () => {
   const seen: unknown[] = []
   let calls = 0
   const failing = () => {

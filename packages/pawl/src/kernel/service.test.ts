@@ -10,7 +10,7 @@ function watched() {
   return { told, loop }
 }
 
-test('a service that is woken in a round runs another one right after it', async () => {
+test('a service woken during a round runs another right after', async () => {
   const stop = new AbortController()
   let rounds = 0
   const twice = deferred()
@@ -27,7 +27,7 @@ test('a service that is woken in a round runs another one right after it', async
   expect(rounds).toBe(2)
 })
 
-test('an error is told, and the round is tried again after its backoff', async () => {
+test('after an error the round runs again, after its backoff', async () => {
   const stop = new AbortController()
   const { told, loop } = watched()
   let rounds = 0
@@ -43,7 +43,7 @@ test('an error is told, and the round is tried again after its backoff', async (
   expect(failures).toEqual([1, 2])
 })
 
-test('runOnce runs one round after the one in progress, and rejects with its error', async () => {
+test('runOnce runs after the round in progress and rejects with its error', async () => {
   const stop = new AbortController()
   const go = deferred()
   const told: string[] = []
