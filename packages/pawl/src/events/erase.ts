@@ -16,19 +16,19 @@ export interface EraseOptions extends InTx {
   /** Why; kept in pawl.audit. */
   readonly reason: string
   /** Who; kept in pawl.audit. */
-  readonly actor?: string
+  readonly by?: string
 }
 
 export const eraseTable = {
   aggregateType: required(text({ to: 200, doc: 'The aggregate type of the events.' })),
   key: required(text({ to: 500, doc: 'The key of the events.' })),
   reason: reason('The reason, stored in pawl.audit.'),
-  actor: text({ to: 200, doc: 'The acting person or program, stored in pawl.audit.' }),
+  by: text({ to: 200, doc: 'The acting person or program, stored in pawl.audit.' }),
   tx: ownTx,
 } satisfies TableOf<EraseOptions>
 
 export async function erase(config: Config, tenant: string, options: EraseOptions): Promise<{ erased: number }> {
-  const { aggregateType, key, reason, actor = null, tx } = resolve('erase', eraseTable, options)
+  const { aggregateType, key, reason, by: actor = null, tx } = resolve('erase', eraseTable, options)
   const values = { tenant, aggregatetype: aggregateType, aggregateid: key, reason, actor }
   const run = async (db: Db) => {
     const [row] = await db.run<{ erased: number }>(eraseStatement, values)

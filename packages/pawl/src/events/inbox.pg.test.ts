@@ -161,7 +161,7 @@ test('[O15] an erasure empties the events of one key and nobody else, keeps orde
   await log.catchUp()
   // One that has no position yet when it is erased.
   await pawl.events.append(event('ann', 5))
-  expect(await pawl.events.erase({ aggregateType: 'person', key: 'ann', reason: 'asked to', actor: 'clerk' })).toEqual({
+  expect(await pawl.events.erase({ aggregateType: 'person', key: 'ann', reason: 'asked to', by: 'clerk' })).toEqual({
     erased: 3,
   })
   expect(await pawl.events.erase({ aggregateType: 'person', key: 'ann', reason: 'again' })).toEqual({ erased: 0 })
