@@ -20,13 +20,13 @@ export interface FetchedRow {
   readonly fence: string
   readonly queue: string
   readonly kind: string
-  /** JSON text. */
+  /** A JSON string. */
   readonly payload: string
   readonly payload_version: number
   readonly attempt: number
   readonly max_attempts: number | null
   readonly crashes: number
-  /** JSON text. */
+  /** A JSON string. */
   readonly headers: string | null
   /** Microseconds since 1970; null: not finite. */
   readonly due_us: string | null
@@ -45,7 +45,7 @@ export class ClaimedRow {
   readonly dueUs: number
   /** What it takes in memory while it waits, about. */
   readonly bytes: number
-  /** JSON texts, read again before each call of the handler: no call sees what another made of its payload. */
+  /** JSON strings, read again before each call of the handler: no call sees what another made of its payload. */
   payload: string
   readonly headers: string | null
 
@@ -65,7 +65,7 @@ export class ClaimedRow {
     this.headers = row.headers
   }
 
-  /** Its handler is not called again: what waits for its settle does not take the memory of the text too. */
+  /** Its handler is not called again: what waits for its settle does not take the memory of the payload too. */
   dropPayload(): void {
     this.payload = 'null'
   }

@@ -288,7 +288,7 @@ export class Jobs {
       run_at: options.runAt?.toISOString() ?? null,
       delay_ms: options.delay ?? null,
       priority: options.priority,
-      // The limits of the kind are those of whoever claims it.
+      // The limits of the kind are those of the worker that claims it.
       max_attempts: options.maxAttempts ?? null,
       headers: headersText,
       wake: options.wake,

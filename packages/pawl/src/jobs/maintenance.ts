@@ -1,4 +1,4 @@
-// The slow chores of a worker: partitions for the days ahead, retention of the days behind, and expired rows. Any number of workers may do
+// The slow chores of a worker: partitions for the days ahead, retention of past days, and expired rows. Any number of workers may do
 // them at once; each step takes short locks or none.
 
 import { Connection, type DatabaseOptions, type StatementWatch } from '../db/driver.ts'
@@ -11,7 +11,7 @@ const showStraysStatement = statement(import.meta.url, 'show-strays')
 const oldPartitionsStatement = statement(import.meta.url, 'old-partitions')
 
 const everyMs = 10_000
-/** Of the rounds, one in so many does the chores: about every quarter of an hour. */
+/** One round in this many does the chores: about every quarter of an hour. */
 const choreRounds = 90
 
 export interface MaintenanceOptions {

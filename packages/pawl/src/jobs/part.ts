@@ -25,7 +25,7 @@ import { runShared } from './tx/shared.ts'
 import type { JobEvents } from './types.ts'
 import type { SweepNews } from './watch.ts'
 
-/** A worker that stops does not wait for ever for a database that cannot write. */
+/** A worker that stops does not wait forever for a database that cannot write. */
 const settlePatienceMs = 5000
 /** How long the last words of a process that ends by an error may take. */
 const lastWordsMs = 2000
@@ -170,7 +170,7 @@ export class JobsPart implements Part {
     this.#claiming = this.#claims.run()
   }
 
-  /** The jobs whose handlers may have left an error that nobody caught: the one that this call comes out of, if that is known, else all that run. */
+  /** The jobs whose handlers may have left an uncaught error: the one that this call comes out of, if that is known, else all that run. */
   suspects(): readonly { readonly id: string; readonly kind: string }[] {
     const inside = insideTx.getStore()
     const jobs = inside instanceof Attempt ? [inside] : this.#slots.runningJobs()
@@ -278,7 +278,7 @@ export class JobsPart implements Part {
     await this.#maintaining
   }
 
-  /** For the end of a process by an error that nobody caught: gives back what had not started. */
+  /** For the end of a process by an uncaught error: gives back what had not started. */
   async lastWords(): Promise<void> {
     this.close()
     // And again for what a claim in progress brought.

@@ -120,7 +120,7 @@ export class Reconciler {
 }
 
 /**
- * A process that was cut off from the database for a second or two looks like a dead one: its incarnation is closed, its jobs are taken over,
+ * A process that was cut off from the database for a second or two is taken for a dead one: its incarnation is closed, its jobs are taken over,
  * and a crash is counted for each. When it comes back it excuses those crashes, so that no number of cuts makes a healthy job dead. For the
  * jobs that the lost incarnation held, known here or not, also before another process takes them over.
  */

@@ -1,7 +1,7 @@
 // Writes the ends of attempts, in batches, each under its fence. A flush takes whatever has gathered when the last one answered, so
-// batches grow by themselves under load and a lone job is never delayed. A job counts as held until its flush has answered. A row that
-// somebody has locked, such as a handler that timed out inside its own transaction, is set aside: nobody waits behind it. So is an end that the
-// database refuses for now, for want of a privilege for example. Each durability has a loop and connections of its own, so that a commit that
+// batches grow by themselves under load and a lone job is never delayed. A job counts as held until its flush has answered. An end
+// whose row is locked, as by a handler that timed out inside its own transaction, is set aside: no other end waits for it. So is an end that the
+// database refuses for now, for example because a privilege is missing. Each durability has a loop and connections of its own, so that a commit that
 // waits for a standby holds up only commits that must.
 
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -25,7 +25,7 @@ const settleStatement = statement(import.meta.url, 'settle')
 const failStatement = statement(import.meta.url, 'settle-failed')
 const lockedStatement = statement(import.meta.url, 'locked')
 
-/** How long a batch waits for a row that somebody has locked, before all of it is set aside. */
+/** How long a batch waits for a locked row, before all of it is set aside. */
 const lockTimeoutMs = 500
 
 /** PostgreSQL takes 1 GB in one statement; this much settles within a second. */
@@ -33,7 +33,7 @@ const bytesMax = 16 * 1_048_576
 
 /** For ends that the database refuses and may take later: whatever is missing, a person has to mend it. */
 const refusedBackoff: Backoff = { initialMs: 200, factor: 2, maxMs: 10_000, jitter: true }
-/** After so many refusals in one batch it is not a row that is broken, and the others of the batch are not tried one by one. */
+/** After this many refusals in one batch it is not a row that is broken, and the others of the batch are not tried one by one. */
 const refusedMax = 10
 
 /** What waits here, or was done and is not stored yet, takes about this much memory at most. */
@@ -116,7 +116,7 @@ export class Settler {
     return this.#backlog.empty(signal)
   }
 
-  /** Tries no more. What is not stored by now belongs to whoever takes over from this worker. */
+  /** Tries no more. What is not stored by now belongs to the worker that takes over. */
   async stop(): Promise<void> {
     await Promise.all([...this.#lanes.values()].map((lane) => lane.stop()))
   }
@@ -252,7 +252,7 @@ class SettleLane {
     return refusals.includes(true)
   }
 
-  /** Tries until the database has answered, or somebody's lock or its refusal is in the way: an end that is lost here would be run again. */
+  /** Tries until the database has answered, or a lock or its refusal is in the way: an end that is lost here would be run again. */
   async #settleSurely(group: readonly Ending[], purpose: Purpose): Promise<boolean> {
     const { signal } = this.#gaveUp
     for (let tried = 1; !signal.aborted; tried++) {
@@ -327,7 +327,7 @@ class SettleLane {
         'the outcome of a job could not be stored',
       )
     if (ending.isStandIn || !isAboutValue(error)) {
-      // Behind the others, which may be the ones that are not refused.
+      // After the others, which may be the ones that are not refused.
       this.aside.add(ending)
       if (isNew) this.#moreAside.fire()
       return true
@@ -362,7 +362,7 @@ function progressOf(group: readonly Ending[]): string {
   return progress.every((each) => each === null) ? '{}' : textsLiteral(progress)
 }
 
-/** Batches of at most so many, and of so much text unless a single one is longer. */
+/** Batches of at most `countMax` items and 16 MB, unless a single item is larger. */
 export function* byBytes<Item>(items: readonly Item[], countMax: number, size: (item: Item) => number): Generator<Item[]> {
   for (let from = 0, to = 0; from < items.length; from = to) {
     for (let bytes = 0; to < items.length && to - from < countMax; to++) {

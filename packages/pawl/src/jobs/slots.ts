@@ -145,7 +145,7 @@ export class Slots {
     this.#pump()
   }
 
-  /** Keeps so many slots from what waits in the buffer. */
+  /** Keeps this number of slots from the jobs in the buffer. */
   reserve(slots: number): void {
     this.#reserved = slots
     this.#pump()

@@ -48,7 +48,7 @@ export interface Job<Payload = unknown> {
   /** The same for every attempt of this job, unique beyond this database: give it to the outside as the idempotency key. */
   readonly idempotencyKey: string
   readonly headers: Readonly<Record<string, unknown>>
-  /** Holds the job inside your own transaction: rejects with PAWL_LEASE_LOST if it is no longer yours, and nobody can take it until you commit. */
+  /** Holds the job inside your own transaction: rejects with PAWL_LEASE_LOST if it is no longer yours, and no worker can take it until you commit. */
   guard(tx: AnyTx): Promise<void>
   /** Settles the job as done inside your own transaction, once, so that its effects and its completion commit together. */
   complete(tx: AnyTx, result?: unknown): Promise<void>
@@ -108,7 +108,7 @@ export interface RunOptions<Payload, Input = Payload> extends KindOptions<Payloa
 export interface TxOptions<Payload, Input = Payload> extends KindOptions<Payload, Input> {
   /** Effects through `tx`, completion and follow-up jobs in one fenced transaction: applied exactly once. */
   readonly tx: (job: Job<Payload>, tx: JobTx, context: JobContext) => unknown
-  /** Lets jobs that wait share one transaction, up to so many. Faster, and their locks and failures are coupled while they share. */
+  /** Lets jobs that wait share one transaction, up to this number. Faster, and their locks and failures are coupled while they share. */
   readonly share?: number
   readonly run?: undefined
 }

@@ -1,5 +1,5 @@
-// The watch over other incarnations, in every keeper thread: every k-th look at the own row looks at all others too, and a sweep does what
-// that look found. About four a second whatever the number of workers; no holder is elected that could stop.
+// The watch over other incarnations, in every keeper thread: every k-th read of the own row reads all others too, and a sweep does what
+// that read found. About four a second whatever the number of workers; no holder is elected that could stop.
 
 import { randomUUID } from 'node:crypto'
 import type { Connection } from '../db/driver.ts'
@@ -17,7 +17,7 @@ const timeOutStatement = statement(import.meta.url, 'time-out')
 const promoteStatement = statement(import.meta.url, 'promote')
 
 const batchMax = 1000
-/** Times k, as for all intervals here, so that all workers together look for jobs past their time limit about once a second. */
+/** Times k, as for all intervals here, so that all workers together scan for jobs past their time limit about once a second. */
 const timeOutEveryMs = 2500
 /** While the main thread runs nothing: what it holds then is a claim whose answer was lost. */
 const idleTimeOutEveryMs = 60_000
@@ -31,7 +31,7 @@ const beginning = '-infinity'
 
 interface SilentWorker {
   readonly id: number
-  /** Null: nobody asks. */
+  /** Null: no worker asks. */
   readonly question: string | null
   readonly mayAsk: boolean
   readonly lookMs: number
@@ -95,7 +95,7 @@ export class Watch implements Watcher {
   readonly #questions: Questions
   readonly #promotion: Promotion
   readonly #clock = new SteadyClock()
-  /** What this process alone leaves behind in its part of job_held takes many pages and not much time. */
+  /** The dead entries of this process alone in job_held take many pages and not much time. */
   readonly #held = new ScanStart(0)
   #checksLeft = 0
   /** Every k-th check of the own row is a watch: half the number of open workers, at least 1. */
@@ -239,7 +239,7 @@ export class Watch implements Watcher {
     await this.#run(leaseStatements.endSessions, { workers: numbersLiteral(workers) })
   }
 
-  /** Rows that are locked just now are found again by the next look. */
+  /** Rows that are locked just now are found again by the next watch. */
   async #takeJobs(workers: readonly number[]): Promise<void> {
     for (;;) {
       const jobs = await this.#run<SweptJob>(rescueStatement, {
@@ -405,7 +405,7 @@ export class ScanStart {
     this.#slowMs = slowMs
   }
 
-  /** Scans from there, and is told where the scan ended: a time of the database as text. */
+  /** `work` scans from the given time and returns the time at which the scan ended, both as strings of the database. */
   async scan<Answer extends { readonly reached: string } | undefined>(
     work: (after: string) => Promise<Answer>,
     fullScanEveryMs: number,

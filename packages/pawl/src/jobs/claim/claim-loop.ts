@@ -133,7 +133,7 @@ export class ClaimLoop {
     await this.#reconcile(worker)
     // What ended while the claim was in progress may have left follow-up jobs that it could not see: idle is only who was empty before.
     const wasEmpty = heldBy(this.#options) === 0
-    // Whoever begins to wait from here on may have enqueued what this claim cannot see: the next one answers.
+    // A caller that begins to wait from here on may have enqueued a job that this claim cannot see: the next claim answers it.
     const waiters = [...idleWaiters]
     if (waiters.length > 0 && wasEmpty) this.#expect()
     this.#reserve()
@@ -163,7 +163,7 @@ export class ClaimLoop {
     const everyMs = Math.max(pollMs, claimsMs)
     if (waitMs === pollMs) waitMs = everyMs
     if (this.#suspects.mayWait || this.#hasUnbuffered()) waitMs = Math.min(waitMs, suspectsEveryMs)
-    // Not everything is notified, and a job that ends is no notification: once in this time we look for ourselves.
+    // Not everything is notified, and a job that ends is no notification: once in this time the loop polls.
     const expectAtMs = Math.min(this.#expectedMs + everyMs, monotonicMs() + Math.min(waitMs, fetcher.nextScanInMs))
     const leftMs = expectAtMs - monotonicMs()
     const isTold = leftMs > 0 && (await changed.wait(leftMs)) && monotonicMs() < expectAtMs
@@ -236,7 +236,7 @@ export class ClaimLoop {
       asked++
       if (found.isExhausted) exhausted++
     }
-    // The next claim begins with any queue and any group, so that none starves behind a full one. Both by one each time would be in step:
+    // The next claim begins with any queue and any group, so that none starves after a full one. Both by one each time would be in step:
     // with as many groups as queues a group that goes first would always meet the same queue.
     rotate(this.#queues)
     rotate(this.#groups)
@@ -254,7 +254,7 @@ export class ClaimLoop {
       room,
       group.limited !== undefined,
     )
-    // Rows of an incarnation that was lost meanwhile belong to whoever takes over from it.
+    // Rows of an incarnation that was lost since then belong to the worker that takes over from it.
     if (this.#options.worker() !== worker) return { count: 0, isFull: false, isExhausted: false }
     this.#options.runtime.outcomes.counts.claimed += rows.length
     const held = rows.map((row) => new Attempt(row, kinds.get(row.kind)!, runtime, worker.id))

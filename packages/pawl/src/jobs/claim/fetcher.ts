@@ -30,7 +30,7 @@ const perQueueMs = 0.1
 /** A scan for one kind that takes longer than this and finds none is not repeated at once. */
 const apartSlowMs = 20
 
-/** The most text of payloads that one claim asks for, by the mean size of the last ones. */
+/** The most bytes of payloads that one claim asks for, by the mean size of the last ones. */
 const claimBytesMax = 16 * 1_048_576
 /** The first claim of a process: as much as sixteen payloads of the largest size allowed by default. */
 const firstRows = 16
@@ -72,14 +72,14 @@ interface SuspectRow extends Omit<FetchedRow, 'id'> {
 interface Mark {
   readonly due: string
   readonly id: string
-  /** When the next look from the beginning is due. */
+  /** When the next scan from the beginning is due. */
   readonly fullScanMs: number
-  /** More was waiting behind it. */
+  /** More was waiting after it. */
   readonly isFull: boolean
   readonly isSlow: boolean
-  /** What the last look from the beginning took. */
+  /** The duration of the last scan from the beginning. */
   readonly costMs: number
-  /** The last look began behind the mark, and what lies before it waits for the next whole one. */
+  /** The last scan began at the mark, and jobs before it wait for the next full one. */
   readonly isPartial: boolean
 }
 
@@ -110,12 +110,12 @@ export class Fetcher {
     this.#slowMs = slowMs
   }
 
-  /** How many jobs fit into so many bytes, by the mean size of the last ones. */
+  /** How many jobs fit into this number of bytes, by the mean size of the last ones. */
   rowsIn(bytes: number): number {
     return Math.floor(bytes / Math.max(1, this.#bytesPerRow))
   }
 
-  /** Milliseconds until the next look from the beginning, where the last look was only behind a mark; undefined where it was whole. */
+  /** Milliseconds until the next scan from the beginning, where the last scan began at a mark; undefined where it was full. */
   get nextFullScanInMs(): number | undefined {
     const partial = [...this.#marks.values()].filter((mark) => mark.isPartial)
     if (partial.length === 0) return undefined
@@ -171,7 +171,7 @@ export class Fetcher {
     }
     const partial = froms.filter((from) => from !== undefined)
     const isQuick = partial.some((from) => !from.isSlow)
-    // Behind the marks there was nothing: what lies before them is looked at now, not in a second, unless that is slow.
+    // After the marks there was nothing: jobs before them are scanned for now, not in a second, unless that is slow.
     if (rows.length === 0 && isQuick) return this.claim(worker, queues, kinds, limit, isApart)
     return {
       rows: queues.length === 1 ? rows : byQueue.flat(),

@@ -1,8 +1,8 @@
 -- name: claim
 -- Claims the next ready jobs of queues for one incarnation, with one new fence for all of them: all that it finds in the first queue, then in
 -- the next, up to the limit. The limits of their kinds are written into the rows, so that a sweep by a process that does not define the kind obeys them.
--- Locks: the job rows it takes, SKIP LOCKED; it waits for nobody.
--- Plan: job_ready in order, once per queue, then a TID scan. :after_dues and :after_ids start it behind entries that vacuum cannot remove yet.
+-- Locks: the job rows it takes, SKIP LOCKED; it waits for no lock.
+-- Plan: job_ready in order, once per queue, then a TID scan. :after_dues and :after_ids start it after entries that vacuum cannot remove yet.
 -- No row: nothing is ready, or the incarnation is closed. An ended lease does not matter: a take-over closes the incarnation first.
 with holder as materialized (
   select w.id, pawl.now() as now
@@ -52,7 +52,7 @@ returning j.tenant, j.id, j.fence, j.queue, j.kind, j.payload::text as payload, 
 -- name: claim-suspect
 -- Claims jobs that died with their process: at most :limit beside other work, each kind up to its room; and at most one whose next crash
 -- would be its last. ':deciding' says what becomes of that one: 'leave' it, run it 'alone' (if no other process has one), or claim 'only' such.
--- Locks: the job rows it takes, SKIP LOCKED; it waits for nobody.
+-- Locks: the job rows it takes, SKIP LOCKED; it waits for no lock.
 -- Plan: job_suspect, then TID scans.
 -- Rows: the claimed jobs, at least one row; each says what was left waiting. A row without an id: nothing was claimed.
 with holder as materialized (
@@ -204,7 +204,7 @@ returning j.id
 -- name: promote
 -- Makes scheduled jobs ready whose time has come, at most :limit of them, by one worker at a time.
 -- Locks: an advisory one, (pawl, -1), tried; those job rows, SKIP LOCKED.
--- Plan: job_scheduled in order, then a TID scan. :after_run_at and :after_id start it behind entries that vacuum cannot remove yet.
+-- Plan: job_scheduled in order, then a TID scan. :after_run_at and :after_id start it after entries that vacuum cannot remove yet.
 -- One row: how many, the last of them, and in how many milliseconds the next one is due (null: none is scheduled).
 with clock as materialized (
   select pawl.now() as now, pg_try_advisory_xact_lock(:lock_class::integer, -1) as is_mine
@@ -305,10 +305,10 @@ changed as (
       else c.now + coalesce(g.delay_ms, 0) * interval '1 millisecond' - j.priority * interval '1 minute'
     end,
     attempt = j.attempt - case when g.outcome in ('snoozed', 'released') then 1 else 0 end,
-    -- Who failed in order does not kill its process; a snooze says nothing, and would let crash and snooze alternate for ever.
+    -- A job that fails in order does not kill its process; a snooze shows nothing, and would let crash and snooze alternate forever.
     suspect = j.suspect and g.outcome in ('released', 'snoozed'),
     excused = case when g.outcome in ('released', 'snoozed') then j.excused else j.crashes end,
-    -- Whoever is put off again and again reaches the end of a type here first; a revision starts over.
+    -- A job that is put off again and again reaches the end of a type here first; a revision starts over.
     snoozes = least(j.snoozes, 2147483646) + case when g.outcome = 'snoozed' then 1 else 0 end,
     postponed = case when g.outcome = 'released' then least(j.postponed, 32766) + case when g.delay_ms > 0 then 1 else 0 end else 0 end,
     last_error = coalesce(g.error, j.last_error),
@@ -480,7 +480,7 @@ from changed o
 -- runs, and the given ones, which its keeper saw to be overdue while its own main thread was blocked. Counted as an attempt; dead, or retried with
 -- the default backoff: the kind's own is not known here.
 -- Locks: those job rows, SKIP LOCKED.
--- Plan: job_held, then a TID scan. :after starts it behind entries that vacuum cannot remove yet. A test of the state beside a ctid would let the
+-- Plan: job_held, then a TID scan. :after starts it after entries that vacuum cannot remove yet. A test of the state beside a ctid would let the
 -- planner walk job_held from end to end.
 -- Rows: the jobs, with their new state.
 with clock as materialized (
@@ -665,7 +665,7 @@ where a.holder = :worker::integer
 
 -- name: cancel
 -- Cancels a job in any live state. A running one is taken from its holder: its late result finds no row.
--- Locks: the job row, by primary key, and no alert: the caller's transaction may stay open, and whoever raises that alert would wait.
+-- Locks: the job row, by primary key, and no alert: the caller's transaction may stay open, and a process that raises that alert would wait.
 -- Plan: job_pkey.
 -- No row: it is not live, :revision is given and is not its current one, or its kind is Pawl's own.
 with gone as (
@@ -690,7 +690,7 @@ from gone o
 
 -- name: retry
 -- Makes a dead or scheduled job ready now. A dead one starts over with all its attempts.
--- Locks: the job row, by primary key, and no alert: the caller's transaction may stay open, and whoever raises that alert would wait.
+-- Locks: the job row, by primary key, and no alert: the caller's transaction may stay open, and a process that raises that alert would wait.
 -- Plan: job_pkey.
 -- No row: it is not dead or scheduled, :revision is given and is not its current one, or its kind is Pawl's own.
 with changed as (
@@ -763,8 +763,8 @@ order by j.id
 for no key update of j skip locked
 
 -- name: locked
--- Which of these jobs are held under their fence and locked by somebody: a settle would wait for them.
--- Locks: the others' rows, SKIP LOCKED, until this statement ends; it waits for nobody.
+-- Which of these jobs are held under their fence and locked by another transaction: a settle would wait for them.
+-- Locks: the others' rows, SKIP LOCKED, until this statement ends; it waits for no lock.
 -- Plan: job_pkey for each, with the array of settle.
 -- Rows: the locked ones. One that is gone or has another fence is not among them: its settle is refused without waiting.
 with given as materialized (

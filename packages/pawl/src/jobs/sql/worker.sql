@@ -1,8 +1,8 @@
 -- name: watch
--- Looks at this incarnation's own row, and where no other watch is in progress at all others and at what a sweep has to do. An incarnation
+-- Reads this incarnation's own row, and where no other watch is in progress all others and what a sweep has to do. An incarnation
 -- is silent if its lease ended, its liveness lock is free, or it was seen in the future: then the clock was set back since.
 -- Locks: advisory ones, tried and never waited for, until the statement ends: (pawl, 0) for the watch, (pawl, id) of each incarnation.
--- Plan: pawl.live_workers(), job_held, job_scheduled. :after starts the last one behind entries that vacuum cannot remove yet.
+-- Plan: pawl.live_workers(), job_held, job_scheduled. :after starts the last one after entries that vacuum cannot remove yet.
 -- One row. Without the turn only `mine` says something: 'open' or 'asked', or null where the incarnation is closed.
 with clock as materialized (
   select pawl.now() as now
