@@ -276,7 +276,7 @@ function commitEarly(text: string): string {
       where s.tenant = ${tenant} and s.id = ${scope} and s.committed < ${number}
         and (
           select count(*) from pawl.submission_row r
-          where r.tenant = ${tenant} and r.submission = ${id} and r.line > ${upto} and r.kind in ('C', 'U', 'D')
+          where r.tenant = ${tenant} and r.submission = ${id} and r.line > ${upto} and r.kind in ('created', 'updated', 'deleted')
         ) between 1 and ${chunkRows}
     ),
     records as (`.replaceAll('$', '$$$$'),

@@ -200,12 +200,14 @@ create table pawl.submission_row (
   data json,
   changed text[],
   primary key (tenant, submission, line),
-  -- C created, U updated, = unchanged, D tombstone; I and J are invalid rows that would create or update, X is one without a key.
-  constraint kind_known check (kind in ('C', 'U', '=', 'D', 'I', 'J', 'X'))
+  constraint kind_known check (kind in ('created', 'updated', 'unchanged', 'deleted', 'invalid-created', 'invalid-updated', 'unkeyed'))
 );
 comment on table pawl.submission_row is
   'Staged rows. Data is kept only for rows that create or update: an unchanged one is as its record was at the baseline. Removed after '
   'the commit, or when the submission expires.';
+
+comment on column pawl.submission_row.kind is
+  'What the row does to its record; deleted: a tombstone that Pawl adds. An invalid row would create or update; an unkeyed one is invalid and names no record.';
 
 create table pawl.submission_error (
   tenant text collate "C" not null default '',
@@ -251,6 +253,20 @@ comment on table pawl.record_version is
 comment on column pawl.record_version.data is
   'The canonical text that the hash is of. json and not jsonb, which would take every row apart twice: once when it is staged and once '
   'when it is read. Cast it to jsonb to look into it.';
+
+-- The version of a record that is current at a number: one row or none. The planner makes it part of the statement that calls it, and columns
+-- that the statement does not read cost nothing.
+create function pawl.version_at(p_tenant text, p_record_id bigint, p_number bigint) returns setof pawl.record_version
+language sql stable rows 1
+begin atomic
+  select w.tenant, w.record_id, w.number, w.submission, w.schema_version, w.is_erased, w.status, w.hash, w.classification, w.data, w.changed
+  from pawl.record_version w
+  where w.tenant = p_tenant
+    and w.record_id = p_record_id
+    and w.number <= p_number
+  order by w.number desc
+  limit 1;
+end;
 
 create table pawl.record_erasure (
   tenant text collate "C" not null default '',

@@ -38,7 +38,7 @@ export interface Append extends Omit<PutOptions & AppendOptions, 'attributes'> {
 interface Change {
   readonly row: ReadRow
   readonly met: Met
-  readonly kind: 'C' | 'U' | 'D'
+  readonly kind: 'created' | 'updated' | 'deleted'
 }
 
 export async function append(registry: Registry, place: ReadPlace, options: Append): Promise<AppendAnswer> {
@@ -75,7 +75,7 @@ async function checkedChanges(
   const changes = changesOf(rows, options.rows, met)
   const unchanged = rows.filter((_row, index) => options.rows[index]!.data !== null && met[index]!.is_same).length
   const count = (kind: Change['kind']) => changes.filter((change) => change.kind === kind).length
-  const counts = { created: count('C'), updated: count('U'), deleted: count('D'), unchanged }
+  const counts = { created: count('created'), updated: count('updated'), deleted: count('deleted'), unchanged }
   return async () => {
     if (changes.length === 0) return { submission: null, number: scope.committed, ...counts }
     const [written] = await tx.run<{ submission: string; number: string }>(appendStatement, {
@@ -179,17 +179,17 @@ async function deletion(registry: Registry, place: ReadPlace, row: AppendRow, in
 function changesOf(rows: readonly ReadRow[], given: readonly AppendRow[], found: readonly Met[]): Change[] {
   return rows.flatMap((row, index): Change[] => {
     const met = found[index]!
-    if (given[index]!.data === null) return met.is_live ? [{ row, met, kind: 'D' }] : []
+    if (given[index]!.data === null) return met.is_live ? [{ row, met, kind: 'deleted' }] : []
     const kind = kindOf(met)
-    return kind === '=' ? [] : [{ row, met, kind }]
+    return kind === 'unchanged' ? [] : [{ row, met, kind }]
   })
 }
 
 function changeText({ row, met, kind }: Change): string {
   const { type, key, hash, classification } = row
   const record = { record_id: met.record_id, kind, is_new: met.is_new, type, key }
-  if (kind === 'D') return JSON.stringify(record)
-  const changed = kind === 'U' ? changedFields(met.data, row.data) : null
+  if (kind === 'deleted') return JSON.stringify(record)
+  const changed = kind === 'updated' ? changedFields(met.data, row.data) : null
   return `${JSON.stringify({ ...record, hash, classification, changed }).slice(0, -1)},"data":${row.data}}`
 }
 

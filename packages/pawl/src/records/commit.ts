@@ -1,7 +1,7 @@
 // What every change of a scope does in its transaction: hold the scope's lock, find its slot free, keep its attributes, append its events.
 
 import type { TxDb } from '../db/db.ts'
-import { statement, textsLiteral } from '../db/statement.ts'
+import { numbersLiteral, statement, textsLiteral, type Values } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { read } from '../kernel/retry.ts'
 import type { DefinedSet, Registry } from './sets.ts'
@@ -15,6 +15,9 @@ const stagedEventsStatement = statement(import.meta.url, 'staged-events')
 
 /** For a statement over all rows of a submission, of which there may be millions: a quarter of an hour. */
 export const wholeMs = 15 * 60_000
+
+/** Events appended by one statement. */
+const eventRows = 500
 
 /**
  * For a transaction whose writes no reader sees before a later one commits, which does wait for the disk: a crash of the server loses the end of its
@@ -125,12 +128,22 @@ export async function commitEvents(tx: TxDb, events: DefinedSet['events'], commi
   await appendEvent(tx, 'submission.committed', committed, { number, ...counts })
   if (events !== 'record') return
   const about = { tenant, record_set: set, scope, number }
-  if (changed === 'staged') await tx.run(stagedEventsStatement, { ...about, id: committed.submission })
-  else
+  if (changed === 'staged') return stagedEvents(tx, { ...about, id: committed.submission, limit: eventRows })
+  for (let from = 0; from < changed.length; from += eventRows) {
+    const some = changed.slice(from, from + eventRows)
     await tx.run(recordEventsStatement, {
       ...about,
-      record_ids: `{${changed.map(({ id }) => id).join(',')}}`,
-      types: textsLiteral(changed.map(({ type }) => type)),
-      keys: textsLiteral(changed.map(({ key }) => key)),
+      record_ids: numbersLiteral(some.map(({ id }) => id)),
+      types: textsLiteral(some.map(({ type }) => type)),
+      keys: textsLiteral(some.map(({ key }) => key)),
     })
+  }
+}
+
+async function stagedEvents(tx: TxDb, values: Values): Promise<void> {
+  for (let after = '0'; ; ) {
+    const [last] = await tx.run<{ line: string | null }>(stagedEventsStatement, { ...values, after })
+    if (last!.line === null) return
+    after = last!.line
+  }
 }

@@ -85,7 +85,7 @@ test('[R14] a batch that is being staged during an erasure is waited for and era
     await stager.query('update pawl.submission set lines = lines + 1 where id = $1', [upload.id])
     await stager.query(
       `insert into pawl.submission_row (submission, line, kind, type, key, hash, data)
-        values ($1, 9, 'U', 'load', 'row-1', gen_random_uuid(), '{"note": "secret"}')`,
+        values ($1, 9, 'updated', 'load', 'row-1', gen_random_uuid(), '{"note": "secret"}')`,
       [upload.id],
     )
     const erasing = scope.erase('load', 'row-1', { reason: 'asked' })

@@ -122,7 +122,7 @@ export async function failDead(registry: Registry, tenant: string, id: string): 
   const jobId = submission.jobId!
   const hold = async (tx: TxDb) => {
     const [job] = await tx.run<{ state: string }>(jobLockStatement, { tenant, job_id: jobId })
-    if (job !== undefined && job.state !== 'dead') throw new Overtaken()
+    if (job!.state !== 'dead' && job!.state !== 'gone') throw new Overtaken()
   }
   // A dead job beside the failed submission would be a second alert for one failure.
   const finish = async (tx: TxDb) => {

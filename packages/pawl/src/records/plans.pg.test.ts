@@ -28,7 +28,7 @@ const seedSql = `
     select n, 's' || n % 50, 1 + n % 1000, 'upload', case when n <= 4000 then 'submitted' else 'validated' end, 1, 1, 1, case when n <= 4000 then n end, 1, 'keep', now(), n % 100 = 0,
       case when n > 4000 then now() + interval '1 day' end from generate_series(1, 5000) n;
   insert into pawl.submission_row (submission, line, record_id, kind, is_new, type, key, hash, data)
-    select 4950 + n % 50, n, n, case when n % 3 = 0 then '=' else 'C' end, true, 't', 'k' || n, gen_random_uuid(), '{}' from generate_series(1, 50000) n;
+    select 4950 + n % 50, n, n, case when n % 3 = 0 then 'unchanged' else 'created' end, true, 't', 'k' || n, gen_random_uuid(), '{}' from generate_series(1, 50000) n;
   insert into pawl.submission_error (submission, ordinal, line, code, reason) select 4900 + n % 50, n, n, 'c', 'r' from generate_series(1, 5000) n;
   insert into pawl.record (scope_id, type, key, id) select 1 + n % 100, 't', 'k' || n, n from generate_series(1, 100000) n;
   insert into pawl.record_version (record_id, number, submission, schema_version, status, hash, data)

@@ -16,12 +16,7 @@ const missingStatement = statement(import.meta.url, 'missing')
 const changesStatement = statement(import.meta.url, 'changes')
 const errorsStatement = statement(import.meta.url, 'errors-list')
 
-const kinds: Readonly<Record<Exclude<RowKind, 'missing'>, readonly string[]>> = {
-  created: ['C'],
-  updated: ['U'],
-  unchanged: ['='],
-  invalid: ['I', 'J', 'X'],
-}
+const invalidKinds = ['invalid-created', 'invalid-updated', 'unkeyed']
 
 /** States in which all rows are staged and counted. */
 const counted: readonly string[] = ['validated', 'submitting', 'superseded', 'failed']
@@ -71,12 +66,12 @@ async function stagedRows(
     tenant: internal.tenant,
     id,
     committed: internal.baselineNumber,
-    kinds: textsLiteral(kinds[kind]),
+    kinds: textsLiteral(kind === 'invalid' ? invalidKinds : [kind]),
     after: check('rows', 'after', afterLine, after) ?? '0',
     limit,
   })
   const items = rows.map((row) => {
-    const found = toRow(row.kind === '=' ? { ...row, after: row.before } : row, Number(row.line))
+    const found = toRow(row.kind === 'unchanged' ? { ...row, after: row.before } : row, Number(row.line))
     // The data of an invalid row is not kept; compared with nothing, every field would be gone.
     return kind === 'invalid' ? { ...found, changes: [] } : found
   })

@@ -103,9 +103,9 @@ function elements(array: string): string[] {
   return array.slice(1, -1).split(',')
 }
 
-export function kindOf(met: Met): 'C' | 'U' | '=' {
-  if (!met.is_live) return 'C'
-  return met.is_same ? '=' : 'U'
+export function kindOf(met: Met): 'created' | 'updated' | 'unchanged' {
+  if (!met.is_live) return 'created'
+  return met.is_same ? 'unchanged' : 'updated'
 }
 
 export class Stager {
@@ -218,13 +218,14 @@ function stagedLines({ tenant, id }: Staged, rows: readonly ReadRow[], met: read
   const start = `${copyText(tenant)}\t${id}\t`
   return rows.map((row, index) => {
     const found = met?.[index]
-    const would = found === undefined ? 'C' : kindOf(found)
-    const kind = row.faults.length === 0 ? would : row.key === '' ? 'X' : would === 'C' ? 'I' : 'J'
+    const would = found === undefined ? 'created' : kindOf(found)
+    const kind =
+      row.faults.length === 0 ? would : row.key === '' ? 'unkeyed' : would === 'created' ? 'invalid-created' : 'invalid-updated'
     const isNew = found === undefined || found.is_new
     const about = `${row.line}\t${kind}\t${isNew ? 't' : 'f'}\t${copyText(row.type)}\t${copyText(row.key)}`
-    const isKept = kind === 'C' || kind === 'U'
+    const isKept = kind === 'created' || kind === 'updated'
     const content = isKept ? `${row.hash}\t${copyText(row.classification)}\t${copyJson(row.data)}` : '\\N\t\\N\t\\N'
-    const changed = kind === 'U' ? copyText(textsLiteral(changedFields(found!.data, row.data))) : '\\N'
+    const changed = kind === 'updated' ? copyText(textsLiteral(changedFields(found!.data, row.data))) : '\\N'
     return `${start}${about}\t${content}\t${changed}${found === undefined ? '' : `\t${found.record_id}`}\n`
   })
 }

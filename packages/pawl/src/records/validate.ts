@@ -25,6 +25,10 @@ interface Found {
   readonly count: number
 }
 
+type Counts = Readonly<
+  Record<'created' | 'updated' | 'unchanged' | 'invalid_created' | 'invalid_updated' | 'invalid_unkeyed' | 'keys', number>
+>
+
 const nothing: Found = { faults: [], count: 0 }
 
 type Upload = Pick<Stager, 'lines' | 'lastLine' | 'errors'>
@@ -38,15 +42,15 @@ export async function validateStaged(registry: Registry, staged: Staged, upload:
 async function validate(tx: TxDb, staged: Staged, upload: Upload): Promise<boolean> {
   const { tenant, id, set } = staged
   const { errorsMax } = set.limits
-  const rows = await tx.run<{ kind: string; rows: string }>(countsStatement, { tenant, id })
-  const count = (kind: string) => Number(rows.find((row) => row.kind === kind)?.rows ?? 0)
-  const found = ['C', 'U', '=', 'I', 'J', 'X'].reduce((sum, kind) => sum + count(kind), 0)
+  const [counted] = await tx.run<Counts>(countsStatement, { tenant, id })
+  const { keys, ...counts } = counted!
+  const found = Object.values(counts).reduce((sum, count) => sum + count)
   if (found !== upload.lines)
     throw new PawlError('PAWL_UPLOAD_FAILED', `Expected ${upload.lines} staged rows, found ${found}. Upload the file again.`)
   const room = Math.max(0, errorsMax - upload.errors)
-  const doubled = count('keys') < upload.lines - count('X') ? await findDuplicates(tx, staged, room) : nothing
+  const doubled = keys < upload.lines - counts.invalid_unkeyed ? await findDuplicates(tx, staged, room) : nothing
   // Rows that name a live record, valid or not; a record that comes back from a tombstone was not live.
-  const matched = count('U') + count('=') + count('J')
+  const matched = counts.updated + counts.unchanged + counts.invalid_updated
   const missing = doubled.count > 0 ? 0 : await countMissing(tx, staged, matched)
   const isRefused = set.missing === 'reject' && missing > 0
   const dropped = isRefused ? await findMissing(tx, staged, missing, room - doubled.faults.length) : nothing
@@ -60,14 +64,9 @@ async function validate(tx: TxDb, staged: Staged, upload: Upload): Promise<boole
     id,
     fence: staged.fence,
     state: isValid ? 'validated' : 'invalid',
-    created: count('C'),
-    updated: count('U'),
-    unchanged: count('='),
+    ...counts,
     missing,
     deleted: stones?.rows ?? 0,
-    invalid_created: count('I'),
-    invalid_updated: count('J'),
-    invalid_unkeyed: count('X'),
     errors: doubled.count + dropped.count,
     last_line: stones?.lastLine ?? upload.lastLine,
     error: isValid ? null : `${errors} error(s) in the rows.`,

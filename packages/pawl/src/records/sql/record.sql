@@ -8,15 +8,7 @@ select r.type, r.key, v.number::text as number, v.status, v.submission::text as 
   v.is_erased
 from pawl.record_scope s
 join pawl.record r on r.tenant = s.tenant and r.scope_id = s.id
-cross join lateral (
-  select w.number, w.status, w.submission, w.schema_version, w.classification, w.changed, w.data, w.is_erased
-  from pawl.record_version w
-  where w.tenant = r.tenant
-    and w.record_id = r.id
-    and w.number <= least(coalesce(:number::bigint, s.committed), s.committed)
-  order by w.number desc
-  limit 1
-) v
+cross join lateral pawl.version_at(r.tenant, r.id, least(coalesce(:number::bigint, s.committed), s.committed)) v
 where s.tenant = :tenant::text
   and s.record_set = :record_set::text
   and s.scope = :scope::text
@@ -45,6 +37,7 @@ from (
   from (
     select r.type, r.key, v.number, v.status, v.submission, v.schema_version, v.classification, v.changed, v.data::text as data, v.is_erased
     from pawl.record r
+    -- Not pawl.version_at: the planner does not inline a function that is given a subquery.
     cross join lateral (
       select w.number, w.status, w.submission, w.schema_version, w.classification, w.changed, w.data, w.is_erased
       from pawl.record_version w
@@ -105,15 +98,7 @@ cross join lateral (
     and w.number = :number::bigint
   offset 0
 ) v
-left join lateral (
-  select w.data
-  from pawl.record_version w
-  where w.tenant = r.tenant
-    and w.record_id = r.id
-    and w.number < :number::bigint
-  order by w.number desc
-  limit 1
-) p on true
+left join lateral pawl.version_at(r.tenant, r.id, :number::bigint - 1) p on true
 where r.tenant = :tenant::text
   and r.scope_id = :scope_id::bigint
   and (r.type, r.key) > (:after_type::text, :after_key::text)
@@ -144,15 +129,7 @@ from pawl.record_scope s
 cross join lateral (
   select count(*) filter (where v.status <> 'DELETED') as live, coalesce(sum(n.uncommitted), 0) as uncommitted, count(*) filter (where n.versions = 0) as empty
   from pawl.record r
-  left join lateral (
-    select w.status
-    from pawl.record_version w
-    where w.tenant = r.tenant
-      and w.record_id = r.id
-      and w.number <= s.committed
-    order by w.number desc
-    limit 1
-  ) v on true
+  left join lateral pawl.version_at(r.tenant, r.id, s.committed) v on true
   cross join lateral (
     select count(*) as versions, count(*) filter (where w.number > s.committed) as uncommitted
     from pawl.record_version w
@@ -191,19 +168,19 @@ records as (
     and r.submission = (select t.id from its_turn t)
     and r.line > :after::bigint
     and r.line <= :upto::bigint
-    and r.kind = 'C'
+    and r.kind = 'created'
     and r.is_new
 ),
 versions as (
   insert into pawl.record_version (tenant, record_id, number, submission, schema_version, status, hash, classification, data, changed)
   select :tenant::text, r.record_id, :number::bigint, :id::bigint, :schema_version::integer,
-    case r.kind when 'C' then 'CREATED' when 'U' then 'UPDATED' else 'DELETED' end, r.hash, r.classification, r.data, r.changed
+    upper(r.kind), r.hash, r.classification, r.data, r.changed
   from pawl.submission_row r
   where r.tenant = :tenant::text
     and r.submission = (select t.id from its_turn t)
     and r.line > :after::bigint
     and r.line <= :upto::bigint
-    and r.kind in ('C', 'U', 'D')
+    and r.kind in ('created', 'updated', 'deleted')
   returning status
 ),
 written as materialized (
@@ -241,7 +218,7 @@ with chunk as materialized (
     and r.submission = :id::bigint
     and r.line > :downto::bigint
     and r.line <= :from::bigint
-    and r.kind in ('C', 'U', 'D')
+    and r.kind in ('created', 'updated', 'deleted')
 ),
 versions as (
   delete from pawl.record_version v
@@ -279,7 +256,7 @@ records as (
         offset 0
       ) o
       where c.is_new
-        and c.kind = 'C'
+        and c.kind = 'created'
     )
   )
 )
@@ -384,10 +361,10 @@ order by u.id
 for no key update
 
 -- name: erase-events
--- Removes what the events of one record say, and notes who did it and why. Their places in the log stay. The caller holds the scope's lock.
+-- Removes what the events of one record say, and notes the person and the reason in the audit. Their positions stay. The caller holds the scope's lock.
 -- Locks: those events' rows.
--- Plan: record_pkey, record_version_pkey, submission_pkey. Reads the events of the days on which the record was changed; no index serves
--- it, because every append would pay for it.
+-- Plan: record_pkey, record_version_pkey, submission_pkey. pawl.erase_events reads the events of the days on which the record was changed; no
+-- index serves it, because every append would pay for it.
 -- One row: how many events were emptied.
 with written as materialized (
   select min(u.submitting_at) - interval '1 day' as first_at, max(u.ended_at) + interval '1 day' as last_at
@@ -399,66 +376,58 @@ with written as materialized (
     and r.type = :type::text
     and r.key = :key::text
 ),
-gone as (
-  update pawl.event e
-  set payload = null,
-    headers = '{"erased": true}'
-  where e.created_at >= (select w.first_at from written w)
-    and e.created_at <= (select w.last_at from written w)
-    and e.tenant = :tenant::text
-    and e.aggregatetype = :record_set::text
-    and e.aggregateid = :scope::text
-    and e.type in ('record.created', 'record.updated')
-    and e.payload ->> 'type' = :type::text
-    and e.payload ->> 'key' = :key::text
-  returning 1
-),
-noted as (
-  insert into pawl.audit (tenant, actor, action, subject, reason, detail)
-  select :tenant::text, left(:erased_by::text, 200), 'records.erase', left(:record_set::text || ' ' || :scope::text, 500), left(:reason::text, 2000),
-    jsonb_build_object('type', :type::text, 'key', :key::text, 'events', c.events)
-  from (select count(*) as events from gone) c
-  where c.events > 0
+gone as materialized (
+  select pawl.erase_events(:tenant::text, :record_set::text, :scope::text, '{record.created,record.updated}',
+    jsonb_build_object('type', :type::text, 'key', :key::text), w.first_at, w.last_at) as events
+  from written w
 )
-select count(*)::integer as erased
-from gone
+select g.events as erased,
+  case
+    when g.events > 0 then pawl.write_audit(:tenant::text, :erased_by::text, 'records.erase', :record_set::text || ' ' || :scope::text, :reason::text,
+      jsonb_build_object('type', :type::text, 'key', :key::text, 'events', g.events))::text
+  end as noted
+from gone g
 
 -- name: record-events
--- One event per record that a put or append changed, in its transaction, which holds the scope: so the events of one record are in order.
+-- One event for each of the given records, which a put or append changed, in its transaction. That holds the scope, so the events of one record are in order.
 -- Locks: none that others wait for.
--- Plan: record_version_pkey for each of the given records; an insert into event.
+-- Plan: record_version_pkey for each.
 -- One row: how many.
-with added as (
-  insert into pawl.event (tenant, aggregatetype, aggregateid, type, payload)
-  select :tenant::text, :record_set::text, :scope::text, 'record.' || lower(v.status), jsonb_build_object('set', :record_set::text, 'scope', :scope::jsonb, 'type', g.type,
-    'key', g.key, 'submission', v.submission::text, 'number', v.number::text, 'changed', to_jsonb(v.changed), 'data', v.data)
-  from unnest(:record_ids::bigint[], :types::text[], :keys::text[]) with ordinality as g(record_id, type, key, ordinal)
-  cross join lateral (
-    select w.status, w.submission, w.number, w.changed, w.data
-    from pawl.record_version w
-    where w.tenant = :tenant::text
-      and w.record_id = g.record_id
-      and w.number = :number::bigint
-    offset 0
-  ) v
-  order by g.ordinal
-  returning 1
-)
-select count(*)::integer as added
-from added
+select pawl.append_key_events(:tenant::text, :record_set::text, :scope::text, array_agg('record.' || lower(v.status) order by g.ordinal),
+  array_agg(jsonb_build_object('set', :record_set::text, 'scope', :scope::jsonb, 'type', g.type, 'key', g.key, 'submission', v.submission::text, 'number',
+    v.number::text, 'changed', to_jsonb(v.changed), 'data', v.data) order by g.ordinal)) as added
+from unnest(:record_ids::bigint[], :types::text[], :keys::text[]) with ordinality as g(record_id, type, key, ordinal)
+cross join lateral (
+  select w.status, w.submission, w.number, w.changed, w.data
+  from pawl.record_version w
+  where w.tenant = :tenant::text
+    and w.record_id = g.record_id
+    and w.number = :number::bigint
+  offset 0
+) v
 
 -- name: staged-events
--- One event per record that a submission changes, in its committing transaction, which holds the scope: so the events of one record are in order.
--- They are read from its staged rows, which its versions were written from and which stay until the commit.
+-- One event for each of the next records that a submission changes, in its committing transaction. That holds the scope, so the events of one
+-- record are in order. They are read from its staged rows, which its versions were written from and which stay until the commit.
 -- Locks: none that others wait for.
--- Plan: submission_row_pkey; an insert into event.
--- No row is returned.
-insert into pawl.event (tenant, aggregatetype, aggregateid, type, payload)
-select :tenant::text, :record_set::text, :scope::text, case r.kind when 'C' then 'record.created' when 'U' then 'record.updated' else 'record.deleted' end,
-  jsonb_build_object('set', :record_set::text, 'scope', :scope::jsonb, 'type', r.type, 'key', r.key, 'submission', r.submission::text, 'number', :number::text,
-    'changed', to_jsonb(r.changed), 'data', r.data)
-from pawl.submission_row r
-where r.tenant = :tenant::text
-  and r.submission = :id::bigint
-  and r.kind in ('C', 'U', 'D')
-order by r.line
+-- Plan: submission_row_pkey.
+-- One row: the last line, null when none is left. At most :limit rows, and none after 4 MB: an array holds at most 1 GB.
+select max(p.line)::text as line,
+  pawl.append_key_events(:tenant::text, :record_set::text, :scope::text, array_agg('record.' || p.kind order by p.line),
+    array_agg(jsonb_build_object('set', :record_set::text, 'scope', :scope::jsonb, 'type', p.type, 'key', p.key, 'submission', p.submission::text,
+      'number', :number::text, 'changed', to_jsonb(p.changed), 'data', p.data) order by p.line)) as added
+from (
+  select f.line, f.kind, f.type, f.key, f.submission, f.changed, f.data,
+    sum(octet_length(f.data::text)) over (order by f.line rows between unbounded preceding and 1 preceding) as bytes_before
+  from (
+    select r.line, r.kind, r.type, r.key, r.submission, r.changed, r.data
+    from pawl.submission_row r
+    where r.tenant = :tenant::text
+      and r.submission = :id::bigint
+      and r.line > :after::bigint
+      and r.kind in ('created', 'updated', 'deleted')
+    order by r.line
+    limit :limit::integer
+  ) f
+) p
+where coalesce(p.bytes_before, 0) < 4000000

@@ -234,7 +234,8 @@ with given as materialized (
     changed text[])
 ),
 counted as materialized (
-  select count(*) filter (where g.kind = 'C') as created, count(*) filter (where g.kind = 'U') as updated, count(*) filter (where g.kind = 'D') as deleted
+  select count(*) filter (where g.kind = 'created') as created, count(*) filter (where g.kind = 'updated') as updated,
+    count(*) filter (where g.kind = 'deleted') as deleted
   from given g
 ),
 ended as (
@@ -254,12 +255,11 @@ records as (
   select :tenant::text, :scope_id::bigint, g.type, g.key, g.record_id
   from given g
   where g.is_new
-    and g.kind = 'C'
+    and g.kind = 'created'
 ),
 versions as (
   insert into pawl.record_version (tenant, record_id, number, submission, schema_version, status, hash, classification, data, changed)
-  select :tenant::text, g.record_id, e.number, e.id, :schema_version::integer,
-    case g.kind when 'C' then 'CREATED' when 'U' then 'UPDATED' else 'DELETED' end, g.hash, g.classification, g.data, g.changed
+  select :tenant::text, g.record_id, e.number, e.id, :schema_version::integer, upper(g.kind), g.hash, g.classification, g.data, g.changed
   from given g, ended e
 )
 update pawl.record_scope s
@@ -623,15 +623,18 @@ select w.tenant, w.id::text, w.record_set, 'clear'
 from staged w
 
 -- name: job-lock
--- Holds the job of a submission while it is decided that nobody works on it: a job that is dead cannot be retried meanwhile.
--- Locks: the job row.
+-- Holds the job of a submission, so that no process works on it until the transaction ends.
+-- Locks: the job row, unless it is locked.
 -- Plan: job_pkey.
--- No row: the job is gone (it was cancelled).
-select j.state
-from pawl.job j
-where j.tenant = :tenant::text
-  and j.id = :job_id::bigint
-for update
+-- One row: its state; 'locked' if another transaction has it, 'gone' if it was cancelled.
+with held as materialized (
+  select j.state
+  from pawl.job j
+  where j.tenant = :tenant::text
+    and j.id = :job_id::bigint
+  for update skip locked
+)
+select coalesce((select h.state from held h), (select 'locked' from pawl.job j where j.tenant = :tenant::text and j.id = :job_id::bigint), 'gone') as state
 
 -- name: resolve-failed
 -- Resolves the alert about failed submissions of a set when none is left. One that is raised after this statement's snapshot has a higher count,

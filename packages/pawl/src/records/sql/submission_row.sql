@@ -12,15 +12,7 @@ with met as materialized (
     -- One subquery and not two: the planner would keep the versions of the second in a cache that nothing hits.
     select l.record_id, l.number, l.status, l.hash, l.data
     from pawl.record r
-    cross join lateral (
-      select w.record_id, w.number, w.status, w.hash, w.data
-      from pawl.record_version w
-      where w.tenant = :tenant::text
-        and w.record_id = r.id
-        and w.number <= :committed::bigint
-      order by w.number desc
-      limit 1
-    ) l
+    cross join lateral pawl.version_at(:tenant::text, r.id, :committed::bigint) l
     where r.tenant = :tenant::text
       and r.scope_id = :scope_id::bigint
       and r.type = g.type
@@ -56,19 +48,11 @@ with gone as materialized (
   from pawl.submission_row t
   where t.tenant = :tenant::text
     and t.submission = :id::bigint
-    and t.kind <> 'D'
+    and t.kind <> 'deleted'
 )
 select g.type, g.key, v.data::text as before, null as after
 from gone g
-cross join lateral (
-  select w.status, w.data
-  from pawl.record_version w
-  where w.tenant = :tenant::text
-    and w.record_id = g.id
-    and w.number <= :committed::bigint
-  order by w.number desc
-  limit 1
-) v
+cross join lateral pawl.version_at(:tenant::text, g.id, :committed::bigint) v
 where v.status <> 'DELETED'
 order by g.type, g.key
 limit :limit::integer
@@ -86,20 +70,11 @@ from (
     select r.line, r.type, r.key, coalesce(r.hash, v.hash) as hash, coalesce(r.data, v.data) as data,
       case when r.hash is null then v.classification else r.classification end as classification
     from pawl.submission_row r
-    left join lateral (
-      select w.hash, w.data, w.classification
-      from pawl.record_version w
-      where r.kind = '='
-        and w.tenant = r.tenant
-        and w.record_id = r.record_id
-        and w.number <= :committed::bigint
-      order by w.number desc
-      limit 1
-    ) v on true
+    left join lateral pawl.version_at(r.tenant, r.record_id, :committed::bigint) v on r.kind = 'unchanged'
     where r.tenant = :tenant::text
       and r.submission = :id::bigint
       and r.line > :after::bigint
-      and r.kind in ('C', 'U', '=')
+      and r.kind in ('created', 'updated', 'unchanged')
     order by r.line
     limit :limit::integer
   ) f
@@ -108,24 +83,18 @@ where coalesce(p.bytes_before, 0) < 4000000
 order by p.line
 
 -- name: counts
--- How many rows of each kind are staged; and, as the kind 'keys', how many different records they name. That is counted by a hash, which
--- can only be too small: then duplicates looks closely.
+-- How many rows of each kind are staged, and how many different records they name. Those are counted by a hash, so the count can be too small;
+-- duplicates then compares the keys themselves.
 -- Locks: none.
--- Plan: submission_row_pkey. Rows are wide, so they are read once and two narrow columns of them are counted twice.
--- Rows: one per kind, and one for the keys.
-with staged as materialized (
-  select r.kind, hashtextextended(r.key, hashtext(r.type)) as named
-  from pawl.submission_row r
-  where r.tenant = :tenant::text
-    and r.submission = :id::bigint
-)
-select s.kind, count(*)::text as rows
-from staged s
-group by s.kind
-union all
-select 'keys', count(distinct s.named)::text
-from staged s
-where s.kind not in ('X', 'D')
+-- Plan: submission_row_pkey.
+-- One row.
+select count(*) filter (where r.kind = 'created')::integer as created, count(*) filter (where r.kind = 'updated')::integer as updated,
+  count(*) filter (where r.kind = 'unchanged')::integer as unchanged, count(*) filter (where r.kind = 'invalid-created')::integer as invalid_created,
+  count(*) filter (where r.kind = 'invalid-updated')::integer as invalid_updated, count(*) filter (where r.kind = 'unkeyed')::integer as invalid_unkeyed,
+  count(distinct hashtextextended(r.key, hashtext(r.type))) filter (where r.kind not in ('unkeyed', 'deleted'))::integer as keys
+from pawl.submission_row r
+where r.tenant = :tenant::text
+  and r.submission = :id::bigint
 
 -- name: duplicates
 -- Rows of a submission that name the same record as an earlier row of it, at most :limit.
@@ -138,7 +107,7 @@ from (
   from pawl.submission_row r
   where r.tenant = :tenant::text
     and r.submission = :id::bigint
-    and r.kind <> 'X'
+    and r.kind <> 'unkeyed'
 ) d
 where d.line > d.first_line
 order by d.line
@@ -151,16 +120,7 @@ limit :limit::integer
 -- Rows: the next ones after line :after.
 select r.line::text as line, r.kind, r.type, r.key, r.data::text as after, v.data::text as before
 from pawl.submission_row r
-left join lateral (
-  select w.data
-  from pawl.record_version w
-  where r.kind in ('U', '=', 'J', 'D')
-    and w.tenant = r.tenant
-    and w.record_id = r.record_id
-    and w.number <= :committed::bigint
-  order by w.number desc
-  limit 1
-) v on true
+left join lateral pawl.version_at(r.tenant, r.record_id, :committed::bigint) v on r.kind in ('updated', 'unchanged', 'invalid-updated')
 where r.tenant = :tenant::text
   and r.submission = :id::bigint
   and r.line > :after::bigint
@@ -180,7 +140,7 @@ from (
   where r.tenant = :tenant::text
     and r.submission = :id::bigint
     and r.line > :after::bigint
-    and r.kind in ('C', 'U', 'D')
+    and r.kind in ('created', 'updated', 'deleted')
   order by r.line
   limit :limit::integer
 ) b
@@ -204,17 +164,9 @@ with gone as materialized (
 ),
 added as (
   insert into pawl.submission_row (tenant, submission, line, record_id, kind, is_new, type, key)
-  select :tenant::text, :id::bigint, :last_line::bigint + row_number() over (order by g.type, g.key), g.id, 'D', false, g.type, g.key
+  select :tenant::text, :id::bigint, :last_line::bigint + row_number() over (order by g.type, g.key), g.id, 'deleted', false, g.type, g.key
   from gone g
-  cross join lateral (
-    select w.status
-    from pawl.record_version w
-    where w.tenant = :tenant::text
-      and w.record_id = g.id
-      and w.number <= :committed::bigint
-    order by w.number desc
-    limit 1
-  ) v
+  cross join lateral pawl.version_at(:tenant::text, g.id, :committed::bigint) v
   where v.status <> 'DELETED'
   returning line
 )
@@ -316,7 +268,7 @@ from (
   where r.tenant = :tenant::text
     and r.submission = :id::bigint
     and r.line <= :from::bigint
-    and r.kind in ('C', 'U', 'D')
+    and r.kind in ('created', 'updated', 'deleted')
   order by r.line desc
   limit :limit::integer + 1
 ) b
@@ -343,15 +295,7 @@ cross join lateral (
     and r.type = f.type
   offset 0
 ) o
-cross join lateral (
-  select w.status
-  from pawl.record_version w
-  where w.tenant = :tenant::text
-    and w.record_id = o.id
-    and w.number <= :committed::bigint
-  order by w.number desc
-  limit 1
-) v
+cross join lateral pawl.version_at(:tenant::text, o.id, :committed::bigint) v
 where f.type <> all (:types::text[])
   and v.status <> 'DELETED'
 
