@@ -104,7 +104,7 @@ function requiredOf(table: Table): object {
   const required = Object.entries(table).filter(([, option]) => option.isRequired)
   return Object.fromEntries(
     required.map(([name, option]) => {
-      const isNested = option.item?.table !== undefined
+      const isNested = (option.table ?? option.item?.table) !== undefined
       return [name, isNested ? {} : samples.find((sample) => option.accepts(sample))]
     }),
   )
@@ -114,7 +114,7 @@ function requiredOf(table: Table): object {
 function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unknown>> {
   const options = given as never
   const scope = pawl.records.in('loads', { organisation: '1', registration: '2' })
-  const { events, jobs, projections, records } = pawl
+  const { batches, events, jobs, projections, records } = pawl
   const event = { type: 'Added', aggregateType: 'wallet', key: 'a' }
   const kind = { name: 'declared', queue: 'default' }
   return {
@@ -153,6 +153,14 @@ function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unk
     'pawl.projections.switchTo(name, options)': () => projections.switchTo('p', options),
     'pawl.projections.rollBack(name, options)': () => projections.rollBack('p', options),
     'pawl.projections.retire(name, options)': () => projections.retire('p', options),
+    'pawl.batches.define(name, options)': () => batches.define('b', { item: { run: () => undefined }, ...given } as never),
+    'pawl.batches.start(batch, items, options)': () => batches.start('b', [], options),
+    'pawl.batches.items(id, options)': () => batches.items('1', options),
+    'pawl.batches.list(options)': () => batches.list(options),
+    'pawl.batches.stuck(options)': () => batches.stuck(options),
+    'pawl.batches.cancel(id, options)': () => batches.cancel('1', options),
+    'pawl.batches.extend(id, options)': () => batches.extend('1', options),
+    'pawl.batches.rerun(id, options)': () => batches.rerun('1', options),
     'pawl.records.define(name, options)': () => records.define('other', options),
     'pawl.records.submissions(set, options)': () => records.submissions('loads', options),
     'pawl.records.rows(id, kind, options)': () => records.rows('1', 'created', options),

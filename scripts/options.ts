@@ -3,6 +3,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
+import * as batches from '../packages/pawl/src/batches/options.ts'
 import { appendTable } from '../packages/pawl/src/events/append.ts'
 import { eraseTable } from '../packages/pawl/src/events/erase.ts'
 import { ingestTable } from '../packages/pawl/src/events/ingest.ts'
@@ -25,7 +26,7 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'createPawl(options)': pawlTable,
     'pawl.migrate(options)': migrateTable,
     'pawl.alerts(options)': alertsTable,
-    'pawl.for(tenant)': 'The same for one tenant: its jobs, events, projections, records and alerts.',
+    'pawl.for(tenant)': 'The same for one tenant: its jobs, events, projections, records, batches and alerts.',
     'pawl.on(event, listener)':
       'Calls the listener with each event of this process, such as job.failed. Returns a function that ends it.',
     'pawl.close()': 'Stops workers and closes the connections.',
@@ -86,6 +87,18 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'pawl.projections.rollBack(name, options)': projections.generationTable,
     'pawl.projections.retire(name, options)': projections.generationTable,
     'expectRows(result, count)': 'Throws unless a statement changed this many rows.',
+  },
+  Batches: {
+    'pawl.batches.define(name, options)': batches.batchTable,
+    'pawl.batches.start(batch, items, options)': batches.startTable,
+    'pawl.batches.get(id)': 'Returns a batch with its counts and sums.',
+    'pawl.batches.items(id, options)': batches.itemsTable,
+    'pawl.batches.list(options)': batches.listTable,
+    'pawl.batches.why(id)': 'Says why a batch is in its state.',
+    'pawl.batches.stuck(options)': batches.stuckTable,
+    'pawl.batches.cancel(id, options)': batches.endTable,
+    'pawl.batches.extend(id, options)': batches.extendTable,
+    'pawl.batches.rerun(id, options)': batches.rerunTable,
   },
   Records: {
     'pawl.records.define(name, options)': records.recordSetTable,

@@ -282,7 +282,7 @@ $$;
 -- Settles jobs inside a transaction of a capability, which writes rows of its own with them. A null outcome means done. Any other is a last failure:
 -- the attempt is recorded, and no dead job stays, because the capability's row has the error. Rows: those that were held under their fence.
 create function pawl.settle_jobs(p_tenants text[], p_ids bigint[], p_fences bigint[], p_results jsonb[], p_progress jsonb[], p_ran_ms integer[],
-  p_outcomes text[] default '{}', p_errors text[] default '{}') returns table (tenant text, id bigint)
+  p_outcomes text[] default '{}', p_errors text[] default '{}') returns table (tenant text, id bigint, fence bigint)
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
@@ -316,7 +316,7 @@ begin
         left(o.error, 2000)
       from gone o
     )
-    select o.tenant, o.id
+    select o.tenant, o.id, o.fence
     from gone o;
 end
 $$;

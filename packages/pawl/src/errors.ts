@@ -26,6 +26,7 @@ export const errorTable = {
   PAWL_STOPPED: { status: 503, exit: 5, retryable: false },
   PAWL_SUPERSEDED: { status: 409, exit: 4, retryable: false },
   PAWL_TIMED_OUT: { status: 504, exit: 7, retryable: true },
+  PAWL_TRACK_BUSY: { status: 409, exit: 4, retryable: true },
   PAWL_TX_ENDED: { status: 500, exit: 1, retryable: false },
   PAWL_TX_REQUIRED: { status: 500, exit: 1, retryable: false },
   PAWL_TX_UNSUPPORTED: { status: 500, exit: 2, retryable: false },

@@ -1,4 +1,5 @@
 // Everything that users import from 'pawl'.
+export * from './batches/index.ts'
 export { type Durability, type Logger, type PawlOptions, silentLogger, stderrLogger } from './config.ts'
 export { type AnyTx, drizzleTx, type Tx, toTx } from './db/adapters.ts'
 export type { MigrateOptions, MigrateReport } from './db/migrate.ts'

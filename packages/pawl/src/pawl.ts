@@ -1,5 +1,9 @@
 // createPawl(): one value that has everything, for one database.
 
+import { batchesVerbs } from './batches/batches.ts'
+import type { DefinedBatch } from './batches/definition.ts'
+import { Finisher } from './batches/finish.ts'
+import { Batches } from './batches/index.ts'
 import type { Config, PawlOptions } from './config.ts'
 import { borrowPool, createPool, type Pool } from './db/driver.ts'
 import { type MigrateOptions, type MigrateReport, migrate } from './db/migrate.ts'
@@ -25,7 +29,7 @@ import { Worker } from './worker.ts'
 import type { WorkerOptions } from './worker-options.ts'
 
 /** Jobs of the capabilities, and what is called in place of jobs.cancel and jobs.retry. */
-const ownVerbs = [recordsVerbs]
+const ownVerbs = [recordsVerbs, batchesVerbs]
 
 export interface PawlEvents extends JobEvents, ProjectionEvents {}
 
@@ -35,6 +39,7 @@ export interface Tenant {
   readonly events: TenantEvents
   readonly projections: Projections
   readonly records: Records
+  readonly batches: Batches
   /** Open alerts, newest first. */
   alerts(): Promise<Alert[]>
 }
@@ -46,6 +51,7 @@ export class Pawl implements Tenant {
   readonly events: EventLog
   readonly projections: Projections
   readonly records: Records
+  readonly batches: Batches
   readonly #pool: Pool
   readonly #events: Events<PawlEvents>
   readonly #kinds = new Map<string, DefinedKind>()
@@ -56,6 +62,8 @@ export class Pawl implements Tenant {
   readonly #keptSets = new Set<string>()
   readonly #ends = new Ends()
   readonly #sweep = new Sweep()
+  readonly #batches = new Map<string, DefinedBatch>()
+  readonly #finisher = new Finisher()
 
   constructor(options: PawlOptions) {
     this.config = resolveConfig(options)
@@ -68,6 +76,7 @@ export class Pawl implements Tenant {
     this.events = new EventLog(this.#appendCore())
     this.projections = this.#projectionsOf('')
     this.records = this.#records(undefined)
+    this.batches = this.#batchesOf(undefined)
   }
 
   /**
@@ -82,6 +91,7 @@ export class Pawl implements Tenant {
       events: new TenantEvents(this.#appendCore(), tenant),
       projections: this.#projectionsOf(tenant),
       records: this.#records(tenant),
+      batches: this.#batchesOf(tenant),
       alerts: async (...given: unknown[]) => {
         if (given.length > 0)
           throw refused(
@@ -170,6 +180,18 @@ export class Pawl implements Tenant {
       logger: this.config.logger,
     }
     return new Records(core, tenant)
+  }
+
+  #batchesOf(tenant: string | undefined): Batches {
+    const core = {
+      pool: this.#pool,
+      batches: this.#batches,
+      jobs: (name: string) => this.#jobs(name, true),
+      finisher: this.#finisher,
+      logger: this.config.logger,
+      payloadBytesMax: this.config.payloadBytesMax,
+    }
+    return new Batches(core, tenant)
   }
 
   /** A capability emits its own events only. */

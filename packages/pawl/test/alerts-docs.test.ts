@@ -15,9 +15,9 @@ test('docs/reference/alerts.md lists exactly the codes that the library raises, 
     .filter((source) => /raise_alert|_alerts\(/.test(source))
     .join('\n')
   const raised = new Set(
-    [...text.matchAll(/'((?:engine|job|kind|event|cursor|projection|sequencer|partition|submission)\.[a-z-]+)'/g)].map(
-      ([, code]) => code!,
-    ),
+    [
+      ...text.matchAll(/'(batch\.blocked|(?:engine|job|kind|event|cursor|projection|sequencer|partition|submission)\.[a-z-]+)'/g),
+    ].map(([, code]) => code!),
   )
   expect(documented).toEqual([...raised].sort())
 })

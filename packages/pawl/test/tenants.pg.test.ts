@@ -14,6 +14,7 @@ let scope: RecordScope
 let waiting: string
 let dead: string
 let validated: Submission
+let batch: string
 let invalid: Submission
 const here = { organisation: '17', registration: '4' }
 const event = { type: 'Placed', aggregateType: 'order', key: 'secret', data: { card: 1 } }
@@ -26,6 +27,7 @@ beforeAll(async () => {
   acme = pawl.for('acme')
   bolt = pawl.for('bolt')
   defineLoads(pawl)
+  pawl.batches.define('reparse', { item: { run: () => undefined } })
   scope = acme.records.in('loads', here)
   pawl.jobs.define('dies', { retry: { attempts: 1 }, run: () => Promise.reject(new Error('secret')) })
   acme.projections.define('totals', {
@@ -55,6 +57,7 @@ beforeAll(async () => {
     (parked) => parked.some(({ key }) => key === event.key),
   )
   await runner.stop()
+  batch = (await acme.batches.start('reparse', [{ key: 'secret' }])).id
 })
 afterAll(() => db.drop())
 
@@ -124,6 +127,18 @@ const trials: Readonly<Record<string, Trials>> = {
     why: () => missing(() => bolt.records.why(validated.id)),
     ended: () => missing(() => bolt.records.ended(validated.id)),
   },
+  batches: {
+    define: async () => void bolt.batches.define('of bolt', { item: { run: () => undefined } }),
+    start: () => own(() => bolt.batches.start('reparse', [{ key: 'a' }])),
+    get: () => missing(() => bolt.batches.get(batch)),
+    items: async () => expect((await bolt.batches.items(batch)).items).toEqual([]),
+    list: async () => expect((await bolt.batches.list()).items.map(({ id }) => id)).not.toContain(batch),
+    why: () => missing(() => bolt.batches.why(batch)),
+    stuck: async () => expect((await bolt.batches.stuck()).items).toEqual([]),
+    cancel: () => missing(() => bolt.batches.cancel(batch, { ...act, by: 'bolt' })),
+    extend: () => missing(() => bolt.batches.extend(batch, { ...act, by: 'bolt', ms: 1 })),
+    rerun: () => missing(() => bolt.batches.rerun(batch)),
+  },
   scope: {
     submissions: () => empty(() => theirs().submissions()),
     state: async () => expect(await theirs().state()).toBeUndefined(),
@@ -168,11 +183,12 @@ async function allOf(tenant: string): Promise<unknown> {
 }
 
 test('[K13] a verb that no trial covers fails here', () => {
-  expect(Object.keys(bolt).sort()).toEqual(['alerts', 'events', 'jobs', 'projections', 'records', 'tenant'])
+  expect(Object.keys(bolt).sort()).toEqual(['alerts', 'batches', 'events', 'jobs', 'projections', 'records', 'tenant'])
   const tried = (capability: string) => Object.keys(trials[capability]!).sort()
   expect(tried('jobs')).toEqual(verbsOf(bolt.jobs).sort())
   expect(tried('events')).toEqual(verbsOf(bolt.events).sort())
   expect(tried('projections')).toEqual(verbsOf(bolt.projections).sort())
+  expect(tried('batches')).toEqual(verbsOf(bolt.batches).sort())
   expect(tried('records')).toEqual(verbsOf(bolt.records).sort())
   expect(tried('scope')).toEqual(verbsOf(theirs()).sort())
 })

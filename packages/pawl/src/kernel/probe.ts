@@ -62,6 +62,17 @@ export const probeNames = [
   'records.commit.after',
   'records.purge.chunk',
   'records.fail.written',
+  'batches.start.inserted',
+  'batches.start.items',
+  'batches.start.written',
+  'batches.prepared',
+  'batches.boundary.written',
+  'batches.feed.written',
+  'batches.settled',
+  'batches.watch.lost',
+  'batches.end.before',
+  'batches.end.after',
+  'batches.end.written',
 ] as const
 
 export type ProbeName = (typeof probeNames)[number]

@@ -1,0 +1,63 @@
+// What a batch is: its options as the code uses them, and what all batches of a process run on.
+
+import type { Logger } from '../config.ts'
+import type { Pool } from '../db/driver.ts'
+import { PawlError, shown } from '../errors.ts'
+import type { Jobs } from '../jobs/jobs.ts'
+import { assertUsers } from '../jobs/options.ts'
+import { check, type Resolved, refused, required, resolve, text } from '../kernel/options.ts'
+import type { Finisher } from './finish.ts'
+import { batchTable } from './options.ts'
+import type { BatchOptions } from './types.ts'
+
+export interface DefinedBatch extends Resolved<typeof batchTable> {
+  readonly name: string
+  readonly track: string
+  /** Those of its steps that are functions of the user's, as the batch's row keeps them. */
+  readonly steps: readonly string[]
+}
+
+export interface Registry {
+  readonly pool: Pool
+  readonly batches: Map<string, DefinedBatch>
+  /** Jobs of Pawl's own kinds. */
+  readonly jobs: (tenant: string) => Jobs
+  readonly finisher: Finisher
+  readonly logger: Logger
+  readonly payloadBytesMax: number
+}
+
+const batchName = required(text({ to: 100, doc: 'The name of a batch.' }))
+const stepNames = ['prepare', 'boundary', 'restore', 'onEnd'] as const
+
+export function defineBatch(name: string, given: BatchOptions<never>): DefinedBatch {
+  const call = `batches.define(${shown(name)})`
+  check(call, 'name', batchName, name)
+  const options = resolve(call, batchTable, given)
+  const { item, allowance } = options
+  if ((item.run === undefined) === (item.tx === undefined)) throw refused(call, 'give item a handler: either run or tx')
+  if (allowance.maxMs < allowance.minMs)
+    throw refused(call, `allowance.maxMs must be at least allowance.minMs (${allowance.minMs}), got ${allowance.maxMs}`)
+  assertUsers(call, 'item.queue', item.queue)
+  const steps = stepNames.filter((step) => options[step] !== undefined)
+  return { ...options, name, track: options.track ?? name, steps }
+}
+
+/** A handle, or its name. */
+export function batchOf(registry: Registry, kind: unknown): DefinedBatch {
+  const name = typeof kind === 'object' && kind !== null ? (kind as { name?: unknown }).name : kind
+  const defined = registry.batches.get(name as string)
+  if (defined === undefined)
+    throw refused('start', `batch must be one that this Pawl defines, got ${shown(name)}. Call batches.define first`)
+  return defined
+}
+
+export function noBatch(id: string): PawlError {
+  return new PawlError('PAWL_NOT_FOUND', `There is no batch ${shown(id)}.`, { details: { id } })
+}
+
+/** A number of JavaScript is refused: it would round a bigint. */
+export function checkBatchId(id: unknown): string {
+  if (typeof id === 'string' && /^\d{1,18}$|^[1-8]\d{18}$/.test(id)) return id
+  throw noBatch(typeof id === 'string' ? id : shown(id))
+}

@@ -1,0 +1,176 @@
+// Finds the end of batches: after each flush that settled items, in each watch, and when a job of a batch is dead. Counts are never kept: the first
+// item without an outcome says that a batch goes on, and a cursor that only moves forward makes the search cheap.
+
+import { setTimeout as sleep } from 'node:timers/promises'
+import { numbersLiteral, statement } from '../db/statement.ts'
+import { describeError } from '../errors.ts'
+import type { SettleWith } from '../jobs/kinds.ts'
+import { probe } from '../kernel/probe.ts'
+import { retrying } from '../kernel/retry.ts'
+import type { Registry } from './definition.ts'
+
+const inspectStatement = statement(import.meta.url, 'inspect')
+const failLostStatement = statement(import.meta.url, 'fail-lost')
+const endStatement = statement(import.meta.url, 'end-batch')
+const blockersStatement = statement(import.meta.url, 'blockers')
+const namedStatement = statement(import.meta.url, 'running-named')
+
+/** A watch runs at least this often. */
+const watchMs = 15_000
+/** An end that found its lock taken is tried again after this long; the watch goes on after `triesMax`. */
+const busyMs = 300
+const triesMax = 10
+const cursorsMax = 1000
+/** An alert names what keeps a batch from ending this long after its deadline. */
+const blockedMs = 60_000
+
+export interface ItemPayload {
+  readonly batch: string
+  readonly n: number
+  readonly fence: string
+  readonly key: string
+  readonly data: unknown
+}
+
+export interface BatchRef {
+  readonly tenant: string
+  readonly batch: string
+  readonly fence: string
+}
+
+interface Inspected {
+  readonly state: string
+  readonly left_ms: string
+  /** The first item without an outcome. */
+  readonly waiting: number | null
+  readonly is_step_lost: boolean
+  readonly step_job: string | null
+  readonly last_error: string | null
+}
+
+export class Finisher {
+  /** Items up to here have ended, by batch. */
+  readonly #cursors = new Map<string, number>()
+  /** Handlers of items that run here, by batch. */
+  readonly #running = new Map<string, number>()
+  /** Batches that are being inspected; true: once more after that. */
+  readonly #inspecting = new Map<string, boolean>()
+
+  /** How items settle. `registry` is read when they do. */
+  settleWith(registry: () => Registry): SettleWith {
+    return {
+      done: statement(import.meta.url, 'settle-items'),
+      dead: statement(import.meta.url, 'settle-dead-items'),
+      complete: statement(import.meta.url, 'complete-item'),
+      guard: statement(import.meta.url, 'guard-item'),
+      values: (attempts) => {
+        const items = attempts.map(({ payload }) => payload as ItemPayload)
+        return {
+          batches: numbersLiteral(items.map(({ batch }) => batch)),
+          numbers: numbersLiteral(items.map(({ n }) => n)),
+          batch_fences: numbersLiteral(items.map(({ fence }) => fence)),
+        }
+      },
+      settled: (attempts) => {
+        const refs = attempts.map(({ tenant, payload }) => ({ tenant, ...(payload as ItemPayload) }))
+        for (const ref of new Map(refs.map((each) => [keyOf(each), each])).values()) this.#settled(registry(), ref)
+      },
+    }
+  }
+
+  /** While handlers of a batch run here, none of its settles can be the last one, and the last handler's settle inspects it. */
+  async during<Answer>(ref: BatchRef, work: () => Promise<Answer>): Promise<Answer> {
+    const key = keyOf(ref)
+    this.#running.set(key, (this.#running.get(key) ?? 0) + 1)
+    try {
+      return await work()
+    } finally {
+      const left = this.#running.get(key)! - 1
+      if (left > 0) this.#running.set(key, left)
+      else this.#running.delete(key)
+    }
+  }
+
+  #settled(registry: Registry, ref: BatchRef): void {
+    const key = keyOf(ref)
+    if (this.#running.has(key)) return
+    const isBusy = this.#inspecting.has(key)
+    this.#inspecting.set(key, isBusy)
+    if (!isBusy) void this.#inspectUntilQuiet(registry, ref, key)
+  }
+
+  /** Errors are left to the watch. */
+  async #inspectUntilQuiet(registry: Registry, ref: BatchRef, key: string): Promise<void> {
+    try {
+      do {
+        this.#inspecting.set(key, false)
+        if (probe.on) await probe.hit('batches.settled', ref)
+        for (let tried = 1; (await this.#inspect(registry, ref, 'finished')) === 'busy' && tried < triesMax; tried++)
+          await sleep(busyMs, undefined, { ref: false })
+      } while (this.#inspecting.get(key))
+    } catch (error) {
+      if (!registry.pool.isEnded)
+        registry.logger.debug({ batch: ref.batch, error: describeError(error) }, 'the end of a batch is left to its watch')
+    } finally {
+      this.#inspecting.delete(key)
+    }
+  }
+
+  /** One round of a watch. Returns the milliseconds until the next; undefined: the batch has ended. */
+  async tend(registry: Registry, ref: BatchRef): Promise<number | undefined> {
+    const { tenant, batch: id, fence } = ref
+    const from = this.#cursors.get(keyOf(ref)) ?? 0
+    await retrying(() => registry.pool.run(failLostStatement, { tenant, id, fence, from }))
+    if (probe.on) await probe.hit('batches.watch.lost', ref)
+    const found = await this.#inspect(registry, ref, 'any')
+    if (found === undefined) return undefined
+    return found === 'busy' ? busyMs : Math.max(1, Math.min(watchMs, found))
+  }
+
+  /** What a job of a batch that is dead means for it. A hint: its watch would find the same. */
+  async tendNamed(registry: Registry, tenant: string, name: string): Promise<void> {
+    const rows = await registry.pool.run<Omit<BatchRef, 'tenant'>>(namedStatement, { tenant, name })
+    for (const row of rows) await this.tend(registry, { tenant, ...row })
+  }
+
+  /** Milliseconds to its deadline while it runs; 'busy': it should end, and its lock is taken. */
+  async #inspect(registry: Registry, ref: BatchRef, looksFor: 'finished' | 'any'): Promise<number | 'busy' | undefined> {
+    const { tenant, batch: id, fence } = ref
+    const key = keyOf(ref)
+    const from = this.#cursors.get(key) ?? 0
+    const [row] = await retrying(() => registry.pool.run<Inspected>(inspectStatement, { tenant, id, fence, from }))
+    if (row?.state !== 'running') {
+      this.#cursors.delete(key)
+      return undefined
+    }
+    const leftMs = Number(row.left_ms)
+    const cursor = row.waiting === null ? from : row.waiting - 1
+    this.#keepCursor(key, cursor)
+    const [state, reason = null] = endFor(row, leftMs)
+    if (state === undefined || (looksFor === 'finished' && state !== 'finished')) return leftMs
+    if (probe.on) await probe.hit('batches.end.before', ref)
+    const values = { tenant, id, state, reason, from: cursor, step_job: row.step_job }
+    const [ended] = await retrying(() => registry.pool.run<{ state: string | null }>(endStatement, values))
+    if (probe.on) await probe.hit('batches.end.after', ref)
+    if (ended!.state === 'running') return leftMs
+    if (ended!.state !== 'busy') return undefined
+    if (leftMs < -blockedMs) await registry.pool.run(blockersStatement, { tenant, id })
+    return 'busy'
+  }
+
+  #keepCursor(key: string, cursor: number): void {
+    this.#cursors.delete(key)
+    this.#cursors.set(key, cursor)
+    if (this.#cursors.size > cursorsMax) this.#cursors.delete(this.#cursors.keys().next().value!)
+  }
+}
+
+function endFor(row: Inspected, leftMs: number): [state?: 'finished' | 'failed' | 'timed-out', reason?: string] {
+  if (row.waiting === null) return ['finished']
+  if (row.is_step_lost) return ['failed', `A step of it is dead: ${row.last_error ?? 'its job was cancelled'}`]
+  return leftMs <= 0 ? ['timed-out', 'its deadline has passed'] : []
+}
+
+function keyOf({ tenant, batch }: BatchRef): string {
+  return `${tenant}/${batch}`
+}

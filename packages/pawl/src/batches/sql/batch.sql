@@ -1,0 +1,297 @@
+-- name: insert
+-- Adds a batch, queued. It runs, or is removed again, in start-batch.
+-- Locks: none but its own new row.
+-- Plan: an insert.
+-- One row: the id.
+insert into pawl.batch (tenant, name, track, queue, policy, steps, total, units, allowance, allowance_ms, meta, by)
+values (:tenant::text, :name::text, :track::text, :queue::text, :policy::text, :steps::text[], :total::integer, :units::double precision,
+  :allowance::jsonb, pawl.batch_allowance(:total::integer, :units::double precision, :allowance::jsonb), :meta::jsonb, :by::text)
+returning id::text
+
+-- name: insert-rerun
+-- Adds a batch like an ended one, for those of its items that :only names.
+-- Locks: none but its own new row.
+-- Plan: batch_pkey, batch_item_pkey.
+-- No row: there is no such batch, or it has not ended.
+insert into pawl.batch (tenant, name, track, queue, policy, steps, total, units, allowance, allowance_ms, meta, by, rerun_of)
+select b.tenant, b.name, b.track, b.queue, b.policy, b.steps, c.total, c.units, b.allowance, pawl.batch_allowance(c.total, c.units, b.allowance),
+  b.meta, :by::text, b.id
+from pawl.batch b
+cross join lateral (
+  select count(*)::integer as total, coalesce(sum(i.units), 0) as units
+  from pawl.batch_item i
+  where i.tenant = b.tenant
+    and i.batch_id = b.id
+    and coalesce(i.outcome, 'unfinished') = any (:only::text[])
+) c
+where b.tenant = :tenant::text
+  and b.id = :id::bigint
+  and b.ended_at is not null
+returning id::text
+
+-- name: start-batch
+-- The last statement of a start: it runs, waits, or is refused and removed.
+-- Locks: the track, at most 2 s; a batch that it ends, at most 250 ms; their rows.
+-- Plan: a call.
+-- One row: the verdict, and the batch in its way.
+select s.verdict, s.blocker::text as blocker
+from pawl.start_batch(:tenant::text, :id::bigint) s
+
+-- name: state
+-- The state of a batch.
+-- Locks: none.
+-- Plan: batch_pkey.
+-- No row: there is no such batch.
+select b.state, b.deadline, b.boundary_at, b.job_id::text as job_id
+from pawl.batch b
+where b.tenant = :tenant::text
+  and b.id = :id::bigint
+
+-- name: running
+-- The batch that runs on a track and is not overdue: a start that is sure to be refused writes nothing.
+-- Locks: none.
+-- Plan: batch_running.
+-- No row: the track is free, as far as this snapshot shows.
+select b.id::text as id
+from pawl.batch b
+where b.tenant = :tenant::text
+  and b.track = :track::text
+  and b.state = 'running'
+  and b.deadline > pawl.now()
+
+-- name: get
+-- One batch with its counts and sums.
+-- Locks: none.
+-- Plan: batch_pkey, batch_item_pkey.
+-- No row: there is no such batch for this tenant.
+select b.id, b.name, b.track, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at, b.ended_at,
+  b.end_reason, b.prepared, b.meta, b.by, b.rerun_of, b.boundary_at, b.steps, c.done, c.failed, c.late,
+  (
+    select jsonb_object_agg(t.name, t.total)
+    from (
+      select s.key as name, sum(s.value::numeric) as total
+      from (
+        select i.sums
+        from pawl.batch_item i
+        where i.tenant = b.tenant and i.batch_id = b.id and jsonb_typeof(i.sums) = 'object'
+        union all
+        select b.boundary_sums where jsonb_typeof(b.boundary_sums) = 'object'
+      ) x
+      cross join lateral jsonb_each(x.sums) s
+      group by s.key
+    ) t
+  ) as sums
+from pawl.batch_view b
+cross join lateral (
+  select count(*) filter (where i.outcome = 'done')::integer as done, count(*) filter (where i.outcome = 'failed')::integer as failed,
+    count(*) filter (where i.late_at is not null)::integer as late
+  from pawl.batch_item i
+  where i.tenant = b.tenant
+    and i.batch_id = b.id
+) c
+where b.tenant = :tenant::text
+  and b.id = :id::bigint
+
+-- name: list
+-- A page of batches, newest first.
+-- Locks: none.
+-- Plan: batch_pkey backwards.
+-- No row: no such batches beyond :after.
+select b.id, b.name, b.track, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at, b.ended_at,
+  b.end_reason, b.prepared, b.meta, b.by, b.rerun_of
+from pawl.batch_view b
+where b.tenant = :tenant::text
+  and b.id < coalesce(:after::bigint, 9223372036854775807)
+  and (:name::text is null or b.name = :name::text)
+  and (:track::text is null or b.track = :track::text)
+  and (:state::text is null or b.state = :state::text)
+order by b.id desc
+limit :limit::integer
+
+-- name: inspect
+-- What a watch, and a flush that may have been the last, look at.
+-- Locks: none.
+-- Plan: batch_pkey; batch_item_pkey from the cursor on; job_pkey.
+-- No row: there is no such batch, or it has another fence.
+select b.state, b.total, ceil(extract(epoch from b.deadline - pawl.now()) * 1000)::bigint as left_ms,
+  (
+    select i.n
+    from pawl.batch_item i
+    where i.tenant = b.tenant and i.batch_id = b.id and i.n > :from::integer and i.outcome is null
+    order by i.n
+    limit 1
+  ) as waiting,
+  b.fed < b.total and coalesce(j.state, 'gone') in ('dead', 'gone') as is_step_lost, b.job_id::text as step_job, j.last_error
+from pawl.batch_view b
+left join pawl.job j on j.tenant = b.tenant and j.id = b.job_id
+where b.tenant = :tenant::text
+  and b.id = :id::bigint
+  and b.fence = :fence::bigint
+
+-- name: running-named
+-- The running batches of a name.
+-- Locks: none.
+-- Plan: batch_running.
+-- No row: none runs.
+select b.id::text as batch, b.fence::text as fence
+from pawl.batch b
+where b.tenant = :tenant::text
+  and b.name = :name::text
+  and b.state = 'running'
+
+-- name: end-batch
+-- Ends a batch and starts the next of its track. The dead job of a lost step goes with it.
+-- Locks: track, batch, each at most 250 ms; their rows; then that job's row, SKIP LOCKED.
+-- Plan: a call.
+-- One row: its state now, or 'busy'; null: there is no such batch.
+with ended as materialized (
+  select pawl.end_batch(:tenant::text, :id::bigint, :state::text, :reason::text, :from::integer) as state
+)
+select e.state,
+  case when e.state = 'failed' then (select count(*) from pawl.cancel_jobs(:tenant::text, array[:step_job::bigint], 'its batch has failed', false)) end as cancelled
+from ended e
+
+-- name: cancel-batch
+-- Cancels a batch for a person.
+-- Locks: as end-batch.
+-- Plan: a call.
+-- One row: its state now, or 'busy'; null: there is no such batch.
+select e.state,
+  case when e.state = 'cancelled' then pawl.write_audit(:tenant::text, :by::text, 'batch.cancel', :id::text, :reason::text)::text end as audit
+from pawl.end_batch(:tenant::text, :id::bigint, 'cancelled', :reason::text) e(state)
+
+-- name: extend
+-- Moves the deadline of a running batch.
+-- Locks: its row.
+-- Plan: batch_pkey.
+-- No row: it does not run.
+update pawl.batch b
+set deadline = greatest(b.deadline, pawl.now()) + :ms::bigint * interval '1 millisecond',
+  allowance_ms = b.allowance_ms + :ms::bigint,
+  revision = b.revision + 1
+where b.tenant = :tenant::text
+  and b.id = :id::bigint
+  and b.state = 'running'
+returning b.deadline,
+  pawl.write_audit(:tenant::text, :by::text, 'batch.extend', :id::text, :reason::text, jsonb_build_object('ms', :ms::bigint))::text as audit
+
+-- name: blockers
+-- Raises the alert about a batch that cannot end, with the sessions that hold its lock.
+-- Locks: the alert.
+-- Plan: pg_locks.
+-- One row, without meaning.
+select pawl.raise_alert(:tenant::text, 'batch.blocked', :id::text,
+  format('Batch %s is past its deadline and cannot end, because open transactions hold its lock: %s', :id::text,
+    coalesce(string_agg(format('pid %s (%s)', l.pid, a.application_name), ', '), 'none now')), 1, interval '10 minutes')::text as raised
+from pg_locks l
+join pg_stat_activity a on a.pid = l.pid
+where l.locktype = 'advisory'
+  and l.granted
+  and l.objsubid = 1
+  and (l.classid::bigint << 32 | l.objid::bigint) in (
+    select pawl.batch_lock(:tenant::text, :id::bigint)
+    union all
+    select pawl.track_lock(b.tenant, b.track) from pawl.batch b where b.tenant = :tenant::text and b.id = :id::bigint
+  )
+
+-- name: prepared
+-- Keeps what prepare returned.
+-- Locks: its row.
+-- Plan: batch_pkey.
+-- No row: the batch does not run any more.
+update pawl.batch b
+set prepared = :prepared::jsonb,
+  revision = b.revision + 1
+where b.tenant = :tenant::text
+  and b.id = :id::bigint
+  and b.fence = :fence::bigint
+  and b.state = 'running'
+  and b.prepared is null
+returning b.id
+
+-- name: boundary
+-- Crosses the boundary, before the effects of the same transaction.
+-- Locks: its row, until the transaction ends: the batch cannot end before.
+-- Plan: batch_pkey.
+-- No row: the batch does not run any more, or has crossed it.
+update pawl.batch b
+set boundary_at = pawl.now(),
+  revision = b.revision + 1
+where b.tenant = :tenant::text
+  and b.id = :id::bigint
+  and b.fence = :fence::bigint
+  and b.state = 'running'
+  and b.boundary_at is null
+returning b.id
+
+-- name: boundary-sums
+-- Keeps the sums of the boundary, and tells of it.
+-- Locks: its row.
+-- Plan: batch_pkey.
+-- One row, without meaning.
+with kept as (
+  update pawl.batch b
+  set boundary_sums = :sums::jsonb
+  where b.tenant = :tenant::text
+    and b.id = :id::bigint
+  returning b.tenant, b.id
+)
+select pawl.batch_event(k.tenant, k.id, 'batch.boundary', jsonb_build_object('sums', :sums::jsonb))::text as told
+from kept k
+
+-- name: feed
+-- Gives the next items their jobs, and enqueues the step that feeds more.
+-- Locks: the batch's row.
+-- Plan: a call.
+-- One row: whether the batch still runs.
+select pawl.feed_batch(:tenant::text, :id::bigint, :fence::bigint) as is_fed
+
+-- name: next-step
+-- Enqueues a step.
+-- Locks: the batch's row.
+-- Plan: a call.
+-- One row, without meaning.
+select pawl.step_batch(:tenant::text, :id::bigint, :kind::text, :payload::jsonb)::text as enqueued
+
+-- name: closed
+-- Nothing is left to do for an ended batch but to remove it when its time is over.
+-- Locks: its row.
+-- Plan: batch_pkey.
+-- No row: it is closed already.
+with closed as (
+  update pawl.batch b
+  set closed_at = pawl.now()
+  where b.tenant = :tenant::text
+    and b.id = :id::bigint
+    and b.ended_at is not null
+    and b.closed_at is null
+  returning b.tenant, b.id, b.queue
+)
+select pawl.batch_event(c.tenant, c.id, 'batch.closed', :counts::jsonb)::text as told, r.id as removal
+from closed c
+cross join lateral pawl.enqueue_many(c.tenant, c.queue, 'pawl.batch.remove', jsonb_build_array(jsonb_build_object('batch', c.id::text)),
+  p_delay_ms => :keep_ms::bigint, p_priority => -100) r(id)
+
+-- name: remove
+-- Removes a batch whose items are removed.
+-- Locks: its row.
+-- Plan: batch_pkey, batch_item_pkey.
+-- No row: it is not closed, has items, or is gone.
+delete from pawl.batch b
+where b.tenant = :tenant::text
+  and b.id = :id::bigint
+  and b.closed_at is not null
+  and not exists (select from pawl.batch_item i where i.tenant = b.tenant and i.batch_id = b.id)
+returning b.id
+
+-- name: queue-ahead
+-- The batch that holds up a queued one: the runner of its track, and how many wait before it.
+-- Locks: none.
+-- Plan: batch_pkey, batch_running, batch_queued.
+-- No row: there is no such batch.
+select r.id::text as blocker, r.name, r.deadline,
+  (select count(*)::integer from pawl.batch q where q.tenant = b.tenant and q.track = b.track and q.state = 'queued' and q.id < b.id) as ahead
+from pawl.batch b
+left join pawl.batch r on r.tenant = b.tenant and r.track = b.track and r.state = 'running'
+where b.tenant = :tenant::text
+  and b.id = :id::bigint

@@ -1,0 +1,188 @@
+import { isPawlError, type Pawl } from 'pawl'
+import { moveClock } from 'pawl/testing'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import { closed, eventsOf, files, startWorker } from '../../test/support/batches.ts'
+import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+
+let db: TestDatabase
+beforeEach(async () => {
+  db = await createDatabase()
+})
+afterEach(() => db.drop())
+
+const define = (pawl: Pawl, more = {}) => pawl.batches.define('reparse', { item: { run: () => ({ records: 3 }) }, ...more })
+
+test('[B4] all items done: finished, successful, sums added up, events in order', async () => {
+  const pawl = db.pawl()
+  const ends: string[] = []
+  const reparse = define(pawl, { onEnd: ({ state }: { state: string }) => void ends.push(state) })
+  const { id, state, deadline } = await pawl.batches.start(reparse, files(25), { by: 'ada', meta: { why: 'x' } })
+  expect(state).toBe('running')
+  expect(deadline).toBeInstanceOf(Date)
+  await startWorker(pawl)
+  const batch = await closed(pawl, id)
+  expect(batch).toMatchObject({ state: 'finished', isSuccess: true, by: 'ada', meta: { why: 'x' }, sums: { records: 75 } })
+  expect(batch.counts).toEqual({ total: 25, done: 25, failed: 0, late: 0, waiting: 0 })
+  expect(ends).toEqual(['finished'])
+  expect(await eventsOf(db, id)).toEqual(['batch.started', 'batch.boundary', 'batch.finished', 'batch.closed'])
+})
+
+test('[B4] one item failed: finished and not successful', async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', {
+    item: {
+      retry: { attempts: 1 },
+      tx: ({ n }) => {
+        if (n === 2) throw new Error('bad file')
+        return { records: n }
+      },
+    },
+  })
+  const { id } = await pawl.batches.start(reparse, files(3))
+  await startWorker(pawl)
+  expect(await closed(pawl, id)).toMatchObject({
+    state: 'finished',
+    isSuccess: false,
+    counts: { done: 2, failed: 1 },
+    sums: { records: 4 },
+  })
+  const { items } = await pawl.batches.items(id, { outcome: 'failed' })
+  expect(items).toMatchObject([{ key: 'file-2', error: expect.stringMatching(/bad file/) }])
+})
+
+test('[B4] no items: finished at once, with its hook and events', async () => {
+  const pawl = db.pawl()
+  let ends = 0
+  const reparse = define(pawl, { onEnd: () => void ends++ })
+  const { id, state } = await pawl.batches.start(reparse, [])
+  expect(state).toBe('finished')
+  await startWorker(pawl)
+  expect(await closed(pawl, id)).toMatchObject({ state: 'finished', isSuccess: true })
+  expect(ends).toBe(1)
+})
+
+test('[B1] a running batch refuses the next start and is named', async () => {
+  const pawl = db.pawl()
+  const reparse = define(pawl)
+  const { id } = await pawl.batches.start(reparse, files(2))
+  const error = await pawl.batches.start(reparse, files(2)).catch((thrown: unknown) => thrown)
+  expect(error).toMatchObject({
+    code: 'PAWL_TRACK_BUSY',
+    details: { blocker: id, name: 'reparse', counts: { total: 2, waiting: 2 } },
+  })
+  expect((await pawl.batches.list()).items).toHaveLength(1)
+  expect(await pawl.batches.start(reparse, files(2), { track: 'other' })).toMatchObject({ state: 'running' })
+  expect(await pawl.for('acme').batches.start(reparse, files(1))).toMatchObject({ state: 'running' })
+})
+
+test('[B1] a start with the policy queue waits, and runs next', async () => {
+  const pawl = db.pawl()
+  const reparse = define(pawl)
+  const first = await pawl.batches.start(reparse, files(2))
+  const second = await pawl.batches.start(reparse, files(2), { policy: 'queue' })
+  expect(second).toMatchObject({ state: 'queued', deadline: null })
+  expect((await pawl.batches.why(second.id)).reasons.map(({ code }) => code)).toEqual(['track-busy', 'queued'])
+  await startWorker(pawl)
+  const [one, two] = [await closed(pawl, first.id), await closed(pawl, second.id)]
+  expect(two).toMatchObject({ state: 'finished', counts: { done: 2 } })
+  expect(two.startedAt!.getTime()).toBeGreaterThanOrEqual(one.endedAt!.getTime())
+})
+
+test('[B1] a start with the policy replace ends the running one', async () => {
+  const pawl = db.pawl()
+  const reparse = define(pawl)
+  const first = await pawl.batches.start(reparse, files(2))
+  const second = await pawl.batches.start(reparse, files(2), { policy: 'replace' })
+  expect(second.state).toBe('running')
+  expect(await pawl.batches.get(first.id)).toMatchObject({ state: 'replaced', endReason: `replaced by batch ${second.id}` })
+})
+
+test('[B1] past its deadline a batch is timed out by the next start', async () => {
+  const pawl = db.pawl()
+  const reparse = define(pawl)
+  const first = await pawl.batches.start(reparse, files(1))
+  await moveClock(db.pool, 60_000)
+  expect(await pawl.batches.start(reparse, files(1))).toMatchObject({ state: 'running' })
+  expect(await pawl.batches.get(first.id)).toMatchObject({ state: 'timed-out', counts: { waiting: 1 } })
+})
+
+test('[B1] of 50 concurrent starts on one track exactly one runs', async () => {
+  const pawls = Array.from({ length: 5 }, () => db.pawl())
+  const kinds = pawls.map((pawl) => define(pawl))
+  const starts = await Promise.allSettled(
+    Array.from({ length: 50 }, (_, index) => pawls[index % 5]!.batches.start(kinds[index % 5]!, files(10))),
+  )
+  const refused = starts.filter((each) => each.status === 'rejected').map(({ reason }) => reason as unknown)
+  expect(refused.filter((each) => isPawlError(each, 'PAWL_TRACK_BUSY'))).toHaveLength(49)
+  expect(await db.query('select state, count(*)::integer from pawl.batch group by state')).toEqual([
+    { state: 'running', count: 1 },
+  ])
+  expect(await db.query('select count(*)::integer from pawl.batch_item')).toEqual([{ count: 10 }])
+})
+
+test.each([
+  [4, 3104, {}, 43_461],
+  [4, 50, {}, 40_056],
+  [4, 0, {}, 40_000],
+  [4, 200_000_000, {}, 223_009_056],
+  [2, 100, { perItemMs: 1, perUnitMs: 2, safety: 10 }, 2002],
+  [2, 100, { minMs: 60_000 }, 60_000],
+  [2, 100, { maxMs: 1000 }, 1000],
+])('[B2] %i files of %i records with %o get %i ms', async (count, units, allowance, expected) => {
+  const pawl = db.pawl()
+  const reparse = define(pawl, { allowance })
+  const { id } = await pawl.batches.start(reparse, files(count), { units })
+  const { allowanceMs, startedAt, deadline } = await pawl.batches.get(id)
+  expect(allowanceMs).toBe(expected)
+  expect(deadline!.getTime() - startedAt!.getTime()).toBe(expected)
+})
+
+test('[B2] an allowance that is a string is refused', () => {
+  expect(() => define(db.pawl(), { allowance: { perItemMs: '10' } })).toThrow(/allowance.perItemMs must be a number/)
+})
+
+test('[B2] time in the queue costs no allowance', async () => {
+  const pawl = db.pawl()
+  const reparse = define(pawl, { policy: 'queue' })
+  const first = await pawl.batches.start(reparse, files(1))
+  const second = await pawl.batches.start(reparse, files(1))
+  await moveClock(db.pool, 3_600_000)
+  await pawl.batches.cancel(first.id, { by: 'ada', reason: 'test' })
+  const { state, createdAt, startedAt, deadline } = await pawl.batches.get(second.id)
+  expect(state).toBe('running')
+  expect(startedAt!.getTime() - createdAt.getTime()).toBeGreaterThan(3_500_000)
+  expect(deadline!.getTime() - startedAt!.getTime()).toBe(10_000)
+})
+
+test("[B7] a start in a caller's transaction is there if and only if it commits", async () => {
+  const pawl = db.pawl()
+  const reparse = define(pawl)
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    await pawl.batches.start(reparse, files(3), { tx: client })
+    await client.query('rollback')
+    expect((await pawl.batches.list()).items).toEqual([])
+    await client.query('begin')
+    const { id, deadline } = await pawl.batches.start(reparse, files(3), { tx: client })
+    expect(deadline).toBeInstanceOf(Date)
+    expect(await pawl.batches.start(reparse, files(1), { track: 'another' })).toMatchObject({ state: 'running' })
+    await client.query('commit')
+    expect(await pawl.batches.get(id)).toMatchObject({ state: 'running', counts: { total: 3 } })
+    await client.query('begin')
+    await expect(pawl.batches.start(reparse, files(3), { tx: client, policy: 'refuse' })).rejects.toMatchObject({
+      code: 'PAWL_TRACK_BUSY',
+    })
+    await client.query('select 1')
+    await client.query('commit')
+  } finally {
+    client.release()
+  }
+})
+
+test('two items with one key are refused before anything is written', async () => {
+  const pawl = db.pawl()
+  const reparse = define(pawl)
+  await expect(pawl.batches.start(reparse, [{ key: 'a' }, { key: 'a' }])).rejects.toMatchObject({ code: 'PAWL_INVALID_PAYLOAD' })
+  expect((await pawl.batches.list()).items).toEqual([])
+})

@@ -1,0 +1,160 @@
+// Start and rerun: batch and items are written as queued, and the last statement lets the batch run, leaves it in the queue, or refuses it, under
+// the track's lock. All in one transaction: a starter that dies leaves nothing.
+
+import type { TxDb } from '../db/db.ts'
+import { statement, textsLiteral } from '../db/statement.ts'
+import { PawlError } from '../errors.ts'
+import { check, number, type Resolved, refused, required, text } from '../kernel/options.ts'
+import { atIndex, invalid, toJson } from '../kernel/payload.ts'
+import { probe } from '../kernel/probe.ts'
+import { transactIn } from '../kernel/retry.ts'
+import type { DefinedBatch, Registry } from './definition.ts'
+import { itemsMax, type rerunTable, type startTable } from './options.ts'
+import { findBatch, needBatch } from './reads.ts'
+import type { NewItem, Started } from './types.ts'
+
+const insertStatement = statement(import.meta.url, 'insert')
+const itemsStatement = statement(import.meta.url, 'insert-items')
+const rerunStatement = statement(import.meta.url, 'insert-rerun')
+const rerunItemsStatement = statement(import.meta.url, 'insert-rerun-items')
+const startStatement = statement(import.meta.url, 'start-batch')
+const runningStatement = statement(import.meta.url, 'running')
+
+const chunkItems = 1000
+/** About how long an end takes that another transaction has begun. */
+const retryAfterMs = 1000
+
+const itemKey = required(text({ to: 500, doc: 'The key of an item.' }))
+const itemUnits = number({ from: 0, to: 1e15, doc: 'The units of an item.' })
+
+interface Verdict {
+  readonly verdict: 'started' | 'queue' | 'refuse' | 'replace' | 'busy' | 'full'
+  readonly blocker: string | null
+  readonly state: Started['state']
+  readonly deadline: string | null
+}
+
+export async function startBatch(
+  registry: Registry,
+  tenant: string,
+  batch: DefinedBatch,
+  items: Iterable<NewItem>,
+  options: Resolved<typeof startTable>,
+): Promise<Started> {
+  const { chunks, total, units } = readItems(registry, batch, items)
+  const { track = batch.track, policy = batch.policy, by = null, tx } = options
+  const values = {
+    tenant,
+    track,
+    policy,
+    by,
+    name: batch.name,
+    queue: batch.item.queue,
+    steps: textsLiteral(batch.steps),
+    total,
+    units: units + options.units,
+    allowance: JSON.stringify(batch.allowance),
+    meta: options.meta === undefined ? null : toJson(options.meta, 'meta', { bytesMax: registry.payloadBytesMax }),
+  }
+  return transactIn(registry.pool, tx, async (db) => {
+    const [running] = policy === 'refuse' ? await db.run<{ id: string }>(runningStatement, { tenant, track }) : []
+    if (running !== undefined) throw await trackBusy(db, tenant, track, running.id)
+    const [row] = await db.run<{ id: string }>(insertStatement, values)
+    const { id } = row!
+    if (probe.on) await probe.hit('batches.start.inserted', { id })
+    for (const [index, chunk] of chunks.entries())
+      await db.run(itemsStatement, { tenant, id, after: index * chunkItems, items: chunk })
+    if (probe.on) await probe.hit('batches.start.items', { id })
+    return settleStart(db, tenant, track, id)
+  })
+}
+
+/** Of an ended batch, and by what its row says: the process need not define it. */
+export async function rerunBatch(
+  registry: Registry,
+  tenant: string,
+  of: string,
+  { only, by }: Resolved<typeof rerunTable>,
+): Promise<Started> {
+  const { state, track } = await needBatch(registry.pool, tenant, of)
+  const outcomes = textsLiteral(only === 'both' ? ['failed', 'unfinished'] : [only])
+  return transactIn(registry.pool, undefined, async (db) => {
+    const [row] = await db.run<{ id: string }>(rerunStatement, { tenant, id: of, only: outcomes, by: by ?? null })
+    if (row === undefined)
+      throw new PawlError(
+        'PAWL_WRONG_STATE',
+        `Batch ${of} is ${state}: only a batch that has ended can run again. Cancel it first.`,
+        {
+          details: { id: of, state },
+        },
+      )
+    await db.run(rerunItemsStatement, { tenant, id: row.id, of, only: outcomes })
+    return settleStart(db, tenant, track, row.id)
+  })
+}
+
+async function settleStart(db: TxDb, tenant: string, track: string, id: string): Promise<Started> {
+  const [row] = await db.run<Verdict>(startStatement, { tenant, id })
+  if (probe.on) await probe.hit('batches.start.written', { id })
+  const { verdict, blocker } = row!
+  if (verdict !== 'started' && verdict !== 'queue') throw await trackBusy(db, tenant, track, blocker, verdict)
+  const [now] = await db.run<{ state: Started['state']; deadline: Date | string | null }>(stateStatement, { tenant, id })
+  return { id, state: now!.state, deadline: now!.deadline === null ? null : new Date(now!.deadline) }
+}
+
+const stateStatement = statement(import.meta.url, 'state')
+
+async function trackBusy(db: TxDb, tenant: string, track: string, id: string | null, verdict = 'refuse'): Promise<PawlError> {
+  const blocker = id === null ? undefined : await findBatch(db, tenant, id)
+  if (verdict === 'full')
+    return new PawlError('PAWL_TRACK_BUSY', `Track '${track}' has 1,000 batches in its queue. Cancel some, or start later.`, {
+      details: { track, blocker: id, queued: 1000 },
+    })
+  const isLocked = verdict === 'busy' || verdict === 'replace'
+  const about =
+    blocker === undefined
+      ? 'another start is in progress on it'
+      : `batch ${blocker.id} ('${blocker.name}') ${isLocked ? 'is being worked on and could not be ended' : 'runs on it'} until ${new Date(blocker.deadline!).toISOString()} at the latest`
+  const { name, counts, startedAt, deadline } = blocker ?? {}
+  return new PawlError(
+    'PAWL_TRACK_BUSY',
+    `Track '${track}' is busy: ${about}. Start later, cancel it, or use the policy queue.`,
+    {
+      details: { track, blocker: id, name, counts, startedAt, deadline, ...(isLocked ? { retryAfterMs } : {}) },
+    },
+  )
+}
+
+interface Read {
+  readonly chunks: readonly string[]
+  readonly total: number
+  readonly units: number
+}
+
+/** Everything is checked before anything is written into a transaction that may be the caller's. */
+function readItems({ payloadBytesMax }: Registry, { name }: DefinedBatch, items: Iterable<NewItem>): Read {
+  if (typeof items !== 'object' || items === null || !(Symbol.iterator in items))
+    throw refused('start', 'items must be an array or another iterable of items')
+  const keys = new Set<string>()
+  const texts: string[] = []
+  let units = 0
+  const call = `start('${name}')`
+  for (const item of items) {
+    const index = texts.length
+    if (index === itemsMax) throw invalid(`The items of '${name}'`, '', `are more than ${itemsMax}`, ': ')
+    try {
+      const { key, data = null, before = null } = item
+      check(call, `items[${index}].key`, itemKey, key)
+      if (keys.has(key)) throw invalid(`The items of '${name}': items`, `[${index}].key`, `repeats '${key}'`, ' ')
+      keys.add(key)
+      const own = check(call, `items[${index}].units`, itemUnits, item.units) ?? 0
+      units += own
+      texts.push(toJson({ key, data, before, units: own }, 'item', { bytesMax: payloadBytesMax }))
+    } catch (error) {
+      throw atIndex(error, index)
+    }
+  }
+  const chunks: string[] = []
+  for (let from = 0; from < texts.length; from += chunkItems) chunks.push(`[${texts.slice(from, from + chunkItems).join(',')}]`)
+  return { chunks, total: texts.length, units }
+}

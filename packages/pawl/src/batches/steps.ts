@@ -1,0 +1,204 @@
+// What a batch runs as jobs: prepare, then the boundary and the feeding of items, items, and its end. Each step enqueues the next in its own
+// transaction, under the fence of the batch.
+
+import type { TxDb } from '../db/db.ts'
+import { statement } from '../db/statement.ts'
+import { NonRetryable, shown } from '../errors.ts'
+import { defineOwn } from '../jobs/jobs.ts'
+import type { Job, JobContext, JobTx, KindOptions } from '../jobs/types.ts'
+import { toJson } from '../kernel/payload.ts'
+import { probe } from '../kernel/probe.ts'
+import type { DefinedBatch, Registry } from './definition.ts'
+import type { BatchRef, ItemPayload } from './finish.ts'
+import { needBatch } from './reads.ts'
+import type { Item, ItemToRestore, Sums } from './types.ts'
+
+const preparedStatement = statement(import.meta.url, 'prepared')
+const boundaryStatement = statement(import.meta.url, 'boundary')
+const boundarySumsStatement = statement(import.meta.url, 'boundary-sums')
+const feedStatement = statement(import.meta.url, 'feed')
+const nextStepStatement = statement(import.meta.url, 'next-step')
+const stateStatement = statement(import.meta.url, 'state')
+const clearStatement = statement(import.meta.url, 'clear-items')
+const restoreStatement = statement(import.meta.url, 'to-restore')
+const closedStatement = statement(import.meta.url, 'closed')
+const removeItemsStatement = statement(import.meta.url, 'remove-items')
+const removeStatement = statement(import.meta.url, 'remove')
+
+/** Ended batches are kept this long, with their items. */
+export const keepMs = 30 * 86_400_000
+const restoreItems = 100
+const removeItems = 5000
+const sumsMax = 20
+/** Neither a watch nor an end gives up: a deploy mends what an `onEnd` throws. */
+const forever = { attempts: 1_000_000, crashes: 1000, maxMs: 60_000 }
+const stepRetry = { attempts: 5, maxMs: 10_000 }
+
+interface StepPayload {
+  readonly batch: string
+  readonly fence: string
+}
+
+interface EndPayload extends StepPayload {
+  readonly phase: 'clear' | 'restore' | 'end'
+  readonly after: number
+}
+
+/** The kinds that any batch needs. */
+export function defineShared(registry: Registry, queue: string): void {
+  const jobs = registry.jobs('')
+  jobs.define<StepPayload>('pawl.batch.watch', {
+    queue,
+    retry: forever,
+    run: async (job) => {
+      const nextMs = await registry.finisher.tend(registry, refOf(job))
+      return nextMs === undefined ? undefined : job.snooze(nextMs)
+    },
+  })
+  jobs.define<StepPayload>('pawl.batch.remove', { queue, retry: forever, tx: (job, tx) => remove(job, tx as unknown as TxDb) })
+}
+
+export function defineKinds(registry: Registry, batch: DefinedBatch): void {
+  const { name, item } = batch
+  const jobs = registry.jobs('')
+  const onDead: NonNullable<KindOptions<unknown>['onDead']> = ({ tenant }) => registry.finisher.tendNamed(registry, tenant, name)
+  const step = { queue: item.queue, timeout: '1d', onDead }
+  jobs.define<StepPayload>(`pawl.batch.${name}.prepare`, {
+    ...step,
+    retry: stepRetry,
+    run: (job, context) => prepare(registry, batch, job, context),
+  })
+  jobs.define<StepPayload>(`pawl.batch.${name}.step`, {
+    ...step,
+    retry: stepRetry,
+    tx: (job, tx) => crossAndFeed(batch, job, tx),
+  })
+  jobs.define<EndPayload>(`pawl.batch.${name}.end`, { ...step, retry: forever, tx: (job, tx) => end(batch, job, tx) })
+  const options = { queue: item.queue, timeout: item.timeout, concurrency: item.concurrency, retry: given(item.retry), onDead }
+  const { run, tx: inTx } = item
+  const during = (job: Job<ItemPayload>, work: () => unknown) =>
+    registry.finisher.during(refOf(job), async () => checkSums(name, await work()))
+  const handler =
+    run === undefined
+      ? {
+          tx: (job: Job<ItemPayload>, tx: JobTx, context: JobContext) =>
+            during(job, () => inTx!(itemOf(name, job) as never, tx, context)),
+        }
+      : { run: (job: Job<ItemPayload>, context: JobContext) => during(job, () => run(itemOf(name, job) as never, context)) }
+  jobs[defineOwn]<ItemPayload>(
+    `pawl.batch.${name}.item`,
+    { ...options, ...handler },
+    registry.finisher.settleWith(() => registry),
+  )
+}
+
+/** What the table filled in, without the option that may be missing. */
+function given({ when, ...retry }: DefinedBatch['item']['retry']): NonNullable<KindOptions<unknown>['retry']> {
+  return when === undefined ? retry : { ...retry, when }
+}
+
+function itemOf(name: string, job: Job<ItemPayload>): Item {
+  const { batch, n, key, data } = job.payload
+  return {
+    batch,
+    n,
+    key,
+    data,
+    attempt: job.attempt,
+    idempotencyKey: job.idempotencyKey,
+    guard: (tx) => job.guard(tx),
+    complete: async (tx, sums) => job.complete(tx, checkSums(name, sums)),
+  }
+}
+
+/** Numbers by name, or nothing: what cannot be summed up must not be dropped in silence. */
+function checkSums(name: string, sums: unknown): Sums | undefined {
+  if (sums === undefined || sums === null) return undefined
+  const values = typeof sums === 'object' && !Array.isArray(sums) ? Object.values(sums) : [undefined]
+  if (values.length <= sumsMax && values.every((value) => Number.isFinite(value))) return sums as Sums
+  throw new NonRetryable(
+    `An item or the boundary of '${name}' must return numbers by name, at most ${sumsMax}, or nothing, got ${shown(sums)}.`,
+  )
+}
+
+async function prepare(registry: Registry, batch: DefinedBatch, job: Job<StepPayload>, context: JobContext): Promise<unknown> {
+  const { tenant } = job
+  const { batch: id, fence } = job.payload
+  const report = await needBatch(registry.pool, tenant, id)
+  if (report.state !== 'running') return undefined
+  const answer = await batch.prepare?.(report, context)
+  const prepared = toJson(answer ?? null, `What prepare of '${batch.name}' returned`, { bytesMax: registry.payloadBytesMax })
+  if (probe.on) await probe.hit('batches.prepared', { id })
+  await registry.pool.transaction(async (tx) => {
+    await job.guard(tx)
+    const [row] = await tx.run(preparedStatement, { tenant, id, fence, prepared })
+    if (row !== undefined) await tx.run(nextStepStatement, { tenant, id, kind: 'step', payload: '{}' })
+    await job.complete(tx)
+  })
+  return undefined
+}
+
+async function crossAndFeed(batch: DefinedBatch, job: Job<StepPayload>, tx: JobTx): Promise<void> {
+  const { tenant } = job
+  const { batch: id, fence } = job.payload
+  const db = tx as unknown as TxDb
+  const [crossed] = await db.run(boundaryStatement, { tenant, id, fence })
+  if (crossed !== undefined) {
+    const sums = checkSums(batch.name, await batch.boundary?.(await needBatch(db, tenant, id), tx))
+    await db.run(boundarySumsStatement, { tenant, id, sums: sums === undefined ? null : JSON.stringify(sums) })
+    if (probe.on) await probe.hit('batches.boundary.written', { id })
+  }
+  await db.run(feedStatement, { tenant, id, fence })
+  if (probe.on) await probe.hit('batches.feed.written', { id })
+}
+
+/** One chunk of one phase: clear jobs, restore items, then onEnd. */
+async function end(batch: DefinedBatch, job: Job<EndPayload>, tx: JobTx): Promise<unknown> {
+  const { tenant } = job
+  const { batch: id, phase, after } = job.payload
+  const db = tx as unknown as TxDb
+  const next = (to: EndPayload['phase'], from: number) =>
+    db.run(nextStepStatement, { tenant, id, kind: 'end', payload: JSON.stringify({ phase: to, after: from }) })
+  if (phase === 'clear') {
+    const [row] = await db.run<{ last: number | null; locked: number }>(clearStatement, { tenant, id, after })
+    // A locked job belongs to a transaction in progress. It cannot settle any more, and is cancelled when it is free.
+    if (row!.locked > 0) return job.snooze(200)
+    await (row!.last === null ? next('restore', 0) : next('clear', row!.last))
+  } else if (phase === 'restore') {
+    const items = batch.restore === undefined ? [] : await restorable(db, tenant, id, after)
+    if (items.length > 0) await batch.restore!(items, tx)
+    await (items.length < restoreItems ? next('end', 0) : next('restore', items.at(-1)!.n))
+  } else await close(batch, tenant, id, tx)
+  if (probe.on) await probe.hit('batches.end.written', { id, phase })
+  return undefined
+}
+
+/** Those of a batch that ended before its boundary. */
+async function restorable(db: TxDb, tenant: string, id: string, after: number): Promise<ItemToRestore[]> {
+  const [row] = await db.run<{ boundary_at: Date | null }>(stateStatement, { tenant, id })
+  if (row === undefined || row.boundary_at !== null) return []
+  const items = await db.run<Omit<ItemToRestore, 'batch'>>(restoreStatement, { tenant, id, after })
+  return items.map((item) => ({ batch: id, ...item })).sort((a, b) => a.n - b.n)
+}
+
+async function close(batch: DefinedBatch, tenant: string, id: string, tx: JobTx): Promise<void> {
+  const db = tx as unknown as TxDb
+  const report = await needBatch(db, tenant, id)
+  const counts = JSON.stringify({ state: report.state, counts: report.counts, sums: report.sums })
+  const [closed] = await db.run(closedStatement, { tenant, id, counts, keep_ms: keepMs })
+  if (closed !== undefined) await batch.onEnd?.(report, tx)
+}
+
+async function remove(job: Job<StepPayload>, db: TxDb): Promise<unknown> {
+  const { tenant } = job
+  const { batch: id } = job.payload
+  const [row] = await db.run<{ removed: number }>(removeItemsStatement, { tenant, id, limit: removeItems })
+  if (row!.removed === removeItems) return job.snooze(1)
+  await db.run(removeStatement, { tenant, id })
+  return undefined
+}
+
+function refOf(job: Job<StepPayload>): BatchRef {
+  const { batch, fence } = job.payload
+  return { tenant: job.tenant, batch, fence }
+}

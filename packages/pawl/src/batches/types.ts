@@ -1,0 +1,194 @@
+// The shapes of batches that users see.
+
+import type { AnyTx } from '../db/adapters.ts'
+import type { JobContext, JobTx, RetryPolicy } from '../jobs/types.ts'
+
+export type BatchState = 'queued' | 'running' | 'finished' | 'timed-out' | 'replaced' | 'cancelled' | 'failed'
+
+/** What a start does while another batch of its track runs. */
+export type TrackPolicy = 'refuse' | 'queue' | 'replace'
+
+/** Numbers by name. They are added up over the items of a batch. */
+export type Sums = Readonly<Record<string, number>>
+
+export interface Batch {
+  readonly id: string
+  readonly name: string
+  readonly track: string
+  readonly state: BatchState
+  /** The step that it is at: 'end' until `onEnd` has run. Null: it waits, or nothing is left to do. */
+  readonly phase: 'prepare' | 'boundary' | 'items' | 'end' | null
+  readonly revision: number
+  readonly total: number
+  readonly units: number
+  /** How long it may run. */
+  readonly allowanceMs: number
+  readonly deadline: Date | null
+  readonly createdAt: Date
+  readonly startedAt: Date | null
+  readonly endedAt: Date | null
+  readonly endReason: string | null
+  /** What `prepare` returned. */
+  readonly prepared: unknown
+  readonly meta: unknown
+  readonly by: string | null
+  readonly rerunOf: string | null
+}
+
+export interface BatchReport extends Batch {
+  /** Finished, and no item has failed. */
+  readonly isSuccess: boolean
+  /** `late`: those whose results came after the end and were refused. They are among the waiting. */
+  readonly counts: Readonly<Record<'total' | 'done' | 'failed' | 'late' | 'waiting', number>>
+  /** Of the boundary and of all items that are done. */
+  readonly sums: Sums
+}
+
+export interface NewItem {
+  /** Unique in its batch. 1 to 500 characters. */
+  readonly key: string
+  readonly data?: unknown
+  /** Its share of the work, such as a number of records. Default 0. */
+  readonly units?: number
+  /** Kept for `restore`. */
+  readonly before?: unknown
+}
+
+export type ItemOutcome = 'done' | 'failed' | 'waiting' | 'late'
+
+export interface BatchItem {
+  readonly batch: string
+  readonly n: number
+  readonly key: string
+  readonly data: unknown
+  readonly before: unknown
+  readonly outcome: 'done' | 'failed' | null
+  readonly sums: Sums | null
+  readonly error: string | null
+  readonly jobId: string
+  readonly endedAt: Date | null
+  readonly lateAt: Date | null
+  readonly restoredAt: Date | null
+}
+
+/** What the handler of an item gets. */
+export interface Item<Data = unknown> {
+  readonly batch: string
+  readonly n: number
+  readonly key: string
+  readonly data: Data
+  /** 1 for the first. */
+  readonly attempt: number
+  readonly idempotencyKey: string
+  /** Holds item and batch inside your own transaction: rejects with PAWL_LEASE_LOST once the batch has ended. Commit soon: the batch cannot end before. */
+  guard(tx: AnyTx): Promise<void>
+  /** Ends the item as done inside your own transaction. Call it last. */
+  complete(tx: AnyTx, sums?: Sums): Promise<void>
+}
+
+export type ItemToRestore = Pick<BatchItem, 'batch' | 'n' | 'key' | 'data' | 'before'>
+
+export interface Allowance {
+  readonly perItemMs?: number
+  readonly perUnitMs?: number
+  /** Multiplies the time for units. */
+  readonly safety?: number
+  readonly minMs?: number
+  readonly maxMs?: number
+}
+
+export interface ItemOptions<Data = never> {
+  /** Effects anywhere, at least once. Only what it writes after `item.guard(tx)` is refused once the batch has ended. */
+  readonly run?: (item: Item<Data>, context: JobContext) => unknown
+  /** Effects and the end of the item in one transaction: exactly once, and not at all once the batch has ended. */
+  readonly tx?: (item: Item<Data>, tx: JobTx, context: JobContext) => unknown
+  readonly retry?: RetryPolicy
+  readonly timeout?: number | string
+  readonly concurrency?: number
+  readonly queue?: string
+}
+
+export interface BatchOptions<Data = never> {
+  readonly item: ItemOptions<Data>
+  /** The name of the track; batches with the same one never run at once. */
+  readonly track?: string
+  readonly policy?: TrackPolicy
+  readonly allowance?: Allowance
+  /** Before the boundary: reversible, anywhere, at least once. What it returns is kept as `prepared`. */
+  readonly prepare?: (batch: BatchReport, context: JobContext) => unknown
+  /** The destructive step, in one transaction. Numbers that it returns are added to the sums. */
+  readonly boundary?: (batch: BatchReport, tx: JobTx) => unknown
+  /** If the batch ends before the boundary: each item once, 100 in a transaction. Leave alone what has moved on since. */
+  readonly restore?: (items: readonly ItemToRestore[], tx: JobTx) => unknown
+  /** Exactly once, after the end is committed. */
+  readonly onEnd?: (batch: BatchReport, tx: JobTx) => unknown
+}
+
+export interface BatchKind<Data = unknown> {
+  readonly name: string
+  readonly data?: Data
+}
+
+export interface StartOptions {
+  /** Added to the units of the items. */
+  readonly units?: number
+  readonly meta?: Readonly<Record<string, unknown>>
+  readonly track?: string
+  readonly policy?: TrackPolicy
+  readonly by?: string
+  readonly tx?: AnyTx
+}
+
+export interface Started {
+  readonly id: string
+  /** 'finished': it has no items. */
+  readonly state: 'running' | 'queued' | 'finished'
+  readonly deadline: Date | null
+}
+
+export interface PageOptions {
+  readonly after?: string
+  readonly limit?: number
+}
+
+export interface ListBatchesOptions extends PageOptions {
+  readonly name?: string
+  readonly track?: string
+  readonly state?: BatchState
+}
+
+export interface ListItemsOptions extends PageOptions {
+  readonly outcome?: ItemOutcome
+}
+
+export interface StuckOptions extends PageOptions {
+  readonly name?: string
+  /** Only of batches that ended, or whose deadline passed, this long ago. */
+  readonly olderThan?: number | string
+}
+
+export interface StuckItem extends BatchItem {
+  readonly name: string
+  readonly state: BatchState
+  readonly reason: 'unfinished' | 'dead'
+}
+
+export interface EndOptions {
+  readonly by: string
+  readonly reason: string
+}
+
+export interface ExtendOptions extends EndOptions {
+  readonly ms: number
+}
+
+export interface RerunOptions {
+  readonly only?: 'failed' | 'unfinished' | 'both'
+  readonly by?: string
+}
+
+export interface BatchWhy {
+  readonly id: string
+  readonly state: BatchState
+  readonly reasons: readonly { readonly code: string; readonly text: string }[]
+}
