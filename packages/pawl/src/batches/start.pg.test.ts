@@ -154,7 +154,7 @@ test('[B2] time in the queue costs no allowance', async () => {
   expect(deadline!.getTime() - startedAt!.getTime()).toBe(10_000)
 })
 
-test("[B7] a start in a caller's transaction is there if and only if it commits", async () => {
+test("[B7] a start in a caller's transaction commits or rolls back with it", async () => {
   const pawl = db.pawl()
   const reparse = define(pawl)
   const client = await db.pool.connect()

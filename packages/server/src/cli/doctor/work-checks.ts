@@ -60,6 +60,8 @@ export const checkWorkers: Check = async (patient) => {
 
 /** By the code of the alert. */
 export const alertFixes: Readonly<Record<string, (subject: string) => string>> = {
+  'batch.blocked': (subject) =>
+    `let the transactions that the message names end, or end their sessions; then: pawl batches why ${subject}`,
   'cursor.latched': () => 'compare its tables with the log, then pawl.projections.resume(name, {reason}), or rebuild it',
   'cursor.stale': () =>
     "start a worker that defines it and call pawl.projections.resume(name, {reason}); if its events are gone, add from: 'oldest'",
