@@ -54,6 +54,7 @@ export async function listItems(
 ): Promise<BatchPage<BatchItem>> {
   const after = Number(cursor('items', page.after ?? '0'))
   const rows = await read<Row>(pool, itemsStatement, { tenant, id, outcome: outcome ?? null, after, limit })
+  if (rows.length === 0) await needBatch(pool, tenant, id)
   return pageOf(rows.map(toItem), limit, ({ n }) => String(n))
 }
 

@@ -90,6 +90,16 @@ export class Terminal {
     this.streams.stderr.write(`${text}\n`)
   }
 
+  /** Whether a status line can be redrawn. */
+  get hasStatus(): boolean {
+    return this.streams.stderr.isTTY === true && !this.options.isQuiet
+  }
+
+  /** Redraws the last line of a terminal, or clears it. */
+  status(text: string): void {
+    if (this.hasStatus) this.streams.stderr.write(`\r\u001b[K${clip(text, this.#room('stderr') - 1)}`)
+  }
+
   table<Row>(columns: readonly Column<Row>[], rows: readonly Row[]): void {
     if (rows.length === 0) return
     const cells = rows.map((row) => columns.map((column) => oneLine(column.value(row))))
