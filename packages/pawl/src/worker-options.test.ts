@@ -9,12 +9,12 @@ const runnable = {
   projections: [defineSink('', 'sales', { handle: run }), defineSink('', 'stock', { handle: run })],
 }
 
-test('a worker works the queues of its kinds, or those that are named, each once', () => {
+test('a worker polls the queues of its kinds, or those named, once', () => {
   expect(resolveWorkerOptions({}, runnable).queues).toEqual(['default', 'images'])
   expect(resolveWorkerOptions({ queues: ['images', 'images'] }, runnable).queues).toEqual(['images'])
 })
 
-test('a worker runs all projections of its process, those that are named, or none', () => {
+test('a worker runs all projections of its process, or those named', () => {
   const namesOf = (options: object) => resolveWorkerOptions(options, runnable).projections.map(({ name }) => name)
   expect(namesOf({})).toEqual(['sales', 'stock'])
   expect(namesOf({ projections: ['stock'] })).toEqual(['stock'])

@@ -167,7 +167,7 @@ test('[K1] a lost lease aborts the handlers of jobs and of cursors', async () =>
   expect(worker.id).not.toBe(first)
 })
 
-test('[K13] a stop gives cursors back while a job that outlives it keeps its lease', async () => {
+test('[K13] a stop gives cursors back; a running job keeps its lease', async () => {
   const [runs, go] = [deferred(), deferred()]
   pawl.jobs.define('work', {
     run: async () => {

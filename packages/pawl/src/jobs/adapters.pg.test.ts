@@ -174,7 +174,7 @@ for (const [name, open] of Object.entries(adapters)) {
       expect(await followUpsOf('all')).toHaveLength(1)
     })
 
-    test('[J2] job.complete(tx) in a transaction that rolled back leaves none of them, and the next attempt leaves each once', async () => {
+    test('[J2] job.complete(tx) that rolled back leaves nothing; the next attempt leaves one', async () => {
       const id = await runScript('none', async (job) => {
         await adapter.transaction(async ({ tx, run }) => {
           await run(`insert into effect values ('none', ${job.attempt})`)
@@ -220,7 +220,7 @@ for (const [name, open] of Object.entries(adapters)) {
       expect(await effectsOf('thrown')).toEqual([{ attempt: 1 }])
     })
 
-    test('[J2] job.guard(tx) lets the effect through while the job is held, and refuses it with a typed error when it is not', async () => {
+    test('[J2] job.guard(tx) passes while the job is held, then refuses', async () => {
       const errors: unknown[] = []
       const id = await runScript('guarded', async (job) => {
         const write = () =>
@@ -243,7 +243,7 @@ for (const [name, open] of Object.entries(adapters)) {
       expect(await effectsOf('guarded')).toEqual([{ attempt: 1 }, { attempt: 2 }])
     })
 
-    test('[J2] job.complete(tx) of a job that is no longer held takes the whole transaction back, with a typed error', async () => {
+    test('[J2] job.complete(tx) of a lost job rolls the whole transaction back', async () => {
       const errors: unknown[] = []
       const id = await runScript('zombie', async (job) => {
         if (job.attempt === 1) {
@@ -319,7 +319,7 @@ describe('SQL alone', () => {
   })
 })
 
-test('a transaction of an unknown library is refused with what to pass instead', () => {
+test("an unknown library's transaction is refused with what to pass instead", () => {
   for (const none of [{}, null, undefined, 'tx', () => undefined])
     expect(() => toTx(none as never)).toThrow(expect.objectContaining({ code: 'PAWL_TX_UNSUPPORTED' }))
   expect(() => toTx(Promise.resolve({}) as never)).toThrow(/tx is a promise\. Await it/)

@@ -188,7 +188,7 @@ test('[J36] a tx handler whose own transaction cannot write waits, without an at
   expect(await pawl.jobs.attempts(id)).toEqual([])
 })
 
-test('[J31] a job that ended while it waited for a connection does not start', async () => {
+test('[J31] a job that ended while waiting for a connection does not start', async () => {
   const { process } = observed()
   const handlers = new SharedPool(createPool(pawl.config.database, 'handler test', 1), 1)
   onTestFinished(() => handlers.end())
@@ -212,20 +212,20 @@ test('[J31] a job that ended while it waited for a connection does not start', a
   expect(runs).toBe(0)
 })
 
-test('[J36] the eleventh wait in a row for a database that cannot write is an attempt', () => {
+test('[J36] the eleventh wait in a row for a read-only database counts', () => {
   const job = attemptOf(defineKind('work', { run: () => undefined }))
   const error = () => markOwn(Object.assign(new Error('read-only'), { code: '25006' }))
   const ends = Array.from({ length: 12 }, () => failedEnd(job, error()).failed!.outcome)
   expect(ends).toEqual([...Array.from({ length: 10 }, () => 'snoozed'), 'failed', 'snoozed'])
 })
 
-test('a run of more days than an integer of milliseconds has is stored as that', () => {
+test('a run longer than integer milliseconds is stored as their maximum', () => {
   const job = attemptOf(defineKind('work', { run: () => undefined }))
   job.startedMs = -1e13
   expect(job.ranMs()).toBe(2 ** 31 - 1)
 })
 
-test('[J25] what a tx handler left behind may enqueue once its attempt has ended', async () => {
+test('[J25] after its attempt ended, code a tx handler left may enqueue', async () => {
   const go = deferred()
   let left: Promise<unknown> | undefined
   pawl.jobs.define('leaves', {
@@ -277,7 +277,7 @@ test('several statements in one text give the rows of the last', async () => {
   expect(seen).toEqual([[{ b: 2 }, { b: 3 }], []])
 })
 
-test.each([1, 10])('[J31] promises that a handler does not await never end the process (share %i)', async (share) => {
+test.each([1, 10])('[J31] promises that a handler does not await never crash (share %i)', async (share) => {
   const unhandled: unknown[] = []
   const note = (reason: unknown) => unhandled.push(reason)
   process.on('unhandledRejection', note)
@@ -313,33 +313,30 @@ test.each([1, 10])('[J31] promises that a handler does not await never end the p
   expect(unhandled).toEqual([])
 })
 
-test.each([1, 10])(
-  '[J31] a job that its handler completes twice is done, and the second call says so (share %i)',
-  async (share) => {
-    await db.query('create table effect (job bigint)')
-    const codes: unknown[] = []
-    const codeOf = (promise: Promise<unknown>) => promise.catch((error: { code: string }) => codes.push(error.code))
-    pawl.jobs.define('completes', {
-      share,
-      retry: twice,
-      tx: async (job, tx) => {
-        await tx.query('insert into effect values ($1)', [job.id])
-        await job.complete(tx, 'first')
-        await codeOf(job.complete(tx, 'second'))
-        await codeOf(job.guard(tx))
-      },
-    })
-    const worker = await startWorker({ concurrency: 1 })
-    const { ids } = await pawl.jobs.enqueueMany('completes', [1, 2, 3])
-    await worker.whenIdle()
-    for (const id of ids) expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', attempt: 1, result: 'first' })
-    expect(new Set(codes)).toEqual(new Set(['PAWL_WRONG_STATE']))
-    expect(await db.query('select from effect')).toHaveLength(3)
-    expect(worker.metrics()).toMatchObject({ refused: 0, released: 0 })
-  },
-)
+test.each([1, 10])('[J31] a second completion is refused; the first stands (share %i)', async (share) => {
+  await db.query('create table effect (job bigint)')
+  const codes: unknown[] = []
+  const codeOf = (promise: Promise<unknown>) => promise.catch((error: { code: string }) => codes.push(error.code))
+  pawl.jobs.define('completes', {
+    share,
+    retry: twice,
+    tx: async (job, tx) => {
+      await tx.query('insert into effect values ($1)', [job.id])
+      await job.complete(tx, 'first')
+      await codeOf(job.complete(tx, 'second'))
+      await codeOf(job.guard(tx))
+    },
+  })
+  const worker = await startWorker({ concurrency: 1 })
+  const { ids } = await pawl.jobs.enqueueMany('completes', [1, 2, 3])
+  await worker.whenIdle()
+  for (const id of ids) expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', attempt: 1, result: 'first' })
+  expect(new Set(codes)).toEqual(new Set(['PAWL_WRONG_STATE']))
+  expect(await db.query('select from effect')).toHaveLength(3)
+  expect(worker.metrics()).toMatchObject({ refused: 0, released: 0 })
+})
 
-test.each([1, 10])('[J31] a handler that hides a refused fence ends as an attempt (share %i)', async (share) => {
+test.each([1, 10])('[J31] a handler that hides a refused fence ends its attempt (share %i)', async (share) => {
   let runs = 0
   pawl.jobs.define('hides', {
     share,
@@ -358,7 +355,7 @@ test.each([1, 10])('[J31] a handler that hides a refused fence ends as an attemp
   expect(runs).toBeLessThanOrEqual(4)
 })
 
-test('[J31] a run handler may complete its job again after its own transaction was rolled back', async () => {
+test('[J31] after its transaction rolled back, a run handler may complete again', async () => {
   let code: unknown
   pawl.jobs.define('tries', {
     retry: { attempts: 1 },
@@ -433,7 +430,7 @@ test.each([1, 5])('[K15] a tx job that finds no connection burns no attempt (sha
   expect(await db.query('select from pawl.refusal')).toEqual([])
 })
 
-test("[K15] a run handler's calls of Pawl that find no database burn no attempt", async () => {
+test("[K15] a run handler's Pawl calls without database burn no attempt", async () => {
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
   const far = db.pawl({ databaseUrl: proxy.url })
@@ -468,7 +465,7 @@ test("[K15] a run handler's calls of Pawl that find no database burn no attempt"
   }
 })
 
-test('[J36] a session that idles too long in its own transaction is an attempt', async () => {
+test('[J36] a session that times out idle in its transaction counts', async () => {
   pawl.jobs.define('idles', {
     retry: twice,
     tx: async (_job, tx) => {
@@ -483,7 +480,7 @@ test('[J36] a session that idles too long in its own transaction is an attempt',
   expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 2, snoozes: 0 })
 })
 
-test('a statement of a tx handler may take longer than the time for an answer, and runs once', async () => {
+test("a tx handler's statement longer than the answer time runs once", async () => {
   await db.query('create table effect (n integer)')
   let runs = 0
   const patient = db.pawl({ tuning: { queryTimeoutMs: 700 } })
@@ -569,7 +566,7 @@ test('a swallowed serialization failure runs again within the attempt', async ()
   expect(calls).toBe(2)
 })
 
-test('[K16] a commit that is refused costs the next job of its session no repetition', async () => {
+test("[K16] a refused commit does not repeat its session's next job", async () => {
   const calls: string[] = []
   pawl.jobs.define<{ fails: boolean }>('writes', {
     retry: { attempts: 1 },

@@ -50,7 +50,7 @@ test('[J17] a queued job that was cancelled never starts, whatever it waited for
   await expect(pawl.jobs.cancel(ready.id)).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE', details: { state: 'cancelled' } })
 })
 
-test('[J17] a job that was claimed but has not started is dropped from the buffer and never starts', async () => {
+test('[J17] a claimed job cancelled before its start never starts', async () => {
   const pawl = db.pawl()
   const go = deferred()
   const ran: number[] = []
@@ -78,7 +78,7 @@ test('[J17] a job that was claimed but has not started is dropped from the buffe
   expect(ran).not.toContain(101)
 })
 
-test('[J17] a dead job can be cancelled, and the alert goes with the last one', async () => {
+test('[J17] a dead job can be cancelled; the last one clears the alert', async () => {
   const pawl = db.pawl()
   pawl.jobs.define('fails', { retry: { attempts: 1 }, run: () => Promise.reject(new Error('no')) })
   const { ids } = await pawl.jobs.enqueueMany('fails', [{}, {}])
@@ -147,7 +147,7 @@ describe.each(['run', 'tx'] as const)('a running %s handler', (shape) => {
     await until('the next one is done', async () => (await pawl.jobs.get(next.id))?.state === 'done')
   })
 
-  test('[J17] gets its signal by the heartbeat alone where notifications do not reach it', async () => {
+  test('[J17] gets its signal by the heartbeat alone without notifications', async () => {
     const beatMs = 300
     const { pawl, id, context, answer } = await running(shape, { pooler: 'transaction' }, beatMs)
     await pawl.jobs.cancel(id)
@@ -159,7 +159,7 @@ describe.each(['run', 'tx'] as const)('a running %s handler', (shape) => {
     if (shape === 'tx') expect(await db.query('select from effect')).toHaveLength(0)
   })
 
-  test('[J17] gets its signal as soon as it listens again where nobody listened when it was cancelled, and not a heartbeat later', async () => {
+  test('[J17] gets its signal on listening again when cancelled without a listener', async () => {
     const { pawl, id, context, answer } = await running(shape, {}, 60_000)
     const listeners = () =>
       db.query<{ pid: number }>(

@@ -39,7 +39,7 @@ test('a worker claims no kind that has no handler in its process', async () => {
   expect(await pawl.jobs.get(jobs[0]!.id)).toMatchObject({ state: 'ready', attempt: 0 })
 })
 
-test('a worker of kinds that all lack a handler is refused by name', () => {
+test('a worker whose kinds all lack a handler is refused by name', () => {
   const pawl = db.pawl()
   expect(() => pawl.worker()).toThrow(
     'This worker has nothing to do: define at least one kind or projection before you create it.',
@@ -51,7 +51,7 @@ test('a worker of kinds that all lack a handler is refused by name', () => {
   )
 })
 
-test('a handler is refused without a kind, for a second time, and if it is none', () => {
+test('a handler without a kind, a second one or none is refused', () => {
   const pawl = db.pawl()
   const run = () => undefined
   const mail = declare(pawl)

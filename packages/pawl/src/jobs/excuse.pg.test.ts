@@ -66,7 +66,7 @@ async function comeBack({ holder, job }: Held, by = connection, known = [job]): 
 const counted = async () => (await db.query('select crashes, excused from pawl.job'))[0]
 const outcomes = async () => (await db.pawl().jobs.attempts(id)).map(({ outcome }) => outcome)
 
-test('[K15] a process that was cut off and lives excuses the crash of its job, once', async () => {
+test('[K15] a process that was cut off and lives excuses its crash once', async () => {
   const held = await cutOff()
   expect(await counted()).toEqual({ crashes: 1, excused: 0 })
   for (let times = 0; times < 3; times++) await comeBack(held)
@@ -78,7 +78,7 @@ test('[K15] a process that was cut off and lives excuses the crash of its job, o
   })
 })
 
-test('[K15] ten cuts of its processes leave a job alive, and the next death counts as the first', async () => {
+test('[K15] after ten excused cuts, the next death counts as the first', async () => {
   for (let cut = 1; cut <= 10; cut++) {
     await comeBack(await cutOff())
     expect(await counted()).toEqual({ crashes: cut, excused: cut })
@@ -87,7 +87,7 @@ test('[K15] ten cuts of its processes leave a job alive, and the next death coun
   expect(await db.query('select state, crashes - excused as counted from pawl.job')).toEqual([{ state: 'ready', counted: 1 }])
 })
 
-test('[K15] an excuse leaves the next holder its fence, its state and its revision', async () => {
+test("[K15] an excuse leaves the next holder's fence, state and revision", async () => {
   const held = await cutOff()
   const next = await claim()
   const columns = 'select state, holder, fence, revision, attempt, run_until from pawl.job'
@@ -117,7 +117,7 @@ test.each(['stopped', 'blocked past a time limit', 'lease ended'])(
   },
 )
 
-test('[K15] what an orderly end has excused is not excused again: a death after it counts', async () => {
+test('[K15] an excused crash is not excused again: a later death counts', async () => {
   const held = await cutOff()
   const next = await claim()
   const end = {
@@ -135,7 +135,7 @@ test('[K15] what an orderly end has excused is not excused again: a death after 
   expect(await outcomes()).toEqual(['interrupted', 'failed', 'crashed'])
 })
 
-test('[K15] a crash that is counted only after the process came back is excused too, and so is that of a locked job', async () => {
+test('[K15] a crash counted after its process returned is excused, even when locked', async () => {
   const held = await claim()
   await close(held)
   const back = comeBack(held)
@@ -154,7 +154,7 @@ test('[K15] a crash that is counted only after the process came back is excused 
   expect(await counted()).toEqual({ crashes: 2, excused: 2 })
 })
 
-test('[J3] a job that a cut made dead stays dead, and says that its process lives', async () => {
+test('[J3] a job that a cut made dead stays dead, with a note', async () => {
   const once = defineKind('work', { retry: { crashes: 1 }, run: () => undefined })
   await comeBack(await cutOff(once))
   expect(await db.pawl().jobs.get(id)).toMatchObject({
@@ -165,7 +165,7 @@ test('[J3] a job that a cut made dead stays dead, and says that its process live
   expect(await db.pawl().jobs.get(id)).toMatchObject({ state: 'ready', suspect: false })
 })
 
-test('[K15] a job that was done elsewhere has no crash on record for a process that lives', async () => {
+test('[K15] a job done elsewhere records no crash of a living process', async () => {
   const held = await cutOff()
   await db.pawl().jobs.cancel(id)
   await comeBack(held)
@@ -183,7 +183,7 @@ test('[K15] what a claim without an answer brought is excused too', async () => 
   expect(await counted()).toEqual({ crashes: 2, excused: 2 })
 })
 
-test('[K15] a job that is claimed while its crash is excused has it excused', async () => {
+test('[K15] a job claimed during its excuse has its crash excused', async () => {
   const held = await cutOff()
   // The clock of the excuse waits, after its snapshot was taken.
   await db.query(`create or replace function pawl.now() returns timestamptz language plpgsql as $$

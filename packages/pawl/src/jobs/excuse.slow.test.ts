@@ -4,7 +4,7 @@ import { expect, test } from 'vitest'
 import { createDatabase, deferred, until } from '../../test/support/database.ts'
 import { FaultProxy } from '../../test/support/fault-proxy.ts'
 
-test('[K15] a healthy long job outlives more cuts of its process than crashes are allowed', async () => {
+test('[K15] a healthy long job outlives more cuts than crashes are allowed', async () => {
   const db = await createDatabase()
   const proxy = await FaultProxy.start(db.url)
   const [cut, watching] = [db.pawl({ databaseUrl: proxy.url }), db.pawl()]

@@ -27,7 +27,7 @@ test('a kind has defaults for everything but its handler', () => {
   })
 })
 
-test('[G2] a wrong option of a kind names the option, the value and the fix', () => {
+test('[G2] a wrong kind option names the option, value and fix', () => {
   const wrong = (options: object) => () => define(options as Partial<DefineOptions<never>>)
   const cases: [object, string | RegExp][] = [
     [{ timout: '1m' }, "define('work') has no option 'timout'. Did you mean 'timeout'?"],
@@ -62,7 +62,7 @@ test('[G2] a name that no kind of a user may have is refused', () => {
   expect(defineKind('pawl.records.apply', { run }, true).name).toBe('pawl.records.apply')
 })
 
-test('[J15] without jitter the delays are 1, 2, 4, 8, 16 s and then up to the cap', () => {
+test('[J15] without jitter, delays are 1, 2, 4, 8, 16 s, then capped', () => {
   const kind = define({ retry: { jitter: false, attempts: 100 } })
   expect([1, 2, 3, 4, 5].map((attempt) => retryDelayMs(kind, row(attempt), new Error('no')))).toEqual([
     1000, 2000, 4000, 8000, 16_000,
@@ -76,7 +76,7 @@ const backoffs = fc.record({
   maxMs: fc.integer({ min: 1, max: 10_000_000 }),
 })
 
-test('[J15] with jitter every delay lies between 0 and what it is without, at any retry; never above the cap', () => {
+test('[J15] with jitter, every delay is between 0 and the one without', () => {
   fc.assert(
     fc.property(
       backoffs,
@@ -104,7 +104,7 @@ test('[J15] without jitter delays never shrink from one retry to the next', () =
   )
 })
 
-test('[J15] there is no next attempt after the last, after NonRetryable, or when `when` says no; crashes are not failures', () => {
+test('[J15] no attempt follows the last, NonRetryable or a false `when`', () => {
   const kind = define({ retry: { attempts: 3, jitter: false, when: (error) => (error as Error).message !== 'final' } })
   expect(retryDelayMs(kind, row(2), new Error('no'))).toBe(2000)
   expect(retryDelayMs(kind, row(3), new Error('no'))).toBeUndefined()
@@ -115,7 +115,7 @@ test('[J15] there is no next attempt after the last, after NonRetryable, or when
   expect(retryDelayMs(kind, row(5, { crashes: 2 }), new Error('no'))).toBeUndefined()
 })
 
-test('[J15] a `when` that throws is told of, and its error is retried within the attempts', () => {
+test('[J15] a `when` that throws is reported; its error is retried', () => {
   const broken = new TypeError('Cannot read properties of undefined')
   const kind = define({
     retry: {
@@ -132,12 +132,12 @@ test('[J15] a `when` that throws is told of, and its error is retried within the
   expect(thrown).toEqual([broken, broken])
 })
 
-test('[J15] a delay is a number at any retry, also where its growth is beyond all numbers', () => {
+test('[J15] a delay is finite at any retry, even where its growth overflows', () => {
   const kind = define({ retry: { initialMs: 0, factor: 1000, attempts: 1_000_000, jitter: false } })
   expect(retryDelayMs(kind, row(999_999), new Error('no'))).toBe(1)
 })
 
-test('[J15] a delay is never 0: that would mean ready at once, without a schedule', () => {
+test('[J15] a delay is never 0, which would mean ready at once', () => {
   const kind = define({ retry: { initialMs: 0, jitter: false } })
   expect(retryDelayMs(kind, row(1), new Error('no'))).toBe(1)
 })
@@ -161,7 +161,7 @@ test('[J19] a schema failure names kind, path and reason, for any Standard Schem
   await expect(read(byHand(Promise.resolve({ value: 'changed' })), {})).resolves.toBe('changed')
 })
 
-test('[J30] a schema that cannot read the stored JSON is refused, with its fix', async () => {
+test('[J30] a schema that cannot read the stored JSON is refused', async () => {
   const given = { at: new Date(0) }
   const stored = JSON.stringify(given)
   const dated = define({ schema: z.object({ at: z.date() }) as never })
@@ -173,7 +173,7 @@ test('[J30] a schema that cannot read the stored JSON is refused, with its fix',
   await assertParses(define({ schema: z.object({ at: z.coerce.date() }) as never }), given, stored)
 })
 
-test('[J19] an older payload is upgraded from its own version, the current one is not, a newer one is refused', () => {
+test('[J19] older payloads are upgraded, current ones kept, newer ones refused', () => {
   const kind = define({ payloadVersion: 3, upgrade: (payload: unknown, version: number) => ({ was: payload, version }) })
   expect(readPayload(kind, 'old', 1)).toEqual({ was: 'old', version: 1 })
   expect(readPayload(kind, 'old', 2)).toEqual({ was: 'old', version: 2 })

@@ -83,7 +83,7 @@ const verbs: Readonly<Record<string, { act: Verb; what: string; isTyped: boolean
 }
 
 for (const [name, { act, what, isTyped }] of Object.entries(verbs)) {
-  test(`[K2] ${name} after a take-over is refused, typed, counted and kept, and the signal fires`, async () => {
+  test(`[K2] ${name} after a take-over is refused, counted, kept; the signal fires`, async () => {
     stopClock()
     const pawl = deafPawl()
     const started = deferred<Job>()
@@ -127,7 +127,7 @@ for (const [name, { act, what, isTyped }] of Object.entries(verbs)) {
   })
 }
 
-test('[K2] a tx handler whose job was taken over leaves nothing, and its commit is refused and kept', async () => {
+test("[K2] after a take-over a tx handler's commit is refused and leaves nothing", async () => {
   stopClock()
   await db.query('create table effect (fence bigint)')
   const pawl = deafPawl()
@@ -152,7 +152,7 @@ test('[K2] a tx handler whose job was taken over leaves nothing, and its commit 
   expect(await db.query('select from pawl.job_history')).toHaveLength(0)
 })
 
-test('[K2] giving back what was not started is refused after a take-over, counted and kept', async () => {
+test('[K2] after a take-over, a release of unstarted jobs is refused and kept', async () => {
   stopClock()
   const pawl = deafPawl()
   const go = deferred()
@@ -187,7 +187,7 @@ test('[K2] giving back what was not started is refused after a take-over, counte
   expect(worker.metrics().refused).toBe(1)
 })
 
-test('[K2] a holder whose lease ended is told, and what it still does is refused while the next holder finishes the job', async () => {
+test('[K2] after its lease ended a holder is refused; the next one finishes', async () => {
   await db.query('create table effect (attempt integer)')
   const pawl = db.pawl()
   const started = deferred<JobContext>()
@@ -240,7 +240,7 @@ test('[K2] a holder whose lease ended is told, and what it still does is refused
   expect(first.id).not.toBe(incarnation)
 })
 
-test('[K2] a running handler whose incarnation was closed before a rescue came still settles its job', async () => {
+test('[K2] a handler whose incarnation closed still settles before the rescue', async () => {
   const pawl = db.pawl()
   const started = deferred<AbortSignal>()
   const go = deferred()
@@ -306,7 +306,7 @@ test('[J3] a keeper closes as soon as a question has waited long enough', async 
   expect(Math.min(...tookMs)).toBeLessThan(900)
 }, 120_000)
 
-test('[K2] a keeper thread that ends without an error is started again, and the lease goes on', async () => {
+test('[K2] a keeper thread that ends without an error is restarted and renews', async () => {
   const died = deferred()
   const pawl = pawlWhoseKeeperDies(() => died.resolve())
   keeperTesting.probeModule = new URL('../../test/support/ending-keeper.ts', import.meta.url).href
@@ -326,7 +326,7 @@ test('[K2] a keeper thread that ends without an error is started again, and the 
   expect(worker.id).toBe(id)
 })
 
-test('[K2] a keeper thread that dies while its worker opens is replaced by one that renews the lease', async () => {
+test('[K2] a keeper thread that dies while its worker opens is replaced', async () => {
   const died = deferred()
   const pawl = pawlWhoseKeeperDies(() => {
     keeperTesting.probeModule = undefined

@@ -65,7 +65,7 @@ test('[G2] createPawl refuses what is no option or out of its range', () => {
   for (const [options, message] of wrong) expect(() => createPawl(options as never)).toThrow(configError(message))
 })
 
-test('parameters of a URL that pg does not know are refused with the known ones', () => {
+test('URL parameters unknown to pg are refused with the known ones', () => {
   const wrong: [string, RegExp][] = [
     ['sslmod=require', /^createPawl: databaseUrl has the parameter 'sslmod', which pg does not know\. It knows host, .*sslmode/],
     ['sslmode=nonsense', /^createPawl: databaseUrl has sslmode='nonsense'\. Use one of disable, .*verify-full, no-verify\.$/],
@@ -82,7 +82,7 @@ test('parameters of a URL that pg does not know are refused with the known ones'
   createPawl({ databaseUrl: `${nowhere}?sslmode=verify-full&channel_binding=require&application_name=shop` })
 })
 
-test('a URL with a parameter that pg would change in silence is refused', () => {
+test('a URL parameter that pg would change in silence is refused', () => {
   const wrong: [string, string][] = [
     ...['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout'].flatMap((name) =>
       ['5s', 'abc', '', '-1', '1.5', '2147483648'].map((value): [string, string] => [
@@ -100,7 +100,7 @@ test('a URL with a parameter that pg would change in silence is refused', () => 
   createPawl({ databaseUrl: `${nowhere}?statement_timeout=5000&lock_timeout=0` })
 })
 
-test('a URL that is refused is not shown: it may have a password', () => {
+test('a refused URL is not shown: it may have a password', () => {
   expect(() => createPawl({ databaseUrl: 'mysql://me:secret@host/db' })).toThrow(
     configError(/databaseUrl must be a URL such as postgres:.*, got a string that begins with 'mysql:\/\/' \(not shown/),
   )
@@ -113,7 +113,7 @@ test('a URL that is refused is not shown: it may have a password', () => {
   expect(() => createPawl('postgres://me:secret@host/db' as never)).toThrow(hidden)
 })
 
-test('[G2] enqueue refuses what is no option, no value of it, or contradicts itself', async () => {
+test('[G2] enqueue refuses unknown options, wrong values and contradictions', async () => {
   const { jobs } = pawlOfNowhere()
   const wrong: [object | null, RegExp][] = [
     [{ priority: 'high' }, /^enqueue: priority must be an integer from -100 to 100, got 'high'\.$/],

@@ -21,7 +21,7 @@ async function stored(): Promise<number> {
   return row!.n
 }
 
-test('[J19] a payload that fails its schema at enqueue names the path, and nothing is stored', async () => {
+test('[J19] a payload that fails its schema at enqueue is refused by path', async () => {
   const kind = pawl.jobs.define('order', { schema: order, run: () => undefined })
   const bad = {
     id: 1,
@@ -47,7 +47,7 @@ test('[J19] a payload that fails its schema at enqueue names the path, and nothi
   expect(await db.query('select payload from pawl.job')).toEqual([{ payload: { id: 2, lines: [] } }])
 })
 
-test('[J30] the input is stored as given, and the handler gets what the schema makes of it', async () => {
+test('[J30] the input is stored as given; the handler gets the parsed value', async () => {
   const seen: unknown[] = []
   const schema = z.object({ to: z.string().trim(), times: z.number().default(1) }).refine(async () => true)
   pawl.jobs.define('trimmed', { schema, run: (job) => void seen.push(job.payload) })
@@ -81,7 +81,7 @@ for (const share of [1, 10]) {
   })
 }
 
-test('[J30] a schema that cannot read its own stored input is refused at enqueue', async () => {
+test('[J30] a schema that cannot read its stored input is refused at enqueue', async () => {
   const kind = pawl.jobs.define('dated', { schema: z.object({ at: z.date() }), run: () => undefined })
   await expect(pawl.jobs.enqueue(kind, { at: new Date() })).rejects.toMatchObject({
     code: 'PAWL_INVALID_PAYLOAD',
@@ -92,7 +92,7 @@ test('[J30] a schema that cannot read its own stored input is refused at enqueue
 })
 
 for (const shape of ['run', 'tx'] as const) {
-  test(`[J19] a payload that does not validate at run is dead without a retry, and its ${shape} handler is not called`, async () => {
+  test(`[J19] an invalid payload at run is dead; its ${shape} handler is skipped`, async () => {
     let calls = 0
     const handler = () => {
       calls++
@@ -116,7 +116,7 @@ for (const shape of ['run', 'tx'] as const) {
   })
 }
 
-test('[J19] a shared transaction is not spoilt by one payload that does not validate', async () => {
+test('[J19] one invalid payload does not spoil a shared transaction', async () => {
   await db.query('create table effect (job bigint)')
   pawl.jobs.define<{ n: number }>('shared', {
     share: 10,
@@ -131,7 +131,7 @@ test('[J19] a shared transaction is not spoilt by one payload that does not vali
   expect(await db.query('select from effect')).toHaveLength(2)
 })
 
-test('[J19] upgrade brings an older payload to the current shape before it is validated', async () => {
+test('[J19] an older payload is upgraded before it is validated', async () => {
   const older = db.pawl()
   older.jobs.define('mail', { schema: z.object({ address: z.string() }), run: () => undefined })
   const { id } = await older.jobs.enqueue('mail', { address: 'a@b.c' })
@@ -167,7 +167,7 @@ test('[J19] an upgrade that throws makes its job dead without a retry', async ()
   expect(report.retrying).toEqual([])
 })
 
-test('[J19] a payload newer than a release knows waits for a worker of the newer one, without an attempt', async () => {
+test('[J19] a newer payload waits for a newer worker, without an attempt', async () => {
   const newer = db.pawl()
   const ran: unknown[] = []
   pawl.jobs.define('mail', { payloadVersion: 2, run: () => void ran.push('old') })
@@ -241,13 +241,13 @@ for (const [name, { payload, says }] of Object.entries(refused)) {
   })
 }
 
-test('[J19] undefined is stored as null, and as a field it is left out, as JSON has it', async () => {
+test('[J19] undefined is stored as null, and left out as a field', async () => {
   await pawl.jobs.enqueue('any', undefined)
   await pawl.jobs.enqueue('any', { a: undefined, b: 1 })
   expect(await db.query('select payload from pawl.job order by id')).toEqual([{ payload: null }, { payload: { b: 1 } }])
 })
 
-test('[J30] in a bulk call the index is named, and an array is checked before any is written', async () => {
+test('[J30] a bulk call checks every payload before writing, naming the index', async () => {
   const payloads = Array.from({ length: 2500 }, (_, n) => ({ n: n === 2100 ? Number.NaN : n }))
   const refusal = { code: 'PAWL_INVALID_PAYLOAD', details: { path: '.n', index: 2100 } }
   await expect(pawl.jobs.enqueueMany('any', payloads)).rejects.toMatchObject(refusal)
@@ -260,7 +260,7 @@ test('[J30] in a bulk call the index is named, and an array is checked before an
   expect(await stored()).toBe(0)
 })
 
-test('[J30] progress and event headers that JSON cannot carry are refused with their path', async () => {
+test('[J30] progress and headers that JSON cannot carry are refused by path', async () => {
   const errors: unknown[] = []
   pawl.jobs.define('any', {
     run: async (_, { touch }) => void (await touch({ done: Number.NaN }).catch((error: unknown) => errors.push(error))),
@@ -290,7 +290,7 @@ test('[J19] what is just allowed arrives as it was sent', async () => {
   expect(seen).toEqual(payloads)
 })
 
-test('[J19] plain SQL cannot store what PostgreSQL refuses or what is far too large', async () => {
+test('[J19] plain SQL cannot store refused or far too large payloads', async () => {
   for (const [payload, says] of [
     ['{"a": "x\\u0000y"}', /unsupported Unicode escape sequence/],
     ['{"a": "\\ud83d"}', /invalid input syntax for type json/],
@@ -305,7 +305,7 @@ test('[J19] plain SQL cannot store what PostgreSQL refuses or what is far too la
   expect(await stored()).toBe(0)
 })
 
-test('[J19] what only plain SQL lets in, too deep or with __proto__, is dead at run without a retry, naming the path', async () => {
+test('[J19] a too deep or __proto__ payload from SQL is dead at run', async () => {
   const seen: unknown[] = []
   pawl.jobs.define('any', { run: (job) => void seen.push(job.payload) })
   await db.query("select pawl.enqueue('any', $1::jsonb)", ['{"a": {"__proto__": {"isAdmin": true}}}'])
@@ -325,7 +325,7 @@ test('[J19] what only plain SQL lets in, too deep or with __proto__, is dead at 
 })
 
 for (const shape of ['run', 'tx', 'complete'] as const) {
-  test(`[J30] a result that cannot be stored (${shape}) makes its job dead, not run again`, async () => {
+  test(`[J30] a result that cannot be stored (${shape}) makes its job dead`, async () => {
     let calls = 0
     const odd = { odd: [1, Number.NaN] }
     const answer = () => {
@@ -384,7 +384,7 @@ async function items(): Promise<number[]> {
   return (await db.query<{ n: number }>('select n from item order by n')).map(({ n }) => n)
 }
 
-test('[J2] a handler that changes its payload and headers gets them as stored when it is called again', async () => {
+test('[J2] a handler that changed its payload gets the stored one again', async () => {
   await db.query('create table item (n integer)')
   const schema = z.object({ items: z.array(z.number()) }).refine(async () => true)
   let conflicts = 2
@@ -408,7 +408,7 @@ test('[J2] a handler that changes its payload and headers gets them as stored wh
   expect(headers).toEqual(Array.from({ length: 5 }, () => ({ trace: 'a' })))
 })
 
-test('[J2] a handler that changed its payload in a shared transaction gets it as stored when it runs alone', async () => {
+test('[J2] a shared handler that changed its payload reruns with the stored one', async () => {
   await db.query('create table item (n integer)')
   let failures = 1
   pawl.jobs.define<Consumed>('consume', {
@@ -440,7 +440,7 @@ test('[J19] an upgrade may be a promise', async () => {
   expect(seen).toEqual([{ to: 'a@b.c' }])
 })
 
-test('[J19] an integer from SQL that a number cannot hold makes its job dead without a retry', async () => {
+test('[J19] a SQL integer that a number cannot hold makes its job dead', async () => {
   const seen: unknown[] = []
   pawl.jobs.define('counts', { run: (job) => void seen.push(job.payload) })
   await db.query(`select pawl.enqueue('counts', '{"lines": [{"id": 12345678901234567890}]}')`)

@@ -16,7 +16,7 @@ afterEach(() => db.drop())
 
 const nothing = (count: number) => Array.from({ length: count }, () => ({}))
 
-test('a text has a name after some uses, there are only so many, and a forgotten name never comes back', () => {
+test('a statement gets a name after some uses; names are never reused', () => {
   const names = new StatementNames()
   const of = (text: string, uses: number) => Array.from({ length: uses }, () => names.of(text)).at(-1)
   expect(of('select 1', 4)).toBeUndefined()
@@ -30,7 +30,7 @@ test('a text has a name after some uses, there are only so many, and a forgotten
   expect(of('select 1', 5)).not.toBe(name)
 })
 
-test('[J2] a column that is added while workers run costs no attempt, however many connections have the old plan', async () => {
+test('[J2] a column added while workers run costs no attempt', async () => {
   await db.query('create table shape (a integer)')
   await db.query('insert into shape values (1)')
   const connections = 8
@@ -96,7 +96,7 @@ test('a tx handler that has sent nothing yet has no transaction open', async () 
   expect(await db.query('select from effect')).toHaveLength(1)
 })
 
-test('a tx handler that sends nothing at all is settled in a transaction of its own', async () => {
+test('a tx handler that sends nothing settles in its own transaction', async () => {
   pawl.jobs.define('idles', { tx: async () => 7 })
   const { id } = await pawl.jobs.enqueue('idles', {})
   await runAll(pawl)

@@ -46,7 +46,7 @@ test('[K17] a bug in the look for lost jobs is told', async () => {
   expect(told).toEqual([bug, 'well'])
 })
 
-test('[J17] while a look is not answered no other is sent; one that was asked for follows', async () => {
+test('[J17] while one scan is unanswered, no other is sent; requests follow', async () => {
   const told: string[] = []
   const reconciler = new Reconciler({
     process: { engine: connection },
@@ -96,7 +96,7 @@ test('pruning keeps 10,000 refusals, and resolved alerts for 30 days', async () 
   ])
 })
 
-test('a worker that was closed a week ago is removed with its process, unless it holds a job', async () => {
+test('a worker closed a week ago is removed unless it holds jobs', async () => {
   await openIncarnation(connection)
   const holding = await openIncarnation(connection)
   const open = await openIncarnation(connection)

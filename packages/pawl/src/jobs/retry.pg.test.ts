@@ -68,7 +68,7 @@ async function delays(id: string, count: number): Promise<number[]> {
   return found
 }
 
-test('[J15] without jitter the delays are exactly 1, 2, 4, 8 and 16 seconds', async () => {
+test('[J15] without jitter, delays are exactly 1, 2, 4, 8, 16 seconds', async () => {
   pawl.jobs.define('fails', { retry: { jitter: false }, run: () => Promise.reject(new Error('no')) })
   await stopClock()
   await startWorker()
@@ -101,7 +101,7 @@ test('[J15] with jitter each delay is within its bound, and they differ', async 
   expect(new Set(retrying.map(({ inMs }) => inMs)).size).toBeGreaterThan(10)
 })
 
-test('[J15] a retry becomes ready when its time has come by the database, and not before', async () => {
+test('[J15] a retry becomes ready at its database time, not before', async () => {
   pawl.jobs.define('fails', { retry: { jitter: false, initialMs: 60_000 }, run: () => Promise.reject(new Error('no')) })
   const { id } = await pawl.jobs.enqueue('fails', {})
   await runAll(pawl)
@@ -120,7 +120,7 @@ test('[J15] a retry becomes ready when its time has come by the database, and no
   }
 })
 
-test('[J15] NonRetryable and an error that `when` refuses are dead at once, with their error', async () => {
+test('[J15] NonRetryable and an error that `when` refuses are dead at once', async () => {
   pawl.jobs.define('final', { run: () => Promise.reject(new NonRetryable('of no use')) })
   pawl.jobs.define('final tx', { tx: () => Promise.reject(new NonRetryable('of no use')) })
   pawl.jobs.define<{ status: number }>('when', {
@@ -274,7 +274,7 @@ const shapes = [
   ['tx', { share: 10 }],
 ] as const
 
-test.each(shapes)('[J15] a snooze that is not returned fails its attempt and says so (%s %j)', async (shape, options) => {
+test.each(shapes)('[J15] a snooze that is not returned fails its attempt (%s %j)', async (shape, options) => {
   const handler = async (job: Job) => {
     job.snooze('90s')
     return 'forgot it'
@@ -317,7 +317,7 @@ test('[J15] a snooze of a repeated transaction does not count for its repetition
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'done', result: 'at last', attempt: 1 })
 })
 
-test('[J15] a handler may snooze after the transaction of its job.complete(tx) was rolled back', async () => {
+test('[J15] after job.complete(tx) rolled back, the handler may snooze', async () => {
   pawl.jobs.define('undecided', {
     run: async (job) => {
       const client = await db.pool.connect()
@@ -337,7 +337,7 @@ test('[J15] a handler may snooze after the transaction of its job.complete(tx) w
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'scheduled', attempt: 0 })
 })
 
-test('[J15] when retries are exhausted the hook and the event are called once, and one alert counts the dead', async () => {
+test('[J15] exhausted retries call hook and event once and raise one alert', async () => {
   const hook: DeadJob[] = []
   const events: DeadJob[] = []
   pawl.jobs.define('fails', {
@@ -381,7 +381,7 @@ test('[J15] the enqueuer may allow fewer or more attempts than the kind', async 
   expect(await pawl.jobs.attempts(five.id)).toHaveLength(5)
 })
 
-test('[J15] a job that the rescuer discards calls the hook and the event in the process that noticed', async () => {
+test('[J15] a job the rescuer discards calls hook and event in its process', async () => {
   const hook = deferred<DeadJob>()
   const event = deferred<DeadJob>()
   const started = deferred()
@@ -413,7 +413,7 @@ test('[J15] a job that the rescuer discards calls the hook and the event in the 
   expect(runs).toBe(1)
 })
 
-test('[J15] a job whose last attempt ran past its time limit calls the hook and the event', async () => {
+test('[J15] a last attempt past its time limit calls hook and event', async () => {
   const hook = deferred<DeadJob>()
   pawl.jobs.define('hangs', {
     timeout: '150ms',
@@ -428,7 +428,7 @@ test('[J15] a job whose last attempt ran past its time limit calls the hook and 
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'dead', attempt: 1 })
 })
 
-test('[J15] a `retry.when` that throws ends neither the process nor the limit of attempts, and is said beside the error', async () => {
+test('[J15] a `retry.when` that throws is reported beside the error; limits hold', async () => {
   const retry = {
     attempts: 2,
     initialMs: 1,
@@ -449,7 +449,7 @@ test('[J15] a `retry.when` that throws ends neither the process nor the limit of
   }
 })
 
-test('[J15] whatever a handler throws counts as one attempt: causes in a circle, and what has no text', async () => {
+test('[J15] any thrown value counts as one attempt, even circular or without message', async () => {
   const circle = new Error('a circle')
   circle.cause = circle
   const thrown: Readonly<Record<string, unknown>> = { circle, bare: Object.create(null) as unknown }
@@ -465,7 +465,7 @@ test('[J15] whatever a handler throws counts as one attempt: causes in a circle,
   for (const id of ids) expect(await pawl.jobs.attempts(id)).toHaveLength(2)
 })
 
-test('[J15] a snooze without a sensible length is a failed attempt that says so', async () => {
+test('[J15] a snooze without a valid length fails its attempt with a message', async () => {
   const lengths = [Number.NaN, Number.POSITIVE_INFINITY, 1e18]
   pawl.jobs.define<{ index: number }>('sleepy', {
     retry: { attempts: 1 },
@@ -485,7 +485,7 @@ test('[J15] a snooze without a sensible length is a failed attempt that says so'
   }
 })
 
-test('[J15] a `retry.when` that answers with a promise is said beside the error, which is retried', async () => {
+test('[J15] a `retry.when` that returns a promise is reported; the error is retried', async () => {
   const when = (async () => Promise.reject(new Error('nobody waits for this'))) as unknown as (error: unknown) => boolean
   pawl.jobs.define('asks', {
     retry: { attempts: 2, initialMs: 1, jitter: false, when },

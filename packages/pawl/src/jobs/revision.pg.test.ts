@@ -30,7 +30,7 @@ test('[J8] twenty writers of one revision: one wins, nineteen are told both numb
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'ready', revision: 2 })
 })
 
-test('[J8] a retry and a cancellation of one revision: one wins, the other is told', async () => {
+test('[J8] a retry and a cancellation of one revision: exactly one wins', async () => {
   for (let round = 0; round < 10; round++) {
     const id = await scheduled()
     const [retried, cancelled] = await Promise.allSettled([
@@ -72,7 +72,7 @@ test('[J8] two transactions that change one revision: the second waits, then is 
   expect(await pawl.jobs.get(id)).toMatchObject({ state: 'ready', revision: 2 })
 })
 
-test('[J8] a claim, a failure, a promotion and a settle each raise the revision, so a stale writer of a running job is told', async () => {
+test('[J8] every change of a running job raises its revision; stale writers fail', async () => {
   const own = await createDatabase()
   try {
     const other = own.pawl()
@@ -112,7 +112,7 @@ test('[J8] a claim, a failure, a promotion and a settle each raise the revision,
   }
 })
 
-test('[J8] any sequence of changes with true and stale revisions does what a model of one row does', async () => {
+test('[J8] any sequence of true and stale revisions matches a one-row model', async () => {
   const step = fc.record({
     verb: fc.constantFrom('retry' as const, 'cancel' as const),
     staleness: fc.integer({ min: -1, max: 2 }),

@@ -45,7 +45,7 @@ test('[J35] a run_at that is infinite or far away is refused', async () => {
   await jobs.enqueue('k', {}, { runAt: new Date(0) })
 })
 
-test('[J35] a run_at before 1970 is refused, and any other that no clock can show', async () => {
+test('[J35] a run_at before 1970 or beyond any clock is refused', async () => {
   const refused = { code: '22023', message: expect.stringContaining('run_at must') }
   for (const runAt of ["'0044-03-15 BC'", "'4714-11-24 BC'", "'1969-12-31'", "'294276-12-31'"])
     for (const more of ['', ', priority => 100', ", delay => interval '1 hour'"])

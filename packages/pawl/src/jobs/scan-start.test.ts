@@ -27,7 +27,7 @@ test('quick scans start at the beginning, also after a slow one', async () => {
   for (const tookMs of [1, 20, 1, 20, 1]) expect(await scan(start, tookMs, 'a')).toBe('-infinity')
 })
 
-test('after two slow scans the next start where the last ended, until a full one is due', async () => {
+test('after two slow scans, the next start mid-way until a full one', async () => {
   const start = new ScanStart()
   expect(await scan(start, 20, 'a')).toBe('-infinity')
   expect(await scan(start, 20, 'b')).toBe('-infinity')

@@ -65,7 +65,7 @@ test.each(poolers)('[J34] settings, role, tables and locks end with their handle
   await db.query(`drop owned by ${role}; drop role ${role}`)
 })
 
-test('[J34] a session that cannot be reset is not used again, and its commit stands', async () => {
+test('[J34] a session that cannot be reset is dropped; its commit stands', async () => {
   await db.query(`create or replace function pawl.reset_session(p_durable boolean) returns void language plpgsql as
     $$ begin raise exception 'not this session'; end $$`)
   const pawl = db.pawl()

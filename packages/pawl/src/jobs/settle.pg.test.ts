@@ -47,7 +47,7 @@ async function done(kind: string): Promise<number> {
   return row!.n
 }
 
-test('[J5] a handler that hangs inside its guarded transaction past its timeout holds up no other job of its worker', async () => {
+test('[J5] a handler that hangs in its guarded transaction delays no other job', async () => {
   const hang = deferred()
   let guarded: number | undefined
   pawl.jobs.define('hangs', {
@@ -85,7 +85,7 @@ test('[J5] a handler that hangs inside its guarded transaction past its timeout 
   expect(outcomes).toEqual([...Array<string>(guarded!).fill('timed out'), 'done'])
 })
 
-test('[J5] of a batch with rows that a stranger has locked, all others are settled; those follow when they are free', async () => {
+test('[J5] rows locked by a stranger delay only their own settle', async () => {
   const go = deferred()
   pawl.jobs.define('held', { run: () => go.promise })
   const worker = await startWorker({ concurrency: 50 })
@@ -104,7 +104,7 @@ test('[J5] of a batch with rows that a stranger has locked, all others are settl
   expect(worker.metrics()).toMatchObject({ done: 50, unsettled: 0, refused: 0 })
 })
 
-test('[J5] an end that was set aside is refused when whoever had locked its row cancelled the job', async () => {
+test('[J5] an end set aside is refused if the locker cancelled the job', async () => {
   const go = deferred()
   pawl.jobs.define('held', { run: () => go.promise })
   const worker = await startWorker()
@@ -138,7 +138,7 @@ async function setLogins(areAllowed: boolean): Promise<void> {
   await client.end()
 }
 
-test('[K15] a login that is refused while jobs end costs no end and no attempt, and is counted', async () => {
+test('[K15] a login refused while jobs end costs no end and no attempt', async () => {
   const go = deferred()
   let runs = 0
   pawl.jobs.define('held', {
@@ -166,7 +166,7 @@ test('[K15] a login that is refused while jobs end costs no end and no attempt, 
   expect(await db.query('select from pawl.job_attempt')).toEqual([])
 })
 
-test('[J15] an end that PostgreSQL refuses to store makes its job dead, and says why', async () => {
+test('[J15] an end that PostgreSQL refuses to store makes its job dead', async () => {
   await db.query(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not this one' using errcode = '22000'; end $$;
     create trigger refuse before update on pawl.job for each row when (new.snoozes > 0) execute function refuse()`)
   let runs = 0
@@ -184,7 +184,7 @@ test('[J15] an end that PostgreSQL refuses to store makes its job dead, and says
   expect(runs).toBe(1)
 })
 
-test('[K17] a missing privilege holds ends back and raises an alert; nothing is dead, and all go on when it is given', async () => {
+test('[K17] a missing privilege delays ends and raises an alert; none is dead', async () => {
   const role = `role_${db.name}`
   await db.query(`create role ${role} login password 'given';
     grant usage on schema pawl to ${role};
@@ -216,7 +216,7 @@ test('[K17] a missing privilege holds ends back and raises an alert; nothing is 
   }
 })
 
-test('[J5] ends that are refused for a reason of their own hold up no other of their batch', async () => {
+test('[J5] ends refused for their own reason delay no other of their batch', async () => {
   await db.query(`create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not yet'; end $$;
     create trigger refuse before insert on pawl.job_history for each row when (new.payload = '"bad"') execute function refuse()`)
   const go = deferred()
@@ -233,7 +233,7 @@ test('[J5] ends that are refused for a reason of their own hold up no other of t
   expect(worker.metrics()).toMatchObject({ started: 35, failed: 0 })
 })
 
-test('an end that is tried again, or replaced by another, counts once as unsettled', async () => {
+test('an end retried or replaced by another counts once as unsettled', async () => {
   await db.query(`create function refuse() returns trigger language plpgsql as
       $$ begin raise exception 'not yet' using errcode = case when new.payload = '"unstorable"' then '22000' else 'P0001' end; end $$;
     create trigger refuse before insert on pawl.job_history for each row when (new.payload <> '"good"') execute function refuse()`)
@@ -255,7 +255,7 @@ test('an end that is tried again, or replaced by another, counts once as unsettl
   await until('the others follow', () => worker.metrics().unsettled === 0)
 })
 
-test('[J32] results that wait to be stored stop claims and starts at 32 MB', async () => {
+test('[J32] unsettled results of 32 MB stop claims and starts', async () => {
   await holdHistory('heavy')
   const text = 'x'.repeat(900_000)
   pawl.jobs.define('heavy', { run: () => text })
@@ -290,7 +290,7 @@ test('[J33] large jobs whose ends are set aside stop no claim', async () => {
   await until('all are done', async () => (await done('large')) === 41)
 })
 
-test('[J18] a settle that waits for its durability holds up no end of another', async () => {
+test('[J18] a settle that waits for its durability delays no other end', async () => {
   await holdHistory('slow')
   pawl.jobs.define('slow', { durability: 'relaxed', run: () => undefined })
   pawl.jobs.define('quick', { run: () => undefined })
@@ -358,7 +358,7 @@ test('attempts of two incarnations in one batch are recorded with their own', as
   for (const { id, worker } of held) expect(await pawl.jobs.attempts(id)).toMatchObject([{ outcome: 'failed', holder: worker }])
 })
 
-test('[J15] a job that the keeper timed out is told dead by it alone', async () => {
+test('[J15] a job timed out by the keeper is reported dead once', async () => {
   const told: string[] = []
   pawl.on('job.dead', ({ id }) => told.push(id))
   const timeOut = statement(import.meta.url, 'time-out')

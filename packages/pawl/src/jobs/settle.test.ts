@@ -4,7 +4,7 @@ import { byBytes } from './settle.ts'
 const megabytes = (sizes: readonly number[], countMax = 1000) =>
   [...byBytes(sizes, countMax, (size) => size * 1_048_576)].map((batch) => batch.join(' '))
 
-test('[J32] a settle takes at most 16 MB of results, and at least one', () => {
+test('[J32] a settle takes at most 16 MB of results, at least one', () => {
   expect(megabytes([6, 6, 6, 6, 1])).toEqual(['6 6', '6 6 1'])
   expect(megabytes([8, 8, 1])).toEqual(['8 8', '1'])
   expect(megabytes([20, 1, 20])).toEqual(['20', '1', '20'])

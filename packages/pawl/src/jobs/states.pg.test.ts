@@ -61,14 +61,14 @@ test('the diagram in the README has exactly these transitions', () => {
   expect([...new Set(drawn)].sort()).toEqual([...new Set(transitions.map(({ from, to }) => `${from} ${to}`))].sort())
 })
 
-test('every statement that a transition names exists and names the state that it leads to', () => {
+test('every statement named by a transition exists and names its target state', () => {
   for (const { statement, to } of transitions) {
     expect([...statements.keys()]).toContain(statement)
     expect(textOf(statement), `${statement} -> ${to}`).toContain(`'${to}'`)
   }
 })
 
-test('every statement of this folder that changes a state or ends a job is named by a transition', () => {
+test('every statement that changes a state is named by a transition', () => {
   const named = new Set(transitions.map(({ statement }) => statement))
   expect(statements.size).toBeGreaterThan(20)
   for (const statement of statements.keys()) {
@@ -78,7 +78,7 @@ test('every statement of this folder that changes a state or ends a job is named
   }
 })
 
-test('no transition leaves a final state, each live state can be left, and each state can be reached from an enqueue', () => {
+test('no transition leaves a final state; every state is reachable', () => {
   for (const { from } of transitions) expect(isFinal(from)).toBe(false)
   for (const state of openStates) expect(transitions.some(({ from }) => from === state)).toBe(true)
   const reached = new Set(['scheduled', 'ready'])

@@ -32,7 +32,7 @@ async function closeReason(worker: number): Promise<string | null | undefined> {
   return row?.close_reason
 }
 
-test('[J13] what had not started goes back without an attempt, nothing starts after the call, and what runs finishes', async () => {
+test('[J13] a stop releases unstarted jobs, starts nothing, and lets running ones finish', async () => {
   const go = deferred()
   const ran: number[] = []
   pawl.jobs.define<{ n: number }>('work', {
@@ -62,7 +62,7 @@ test('[J13] what had not started goes back without an attempt, nothing starts af
 })
 
 for (const shape of ['run', 'tx'] as const) {
-  test(`[J13] a ${shape} handler that outlives its grace is told, keeps its lease past its length, and its answer counts`, async () => {
+  test(`[J13] a ${shape} handler past its grace keeps its lease; its answer counts`, async () => {
     await db.query('create table effect (attempt integer)')
     const started = deferred<JobContext>()
     const go = deferred()
@@ -144,7 +144,7 @@ test('[J13] a signal ends the grace early', async () => {
   await until('its answer is stored', async () => (await pawl.jobs.get(id))?.state === 'done')
 })
 
-test('[J13] a suspect that runs alone does not hold up the end of the grace', async () => {
+test('[J13] a suspect that runs alone does not extend the grace', async () => {
   const started = [deferred(), deferred()]
   const go = deferred()
   pawl.jobs.define('work', {
@@ -181,7 +181,7 @@ test('[J13] stop() twice is one stop, and an idle worker stops at once', async (
   })
 })
 
-test('stop() while start() has just opened the incarnation ends what start() goes on to begin', async () => {
+test('stop() right after start() opened the incarnation ends all that start() begins', async () => {
   pawl.jobs.define('work', { run: () => undefined })
   const opened = deferred<void>()
   const held = deferred<void>()
@@ -226,7 +226,7 @@ test('[J13] last words give back what a claim in progress brings', async () => {
   expect(await db.query('select state, attempt, crashes from pawl.job')).toEqual([{ state: 'ready', attempt: 0, crashes: 0 }])
 })
 
-test('[J13] a claim without an answer goes back although a handler outlives the grace', async () => {
+test('[J13] an unanswered claim is released even if a handler outlives the grace', async () => {
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
   pawl = db.pawl({ databaseUrl: proxy.url })
@@ -267,7 +267,7 @@ test('a handler that awaits stop() is named when the grace is over', async () =>
 })
 
 for (const abandon of [true, false]) {
-  test(`[J13] a handler that heeds its signal burns no attempt at a stop (abandon: ${abandon})`, async () => {
+  test(`[J13] a handler that obeys its signal burns no attempt (abandon: ${abandon})`, async () => {
     const started = deferred()
     let mayEnd = false
     pawl.jobs.define('heeds', {
@@ -308,7 +308,7 @@ test('a worker that was stopped says that it does not start again', async () => 
   await expect(worker.whenIdle()).rejects.toMatchObject({ code: 'PAWL_STOPPED' })
 })
 
-test('a worker that could not start tries again when start() is called again', async () => {
+test('a worker whose start failed tries again at the next start()', async () => {
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
   await proxy.refuse()
@@ -329,7 +329,7 @@ test('a worker that could not start tries again when start() is called again', a
   await expect(stopped.start()).rejects.toMatchObject({ code: 'PAWL_STOPPED' })
 })
 
-test('[J13] a later stop shortens the grace of the first, and may abandon what runs', async () => {
+test('[J13] a later stop shortens the grace and may abandon running jobs', async () => {
   pawl.jobs.define('hangs', { run: () => new Promise(() => undefined) })
   const { id } = await pawl.jobs.enqueue('hangs', {})
   const worker = await startWorker()

@@ -49,7 +49,7 @@ test('[J13] workers stopped and started all along: each job runs once', async ()
 })
 
 // Chores begin ten seconds after the start.
-test('[J13] a stop that abandons does not wait for a chore that waits for a lock', async () => {
+test('[J13] a stop that abandons does not wait for a blocked chore', async () => {
   const db = await createDatabase()
   const pawl = db.pawl()
   const go = deferred()

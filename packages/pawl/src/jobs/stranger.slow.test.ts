@@ -94,7 +94,7 @@ function median(values: readonly number[]): number {
   return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)]!
 }
 
-test('[J22] with a foreign snapshot open while 300,000 jobs pass, the median claim touches at most twice the buffers', async () => {
+test('[J22] during a foreign snapshot, the median claim at most doubles its buffers', async () => {
   const without = await pass(alone)
   const within = await pass(beside)
   const buffers = (samples: readonly Sample[]) => median(samples.map((sample) => sample.buffers))

@@ -57,7 +57,7 @@ test.each(kinds)('[J2] chains of queries that a handler does not await commit wh
   expect(await effects()).toEqual([1, 1, 2, 2, 11, 11, 12, 12])
 })
 
-test('[J2] a follow-up that is refused fails the attempt that did not await it', async () => {
+test('[J2] a refused follow-up fails the attempt that did not await it', async () => {
   pawl.jobs.define('work', {
     retry: { attempts: 1 },
     tx: async (_job, tx) => {
@@ -85,7 +85,7 @@ test('a follow-up in flight when its handler throws ends no process', async () =
   expect(await db.query("select from pawl.job where kind = 'later'")).toEqual([])
 })
 
-test.each(kinds)('a call after the commit is refused and logged with its job ($name)', async ({ shared }) => {
+test.each(kinds)('a call after the commit is refused and logged ($name)', async ({ shared }) => {
   const go = deferred()
   pawl.jobs.define('work', {
     ...(shared ? { share: 10 } : {}),
@@ -109,7 +109,7 @@ test.each(kinds)('a call after the commit is refused and logged with its job ($n
   expect(await effects()).toEqual([])
 })
 
-test.each(kinds)('a query in a tx handler says how many rows it met ($name)', async ({ shared }) => {
+test.each(kinds)('a query in a tx handler returns its row count ($name)', async ({ shared }) => {
   await db.query('insert into effect values (1), (2)')
   const met: number[] = []
   pawl.jobs.define('work', {

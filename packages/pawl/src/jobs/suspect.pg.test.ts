@@ -80,7 +80,7 @@ test('[J21] orderly failures between crashes excuse them, and none uses up an at
   }
 })
 
-test('[J21] a job that kills each process is dead at its limit, snoozes aside', async () => {
+test('[J21] a job that kills each process dies at its limit despite snoozes', async () => {
   const { id } = await db.pawl().jobs.enqueue('work', {})
   await dieWith(together)
   await end('snoozed')
@@ -140,7 +140,7 @@ test('[J3] a deciding job that was taken away meanwhile does not start', async (
   expect(await fetcher.startAlone(worker, deciding!, kinds[0]!)).toBe(false)
 })
 
-test('[J3] limits of a kind decide: two crashes, the second run alone; one, dead at once', async () => {
+test("[J3] a kind's crash limit of two runs alone once; of one, dies", async () => {
   const twice = [{ kind: defineKind('work', { retry: { crashes: 2 }, run: () => 0 }), room: 10 }]
   const [id] = await enqueue(1)
   await dieWith((worker) => fetcher.claim(worker, ['default'], [twice[0]!.kind], 1))
@@ -188,7 +188,7 @@ test('[J3] suspects of a kind without room hide none of another', async () => {
   expect(found.isSuspectLeft).toBe(true)
 })
 
-test('[J3] a job that ten times could not run alone is named by an alert', async () => {
+test('[J3] a job that could not run alone ten times raises an alert', async () => {
   const [id] = await enqueue(1)
   await dieWith(together)
   await dieWith(run)
@@ -252,7 +252,7 @@ test('why of a suspect that snoozed does not say that it failed', async () => {
   expect(reasons[0]!.text).not.toContain('failed')
 })
 
-test('the alert of dead jobs has the error of the job it names', async () => {
+test('the alert of dead jobs quotes the error of the named job', async () => {
   const ids = await enqueue(2)
   const workers = [await openIncarnation(connection), await openIncarnation(connection)]
   const rows = [(await fetcher.claim(workers[0]!, ['default'], kinds, 1)).rows[0]!, (await together(workers[1]!)).rows[0]!]
@@ -273,7 +273,7 @@ test('the alert of dead jobs has the error of the job it names', async () => {
     expect(await db.pawl().jobs.attempts(id)).toMatchObject([{ holder: workers[index]!.id, outcome: 'failed' }])
 })
 
-test('the alert of jobs that died has the reason of the job it names', async () => {
+test("the alert of jobs that died quotes the named job's reason", async () => {
   const ids = await enqueue(2)
   // The text of the first sorts behind that of the second.
   const workers = [await openIncarnation(connection), await openIncarnation(connection)].reverse()

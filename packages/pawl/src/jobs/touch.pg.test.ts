@@ -45,7 +45,7 @@ async function progressOf(id: string): Promise<unknown> {
   return { state: job?.state, progress: job?.progress }
 }
 
-test('[J6] a touch storm makes at most one write per interval, stores the last progress, and the lease never lapses', async () => {
+test('[J6] a touch storm writes once per interval and never loses the lease', async () => {
   await recordProgressWrites()
   const leaseMs = 800
   const touchMs = 50
@@ -84,7 +84,7 @@ test('[J6] a touch storm makes at most one write per interval, stores the last p
   expect(lost).toEqual([])
 })
 
-test('[J6] the last progress is stored while the handler is quiet, not only with the next touch', async () => {
+test('[J6] the last progress is stored even if no touch follows', async () => {
   const quiet = deferred()
   pawl.jobs.define('quiet', {
     run: async (_job, { touch }) => {
@@ -102,7 +102,7 @@ test('[J6] the last progress is stored while the handler is quiet, not only with
   quiet.resolve()
 })
 
-test('[J6] with a lease shorter than the interval the interval shrinks to a third of it', async () => {
+test('[J6] a lease shorter than the interval shrinks it to a third', async () => {
   const quiet = deferred()
   pawl.jobs.define('short', {
     run: async (_job, { touch }) => {
@@ -118,7 +118,7 @@ test('[J6] with a lease shorter than the interval the interval shrinks to a thir
   quiet.resolve()
 })
 
-test('[J6] the last progress of a tx handler and of a failed attempt is stored too', async () => {
+test("[J6] a tx handler's and a failed attempt's last progress is stored", async () => {
   pawl.jobs.define('tx', {
     tx: async (_job, _tx, { touch }) => {
       for (let n = 1; n <= 20; n++) await touch({ n })
@@ -156,7 +156,7 @@ async function held(of: Pawl): Promise<{ id: string; job: Job; context: JobConte
   return { id, ...(await started.promise), end: go.resolve }
 }
 
-test.each(['done', 'dead'])('[J6] the last progress that no touch could store is stored with the end: %s', async (state) => {
+test.each(['done', 'dead'])('[J6] last progress that no touch stored is stored at the end: %s', async (state) => {
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
   const far = db.pawl({ databaseUrl: proxy.url })
@@ -174,7 +174,7 @@ test.each(['done', 'dead'])('[J6] the last progress that no touch could store is
   expect(await progressOf(id)).toEqual({ state, progress: { n: 2 } })
 })
 
-test('[J6] the last progress of jobs that share a transaction is stored with its commit', async () => {
+test('[J6] jobs that share a transaction store last progress with its commit', async () => {
   pawl.jobs.define('shares', {
     share: 10,
     tx: async (job, _tx, { touch }) => {
@@ -217,7 +217,7 @@ test('[J6] touch on a cancelled job rejects with a typed error', async () => {
   end()
 })
 
-test('[J6] touch on a lost job rejects with a typed error, before any news of the loss', async () => {
+test('[J6] touch on a lost job rejects before news of the loss', async () => {
   // Without a session to listen in, it does not look for lost jobs when it begins to listen either.
   const { id, context, end } = await held(db.pawl({ pooler: 'transaction' }))
   await db.query('update pawl.job set fence = pawl.next_fence() where id = $1', [id])
@@ -247,7 +247,7 @@ test('[J6] touch after a timeout rejects with a typed error', async () => {
   expect((await pawl.jobs.get(id))?.progress).toBeNull()
 })
 
-test('a touch that is still pending after job.complete(tx) is no refused write: the job ended by its own hand', async () => {
+test('a touch pending after job.complete(tx) is no refused write', async () => {
   const refused: unknown[] = []
   pawl.on('job.refused', (event) => refused.push(event))
   const isAborted: boolean[] = []
@@ -292,7 +292,7 @@ test('progress is stored although the transaction of job.complete(tx) was rolled
   expect(await progressOf(id)).toEqual({ state: 'dead', progress: 2 })
 })
 
-test('progress that cannot be stored is an error of the touch and not of the job', async () => {
+test('progress that cannot be stored fails the touch, not the job', async () => {
   pawl.jobs.define('odd', {
     run: async (_job, { touch }) => {
       const error = await touch({ big: 1n }).catch((thrown: unknown) => thrown)
@@ -305,7 +305,7 @@ test('progress that cannot be stored is an error of the touch and not of the job
   expect((await pawl.jobs.get(id))?.result).toBe('PAWL_INVALID_PAYLOAD')
 })
 
-test('[J6] a touch without a value leaves the progress and says that the job goes on', async () => {
+test('[J6] a touch without a value leaves the progress and resolves', async () => {
   const stored = deferred<Date>()
   const go = deferred()
   const at = async (id: string) =>
@@ -329,7 +329,7 @@ test('[J6] a touch without a value leaves the progress and says that the job goe
   expect(await progressOf(id)).toEqual({ state: 'done', progress: { done: 50 } })
 })
 
-test('[J6] progress of a job that its own transaction holds is stored with the commit', async () => {
+test('[J6] progress of a job locked by its own transaction is stored', async () => {
   pawl.jobs.define('guards', {
     tx: async (job, tx, { touch }) => {
       await job.guard(tx)
@@ -374,19 +374,16 @@ test('[J6] progress of a job that its own transaction holds is stored with the c
   expect(worker.metrics().refused).toBe(0)
 })
 
-test.each(['repeatable read', 'serializable'])(
-  '[J6] a tx handler at %s that touches is done in its first attempt',
-  async (level) => {
-    pawl.jobs.define('reports', {
-      retry: { attempts: 1 },
-      tx: async (_job, tx, { touch }) => {
-        await tx.query(`set transaction isolation level ${level}`)
-        await tx.query('select 1')
-        await touch({ n: 1 })
-      },
-    })
-    const { id } = await pawl.jobs.enqueue('reports', {})
-    await runAll(pawl)
-    expect(await progressOf(id)).toEqual({ state: 'done', progress: { n: 1 } })
-  },
-)
+test.each(['repeatable read', 'serializable'])('[J6] a tx handler at %s that touches is done in one attempt', async (level) => {
+  pawl.jobs.define('reports', {
+    retry: { attempts: 1 },
+    tx: async (_job, tx, { touch }) => {
+      await tx.query(`set transaction isolation level ${level}`)
+      await tx.query('select 1')
+      await touch({ n: 1 })
+    },
+  })
+  const { id } = await pawl.jobs.enqueue('reports', {})
+  await runAll(pawl)
+  expect(await progressOf(id)).toEqual({ state: 'done', progress: { n: 1 } })
+})

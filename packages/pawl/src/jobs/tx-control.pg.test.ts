@@ -59,7 +59,7 @@ test.each(ways)(
   },
 )
 
-test.each(poolers)('[J2] a handler that ends its transaction and goes on writes nothing more (pooler %s)', async (pooler) => {
+test.each(poolers)('[J2] a handler that ended its transaction writes nothing more (pooler %s)', async (pooler) => {
   const codes: unknown[] = []
   const other = db.pawl({ pooler })
   other.jobs.define('goes on', {
@@ -101,7 +101,7 @@ test.each(['rollback', 'commit', hidden('rollback'), hidden('rollback; begin')])
   },
 )
 
-test('[J2] statements behind a hidden rollback of another job are not sent before its answer', async () => {
+test("[J2] statements after another job's hidden rollback wait for its answer", async () => {
   pawl.jobs.define<{ n: number }>('overlaps', {
     share: 20,
     retry: { attempts: 1 },
@@ -144,7 +144,7 @@ test('savepoints, and a begin too many, are no end', async () => {
   expect(await effects()).toEqual([1, 10, 10])
 })
 
-test('[J2] a shared transaction in which a job was deleted by hand does not commit', async () => {
+test('[J2] a shared transaction with a job deleted by hand does not commit', async () => {
   pawl.jobs.define<{ n: number }>('deletes', {
     share: 10,
     retry: { attempts: 1 },

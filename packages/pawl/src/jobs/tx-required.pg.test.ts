@@ -15,7 +15,7 @@ beforeEach(async () => {
 afterEach(() => db.drop())
 const crowded = { concurrency: 8, tuning: { handlerConnectionsMax: 2 } } as const
 
-test('[J25] enqueue without tx inside a tx handler is an error that names the fix; nothing hangs and nothing is half done', async () => {
+test('[J25] enqueue without tx in a tx handler fails whole, naming the fix', async () => {
   await db.query('create table effect (job bigint)')
   pawl.jobs.define('forgets', {
     retry: { attempts: 1 },
@@ -38,7 +38,7 @@ test('[J25] enqueue without tx inside a tx handler is an error that names the fi
   expect(await db.query("select from pawl.job where kind = 'follow-up'")).toHaveLength(0)
 })
 
-test('[J25] the error reaches the handler as PAWL_TX_REQUIRED, from every verb that writes, behind timers and for other tenants too', async () => {
+test('[J25] every writing verb without tx rejects with PAWL_TX_REQUIRED, even after timers', async () => {
   const codes: string[] = []
   const { id: parked } = await pawl.jobs.enqueue('parked', {}, { delay: '1h' })
   pawl.jobs.define('tries', {
@@ -66,7 +66,7 @@ test('[J25] the error reaches the handler as PAWL_TX_REQUIRED, from every verb t
   expect(await pawl.jobs.get(parked)).toMatchObject({ state: 'scheduled', revision: 1 })
 })
 
-test('[J25] with its tx the same handlers all finish, more of them than connections, and their follow-up jobs run', async () => {
+test('[J25] with tx, more handlers than connections finish and their follow-ups run', async () => {
   let followed = 0
   pawl.jobs.define('passes', { tx: async (_job, tx) => void (await pawl.jobs.enqueue('follow-up', {}, { tx })) })
   pawl.jobs.define('follow-up', {
@@ -83,7 +83,7 @@ test('[J25] with its tx the same handlers all finish, more of them than connecti
   expect(followed).toBe(16)
 })
 
-test('[J25] a run handler holds no connection, so it may enqueue without tx at any concurrency', async () => {
+test('[J25] a run handler may enqueue without tx at any concurrency', async () => {
   pawl.jobs.define('free', { run: async () => void (await pawl.jobs.enqueue('follow-up', {})) })
   await pawl.jobs.enqueueMany(
     'free',
@@ -108,7 +108,7 @@ test('[J25] handlers that share a transaction are refused in the same way', asyn
   expect(report.dead[0]?.reason).toContain('Pass { tx }')
 })
 
-test('[J29] a transaction variable that was never set is refused, and nothing is written', async () => {
+test('[J29] an unset transaction variable is refused, and nothing is written', async () => {
   const { id } = await pawl.jobs.enqueue('parked', {}, { delay: '1h' })
   const unset: { readonly tx: never } = { tx: undefined as never }
   const event = { id: '1', aggregateType: 'order', key: 'a', type: 'made', payload: {} }

@@ -30,7 +30,7 @@ async function startWorker(of: Pawl): Promise<Worker> {
   return worker
 }
 
-test('[J26] a worker never claims a kind it does not define, even in front of its own; such jobs wait untouched', async () => {
+test('[J26] jobs of an undefined kind stay untouched, even before defined ones', async () => {
   const ran: string[] = []
   pawl.jobs.define('known', { run: (job) => void ran.push(job.kind) })
   const { ids } = await pawl.jobs.enqueueMany(
@@ -59,7 +59,7 @@ test('[J26] a suspect of an unknown kind is not claimed either', async () => {
   expect(await db.query('select state, attempt from pawl.job')).toEqual([{ state: 'ready', attempt: 1 }])
 })
 
-test('[J26] a kind that is defined after its worker was made waits for the next worker', async () => {
+test('[J26] a kind defined after its worker waits for the next worker', async () => {
   pawl.jobs.define('known', { run: () => undefined })
   const worker = await startWorker(pawl)
   pawl.jobs.define('newer', { run: () => undefined })
@@ -70,7 +70,7 @@ test('[J26] a kind that is defined after its worker was made waits for the next 
   expect((await runAll(pawl)).done).toMatchObject([{ id }])
 })
 
-test('[J26] a handler that comes after a worker was made is logged, with the fix', async () => {
+test('[J26] a handler defined after its worker is logged with the fix', async () => {
   const warned: unknown[] = []
   const logger = { ...silentLogger, warn: (fields: object, message: string) => warned.push([fields, message]) }
   const logging = db.pawl({ logger })
@@ -109,7 +109,7 @@ test('[J26] a kind that nobody defines has one alert until somebody does', async
   expect(await pawl.alerts()).toEqual([])
 })
 
-test('[J26] a queue that nobody works for the kind is alerted, for suspects too', async () => {
+test('[J26] a queue without a worker for the kind raises an alert', async () => {
   pawl.jobs.define('resize', { queue: 'images', run: () => undefined })
   await startWorker(pawl)
   await db.query("select pawl.enqueue('resize', '{}')")
@@ -216,7 +216,7 @@ test('an alert has the first line of its error', async () => {
   ])
 })
 
-test('[J26] why says that nobody works the queue, that nobody defines the kind, and when it is next', async () => {
+test('[J26] why names a queue or kind without worker, and the next', async () => {
   const { id } = await pawl.jobs.enqueue('unknown', {})
   const codes = async () => (await pawl.jobs.why(id)).reasons.map(({ code }) => code)
   expect(await codes()).toEqual(['queue-not-worked'])
@@ -242,7 +242,7 @@ test('[J26] why names the queue that workers run the kind from', async () => {
   ])
 })
 
-test('[J26] why names a kind that no worker defines in a queue without one', async () => {
+test('[J26] why names an undefined kind in a queue without a worker', async () => {
   const { id } = await pawl.jobs.enqueue('chrage', {})
   const reasons = async () => (await pawl.jobs.why(id)).reasons.map(({ text }) => text)
   expect(await reasons()).toEqual(["No running worker works the queue 'default'. Start one that defines the kind 'chrage'."])

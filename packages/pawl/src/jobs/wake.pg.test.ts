@@ -77,7 +77,7 @@ async function stayOpen(client: pg.PoolClient): Promise<void> {
 
 for (const level of ['read committed', 'repeatable read', 'serializable'] as const) {
   describe(level, () => {
-    test('[J23] a job enqueued while the worker sleeps is picked up when its transaction commits much later', async () => {
+    test('[J23] a job whose transaction commits long into the sleep is picked up', async () => {
       const worker = await startWorker()
       await asleep(worker)
       const client = await connect()
@@ -89,7 +89,7 @@ for (const level of ['read committed', 'repeatable read', 'serializable'] as con
       await until('it is picked up', () => ran.includes(id))
     })
 
-    test('[J23] a job enqueued while the worker was busy, which went to sleep before the commit, is picked up', async () => {
+    test("[J23] a job whose commit follows the worker's falling asleep is picked up", async () => {
       await pawl.jobs.enqueue('work', { waits: true })
       const worker = await startWorker({ concurrency: 1 })
       await until('it is busy', () => ran.length === 1)
@@ -105,7 +105,7 @@ for (const level of ['read committed', 'repeatable read', 'serializable'] as con
       await until('it is picked up', () => ran.includes(id))
     })
 
-    test('[J23] a snapshot that is older than the sleep flag does not hide it', async () => {
+    test('[J23] a snapshot older than the sleep flag does not hide it', async () => {
       await pawl.jobs.enqueue('work', { waits: true })
       const worker = await startWorker({ concurrency: 1 })
       await until('it is busy', () => ran.length === 1)
@@ -122,7 +122,7 @@ for (const level of ['read committed', 'repeatable read', 'serializable'] as con
   })
 }
 
-test('[J23] a job whose enqueue read the flag in the very moment before it was set is picked up', async () => {
+test('[J23] an enqueue that read the flag just before it was set runs', async () => {
   const client = await connect()
   const enqueued = deferred<string>()
   installProbe(async (name) => {
@@ -159,7 +159,7 @@ test('[J23] a worker whose liveness lock is held elsewhere hears of jobs', async
   await before.query('select pg_advisory_unlock_all()')
 })
 
-test('[J23] an enqueue that rolled back wakes nobody into anything, and the next is still picked up', async () => {
+test('[J23] after an enqueue rolled back, the next is still picked up', async () => {
   const worker = await startWorker()
   await asleep(worker)
   const client = await connect()
@@ -171,7 +171,7 @@ test('[J23] an enqueue that rolled back wakes nobody into anything, and the next
   expect(ran).toEqual([id])
 })
 
-test('[J23] jobs enqueued one by one, each after the worker fell asleep again, are each picked up', async () => {
+test('[J23] each job enqueued after the worker fell asleep is picked up', async () => {
   const worker = await startWorker()
   for (let n = 0; n < 20; n++) {
     await asleep(worker)
@@ -180,7 +180,7 @@ test('[J23] jobs enqueued one by one, each after the worker fell asleep again, a
   }
 })
 
-test('[J23] a stranger who holds a transaction open does not delay the jobs of others', async () => {
+test("[J23] a stranger's open transaction does not delay other jobs", async () => {
   const stranger = await connect()
   await stranger.query('begin')
   await stranger.query('create table strange (id integer)')
@@ -191,7 +191,7 @@ test('[J23] a stranger who holds a transaction open does not delay the jobs of o
   await stranger.query('rollback')
 })
 
-test('[J23] a prepared transaction can enqueue without a wake-up and is picked up by the poll', async () => {
+test('[J23] a prepared transaction that enqueues without wake-up is polled', async () => {
   const worker = await startWorker({ tuning: { pollMs: 100 } })
   await asleep(worker)
   const client = await connect()
@@ -222,7 +222,7 @@ test('[J23] a prepared transaction can cancel and retry without a wake-up', asyn
   isFree.resolve()
 })
 
-test('[J23] a prepared transaction by plain SQL, too; with the wake-up PostgreSQL refuses the prepare', async () => {
+test('[J23] by plain SQL a prepared transaction must enqueue without wake-up', async () => {
   const worker = await startWorker({ tuning: { pollMs: 100 } })
   await asleep(worker)
   const client = await connect()
@@ -256,7 +256,7 @@ test('[J23] without a connection that listens no notification is relied on', asy
   }
 })
 
-test('[J23] after a failover to a server with lower transaction ids notifications are relied on again', async () => {
+test('[J23] after a failover to lower transaction ids, notifications count again', async () => {
   const connection = new Connection(db.pawl().config.database, 'test')
   try {
     const before = {
@@ -290,7 +290,7 @@ test('[J23] a job added without a wake-up is found beside jobs that end', async 
   })
 })
 
-test('[J23] a closed incarnation leaves no sleeper for ever, and the next one sets a flag of its own', async () => {
+test('[J23] a closed incarnation leaves no sleeper; the next sets its own', async () => {
   const connection = new Connection(db.pawl().config.database, 'test')
   try {
     const sleepers = async () =>

@@ -122,7 +122,7 @@ test('[K2] an ended lease whose holder answers in time stays open', async () => 
   }
 })
 
-test('[K2] an answer and a new question before the next look start the wait again', async () => {
+test('[K2] an answer and a new question restart the wait', async () => {
   const watch = await watcher()
   const slow = await openIncarnation(connection)
   await endLeaseOf(slow)
@@ -136,7 +136,7 @@ test('[K2] an answer and a new question before the next look start the wait agai
   expect(await row(slow)).toEqual({ asked_by: other, close_reason: null })
 })
 
-test('[K2] a free liveness lock is asked about, and closes only who had taken it', async () => {
+test('[K2] a free liveness lock closes only workers that had taken it', async () => {
   const watch = await watcher()
   const [dead, starting, alive] = [
     await openIncarnation(connection),
@@ -174,7 +174,7 @@ test('[K2] a lock that is taken again before the close saves its holder', async 
   }
 })
 
-test('[K2] a question of another watcher closes nobody until it is old and asked again', async () => {
+test("[K2] another watcher's question closes no worker until old and asked again", async () => {
   const [first, second] = [await watcher(), await watcher()]
   const silent = await openIncarnation(connection)
   await endLeaseOf(silent)
@@ -213,7 +213,7 @@ test('[J3] the next look comes when a question has waited long enough', async ()
   expect(watch.lookInMs(500)).toBe(500)
 })
 
-test('[K2] a question is replaced only when 15 seconds old or from the future', async () => {
+test('[K2] a question is replaced only when 15 s old or future', async () => {
   const silent = await openIncarnation(connection)
   const question = (n: number) => `11111111-1111-4111-8111-11111111111${n}`
   const ask = async (n: number) =>
@@ -229,7 +229,7 @@ test('[K2] a question is replaced only when 15 seconds old or from the future', 
   expect(await row(silent)).toMatchObject({ asked_by: question(4) })
 })
 
-test('[K15] a watcher that had trouble itself gives ten times as long to answer', async () => {
+test('[K15] a watcher with database errors allows ten times the answer time', async () => {
   const watch = await watcher()
   const silent = await openIncarnation(connection)
   await endLeaseOf(silent)
@@ -243,7 +243,7 @@ test('[K15] a watcher that had trouble itself gives ten times as long to answer'
   expect(await row(silent)).toMatchObject({ close_reason: 'lease ended' })
 })
 
-test('[K15] a statement that fails or takes half a second is trouble for ten', async () => {
+test('[K15] a statement that fails or takes 0.5 s counts for ten', async () => {
   const trouble = new Trouble()
   const failing = statement(import.meta.url, 'fates')
   const look = asHolder({ id: 1, nonce: '11111111-1111-4111-8111-111111111111' })
@@ -309,7 +309,7 @@ async function diesAfterClosing(watch: Watcher, silent: Holder): Promise<void> {
   expect(await row(silent)).toMatchObject({ close_reason: 'lease ended' })
 }
 
-test('[J4] a watcher that dies after a close leaves the sessions to the next', async () => {
+test('[J4] a watcher that dies after a close leaves sessions to the next', async () => {
   const [first, second] = [await watcher(), await watcher()]
   const silent = await openIncarnation(connection, { sessions: 'aaaa1111' })
   const session = await openSession('aaaa1111')
@@ -325,7 +325,7 @@ test('[J4] a watcher that dies after a close leaves the sessions to the next', a
   }
 }, 20_000)
 
-test('a watcher that dies after a close leaves sessions without jobs to the emptying', async () => {
+test("after a close, a watcher's death leaves jobless sessions to the emptying", async () => {
   const [first, second] = [await watcher(), await watcher()]
   const silent = await openIncarnation(connection, { sessions: 'aaaa1111' })
   const session = await openSession('aaaa1111')
@@ -388,7 +388,7 @@ test('one sweep raises its alerts in the order of their kinds', async () => {
   ])
 })
 
-test('[K15] a job past its time limit is taken by its own process only, and not before that has stored its ends', async () => {
+test('[K15] only its own process times a job out, after storing ends', async () => {
   const [other, own] = [await watcher(), await watcher()]
   await db.query("select pawl.enqueue('work')")
   await new Fetcher(connection, 10_000).claim(own.self, ['default'], kinds, 1)

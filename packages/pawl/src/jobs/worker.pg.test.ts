@@ -8,7 +8,7 @@ beforeEach(async () => {
 })
 afterEach(() => db.drop())
 
-test('an enqueued job runs once, and its outcome, attempt and result are in history', async () => {
+test('an enqueued job runs once; outcome, attempt and result are in history', async () => {
   const pawl = db.pawl()
   const kind = pawl.jobs.define<{ n: number }>('double', { run: async (job) => job.payload.n * 2 })
   const { id } = await pawl.jobs.enqueue(kind, { n: 21 })
@@ -83,7 +83,7 @@ test('jobs that share a transaction are each applied once', async () => {
   ])
 })
 
-test('a failing job is retried with its backoff, recorded attempt by attempt, and dead at its limit', async () => {
+test('a failing job is retried with backoff, recorded, then dead', async () => {
   const pawl = db.pawl()
   const kind = pawl.jobs.define('fails', {
     retry: { attempts: 3, initialMs: 1, jitter: false },

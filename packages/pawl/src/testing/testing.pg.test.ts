@@ -10,7 +10,7 @@ beforeEach(async () => {
 })
 afterEach(() => db.drop())
 
-test('runAll runs what is ready, follow-up jobs included, and says how each ended', async () => {
+test('runAll runs what is ready with follow-ups, and returns each outcome', async () => {
   const pawl = db.pawl()
   pawl.jobs.define<{ depth: number }>('parent', {
     run: async (job) => {
@@ -40,7 +40,7 @@ test('runAll on an empty queue reports nothing and leaves no worker behind', asy
   expect(await db.query('select close_reason from pawl.worker')).toEqual([{ close_reason: 'stopped' }])
 })
 
-test('moveClock moves database time for everyone, there and back, so that a scheduled job becomes ready', async () => {
+test('when moveClock moves database time, a scheduled job becomes ready', async () => {
   const pawl = db.pawl()
   pawl.jobs.define('later', { run: () => 'ran' })
   const { id } = await pawl.jobs.enqueue('later', {}, { delay: '1h' })
