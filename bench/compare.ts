@@ -1,18 +1,18 @@
-// npm run bench -- compare <commit> jobs|events|records: Pawl of that commit and of this tree in turns, by what a job, event or row costs both sides.
+// npm run bench -- compare <commit> jobs|events|projections|records: Pawl of that commit and of this tree in turns, by what a job, event or row costs both sides.
 // CPU is from /proc, statements and pages are from pg_stat_statements. CPU is steadier than rates, and counts are steadier than CPU.
 
-import { buildOf } from './harness/build.ts'
-import { Child, type System } from './harness/child.ts'
-import { now } from './harness/clock.ts'
 import { type Context, setupOf, sized } from './harness/context.ts'
-import { cpuMicros } from './harness/cpu.ts'
 import { drainFilled } from './harness/drain.ts'
+import { now } from './harness/machine/clock.ts'
+import { cpuMicros } from './harness/machine/cpu.ts'
+import type { Database } from './harness/machine/server.ts'
 import { parseOptions, usage } from './harness/options.ts'
-import { shown } from './harness/report.ts'
+import { shown } from './harness/report/report.ts'
+import { median } from './harness/report/stats.ts'
 import { interleave, type Results, type Sample } from './harness/rounds.ts'
 import { withContext } from './harness/run.ts'
-import type { Database } from './harness/server.ts'
-import { median } from './harness/stats.ts'
+import { buildOf } from './harness/system/build.ts'
+import { Child, type System } from './harness/system/child.ts'
 import { readThrough } from './measures/events/through.ts'
 import { csvFile } from './measures/records/files.ts'
 import { tended } from './measures/records/samples.ts'
@@ -37,6 +37,12 @@ const submitFirst: Load['fill'] = async (child, rows, database) => {
   await tended(database)
 }
 
+/** Through the sequencer and a cursor. */
+const noOp: Load = {
+  ...{ name: 'no-op', of: 'event', module: 'events/pawl', count: 50_000, fill },
+  run: (child, events) => readThrough(child, 'noop', events),
+}
+
 const loads: Readonly<Record<string, readonly Load[]>> = {
   jobs: [
     {
@@ -54,13 +60,17 @@ const loads: Readonly<Record<string, readonly Load[]>> = {
       ...{ name: 'append', of: 'event', module: 'events/append', variant: 'event', count: 10_000 },
       run: (child, events) => child.oneByOne(events, 10, 'pipelined'),
     },
-    {
-      ...{ name: 'no-op', of: 'event', module: 'events/pawl', count: 50_000, fill },
-      run: (child, events) => readThrough(child, 'noop', events),
-    },
+    noOp,
+  ],
+  projections: [
+    noOp,
     {
       ...{ name: 'upsert', of: 'event', module: 'events/pawl', count: 20_000, fill },
       run: (child, events) => readThrough(child, 'upsert', events),
+    },
+    {
+      ...{ name: 'sink', of: 'event', module: 'events/pawl', variant: 'sink', count: 20_000, fill },
+      run: (child, events) => readThrough(child, 'noop', events),
     },
   ],
   records: [

@@ -1,7 +1,7 @@
 // npm run check: types, lint and unit tests, all at once, in under a minute. Needs no database.
 
 import { join } from 'node:path'
-import { isOld, readPublished } from '../bench/harness/publish.ts'
+import { isOld, readPublished } from '../bench/harness/report/publish.ts'
 import { line, report, root, runNode, summary } from './phase.ts'
 import { staticChecks } from './static-checks.ts'
 import { runVitest } from './tests/run-vitest.ts'

@@ -2,10 +2,10 @@
 
 import type { Group } from '../measures/group.ts'
 import type { Context } from './context.ts'
-import type { Measure } from './measure.ts'
 import type { Options } from './options.ts'
-import { publish } from './publish.ts'
-import { shown, toJson, toTable, verdict } from './report.ts'
+import type { Measure } from './report/measure.ts'
+import { publish } from './report/publish.ts'
+import { shown, toJson, toTable, verdict } from './report/report.ts'
 import { withContext } from './run.ts'
 
 export interface Bench {

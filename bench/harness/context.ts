@@ -1,6 +1,6 @@
-import type { Setup } from './protocol.ts'
-import type { Redis } from './redis.ts'
-import type { Database, Server } from './server.ts'
+import type { Redis } from './machine/redis.ts'
+import type { Database, Server } from './machine/server.ts'
+import type { Setup } from './system/protocol.ts'
 
 /** Everything a measure needs from the run that it is part of. */
 export interface Context {

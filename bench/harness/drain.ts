@@ -1,10 +1,10 @@
 // A full queue, worked off by one or more processes.
 
-import { Child, type System } from './child.ts'
 import { type Context, setupOf } from './context.ts'
-import { cpuMicros } from './cpu.ts'
-import type { Handler, Progress } from './protocol.ts'
-import type { Database } from './server.ts'
+import { cpuMicros } from './machine/cpu.ts'
+import type { Database } from './machine/server.ts'
+import { Child, type System } from './system/child.ts'
+import type { Handler, Progress } from './system/protocol.ts'
 
 export interface DrainOptions {
   readonly jobs: number

@@ -8,7 +8,7 @@ export interface Options {
 }
 
 export const usage = `usage: npm run bench -- jobs | events | projections | records | readers [--json] [--rounds N] [--only name,...] [--quick] [--write]
-       npm run bench -- compare <commit> jobs | events | records [--rounds N] [--quick]
+       npm run bench -- compare <commit> jobs | events | projections | records [--rounds N] [--quick]
        npm run bench -- page`
 
 export function parseOptions(args: readonly string[]): Options {

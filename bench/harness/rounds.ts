@@ -2,8 +2,8 @@
 // or the order of the runs favours nobody.
 
 import type { Context } from './context.ts'
-import { foreignShare, readCpu } from './cpu.ts'
-import { median, rounded } from './stats.ts'
+import { foreignShare, readCpu } from './machine/cpu.ts'
+import { median, rounded } from './report/stats.ts'
 
 /** Named numbers of one run of one contender. */
 export type Sample = Readonly<Record<string, number>>

@@ -3,12 +3,12 @@
 import { mkdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { buildOwn } from './build.ts'
 import type { Context } from './context.ts'
+import { raisePriority } from './machine/priority.ts'
+import { type Redis, startRedis } from './machine/redis.ts'
+import { Server } from './machine/server.ts'
 import type { Options } from './options.ts'
-import { raisePriority } from './priority.ts'
-import { type Redis, startRedis } from './redis.ts'
-import { Server } from './server.ts'
+import { buildOwn } from './system/build.ts'
 
 const folder = join(dirname(dirname(dirname(fileURLToPath(import.meta.url)))), '.pawl', 'bench')
 

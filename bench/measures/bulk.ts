@@ -1,8 +1,8 @@
-import { Child, type System } from '../harness/child.ts'
 import { setupOf, sized } from '../harness/context.ts'
-import { measure } from '../harness/measure.ts'
+import { measure } from '../harness/report/measure.ts'
 import { interleave } from '../harness/rounds.ts'
-import * as systems from '../harness/systems.ts'
+import { Child, type System } from '../harness/system/child.ts'
+import * as systems from '../harness/system/systems.ts'
 import type { Group } from './group.ts'
 
 const copy: System = { name: 'COPY', module: 'copy' }

@@ -1,10 +1,10 @@
-import { bestOf } from '../harness/best.ts'
-import type { System } from '../harness/child.ts'
 import { sized } from '../harness/context.ts'
 import { drainFresh } from '../harness/drain.ts'
-import { measure } from '../harness/measure.ts'
+import { bestOf } from '../harness/report/best.ts'
+import { measure } from '../harness/report/measure.ts'
 import { interleave } from '../harness/rounds.ts'
-import * as systems from '../harness/systems.ts'
+import type { System } from '../harness/system/child.ts'
+import * as systems from '../harness/system/systems.ts'
 import type { Group } from './group.ts'
 
 const { graphileLocalQueue, pgBoss, dbosPolls, raw } = systems

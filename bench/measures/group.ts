@@ -1,5 +1,5 @@
 import type { Context } from '../harness/context.ts'
-import type { Measure } from '../harness/measure.ts'
+import type { Measure } from '../harness/report/measure.ts'
 
 /** Measures that are taken together. */
 export interface Group {

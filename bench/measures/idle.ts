@@ -1,10 +1,10 @@
-import { Child } from '../harness/child.ts'
-import { now, pause } from '../harness/clock.ts'
 import { type Context, setupOf, sized } from '../harness/context.ts'
+import { now, pause } from '../harness/machine/clock.ts'
 import { mark } from '../harness/mark.ts'
-import { type Bar, measure } from '../harness/measure.ts'
+import { type Bar, measure } from '../harness/report/measure.ts'
 import { interleave, type Sample } from '../harness/rounds.ts'
-import { pawl } from '../harness/systems.ts'
+import { Child } from '../harness/system/child.ts'
+import { pawl } from '../harness/system/systems.ts'
 import type { Group } from './group.ts'
 
 const contenders = [true, false].flatMap((hasCursor) =>

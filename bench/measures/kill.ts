@@ -1,10 +1,10 @@
-import { Child } from '../harness/child.ts'
-import { now, pause } from '../harness/clock.ts'
 import { type Context, setupOf, sized } from '../harness/context.ts'
 import { handlersPerProcess } from '../harness/drain.ts'
-import { measure } from '../harness/measure.ts'
+import { now, pause } from '../harness/machine/clock.ts'
+import { measure } from '../harness/report/measure.ts'
 import { interleave } from '../harness/rounds.ts'
-import { pawl } from '../harness/systems.ts'
+import { Child } from '../harness/system/child.ts'
+import { pawl } from '../harness/system/systems.ts'
 import type { Group } from './group.ts'
 
 const idleMs = 1_500

@@ -1,11 +1,11 @@
-import { Child } from '../harness/child.ts'
 import { type Context, setupOf, sized } from '../harness/context.ts'
 import { handlersPerProcess } from '../harness/drain.ts'
-import { measure } from '../harness/measure.ts'
-import type { Progress } from '../harness/protocol.ts'
+import { measure } from '../harness/report/measure.ts'
+import { median } from '../harness/report/stats.ts'
 import { interleave } from '../harness/rounds.ts'
-import { median } from '../harness/stats.ts'
-import { pawl } from '../harness/systems.ts'
+import { Child } from '../harness/system/child.ts'
+import type { Progress } from '../harness/system/protocol.ts'
+import { pawl } from '../harness/system/systems.ts'
 import type { Group } from './group.ts'
 
 const growthMax = 1.25

@@ -1,9 +1,9 @@
-import { Child, type System } from '../harness/child.ts'
 import { type Context, setupOf, sized } from '../harness/context.ts'
 import { handlersPerProcess } from '../harness/drain.ts'
-import { measure } from '../harness/measure.ts'
+import { measure } from '../harness/report/measure.ts'
 import { interleave } from '../harness/rounds.ts'
-import * as systems from '../harness/systems.ts'
+import { Child, type System } from '../harness/system/child.ts'
+import * as systems from '../harness/system/systems.ts'
 import type { Group } from './group.ts'
 
 const inFlight = 24

@@ -1,11 +1,11 @@
 import pg from 'pg'
-import { Child } from '../harness/child.ts'
 import { type Context, setupOf, sized } from '../harness/context.ts'
 import { drainFresh, drainOnce } from '../harness/drain.ts'
-import { measure } from '../harness/measure.ts'
+import type { Database } from '../harness/machine/server.ts'
+import { measure } from '../harness/report/measure.ts'
 import { interleave } from '../harness/rounds.ts'
-import type { Database } from '../harness/server.ts'
-import { pawl } from '../harness/systems.ts'
+import { Child } from '../harness/system/child.ts'
+import { pawl } from '../harness/system/systems.ts'
 import type { Group } from './group.ts'
 
 /** Somebody else's transaction keeps every dead row of the job table alive, while many jobs pass through it. */

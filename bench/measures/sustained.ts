@@ -1,8 +1,8 @@
 import { type Context, sized } from '../harness/context.ts'
 import { drainFresh, drainOnce } from '../harness/drain.ts'
-import { measure } from '../harness/measure.ts'
+import { measure } from '../harness/report/measure.ts'
 import { interleave } from '../harness/rounds.ts'
-import { pawl } from '../harness/systems.ts'
+import { pawl } from '../harness/system/systems.ts'
 import type { Group } from './group.ts'
 
 const tenths = 10

@@ -1,8 +1,8 @@
 // agenda 6 on PostgreSQL. It has no bulk enqueue.
 
 import pg from 'pg'
-import { load } from '../harness/load.ts'
-import { delay, type Peer, payloadOf, type Setup, type Started } from '../harness/protocol.ts'
+import { load } from '../harness/system/load.ts'
+import { delay, type Peer, payloadOf, type Setup, type Started } from '../harness/system/protocol.ts'
 
 interface Agenda {
   readonly ready: Promise<void>

@@ -2,8 +2,8 @@
 // as its defaults have it.
 
 import pg from 'pg'
-import { load } from '../harness/load.ts'
-import { delay, type Peer, payloadOf, type Setup, type Started } from '../harness/protocol.ts'
+import { load } from '../harness/system/load.ts'
+import { delay, type Peer, payloadOf, type Setup, type Started } from '../harness/system/protocol.ts'
 
 interface Closable {
   close(force?: boolean): Promise<void>

@@ -4,8 +4,8 @@ import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { createPawl } from 'pawl'
 import pg from 'pg'
-import { load } from '../harness/load.ts'
-import type { Peer, Setup } from '../harness/protocol.ts'
+import { load } from '../harness/system/load.ts'
+import type { Peer, Setup } from '../harness/system/protocol.ts'
 
 interface CopyStreams {
   from(text: string): NodeJS.WritableStream & pg.Submittable

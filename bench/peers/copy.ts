@@ -1,6 +1,6 @@
 // The limit for bulk enqueue: COPY of the same rows into Pawl's own table.
 
-import { type Peer, payloadOf } from '../harness/protocol.ts'
+import { type Peer, payloadOf } from '../harness/system/protocol.ts'
 import { copyRows } from './copy-rows.ts'
 
 const table = 'pawl.job (tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority)'

@@ -1,8 +1,8 @@
 // DBOS: durable workflows on a queue, which are more than jobs. The variant is its poll in milliseconds; without one it has its default, a second.
 
 import pg from 'pg'
-import { load } from '../harness/load.ts'
-import { delay, type Handler, type Peer, payloadOf, type Setup, type Started } from '../harness/protocol.ts'
+import { load } from '../harness/system/load.ts'
+import { delay, type Handler, type Peer, payloadOf, type Setup, type Started } from '../harness/system/protocol.ts'
 
 type Workflow = (payload: { n: number }) => Promise<void>
 

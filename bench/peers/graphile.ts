@@ -1,7 +1,7 @@
 // graphile-worker: plain, or with batched claims and completions; then the variant is the size of its localQueue.
 
 import pg from 'pg'
-import { load } from '../harness/load.ts'
+import { load } from '../harness/system/load.ts'
 import {
   delay,
   effectTable,
@@ -11,7 +11,7 @@ import {
   type Setup,
   type Started,
   type Work,
-} from '../harness/protocol.ts'
+} from '../harness/system/protocol.ts'
 
 interface Helpers {
   query(text: string, values: readonly unknown[]): Promise<unknown>

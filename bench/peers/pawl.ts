@@ -2,7 +2,7 @@
 
 import { createPawl, type Kind, type Pawl } from 'pawl'
 import pg from 'pg'
-import { now } from '../harness/clock.ts'
+import { now } from '../harness/machine/clock.ts'
 import { mark } from '../harness/mark.ts'
 import {
   delay,
@@ -14,7 +14,7 @@ import {
   type Setup,
   type Started,
   type Via,
-} from '../harness/protocol.ts'
+} from '../harness/system/protocol.ts'
 import { type Stoppable, startWorker } from './worker.ts'
 
 interface Payload {

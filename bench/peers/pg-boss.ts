@@ -2,8 +2,8 @@
 // The variant 'notify' wakes its pollers by LISTEN.
 
 import pg from 'pg'
-import { load } from '../harness/load.ts'
-import { delay, type Peer, payloadOf, type Setup, type Started } from '../harness/protocol.ts'
+import { load } from '../harness/system/load.ts'
+import { delay, type Peer, payloadOf, type Setup, type Started } from '../harness/system/protocol.ts'
 
 interface BossJob {
   readonly data: { readonly n: number }

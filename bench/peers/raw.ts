@@ -4,7 +4,7 @@
 
 import { createPawl } from 'pawl'
 import pg from 'pg'
-import { type Peer, payloadOf, type Setup, type Started } from '../harness/protocol.ts'
+import { type Peer, payloadOf, type Setup, type Started } from '../harness/system/protocol.ts'
 
 // The switches that Pawl gives its own connections, so that both have the same plans.
 const settings = ['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin', 'jit'].map((name) => `-c ${name}=off`).join(' ')

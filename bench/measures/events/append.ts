@@ -1,8 +1,8 @@
-import { Child, type System } from '../../harness/child.ts'
 import { type Context, setupOf, sized } from '../../harness/context.ts'
-import { measure } from '../../harness/measure.ts'
-import type { Via } from '../../harness/protocol.ts'
+import { measure } from '../../harness/report/measure.ts'
 import { interleave } from '../../harness/rounds.ts'
+import { Child, type System } from '../../harness/system/child.ts'
+import type { Via } from '../../harness/system/protocol.ts'
 import type { Group } from '../group.ts'
 
 const connections = 32

@@ -1,8 +1,8 @@
-import { Child, type System } from '../../harness/child.ts'
 import { setupOf, sized } from '../../harness/context.ts'
-import { measure } from '../../harness/measure.ts'
-import { shown } from '../../harness/report.ts'
+import { measure } from '../../harness/report/measure.ts'
+import { shown } from '../../harness/report/report.ts'
 import { interleave } from '../../harness/rounds.ts'
+import { Child, type System } from '../../harness/system/child.ts'
 import type { Group } from '../group.ts'
 
 const pawl: System = { name: 'pawl', module: 'events/pawl' }

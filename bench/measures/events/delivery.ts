@@ -1,12 +1,12 @@
 import pg from 'pg'
-import { Child, type System } from '../../harness/child.ts'
-import { pause } from '../../harness/clock.ts'
 import { type Context, setupOf, sized } from '../../harness/context.ts'
-import { measure } from '../../harness/measure.ts'
-import { shown } from '../../harness/report.ts'
+import { pause } from '../../harness/machine/clock.ts'
+import type { Database } from '../../harness/machine/server.ts'
+import { measure } from '../../harness/report/measure.ts'
+import { shown } from '../../harness/report/report.ts'
+import { percentile } from '../../harness/report/stats.ts'
 import { interleave } from '../../harness/rounds.ts'
-import type { Database } from '../../harness/server.ts'
-import { percentile } from '../../harness/stats.ts'
+import { Child, type System } from '../../harness/system/child.ts'
 import type { Group } from '../group.ts'
 
 const pawl: System = { name: 'pawl', module: 'events/pawl' }

@@ -1,8 +1,8 @@
-import { Child, type System } from '../../harness/child.ts'
-import { now, pause } from '../../harness/clock.ts'
 import { type Context, setupOf, sized } from '../../harness/context.ts'
-import { measure } from '../../harness/measure.ts'
+import { now, pause } from '../../harness/machine/clock.ts'
+import { measure } from '../../harness/report/measure.ts'
 import { interleave } from '../../harness/rounds.ts'
+import { Child, type System } from '../../harness/system/child.ts'
 import type { Group } from '../group.ts'
 import { deliverOnce, deliveryOf } from './delivery.ts'
 

@@ -2,13 +2,13 @@
 
 import pg from 'pg'
 import { faultsOf } from '../../../packages/pawl/test/support/log-readers.ts'
-import { Child } from '../../harness/child.ts'
-import { now, pause } from '../../harness/clock.ts'
 import { type Context, setupOf } from '../../harness/context.ts'
-import type { Written } from '../../harness/protocol.ts'
+import { now, pause } from '../../harness/machine/clock.ts'
+import type { Database } from '../../harness/machine/server.ts'
+import { percentile } from '../../harness/report/stats.ts'
 import type { Sample } from '../../harness/rounds.ts'
-import type { Database } from '../../harness/server.ts'
-import { percentile } from '../../harness/stats.ts'
+import { Child } from '../../harness/system/child.ts'
+import type { Written } from '../../harness/system/protocol.ts'
 import { gapTimeoutMs } from '../../peers/events/gap-wait.ts'
 import { appendLock } from '../../peers/events/writers.ts'
 

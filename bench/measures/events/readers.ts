@@ -1,6 +1,6 @@
 import { sized } from '../../harness/context.ts'
-import { foreignShare, readCpu } from '../../harness/cpu.ts'
-import { type Measure, measure } from '../../harness/measure.ts'
+import { foreignShare, readCpu } from '../../harness/machine/cpu.ts'
+import { type Measure, measure } from '../../harness/report/measure.ts'
 import { type Results, resultsOf, type Sample } from '../../harness/rounds.ts'
 import { gapTimeoutMs } from '../../peers/events/gap-wait.ts'
 import type { Group } from '../group.ts'

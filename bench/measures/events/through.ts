@@ -1,8 +1,8 @@
 // A log full of events, read by one process from its beginning to its end.
 
-import { Child, type System } from '../../harness/child.ts'
 import { type Context, setupOf } from '../../harness/context.ts'
-import type { Handler } from '../../harness/protocol.ts'
+import { Child, type System } from '../../harness/system/child.ts'
+import type { Handler } from '../../harness/system/protocol.ts'
 
 const deadlineMs = 240_000
 

@@ -1,7 +1,7 @@
-import type { System } from '../../harness/child.ts'
 import { sized } from '../../harness/context.ts'
-import { measure } from '../../harness/measure.ts'
+import { measure } from '../../harness/report/measure.ts'
 import { interleave } from '../../harness/rounds.ts'
+import type { System } from '../../harness/system/child.ts'
 import type { Group } from '../group.ts'
 import { rateThrough } from './through.ts'
 

@@ -1,6 +1,6 @@
 import type { Context } from '../../harness/context.ts'
-import { measure } from '../../harness/measure.ts'
-import { shown } from '../../harness/report.ts'
+import { measure } from '../../harness/report/measure.ts'
+import { shown } from '../../harness/report/report.ts'
 import { interleave, type Sample } from '../../harness/rounds.ts'
 import type { Group } from '../group.ts'
 import { csvFile } from './files.ts'

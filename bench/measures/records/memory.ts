@@ -1,5 +1,5 @@
-import { measure } from '../../harness/measure.ts'
-import { shown } from '../../harness/report.ts'
+import { measure } from '../../harness/report/measure.ts'
+import { shown } from '../../harness/report/report.ts'
 import type { Group } from '../group.ts'
 import { pick } from './samples.ts'
 import { takeLarge } from './size.ts'

@@ -1,10 +1,10 @@
 // Samples of the measures of records: each process of a system is new, and everything of one sample happens in one fresh database.
 
-import { Child, type System } from '../../harness/child.ts'
-import { now, pause } from '../../harness/clock.ts'
 import { type Context, setupOf } from '../../harness/context.ts'
+import { now, pause } from '../../harness/machine/clock.ts'
+import type { Database } from '../../harness/machine/server.ts'
 import { type Results, resultsOf, type Sample } from '../../harness/rounds.ts'
-import type { Database } from '../../harness/server.ts'
+import { Child, type System } from '../../harness/system/child.ts'
 
 export const pawl: System = { name: 'pawl', module: 'records/pawl' }
 export const copy: System = { name: 'COPY', module: 'records/copy', variant: 'jsonb' }

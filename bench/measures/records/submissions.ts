@@ -1,6 +1,6 @@
 import { type Context, sized } from '../../harness/context.ts'
-import { type Measure, measure } from '../../harness/measure.ts'
-import { shown } from '../../harness/report.ts'
+import { type Measure, measure } from '../../harness/report/measure.ts'
+import { shown } from '../../harness/report/report.ts'
 import { interleave, type Results, type Sample } from '../../harness/rounds.ts'
 import type { Group } from '../group.ts'
 import { csvFile } from './files.ts'

@@ -3,7 +3,7 @@
 
 import { createPawl, type Pawl } from 'pawl'
 import pg from 'pg'
-import { type Peer, payloadOf, type Setup, type Started, type Via } from '../../harness/protocol.ts'
+import { type Peer, payloadOf, type Setup, type Started, type Via } from '../../harness/system/protocol.ts'
 import { eventOf, keyOf } from './event.ts'
 
 const table =

@@ -1,6 +1,6 @@
 // The limit for bulk append: COPY of the same events into Pawl's own table.
 
-import { type Peer, payloadOf } from '../../harness/protocol.ts'
+import { type Peer, payloadOf } from '../../harness/system/protocol.ts'
 import { copyRows } from '../copy-rows.ts'
 import { keyOf } from './event.ts'
 

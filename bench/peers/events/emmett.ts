@@ -1,7 +1,7 @@
 // Emmett's event store and its consumer, with pages as large as Pawl's and no pause between them. It stores a checkpoint for every event.
 
-import { load } from '../../harness/load.ts'
-import type { Peer, Setup, Started } from '../../harness/protocol.ts'
+import { load } from '../../harness/system/load.ts'
+import type { Peer, Setup, Started } from '../../harness/system/protocol.ts'
 import { eventOf } from './event.ts'
 
 interface Message {

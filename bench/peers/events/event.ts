@@ -1,7 +1,7 @@
 // The events of every benchmark: about 70 bytes of data, one of 1,000 keys.
 
 import type { NewEvent } from 'pawl'
-import { payloadOf } from '../../harness/protocol.ts'
+import { payloadOf } from '../../harness/system/protocol.ts'
 
 export const keys = 1_000
 

@@ -3,7 +3,7 @@
 
 import { Connection, type DatabaseOptions } from '../../../packages/pawl/src/db/driver.ts'
 import type { ReadEvent, Reader } from '../../../packages/pawl/test/support/log-readers.ts'
-import { now } from '../../harness/clock.ts'
+import { now } from '../../harness/machine/clock.ts'
 
 /** Akka and Axon wait for 10 s, Marten for 3. Less is quicker, and loses what takes longer. */
 export const gapTimeoutMs = 1_000

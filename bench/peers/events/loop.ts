@@ -2,7 +2,7 @@
 // the events beforehand: it reads no log, keeps no place and has no fence.
 
 import pg from 'pg'
-import type { Peer, Setup, Started } from '../../harness/protocol.ts'
+import type { Peer, Setup, Started } from '../../harness/system/protocol.ts'
 import { countTable, keyOf, upsertCount } from './event.ts'
 
 const perTransaction = 500

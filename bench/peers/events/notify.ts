@@ -2,8 +2,8 @@
 // number, so nothing is read; what is sent while nobody listens is lost, and nobody remembers what was handled.
 
 import pg from 'pg'
-import { now } from '../../harness/clock.ts'
-import { effectTable, insertEffect, type Peer, type Setup, type Started } from '../../harness/protocol.ts'
+import { now } from '../../harness/machine/clock.ts'
+import { effectTable, insertEffect, type Peer, type Setup, type Started } from '../../harness/system/protocol.ts'
 
 export function open(started: Started): Peer {
   let pool: pg.Pool

@@ -2,8 +2,16 @@
 
 import { createPawl, type LogEvent, type Pawl } from 'pawl'
 import pg from 'pg'
-import { now } from '../../harness/clock.ts'
-import { effectTable, type Handler, insertEffect, type Peer, type Setup, type Started, type Via } from '../../harness/protocol.ts'
+import { now } from '../../harness/machine/clock.ts'
+import {
+  effectTable,
+  type Handler,
+  insertEffect,
+  type Peer,
+  type Setup,
+  type Started,
+  type Via,
+} from '../../harness/system/protocol.ts'
 import { type Stoppable, startWorker } from '../worker.ts'
 import { countTable, eventOf, upsertCount } from './event.ts'
 

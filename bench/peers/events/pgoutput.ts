@@ -3,8 +3,8 @@
 
 import { createPawl, type Pawl } from 'pawl'
 import pg from 'pg'
-import { load } from '../../harness/load.ts'
-import type { Peer, Setup, Started } from '../../harness/protocol.ts'
+import { load } from '../../harness/system/load.ts'
+import type { Peer, Setup, Started } from '../../harness/system/protocol.ts'
 import { eventOf } from './event.ts'
 
 interface Service {

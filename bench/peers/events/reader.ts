@@ -3,8 +3,8 @@
 import { createPawl } from 'pawl'
 import type { DatabaseOptions } from '../../../packages/pawl/src/db/driver.ts'
 import { LogReader, MaxIdReader, type Reader, XminReader } from '../../../packages/pawl/test/support/log-readers.ts'
-import { pause } from '../../harness/clock.ts'
-import type { Peer, Setup, Started } from '../../harness/protocol.ts'
+import { pause } from '../../harness/machine/clock.ts'
+import type { Peer, Setup, Started } from '../../harness/system/protocol.ts'
 import { GapWaitReader } from './gap-wait.ts'
 
 const pollMs = 10

@@ -3,8 +3,8 @@
 
 import { createPawl, type Pawl } from 'pawl'
 import pg from 'pg'
-import { now, pause } from '../../harness/clock.ts'
-import type { Peer, Setup, Started, Written } from '../../harness/protocol.ts'
+import { now, pause } from '../../harness/machine/clock.ts'
+import type { Peer, Setup, Started, Written } from '../../harness/system/protocol.ts'
 
 const writers = 12
 const keys = 200

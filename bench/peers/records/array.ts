@@ -3,8 +3,8 @@
 // it half done, and a crash leaves it half done. Rows are parsed before the clock starts.
 
 import pg from 'pg'
-import { now } from '../../harness/clock.ts'
-import type { Peer, Setup } from '../../harness/protocol.ts'
+import { now } from '../../harness/machine/clock.ts'
+import type { Peer, Setup } from '../../harness/system/protocol.ts'
 import { jsonOf } from './rows.ts'
 
 type Data = Readonly<Record<string, unknown>>

@@ -6,9 +6,9 @@ import { createReadStream } from 'node:fs'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import pg from 'pg'
-import { now } from '../../harness/clock.ts'
-import { load } from '../../harness/load.ts'
-import type { Peer, Setup } from '../../harness/protocol.ts'
+import { now } from '../../harness/machine/clock.ts'
+import { load } from '../../harness/system/load.ts'
+import type { Peer, Setup } from '../../harness/system/protocol.ts'
 import { columns, jsonOf, loads } from './rows.ts'
 
 interface CopyStreams {

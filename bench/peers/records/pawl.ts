@@ -2,9 +2,9 @@
 
 import { createReadStream } from 'node:fs'
 import { createPawl, type Pawl, type RecordScope, type RecordSet, type Submission } from 'pawl'
-import { now, pause } from '../../harness/clock.ts'
-import type { Peer, Setup } from '../../harness/protocol.ts'
+import { now, pause } from '../../harness/machine/clock.ts'
 import type { Sample } from '../../harness/rounds.ts'
+import type { Peer, Setup } from '../../harness/system/protocol.ts'
 import { type Stoppable, startWorker } from '../worker.ts'
 import { loads } from './rows.ts'
 import { pageReads, pageRows, scattered, times, wholeReads } from './times.ts'

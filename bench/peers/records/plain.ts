@@ -1,7 +1,7 @@
 // The limit for reads: a table that has nothing but the current rows.
 
 import pg from 'pg'
-import type { Peer, Setup } from '../../harness/protocol.ts'
+import type { Peer, Setup } from '../../harness/system/protocol.ts'
 import { jsonOf } from './rows.ts'
 import { pageReads, pageRows, scattered, times, wholeReads } from './times.ts'
 

@@ -1,7 +1,7 @@
 // How reads are timed, the same for Pawl and for the plain table.
 
-import { now } from '../../harness/clock.ts'
-import { median } from '../../harness/stats.ts'
+import { now } from '../../harness/machine/clock.ts'
+import { median } from '../../harness/report/stats.ts'
 
 export const pageRows = 100
 export const pageReads = 200

@@ -164,12 +164,10 @@ const known = {
     'packages/pawl/src/projections/sinks/acks.ts Acks': 6,
     'packages/pawl/src/projections/sinks/sink-loop.ts SinkLoop': 11,
     'packages/pawl/src/projections/sinks/sink-store.ts SinkStore': 7,
-    'bench/harness/child.ts Child': 6,
   },
   callbacks: {},
   files: {
     'packages/pawl/src/projections': 18,
-    'bench/harness': 26,
   },
 } satisfies Record<string, Readonly<Record<string, number>>>
 

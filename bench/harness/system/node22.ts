@@ -5,7 +5,7 @@ import { existsSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-const bench = dirname(dirname(fileURLToPath(import.meta.url)))
+const bench = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 
 export function node22(): string | undefined {
   const [major = 0, minor = 0] = process.versions.node.split('.').map(Number)

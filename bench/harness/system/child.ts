@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import { hostIn, ownBuild } from './build.ts'
 import type { Answer, FromChild, Progress, Setup, Via, Work, Written } from './protocol.ts'
 
-const root = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
+const root = dirname(dirname(dirname(dirname(fileURLToPath(import.meta.url)))))
 const callTimeoutMs = 300_000
 const keptOutput = 4_000
 
@@ -28,7 +28,6 @@ export class Child {
   readonly #waiting = new Map<number, { resolve(value: unknown): void; reject(error: Error): void }>()
   #output = ''
   #lastId = 0
-  #hasEnded = false
   onProgress: (progress: Progress) => void = () => {}
   onStamp: (n: number, at: number) => void = () => {}
   onEnd: (error: Error) => void = () => {}
@@ -51,6 +50,11 @@ export class Child {
     this.#process.on('message', (message: FromChild) => this.#hear(message))
     this.#process.on('error', (error) => this.#end(error.message))
     this.#process.on('exit', (code, signal) => this.#end(`ended with ${signal ?? `code ${code}`}`))
+  }
+
+  get #hasEnded(): boolean {
+    const { pid, exitCode, signalCode } = this.#process
+    return pid === undefined || exitCode !== null || signalCode !== null
   }
 
   get pid(): number {
@@ -116,7 +120,6 @@ export class Child {
   }
 
   #end(how: string): void {
-    this.#hasEnded = true
     for (const id of [...this.#waiting.keys()]) this.#settle({ id, error: `its process ${how}` })
     this.onEnd(this.#error(`its process ${how}`))
   }

@@ -1,8 +1,8 @@
 // Peers run with several settings in the same rounds, and the best of them is published.
 
+import type { Results } from '../rounds.ts'
+import type { Family } from '../system/systems.ts'
 import { shown } from './report.ts'
-import type { Results } from './rounds.ts'
-import type { Family } from './systems.ts'
 
 /** The same results with each family as one contender: the member with the best median of a metric. */
 export function bestOf(

@@ -8,7 +8,7 @@ import { commitsSince, currentCommit } from './commit.ts'
 import { toMarkdown } from './markdown.ts'
 import type { Measure } from './measure.ts'
 
-const bench = dirname(dirname(fileURLToPath(import.meta.url)))
+const bench = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 const page = join(dirname(bench), 'docs', 'benchmarks.md')
 const results = join(bench, 'results')
 const fileOf = (name: string) => join(results, `${name}.json`)

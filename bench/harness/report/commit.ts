@@ -4,7 +4,7 @@ import { execFileSync } from 'node:child_process'
 import { dirname } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-const root = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
+const root = dirname(dirname(dirname(dirname(fileURLToPath(import.meta.url)))))
 /** What a change to makes results old. */
 const sources = ['packages/pawl/src', 'packages/pawl/migrations', ':(exclude)*.test.ts']
 

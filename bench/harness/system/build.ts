@@ -6,11 +6,11 @@ import { existsSync, mkdirSync, rmSync, symlinkSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { build } from 'esbuild'
-import { compile } from '../../scripts/compile.ts'
-import { inlined } from '../../scripts/inline.ts'
-import { git } from './commit.ts'
+import { compile } from '../../../scripts/compile.ts'
+import { inlined } from '../../../scripts/inline.ts'
+import { git } from '../report/commit.ts'
 
-const bench = dirname(dirname(fileURLToPath(import.meta.url)))
+const bench = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 const root = dirname(bench)
 const builds = join(root, '.pawl', 'bench', 'builds')
 
@@ -47,12 +47,12 @@ function packageIn(folder: string): string {
   return join(folder, 'node_modules', 'pawl')
 }
 
-/** `import('../peers/<name>.ts')` becomes one file for each peer. What a peer takes from Pawl's sources is compiled into it. */
+/** `import('../../peers/<name>.ts')` becomes one file for each peer. What a peer takes from Pawl's sources is compiled into it. */
 async function compileHost(folder: string): Promise<void> {
   const link = join(builds, 'node_modules')
   if (!existsSync(link)) symlinkSync(join(bench, 'node_modules'), link)
   await build({
-    entryPoints: [join(bench, 'harness', 'host.ts')],
+    entryPoints: [join(bench, 'harness', 'system', 'host.ts')],
     outdir: folder,
     bundle: true,
     splitting: true,

@@ -1,6 +1,6 @@
 // Runs in the process of a system under test: loads one file of peers/ and answers the calls of the benchmark.
 
-import { now, pause } from './clock.ts'
+import { now, pause } from '../machine/clock.ts'
 import type { Answer, Call, FromChild, Peer, Progress, Setup, Stamp, Started, Via, Work } from './protocol.ts'
 
 const [module, variant] = process.argv.slice(2)
@@ -27,7 +27,7 @@ function send(message: FromChild): void {
   if (process.connected) process.send!(message)
 }
 
-const loaded = (await import(`../peers/${module}.ts`)) as {
+const loaded = (await import(`../../peers/${module}.ts`)) as {
   open(started: Started, variant: string | undefined): Peer | Promise<Peer>
 }
 let peer: Peer | undefined

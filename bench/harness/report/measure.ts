@@ -1,6 +1,6 @@
 // What a measure reports, and how its bar is judged.
 
-import type { Results } from './rounds.ts'
+import type { Results } from '../rounds.ts'
 import { rounded } from './stats.ts'
 
 export interface Measure {

@@ -5,7 +5,7 @@ import { readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { type EmbeddedServer, startEmbedded } from '@pawl/server/embedded'
 import pg from 'pg'
-import { mark } from './mark.ts'
+import { mark } from '../mark.ts'
 
 /** What the sessions of a database have done so far. */
 export interface Counted {
