@@ -56,7 +56,7 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'pawl.jobs.attempts(id)': 'Returns the ended attempts of a job, oldest first.',
     'pawl.jobs.why(id)': 'Says why a job is in its state, and what to do.',
     'pawl.jobs.retry(id, options)': jobs.changeTable,
-    'pawl.jobs.cancel(id, options)': jobs.cancelTable,
+    'pawl.jobs.cancel(id, options)': jobs.changeTable,
   },
   Events: {
     'pawl.events.append(events, options)': appendTable,

@@ -236,7 +236,7 @@ create table pawl.audit (
   primary key (tenant, id),
   constraint bounded check (length(actor) <= 200 and length(subject) <= 500 and length(reason) <= 2000)
 );
-comment on table pawl.audit is 'What people did to data by hand, and why: erasures, skips, unparkings, resumptions. Written in the transaction of the act.';
+comment on table pawl.audit is 'What people did to data by hand, and why: erasures, skips, unparkings, resumptions, cancellations, retries. Written in the transaction of the act.';
 
 -- Keeps what a person did, in the transaction of the act. Longer strings are cut to the bounds of the table.
 create function pawl.write_audit(p_tenant text, p_actor text, p_action text, p_subject text, p_reason text, p_detail jsonb default null)

@@ -213,3 +213,26 @@ test("[J17] cancel and retry refuse Pawl's own jobs and name the capability's ve
   expect(await db.query("select pawl.cancel_jobs('', array[12, 13], 'by SQL') as id")).toEqual([{ id: '12' }])
   expect(await pawl.jobs.get('12')).toMatchObject({ state: 'cancelled', lastError: 'by SQL' })
 })
+
+test('[J17] a change with `by` has one audit row; without, none', async () => {
+  const pawl = db.pawl().for('acme')
+  const { ids } = await pawl.jobs.enqueueMany('work', [1, 2], { delay: '1h' })
+  const [named, unnamed] = ids as [string, string]
+  await pawl.jobs.retry(named, { by: 'ada', reason: 'urgent' })
+  await pawl.jobs.retry(unnamed, { reason: 'urgent' })
+  await expect(pawl.jobs.retry(named, { by: 'ada' })).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE' })
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    await pawl.jobs.cancel(named, { by: 'ada', tx: client })
+    await client.query('rollback')
+  } finally {
+    client.release()
+  }
+  await pawl.jobs.cancel(named, { by: 'ben' })
+  await pawl.jobs.cancel(unnamed)
+  expect(await db.query('select tenant, actor, action, subject, reason from pawl.audit order by id')).toEqual([
+    { tenant: 'acme', actor: 'ada', action: 'jobs.retry', subject: `job ${named}`, reason: 'urgent' },
+    { tenant: 'acme', actor: 'ben', action: 'jobs.cancel', subject: `job ${named}`, reason: '' },
+  ])
+})

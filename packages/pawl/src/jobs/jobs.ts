@@ -2,7 +2,6 @@
 // again when the database says that nothing was applied.
 
 import type { Config } from '../config.ts'
-import type { AnyTx } from '../db/adapters.ts'
 import { callIn } from '../db/calls.ts'
 import { sqlState, unavailable } from '../db/classify.ts'
 import { type Db, dbOf } from '../db/db.ts'
@@ -17,11 +16,10 @@ import { probe } from '../kernel/probe.ts'
 import { read, retryingDefinite, sendChunks, setDurability } from '../kernel/retry.ts'
 import { type Chunk, chunkRows, chunksOf, type EnqueuedRow, idsOf, type Payloads, toChunk } from './bulk.ts'
 import { assertParses, type DefinedKind, defineKind, hasHandler, kindDefaults, type SettleWith, withHandler } from './kinds.ts'
-import { assertUsers, cancelTable, changeTable, checkJobId, checkKind, enqueueTable, listTable, queueOf } from './options.ts'
+import { assertUsers, changeTable, checkJobId, checkKind, enqueueTable, listTable, queueOf } from './options.ts'
 import { isFinal } from './states.ts'
 import type {
   AttemptRow,
-  CancelOptions,
   ChangeOptions,
   DefineOptions,
   EnqueueOptions,
@@ -199,21 +197,15 @@ export class Jobs {
   }
 
   /** Cancels a job. One that waits never starts; one that runs gets its signal, and its late result is refused. */
-  async cancel(id: string, options: CancelOptions = {}): Promise<{ was: JobState }> {
-    const { revision = null, reason = null, wake, tx } = resolve('cancel', cancelTable, options)
-    const values = { tenant: this.#tenant, id: checkJobId('cancel', id), revision, reason, wake, is_pawls: this.#isPawls }
-    const [row] = await this.#change<{ state: JobState }>('cancel', cancelStatement, values, tx)
-    if (row === undefined) throw await this.#whyNot('cancel', id, revision)
-    return { was: row.state }
+  async cancel(id: string, options: ChangeOptions = {}): Promise<{ was: JobState }> {
+    const { state } = await this.#change<{ state: JobState }>('cancel', cancelStatement, id, options)
+    return { was: state }
   }
 
   /** Makes a dead or scheduled job ready now. A dead one gets all its attempts back. */
   async retry(id: string, options: ChangeOptions = {}): Promise<{ revision: number }> {
-    const { revision = null, wake, tx } = resolve('retry', changeTable, options)
-    const values = { tenant: this.#tenant, id: checkJobId('retry', id), revision, wake, is_pawls: this.#isPawls }
-    const [row] = await this.#change<{ revision: number }>('retry', retryStatement, values, tx)
-    if (row === undefined) throw await this.#whyNot('retry', id, revision)
-    return { revision: row.revision }
+    const { revision } = await this.#change<{ revision: number }>('retry', retryStatement, id, options)
+    return { revision }
   }
 
   /** Why a job is not running, or what became of it. */
@@ -322,10 +314,15 @@ export class Jobs {
     return found.length > 0 ? found : read<Row>(this.#core.pool, query, { ...values, since: '-infinity' })
   }
 
-  #change<Row>(verb: string, query: Statement, values: Values, tx: AnyTx | undefined): Promise<Row[]> {
-    if (tx !== undefined) return dbOf(tx).run<Row>(query, values)
-    this.#assertOutsideTx(verb)
-    return retryingDefinite(() => this.#core.pool.run<Row>(query, values))
+  async #change<Row>(verb: 'cancel' | 'retry', query: Statement, id: string, options: ChangeOptions): Promise<Row> {
+    const { revision = null, by = null, reason = null, wake, tx } = resolve(verb, changeTable, options)
+    const values = { tenant: this.#tenant, id: checkJobId(verb, id), revision, by, reason, wake, is_pawls: this.#isPawls }
+    if (tx === undefined) this.#assertOutsideTx(verb)
+    const [row] = await (tx !== undefined
+      ? dbOf(tx).run<Row>(query, values)
+      : retryingDefinite(() => this.#core.pool.run<Row>(query, values)))
+    if (row === undefined) throw await this.#whyNot(verb, id, revision)
+    return row
   }
 
   /** Every zero-row update is an answer. */

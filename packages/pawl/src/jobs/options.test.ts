@@ -166,7 +166,8 @@ test('[G2] lists and changes of jobs refuse wrong options', async () => {
   await expect(jobs.cancel('1', { reason: 'x'.repeat(2001) })).rejects.toThrow(
     configError(/reason must be a string of 0 to 2000/),
   )
-  await expect(jobs.retry('1', { reason: 'x' } as never)).rejects.toThrow(configError(/retry has no option 'reason'/))
+  await expect(jobs.retry('1', { actor: 'x' } as never)).rejects.toThrow(configError(/retry has no option 'actor'/))
+  await expect(jobs.retry('1', { by: 5 } as never)).rejects.toThrow(configError(/by must be a string of 1 to 200/))
   await expect(jobs.get(5 as never)).rejects.toThrow(configError(/id must be a string, got 5/))
   await expect(jobs.why({} as never)).rejects.toThrow(configError(/id must be a string, got an object/))
   await expect(jobs.why('x')).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })

@@ -26,16 +26,7 @@ import {
   wake,
 } from '../kernel/options.ts'
 import { finalStates, openStates } from './states.ts'
-import type {
-  CancelOptions,
-  ChangeOptions,
-  DefineOptions,
-  EnqueueOptions,
-  Handler,
-  ListOptions,
-  RetryPolicy,
-  StandardSchema,
-} from './types.ts'
+import type { ChangeOptions, DefineOptions, EnqueueOptions, Handler, ListOptions, RetryPolicy, StandardSchema } from './types.ts'
 
 const storedName = text({ to: 200, doc: 'The name of a kind.' })
 const kindName = required<string | undefined>({
@@ -122,14 +113,11 @@ export const listTable = {
 
 export const changeTable = {
   revision: integer({ from: 0, to: 2_147_483_647, doc: 'Change the job only if it is still at this revision.' }),
+  by: text({ to: 200, doc: 'The acting person or program. With it the change is stored in pawl.audit.' }),
+  reason: text({ from: 0, to: 2000, doc: 'The reason, stored with a cancelled job, and with `by` in pawl.audit.' }),
   tx: ownTx,
   wake,
 } satisfies TableOf<ChangeOptions>
-
-export const cancelTable = {
-  ...changeTable,
-  reason: text({ from: 0, to: 2000, doc: 'The reason, stored with the job.' }),
-} satisfies TableOf<CancelOptions>
 
 /** The kind's name. Names that begin with `pawl.` are kept for Pawl's own work. */
 export function checkKind(call: string, kind: unknown, mayReserved: boolean): string {

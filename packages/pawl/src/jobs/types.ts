@@ -163,10 +163,9 @@ export interface ListOptions {
 export interface ChangeOptions extends InTxWaking {
   /** Change it only if it is still at this revision. */
   readonly revision?: number
-}
-
-export interface CancelOptions extends ChangeOptions {
-  /** Kept with the job. */
+  /** The acting person or program. With it the change has a row in pawl.audit, in the same transaction. */
+  readonly by?: string
+  /** Stored with a cancelled job, and in that row. */
   readonly reason?: string
 }
 

@@ -685,7 +685,11 @@ kept as (
   from gone o
 )
 select o.state, o.holder,
-  case when o.holder is not null and :wake::boolean then pg_notify('pawl_lost', o.holder::text) is null end as told
+  case when o.holder is not null and :wake::boolean then pg_notify('pawl_lost', o.holder::text) is null end as told,
+  case
+    when :by::text is not null
+      then pawl.write_audit(o.tenant, :by::text, 'jobs.cancel', 'job ' || o.id, coalesce(:reason::text, ''))::text
+  end as noted
 from gone o
 
 -- name: retry
@@ -709,9 +713,13 @@ with changed as (
     and j.state in ('dead', 'scheduled')
     and (:is_pawls::boolean or not starts_with(j.kind, 'pawl.'))
     and (:revision::integer is null or j.revision = :revision::integer)
-  returning j.queue, j.revision
+  returning j.tenant, j.id, j.queue, j.revision
 )
-select o.revision, case when :wake::boolean then pawl.wake(o.queue) is null end as woke
+select o.revision, case when :wake::boolean then pawl.wake(o.queue) is null end as woke,
+  case
+    when :by::text is not null
+      then pawl.write_audit(o.tenant, :by::text, 'jobs.retry', 'job ' || o.id, coalesce(:reason::text, ''))::text
+  end as noted
 from changed o
 
 -- name: get

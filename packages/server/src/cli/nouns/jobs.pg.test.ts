@@ -115,7 +115,11 @@ test('get shows a job with its attempts, without its control characters', async 
 
 test('retry makes a dead job ready; again it is a conflict', async () => {
   const id = await deadJob()
-  expect(await pawlJson(['jobs', 'retry', id, ...on])).toMatchObject({ items: [{ id, state: 'ready' }] })
+  const act = ['--by', 'ada', '--reason', 'the relay is back']
+  expect(await pawlJson(['jobs', 'retry', id, ...act, ...on])).toMatchObject({ items: [{ id, state: 'ready' }] })
+  expect(await db.query('select actor, action, reason from pawl.audit where subject = $1', [`job ${id}`])).toEqual([
+    { actor: 'ada', action: 'jobs.retry', reason: 'the relay is back' },
+  ])
   const again = await cli(['jobs', 'retry', id, ...on])
   expect(again.code).toBe(4)
   expect(again.stderr).toMatch(

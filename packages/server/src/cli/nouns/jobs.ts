@@ -2,7 +2,7 @@
 
 import { type AttemptRow, type JobRow, type JobState, type ListedJob, PawlError } from 'pawl'
 import { finalStates, openStates } from 'pawl/admin'
-import { changeEach, pageAnswer, pageFlags, revisionFlag } from '../answers.ts'
+import { byFlag, changeEach, pageAnswer, pageFlags, revisionFlag } from '../answers.ts'
 import { command, given, integer, type Noun, oneOf, text, time, toggle, withDefault } from '../command.ts'
 import { withPawl } from '../database.ts'
 import { type Column, firstLine, oneLine, type Paint, relativeTime, type Terminal } from '../terminal.ts'
@@ -152,17 +152,36 @@ const changedColumns: readonly Column<{ id: string; state: string; was?: string 
   { title: 'was', value: ({ was }) => was ?? '' },
 ]
 
+function changeOptions({
+  revision,
+  reason,
+  by,
+}: {
+  revision: number | undefined
+  reason: string | undefined
+  by: string | undefined
+}) {
+  return given({ revision, reason: reason || undefined, by: by || undefined })
+}
+
 const retry = command({
   name: 'retry',
   summary: 'Make dead or scheduled jobs ready now. A dead job gets all its attempts back.',
-  examples: ['pawl jobs retry 3752613581234176001'],
+  examples: [
+    'pawl jobs retry 3752613581234176001',
+    "pawl jobs retry 3752613581234176001 --by maria --reason 'the relay is back'",
+  ],
   args: [['<id...>', 'job ids']],
-  flags: { revision: revisionFlag('job') },
+  flags: {
+    reason: text('--reason <text>', 'the reason, stored in the audit with --by'),
+    by: byFlag,
+    revision: revisionFlag('job'),
+  },
   run: (context, ids: string[]) =>
     changeEach(context, ids, {
       columns: changedColumns,
       change: async ({ jobs }, id) => {
-        const { revision } = await jobs.retry(id, given({ revision: context.flags.revision }))
+        const { revision } = await jobs.retry(id, changeOptions(context.flags))
         return { id, state: 'ready', revision }
       },
     }),
@@ -175,6 +194,7 @@ const cancel = command({
   args: [['<id...>', 'job ids']],
   flags: {
     reason: text('--reason <text>', 'the reason, stored with the job'),
+    by: byFlag,
     revision: revisionFlag('job'),
     yes: toggle('-y, --yes', 'cancel running jobs without asking (it asks on a terminal only)'),
   },
@@ -188,7 +208,7 @@ const cancel = command({
           const question = `Job ${id} (${oneLine(job?.kind ?? '')}) is running on worker ${job?.holder}. Cancel it?`
           if (job?.state === 'running' && !(await terminal.confirms(question))) return { id, state: 'kept' }
         }
-        const { was } = await jobs.cancel(id, given({ revision: flags.revision, reason: flags.reason || undefined }))
+        const { was } = await jobs.cancel(id, changeOptions(flags))
         return { id, state: 'cancelled', was }
       },
     })
