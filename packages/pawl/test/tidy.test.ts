@@ -160,15 +160,9 @@ const everySource = sourcePlaces.flatMap((place) => textsIn(place, /\.ts$/)).fil
  * give the class one value for its state, pass an object with methods instead of callbacks, make a subfolder for an idea of its own.
  */
 const known = {
-  mutableFields: {
-    'packages/pawl/src/projections/sinks/acks.ts Acks': 6,
-    'packages/pawl/src/projections/sinks/sink-loop.ts SinkLoop': 11,
-    'packages/pawl/src/projections/sinks/sink-store.ts SinkStore': 7,
-  },
+  mutableFields: {},
   callbacks: {},
-  files: {
-    'packages/pawl/src/projections': 18,
-  },
+  files: {},
 } satisfies Record<string, Readonly<Record<string, number>>>
 
 /** What is over the limit and not known, or known with more than there is. */

@@ -110,6 +110,7 @@ const titleWordsMax = 12
 const longTitlesMax: Readonly<Record<string, number>> = {
   'packages/pawl/src/events': 57,
   'packages/pawl/src/projections': 70,
+  'packages/pawl/src/projections/generations': 40,
   'packages/pawl/src/projections/sinks': 17,
   'packages/pawl/src/records': 82,
   'packages/pawl/src/records/formats': 3,

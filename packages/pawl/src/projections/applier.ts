@@ -31,7 +31,8 @@ export const parkedStatements = {
 } as const
 const feedStatement = statement(import.meta.url, 'feed-dirty')
 
-const lookEveryMs = 250
+/** After a conflict with another transaction, and beside the deciding run of a job. */
+const replayAgainMs = 250
 
 export interface ParkReason {
   readonly reason: string
@@ -51,7 +52,8 @@ export class Applier {
   readonly #host: Host
   /** Only the holder parks keys, so a holder that has none does not look. Once true it stays so: to look in vain costs little. */
   hasParked = false
-  #lookedMs = 0
+  /** Replays are polled for from here on; 0: now. */
+  #replayAtMs = 0
 
   constructor(cursor: HeldCursor, definition: DefinedLog | DefinedState, host: Host) {
     this.#cursor = cursor
@@ -61,7 +63,17 @@ export class Applier {
 
   async begin(): Promise<void> {
     this.hasParked ||= (await this.#host.engine.run(parkedStatements.has, this.#cursor.key)).length > 0
-    this.#lookedMs = 0
+    this.changed()
+  }
+
+  /** The next `replay` polls: an operator may have unparked a key. */
+  changed(): void {
+    this.#replayAtMs = 0
+  }
+
+  /** Milliseconds until the next poll for replays. */
+  get replayInMs(): number {
+    return this.hasParked ? Math.max(replayAgainMs, this.#replayAtMs - monotonicMs()) : Number.POSITIVE_INFINITY
   }
 
   /** Whether a handler would see it. */
@@ -172,15 +184,20 @@ export class Applier {
 
   /** Replays the next event of every key that is to be replayed. 'refused': the cursor is to be reloaded. */
   async replay(): Promise<'replayed' | 'nothing' | 'refused'> {
-    if (!this.hasParked || monotonicMs() - this.#lookedMs < lookEveryMs) return 'nothing'
+    if (!this.hasParked || monotonicMs() < this.#replayAtMs) return 'nothing'
+    // Before the poll: a notification during it causes the next one.
+    this.#replayAtMs = monotonicMs() + this.#host.idleLookMs()
     let hasReplayed = false
     for (const next of await nextUnparking(this.#host, this.#cursor)) {
       const end = await solitude.run(() => this.#replayNext(next))
-      if (end === 'refused') return end
+      if (end === 'refused') {
+        this.changed()
+        return end
+      }
       hasReplayed ||= end === 'committed'
+      if (end === 'again' || end === undefined) this.#replayAtMs = Math.min(this.#replayAtMs, monotonicMs() + replayAgainMs)
     }
-    // While it goes well, the next event of the key is looked for at once.
-    this.#lookedMs = hasReplayed ? 0 : monotonicMs()
+    if (hasReplayed) this.#replayAtMs = 0
     return hasReplayed ? 'replayed' : 'nothing'
   }
 

@@ -4,8 +4,8 @@ import { isPawlError, NonRetryable } from '../errors.ts'
 import type { LogEvent } from '../events/types.ts'
 import { check, type Resolved, refused, resolve } from '../kernel/options.ts'
 import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
+import { assertTables } from './generations/tables.ts'
 import { type breakerTable, type cursorTable, logTable, projectionName, reactionTable, sinkTable, stateTable } from './options.ts'
-import { assertTables } from './tables.ts'
 import type {
   EventHandler,
   LogProjectionOptions,

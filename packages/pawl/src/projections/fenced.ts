@@ -11,8 +11,8 @@ import { probe } from '../kernel/probe.ts'
 import { engineBackoffMs } from '../kernel/retry.ts'
 import { cursorStatements, type HeldCursor, type Place } from './cursor.ts'
 import { type Defined, foldOf } from './definition.ts'
+import { tableOf } from './generations/tables.ts'
 import type { Host } from './part.ts'
-import { tableOf } from './tables.ts'
 import type { ProjectionContext } from './types.ts'
 
 export type FencedEnd =

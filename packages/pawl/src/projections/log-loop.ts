@@ -32,7 +32,6 @@ import type { Host } from './part.ts'
 /** A conflict is nobody's fault, until it happens so often in a row that it is. */
 const conflictsMax = 10
 const heldPollMs = 50
-const parkedPollMs = 500
 
 /**
  * 'batch': a page in one transaction. 'one-by-one': to the end of the page, because it failed or a holder died at it. 'park-next': holders died at the
@@ -77,6 +76,7 @@ export class LogLoop {
 
   changed(): void {
     this.#askedMs = Number.NEGATIVE_INFINITY
+    this.#applier.changed()
     this.#wakeup.fire()
   }
 
@@ -117,7 +117,7 @@ export class LogLoop {
 
   #waitMs(): number {
     if (this.#mode === 'stopped') return this.#limit === Number.POSITIVE_INFINITY ? this.#host.idleLookMs() : heldPollMs
-    return this.#applier.hasParked || this.#pages.isAhead ? parkedPollMs : this.#host.idleLookMs()
+    return Math.min(this.#applier.replayInMs, this.#pages.isAhead ? passEveryMs / 2 : this.#host.idleLookMs())
   }
 
   async #begin(): Promise<void> {

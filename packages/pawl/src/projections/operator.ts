@@ -8,7 +8,7 @@ import { PawlError } from '../errors.ts'
 import { readLog } from '../events/read-log.ts'
 import { type LogBounds, logBounds } from './cursor.ts'
 import { kindPrefix } from './definition.ts'
-import { readProjection } from './register.ts'
+import { readProjection } from './generations/register.ts'
 import type { Act, CursorKind, ResumeFrom } from './types.ts'
 
 const statements = {

@@ -15,9 +15,9 @@ import type { Holder } from '../kernel/lease.ts'
 import type { Part, Process } from '../kernel/process.ts'
 import type { Service } from '../kernel/service.ts'
 import type { Defined } from './definition.ts'
+import { register, registerForgotten } from './generations/register.ts'
 import { Holds } from './holds.ts'
 import { Refreshers } from './refreshers.ts'
-import { register, registerForgotten } from './register.ts'
 import type { ProjectionEvents } from './types.ts'
 
 /** A stop does not wait longer than this for the database to take its cursors back. */

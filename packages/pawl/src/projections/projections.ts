@@ -7,6 +7,8 @@ import { PawlError } from '../errors.ts'
 import { resolve, type WaitOptions } from '../kernel/options.ts'
 import { read, retryingCall } from '../kernel/retry.ts'
 import { type Defined, defineProjection, defineReaction, defineSink, definitionKey } from './definition.ts'
+import { compare, rebuild, retire, rollBack, switchTo } from './generations/rebuild.ts'
+import { qualifyTables } from './generations/tables.ts'
 import { cursorsOf, forget, pause, resume, skip, type Target, unpark } from './operator.ts'
 import {
   actTable,
@@ -20,9 +22,7 @@ import {
   switchTable,
   unparkTable,
 } from './options.ts'
-import { compare, rebuild, retire, rollBack, switchTo } from './rebuild.ts'
 import { waitUntilSeen } from './seen.ts'
-import { qualifyTables } from './tables.ts'
 import type {
   Act,
   Comparison,

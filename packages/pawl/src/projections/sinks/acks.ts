@@ -4,13 +4,41 @@
 import type { LogEvent } from '../../events/types.ts'
 import { type Place, placeOf } from '../cursor.ts'
 
+/** Events that are not finished, in order, with their sizes. */
+class Open {
+  readonly #chars = new Map<number, number>()
+  chars = 0
+
+  get size(): number {
+    return this.#chars.size
+  }
+
+  has(position: number): boolean {
+    return this.#chars.has(position)
+  }
+
+  positions(): Iterable<number> {
+    return this.#chars.keys()
+  }
+
+  add(position: number, chars: number): void {
+    this.#chars.set(position, chars)
+    this.chars += chars
+  }
+
+  delete(position: number): void {
+    this.chars -= this.#chars.get(position) ?? 0
+    this.#chars.delete(position)
+    // Fractions of characters add up to a rounding error.
+    if (this.#chars.size === 0) this.chars = 0
+  }
+}
+
 export class Acks {
   #place: Place
   /** Up to here everything was looked at. */
   #lookedTo: number
-  /** Events that are not finished, in order, with their sizes. */
-  readonly #open = new Map<number, number>()
-  #openChars = 0
+  readonly #open = new Open()
   /** Where events above the place stand, so that the place is always one whose id is known: the open ones, and the last before each. */
   #known: Place[] = []
   /** What an earlier holder had finished above its place. */
@@ -31,7 +59,7 @@ export class Acks {
 
   /** The size of what is open, as it was read. */
   get openChars(): number {
-    return this.#openChars
+    return this.#open.chars
   }
 
   /** How many places are kept: as many as are open, about, however many are finished above one that is not. */
@@ -52,8 +80,7 @@ export class Acks {
   add(events: readonly LogEvent[], lookedTo: number, chars = 0): LogEvent[] {
     const fresh = events.filter(({ position }) => !this.#before.some(([from, to]) => position >= from && position <= to))
     const charsEach = chars / Math.max(1, events.length)
-    for (const event of fresh) this.#open.set(event.position, charsEach)
-    this.#openChars += charsEach * fresh.length
+    for (const event of fresh) this.#open.add(event.position, charsEach)
     for (const event of events) this.#known.push(placeOf(event))
     // Not at every page, so that it costs little for each event.
     if (this.#known.length > 3 * this.#open.size + 16) this.#thinOut()
@@ -76,15 +103,13 @@ export class Acks {
   }
 
   finish(position: number): void {
-    this.#openChars -= this.#open.get(position) ?? 0
     this.#open.delete(position)
-    if (this.#open.size === 0) this.#openChars = 0
     this.version++
   }
 
   /** The place as if these were finished too, and the ranges above it. */
   at(alsoFinished: ReadonlySet<number> = new Set()): { readonly place: Place; readonly done: string } {
-    const open = [...this.#open.keys()].filter((position) => !alsoFinished.has(position))
+    const open = [...this.#open.positions()].filter((position) => !alsoFinished.has(position))
     const low = (open[0] ?? this.#lookedTo + 1) - 1
     let place = this.#place
     for (const known of this.#known) {

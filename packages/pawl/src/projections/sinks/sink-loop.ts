@@ -3,7 +3,6 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isPawlError, PawlError } from '../../errors.ts'
-import { type LogRead, readLog } from '../../events/read-log.ts'
 import type { LogEvent } from '../../events/types.ts'
 import type { LoopWatch } from '../../kernel/alerts.ts'
 import { monotonicMs } from '../../kernel/clock.ts'
@@ -11,36 +10,19 @@ import { solitude } from '../../kernel/handler.ts'
 import { probe } from '../../kernel/probe.ts'
 import { engineBackoffMs } from '../../kernel/retry.ts'
 import { Wakeup } from '../../kernel/service.ts'
-import { nextUnparking, parkedEvent, tripBreaker, tryParked } from '../applier.ts'
-import {
-  cursorStatements,
-  filterOf,
-  type HeldCursor,
-  isLogOf,
-  latch,
-  leaseLost,
-  logBounds,
-  passEvents,
-  passEveryMs,
-  placeAt,
-} from '../cursor.ts'
+import { type NextParked, nextUnparking, parkedEvent, tripBreaker, tryParked } from '../applier.ts'
+import { type HeldCursor, isLogOf, latch, passEveryMs } from '../cursor.ts'
 import { type DefinedSink, retryDelayMs } from '../definition.ts'
 import { messageOf } from '../fenced.ts'
 import type { Host } from '../part.ts'
-import type { CursorState } from '../types.ts'
 import { Acks } from './acks.ts'
 import { SinkCall } from './sink-call.ts'
 import { type Queued, SinkKeys } from './sink-keys.ts'
+import { SinkPages } from './sink-pages.ts'
+import { SinkState } from './sink-state.ts'
 import { SinkStore } from './sink-store.ts'
 
-/** So many events may be unfinished; that bounds memory, the ranges in the row, and what a crash repeats. */
 const windowMin = 1000
-/** And so many characters of them, or one page. */
-const windowChars = 16_000_000
-const pageMax = 500
-const unparkEveryMs = 500
-/** So old may the last word about the cursor's state be when a call begins. Every store brings a new one. */
-const stateMaxMs = 100
 const stopGraceMs = 30_000
 
 export class SinkLoop {
@@ -56,17 +38,16 @@ export class SinkLoop {
   readonly #timers = new Set<NodeJS.Timeout>()
   readonly #running = new Set<Promise<void>>()
   readonly #calls = new Set<SinkCall>()
-  /** After a crash at this place so many events are handed over one at a time, each stored before the next. */
+  readonly #window: number
+  readonly #pages: SinkPages
+  readonly #state: SinkState
+  /** After a crash, the number of events that are handed over one at a time, each stored before the next. */
   #careful: number
+  /** Holders died at the next event: it is parked untried. */
   #suspect: boolean
-  #hasMore = true
-  #isPaused = false
-  #stateMs = Number.NEGATIVE_INFINITY
-  #unparkedMs = 0
-  #passedMs = monotonicMs()
-  #movedMs = monotonicMs()
+  /** Parked keys are polled for replays from here on; 0: now. */
+  #unparkAtMs = 0
   #isStoring = false
-  #generation: number | undefined
   #failure: unknown
 
   constructor(cursor: HeldCursor, definition: DefinedSink, host: Host) {
@@ -75,25 +56,29 @@ export class SinkLoop {
     this.#host = host
     this.#loop = host.loop(`sink ${definition.name}`)
     this.#acks = new Acks(cursor.place, cursor.done)
+    this.#window = Math.max(windowMin, definition.concurrency * 8)
+    this.#pages = new SinkPages(cursor, this.#acks, host, this.#window)
+    this.#state = new SinkState(cursor, host)
     this.#store = new SinkStore(cursor, this.#acks, host, {
-      onState: (state) => this.#heard(state),
+      onState: (state) => this.#state.heard(state),
       onFreed: (events) => {
         for (const event of events) this.#keys.add(event)
         this.#wakeup.fire()
       },
       onMoved: () => this.#giveUp(),
     })
-    this.#careful = cursor.crashes > 0 ? this.#window() : 0
+    this.#careful = cursor.crashes > 0 ? this.#window : 0
     this.#suspect = cursor.isSuspect
   }
 
   wake(): void {
-    this.#hasMore = true
+    this.#pages.grown()
     this.#wakeup.fire()
   }
 
   changed(): void {
-    this.#movedMs = Number.NEGATIVE_INFINITY
+    this.#state.changed()
+    this.#unparkAtMs = 0
     this.#wakeup.fire()
   }
 
@@ -120,9 +105,7 @@ export class SinkLoop {
         await this.#turn()
         failed = 0
         this.#loop.succeeded()
-        await this.#wakeup.wait(
-          this.#isPaused || this.#store.hasParked || this.#acks.unpassed > 0 ? unparkEveryMs : this.#host.idleLookMs(),
-        )
+        await this.#wakeup.wait(this.#state.isRunning && this.#acks.unpassed > 0 ? passEveryMs / 2 : this.#host.idleLookMs())
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) {
           this.cursor.lose(error)
@@ -130,6 +113,7 @@ export class SinkLoop {
         }
         if (isPawlError(error, 'PAWL_LOG_GAP')) await this.#latch(error.message)
         else this.#loop.failed(error)
+        this.#unparkAtMs = 0
         await this.#pause(engineBackoffMs(error, ++failed))
       }
     }
@@ -145,20 +129,12 @@ export class SinkLoop {
     return this.#stop.signal.aborted || this.cursor.signal.aborted || this.#failure !== undefined
   }
 
-  #window(): number {
-    return Math.max(windowMin, this.#definition.concurrency * 8)
-  }
-
   async #begin(): Promise<void> {
     for (let tried = 1; !this.#isOver(); tried++) {
       try {
         await this.#store.begin()
-        const { generation } = await logBounds(this.#host.reader)
-        this.#generation = generation
-        const { logGeneration } = this.cursor.place
-        if (logGeneration !== null && logGeneration !== generation) this.#acks.forgetBefore()
-        if (await isLogOf(this.#host, this.cursor)) return
-        this.#isPaused = true
+        await this.#pages.begin()
+        if (!(await isLogOf(this.#host, this.cursor))) this.#state.stopped()
         return
       } catch (error) {
         if (isPawlError(error, 'PAWL_LEASE_LOST')) throw error
@@ -175,11 +151,11 @@ export class SinkLoop {
   }
 
   async #turn(): Promise<void> {
-    if (this.#isPaused) {
+    if (!this.#state.isRunning) {
       const { state, isMoved } = await this.cursor.reload(this.#host.engine)
-      this.#heard(state)
-      if (this.#isPaused) return
-      // Resumed elsewhere than it stood.
+      this.#state.heard(state)
+      if (!this.#state.isRunning) return
+      // Resumed from another position.
       if (isMoved) return this.#giveUp()
     }
     await solitude.run(() => this.#advance())
@@ -187,118 +163,84 @@ export class SinkLoop {
   }
 
   async #advance(): Promise<void> {
-    if (await this.#isElsewhere()) return this.#giveUp()
-    if (this.#store.hasParked) await this.#lookForUnparking()
-    // One that has nothing to do hears nothing: what comes now may come after a pause.
-    if (this.#acks.open === 0) this.#stateMs = Number.NEGATIVE_INFINITY
-    const looking = this.#lookAtState()
-    looking.catch(() => undefined)
+    if (this.#acks.open === 0 && !this.#store.hasNews && (await this.#state.isMoved())) return this.#giveUp()
+    if (this.#store.hasParked) await this.#pollUnparking()
+    // A loop without open events stores nothing, so it heard of no pause.
+    if (this.#acks.open === 0) this.#state.expire()
+    const polling = this.#pollState()
+    polling.catch(() => undefined)
     await this.#readPages()
-    await this.#passOver()
-    await looking
-    if (this.#isToBeNoted() && !this.#isPaused) await this.cursor.tryAlone(this.#host.engine)
+    await this.#pages.passOver()
+    await polling
+    if (this.#isToBeNoted() && this.#state.isRunning) await this.cursor.tryAlone(this.#host.engine)
     this.#start()
   }
 
-  /** A person may have resumed it from another place while it had nothing to do. */
-  async #isElsewhere(): Promise<boolean> {
-    if (this.#acks.open > 0 || this.#store.hasNews || monotonicMs() - this.#movedMs < this.#host.idleLookMs()) return false
-    this.#movedMs = monotonicMs()
-    const [row] = await this.#host.engine.run<{ position: string }>(cursorStatements.state, this.cursor.fencedKey)
-    if (row === undefined) throw leaseLost(this.cursor)
-    return Number(row.position) !== this.cursor.place.position
-  }
-
-  /** Whether it still runs, before anything begins; unless a store has just told. */
-  async #lookAtState(): Promise<void> {
-    if (this.#isStateKnown() || (!this.#hasMore && !this.#keys.hasReady)) return
-    const [row] = await this.#host.engine.run<{ state: CursorState }>(cursorStatements.state, this.cursor.fencedKey)
-    if (row === undefined) throw leaseLost(this.cursor)
-    this.#heard(row.state)
-  }
-
-  #heard(state: CursorState): void {
-    this.#isPaused = state !== 'running'
-    this.#stateMs = monotonicMs()
+  async #pollState(): Promise<void> {
+    if (!this.#state.isFresh && (this.#pages.hasMore || this.#keys.hasReady)) await this.#state.read()
   }
 
   #isToBeNoted(): boolean {
     return this.cursor.isUntried && !this.#suspect && this.#running.size === 0 && this.#keys.next?.isParked === false
   }
 
-  #isStateKnown(): boolean {
-    return monotonicMs() - this.#stateMs < stateMaxMs
-  }
-
-  // By halves: a page for every event that ends would be many small ones.
   async #readPages(): Promise<void> {
-    while (this.#hasMore && this.#hasRoom() && !this.#isOver()) await this.#read()
+    while (this.#pages.hasMore && this.#pages.hasRoom && !this.#isOver()) {
+      const page = await this.#pages.next()
+      if (page === undefined) return this.#giveUp()
+      const { position } = this.cursor.place
+      if (page.head < position) await this.#latch(`The cursor is at position ${position}, but the log ends at ${page.head}.`)
+      else this.#queue(this.#acks.add(page.events, page.next, page.chars))
+    }
   }
 
-  #hasRoom(): boolean {
-    return this.#acks.open <= this.#window() / 2 && this.#acks.openChars <= windowChars / 2
-  }
-
-  async #read(): Promise<void> {
-    const limit = Math.min(pageMax, this.#window() - this.#acks.open)
-    const page = await this.#page(limit)
-    // The server is another one since, and may have lost what this loop has read: positions that it has passed may be new events.
-    if (page.generation !== this.#generation && this.#acks.lookedTo > 0) return this.#giveUp()
-    this.#generation = page.generation
-    if (page.head < this.cursor.place.position)
-      return this.#latch(`The cursor is at position ${this.cursor.place.position}, but the log ends at ${page.head}.`)
-    const fresh = this.#acks.add(page.events, page.next, page.chars)
-    for (const event of fresh) {
+  #queue(events: readonly LogEvent[]): void {
+    for (const event of events) {
       if (this.#store.isParked(event)) this.#store.parkBehind(event)
       else this.#keys.add(event)
     }
     this.#startReady()
   }
 
-  /** Nothing of ours up to here. The row follows now and then, not at every tick. */
-  async #passOver(): Promise<void> {
-    const { unpassed, lookedTo } = this.#acks
-    if (unpassed === 0 || (unpassed < passEvents && monotonicMs() - this.#passedMs < passEveryMs)) return
-    const place = await placeAt(this.#host, lookedTo, this.#generation)
-    if (place !== undefined) this.#acks.pass(place)
-    this.#passedMs = monotonicMs()
-  }
-
-  /** The log may grow while it is read: a wake-up that comes meanwhile is about events that this page need not have. */
-  async #page(limit: number): Promise<LogRead> {
-    this.#hasMore = false
-    try {
-      const page = await readLog(this.#host.reader, { after: this.#acks.lookedTo, limit, ...filterOf(this.cursor) })
-      if (page.next < page.head) this.#hasMore = true
-      return page
-    } catch (error) {
-      this.#hasMore = true
-      throw error
-    }
-  }
-
-  async #lookForUnparking(): Promise<void> {
-    if (monotonicMs() - this.#unparkedMs < unparkEveryMs) return
-    this.#unparkedMs = monotonicMs()
+  /** After a notification, after the end of a replayed event, and at each poll. */
+  async #pollUnparking(): Promise<void> {
+    if (monotonicMs() < this.#unparkAtMs || this.#isReplayTooEarly()) return
+    this.#unparkAtMs = monotonicMs() + this.#host.idleLookMs()
     this.#store.forgetEnded()
     for (const next of await nextUnparking(this.#host, this.cursor)) {
-      // Alone too: whatever dies now is to be known by its name.
-      if (this.#careful > 0 && (this.#hasMore || this.#keys.hasReady || this.#running.size > 0)) return
-      const key = { tenant: next.key_tenant, key: next.key }
-      // Its last event is being stored; the next one is looked for as soon as that is done.
-      if (this.#store.isStoring(key)) this.#unparkedMs = 0
-      if (this.#keys.has(key) || this.#store.isStoring(key)) continue
-      const event = await parkedEvent(this.#host, next)
-      // While it was read, the one before it may have ended and been stored: then this is not the next one any more.
-      if (this.#keys.has(key) || this.#store.isStoring(key)) {
-        this.#unparkedMs = 0
-        continue
+      if (this.#isReplayTooEarly()) {
+        this.#unparkAtMs = 0
+        return
       }
-      const deaths = this.#careful > 0 ? await tryParked(this.#host, this.cursor, event) : undefined
-      if (event === undefined) this.#store.free(key)
-      else if (deaths === undefined) this.#keys.add(event, true)
-      else this.#repark(event, deaths)
+      await this.#replay(next)
     }
+  }
+
+  async #replay(next: NextParked): Promise<void> {
+    const key = { tenant: next.key_tenant, key: next.key }
+    if (this.#isReplaying(key)) return
+    const event = await parkedEvent(this.#host, next)
+    // During that read the event before this one may have ended: then this is no longer the next one.
+    if (this.#isReplaying(key)) {
+      this.#unparkAtMs = 0
+      return
+    }
+    const deaths = this.#careful > 0 ? await tryParked(this.#host, this.cursor, event) : undefined
+    if (event === undefined) this.#store.free(key)
+    else if (deaths === undefined) this.#keys.add(event, true)
+    else this.#repark(event, deaths)
+  }
+
+  #isReplaying(key: Pick<LogEvent, 'tenant' | 'key'>): boolean {
+    const isStoring = this.#store.isStoring(key)
+    // The store wakes this loop, which then polls for the key's next event.
+    if (isStoring) this.#unparkAtMs = 0
+    return isStoring || this.#keys.has(key)
+  }
+
+  /** After a crash a replay runs alone, so that a death is its own. */
+  #isReplayTooEarly(): boolean {
+    return this.#careful > 0 && (this.#pages.hasMore || this.#keys.hasReady || this.#running.size > 0)
   }
 
   // ---- working
@@ -310,11 +252,11 @@ export class SinkLoop {
   /** Where it is not closed, or inside: then what was just noted as tried starts. */
   #start(): void {
     const concurrency = this.#careful > 0 || this.#suspect ? 1 : this.#definition.concurrency
-    if (!this.#isStateKnown() || this.#isToBeNoted()) {
+    if (!this.#state.isFresh || this.#isToBeNoted()) {
       if (this.#keys.hasReady) this.#wakeup.fire()
       return
     }
-    while (this.#running.size < concurrency && !this.#isOver() && !this.#isPaused) {
+    while (this.#running.size < concurrency && !this.#isOver() && this.#state.isRunning) {
       const queued = this.#keys.take()
       if (queued === undefined) return
       const leave = solitude.enter()
@@ -346,7 +288,7 @@ export class SinkLoop {
     this.#keys.done(queued)
     this.#store.ended(event)
     if (queued.isParked) {
-      this.#unparkedMs = 0
+      this.#unparkAtMs = 0
       this.#store.unparked(event)
     } else this.#acks.finish(event.position)
     // A deciding run that waits for this call may kill the process.
@@ -399,8 +341,8 @@ export class SinkLoop {
     }
     await this.#flush()
     await tripBreaker(this.#host, this.#definition).catch(this.#host.onTrouble)
-    // It may be paused now.
-    this.#stateMs = Number.NEGATIVE_INFINITY
+    // The breaker may have paused it.
+    this.#state.expire()
   }
 
   #repark(event: LogEvent, error: unknown): void {
@@ -445,10 +387,10 @@ export class SinkLoop {
   }
 
   async #latch(reason: string): Promise<void> {
-    this.#isPaused = true
+    this.#state.stopped()
     await latch(this.#host, this.cursor, reason)
-    // An answer from before it may have come meanwhile.
-    this.#isPaused = true
+    // The answer of an earlier store may have come since.
+    this.#state.stopped()
   }
 
   async #pause(delayMs: number): Promise<void> {

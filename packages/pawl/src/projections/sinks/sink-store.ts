@@ -44,6 +44,14 @@ interface Target {
   readonly failure: Failure
 }
 
+/** What the row has, by the last answer. */
+interface Stored {
+  readonly progress: string
+  readonly failure: Failure
+  /** Of `Acks`, when it was written. */
+  readonly version: number
+}
+
 const noFailure: Failure = { attempts: 0, error: null }
 const nothing = (): News => ({ parks: [], behind: [], replayed: [], free: [], reparks: [] })
 
@@ -62,9 +70,7 @@ export class SinkStore {
   #news = nothing()
   #writing: News | undefined
   #tail: Promise<void> = Promise.resolve()
-  #stored: string
-  #storedFailure = noFailure
-  #storedVersion = 0
+  #stored: Stored
   /** Where writes without an answer would have moved the cursor. */
   readonly #unanswered = new Set<string>()
   #isAbandoned = false
@@ -86,7 +92,7 @@ export class SinkStore {
     this.#onState = listeners.onState
     this.#onFreed = listeners.onFreed
     this.#onMoved = listeners.onMoved
-    this.#stored = textOf(acks.at())
+    this.#stored = { progress: progressOf(acks.at()), failure: noFailure, version: 0 }
   }
 
   async begin(): Promise<void> {
@@ -102,7 +108,7 @@ export class SinkStore {
   }
 
   get hasNews(): boolean {
-    return hasContent(this.#news) || this.#acks.version !== this.#storedVersion
+    return hasContent(this.#news) || this.#acks.version !== this.#stored.version
   }
 
   isParked(event: Key): boolean {
@@ -182,15 +188,13 @@ export class SinkStore {
       // Until its answer says otherwise.
       this.#unanswered.add(nameOf(target.place))
       if (hasContent(news)) await this.#writeAll(news, target)
-      else if (textOf(target) !== this.#stored) await this.#writePlace(target)
-      else if (failure !== this.#storedFailure) await this.#writeFailure(target)
+      else if (progressOf(target) !== this.#stored.progress) await this.#writePlace(target)
+      else if (failure !== this.#stored.failure) await this.#writeFailure(target)
       this.#unanswered.clear()
       for (const key of [...news.replayed, ...news.free, ...news.reparks.map(({ event }) => event)]) this.#ended.add(keyOf(key))
       for (const { position } of waiting) this.#acks.finish(position)
       this.#acks.stored(target.place)
-      this.#stored = textOf(target)
-      this.#storedFailure = failure
-      this.#storedVersion = version + waiting.length
+      this.#stored = { progress: progressOf(target), failure, version: version + waiting.length }
       if (news.replayed.length > 0 || news.free.length > 0) await this.#lookFreed([...news.replayed, ...news.free])
     } catch (error) {
       this.#news = merge(news, this.#news)
@@ -304,6 +308,6 @@ function nameOf({ position, eventId }: Place): string {
   return `${position} ${eventId}`
 }
 
-function textOf({ place, done }: { place: Place; done: string }): string {
+function progressOf({ place, done }: { place: Place; done: string }): string {
   return `${place.position} ${done}`
 }

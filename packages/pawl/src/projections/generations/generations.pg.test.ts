@@ -1,8 +1,8 @@
 import { expect, onTestFinished, test } from 'vitest'
-import { add, applied, define, reason, runBoth } from '../../test/support/balances.ts'
-import { until } from '../../test/support/database.ts'
-import { FaultProxy } from '../../test/support/fault-proxy.ts'
-import { addCursor, append, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
+import { add, applied, define, reason, runBoth } from '../../../test/support/balances.ts'
+import { until } from '../../../test/support/database.ts'
+import { FaultProxy } from '../../../test/support/fault-proxy.ts'
+import { addCursor, append, createLog, cursorOf, startRunner } from '../../../test/support/projections.ts'
 
 const isWaiting = "datname = current_database() and wait_event_type = 'Lock'"
 

@@ -1,8 +1,8 @@
 import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
-import { add, applied, balanceSql, define, reason, runBoth, tables } from '../../test/support/balances.ts'
-import { until } from '../../test/support/database.ts'
-import { addCursor, append, caughtUp, createLog, cursorOf, startRunner } from '../../test/support/projections.ts'
+import { add, applied, balanceSql, define, reason, runBoth, tables } from '../../../test/support/balances.ts'
+import { until } from '../../../test/support/database.ts'
+import { addCursor, append, caughtUp, createLog, cursorOf, startRunner } from '../../../test/support/projections.ts'
 
 test('[P7] a rebuild beside the live generation, under writes is switched to and rolled back', async () => {
   const db = await createLog(balanceSql)

@@ -1,18 +1,21 @@
 // What must be true before a runner works: each definition has its row, and agrees with what the database knows of it.
 
-import type { Db } from '../db/db.ts'
-import type { Connection, DatabaseOptions } from '../db/driver.ts'
-import { statement, textsLiteral } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
-import { logBounds } from './cursor.ts'
-import type { Defined } from './definition.ts'
+import type { Db } from '../../db/db.ts'
+import type { Connection, DatabaseOptions } from '../../db/driver.ts'
+import { statement, textsLiteral } from '../../db/statement.ts'
+import { PawlError } from '../../errors.ts'
+import { logBounds } from '../cursor.ts'
+import type { Defined } from '../definition.ts'
 import { qualifyTables, tableOf } from './tables.ts'
 
-const registerStatement = statement(import.meta.url, 'register')
-const holdStatement = statement(import.meta.url, 'hold-projections')
-const readStatement = statement(import.meta.url, 'read-projection')
-const missingColumnsStatement = statement(import.meta.url, 'missing-columns')
-const configureStatement = statement(import.meta.url, 'configure')
+/** sql/ of projections: one folder for all statements on its tables. */
+const projections = new URL('../', import.meta.url).href
+
+const registerStatement = statement(projections, 'register')
+const holdStatement = statement(projections, 'hold-projections')
+const readStatement = statement(projections, 'read-projection')
+const missingColumnsStatement = statement(projections, 'missing-columns')
+const configureStatement = statement(projections, 'configure')
 
 export interface KnownGeneration {
   readonly kind: string

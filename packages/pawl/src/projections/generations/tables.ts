@@ -1,14 +1,17 @@
 // The tables of a projection's generations. Readers use the declared name, which is always the live generation's; another generation's
 // table has the same name with `_g` and its number. A switch renames both in one transaction, so readers change nothing.
 
-import type { Db } from '../db/db.ts'
-import { createPool, type DatabaseOptions } from '../db/driver.ts'
-import { statement } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
-import type { Defined } from './definition.ts'
-import type { Comparison, ProjectionTable, TableComparison } from './types.ts'
+import type { Db } from '../../db/db.ts'
+import { createPool, type DatabaseOptions } from '../../db/driver.ts'
+import { statement } from '../../db/statement.ts'
+import { PawlError } from '../../errors.ts'
+import type { Defined } from '../definition.ts'
+import type { Comparison, ProjectionTable, TableComparison } from '../types.ts'
 
-const schemaStatement = statement(import.meta.url, 'table-schema')
+/** sql/ of projections: one folder for all statements on its tables. */
+const projections = new URL('../', import.meta.url).href
+
+const schemaStatement = statement(projections, 'table-schema')
 
 const identifierBytesMax = 63
 

@@ -3,35 +3,38 @@
 // nothing of a rebuild gets out.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { isConflict, isRetryable } from '../db/classify.ts'
-import type { Db } from '../db/db.ts'
-import type { Pool } from '../db/driver.ts'
-import { statement, textsLiteral } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
-import { monotonicMs } from '../kernel/clock.ts'
-import { probe } from '../kernel/probe.ts'
-import { read, retrying, retryingCall } from '../kernel/retry.ts'
-import { logBounds } from './cursor.ts'
-import type { Defined } from './definition.ts'
-import { audit, cursorsOf, inTransaction, type Target } from './operator.ts'
+import { isConflict, isRetryable } from '../../db/classify.ts'
+import type { Db } from '../../db/db.ts'
+import type { Pool } from '../../db/driver.ts'
+import { statement, textsLiteral } from '../../db/statement.ts'
+import { PawlError } from '../../errors.ts'
+import { monotonicMs } from '../../kernel/clock.ts'
+import { probe } from '../../kernel/probe.ts'
+import { read, retrying, retryingCall } from '../../kernel/retry.ts'
+import { logBounds } from '../cursor.ts'
+import type { Defined } from '../definition.ts'
+import { audit, cursorsOf, inTransaction, type Target } from '../operator.ts'
+import type { Act, Comparison } from '../types.ts'
 import { readProjection } from './register.ts'
 import { compareTables, generationTable, parseTable, quoteIdentifier, tableOf } from './tables.ts'
-import type { Act, Comparison } from './types.ts'
+
+/** sql/ of projections: one folder for all statements on its tables. */
+const projections = new URL('../', import.meta.url).href
 
 const statements = {
-  add: statement(import.meta.url, 'add-generation'),
-  hold: statement(import.meta.url, 'hold-generations'),
-  still: statement(import.meta.url, 'still-generations'),
-  unhold: statement(import.meta.url, 'unhold-generations'),
-  unrefreshed: statement(import.meta.url, 'unrefreshed'),
-  lockProjection: statement(import.meta.url, 'lock-projection'),
-  lock: statement(import.meta.url, 'lock-generations'),
-  switchCursors: statement(import.meta.url, 'switch-cursors'),
-  switchProjection: statement(import.meta.url, 'switch-projection'),
-  remove: statement(import.meta.url, 'remove-generation'),
-  dependents: statement(import.meta.url, 'table-dependents'),
-  belongings: statement(import.meta.url, 'table-belongings'),
-  holders: statement(import.meta.url, 'table-holders'),
+  add: statement(projections, 'add-generation'),
+  hold: statement(projections, 'hold-generations'),
+  still: statement(projections, 'still-generations'),
+  unhold: statement(projections, 'unhold-generations'),
+  unrefreshed: statement(projections, 'unrefreshed'),
+  lockProjection: statement(projections, 'lock-projection'),
+  lock: statement(projections, 'lock-generations'),
+  switchCursors: statement(projections, 'switch-cursors'),
+  switchProjection: statement(projections, 'switch-projection'),
+  remove: statement(projections, 'remove-generation'),
+  dependents: statement(projections, 'table-dependents'),
+  belongings: statement(projections, 'table-belongings'),
+  holders: statement(projections, 'table-holders'),
 } as const
 
 /** A hold ends by itself, so that whoever asked for it and died does not stop the live generation for ever. */

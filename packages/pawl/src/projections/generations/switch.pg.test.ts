@@ -1,8 +1,8 @@
 // What belongs to a projection's table goes with its name at a switch, or the switch is refused and says what it would lose.
 
 import { expect, test } from 'vitest'
-import { add, applied, reason, runBoth } from '../../test/support/balances.ts'
-import type { TestDatabase } from '../../test/support/database.ts'
+import { add, applied, reason, runBoth } from '../../../test/support/balances.ts'
+import type { TestDatabase } from '../../../test/support/database.ts'
 
 const belongingsSql = `
   create table person (id text primary key);

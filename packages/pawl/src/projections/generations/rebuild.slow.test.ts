@@ -1,8 +1,8 @@
 import { installProbe } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'
-import { add, balanceSql, reason, runBoth } from '../../test/support/balances.ts'
-import { deferred, until } from '../../test/support/database.ts'
-import { addCursor, append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
+import { add, balanceSql, reason, runBoth } from '../../../test/support/balances.ts'
+import { deferred, until } from '../../../test/support/database.ts'
+import { addCursor, append, caughtUp, createLog, startRunner } from '../../../test/support/projections.ts'
 
 test('[P7] a process that hangs in the middle of a switch is ended by the server, and the live generation goes on', async () => {
   const { db, pawl } = await runBoth()
