@@ -86,7 +86,7 @@ create table pawl.job_history (
   constraint outcome_known check (outcome in ('done', 'cancelled'))
 ) partition by range (finished_at);
 create index job_history_id on pawl.job_history (id);
-comment on table pawl.job_history is 'Finished jobs, by the day they finished. A look-up by id starts at the day that the id carries.';
+comment on table pawl.job_history is 'Finished jobs, by the day they finished. A lookup by id starts at the day that the id carries.';
 
 create table pawl.job_attempt (
   job_id bigint not null,
@@ -214,7 +214,7 @@ $$;
 
 -- These functions keep to the primary key, whatever the table looked like when this session first planned them.
 
--- Holds the job for the caller's transaction: until it ends nobody can take the job over. Raises PW001 when it is lost already.
+-- Holds the job for the caller's transaction: until it ends no worker can take the job over. Raises PW001 when it is lost already.
 create function pawl.guard_job(p_tenant text, p_id bigint, p_fence bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
@@ -226,7 +226,7 @@ end
 $$;
 
 -- Puts one job off inside the transaction of its handler, so that what the handler wrote commits with it. Raises PW001 when the fence is not
--- the current one. The same change as a snooze in settle-failed.sql.
+-- the current one. The same change as a snooze in `settle-failed`.
 create function pawl.snooze_job(p_tenant text, p_id bigint, p_fence bigint, p_delay_ms bigint, p_progress jsonb default null) returns void
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
@@ -358,9 +358,9 @@ begin
 end
 $$;
 
--- What a person should look at and job rows show: kinds with dead jobs, jobs that could not run alone, and kinds that wait at the front of a
+-- Alerts that job rows show: kinds with dead jobs, jobs that could not run alone, and kinds that wait at the front of a
 -- queue although no open worker takes them from there. p_tenant null: of all tenants. Counts stop at 1,000, and of each queue the first 1,000
--- jobs are looked at, for one tenant the first 10,000.
+-- jobs are read, for one tenant the first 10,000.
 create function pawl.job_alerts(p_tenant text)
 returns table (tenant text, code text, subject text, message text, count bigint, first_at timestamptz, last_at timestamptz)
 language sql stable set search_path = pg_catalog, pg_temp as $$

@@ -13,7 +13,7 @@ import type { DefinedKind } from './kinds.ts'
 import type { Outcomes } from './outcomes.ts'
 import type { HandlerTransactions } from './tx/handler-transactions.ts'
 
-/** What claim.sql and claim-suspect.sql return. */
+/** A row of `claim` and `claim-suspect`. */
 export interface FetchedRow {
   readonly tenant: string
   readonly id: string
@@ -43,7 +43,7 @@ export class ClaimedRow {
   readonly max_attempts: number | null
   readonly crashes: number
   readonly dueUs: number
-  /** What it takes in memory while it waits, about. */
+  /** Its approximate size in memory while it waits. */
   readonly bytes: number
   /** JSON strings, read again before each call of the handler: no call sees what another made of its payload. */
   payload: string
@@ -74,7 +74,7 @@ export class ClaimedRow {
 /** PostgreSQL's largest integer: a run of 24.8 days and more. */
 const ranMsMax = 2_147_483_647
 
-/** What the attempts of a process share: where they run, and where their ends go. */
+/** Shared by the attempts of a process: where they run, and where their ends go. */
 export interface Runtime {
   readonly process: Pick<Process, 'config' | 'engine' | 'installation' | 'trouble'>
   readonly transactions: HandlerTransactions
@@ -200,7 +200,7 @@ export class Attempt {
 
   // ---- its end
 
-  /** What its run came to. The first end is stored; a later one counts for nothing, and is recorded as refused. */
+  /** Stores the first end; a later one is ignored and recorded as refused. */
   finish(end: RunEnd): void {
     const { outcomes, settler } = this.runtime
     this.row.dropPayload()

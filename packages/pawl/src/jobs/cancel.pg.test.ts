@@ -67,7 +67,7 @@ test('[J17] a claimed job cancelled before its start never starts', async () => 
   )
   await until('one holds the slot and others wait here', () => ran.length === 101 && worker.metrics().buffered > 0)
   expect(await pawl.jobs.cancel(ids[101]!)).toEqual({ was: 'running' })
-  // The buffer may still grow meanwhile: what was claimed and neither started, nor waits, nor was given back, was dropped.
+  // The buffer may still grow: what was claimed and neither started, nor waits, nor was given back, was dropped.
   await until('it is dropped', () => {
     const { claimed, started, buffered, released } = worker.metrics()
     return claimed - started - buffered - released === 1

@@ -1,4 +1,4 @@
-// Look-ups by id of jobs whose id carries a later day than the one on which they finished.
+// Lookups by id of jobs whose id carries a later day than the one on which they finished.
 
 import { moveClock } from 'pawl/testing'
 import { expect, onTestFinished, test } from 'vitest'

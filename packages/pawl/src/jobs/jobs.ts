@@ -60,7 +60,7 @@ export interface JobsCore {
   readonly ownVerbs?: readonly OwnVerbs[]
 }
 
-/** Whose kinds begin with `prefix`, and what cancels and retries there, such as 'batches.cancel(id)'. */
+/** The verbs for kinds that begin with `prefix`, such as 'batches.cancel(id)'. */
 export interface OwnVerbs {
   readonly prefix: string
   readonly cancel: string
@@ -251,7 +251,7 @@ export class Jobs {
         return this.#core.pool.run<EnqueuedRow>(first.rows === 1 ? enqueueOneStatement : enqueueStatement, values(first.text))
       return sendChunks(this.#core.pool, bulk, chunks(), (tx, { text }) => tx.run<EnqueuedRow>(enqueueStatement, values(text)))
     }
-    // What was read from a generator is gone, so its transaction is not tried again.
+    // A generator can be read once, so its transaction is not tried again.
     const rows = await (isWhole || Array.isArray(many) ? retryingDefinite(send) : send().catch(throwUnavailable))
     const ids = idsOf(rows)
     if (probe.on) await probe.hit('jobs.enqueue.sent', ids)
@@ -289,7 +289,7 @@ export class Jobs {
 
   async #enqueueIn(tx: Db, chunks: Chunks, values: (payloads: string) => Values, options: Enqueue): Promise<string[]> {
     const level = options.durability ?? this.#core.config.durability
-    // 'relaxed' would be a lowering, and 'durable' is what PostgreSQL does unless someone switched it off; both are left to the function.
+    // 'relaxed' would lower it, and 'durable' is PostgreSQL's default; both are left to the function.
     if (level !== 'relaxed' && (options.durability !== undefined || level === 'replicated')) await setDurability(tx, level)
     const ids: string[] = []
     for await (const { text } of chunks) ids.push(...idsOf(await tx.run<EnqueuedRow>(enqueueStatement, values(text))))
@@ -377,7 +377,7 @@ function assertPayloads(payloads: unknown): void {
   )
 }
 
-/** What enqueue_many says of its arguments. */
+/** Makes an argument error of enqueue_many one of ours. */
 function refuse(error: unknown): never {
   if (sqlState(error) !== '22023') throw error
   const { message, hint = '' } = error as Error & { hint?: string }

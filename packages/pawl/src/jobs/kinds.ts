@@ -9,7 +9,7 @@ import { type Backoff, backoffMs, mayRetry } from '../kernel/retry.ts'
 import { assertUsers, checkKind, handlerTable, kindTable } from './options.ts'
 import type { DefineOptions, Handler, KindOptions, StandardSchema } from './types.ts'
 
-/** What holds for a kind that says nothing, and for jobs of kinds that this process does not define. */
+/** The defaults of a kind, and the limits of kinds that this process does not define. */
 export const kindDefaults = resolve('define', kindTable, {})
 
 /** Of what a schema finds wrong, a message names this many. */

@@ -224,7 +224,7 @@ test('[K2] after its lease ended a holder is refused; the next one finishes', as
   await until('the next holder has done it', async () => (await pawl.jobs.get(id))?.state === 'done')
   await until('the first is told', () => signal.aborted)
   expect(signal.reason).toMatchObject({ code: 'PAWL_LEASE_LOST' })
-  // The worker may find its job gone before its keeper finds the lease gone: the two look on connections of their own.
+  // The worker may find its job gone before its keeper finds the lease gone: the two poll on connections of their own.
   await until('the worker is told too', () => lost.includes(incarnation))
   go.resolve()
   await until('the late end is refused', () => first.metrics().refused > 0)
@@ -235,7 +235,7 @@ test('[K2] after its lease ended a holder is refused; the next one finishes', as
   expect(await db.query('select attempt from effect')).toEqual([{ attempt: 2 }])
   const job = await pawl.jobs.get(id)
   expect(job).toMatchObject({ state: 'done', result: 2, attempt: 2, crashes: 1 })
-  // Whoever took it, the second worker or the first anew, it was under another incarnation.
+  // The second worker or the first took it, under another incarnation.
   expect(job?.holder).not.toBe(incarnation)
   expect(first.id).not.toBe(incarnation)
 })
@@ -255,14 +255,14 @@ test('[K2] a handler whose incarnation closed still settles before the rescue', 
   const { id } = await pawl.jobs.enqueue('work', {})
   const signal = await started.promise
   await inTransaction(async (rescueless) => {
-    // A rescue records what it takes and a settle does not, so as long as this transaction is open nobody can take the job.
+    // A rescue records what it takes and a settle does not, so as long as this transaction is open no worker can take the job.
     await rescueless.query('lock table pawl.job_attempt in share mode')
     await inTransaction(async (client) => {
       await client.query('select from pawl.job where id = $1 for update', [id])
       await endLease(db.pool, worker.id!)
       await until('the worker is told', () => signal.aborted)
       go.resolve()
-      // It waits for half a second; who looks less often finds that it has given up for now.
+      // It waits for half a second, then gives up for now.
       await until('its settle meets the lock', async () => {
         const rows = await db.query(
           "select from pg_stat_activity where datname = current_database() and application_name like '% settle' and wait_event_type = 'Lock'",
@@ -290,7 +290,7 @@ test('[J3] a keeper closes as soon as a question has waited long enough', async 
   pawl.jobs.define('work', { run: () => undefined })
   await startWorker(pawl, {})
   const tookMs: number[] = []
-  // It looks twice a second, and the dead one has 600 ms to answer: by chance it is never below a second. A busy machine may be slow once.
+  // It polls twice a second, and the dead one has 600 ms to answer: together at least a second. A busy machine may be slow once.
   while (tookMs.length < 10 && tookMs.every((ms) => ms >= 900)) {
     const [dead] = await db.query<{ id: number }>(`
       insert into pawl.worker (look_ms, lease_until) values (300, pawl.now()) returning id`)

@@ -1,4 +1,4 @@
-// What handlers send often is prepared under a name. Nobody may notice, whatever happens to the tables meanwhile.
+// What handlers send often is prepared under a name. No handler may notice, whatever happens to the tables.
 
 import type { Pawl } from 'pawl'
 import { runAll } from 'pawl/testing'
@@ -45,7 +45,7 @@ test('[J2] a column added while workers run costs no attempt', async () => {
       const { rows } = await tx.query<object>('select * from shape where $1::integer is not null', [1])
       widths.push(Object.keys(rows[0]!).length)
       named.push((await tx.query("select from pg_prepared_statements where name like 'pawl_handler_%'")).rows.length)
-      // Nobody leaves before all have come, so each has a connection of its own.
+      // No handler returns before all have started, so each has a connection of its own.
       if (++arrived % connections === 0) everyone.resolve()
       if (isCrowded) await everyone.promise
     },

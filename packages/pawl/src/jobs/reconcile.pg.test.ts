@@ -1,4 +1,4 @@
-// The look for jobs that are no longer ours, behind a connection that stalls.
+// The scan for jobs that are no longer ours, on a connection that stalls.
 
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { attemptOf } from '../../test/support/attempt.ts'
@@ -58,7 +58,7 @@ test('[J17] while one scan is unanswered, no other is sent; requests follow', as
   const stranger = await db.pool.connect()
   await stranger.query('begin; lock table pawl.job')
   for (let nowMs = 1e12; nowMs < 1e12 + 50_000; nowMs += 500) reconciler.tick(nowMs)
-  await until('the look waits', async () => {
+  await until('the scan waits', async () => {
     const waiting = await db.query(
       "select from pg_stat_activity where datname = current_database() and application_name = 'pawl engine' and wait_event_type = 'Lock'",
     )

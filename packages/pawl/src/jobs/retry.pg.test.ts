@@ -11,7 +11,7 @@ import { lockClass } from '../kernel/lease.ts'
 import type { Worker } from '../worker.ts'
 
 const promoteStatement = statement(import.meta.url, 'promote')
-/** The keeper would also end what is past its time limit, with other words, when it finds the main thread standing still; here it does not look. */
+/** The keeper would also end a job past its time limit, with another message, when the main thread stalls; here it does not watch it. */
 const unwatched = { lease: '1h', tuning: { beatMs: 600_000 } } as const
 
 let db: TestDatabase
@@ -33,7 +33,7 @@ async function startWorker(options: Parameters<Pawl['worker']>[0] = {}): Promise
   return worker
 }
 
-/** Stands the database's clock still: nothing becomes due by itself, however long a look at it takes. */
+/** Stands the database's clock still: nothing becomes due by itself, however long a poll takes. */
 async function stopClock(): Promise<void> {
   await db.query(`do $$ begin
     execute format('create or replace function pawl.now() returns timestamptz language sql volatile as %L',
@@ -201,7 +201,7 @@ test('[J15] snoozing burns no attempt, however often, and is counted', async () 
   )
   expect(await pawl.jobs.get(id)).toMatchObject({ attempt: 1, result: 'awake' })
   expect(await pawl.jobs.get(inTx.id)).toMatchObject({ attempt: 1, result: 'awake' })
-  // A job that polls for a day leaves no row for each look.
+  // A job that polls for a day leaves no row for each poll.
   expect(await db.query('select from pawl.job_attempt')).toEqual([])
   expect((await pawl.jobs.attempts(id)).map(({ outcome }) => outcome)).toEqual(['done'])
   // A tx handler that returns a snooze commits what it wrote.

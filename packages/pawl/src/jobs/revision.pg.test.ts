@@ -1,4 +1,4 @@
-// Every change of a job raises its revision, and whoever names a revision changes that one or nothing.
+// Every change of a job raises its revision, and a change that names a revision applies to that one or not at all.
 
 import fc from 'fast-check'
 import { isPawlError, type Pawl } from 'pawl'

@@ -185,7 +185,7 @@ async function tryTx(attempt: Attempt, call: Call, client: PoolClient): Promise<
 function commit(attempt: Attempt, tx: Transaction, { failed, result }: Ending): Promise<void> {
   const { tenant, id, fence, unstored: progress, isReplicated } = attempt
   const key = { tenant, id, fence }
-  // At the commit, so that a handler may still choose the isolation. A pool's sessions are durable already; behind a pooler each must ask.
+  // At the commit, so that a handler may still choose the isolation. A pool's sessions are durable already; through a pooler each must ask.
   const level = isReplicated ? 'replicated' : attempt.runtime.transactions.isNamed ? undefined : 'durable'
   const settings = level === undefined ? undefined : levelSql(level)
   if (failed !== undefined) return tx.commitWith(snoozeStatement, { ...key, delay_ms: failed.delayMs!, progress }, settings)

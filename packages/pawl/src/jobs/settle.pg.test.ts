@@ -1,4 +1,4 @@
-// Ends of attempts whose rows somebody else has locked: they wait, and nobody waits behind them.
+// Ends of attempts whose rows another transaction has locked: they wait, and no other end waits for them.
 
 import type { Pawl } from 'pawl'
 import pg from 'pg'
@@ -271,7 +271,7 @@ test('[J32] unsettled results of 32 MB stop claims and starts', async () => {
 test('[J33] large jobs whose ends are set aside stop no claim', async () => {
   const locked = deferred()
   pawl.jobs.define<string>('large', { run: ({ payload }) => (payload === '' ? undefined : locked.promise) })
-  // So many that by their payloads more than 32 MB would wait.
+  // Enough that their payloads exceed 32 MB.
   await pawl.jobs.enqueueMany(
     'large',
     Array.from({ length: 40 }, () => 'x'.repeat(900_000)),

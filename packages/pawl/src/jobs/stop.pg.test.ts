@@ -195,7 +195,7 @@ test('stop() right after start() opened the incarnation ends all that start() be
   const starting = worker.start()
   await opened.promise
   const stopping = worker.stop()
-  // A stop() that does not wait for start() has ended by then, and nobody ends what start() still begins.
+  // A stop() that does not wait for start() has ended by then, and nothing ends what start() still begins.
   await Promise.race([stopping, db.query('select pg_sleep(1)')])
   held.resolve()
   await Promise.all([starting, stopping])

@@ -65,7 +65,7 @@ test('[J13] a stop that abandons does not wait for a blocked chore', async () =>
     )
   await until('it runs', () => worker.metrics().running === 1)
   await until('a chore waits', async () => (await chore()).length === 1, 60_000)
-  // The keeper sees the closed row at its next look, and the worker has no id from then on.
+  // The keeper sees the closed row at its next poll, and the worker has no id from then on.
   const { id } = worker
   await worker.stop({ grace: 0, abandon: true })
   expect(await chore()).toHaveLength(1)

@@ -55,7 +55,7 @@ async function pass({ jobs, sampledFrom, hasStranger }: typeof beside): Promise<
   return samples
 }
 
-/** One claim is under way at a time, so between two of them the server's counter grows by the buffers of exactly one. */
+/** One claim is in progress at a time, so between two of them the server's counter grows by the buffers of exactly one. */
 async function watchClaims(db: TestDatabase, sampledFrom: number, work: () => Promise<void>): Promise<Sample[]> {
   const samples: Sample[] = []
   let claimed = 0

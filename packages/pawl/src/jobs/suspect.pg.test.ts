@@ -275,7 +275,7 @@ test('the alert of dead jobs quotes the error of the named job', async () => {
 
 test("the alert of jobs that died quotes the named job's reason", async () => {
   const ids = await enqueue(2)
-  // The text of the first sorts behind that of the second.
+  // The string of the first sorts after that of the second.
   const workers = [await openIncarnation(connection), await openIncarnation(connection)].reverse()
   const once = [defineKind('work', { retry: { crashes: 1 }, run: () => 0 })]
   for (const [index, reason] of ['process died', 'lease ended'].entries()) {

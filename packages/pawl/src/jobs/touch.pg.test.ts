@@ -1,4 +1,4 @@
-// Progress: many touches, few writes, the last one always stored, and a typed error once the job is somebody else's.
+// Progress: many touches, few writes, the last one always stored, and a typed error once the job has another holder.
 
 import { setTimeout as pause } from 'node:timers/promises'
 import type { Job, JobContext, Pawl } from 'pawl'
@@ -27,7 +27,7 @@ async function startWorker(options: Parameters<Pawl['worker']>[0], of: Pawl = pa
   return worker
 }
 
-/** Every write of progress that the table saw, whoever counted it. */
+/** Every write of progress that the table saw. */
 async function recordProgressWrites(): Promise<void> {
   await db.query('create table progress_write (progress jsonb)')
   await db.query(`create function record_progress() returns trigger language plpgsql set search_path from current as $$
@@ -218,7 +218,7 @@ test('[J6] touch on a cancelled job rejects with a typed error', async () => {
 })
 
 test('[J6] touch on a lost job rejects before news of the loss', async () => {
-  // Without a session to listen in, it does not look for lost jobs when it begins to listen either.
+  // Without a session to listen in, it does not scan for lost jobs when it begins to listen either.
   const { id, context, end } = await held(db.pawl({ pooler: 'transaction' }))
   await db.query('update pawl.job set fence = pawl.next_fence() where id = $1', [id])
   expect(context.signal.aborted).toBe(false)
@@ -239,7 +239,7 @@ test('[J6] touch after a timeout rejects with a typed error', async () => {
       touched.resolve(await touch(1).catch((error: unknown) => error))
     },
   })
-  // The keeper would also end it, as lost, when it finds the main thread standing still; here it does not look.
+  // The keeper would also end it, as lost, when the main thread stalls; here it does not watch it.
   await startWorker({ lease: '1h', tuning: { beatMs: 600_000 } })
   const { id } = await pawl.jobs.enqueue('slow', {})
   expect(await touched.promise).toMatchObject({ code: 'PAWL_TIMED_OUT' })

@@ -53,7 +53,7 @@ test.each(ways)(
       Array.from({ length: 2 }, () => expect.stringContaining('Only Pawl may end it')),
     )
     expect(await db.query('select from pawl.job_history')).toEqual([])
-    // What a handler has committed itself nobody can take back; what Pawl would have committed is not there.
+    // The handler's own commit stands; what Pawl would have committed is not there.
     expect(await effects()).toEqual(isCommit ? [1, 1] : [])
     expect(await db.query("select from pawl.job where kind = 'follow-up'")).toHaveLength(isCommit ? 2 : 0)
   },

@@ -77,7 +77,7 @@ export interface RetryPolicy {
   readonly factor?: number
   readonly maxMs?: number
   readonly jitter?: boolean
-  /** false: this error is of no use to retry. It answers at once; a promise counts as true. */
+  /** Returns false for an error that must not be retried. A promise counts as true. */
   readonly when?: (error: unknown) => boolean
 }
 

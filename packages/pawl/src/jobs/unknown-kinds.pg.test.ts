@@ -1,4 +1,4 @@
-// A worker claims only what it defines. What nobody defines waits, untouched, and is said.
+// A worker claims only kinds it defines. Jobs of a kind that no worker defines wait, untouched, and an alert says so.
 
 import { type Pawl, silentLogger } from 'pawl'
 import { moveClock, runAll } from 'pawl/testing'

@@ -1,4 +1,4 @@
-// Pick-up: a job is found when its transaction commits, however long that stayed open and whatever the worker did meanwhile. The poll is
+// Pick-up: a job is found when its transaction commits, however long that stayed open and whatever the worker did in that time. The poll is
 // set to an hour here, so only the notification or the watch over open transactions can find it.
 
 import { type Pawl, silentLogger } from 'pawl'
@@ -126,7 +126,7 @@ test('[J23] an enqueue that read the flag just before it was set runs', async ()
   const client = await connect()
   const enqueued = deferred<string>()
   installProbe(async (name) => {
-    // The flag is committed, the list of open transactions is not read yet: whoever enqueued until now may have seen no flag.
+    // The flag is committed, the list of open transactions is not read yet: an enqueue until now may have seen no flag.
     if (name !== 'jobs.sleep.flagged') return
     installProbe(undefined)
     await db.query('delete from pawl.sleeper')
@@ -303,7 +303,7 @@ test('[J23] a closed incarnation leaves no sleeper; the next sets its own', asyn
     expect(await sleepers()).toEqual([])
     await sleep.idle(next.id)
     expect(await sleepers()).toEqual([next.id])
-    // Closed in the very moment in which it lay down: its row was not there yet for whoever closed it.
+    // Closed while it went to sleep: the sleeper's row was not visible yet to the close.
     await db.query("insert into pawl.sleeper (queue, worker) values ('default', $1), ('default', 4711)", [old.id])
     await prune(connection)
     expect(await sleepers()).toEqual([next.id])

@@ -1,4 +1,4 @@
-// The watch over other incarnations: nobody is closed who was not asked, and nobody who answers.
+// The watch over other incarnations: it closes none that was not asked, and none that answers.
 
 import { moveClock } from 'pawl/testing'
 import pg from 'pg'
@@ -23,7 +23,7 @@ beforeEach(async () => {
   db = await createDatabase()
   connection = new Connection(db.pawl().config.database, 'test')
   messages = []
-  // The watcher's clock stands still, so a slow machine is no trouble; tests move it.
+  // The watcher's clock stands still, so a slow machine does not count as an error; tests move it.
   nowMs = 1_000_000
   vi.spyOn(performance, 'now').mockImplementation(() => nowMs)
 })
@@ -37,7 +37,7 @@ afterEach(async () => {
 interface Watcher {
   readonly trouble: Trouble
   readonly self: Holder
-  /** A look at all others and the sweep that follows. */
+  /** A scan of all others and the sweep that follows. */
   turn(mayTimeOut?: boolean): Promise<void>
 }
 

@@ -35,11 +35,11 @@ const many = (kind: string, count: number) =>
     )
     .then(({ ids }) => ids)
 
-/** Ready again after so many crashes, as a rescue leaves them. */
+/** Ready again after this number of crashes, as a rescue leaves them. */
 const suspect = (ids: readonly string[], crashes: number) =>
   db.query("update pawl.job set state = 'ready', suspect = true, crashes = $2 where id = any ($1::bigint[])", [ids, crashes])
 
-/** Enqueued so that nobody takes them before they are suspects. */
+/** Enqueued so that no worker takes them before they are suspects. */
 async function enqueueSuspects(kind: string, count: number, crashes: number): Promise<string[]> {
   const payloads = Array.from({ length: count }, () => ({}))
   const { ids } = await pawl.jobs.enqueueMany(kind, payloads, { delay: '1h' })

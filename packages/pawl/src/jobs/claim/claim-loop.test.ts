@@ -56,7 +56,7 @@ function start(answers: Answers) {
   const changed = new Wakeup()
   const runtime = observed()
   const { started } = runtime
-  /** What each look for suspects was to do with one that must run alone. */
+  /** What each claim of suspects was to do with one that must run alone. */
   const looks: Deciding[] = []
   const ends = new Map<string, () => void>()
   let reconciled = 0
@@ -125,12 +125,12 @@ function start(answers: Answers) {
     end: (held: Attempt) => ends.get(held.id)!(),
     reconciled: () => reconciled,
     wake: () => changed.fire(),
-    /** The loop hears of something, and looks again: while it holds jobs, four times a second. */
+    /** Wakes the loop, which claims again: while it holds jobs, four times a second. */
     async turn(passMs = 0): Promise<Deciding> {
       const before = looks.length
       nowMs += passMs
       loop.heard()
-      await until('it looks for suspects', () => looks.length > before)
+      await until('it claims suspects', () => looks.length > before)
       return looks[before]!
     },
   }

@@ -1,4 +1,4 @@
-// Claims: in order, each row once, one fence a claim, behind the mark while more is waiting, and never past what lies before it for long.
+// Claims: in order, each row once, one fence a claim, after the mark while more is waiting, and jobs before the mark within a second.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
@@ -39,7 +39,7 @@ beforeEach(async () => {
   db = await createDatabase()
   pawl = db.pawl()
   connection = new WatchedConnection(pawl.config.database, 'test')
-  // How long a look takes on a busy machine must not decide these tests.
+  // How long a scan takes on a busy machine must not decide these tests.
   fetcher = new Fetcher(connection, 10_000, Number.POSITIVE_INFINITY)
   worker = await openIncarnation(connection)
 })
@@ -49,7 +49,7 @@ afterEach(async () => {
   await db.drop()
 })
 
-/** Stands the process's clock still: a look from the beginning is not due, however long the machine takes for what comes before it. */
+/** Stands the process's clock still: a full scan is not due, however long the machine takes for what comes before it. */
 const stopClock = () => vi.spyOn(performance, 'now').mockReturnValue(performance.now())
 
 const claim = async (limit: number) => (await fetcher.claim(worker, ['default'], kinds, limit)).rows
@@ -139,7 +139,7 @@ test('where full scans are slow, claims start at the mark instead', async () => 
   // Sums of the clock's fractions are not exact.
   expect(Math.round(slow.nextFullScanInMs!)).toBeLessThanOrEqual(1000)
   clock.mockRestore()
-  const found = await until('the next whole look finds what lies before the mark', async () => (await claimSlow())[0])
+  const found = await until('the next full scan finds what lies before the mark', async () => (await claimSlow())[0])
   expect(found.id).toBe(urgent)
   expect(connection.claimedFrom.at(-1)).toBe('-infinity')
 })

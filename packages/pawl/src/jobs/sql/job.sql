@@ -80,7 +80,7 @@ beside as materialized (
   ) f
   where exists (select from holder)
 ),
--- Those whose next crash would be their last are looked for among the first thousand suspects of each queue.
+-- Those whose next crash would be their last, among the first thousand suspects of each queue.
 deciding as materialized (
   select f.ctid, f.due, f.id
   from unnest(:queues::text[]) q(name)
@@ -493,8 +493,6 @@ blocking as materialized (
   where cardinality(:ids::bigint[]) > 0
     and k.state = 'running'
     and k.holder = :worker::integer
-    -- Mostly there are none, and all that this worker has held would be read in vain.
-    and cardinality(:ids::bigint[]) > 0
 ),
 overdue as materialized (
   select j.ctid, j.fence, j.holder, least(3600, power(2, least(j.attempt - j.crashes - 1, 16))) * random() * interval '1 second' as delay
@@ -564,8 +562,8 @@ from changed o
 -- name: excuse
 -- Excuses the crashes that were counted when this incarnation was closed as dead: its process lives, and was only cut off from the database. One
 -- that was silent for a whole lease is not excused: what froze it may be the job. Each recorded attempt is 'interrupted' from then on, so that
--- none is excused twice. Who holds the job now, and its state, stay as they are; a job that
--- the crash made dead stays dead, for that has been told, and says so.
+-- none is excused twice. Holder and state stay as they are; a job that the crash made
+-- dead stays dead, because its death was reported, and its error says that the process lives.
 -- Locks: the job rows, SKIP LOCKED, then those attempts.
 -- Plan: pawl.worker by primary key, job_attempt_job, job_pkey, job_held, job_suspect.
 -- Rows: the jobs to be asked for again: not taken over yet, or locked; and those that a claim brought whose answer was lost, which the process

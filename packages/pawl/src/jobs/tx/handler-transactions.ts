@@ -26,7 +26,7 @@ interface Watched {
 }
 
 export class HandlerTransactions {
-  /** Behind a transaction pooler nothing is prepared under a name, and sessions are shared with others. */
+  /** Through a transaction pooler nothing is prepared under a name, and sessions are shared with other clients. */
   readonly isNamed: boolean
   readonly #process: Pick<Process, 'config' | 'engine' | 'trouble'>
   readonly #pool: Pool
@@ -62,10 +62,10 @@ export class HandlerTransactions {
       path: settings === undefined ? 'users' : 'own',
       settings,
       answerMs: this.#process.config.database.queryTimeoutMs,
-      // Behind a pooler the session is others' too, and its durability is left as it is.
+      // A pooler's session is other clients' too, and its durability is left as it is.
       reset: `select pawl.reset_session(${this.isNamed})`,
     })
-    // Behind a pooler our session has no number at the server: there only the attempt's timeout ends it.
+    // Through a pooler our session has no pid of its own: only the attempt's timeout ends it.
     if (this.isNamed) this.#open.set(tx, { askedMs: 0, doubts: 0 })
     return tx
   }

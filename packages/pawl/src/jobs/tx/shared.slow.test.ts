@@ -1,4 +1,4 @@
-// A job in a shared transaction that hangs until its timeout. The timeout is so long that no other handler of the group reaches it.
+// A job in a shared transaction that hangs until its timeout. No other handler of the group reaches that timeout.
 
 import { expect, test } from 'vitest'
 import { createDatabase, until } from '../../../test/support/database.ts'
@@ -45,7 +45,7 @@ test('after a hung neighbour a job has all its time alone', async () => {
     retry: { attempts: 1 },
     tx: async ({ payload }) => {
       if (payload.hangs) await new Promise(() => undefined)
-      // Alone it takes long enough for the keeper to look at its row some times.
+      // Alone it takes long enough for the keeper to poll its row several times.
       else if (++calls > 1) await new Promise((resolve) => setTimeout(resolve, 4500))
     },
   })

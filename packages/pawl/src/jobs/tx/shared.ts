@@ -22,7 +22,7 @@ const home = new URL('..', import.meta.url).href
 const lockStatement = statement(home, 'lock-group')
 const settleStatement = statement(home, 'settle')
 
-/** A group commits when it has run for so long, so that a slow handler does not hold its neighbours' results. */
+/** A group commits after this time, so that a slow handler does not delay its neighbours' results. */
 const groupMs = 50
 
 /** One job's SET LOCAL must not reach the next one. RESET ALL leaves the role as it is. Locks stay until the group commits: they guard its effects. */
