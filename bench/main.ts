@@ -1,5 +1,6 @@
 // npm run bench -- <name>: one benchmark per capability; `compare` runs two builds of Pawl, `page` writes the stored results into the page.
 
+import { batches } from './batches.ts'
 import { compare } from './compare.ts'
 import { events } from './events.ts'
 import { type Bench, runBench } from './harness/bench.ts'
@@ -10,7 +11,7 @@ import { projections } from './projections.ts'
 import { readersBench } from './readers.ts'
 import { records } from './records.ts'
 
-const benches: readonly Bench[] = [jobs, events, projections, records, readersBench]
+const benches: readonly Bench[] = [jobs, events, projections, records, batches, readersBench]
 
 async function main([name = '', ...args]: readonly string[]): Promise<void> {
   if (name === 'page') return readPublished().forEach(refresh)

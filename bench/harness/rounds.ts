@@ -88,3 +88,13 @@ function shown(sample: Sample): string {
     .map(([metric, value]) => `${metric === 'value' ? '' : `${metric} `}${rounded(value).toLocaleString('en')}`)
     .join(', ')
 }
+
+/** A run that several measures are read from is taken once, whichever of them is asked for first. */
+export function takenOnce<Value>(take: (context: Context) => Promise<Value>): (context: Context) => Promise<Value> {
+  const taken = new WeakMap<Context, Promise<Value>>()
+  return (context) => {
+    const found = taken.get(context) ?? take(context)
+    taken.set(context, found)
+    return found
+  }
+}

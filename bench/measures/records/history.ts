@@ -1,10 +1,10 @@
 import type { Context } from '../../harness/context.ts'
 import { measure } from '../../harness/report/measure.ts'
 import { shown } from '../../harness/report/report.ts'
-import { interleave, type Sample } from '../../harness/rounds.ts'
+import { interleave, type Sample, takenOnce } from '../../harness/rounds.ts'
 import type { Group } from '../group.ts'
 import { csvFile } from './files.ts'
-import { array, pawl, pick, plain, runTask, submitFiles, takenOnce } from './samples.ts'
+import { array, pawl, pick, plain, runTask, submitFiles } from './samples.ts'
 import { changeEvery, rowsOf, takeSubmissions } from './submissions.ts'
 
 const editions = 10

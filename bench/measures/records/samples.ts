@@ -1,10 +1,11 @@
 // Samples of the measures of records: each process of a system is new, and everything of one sample happens in one fresh database.
 
-import { type Context, setupOf } from '../../harness/context.ts'
+import type { Context } from '../../harness/context.ts'
 import { now, pause } from '../../harness/machine/clock.ts'
 import type { Database } from '../../harness/machine/server.ts'
 import { type Results, resultsOf, type Sample } from '../../harness/rounds.ts'
-import { Child, type System } from '../../harness/system/child.ts'
+import type { System } from '../../harness/system/child.ts'
+import { withChild } from '../../harness/system/with-child.ts'
 
 export const pawl: System = { name: 'pawl', module: 'records/pawl' }
 export const copy: System = { name: 'COPY', module: 'records/copy', variant: 'jsonb' }
@@ -36,21 +37,6 @@ export function submitFiles(context: Context, database: Database, files: readonl
   })
 }
 
-async function withChild<Value>(
-  context: Context,
-  database: Database,
-  system: System,
-  use: (child: Child) => Promise<Value>,
-): Promise<Value> {
-  const child = new Child(system)
-  try {
-    await child.prepare(setupOf(context, database))
-    return await use(child)
-  } finally {
-    await child.stop()
-  }
-}
-
 /** Staged rows go after the commit. The next submission shall not pay for that, as it would not minutes later. */
 export async function tended(database: Database): Promise<void> {
   for (const deadline = now() + 60_000; ; await pause(20)) {
@@ -59,16 +45,6 @@ export async function tended(database: Database): Promise<void> {
     )
     if (!row!.some) return
     if (now() > deadline) throw new Error('staged rows were not removed within 60 s')
-  }
-}
-
-/** A run that several measures are read from is taken once, whichever of them is asked for first. */
-export function takenOnce<Value>(take: (context: Context) => Promise<Value>): (context: Context) => Promise<Value> {
-  const taken = new WeakMap<Context, Promise<Value>>()
-  return (context) => {
-    const found = taken.get(context) ?? take(context)
-    taken.set(context, found)
-    return found
   }
 }
 

@@ -1,10 +1,10 @@
 import { sized } from '../../harness/context.ts'
 import { measure } from '../../harness/report/measure.ts'
 import { shown } from '../../harness/report/report.ts'
-import { interleave } from '../../harness/rounds.ts'
+import { interleave, takenOnce } from '../../harness/rounds.ts'
 import type { Group } from '../group.ts'
 import { csvFile } from './files.ts'
-import { copy, pawl, runTask, takenOnce } from './samples.ts'
+import { copy, pawl, runTask } from './samples.ts'
 import { changeEvery, takeSubmissions } from './submissions.ts'
 
 const growthMax = 1.25

@@ -1,10 +1,10 @@
 import { type Context, sized } from '../../harness/context.ts'
 import { type Measure, measure } from '../../harness/report/measure.ts'
 import { shown } from '../../harness/report/report.ts'
-import { interleave, type Results, type Sample } from '../../harness/rounds.ts'
+import { interleave, type Results, type Sample, takenOnce } from '../../harness/rounds.ts'
 import type { Group } from '../group.ts'
 import { csvFile } from './files.ts'
-import { copy, copyCsv, copyJson, runTask, submitFiles, takenOnce } from './samples.ts'
+import { copy, copyCsv, copyJson, runTask, submitFiles } from './samples.ts'
 
 export const rowsOf = (context: Context) => sized(context, 15_000, 2_000)
 /** One row in five is changed. */
