@@ -381,7 +381,7 @@ export async function writer(subject: Subject): Promise<void> {
   await subject.live(() => [...[0, 1, 2].map(write), ingest(), subject.every(300, readBacklog)], writer)
 }
 
-const act = { reason: 'torture', actor: 'torture' }
+const act = { reason: 'torture', by: 'torture' }
 
 /** Mends what is parked, pauses and resumes, rebuilds, switches and retires. It may die at any moment; its next start finishes what is open. */
 export async function operator(subject: Subject): Promise<void> {

@@ -282,7 +282,7 @@ test.each(poolers)('projections run no operator of another role (pooler: %s)', a
     ['a', 'bad', 'b'].map((key) => ({ type: 'Placed', aggregateType: 'order', key, channel: total })),
   )
   await expect(pawl.projections.seen(total, token)).rejects.toMatchObject({ code: 'PAWL_PARKED' })
-  await until('the key is parked', async () => (await pawl.projections.parked(total)).length === 1)
+  await until('the key is parked', async () => (await pawl.projections.parked(total)).items.length === 1)
   const act = { reason: 'because' }
   await first.stop()
   define(2)

@@ -53,7 +53,7 @@ beforeAll(async () => {
   await runner.start()
   await until(
     'its key is parked',
-    () => acme.projections.parked('totals'),
+    async () => (await acme.projections.parked('totals')).items,
     (parked) => parked.some(({ key }) => key === event.key),
   )
   await runner.stop()

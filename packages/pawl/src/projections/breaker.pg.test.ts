@@ -29,7 +29,7 @@ test.each(['log', 'state', 'sink'] as const)(
     await append(db, ...keys.map((key) => ({ key })))
     await startRunner(pawl)
     await until('it is paused', async () => (await cursorOf(db, 'p')).state === 'paused')
-    const parked = await pawl.projections.parked('p')
+    const parked = (await pawl.projections.parked('p')).items
     // A sink hears of its pause with its next store.
     expect(parked.length).toBeLessThanOrEqual(kind === 'sink' ? 7 : 5)
     expect(await pawl.alerts()).toMatchObject([
@@ -42,7 +42,7 @@ test.each(['log', 'state', 'sink'] as const)(
     await pawl.projections.unpark('p', { reason: 'the deploy was taken back' })
     await until('every key was applied', () => applied.size === keys.length)
     await caughtUp(db, 'p')
-    await until('no key is parked', async () => (await pawl.projections.parked('p')).length === 0)
+    await until('no key is parked', async () => (await pawl.projections.parked('p')).items.length === 0)
     expect((await cursorOf(db, 'p')).state).toBe('running')
     // A worker does it every ten seconds.
     await db.query(statement(new URL('any.ts', import.meta.url).href, 'resolve-alerts').text)
@@ -65,7 +65,11 @@ test('[P10] keys that were parked before a resume do not trip the breaker again'
     await until('it is paused', async () => (await cursorOf(db, 'p')).state === 'paused')
     await pawl.projections.resume('p', { reason: 'a test' })
   }
-  expect(await pawl.projections.parked('p')).toHaveLength(10)
+  const first = await pawl.projections.parked('p', { limit: 6 })
+  const second = await pawl.projections.parked('p', { limit: 6, after: first.next! })
+  expect([...first.items, ...second.items].map(({ key }) => key)).toEqual(keys.slice(0, 10))
+  expect(second.next).toBeNull()
+  expect((await pawl.projections.parked('p', { limit: 10 })).next).toBeNull()
 })
 
 test('[P10] a cursor whose definition is gone is forgotten with a reason, and holds nothing any more', async () => {
@@ -78,7 +82,7 @@ test('[P10] a cursor whose definition is gone is forgotten with a reason, and ho
   })
   const runner = await startRunner(pawl)
   await append(db, { key: 'a' }, { key: 'b' })
-  await until('both are parked', async () => (await pawl.projections.parked('gone')).length === 2)
+  await until('both are parked', async () => (await pawl.projections.parked('gone')).items.length === 2)
   await expect(pawl.projections.forget('gone', { reason: 'not used' })).rejects.toMatchObject({
     code: 'PAWL_WRONG_STATE',
     message: expect.stringMatching(
@@ -87,7 +91,7 @@ test('[P10] a cursor whose definition is gone is forgotten with a reason, and ho
   })
   await runner.stop()
   expect((await pawl.events.whoHoldsBack()).map(({ what }) => what)).toContain('parked key')
-  await pawl.projections.forget('gone', { reason: 'not used', actor: 'ann' })
+  await pawl.projections.forget('gone', { reason: 'not used', by: 'ann' })
   expect(await pawl.events.whoHoldsBack()).toEqual([])
   expect(await pawl.projections.status('gone')).toEqual([])
   expect(await db.query('select actor, action, subject, reason from pawl.audit')).toEqual([

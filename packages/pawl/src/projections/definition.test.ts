@@ -73,6 +73,7 @@ test('[G2] what is done to projections refuses wrong options', async () => {
     [() => projections.skip('p', { ...act, position: 0 }), /position must be an integer from 1/],
     [() => projections.unpark('p', { ...act, key: 5 as never }), /key must be a string of 1 to 500/],
     [() => projections.parked('p', { limit: 'all' as never }), /limit must be an integer from 1 to 10000, got 'all'/],
+    [() => projections.parked('p', { after: '7' }), /after must be the next of the previous page, got '7'/],
     [() => projections.seen('p', '5:1', { timeout: 'long' }), /timeout must be a duration/],
     [() => projections.seen('p', '5:1', { timout: 5 } as never), /Did you mean 'timeout'/],
     [() => projections.rebuild('p', {} as never), /^rebuild: reason must be/],

@@ -124,7 +124,7 @@ test('[P4] a key that was parked by a commit without an answer stays parked: its
   await append(db, { key: 'a' }, { key: 'b' })
   await caughtUp(db, 'p')
   expect(got).toEqual([3])
-  expect(await pawl.projections.parked('p')).toMatchObject([{ key: 'a', events: 2, firstPosition: 1 }])
+  expect((await pawl.projections.parked('p')).items).toMatchObject([{ key: 'a', events: 2, firstPosition: 1 }])
 })
 
 test.each(['begin', 'with held', 'select c.is_live'])(
@@ -152,7 +152,7 @@ test.each(['begin', 'with held', 'select c.is_live'])(
     await append(db, { key: 'a' })
     await pawl.projections.unpark('p', { key: 'bad', reason: 'mended' })
     await happened
-    await until('the parked one is applied', async () => (await pawl.projections.parked('p')).length === 0)
+    await until('the parked one is applied', async () => (await pawl.projections.parked('p')).items.length === 0)
     await caughtUp(db, 'p')
     expect(got.sort()).toEqual([1, 2])
   },
@@ -168,7 +168,7 @@ test('[P3] an error whose message has a NUL parks its key all the same', async (
   await append(db, { key: 'poison' }, { key: 'a' })
   await startRunner(pawl)
   await caughtUp(db, 'p')
-  expect(await pawl.projections.parked('p')).toMatchObject([{ key: 'poison', events: 1 }])
+  expect((await pawl.projections.parked('p')).items).toMatchObject([{ key: 'poison', events: 1 }])
 })
 
 test('[P3] a handler that throws in the middle changes no table and does not move, until its attempts are used up; then its key is parked', async () => {
@@ -201,7 +201,7 @@ test('[P3] a handler that throws in the middle changes no table and does not mov
       { id: 'b', n: 1 },
       { id: 'c', n: 1 },
     ])
-  expect(await pawl.projections.parked('both')).toMatchObject([
+  expect((await pawl.projections.parked('both')).items).toMatchObject([
     { key: 'poison', state: 'parked', attempts: 3, events: 2, firstPosition: 3, reason: 'Event 3 (Poison) failed 3 time(s): no' },
   ])
   expect(await pawl.alerts()).toMatchObject([{ code: 'projection.parked', subject: 'both' }])
@@ -249,7 +249,7 @@ test('[P5] no row where one was expected parks the key with the reason, others g
     )
   await startRunner(pawl)
   await caughtUp(db, 'wallets')
-  const [parked] = await pawl.projections.parked('wallets')
+  const [parked] = (await pawl.projections.parked('wallets')).items
   expect(parked).toMatchObject({ key: 'missing', attempts: 1, events: 5, firstPosition: 2 })
   expect(parked!.reason).toMatch(/Expected 1 row\(s\), got 0/)
   expect(await db.query("select sum(balance)::integer as sum from wallet where id in ('a', 'b')")).toEqual([{ sum: 30 }])
@@ -257,7 +257,7 @@ test('[P5] no row where one was expected parks the key with the reason, others g
   await db.query("insert into wallet values ('missing', 0)")
   expect(await pawl.projections.unpark('wallets', { key: 'missing', reason: 'the wallet is there now' })).toEqual(['missing'])
   await append(db, { key: 'missing', data: { amount: 6 } })
-  await until('it is replayed', async () => (await pawl.projections.parked('wallets')).length === 0)
+  await until('it is replayed', async () => (await pawl.projections.parked('wallets')).items.length === 0)
   await caughtUp(db, 'wallets')
   const entries = await db.query<{ amount: number }>("select amount::integer from entry where wallet = 'missing' order by nth")
   expect(entries.map(({ amount }) => amount)).toEqual([1, 2, 3, 4, 5, 6])
@@ -281,7 +281,7 @@ test('an error that is of no use to retry parks at once; one that the policy ref
   await append(db, { key: 'b', type: 'B' })
   await startRunner(pawl)
   await caughtUp(db, 'p')
-  expect((await pawl.projections.parked('p')).map(({ attempts, key }) => ({ attempts, key }))).toEqual([
+  expect((await pawl.projections.parked('p')).items.map(({ attempts, key }) => ({ attempts, key }))).toEqual([
     { attempts: 1, key: 'a' },
     { attempts: 1, key: 'b' },
   ])
@@ -434,7 +434,7 @@ test.each([
     { id: 'a', balance: 5, changes: 5 },
     { id: 'b', balance: 5, changes: 5 },
   ])
-  expect(await pawl.projections.parked('wallets')).toMatchObject([
+  expect((await pawl.projections.parked('wallets')).items).toMatchObject([
     { key: 'poison', events: 1, reason: expect.stringContaining('Only Pawl may end it') },
   ])
 })
@@ -469,7 +469,7 @@ test('[P7] a handler that swallowed an error is parked with that error', async (
   await startRunner(pawl)
   const [parked] = await until(
     'it is parked',
-    () => pawl.projections.parked('wallets'),
+    async () => (await pawl.projections.parked('wallets')).items,
     (keys) => keys.length > 0,
   )
   expect(parked!.error).toContain('division by zero')

@@ -55,7 +55,7 @@ test('[P3] an event is counted as failed and parked also while the server is sti
   await append(db, { key: 'a' })
   await startRunner(pawl)
   await caughtUp(db, 'p')
-  expect(await pawl.projections.parked('p')).toMatchObject([
+  expect((await pawl.projections.parked('p')).items).toMatchObject([
     { key: 'poison', attempts: 1, reason: expect.stringContaining('took longer than 200 ms') },
   ])
 })

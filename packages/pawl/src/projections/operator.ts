@@ -63,7 +63,7 @@ export interface Target {
 export async function audit(runs: Db, target: Target, action: string, act: Act, detail: object): Promise<void> {
   await runs.run(statements.audit, {
     tenant: target.tenant,
-    actor: act.actor ?? null,
+    actor: act.by ?? null,
     action: `projection.${action}`,
     subject: target.name,
     reason: act.reason,

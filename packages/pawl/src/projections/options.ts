@@ -156,7 +156,7 @@ const timeout = duration({
 
 export const actTable = {
   reason: reason('The reason, stored in pawl.audit.'),
-  actor: text({ to: 200, doc: 'The acting person or program, stored in pawl.audit.' }),
+  by: text({ to: 200, doc: 'The acting person or program, stored in pawl.audit.' }),
 } satisfies TableOf<Act>
 
 export const pauseTable = { ...actTable, generation }
@@ -181,7 +181,10 @@ export const unparkTable = {
   keyTenant: text({ from: 0, to: 100, otherwise: 'any', doc: 'The tenant of the key.' }),
 }
 
-export const parkedTable = { limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The maximum number of keys to list.' }) }
+export const parkedTable = {
+  after: text({ to: 2000, otherwise: 'the first page', doc: '`next` of the previous page.' }),
+  limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The maximum number of keys to list.' }),
+}
 
 export const seenTable = {
   timeout: duration({ from: 0, to: 86_400_000, default: '5s', doc: 'How long to wait.' }),

@@ -3,7 +3,7 @@
 import type { Config } from '../config.ts'
 import { createPool, type Pool } from '../db/driver.ts'
 import { statement } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import { resolve, type WaitOptions } from '../kernel/options.ts'
 import { read, retryingCall } from '../kernel/retry.ts'
 import { type Defined, defineProjection, defineReaction, defineSink, definitionKey } from './definition.ts'
@@ -91,15 +91,21 @@ export class Projections {
     )
   }
 
-  /** Keys that wait for a person, oldest first. */
-  async parked(name: string, options: { limit?: number } = {}): Promise<ParkedKey[]> {
-    const { limit } = resolve('parked', parkedTable, options)
-    const rows = await read<Record<string, unknown>>(this.#core.pool, listParkedStatement, { ...this.#target(name), limit })
+  /** A page of the keys that wait for an operator, oldest first. `next` is null on the last page. */
+  async parked(
+    name: string,
+    options: { after?: string; limit?: number } = {},
+  ): Promise<{ readonly items: readonly ParkedKey[]; readonly next: string | null }> {
+    const { after, limit } = resolve('parked', parkedTable, options)
+    // One more than the page has: whether another follows.
+    const values = { ...this.#target(name), after: after === undefined ? null : checkPage(after), limit: limit + 1 }
+    const rows = await read<Record<string, unknown> & { next: string }>(this.#core.pool, listParkedStatement, values)
     if (rows.length === 0) await this.#checkKnown(name)
-    return rows.map((row) => {
+    const items = rows.slice(0, limit).map(({ next, ...row }) => {
       const { firstPosition, ...key } = camelCase(row) as unknown as ParkedKey & { firstPosition: string | null }
       return { ...key, name, firstPosition: firstPosition === null ? null : Number(firstPosition) }
     })
+    return { items, next: rows.length > limit ? rows[limit - 1]!.next : null }
   }
 
   /** Stops it. When this resolves, no handler of a projection commits any more; a sink's calls that are under way end, and a moment later none begins. */
@@ -242,6 +248,18 @@ export class Projections {
 
 function inDeclaredNames({ tables }: Defined, comparison: Comparison): Comparison {
   return { ...comparison, tables: comparison.tables.map((each, index) => ({ ...each, table: tables[index]!.name })) }
+}
+
+/** [time, key, tenant of the key, generation, shard], as list-parked returns it. */
+function checkPage(after: string): string {
+  const types = 'string string string number number'
+  try {
+    const parts = JSON.parse(after) as readonly unknown[]
+    if (Array.isArray(parts) && parts.map((part) => typeof part).join(' ') === types) return after
+  } catch {
+    // Not JSON.
+  }
+  throw new PawlError('PAWL_CONFIG', `after must be the next of the previous page, got ${shown(after)}.`)
 }
 
 function camelCase(row: Readonly<Record<string, unknown>>): Record<string, unknown> {

@@ -33,12 +33,12 @@ test.each(Object.keys(calls))('[P7] [P9] %s is refused to a projection and allow
     refresh: (_id, tx) => call(pawl, tx),
   })
   const [event] = await Promise.all([append(db, { key: 'a' }), startRunner(pawl)])
-  await until('both are parked', async () => (await pawl.projections.parked('copies')).length === 1)
-  await until('both are parked', async () => (await pawl.projections.parked('fold')).length === 1)
+  await until('both are parked', async () => (await pawl.projections.parked('copies')).items.length === 1)
+  await until('both are parked', async () => (await pawl.projections.parked('fold')).items.length === 1)
   const added = async () => (await db.query("select from pawl.job union all select from pawl.event where type = 'Out'")).length
   expect(await added()).toBe(0)
   for (const projection of ['fold', 'copies'])
-    expect((await pawl.projections.parked(projection))[0]!.error).toMatch(/a rebuild would append or enqueue again/)
+    expect((await pawl.projections.parked(projection)).items[0]!.error).toMatch(/a rebuild would append or enqueue again/)
 
   const other = db.pawl()
   other.projections.react('answers', { retry, channel: 'default', each: (_event, tx) => call(other, tx) })
@@ -70,8 +70,8 @@ test.each(['log', 'state'] as const)('[P9] a call that a %s projection does not 
   else pawl.projections.define('fold', { kind, retry, tables: [table], entity: ({ key }) => key, refresh: call })
   await startRunner(pawl)
   await append(db, { key: 'a' })
-  await until('it is parked', async () => (await pawl.projections.parked('fold')).length === 1)
-  expect((await pawl.projections.parked('fold'))[0]!.error).toMatch(/projections\.react/)
+  await until('it is parked', async () => (await pawl.projections.parked('fold')).items.length === 1)
+  expect((await pawl.projections.parked('fold')).items[0]!.error).toMatch(/projections\.react/)
 })
 
 /** For every event a job and an event. */
@@ -144,7 +144,7 @@ test('[P9] a parked event of a reaction acts once when it is unparked', async ()
   expect(await db.query('select from pawl.job')).toEqual([])
   isBroken = false
   await pawl.projections.unpark('answers', { reason })
-  await until('nothing is parked', async () => (await pawl.projections.parked('answers')).length === 0)
+  await until('nothing is parked', async () => (await pawl.projections.parked('answers')).items.length === 0)
   expect((await answered(db)).jobs).toEqual([1, 2])
 })
 

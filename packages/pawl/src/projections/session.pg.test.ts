@@ -97,7 +97,7 @@ test.each(['log', 'state'] as const)(
     else pawl.projections.define('p', { ...options, kind, entity: ({ key }) => key, refresh: handle })
     await startRunner(pawl)
     await append(db, { key: 'a' })
-    await until('it is parked', async () => (await pawl.projections.parked('p')).length === 1)
+    await until('it is parked', async () => (await pawl.projections.parked('p')).items.length === 1)
     expect(tries).toBe(2)
   },
 )

@@ -118,7 +118,7 @@ test.each(Object.keys(cursors))('[J21] %s and a deciding run wait for each other
   expect(told.slice(0, 4)).toEqual(['a', 'a ended', 'last', 'last ended'])
   expect(await stateOf(stage, last!)).toBe('done')
   expect(runner.held()).toEqual(held)
-  expect(await stage.pawl.projections.parked('view')).toEqual([])
+  expect((await stage.pawl.projections.parked('view')).items).toEqual([])
   expect(await cursorOf(db, 'view')).toMatchObject({ position: 3, attempts: 0, crashes: 0 })
 })
 
@@ -148,7 +148,7 @@ test('[J21] events that wait for a deciding run are neither timed nor tried', as
   go('last').resolve()
   for (const name of ['view', 'out']) await caughtUp(db, name)
   expect(told.slice(0, 2)).toEqual(['last', 'last ended'])
-  for (const name of ['view', 'out']) expect(await stage.pawl.projections.parked(name)).toEqual([])
+  for (const name of ['view', 'out']) expect((await stage.pawl.projections.parked(name)).items).toEqual([])
 })
 
 test.each(['define', 'sink'] as const)('[J21] beside a deciding run no parked event is replayed: %s', async (kind) => {
@@ -164,7 +164,7 @@ test.each(['define', 'sink'] as const)('[J21] beside a deciding run no parked ev
   const keptOut = watchClosed()
   await startRunner(stage.pawl)
   await append(db, { key: 'a' })
-  await until('its key is parked', async () => (await projections.parked('view')).length === 1)
+  await until('its key is parked', async () => (await projections.parked('view')).items.length === 1)
   await startWorker(stage)
   await enqueueDeciding(stage)
   await until('it runs', () => told.includes('last'))

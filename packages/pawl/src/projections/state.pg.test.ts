@@ -138,9 +138,9 @@ test('[O7] an entity whose refresh fails waits for a person, others go on, and u
   await db.query("insert into article values ('good', 't'), ('bad', 't')")
   await append(db, { key: 'bad' }, { key: 'good' })
   await startRunner(pawl)
-  await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1)
+  await until('it is parked', async () => (await pawl.projections.parked('search')).items.length === 1)
   expect(calls).toBe(2)
-  expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'bad', attempts: 2 }])
+  expect((await pawl.projections.parked('search')).items).toMatchObject([{ key: 'bad', attempts: 2 }])
   // By another connection: it may be later than both attempts of the one that fails.
   await until('the other is refreshed', async () => (await db.query('select from search')).length > 0)
   expect(await db.query('select id from search')).toEqual([{ id: 'good' }])
@@ -148,7 +148,7 @@ test('[O7] an entity whose refresh fails waits for a person, others go on, and u
   isBroken = false
   expect(await pawl.projections.unpark('search', { key: 'bad', reason: 'there is an index' })).toEqual(['bad'])
   await until('it is refreshed', async () => (await db.query("select from search where id = 'bad'")).length === 1)
-  expect(await pawl.projections.parked('search')).toEqual([])
+  expect((await pawl.projections.parked('search')).items).toEqual([])
 })
 
 test('[O7] an entity that was put off just before it is taken, behind the look that found it due, is not tried before its time', async () => {
@@ -174,7 +174,7 @@ test('[O7] an entity that was put off just before it is taken, behind the look t
   await append(db, { key: 'good' })
   await until('the other is refreshed', () => tried.length > 0)
   expect(tried).toEqual(['good'])
-  expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'bad', attempts: 2 }])
+  expect((await pawl.projections.parked('search')).items).toMatchObject([{ key: 'bad', attempts: 2 }])
   // The next change of the entity asks for it, and takes the mark that waited with it.
   installProbe(undefined)
   await append(db, { key: 'bad' })
@@ -217,7 +217,7 @@ test('[P8] one entity that is parked keeps nobody else from seeing what they wro
   await startRunner(pawl)
   // In one transaction with others, before and behind it.
   const bad = await append(db, { key: 'other' }, { key: 'bad' }, { key: 'other' })
-  await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1)
+  await until('it is parked', async () => (await pawl.projections.parked('search')).items.length === 1)
   await pawl.projections.seen('search', await append(db, { key: 'good' }), { timeout: '20s' })
   expect(await db.query('select id from search')).toEqual([{ id: 'good' }])
   await expect(pawl.projections.seen('search', bad)).rejects.toMatchObject({ code: 'PAWL_PARKED' })
@@ -249,10 +249,10 @@ test.each([
   await db.query("insert into article values ('good', 't'), ('bad', 't')")
   await append(db, { key: 'bad' }, { key: 'good' })
   await startRunner(pawl)
-  await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1)
+  await until('it is parked', async () => (await pawl.projections.parked('search')).items.length === 1)
   await until('the other is refreshed', async () => (await db.query('select from search')).length === 1)
   expect(failures).toMatchObject(Array.from({ length: 2 }, () => ({ code: how === 'commit' ? '23505' : '23514' })))
-  expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'bad', attempts: 2 }])
+  expect((await pawl.projections.parked('search')).items).toMatchObject([{ key: 'bad', attempts: 2 }])
 })
 
 test('entities are refreshed while one that takes long gathers more marks than are looked at first', async () => {

@@ -16,8 +16,8 @@ test('[O7] a refresh that takes too long is counted also while the server is sti
   })
   await append(db, { key: 'a' })
   await startRunner(pawl)
-  await until('it is parked', async () => (await pawl.projections.parked('search')).length === 1, 30_000)
-  expect(await pawl.projections.parked('search')).toMatchObject([{ key: 'a', attempts: 1 }])
+  await until('it is parked', async () => (await pawl.projections.parked('search')).items.length === 1, 30_000)
+  expect((await pawl.projections.parked('search')).items).toMatchObject([{ key: 'a', attempts: 1 }])
 })
 
 test('[P7] a roll-back of a state projection that is always refreshed waits for no refresh that begins after it', async () => {

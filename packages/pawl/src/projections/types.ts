@@ -164,10 +164,10 @@ export interface ParkedKey {
 }
 
 export interface Act {
-  /** Why; kept in pawl.audit. */
+  /** Stored in pawl.audit. */
   readonly reason: string
-  /** Who; kept in pawl.audit. */
-  readonly actor?: string
+  /** The acting person or program, stored in pawl.audit. */
+  readonly by?: string
 }
 
 /** What an append answers with. */

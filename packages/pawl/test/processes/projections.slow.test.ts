@@ -127,7 +127,7 @@ test.each(['projections.fail.before', 'projections.park.before', 'projections.un
     await append(db, { key: 'a', data: { bad: true } }, { key: 'b' })
     const { pawl } = await standBy(db, 'answers')
     const mend = async () => {
-      await until('it is parked', async () => (await pawl.projections.parked('answers')).length === 1)
+      await until('it is parked', async () => (await pawl.projections.parked('answers')).items.length === 1)
       await db.query("insert into mail values (1, 'a', '', 1)")
       await pawl.projections.unpark('answers', { reason: 'mended' })
     }
@@ -136,7 +136,7 @@ test.each(['projections.fail.before', 'projections.park.before', 'projections.un
     await endLeasesOf(db, victim)
     if (probe !== 'projections.unpark.handled') await mend()
     await until('all is answered', () => isAnswered(db, 2))
-    await until('nothing is parked', async () => (await pawl.projections.parked('answers')).length === 0)
+    await until('nothing is parked', async () => (await pawl.projections.parked('answers')).items.length === 0)
     await expectAnswered(db, [1, 2])
   },
 )

@@ -234,7 +234,7 @@ test.each([
   await pawl.projections.rebuild('p', { reason })
   expect(await pawl.projections.switchTo('p', { generation: 2, reason })).toMatchObject({ isEqual: true, tables: [{ rows: 2 }] })
   expect(tried.filter((each) => each === '2 b')).toHaveLength(1)
-  expect(await pawl.projections.parked('p')).toEqual([])
+  expect((await pawl.projections.parked('p')).items).toEqual([])
 })
 
 test('[P7] a table that a view or a foreign key refers to is not rebuilt behind its back', async () => {

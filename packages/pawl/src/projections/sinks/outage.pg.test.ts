@@ -39,7 +39,7 @@ test('after an outage of five minutes a sink with default retries drains in orde
   for (const n of [1, 2, 3]) await append(db, ...keys.map((key) => ({ key, data: n })))
   await until('all is handed over', () => attempts.length === 3 * keys.length, 30_000)
   for (const key of keys) expect(got[key]).toEqual([1, 2, 3])
-  expect(await pawl.projections.parked('out')).toEqual([])
+  expect((await pawl.projections.parked('out')).items).toEqual([])
   // Those that were tried all the time have attempts left.
   expect(Math.max(...attempts)).toBeGreaterThan(5)
   expect(Math.max(...attempts)).toBeLessThan(40)

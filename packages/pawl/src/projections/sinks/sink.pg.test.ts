@@ -214,7 +214,7 @@ test('a key that a sink parks is logged', async () => {
   })
   await append(db, { key: 'a' })
   await startRunner(pawl)
-  await until('it is parked', async () => (await pawl.projections.parked('out')).length === 1)
+  await until('it is parked', async () => (await pawl.projections.parked('out')).items.length === 1)
   const reason = expect.stringContaining('cannot take it')
   expect(lines).toMatchObject([{ name: 'out', key: 'a', position: 1, reason, message: 'a key was parked' }])
 })
@@ -232,10 +232,12 @@ test('[O7] an error whose message the database does not take parks its key all t
   })
   await append(db, { key: 'poison' }, { key: 'a' })
   await startRunner(pawl)
-  await until('it is parked', async () => (await pawl.projections.parked('out')).length === 1)
+  await until('it is parked', async () => (await pawl.projections.parked('out')).items.length === 1)
   await caughtUp(db, 'out')
   expect(got).toEqual(['a'])
-  expect((await pawl.projections.parked('out'))[0]!.reason).toMatch(/^Event 1 \(Added\) failed 1 time\(s\): Unexpected token/)
+  expect((await pawl.projections.parked('out')).items[0]!.reason).toMatch(
+    /^Event 1 \(Added\) failed 1 time\(s\): Unexpected token/,
+  )
 })
 
 test('[O7] a retry.when that throws says nothing: the event is tried again, parked at its limit, and its process lives', async () => {
@@ -252,8 +254,8 @@ test('[O7] a retry.when that throws says nothing: the event is tried again, park
   await append(db, { key: 'poison' })
   await startRunner(pawl)
   for (const name of ['out', 'log']) {
-    await until('it is parked', async () => (await pawl.projections.parked(name)).length === 1)
-    expect(await pawl.projections.parked(name)).toMatchObject([
+    await until('it is parked', async () => (await pawl.projections.parked(name)).items.length === 1)
+    expect((await pawl.projections.parked(name)).items).toMatchObject([
       { attempts: 3, reason: 'Event 1 (Added) failed 3 time(s): cannot take it' },
     ])
   }
@@ -280,21 +282,21 @@ test('[O7] a poison event parks its key with the reason, other keys flow, and un
   await caughtUp(db, 'out')
   expect(got).toEqual([1, 2])
   expect(others).toHaveLength(10)
-  await until('all are behind it', async () => (await pawl.projections.parked('out'))[0]?.events === 8)
-  expect(await pawl.projections.parked('out')).toMatchObject([
+  await until('all are behind it', async () => (await pawl.projections.parked('out')).items[0]?.events === 8)
+  expect((await pawl.projections.parked('out')).items).toMatchObject([
     { key: 'poison', state: 'parked', attempts: 3, firstPosition: 5, reason: 'Event 5 (Added) failed 3 time(s): cannot take 3' },
   ])
   // Replayed too early it is parked again, with the first event still first.
   await pawl.projections.unpark('out', { key: 'poison', reason: 'perhaps' })
-  await until('it is parked again', async () => (await pawl.projections.parked('out'))[0]?.reason.startsWith('The replay'))
-  expect(await pawl.projections.parked('out')).toMatchObject([{ state: 'parked', events: 8, firstPosition: 5 }])
+  await until('it is parked again', async () => (await pawl.projections.parked('out')).items[0]?.reason.startsWith('The replay'))
+  expect((await pawl.projections.parked('out')).items).toMatchObject([{ state: 'parked', events: 8, firstPosition: 5 }])
 
   isBroken = false
   await pawl.projections.unpark('out', { reason: 'it is repaired' })
   for (let n = 11; n <= 20; n++) await append(db, { key: 'poison', data: { n } })
   await until('it flows again', () => got.length === 20)
   await caughtUp(db, 'out')
-  await until('nothing is parked', async () => (await pawl.projections.parked('out')).length === 0)
+  await until('nothing is parked', async () => (await pawl.projections.parked('out')).items.length === 0)
   // A runner closes alerts when it starts, and every five seconds.
   await runner.stop()
   await startRunner(pawl)
@@ -315,18 +317,18 @@ test('[O7] skipping the poison event lets what waits behind it go on, with audit
   })
   await append(db, ...[1, 2, 3].map((n) => ({ key: 'k', data: { n } })))
   await startRunner(pawl)
-  await until('it is parked', async () => (await pawl.projections.parked('out'))[0]?.events === 3)
-  await pawl.projections.skip('out', { position: 1, reason: 'it is a test event', actor: 'ann' })
-  expect(await pawl.projections.parked('out')).toMatchObject([{ events: 2, firstPosition: 2 }])
+  await until('it is parked', async () => (await pawl.projections.parked('out')).items[0]?.events === 3)
+  await pawl.projections.skip('out', { position: 1, reason: 'it is a test event', by: 'ann' })
+  expect((await pawl.projections.parked('out')).items).toMatchObject([{ events: 2, firstPosition: 2 }])
   await pawl.projections.unpark('out', { key: 'k', reason: 'go on' })
   await until('the rest is delivered', () => got.length === 2)
   expect(got).toEqual([2, 3])
   // A key whose last parked event is skipped is free, also for a holder that remembers it as parked.
-  await until('the key is free', async () => (await pawl.projections.parked('out')).length === 0)
+  await until('the key is free', async () => (await pawl.projections.parked('out')).items.length === 0)
   await append(db, { key: 'k', data: { n: 1 } })
-  await until('it is parked', async () => (await pawl.projections.parked('out'))[0]?.events === 1)
+  await until('it is parked', async () => (await pawl.projections.parked('out')).items[0]?.events === 1)
   await pawl.projections.skip('out', { position: 4, reason: 'again' })
-  expect(await pawl.projections.parked('out')).toEqual([])
+  expect((await pawl.projections.parked('out')).items).toEqual([])
   await append(db, { key: 'k', data: { n: 5 } })
   await until('it is delivered', () => got.length === 3)
   await caughtUp(db, 'out')
@@ -354,7 +356,7 @@ test('keys of two tenants with one name are two keys', async () => {
   await until("a tenant's own sink has its events", () => own.length === 2)
   expect(got).toEqual(['bolt', 'bolt'])
   expect(own).toEqual(['bolt', 'bolt'])
-  expect(await pawl.projections.parked('out')).toMatchObject([{ keyTenant: 'acme', key: 'same' }])
+  expect((await pawl.projections.parked('out')).items).toMatchObject([{ keyTenant: 'acme', key: 'same' }])
 })
 
 test('a handler that takes too long is timed out, and its signal fires', async () => {
@@ -371,7 +373,7 @@ test('a handler that takes too long is timed out, and its signal fires', async (
   })
   await append(db, { key: 'a' })
   await startRunner(pawl)
-  await until('it is parked', async () => (await pawl.projections.parked('out')).length === 1)
+  await until('it is parked', async () => (await pawl.projections.parked('out')).items.length === 1)
   expect(reasons).toMatchObject([{ code: 'PAWL_TIMED_OUT' }, { code: 'PAWL_TIMED_OUT' }])
 })
 
@@ -391,12 +393,12 @@ test('[O7] parked keys that are replayed together hand each event over once, in 
   await startRunner(pawl)
   const keys = Array.from({ length: 8 }, (_, n) => `k${n}`)
   for (const key of keys) await append(db, { key })
-  await until('all are parked', async () => (await pawl.projections.parked('out')).length === keys.length)
+  await until('all are parked', async () => (await pawl.projections.parked('out')).items.length === keys.length)
   for (let n = 0; n < 15; n++) await append(db, ...keys.map((key) => ({ key })))
   await caughtUp(db, 'out')
   isBad = false
   await pawl.projections.unpark('out', { reason: 'it is back' })
-  await until('nothing is parked', async () => (await pawl.projections.parked('out')).length === 0, 30_000)
+  await until('nothing is parked', async () => (await pawl.projections.parked('out')).items.length === 0, 30_000)
   await caughtUp(db, 'out')
   for (const key of keys) {
     expect(replayed[key]).toHaveLength(16)

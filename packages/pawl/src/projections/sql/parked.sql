@@ -86,33 +86,42 @@ where k.tenant = :tenant::text
 limit 1
 
 -- name: list-parked
--- Parked keys and entities of a projection or sink, oldest first, with what waits behind each.
+-- A page of parked keys and entities of a projection or sink, oldest first, each with its waiting events and the `after` of the next page.
 -- Locks: none.
 -- Plan: by an index of each table. With rows in them: parked_key_pkey, parked_event_pkey, dirty_due.
--- No row: none is parked.
-select k.generation, k.shard, k.key_tenant, k.key, k.state, k.reason, k.error, k.attempts, k.parked_at, e.events, e.first_position::text as first_position
-from pawl.parked_key k
-cross join lateral (
-  select count(*)::integer as events, min(p.position) as first_position
-  from pawl.parked_event p
-  where p.tenant = k.tenant
-    and p.name = k.name
-    and p.generation = k.generation
-    and p.shard = k.shard
-    and p.key_tenant = k.key_tenant
-    and p.key = k.key
-) e
-where k.tenant = :tenant::text
-  and k.name = :name::text
-union all
-select d.generation, 0, '', d.entity, 'parked', 'The refresh failed.', max(d.last_error), max(d.attempts), min(d.parked_at),
-  sum(cardinality(d.positions))::integer, min(d.position)::text
-from pawl.dirty d
-where d.tenant = :tenant::text
-  and d.name = :name::text
-  and d.due_at = 'infinity'
-group by d.generation, d.entity
-order by 9 nulls last, 4
+-- No row: none is parked after it.
+with listed as (
+  select k.generation, k.shard, k.key_tenant, k.key, k.state, k.reason, k.error, k.attempts, k.parked_at, e.events, e.first_position
+  from pawl.parked_key k
+  cross join lateral (
+    select count(*)::integer as events, min(p.position) as first_position
+    from pawl.parked_event p
+    where p.tenant = k.tenant
+      and p.name = k.name
+      and p.generation = k.generation
+      and p.shard = k.shard
+      and p.key_tenant = k.key_tenant
+      and p.key = k.key
+  ) e
+  where k.tenant = :tenant::text
+    and k.name = :name::text
+  union all
+  select d.generation, 0, '', d.entity, 'parked', 'The refresh failed.', max(d.last_error), max(d.attempts), min(d.parked_at),
+    sum(cardinality(d.positions))::integer, min(d.position)
+  from pawl.dirty d
+  where d.tenant = :tenant::text
+    and d.name = :name::text
+    and d.due_at = 'infinity'
+  group by d.generation, d.entity
+)
+select l.generation, l.shard, l.key_tenant, l.key, l.state, l.reason, l.error, l.attempts, l.parked_at, l.events, l.first_position::text as first_position,
+  jsonb_build_array(a.at, l.key, l.key_tenant, l.generation, l.shard)::text as next
+from listed l
+cross join lateral (select coalesce(l.parked_at, 'infinity') as at) a
+where :after::jsonb is null
+  or (a.at, l.key, l.key_tenant, l.generation, l.shard)
+    > ((:after::jsonb ->> 0)::timestamptz, :after::jsonb ->> 1, :after::jsonb ->> 2, (:after::jsonb ->> 3)::integer, (:after::jsonb ->> 4)::integer)
+order by a.at, l.key, l.key_tenant, l.generation, l.shard
 limit :limit::integer
 
 -- name: next-unparking
