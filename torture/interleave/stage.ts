@@ -138,7 +138,7 @@ export class Engine extends Connection {
   }
 
   cancel(id: string): Promise<unknown[]> {
-    return this.run(this.#sql.cancel, { tenant: '', id, revision: null, reason: null, wake: true })
+    return this.run(this.#sql.cancel, { tenant: '', id, revision: null, by: null, reason: null, wake: true, is_pawls: false })
   }
 
   /** As a watcher does it: the holder of an ended lease is asked. */

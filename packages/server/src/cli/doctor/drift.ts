@@ -36,9 +36,24 @@ async function isNewer(client: SchemaClient): Promise<boolean> {
 export function compareSchemas(expected: SchemaShape, actual: SchemaShape): Drift[] {
   return [
     ...compareNamed('sequence', expected.sequences, actual.sequences, createSequence, changeSequence),
-    ...compareNamed('function', expected.functions, actual.functions, createFunction, changeFunction),
+    ...compareNamed('function', calledFirst(expected.functions), actual.functions, createFunction, changeFunction),
     ...referredFirst(expected.tables).flatMap(([name, table]) => compareTables(name, table, actual.tables[name])),
   ]
+}
+
+/** A function comes after those that it calls: a body in SQL's own syntax is parsed when it is created. */
+function calledFirst(functions: SchemaShape['functions']): SchemaShape['functions'] {
+  const ordered = new Map<string, string>()
+  const visited = new Set<string>()
+  const add = (signature: string) => {
+    if (visited.has(signature)) return
+    visited.add(signature)
+    const called = new Set([...functions[signature]!.matchAll(/\b(pawl\.\w+)\(/g)].map(([, name]) => name))
+    for (const other of Object.keys(functions)) if (called.has(other.slice(0, other.indexOf('(')))) add(other)
+    ordered.set(signature, functions[signature]!)
+  }
+  for (const signature of Object.keys(functions)) add(signature)
+  return Object.fromEntries(ordered)
 }
 
 /** A table comes after those that its foreign keys name. */
