@@ -34,11 +34,23 @@ async function isNewer(client: SchemaClient): Promise<boolean> {
 }
 
 export function compareSchemas(expected: SchemaShape, actual: SchemaShape): Drift[] {
+  const functions = Object.entries(calledFirst(expected.functions))
+  const namesTable = ([, definition]: readonly [string, string]) =>
+    tablesNamed(definition).some((name) => name in expected.tables)
+  const compare = (some: readonly (readonly [string, string])[]) =>
+    compareNamed('function', Object.fromEntries(some), actual.functions, createFunction, changeFunction)
   return [
     ...compareNamed('sequence', expected.sequences, actual.sequences, createSequence, changeSequence),
-    ...compareNamed('function', calledFirst(expected.functions), actual.functions, createFunction, changeFunction),
+    ...compare(functions.filter((each) => !namesTable(each))),
     ...referredFirst(expected.tables).flatMap(([name, table]) => compareTables(name, table, actual.tables[name])),
+    ...compare(functions.filter(namesTable)),
   ]
+}
+
+/** Tables must exist before a function that names them, except in a body that is a string. */
+function tablesNamed(definition: string): string[] {
+  const parsed = definition.replace(/^ ?AS \$function\$[\s\S]*?\$function\$/m, '')
+  return [...parsed.matchAll(/\bpawl\.(\w+)(?![\w(])/g)].map(([, name]) => name!)
 }
 
 /** A function comes after those that it calls: a body in SQL's own syntax is parsed when it is created. */
