@@ -119,7 +119,7 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'scope.put(row, options)': records.putTable,
     'scope.append(rows, options)': records.appendTable,
     'scope.list(options)': records.listRecordsTable,
-    'scope.history(type, key, options)': records.historyTable,
+    'scope.history(type, key, options)': records.pageTable,
     'scope.export(options)': records.exportTable,
     'scope.erase(type, key, options)': records.eraseTable,
     'scope.get(type, key, at)': 'Returns a record, or undefined.',

@@ -123,9 +123,9 @@ try {
   say(`  ${cut.state}: ${cut.counts.rows} rows; ${cut.error!.includes('cut short') ? 'it may have been cut short' : cut.error}`)
 
   say('Everything that was is still there.')
-  for (const { number, status, by, data } of await scope.history('received', '10000'))
+  for (const { number, status, by, data } of (await scope.history('received', '10000')).items)
     say(`  version ${number} ${status} by ${by === winner.by ? 'the winner' : by}: ${String(data?.netWeight)}`)
-  const versions = (await scope.submissions())
+  const versions = (await scope.submissions()).items
     .filter(({ state }) => state === 'submitted')
     .map(({ counts }) => counts.created + counts.updated)
   say(

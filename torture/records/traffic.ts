@@ -206,7 +206,7 @@ export class Actor extends Caller {
         }
         // The first page says which commit this is; the others are pinned to it.
         number ??= page.items.length > 0 ? page.number : undefined
-        after = page.next
+        after = page.next ?? undefined
         if (after !== undefined && pauseMs > 0) await sleep(pauseMs)
       } while (after !== undefined)
       return number ?? '0'
@@ -246,7 +246,7 @@ export async function client(subject: Subject): Promise<void> {
     const uploads = uploadsIn(readHistory(options.dir, options.slot))
     for (const at of [...places, bulkPlace]) {
       const submissions = await actor.pawl.records.in(at.set, { place: at.place }).submissions({ limit: 20 })
-      for (const { id, name, state } of submissions) {
+      for (const { id, name, state } of submissions.items) {
         const asked = uploads.get(name ?? '')
         const isOpen = state === 'uploading' || state === 'validating' || state === 'upload-failed'
         if (asked !== undefined && isOpen) await users[0]!.send({ ...asked, at, restart: id })

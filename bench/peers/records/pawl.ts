@@ -92,7 +92,7 @@ function watchMemory(): () => { idleMb: number; memoryMb: number } {
 
 async function reads(scope: RecordScope, rows: number, asOf: string): Promise<Sample> {
   const places: string[] = []
-  for (let after = (await scope.list({ limit: pageRows })).next; after !== undefined; ) {
+  for (let after = (await scope.list({ limit: pageRows })).next; after !== null; ) {
     places.push(after)
     after = (await scope.list({ limit: pageRows, after })).next
   }
@@ -120,7 +120,7 @@ async function readAll(scope: RecordScope, rows: number, number?: string): Promi
       ...(number === undefined ? {} : { at: { number } }),
     })
     seen += page.items.length
-    after = page.next
+    after = page.next ?? undefined
   } while (after !== undefined)
   if (seen !== rows) throw new Error(`${seen} of ${rows} records were read`)
 }

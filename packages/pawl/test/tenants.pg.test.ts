@@ -117,7 +117,7 @@ const trials: Readonly<Record<string, Trials>> = {
     in: async () => void bolt.records.in('loads', here),
     sets: () => empty(() => bolt.records.sets()),
     get: () => missing(() => bolt.records.get(validated.id)),
-    submissions: () => empty(() => bolt.records.submissions('loads')),
+    submissions: () => empty(async () => (await bolt.records.submissions('loads')).items),
     rows: () => missing(() => bolt.records.rows(validated.id, 'created')),
     errors: () => missing(() => bolt.records.errors(invalid.id)),
     submit: () => missing(() => bolt.records.submit(validated.id)),
@@ -140,11 +140,11 @@ const trials: Readonly<Record<string, Trials>> = {
     rerun: () => missing(() => bolt.batches.rerun(batch)),
   },
   scope: {
-    submissions: () => empty(() => theirs().submissions()),
+    submissions: () => empty(async () => (await theirs().submissions()).items),
     state: async () => expect(await theirs().state()).toBeUndefined(),
     get: async () => expect(await theirs().get('load', 'row-1')).toBeUndefined(),
     list: async () => expect((await theirs().list()).items).toEqual([]),
-    history: () => empty(() => theirs().history('load', 'row-1')),
+    history: () => empty(async () => (await theirs().history('load', 'row-1')).items),
     diff: async () =>
       expect(JSON.stringify(await theirs().diff('load', 'row-1', { number: '0' }, { number: '1' }).catch(String))).not.toContain(
         'note',

@@ -199,7 +199,13 @@ function assertNumber({ type, key }: ReadRow, met: Met, expected: string): void 
     throw conflict(`The ${type} '${key.slice(0, 100)}' is at version`, actual, expected, 'version', { type, key })
 }
 
-function conflict(where: string, actual: string, expected: string, what: string, about: object = {}): PawlError {
+function conflict<Counter extends string | number>(
+  where: string,
+  actual: Counter,
+  expected: Counter,
+  what: string,
+  about: object = {},
+): PawlError {
   return new PawlError(
     'PAWL_REVISION_CONFLICT',
     `${where} ${actual}, not ${expected}: it has changed. Read it again and retry with the new ${what}.`,

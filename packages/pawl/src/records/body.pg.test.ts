@@ -49,7 +49,7 @@ test.each([
     code: 'PAWL_CONFIG',
     message: expect.stringMatching(/must be the content of the file, got '.*prices\..*createReadStream\(path\)/),
   })
-  expect(await scope.submissions()).toEqual([])
+  expect(await scope.submissions()).toEqual({ items: [], next: null })
 })
 
 test('a string, a Buffer and a Uint8Array are the content of the file', async () => {
@@ -72,7 +72,7 @@ test('a body that is no stream and no content is refused at the call', async () 
       code: 'PAWL_CONFIG',
       message: expect.stringMatching(/^upload: body must be a stream, string, Buffer or Uint8Array, got /),
     })
-  expect(await scope.submissions()).toEqual([])
+  expect(await scope.submissions()).toEqual({ items: [], next: null })
   await expect(scope.upload([{ rowId: 'a' }] as never, { format: 'csv' })).rejects.toMatchObject({
     code: 'PAWL_CONFIG',
     message: expect.stringMatching(/each chunk of the body must be a string, Buffer or Uint8Array, got an object/),

@@ -126,8 +126,8 @@ test('[R10] of the invalid uploads of a scope the newest ten stay, for a day; ol
     expect(state).toBe('invalid')
     expect(expiresAt!.getTime() - endedAt!.getTime()).toBe(86_400_000)
   }
-  await until('two are gone', async () => (await scope.submissions()).length === 10)
-  expect((await scope.submissions()).map(({ id }) => id)).toEqual(
+  await until('two are gone', async () => (await scope.submissions()).items.length === 10)
+  expect((await scope.submissions()).items.map(({ id }) => id)).toEqual(
     uploads
       .slice(2)
       .map(({ id }) => id)
@@ -193,7 +193,7 @@ test('[R12] the alert about a failed submission outlives it, until one of its se
   await expect(scope.erase('load', 'none', { reason: 'frees the slot' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
   expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', subject: 'loads' }])
   await sweepNow(pawl)
-  await until('it has expired', async () => (await scope.submissions()).length === 0)
+  await until('it has expired', async () => (await scope.submissions()).items.length === 0)
   expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', subject: 'loads' }])
   await startWorker(pawl)
   await submitted(pawl, scope, csv(loadRows(1)))
@@ -208,7 +208,7 @@ test('[R5] a submission that changes nothing is committed by submit itself, with
   const answer = await pawl.records.submit(upload.id, { revision: upload.revision })
   expect(answer).toEqual({ id: upload.id, revision: upload.revision + 1, number: '2', jobId: null })
   expect(await pawl.records.get(upload.id)).toMatchObject({ state: 'submitted', number: '2', counts: { unchanged: 3 } })
-  expect(await scope.state()).toMatchObject({ number: '2', revision: '3', live: 3 })
+  expect(await scope.state()).toMatchObject({ number: '2', revision: 3, live: 3 })
   expect(await db.query("select payload ->> 'number' as number, type from pawl.event order by seq offset 1")).toEqual([
     { number: '2', type: 'submission.committed' },
   ])

@@ -77,7 +77,7 @@ test('[R14] rows of a cancelled upload are refused, and it restarts', async () =
   })
   const uploading = scope.upload(csv(loadRows(2000)), { format: 'csv' })
   await reached.promise
-  const [id] = (await scope.submissions()).map((each) => each.id)
+  const [id] = (await scope.submissions()).items.map((each) => each.id)
   expect(await pawl.records.cancel(id!, why)).toMatchObject({ state: 'upload-failed', ...cancelled })
   goOn.resolve()
   await expect(uploading).rejects.toMatchObject({ code: 'PAWL_LEASE_LOST' })

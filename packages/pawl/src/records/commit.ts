@@ -28,7 +28,7 @@ export const inert = { settings: 'set local synchronous_commit = off' }
 export interface LockedScope {
   readonly id: string
   readonly scope: string
-  readonly revision: string
+  readonly revision: number
   readonly committed: string
   readonly attributes: string | null
 }
@@ -36,7 +36,7 @@ export interface LockedScope {
 export async function lockScope(tx: TxDb, tenant: string, scopeId: string): Promise<LockedScope> {
   const [scope] = await tx.run<LockedScope>(scopeLockStatement, { tenant, scope_id: scopeId })
   if (scope === undefined) throw new PawlError('PAWL_NOT_FOUND', 'The scope does not exist.')
-  return scope
+  return { ...scope, revision: Number(scope.revision) }
 }
 
 // ---- the slot

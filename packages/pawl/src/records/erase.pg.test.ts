@@ -36,11 +36,11 @@ test('[R14] rows that were sent before an erasure and staged after it are not ta
       .join('')
   }
   const uploading = scope.upload(body(), { format: 'csv' })
-  await until('the upload has begun', async () => (await scope.submissions({ state: 'uploading' })).length === 1)
+  await until('the upload has begun', async () => (await scope.submissions({ state: 'uploading' })).items.length === 1)
   expect(await scope.erase('load', 'row-1', { reason: 'asked' })).toEqual({ versions: 1 })
   more.resolve()
   await expect(uploading).rejects.toMatchObject({ code: 'PAWL_UPLOAD_FAILED', details: { type: 'load', key: 'row-1' } })
-  const [failed] = await scope.submissions({ state: 'upload-failed' })
+  const [failed] = (await scope.submissions({ state: 'upload-failed' })).items
   expect(failed).toMatchObject({ error: expect.stringMatching(/'row-1' was erased after this upload started/) })
   expect(await secrets()).toBe(0)
   expect(await db.query('select value from pawl.submission_error')).toEqual([{ value: 'born row-0' }, { value: 'born row-2' }])

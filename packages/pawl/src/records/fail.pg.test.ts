@@ -186,7 +186,7 @@ test('[R11] history survives a submission that fails, is purged and resumed', as
   const past = async () => ({
     first: await readerView(scope, { number: '1' }),
     second: await readerView(scope, { number: '2' }),
-    row: (await scope.history('load', 'row-1')).slice(-2),
+    row: (await scope.history('load', 'row-1')).items.slice(-2),
   })
   const before = await past()
   await db.query(`
@@ -199,12 +199,12 @@ test('[R11] history survives a submission that fails, is purged and resumed', as
   await pawl.records.submit(upload.id)
   expect(await ended(pawl, upload.id)).toMatchObject({ state: 'failed' })
   expect(await past()).toEqual(before)
-  expect(await scope.history('load', 'row-1')).toHaveLength(2)
+  expect((await scope.history('load', 'row-1')).items).toHaveLength(2)
   await db.query('drop trigger refuse on pawl.record_version')
   await pawl.records.resume(upload.id)
   expect(await ended(pawl, upload.id)).toMatchObject({ state: 'submitted', counts: { updated: 5, deleted: 1 } })
   expect(await past()).toEqual(before)
-  expect(await scope.history('load', 'row-1')).toHaveLength(3)
+  expect((await scope.history('load', 'row-1')).items).toHaveLength(3)
 })
 
 test('[R4] a chunk that a crash of the server lost is noticed and written again', async () => {

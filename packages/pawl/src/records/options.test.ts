@@ -8,7 +8,7 @@ test('[G2] what reads and writes records refuses wrong options', async () => {
   const row = { data: { rowId: '1' } }
   const wrong: [() => Promise<unknown>, RegExp][] = [
     [() => scope.put(row, { tx: null as never }), /^put: tx must be your transaction/],
-    [() => scope.append([row], { revision: 5 as never }), /^append: revision must be a string, got 5/],
+    [() => scope.append([row], { revision: '5' as never }), /^append: revision must be an integer.*, got '5'/],
     [() => scope.list({ limit: 0 }), /^list: limit must be an integer from 1 to 10000, got 0/],
     [() => scope.list({ fliter: {} } as never), /Did you mean 'filter'/],
     [() => scope.get('load', '1', 'now' as never), /^get: at must be one of \{ number \}, .*, got 'now'/],

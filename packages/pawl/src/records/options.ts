@@ -225,7 +225,7 @@ export const putTable = {
 
 export const appendTable = {
   ...scopeWrite,
-  revision: anyText('Append only if the scope is still at this revision.'),
+  revision: integer({ from: 0, to: Number.MAX_SAFE_INTEGER, doc: 'Append only if the scope is still at this revision.' }),
 } satisfies TableOf<AppendOptions>
 
 export const submitTable = {
@@ -249,15 +249,10 @@ export const eraseTable = {
   tx: ownTx,
 }
 
-export const historyTable = {
-  limit: integer({ from: 1, to: 10_000, default: 100, doc: 'The maximum number of versions to list.' }),
-  before: anyText('The last number of the previous page.'),
-}
-
 export const submissionsTable = {
   state: oneOf(submissionStates, { otherwise: 'any', doc: 'Only submissions in this state.' }),
-  before: anyText('The last id of the previous page.'),
   limit: integer({ from: 1, to: 500, default: 50, doc: 'The size of a page.' }),
+  after: anyText('`next` of the previous page.'),
 } satisfies TableOf<ListSubmissionsOptions>
 
 export const rowKind = required(

@@ -50,7 +50,7 @@ export async function previewRows(
           types: textsLiteral(internal.types!),
         })
   const last = rows.length < limit ? undefined : rows.at(-1)
-  return { items: rows.map((row) => toRow(row, null)), next: last && cursorText([last.type, last.key]) }
+  return { items: rows.map((row) => toRow(row, null)), next: last === undefined ? null : cursorText([last.type, last.key]) }
 }
 
 async function stagedRows(
@@ -61,7 +61,7 @@ async function stagedRows(
   after: string | undefined,
 ): Promise<Page<PreviewRow>> {
   // The counts of a whole upload say it; a scan would read every staged row to find none.
-  if (kind !== 'invalid' && counted.includes(state) && counts[kind] === 0) return { items: [], next: undefined }
+  if (kind !== 'invalid' && counted.includes(state) && counts[kind] === 0) return { items: [], next: null }
   const rows = await read<Row & { line: string; kind: string }>(registry.pool, previewStatement, {
     tenant: internal.tenant,
     id,
@@ -75,7 +75,7 @@ async function stagedRows(
     // The data of an invalid row is not kept; compared with nothing, every field would be gone.
     return kind === 'invalid' ? { ...found, changes: [] } : found
   })
-  return { items, next: rows.length < limit ? undefined : rows.at(-1)!.line }
+  return { items, next: rows.length < limit ? null : rows.at(-1)!.line }
 }
 
 function statusOf(id: string, kind: RowKind): string {
@@ -95,7 +95,7 @@ export async function rowErrors(
   const rows = await read<RowError & { ordinal: string }>(registry.pool, errorsStatement, values)
   return {
     items: rows.map(({ ordinal: _, line, ...error }) => ({ line: Number(line), ...error })),
-    next: rows.length < limit ? undefined : rows.at(-1)!.ordinal,
+    next: rows.length < limit ? null : rows.at(-1)!.ordinal,
   }
 }
 

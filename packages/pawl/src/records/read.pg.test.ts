@@ -22,7 +22,7 @@ test('[R11] any two versions, as of a number, a submission or a time: data, tabl
   await moveClock(db.pool, 7_200_000)
   const three = await scope.put({ data: { rowId: 'a', note: 'third', tonnes: 2 } }, { by: 'anna' })
   expect(
-    (await scope.history('load', 'a')).map(({ number, status, submission, by, origin }) => [
+    (await scope.history('load', 'a')).items.map(({ number, status, submission, by, origin }) => [
       number,
       status,
       submission,
@@ -79,14 +79,14 @@ test('[R11] pages of one number fit together whatever is committed between them,
   expect(during.items.map(({ number, data }) => [number, data?.note])).toEqual(first30.map(({ note }) => ['1', note]))
   expect(await scope.get('load', 'row-1')).toMatchObject({ number: '1', data: { note: 'note 1' } })
   expect(await scope.get('load', 'row-1', { number: '2' })).toMatchObject({ number: '1' })
-  expect(await scope.history('load', 'row-1')).toHaveLength(1)
+  expect((await scope.history('load', 'row-1')).items).toHaveLength(1)
   expect(await scope.get('load', 'row-39')).toBeUndefined()
   commit.resolve()
   installProbe(undefined)
   expect(await ended(pawl, upload.id)).toMatchObject({ state: 'submitted', number: '2' })
   const rest = []
   let after = first.next
-  while (after !== undefined) {
+  while (after !== null) {
     const page = await scope.list({ limit: 10, after })
     rest.push(...page.items)
     after = page.next
@@ -105,9 +105,9 @@ test('[R11] an erasure takes the data out of every version, keeps the numbers, i
   await submitted(pawl, scope, csv(loadRows(3)))
   await scope.put({ data: { rowId: 'row-1', note: 'secret' } })
   const pending = await scope.upload(csv(loadRows(4, (row) => ({ ...row, note: 'secret' }))), { format: 'csv' })
-  const before = await scope.history('load', 'row-1')
+  const before = (await scope.history('load', 'row-1')).items
   expect(await scope.erase('load', 'row-1', { reason: 'asked for by the person', by: 'anna' })).toEqual({ versions: 2 })
-  const after = await scope.history('load', 'row-1')
+  const after = (await scope.history('load', 'row-1')).items
   expect(after.map(({ number, status, submission, data, isErased }) => [number, status, submission, data, isErased])).toEqual(
     before.map(({ number, status, submission }) => [number, status, submission, null, true]),
   )
@@ -209,7 +209,8 @@ test("a put's number is a compare-and-set: of two that read the same version one
     Array.from({ length: 8 }, (_, n) => scope.put({ data: { rowId: 'a', note: `by ${n}` } }, { number: '1' })),
   )
   expect(answers.filter(({ status }) => status === 'fulfilled')).toHaveLength(1)
-  expect((await scope.history('load', 'a')).map(({ number }) => number)).toEqual(['2', '1'])
+  expect((await scope.history('load', 'a')).items.map(({ number }) => number)).toEqual(['2', '1'])
+  expect(await scope.history('load', 'a', { limit: 1, after: '2' })).toMatchObject({ items: [{ number: '1' }], next: '1' })
   // The same content writes nothing.
   const { data } = (await scope.get('load', 'a'))!
   expect(await scope.put({ data: data! })).toMatchObject({ submission: null, unchanged: 1, number: '2' })
@@ -238,7 +239,7 @@ test("put and append commit and roll back with the caller's transaction, and 20 
     deleted: 1,
     number: '21',
   })
-  await expect(scope.append([{ data: { rowId: 'y' } }], { revision: '1' })).rejects.toMatchObject({
+  await expect(scope.append([{ data: { rowId: 'y' } }], { revision: 1 })).rejects.toMatchObject({
     code: 'PAWL_REVISION_CONFLICT',
   })
   expect((await scope.audit())?.isSound).toBe(true)
@@ -352,7 +353,7 @@ test('[R6] a key is read in the form in which it is stored', async () => {
     const found = await scope.get(type, keys[index]!)
     expect(found, type).toMatchObject({ status: 'CREATED' })
     expect(await scope.get(type, found!.key)).toEqual(found)
-    expect(await scope.history(type, keys[index]!)).toHaveLength(1)
+    expect((await scope.history(type, keys[index]!)).items).toHaveLength(1)
   }
   expect(await scope.get('exact', 'S')).toBeUndefined()
   expect(await scope.append(rows.map(({ type }, n) => ({ type, key: keys[n]!, data: null })))).toMatchObject({ deleted: 3 })
@@ -386,7 +387,7 @@ test('a key with a NUL names no record', async () => {
   await scope.put({ data: { rowId: 'a' } })
   const key = 'a\u0000'
   expect(await scope.get('load', key)).toBeUndefined()
-  expect(await scope.history('load', key)).toEqual([])
+  expect(await scope.history('load', key)).toEqual({ items: [], next: null })
   await expect(scope.diff('load', key, { number: '0' }, { number: '1' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
   await expect(scope.erase('load', key, { reason: 'asked' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
   await expect(scope.append([{ key, data: null }])).rejects.toMatchObject({ code: 'PAWL_RECORD_INVALID' })
@@ -424,15 +425,17 @@ test('submissions are listed by their state, newest first, page by page, of a sc
     puts.unshift((await scope.put({ data: { rowId: `put ${n}` } })).submission!)
   }
   const elsewhere = (await other.upload(csv(loadRows(1)), { format: 'csv' })).id
-  const ids = async (found: Promise<readonly { id: string }[]>) => (await found).map(({ id }) => id)
+  const ids = async (found: Promise<{ readonly items: readonly { id: string }[] }>) => (await found).items.map(({ id }) => id)
   expect(await ids(scope.submissions())).toEqual([puts[0], uploads[0], puts[1], uploads[1], puts[2], uploads[2]])
   expect(await ids(scope.submissions({ state: 'validated' }))).toEqual(uploads)
   expect(await ids(scope.submissions({ state: 'submitted' }))).toEqual(puts)
   expect(await ids(scope.submissions({ state: 'failed' }))).toEqual([])
   expect(await ids(pawl.records.submissions(set, { state: 'validated', limit: 2 }))).toEqual([elsewhere, uploads[0]])
-  expect(await ids(pawl.records.submissions(set, { state: 'validated', before: uploads[0]! }))).toEqual(uploads.slice(1))
+  expect(await ids(pawl.records.submissions(set, { state: 'validated', after: uploads[0]! }))).toEqual(uploads.slice(1))
   expect(await ids(pawl.records.submissions(set, { state: 'submitted', limit: 2 }))).toEqual(puts.slice(0, 2))
-  expect(await ids(pawl.records.submissions(set, { limit: 2, before: elsewhere }))).toEqual([puts[0], uploads[0]])
+  expect(await ids(pawl.records.submissions(set, { limit: 2, after: elsewhere }))).toEqual([puts[0], uploads[0]])
+  expect((await scope.submissions({ limit: 2 })).next).toBe(uploads[0])
+  expect((await scope.submissions({ limit: 5, after: uploads[0]! })).next).toBeNull()
   for (const limit of [0, 501, 1.5]) {
     await expect(scope.submissions({ limit })).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
     await expect(pawl.records.submissions(set, { limit })).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
@@ -450,7 +453,7 @@ test('pages of any size fit together, and each has what was asked for', async ()
     for (let after: string | undefined; pages.length === 0 || after !== undefined; ) {
       const { items, next } = await scope.list({ limit, ...(after === undefined ? {} : { after }) })
       pages.push(items.map(({ key }) => key))
-      after = next
+      after = next ?? undefined
     }
     expect(pages.map(({ length }) => length)).toEqual(
       Array.from({ length: Math.ceil(2500 / limit) }, (_, n) => Math.min(limit, 2500 - n * limit)),

@@ -5,13 +5,13 @@ import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError, shown } from '../errors.ts'
 import { check, refused, resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
-import { at as atOption, historyTable, listRecordsTable } from './options.ts'
+import { at as atOption, listRecordsTable, pageTable } from './options.ts'
 import { isFault } from './rows/columns.ts'
 import { fieldChanges } from './rows/diff.ts'
 import { canonicalField, canonicalRow, Unstorable } from './rows/json-text.ts'
 import { type DefinedSet, type DefinedType, keyPart, keyText, mayHaveOtherColumns, type Registry } from './sets.ts'
 import { idText, needSubmission } from './submissions.ts'
-import type { At, FieldChange, Page, RecordData, RecordVersion } from './types.ts'
+import type { At, FieldChange, Page, PageOptions, RecordData, RecordVersion } from './types.ts'
 
 const getStatement = statement(import.meta.url, 'record-get')
 const pageStatement = statement(import.meta.url, 'record-page')
@@ -116,7 +116,7 @@ export async function listRecords(registry: Registry, place: ReadPlace, given: L
       number = last.pinned
       after = { after_type: last.type, after_key: last.key }
     }
-    if (rows.length < asked && bytes < pageBytes) return { items, next: undefined, number: number ?? undefined }
+    if (rows.length < asked && bytes < pageBytes) return { items, next: null, number: number ?? undefined }
   }
   return { items, next: cursorText([number!, after.after_type, after.after_key]), number: number! }
 }
@@ -129,7 +129,7 @@ export async function* recordPages(registry: Registry, place: ReadPlace, type?: 
   do {
     const page = await listRecords(registry, place, { limit: stepRows, type, at, after } as ListRecordsOptions)
     yield page
-    after = page.next
+    after = page.next ?? undefined
   } while (after !== undefined)
 }
 
@@ -187,18 +187,24 @@ export async function recordHistory(
   place: ReadPlace,
   type: string,
   given: string,
-  options: { limit?: number; before?: string } = {},
-): Promise<HistoryEntry[]> {
-  const { limit, before } = resolve('history', historyTable, options)
+  options: PageOptions,
+): Promise<Page<HistoryEntry>> {
+  const { limit, after } = resolve('history', pageTable, options)
   const key = await storedKey(registry, 'history', place, type, given)
-  if (!isNameable(type, key)) return []
-  const page = { before: before === undefined ? numberMax : idText('version', before), limit }
+  if (!isNameable(type, key)) return { items: [], next: null }
+  const page = { before: after === undefined ? numberMax : idText('version', after), limit }
   const rows = await read<VersionRow & { committed_at: Date | null; submitted_by: string | null; origin: string | null }>(
     registry.pool,
     historyStatement,
     { ...namesOf(place), type, key, ...page },
   )
-  return rows.map((row) => ({ ...toVersion(row), committedAt: row.committed_at, by: row.submitted_by, origin: row.origin }))
+  const items = rows.map((row) => ({
+    ...toVersion(row),
+    committedAt: row.committed_at,
+    by: row.submitted_by,
+    origin: row.origin,
+  }))
+  return { items, next: items.length < limit ? null : items.at(-1)!.number }
 }
 
 /** What changed between two moments of one record. */

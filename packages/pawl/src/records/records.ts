@@ -81,7 +81,7 @@ export class Records {
   }
 
   /** Submissions of a set over all its scopes, newest first. */
-  async submissions(set: RecordSet | string, options: ListSubmissionsOptions = {}): Promise<Submission[]> {
+  async submissions(set: RecordSet | string, options: ListSubmissionsOptions = {}): Promise<Page<Submission>> {
     return listSubmissions(this.#registry, this.#tenant, { record_set: setName(set) }, options)
   }
 

@@ -37,6 +37,7 @@ import type {
   At,
   Body,
   Page,
+  PageOptions,
   PutOptions,
   ScopeKey,
   Submission,
@@ -53,7 +54,7 @@ const auditStatement = statement(import.meta.url, 'audit')
 
 export interface ScopeState {
   /** Grows with every commit and erasure. */
-  readonly revision: string
+  readonly revision: number
   /** The committed number: everything up to it is seen by readers. */
   readonly number: string
   readonly live: number
@@ -101,18 +102,25 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
   }
 
   /** Submissions of this scope, newest first. */
-  async submissions(options: ListSubmissionsOptions = {}): Promise<Submission[]> {
+  async submissions(options: ListSubmissionsOptions = {}): Promise<Page<Submission>> {
     resolve('submissions', submissionsTable, options)
     const place = this.#place
     const scope = await this.#read(place)
-    return scope === undefined ? [] : listSubmissions(this.#registry, place.tenant, { scope_id: scope.id }, options)
+    return scope === undefined
+      ? { items: [], next: null }
+      : listSubmissions(this.#registry, place.tenant, { scope_id: scope.id }, options)
   }
 
   async state(): Promise<ScopeState | undefined> {
     const scope = await this.#read(this.#place)
     if (scope === undefined) return undefined
     const { revision, committed: number, live, attributes } = scope
-    return { revision, number, live: Number(live), attributes: JSON.parse(attributes ?? '{}') as Record<string, string> }
+    return {
+      revision: Number(revision),
+      number,
+      live: Number(live),
+      attributes: JSON.parse(attributes ?? '{}') as Record<string, string>,
+    }
   }
 
   /** Writes one record now. Refused while a submission is being applied to the scope. */
@@ -147,7 +155,7 @@ export class RecordScope<Rows extends RowTypes = RowTypes, Given = PutRowOf<Rows
   }
 
   /** Versions of one record, newest first. */
-  async history(type: TypeName<Rows>, key: string, options: { limit?: number; before?: string } = {}): Promise<HistoryEntry[]> {
+  async history(type: TypeName<Rows>, key: string, options: PageOptions = {}): Promise<Page<HistoryEntry>> {
     return recordHistory(this.#registry, this.#place, type, key, options)
   }
 

@@ -7,7 +7,7 @@ import { read } from '../kernel/retry.ts'
 import { slotHolder } from './commit.ts'
 import { submissionsTable } from './options.ts'
 import { type Registry, scopeOf } from './sets.ts'
-import type { Submission, SubmissionState } from './types.ts'
+import type { Page, Submission, SubmissionState } from './types.ts'
 
 const readStatement = statement(import.meta.url, 'submission-read')
 const listStatement = statement(import.meta.url, 'submission-list')
@@ -19,7 +19,7 @@ export interface StoredSubmission extends Omit<Submission, 'scope'> {
     readonly tenant: string
     readonly scopeId: string
     readonly scope: string
-    readonly scopeRevision: string
+    readonly scopeRevision: number
     readonly fence: string
     readonly baselineNumber: string
     readonly receivedAt: string | null
@@ -54,8 +54,8 @@ export async function needSubmission(registry: Registry, tenant: string, id: str
 
 export interface ListSubmissionsOptions {
   readonly state?: SubmissionState
-  /** The id that the last page ended with. */
-  readonly before?: string
+  /** `next` of the last page. */
+  readonly after?: string
   /** Up to 500. Default 50. */
   readonly limit?: number
 }
@@ -65,13 +65,13 @@ export async function listSubmissions(
   tenant: string,
   where: { scope_id: string } | { record_set: string },
   options: ListSubmissionsOptions,
-): Promise<Submission[]> {
-  const { state = null, before, limit } = resolve('submissions', submissionsTable, options)
-  const page = { tenant, state, before: before === undefined ? '9223372036854775807' : idText('submission', before), limit }
+): Promise<Page<Submission>> {
+  const { state = null, after, limit } = resolve('submissions', submissionsTable, options)
+  const page = { tenant, state, before: after === undefined ? '9223372036854775807' : idText('submission', after), limit }
   const query = 'scope_id' in where ? listStatement : listSetStatement
-  return (await read<{ info: string }>(registry.pool, query, { ...page, ...where })).map((row) =>
-    toSubmission(registry, stored(row)),
-  )
+  const rows = await read<{ info: string }>(registry.pool, query, { ...page, ...where })
+  const items = rows.map((row) => toSubmission(registry, stored(row)))
+  return { items, next: items.length < limit ? null : items.at(-1)!.id }
 }
 
 const times = new Set(['createdAt', 'submittingAt', 'endedAt', 'expiresAt'])

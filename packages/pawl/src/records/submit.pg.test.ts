@@ -182,7 +182,7 @@ test('[R5] the same content again changes nothing, in another format and spellin
   const edited = rows.map((row, index) => (index === 7 ? { ...row, tonnes: '1000', note: '' } : row))
   await submitted(pawl, scope, csv(edited))
   await submitted(pawl, scope, csv(rows))
-  const history = await scope.history('load', 'row-7')
+  const history = (await scope.history('load', 'row-7')).items
   expect(history.map(({ status, changed, data }) => [status, changed, data?.tonnes, data?.note])).toEqual([
     ['UPDATED', ['note', 'tonnes'], '7.5', 'note 7'],
     ['UPDATED', ['note', 'tonnes'], '1000', undefined],
@@ -340,7 +340,7 @@ test('[R14] what nobody submits is removed when its time is over, whatever was c
     async () => (await db.query('select from pawl.submission where expires_at > pawl.now()')).length === 0,
   )
   await sweepNow(pawl)
-  await until('the submission is removed', async () => (await scope.submissions()).length === 0)
+  await until('the submission is removed', async () => (await scope.submissions()).items.length === 0)
   await expect(pawl.records.submit(upload.id)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
   expect(await db.query('select from pawl.submission_row')).toEqual([])
 })

@@ -57,7 +57,8 @@ async function submitIn(
     { tenant, id },
   )
   if (row === undefined || row.is_expired) throw expired(id)
-  const { state, revision, baseline } = row
+  const { state, revision } = row
+  const baseline = Number(row.baseline)
   if (expected !== undefined && expected !== revision) throw revisionConflict(id, expected, revision)
   if (state !== from) throw wrongState(id, state, from)
   await assertSlotFree(tx, tenant, scope)
@@ -114,7 +115,7 @@ function revisionConflict(id: string, expected: number, actual: number): PawlErr
   )
 }
 
-function superseded(id: string, baseline: string, revision: string): PawlError {
+function superseded(id: string, baseline: number, revision: number): PawlError {
   return new PawlError(
     'PAWL_SUPERSEDED',
     `Submission ${id} was compared with revision ${baseline} of its scope, which is now at ${revision}: its preview no longer shows what would be applied. Rebase it, or upload the file again.`,

@@ -180,7 +180,7 @@ export interface Submission {
   readonly state: SubmissionState
   readonly revision: number
   /** The scope's revision that this was compared with. */
-  readonly baseline: string
+  readonly baseline: number
   /** The number of its versions, once it has one. */
   readonly number: string | null
   readonly format: string | null
@@ -250,14 +250,14 @@ export interface RowError {
 
 export interface PageOptions {
   readonly limit?: number
-  /** Where the last page ended. */
+  /** `next` of the last page. */
   readonly after?: string
 }
 
 export interface Page<Item> {
   readonly items: readonly Item[]
-  /** Give it as `after` for the next page; undefined: this was the last. */
-  readonly next: string | undefined
+  /** Give it as `after` for the next page; null: this was the last. */
+  readonly next: string | null
 }
 
 /** As-of: a pinned number, a submission's id, or a time. */
@@ -299,7 +299,7 @@ export interface PutOptions extends WriteOptions {
 
 export interface AppendOptions extends WriteOptions {
   /** Append only if the scope is still at this revision. */
-  readonly revision?: string
+  readonly revision?: number
 }
 
 export interface AppendAnswer {

@@ -120,7 +120,7 @@ describe.each([{ direct: false }, { direct: true }])('with a direct connection b
     expect(await scope.put({ data: { ...loadRows(1)[0]!, note: 'new' } }, { tx: client })).toMatchObject({ updated: 1 })
     await client.query('commit')
     expect(await scope.get('load', 'row-0')).toMatchObject({ data: { note: 'new' } })
-    expect(await scope.history('load', 'row-0')).toHaveLength(2)
+    expect((await scope.history('load', 'row-0')).items).toHaveLength(2)
     expect(await scope.audit()).toMatchObject({ isSound: true, live: 2500 })
     await worker.stop()
   })

@@ -47,7 +47,7 @@ test.each(whileStaging)(
     })
     await victim.hears('killing')
     expect(await victim.ended()).toBe('SIGKILL')
-    const [left] = await scope.submissions({ limit: 1 })
+    const [left] = (await scope.submissions({ limit: 1 })).items
     expect(left).toMatchObject({ state, counts: { rows: lines } })
     const { id } = left!
     expect(await db.query('select count(*)::int as n from pawl.submission_row where submission = $1', [id])).toEqual([
@@ -79,7 +79,7 @@ test('[R4] kill -9 before a restarted upload clears the old rows: restart again'
   const upload = { set: 'loads', scope: here, rows: staged }
   const first = new RecordsProcess({ url: db.url, sets, upload, killAt: { probe: 'records.stage.committed', hit: 2 } })
   expect(await first.ended()).toBe('SIGKILL')
-  const [{ id } = { id: '' }] = await scope.submissions({ limit: 1 })
+  const [{ id } = { id: '' }] = (await scope.submissions({ limit: 1 })).items
   const killAt = { probe: 'records.restart.committed', hit: 1 } as const
   const second = new RecordsProcess({ url: db.url, sets, upload: { ...upload, restart: id }, killAt })
   await second.hears('killing')
@@ -164,7 +164,7 @@ test('[R15] ended resolves in a process that neither submitted nor applied', { t
   const scope = pawl.records.in(pawl.records.define('loads', sets.loads), here)
   const sender = new RecordsProcess({ url: db.url, sets, upload: { set: 'loads', scope: here, rows: 3, submits: true } })
   await sender.hears('uploaded')
-  const [{ id } = { id: '' }] = await scope.submissions({ limit: 1 })
+  const [{ id } = { id: '' }] = (await scope.submissions({ limit: 1 })).items
   const waiting = pawl.records.ended(id)
   const applier = new RecordsProcess({ url: db.url, sets })
   expect(await waiting).toMatchObject({ id, state: 'submitted', counts: { created: 3 } })

@@ -45,7 +45,7 @@ async function undisturbed(db: TestDatabase): Promise<{ count: number; digest: s
   await prepare(pawl, scope)
   const worker = pawl.worker()
   await worker.start()
-  const [submission] = await scope.submissions({ limit: 1 })
+  const [submission] = (await scope.submissions({ limit: 1 })).items
   await ended(pawl, submission!.id)
   await worker.stop()
   return readerView(scope)
@@ -78,7 +78,7 @@ test.each(Object.keys(chains))(
     const scope = pawl.records.in(set, here)
     const other = pawl.records.in(set, { ...here, registration: '5' })
     await prepare(pawl, scope)
-    const { id } = (await scope.submissions({ limit: 1 }))[0]!
+    const { id } = (await scope.submissions({ limit: 1 })).items[0]!
     const old = await readerView(scope)
     let puts = 0
     for (const [probe, hit] of chains[name]!) {
@@ -133,7 +133,7 @@ test('[R4] a zombie applier that wakes up after another took over writes nothing
   const pawl = db.pawl()
   const scope = pawl.records.in(pawl.records.define('loads', sets.loads), here)
   await prepare(pawl, scope)
-  const { id } = (await scope.submissions({ limit: 1 }))[0]!
+  const { id } = (await scope.submissions({ limit: 1 })).items[0]!
   const zombie = new RecordsProcess({ url: db.url, sets, stopAt: { probe: 'records.apply.before', hit: 3 } })
   await zombie.hears('stopping')
   await endLeasesOf(db, zombie)
@@ -173,7 +173,7 @@ test('[R12] a submission whose job is killed too often fails and can resume', {
   const pawl = db.pawl()
   const scope = pawl.records.in(pawl.records.define('loads', sets.loads), here)
   await prepare(pawl, scope)
-  const { id } = (await scope.submissions({ limit: 1 }))[0]!
+  const { id } = (await scope.submissions({ limit: 1 })).items[0]!
   const old = await readerView(scope)
   const victim = new RecordsProcess({ url: db.url, sets, killAt: { probe: 'records.apply.chunk', hit: 3 } })
   expect(await victim.ended()).toBe('SIGKILL')

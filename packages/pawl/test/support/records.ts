@@ -79,7 +79,7 @@ export async function readerView(scope: RecordScope, at?: { number: string }): P
       hash.update(JSON.stringify([type, key, data, status]))
       count++
     }
-    after = page.next
+    after = page.next ?? undefined
   } while (after !== undefined)
   return { count, digest: hash.digest('hex') }
 }
