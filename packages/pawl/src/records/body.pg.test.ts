@@ -42,7 +42,7 @@ test.each([
   ['ndjson', 'C:\\files\\prices.ndjson'],
   ['json', '/srv/prices.json'],
   ['xlsx', './prices.xlsx'],
-] as const)('a path as the body of a %s is refused with the fix', async (format, path) => {
+] as const)('a path as the body of a %s is refused', async (format, path) => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { missing: 'tombstone', formats: [xlsx()] }), here)
   await expect(scope.upload(path, { format })).rejects.toMatchObject({
@@ -52,7 +52,7 @@ test.each([
   expect(await scope.submissions()).toEqual({ items: [], next: null })
 })
 
-test('a string, a Buffer and a Uint8Array are the content of the file', async () => {
+test("a string, Buffer or Uint8Array as the body is the file's content", async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const text = 'rowId,note\na,ü\n'
@@ -64,7 +64,7 @@ test('a string, a Buffer and a Uint8Array are the content of the file', async ()
   expect(await scope.upload('', { format: 'csv' })).toMatchObject({ state: 'invalid' })
 })
 
-test('a body that is no stream and no content is refused at the call', async () => {
+test('a body that is neither stream nor content is refused', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   for (const body of [undefined, null, 5, {}, new ArrayBuffer(3), () => 'x'])
@@ -79,7 +79,7 @@ test('a body that is no stream and no content is refused at the call', async () 
   })
 })
 
-test('a wrong argument of a call is refused with what it must be', async () => {
+test('a wrong argument is refused with the expected value', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   for (const [call, message] of [

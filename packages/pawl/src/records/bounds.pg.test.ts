@@ -14,7 +14,7 @@ afterEach(() => db.drop())
 
 const here = { organisation: '17', registration: '4' }
 
-test('[R14] a schema that changes the key of a row makes it invalid, naming the column', async () => {
+test("[R14] a schema that changes a row's key makes the row invalid", async () => {
   const pawl = db.pawl()
   const row = z.object({ id: z.string().transform((id) => id.toUpperCase()), n: z.coerce.number() })
   pawl.records.define('s', { scope: ['o'], types: { t: { key: 'id', columns: { id: 'text', n: 'integer' }, schema: row } } })
@@ -41,7 +41,7 @@ test('[R14] a schema that gives back no object makes its row invalid', async () 
   })
 })
 
-test('[R14] attributes are bound by a commit: not by an invalid upload, a validated one or a refused put', async () => {
+test('[R14] attributes of a scope are bound by a commit only', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { attributes: ['accreditation'] }), here)
   const as = (accreditation: string) => ({ attributes: { accreditation } })
@@ -116,7 +116,7 @@ test.each(['put', 'append', 'erase', 'submit'] as const)(
   },
 )
 
-test('[R10] of the invalid uploads of a scope the newest ten stay, for a day; older ones are removed', async () => {
+test("[R10] of a scope's invalid uploads the newest ten stay a day", async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const bad = csv(loadRows(1, (row) => ({ ...row, tonnes: 'many' })))
@@ -172,7 +172,7 @@ test.each([
   ['csv', 'rowId,tonnes\na,many\nb,1\nc,"x\n'],
   ['ndjson', '{"rowId":"a","tonnes":"many"}\n{"rowId":"b"}\n{"rowId":\n'],
   ['json', '[{"rowId":"a","tonnes":"many"},{"rowId":"b"},{"rowId":}]'],
-] as const)('[R10] the errors of rows before a malformed one of the same chunk are told: %s', async (format, text) => {
+] as const)('[R10] row errors before a malformed row of one chunk are kept: %s', async (format, text) => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const upload = await scope.upload([text], { format })
@@ -184,7 +184,7 @@ test.each([
   ])
 })
 
-test('[R12] the alert about a failed submission outlives it, until one of its set is committed', async () => {
+test('[R12] an alert of a failed submission stays until its set commits one', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { keep: { ended: 1 } }), here)
   const upload = await scope.upload(csv(loadRows(1)), { format: 'csv' })
@@ -200,7 +200,7 @@ test('[R12] the alert about a failed submission outlives it, until one of its se
   await until('the alert is resolved', async () => (await pawl.alerts()).length === 0)
 })
 
-test('[R5] a submission that changes nothing is committed by submit itself, with its event and its number', async () => {
+test('[R5] a submission that changes nothing is committed by submit itself', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await scope.append(loadRows(3).map((data) => ({ data })))

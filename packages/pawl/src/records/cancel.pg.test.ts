@@ -97,7 +97,7 @@ test('[R2] cancelling a submission that has ended names its state', async () => 
   expect(await noted()).toEqual([])
 })
 
-test('[R12] a crash after the cancel was written leaves the purge to the sweep', async () => {
+test('[R12] after a crash in cancel the sweep purges the submission', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const upload = await scope.upload(csv(loadRows(2)), { format: 'csv' })

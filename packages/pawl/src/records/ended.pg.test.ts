@@ -10,7 +10,7 @@ afterEach(() => db.drop())
 
 const here = { organisation: '17', registration: '4' }
 
-test('[R15] ended resolves when the submission is submitted, in a process that defines nothing too', async () => {
+test('[R15] ended resolves once a submission is submitted, in any process', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const upload = await scope.upload(csv(loadRows(5)), { format: 'csv' })
@@ -24,7 +24,7 @@ test('[R15] ended resolves when the submission is submitted, in a process that d
     expect(await waited).toMatchObject({ id: upload.id, state: 'submitted', counts: { created: 5 } })
 })
 
-test('[R15] ended resolves when the submission fails, and the failure is an event with its class and error', async () => {
+test('[R15] when a submission fails, ended resolves and an event is appended', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const upload = await scope.upload(csv(loadRows(5)), { format: 'csv' })
@@ -51,7 +51,7 @@ test('[R15] ended resolves when the submission fails, and the failure is an even
   expect(await events()).toHaveLength(2)
 })
 
-test("[R15] a cancelled submission's end is an event too; a set without events has none", async () => {
+test('[R15] a cancelled submission appends an event unless its set has none', async () => {
   const pawl = db.pawl()
   const ends = async (set: Parameters<typeof pawl.records.in>[0]) => {
     const scope = pawl.records.in(set, here)
@@ -80,7 +80,7 @@ test("[R15] a cancelled submission's end is an event too; a set without events h
   expect(await types()).toEqual(told)
 })
 
-test('[R15] ended gives up at its timeout or signal, and finds no submission that is not there', async () => {
+test('[R15] ended rejects at its timeout, its signal or an unknown id', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const upload = await scope.upload(csv(loadRows(1)), { format: 'csv' })
@@ -108,7 +108,7 @@ test('[R15] append takes 15,000 rows in one call, all or nothing, once', async (
   expect((await scope.audit())?.isSound).toBe(true)
 })
 
-test('[R15] a once key answers as the first call did, also when the scope has moved or is busy; other rows are refused', async () => {
+test('[R15] a repeated once key returns the first answer and refuses other rows', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const data = { rowId: 'a', note: 'first' }
@@ -138,7 +138,7 @@ test('[R15] a once key answers as the first call did, also when the scope has mo
   expect(await db.query("select key from pawl.once where namespace = 'pawl.records'")).toHaveLength(2)
 })
 
-test('[R15] of calls with one once key at the same time one writes, and all get its answer', async () => {
+test('[R15] concurrent calls with one once key write once and answer alike', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const calls = Array.from({ length: 8 }, () => scope.append([{ data: { rowId: 'a' } }], { once: 'k' }))

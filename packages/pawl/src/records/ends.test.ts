@@ -3,7 +3,7 @@ import type { Statement } from '../db/statement.ts'
 import { Ends } from './ends.ts'
 import type { Registry } from './sets.ts'
 
-test('[R15] however many wait, one statement polls for them all, and none when nobody waits', async () => {
+test('[R15] one statement polls for all waiters, and none without waiters', async () => {
   let [polls, inFlight, most] = [0, 0, 0]
   const ended = new Set<string>()
   const run = async (_statement: Statement, values: Record<'ids', string>) => {

@@ -23,7 +23,7 @@ async function secrets(): Promise<number> {
   return row!.n
 }
 
-test('[R14] rows that were sent before an erasure and staged after it are not taken', async () => {
+test('[R14] rows sent before an erasure and staged after it are refused', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await scope.put({ data: { rowId: 'row-1', note: 'secret' } })
@@ -49,7 +49,7 @@ test('[R14] rows that were sent before an erasure and staged after it are not ta
   expect(again).toMatchObject({ state: 'validated', counts: { created: 2, updated: 1 } })
 })
 
-test('[R14] an erasure while a rebase copies the rows holds: neither it nor a rebase of it brings them back', async () => {
+test('[R14] rows erased during a rebase do not return with any rebase', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await startWorker(pawl)
@@ -73,7 +73,7 @@ test('[R14] an erasure while a rebase copies the rows holds: neither it nor a re
   expect(await scope.get('load', 'row-1')).toBeUndefined()
 })
 
-test('[R14] a batch that is being staged during an erasure is waited for and erased', async () => {
+test('[R14] an erasure waits for a batch being staged and erases it', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await scope.put({ data: { rowId: 'row-1', note: 'secret' } })
@@ -118,7 +118,7 @@ test('[R14] an erasure removes what errors quote of the record, of others nothin
   expect(await quoted(twice.id)).toEqual([[4, 'row-0']])
 })
 
-test("[R14] an erasure empties the record's own events, of puts and of submissions, with an audit; others stay", async () => {
+test("[R14] an erasure empties the record's own events and no others", async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { events: 'record' }), here)
   await startWorker(pawl)

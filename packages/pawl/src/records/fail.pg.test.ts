@@ -16,7 +16,7 @@ const here = { organisation: '17', registration: '4' }
 /** More than one run of a purge. */
 const rows = 6000
 
-test('[R12] of two who end one submission the later takes nothing from it after it was resumed', {
+test('[R12] a late second end deletes nothing of a resumed submission', {
   timeout: 60_000,
 }, async () => {
   const pawl = db.pawl()
@@ -60,7 +60,7 @@ test('[R12] of two who end one submission the later takes nothing from it after 
   expect(await scope.audit()).toMatchObject({ isSound: true, live: rows + 1 })
 })
 
-test('[R12] one whose staged rows are gone keeps its slot: what it wrote cannot be taken back, and a later commit would show it', async () => {
+test('[R12] a submission that cannot be purged keeps its slot', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { tuning: { chunkRows: 10 } }), here)
   await scope.put({ data: { rowId: 'put' } })
@@ -92,7 +92,7 @@ function atProbe(probe: ProbeName, act: () => Promise<void>): Promise<void> {
   })
 }
 
-test('[R12] failures that progress follows are not added up, and what is submitted has no error left', async () => {
+test('[R12] progress resets the failure count, and a commit clears the error', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(
     defineLoads(pawl, { retry: { attempts: 2, initialMs: 1, maxMs: 1 }, tuning: { chunkRows: 10 } }),
@@ -149,7 +149,7 @@ test('[R12] an alert raised during a sweep stays open; the sweep goes on', async
   expect(await pawl.alerts()).toMatchObject([{ code: 'submission.failed', subject: 'loads', count: 2 }])
 })
 
-test('[R12] a transient failure waits twice as long each time, up to its limit, and fails at its last attempt', async () => {
+test('[R12] retries of a transient failure double their delay until the last', async () => {
   const pawl = db.pawl()
   const retry = { attempts: 4, initialMs: 60_000, maxMs: 150_000, jitter: false }
   const scope = pawl.records.in(defineLoads(pawl, { retry }), here)
@@ -207,7 +207,7 @@ test('[R11] history survives a submission that fails, is purged and resumed', as
   expect((await scope.history('load', 'row-1')).items).toHaveLength(3)
 })
 
-test('[R4] a chunk that a crash of the server lost is noticed and written again', async () => {
+test('[R4] a chunk lost by a server crash is written again', async () => {
   const pawl = db.pawl()
   const retry = { initialMs: 1, maxMs: 1 }
   const scope = pawl.records.in(defineLoads(pawl, { retry, tuning: { chunkRows: 10 } }), here)
@@ -229,7 +229,7 @@ test('[R4] a chunk that a crash of the server lost is noticed and written again'
   expect(await scope.audit()).toMatchObject({ isSound: true, live: 30 })
 })
 
-test('[R4] a batch that a crash of the server lost is noticed when the upload ends', async () => {
+test('[R4] a batch lost by a server crash fails the upload', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   let batches = 0

@@ -11,7 +11,7 @@ afterEach(() => db.drop())
 
 const here = { organisation: '17', registration: '4' }
 
-test('a set is kept as data with JSON Schemas, by version, and read by a process that does not define it', async () => {
+test('a process without the set reads its stored JSON Schemas', async () => {
   const types = (charsMax: number) => ({
     load: {
       key: ['site', 'rowId'],
@@ -90,7 +90,7 @@ test('a set is kept as data with JSON Schemas, by version, and read by a process
   expect(await reader.for('other').records.sets()).toEqual([])
 })
 
-test('a scope that somebody holds in an open transaction does not keep others from uploading to it', async () => {
+test('a scope locked by an open transaction still takes uploads', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await scope.put({ data: { rowId: 'a', tonnes: 1 } })

@@ -18,7 +18,7 @@ afterEach(async () => {
 
 const here = { organisation: '17', registration: '4' }
 
-test('[R10] an upload that is validated, and whose answer the network lost, is answered all the same', async () => {
+test('[R10] a validated upload is answered although the network lost one answer', async () => {
   const pawl = db.pawl({ databaseUrl: proxy.url })
   const scope = pawl.records.in(defineLoads(pawl), here)
   let happened: Promise<void> | undefined

@@ -12,7 +12,7 @@ afterEach(() => db.drop())
 
 const here = { organisation: '17', registration: '4' }
 
-test('[R11] any two versions, as of a number, a submission or a time: data, table and JSON Patch', async () => {
+test('[R11] any two versions can be read and compared by number, submission, time', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await startWorker(pawl)
@@ -57,7 +57,7 @@ test('[R11] any two versions, as of a number, a submission or a time: data, tabl
   await expect(scope.diff('load', 'zzz', { number: '1' }, { number: '2' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
 })
 
-test('[R11] pages of one number fit together whatever is committed between them, and a running submission is not seen', async () => {
+test('[R11] pages of one number stay consistent while submissions run and commit', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { tuning: { chunkRows: 10 } }), here)
   await scope.append(loadRows(30).map((data) => ({ data })))
@@ -98,7 +98,7 @@ test('[R11] pages of one number fit together whatever is committed between them,
   expect((await scope.list({ filter: { tonnes: 3.5 } })).items.map(({ key }) => key)).toEqual(['row-3'])
 })
 
-test('[R11] an erasure takes the data out of every version, keeps the numbers, is written down, and supersedes what was staged', async () => {
+test('[R11] an erasure empties every version, is audited and supersedes staged uploads', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await startWorker(pawl)
@@ -129,7 +129,7 @@ test('[R11] an erasure takes the data out of every version, keeps the numbers, i
   expect(await scope.put({ data: { rowId: 'row-1', note: 'new' } })).toMatchObject({ updated: 1 })
 })
 
-test('[R11] what was submitted and is staged still, because nobody has tidied up, is erased there too', async () => {
+test('[R11] an erasure reaches submitted rows that are still staged', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await startWorker(pawl)
@@ -144,7 +144,7 @@ test('[R11] what was submitted and is staged still, because nobody has tidied up
   expect(await staged()).toEqual([{ key: 'row-0' }])
 })
 
-test('[R11] what is only staged is erased too, is written down, and supersedes what is left of its upload', async () => {
+test('[R11] an erasure of a record only staged supersedes its upload', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const pending = await scope.upload(csv(loadRows(3)), { format: 'csv' })
@@ -176,7 +176,7 @@ test('[R11] what is only staged is erased too, is written down, and supersedes w
   ])
 })
 
-test('[R11] an erasure that finds nothing changes nothing, also for a caller who goes on; it sees a scope that its own transaction made', async () => {
+test("[R11] an erasure that finds nothing changes nothing in a caller's transaction", async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const client = await db.pool.connect()
@@ -196,7 +196,7 @@ test('[R11] an erasure that finds nothing changes nothing, also for a caller who
   }
 })
 
-test("a put's number is a compare-and-set: of two that read the same version one wins; 0 means only if there is none", async () => {
+test('of two puts with the same expected number one wins', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const made = await scope.put({ data: { rowId: 'a', note: '1' } }, { number: '0' })
@@ -220,7 +220,7 @@ test("a put's number is a compare-and-set: of two that read the same version one
   })
 })
 
-test("put and append commit and roll back with the caller's transaction, and 20 at once make 20 numbers", async () => {
+test("put and append commit and roll back with the caller's transaction", async () => {
   const pawl = db.pawl({ tuning: { callerConnectionsMax: 20 } })
   const scope = pawl.records.in(defineLoads(pawl), here)
   await Promise.all(Array.from({ length: 20 }, (_, n) => scope.put({ data: { rowId: `r${n}` } })))
@@ -245,7 +245,7 @@ test("put and append commit and roll back with the caller's transaction, and 20 
   expect((await scope.audit())?.isSound).toBe(true)
 })
 
-test("a scope's attributes are set once, and tenants do not see each other's", async () => {
+test("a scope's attributes are set once and are separate per tenant", async () => {
   const pawl = db.pawl()
   const set = defineLoads(pawl, { attributes: ['accreditation'] })
   const scope = pawl.records.in(set, here)
@@ -267,7 +267,7 @@ test("a scope's attributes are set once, and tenants do not see each other's", a
   expect((await acme.list()).items.map(({ key }) => key)).toEqual(['row-0', 'row-1'])
 })
 
-test('each attribute of a scope is set once, whenever it comes; none given sets none', async () => {
+test('each attribute of a scope is set once, at any commit', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { attributes: ['accreditation', 'site'] }), here)
   await scope.put({ data: { rowId: 'a' } }, { attributes: {} })
@@ -360,7 +360,7 @@ test('[R6] a key is read in the form in which it is stored', async () => {
   expect(await scope.erase('text', ' S ', { reason: 'asked' })).toMatchObject({ versions: 1 })
 })
 
-test('[R6] a key of an older version of the set names its own record', async () => {
+test('[R6] a key of an older set version names its own record', async () => {
   const id = (type: 'text' | 'integer', schemaVersion: number) =>
     ({ scope: ['x'], schemaVersion, types: { t: { key: 'id', columns: { id: type } } } }) as const
   const old = db.pawl()
@@ -393,7 +393,7 @@ test('a key with a NUL names no record', async () => {
   await expect(scope.append([{ key, data: null }])).rejects.toMatchObject({ code: 'PAWL_RECORD_INVALID' })
 })
 
-test('a put of a type that the set does not have is refused, and a field that is undefined is not there', async () => {
+test('a put of an unknown type is refused, an undefined field dropped', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   for (const row of [
@@ -414,7 +414,7 @@ test('a put of a type that the set does not have is refused, and a field that is
   ])
 })
 
-test('submissions are listed by their state, newest first, page by page, of a scope and of a set', async () => {
+test('submissions of a scope or set are listed by state in pages', async () => {
   const pawl = db.pawl()
   const set = defineLoads(pawl)
   const [scope, other] = [pawl.records.in(set, here), pawl.records.in(set, { ...here, registration: '5' })]
@@ -442,7 +442,7 @@ test('submissions are listed by their state, newest first, page by page, of a sc
   }
 })
 
-test('pages of any size fit together, and each has what was asked for', async () => {
+test('pages of any size join without gaps, each of full size', async () => {
   const pawl = db.pawl()
   const set = pawl.records.define('many', { scope: ['x'], types: { row: { key: 'id', columns: { id: 'text' } } } })
   const scope = pawl.records.in(set, { x: '1' })
@@ -478,7 +478,7 @@ test('an export can be uploaded again and changes nothing', async () => {
   }
 })
 
-test('an export has every field, also those that no column declares and those of a json column, and changes nothing when it is uploaded', async () => {
+test('an export has undeclared and json fields and re-uploads without changes', async () => {
   const pawl = db.pawl()
   const set = pawl.records.define('more', {
     scope: ['x'],

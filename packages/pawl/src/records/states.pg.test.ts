@@ -17,17 +17,14 @@ async function constraint(name: string): Promise<string[]> {
   return [...row!.text.matchAll(/'([a-z-]+)'/g)].map(([, state]) => state!)
 }
 
-test.each(['./README.md', '../../../../docs/guides/records.md'])(
-  'states are the same in the code, in the table and in %s',
-  async (page) => {
-    expect((await constraint('state_known')).sort()).toEqual([...submissionStates].sort())
-    const diagram = readFileSync(new URL(page, import.meta.url), 'utf8')
-    const drawn = [...diagram.matchAll(/^ {4}([a-z-]+) --> ([a-z-]+)/gm)]
-      .map(([, from, to]) => `${from} ${to}`)
-      .filter((each) => !each.includes('['))
-    expect([...new Set(drawn)].sort()).toEqual([...new Set(submissionTransitions.map(({ from, to }) => `${from} ${to}`))].sort())
-  },
-)
+test.each(['./README.md', '../../../../docs/guides/records.md'])('states are equal in code, table and %s', async (page) => {
+  expect((await constraint('state_known')).sort()).toEqual([...submissionStates].sort())
+  const diagram = readFileSync(new URL(page, import.meta.url), 'utf8')
+  const drawn = [...diagram.matchAll(/^ {4}([a-z-]+) --> ([a-z-]+)/gm)]
+    .map(([, from, to]) => `${from} ${to}`)
+    .filter((each) => !each.includes('['))
+  expect([...new Set(drawn)].sort()).toEqual([...new Set(submissionTransitions.map(({ from, to }) => `${from} ${to}`))].sort())
+})
 
 test('a state and its expiry change together', async () => {
   const never = new Set(await constraint('expiry_by_state'))

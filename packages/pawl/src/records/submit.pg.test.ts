@@ -21,7 +21,7 @@ afterEach(() => db.drop())
 
 const here = { organisation: '17', registration: '4' }
 
-test.each([2, 20])('[R1] of %i submitted at once one wins, others stay validated and hear who', async (count) => {
+test.each([2, 20])('[R1] of %i concurrent submits one wins, others stay validated, naming it', async (count) => {
   const pawl = db.pawl({ tuning: { callerConnectionsMax: 30 } })
   const set = defineLoads(pawl)
   const scope = pawl.records.in(set, here)
@@ -49,7 +49,7 @@ test.each([2, 20])('[R1] of %i submitted at once one wins, others stay validated
   expect(await db.query("select count(*)::int as n from pawl.submission where state = 'submitted'")).toEqual([{ n: 2 }])
 })
 
-test('[R1] the slot is a unique index: a second submitting row of one scope cannot exist', async () => {
+test('[R1] a second submitting row of one scope violates a unique index', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const [first, second] = [
@@ -65,7 +65,7 @@ test('[R1] the slot is a unique index: a second submitting row of one scope cann
   ).rejects.toMatchObject({ code: '23505', constraint: 'submission_slot' })
 })
 
-test('[R2] a stale revision is a conflict with both numbers, an unknown id is not found, a wrong state is named', async () => {
+test('[R2] a stale revision, unknown id or wrong state refuses submit', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const upload = await scope.upload(csv(loadRows(2)), { format: 'csv' })
@@ -117,7 +117,7 @@ test("[R2] submit commits and rolls back with the caller's transaction", async (
 })
 
 test.each(['a submission', 'a put'] as const)(
-  '[R3] a baseline that %s moved since the upload: superseded, nothing written; rebase gives the new preview',
+  '[R3] a baseline moved by %s supersedes; rebase makes a new preview',
   async (by) => {
     const pawl = db.pawl()
     const scope = pawl.records.in(defineLoads(pawl), here)
@@ -159,7 +159,7 @@ test.each(['a submission', 'a put'] as const)(
   },
 )
 
-test('[R5] the same content again changes nothing, in another format and spelling too; A, B, A are three versions with the right changes', async () => {
+test('[R5] equal content in any format changes nothing; A, B, A does', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await startWorker(pawl)
@@ -191,7 +191,7 @@ test('[R5] the same content again changes nothing, in another format and spellin
   expect(await db.query('select count(*)::int as n from pawl.record_version')).toEqual([{ n: 52 }])
 })
 
-test('[R7] what the preview says is what is applied, row by row, or submit is refused; also after a put', async () => {
+test("[R7] submit applies exactly the preview's rows or is refused", async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { missing: 'tombstone' }), here)
   await startWorker(pawl)
@@ -220,7 +220,7 @@ test('[R7] what the preview says is what is applied, row by row, or submit is re
   expect((await scope.get('load', 'row-1'))?.data).toEqual({ rowId: 'row-1', note: 'put' })
 })
 
-test('one event per submission is in the log if and only if it is committed, and one per changed record where asked for', async () => {
+test('a submission has its events if and only if it commits', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { events: 'record' }), here)
   const upload = await scope.upload(csv(loadRows(3)), { format: 'csv' })
@@ -245,7 +245,7 @@ test('one event per submission is in the log if and only if it is committed, and
   )
 })
 
-test('the events of a put, append or upload are found by what it wrote: a large scope is not searched for them', async () => {
+test('events of a write are found without a scan of the scope', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { events: 'record', missing: 'tombstone' }), here)
   await scope.append(loadRows(2000).map((data) => ({ data })))
@@ -296,7 +296,7 @@ test('the events of a put, append or upload are found by what it wrote: a large 
   expect(new Set(deleted.map(({ key }) => key)).size).toBe(1998)
 })
 
-test('why says what submit and resume would: ready, the scope is busy, the scope has moved', async () => {
+test('why predicts the answer of submit and resume', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const uploads = []
@@ -329,7 +329,7 @@ test('why says what submit and resume would: ready, the scope is busy, the scope
   await expect(pawl.records.resume(first.id)).rejects.toMatchObject({ code: 'PAWL_SUPERSEDED' })
 })
 
-test('[R14] what nobody submits is removed when its time is over, whatever was cancelled', async () => {
+test('[R14] an expired submission is removed although every job was cancelled', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { keep: { validated: 1 } }), here)
   const upload = await scope.upload(csv(loadRows(20)), { format: 'csv' })

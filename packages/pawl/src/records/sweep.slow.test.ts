@@ -4,7 +4,7 @@ import { expect, onTestFinished, test } from 'vitest'
 import { createDatabase, deferred, until } from '../../test/support/database.ts'
 import { cancelJobs, csv, defineLoads, loadRows, startWorker } from '../../test/support/records.ts'
 
-test('[R14] with every job cancelled the slot frees itself, without anyone who wants it', { timeout: 60_000 }, async () => {
+test('[R14] with every job cancelled the sweep frees the slot', { timeout: 60_000 }, async () => {
   const db = await createDatabase()
   onTestFinished(() => db.drop())
   const pawl = db.pawl()
@@ -18,7 +18,7 @@ test('[R14] with every job cancelled the slot frees itself, without anyone who w
   expect(await scope.put({ data: { rowId: 'x' } })).toMatchObject({ created: 1 })
 })
 
-test('[R14] a slot that cannot be freed is logged and does not keep the others', { timeout: 60_000 }, async () => {
+test('[R14] a slot that cannot be freed is logged; others are freed', { timeout: 60_000 }, async () => {
   const db = await createDatabase()
   onTestFinished(() => db.drop())
   const errors: unknown[] = []

@@ -19,7 +19,7 @@ function* inPieces(text: string, bytes: number): Generator<Uint8Array> {
   for (let at = 0; at < all.length; at += bytes) yield all.subarray(at, at + bytes)
 }
 
-test('[R6] keys with ":" "/" quotes and unicode, and the same key in two types or scopes, do not collide', async () => {
+test('[R6] keys of any characters, types and scopes do not collide', async () => {
   const pawl = db.pawl()
   const type = { key: ['a', 'b'], columns: { a: 'text', b: 'text', note: 'text' } } as const
   const set = pawl.records.define('keys', { scope: ['x', 'y'], types: { 'in:coming': type, in: type } })
@@ -62,7 +62,7 @@ test('[R6] keys with ":" "/" quotes and unicode, and the same key in two types o
   }
 })
 
-test('[R6] numbers keep every digit, from CSV, NDJSON and JSON, in columns and inside JSON', async () => {
+test('[R6] numbers keep every digit in every format', async () => {
   const pawl = db.pawl()
   const set = pawl.records.define('numbers', {
     scope: ['x'],
@@ -83,7 +83,7 @@ test('[R6] numbers keep every digit, from CSV, NDJSON and JSON, in columns and i
   expect((await scope.get('n', '100'))?.data).toEqual({ id: '100', deep: { list: [1, 0.5, 'x'], big: String(1n << 70n) } })
 })
 
-test('[R6] a schema keeps the numbers of a json column and makes others texts', async () => {
+test('[R6] a schema keeps numbers of json columns and makes others strings', async () => {
   const pawl = db.pawl()
   const schema = z.object({ id: z.string(), v: z.coerce.number(), deep: z.object({ a: z.number() }) })
   const types = { n: { key: 'id', columns: { id: 'text', v: 'number', deep: 'json' }, schema } } as const
@@ -103,7 +103,7 @@ test('[R6] a field that is absent in the new data is reported removed', async ()
   ])
 })
 
-test('[R9] 1, "1" and " 1.0 " are one value; a bad cell is an error with row and column, the submission is invalid, and nothing is lost', async () => {
+test('[R9] spellings of a number are one value; a bad cell invalidates', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await scope.put({ data: { rowId: 'a', tonnes: 1 } })
@@ -180,7 +180,7 @@ test('a CSV in pieces of any size is the same CSV', async () => {
   }
 })
 
-test('[R10] a CSV may have another delimiter, and a comma is then a character as any other', async () => {
+test('[R10] with another delimiter a comma in a CSV is plain content', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   for (const delimiter of [';', '\t', '|']) {
@@ -220,7 +220,7 @@ test('[R9] a CSV may have a decimal comma, in and out', async () => {
   })
 })
 
-test('[R6] a text that begins with a control character is that text, in every format', async () => {
+test('[R6] a string with a leading control character is kept in every format', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await scope.put({ data: { rowId: 'a', note: '\u00017' } })
@@ -283,7 +283,7 @@ test('[R10] rows of the wrong shape are row errors', async () => {
   ])
 })
 
-test('[R10] an error that quotes a NUL, half a surrogate pair, a huge name or a deep value is an error of the data like any other', async () => {
+test('[R10] a row error that quotes unstorable data is stored', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const deep = `${'['.repeat(50_000)}${']'.repeat(50_000)}`
@@ -311,7 +311,7 @@ test('[R10] an error that quotes a NUL, half a surrogate pair, a huge name or a 
   expect((await pawl.records.errors(twice.id)).items).toMatchObject([{ code: 'duplicate', value: `${'k'.repeat(199)}\ufffd` }])
 })
 
-test('[R8] large rows make small batches: what is staged, rebased, listed and exported at once is bounded in bytes', async () => {
+test('[R8] large rows make small batches, bounded in bytes', async () => {
   const pawl = db.pawl()
   const set = pawl.records.define('large', {
     scope: ['x'],
@@ -350,7 +350,7 @@ test('[R8] large rows make small batches: what is staged, rebased, listed and ex
   expect(texts.join('').match(/"id"/g)).toHaveLength(13)
 })
 
-test('[R8] of the undeclared columns of a row 50 are errors, and one more says how many there are', async () => {
+test('[R8] undeclared columns of a row make at most 51 errors', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const names = Array.from({ length: 300 }, (_, n) => `n${n}`)
@@ -383,7 +383,7 @@ test('[R10] one row more than limits.rowsMax is invalid, naming limit and row', 
   ])
 })
 
-test('[R10] a value under a column without a name is an error; rows of only empty cells are no rows', async () => {
+test('[R10] a value in an unnamed column is an error; empty rows none', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const nameless = await scope.upload(['rowId,,note\n1,secret,x\n2,,y\n'], { format: 'csv' })
@@ -393,7 +393,7 @@ test('[R10] a value under a column without a name is an error; rows of only empt
   expect(padded).toMatchObject({ state: 'validated', counts: { rows: 1, created: 1 } })
 })
 
-test('[R10] an upload that is cut short has failed, not your data; it can be started over, and the first one is refused', async () => {
+test('[R10] a truncated upload fails; its restart refuses the first sender', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   async function* broken() {
@@ -425,7 +425,7 @@ test('[R10] an upload that is cut short has failed, not your data; it can be sta
   expect(await db.query('select count(*)::int as n from pawl.submission_row where submission = $1', [id])).toEqual([{ n: 20 }])
 })
 
-test('[R10] of two that start an upload over, the one who stalls before it has cleared the old rows takes none of the new ones', async () => {
+test('[R10] a restart that stalls deletes no rows of a later one', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await startWorker(pawl)
@@ -456,7 +456,7 @@ test('[R10] of two that start an upload over, the one who stalls before it has c
   expect((await scope.list()).items.length).toBe(20)
 })
 
-test('[R10] an upload whose time is over when it is to be validated is refused, so that nobody submits what is being removed', async () => {
+test('[R10] an upload that expires before its validation is refused', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   installProbe(async (name, subject) => {
@@ -470,7 +470,7 @@ test('[R10] an upload whose time is over when it is to be validated is refused, 
   expect(await pawl.records.get(String((late as PawlError).details.id))).toMatchObject({ state: 'validating' })
 })
 
-test('an upload whose body hangs ends when it is aborted, and its body is told', { timeout: 20_000 }, async () => {
+test('an abort ends an upload whose body hangs, and its body', { timeout: 20_000 }, async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const [hung, told] = [deferred(), deferred()]
@@ -501,7 +501,7 @@ test('an upload whose body hangs ends when it is aborted, and its body is told',
   await expect(late).rejects.toMatchObject({ code: 'PAWL_UPLOAD_FAILED' })
 })
 
-test('[R2] what cannot be started over says why: no such upload, another scope, another state, a rebase', async () => {
+test('[R2] a restart of anything but a stopped upload is refused', async () => {
   const pawl = db.pawl()
   const set = defineLoads(pawl)
   const scope = pawl.records.in(set, here)
@@ -519,7 +519,7 @@ test('[R2] what cannot be started over says why: no such upload, another scope, 
   expect(await pawl.records.get(upload.id)).toEqual(upload)
 })
 
-test('an upload that is started over by a later release is read, stamped and applied by the rules of that release', async () => {
+test("a restart by a later release follows that release's rules", async () => {
   const [older, newer] = [db.pawl(), db.pawl()]
   defineLoads(older)
   const set = defineLoads(newer, { schemaVersion: 2, missing: 'tombstone' })
@@ -540,7 +540,7 @@ test('an upload that is started over by a later release is read, stamped and app
   ])
 })
 
-test('rows that were read by another version of the schema are not rebased: nobody has checked them by this one', async () => {
+test('rows read under another schema version are not rebased', async () => {
   const [older, newer] = [db.pawl(), db.pawl()]
   const scope = older.records.in(defineLoads(older), here)
   defineLoads(newer, { schemaVersion: 2 })
@@ -574,7 +574,7 @@ test('a rebase that fails says to rebase again, and so does why', async () => {
   expect(sent).toMatchObject({ message: expect.stringContaining(`{ restart: '${again}' }`) })
 })
 
-test('an upload that expired is not there any more for rebase, and why says so', async () => {
+test('an expired upload cannot be rebased, and why says so', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const upload = await scope.upload(csv(loadRows(3)), { format: 'csv' })
@@ -586,7 +586,7 @@ test('an upload that expired is not there any more for rebase, and why says so',
   expect((await pawl.records.why(upload.id)).reasons).toMatchObject([{ code: 'expired' }])
 })
 
-test('[R9] an invalid row is said to change nothing: what it would change is not known', async () => {
+test('[R9] an invalid row has no changes in the preview', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await scope.put({ data: { rowId: 'a', note: 'n', tonnes: 2 } })
@@ -596,7 +596,7 @@ test('[R9] an invalid row is said to change nothing: what it would change is not
   ])
 })
 
-test('[R10] missing rows: reject names them, keep keeps them, tombstone deletes them and they can come back', async () => {
+test('[R10] missing rows are rejected, kept or deleted by policy', async () => {
   const pawl = db.pawl()
   const names = ['reject', 'keep', 'tombstone'] as const
   const sets = names.map((missing) =>

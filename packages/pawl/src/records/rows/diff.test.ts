@@ -30,7 +30,7 @@ const values = [
   5,
 ]
 
-test('the fields that changed are those that parsing finds, whatever names and values are made of', () => {
+test('the changed fields of any names and values equal those parsing finds', () => {
   let seed = 1
   const random = (below: number) => {
     seed = (seed * 48_271) % 2_147_483_647

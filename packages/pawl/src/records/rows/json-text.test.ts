@@ -47,7 +47,7 @@ test('[R6] a date that is none, and an error, cannot be stored', () => {
     expect(() => canonicalJson({ a: [value] })).toThrow(Unstorable)
 })
 
-test('what JSON would keep nothing of is refused, and what says itself what it is in JSON is that', () => {
+test('values that JSON drops are refused, and toJSON is used', () => {
   for (const [value, name] of [
     [new Map([['a', 1]]), 'Map, whose content JSON would lose'],
     [new Set([1]), 'Set, whose content JSON would lose'],
@@ -71,7 +71,7 @@ test('what JSON would keep nothing of is refused, and what says itself what it i
   )
 })
 
-test('[R6] a number is a text in a field and stays a number inside one', () => {
+test('[R6] a number becomes a string as a field, not inside one', () => {
   const row = { n: 1.5, boxed: new Number(2), big: 3n, nested: { n: 1, list: [2, 9007199254740993n] }, deep: 4 }
   expect(canonicalRow(row, new Set(['deep']))).toBe(
     '{"big":"3","boxed":"2","deep":4,"n":"1.5","nested":{"list":[2,"9007199254740993"],"n":1}}',

@@ -173,7 +173,7 @@ test.each(['0', '-1', '2', '1', 'x', '1e1', '9007199254740993'])('[R10] a row nu
   })
 })
 
-test('[R10] a row has the limit of every row, however often it names one string', async () => {
+test('[R10] a row of repeated shared strings has the usual limit', async () => {
   const text = noise(15_000)
   const cells = (cell: string) => `<row>${cell.repeat(40)}</row>`
   const header = Array.from({ length: 40 }, (_, n) => inline(`c${n}`)).join('')

@@ -27,7 +27,7 @@ const reader = `
   for await (const _rows of xlsx().read(file));
 `
 
-test('[R13] kill -9 while a workbook is sent leaves nothing of it on disk', async () => {
+test('[R13] kill -9 during an upload leaves no file on disk', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'pawl-test-'))
   onTestFinished(() => rm(folder, { recursive: true }))
   const args = ['--import', 'tsx', '--conditions=@pawl/source', '--input-type=module', '-e', reader]
@@ -57,7 +57,7 @@ function bookOfStrings(): Buffer {
   return sheetOf(`<row>${inline('id')}</row>${rows.join('')}`, { 'xl/sharedStrings.xml': `<sst>${items.join('')}</sst>` })
 }
 
-test('[R13] shared strings keep their characters in memory and nothing of the XML around them', async () => {
+test('[R13] shared strings hold their characters in memory and no XML', async () => {
   setFlagsFromString('--expose-gc')
   const gc = runInNewContext('gc') as () => void
   const book = bookOfStrings()

@@ -89,27 +89,24 @@ const pairs: readonly Pair[] = [
 /** openpyxl itself writes no more than 16 digits. */
 const longNumber: Pair = [['17 digits', null, null, null, null, null, 12_345_678_901_234_568], '17 digits,,,,,,12345678901234568']
 
-test.for(writers)(
-  '[R13] workbooks of every shape by %s are the CSV of the same data',
-  async ([name, write, missing], { skip }) => {
-    if (missing !== undefined) return skip(`missing ${missing}`)
-    const all = name === 'exceljs' ? [...pairs, longNumber] : pairs
-    const sheets = [{ name: 'shape', rows: [columns, ...all.map(([cells]) => cells)] }]
-    const books = Promise.all([write({ sheets }), write({ sheets, is1904: true })])
-    const pawl = db.pawl()
-    const scope = pawl.records.in(pawl.records.define('shapes', shapes), { x: '1' })
-    await startWorker(pawl)
-    await submitted(pawl, scope, [`${columns.join(',')}\n`, ...all.map(([, csv]) => `${csv}\n`)])
-    for (const book of await books) {
-      const upload = await scope.upload([book], { format: 'xlsx' })
-      expect((await pawl.records.errors(upload.id)).items).toEqual([])
-      expect((await pawl.records.rows(upload.id, 'updated')).items).toEqual([])
-      expect(upload).toMatchObject({ state: 'validated', counts: { rows: all.length, unchanged: all.length, missing: 0 } })
-    }
-  },
-)
+test.for(writers)('[R13] workbooks by %s equal the CSV of the same data', async ([name, write, missing], { skip }) => {
+  if (missing !== undefined) return skip(`missing ${missing}`)
+  const all = name === 'exceljs' ? [...pairs, longNumber] : pairs
+  const sheets = [{ name: 'shape', rows: [columns, ...all.map(([cells]) => cells)] }]
+  const books = Promise.all([write({ sheets }), write({ sheets, is1904: true })])
+  const pawl = db.pawl()
+  const scope = pawl.records.in(pawl.records.define('shapes', shapes), { x: '1' })
+  await startWorker(pawl)
+  await submitted(pawl, scope, [`${columns.join(',')}\n`, ...all.map(([, csv]) => `${csv}\n`)])
+  for (const book of await books) {
+    const upload = await scope.upload([book], { format: 'xlsx' })
+    expect((await pawl.records.errors(upload.id)).items).toEqual([])
+    expect((await pawl.records.rows(upload.id, 'updated')).items).toEqual([])
+    expect(upload).toMatchObject({ state: 'validated', counts: { rows: all.length, unchanged: all.length, missing: 0 } })
+  }
+})
 
-test('[R13] comments, CDATA, rich text and phonetic runs in a workbook of exceljs change no value', async () => {
+test('[R13] comments, CDATA, rich text and phonetic runs change no value', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(pawl.records.define('shapes', shapes), { x: '1' })
   await startWorker(pawl)
@@ -138,80 +135,74 @@ test('[R13] comments, CDATA, rich text and phonetic runs in a workbook of excelj
   expect(upload).toMatchObject({ state: 'validated', counts: { rows: 2, unchanged: 2 } })
 })
 
-test.for(writers)(
-  '[R13] errors and formulas by %s are their results, or errors of their row and column',
-  async ([name, write, missing], { skip }) => {
-    if (missing !== undefined) return skip(`missing ${missing}`)
-    const pawl = db.pawl()
-    const scope = pawl.records.in(pawl.records.define('shapes', shapes), { x: '1' })
-    const rows = [
-      ['id', 'note', 'amount'],
-      ['a', '#REF!', 1],
-      ['b', '#DIV/0!', '#N/A'],
-      ['c', '=A2&"x"', '=1+1'],
-      ['d', 'fine', 4],
-    ]
-    const upload = await scope.upload([await write({ sheets: [{ name: 'shape', rows }] })], { format: 'xlsx' })
-    const reason = (text: string) => expect.stringContaining(text) as string
-    expect((await pawl.records.errors(upload.id)).items).toMatchObject([
-      {
-        line: 2,
-        column: 'note',
-        value: '#REF!',
-        code: 'cell',
-        reason: reason("row 2 of the sheet 'shape': has the spreadsheet error"),
-      },
-      { line: 3, column: 'amount', value: '#N/A', code: 'cell' },
-      { line: 3, column: 'note', value: '#DIV/0!', code: 'cell' },
-      { line: 4, column: 'amount', value: '=1+1', code: 'cell', reason: reason('result was not saved') },
-      { line: 4, column: 'note', value: '=A2&"x"', code: 'cell' },
-    ])
-    expect(upload).toMatchObject({ state: 'invalid', counts: { rows: 4, created: 1, invalid: { created: 3 } } })
-    if (name !== 'exceljs') return
-    // Of a formula with its result the result counts.
-    const results = await rewritten(
-      await write({ sheets: [{ name: 'shape', rows: [rows[0]!, rows[3]!] }] }),
-      'xl/worksheets/sheet1.xml',
-      (xml) =>
-        xml.replace('<f>1+1</f>', '<f>1+1</f><v>2</v>').replace(/<c r="B2"[^>]*>(<f>.*?<\/f>)/, '<c r="B2" t="str">$1<v>cx</v>'),
-    )
-    const good = await scope.upload([results], { format: 'xlsx' })
-    expect((await pawl.records.rows(good.id, 'created')).items.map(({ after }) => after)).toEqual([
-      { id: 'c', note: 'cx', amount: '2' },
-    ])
-  },
-)
+test.for(writers)('[R13] formulas by %s are read as results, errors as row errors', async ([name, write, missing], { skip }) => {
+  if (missing !== undefined) return skip(`missing ${missing}`)
+  const pawl = db.pawl()
+  const scope = pawl.records.in(pawl.records.define('shapes', shapes), { x: '1' })
+  const rows = [
+    ['id', 'note', 'amount'],
+    ['a', '#REF!', 1],
+    ['b', '#DIV/0!', '#N/A'],
+    ['c', '=A2&"x"', '=1+1'],
+    ['d', 'fine', 4],
+  ]
+  const upload = await scope.upload([await write({ sheets: [{ name: 'shape', rows }] })], { format: 'xlsx' })
+  const reason = (text: string) => expect.stringContaining(text) as string
+  expect((await pawl.records.errors(upload.id)).items).toMatchObject([
+    {
+      line: 2,
+      column: 'note',
+      value: '#REF!',
+      code: 'cell',
+      reason: reason("row 2 of the sheet 'shape': has the spreadsheet error"),
+    },
+    { line: 3, column: 'amount', value: '#N/A', code: 'cell' },
+    { line: 3, column: 'note', value: '#DIV/0!', code: 'cell' },
+    { line: 4, column: 'amount', value: '=1+1', code: 'cell', reason: reason('result was not saved') },
+    { line: 4, column: 'note', value: '=A2&"x"', code: 'cell' },
+  ])
+  expect(upload).toMatchObject({ state: 'invalid', counts: { rows: 4, created: 1, invalid: { created: 3 } } })
+  if (name !== 'exceljs') return
+  // Of a formula with its result the result counts.
+  const results = await rewritten(
+    await write({ sheets: [{ name: 'shape', rows: [rows[0]!, rows[3]!] }] }),
+    'xl/worksheets/sheet1.xml',
+    (xml) =>
+      xml.replace('<f>1+1</f>', '<f>1+1</f><v>2</v>').replace(/<c r="B2"[^>]*>(<f>.*?<\/f>)/, '<c r="B2" t="str">$1<v>cx</v>'),
+  )
+  const good = await scope.upload([results], { format: 'xlsx' })
+  expect((await pawl.records.rows(good.id, 'created')).items.map(({ after }) => after)).toEqual([
+    { id: 'c', note: 'cx', amount: '2' },
+  ])
+})
 
 const types = {
   received: { key: 'id', columns: { id: 'text', tonnes: 'number' } },
   sent: { key: 'id', columns: { id: 'text', tonnes: 'number' } },
 } as const
 
-test.for(writers)(
-  '[R13] sheets of a workbook by %s that are not read are listed in its submission',
-  async ([, write, missing], { skip }) => {
-    if (missing !== undefined) return skip(`missing ${missing}`)
-    const pawl = db.pawl()
-    const scope = pawl.records.in(pawl.records.define('book', { scope: ['x'], formats: [xlsx()], types }), { x: '1' })
-    const rows = [
-      ['id', 'tonnes'],
-      ['a', 1],
-    ]
-    const names = ['Notes', 'received', 'Sent', 'sent ']
-    const upload = await scope.upload([await write({ sheets: names.map((name) => ({ name, rows })) })], { format: 'xlsx' })
-    const ignoredSheets = ['Notes', 'Sent', 'sent ']
-    expect(upload).toMatchObject({ state: 'validated', counts: { rows: 1 }, ignoredSheets })
-    expect(await scope.submissions()).toMatchObject({ items: [{ ignoredSheets }] })
-    expect(await pawl.records.rebase(upload.id)).toMatchObject({ state: 'validated', ignoredSheets })
-    const twice = workbook([
-      { name: 'sent', rows: [['id', 'id']] },
-      { name: 'Notes', rows },
-    ])
-    const invalid = await scope.upload([twice], { format: 'xlsx' })
-    expect(invalid).toMatchObject({ state: 'invalid', ignoredSheets: ['Notes'] })
-    expect(await scope.upload(['type,id\nsent,a\n'], { format: 'csv' })).toMatchObject({ ignoredSheets: [] })
-  },
-)
+test.for(writers)('[R13] unread sheets of a workbook by %s are listed', async ([, write, missing], { skip }) => {
+  if (missing !== undefined) return skip(`missing ${missing}`)
+  const pawl = db.pawl()
+  const scope = pawl.records.in(pawl.records.define('book', { scope: ['x'], formats: [xlsx()], types }), { x: '1' })
+  const rows = [
+    ['id', 'tonnes'],
+    ['a', 1],
+  ]
+  const names = ['Notes', 'received', 'Sent', 'sent ']
+  const upload = await scope.upload([await write({ sheets: names.map((name) => ({ name, rows })) })], { format: 'xlsx' })
+  const ignoredSheets = ['Notes', 'Sent', 'sent ']
+  expect(upload).toMatchObject({ state: 'validated', counts: { rows: 1 }, ignoredSheets })
+  expect(await scope.submissions()).toMatchObject({ items: [{ ignoredSheets }] })
+  expect(await pawl.records.rebase(upload.id)).toMatchObject({ state: 'validated', ignoredSheets })
+  const twice = workbook([
+    { name: 'sent', rows: [['id', 'id']] },
+    { name: 'Notes', rows },
+  ])
+  const invalid = await scope.upload([twice], { format: 'xlsx' })
+  expect(invalid).toMatchObject({ state: 'invalid', ignoredSheets: ['Notes'] })
+  expect(await scope.upload(['type,id\nsent,a\n'], { format: 'csv' })).toMatchObject({ ignoredSheets: [] })
+})
 
 test('[R10] a workbook: sheets named after types, dates, numbers, shared and inline strings', async () => {
   const pawl = db.pawl()
@@ -241,7 +232,7 @@ test('[R10] a workbook: sheets named after types, dates, numbers, shared and inl
   ])
 })
 
-test('[R10] errors of a workbook with several sheets name the sheet and the row in it', async () => {
+test('[R10] errors in a workbook of several sheets name sheet and row', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(pawl.records.define('book', { scope: ['x'], formats: [xlsx()], types }), { x: '1' })
   const head = ['id', 'tonnes']
@@ -279,7 +270,7 @@ test.for([
   await expect(pawl.records.submit(upload.id)).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE' })
 })
 
-test('[R10] [R13] a sheet with a wrong checksum is invalid although each of its rows is valid', async () => {
+test('[R10] [R13] a sheet of valid rows with a wrong checksum is invalid', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { formats: [xlsx()] }), here)
   const rows = [['rowId'], ...Array.from({ length: 2000 }, (_, n) => [`r${n}`])]
@@ -291,7 +282,7 @@ test('[R10] [R13] a sheet with a wrong checksum is invalid although each of its 
   expect((await pawl.records.errors(upload.id)).items).toMatchObject([{ code: 'xlsx' }])
 })
 
-test('[R10] a bomb behind a sheet of valid rows is invalid and cannot be submitted', async () => {
+test('[R10] a bomb after a sheet of valid rows makes the upload invalid', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(pawl.records.define('book', { scope: ['x'], formats: [xlsx()], types }), { x: '1' })
   const rows = [['id'], ...Array.from({ length: 1500 }, (_, n) => [`r${n}`])]
@@ -316,7 +307,7 @@ test('[R10] a workbook over the limit of the format is too large', async () => {
   })
 })
 
-test('[G2] a set without the format refuses workbooks at the call, and says what to install and import', async () => {
+test('[G2] a set without the format refuses workbooks, naming the import', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   await expect(scope.upload([sheetOf('')], { format: 'xlsx' })).rejects.toMatchObject({
@@ -339,7 +330,7 @@ async function openFiles(folder: string): Promise<string[]> {
   return paths.filter((path) => path.startsWith(folder))
 }
 
-test('[R13] the file that a workbook is written to has no name while it is read or sent', async () => {
+test('[R13] the spool file of a workbook has no name on disk', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'pawl-test-'))
   const before = process.env.TMPDIR
   process.env.TMPDIR = folder
