@@ -131,7 +131,7 @@ const trials: Readonly<Record<string, Trials>> = {
     define: async () => void bolt.batches.define('of bolt', { item: { run: () => undefined } }),
     start: () => own(() => bolt.batches.start('reparse', [{ key: 'a' }])),
     get: () => missing(() => bolt.batches.get(batch)),
-    items: async () => expect((await bolt.batches.items(batch)).items).toEqual([]),
+    items: () => missing(() => bolt.batches.items(batch)),
     list: async () => expect((await bolt.batches.list()).items.map(({ id }) => id)).not.toContain(batch),
     why: () => missing(() => bolt.batches.why(batch)),
     stuck: async () => expect((await bolt.batches.stuck()).items).toEqual([]),

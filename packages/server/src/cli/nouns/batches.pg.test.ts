@@ -1,4 +1,4 @@
-import type { BatchItem, BatchReport, Item, Pawl } from 'pawl'
+import type { BatchItem, BatchReport, Item, JobContext, Pawl } from 'pawl'
 import { moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { closed, files, startWorker } from '../../../../pawl/test/support/batches.ts'
@@ -17,7 +17,7 @@ const batches = (...args: string[]) => cli(['batches', ...args, '--database-url'
 const json = <T>(...args: string[]) => pawlJson<T>(['batches', ...args, '--database-url', db.url])
 type Page<T> = { items: T[]; next: string | null }
 
-const define = (run: (item: Item) => unknown = () => ({ records: 3 })) =>
+const define = (run: (item: Item, context: JobContext) => unknown = () => ({ records: 3 })) =>
   pawl.batches.define('reparse', { item: { retry: { attempts: 1 }, run } })
 
 function failing({ n }: Item): { records: number } {
@@ -103,7 +103,8 @@ test('[B1] why names the blocker of a queued batch; cancel frees it', async () =
 })
 
 test('[B9] stuck lists what a time-out left; rerun starts it again', async () => {
-  define()
+  // An item that ended before the watch ran would let the batch finish: it waits for its signal.
+  define((_item, { signal }) => new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason))))
   const { id } = await pawl.batches.start('reparse', files(2))
   expect((await batches('stuck')).stderr).toBe('Nothing is stuck.\n')
   await moveClock(db.pool, 3_600_000)
