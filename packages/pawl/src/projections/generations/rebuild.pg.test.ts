@@ -121,7 +121,8 @@ test('[P7] an event skipped in the live generation is passed over after a roll-b
   await pawl.projections.rollBack('p', { generation: 1, reason })
   await pawl.projections.resume('p', { generation: 1, reason })
   await caughtUp(db, 'p', 1)
-  expect(tried.filter((each) => each.startsWith('1'))).toEqual(['1 a', '1 b'])
+  // A handler may be called again before its compare-and-set is answered; only its transaction counts.
+  expect(new Set(tried.filter((each) => each.startsWith('1')))).toEqual(new Set(['1 a', '1 b']))
 })
 
 test('[P7] a generation that differs is not switched to, and the comparison names the keys', async () => {
