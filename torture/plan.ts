@@ -70,8 +70,9 @@ const commits: Readonly<Record<string, readonly ProbeName[]>> = {
   settle: probes('jobs: settle.before fail.before release.before'),
   engine: probes('jobs: touch.before'),
   handler: probes(
-    'jobs: tx.begun tx.handled tx.before_commit projections: batch.before batch.moved batch.handled event.handled park.before unpark.handled state.taken state.handled',
+    'jobs: tx.begun tx.handled tx.before_commit batches: boundary.written feed.written end.written projections: batch.before batch.moved batch.handled event.handled park.before unpark.handled state.taken state.handled',
   ),
+  caller: probes('batches: settled end.before'),
   keeper: probes('keeper: beat.before'),
   sweep: probes('keeper: rescue.closed'),
   sequencer: probes('events: sequence.before'),
@@ -80,6 +81,7 @@ const commits: Readonly<Record<string, readonly ProbeName[]>> = {
   'caller commit': [
     ...probes('projections: switch.before_commit records: stage.committed validate.before submit.written append.written'),
     ...probes('records: apply.before apply.written apply.chunk commit.before commit.written purge.chunk fail.written'),
+    ...probes('batches: start.written prepared'),
   ],
 }
 

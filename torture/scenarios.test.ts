@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
+import { checks as batchesChecks } from './batches/checks.ts'
 import { sentTexts } from './canary.ts'
 import { checks as jobsChecks } from './jobs/checks.ts'
 import { checks as logChecks } from './log/checks.ts'
@@ -33,6 +34,7 @@ test.each([
   ['jobs', jobsChecks],
   ['log', logChecks],
   ['records', recordsChecks],
+  ['batches', batchesChecks],
 ])('every check of %s has a canary that it alone finds', (name, checks) => {
   const caught = new Set(canariesOf(scenarioNamed(name)).map(({ caughtBy }) => caughtBy))
   expect(Object.keys(checks).filter((check) => !caught.has(check))).toEqual([])
