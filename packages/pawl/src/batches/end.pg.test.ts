@@ -1,4 +1,4 @@
-import type { BatchReport, ItemToRestore } from 'pawl'
+import type { BatchReport, ItemToRestore, JobContext } from 'pawl'
 import { installProbe, moveClock, type ProbeName } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { closed, eventsOf, files, startWorker } from '../../test/support/batches.ts'
@@ -110,6 +110,31 @@ test.each(['run', 'tx'] as const)('[B5] with 3 zombies of %s the next batch star
     'the evidence is kept',
     async () => (await db.query('select from pawl.refusal')).length >= (shape === 'run' ? 3 : 0),
   )
+})
+
+test.each(['run', 'tx'] as const)('[B5] %s zombies that answer after the clearing are named', async (shape) => {
+  const pawl = db.pawl()
+  const [reached, aborted, go] = [deferred(), deferred(), deferred()]
+  const work = async ({ n }: { n: number }, { signal }: JobContext) => {
+    if (n === 1) return
+    signal.addEventListener('abort', () => aborted.resolve())
+    reached.resolve()
+    await go.promise
+  }
+  const reparse = pawl.batches.define('reparse', {
+    item: shape === 'run' ? { run: work } : { tx: (item, _tx, context) => work(item, context) },
+  })
+  const { id } = await pawl.batches.start(reparse, files(2))
+  await startWorker(pawl)
+  await reached.promise
+  await until('the other is done', async () => (await pawl.batches.get(id)).counts.done === 1)
+  await moveClock(db.pool, 3_600_000)
+  expect(await closed(pawl, id)).toMatchObject({ state: 'timed-out', counts: { done: 1, waiting: 1, late: 0 } })
+  // The worker knows now that the job is cancelled, and sends no result.
+  await aborted.promise
+  go.resolve()
+  await until('it is named', async () => (await pawl.batches.get(id)).counts.late === 1)
+  expect((await pawl.batches.items(id, { outcome: 'late' })).items).toMatchObject([{ key: 'file-2', outcome: null }])
 })
 
 test('[B5] a settle after the deadline is late, one before it counts', async () => {

@@ -3,9 +3,11 @@
 
 import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
-import { NonRetryable, shown } from '../errors.ts'
+import { describeError, NonRetryable, shown } from '../errors.ts'
+import type { RunContext } from '../jobs/call.ts'
 import { defineOwn } from '../jobs/jobs.ts'
 import type { Job, JobContext, JobTx, KindOptions } from '../jobs/types.ts'
+import { insideTx } from '../kernel/handler.ts'
 import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import type { DefinedBatch, Registry } from './definition.ts'
@@ -21,6 +23,7 @@ const nextStepStatement = statement(import.meta.url, 'next-step')
 const stateStatement = statement(import.meta.url, 'state')
 const clearStatement = statement(import.meta.url, 'clear-items')
 const restoreStatement = statement(import.meta.url, 'to-restore')
+const noteLateStatement = statement(import.meta.url, 'note-late')
 const closedStatement = statement(import.meta.url, 'closed')
 const removeItemsStatement = statement(import.meta.url, 'remove-items')
 const removeStatement = statement(import.meta.url, 'remove')
@@ -76,20 +79,35 @@ export function defineKinds(registry: Registry, batch: DefinedBatch): void {
   jobs.define<EndPayload>(`pawl.batch.${name}.end`, { ...step, retry: forever, tx: (job, tx) => end(batch, job, tx) })
   const options = { queue: item.queue, timeout: item.timeout, concurrency: item.concurrency, retry: given(item.retry), onDead }
   const { run, tx: inTx } = item
-  const during = (job: Job<ItemPayload>, work: () => unknown) =>
-    registry.finisher.during(refOf(job), async () => checkSums(name, await work()))
+  const answer = async (job: Job<ItemPayload>, context: JobContext, work: () => unknown) => {
+    try {
+      return await registry.finisher.during(refOf(job), async () => checkSums(name, await work()))
+    } finally {
+      if ((context as RunContext).isAborted) await noteLate(registry, job)
+    }
+  }
   const handler =
     run === undefined
       ? {
           tx: (job: Job<ItemPayload>, tx: JobTx, context: JobContext) =>
-            during(job, () => inTx!(itemOf(name, job) as never, tx, context)),
+            answer(job, context, () => inTx!(itemOf(name, job) as never, tx, context)),
         }
-      : { run: (job: Job<ItemPayload>, context: JobContext) => during(job, () => run(itemOf(name, job) as never, context)) }
+      : {
+          run: (job: Job<ItemPayload>, context: JobContext) =>
+            answer(job, context, () => run(itemOf(name, job) as never, context)),
+        }
   jobs[defineOwn]<ItemPayload>(
     `pawl.batch.${name}.item`,
     { ...options, ...handler },
     registry.finisher.settleWith(() => registry),
   )
+}
+
+/** Its job is cancelled when its batch ends, and then no settle meets the batch. A hint: the refusal is kept as evidence too. */
+async function noteLate({ pool, logger }: Registry, { tenant, payload: { batch: id, n } }: Job<ItemPayload>): Promise<void> {
+  await insideTx
+    .exit(() => pool.run(noteLateStatement, { tenant, id, n }))
+    .catch((error: unknown) => logger.debug({ batch: id, n, error: describeError(error) }, 'a late answer is not noted'))
 }
 
 /** What the table filled in, without the option that may be missing. */

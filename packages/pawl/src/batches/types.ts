@@ -38,7 +38,7 @@ export interface Batch {
 export interface BatchReport extends Batch {
   /** Finished, and no item has failed. */
   readonly isSuccess: boolean
-  /** `late`: those whose results came after the end and were refused. They are among the waiting. */
+  /** `late`: those that answered after the end, and were refused. They are among the waiting. */
   readonly counts: Readonly<Record<'total' | 'done' | 'failed' | 'late' | 'waiting', number>>
   /** Of the boundary and of all items that are done. */
   readonly sums: Sums

@@ -63,6 +63,24 @@ select pawl.complete_item(:tenant::text, :id::bigint, :fence::bigint, :result::j
 -- One row, without meaning; errors as complete-item.
 select pawl.guard_item(:tenant::text, :id::bigint, :fence::bigint, (:batches::bigint[])[1], (:batch_fences::bigint[])[1])::text as held
 
+-- name: note-late
+-- Notes that the handler of an item answered after its batch had ended.
+-- Locks: its row.
+-- Plan: batch_pkey, batch_item_pkey.
+-- No row: the batch has not ended, or it is noted already.
+update pawl.batch_item i
+set late_at = pawl.now()
+from pawl.batch b
+where b.tenant = :tenant::text
+  and b.id = :id::bigint
+  and b.ended_at is not null
+  and i.tenant = b.tenant
+  and i.batch_id = b.id
+  and i.n = :n::integer
+  and i.outcome is null
+  and i.late_at is null
+returning i.n
+
 -- name: fail-lost
 -- Fails items whose jobs are dead or gone.
 -- Locks: the batch, shared and tried; the item rows; the dead job rows, SKIP LOCKED.
