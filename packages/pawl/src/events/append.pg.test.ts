@@ -27,7 +27,7 @@ const keys = async () =>
 
 class Undo extends Error {}
 
-test.each(Object.keys(adapters))('[O1] through %s an event is there if and only if the transaction commits', async (name) => {
+test.each(Object.keys(adapters))('[O1] through %s an event exists exactly if its transaction commits', async (name) => {
   const adapter = await adapters[name]!(db.url)
   onTestFinished(async () => void (await adapter.close()))
   await expect(
@@ -68,7 +68,7 @@ test('[O1] plain SQL and a trigger append too', async () => {
   expect(await keys()).toEqual(['1', '2'])
 })
 
-test('[O1] without a transaction it is one of our own; in bulk it is all or nothing', async () => {
+test('[O1] without a transaction a bulk append is all or nothing', async () => {
   const { ids } = await pawl.events.append(Array.from({ length: 2500 }, (_, n) => placed(String(n))))
   expect(new Set(ids).size).toBe(2500)
   expect(await keys()).toEqual(Array.from({ length: 2500 }, (_, n) => String(n)))
@@ -151,7 +151,7 @@ test('large events are sent in parts, in their order', async () => {
   expect(await keys()).toEqual(events.map(({ key }) => key))
 })
 
-test('a bulk append without a transaction has four parts on their way at a time, in their order', async () => {
+test('a bulk append sends at most four parts at once, in order', async () => {
   let inFlight = 0
   let most = 0
   const { run } = Transaction.prototype
@@ -182,7 +182,7 @@ test('[O1] an append whose writer dies before its commit is not there', async ()
   expect(await keys()).toEqual([])
 })
 
-test('[O1] an append whose answer is lost is not sent again: the caller is told that it may be there', async () => {
+test('[O1] an append without an answer is PAWL_COMMIT_UNKNOWN, not sent again', async () => {
   const proxy = await FaultProxy.start(db.url)
   const far = db.pawl({ databaseUrl: proxy.url })
   await far.events.append(placed('first'))
@@ -198,12 +198,10 @@ test.each([
   ['relaxed', 'none', 'off'],
   ['durable', 'none', 'on'],
   ['durable', 'transaction', 'on'],
-] as const)(
-  '[O1] an append of durability %s commits so (pooler %s), whatever the database says',
-  async (durability, pooler, level) => {
-    const own = await createDatabase()
-    onTestFinished(() => own.drop())
-    await own.query(`
+] as const)('[O1] an append of durability %s commits with it (pooler %s)', async (durability, pooler, level) => {
+  const own = await createDatabase()
+  onTestFinished(() => own.drop())
+  await own.query(`
     create table committed (key text, level text);
     create function note() returns trigger language plpgsql set search_path from current as $$
     begin
@@ -211,20 +209,19 @@ test.each([
       return null;
     end $$;
     create constraint trigger noted after insert on pawl.event deferrable initially deferred for each row execute function note()`)
-    await own.query(`alter database ${own.name} set synchronous_commit = ${durability === 'relaxed' ? 'on' : 'off'}`)
-    const { events } = own.pawl({ durability, pooler })
-    await events.append(placed('one'))
-    await events.append([placed('many'), placed('many')])
-    await events.ingest([{ ...placed('ingested'), id: '1' }], { source: 's' })
-    // Taken in again it would be told from what is there, so it is never less than durable.
-    expect(await own.query('select key, level from committed order by key')).toEqual([
-      { key: 'ingested', level: 'on' },
-      { key: 'many', level },
-      { key: 'many', level },
-      { key: 'one', level },
-    ])
-  },
-)
+  await own.query(`alter database ${own.name} set synchronous_commit = ${durability === 'relaxed' ? 'on' : 'off'}`)
+  const { events } = own.pawl({ durability, pooler })
+  await events.append(placed('one'))
+  await events.append([placed('many'), placed('many')])
+  await events.ingest([{ ...placed('ingested'), id: '1' }], { source: 's' })
+  // Taken in again it would be told from what is there, so it is never less than durable.
+  expect(await own.query('select key, level from committed order by key')).toEqual([
+    { key: 'ingested', level: 'on' },
+    { key: 'many', level },
+    { key: 'many', level },
+    { key: 'one', level },
+  ])
+})
 
 test('ids are UUIDs of version 7 in order of time', async () => {
   const { ids } = await pawl.events.append([placed('a'), placed('b')])
@@ -354,7 +351,7 @@ test.each([
   expect(row!.xid).not.toBeNull()
 })
 
-test('readers that fall asleep and wake up at the same time leave the right word behind', async () => {
+test('readers that sleep and wake at once leave the right flag', async () => {
   const rounds = Array.from({ length: 8 }, async (_, index) => {
     for (let n = 0; n < 25; n++) {
       await db.query("insert into pawl.sleeper (queue, worker) values ('pawl.events', $1)", [100 + index])
@@ -368,7 +365,7 @@ test('readers that fall asleep and wake up at the same time leave the right word
   expect(await db.query('select is_called from pawl.reader_sleeps')).toEqual([{ is_called: false }])
 })
 
-test('one tenant cannot append for another, and readers are told whose an event is', async () => {
+test('a tenant appends only for itself, and events name their tenant', async () => {
   await pawl.for('acme').events.append(placed('k'))
   await pawl.events.append(placed('k'))
   const connection = new Connection(pawl.config.database, 'test')

@@ -24,7 +24,7 @@ const taken = async () =>
 const position = async () =>
   (await db.query<{ position: string }>("select position::text from pawl.inbox_source where source = 'chain'"))[0]?.position
 
-test('[O15] an event of a source is taken in once, however often it is delivered', async () => {
+test('[O15] an event that a source delivers repeatedly is ingested once', async () => {
   expect(await pawl.events.ingest(coin('1'), { source: 'chain' })).toMatchObject({
     outcome: 'ingested',
     ingested: 1,
@@ -49,7 +49,7 @@ test('[O15] an event of a source is taken in once, however often it is delivered
   ])
 })
 
-test('[O15] twenty deliveries of the same events at once, in any order, take each in once', async () => {
+test('[O15] after twenty concurrent deliveries each event is ingested once', async () => {
   const ids = Array.from({ length: 10 }, (_, index) => String(index))
   const deliveries = Array.from({ length: 20 }, (_, index) => {
     const events = ids.map((id) => coin(id))
@@ -61,7 +61,7 @@ test('[O15] twenty deliveries of the same events at once, in any order, take eac
   expect((await taken()).sort()).toEqual(ids)
 })
 
-test("[O15] several events of one source transaction are told apart, in one call or in several, and keep the source's order", async () => {
+test('[O15] events of one source transaction, in any calls, keep their order', async () => {
   await pawl.events.ingest([coin('42-1', 'sender'), coin('42-0', 'receiver')], { source: 'chain', position: 42 })
   expect(await pawl.events.ingest(coin('42-2'), { source: 'chain', position: 42 })).toMatchObject({
     outcome: 'ingested',
@@ -72,7 +72,7 @@ test("[O15] several events of one source transaction are told apart, in one call
   expect(await position()).toBe('42')
 })
 
-test('[O15] a replay is told from a gap: the one is answered and stores nothing, the other is an error and stores nothing', async () => {
+test('[O15] a replay is answered, a gap is an error; neither stores anything', async () => {
   for (const block of [1, 2, 3])
     await pawl.events.ingest(coin(String(block)), { source: 'chain', position: block, after: block - 1 })
   expect(await pawl.events.ingest(coin('2'), { source: 'chain', position: 2, after: 1 })).toEqual({
@@ -91,7 +91,7 @@ test('[O15] a replay is told from a gap: the one is answered and stores nothing,
   expect(await position()).toBe('9')
 })
 
-test('[O15] what lies below the position is not taken in again when its id is forgotten, and at the position none is', async () => {
+test('[O15] events up to the position are refused after their ids are removed', async () => {
   await pawl.events.ingest(coin('1'), { source: 'chain', position: 1, remember: '1d' })
   await pawl.events.ingest(coin('2'), { source: 'chain', position: 2, remember: '1d' })
   await pawl.events.ingest(coin('3'), { source: 'without positions', remember: '1d' })
@@ -147,7 +147,7 @@ test('an event of a source without an id is refused', async () => {
   await expect(pawl.events.ingest(coin(''), { source: 'chain' })).rejects.toMatchObject({ code: 'PAWL_INVALID_PAYLOAD' })
 })
 
-test('[O15] an erasure empties the events of one key and nobody else, keeps order and positions, and is on record', async () => {
+test("[O15] an erasure empties one key's events, keeps positions and is audited", async () => {
   const log = new LogReader(pawl.config.database)
   const event = (key: string, n: number) => ({
     type: 'Told',
@@ -194,7 +194,7 @@ test('[O15] an erasure empties the events of one key and nobody else, keeps orde
   await log.close()
 })
 
-test('[O15] an erasure rolls back with its transaction, audit and all, and needs a reason', async () => {
+test('[O15] an erasure needs a reason and rolls back with its audit row', async () => {
   await pawl.events.append({ type: 'Told', aggregateType: 'person', key: 'ann', data: { secret: 1 } })
   const client = await db.pool.connect()
   await client.query('begin')

@@ -9,7 +9,7 @@ import { startPgBouncer } from '../../test/support/pgbouncer.ts'
 
 const pgbouncer = await debianProgram('pgbouncer')
 
-test('[K8] events are appended, sequenced, read, ingested, erased and audited through a transaction pooler', async ({ skip }) => {
+test('[K8] through a transaction pooler every verb of events works', async ({ skip }) => {
   if (!pgbouncer.ok) return skip(`missing ${pgbouncer.missing}`)
   const db = await createDatabase()
   onTestFinished(() => db.drop())

@@ -41,7 +41,7 @@ async function readAll(options: Omit<ReadLogOptions, 'after'>): Promise<{ number
 
 const upTo = (last: number) => Array.from({ length: last }, (_, index) => index + 1)
 
-test('events are read in order of their positions, page by page, with the head', async () => {
+test('pages have events in order of their positions, and the head', async () => {
   await fill()
   const { numbers, reads } = await readAll({ limit: 333 })
   expect(numbers).toEqual(upTo(1000))
@@ -54,7 +54,7 @@ test('events are read in order of their positions, page by page, with the head',
   expect(reads.flatMap(({ events }) => events.map(({ position }) => position))).toEqual(upTo(1000))
 })
 
-test('a page of large events is cut, and the reader goes on from its last', async () => {
+test('after a page cut at large events the reader continues there', async () => {
   // Hexadecimal noise of 900 kB, of which compression leaves more than half.
   const noise = "(select string_agg(md5((n * 100000 + m)::text), '') from generate_series(1, 28125) m)"
   await db.query(
@@ -70,7 +70,7 @@ test('a page of large events is cut, and the reader goes on from its last', asyn
   expect(await readAll({ limit: 500, channel: 'default' })).toEqual({ numbers, reads })
 })
 
-test('a reader of one channel is told how far it has looked, also where nothing matched', async () => {
+test('a reader of one channel learns how far it read without matches', async () => {
   await fill()
   const { numbers, reads } = await readAll({ limit: 3, channel: 'rare' })
   expect(numbers).toEqual([250, 500, 750, 1000])
@@ -92,12 +92,12 @@ test('of several shards each event belongs to one, by its key', async () => {
   for (const each of all) expect(each.size).toBeGreaterThan(0)
 })
 
-test('a reader ahead of the log is given nothing and the head that it is ahead of', async () => {
+test('a reader ahead of the log gets no events and the head', async () => {
   await fill(10)
   expect(await readLog(connection, { after: 50, limit: 10 })).toMatchObject({ events: [], next: 50, head: 10 })
 })
 
-test.each([undefined, 'default'])('an event that is not there is an error and not a silence (channel %s)', async (channel) => {
+test.each([undefined, 'default'])('a missing event is an error (channel %s)', async (channel) => {
   await fill(10)
   await db.query("delete from pawl.event where payload ->> 'n' = '7'")
   await expect(readLog(connection, { after: 0, limit: 10, channel })).rejects.toMatchObject({
@@ -131,7 +131,7 @@ test('a page that is not dense cannot be stored', async () => {
   })
 })
 
-test('events of one transaction over midnight, and of many days, are read back', async () => {
+test('events across midnight and of many days are read back', async () => {
   await db.query(`insert into pawl.event (aggregatetype, aggregateid, type, payload, created_at)
     select 'order', '1', 'Counted', jsonb_build_object('n', n), pawl.now() + (n % 12 - 3) * interval '1 day' from generate_series(1, 500) n`)
   await sequence(connection, db.pawl().config.database)

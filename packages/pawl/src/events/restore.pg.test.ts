@@ -25,7 +25,7 @@ test('[O12] while one process rebases, the others are told and lose nothing', as
   expect(await db.query('select generation from pawl.sequencer')).toEqual([{ generation: 1 }])
 })
 
-test('[O12] events of the old cluster, whose transaction ids are still to come here, count as what they are: they have their position', async () => {
+test('[O12] events with transaction ids of the old cluster keep their positions', async () => {
   const db = await createDatabase()
   onTestFinished(() => db.drop())
   // Noon of the first day that the template has a partition for: a midnight since then changes nothing.
@@ -77,7 +77,7 @@ test('a role without rights beyond its tables appends and gives positions', asyn
   expect(await tick()).toEqual([{ outcome: 'sequenced', head: 2 }])
 })
 
-test('a role that may not even ask for the cluster relies on transaction ids that run backwards', async () => {
+test('a role that cannot read the cluster relies on decreasing transaction ids', async () => {
   const db = await createDatabase()
   await db.query('revoke execute on function pg_control_system() from public')
   const client = await asPlainRole(db)

@@ -44,7 +44,7 @@ async function sides(): Promise<{ old: string; fresh: string }> {
   return { old, fresh }
 }
 
-test('[O12] a restore into another cluster with lower transaction ids goes on: nothing lost, nothing repeated', async () => {
+test('[O12] after a restore into lower transaction ids nothing is lost or repeated', async () => {
   const { old, fresh } = await sides()
   await burnTransactions(old, 3000)
   const committed = Array.from({ length: 6065 }, (_, index) => eventOf(index + 1))
@@ -87,7 +87,7 @@ test('[O12] a restore into another cluster with lower transaction ids goes on: n
   expect(await auditLog({ direct: optionsOf(fresh) } as never)).toMatchObject({ isSound: true, head: 6065 })
 }, 180_000)
 
-test('[O12] a copy that left the sequence behind gives no number out twice, and loses nothing', async () => {
+test('[O12] a copy with an older sequence repeats no number and loses nothing', async () => {
   const { old, fresh } = await sides()
   for (let n = 1; n <= 10; n++) await append(old, n)
   await readerOf(old).catchUp()
@@ -107,7 +107,7 @@ test('[O12] a copy that left the sequence behind gives no number out twice, and 
   ).toEqual([{ n: 0 }])
 }, 180_000)
 
-test('[O12] after a failover to a standby the generation grows, and the log goes on where it was', async () => {
+test('[O12] after a failover the generation grows and the log continues', async () => {
   const { primary, standby } = await startPair()
   await migrate(optionsOf(primary.url))
   const before = readerOf(primary.url)
@@ -130,7 +130,7 @@ test('[O12] after a failover to a standby the generation grows, and the log goes
   ])
 }, 180_000)
 
-test('[O12] after a failover that lost a tail a living runner delivers what grew instead', async () => {
+test('[O12] after a failover lost a tail a runner delivers its replacement', async () => {
   const { primary, standby } = await startPair({ isSynchronous: false })
   await migrate(optionsOf(primary.url))
   await query(primary.url, 'create table seen (position bigint primary key, n integer not null)')

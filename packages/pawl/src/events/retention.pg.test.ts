@@ -80,7 +80,7 @@ async function daysPass(today: number): Promise<void> {
   await toDay(today)
 }
 
-test('days past their keep go, their pages after them, and the log goes on', async () => {
+test('days past keepDays are removed with their pages, and the log continues', async () => {
   await daysPass(10)
   const before = await partitions()
   expect(await db.pawl().events.retain()).toMatchObject({ removed: before.slice(1, 4), held: undefined })
@@ -106,7 +106,7 @@ test('what is not old enough stays', async () => {
   expect(await db.pawl().events.retain({ keepDays: 5 })).toMatchObject({ removed: [expect.any(String), expect.any(String)] })
 })
 
-test('a cursor that is not past a day keeps it, by name, until it moves or is stale', async () => {
+test('a cursor keeps a day, by name, until past or stale', async () => {
   await daysPass(10)
   const [, day0, day1] = await partitions()
   await cursor('balances', 2)
@@ -129,7 +129,7 @@ test('a cursor that is not past a day keeps it, by name, until it moves or is st
   expect(await alerts()).toEqual([])
 })
 
-test('[O7] a parked key keeps its events, and the day goes when it is unparked', async () => {
+test('[O7] a parked key keeps its day until it is unparked', async () => {
   await daysPass(10)
   const [, day0] = await partitions()
   await cursor('balances', 4)
@@ -155,7 +155,7 @@ test('events that nobody gave a position to yet keep their day', async () => {
   expect(log.seen.map(({ n }) => n)).toEqual([1])
 })
 
-test('[O13] while a stranger that wrote an event stays open, retention runs, appends go on, and its event is neither lost nor its day', async () => {
+test('[O13] while a foreign writer is open, appends continue and its event stays', async () => {
   await append(1)
   await log.catchUp()
   const stranger = await client()
@@ -179,7 +179,7 @@ test('[O13] while a stranger that wrote an event stays open, retention runs, app
   expect((await db.pawl().events.retain()).removed).not.toEqual([])
 })
 
-test('[O13] a stranger that wrote into another day delays the removal and no append', async () => {
+test('[O13] a foreign writer of another day delays the removal, not appends', async () => {
   await append(1)
   await log.catchUp()
   await toDay(10)
@@ -202,7 +202,7 @@ test('[O13] a stranger that wrote into another day delays the removal and no app
   expect((await retaining).removed.length).toBeGreaterThan(0)
 })
 
-test('[O13] a stranger that only read delays the removal, and is named with the statement that ends it', async () => {
+test('[O13] a foreign reader delays the removal and is named with its remedy', async () => {
   await append(1)
   await log.catchUp()
   const stranger = await client()
@@ -225,7 +225,7 @@ test('[O13] a stranger that only read delays the removal, and is named with the 
   expect((await db.pawl().events.retain()).held).toBeUndefined()
 }, 60_000)
 
-test('who holds back most comes first, and a cursor that a person or a fault stopped is to be resumed', async () => {
+test('the worst holder comes first; a stopped cursor is to be resumed', async () => {
   await db.query(`insert into pawl.event (aggregatetype, aggregateid, type, payload)
     select 'a', 'k', 'Counted', jsonb_build_object('n', n) from generate_series(1, 200) n`)
   await log.catchUp()
@@ -257,7 +257,7 @@ test('[O13] a removal that gave up waiting is finished by the next one', async (
   expect(log.seen.map(({ n }) => n)).toEqual([1, 2])
 }, 120_000)
 
-test('an event that is committed into a day while it is being removed gets its position, and the day waits', async () => {
+test("an event committed during its day's removal is sequenced; the day waits", async () => {
   await append(1)
   await log.catchUp()
   const writer = await client()
@@ -290,7 +290,7 @@ test('an event that is committed into a day while it is being removed gets its p
   expect(await db.pawl().events.audit()).toMatchObject({ isSound: true })
 })
 
-test('an event that was committed into a day whose removal then died is found by the next one, which also removes the day', async () => {
+test('after a removal died, the next one finds a late event first', async () => {
   await append(1)
   await log.catchUp()
   await toDay(10)
@@ -317,7 +317,7 @@ test('an event that was committed into a day whose removal then died is found by
   expect(log.positions).toEqual([1, 2, 3])
 })
 
-test('an event that gets its position in a day after the day was looked at stays for those who read it later', async () => {
+test('an event sequenced after its day was checked stays readable', async () => {
   await append(1)
   await log.catchUp()
   await toDay(10)
@@ -333,7 +333,7 @@ test('an event that gets its position in a day after the day was looked at stays
   expect(log.positions).toEqual([1, 2])
 })
 
-test('an event of long ago that gets its position after its partition was looked at stays for those who read it later', async () => {
+test('an old event sequenced after its partition was checked stays readable', async () => {
   await daysPass(10)
   await db.pawl().events.retain()
   await db.query(oldEvent(5, 20))
@@ -351,7 +351,7 @@ test('an event of long ago that gets its position after its partition was looked
   expect(await eventCount()).toBe(0)
 })
 
-test('while one process removes a day, another that trims pages leaves those that the removal checks the day by', async () => {
+test('trimming pages during a removal keeps the pages that it checks', async () => {
   await daysPass(10)
   await append(5)
   await log.catchUp()
@@ -369,7 +369,7 @@ test('while one process removes a day, another that trims pages leaves those tha
   expect(await pages()).toBeLessThan(before)
 })
 
-test('a detached day that somebody reads directly is left for the next removal', async () => {
+test('a detached day with a reader is left for the next removal', async () => {
   await daysPass(10)
   const [, day0] = await partitions()
   installProbe((name) => {
@@ -385,7 +385,7 @@ test('a detached day that somebody reads directly is left for the next removal',
   expect((await db.pawl().events.retain()).removed).toHaveLength(3)
 }, 60_000)
 
-test('two removals of one detached day: the one that comes second finds it gone', async () => {
+test('of two removals of a detached day the second finds it gone', async () => {
   await daysPass(10)
   const [, day0] = await partitions()
   await db.query(`alter table pawl.event detach partition pawl.${day0}`)
@@ -403,7 +403,7 @@ test('two removals of one detached day: the one that comes second finds it gone'
   expect((await waiting).rows).toEqual([{ is_all: true }])
 })
 
-test('a removal that died between detaching and dropping is finished by the next one', async () => {
+test('a removal that died before its drop is finished by the next', async () => {
   await daysPass(10)
   installProbe((name) => {
     if (name === 'events.retain.detached') throw new Error('died here')
@@ -415,7 +415,7 @@ test('a removal that died between detaching and dropping is finished by the next
   expect(await db.query("select relname from pg_class where relname ~ '^event_[0-9]{8}$' and not relispartition")).toEqual([])
 })
 
-test('[O14] without maintenance for longer than the days prepared appends and settles succeed, an alert says so, and maintenance makes room', async () => {
+test('[O14] without maintenance appends and settles succeed, with an alert until it runs', async () => {
   const pawl = db.pawl()
   pawl.jobs.define('work', { run: () => 'done' })
   await toDay(20)
@@ -449,7 +449,7 @@ test('[O14] without maintenance for longer than the days prepared appends and se
   expect(await eventCount()).toBe(0)
 })
 
-test('[O14] making room while others append loses no append and leaves no day without a place', async () => {
+test('[O14] partitions made during appends lose no append and skip no day', async () => {
   let isExtending = true
   const writing = Array.from({ length: 4 }, async () => {
     let appended = 0

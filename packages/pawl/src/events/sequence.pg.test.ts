@@ -194,7 +194,7 @@ const step = fc.oneof(
   },
 )
 
-test('[O2] random schedules of five sessions lose, repeat and swap nothing, and positions are dense', async () => {
+test('[O2] random schedules of five sessions keep every event, order and density', async () => {
   const committed: ReadEvent[] = []
   const sessions: Session[] = []
   for (let n = 0; n < sessionsCount; n++) sessions.push(new Session(await client(), committed))
@@ -241,7 +241,7 @@ test('[O2] random schedules of five sessions lose, repeat and swap nothing, and 
   expect(await db.pawl().events.audit()).toMatchObject({ isSound: true, head: committed.length, eventsWithoutPosition: 0 })
 }, 180_000)
 
-test('[O2] under free load at every isolation level nothing is lost, repeated or swapped, with ticks of several processes', async () => {
+test('[O2] under load at every isolation level nothing is lost, repeated or swapped', async () => {
   const committed: ReadEvent[] = []
   const { log, max, xmin } = readers()
   const rival = readers().log
@@ -278,7 +278,7 @@ test('[O2] under free load at every isolation level nothing is lost, repeated or
   expect(await db.pawl().events.audit()).toMatchObject({ isSound: true, head: committed.length })
 }, 180_000)
 
-test('[O2] two writers of one key, the second with the older transaction: their order is the order of their writes', async () => {
+test('[O2] two writers of one key are ordered by their writes', async () => {
   const { log, xmin } = readers()
   const committed: ReadEvent[] = []
   const [first, second, stranger] = [
@@ -303,7 +303,7 @@ test('[O2] two writers of one key, the second with the older transaction: their 
   expect(xmin.seen.map(({ version }) => version)).toEqual([2, 1])
 }, 180_000)
 
-test('[O2] a transaction that ticks and appends afterwards loses nothing: it is not complete in its own snapshot', async () => {
+test('[O2] a transaction that ticks, then appends, loses nothing', async () => {
   const { log } = readers()
   await log.poll()
   const writer = await client()
@@ -319,7 +319,7 @@ test('[O2] a transaction that ticks and appends afterwards loses nothing: it is 
   expect(log.seen.map(({ n }) => n)).toEqual([0, 1, 2])
 })
 
-test('[O2] a window larger than a tick may take gets its positions at once, with what came meanwhile', async () => {
+test('[O2] a window larger than a tick is sequenced at once', async () => {
   const { log } = readers()
   await log.poll()
   await db.query(`insert into pawl.event (aggregatetype, aggregateid, type, payload)
@@ -329,7 +329,7 @@ test('[O2] a window larger than a tick may take gets its positions at once, with
   expect(log.seen.map(({ n }) => n)).toEqual(Array.from({ length: 451 }, (_, index) => index + 1))
 })
 
-test('[O2] a tick that finds more than it may take sorts no more than that, and gives nothing a position', async () => {
+test('[O2] a tick with too much to take sorts its limit, sequences nothing', async () => {
   const { log } = readers()
   await log.poll()
   await db.query(`insert into pawl.event (aggregatetype, aggregateid, type, payload)
@@ -344,7 +344,7 @@ test('[O2] a tick that finds more than it may take sorts no more than that, and 
   expect(await db.query('select from pawl.log_page')).toEqual([])
 })
 
-test('[O3] while a stranger keeps a write transaction open, everyone else is delivered, and its own events after its commit', async () => {
+test('[O3] an open foreign write transaction delays only its own events', async () => {
   const { log, xmin } = readers()
   const stranger = await client()
   await stranger.query('begin')
@@ -377,7 +377,7 @@ test('[O3] an idle look writes nothing: it takes no transaction id', async () =>
   })
 })
 
-test('a position is durable before it can be seen, whatever the session was set to', async () => {
+test("whatever the session's settings, a position is durable before it is visible", async () => {
   const session = await client()
   await session.query('set synchronous_commit = off')
   await session.query("select pawl.append('A', 'a', 'k')")
@@ -393,7 +393,7 @@ test('a position is durable before it can be seen, whatever the session was set 
   await session.query('commit')
 })
 
-test('[O2] a tick whose session dies before its commit leaves nothing, and holds up nobody', async () => {
+test('[O2] a tick that dies before its commit leaves nothing and blocks nothing', async () => {
   const { log } = readers()
   await log.poll()
   for (let n = 1; n <= 3; n++)

@@ -11,7 +11,7 @@ const breaker = { keys: 5, within: '1h' } as const
 const keys = Array.from({ length: 20 }, (_, n) => `k${String(n).padStart(2, '0')}`)
 
 test.each(['log', 'state', 'sink'] as const)(
-  '[P10] after a number of keys parked by one deploy a %s cursor pauses with one alert; resumed and unparked, nothing is lost',
+  '[P10] after many parked keys a %s cursor pauses and loses nothing',
   async (kind) => {
     const db = await createLog()
     const pawl = db.pawl()
@@ -50,7 +50,7 @@ test.each(['log', 'state', 'sink'] as const)(
   },
 )
 
-test('[P10] keys that were parked before a resume do not trip the breaker again', async () => {
+test('[P10] keys parked before a resume do not trip the breaker', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.define('p', {
@@ -72,7 +72,7 @@ test('[P10] keys that were parked before a resume do not trip the breaker again'
   expect((await pawl.projections.parked('p', { limit: 10 })).next).toBeNull()
 })
 
-test('[P10] a cursor whose definition is gone is forgotten with a reason, and holds nothing any more', async () => {
+test('[P10] a cursor without a definition is forgotten and holds nothing back', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.sink('gone', {
@@ -100,7 +100,7 @@ test('[P10] a cursor whose definition is gone is forgotten with a reason, and ho
   await expect(pawl.projections.forget('gone', { reason: 'again' })).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
 })
 
-test('[P10] a projection that is forgotten while a runner that defines it starts is made anew and runs', async () => {
+test("[P10] a projection forgotten during its runner's start is created again and runs", async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const got: string[] = []

@@ -18,7 +18,7 @@ async function add(event: { key: string; data: unknown; position: number }, tx: 
   await tx.query('insert into entry (position, wallet, amount) values ($1, $2, $3)', [event.position, event.key, amount])
 }
 
-test('events are applied in order, each once, and the position says how far', async () => {
+test('events are applied once, in order, and the position follows', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.define('wallets', { on: { Added: add } })
@@ -31,7 +31,7 @@ test('events are applied in order, each once, and the position says how far', as
   expect(await cursorOf(db, 'wallets')).toMatchObject({ position: 60, state: 'running' })
 })
 
-test('pages that were read ahead from the wrong place, behind one that large events cut short, are read again from the right one', async () => {
+test('after a page cut short, pages read ahead are read again', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const got: number[] = []
@@ -43,7 +43,7 @@ test('pages that were read ahead from the wrong place, behind one that large eve
   expect(got).toEqual(Array.from({ length: 16 }, (_, n) => n + 1))
 })
 
-test('[P4] events of one source transaction are all applied, and one that the source delivers twice is applied once', async () => {
+test('[P4] events of one source transaction are each applied once, also redelivered', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.define('wallets', { on: { Added: add }, tuning: { batchMax: 2 } })
@@ -70,7 +70,7 @@ test('[P4] events of one source transaction are all applied, and one that the so
   ])
 })
 
-test('[P4] a batch whose commit got no answer is not applied again if it happened, and is if it did not', async () => {
+test('[P4] a batch without a commit answer is applied exactly once', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.define('wallets', { on: { Added: add } })
@@ -100,7 +100,7 @@ test('[P4] a batch whose commit got no answer is not applied again if it happene
   ])
 })
 
-test('[P4] a key that was parked by a commit without an answer stays parked: its later events wait behind it', async () => {
+test('[P4] a key parked without a commit answer keeps its later events waiting', async () => {
   const db = await createLog()
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())
@@ -128,7 +128,7 @@ test('[P4] a key that was parked by a commit without an answer stays parked: its
 })
 
 test.each(['begin', 'with held', 'select c.is_live'])(
-  '[P3] a connection that breaks at our own "%s" costs an event none of its attempts',
+  '[P3] a connection broken at our own "%s" costs no attempt',
   async (sent) => {
     const db = await createLog()
     const proxy = await FaultProxy.start(db.url)
@@ -158,7 +158,7 @@ test.each(['begin', 'with held', 'select c.is_live'])(
   },
 )
 
-test('[P3] an error whose message has a NUL parks its key all the same', async () => {
+test('[P3] an error with a NUL in its message parks its key', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.define('p', {
@@ -171,7 +171,7 @@ test('[P3] an error whose message has a NUL parks its key all the same', async (
   expect((await pawl.projections.parked('p')).items).toMatchObject([{ key: 'poison', events: 1 }])
 })
 
-test('[P3] a handler that throws in the middle changes no table and does not move, until its attempts are used up; then its key is parked', async () => {
+test('[P3] a handler that throws changes nothing until its key is parked', async () => {
   const db = await createLog(`
     create table first (id text primary key, n integer);
     create table second (id text primary key, n integer)`)
@@ -207,7 +207,7 @@ test('[P3] a handler that throws in the middle changes no table and does not mov
   expect(await pawl.alerts()).toMatchObject([{ code: 'projection.parked', subject: 'both' }])
 })
 
-test.each(['log', 'state'] as const)('a %s projection that fails is logged once before its key is parked', async (kind) => {
+test.each(['log', 'state'] as const)('a failing %s projection is logged once before its key is parked', async (kind) => {
   const db = await createLog()
   const lines: (LogFields & { message: string })[] = []
   const warn = (fields: LogFields, message: string) => void lines.push({ ...fields, message })
@@ -225,7 +225,7 @@ test.each(['log', 'state'] as const)('a %s projection that fails is logged once 
   expect(lines[0]!.message).toMatch(/^projection failed, will be retried/)
 })
 
-test('[P5] no row where one was expected parks the key with the reason, others go on, and the replay after the fix keeps the order', async () => {
+test('[P5] a missing row parks the key; the replay keeps the order', async () => {
   const db = await createLog()
   await db.query("insert into wallet values ('a', 0), ('b', 0)")
   const pawl = db.pawl()
@@ -266,7 +266,7 @@ test('[P5] no row where one was expected parks the key with the reason, others g
   ])
 })
 
-test('an error that is of no use to retry parks at once; one that the policy refuses, too', async () => {
+test('an error that retry.when or NonRetryable refuses parks at once', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   let calls = 0
@@ -301,7 +301,7 @@ test('[P8] after seen(token) the row is there', async () => {
   }
 })
 
-test('[P8] seen waits for a transaction that is still open, and says why it gives up', async () => {
+test('[P8] seen waits for an open transaction and names it on timeout', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.define('wallets', { on: { Added: add } })
@@ -322,7 +322,7 @@ test('[P8] seen waits for a transaction that is still open, and says why it give
   await expect(pawl.projections.seen('nobody', token)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
 })
 
-test('[P8] a commit between the snapshot and the look at its status is not taken for a transaction without events', async () => {
+test('[P8] a commit between snapshot and status is not one without events', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.define('wallets', { on: { Added: add } })
@@ -344,7 +344,7 @@ test('[P8] a commit between the snapshot and the look at its status is not taken
   for (const client of [writer, reader]) client.release()
 })
 
-test('[P8] seen tells of an event that was parked or rolled back instead of waiting for it', async () => {
+test('[P8] seen rejects at once if the event was parked or rolled back', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.define('p', { retry, each: () => Promise.reject(new NonRetryable('no')) })
@@ -363,7 +363,7 @@ test('[P8] seen tells of an event that was parked or rolled back instead of wait
   await expect(pawl.projections.seen('p', gone)).rejects.toMatchObject({ code: 'PAWL_NOT_FOUND' })
 })
 
-test('[P2] a holder that was overtaken and has not noticed is refused by its fence alone, before anybody has moved', async () => {
+test('[P2] a holder that was replaced unnoticed is refused by its fence alone', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.define('wallets', { on: { Added: add } })
@@ -412,7 +412,7 @@ test.each([
     name: 'a hidden rollback and begin',
     send: async (tx: ProjectionTx): Promise<unknown> => tx.query(hidden('rollback; begin')).catch(() => undefined),
   },
-])('[P3] an event whose handler sends $name parks its key, and the others are applied once', async ({ send }) => {
+])('[P3] when a handler sends $name its key is parked, others continue', async ({ send }) => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.define('wallets', {
@@ -439,7 +439,7 @@ test.each([
   ])
 })
 
-test('[P1] what a handler calls with its transaction and does not await commits with it', async () => {
+test('[P1] calls that a handler does not await commit with its transaction', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.react('wallets', {
@@ -475,7 +475,7 @@ test('[P7] a handler that swallowed an error is parked with that error', async (
   expect(parked!.error).toContain('division by zero')
 })
 
-test('a runner without its database says so once, and that it works again', async () => {
+test('a runner without its database logs once, and again on recovery', async () => {
   const db = await createLog()
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())

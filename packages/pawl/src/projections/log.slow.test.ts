@@ -3,7 +3,7 @@
 import { expect, test } from 'vitest'
 import { append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
 
-test('the time that a handler may take is for each event, not for all of a transaction', async () => {
+test("a handler's timeout counts for each event, not for its transaction", async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const got: number[] = []
@@ -21,7 +21,7 @@ test('the time that a handler may take is for each event, not for all of a trans
   expect(got).toEqual(Array.from({ length: 12 }, (_, n) => n + 1))
 })
 
-test('a statement may take as long as its handler, also where the connection would have given up', async () => {
+test("a statement may take as long as its handler's timeout", async () => {
   const db = await createLog()
   // Everything else that a runner asks, from its start on, has this long for its answer, also on a machine that stalls.
   const pawl = db.pawl({ tuning: { queryTimeoutMs: 4000 } })
@@ -43,7 +43,7 @@ test('a statement may take as long as its handler, also where the connection wou
   expect(calls.sort()).toEqual(names)
 })
 
-test('[P3] an event is counted as failed and parked also while the server is still at the statement that took too long', async () => {
+test('[P3] an event is parked while the server still runs its slow statement', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.define('p', {

@@ -25,7 +25,7 @@ function define(db: TestDatabase, options: { shards?: number; channel?: string; 
 const positions = async (db: TestDatabase) =>
   (await db.query<{ position: number }>('select position::integer from seen order by 1')).map(({ position }) => position)
 
-test('after pause resolves nothing is applied; resume goes on, and both are kept with their reasons', async () => {
+test('after pause nothing is applied until resume, and both are audited', async () => {
   const db = await createLog(seenSql)
   const pawl = define(db)
   await startRunner(pawl)
@@ -49,7 +49,7 @@ test('after pause resolves nothing is applied; resume goes on, and both are kept
   ])
 })
 
-test('after pause resolves a sink that was idle begins no call; resume goes on', async () => {
+test('after pause an idle sink starts no call until resume', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const got: Record<string, number[]> = { paused: [], other: [] }
@@ -69,7 +69,7 @@ test('after pause resolves a sink that was idle begins no call; resume goes on',
   expect(got.paused).toHaveLength(21)
 })
 
-test('skip passes over the next event, with audit, while its holder is retrying it', async () => {
+test('while its holder retries an event, skip passes it with an audit', async () => {
   const db = await createLog(seenSql)
   const pawl = db.pawl()
   pawl.projections.define('p', {
@@ -91,7 +91,7 @@ test('skip passes over the next event, with audit, while its holder is retrying 
   ])
 })
 
-test('a cursor that was taken without the answer arriving is taken once more by the same process', async () => {
+test('a cursor acquired without an answer is acquired again by its process', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const got: number[] = []
@@ -110,7 +110,7 @@ test('a cursor that was taken without the answer arriving is taken once more by 
   expect(got).toEqual([1])
 })
 
-test('a shard whose release was lost is left to the process that wants it', async () => {
+test('a shard whose release was lost goes to the other process', async () => {
   const db = await createLog(seenSql)
   const first = await startRunner(define(db, { shards: 2 }))
   await until('the first holds both', () => first.held().length === 2)
@@ -129,7 +129,7 @@ test('a shard whose release was lost is left to the process that wants it', asyn
   expect(await positions(db)).toHaveLength(20)
 })
 
-test('shards share the keys between processes, each key in one, and all of them pass everything', async () => {
+test('shards split the keys between processes, and every cursor passes everything', async () => {
   const db = await createLog(seenSql)
   const [one, two] = [define(db, { shards: 4 }), define(db, { shards: 4 })]
   const first = await startRunner(one)
@@ -150,7 +150,7 @@ test('shards share the keys between processes, each key in one, and all of them 
   await expect(startRunner(define(db, { shards: 2 }))).rejects.toMatchObject({ code: 'PAWL_CONFIG' })
 })
 
-test('a cursor of one channel passes over the others, and says so in its position', async () => {
+test('a cursor of one channel moves past events of other channels', async () => {
   const db = await createLog(seenSql)
   await startRunner(define(db, { channel: 'mine' }))
   await append(db, { key: 'a', channel: 'mine' }, { key: 'b' }, { key: 'c' })
@@ -164,7 +164,7 @@ test('a cursor of one channel passes over the others, and says so in its positio
   expect(row).toEqual({ is_known: true })
 })
 
-test('a cursor that is behind by more than its limit becomes stale, raises an alert and can be resumed while its events are kept', async () => {
+test('a cursor beyond its maxLag becomes stale with an alert until resumed', async () => {
   const db = await createLog(seenSql)
   const pawl = define(db, { maxLag: '1h' })
   const runner = await startRunner(pawl)
@@ -183,7 +183,7 @@ test('a cursor that is behind by more than its limit becomes stale, raises an al
   expect(await positions(db)).toEqual([1])
 })
 
-test('[P10] a filter that matches nothing for hours moves its cursor, holds no retention and does not become stale', async () => {
+test('[P10] a filter without matches moves its cursor and holds no retention', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const options = { channel: 'mine', maxLag: '1h' } as const
@@ -210,7 +210,7 @@ test('[P10] a filter that matches nothing for hours moves its cursor, holds no r
   expect((await pawl.projections.status()).map(({ state }) => state)).toEqual(['running', 'running', 'running'])
 })
 
-test('a stale cursor whose events are gone is resumed only from a place that a person names', async () => {
+test('a stale cursor without its events is resumed only with from', async () => {
   const db = await createLog(seenSql)
   const pawl = define(db, { maxLag: '1h' })
   const runner = await startRunner(pawl)
@@ -242,7 +242,7 @@ test('a stale cursor whose events are gone is resumed only from a place that a p
   ])
 })
 
-test.each(['log', 'sink'] as const)('a %s cursor that was idle goes on after the position that a person names', async (kind) => {
+test.each(['log', 'sink'] as const)('an idle %s cursor resumes after the position that is given', async (kind) => {
   const db = await createLog(seenSql)
   const pawl = kind === 'log' ? define(db) : db.pawl()
   const handled: number[] = []
@@ -268,7 +268,7 @@ async function stoppedAtTwo(): Promise<{ db: TestDatabase; pawl: Pawl }> {
   return { db, pawl }
 }
 
-test('[O12] a cursor ahead of the log latches and says so; resumed, it goes on from the end of the log', async () => {
+test('[O12] a cursor ahead of the log latches; resumed, it continues there', async () => {
   const { db } = await stoppedAtTwo()
   // As after a restore of the log alone from an older copy.
   await db.query('update pawl.cursor_position set position = 7')
@@ -291,7 +291,7 @@ test('[O12] a cursor ahead of the log latches and says so; resumed, it goes on f
   expect(await positions(db)).toEqual([1, 2, 4])
 })
 
-test('[O12] a cursor that is resumed before its holder has heard of the latch skips nothing', async () => {
+test('[O12] a cursor resumed before its holder knows of the latch skips nothing', async () => {
   const { db, pawl } = await stoppedAtTwo()
   await db.query('update pawl.cursor_position set position = 7')
   const { run } = Connection.prototype
@@ -316,7 +316,7 @@ test('[O12] a cursor that is resumed before its holder has heard of the latch sk
   expect(await positions(db)).toEqual([1, 2, 3, 4])
 })
 
-test('[O12] a cursor that was lost with its tail is not latched for what its process remembers', async () => {
+test("[O12] a cursor lost with the log's tail is not latched", async () => {
   const db = await createLog(seenSql)
   const pawl = define(db)
   await startRunner(pawl)
@@ -350,7 +350,7 @@ test('[O12] a cursor that was lost with its tail is not latched for what its pro
   expect((await cursorOf(db, 'p')).state).toBe('running')
 })
 
-test('[O12] a log that was lost and has grown again past the cursor latches it: another event stands at its position', async () => {
+test("[O12] a log that lost the cursor's event and grew latches it", async () => {
   const { db } = await stoppedAtTwo()
   // The events and their positions are others now; the cursor remembers what it passed.
   await db.query('truncate pawl.event, pawl.log_page')
@@ -363,7 +363,7 @@ test('[O12] a log that was lost and has grown again past the cursor latches it: 
   expect(await positions(db)).toEqual([1, 2])
 })
 
-test('a runner that could not start tries again when start() is called again', async () => {
+test('a runner whose start failed starts at the next call', async () => {
   const db = await createLog(seenSql)
   const proxy = await FaultProxy.start(db.url)
   onTestFinished(() => proxy.stop())

@@ -7,7 +7,7 @@ import { FaultProxy } from '../../test/support/fault-proxy.ts'
 import { append, caughtUp, createLog, startRunner } from '../../test/support/projections.ts'
 
 test.each(['none', 'transaction'] as const)(
-  '[J34] settings, tables and locks end with the handler of a projection (pooler %s)',
+  "[J34] settings, tables and locks end with a projection's handler (pooler %s)",
   async (pooler) => {
     const db = await createLog()
     const pawl = db.pawl({ pooler })
@@ -31,30 +31,27 @@ test.each(['none', 'transaction'] as const)(
   },
 )
 
-test.each(['commit', 'rollback'] as const)(
-  '[K8] behind a pooler the reset travels with the %s, to the same session',
-  async (end) => {
-    const db = await createLog()
-    const proxy = await FaultProxy.start(db.url)
-    onTestFinished(() => proxy.stop())
-    const pawl = db.pawl({ databaseUrl: proxy.url, pooler: 'transaction' })
-    let tries = 0
-    pawl.projections.define('p', {
-      retry: { attempts: 1 },
-      each: () => {
-        if (++tries === 1 && end === 'rollback') throw new Error('on purpose')
-      },
-    })
-    await startRunner(pawl)
-    // One text, or statements with one Sync: a pooler gives the session to another only after that.
-    const { happened } = proxy.loseReply(
-      end === 'commit' ? /^commit\nselect pawl.reset_session/ : /^rollback; select pawl.reset_session/,
-    )
-    await append(db, { key: 'a' })
-    await happened
-    await caughtUp(db, 'p')
-  },
-)
+test.each(['commit', 'rollback'] as const)('[K8] through a pooler the reset follows the %s in its session', async (end) => {
+  const db = await createLog()
+  const proxy = await FaultProxy.start(db.url)
+  onTestFinished(() => proxy.stop())
+  const pawl = db.pawl({ databaseUrl: proxy.url, pooler: 'transaction' })
+  let tries = 0
+  pawl.projections.define('p', {
+    retry: { attempts: 1 },
+    each: () => {
+      if (++tries === 1 && end === 'rollback') throw new Error('on purpose')
+    },
+  })
+  await startRunner(pawl)
+  // One text, or statements with one Sync: a pooler gives the session to another only after that.
+  const { happened } = proxy.loseReply(
+    end === 'commit' ? /^commit\nselect pawl.reset_session/ : /^rollback; select pawl.reset_session/,
+  )
+  await append(db, { key: 'a' })
+  await happened
+  await caughtUp(db, 'p')
+})
 
 test.each([
   ['log', 'none'],
@@ -82,22 +79,19 @@ test.each([
   expect(await db.query('select level from committed')).toEqual([{ level: 'on' }])
 })
 
-test.each(['log', 'state'] as const)(
-  "[J36] another server's error is a failure of a %s projection's handler, and parks its key",
-  async (kind) => {
-    const db = await createLog()
-    const pawl = db.pawl()
-    let tries = 0
-    const handle = () => {
-      tries++
-      throw Object.assign(new Error('cannot execute INSERT in a read-only transaction'), { code: '25006' })
-    }
-    const options = { retry: { attempts: 2, initialMs: 1, factor: 1, jitter: false } }
-    if (kind === 'log') pawl.projections.define('p', { ...options, each: handle })
-    else pawl.projections.define('p', { ...options, kind, entity: ({ key }) => key, refresh: handle })
-    await startRunner(pawl)
-    await append(db, { key: 'a' })
-    await until('it is parked', async () => (await pawl.projections.parked('p')).items.length === 1)
-    expect(tries).toBe(2)
-  },
-)
+test.each(['log', 'state'] as const)("[J36] another server's error in a %s handler parks its key", async (kind) => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  let tries = 0
+  const handle = () => {
+    tries++
+    throw Object.assign(new Error('cannot execute INSERT in a read-only transaction'), { code: '25006' })
+  }
+  const options = { retry: { attempts: 2, initialMs: 1, factor: 1, jitter: false } }
+  if (kind === 'log') pawl.projections.define('p', { ...options, each: handle })
+  else pawl.projections.define('p', { ...options, kind, entity: ({ key }) => key, refresh: handle })
+  await startRunner(pawl)
+  await append(db, { key: 'a' })
+  await until('it is parked', async () => (await pawl.projections.parked('p')).items.length === 1)
+  expect(tries).toBe(2)
+})

@@ -15,7 +15,7 @@ const refreshSql = `insert into search (id, title, version) select id, title, ve
   on conflict (id) do update set title = excluded.title, version = excluded.version, refreshes = search.refreshes + 1`
 const retry = { attempts: 2, initialMs: 5, factor: 1, jitter: false } as const
 
-test('a state projection converges to the current state, whatever the order and however often', async () => {
+test('a state projection converges in any order and with repeated events', async () => {
   const db = await createLog(sql)
   const [one, two] = [db.pawl(), db.pawl()]
   for (const pawl of [one, two]) {
@@ -49,7 +49,7 @@ test('a state projection converges to the current state, whatever the order and 
   ).toEqual([])
 })
 
-test('a change that comes while its entity is refreshed is refreshed again, and the feeder does not wait', async () => {
+test('an entity that changes during its refresh is refreshed again', async () => {
   const db = await createLog(sql)
   const pawl = db.pawl()
   const hold = deferred()
@@ -79,7 +79,7 @@ test('a change that comes while its entity is refreshed is refreshed again, and 
   expect(await db.query('select version, refreshes from search')).toEqual([{ version: 2, refreshes: 2 }])
 })
 
-test('pause waits for a refresh that is under way, and none begins after it', async () => {
+test('pause waits for the refresh in progress, and none starts after', async () => {
   const db = await createLog(sql)
   const pawl = db.pawl()
   const holds = [deferred(), deferred()]
@@ -120,7 +120,7 @@ test('pause waits for a refresh that is under way, and none begins after it', as
   await until('the others are refreshed', async () => (await db.query('select from search')).length === 3)
 })
 
-test('[O7] an entity whose refresh fails waits for a person, others go on, and unpark refreshes it', async () => {
+test('[O7] an entity whose refresh fails is parked alone until unpark', async () => {
   const db = await createLog(sql)
   const pawl = db.pawl()
   let isBroken = true
@@ -151,7 +151,7 @@ test('[O7] an entity whose refresh fails waits for a person, others go on, and u
   expect((await pawl.projections.parked('search')).items).toEqual([])
 })
 
-test('[O7] an entity that was put off just before it is taken, behind the look that found it due, is not tried before its time', async () => {
+test('[O7] an entity postponed between poll and take is not tried early', async () => {
   const db = await createLog(sql)
   const pawl = db.pawl()
   const tried: string[] = []
@@ -182,7 +182,7 @@ test('[O7] an entity that was put off just before it is taken, behind the look t
   expect(tried).toEqual(['good', 'bad'])
 })
 
-test('a refresh is begun by what feeds it in the same process, and not only at the next look', async () => {
+test('a refresh starts when its process feeds it, not at the poll', async () => {
   const { wait } = Wakeup.prototype
   // Without a limit to how long a refresher waits, only being woken helps.
   vi.spyOn(Wakeup.prototype, 'wait').mockImplementation(function (this: Wakeup, ms) {
@@ -201,7 +201,7 @@ test('a refresh is begun by what feeds it in the same process, and not only at t
   }
 })
 
-test('[P8] one entity that is parked keeps nobody else from seeing what they wrote, and who wrote it is told', async () => {
+test('[P8] a parked entity fails only the seen of its own writers', async () => {
   const db = await createLog(sql)
   const pawl = db.pawl()
   pawl.projections.define('search', {
@@ -227,7 +227,7 @@ test.each([
   ['a statement that nobody waits for fails', 'send'],
   ['a statement fails and its error is swallowed', 'swallow'],
   ['the commit fails', 'commit'],
-] as const)('[O7] a refresh of which %s is counted, and waits for a person with the real error', async (_what, how) => {
+] as const)('[O7] a refresh of which %s is counted and parked with its error', async (_what, how) => {
   const db = await createLog(`${sql};
     create table checked (id text primary key deferrable initially deferred, amount integer check (amount > 0))`)
   const pawl = db.pawl()
@@ -255,7 +255,7 @@ test.each([
   expect((await pawl.projections.parked('search')).items).toMatchObject([{ key: 'bad', attempts: 2 }])
 })
 
-test('entities are refreshed while one that takes long gathers more marks than are looked at first', async () => {
+test('beside a slow entity with many marks the others are refreshed', async () => {
   const db = await createLog(sql)
   const pawl = db.pawl()
   const hold = deferred()
@@ -284,7 +284,7 @@ test('entities are refreshed while one that takes long gathers more marks than a
   await until('nothing is dirty', async () => (await db.query('select from pawl.dirty')).length === 0)
 })
 
-test('[O7] a failed refresh costs as much as its entity has marks, and makes few of many', async () => {
+test("[O7] a failed refresh costs its entity's marks and merges them", async () => {
   const db = await createLog(sql)
   const connection = new Connection(db.pawl().config.database, 'test')
   onTestFinished(() => connection.close())

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest'
 import { until } from '../../test/support/database.ts'
 import { addCursor, append, createLog, startRunner } from '../../test/support/projections.ts'
 
-test('[O7] a refresh that takes too long is counted also while the server is still at its statement', async () => {
+test('[O7] a refresh past its timeout is counted while its statement runs', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.define('search', {
@@ -20,7 +20,7 @@ test('[O7] a refresh that takes too long is counted also while the server is sti
   expect((await pawl.projections.parked('search')).items).toMatchObject([{ key: 'a', attempts: 1 }])
 })
 
-test('[P7] a roll-back of a state projection that is always refreshed waits for no refresh that begins after it', async () => {
+test('[P7] a roll-back waits for no refresh that starts after it', async () => {
   const db = await createLog('create table copy (id text primary key, n integer not null)')
   const pawl = db.pawl()
   const tables = [{ name: 'copy', key: ['id'], columns: ['id'] }]

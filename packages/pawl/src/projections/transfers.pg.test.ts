@@ -19,7 +19,7 @@ async function scene() {
   return { db, pawl }
 }
 
-test('[P6] ten concurrent transfers, over and over: the sum is unchanged and no balance is negative at any commit', async () => {
+test('[P6] under ten concurrent transfers sum and non-negative balances hold at every commit', async () => {
   const { db, pawl } = await scene()
   await db.query("insert into wallet select 'w' || n, 100 from generate_series(0, 4) n")
   await startRunner(pawl)

@@ -4,7 +4,7 @@ import { add, applied, balanceSql, define, reason, runBoth, tables } from '../..
 import { until } from '../../../test/support/database.ts'
 import { addCursor, append, caughtUp, createLog, cursorOf, startRunner } from '../../../test/support/projections.ts'
 
-test('[P7] a rebuild beside the live generation, under writes is switched to and rolled back', async () => {
+test('[P7] a rebuild under writes is switched to and rolled back', async () => {
   const db = await createLog(balanceSql)
   const pawl = db.pawl()
   define(pawl, 1)
@@ -95,7 +95,7 @@ test('[P7] a generation that is rolled back to from behind catches up', async ()
   expect(await db.query('select events::integer from total')).toEqual([{ events: 90 }])
 })
 
-test('[P7] an event skipped in the live generation is passed over after a roll-back from behind', async () => {
+test('[P7] after a roll-back to an older position a skipped event stays skipped', async () => {
   const db = await createLog(balanceSql)
   const pawl = db.pawl()
   const tried: string[] = []
@@ -125,7 +125,7 @@ test('[P7] an event skipped in the live generation is passed over after a roll-b
   expect(new Set(tried.filter((each) => each.startsWith('1')))).toEqual(new Set(['1 a', '1 b']))
 })
 
-test('[P7] a generation that differs is not switched to, and the comparison names the keys', async () => {
+test('[P7] a generation that differs is refused, with the differing keys', async () => {
   const db = await createLog(balanceSql)
   const pawl = db.pawl()
   define(pawl, 1)
@@ -153,7 +153,7 @@ test('[P7] a generation that differs is not switched to, and the comparison name
   expect(await next.projections.status('balances')).toMatchObject([{ isLive: false }, { isLive: true }])
 })
 
-test('[P7] a switch whose process dies before its commit changes nothing, and the hold ends by itself', async () => {
+test('[P7] a switch killed before its commit changes nothing; its hold ends', async () => {
   const { db, pawl } = await runBoth()
   for (let n = 1; n <= 10; n++) await add(db, n)
   await pawl.projections.rebuild('balances', { reason })
@@ -175,7 +175,7 @@ test('[P7] a switch whose process dies before its commit changes nothing, and th
   expect(row).toEqual({ is_over: true })
 })
 
-test('[P7] generations of one channel come to one position also while only events of others lie beyond it', async () => {
+test('[P7] generations of one channel meet when only other channels grow', async () => {
   const db = await createLog(balanceSql)
   const pawl = db.pawl()
   const by = (generation: number) =>
@@ -202,7 +202,7 @@ test('[P7] generations of one channel come to one position also while only event
 test.each([
   ['parked', 1],
   ['the next one', 1000],
-] as const)('[P7] an event that was skipped when %s is skipped by the next generation', async (_when, attempts) => {
+] as const)('[P7] an event skipped when %s is skipped by the next generation', async (_when, attempts) => {
   const db = await createLog(balanceSql)
   const pawl = db.pawl()
   const tried: string[] = []
@@ -238,7 +238,7 @@ test.each([
   expect((await pawl.projections.parked('p')).items).toEqual([])
 })
 
-test('[P7] a table that a view or a foreign key refers to is not rebuilt behind its back', async () => {
+test('[P7] a table with a dependent view or foreign key is not rebuilt', async () => {
   const db = await createLog(`${balanceSql}; create view rich as select id from balance where amount > 100`)
   const pawl = db.pawl()
   define(pawl, 1)

@@ -4,7 +4,7 @@ import { add, balanceSql, reason, runBoth } from '../../../test/support/balances
 import { deferred, until } from '../../../test/support/database.ts'
 import { addCursor, append, caughtUp, createLog, startRunner } from '../../../test/support/projections.ts'
 
-test('[P7] a process that hangs in the middle of a switch is ended by the server, and the live generation goes on', async () => {
+test('[P7] the server ends a hanging switch, and the live generation continues', async () => {
   const { db, pawl } = await runBoth()
   await add(db, 1)
   await pawl.projections.rebuild('balances', { reason })
@@ -112,7 +112,7 @@ test('[P7] a roll-back waits for a handler longer than a statement may take', as
   expect(await pawl.projections.status('p')).toMatchObject([{ isLive: false }, { isLive: true }])
 })
 
-test('[P7] a roll-back and the end of a generation wait for readers of the tables, and name those that do not end', async () => {
+test('[P7] a roll-back waits for readers of its tables and names them', async () => {
   const { db, pawl } = await runBoth()
   await add(db, 1)
   await pawl.projections.rebuild('balances', { reason })

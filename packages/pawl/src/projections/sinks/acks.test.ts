@@ -14,7 +14,7 @@ function finishedOf({ place, done }: ReturnType<Acks['at']>, limit: number): Set
   return finished
 }
 
-test('the position is the last event before which everything is finished; what is above it is ranges', () => {
+test('the position follows finished events; those above it are ranges', () => {
   const acks = new Acks(start, '{}')
   acks.add([1, 2, 4, 5, 7].map(eventAt), 8)
   expect(acks.at()).toMatchObject({ place: { position: 0 }, done: '{[3,4),[6,7),[8,9)}' })
@@ -27,7 +27,7 @@ test('the position is the last event before which everything is finished; what i
   expect(acks.at()).toMatchObject({ place: { position: 7 }, done: '{[8,9)}' })
 })
 
-test('positions that are none of ours are passed by a place of their own, and not written one by one', () => {
+test('positions of other channels are passed together, not one by one', () => {
   const acks = new Acks(start, '{}')
   acks.add([eventAt(2)], 3)
   expect(acks.unpassed).toBe(0)
@@ -43,7 +43,7 @@ test('positions that are none of ours are passed by a place of their own, and no
   expect(acks.at()).toEqual({ place: { position: 9, eventId: 'e9', logGeneration: 1 }, done: '{}' })
 })
 
-test('what is kept in memory is as much as is open, however many events are finished above one that is not', () => {
+test('memory follows the open events, not the finished ones above them', () => {
   const acks = new Acks(start, '{}')
   acks.add([1].map(eventAt), 1)
   for (let n = 2; n <= 20_000; n++) {
@@ -57,7 +57,7 @@ test('what is kept in memory is as much as is open, however many events are fini
   expect(acks.at().place).toMatchObject({ position: 19_999, eventId: 'e19999' })
 })
 
-test('whatever ends in whatever order, and whoever goes on from the row: nothing unfinished is called finished, and nothing finished is forgotten', () => {
+test('in any order of ends the row has exactly what is finished', () => {
   const script = fc.array(fc.record({ mine: fc.boolean(), ends: fc.boolean(), isStored: fc.boolean() }), {
     minLength: 1,
     maxLength: 60,

@@ -22,7 +22,7 @@ vi.mock('../definition.ts', async (original) => {
   }
 })
 
-test('after an outage of five minutes a sink with default retries drains in order', async () => {
+test('after five minutes of outage a sink with defaults drains in order', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const got: Record<string, number[]> = {}

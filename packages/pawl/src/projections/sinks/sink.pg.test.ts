@@ -11,7 +11,7 @@ import { SinkLoop } from './sink-loop.ts'
 
 const retry = { attempts: 3, initialMs: 5, factor: 1, jitter: false } as const
 
-test('a sink hands events over in the order of each key, several keys at once, with a key that is the same every time', async () => {
+test('a sink hands over each key in order, with stable idempotency keys', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const got: { key: string; n: number; id: string }[] = []
@@ -46,7 +46,7 @@ test('a sink hands events over in the order of each key, several keys at once, w
   expect((await cursorOf(db, 'out')).done).toBe('{}')
 })
 
-test('a sink waits for a promise of another library: what rejects later is handed over again', async () => {
+test('a sink awaits any thenable; a late rejection is handed over again', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const got: number[] = []
@@ -72,7 +72,7 @@ test('a sink waits for a promise of another library: what rejects later is hande
   expect(got).toEqual([1, 2, 3])
 })
 
-test('an event that comes while a sink reads the log is handed over without waiting for the next one', async () => {
+test('an event appended while a sink reads is handed over at once', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const got: string[] = []
@@ -113,7 +113,7 @@ test('an event that comes while a sink reads the log is handed over without wait
   expect(got).toEqual(['first', 'second', 'third'])
 })
 
-test('a sink that cannot store what it has finished stops all the same, and does not ask again and again', async () => {
+test('a sink that cannot store its progress stops without repeated tries', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   pawl.projections.sink('out', { handle: () => undefined })
@@ -138,41 +138,38 @@ test('a sink that cannot store what it has finished stops all the same, and does
 test.each([
   ['its generation tells', 1],
   ['only the cursor tells', 0],
-])(
-  '[O12] a sink that lives through the loss of what it has read hands over everything that grew instead: %s',
-  async (_how, more) => {
-    const db = await createLog()
-    const pawl = db.pawl()
-    const got: string[] = []
-    pawl.projections.sink('out', { handle: ({ key }) => void got.push(key) })
-    await startRunner(pawl)
-    await append(db, { key: 'a' }, { key: 'b' }, { key: 'c' })
-    await caughtUp(db, 'out')
-    // While it does not look, the server is replaced by one that had none of it, and as many events come again, and more.
-    const { run } = Connection.prototype
-    onTestFinished(() => {
-      Connection.prototype.run = run
-    })
-    const grown = deferred()
-    Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
-      if (sent.name === 'read-log') await grown.promise
-      return run.call(this, sent, values) as never
-    }
-    await db.query(`
+])('[O12] after a lost tail a sink hands over its replacement: %s', async (_how, more) => {
+  const db = await createLog()
+  const pawl = db.pawl()
+  const got: string[] = []
+  pawl.projections.sink('out', { handle: ({ key }) => void got.push(key) })
+  await startRunner(pawl)
+  await append(db, { key: 'a' }, { key: 'b' }, { key: 'c' })
+  await caughtUp(db, 'out')
+  // While it does not look, the server is replaced by one that had none of it, and as many events come again, and more.
+  const { run } = Connection.prototype
+  onTestFinished(() => {
+    Connection.prototype.run = run
+  })
+  const grown = deferred()
+  Connection.prototype.run = async function (this: Connection, sent: Statement, values) {
+    if (sent.name === 'read-log') await grown.promise
+    return run.call(this, sent, values) as never
+  }
+  await db.query(`
     begin;
     truncate pawl.event, pawl.log_page;
     update pawl.sequencer set position = 0, generation = generation + ${more};
     update pawl.cursor_position set position = 0, event_id = null, log_generation = null;
     commit`)
-    await append(db, ...['p', 'q', 'r', 's', 't'].map((key) => ({ key })))
-    await until('they have positions', async () => (await pawl.projections.status('out'))[0]!.lag === 5)
-    grown.resolve()
-    await caughtUp(db, 'out')
-    expect(new Set(got)).toEqual(new Set(['a', 'b', 'c', 'p', 'q', 'r', 's', 't']))
-  },
-)
+  await append(db, ...['p', 'q', 'r', 's', 't'].map((key) => ({ key })))
+  await until('they have positions', async () => (await pawl.projections.status('out'))[0]!.lag === 5)
+  grown.resolve()
+  await caughtUp(db, 'out')
+  expect(new Set(got)).toEqual(new Set(['a', 'b', 'c', 'p', 'q', 'r', 's', 't']))
+})
 
-test('a sink that fails is logged once, and its status has the error', async () => {
+test('a failing sink is logged once, and its status has the error', async () => {
   const db = await createLog()
   const lines: (LogFields & { message: string })[] = []
   const warn = (fields: LogFields, message: string) => void lines.push({ ...fields, message })
@@ -219,7 +216,7 @@ test('a key that a sink parks is logged', async () => {
   expect(lines).toMatchObject([{ name: 'out', key: 'a', position: 1, reason, message: 'a key was parked' }])
 })
 
-test('[O7] an error whose message the database does not take parks its key all the same', async () => {
+test('[O7] an error message that the database refuses still parks its key', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const got: string[] = []
@@ -240,7 +237,7 @@ test('[O7] an error whose message the database does not take parks its key all t
   )
 })
 
-test('[O7] a retry.when that throws says nothing: the event is tried again, parked at its limit, and its process lives', async () => {
+test('[O7] when retry.when throws, the event is retried and parked at its limit', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const when = () => {
@@ -261,7 +258,7 @@ test('[O7] a retry.when that throws says nothing: the event is tried again, park
   }
 })
 
-test('[O7] a poison event parks its key with the reason, other keys flow, and unparking replays in order', async () => {
+test('[O7] a poison event parks only its key; unparking replays in order', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   let isBroken = true
@@ -304,7 +301,7 @@ test('[O7] a poison event parks its key with the reason, other keys flow, and un
   expect(got).toEqual(Array.from({ length: 20 }, (_, n) => n + 1))
 })
 
-test('[O7] skipping the poison event lets what waits behind it go on, with audit', async () => {
+test('[O7] after a skip of the poison event its key continues, with audit', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const got: number[] = []
@@ -359,7 +356,7 @@ test('keys of two tenants with one name are two keys', async () => {
   expect((await pawl.projections.parked('out')).items).toMatchObject([{ keyTenant: 'acme', key: 'same' }])
 })
 
-test('a handler that takes too long is timed out, and its signal fires', async () => {
+test('a handler past its timeout fails, and its signal fires', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   const reasons: unknown[] = []
@@ -377,7 +374,7 @@ test('a handler that takes too long is timed out, and its signal fires', async (
   expect(reasons).toMatchObject([{ code: 'PAWL_TIMED_OUT' }, { code: 'PAWL_TIMED_OUT' }])
 })
 
-test('[O7] parked keys that are replayed together hand each event over once, in order', async () => {
+test('[O7] parked keys replayed together hand over each event once, in order', async () => {
   const db = await createLog()
   const pawl = db.pawl()
   let isBad = true
