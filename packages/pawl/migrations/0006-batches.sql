@@ -363,15 +363,21 @@ begin
       ) a
       cross join lateral pawl.settle_jobs(a.tenants, a.ids, a.fences, a.results, a.progress, a.ran_ms, a.outcomes, a.errors) s
     ),
+    -- A hashed subplan: engine connections have no hash joins, and a nested loop over 1,000 items and as many jobs took 290 ms.
+    marked as materialized (
+      select g.tenant, g.batch, g.n, g.outcome, g.result, g.error,
+        (g.tenant, g.id, g.fence) in (select s.tenant, s.id, s.fence from settled s) as is_settled
+      from given g
+    ),
     ended as (
       update pawl.batch_item i
       set outcome = case when g.outcome is null then 'done' else 'failed' end,
         ended_at = (select pawl.now()),
         sums = g.result,
         error = g.error
-      from settled s
-      join given g on g.tenant = s.tenant and g.id = s.id and g.fence = s.fence
-      where i.tenant = any (array[g.tenant])
+      from marked g
+      where g.is_settled
+        and i.tenant = any (array[g.tenant])
         and i.batch_id = g.batch
         and i.n = g.n
         and i.outcome is null
