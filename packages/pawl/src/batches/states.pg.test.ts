@@ -9,12 +9,12 @@ beforeAll(async () => {
 })
 afterAll(() => db.drop())
 
-test('states are the same in code, table and README.md', async () => {
+test.each(['./README.md', '../../../../docs/guides/batches.md'])('states are equal in code, table and %s', async (page) => {
   const [row] = await db.query<{ text: string }>(
     "select pg_get_constraintdef(oid) as text from pg_constraint where conname = 'state_known' and conrelid = 'pawl.batch'::regclass",
   )
   expect([...row!.text.matchAll(/'([a-z-]+)'/g)].map(([, state]) => state!).sort()).toEqual([...batchStates].sort())
-  const diagram = readFileSync(new URL('./README.md', import.meta.url), 'utf8')
+  const diagram = readFileSync(new URL(page, import.meta.url), 'utf8')
   const drawn = [...diagram.matchAll(/^ {4}([a-z-]+) --> ([a-z-]+): (.+)$/gm)].map(([, from, to, by]) => ({ from, to, by }))
   expect(drawn).toEqual(batchTransitions)
 })

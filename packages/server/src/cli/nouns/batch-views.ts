@@ -69,7 +69,7 @@ function showBatch(terminal: Terminal, batch: BatchReport): void {
     ['by', oneLine(batch.by ?? '')],
     ['created', at(batch.createdAt)],
     ['started', at(startedAt)],
-    ['deadline', at(batch.deadline)],
+    ['deadline', endedAt === null ? at(batch.deadline) : (batch.deadline?.toISOString() ?? '')],
     ['allowance', shortDuration(batch.allowanceMs)],
     ['ended', at(endedAt)],
     ['ran', ran],

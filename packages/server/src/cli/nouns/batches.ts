@@ -109,7 +109,7 @@ const rerun = command({
   args: idArg,
   flags: {
     only: oneOf('--only <items>', ['failed', 'unfinished', 'both'] as const, 'which items; both by default'),
-    by: byFlag,
+    by: text('--by <name>', 'the acting person, stored with the new batch'),
   },
   run: async (context, id: string) => {
     const { only, by } = context.flags
