@@ -180,7 +180,7 @@ export async function starter(subject: Subject): Promise<void> {
   await subject.live(
     () => [
       subject.every(
-        () => random.whole(20, 150),
+        () => random.whole(80, 320),
         () => user.start(draw(random, `${proc}/${turn++}`)),
       ),
     ],
@@ -199,7 +199,7 @@ function draw(random: Random, key: string): Asked {
     return { ms: isLate && random.chance(0.3) ? random.whole(700, 1500) : random.chance(0.3) ? random.whole(1, 60) : 0 }
   })
   return {
-    ...{ key, track, items, name: random.pick(names), isDoomed: random.chance(0.05) },
+    ...{ key, track, items, name: random.pick(names), isDoomed: random.chance(0.12) },
     policy: ({ a: 'refuse', b: 'queue', c: 'replace', d: random.pick(['refuse', 'queue', 'replace'] as const) } as const)[track],
     allowanceMs: isLate ? random.whole(300, 900) : random.whole(4000, 9000),
     way: random.chance(0.5) ? 'plain' : random.chance(0.1) ? 'rolled back' : 'own',
