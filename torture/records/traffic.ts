@@ -22,7 +22,7 @@ const bulkRows = 2600
 const common = {
   scope: ['place'],
   types: { item: { key: 'rowId', columns: { rowId: 'text', mark: { type: 'text', required: true }, size: 'integer' } } },
-  // A refused row that looks like a deadlock is given up soon.
+  // A refused row that resembles a deadlock is given up soon.
   retry: { attempts: 4, initialMs: 10, maxMs: 100 },
   tuning: { chunkRows },
 } as const satisfies RecordSetOptions
@@ -121,7 +121,7 @@ export class Actor extends Caller {
     return isSentAgain ? this.upload({ ...asked, restart: id }) : answer
   }
 
-  /** What a person would look at before they agree. */
+  /** The reads of a person before a submit. */
   async preview({ id, counts }: Submission): Promise<void> {
     const list = async (kind: 'created' | 'updated' | 'missing') =>
       (await this.pawl.records.rows(id, kind, { limit: 500 })).items.length
@@ -142,7 +142,7 @@ export class Actor extends Caller {
     return (await this.history.call('rebase', { id }, () => this.pawl.records.rebase(id))).answer
   }
 
-  /** Waits for the end of a submission, for so long. */
+  /** Waits for the end of a submission, at most the given time. */
   async ended(id: string, patienceMs = 20_000): Promise<void> {
     for (const deadline = performance.now() + patienceMs; performance.now() < deadline; ) {
       const found = await this.pawl.records.get(id).catch(() => undefined)
@@ -384,7 +384,7 @@ class Person {
 // ---- around them
 
 export const clients = ['c1', 'c2']
-/** An upload that has not moved for so long is sent again by the operator; its first sender, if it is still there, is refused. */
+/** An upload without progress for this time is sent again by the operator; its first sender, if it is still there, is refused. */
 const hangsMs = 1200
 
 export class RecordsTraffic extends Traffic {

@@ -2,7 +2,7 @@
 
 create sequence pawl.record_scope_id as bigint;
 create sequence pawl.submission_id as bigint;
--- Thousands are taken at once, and a number that nobody uses is no loss.
+-- Thousands are taken at once, and an unused number is no loss.
 create sequence pawl.record_id as bigint cache 100;
 
 create table pawl.record_set (
@@ -37,7 +37,7 @@ comment on table pawl.record_scope is
   'What a submission replaces or adds to, such as one registration of one organisation. A reader takes of each record the latest version '
   'whose number is at most committed: moving that number is the commit of a whole submission.';
 comment on column pawl.record_scope.revision is 'Grows with every commit and erasure. A submission whose baseline is another one is superseded.';
-comment on column pawl.record_scope.live is 'Records whose committed version is no tombstone. Kept for speed; records.audit() counts them anew.';
+comment on column pawl.record_scope.live is 'Records whose committed version is no tombstone. Kept for speed; records.audit() counts them again.';
 
 create table pawl.submission (
   tenant text collate "C" not null default '',
@@ -94,7 +94,7 @@ create table pawl.submission (
   constraint origin_known check (origin in ('upload', 'rebase', 'put', 'append')),
   constraint policy_known check (missing_policy in ('reject', 'keep', 'tombstone')),
   constraint class_known check (failure_class in ('permanent', 'transient', 'unknown', 'cancelled')),
-  -- Only what is submitted stays for ever, and only a job ends what is submitting: a state and its expiry change together.
+  -- Only what is submitted stays forever, and only a job ends what is submitting: a state and its expiry change together.
   constraint expiry_by_state check ((state in ('submitting', 'submitted')) = (expires_at is null)),
   constraint submitting_has_job check (state <> 'submitting' or (job_id is not null and number is not null and submitting_at is not null)),
   constraint failed_has_reason check (state not in ('failed', 'upload-failed') or error is not null),
@@ -249,10 +249,10 @@ create table pawl.record_version (
   constraint data_by_status check ((data is null) = (status = 'DELETED' or is_erased) and (data is null) = (hash is null))
 );
 comment on table pawl.record_version is
-  'Append-only: every version has the whole data. Numbers in it are texts of their decimal value. Only an erasure takes data away.';
+  'Append-only: every version has the whole data. Numbers in it are strings of their decimal value. Only an erasure takes data away.';
 comment on column pawl.record_version.data is
   'The canonical text that the hash is of. json and not jsonb, which would take every row apart twice: once when it is staged and once '
-  'when it is read. Cast it to jsonb to look into it.';
+  'when it is read. Cast it to jsonb to query it.';
 
 -- The version of a record that is current at a number: one row or none. The planner makes it part of the statement that calls it, and columns
 -- that the statement does not read cost nothing.
@@ -287,7 +287,7 @@ comment on table pawl.record_erasure is 'Whose data was taken away, when, by who
 comment on column pawl.record_erasure.record_id is 'null: there was no such record, it was only staged.';
 comment on column pawl.record_erasure.revision is 'The scope''s revision from then on. Rows that were received before it and name the record are not submitted.';
 
--- Everything that a person should look at now, of one tenant or, with null, of all.
+-- Everything that needs a person now, of one tenant or, with null, of all.
 create function pawl.open_alerts(p_tenant text)
 returns table (tenant text, code text, subject text, message text, count bigint, first_at timestamptz, last_at timestamptz)
 language sql stable set search_path = pg_catalog, pg_temp as $$

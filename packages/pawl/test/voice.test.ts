@@ -34,23 +34,23 @@ const words = Object.keys(instead) as Word[]
 
 /** In comments of the sources, tests included, and in docs/. */
 const most: Readonly<Record<Word, { readonly comments: number; readonly docs: number }>> = {
-  whoever: { comments: 34, docs: 2 },
-  somebody: { comments: 15, docs: 2 },
-  nobody: { comments: 42, docs: 8 },
-  anew: { comments: 8, docs: 1 },
+  whoever: { comments: 30, docs: 1 },
+  somebody: { comments: 13, docs: 2 },
+  nobody: { comments: 33, docs: 6 },
+  anew: { comments: 3, docs: 0 },
   dear: { comments: 0, docs: 0 },
-  'a text': { comments: 19, docs: 3 },
-  texts: { comments: 10, docs: 3 },
+  'a text': { comments: 3, docs: 2 },
+  texts: { comments: 0, docs: 2 },
   'of no use': { comments: 0, docs: 1 },
-  'for ever': { comments: 3, docs: 0 },
-  meanwhile: { comments: 16, docs: 6 },
+  'for ever': { comments: 2, docs: 0 },
+  meanwhile: { comments: 14, docs: 6 },
   'under way': { comments: 9, docs: 0 },
   trouble: { comments: 0, docs: 0 },
-  'so many': { comments: 15, docs: 6 },
-  'so long': { comments: 5, docs: 0 },
-  behind: { comments: 55, docs: 7 },
-  look: { comments: 34, docs: 6 },
-  looks: { comments: 15, docs: 4 },
+  'so many': { comments: 14, docs: 6 },
+  'so long': { comments: 3, docs: 0 },
+  behind: { comments: 40, docs: 6 },
+  look: { comments: 26, docs: 4 },
+  looks: { comments: 13, docs: 4 },
 }
 
 const commentTexts = sourcePlaces

@@ -1,5 +1,5 @@
 // Put and append: a few rows, committed at once, in the caller's transaction or one of our own. Each is a submission of its own, so numbers,
-// history and events are the same as for an upload; and it waits for nobody, because a scope that is being submitted to refuses it.
+// history and events are the same as for an upload; and it waits for no submission: a scope with one in progress refuses it.
 
 import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
@@ -24,7 +24,7 @@ const onceReadStatement = statement(import.meta.url, 'once-answer')
 
 const rowsMax = 50_000
 const onceNamespace = 'pawl.records'
-/** Long enough for a caller who never heard the answer, and bounded. */
+/** Bounded, and longer than a caller retries after a lost answer. */
 const onceMs = 30 * 86_400_000
 
 export interface Append extends Omit<PutOptions & AppendOptions, 'attributes'> {
@@ -55,7 +55,7 @@ export async function append(registry: Registry, place: ReadPlace, options: Appe
   return freeingSlot(registry, place.tenant, options.tx, () => transactIn(registry.pool, options.tx, inOne))
 }
 
-/** Checks first, and answers with what writes: a caller who goes on after a refusal must find nothing written, not even a once key. */
+/** Checks first and returns the write: a caller's transaction that continues after a refusal must hold nothing written, not even a once key. */
 async function checkedChanges(
   tx: TxDb,
   { tenant, set }: ReadPlace,
@@ -101,7 +101,7 @@ interface OnceResult {
   readonly answer: AppendAnswer
 }
 
-/** Under the scope's lock, which everyone with a key of this scope holds: so the key is there or comes with what is written now. */
+/** Under the scope's lock, which every write with a key of this scope holds: so the key exists, or this transaction writes it. */
 async function onceIn(
   tx: TxDb,
   tenant: string,

@@ -1,5 +1,5 @@
-// The apply of a submission: a job. Chunks of versions that nobody can see, each with its progress in one fenced transaction; then the
-// commit, which moves one number. A crash anywhere leaves chunks that are there or not; the next attempt goes on behind them.
+// The apply of a submission: a job. Chunks of versions that no reader sees, each with its progress in one fenced transaction; then the
+// commit, which moves one number. A crash anywhere leaves chunks that are there or not; the next attempt continues after them.
 
 import { classify } from '../db/classify.ts'
 import type { TxDb } from '../db/db.ts'
@@ -94,7 +94,7 @@ async function commit(registry: Registry, job: Job<ApplyPayload>, submission: St
 
 const notOurs = ['PAWL_CANCELLED', 'PAWL_TIMED_OUT', 'PAWL_STOPPED'] as const
 
-/** Try again later, or give up: purge what was written, then free the slot. A lost lease is none of our business any more. */
+/** Try again later, or give up: purge what was written, then free the slot. After a lost lease another process decides. */
 async function failed(
   registry: Registry,
   job: Job<ApplyPayload>,
@@ -112,7 +112,7 @@ async function failed(
     const values = { tenant, id, number, failure_class: failureClass, error: text }
     return tx.run<{ failures: number }>(noteFailureStatement, values)
   })
-  // It has ended meanwhile: our own commit, whose answer was lost.
+  // It has ended since: by this job's own commit, whose answer was lost.
   if (noted === undefined) return { state: 'ended' }
   if (failureClass !== 'permanent' && noted.failures < payload.retry.attempts)
     return job.snooze(Math.max(1, backoffMs({ factor: 2, ...payload.retry }, noted.failures)))

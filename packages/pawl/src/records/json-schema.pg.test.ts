@@ -84,7 +84,7 @@ test('a process without the set reads its stored JSON Schemas', async () => {
       note: expect.objectContaining({ key: ['id'] }),
     },
   })
-  // The same version declared anew: the last one counts. Another tenant has its own.
+  // The same version declared again: the last one counts. Another tenant has its own.
   await define(2, 30).put({ type: 'note', data: { id: 'c' } })
   expect((await reader.records.sets())[0]?.types.load?.schema).toMatchObject({ properties: { rowId: { maxLength: 30 } } })
   expect(await reader.for('other').records.sets()).toEqual([])

@@ -19,7 +19,7 @@ const historyStatement = statement(import.meta.url, 'history')
 const numberAtStatement = statement(import.meta.url, 'number-at')
 const scopeStatement = statement(import.meta.url, 'scope-read')
 
-/** A page ends behind so many bytes. It is read in steps: of the one in which it ends the database reads all rows, also those behind the end. */
+/** A page ends after this many bytes. It is read in steps: of its last step the database reads all rows, also those after the end. */
 const pageBytes = 4_000_000
 const stepRows = 1000
 
@@ -32,7 +32,7 @@ export interface ReadPlace {
   readonly scope: string
 }
 
-/** PostgreSQL has no NUL in its texts, so no record has one in its type or key. */
+/** PostgreSQL stores no NUL in a string, so no record has one in its type or key. */
 export function isNameable(type: string, key: string): boolean {
   return !type.includes('\u0000') && !key.includes('\u0000')
 }
@@ -172,7 +172,7 @@ function canonicalFilter(canonical: () => string): string {
   }
 }
 
-/** Nothing has a column that is misspelt, and an empty page would look like an answer. */
+/** No record has a misspelt column, and an empty page would read as an answer. */
 function assertColumns(set: DefinedSet, types: readonly DefinedType[], names: readonly string[]): void {
   const columns = new Set(types.flatMap(({ columns }) => columns.map(({ name }) => name)))
   const unknown = names.find((name) => !columns.has(name))

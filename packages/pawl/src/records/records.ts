@@ -125,7 +125,7 @@ export class Records {
     return this.get(await rebase(this.#registry, await this.#need(id)))
   }
 
-  /** Waits until a submission is submitted or failed, whoever applies it; also until it is superseded, invalid or removed. Answers with it. */
+  /** Waits until a submission is submitted or failed, in any process; also until it is superseded, invalid or removed. Answers with it. */
   async ended(id: string, options: WaitOptions = {}): Promise<Submission> {
     const { timeout, signal } = resolve('ended', endedTable, options)
     await this.#need(id)

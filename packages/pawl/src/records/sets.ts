@@ -32,7 +32,7 @@ export interface Registry {
   /** Sets whose description this process has stored. */
   readonly kept: Set<string>
   readonly jobs: (tenant: string) => Jobs
-  /** Of this process, whoever waits in it. */
+  /** One for all waiting calls of this process. */
   readonly ends: Ends
   /** Of this process, for all tenants. */
   readonly sweep: Sweep
@@ -191,7 +191,7 @@ export function keyText(parts: readonly string[]): string {
   return parts.length === 1 ? parts[0]! : JSON.stringify(parts)
 }
 
-/** A text as it is, anything else as its JSON. */
+/** A string as it is, any other value as its JSON. */
 export function keyPart(json: string): string {
   if (json.startsWith('"') && !json.includes('\\')) return json.slice(1, -1)
   const value = JSON.parse(json) as unknown

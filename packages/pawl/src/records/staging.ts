@@ -20,7 +20,7 @@ const clearStatement = statement(import.meta.url, 'stage-clear')
 export const batchRows = 1000
 /** A batch ends early when its rows are large, so that memory is bounded in bytes too. */
 export const batchChars = 4_000_000
-/** About what an error with its texts needs. */
+/** About the size of an error with its strings. */
 const faultChars = 500
 
 export function charsOf(row: ReadRow): number {
@@ -111,7 +111,7 @@ export function kindOf(met: Met): 'created' | 'updated' | 'unchanged' {
 export class Stager {
   readonly #registry: Registry
   readonly #staged: Staged
-  /** For every batch the same: they are staged one behind the other, and buffers of their own would pile up until they are collected. */
+  /** For every batch the same: they are staged one after the other, and buffers of their own would pile up until they are collected. */
   #bytes = Buffer.alloc(0)
   #last = Promise.resolve()
   errors = 0
@@ -123,9 +123,9 @@ export class Stager {
     this.#staged = staged
   }
 
-  /** Compares a batch at once, and stages it behind the one before: two connections, so that neither waits for the other's part. */
+  /** Compares a batch at once, and stages it after the one before: two connections, so that neither waits for the other's part. */
   add(rows: readonly ReadRow[], bytes: number): Promise<void> {
-    // Nothing is committed in a new scope, so nothing needs to be looked up; the table's default gives each row its record's id.
+    // Nothing is committed in a new scope, so no lookup is needed; the table's default gives each row its record's id.
     const met =
       this.#staged.committed === '0'
         ? undefined
@@ -156,7 +156,7 @@ export class Stager {
   }
 
   #encode(texts: readonly string[]): Buffer {
-    // UTF-8 needs at most three bytes for a unit of a text.
+    // UTF-8 needs at most three bytes for a UTF-16 unit.
     const bytesMax = 3 * texts.reduce((chars, each) => chars + each.length, 0)
     if (this.#bytes.length < bytesMax) this.#bytes = Buffer.allocUnsafeSlow(bytesMax)
     let end = 0
@@ -180,7 +180,7 @@ export async function addErrors(tx: TxDb, { tenant, id }: Staged, first: number,
   await tx.run(errorsStatement, { tenant, id, first, errors })
 }
 
-/** Removes staged rows in bounded steps. false: they are not the caller's any more, and what is there is somebody else's. */
+/** Removes staged rows in bounded steps. false: the fence is another, and the rows belong to another upload. */
 export async function clearStaged(registry: Registry, tenant: string, id: string, fence: string | null): Promise<boolean> {
   const limit = 5000
   for (;;) {

@@ -1,4 +1,4 @@
-// Submissions as people and programs see them, and why each is where it is.
+// Submissions as callers see them, and the reasons for the state of each.
 
 import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
@@ -33,7 +33,7 @@ export interface StoredSubmission extends Omit<Submission, 'scope'> {
   }
 }
 
-/** Ids are bigints; a text that is none names nothing. */
+/** Ids are bigints; any other string names nothing. */
 export function idText(what: string, id: string): string {
   if (/^[1-9]\d{0,17}$/.test(id)) return id
   throw new PawlError('PAWL_NOT_FOUND', `There is no ${what} '${String(id).slice(0, 50)}'.`, {

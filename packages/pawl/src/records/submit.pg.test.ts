@@ -333,7 +333,7 @@ test('[R14] an expired submission is removed although every job was cancelled', 
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl, { keep: { validated: 1 } }), here)
   const upload = await scope.upload(csv(loadRows(20)), { format: 'csv' })
-  // No job is needed for it, so nobody can cancel it.
+  // No job does it, so no cancel can stop it.
   await cancelJobs(db)
   await until(
     'its time is over',

@@ -12,22 +12,22 @@ export type ColumnType = 'text' | 'number' | 'integer' | 'boolean' | 'date' | 't
 export interface Column {
   readonly type: ColumnType
   readonly required?: boolean
-  /** Of numbers. Give a text where a JavaScript number would round. */
+  /** Of numbers. Give a string where a JavaScript number would round. */
   readonly min?: number | string
   readonly max?: number | string
-  /** Digits behind the point that a number may have. */
+  /** The maximum number of decimal places of a number. */
   readonly scale?: number
-  /** Of texts, as are pattern, charsMax and trim. */
+  /** Of strings, as are pattern, charsMax and trim. */
   readonly oneOf?: readonly string[]
   readonly pattern?: RegExp
   readonly charsMax?: number
-  /** false: spaces around a text are part of it. */
+  /** false: spaces around a string are part of it. */
   readonly trim?: boolean
   /** Of dates: how a file writes them besides 2026-01-31, such as 'dd/mm/yyyy' or 'mm.dd.yyyy'. */
   readonly format?: string
 }
 
-/** A record's data: texts, booleans, and numbers as the text of their decimal value. */
+/** A record's data: strings, booleans, and numbers as strings of their decimal value. */
 export type RecordData = Readonly<Record<string, unknown>>
 
 export interface RecordTypeOptions {
@@ -122,7 +122,7 @@ export interface RecordSet<Rows extends RowTypes = RowTypes> {
   readonly rows?: Rows
 }
 
-/** A record set as data, for whoever does not run the code that defines it. */
+/** A record set as data, for processes that do not define it. */
 export interface RecordSetDescription {
   readonly name: string
   readonly schemaVersion: number
@@ -153,7 +153,7 @@ export interface UploadOptions {
   /** The name of the file, for people. */
   readonly name?: string
   readonly by?: string
-  /** What the sender says it sent; anything else is a truncated or damaged upload. */
+  /** The size and digest that the sender declares; any other upload is truncated or damaged. */
   readonly expect?: { readonly bytes?: number; readonly sha256?: string }
   /** Starts an upload over that stopped: its id. */
   readonly restart?: string

@@ -383,7 +383,7 @@ test('[R10] one row more than limits.rowsMax is invalid, naming limit and row', 
   ])
 })
 
-test('[R10] a value in an unnamed column is an error; empty rows none', async () => {
+test('[R10] values without a column name are errors; empty rows are skipped', async () => {
   const pawl = db.pawl()
   const scope = pawl.records.in(defineLoads(pawl), here)
   const nameless = await scope.upload(['rowId,,note\n1,secret,x\n2,,y\n'], { format: 'csv' })

@@ -1,5 +1,5 @@
 // An upload: from a stream, or from what an earlier submission staged, to a submission that is validated or invalid. One batch is staged
-// while the next is compared and the one behind it parsed, so memory holds three of them whatever the size.
+// while the next is compared and the one after it parsed, so memory holds three of them whatever the size.
 
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { statement, textsLiteral } from '../db/statement.ts'

@@ -1,4 +1,4 @@
-// kill -9 at the crash points of records that lie before and behind the apply: while rows are staged, validated and submitted, and while a
+// kill -9 at the crash points of records before and after the apply: while rows are staged, validated and submitted, and while a
 // submission that is given up is purged. The apply and its commit are in records.pg.test.ts.
 
 import type { ProbeName } from 'pawl/testing'

@@ -8,7 +8,7 @@ import { until } from './wait.ts'
 export interface UploadSpec {
   readonly url: string
   readonly rows: number
-  /** Every so many rows are another value than the first time. */
+  /** One row in this many has another value than the first time. */
   readonly changeEvery?: number
   /** CSV unless told. */
   readonly format?: 'csv' | 'ndjson' | 'json'

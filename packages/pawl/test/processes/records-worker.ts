@@ -15,7 +15,7 @@ export interface RecordsSpec {
   readonly holdAt?: { readonly probe: ProbeName; readonly hit: number }
   /** It stops itself there with SIGSTOP. Once continued, it sends its next statement before it hears of anything that happened since. */
   readonly stopAt?: { readonly probe: ProbeName; readonly hit: number }
-  /** It does not work but sends so many rows, and perhaps submits them; or it appends them, under a once key. */
+  /** It runs no worker: it uploads this many rows, and submits them if told; or it appends them, under a once key. */
   readonly upload?: {
     readonly set: string
     readonly scope: Readonly<Record<string, string>>
@@ -70,7 +70,7 @@ createInterface({ input: process.stdin }).on('line', (word) => {
   if (word === 'go') go()
   else if (word === 'stop') void stop()
 })
-// Nobody is there any more to tell us to stop.
+// The parent is gone and cannot stop this process.
 process.stdin.on('end', () => process.exit(1))
 
 if (spec.upload === undefined) await worker.start()

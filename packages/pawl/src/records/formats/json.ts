@@ -68,7 +68,7 @@ class LineSplitter {
   }
 }
 
-/** Splits one array into the texts of its elements; each is then read as a line of NDJSON would be. The line is its place in the array. */
+/** Splits one array into the strings of its elements; each is then read as a line of NDJSON. Its line is its index in the array. */
 export async function* readJson(texts: AsyncIterable<string>, limits: JsonLimits): AsyncGenerator<ObjectRow[]> {
   const splitter = new ArraySplitter(limits.rowCharsMax)
   for await (const text of texts) yield* untilInvalid<ObjectRow>((rows) => splitter.push(text, rows))

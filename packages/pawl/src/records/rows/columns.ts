@@ -37,7 +37,7 @@ export function isFault(value: string | undefined | CellFault): value is CellFau
   return typeof value === 'object'
 }
 
-/** A rule that nobody enforces would let in what it was written to keep out. */
+/** A rule that no check enforces would let in the values that it excludes. */
 export function assertUsed(call: string, path: string, column: Column): void {
   const used = rules[column.type]
   for (const name of Object.keys(column)) {
@@ -58,7 +58,7 @@ export function compileForm({ type, trim, format }: Column): Coerce {
   return compileColumn({ type, ...(trim !== undefined && { trim }), ...(format !== undefined && { format }) })
 }
 
-/** For a cell of a table, which has a text where JSON has a value. A workbook has dates where a CSV has their text. */
+/** For a cell of a table, which has a string where JSON has a value. A workbook has dates where a CSV has strings. */
 export function compileCell(column: Column, decimal: Decimal = '.'): Coerce {
   if (column.type === 'json') return compile(column, coerceJsonText)
   if (isNumeric(column)) return compile(column, numberCoercion(column, decimal))
@@ -100,7 +100,7 @@ function textCoercion(column: Column): Coerce {
     if (trim && hasSpaceAround(text)) text = text.trim()
     if (text === '') return undefined
     if (text.length > charsMax) return fault('too-long', `must have at most ${charsMax} characters, got ${text.length}`)
-    // One look says that nothing about a text is special; almost every cell needs no other.
+    // One test finds that a string is plain; almost every cell needs no other.
     const isSpecial = special.test(text)
     const flaw = isSpecial ? textFlaw(text) : undefined
     if (flaw !== undefined) return flaw
@@ -110,13 +110,13 @@ function textCoercion(column: Column): Coerce {
   }
 }
 
-/** With the flags g and y a pattern goes on behind its last match, which was in another row. */
+/** With the flags g and y a pattern continues after its last match, which was in another row. */
 function matches(pattern: RegExp, text: string): boolean {
   pattern.lastIndex = 0
   return pattern.test(text)
 }
 
-/** Or something beyond ASCII there, which trim() must look at. */
+/** Or a character beyond ASCII there, which trim() must check. */
 function hasSpaceAround(text: string): boolean {
   const [first, last] = [text.charCodeAt(0), text.charCodeAt(text.length - 1)]
   return first <= 32 || last <= 32 || first > 126 || last > 126
@@ -127,7 +127,7 @@ function textFlaw(text: string): CellFault | undefined {
   return text.isWellFormed() ? undefined : fault('surrogate', 'contains half a surrogate pair, which is not valid Unicode')
 }
 
-/** A text cell may come as a number or boolean from JSON or a spreadsheet. */
+/** A string cell may come as a number or boolean from JSON or a spreadsheet. */
 export function asText(value: unknown): string | undefined {
   if (typeof value === 'string') return value
   const number = numberText(value)

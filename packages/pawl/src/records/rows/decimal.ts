@@ -1,10 +1,10 @@
 // Decimals as text. A number of a record never becomes a JavaScript number: 2^53 and 0.10 would not survive it. Each value has one
 // canonical text, so that 1, "1" and " 1.0 " are equal before they are compared or hashed.
 
-/** More digits than any ledger has; a larger exponent would make a text of megabytes out of six characters. */
+/** More digits than any ledger has; a larger exponent would make a string of megabytes out of six characters. */
 export const decimalDigitsMax = 1000
 
-// Almost every number is canonical as it comes; then one look is enough.
+// Almost every number is canonical already; then one test is enough.
 const canonical = /^-?(?:0|[1-9]\d{0,17})(?:\.\d{0,17}[1-9])?$/
 const decimal = /^([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d{1,6}))?$/
 
@@ -34,7 +34,7 @@ function shifted(whole: string, fraction: string, shift: number): [whole: string
   return [digits.slice(0, digits.length + shift), digits.slice(digits.length + shift) + fraction]
 }
 
-/** Digits behind the point of a canonical decimal. */
+/** Decimal places of a canonical decimal. */
 export function decimalScale(text: string): number {
   const point = text.indexOf('.')
   return point < 0 ? 0 : text.length - point - 1

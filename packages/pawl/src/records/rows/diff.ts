@@ -5,7 +5,7 @@ import type { FieldChange, RecordData } from '../types.ts'
 import { endOfString } from './json-text.ts'
 
 /**
- * The top-level fields that differ, in order, of two canonical texts: equal values have equal texts and fields are in order, so the two are
+ * The top-level fields that differ, in order, of two canonical strings: equal values have equal strings and fields are in order, so the two are
  * merged and not parsed. An erased or deleted version has none.
  */
 export function changedFields(before: string | null, after: string | null): string[] {

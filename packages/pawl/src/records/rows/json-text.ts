@@ -49,7 +49,7 @@ export function endOfString(text: string, start: number): number {
 
 const token = /[\s,:]*(?:([[{])|([\]}])|(-?\d[\d.eE+-]*)|(true|false|null)|(?="))/y
 
-/** Of a text that JSON.parse has accepted. A stack of its own, because a row may be nested as deep as it is long. */
+/** Of a string that JSON.parse has accepted. A stack of its own, because a row may be nested as deep as it is long. */
 function parseExactly(text: string): unknown {
   const document = new Container([])
   const open = [document]
@@ -113,7 +113,7 @@ export function numberText(value: unknown): string | undefined {
 
 const needsEscape = /["\\\u0000-\u001f\ud800-\udfff]/
 
-/** A text as JSON. Almost every cell takes the first way. */
+/** A string as JSON. Almost every cell takes the first way. */
 export function jsonString(text: string): string {
   return needsEscape.test(text) ? JSON.stringify(text) : `"${text}"`
 }
@@ -132,7 +132,7 @@ export function canonicalRow(row: object, jsonFields?: ReadonlySet<string>): str
   return objectText(plain, (field, name) => (jsonFields?.has(name) ? canonical(field, depthMax - 1) : canonicalField(field)))
 }
 
-/** Of a field whose column is not of type json: a number is a text. */
+/** Of a field whose column is not of type json: a number becomes a string. */
 export function canonicalField(value: unknown): string {
   const plain = isInstance(value) ? plainOf(value) : value
   return isNumber(plain) ? canonicalNumber(plain) : canonical(plain, depthMax - 1)

@@ -217,7 +217,7 @@ function invalid(found: Pick<ReadRow, 'line' | 'type' | 'key'>, faults: readonly
 }
 
 /**
- * The fields, in the order of their names, which is the canonical one, as one object. Each begins with a comma. Joining them makes a text that is
+ * The fields, in the order of their names, which is the canonical one, as one object. Each begins with a comma. Joining them makes a string that is
  * one piece; adding them up would make a tree of pieces, which the hash would have to put together first.
  */
 function objectText(fields: (string | undefined)[]): string {
@@ -261,7 +261,7 @@ function jsonOf(value: unknown): string {
   }
 }
 
-/** The beginning of a text, as PostgreSQL can store it whatever a file had there. */
+/** The beginning of a string, in a form that PostgreSQL can store. */
 export function storable(text: string, charsMax = valueCharsMax): string {
   return text
     .slice(0, charsMax)

@@ -14,7 +14,7 @@ interface Given {
   readonly json: unknown
 }
 
-/** What it is read back as: numbers are texts of their decimal value. */
+/** The type of a value that is read back: numbers are strings of their decimal value. */
 interface Stored {
   readonly text: string
   readonly number: string

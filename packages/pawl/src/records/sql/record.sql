@@ -19,8 +19,8 @@ where s.tenant = :tenant::text
 -- A page of records of a scope in the order of their keys, as they are committed or were at a number. With a number that stays the same, pages
 -- fit together whatever is committed between them.
 -- Locks: none.
--- Plan: record_scope_name, record_pkey in order, record_version_pkey. Nothing is sorted. Data are made a text once, in the inner query.
--- Rows: the next ones after (:after_type, :after_key), none behind :bytes_max; bytes are those up to each; pinned is the number that they were
+-- Plan: record_scope_name, record_pkey in order, record_version_pkey. Nothing is sorted. Data is cast to text once, in the inner query.
+-- Rows: the next ones after (:after_type, :after_key), none after :bytes_max; bytes are those up to each; pinned is the number that they were
 -- read at.
 with scope as materialized (
   select s.id, least(coalesce(:number::bigint, s.committed), s.committed) as number
@@ -84,7 +84,7 @@ order by v.number desc
 limit :limit::integer
 
 -- name: changes
--- A page of what a committed submission changed, with what each record was before. It looks at every record of the scope once per page.
+-- A page of the records that a committed submission changed, before and after. It reads every record of the scope once per page.
 -- Locks: none.
 -- Plan: record_pkey, record_version_pkey.
 -- Rows: the next ones after (:after_type, :after_key).
@@ -119,7 +119,7 @@ where u.tenant = :tenant::text
   and u.ended_at <= :at::timestamptz
 
 -- name: audit
--- Counts a scope anew: live records, versions that are not committed, and records without any version.
+-- Counts a scope again: live records, versions that are not committed, and records without any version.
 -- Locks: none.
 -- Plan: record_scope_name, record_pkey, record_version_pkey.
 -- No row: there is no such scope.
@@ -206,7 +206,7 @@ returning (u.applied_created + u.applied_updated + u.applied_deleted)::text as a
 
 -- name: purge-chunk
 -- Takes back what a submission wrote for one run of its staged rows, last first, and how far it had come, in one statement.
--- Locks: the submission row, and rows that nobody can see.
+-- Locks: the submission row, and rows that no reader can see.
 -- Plan: submission_row_pkey, record_version_pkey, record_pkey; its own submission by the slot or the primary key. Each version and each record is
 -- looked up by its own key and then deleted by its place: nothing is known yet about rows that were just written, and a join of them would be
 -- planned as a loop over all of one for each of the other.
@@ -274,7 +274,7 @@ returning u.applied_line::text as applied_line
 
 -- name: erase
 -- Takes the data out of every version of one record, takes the record out of everything that is staged for its scope, with what errors quote
--- of it, and writes down that it did. Numbers, states and submissions stay. The caller holds the scope's lock and has seen that its slot is free. The scope's new revision
+-- of it, and notes the erasure. Numbers, states and submissions stay. The caller holds the scope's lock and has seen that its slot is free. The scope's new revision
 -- supersedes what was compared with the old data and what is left of those uploads, which cannot be rebased: erased-since. What was
 -- submitted may be staged until the sweep clears it, so the submissions that wrote a version are searched as well.
 -- Locks: the version rows of the record, its staged rows and their errors, the scope row.

@@ -15,7 +15,7 @@ returning id::text as id, fence::text as fence, baseline::text as baseline, base
   types::text as types
 
 -- name: upload-restart
--- Starts an upload over: a new fence, which refuses whoever staged rows before, a new baseline, and the rules of who reads it now.
+-- Starts an upload over: a new fence, which refuses rows of the upload before, a new baseline, and the rules of the process that reads it now.
 -- Locks: the submission row.
 -- Plan: record_scope_pkey; its own submission by the scope or the primary key.
 -- No row: it is not an upload that stopped.
@@ -94,7 +94,7 @@ where u.tenant = :tenant::text
 returning u.lines::text as lines
 
 -- name: upload-end
--- Ends an upload before it could be validated: invalid (the file is not what it says) or failed (we, or the stream).
+-- Ends an upload before its validation: invalid (the file is malformed) or upload-failed (the process or the stream failed).
 -- Locks: the submission row.
 -- Plan: submission_pkey.
 -- No row: its fence is not the current one, or it has ended or expired.
@@ -144,7 +144,7 @@ returning u.revision
 
 -- name: submit
 -- Takes the slot of its scope for a validated submission, or a failed one that is resumed, with the scope's next number. The caller holds the
--- scope's lock, has seen that the slot is free and the baseline current; the unique index would refuse anyone who had not.
+-- scope's lock, has seen that the slot is free and the baseline current; the unique index would refuse another caller.
 -- Locks: the submission row, the scope row.
 -- Plan: submission_pkey, record_scope_pkey.
 -- No row: another state, another revision, or it expired.
@@ -322,7 +322,7 @@ where u.tenant = :tenant::text
 returning u.revision
 
 -- name: note-failure
--- Keeps what a failed attempt of the apply said, for `why`; the submission goes on.
+-- Stores the error of a failed attempt of the apply, for `why`; the submission stays submitting.
 -- Locks: the submission row.
 -- Plan: its own submission by the slot or the primary key.
 -- No row: it is not submitting under this number.
@@ -418,7 +418,7 @@ for no key update
 select v.info::text as info
 from pawl.submission_info v
 where v.tenant = :tenant::text
-  -- Only one of the two is read: with a state few have, looking for it among all would read every put.
+  -- Only one of the two is read: a scan of all submissions for a rare state would read every put.
   and v.id = any (
     array(
       (
@@ -456,7 +456,7 @@ order by v.id desc
 select v.info::text as info
 from pawl.submission_info v
 where v.tenant = :tenant::text
-  -- Only one of the two is read: with a state few have, looking for it among all would read every put.
+  -- Only one of the two is read: a scan of all submissions for a rare state would read every put.
   and v.id = any (
     array(
       (
@@ -487,7 +487,7 @@ where v.tenant = :tenant::text
 order by v.id desc
 
 -- name: slot
--- Who is submitting in a scope, and whether its job still lives. Read under the scope's lock, the answer stays true.
+-- The submission that holds a scope's slot, and whether its job still lives. Read under the scope's lock, the answer stays true.
 -- Locks: none.
 -- Plan: submission_slot, job_pkey.
 -- No row: the slot is free.
@@ -659,7 +659,7 @@ where a.tenant = :tenant::text
   )
 
 -- name: once-answer
--- What a put or append answered under its once key.
+-- The stored answer of a put or append under its once key.
 -- Locks: none.
 -- Plan: the primary key of once.
 -- No row: it was not used in the last 30 days.
@@ -674,5 +674,5 @@ where o.tenant = :tenant::text
 -- One event about a submission, in the transaction that commits it or gives it up, which holds the scope: so the events of a scope are in the order of its numbers.
 -- Locks: none that others wait for.
 -- Plan: an insert.
--- One row: what names the event.
+-- One row: the id of the event.
 select pawl.append_event(:tenant::text, 'default', :record_set::text, :scope::text, :type::text, :payload::jsonb) as answer

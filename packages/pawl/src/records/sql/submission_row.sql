@@ -1,7 +1,7 @@
 -- name: lookup
 -- What the rows of one batch meet: the committed version of each, as of the submission's baseline, and whether its content is the same.
 -- Locks: none.
--- Plan: record_pkey, then record_version_pkey for each; a key that nobody has costs one probe.
+-- Plan: record_pkey, then record_version_pkey for each; a key that no record has costs one probe.
 -- Rows: one for each given row that is new or differs, with its old data; and one for all that are the same, as arrays: thousands of rows would
 -- cost the client more than the comparison. A record without a committed version counts as new: who wrote it has not committed, and if it
 -- does, this submission is superseded; if it fails, the record is purged.
@@ -58,10 +58,10 @@ order by g.type, g.key
 limit :limit::integer
 
 -- name: restage
--- The rows of a submission with their whole content, for comparing them anew: an unchanged row is as its record was at the old baseline.
+-- The rows of a submission with their whole content, for comparing them again: an unchanged row is as its record was at the old baseline.
 -- Locks: none.
 -- Plan: submission_row_pkey, record_version_pkey. A length is known without reading a long text.
--- Rows: the next ones after :after, in the order of their lines, none behind 4 MB; tombstones are left out, they are found anew.
+-- Rows: the next ones after :after, in the order of their lines, none after 4 MB; tombstones are left out, the rebase finds its own.
 select p.line::text as line, p.type, p.key, p.hash::text as hash, p.data::text as data, p.classification
 from (
   select f.line, f.type, f.key, f.hash, f.data, f.classification,
@@ -146,7 +146,7 @@ from (
 ) b
 
 -- name: tombstones
--- Stages a tombstone for every record of the types that a submission knows and that it leaves out, behind its last line.
+-- Stages a tombstone for every record of the types that a submission knows and that it leaves out, after its last line.
 -- Locks: none that others wait for.
 -- Plan: record_pkey, submission_row_pkey, record_version_pkey. EXCEPT as in missing.
 -- Rows: how many were staged, and the last line of all.
@@ -176,7 +176,7 @@ from added a
 -- name: stage-clear
 -- Removes staged rows of a submission, at most :limit, lowest line first, for the one who may: with a fence, the upload that was started over
 -- and has not staged anything; without, the sweep, of a submission that is submitted or whose time is over.
--- Locks: the submission row, then those rows. With it nobody can stage, submit or start it over meanwhile. The sweep waits for nobody.
+-- Locks: the submission row, then those rows. While it is held, no other process can stage, submit or restart the upload. The sweep waits for no lock.
 -- Plan: submission_pkey, submission_row_pkey.
 -- One row: how many are gone; fewer than :limit means that none is left. No row: it is not theirs, or locked and the sweep's.
 with uploads as materialized (
@@ -257,7 +257,7 @@ select count(*)::integer as rows, min(g.type) as type, min(g.key) as key
 from gone g
 
 -- name: purge-start
--- Where the next run of a purge ends: behind how many rows back it goes.
+-- The line at which the next run of a purge ends, :limit rows back.
 -- Locks: none.
 -- Plan: submission_row_pkey.
 -- One row: 0 when the run takes everything that is left.

@@ -53,7 +53,7 @@ function sharedString(value: string, strings: readonly string[], line: number): 
 
 const escapedCode = /_x([\da-fA-F]{4})_/g
 
-/** Characters that XML cannot have are written as `_x000D_`, and an underscore that would look so as `_x005F_`. */
+/** Characters that XML cannot have are written as `_x000D_`, and an underscore that would read as one of them as `_x005F_`. */
 export function unescaped(text: string): string {
   if (!text.includes('_x')) return text
   return text.replace(escapedCode, (_whole, code: string) => String.fromCharCode(Number.parseInt(code, 16)))

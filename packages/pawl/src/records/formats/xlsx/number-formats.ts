@@ -12,7 +12,7 @@ export function builtInKind(id: number): NumberKind {
   return (id >= 14 && id <= 22) || (id >= 27 && id <= 36) || (id >= 50 && id <= 58) ? 'date' : 'number'
 }
 
-// Of a format's code: quoted and escaped texts, the width of a character, a fill, and what is in brackets.
+// Of a format's code: quoted and escaped strings, the width of a character, a fill, and what is in brackets.
 const literal = /"[^"]*"|\\.|_.|\*.|\[[^\]]*\]/gs
 const elapsed = /\[(?:h+|m+|s+)\]/i
 const noDate = /general|[eE][+-]/gi

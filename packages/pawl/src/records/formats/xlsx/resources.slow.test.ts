@@ -1,4 +1,4 @@
-// What a workbook leaves behind: on disk when the process is killed, and in memory while its rows are read.
+// The resources of a workbook: the disk after a kill of the process, and memory while its rows are read.
 
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'

@@ -52,7 +52,7 @@ class Walk {
   readonly #parser = new SaxesParser<{ xmlns: false; position: false }>({ xmlns: false, position: false })
   readonly #open: (Shape | undefined)[] = []
   #decoder: TextDecoder | undefined
-  /** Since the last tag. saxes holds a text or tag in memory until it has come to its end. */
+  /** Since the last tag. saxes holds text content or a tag in memory until its end. */
   #chars = 0
 
   constructor(part: string, root: Readonly<Record<string, Shape>>, charsMax: number) {
