@@ -27,6 +27,7 @@ const programs = {
   projector: processes('projector'),
   'records-worker': processes('records-worker'),
   'records-upload': processes('records-upload'),
+  'batches-worker': processes('batches-worker'),
 }
 export type Program = keyof typeof programs
 
