@@ -2,6 +2,7 @@
 
 import type { Pawl } from 'pawl'
 import { moveClock, type ProbeName } from 'pawl/testing'
+import pg from 'pg'
 import { expect, inject, onTestFinished, test } from 'vitest'
 import { closed, files, startWorker } from '../support/batches.ts'
 import { createDatabase, endLeasesOf, type TestDatabase, until } from '../support/database.ts'
@@ -153,4 +154,52 @@ test('[B3] worker killed in a watch: another watches on', async () => {
   await moveClock(db.pool, 60_000)
   expect(await closed(pawl, id, 40_000)).toMatchObject({ state: 'timed-out', counts: { waiting: 2 } })
   expect(await db.query('select batch from hook')).toEqual([{ batch: id }])
+})
+
+test('[B8] 64 connections settle one batch while it ends: no deadlock', { timeout: 90_000 }, async () => {
+  const db = await createScene()
+  const pawl = db.pawl()
+  pawl.batches.define('reparse', { item: { run: () => undefined } })
+  const { id } = await pawl.batches.start('reparse', files(3200))
+  const [batch] = await db.query<{ fence: string }>('update pawl.batch set boundary_at = pawl.now() returning fence')
+  await db.query("select pawl.feed_batch('', $1, $2)", [id, batch!.fence])
+  await db.query(
+    "update pawl.job set state = 'running', fence = 7, holder = 1, claimed_at = pawl.now(), run_until = pawl.now() + interval '1 hour' where kind like '%.item'",
+  )
+  const items = await db.query<{ job_id: string; n: number }>('select job_id, n from pawl.batch_item order by n')
+  const clients = new pg.Pool({ connectionString: db.url, max: 64 })
+  onTestFinished(() => clients.end())
+  const errors: unknown[] = []
+  const query = (text: string, values: unknown[]) =>
+    clients.query(text, values).catch((error: unknown) => void errors.push(error))
+  const settle = (chunk: typeof items) =>
+    query(
+      `select from pawl.settle_items(array_fill(''::text, array[$1::integer]), $2::bigint[], array_fill(7::bigint, array[$1::integer]),
+         array_fill('{"ones": 1}'::jsonb, array[$1::integer]), array_fill(null::jsonb, array[$1::integer]), array_fill(1, array[$1::integer]),
+         array_fill($3::bigint, array[$1::integer]), $4::integer[], array_fill($5::bigint, array[$1::integer]))`,
+      [chunk.length, chunk.map(({ job_id }) => job_id), id, chunk.map(({ n }) => n), batch!.fence],
+    )
+  const ask = () => query("select pawl.end_batch('', $1, 'finished')", [id])
+  // Connection k settles every item that is k modulo 64 or k + 1, every other one backwards: each item twice, in both orders.
+  const rounds = Array.from({ length: 64 }, async (_, k) => {
+    const mine = items.filter(({ n }) => n % 64 === k || n % 64 === (k + 1) % 64)
+    if (k % 2 === 1) mine.reverse()
+    for (let from = 0; from < mine.length; from += 10) {
+      await settle(mine.slice(from, from + 10))
+      if (from % 30 === 0) await ask()
+    }
+  })
+  await Promise.all(rounds)
+  // Items of a batch that was being asked to end are left, as a flush leaves them to the next.
+  for (let left = items; left.length > 0; ) {
+    await settle(left)
+    left = await db.query('select job_id, n from pawl.batch_item where outcome is null')
+  }
+  await ask()
+  expect(errors).toEqual([])
+  expect(await pawl.batches.get(id)).toMatchObject({ state: 'finished', counts: { done: 3200 }, sums: { ones: 3200 } })
+  expect(await db.query("select from pawl.event where type = 'batch.finished'")).toHaveLength(1)
+  expect(await db.query('select deadlocks::integer from pg_stat_database where datname = current_database()')).toEqual([
+    { deadlocks: 0 },
+  ])
 })
