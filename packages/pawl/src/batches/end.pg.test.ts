@@ -1,4 +1,4 @@
-import type { BatchReport, ItemToRestore, JobContext } from 'pawl'
+import { type BatchReport, type ItemToRestore, type JobContext, NonRetryable } from 'pawl'
 import { installProbe, moveClock, type ProbeName } from 'pawl/testing'
 import { afterEach, beforeEach, expect, onTestFinished, test } from 'vitest'
 import { closed, eventsOf, files, startWorker } from '../../test/support/batches.ts'
@@ -485,4 +485,33 @@ test('a closed batch is removed after 30 days', async () => {
   await db.query("select pawl.wake('default')")
   await until('it is gone', async () => (await db.query('select from pawl.batch')).length === 0)
   expect(await db.query('select from pawl.batch_item')).toEqual([])
+})
+
+test('[B6] prepare fails for the last time: each item is restored once', async () => {
+  const pawl = db.pawl()
+  await db.query(
+    "create table file as select 'file-' || g as key, 'requested' as state, 0 as restored from generate_series(1, 120) g",
+  )
+  await db.query("update file set state = 'moved on' where key = 'file-7'")
+  const reparse = pawl.batches.define('reparse', {
+    item: { run: () => undefined },
+    prepare: () => {
+      throw new NonRetryable('no backup')
+    },
+    restore: async (items: readonly ItemToRestore[], tx) => {
+      for (const { key, before } of items)
+        await tx.query("update file set state = $2, restored = restored + 1 where key = $1 and state = 'requested'", [
+          key,
+          before,
+        ])
+    },
+  })
+  const { id } = await pawl.batches.start(reparse, files(120, { before: 'parsed' }))
+  await startWorker(pawl)
+  expect(await closed(pawl, id)).toMatchObject({ state: 'failed', endReason: expect.stringMatching(/no backup/) })
+  expect(await db.query('select state, restored, count(*)::integer from file group by 1, 2 order by 1')).toEqual([
+    { state: 'moved on', restored: 0, count: 1 },
+    { state: 'parsed', restored: 1, count: 119 },
+  ])
+  expect(await db.query("select from pawl.job where state = 'dead'")).toEqual([])
 })

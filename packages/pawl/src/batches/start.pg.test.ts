@@ -186,3 +186,42 @@ test('two items with one key are refused before anything is written', async () =
   await expect(pawl.batches.start(reparse, [{ key: 'a' }, { key: 'a' }])).rejects.toMatchObject({ code: 'PAWL_INVALID_PAYLOAD' })
   expect((await pawl.batches.list()).items).toEqual([])
 })
+
+test.each(['repeatable read', 'serializable'])('[B7] a start in a %s transaction runs, or is refused', async (level) => {
+  const pawl = db.pawl()
+  const reparse = define(pawl)
+  const client = await db.pool.connect()
+  try {
+    await client.query(`begin isolation level ${level}`)
+    const { id } = await pawl.batches.start(reparse, files(3), { tx: client })
+    await client.query('commit')
+    await pawl.batches.cancel(id, { by: 'ada', reason: 'test' })
+    await client.query(`begin isolation level ${level}`)
+    await client.query('select count(*) from pawl.batch')
+    // Its snapshot does not show this one.
+    const other = await pawl.batches.start(reparse, files(1))
+    await expect(pawl.batches.start(reparse, files(3), { tx: client })).rejects.toMatchObject({ code: 'PAWL_TRACK_BUSY' })
+    await client.query('rollback')
+    expect((await pawl.batches.list({ state: 'running' })).items.map((batch) => batch.id)).toEqual([other.id])
+  } finally {
+    client.release()
+  }
+})
+
+test('a track with 1,000 queued batches refuses one more', async () => {
+  const pawl = db.pawl()
+  const reparse = define(pawl, { policy: 'queue' })
+  await pawl.batches.start(reparse, files(1))
+  const { id } = await pawl.batches.start(reparse, files(1))
+  await db.query(
+    `insert into pawl.batch (name, track, queue, policy, steps, total, allowance, allowance_ms)
+     select b.name, b.track, b.queue, b.policy, b.steps, 0, b.allowance, b.allowance_ms from pawl.batch b, generate_series(1, 998) where b.id = $1`,
+    [id],
+  )
+  expect(await pawl.batches.start(reparse, files(1))).toMatchObject({ state: 'queued' })
+  await expect(pawl.batches.start(reparse, files(1))).rejects.toMatchObject({
+    code: 'PAWL_TRACK_BUSY',
+    details: { queued: 1000 },
+  })
+  expect(await db.query("select count(*)::integer from pawl.batch where state = 'queued'")).toEqual([{ count: 1000 }])
+})
