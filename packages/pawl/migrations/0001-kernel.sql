@@ -338,3 +338,18 @@ begin
   end loop;
 end
 $$;
+
+-- Refuses an event or a job in a transaction of a projection, which writes its tables and nothing else: a rebuild would add it again.
+create function pawl.raise_in_fold(p_projection text) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  raise exception using message = format('the projection ''%s'' only writes its tables: a rebuild would append or enqueue again', p_projection),
+    hint = 'Append and enqueue in a reaction: pawl.projections.react.';
+end
+$$;
+
+-- Returns 0, or refuses in a transaction that carries the name of a projection (pawl.fold, set by move, stay and take-dirty). A part of the defaults of
+-- pawl.event.seq and pawl.job.fence: a trigger would cost the server 15 µs of each append and 9 µs of each enqueue.
+create function pawl.assert_no_fold() returns bigint
+language sql volatile
+return case when current_setting('pawl.fold', true) <> '' then pawl.raise_in_fold(current_setting('pawl.fold', true)) else 0 end;

@@ -9,7 +9,7 @@ return ((date_part('epoch', pawl.now()) * 1000)::bigint << 21) | (nextval('pawl.
 
 create table pawl.job (
   id bigint not null default pawl.next_job_id(),
-  fence bigint not null default 0,
+  fence bigint not null default pawl.assert_no_fold(),
   due timestamptz not null,
   run_at timestamptz not null,
   run_until timestamptz,
@@ -147,6 +147,8 @@ declare
   v_state text := case when v_run_at > v_now then 'scheduled' else 'ready' end;
   -- As pawl.next_job_id(), with the clock read once for all rows of the call.
   v_id_time bigint := (date_part('epoch', v_now) * 1000)::bigint << 21;
+  -- As the default, once for all rows of the call.
+  v_fence bigint := pawl.assert_no_fold();
 begin
   -- Checked here and not by constraints of the table, which every claim would pay for again.
   if length(p_tenant) > 100 or length(p_queue) not between 1 and 100 or length(p_kind) not between 1 and 200 then
@@ -177,9 +179,9 @@ begin
     raise exception using errcode = '22023', message = 'headers are larger than 16 MB', hint = 'Store them elsewhere and pass a reference.';
   end if;
   return query
-    insert into pawl.job (id, tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority, given_attempts, max_attempts,
-      headers)
-    select coalesce(p_ids[e.number], v_id_time | (nextval('pawl.job_serial') & 2097151)), p_tenant, p_queue, p_kind, v_state, e.value, p_payload_version,
+    insert into pawl.job (id, fence, tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority, given_attempts,
+      max_attempts, headers)
+    select coalesce(p_ids[e.number], v_id_time | (nextval('pawl.job_serial') & 2097151)), v_fence, p_tenant, p_queue, p_kind, v_state, e.value, p_payload_version,
       v_run_at - p_priority * interval '1 minute', v_run_at, v_now, p_priority, p_max_attempts, p_max_attempts, p_headers
     from jsonb_array_elements(p_payloads) with ordinality e(value, number)
     returning pawl.job.id;

@@ -14,21 +14,6 @@ create function pawl.wake_readers() returns bigint
 language sql volatile
 return case when pg_sequence_last_value('pawl.reader_sleeps'::regclass) is null then 0 when pg_notify('pawl_events', '') is null then 0 else 0 end;
 
--- Refuses an event in a transaction of a projection, which writes its tables and nothing else: a rebuild would append it again.
-create function pawl.raise_in_fold(p_projection text) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-  raise exception using message = format('the projection ''%s'' only writes its tables: a rebuild would append or enqueue again', p_projection),
-    hint = 'Append and enqueue in a reaction: pawl.projections.react.';
-end
-$$;
-
--- Returns 0, or refuses in a transaction that carries the name of a projection (pawl.fold). A part of the default of pawl.event.seq: a trigger
--- would cost the server 15 µs of each append, a tenth of a small transaction. This costs one lookup of a setting.
-create function pawl.assert_no_fold() returns bigint
-language sql volatile
-return case when current_setting('pawl.fold', true) <> '' then pawl.raise_in_fold(current_setting('pawl.fold', true)) else 0 end;
-
 -- A UUID of version 7: 48 bits of milliseconds, then random. Only for a server that has none of its own: before PostgreSQL 18. Not in SQL,
 -- because the planner would inline it into every insert that it plans, at half the cost of the insert.
 create function pawl.new_event_id() returns uuid

@@ -189,15 +189,3 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   order by 8
   limit 1000
 $$;
-
--- A projection writes its tables and nothing else, because a rebuild writes again. Its handlers' transactions carry its name (move, stay, take-dirty), and
--- a job that one of them adds is refused, as an event is by the default of its seq. Without WHEN: to read that condition costs more than the call.
-create function pawl.refuse_in_fold() returns trigger
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-declare
-  v_none bigint := pawl.assert_no_fold();
-begin
-  return null;
-end
-$$;
-create trigger job_not_in_fold before insert on pawl.job for each statement execute function pawl.refuse_in_fold();

@@ -16,6 +16,10 @@ const calls: Readonly<Record<string, (pawl: Pawl, tx: ProjectionTx) => unknown>>
   ingest: (pawl, tx) => pawl.events.ingest([{ ...out, id: '1' }], { source: 'chain', tx }),
   'enqueue by SQL': (_pawl, tx) => tx.query("select pawl.enqueue('mail', '{}')"),
   'append by SQL': (_pawl, tx) => tx.query("select pawl.append('Out', 'thing', 'x', channel => 'out')"),
+  'a job inserted by SQL': (_pawl, tx) =>
+    tx.query(
+      "insert into pawl.job (id, queue, kind, state, due, run_at, payload) values (1, 'q', 'k', 'ready', now(), now(), '1')",
+    ),
   'an insert by SQL': (_pawl, tx) =>
     tx.query("insert into pawl.event (type, aggregatetype, aggregateid, channel) values ('Out', 't', 'x', 'out')"),
 }
