@@ -515,3 +515,27 @@ test('[B6] prepare fails for the last time: each item is restored once', async (
   ])
   expect(await db.query("select from pawl.job where state = 'dead'")).toEqual([])
 })
+
+test('[B5] a minute past its deadline an alert names the blocking session', async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', { item: { run: () => new Promise(() => undefined), timeout: '1s' } })
+  const { id } = await pawl.batches.start(reparse, files(1))
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    await client.query("select pg_advisory_xact_lock_shared(pawl.batch_lock('', $1))", [id])
+    const [{ pid }] = (await client.query<{ pid: number }>('select pg_backend_pid() as pid')).rows as [{ pid: number }]
+    await moveClock(db.pool, 3_600_000)
+    await startWorker(pawl)
+    const [alert] = await until(
+      'the alert is raised',
+      () => pawl.alerts(),
+      (alerts) => alerts.some(({ code }) => code === 'batch.blocked'),
+    ).then((alerts) => alerts.filter(({ code }) => code === 'batch.blocked'))
+    expect(alert).toMatchObject({ subject: id, message: expect.stringContaining(`pid ${pid}`) })
+    await client.query('commit')
+  } finally {
+    client.release()
+  }
+  await until('it has ended', async () => (await stateOf(id)) === 'timed-out')
+})
