@@ -39,6 +39,7 @@ create table pawl.batch (
 );
 create unique index batch_running on pawl.batch (tenant, track) where state = 'running';
 create index batch_queued on pawl.batch (tenant, track, id) where state = 'queued';
+create index batch_open on pawl.batch (name, tenant, id) where closed_at is null and state <> 'queued';
 comment on table pawl.batch is 'One row per batch. Transitions and steps write it; items never do. Counts and sums are derived from pawl.batch_item.';
 comment on column pawl.batch.fence is 'Drawn when it starts to run. Its steps and items name it in every write.';
 comment on column pawl.batch.job_id is 'The job of its current step: prepare, the boundary, feeding, or the end.';

@@ -2,7 +2,7 @@
 // item without an outcome says that a batch goes on, and a cursor that only moves forward makes the search cheap.
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { numbersLiteral, statement } from '../db/statement.ts'
+import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
 import { describeError } from '../errors.ts'
 import type { SettleWith } from '../jobs/kinds.ts'
 import { probe } from '../kernel/probe.ts'
@@ -14,6 +14,9 @@ const failLostStatement = statement(import.meta.url, 'fail-lost')
 const endStatement = statement(import.meta.url, 'end-batch')
 const blockersStatement = statement(import.meta.url, 'blockers')
 const namedStatement = statement(import.meta.url, 'running-named')
+const openStatement = statement(import.meta.url, 'open-batches')
+const clearStatement = statement(import.meta.url, 'clear-items')
+const reviveStatement = statement(import.meta.url, 'revive-end')
 
 /** A watch runs at least this often. */
 const watchMs = 15_000
@@ -21,6 +24,8 @@ const watchMs = 15_000
 const busyMs = 300
 const triesMax = 10
 const cursorsMax = 1000
+/** A process polls this often for overdue batches while batches that it defines are open. */
+const pollMs = 1000
 /** An alert names what keeps a batch from ending this long after its deadline. */
 const blockedMs = 60_000
 
@@ -36,6 +41,12 @@ export interface BatchRef {
   readonly tenant: string
   readonly batch: string
   readonly fence: string
+}
+
+interface OpenBatch extends BatchRef {
+  readonly is_running: boolean
+  /** Its deadline has passed; or it has ended, and the job of its end is dead or gone. */
+  readonly is_due: boolean
 }
 
 interface Inspected {
@@ -55,6 +66,7 @@ export class Finisher {
   readonly #running = new Map<string, number>()
   /** Batches that are being inspected; true: once more after that. */
   readonly #inspecting = new Map<string, boolean>()
+  #isPolling = false
 
   /** How items settle. `registry` is read when they do. */
   settleWith(registry: () => Registry): SettleWith {
@@ -79,7 +91,8 @@ export class Finisher {
   }
 
   /** While handlers of a batch run here, none of its settles can be the last one, and the last handler's settle inspects it. */
-  async during<Answer>(ref: BatchRef, work: () => Promise<Answer>): Promise<Answer> {
+  async during<Answer>(registry: Registry, ref: BatchRef, work: () => Promise<Answer>): Promise<Answer> {
+    this.poll(registry)
     const key = keyOf(ref)
     this.#running.set(key, (this.#running.get(key) ?? 0) + 1)
     try {
@@ -116,8 +129,48 @@ export class Finisher {
     }
   }
 
+  /** Polls for due batches until none is open. A watch needs a slot, and items that hang may have all of them. */
+  poll(registry: Registry): void {
+    if (!this.#isPolling) void this.#pollWhileOpen(registry)
+  }
+
+  async #pollWhileOpen(registry: Registry): Promise<void> {
+    this.#isPolling = true
+    for (let isOpen = true; isOpen; ) {
+      await sleep(pollMs, undefined, { ref: false })
+      if (registry.pool.isEnded) break
+      isOpen = await this.#tendOpen(registry).catch((error: unknown) => {
+        registry.logger.debug({ error: describeError(error) }, 'a poll for overdue batches failed')
+        return true
+      })
+    }
+    this.#isPolling = false
+  }
+
+  /** False: no batch that this process defines is open. */
+  async #tendOpen(registry: Registry): Promise<boolean> {
+    const names = textsLiteral([...registry.batches.keys()])
+    const rows = await registry.pool.run<OpenBatch>(openStatement, { names })
+    for (const { is_running, is_due, ...ref } of rows) {
+      if (is_running && is_due) await this.tend(registry, ref)
+      if (is_running) continue
+      if (is_due) await registry.pool.run(reviveStatement, { tenant: ref.tenant, id: ref.batch })
+      if (this.#running.has(keyOf(ref))) await this.#abortItems(registry, ref)
+    }
+    return rows.length > 0
+  }
+
+  /** Its end does the same, and may wait for a slot that these items have. */
+  async #abortItems({ pool }: Registry, { tenant, batch: id }: BatchRef): Promise<void> {
+    for (let after: number | null = 0; after !== null; ) {
+      const [row]: { last: number | null }[] = await pool.run(clearStatement, { tenant, id, after })
+      after = row!.last
+    }
+  }
+
   /** One round of a watch. Returns the milliseconds until the next; undefined: the batch has ended. */
   async tend(registry: Registry, ref: BatchRef): Promise<number | undefined> {
+    this.poll(registry)
     const { tenant, batch: id, fence } = ref
     const from = this.#cursors.get(keyOf(ref)) ?? 0
     await retrying(() => registry.pool.run(failLostStatement, { tenant, id, fence, from }))

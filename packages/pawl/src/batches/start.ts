@@ -56,6 +56,7 @@ export async function startBatch(
     allowance: JSON.stringify(batch.allowance),
     meta: options.meta === undefined ? null : toJson(options.meta, 'meta', { bytesMax: registry.payloadBytesMax }),
   }
+  registry.finisher.poll(registry)
   return transactIn(registry.pool, tx, async (db) => {
     const [running] = policy === 'refuse' ? await db.run<{ id: string }>(runningStatement, { tenant, track }) : []
     if (running !== undefined) throw await trackBusy(db, tenant, track, running.id)
@@ -78,6 +79,7 @@ export async function rerunBatch(
 ): Promise<Started> {
   const { state, track } = await needBatch(registry.pool, tenant, of)
   const outcomes = textsLiteral(only === 'both' ? ['failed', 'unfinished'] : [only])
+  registry.finisher.poll(registry)
   return transactIn(registry.pool, undefined, async (db) => {
     const [row] = await db.run<{ id: string }>(rerunStatement, { tenant, id: of, only: outcomes, by: by ?? null })
     if (row === undefined)

@@ -139,6 +139,36 @@ where b.tenant = :tenant::text
   and b.name = :name::text
   and b.state = 'running'
 
+-- name: open-batches
+-- The batches of some names that run or are not closed, the due ones first.
+-- Locks: none.
+-- Plan: batch_open, job_pkey.
+-- No row: none is open.
+select b.tenant, b.id::text as batch, b.fence::text as fence, b.state = 'running' as is_running,
+  case when b.state = 'running' then b.deadline <= pawl.now() else coalesce(j.state, 'dead') = 'dead' end as is_due
+from pawl.batch b
+left join pawl.job j on j.tenant = b.tenant and j.id = b.job_id
+where b.name = any (:names::text[])
+  and b.closed_at is null
+  and b.state <> 'queued'
+order by is_due desc, b.id
+limit 100
+
+-- name: revive-end
+-- Enqueues the end of an ended batch again, because its job is dead or gone. Each of its phases skips what is done.
+-- Locks: the batch's row; the dead job's row, SKIP LOCKED.
+-- Plan: batch_pkey, job_pkey.
+-- No row: it is closed, or the job of its end waits.
+select pawl.step_batch(b.tenant, b.id, 'end', '{"phase": "clear", "after": 0}')::text as enqueued,
+  (select count(*) from pawl.cancel_jobs(b.tenant, array[b.job_id], 'its end is enqueued again', false))::integer as cancelled
+from pawl.batch b
+left join pawl.job j on j.tenant = b.tenant and j.id = b.job_id
+where b.tenant = :tenant::text
+  and b.id = :id::bigint
+  and b.ended_at is not null
+  and b.closed_at is null
+  and coalesce(j.state, 'dead') = 'dead'
+
 -- name: end-batch
 -- Ends a batch and starts the next of its track. The dead job of a lost step goes with it.
 -- Locks: track, batch, each at most 250 ms; their rows; then that job's row, SKIP LOCKED.
