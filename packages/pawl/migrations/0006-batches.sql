@@ -11,6 +11,7 @@ create table pawl.batch (
   started_at timestamptz,
   deadline timestamptz,
   boundary_at timestamptz,
+  ending_until timestamptz,
   ended_at timestamptz,
   closed_at timestamptz,
   revision integer not null default 1,
@@ -45,6 +46,7 @@ comment on column pawl.batch.fence is 'Drawn when it starts to run. Its steps an
 comment on column pawl.batch.job_id is 'The job of its current step: prepare, the boundary, feeding, or the end.';
 comment on column pawl.batch.fed is 'Items up to this number have a job.';
 comment on column pawl.batch.boundary_at is 'The destructive step is committed. Before it an end restores the items; after it nothing is reverted.';
+comment on column pawl.batch.ending_until is 'A cancel or a replacement waits for its lock: until then no guard gets it.';
 comment on column pawl.batch.closed_at is 'Its jobs are cleared, its items restored if need be, and onEnd has run.';
 
 create table pawl.batch_item (
@@ -289,10 +291,35 @@ begin
 end
 $$;
 
+-- Tells guards that an end waits, for 10 s. Committed by itself: one that waits in the end's own transaction would not be seen.
+create function pawl.mark_ending(p_tenant text, p_id bigint) returns void
+language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '250ms' as $$
+begin
+  update pawl.batch b
+  set ending_until = pawl.now() + interval '10 seconds'
+  where b.tenant = p_tenant
+    and b.id = p_id
+    and b.state = 'running';
+exception when lock_not_available then
+  null;
+end
+$$;
+
 -- Holds an item for a caller's transaction. One that idles would keep its batch from ending, so it may idle for 30 s.
+-- Guards that overlap would starve an end, which waits 250 ms at a time: after the deadline, and once an end is marked, there are no new ones.
 create function pawl.guard_item(p_tenant text, p_id bigint, p_fence bigint, p_batch bigint, p_batch_fence bigint) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
+  if exists (
+    select
+    from pawl.batch b
+    where b.tenant = p_tenant
+      and b.id = p_batch
+      and b.state = 'running'
+      and (b.deadline <= pawl.now() or b.ending_until > pawl.now())
+  ) then
+    raise exception using errcode = '55P03', message = format('batch %s is about to end', p_batch), detail = 'pawl: busy';
+  end if;
   perform pawl.guard_batch(p_tenant, p_batch, p_batch_fence);
   perform pawl.guard_job(p_tenant, p_id, p_fence);
   if (select s.setting::integer not between 1 and 30000 from pg_settings s where s.name = 'idle_in_transaction_session_timeout') then

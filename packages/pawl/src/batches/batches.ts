@@ -8,7 +8,7 @@ import { read } from '../kernel/retry.ts'
 import { batchOf, checkBatchId, defineBatch, noBatch, type Registry } from './definition.ts'
 import { endTable, extendTable, itemsTable, listTable, rerunTable, startTable, stuckTable } from './options.ts'
 import { type BatchPage, listBatches, listItems, listStuck, needBatch } from './reads.ts'
-import { rerunBatch, startBatch } from './start.ts'
+import { endTriesMax, rerunBatch, startBatch } from './start.ts'
 import { defineKinds, defineShared } from './steps.ts'
 import type {
   Batch,
@@ -32,6 +32,7 @@ import type {
 import { explainBatch } from './why.ts'
 
 const cancelStatement = statement(import.meta.url, 'cancel-batch')
+const markEndingStatement = statement(import.meta.url, 'mark-ending')
 const extendStatement = statement(import.meta.url, 'extend')
 
 /** What is called for jobs of batches in place of jobs.cancel and jobs.retry. */
@@ -98,8 +99,13 @@ export class Batches {
   /** Ends a batch that runs or waits. Items that still run get their signal, and their results are refused. */
   async cancel(id: string, options: EndOptions): Promise<{ state: BatchState }> {
     const values = { tenant: this.#tenant, id: checkBatchId(id), ...resolve('cancel', endTable, options) }
-    const [row] = await read<{ state: BatchState | 'busy' | null }>(this.#registry.pool, cancelStatement, values)
-    const { state } = row!
+    const { pool } = this.#registry
+    const attempt = async () => (await read<{ state: BatchState | 'busy' | null }>(pool, cancelStatement, values))[0]!.state
+    let state = await attempt()
+    for (let tried = 1; state === 'busy' && tried < endTriesMax; tried++) {
+      await read(pool, markEndingStatement, { tenant: values.tenant, id })
+      state = await attempt()
+    }
     if (state === 'cancelled' || (state === 'finished' && (await this.get(id)).phase === 'end')) return { state }
     if (state === null) throw noBatch(id)
     if (state === 'busy')

@@ -1,13 +1,14 @@
 // Start and rerun: batch and items are written as queued, and the last statement lets the batch run, leaves it in the queue, or refuses it, under
 // the track's lock. All in one transaction: a starter that dies leaves nothing.
 
+import type { AnyTx } from '../db/adapters.ts'
 import type { TxDb } from '../db/db.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { check, number, type Resolved, refused, required, text } from '../kernel/options.ts'
 import { atIndex, invalid, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
-import { transactIn } from '../kernel/retry.ts'
+import { read, transactIn } from '../kernel/retry.ts'
 import type { DefinedBatch, Registry } from './definition.ts'
 import { itemsMax, type rerunTable, type startTable } from './options.ts'
 import { findBatch, needBatch } from './reads.ts'
@@ -18,9 +19,12 @@ const itemsStatement = statement(import.meta.url, 'insert-items')
 const rerunStatement = statement(import.meta.url, 'insert-rerun')
 const rerunItemsStatement = statement(import.meta.url, 'insert-rerun-items')
 const startStatement = statement(import.meta.url, 'start-batch')
+const markEndingStatement = statement(import.meta.url, 'mark-ending')
 const runningStatement = statement(import.meta.url, 'running')
 
 const chunkItems = 1000
+/** A cancel or a replacement waits for the lock of a batch this often, 250 ms each: transactions of items hold it. */
+export const endTriesMax = 6
 /** About how long an end takes that another transaction has begun. */
 const retryAfterMs = 1000
 
@@ -32,6 +36,12 @@ interface Verdict {
   readonly blocker: string | null
   readonly state: Started['state']
   readonly deadline: string | null
+}
+
+interface Refused {
+  readonly refusal: PawlError
+  /** The batch whose lock a replacement could not get. */
+  readonly replacing?: string
 }
 
 export async function startBatch(
@@ -56,10 +66,9 @@ export async function startBatch(
     allowance: JSON.stringify(batch.allowance),
     meta: options.meta === undefined ? null : toJson(options.meta, 'meta', { bytesMax: registry.payloadBytesMax }),
   }
-  registry.finisher.poll(registry)
-  return transactIn(registry.pool, tx, async (db) => {
+  return startIn(registry, tenant, tx, async (db) => {
     const [running] = policy === 'refuse' ? await db.run<{ id: string }>(runningStatement, { tenant, track }) : []
-    if (running !== undefined) throw await trackBusy(db, tenant, track, running.id)
+    if (running !== undefined) return { refusal: await trackBusy(db, tenant, track, running.id) }
     const [row] = await db.run<{ id: string }>(insertStatement, values)
     const { id } = row!
     if (probe.on) await probe.hit('batches.start.inserted', { id })
@@ -79,8 +88,7 @@ export async function rerunBatch(
 ): Promise<Started> {
   const { state, track } = await needBatch(registry.pool, tenant, of)
   const outcomes = textsLiteral(only === 'both' ? ['failed', 'unfinished'] : [only])
-  registry.finisher.poll(registry)
-  return transactIn(registry.pool, undefined, async (db) => {
+  return startIn(registry, tenant, undefined, async (db) => {
     const [row] = await db.run<{ id: string }>(rerunStatement, { tenant, id: of, only: outcomes, by: by ?? null })
     if (row === undefined)
       throw new PawlError(
@@ -95,11 +103,32 @@ export async function rerunBatch(
   })
 }
 
-async function settleStart(db: TxDb, tenant: string, track: string, id: string): Promise<Started> {
+/** A refused start commits: it may have ended an overdue batch and started the next. One that replaces waits for the lock of the running batch. */
+async function startIn(
+  registry: Registry,
+  tenant: string,
+  tx: AnyTx | undefined,
+  work: (db: TxDb) => Promise<Started | Refused>,
+): Promise<Started> {
+  const { pool, finisher } = registry
+  finisher.poll(registry)
+  for (let tried = 1; ; tried++) {
+    const answer = await transactIn(pool, tx, work)
+    if (!('refusal' in answer)) return answer
+    const { refusal, replacing } = answer
+    if (replacing !== undefined) await read(pool, markEndingStatement, { tenant, id: replacing })
+    if (replacing === undefined || tx !== undefined || tried === endTriesMax) throw refusal
+  }
+}
+
+async function settleStart(db: TxDb, tenant: string, track: string, id: string): Promise<Started | Refused> {
   const [row] = await db.run<Verdict>(startStatement, { tenant, id })
   if (probe.on) await probe.hit('batches.start.written', { id })
   const { verdict, blocker } = row!
-  if (verdict !== 'started' && verdict !== 'queue') throw await trackBusy(db, tenant, track, blocker, verdict)
+  if (verdict !== 'started' && verdict !== 'queue') {
+    const refusal = await trackBusy(db, tenant, track, blocker, verdict)
+    return verdict === 'replace' && blocker !== null ? { refusal, replacing: blocker } : { refusal }
+  }
   const [now] = await db.run<{ state: Started['state']; deadline: Date | string | null }>(stateStatement, { tenant, id })
   return { id, state: now!.state, deadline: now!.deadline === null ? null : new Date(now!.deadline) }
 }

@@ -76,7 +76,11 @@ export function defineKinds(registry: Registry, batch: DefinedBatch): void {
     retry: stepRetry,
     tx: (job, tx) => crossAndFeed(batch, job, tx),
   })
-  jobs.define<EndPayload>(`pawl.batch.${name}.end`, { ...step, retry: forever, tx: (job, tx) => end(batch, job, tx) })
+  jobs.define<EndPayload>(`pawl.batch.${name}.end`, {
+    ...step,
+    retry: forever,
+    tx: (job, tx) => end(batch, job, tx).catch(retryable),
+  })
   const options = { queue: item.queue, timeout: item.timeout, concurrency: item.concurrency, retry: given(item.retry), onDead }
   const { run, tx: inTx } = item
   const answer = async (job: Job<ItemPayload>, context: JobContext, work: () => unknown) => {
@@ -110,6 +114,11 @@ async function noteLate({ pool, logger }: Registry, { tenant, payload: { batch: 
     .catch((error: unknown) => logger.debug({ batch: id, n, error: describeError(error) }, 'a late answer is not noted'))
 }
 
+/** An end has no other way out than its success, so NonRetryable of a hook is retried like any error. */
+function retryable(error: unknown): never {
+  throw error instanceof NonRetryable ? new Error(error.message, { cause: error }) : error
+}
+
 /** What the table filled in, without the option that may be missing. */
 function given({ when, ...retry }: DefinedBatch['item']['retry']): NonNullable<KindOptions<unknown>['retry']> {
   return when === undefined ? retry : { ...retry, when }
@@ -132,11 +141,25 @@ function itemOf(name: string, job: Job<ItemPayload>): Item {
 /** Numbers by name, or nothing: what cannot be summed up must not be dropped in silence. */
 function checkSums(name: string, sums: unknown): Sums | undefined {
   if (sums === undefined || sums === null) return undefined
-  const values = typeof sums === 'object' && !Array.isArray(sums) ? Object.values(sums) : [undefined]
-  if (values.length <= sumsMax && values.every((value) => Number.isFinite(value))) return sums as Sums
+  const stored = storedSums(sums)
+  const values = [sums, stored].flatMap((each) => (isObject(each) ? Object.values(each) : [undefined]))
+  if (values.length <= 2 * sumsMax && values.every((value) => Number.isFinite(value))) return stored as Sums
   throw new NonRetryable(
     `An item or the boundary of '${name}' must return numbers by name, at most ${sumsMax}, or nothing, got ${shown(sums)}.`,
   )
+}
+
+/** As the database keeps them: toJSON may turn a number into a string. */
+function storedSums(sums: unknown): unknown {
+  try {
+    return JSON.parse(JSON.stringify(sums))
+  } catch {
+    return undefined
+  }
+}
+
+function isObject(value: unknown): value is object {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 async function prepare(registry: Registry, batch: DefinedBatch, job: Job<StepPayload>, context: JobContext): Promise<unknown> {

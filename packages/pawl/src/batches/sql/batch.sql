@@ -78,6 +78,7 @@ select b.id, b.name, b.track, b.state, b.phase, b.revision, b.total, b.units, b.
         select b.boundary_sums where jsonb_typeof(b.boundary_sums) = 'object'
       ) x
       cross join lateral jsonb_each(x.sums) s
+      where jsonb_typeof(s.value) = 'number'
       group by s.key
     ) t
   ) as sums
@@ -189,6 +190,13 @@ from ended e
 select e.state,
   case when e.state = 'cancelled' then pawl.write_audit(:tenant::text, :by::text, 'batch.cancel', :id::text, :reason::text)::text end as audit
 from pawl.end_batch(:tenant::text, :id::bigint, 'cancelled', :reason::text) e(state)
+
+-- name: mark-ending
+-- Keeps new guards from a batch for 10 s, so that an end gets its lock when the present ones have ended.
+-- Locks: its row, at most 250 ms.
+-- Plan: a call.
+-- One row, without meaning.
+select pawl.mark_ending(:tenant::text, :id::bigint)::text as marked
 
 -- name: extend
 -- Moves the deadline of a running batch.
