@@ -125,8 +125,9 @@ async function refused(host: Host, cursor: HeldCursor): Promise<FencedEnd> {
 async function endOf(host: Host, cursor: HeldCursor, error: unknown): Promise<FencedEnd> {
   // Of this cursor, by its own row; another's that a handler lets through is its failure.
   if (isPawlError(error, 'PAWL_LEASE_LOST') && isOwn(error)) throw error
-  if (cursor.signal.aborted) throw cursor.signal.reason
+  // A refused write is evidence, also if the process heard before the answer that its lease has ended.
   if (error instanceof NotHeld) return refused(host, cursor)
+  if (cursor.signal.aborted) throw cursor.signal.reason
   if (error instanceof Broken) return { type: 'again', error: error.cause }
   // What a handler met elsewhere, another database that cannot write or a lease of somebody else's, is its failure.
   if (!isOwn(error)) return { type: 'failed', error }
