@@ -129,12 +129,16 @@ language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '250ms
 declare
   v_was text;
   v_deadline timestamptz;
+  v_job bigint;
   v_state text := p_state;
 begin
   begin
     perform pg_advisory_xact_lock(pawl.batch_lock(p_tenant, p_id));
     -- A new snapshot, taken after the lock: it has every item that settled before.
-    select b.state, b.deadline into v_was, v_deadline from pawl.batch b where b.tenant = p_tenant and b.id = p_id for no key update;
+    select b.state, b.deadline, b.job_id into v_was, v_deadline, v_job
+    from pawl.batch b
+    where b.tenant = p_tenant and b.id = p_id
+    for no key update;
   exception when lock_not_available then
     return 'busy';
   end;
@@ -157,6 +161,8 @@ begin
     and b.id = p_id
     and b.state = v_was;
   perform pawl.batch_event(p_tenant, p_id, 'batch.' || v_state);
+  -- A prepare in progress gets its signal before the items are restored.
+  perform from pawl.cancel_jobs(p_tenant, array[v_job], 'its batch has ended', false);
   perform pawl.step_batch(p_tenant, p_id, 'end', jsonb_build_object('phase', case when v_state = 'finished' then 'end' else 'clear' end, 'after', 0));
   return v_state;
 end
@@ -238,8 +244,19 @@ begin
 end
 $$;
 
--- The last statement of a start: the batch and its items are there, queued. Refused, it is removed again.
-create function pawl.start_batch(p_tenant text, p_id bigint, out verdict text, out blocker bigint)
+-- A caller's transaction that keeps a batch from ending may idle for 30 s.
+create function pawl.limit_idling() returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  if (select s.setting::integer not between 1 and 30000 from pg_settings s where s.name = 'idle_in_transaction_session_timeout') then
+    perform set_config('idle_in_transaction_session_timeout', '30000', true);
+  end if;
+end
+$$;
+
+-- The last statement of a start: the batch and its items are there, queued. Refused, it is removed again. In a caller's transaction (p_is_own false) a
+-- refusal undoes all that it did, so that no lock is kept; one that is not refused may idle for 30 s, because no batch of the track ends before.
+create function pawl.start_batch(p_tenant text, p_id bigint, p_is_own boolean, out verdict text, out blocker bigint)
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '2s' as $$
 declare
   v_track text;
@@ -256,17 +273,27 @@ begin
       blocker := null;
     end if;
     verdict := case when exists (select from pawl.batch b where b.tenant = p_tenant and b.id = p_id and b.state = 'queued') then v_policy else 'started' end;
+    if verdict = 'refuse' and (select b.deadline <= pawl.now() from pawl.batch b where b.tenant = p_tenant and b.id = blocker) then
+      verdict := 'busy';
+    end if;
+    if verdict = 'queue' and (select count(*) from pawl.batch b where b.tenant = p_tenant and b.track = v_track and b.state = 'queued') > 1000 then
+      verdict := 'full';
+    end if;
+    if verdict not in ('started', 'queue') and not p_is_own then
+      raise exception using errcode = 'PW0RF', message = 'refused';
+    end if;
   exception
+    when sqlstate 'PW0RF' then
+      null;
     -- A start in an open transaction has the track; or, above READ COMMITTED, a batch runs that this snapshot does not show.
     when lock_not_available or unique_violation then
       verdict := 'busy';
   end;
-  if verdict = 'queue' and (select count(*) from pawl.batch b where b.tenant = p_tenant and b.track = v_track and b.state = 'queued') > 1000 then
-    verdict := 'full';
-  end if;
   if verdict not in ('started', 'queue') then
     delete from pawl.batch_item i where i.tenant = p_tenant and i.batch_id = p_id;
     delete from pawl.batch b where b.tenant = p_tenant and b.id = p_id;
+  elsif not p_is_own then
+    perform pawl.limit_idling();
   end if;
 end
 $$;
@@ -289,6 +316,19 @@ begin
       hint = 'Do not retry this write: items of an ended batch change nothing.';
   end if;
 end
+$$;
+
+-- Moves the deadline of a running batch. Null: it does not run. A boundary in progress has its row, so it waits 1 s and then raises 55P03.
+create function pawl.extend_batch(p_tenant text, p_id bigint, p_ms bigint) returns timestamptz
+language sql set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
+  update pawl.batch b
+  set deadline = greatest(b.deadline, pawl.now()) + p_ms * interval '1 millisecond',
+    allowance_ms = b.allowance_ms + p_ms,
+    revision = b.revision + 1
+  where b.tenant = p_tenant
+    and b.id = p_id
+    and b.state = 'running'
+  returning b.deadline
 $$;
 
 -- Tells guards that an end waits, for 10 s. Committed by itself: one that waits in the end's own transaction would not be seen.
@@ -322,9 +362,7 @@ begin
   end if;
   perform pawl.guard_batch(p_tenant, p_batch, p_batch_fence);
   perform pawl.guard_job(p_tenant, p_id, p_fence);
-  if (select s.setting::integer not between 1 and 30000 from pg_settings s where s.name = 'idle_in_transaction_session_timeout') then
-    perform set_config('idle_in_transaction_session_timeout', '30000', true);
-  end if;
+  perform pawl.limit_idling();
 end
 $$;
 
@@ -517,7 +555,7 @@ begin
   end if;
   select max(x.n) into v_upto
   from (
-    select i.n, sum(coalesce(pg_column_size(i.data), 0)) over (order by i.n) as bytes
+    select i.n, sum(coalesce(octet_length(i.data::text), 0)) over (order by i.n) as bytes
     from pawl.batch_item i
     where i.tenant = p_tenant and i.batch_id = p_id and i.n > v_fed
     order by i.n

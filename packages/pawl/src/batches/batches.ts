@@ -1,5 +1,6 @@
 // The verbs of batches.
 
+import { sqlState } from '../db/classify.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
 import { currentTenant } from '../kernel/handler.ts'
@@ -100,25 +101,25 @@ export class Batches {
   async cancel(id: string, options: EndOptions): Promise<{ state: BatchState }> {
     const values = { tenant: this.#tenant, id: checkBatchId(id), ...resolve('cancel', endTable, options) }
     const { pool } = this.#registry
-    const attempt = async () => (await read<{ state: BatchState | 'busy' | null }>(pool, cancelStatement, values))[0]!.state
-    let state = await attempt()
+    const attempt = async () =>
+      (await read<{ state: BatchState | 'busy' | null; is_open: boolean }>(pool, cancelStatement, values))[0]!
+    let { state, is_open } = await attempt()
     for (let tried = 1; state === 'busy' && tried < endTriesMax; tried++) {
       await read(pool, markEndingStatement, { tenant: values.tenant, id })
-      state = await attempt()
+      ;({ state, is_open } = await attempt())
     }
-    if (state === 'cancelled' || (state === 'finished' && (await this.get(id)).phase === 'end')) return { state }
+    if (is_open && (state === 'cancelled' || state === 'finished')) return { state }
     if (state === null) throw noBatch(id)
-    if (state === 'busy')
-      throw new PawlError('PAWL_TRACK_BUSY', `Batch ${id} cannot end now, because an open transaction holds it. Try again.`, {
-        details: { id, retryAfterMs: 1000 },
-      })
+    if (state === 'busy') throw held(id, 'end')
     throw wrongState(id, state, 'cancelled')
   }
 
   /** Moves the deadline of a running batch. */
   async extend(id: string, options: ExtendOptions): Promise<{ deadline: Date }> {
     const values = { tenant: this.#tenant, id: checkBatchId(id), ...resolve('extend', extendTable, options) }
-    const [row] = await this.#registry.pool.run<{ deadline: Date }>(extendStatement, values)
+    const [row] = await this.#registry.pool.run<{ deadline: Date }>(extendStatement, values).catch((error: unknown) => {
+      throw sqlState(error) === '55P03' ? held(id, 'be extended') : error
+    })
     if (row === undefined) throw wrongState(id, (await this.get(id)).state, 'extended')
     return { deadline: row.deadline }
   }
@@ -127,6 +128,12 @@ export class Batches {
   async rerun(id: string, options: RerunOptions = {}): Promise<Started> {
     return rerunBatch(this.#registry, this.#tenant, checkBatchId(id), resolve('rerun', rerunTable, options))
   }
+}
+
+function held(id: string, verb: string): PawlError {
+  return new PawlError('PAWL_TRACK_BUSY', `Batch ${id} cannot ${verb} now, because an open transaction holds it. Try again.`, {
+    details: { id, retryAfterMs: 1000 },
+  })
 }
 
 function wrongState(id: string, state: BatchState, verb: string): PawlError {

@@ -126,3 +126,130 @@ test('an item returns numbers that JSON makes strings: it fails', async () => {
   await startWorker(pawl)
   expect(await closed(pawl, id)).toMatchObject({ state: 'finished', counts: { done: 1, failed: 1 }, sums: { eur: 2 } })
 })
+
+test('a refused start keeps what it did for its track', async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })
+  const first = await pawl.batches.start(reparse, files(1))
+  const second = await pawl.batches.start(reparse, files(1), { policy: 'queue' })
+  await moveClock(db.pool, 61_000)
+  await expect(pawl.batches.start(reparse, files(1))).rejects.toMatchObject({ details: { blocker: second.id } })
+  expect(await pawl.batches.get(first.id)).toMatchObject({ state: 'timed-out' })
+  expect(await pawl.batches.get(second.id)).toMatchObject({ state: 'running' })
+})
+
+test("a refused start in a caller's transaction locks nothing", async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })
+  const { id } = await pawl.batches.start(reparse, files(1))
+  await moveClock(db.pool, 61_000)
+  const [holder, caller] = [await db.pool.connect(), await db.pool.connect()]
+  await holder.query('begin')
+  await holder.query("select pg_advisory_xact_lock_shared(pawl.batch_lock('', $1))", [id])
+  await caller.query('begin')
+  const error = await pawl.batches.start(reparse, files(1), { tx: caller }).catch((thrown) => thrown)
+  expect(error).toMatchObject({ code: 'PAWL_TRACK_BUSY', details: { blocker: id, retryAfterMs: 1000 } })
+  expect(error.details.deadline).toBeInstanceOf(Date)
+  expect(error.message).toContain(`batch ${id} `)
+  expect(await db.query("select from pg_locks where locktype = 'advisory' and mode = 'ExclusiveLock'")).toEqual([])
+  await holder.query('rollback')
+  expect(await pawl.batches.cancel(id, act)).toEqual({ state: 'cancelled' })
+  await caller.query('commit')
+  for (const client of [holder, caller]) client.release()
+  expect(await db.query('select from pawl.batch')).toHaveLength(1)
+})
+
+test("a caller's transaction that queued a batch may idle 30 s", async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', { policy: 'queue', item: { run: () => undefined } })
+  const caller = await db.pool.connect()
+  await caller.query('begin')
+  await pawl.batches.start(reparse, files(1), { tx: caller })
+  const { rows } = await caller.query('show idle_in_transaction_session_timeout')
+  await caller.query('rollback')
+  caller.release()
+  expect(rows).toEqual([{ idle_in_transaction_session_timeout: '30s' }])
+})
+
+test('a feed takes 16 MB of data however well it compresses', async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })
+  const { id } = await pawl.batches.start(reparse, files(20))
+  await db.query("update pawl.batch_item set data = to_jsonb(repeat('x', 1048574))")
+  await db.query('update pawl.batch set boundary_at = pawl.now()')
+  await db.query("select pawl.feed_batch('', id, fence) from pawl.batch")
+  expect(await db.query('select id, fed from pawl.batch')).toEqual([{ id, fed: 16 }])
+})
+
+test('a start sends large items in several statements', async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })
+  await pawl.batches.start(reparse, files(20, { data: 'x'.repeat(960_000) }))
+  expect(await db.query('select count(distinct cmin::text)::integer as sent, max(n) as last from pawl.batch_item')).toEqual([
+    { sent: 2, last: 20 },
+  ])
+})
+
+test('a cancel in prepare aborts its signal', async () => {
+  const pawl = db.pawl()
+  const [reached, aborted] = [deferred(), deferred()]
+  const reparse = pawl.batches.define('reparse', {
+    item: { run: () => undefined },
+    prepare: (_, { signal }) => {
+      signal.addEventListener('abort', () => aborted.resolve())
+      reached.resolve()
+      return aborted.promise
+    },
+  })
+  const { id } = await pawl.batches.start(reparse, files(1))
+  await startWorker(pawl)
+  await reached.promise
+  await pawl.batches.cancel(id, act)
+  await aborted.promise
+  expect(await closed(pawl, id)).toMatchObject({ state: 'cancelled' })
+})
+
+test('an extend while the boundary runs is refused as busy', async () => {
+  const pawl = db.pawl()
+  const [reached, go] = [deferred(), deferred()]
+  const boundary = async () => {
+    reached.resolve()
+    await go.promise
+  }
+  const reparse = pawl.batches.define('reparse', { item: { run: () => undefined }, boundary })
+  const { id } = await pawl.batches.start(reparse, files(1))
+  await startWorker(pawl)
+  await reached.promise
+  await expect(pawl.batches.extend(id, { ms: 1000, ...act })).rejects.toMatchObject({ code: 'PAWL_TRACK_BUSY' })
+  go.resolve()
+  expect(await closed(pawl, id)).toMatchObject({ state: 'finished' })
+})
+
+test('a second cancel is refused, and kept from the audit', async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })
+  const { id } = await pawl.batches.start(reparse, files(1))
+  await pawl.batches.cancel(id, act)
+  await expect(pawl.batches.cancel(id, act)).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE' })
+  expect(await db.query('select from pawl.audit')).toHaveLength(1)
+})
+
+test('an attempt hangs and its retry is done: the batch finishes', async () => {
+  const pawl = db.pawl()
+  const hung = deferred()
+  const reparse = pawl.batches.define('reparse', {
+    item: { timeout: 100, retry: { initialMs: 10 }, run: ({ attempt }) => (attempt === 1 ? hung.promise : undefined) },
+  })
+  const { id } = await pawl.batches.start(reparse, files(1))
+  await startWorker(pawl)
+  expect(await closed(pawl, id, 5000)).toMatchObject({ state: 'finished', counts: { done: 1 } })
+  hung.resolve()
+})
+
+test('a cursor beyond its type is refused', async () => {
+  const pawl = db.pawl()
+  const refusal = { code: 'PAWL_CONFIG' }
+  await expect(pawl.batches.list({ after: '9999999999999999999' })).rejects.toMatchObject(refusal)
+  await expect(pawl.batches.items('1', { after: '9999999999' })).rejects.toMatchObject(refusal)
+  await expect(pawl.batches.stuck({ after: '1.9999999999' })).rejects.toMatchObject(refusal)
+})

@@ -62,8 +62,8 @@ interface Inspected {
 export class Finisher {
   /** Items up to here have ended, by batch. */
   readonly #cursors = new Map<string, number>()
-  /** Handlers of items that run here, by batch. */
-  readonly #running = new Map<string, number>()
+  /** The numbers of items that run here, by batch. An attempt that hangs after its time-out counts only until the next of its item has ended. */
+  readonly #running = new Map<string, Set<number>>()
   /** Batches that are being inspected; true: once more after that. */
   readonly #inspecting = new Map<string, boolean>()
   #isPolling = false
@@ -91,16 +91,16 @@ export class Finisher {
   }
 
   /** While handlers of a batch run here, none of its settles can be the last one, and the last handler's settle inspects it. */
-  async during<Answer>(registry: Registry, ref: BatchRef, work: () => Promise<Answer>): Promise<Answer> {
+  async during<Answer>(registry: Registry, ref: BatchRef & { readonly n: number }, work: () => Promise<Answer>): Promise<Answer> {
     this.poll(registry)
     const key = keyOf(ref)
-    this.#running.set(key, (this.#running.get(key) ?? 0) + 1)
+    const running = this.#running.get(key) ?? new Set()
+    this.#running.set(key, running.add(ref.n))
     try {
       return await work()
     } finally {
-      const left = this.#running.get(key)! - 1
-      if (left > 0) this.#running.set(key, left)
-      else this.#running.delete(key)
+      running.delete(ref.n)
+      if (running.size === 0 && this.#running.get(key) === running) this.#running.delete(key)
     }
   }
 

@@ -19,6 +19,9 @@ export interface BatchPage<Row> {
   readonly next: string | null
 }
 
+/** The number of an item is an integer. */
+const numberMax = 2147483647n
+
 type Row = Readonly<Record<string, unknown>>
 
 export async function findBatch(db: Db, tenant: string, id: string): Promise<BatchReport | undefined> {
@@ -52,7 +55,7 @@ export async function listItems(
   id: string,
   { outcome, limit, ...page }: Resolved<typeof itemsTable>,
 ): Promise<BatchPage<BatchItem>> {
-  const after = Number(cursor('items', page.after ?? '0'))
+  const after = Number(cursor('items', page.after ?? '0', numberMax))
   const rows = await read<Row>(pool, itemsStatement, { tenant, id, outcome: outcome ?? null, after, limit })
   if (rows.length === 0) await needBatch(pool, tenant, id)
   return pageOf(rows.map(toItem), limit, ({ n }) => String(n))
@@ -66,7 +69,7 @@ export async function listStuck(
   const { name = null, olderThan, limit } = o
   const [batch = '', n = '0'] = o.after?.split('.') ?? []
   const after_batch = o.after === undefined ? null : cursor('stuck', batch)
-  const values = { tenant, name, older_ms: olderThan, after_batch, after_n: Number(cursor('stuck', n)), limit }
+  const values = { tenant, name, older_ms: olderThan, after_batch, after_n: Number(cursor('stuck', n, numberMax)), limit }
   const rows = await read<Row>(pool, stuckStatement, values)
   return pageOf(
     rows.map((row) => toItem(row) as StuckItem),
@@ -75,8 +78,8 @@ export async function listStuck(
   )
 }
 
-function cursor(call: string, after: string): string {
-  if (/^\d{1,19}$/.test(after)) return after
+function cursor(call: string, after: string, max = 9223372036854775807n): string {
+  if (/^\d{1,19}$/.test(after) && BigInt(after) <= max) return after
   throw refused(call, `after must be \`next\` of the page before, got '${after.slice(0, 50)}'`)
 }
 
@@ -85,10 +88,21 @@ function pageOf<Item>(items: readonly Item[], limit: number, keyOf: (item: Item)
 }
 
 function toBatch(row: Row): Batch {
-  const { id, name, track, state, phase, revision, total, units, deadline, prepared, meta, by } = row
-  const known = { id, name, track, state, phase, revision, total, units, deadline, prepared, meta, by }
-  const times = { createdAt: row.created_at, startedAt: row.started_at, endedAt: row.ended_at, endReason: row.end_reason }
-  return { ...known, ...times, allowanceMs: Number(row.allowance_ms), rerunOf: row.rerun_of } as unknown as Batch
+  const { id, name, track, state, phase, revision, total, units, prepared, meta, by } = row
+  const known = { id, name, track, state, phase, revision, total, units, deadline: dateOf(row.deadline), prepared, meta, by }
+  const times = { createdAt: dateOf(row.created_at), startedAt: dateOf(row.started_at), endedAt: dateOf(row.ended_at) }
+  return {
+    ...known,
+    ...times,
+    endReason: row.end_reason,
+    allowanceMs: Number(row.allowance_ms),
+    rerunOf: row.rerun_of,
+  } as unknown as Batch
+}
+
+/** In a caller's transaction it comes as a string. */
+function dateOf(value: unknown): Date | null {
+  return value === null ? null : new Date(value as Date | string)
 }
 
 function toItem({ job_id, ended_at, late_at, restored_at, ...row }: Row): BatchItem {

@@ -23,6 +23,8 @@ const markEndingStatement = statement(import.meta.url, 'mark-ending')
 const runningStatement = statement(import.meta.url, 'running')
 
 const chunkItems = 1000
+/** A jsonb array takes 256 MB, and a character up to 4 bytes. */
+const chunkLength = 16 * 1_048_576
 /** A cancel or a replacement waits for the lock of a batch this often, 250 ms each: transactions of items hold it. */
 export const endTriesMax = 6
 /** About how long an end takes that another transaction has begun. */
@@ -36,6 +38,14 @@ interface Verdict {
   readonly blocker: string | null
   readonly state: Started['state']
   readonly deadline: string | null
+}
+
+interface Starting {
+  readonly tenant: string
+  readonly track: string
+  readonly id: string
+  /** In a transaction of ours. */
+  readonly is_own: boolean
 }
 
 interface Refused {
@@ -72,10 +82,9 @@ export async function startBatch(
     const [row] = await db.run<{ id: string }>(insertStatement, values)
     const { id } = row!
     if (probe.on) await probe.hit('batches.start.inserted', { id })
-    for (const [index, chunk] of chunks.entries())
-      await db.run(itemsStatement, { tenant, id, after: index * chunkItems, items: chunk })
+    for (const chunk of chunks) await db.run(itemsStatement, { tenant, id, ...chunk })
     if (probe.on) await probe.hit('batches.start.items', { id })
-    return settleStart(db, tenant, track, id)
+    return settleStart(db, { tenant, track, id, is_own: tx === undefined })
   })
 }
 
@@ -99,7 +108,7 @@ export async function rerunBatch(
         },
       )
     await db.run(rerunItemsStatement, { tenant, id: row.id, of, only: outcomes })
-    return settleStart(db, tenant, track, row.id)
+    return settleStart(db, { tenant, track, id: row.id, is_own: true })
   })
 }
 
@@ -121,8 +130,9 @@ async function startIn(
   }
 }
 
-async function settleStart(db: TxDb, tenant: string, track: string, id: string): Promise<Started | Refused> {
-  const [row] = await db.run<Verdict>(startStatement, { tenant, id })
+async function settleStart(db: TxDb, start: Starting): Promise<Started | Refused> {
+  const { tenant, track, id, is_own } = start
+  const [row] = await db.run<Verdict>(startStatement, { tenant, id, is_own })
   if (probe.on) await probe.hit('batches.start.written', { id })
   const { verdict, blocker } = row!
   if (verdict !== 'started' && verdict !== 'queue') {
@@ -143,9 +153,9 @@ async function trackBusy(db: TxDb, tenant: string, track: string, id: string | n
     })
   const isLocked = verdict === 'busy' || verdict === 'replace'
   const about =
-    blocker === undefined
+    blocker?.deadline == null
       ? 'another start is in progress on it'
-      : `batch ${blocker.id} ('${blocker.name}') ${isLocked ? 'is being worked on and could not be ended' : 'runs on it'} until ${new Date(blocker.deadline!).toISOString()} at the latest`
+      : `batch ${blocker.id} ('${blocker.name}') ${isLocked ? 'is being worked on and could not be ended' : 'runs on it'} until ${blocker.deadline.toISOString()} at the latest`
   const { name, counts, startedAt, deadline } = blocker ?? {}
   return new PawlError(
     'PAWL_TRACK_BUSY',
@@ -156,8 +166,14 @@ async function trackBusy(db: TxDb, tenant: string, track: string, id: string | n
   )
 }
 
+interface Chunk {
+  /** Items before it. */
+  readonly after: number
+  readonly items: string
+}
+
 interface Read {
-  readonly chunks: readonly string[]
+  readonly chunks: readonly Chunk[]
   readonly total: number
   readonly units: number
 }
@@ -185,7 +201,15 @@ function readItems({ payloadBytesMax }: Registry, { name }: DefinedBatch, items:
       throw atIndex(error, index)
     }
   }
-  const chunks: string[] = []
-  for (let from = 0; from < texts.length; from += chunkItems) chunks.push(`[${texts.slice(from, from + chunkItems).join(',')}]`)
-  return { chunks, total: texts.length, units }
+  return { chunks: chunksOf(texts), total: texts.length, units }
+}
+
+function chunksOf(texts: readonly string[]): Chunk[] {
+  const chunks: Chunk[] = []
+  for (let after = 0, upto = 0; after < texts.length; after = upto) {
+    for (let size = 0; upto < texts.length && upto - after < chunkItems && (upto === after || size < chunkLength); upto++)
+      size += texts[upto]!.length
+    chunks.push({ after, items: `[${texts.slice(after, upto).join(',')}]` })
+  }
+  return chunks
 }

@@ -85,7 +85,9 @@ export function defineKinds(registry: Registry, batch: DefinedBatch): void {
   const { run, tx: inTx } = item
   const answer = async (job: Job<ItemPayload>, context: JobContext, work: () => unknown) => {
     try {
-      return await registry.finisher.during(registry, refOf(job), async () => checkSums(name, await work()))
+      return await registry.finisher.during(registry, { ...refOf(job), n: job.payload.n }, async () =>
+        checkSums(name, await work()),
+      )
     } finally {
       if ((context as RunContext).isAborted) await noteLate(registry, job)
     }

@@ -35,7 +35,7 @@ returning id::text
 -- Plan: a call.
 -- One row: the verdict, and the batch in its way.
 select s.verdict, s.blocker::text as blocker
-from pawl.start_batch(:tenant::text, :id::bigint) s
+from pawl.start_batch(:tenant::text, :id::bigint, :is_own::boolean) s
 
 -- name: state
 -- The state of a batch.
@@ -64,8 +64,8 @@ where b.tenant = :tenant::text
 -- Locks: none.
 -- Plan: batch_pkey, batch_item_pkey.
 -- No row: there is no such batch for this tenant.
-select b.id, b.name, b.track, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at, b.ended_at,
-  b.end_reason, b.prepared, b.meta, b.by, b.rerun_of, b.boundary_at, b.steps, c.done, c.failed, c.late,
+select b.id::text as id, b.name, b.track, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at, b.ended_at,
+  b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of, b.boundary_at, b.steps, c.done, c.failed, c.late,
   (
     select jsonb_object_agg(t.name, t.total)
     from (
@@ -98,8 +98,8 @@ where b.tenant = :tenant::text
 -- Locks: none.
 -- Plan: batch_pkey backwards.
 -- No row: no such batches beyond :after.
-select b.id, b.name, b.track, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at, b.ended_at,
-  b.end_reason, b.prepared, b.meta, b.by, b.rerun_of
+select b.id::text as id, b.name, b.track, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at, b.ended_at,
+  b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of
 from pawl.batch_view b
 where b.tenant = :tenant::text
   and b.id < coalesce(:after::bigint, 9223372036854775807)
@@ -186,10 +186,14 @@ from ended e
 -- Cancels a batch for a person.
 -- Locks: as end-batch.
 -- Plan: a call.
--- One row: its state now, or 'busy'; null: there is no such batch.
-select e.state,
-  case when e.state = 'cancelled' then pawl.write_audit(:tenant::text, :by::text, 'batch.cancel', :id::text, :reason::text)::text end as audit
-from pawl.end_batch(:tenant::text, :id::bigint, 'cancelled', :reason::text) e(state)
+-- One row: its state now, or 'busy', and whether this call has ended it; null: there is no such batch.
+with was as materialized (
+  select exists (select from pawl.batch b where b.tenant = :tenant::text and b.id = :id::bigint and b.state in ('queued', 'running')) as is_open
+)
+select e.state, w.is_open,
+  case when w.is_open and e.state = 'cancelled' then pawl.write_audit(:tenant::text, :by::text, 'batch.cancel', :id::text, :reason::text)::text end as audit
+from was w
+cross join lateral pawl.end_batch(:tenant::text, :id::bigint, 'cancelled', case when w.is_open then :reason::text end) e(state)
 
 -- name: mark-ending
 -- Keeps new guards from a batch for 10 s, so that an end gets its lock when the present ones have ended.
@@ -200,18 +204,13 @@ select pawl.mark_ending(:tenant::text, :id::bigint)::text as marked
 
 -- name: extend
 -- Moves the deadline of a running batch.
--- Locks: its row.
--- Plan: batch_pkey.
+-- Locks: its row, at most 1 s.
+-- Plan: a call.
 -- No row: it does not run.
-update pawl.batch b
-set deadline = greatest(b.deadline, pawl.now()) + :ms::bigint * interval '1 millisecond',
-  allowance_ms = b.allowance_ms + :ms::bigint,
-  revision = b.revision + 1
-where b.tenant = :tenant::text
-  and b.id = :id::bigint
-  and b.state = 'running'
-returning b.deadline,
+select e.deadline,
   pawl.write_audit(:tenant::text, :by::text, 'batch.extend', :id::text, :reason::text, jsonb_build_object('ms', :ms::bigint))::text as audit
+from pawl.extend_batch(:tenant::text, :id::bigint, :ms::bigint) e(deadline)
+where e.deadline is not null
 
 -- name: blockers
 -- Raises the alert about a batch that cannot end, with the sessions that hold its lock.
