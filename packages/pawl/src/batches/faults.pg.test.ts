@@ -120,8 +120,13 @@ test('onEnd throws NonRetryable: it runs again', async () => {
 
 test('an item returns numbers that JSON makes strings: it fails', async () => {
   const pawl = db.pawl()
-  const sums = { eur: 1, toJSON: () => ({ eur: '1.00' }) }
-  const reparse = pawl.batches.define('reparse', { item: { run: ({ n }) => (n === 1 ? sums : { eur: 2 }) } })
+  class Money {
+    readonly eur = 1
+    toJSON() {
+      return { eur: '1.00' }
+    }
+  }
+  const reparse = pawl.batches.define('reparse', { item: { run: ({ n }) => (n === 1 ? new Money() : { eur: 2 }) } })
   const { id } = await pawl.batches.start(reparse, files(2))
   await startWorker(pawl)
   expect(await closed(pawl, id)).toMatchObject({ state: 'finished', counts: { done: 1, failed: 1 }, sums: { eur: 2 } })
