@@ -162,7 +162,9 @@ begin
     and b.state = v_was;
   perform pawl.batch_event(p_tenant, p_id, 'batch.' || v_state);
   -- A prepare in progress gets its signal before the items are restored.
-  perform from pawl.cancel_jobs(p_tenant, array[v_job], 'its batch has ended', false);
+  if v_state <> 'finished' then
+    perform from pawl.cancel_jobs(p_tenant, array[v_job], 'its batch has ended', false);
+  end if;
   perform pawl.step_batch(p_tenant, p_id, 'end', jsonb_build_object('phase', case when v_state = 'finished' then 'end' else 'clear' end, 'after', 0));
   return v_state;
 end
