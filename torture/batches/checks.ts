@@ -21,7 +21,10 @@ type Hook = Omit<Noted, 'n'> & { state: string } & Record<'done' | 'failed' | 'w
 async function readBatchFacts(rig: Rig, end: RunEnd) {
   const facts = await readFacts(rig, end, async (rows) => {
     const changes: BatchChange[] = await changesOf(rows, 'batch')
-    const itemChanges: ItemChange[] = await changesOf(rows, 'batch_item')
+    // A refused start removes its own items, in the queued batch that no other session has seen.
+    const itemChanges = ((await changesOf(rows, 'batch_item')) as ItemChange[]).filter(
+      ({ new: now, seen }) => now !== null || seen.batch !== 'queued',
+    )
     const jobChanges: Change<'id' | 'kind' | 'state' | 'holder'>[] = await changesOf(rows, 'job')
     const [counted] = await rows<{ takeOvers: number }>(
       `select count(*)::integer as "takeOvers" from pawl.job_attempt where kind like 'pawl.batch.%' and outcome = 'crashed'`,
