@@ -225,7 +225,7 @@ export class Rig {
     const isCommit = purpose === 'handler' || purpose === 'own' || purpose.endsWith(' commit')
     // A handler's name ends with the sessions of its incarnation.
     const of = new RegExp(` ${purpose.replace(/ commit$/, '')}( |$)`)
-    const lost = proxy.loseReply(isCommit ? /(^|\n)commit;?$/i : /(?:)/, { of, toCommit: true })
+    const lost = proxy.loseReply(isCommit ? /^commit;?$/im : /(?:)/, { of, toCommit: true })
     this.#armed.push(lost)
     void lost.happened.then(() => this.history.write('answer lost', { slot, purpose }))
   }
