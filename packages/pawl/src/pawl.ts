@@ -7,6 +7,8 @@ import { Batches } from './batches/index.ts'
 import type { Config, PawlOptions } from './config.ts'
 import { borrowPool, createPool, type Pool } from './db/driver.ts'
 import { type MigrateOptions, type MigrateReport, migrate } from './db/migrate.ts'
+import { Documents } from './documents/index.ts'
+import { Registry } from './documents/registry.ts'
 import type { AppendCore } from './events/append.ts'
 import { EventLog, TenantEvents } from './events/index.ts'
 import type { JobEvents } from './jobs/index.ts'
@@ -40,6 +42,7 @@ export interface Tenant {
   readonly projections: Projections
   readonly records: Records
   readonly batches: Batches
+  readonly documents: Documents
   /** Open alerts, newest first. */
   alerts(): Promise<Alert[]>
 }
@@ -52,6 +55,7 @@ export class Pawl implements Tenant {
   readonly projections: Projections
   readonly records: Records
   readonly batches: Batches
+  readonly documents: Documents
   readonly #pool: Pool
   readonly #events: Events<PawlEvents>
   readonly #kinds = new Map<string, DefinedKind>()
@@ -64,6 +68,7 @@ export class Pawl implements Tenant {
   readonly #sweep = new Sweep()
   readonly #batches = new Map<string, DefinedBatch>()
   readonly #finisher = new Finisher()
+  readonly #documents: Registry
 
   constructor(options: PawlOptions) {
     this.config = resolveConfig(options)
@@ -77,6 +82,8 @@ export class Pawl implements Tenant {
     this.projections = this.#projectionsOf('')
     this.records = this.#records(undefined)
     this.batches = this.#batchesOf(undefined)
+    this.#documents = new Registry(this.#pool, this.config.payloadBytesMax)
+    this.documents = new Documents(this.#documents, undefined)
   }
 
   /**
@@ -92,6 +99,7 @@ export class Pawl implements Tenant {
       projections: this.#projectionsOf(tenant),
       records: this.#records(tenant),
       batches: this.#batchesOf(tenant),
+      documents: new Documents(this.#documents, tenant),
       alerts: async (...given: unknown[]) => {
         if (given.length > 0)
           throw refused(

@@ -5,7 +5,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { expect, test } from 'vitest'
 import { sourcesIn } from '../src/db/statement.ts'
 
-const folders = ['kernel', 'jobs', 'events', 'projections', 'records', 'batches'] as const
+const folders = ['kernel', 'jobs', 'events', 'projections', 'records', 'batches', 'documents'] as const
 type Folder = (typeof folders)[number]
 
 const migrations = new URL('../migrations/', import.meta.url)

@@ -46,7 +46,7 @@ function rankOf(file: string): number {
     /^jobs\//,
     /^events\//,
     /^projections\//,
-    /^(records|batches)\//,
+    /^(records|batches|documents)\//,
     /^(pawl|pawl-options|worker|worker-options|keeper-thread|new-thread|index)\.ts$/,
     /^(testing|admin)\//,
   ]

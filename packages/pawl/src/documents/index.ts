@@ -1,0 +1,26 @@
+// Public names of documents.
+export { Documents } from './documents.ts'
+export type {
+  Change,
+  DeleteOptions,
+  Dependents,
+  Document,
+  DocumentPage,
+  DocumentType,
+  DocumentTypeDescription,
+  DocumentTypeOptions,
+  Fault,
+  Key,
+  KeyChange,
+  KeyValue,
+  ListDocumentsOptions,
+  Outcome,
+  ReferenceOptions,
+  Referrer,
+  Referrers,
+  SuperOptions,
+  VerifyOptions,
+  VerifyReport,
+  WriteOptions,
+  Written,
+} from './types.ts'

@@ -1,0 +1,83 @@
+// Natural keys as nodes: each key, and every key that it is made of, once, so that one call finds all the documents.
+
+import { numbersLiteral } from '../db/statement.ts'
+import { ownHash } from './canonical.ts'
+import type { Identity, Model, ModelType, Reference } from './model.ts'
+import type { Key, KeyValue } from './types.ts'
+
+export interface Node {
+  readonly type: string
+  readonly key: Key
+  /** Of type and own scalars. */
+  readonly own: Buffer
+  /** The nodes of its identity's references by path, all before it. */
+  readonly refs: readonly number[]
+}
+
+/** For find_documents. */
+export class Nodes {
+  readonly list: Node[] = []
+  readonly #model: Model
+  readonly #index = new Map<string, number>()
+
+  constructor(model: Model) {
+    this.#model = model
+  }
+
+  /** `key` has exactly the fields of the type's flat key. Returns its index. */
+  add(type: ModelType, key: Key): number {
+    const [identity] = type.identities
+    const scalars = Object.fromEntries(identity.scalars.map(({ name }) => [name, key[name]!]))
+    const refs = identity.references.map((reference) => this.#target(reference, key))
+    return this.#put({ type: type.name, key, own: ownHash(type.name, scalars), refs })
+  }
+
+  #target(reference: Reference, key: Key): number {
+    const type = this.#model.get(reference.type)!
+    return this.add(type, targetKey(type, reference, key))
+  }
+
+  #put(node: Node): number {
+    const name = `${node.own.toString('latin1')}${node.refs.join()}`
+    const known = this.#index.get(name)
+    if (known !== undefined) return known
+    this.#index.set(name, this.list.length)
+    return this.list.push(node) - 1
+  }
+
+  /** As parameters: `own`, `refs`, `ends`. */
+  get values(): { readonly own: string; readonly refs: string; readonly ends: string } {
+    const refs: number[] = []
+    const ends: number[] = []
+    for (const node of this.list) {
+      // Arrays of PostgreSQL start at 1.
+      for (const index of node.refs) refs.push(index + 1)
+      ends.push(refs.length)
+    }
+    const own = `{${this.list.map((node) => `"\\\\x${node.own.toString('hex')}"`).join(',')}}`
+    return { own, refs: numbersLiteral(refs), ends: numbersLiteral(ends) }
+  }
+}
+
+/** The key of a reference's target, as the key of the referring document has it. */
+function targetKey(type: ModelType, reference: Reference, key: Key): Key {
+  return Object.fromEntries(type.key.map((field) => [field, key[reference.names?.[field] ?? field]!]))
+}
+
+/** The key that an identity of a document has, from the document's own. */
+export function identityKey(identity: Identity, key: Key): Key {
+  return Object.fromEntries(Object.entries(identity.names).map(([own, called]) => [called, key[own]!]))
+}
+
+/** The flat keys of a document by type, as pawl.document.keys has them. */
+export function keysOf(type: ModelType, key: Key): Record<string, Key> {
+  return Object.fromEntries(type.identities.map((identity) => [identity.type, identityKey(identity, key)]))
+}
+
+/** The current key of a document: what it holds itself, and the keys of its targets, with the names that they have here. */
+export function joinKey(identity: Identity, parts: Key, targets: readonly Key[]): Key {
+  const key: Record<string, KeyValue> = { ...parts }
+  for (const [index, { names }] of identity.references.entries())
+    for (const [field, value] of Object.entries(targets[index]!)) key[names?.[field] ?? field] = value
+  return key
+}
