@@ -20,7 +20,10 @@ test('[G2] a projection, reaction or sink refuses wrong options', () => {
     [{ each, retry: { atempts: 1 } }, /Did you mean 'retry.attempts'/],
     [{ each, tables: table }, /tables must be an array, got an object/],
     [{ each, tables: [{ ...table, key: 'id' }] }, /tables\[0\].key must be an array, got 'id'/],
-    [{ kind: 'state', entity: each }, /^define\('p'\): refresh must be a function, got undefined/],
+    [{ kind: 'state', entity: each }, /^define\('p'\): give one of refresh and refreshMany\.$/],
+    [{ kind: 'state', entity: each, refresh: each, refreshMany: each }, /give one of refresh and refreshMany/],
+    [{ kind: 'state', entity: each, refreshMany: each, concurrency: 2 }, /one refresher at a time, got concurrency 2/],
+    [{ kind: 'state', entity: each, refreshMany: each, tuning: { batchMax: 0 } }, /tuning.batchMax must be an integer/],
     [{ each, batchMax: 5 }, /Did you mean 'tuning.batchMax'/],
   ]
   for (const [options, message] of wrong) expect(() => projections.define('p', options as never)).toThrow(configError(message))

@@ -9,9 +9,7 @@ import { type breakerTable, type cursorTable, logTable, projectionName, reaction
 import type {
   EventHandler,
   LogProjectionOptions,
-  ProjectionContext,
   ProjectionTable,
-  ProjectionTx,
   ReactionOptions,
   SinkOptions,
   StartFrom,
@@ -53,7 +51,9 @@ export interface DefinedState extends DefinedBase {
   readonly kind: 'state'
   readonly batchMax: number
   readonly entitiesOf: (event: LogEvent) => readonly string[]
-  readonly refresh: (entity: string, tx: ProjectionTx, context: ProjectionContext) => unknown
+  readonly refresh: NonNullable<StateProjectionOptions['refreshMany']>
+  /** Of one refresh, under one lock; undefined: one entity at a time, under the entity's own lock. */
+  readonly entitiesMax: number | undefined
   readonly concurrency: number
 }
 
@@ -100,6 +100,11 @@ function handling(
 
 function defineState(call: string, tenant: string, name: string, given: unknown): DefinedState {
   const options = resolve(call, stateTable, given)
+  const { refresh, refreshMany } = options
+  if ((refresh === undefined) === (refreshMany === undefined)) throw refused(call, 'give one of refresh and refreshMany')
+  const isOne = refreshMany !== undefined
+  if (isOne && ((given as StateProjectionOptions).concurrency ?? 1) !== 1)
+    throw refused(call, `refreshMany has one refresher at a time, got concurrency ${options.concurrency}; leave concurrency out`)
   const isPure = options.tables !== undefined && options.tables.length > 0
   if ((given as StateProjectionOptions).generation !== undefined && !isPure)
     throw refused(call, 'a state projection without tables is never rebuilt, so it has no generation; declare its tables')
@@ -112,8 +117,9 @@ function defineState(call: string, tenant: string, name: string, given: unknown)
       if (entities === undefined) return []
       return typeof entities === 'string' ? [entities] : entities
     },
-    refresh: options.refresh,
-    concurrency: options.concurrency,
+    refresh: refreshMany ?? (([entity], tx, context) => refresh!(entity!, tx, context)),
+    entitiesMax: isOne ? options.tuning.batchMax : undefined,
+    concurrency: isOne ? 1 : options.concurrency,
   }
 }
 

@@ -123,6 +123,10 @@ export const reactionTable = {
   ...handlers,
 } satisfies TableOf<ReactionOptions>
 
+export const stateTuningTable = {
+  batchMax: integer({ from: 1, to: 5000, default: 500, doc: 'The maximum number of entities in one `refreshMany`.' }),
+} satisfies TableOf<NonNullable<StateProjectionOptions['tuning']>>
+
 const concurrency = integer({
   from: 1,
   to: 1000,
@@ -133,10 +137,14 @@ const concurrency = integer({
 export const stateTable = {
   ...projectionTable,
   entity: required(callback<StateProjectionOptions['entity']>({ doc: 'Returns the entity that an event changes, or several.' })),
-  refresh: required(
-    callback<StateProjectionOptions['refresh']>({ doc: "Reads the entity's current state and writes what follows from it." }),
-  ),
+  refresh: callback<NonNullable<StateProjectionOptions['refresh']>>({
+    doc: "Reads the entity's current state and writes what follows from it.",
+  }),
+  refreshMany: callback<NonNullable<StateProjectionOptions['refreshMany']>>({
+    doc: 'Refreshes many entities in one transaction, one refresher at a time. If it fails, it gets them one by one.',
+  }),
   concurrency,
+  tuning: tuning(stateTuningTable),
 } satisfies TableOf<StateProjectionOptions>
 
 export const sinkTable = {

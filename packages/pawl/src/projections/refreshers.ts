@@ -1,23 +1,28 @@
 // Refreshes the entities of state projections. Any number of processes may: whoever has an entity's lock first takes away the marks that it
 // sees, then reads the current state, so what it writes is at least as new as the events behind those marks; a mark that comes later is
-// refreshed again. Two refreshes of one entity never overlap.
+// refreshed again. Two refreshes of one entity never overlap. `refreshMany` has one lock for all entities of a generation instead of one each.
 
 import { classify, isConflict, isOwn } from '../db/classify.ts'
-import { type Parameter, statement } from '../db/statement.ts'
+import { numbersLiteral, type Parameter, statement, textsLiteral } from '../db/statement.ts'
 import type { Transaction } from '../db/transaction.ts'
-import { describeError, isPawlError, type PawlError } from '../errors.ts'
+import { describeError, isPawlError, type PawlError, shown } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { solitude } from '../kernel/handler.ts'
+import { refused } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { Service } from '../kernel/service.ts'
 import { tripBreaker } from './applier.ts'
 import { type DefinedState, foldOf, retryDelayMs } from './definition.ts'
 import { callHandler, messageOf, openTx, whenUnlocked } from './fenced.ts'
 import type { Host } from './part.ts'
+import type { RefreshContext } from './types.ts'
 
 const nextDueStatement = statement(import.meta.url, 'next-due')
 const takeStatement = statement(import.meta.url, 'take-dirty')
+const takeAllStatement = statement(import.meta.url, 'take-all-dirty')
 const clearStatement = statement(import.meta.url, 'clear-dirty')
+const clearDueStatement = statement(import.meta.url, 'clear-due')
+const feedStatement = statement(import.meta.url, 'feed-dirty')
 const failStatement = statement(import.meta.url, 'fail-dirty')
 const delayStatement = statement(import.meta.url, 'delay-dirty')
 
@@ -32,8 +37,9 @@ const marksMax = 16_384
 
 type Outcome = 'refreshed' | 'nothing' | 'failed'
 
+/** Without an entity: all that are due, up to a limit. */
 interface Taken {
-  readonly entity: string
+  readonly entity: string | undefined
   readonly is_live: boolean
 }
 
@@ -88,13 +94,15 @@ export class Refreshers {
   #refresher(definition: DefinedState, idle: Set<Service>): Service {
     // Behind an entity there is most likely another one.
     let isBusy = false
+    // Of a batch that failed: tried one by one.
+    const alone: string[] = []
     const round = async (): Promise<number> => {
       const dueInMs = isBusy ? 0 : await this.#dueInMs(definition)
       const isFound = !isBusy && dueInMs <= 0
       if (isFound && isFirst(idle, service)) this.wake()
       // Before the refresh, which may take long: another one polls.
       if (isFound) idle.delete(service)
-      const outcome = isBusy || isFound ? await solitude.run(() => this.#refreshOne(definition)) : 'nothing'
+      const outcome = isBusy || isFound ? await solitude.run(() => this.#refreshNext(definition, alone)) : 'nothing'
       isBusy = outcome === 'refreshed' || outcome === 'failed'
       if (isBusy) return 0
       idle.add(service)
@@ -105,8 +113,8 @@ export class Refreshers {
     return service
   }
 
-  async #dueInMs({ tenant, name, generation }: DefinedState): Promise<number> {
-    const [row] = await this.#host.engine.run<{ due_in_ms: number }>(nextDueStatement, { tenant, name, generation })
+  async #dueInMs(definition: DefinedState): Promise<number> {
+    const [row] = await this.#host.engine.run<{ due_in_ms: number }>(nextDueStatement, keyOf(definition))
     return row?.due_in_ms ?? Number.POSITIVE_INFINITY
   }
 
@@ -116,48 +124,55 @@ export class Refreshers {
     return Math.min(dueInMs > 0 ? dueInMs : quickPollMs, isQuick ? quickPollMs : Number.POSITIVE_INFINITY, this.#idlePollMs())
   }
 
-  async #refreshOne(definition: DefinedState): Promise<Outcome> {
-    const { tenant, name, generation, timeoutMs } = definition
+  async #refreshNext(definition: DefinedState, alone: string[]): Promise<Outcome> {
+    const { name, timeoutMs } = definition
     const tx = await openTx(this.#host)
     const leave = this.#host.watch(name, timeoutMs)
-    let entity: string | undefined
+    let entities: readonly string[] = []
     try {
-      const key = { tenant, name, generation }
-      const idle = String(this.#host.idleMs(timeoutMs))
-      const taken = await this.#take(tx, { ...key, idle_ms: idle, fold: foldOf(definition) })
-      entity = taken?.entity
+      const taken = await this.#take(definition, alone[0], tx)
       if (taken === undefined) {
         await tx.rollback()
         return 'nothing'
       }
+      alone.shift()
+      if (taken.entity !== undefined) entities = [taken.entity]
       if (probe.on) await probe.hit('projections.state.taken', taken.entity)
       tx.send('savepoint refresh')
-      const marks = await tx.run(clearStatement, { ...key, entity: taken.entity })
-      if (marks.length > 0) await this.#handle(definition, taken, tx)
-      if (probe.on) await probe.hit('projections.state.handled', taken.entity)
+      const cleared = await clear(definition, taken.entity, tx)
+      if (taken.entity === undefined) entities = cleared
+      if (cleared.length > 0) await this.#handle(definition, cleared, taken.is_live, tx)
+      if (probe.on) await probe.hit('projections.state.handled', entities)
       await tx.releaseSavepoint('refresh')
       await tx.commit()
-      return 'refreshed'
+      return entities.length > 0 ? 'refreshed' : 'nothing'
     } catch (error) {
-      if (entity === undefined) throw error
-      return await this.#failed(definition, entity, tx, error)
+      if (entities.length === 0) throw error
+      return await this.#failed(definition, entities, alone, tx, error)
     } finally {
       leave()
       tx.release()
     }
   }
 
-  async #take(tx: Transaction, values: Readonly<Record<string, Parameter>>): Promise<Taken | undefined> {
-    for (let marks = marksMin; marks <= marksMax; marks *= 16) {
-      const [row] = await tx.run<Looked>(takeStatement, { ...values, marks })
-      if (row?.entity) return { entity: row.entity, is_live: row.is_live }
-      if (row === undefined || row.marks < marks) return undefined
-    }
-    return undefined
+  async #take(definition: DefinedState, entity: string | undefined, tx: Transaction): Promise<Taken | undefined> {
+    const { entitiesMax, timeoutMs } = definition
+    const idle_ms = String(this.#host.idleMs(timeoutMs))
+    const values = { ...keyOf(definition), idle_ms, fold: foldOf(definition) }
+    if (entitiesMax === undefined) return takeOne(tx, values)
+    const [row] = await tx.run<{ is_live: boolean }>(takeAllStatement, values)
+    return row && { entity, is_live: row.is_live }
   }
 
   /** While the entity's lock is still held, so that nobody tries it before its delay is written. */
-  async #failed(definition: DefinedState, entity: string, tx: Transaction, error: unknown): Promise<Outcome> {
+  async #failed(
+    definition: DefinedState,
+    entities: readonly string[],
+    alone: string[],
+    tx: Transaction,
+    error: unknown,
+  ): Promise<Outcome> {
+    const entity = entities[0]!
     // What a refresh met elsewhere, such as another database that cannot write, is its failure.
     const kind = isOwn(error) ? classify(error) : 'foreign'
     const isOurs = isOwn(error) && (kind === 'unwritable' || isConflict(error) || isPawlError(error, 'PAWL_COMMIT_UNKNOWN'))
@@ -167,6 +182,12 @@ export class Refreshers {
     if (this.#graceOver.signal.aborted && error === this.#graceOver.signal.reason) {
       tx.abandon(this.#graceOver.signal.reason as PawlError)
       tx.release()
+      return 'failed'
+    }
+    if (entities.length > 1 && !isOurs && kind !== 'connection') {
+      if (isTimedOut) tx.abandon(error)
+      else await tx.rollback()
+      alone.push(...entities)
       return 'failed'
     }
     if (isTimedOut || isRefused) {
@@ -192,17 +213,16 @@ export class Refreshers {
     }
   }
 
-  async #handle(definition: DefinedState, taken: Taken, tx: Transaction): Promise<void> {
-    const { entity, is_live: isLive } = taken
-    const handling = { what: `${definition.name} for ${entity}`, isLive, lost: this.#graceOver.signal }
-    await callHandler(this.#host, definition, handling, tx, async (context) => {
-      await definition.refresh(entity, tx, context)
+  async #handle(definition: DefinedState, entities: readonly string[], isLive: boolean, tx: Transaction): Promise<void> {
+    const what = `${definition.name} for ${entities.length === 1 ? entities[0] : `${entities.length} entities`}`
+    await callHandler(this.#host, definition, { what, isLive, lost: this.#graceOver.signal }, tx, async (context) => {
+      await definition.refresh(entities, tx, Object.assign(context, { mark: marking(definition, tx) }))
     })
   }
 
   async #putOff(definition: DefinedState, entity: string, error: unknown, runs: Transaction): Promise<boolean> {
-    const { tenant, name, generation } = definition
-    const key = { tenant, name, generation, entity }
+    const { name } = definition
+    const key = { ...keyOf(definition), entity }
     const [row] = await runs.run<{ attempts: number; position: string }>(failStatement, { ...key, error: describeError(error) })
     if (row === undefined) return false
     const attempt = row.attempts
@@ -219,4 +239,36 @@ export class Refreshers {
 function isFirst(idle: ReadonlySet<Service>, service: Service): boolean {
   const [first] = idle
   return first === service
+}
+
+async function takeOne(tx: Transaction, values: Readonly<Record<string, Parameter>>): Promise<Taken | undefined> {
+  for (let marks = marksMin; marks <= marksMax; marks *= 16) {
+    const [row] = await tx.run<Looked>(takeStatement, { ...values, marks })
+    if (row?.entity) return { entity: row.entity, is_live: row.is_live }
+    if (row === undefined || row.marks < marks) return undefined
+  }
+  return undefined
+}
+
+/** The entities whose marks it took away. */
+async function clear(definition: DefinedState, entity: string | undefined, tx: Transaction): Promise<readonly string[]> {
+  const key = keyOf(definition)
+  if (entity !== undefined) return (await tx.run(clearStatement, { ...key, entity })).length > 0 ? [entity] : []
+  const rows = await tx.run<{ entity: string }>(clearDueStatement, { ...key, limit: definition.entitiesMax! })
+  return rows.map((row) => row.entity)
+}
+
+/** Position 0: no event waits for such a mark. */
+function marking(definition: DefinedState, tx: Transaction): RefreshContext['mark'] {
+  return async (entities) => {
+    if (!Array.isArray(entities) || entities.some((entity) => typeof entity !== 'string'))
+      throw refused('mark', `entities must be an array of strings, got ${shown(entities)}`)
+    if (entities.length === 0) return
+    const positions = numbersLiteral(entities.map(() => 0))
+    await tx.run(feedStatement, { ...keyOf(definition), entities: textsLiteral(entities), positions })
+  }
+}
+
+function keyOf({ tenant, name, generation }: DefinedState): { tenant: string; name: string; generation: number } {
+  return { tenant, name, generation }
 }

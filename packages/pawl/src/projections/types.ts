@@ -96,15 +96,30 @@ export interface ReactionOptions extends CursorOptions {
   readonly tuning?: LogTuning
 }
 
+/** What a refresh gets besides its entities and its transaction. */
+export interface RefreshContext extends ProjectionContext {
+  /** Marks entities for a refresh after this one. The marks commit with what the refresh writes, or roll back with it. */
+  mark(entities: readonly string[]): Promise<void>
+}
+
 /** With `tables` it is a projection that can be rebuilt. Without, it is a reaction: its refresh may append and enqueue, any number of times. */
 export interface StateProjectionOptions extends CursorOptions, GenerationOptions {
   readonly kind: 'state'
   /** Which entity an event changes; undefined or an empty list: none. */
   readonly entity: (event: LogEvent) => string | readonly string[] | undefined
   /** Reads the entity's current state and writes what follows from it. It may run any number of times, in any order between entities. */
-  readonly refresh: (entity: string, tx: ProjectionTx, context: ProjectionContext) => unknown
-  /** Refreshes at once in one process. Default 4. */
+  readonly refresh?: (entity: string, tx: ProjectionTx, context: RefreshContext) => unknown
+  /** The same for many entities in one transaction: one refresher at a time, in all processes together. When it fails, it gets them one by one. */
+  readonly refreshMany?: (entities: readonly string[], tx: ProjectionTx, context: RefreshContext) => unknown
+  /** Refreshes at once in one process. Default 4; with `refreshMany` always 1. */
   readonly concurrency?: number
+  readonly tuning?: StateTuning
+}
+
+/** Settings that are rarely needed. */
+interface StateTuning {
+  /** The most entities in one `refreshMany`. Default 500. */
+  readonly batchMax?: number
 }
 
 export interface SinkContext {

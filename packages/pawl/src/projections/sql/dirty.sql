@@ -50,6 +50,26 @@ left join lateral (
   limit 1
 ) t on true
 
+-- name: take-all-dirty
+-- Makes this transaction the one refresher of a generation. The lock ends with the transaction; it is tried, never waited for.
+-- Locks: the generation's advisory lock, and the cursor's row against a switch of generations, which would rename the tables.
+-- Plan: cursor_pkey.
+-- No row: another transaction refreshes, or it is paused, or about to be switched.
+with live as materialized (
+  select c.is_live
+  from pawl.cursor c
+  where c.tenant = :tenant::text
+    and c.name = :name::text
+    and c.generation = :generation::integer
+    and c.shard = 0
+    and c.state <> 'paused'
+    and (c.hold_at is distinct from 0 or c.hold_until < pawl.now())
+  for key share
+)
+select l.is_live, set_config('idle_in_transaction_session_timeout', :idle_ms::text, true) as idle, set_config('pawl.fold', :fold::text, true) as fold
+from live l
+where pg_try_advisory_xact_lock(hashtextextended(jsonb_build_array(:tenant::text, :name::text, :generation::integer)::text, 0))
+
 -- name: next-due
 -- When the first entity is due. Asked before a transaction begins: to take one locks the cursor's row, which costs a transaction id.
 -- Locks: none.
@@ -83,6 +103,34 @@ where d.tenant = :tenant::text
       and m.due_at <= pawl.now()
   )
 returning d.position
+
+-- name: clear-due
+-- Takes away the marks of entities that are due, all that are visible now. Its snapshot is younger than the generation's lock, so that it does not
+-- see marks that the refresher before has taken.
+-- Locks: the marks; the generation's advisory lock is held by the transaction.
+-- Plan: dirty_due, dirty_entity.
+-- Rows: the entities, at most as many as the limit. No row: nothing is due.
+with due as materialized (
+  select d.entity
+  from pawl.dirty d
+  where d.tenant = :tenant::text
+    and d.name = :name::text
+    and d.generation = :generation::integer
+    and d.due_at <= pawl.now()
+  order by d.due_at, d.id
+  limit :limit::integer
+),
+cleared as (
+  delete from pawl.dirty d
+  where d.tenant = :tenant::text
+    and d.name = :name::text
+    and d.generation = :generation::integer
+    and d.entity = any (array(select u.entity from due u))
+  returning d.entity
+)
+select distinct c.entity
+from cleared c
+order by c.entity
 
 -- name: delay-dirty
 -- Puts a refresh off: for a while, or, without a delay, until a person or the next change of the entity asks for it.

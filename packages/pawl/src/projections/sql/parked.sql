@@ -107,7 +107,7 @@ with listed as (
     and k.name = :name::text
   union all
   select d.generation, 0, '', d.entity, 'parked', 'The refresh failed.', max(d.last_error), max(d.attempts), min(d.parked_at),
-    sum(cardinality(d.positions))::integer, min(d.position)
+    sum(cardinality(array_remove(d.positions, 0)))::integer, nullif(min(d.position), 0)
   from pawl.dirty d
   where d.tenant = :tenant::text
     and d.name = :name::text
