@@ -141,6 +141,7 @@ export class Applier {
       generation,
       entities: textsLiteral(marks.map(({ entity }) => entity)),
       positions: numbersLiteral(marks.map(({ position }) => position)),
+      delay_ms: 0,
     })
   }
 

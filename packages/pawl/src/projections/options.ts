@@ -26,6 +26,7 @@ import type {
   BatchHandler,
   EventHandler,
   LogProjectionOptions,
+  MarkOptions,
   ProjectionEvents,
   ProjectionTable,
   ReactionOptions,
@@ -146,6 +147,10 @@ export const stateTable = {
   concurrency,
   tuning: tuning(stateTuningTable),
 } satisfies TableOf<StateProjectionOptions>
+
+export const markTable = {
+  delay: duration({ from: 0, to: 30 * 86_400_000, default: 0, doc: 'How long the refresh waits.' }),
+} satisfies TableOf<MarkOptions>
 
 export const sinkTable = {
   ...withDefaults(cursorTable, { from: 'oldest' }),

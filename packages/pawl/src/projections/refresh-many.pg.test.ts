@@ -149,6 +149,21 @@ test('entities that a refresh marks are refreshed after its commit', async () =>
   expect(calls).toEqual([['a'], ['b', 'c']])
 })
 
+test('an entity marked with a delay waits for it', async () => {
+  const db = await createLog(sql)
+  const pawl = define(db, async (entities, tx, { mark }) => {
+    await tx.query(refreshSql, [entities])
+    if (entities.includes('a')) await mark(['b'], { delay: '1h' })
+  })
+  await db.query("insert into article values ('a'), ('b')")
+  await append(db, { key: 'a' })
+  await startRunner(pawl)
+  await until('the first is refreshed', async () => (await searched(db)).length === 1)
+  expect(await db.query("select entity, due_at > pawl.now() + interval '59 minutes' as is_later from pawl.dirty")).toEqual([
+    { entity: 'b', is_later: true },
+  ])
+})
+
 test('a refresh of one entity marks others too', async () => {
   const db = await createLog(sql)
   const pawl = db.pawl()

@@ -8,12 +8,13 @@ import type { Transaction } from '../db/transaction.ts'
 import { describeError, isPawlError, type PawlError, shown } from '../errors.ts'
 import { monotonicMs } from '../kernel/clock.ts'
 import { solitude } from '../kernel/handler.ts'
-import { refused } from '../kernel/options.ts'
+import { refused, resolve } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { Service } from '../kernel/service.ts'
 import { tripBreaker } from './applier.ts'
 import { type DefinedState, foldOf, retryDelayMs } from './definition.ts'
 import { callHandler, messageOf, openTx, whenUnlocked } from './fenced.ts'
+import { markTable } from './options.ts'
 import type { Host } from './part.ts'
 import type { RefreshContext } from './types.ts'
 
@@ -260,12 +261,13 @@ async function clear(definition: DefinedState, entity: string | undefined, tx: T
 
 /** Position 0: no event waits for such a mark. */
 function marking(definition: DefinedState, tx: Transaction): RefreshContext['mark'] {
-  return async (entities) => {
+  return async (entities, options = {}) => {
+    const { delay: delay_ms } = resolve('mark', markTable, options)
     if (!Array.isArray(entities) || entities.some((entity) => typeof entity !== 'string'))
       throw refused('mark', `entities must be an array of strings, got ${shown(entities)}`)
     if (entities.length === 0) return
     const positions = numbersLiteral(entities.map(() => 0))
-    await tx.run(feedStatement, { ...keyOf(definition), entities: textsLiteral(entities), positions })
+    await tx.run(feedStatement, { ...keyOf(definition), entities: textsLiteral(entities), positions, delay_ms })
   }
 }
 

@@ -99,7 +99,12 @@ export interface ReactionOptions extends CursorOptions {
 /** What a refresh gets besides its entities and its transaction. */
 export interface RefreshContext extends ProjectionContext {
   /** Marks entities for a refresh after this one. The marks commit with what the refresh writes, or roll back with it. */
-  mark(entities: readonly string[]): Promise<void>
+  mark(entities: readonly string[], options?: MarkOptions): Promise<void>
+}
+
+export interface MarkOptions {
+  /** How long the refresh waits. Default: not at all. */
+  readonly delay?: number | string
 }
 
 /** With `tables` it is a projection that can be rebuilt. Without, it is a reaction: its refresh may append and enqueue, any number of times. */

@@ -3,8 +3,9 @@
 -- Locks: none but its own new rows.
 -- Plan: an insert.
 -- No row is returned.
-insert into pawl.dirty (tenant, name, generation, entity, position, positions)
-select :tenant::text, :name::text, :generation::integer, u.entity, min(u.position), array_agg(distinct u.position)
+insert into pawl.dirty (tenant, name, generation, entity, position, positions, due_at)
+select :tenant::text, :name::text, :generation::integer, u.entity, min(u.position), array_agg(distinct u.position),
+  pawl.now() + :delay_ms::bigint * interval '1 millisecond'
 from unnest(:entities::text[], :positions::bigint[]) as u(entity, position)
 group by u.entity
 order by 5
