@@ -26,7 +26,6 @@ import type {
   BatchHandler,
   EventHandler,
   LogProjectionOptions,
-  MarkOptions,
   ProjectionEvents,
   ProjectionTable,
   ReactionOptions,
@@ -148,9 +147,7 @@ export const stateTable = {
   tuning: tuning(stateTuningTable),
 } satisfies TableOf<StateProjectionOptions>
 
-export const markTable = {
-  delay: duration({ from: 0, to: 30 * 86_400_000, default: 0, doc: 'How long the refresh waits.' }),
-} satisfies TableOf<MarkOptions>
+export const markDelay = duration({ from: 0, to: 30 * 86_400_000, default: 0, doc: 'How long the refresh waits.' })
 
 export const sinkTable = {
   ...withDefaults(cursorTable, { from: 'oldest' }),

@@ -89,7 +89,7 @@ test('two processes with refreshMany never refresh at once', async () => {
   expect(new Set(overlaps)).toEqual(new Set([1]))
 })
 
-test('[O7] of a failing batch the good entities are refreshed, the bad one parked', async () => {
+test('[O7] of a failing batch only the bad entity is parked', async () => {
   const db = await createLog(sql)
   let isBroken = true
   const calls: (readonly string[])[] = []

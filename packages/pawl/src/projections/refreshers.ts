@@ -14,7 +14,7 @@ import { Service } from '../kernel/service.ts'
 import { tripBreaker } from './applier.ts'
 import { type DefinedState, foldOf, retryDelayMs } from './definition.ts'
 import { callHandler, messageOf, openTx, whenUnlocked } from './fenced.ts'
-import { markTable } from './options.ts'
+import { markDelay } from './options.ts'
 import type { Host } from './part.ts'
 import type { RefreshContext } from './types.ts'
 
@@ -262,7 +262,7 @@ async function clear(definition: DefinedState, entity: string | undefined, tx: T
 /** Position 0: no event waits for such a mark. */
 function marking(definition: DefinedState, tx: Transaction): RefreshContext['mark'] {
   return async (entities, options = {}) => {
-    const { delay: delay_ms } = resolve('mark', markTable, options)
+    const { delay: delay_ms } = resolve('mark', { delay: markDelay }, options)
     if (!Array.isArray(entities) || entities.some((entity) => typeof entity !== 'string'))
       throw refused('mark', `entities must be an array of strings, got ${shown(entities)}`)
     if (entities.length === 0) return
