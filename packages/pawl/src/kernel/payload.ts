@@ -174,8 +174,8 @@ export function fromJson(text: string, what: string): unknown {
   return value
 }
 
-/** Fewer than 16 digits are always exact. */
-const mayHaveLongNumber = /[\d.]{16}/
+/** Fewer than 16 digits are always exact. As jsonb writes it, a number is never next to a quote: ids in strings do not count. */
+const mayHaveLongNumber = /(?<!["\d.])[\d.]{16}/
 const stringOrNumber = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.]*/g
 /** No stored string can have a NUL. */
 const inexact = '\u0000inexact'
