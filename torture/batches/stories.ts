@@ -118,7 +118,7 @@ export const stories: Readonly<Record<string, Story<BatchesTraffic, CheckName>>>
             swap(
               "if v_was is null or not (v_was = 'running' or v_was = 'queued' and p_state = 'cancelled') then",
               "if v_was is null or p_state <> 'finished' and v_was <> 'running' then",
-            )(swap("if v_was = 'running' and not exists (", 'if not exists (')(text)),
+            )(swap(/if v_was = 'running'\s+and not exists/, 'if not exists')(text)),
         },
         statements: { closed: swap('and b.closed_at is null', '') },
       },
@@ -204,21 +204,22 @@ async function outlive(rig: Rig, traffic: BatchesTraffic, name: Name): Promise<v
 
 // ---- bugs that are more than one rewrite
 
-const waiting =
-  'select from pawl.batch_item i where i.tenant = p_tenant and i.batch_id = p_id and i.n > p_from and i.outcome is null'
-
 /** Whether an item waits is read before the lock. */
 function testEarly(text: string): string {
-  const early = swap('v_state text := p_state;', `v_state text := p_state;\n  v_waits boolean := exists (${waiting});`)(text)
-  return swap(/not exists \(\s*select from pawl\.batch_item i where [^)]*\) then/, 'not v_waits then')(early)
+  const waits = 'v_waits boolean := pawl.first_waiting_item(p_tenant, p_id) is not null;'
+  const early = swap('v_state text := p_state;', `v_state text := p_state;\n  ${waits}`)(text)
+  return swap(
+    /not exists \(select from pawl\.batch_item i[^)]*\)\s+and pawl\.first_waiting_item\(p_tenant, p_id\) is null/,
+    'not v_waits',
+  )(early)
 }
 
 /** The lock is waited for in the statement that reads the state, whose snapshot is older. */
 function readEarly(text: string): string {
   const unlocked = swap('where pg_try_advisory_xact_lock_shared(pawl.batch_lock(g.tenant, g.batch))', '')(text)
   return swap(
-    'where g.batch = any (v_locked)',
-    "where pg_advisory_xact_lock_shared(pawl.batch_lock(coalesce(g.tenant, ''), g.batch))::text = ''",
+    /where g\.batch = any \(v_locked\)(?=\s+and b\.state)/,
+    "where pg_advisory_xact_lock_shared(pawl.batch_lock(g.tenant, g.batch))::text = ''",
   )(unlocked)
 }
 
@@ -226,8 +227,11 @@ function readEarly(text: string): string {
 function settleLatest(text: string): string {
   const latest =
     '(select max(l.id) from pawl.batch l join pawl.batch o on o.tenant = l.tenant and o.track = l.track where o.id = g.batch)'
-  const open = swap('b.id = g.batch and b.state', `b.id = ${latest} and b.state`)(swap('and b.fence = g.batch_fence', '')(text))
-  return swap('and i.batch_id = g.batch', `and i.batch_id = ${latest}`)(open)
+  const open = swap('(g.batch, g.fence) not in (select o.id, o.fence', 'g.batch is null and g.fence not in (select o.fence')(text)
+  return swap(
+    /and i\.batch_id = g\.batch(?=\s+and i\.n = g\.n\s+and i\.outcome is null\s+\)\s+select s)/,
+    `and i.batch_id = ${latest}`,
+  )(open)
 }
 
 function startOutside(): void {

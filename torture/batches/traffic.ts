@@ -149,7 +149,7 @@ export class User extends Caller {
 
   async extend(batch: string, ms: number): Promise<void> {
     await this.history.call('extend', { batch, ms }, () =>
-      this.pawl.batches.extend(batch, { ms, by: 'operator', reason: 'torture' }),
+      this.pawl.batches.extend(batch, { for: ms, by: 'operator', reason: 'torture' }),
     )
   }
 

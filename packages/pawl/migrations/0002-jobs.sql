@@ -120,7 +120,6 @@ begin
 end
 $$;
 
--- p_ids: ids that a capability drew before with pawl.next_job_id(), one for each payload.
 create function pawl.enqueue_many(
   p_tenant text,
   p_queue text,
@@ -132,8 +131,7 @@ create function pawl.enqueue_many(
   p_priority integer default 0,
   p_max_attempts integer default null,
   p_headers jsonb default null,
-  p_wake boolean default true,
-  p_ids bigint[] default null
+  p_wake boolean default true
 ) returns setof bigint
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
@@ -181,13 +179,28 @@ begin
   return query
     insert into pawl.job (id, fence, tenant, queue, kind, state, payload, payload_version, due, run_at, created_at, priority, given_attempts,
       max_attempts, headers)
-    select coalesce(p_ids[e.number], v_id_time | (nextval('pawl.job_serial') & 2097151)), v_fence, p_tenant, p_queue, p_kind, v_state, e.value, p_payload_version,
+    select v_id_time | (nextval('pawl.job_serial') & 2097151), v_fence, p_tenant, p_queue, p_kind, v_state, e.value, p_payload_version,
       v_run_at - p_priority * interval '1 minute', v_run_at, v_now, p_priority, p_max_attempts, p_max_attempts, p_headers
-    from jsonb_array_elements(p_payloads) with ordinality e(value, number)
+    from jsonb_array_elements(p_payloads) e
     returning pawl.job.id;
   if p_wake and v_run_at <= v_now then
     perform pawl.wake(p_queue);
   end if;
+end
+$$;
+
+-- Enqueues jobs of a capability that are due now, under ids that it drew before with pawl.next_job_id(). Elements of one jsonb array in place of
+-- p_payloads took 1.8 times as long.
+create function pawl.enqueue_given(p_tenant text, p_queue text, p_kind text, p_ids bigint[], p_payloads jsonb[]) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_now timestamptz := pawl.now();
+  v_fence bigint := pawl.assert_no_fold();
+begin
+  insert into pawl.job (id, fence, tenant, queue, kind, state, payload, due, run_at, created_at)
+  select g.id, v_fence, p_tenant, p_queue, p_kind, 'ready', g.payload, v_now, v_now, v_now
+  from unnest(p_ids, p_payloads) g(id, payload);
+  perform pawl.wake(p_queue);
 end
 $$;
 

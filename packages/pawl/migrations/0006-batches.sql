@@ -72,6 +72,15 @@ create table pawl.batch_item (
 comment on table pawl.batch_item is 'Items of batches, kept with their batch. No column that a settle changes is in an index.';
 comment on column pawl.batch_item.late_at is 'Its result came after its batch had ended, and was refused.';
 
+-- Apart from pawl.batch: above READ COMMITTED, guards lock the row of their batch, and a change of it would fail their transactions.
+create table pawl.batch_cursor (
+  batch_id bigint not null,
+  upto integer not null,
+  tenant text collate "C" not null default '',
+  primary key (tenant, batch_id)
+) with (fillfactor = 50);
+comment on table pawl.batch_cursor is 'Items up to this number have ended, and later ones may have. A search for one that has not begins here.';
+
 create view pawl.batch_view as
 select b.tenant, b.id, b.name, b.track, b.queue, b.state, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.started_at, b.ended_at, b.closed_at,
   b.created_at, b.prepared, b.boundary_sums, b.meta, b.by, b.rerun_of, b.end_reason, b.steps, b.job_id, b.fence, b.boundary_at, b.fed,
@@ -121,13 +130,28 @@ language sql set search_path = pg_catalog, pg_temp as $$
     and b.id = p_id
 $$;
 
+-- The number of the first item that has not ended. Null: all have.
+create function pawl.first_waiting_item(p_tenant text, p_id bigint) returns integer
+language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+  select i.n
+  from pawl.batch_item i
+  where i.tenant = p_tenant
+    and i.batch_id = p_id
+    and i.n > coalesce((select c.upto from pawl.batch_cursor c where c.tenant = p_tenant and c.batch_id = p_id), 0)
+    and i.outcome is null
+  order by i.n
+  limit 1
+$$;
+
 -- Ends one batch, under its exclusive lock. The caller has the track's lock. Returns its state afterwards: 'running' if it was asked to finish, or to
 -- time out, and need not; 'busy' if a transaction held the lock for 250 ms. All items have ended: 'finished', whatever was asked for.
--- Items up to p_from are known to have ended. Writes one row, one event and one job, whatever the number of items.
-create function pawl.close_batch(p_tenant text, p_id bigint, p_state text, p_reason text default null, p_from integer default 0) returns text
+-- Whatever the number of items, it writes one row, one event and one job, and reads two items: the last one, which mostly ends last, and the first
+-- after the cursor. Items that ended after that, since the cursor was moved, are read too.
+create function pawl.close_batch(p_tenant text, p_id bigint, p_state text, p_reason text default null) returns text
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '250ms' set enable_seqscan = off as $$
 declare
   v_was text;
+  v_total integer;
   v_deadline timestamptz;
   v_job bigint;
   v_state text := p_state;
@@ -135,7 +159,7 @@ begin
   begin
     perform pg_advisory_xact_lock(pawl.batch_lock(p_tenant, p_id));
     -- A new snapshot, taken after the lock: it has every item that settled before.
-    select b.state, b.deadline, b.job_id into v_was, v_deadline, v_job
+    select b.state, b.total, b.deadline, b.job_id into v_was, v_total, v_deadline, v_job
     from pawl.batch b
     where b.tenant = p_tenant and b.id = p_id
     for no key update;
@@ -145,9 +169,10 @@ begin
   if v_was is null or not (v_was = 'running' or v_was = 'queued' and p_state = 'cancelled') then
     return v_was;
   end if;
-  if v_was = 'running' and not exists (
-    select from pawl.batch_item i where i.tenant = p_tenant and i.batch_id = p_id and i.n > p_from and i.outcome is null
-  ) then
+  if v_was = 'running'
+    and not exists (select from pawl.batch_item i where i.tenant = p_tenant and i.batch_id = p_id and i.n = v_total and i.outcome is null)
+    and pawl.first_waiting_item(p_tenant, p_id) is null
+  then
     v_state := 'finished';
   elsif p_state = 'finished' or p_state = 'timed-out' and v_deadline > pawl.now() then
     return 'running';
@@ -222,8 +247,7 @@ end
 $$;
 
 -- Ends a batch and starts the next of its track, in this order of locks: track, batch. Returns what close_batch does; null: there is no such batch.
-create function pawl.end_batch(p_tenant text, p_id bigint, p_state text, p_reason text default null, p_from integer default 0, p_next bigint default null)
-returns text
+create function pawl.end_batch(p_tenant text, p_id bigint, p_state text, p_reason text default null, p_next bigint default null) returns text
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '250ms' as $$
 declare
   v_track text;
@@ -238,7 +262,7 @@ begin
   exception when lock_not_available then
     return 'busy';
   end;
-  v_state := pawl.close_batch(p_tenant, p_id, p_state, p_reason, p_from);
+  v_state := pawl.close_batch(p_tenant, p_id, p_state, p_reason);
   if v_state not in ('busy', 'running') then
     perform pawl.run_next_batch(p_tenant, v_track, p_next);
   end if;
@@ -270,7 +294,7 @@ begin
     perform pawl.run_next_batch(p_tenant, v_track, case when v_policy = 'replace' then p_id end);
     select b.id into blocker from pawl.batch b where b.tenant = p_tenant and b.track = v_track and b.state = 'running' and b.id <> p_id;
     if v_policy = 'replace' and blocker is not null
-      and pawl.end_batch(p_tenant, blocker, 'replaced', format('replaced by batch %s', p_id), 0, p_id) <> 'busy'
+      and pawl.end_batch(p_tenant, blocker, 'replaced', format('replaced by batch %s', p_id), p_id) <> 'busy'
     then
       blocker := null;
     end if;
@@ -399,6 +423,8 @@ language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off 
 #variable_conflict use_column
 declare
   v_locked bigint[];
+  v_open bigint[];
+  v_open_fences bigint[];
 begin
   v_locked := array(
     select g.batch
@@ -410,45 +436,23 @@ begin
     ) g
     where pg_try_advisory_xact_lock_shared(pawl.batch_lock(g.tenant, g.batch))
   );
-  return query
+  select array_agg(b.id), array_agg(b.fence) into v_open, v_open_fences
+  from (select distinct coalesce(u.tenant, '') as tenant, u.batch from unnest(p_tenants, p_batches) u(tenant, batch)) g
+  join pawl.batch b on b.tenant = g.tenant and b.id = g.batch
+  where g.batch = any (v_locked)
+    and b.state = 'running';
+  -- Mostly all of them are: then the arrays are settled as they came.
+  if exists (
+    select
+    from unnest(p_batches, p_batch_fences) g(batch, fence)
+    where (g.batch, g.fence) not in (select o.id, o.fence from unnest(v_open, v_open_fences) o(id, fence))
+  ) then
     with given as materialized (
-      select g.k, coalesce(g.tenant, '') as tenant, g.id, g.fence, g.result, g.progress, g.ran_ms, g.batch, g.n, g.outcome, g.error,
-        exists (
-          select from pawl.batch b where b.tenant = coalesce(g.tenant, '') and b.id = g.batch and b.state = 'running' and b.fence = g.batch_fence
-        ) as is_open
-      from unnest(p_tenants, p_ids, p_fences, p_results, p_progress, p_ran_ms, p_batches, p_numbers, p_batch_fences, p_outcomes, p_errors) with ordinality
-        as g(tenant, id, fence, result, progress, ran_ms, batch, n, batch_fence, outcome, error, k)
+      select coalesce(g.tenant, '') as tenant, g.id, g.fence, g.result, g.progress, g.ran_ms, g.batch, g.n, g.outcome, g.error,
+        (g.batch, g.batch_fence) in (select o.id, o.fence from unnest(v_open, v_open_fences) o(id, fence)) as is_open
+      from unnest(p_tenants, p_ids, p_fences, p_results, p_progress, p_ran_ms, p_batches, p_numbers, p_batch_fences, p_outcomes, p_errors)
+        as g(tenant, id, fence, result, progress, ran_ms, batch, n, batch_fence, outcome, error)
       where g.batch = any (v_locked)
-    ),
-    settled as materialized (
-      select s.tenant, s.id, s.fence
-      from (
-        select array_agg(g.tenant order by g.k) as tenants, array_agg(g.id order by g.k) as ids, array_agg(g.fence order by g.k) as fences,
-          array_agg(g.result order by g.k) as results, array_agg(g.progress order by g.k) as progress, array_agg(g.ran_ms order by g.k) as ran_ms,
-          array_agg(g.outcome order by g.k) as outcomes, array_agg(g.error order by g.k) as errors
-        from given g
-        where g.is_open
-      ) a
-      cross join lateral pawl.settle_jobs(a.tenants, a.ids, a.fences, a.results, a.progress, a.ran_ms, a.outcomes, a.errors) s
-    ),
-    -- A hashed subplan: engine connections have no hash joins, and a nested loop over 1,000 items and as many jobs took 290 ms.
-    marked as materialized (
-      select g.tenant, g.batch, g.n, g.outcome, g.result, g.error,
-        (g.tenant, g.id, g.fence) in (select s.tenant, s.id, s.fence from settled s) as is_settled
-      from given g
-    ),
-    ended as (
-      update pawl.batch_item i
-      set outcome = case when g.outcome is null then 'done' else 'failed' end,
-        ended_at = (select pawl.now()),
-        sums = g.result,
-        error = g.error
-      from marked g
-      where g.is_settled
-        and i.tenant = any (array[g.tenant])
-        and i.batch_id = g.batch
-        and i.n = g.n
-        and i.outcome is null
     ),
     late as (
       update pawl.batch_item i
@@ -465,9 +469,40 @@ begin
       from (select g.tenant, array_agg(g.id order by g.id) as ids from given g where not g.is_open group by g.tenant) o
       cross join lateral pawl.cancel_jobs(o.tenant, o.ids, 'its batch has ended', false) c(id)
     )
+    select array_agg(g.tenant), array_agg(g.id), array_agg(g.fence), array_agg(g.result), array_agg(g.progress), array_agg(g.ran_ms), array_agg(g.batch),
+      array_agg(g.n), array_agg(g.outcome), array_agg(g.error)
+    into p_tenants, p_ids, p_fences, p_results, p_progress, p_ran_ms, p_batches, p_numbers, p_outcomes, p_errors
+    from given g
+    where g.is_open
+      and (select count(*) from cancelled) >= 0;
+  end if;
+  return query
+    with settled as materialized (
+      select s.tenant, s.id, s.fence
+      from pawl.settle_jobs(p_tenants, p_ids, p_fences, p_results, p_progress, p_ran_ms, p_outcomes, p_errors) s
+    ),
+    -- A hashed subplan: engine connections have no hash joins, and a nested loop over 1,000 items and as many jobs took 290 ms.
+    given as materialized (
+      select coalesce(g.tenant, '') as tenant, g.id, g.batch, g.n, g.result, g.outcome, g.error,
+        (coalesce(g.tenant, ''), g.id, g.fence) in (select s.tenant, s.id, s.fence from settled s) as is_settled
+      from unnest(p_tenants, p_ids, p_fences, p_results, p_batches, p_numbers, p_outcomes, p_errors)
+        as g(tenant, id, fence, result, batch, n, outcome, error)
+    ),
+    ended as (
+      update pawl.batch_item i
+      set outcome = case when g.outcome is null then 'done' else 'failed' end,
+        ended_at = (select pawl.now()),
+        sums = g.result,
+        error = g.error
+      from given g
+      where g.is_settled
+        and i.tenant = any (array[g.tenant])
+        and i.batch_id = g.batch
+        and i.n = g.n
+        and i.outcome is null
+    )
     select s.tenant, s.id
     from settled s
-    where (select count(*) from cancelled) >= 0
     union all
     select g.tenant, g.id
     from given g
@@ -479,11 +514,12 @@ $$;
 
 -- Items that have a job no more, or a dead one, have failed: a sweep declared it dead, or SQL cancelled it. It reads dead jobs by their index, and of
 -- other items the first 5,000 that wait. Returns how many; null: the batch is being ended.
-create function pawl.fail_lost_items(p_tenant text, p_id bigint, p_fence bigint, p_from integer) returns integer
+create function pawl.fail_lost_items(p_tenant text, p_id bigint, p_fence bigint) returns integer
 language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 declare
   v_name text;
   v_fed integer;
+  v_first integer := pawl.first_waiting_item(p_tenant, p_id);
   v_failed integer;
 begin
   if not pg_try_advisory_xact_lock_shared(pawl.batch_lock(p_tenant, p_id)) then
@@ -508,7 +544,7 @@ begin
     from (
       select i.n, i.job_id
       from pawl.batch_item i
-      where i.tenant = p_tenant and i.batch_id = p_id and i.n > p_from and i.n <= v_fed and i.outcome is null
+      where i.tenant = p_tenant and i.batch_id = p_id and i.n >= v_first and i.n <= v_fed and i.outcome is null
       order by i.n
       limit 5000
     ) w
@@ -547,6 +583,8 @@ declare
   v_fed integer;
   v_upto integer;
   v_total integer;
+  v_ids bigint[];
+  v_payloads jsonb[];
 begin
   select b.name, b.queue, b.fed, b.total into v_name, v_queue, v_fed, v_total
   from pawl.batch b
@@ -555,22 +593,21 @@ begin
   if not found then
     return false;
   end if;
-  select max(x.n) into v_upto
+  select max(x.n), array_agg(x.job_id order by x.n),
+    array_agg(jsonb_build_object('batch', p_id::text, 'n', x.n, 'fence', p_fence::text, 'key', x.key, 'data', x.data) order by x.n)
+  into v_upto, v_ids, v_payloads
   from (
-    select i.n, sum(coalesce(octet_length(i.data::text), 0)) over (order by i.n) as bytes
+    select i.n, i.job_id, i.key, i.data,
+      -- What is compressed has its size only as a string.
+      sum(case when pg_column_compression(i.data) is null then pg_column_size(i.data) else octet_length(i.data::text) end)
+        over (order by i.n rows unbounded preceding) as bytes
     from pawl.batch_item i
     where i.tenant = p_tenant and i.batch_id = p_id and i.n > v_fed
     order by i.n
     limit 5000
   ) x
-  where x.bytes <= 16777216 or x.n = v_fed + 1;
-  perform pawl.enqueue_many(p_tenant, v_queue, 'pawl.batch.' || v_name || '.item', a.payloads, p_ids => a.ids)
-  from (
-    select array_agg(i.job_id order by i.n) as ids,
-      jsonb_agg(jsonb_build_object('batch', p_id::text, 'n', i.n, 'fence', p_fence::text, 'key', i.key, 'data', i.data) order by i.n) as payloads
-    from pawl.batch_item i
-    where i.tenant = p_tenant and i.batch_id = p_id and i.n > v_fed and i.n <= v_upto
-  ) a;
+  where coalesce(x.bytes, 0) <= 16777216 or x.n = v_fed + 1;
+  perform pawl.enqueue_given(p_tenant, v_queue, 'pawl.batch.' || v_name || '.item', v_ids, v_payloads);
   update pawl.batch b set fed = v_upto where b.tenant = p_tenant and b.id = p_id;
   if v_upto < v_total then
     perform pawl.step_batch(p_tenant, p_id, 'step');

@@ -136,7 +136,7 @@ const trials: Readonly<Record<string, Trials>> = {
     why: () => missing(() => bolt.batches.why(batch)),
     stuck: async () => expect((await bolt.batches.stuck()).items).toEqual([]),
     cancel: () => missing(() => bolt.batches.cancel(batch, { ...act, by: 'bolt' })),
-    extend: () => missing(() => bolt.batches.extend(batch, { ...act, by: 'bolt', ms: 1 })),
+    extend: () => missing(() => bolt.batches.extend(batch, { ...act, by: 'bolt', for: 1 })),
     rerun: () => missing(() => bolt.batches.rerun(batch)),
   },
   scope: {

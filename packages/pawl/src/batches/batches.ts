@@ -116,7 +116,8 @@ export class Batches {
 
   /** Moves the deadline of a running batch. */
   async extend(id: string, options: ExtendOptions): Promise<{ deadline: Date }> {
-    const values = { tenant: this.#tenant, id: checkBatchId(id), ...resolve('extend', extendTable, options) }
+    const { for: ms, ...act } = resolve('extend', extendTable, options)
+    const values = { tenant: this.#tenant, id: checkBatchId(id), ms, ...act }
     const [row] = await this.#registry.pool.run<{ deadline: Date }>(extendStatement, values).catch((error: unknown) => {
       throw sqlState(error) === '55P03' ? held(id, 'be extended') : error
     })

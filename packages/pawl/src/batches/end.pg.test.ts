@@ -437,7 +437,7 @@ test('a rerun has the failed and unfinished items', async () => {
       },
     },
   })
-  const first = await pawl.batches.start(reparse, files(3, { units: 10 }), { meta: { why: 'x' } })
+  const first = await pawl.batches.start(reparse, files(3, { units: 10 }), { meta: { why: 'x' }, units: 7 })
   await expect(pawl.batches.rerun(first.id)).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE' })
   await startWorker(pawl)
   await closed(pawl, first.id)
@@ -449,17 +449,28 @@ test('a rerun has the failed and unfinished items', async () => {
     rerunOf: first.id,
     by: 'ada',
     meta: { why: 'x' },
-    units: 10,
+    units: 17,
     counts: { total: 1 },
   })
   expect((await pawl.batches.items(id)).items).toMatchObject([{ n: 1, key: 'file-2', data: { path: '/2' } }])
+})
+
+test('the last page has no next, also when it is full', async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })
+  const { id } = await pawl.batches.start(reparse, files(2))
+  expect(await pawl.batches.items(id, { limit: 2 })).toMatchObject({ items: [{ n: 1 }, { n: 2 }], next: null })
+  expect(await pawl.batches.items(id, { limit: 1 })).toMatchObject({ items: [{ n: 1 }], next: '1' })
+  expect(await pawl.batches.list({ limit: 1 })).toMatchObject({ items: [{ id }], next: null })
+  await pawl.batches.cancel(id, act)
+  expect(await pawl.batches.stuck({ limit: 2 })).toMatchObject({ items: [{ n: 1 }, { n: 2 }], next: null })
 })
 
 test('an extended batch has more time; who extended it is kept', async () => {
   const pawl = db.pawl()
   const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })
   const { id, deadline } = await pawl.batches.start(reparse, files(1))
-  const extended = await pawl.batches.extend(id, { ms: 60_000, ...act })
+  const extended = await pawl.batches.extend(id, { for: '1m', ...act })
   expect(extended.deadline.getTime()).toBe(deadline!.getTime() + 60_000)
   await moveClock(db.pool, 30_000)
   await expect(pawl.batches.start(reparse, files(1))).rejects.toMatchObject({ code: 'PAWL_TRACK_BUSY' })
@@ -467,7 +478,7 @@ test('an extended batch has more time; who extended it is kept', async () => {
     { actor: 'ada', action: 'batch.extend', reason: 'enough' },
   ])
   await pawl.batches.cancel(id, act)
-  await expect(pawl.batches.extend(id, { ms: 1, ...act })).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE' })
+  await expect(pawl.batches.extend(id, { for: 1, ...act })).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE' })
 })
 
 test('a closed batch is removed after 30 days', async () => {

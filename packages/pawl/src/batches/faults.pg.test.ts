@@ -226,7 +226,7 @@ test('an extend while the boundary runs is refused as busy', async () => {
   const { id } = await pawl.batches.start(reparse, files(1))
   await startWorker(pawl)
   await reached.promise
-  await expect(pawl.batches.extend(id, { ms: 1000, ...act })).rejects.toMatchObject({ code: 'PAWL_TRACK_BUSY' })
+  await expect(pawl.batches.extend(id, { for: 1000, ...act })).rejects.toMatchObject({ code: 'PAWL_TRACK_BUSY' })
   go.resolve()
   expect(await closed(pawl, id)).toMatchObject({ state: 'finished' })
 })

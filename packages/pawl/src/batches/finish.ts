@@ -1,5 +1,5 @@
 // Finds the end of batches: after each flush that settled items, in each watch, and when a job of a batch is dead. Counts are never kept: the first
-// item without an outcome says that a batch goes on, and a cursor that only moves forward makes the search cheap.
+// item without an outcome says that a batch goes on, and a cursor in the database that only moves forward makes the search cheap.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { numbersLiteral, statement, textsLiteral } from '../db/statement.ts'
@@ -10,6 +10,7 @@ import { retrying } from '../kernel/retry.ts'
 import type { Registry } from './definition.ts'
 
 const inspectStatement = statement(import.meta.url, 'inspect')
+const moveStatement = statement(import.meta.url, 'move-cursor')
 const failLostStatement = statement(import.meta.url, 'fail-lost')
 const endStatement = statement(import.meta.url, 'end-batch')
 const blockersStatement = statement(import.meta.url, 'blockers')
@@ -23,7 +24,8 @@ const watchMs = 15_000
 /** An end that found its lock taken is tried again after this long; the watch goes on after `triesMax`. */
 const busyMs = 300
 const triesMax = 10
-const cursorsMax = 1000
+/** The cursor of a batch is moved by at least this many items. */
+const cursorItems = 100
 /** A process polls this often for overdue batches while batches that it defines are open. */
 const pollMs = 1000
 /** An alert names what keeps a batch from ending this long after its deadline. */
@@ -54,14 +56,15 @@ interface Inspected {
   readonly left_ms: string
   /** The first item without an outcome. */
   readonly waiting: number | null
+  /** Items up to here have ended; what the cursor says. */
+  readonly ended: number
+  readonly upto: number
   readonly is_step_lost: boolean
   readonly step_job: string | null
   readonly last_error: string | null
 }
 
 export class Finisher {
-  /** Items up to here have ended, by batch. */
-  readonly #cursors = new Map<string, number>()
   /** The numbers of items that run here, by batch. An attempt that hangs after its time-out counts only until the next of its item has ended. */
   readonly #running = new Map<string, Set<number>>()
   /** Batches that are being inspected; true: once more after that. */
@@ -84,22 +87,24 @@ export class Finisher {
         }
       },
       settled: (attempts) => {
-        const refs = attempts.map(({ tenant, payload }) => ({ tenant, ...(payload as ItemPayload) }))
-        for (const ref of new Map(refs.map((each) => [keyOf(each), each])).values()) this.#settled(registry(), ref)
+        const refs = new Map<string, BatchRef>()
+        for (const { tenant, payload } of attempts) {
+          const { batch, fence } = payload as ItemPayload
+          refs.set(batch, { tenant, batch, fence })
+        }
+        for (const ref of refs.values()) this.#settled(registry(), ref)
       },
     }
   }
 
-  /** While handlers of a batch run here, none of its settles can be the last one, and the last handler's settle inspects it. */
-  async during<Answer>(registry: Registry, ref: BatchRef & { readonly n: number }, work: () => Promise<Answer>): Promise<Answer> {
+  /** While handlers of a batch run here, none of its settles can be the last one, and the last handler's settle inspects it. Returns what ends it. */
+  running(registry: Registry, ref: BatchRef, n: number): () => void {
     this.poll(registry)
     const key = keyOf(ref)
     const running = this.#running.get(key) ?? new Set()
-    this.#running.set(key, running.add(ref.n))
-    try {
-      return await work()
-    } finally {
-      running.delete(ref.n)
+    this.#running.set(key, running.add(n))
+    return () => {
+      running.delete(n)
       if (running.size === 0 && this.#running.get(key) === running) this.#running.delete(key)
     }
   }
@@ -152,10 +157,13 @@ export class Finisher {
     const names = textsLiteral([...registry.batches.keys()])
     const rows = await registry.pool.run<OpenBatch>(openStatement, { names })
     for (const { is_running, is_due, ...ref } of rows) {
+      const isHere = this.#running.has(keyOf(ref))
       if (is_running && is_due) await this.tend(registry, ref)
+      // For its cursor: what ended since the last inspection, an end has to read.
+      else if (is_running && isHere) await this.#inspect(registry, ref, 'finished')
       if (is_running) continue
       if (is_due) await registry.pool.run(reviveStatement, { tenant: ref.tenant, id: ref.batch })
-      if (this.#running.has(keyOf(ref))) await this.#abortItems(registry, ref)
+      if (isHere) await this.#abortItems(registry, ref)
     }
     return rows.length > 0
   }
@@ -172,8 +180,7 @@ export class Finisher {
   async tend(registry: Registry, ref: BatchRef): Promise<number | undefined> {
     this.poll(registry)
     const { tenant, batch: id, fence } = ref
-    const from = this.#cursors.get(keyOf(ref)) ?? 0
-    await retrying(() => registry.pool.run(failLostStatement, { tenant, id, fence, from }))
+    await retrying(() => registry.pool.run(failLostStatement, { tenant, id, fence }))
     if (probe.on) await probe.hit('batches.watch.lost', ref)
     const found = await this.#inspect(registry, ref, 'any')
     if (found === undefined) return undefined
@@ -189,32 +196,22 @@ export class Finisher {
   /** Milliseconds to its deadline while it runs; 'busy': it should end, and its lock is taken. */
   async #inspect(registry: Registry, ref: BatchRef, looksFor: 'finished' | 'any'): Promise<number | 'busy' | undefined> {
     const { tenant, batch: id, fence } = ref
-    const key = keyOf(ref)
-    const from = this.#cursors.get(key) ?? 0
-    const [row] = await retrying(() => registry.pool.run<Inspected>(inspectStatement, { tenant, id, fence, from }))
-    if (row?.state !== 'running') {
-      this.#cursors.delete(key)
-      return undefined
-    }
+    const { pool } = registry
+    const [row] = await retrying(() => pool.run<Inspected>(inspectStatement, { tenant, id, fence }))
+    if (row?.state !== 'running') return undefined
+    const { ended: upto, step_job } = row
     const leftMs = Number(row.left_ms)
-    const cursor = row.waiting === null ? from : row.waiting - 1
-    this.#keepCursor(key, cursor)
+    if (upto >= row.upto + cursorItems) await pool.run(moveStatement, { tenant, id, upto })
     const [state, reason = null] = endFor(row, leftMs)
     if (state === undefined || (looksFor === 'finished' && state !== 'finished')) return leftMs
     if (probe.on) await probe.hit('batches.end.before', ref)
-    const values = { tenant, id, state, reason, from: cursor, step_job: row.step_job }
-    const [ended] = await retrying(() => registry.pool.run<{ state: string | null }>(endStatement, values))
+    const values = { tenant, id, state, reason, step_job }
+    const [ended] = await retrying(() => pool.run<{ state: string | null }>(endStatement, values))
     if (probe.on) await probe.hit('batches.end.after', ref)
     if (ended!.state === 'running') return leftMs
     if (ended!.state !== 'busy') return undefined
-    if (leftMs < -blockedMs) await registry.pool.run(blockersStatement, { tenant, id })
+    if (leftMs < -blockedMs) await pool.run(blockersStatement, { tenant, id })
     return 'busy'
-  }
-
-  #keepCursor(key: string, cursor: number): void {
-    this.#cursors.delete(key)
-    this.#cursors.set(key, cursor)
-    if (this.#cursors.size > cursorsMax) this.#cursors.delete(this.#cursors.keys().next().value!)
   }
 }
 

@@ -116,7 +116,7 @@ export const endTable = {
 
 export const extendTable = {
   ...endTable,
-  ms: required(integer({ from: 1, to: allowanceMsMax, doc: 'Added to the deadline.' })),
+  for: required(duration({ from: 1, to: allowanceMsMax, doc: 'Added to the deadline.' })),
 } satisfies TableOf<ExtendOptions>
 
 export const rerunTable = {

@@ -45,7 +45,7 @@ export async function needBatch(db: Db, tenant: string, id: string): Promise<Bat
 export async function listBatches({ pool }: Registry, tenant: string, o: Resolved<typeof listTable>): Promise<BatchPage<Batch>> {
   const { name = null, track = null, state = null, limit } = o
   const after = o.after === undefined ? null : cursor('list', o.after)
-  const rows = await read<Row>(pool, listStatement, { tenant, name, track, state, after, limit })
+  const rows = await read<Row>(pool, listStatement, { tenant, name, track, state, after, limit: limit + 1 })
   return pageOf(rows.map(toBatch), limit, ({ id }) => id)
 }
 
@@ -56,7 +56,7 @@ export async function listItems(
   { outcome, limit, ...page }: Resolved<typeof itemsTable>,
 ): Promise<BatchPage<BatchItem>> {
   const after = Number(cursor('items', page.after ?? '0', numberMax))
-  const rows = await read<Row>(pool, itemsStatement, { tenant, id, outcome: outcome ?? null, after, limit })
+  const rows = await read<Row>(pool, itemsStatement, { tenant, id, outcome: outcome ?? null, after, limit: limit + 1 })
   if (rows.length === 0) await needBatch(pool, tenant, id)
   return pageOf(rows.map(toItem), limit, ({ n }) => String(n))
 }
@@ -69,7 +69,8 @@ export async function listStuck(
   const { name = null, olderThan, limit } = o
   const [batch = '', n = '0'] = o.after?.split('.') ?? []
   const after_batch = o.after === undefined ? null : cursor('stuck', batch)
-  const values = { tenant, name, older_ms: olderThan, after_batch, after_n: Number(cursor('stuck', n, numberMax)), limit }
+  const after_n = Number(cursor('stuck', n, numberMax))
+  const values = { tenant, name, older_ms: olderThan, after_batch, after_n, limit: limit + 1 }
   const rows = await read<Row>(pool, stuckStatement, values)
   return pageOf(
     rows.map((row) => toItem(row) as StuckItem),
@@ -83,8 +84,10 @@ function cursor(call: string, after: string, max = 9223372036854775807n): string
   throw refused(call, `after must be \`next\` of the page before, got '${after.slice(0, 50)}'`)
 }
 
-function pageOf<Item>(items: readonly Item[], limit: number, keyOf: (item: Item) => string): BatchPage<Item> {
-  return { items, next: items.length < limit ? null : keyOf(items.at(-1)!) }
+/** Of one row more than the page has: whether there is a next. */
+function pageOf<Item>(rows: readonly Item[], limit: number, keyOf: (item: Item) => string): BatchPage<Item> {
+  const items = rows.slice(0, limit)
+  return { items, next: rows.length > limit ? keyOf(items.at(-1)!) : null }
 }
 
 function toBatch(row: Row): Batch {

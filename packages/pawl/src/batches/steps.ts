@@ -26,6 +26,7 @@ const restoreStatement = statement(import.meta.url, 'to-restore')
 const noteLateStatement = statement(import.meta.url, 'note-late')
 const closedStatement = statement(import.meta.url, 'closed')
 const removeItemsStatement = statement(import.meta.url, 'remove-items')
+const removeCursorStatement = statement(import.meta.url, 'remove-cursor')
 const removeStatement = statement(import.meta.url, 'remove')
 
 /** Ended batches are kept this long, with their items. */
@@ -84,11 +85,11 @@ export function defineKinds(registry: Registry, batch: DefinedBatch): void {
   const options = { queue: item.queue, timeout: item.timeout, concurrency: item.concurrency, retry: given(item.retry), onDead }
   const { run, tx: inTx } = item
   const answer = async (job: Job<ItemPayload>, context: JobContext, work: () => unknown) => {
+    const ended = registry.finisher.running(registry, refOf(job), job.payload.n)
     try {
-      return await registry.finisher.during(registry, { ...refOf(job), n: job.payload.n }, async () =>
-        checkSums(name, await work()),
-      )
+      return checkSums(name, await work())
     } finally {
+      ended()
       if ((context as RunContext).isAborted) await noteLate(registry, job)
     }
   }
@@ -237,6 +238,7 @@ async function remove(job: Job<StepPayload>, db: TxDb): Promise<unknown> {
   const { batch: id } = job.payload
   const [row] = await db.run<{ removed: number }>(removeItemsStatement, { tenant, id, limit: removeItems })
   if (row!.removed === removeItems) return job.snooze(1)
+  await db.run(removeCursorStatement, { tenant, id })
   await db.run(removeStatement, { tenant, id })
   return undefined
 }

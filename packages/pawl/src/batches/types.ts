@@ -179,7 +179,8 @@ export interface EndOptions {
 }
 
 export interface ExtendOptions extends EndOptions {
-  readonly ms: number
+  /** How much later: milliseconds, or a string such as '15m'. */
+  readonly for: number | string
 }
 
 export interface RerunOptions {

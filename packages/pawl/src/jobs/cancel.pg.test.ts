@@ -200,10 +200,7 @@ describe.each(['run', 'tx'] as const)('a running %s handler', (shape) => {
 
 test("[J17] cancel and retry refuse Pawl's own jobs and name the capability's verb", async () => {
   const pawl = db.pawl()
-  const [row] = await db.query<{ id: string }>(
-    `select pawl.enqueue_many('', 'default', 'pawl.records.apply', '[{}]', p_ids => array[12]) as id`,
-  )
-  expect(row).toEqual({ id: '12' })
+  await db.query("select pawl.enqueue_given('', 'default', 'pawl.records.apply', array[12], array[jsonb '{}'])")
   await expect(pawl.jobs.cancel('12')).rejects.toMatchObject({
     code: 'PAWL_WRONG_STATE',
     message: expect.stringMatching(/records\.cancel/),

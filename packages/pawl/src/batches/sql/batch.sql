@@ -9,7 +9,7 @@ values (:tenant::text, :name::text, :track::text, :queue::text, :policy::text, :
 returning id::text
 
 -- name: insert-rerun
--- Adds a batch like an ended one, for those of its items that :only names.
+-- Adds a batch like an ended one, for those of its items that :only names. It has their units, and those that were given to the start.
 -- Locks: none but its own new row.
 -- Plan: batch_pkey, batch_item_pkey.
 -- No row: there is no such batch, or it has not ended.
@@ -18,11 +18,13 @@ select b.tenant, b.name, b.track, b.queue, b.policy, b.steps, c.total, c.units, 
   b.meta, :by::text, b.id
 from pawl.batch b
 cross join lateral (
-  select count(*)::integer as total, coalesce(sum(i.units), 0) as units
-  from pawl.batch_item i
-  where i.tenant = b.tenant
-    and i.batch_id = b.id
-    and coalesce(i.outcome, 'unfinished') = any (:only::text[])
+  select count(*) filter (where a.is_again)::integer as total, b.units - coalesce(sum(a.units) filter (where not a.is_again), 0) as units
+  from (
+    select i.units, coalesce(i.outcome, 'unfinished') = any (:only::text[]) as is_again
+    from pawl.batch_item i
+    where i.tenant = b.tenant
+      and i.batch_id = b.id
+  ) a
 ) c
 where b.tenant = :tenant::text
   and b.id = :id::bigint
@@ -112,18 +114,14 @@ limit :limit::integer
 -- name: inspect
 -- What a watch, and a flush that may have been the last, look at.
 -- Locks: none.
--- Plan: batch_pkey; batch_item_pkey from the cursor on; job_pkey.
+-- Plan: batch_pkey, batch_cursor_pkey, job_pkey; batch_item_pkey from the cursor on.
 -- No row: there is no such batch, or it has another fence.
-select b.state, b.total, ceil(extract(epoch from b.deadline - pawl.now()) * 1000)::bigint as left_ms,
-  (
-    select i.n
-    from pawl.batch_item i
-    where i.tenant = b.tenant and i.batch_id = b.id and i.n > :from::integer and i.outcome is null
-    order by i.n
-    limit 1
-  ) as waiting,
+select b.state, ceil(extract(epoch from b.deadline - pawl.now()) * 1000)::bigint as left_ms, w.n as waiting, coalesce(w.n - 1, b.total) as ended,
+  coalesce(c.upto, 0) as upto,
   b.fed < b.total and coalesce(j.state, 'gone') in ('dead', 'gone') as is_step_lost, b.job_id::text as step_job, j.last_error
-from pawl.batch_view b
+from pawl.batch b
+cross join lateral pawl.first_waiting_item(b.tenant, b.id) w(n)
+left join pawl.batch_cursor c on c.tenant = b.tenant and c.batch_id = b.id
 left join pawl.job j on j.tenant = b.tenant and j.id = b.job_id
 where b.tenant = :tenant::text
   and b.id = :id::bigint
@@ -176,7 +174,7 @@ where b.tenant = :tenant::text
 -- Plan: a call.
 -- One row: its state now, or 'busy'; null: there is no such batch.
 with ended as materialized (
-  select pawl.end_batch(:tenant::text, :id::bigint, :state::text, :reason::text, :from::integer) as state
+  select pawl.end_batch(:tenant::text, :id::bigint, :state::text, :reason::text) as state
 )
 select e.state,
   case when e.state = 'failed' then (select count(*) from pawl.cancel_jobs(:tenant::text, array[:step_job::bigint], 'its batch has failed', false)) end as cancelled

@@ -86,7 +86,7 @@ returning i.n
 -- Locks: the batch, shared and tried; the item rows; the dead job rows, SKIP LOCKED.
 -- Plan: a call.
 -- One row: how many; null: the batch is being ended.
-select pawl.fail_lost_items(:tenant::text, :id::bigint, :fence::bigint, :from::integer) as failed
+select pawl.fail_lost_items(:tenant::text, :id::bigint, :fence::bigint) as failed
 
 -- name: clear-items
 -- Cancels live jobs of an ended batch, of the next 1,000 items that have not ended.

@@ -96,8 +96,8 @@ const extend = command({
   flags: { for: required(text('--for <duration>', 'how much later: 90s, 15m, 2h or 1d')), ...actFlags },
   run: async (context, id: string) => {
     const { for: duration, reason, by } = context.flags
-    const ms = durationMs(duration)
-    const { deadline } = await withPawl(context, ({ batches: all }) => all.extend(id, { ms, reason, by }))
+    const later = durationMs(duration)
+    const { deadline } = await withPawl(context, ({ batches: all }) => all.extend(id, { for: later, reason, by }))
     return changedAnswer({ id, state: 'running', deadline })
   },
 })
