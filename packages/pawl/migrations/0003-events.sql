@@ -568,6 +568,41 @@ begin
 end
 $$;
 
+-- Appends events of one channel, for a folder that makes them of rows: the arrays are read in order, side by side. A JSON array, as append_events takes
+-- it, costs four times as much. Returns how many events it appended.
+create function pawl.append_row_events(
+  p_tenant text,
+  p_channel text,
+  p_aggregatetypes text[],
+  p_aggregateids text[],
+  p_types text[],
+  p_payloads jsonb[],
+  p_headers jsonb[]
+) returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  v_appended integer;
+begin
+  -- The numbers are drawn below the insert itself, and the transaction must have its id before.
+  perform pg_current_xact_id(), pawl.assert_no_fold();
+  insert into pawl.event (seq, tenant, channel, aggregatetype, aggregateid, type, payload, headers)
+  select nextval('pawl.event_seq'), p_tenant, p_channel, e.aggregatetype, e.aggregateid, e.type, coalesce(e.payload, 'null'), e.headers
+  from unnest(p_aggregatetypes, p_aggregateids, p_types, p_payloads, p_headers) e(aggregatetype, aggregateid, type, payload, headers)
+  where case
+      when length(p_tenant) <= 100 and length(p_channel) between 1 and 100 and length(e.aggregatetype) between 1 and 200
+        and length(e.aggregateid) between 1 and 500 and length(e.type) between 1 and 200 and coalesce(pg_column_size(e.payload), 0) <= 16777216
+        and coalesce(pg_column_size(e.headers), 0) <= 65536 and coalesce(jsonb_typeof(e.headers), 'object') = 'object'
+      then true
+      else pawl.raise_bad_event(p_tenant, p_channel, e.aggregatetype, e.aggregateid, e.type, e.payload, e.headers) is null
+    end;
+  get diagnostics v_appended = row_count;
+  if v_appended > 0 then
+    perform pawl.wake_readers();
+  end if;
+  return v_appended;
+end
+$$;
+
 -- Removes what the events of one key say; their ids, order and positions stay. With p_types, p_like, p_from and p_to only those events of these
 -- types whose payload contains p_like, appended in that time: the days before and after it are not read. Returns how many events it emptied.
 create function pawl.erase_events(

@@ -77,7 +77,8 @@ comment on column pawl.document_ref.names is 'How fields of the target''s key ar
 -- Finds documents by natural key, whatever the depth, in one call. Node i has the hash p_own[i] of its type and scalars; the nodes that its key
 -- refers to are p_refs[p_ends[i - 1] + 1 .. p_ends[i]], counted from 1, and come before it. Null: there is none. With p_old, old keys answer too.
 create function pawl.find_documents(p_tenant text, p_own bytea[], p_refs integer[], p_ends integer[], p_old boolean default false) returns bigint[]
-language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set enable_bitmapscan = off as $$
 declare
   v_ids bigint[] := array_fill(null::bigint, array[coalesce(cardinality(p_own), 0)]);
   v_hash bytea;
@@ -103,10 +104,367 @@ begin
 end
 $$;
 
+-- ---- reads. Without force_generic_plan each call would be planned again, which costs more than it reads.
+
+-- Documents as readers see them, in one snapshot. A row per document, in the order of p_ids, with its references as JSON [path, id, type]; then one
+-- without an id, whose links are the keys of the documents, of all that they refer to, and of what those are made of: JSON [id, type, parts, refs].
+create function pawl.read_documents(p_tenant text, p_ids bigint[])
+returns table (id text, uuid text, type text, revision integer, created_at text, changed_at text, body text, links text)
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off as $$
+begin
+  return query
+    with recursive reached(id) as (
+      select r.to_id
+      from unnest(p_ids) i(id)
+      cross join lateral (
+        select r.to_id
+        from pawl.document_ref r
+        where r.tenant = p_tenant
+          and r.from_id = i.id
+      ) r
+      union
+      select x.id
+      from reached c
+      cross join lateral (
+        select unnest(k.refs) as id
+        from pawl.document_key k
+        where k.tenant = p_tenant
+          and k.document_id = c.id
+          and k.alias_until is null
+      ) x
+    )
+    select d.id::text, d.uuid::text, d.type, d.revision, d.created_at::text, d.changed_at::text, d.body::text,
+      (
+        select '[' || string_agg('[' || to_json(r.path)::text || ',"' || r.to_id || '",' || to_json(r.type)::text || ']', ',') || ']'
+        from pawl.document_ref r
+        where r.tenant = p_tenant
+          and r.from_id = d.id
+      )
+    from unnest(p_ids) i(id)
+    cross join lateral (
+      select d.id, d.uuid, d.type, d.revision, d.created_at, d.changed_at, d.body
+      from pawl.document d
+      where d.tenant = p_tenant
+        and d.id = i.id
+    ) d
+    union all
+    select null, null, null, null, null, null, null,
+      '[' || string_agg('["' || k.document_id || '",' || to_json(k.type)::text || ',' || k.parts::text || ',"' || array_to_string(k.refs, ' ') || '"]', ',') || ']'
+    from (select c.id from reached c union all select unnest(p_ids)) c
+    cross join lateral (
+      select k.document_id, k.type, k.parts, k.refs
+      from pawl.document_key k
+      where k.tenant = p_tenant
+        and k.document_id = c.id
+        and k.alias_until is null
+    ) k;
+end
+$$;
+
+-- ---- refresh
+
+-- Writes values at paths of a body that exist.
+create function pawl.patch_document(p_body jsonb, p_paths jsonb[], p_values jsonb[]) returns jsonb
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+  for i in 1..cardinality(p_paths) loop
+    p_body := jsonb_set(p_body, array(select jsonb_array_elements_text(p_paths[i])), p_values[i], false);
+  end loop;
+  return p_body;
+end
+$$;
+
+create aggregate pawl.join_keys(jsonb) (sfunc = pg_catalog.jsonb_concat, stype = jsonb, initcond = '{}');
+
+-- Those of p_ids that others refer to. Mostly none of them is: one probe of their whole range tells that.
+create function pawl.referred_documents(p_tenant text, p_ids bigint[]) returns bigint[]
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+begin
+  if not exists (
+    select
+    from (select min(i.id) as first, max(i.id) as last from unnest(p_ids) i(id)) b
+    cross join lateral (
+      select
+      from pawl.document_ref r
+      where r.tenant = p_tenant
+        and r.to_id between b.first and b.last
+      limit 1
+    ) r
+  ) then
+    return '{}';
+  end if;
+  return array(
+    select i.id
+    from unnest(p_ids) i(id)
+    where exists (select from pawl.document_ref r where r.tenant = p_tenant and r.to_id = i.id)
+    order by i.id
+  );
+end
+$$;
+
+-- Brings the next documents that refer to p_targets to the stored keys of these, after p_afters by id, by p_limit references in all, with one event for
+-- each that differs. Onward: those whose keys have the key of a target in them, and that others refer to. Targets and afters: what is left to walk.
+-- Rest: documents for refresh_documents, which costs twice as much: with several of these references, renamed fields, superclasses or scalars as
+-- references. Where a row is locked, all are.
+create function pawl.walk_documents(
+  p_tenant text,
+  p_targets bigint[],
+  p_afters bigint[],
+  p_limit integer,
+  p_is_patient boolean default true,
+  out walked integer,
+  out onward bigint[],
+  out targets bigint[],
+  out afters bigint[],
+  out rest bigint[]
+)
+language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '100ms' set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off set enable_bitmapscan = off as $$
+declare
+  v_keyed bigint[];
+  v_types text[];
+  v_uuids text[];
+  v_events text[];
+  v_payloads jsonb[];
+  v_headers jsonb[];
+begin
+  -- A nested loop over a lateral subquery runs target by target, each by id: the limit cuts off the last ones.
+  with slot as materialized (
+    select w.nth, r.from_id, r.path, r.in_key, r.names, t.keys -> r.type as value
+    from unnest(p_targets, p_afters) with ordinality w(to_id, after, nth)
+    cross join lateral (
+      select t.keys
+      from pawl.document t
+      where t.tenant = p_tenant
+        and t.id = w.to_id
+    ) t
+    cross join lateral (
+      select r.from_id, r.path, r.type, r.in_key, r.names
+      from pawl.document_ref r
+      where r.tenant = p_tenant
+        and r.to_id = w.to_id
+        and r.from_id > w.after
+      order by r.from_id
+      limit p_limit
+    ) r
+    limit p_limit
+  ),
+  -- The references of the last document may be cut apart: it is walked again.
+  reached as materialized (
+    select s.nth, max(s.from_id) - 1 as last
+    from slot s
+    where s.nth = (select max(m.nth) from slot m having count(*) = p_limit)
+    group by s.nth
+  ),
+  super as materialized (
+    select t.name
+    from pawl.document_type t
+    where t.tenant = p_tenant
+      and jsonb_array_length(t.definition -> 'supers') > 0
+  ),
+  given as materialized (
+    select s.from_id, s.path, s.value, s.in_key, d.place, d.uuid, d.type, d.revision, d.body, d.key, d.was,
+      s.slots = 1 and s.names is null and p_is_patient and jsonb_typeof(d.was) = 'object' and not d.type in (select u.name from super u) as is_plain
+    from (select s.from_id, s.path, s.in_key, s.names, s.value, count(*) over (partition by s.from_id) as slots from slot s) s
+    cross join lateral (
+      select d.ctid as place, d.uuid, d.type, d.revision, d.body, d.keys -> d.type as key, d.body #> s.path as was
+      from pawl.document d
+      where d.tenant = p_tenant
+        and d.id = s.from_id
+      offset 0
+    ) d
+  ),
+  other as materialized (
+    select g.from_id as id, g.place, g.uuid, g.type, g.revision, g.key as old_key, case when g.in_key then g.key || g.value else g.key end as key,
+      jsonb_set(g.body, g.path, g.value, false) as body
+    from given g
+    where g.is_plain
+      and g.was <> g.value
+  ),
+  written as (
+    update pawl.document d
+    set body = o.body, keys = jsonb_build_object(o.type, o.key)
+    from other o
+    where d.ctid = o.place
+      and d.tenant = p_tenant
+      and d.id = o.id
+      and d.revision = o.revision
+    returning o.id, o.uuid, o.type, o.revision, o.old_key, o.key, o.old_key <> o.key as is_renamed
+  )
+  select (select count(*) from slot), array(select distinct s.from_id from slot s where s.in_key),
+    array(select p_targets[n.nth] from reached r cross join lateral generate_series(r.nth, cardinality(p_targets)) n(nth) order by n.nth),
+    array(
+      select case when n.nth = r.nth then r.last else p_afters[n.nth] end
+      from reached r
+      cross join lateral generate_series(r.nth, cardinality(p_targets)) n(nth)
+      order by n.nth
+    ),
+    array(select distinct g.from_id from given g where not g.is_plain order by g.from_id),
+    e.types, e.uuids, e.events, e.payloads, e.headers
+  into walked, v_keyed, targets, afters, rest, v_types, v_uuids, v_events, v_payloads, v_headers
+  from (
+    select array_agg(w.type) as types, array_agg(w.uuid::text) as uuids,
+      array_agg(case when w.is_renamed then 'document.key-updated' else 'document.updated' end) as events,
+      array_agg(pawl.cascade_payload(w.type, w.revision, w.old_key, w.key)) as payloads, array_agg(jsonb_build_object('id', w.id::text)) as headers
+    from written w
+  ) e;
+  if v_events is not null then
+    perform pawl.append_row_events(p_tenant, 'documents', v_types, v_uuids, v_events, v_payloads, v_headers);
+  end if;
+  onward := pawl.referred_documents(p_tenant, v_keyed);
+exception
+  when lock_not_available then
+    select w.walked, w.onward, w.targets, w.afters, w.rest into walked, onward, targets, afters, rest
+    from pawl.walk_documents(p_tenant, p_targets, p_afters, p_limit, false) w;
+end
+$$;
+
+-- Brings bodies and keys of documents to the stored keys of all that they refer to, with one event for each that differs. Onward: those whose keys it
+-- changed, and that others refer to. Locked: those that another transaction writes; they are left as they are.
+create function pawl.refresh_documents(p_tenant text, p_ids bigint[], out onward bigint[], out locked bigint[])
+language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_bitmapscan = off as $$
+declare
+  v_held bigint[];
+  v_renamed bigint[];
+  v_types text[];
+  v_uuids text[];
+  v_events text[];
+  v_payloads jsonb[];
+  v_headers jsonb[];
+begin
+  -- Never waited for: a transaction that holds one of these rows may wait for another one of them.
+  v_held := array(
+    select d.id
+    from unnest(p_ids) i(id)
+    cross join lateral (
+      select d.id
+      from pawl.document d
+      where d.tenant = p_tenant
+        and d.id = i.id
+      for no key update skip locked
+    ) d
+  );
+  -- A statement of its own: its snapshot is younger than the locks, so a body and its references belong together.
+  with given as materialized (
+    select d.id, d.uuid, d.type, d.revision, d.keys, s.others, s.body, k.parts || s.inherited as key
+    from unnest(v_held) i(id)
+    cross join lateral (
+      select d.id, d.uuid, d.type, d.revision, d.keys, d.body
+      from pawl.document d
+      where d.tenant = p_tenant
+        and d.id = i.id
+    ) d
+    cross join lateral (
+      select k.parts
+      from pawl.document_key k
+      where k.tenant = p_tenant
+        and k.document_id = d.id
+        and k.type = d.type
+        and k.alias_until is null
+      limit 1
+    ) k
+    cross join lateral (
+      select count(*) filter (where v.is_other) as others,
+        case count(*) filter (where v.is_other)
+          when 0 then d.body
+          when 1 then jsonb_set(d.body, min(v.path) filter (where v.is_other), (array_agg(v.value) filter (where v.is_other))[1], false)
+          else pawl.patch_document(
+            d.body,
+            array_agg(to_jsonb(v.path)) filter (where v.is_other),
+            array_agg(v.value) filter (where v.is_other)
+          )
+        end as body,
+        pawl.join_keys(
+          case
+            when v.names is null then v.key
+            else (select jsonb_object_agg(coalesce(v.names ->> f.key, f.key), f.value) from jsonb_each(v.key) f)
+          end
+        ) filter (where v.in_key) as inherited
+      from (
+        select r.path, r.in_key, r.names, t.key, x.value, x.was is distinct from x.value as is_other
+        from pawl.document_ref r
+        cross join lateral (
+          select t.keys -> r.type as key
+          from pawl.document t
+          where t.tenant = p_tenant
+            and t.id = r.to_id
+        ) t
+        cross join lateral (
+          select b.was, case when jsonb_typeof(b.was) = 'object' then t.key else (select f.value from jsonb_each(t.key) f limit 1) end as value
+          from (select d.body #> r.path as was offset 0) b
+          offset 0
+        ) x
+        where r.tenant = p_tenant
+          and r.from_id = d.id
+      ) v
+    ) s
+  ),
+  super as materialized (
+    select t.name
+    from pawl.document_type t
+    where t.tenant = p_tenant
+      and jsonb_array_length(t.definition -> 'supers') > 0
+  ),
+  other as materialized (
+    select g.id, g.uuid, g.type, g.revision, g.keys -> g.type as old_key, g.key, g.body,
+      case
+        when g.keys -> g.type = g.key then g.keys
+        when g.type in (select s.name from super s) then pawl.document_keys(p_tenant, g.type, g.key)
+        else jsonb_build_object(g.type, g.key)
+      end as keys
+    from given g
+    where g.others > 0
+      or g.keys -> g.type is distinct from g.key
+  ),
+  written as (
+    update pawl.document d
+    set body = o.body, keys = o.keys
+    from other o
+    where d.tenant = p_tenant
+      and d.id = o.id
+      and d.revision = o.revision
+    returning o.id, o.uuid, o.type, o.revision, o.old_key, o.key, o.old_key <> o.key as is_renamed
+  )
+  select array_agg(w.id) filter (where w.is_renamed), array_agg(w.type), array_agg(w.uuid::text),
+    array_agg(case when w.is_renamed then 'document.key-updated' else 'document.updated' end),
+    array_agg(pawl.cascade_payload(w.type, w.revision, w.old_key, w.key)),
+    array_agg(jsonb_build_object('id', w.id::text))
+  into v_renamed, v_types, v_uuids, v_events, v_payloads, v_headers
+  from written w;
+  if v_events is not null then
+    perform pawl.append_row_events(p_tenant, 'documents', v_types, v_uuids, v_events, v_payloads, v_headers);
+  end if;
+  onward := pawl.referred_documents(p_tenant, v_renamed);
+  locked := array(
+    select d.id
+    from unnest(p_ids) i(id)
+    cross join lateral (
+      select d.id
+      from pawl.document d
+      where d.tenant = p_tenant
+        and d.id = i.id
+    ) d
+    where cardinality(v_held) < cardinality(p_ids)
+      and d.id <> all (v_held)
+  );
+end
+$$;
+
 -- The value hash of a flat key, as events carry it. hashOfKey in canonical.ts returns the same.
 create function pawl.document_value_hash(p_type text, p_key jsonb) returns text
-language sql immutable parallel safe
+language sql stable parallel safe
 return encode(sha256(convert_to(p_type || E'\n' || p_key::text, 'UTF8')), 'hex');
+
+-- What an event of the refresh says.
+create function pawl.cascade_payload(p_type text, p_revision integer, p_old_key jsonb, p_key jsonb) returns jsonb
+language sql stable parallel safe
+return case
+  when p_old_key = p_key then jsonb_build_object('revision', p_revision, 'cause', 'cascade')
+  else jsonb_build_object('revision', p_revision, 'oldKey', p_old_key, 'newKey', p_key, 'oldHash', pawl.document_value_hash(p_type, p_old_key),
+    'newHash', pawl.document_value_hash(p_type, p_key), 'cause', 'cascade')
+end;
 
 -- The flat keys of a document by type, from its own: those of its superclasses have other names.
 create function pawl.document_keys(p_tenant text, p_type text, p_key jsonb) returns jsonb

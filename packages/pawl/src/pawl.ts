@@ -82,7 +82,7 @@ export class Pawl implements Tenant {
     this.projections = this.#projectionsOf('')
     this.records = this.#records(undefined)
     this.batches = this.#batchesOf(undefined)
-    this.#documents = new Registry(this.#pool, this.config.payloadBytesMax)
+    this.#documents = new Registry(this.#pool, this.config.payloadBytesMax, this.projections)
     this.documents = new Documents(this.#documents, undefined)
   }
 

@@ -1,11 +1,25 @@
 // The verbs of documents.
 
+import type { AnyTx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
 import { currentTenant } from '../kernel/handler.ts'
+import { type InTx, resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import { defineType } from './model.ts'
+import { getTable, listTable, referrersTable } from './options.ts'
+import { countDependents, getDocument, listDocuments, listReferrers, listTypes, type Reading } from './reads.ts'
 import type { Registry } from './registry.ts'
-import type { DocumentType, DocumentTypeOptions } from './types.ts'
+import type {
+  Dependents,
+  Document,
+  DocumentPage,
+  DocumentType,
+  DocumentTypeDescription,
+  DocumentTypeOptions,
+  Key,
+  ListDocumentsOptions,
+  Referrers,
+} from './types.ts'
 
 const receiptStatement = statement(import.meta.url, 'next-receipt')
 
@@ -33,5 +47,43 @@ export class Documents {
   async receipt(): Promise<string> {
     const [row] = await read<{ receipt: string }>(this.#registry.pool, receiptStatement)
     return row!.receipt
+  }
+
+  /** A document by its UUID or by its key, with the current keys of what it refers to. Old keys answer while their type allows it. */
+  async get<Body>(
+    type: DocumentType<Body> | string,
+    uuidOrKey: string | Key,
+    options: InTx = {},
+  ): Promise<Document<Body> | undefined> {
+    const { tx } = resolve('documents.get', getTable, options)
+    const found = await getDocument(this.#reading(tx), this.#registry.typeOf('get', type), uuidOrKey)
+    return found as Document<Body> | undefined
+  }
+
+  /** A page of the documents of a type, and of types that extend it, oldest first. */
+  async list<Body>(type: DocumentType<Body> | string, options: ListDocumentsOptions = {}): Promise<DocumentPage<Body>> {
+    const given = resolve('documents.list', listTable, options)
+    const page = await listDocuments(this.#reading(given.tx), this.#registry.typeOf('list', type), given)
+    return page as DocumentPage<Body>
+  }
+
+  /** The documents that refer to one: as long as there are any, it cannot be deleted. Counts up to 10,000 references. */
+  async referrers(type: DocumentType | string, uuid: string, options: InTx & { limit?: number } = {}): Promise<Referrers> {
+    const { tx, limit } = resolve('documents.referrers', referrersTable, options)
+    return listReferrers(this.#reading(tx), this.#registry.typeOf('referrers', type), uuid, limit)
+  }
+
+  /** How many documents a rename would reach, by level and type. Counts up to 100,000. */
+  async dependents(type: DocumentType | string, uuid: string): Promise<Dependents> {
+    return countDependents(this.#reading(undefined), this.#registry.typeOf('dependents', type), uuid)
+  }
+
+  /** The types as they are stored. */
+  async types(): Promise<DocumentTypeDescription[]> {
+    return listTypes(this.#reading(undefined))
+  }
+
+  #reading(tx: AnyTx | undefined): Reading {
+    return { registry: this.#registry, tenant: this.#tenant, tx }
   }
 }

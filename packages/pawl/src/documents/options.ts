@@ -5,6 +5,7 @@ import {
   anyText,
   boolean,
   duration,
+  integer,
   list,
   mapOf,
   nested,
@@ -15,7 +16,17 @@ import {
   type TableOf,
   text,
 } from '../kernel/options.ts'
-import type { DeleteOptions, DocumentTypeOptions, ReferenceOptions, SuperOptions, WriteOptions } from './types.ts'
+import type {
+  DeleteOptions,
+  DocumentTypeOptions,
+  Key,
+  KeyValue,
+  ListDocumentsOptions,
+  ReferenceOptions,
+  SuperOptions,
+  VerifyOptions,
+  WriteOptions,
+} from './types.ts'
 
 const path = (doc: string) => text({ to: 500, doc })
 const typeText = (doc: string) => text({ to: 200, doc })
@@ -85,3 +96,28 @@ export const manyTable = { tx: ownTx }
 export const deleteTable = { ifMatch, tx: ownTx } satisfies TableOf<DeleteOptions>
 
 export const uuidText = required(anyText('The UUID of a document.'))
+
+// ---- reads
+
+const limit = (doc: string) => integer({ from: 1, to: 500, default: 100, doc })
+const after = text({ to: 100, otherwise: 'the first page', doc: '`next` of the previous page.' })
+
+export const getTable = { tx: ownTx }
+
+export const listTable = {
+  where: mapOf(
+    option<KeyValue | Key>('a scalar or a key', { doc: 'The value at a path.' }, () => true),
+    { expects: 'an object of values by path', doc: 'By path: a scalar of the body, or the key that a reference has.' },
+  ),
+  after,
+  limit: limit('The maximum number of documents to list.'),
+  tx: ownTx,
+} satisfies TableOf<ListDocumentsOptions>
+
+export const referrersTable = { limit: limit('The maximum number of references to list.'), tx: ownTx }
+
+export const verifyTable = {
+  type: typeText('Only documents of this type.'),
+  after,
+  limit: limit('The maximum number of documents to check.'),
+} satisfies TableOf<VerifyOptions>

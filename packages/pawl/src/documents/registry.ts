@@ -3,18 +3,22 @@
 import type { Pool } from '../db/driver.ts'
 import { PawlError, shown } from '../errors.ts'
 import { refused } from '../kernel/options.ts'
+import type { Projections } from '../projections/index.ts'
 import { compileModel, type DefinedType, type Model, type ModelType } from './model.ts'
+import { refreshName, refreshOptions } from './refresh.ts'
 
 export class Registry {
   readonly pool: Pool
   readonly payloadBytesMax: number
   /** Tenants for which this process has stored its definitions. */
   readonly kept = new Set<string>()
+  readonly #projections: Projections
   readonly #defined = new Map<string, DefinedType>()
   #model: Model | undefined
 
-  constructor(pool: Pool, payloadBytesMax: number) {
+  constructor(pool: Pool, payloadBytesMax: number, projections: Projections) {
     this.pool = pool
+    this.#projections = projections
     this.payloadBytesMax = payloadBytesMax
   }
 
@@ -23,6 +27,7 @@ export class Registry {
     if (this.#defined.has(type.name))
       throw new PawlError('PAWL_KIND_DEFINED_TWICE', `The type '${type.name}' is already defined. Define each type once.`)
     if (this.#model !== undefined) throw refused(call, 'the model is frozen since the first verb. Define every type before it')
+    if (this.#defined.size === 0) this.#projections.define(refreshName, refreshOptions)
     this.#defined.set(type.name, type)
   }
 

@@ -98,8 +98,7 @@ export interface Document<Body = unknown> {
   readonly byOldKey: boolean
 }
 
-/** Of a reading call. */
-export interface ListDocumentsOptions {
+export interface ListDocumentsOptions extends InTx {
   /** By path: a scalar of the body, or the key (or the only part of it) that a reference has. */
   readonly where?: Readonly<Record<string, KeyValue | Key>>
   readonly after?: string

@@ -1,0 +1,210 @@
+// Reads of documents. Each is one statement, so a body and the keys that fill it are of one snapshot.
+
+import type { AnyTx } from '../db/adapters.ts'
+import { dbOf } from '../db/db.ts'
+import { numbersLiteral, type Statement, statement, textsLiteral, type Values } from '../db/statement.ts'
+import { PawlError, shown } from '../errors.ts'
+import { type Resolved, refused } from '../kernel/options.ts'
+import { read } from '../kernel/retry.ts'
+import { keyValue } from './canonical.ts'
+import { type ReadRow, toDocuments } from './fill.ts'
+import type { Model, ModelType, Reference } from './model.ts'
+import { Nodes } from './nodes.ts'
+import type { listTable } from './options.ts'
+import type { Registry } from './registry.ts'
+import type { Dependents, Document, DocumentPage, DocumentTypeDescription, Key, KeyValue, Referrer, Referrers } from './types.ts'
+
+const byUuidStatement = statement(import.meta.url, 'get-by-uuid')
+const byKeyStatement = statement(import.meta.url, 'get-by-key')
+const listStatement = statement(import.meta.url, 'list-documents')
+const listReferringStatement = statement(import.meta.url, 'list-referring')
+const referrersStatement = statement(import.meta.url, 'referrers')
+const dependentsStatement = statement(import.meta.url, 'dependents')
+const typesStatement = statement(import.meta.url, 'list-types')
+
+const referrersMax = 10_000
+const dependentsMax = 100_000
+const idMax = 9223372036854775807n
+
+/** Of one call: what it reads with, and whose. */
+export interface Reading {
+  readonly registry: Registry
+  readonly tenant: string
+  readonly tx: AnyTx | undefined
+}
+
+export async function getDocument(reading: Reading, type: ModelType, which: string | Key): Promise<Document | undefined> {
+  const { model } = reading.registry
+  if (typeof which === 'string') {
+    const values = { types: typesLiteral(model, type), uuid: checkUuid('get', which) }
+    return toDocuments(model, await rowsOf<ReadRow>(reading, byUuidStatement, values))[0]
+  }
+  const nodes = new Nodes(model)
+  const key = checkKey('get', type, which)
+  nodes.add(type, key)
+  const [found] = toDocuments(model, await rowsOf<ReadRow>(reading, byKeyStatement, nodes.values))
+  return found && { ...found, byOldKey: !isSameKey(keyAs(model, found, type), key) }
+}
+
+export async function listDocuments(
+  reading: Reading,
+  type: ModelType,
+  { where = {}, after, limit }: Resolved<typeof listTable>,
+): Promise<DocumentPage> {
+  const { model } = reading.registry
+  const filters = filtersOf(model, type, where as Readonly<Record<string, unknown>>)
+  const page = { types: typesLiteral(model, type), after: checkAfter('list', after), limit: limit + 1, body: filters.body }
+  const rows =
+    filters.references.length === 0
+      ? await rowsOf<ReadRow>(reading, listStatement, page)
+      : await rowsOf<ReadRow>(reading, listReferringStatement, { ...page, ...referring(model, filters.references) })
+  const ids = rows.flatMap(({ id }) => id ?? [])
+  return { items: toDocuments(model, rows).slice(0, limit), next: ids.length > limit ? ids[limit - 1]! : null }
+}
+
+export async function listReferrers(reading: Reading, type: ModelType, uuid: string, limit: number): Promise<Referrers> {
+  const values = { ...target(reading, 'referrers', type, uuid), count_max: referrersMax, limit }
+  const rows = await rowsOf<{ count: number; items: string | null }>(reading, referrersStatement, values)
+  const { count, items } = found(rows, type, uuid)
+  const listed = items === null ? [] : (JSON.parse(items) as readonly (readonly [string, string, readonly string[]])[])
+  return {
+    count: Math.min(count, referrersMax),
+    isComplete: count <= referrersMax,
+    items: listed.map(([type, uuid, path]): Referrer => ({ type, uuid, path: path.join('.') })),
+  }
+}
+
+export async function countDependents(reading: Reading, type: ModelType, uuid: string): Promise<Dependents> {
+  const values = { ...target(reading, 'dependents', type, uuid), count_max: dependentsMax }
+  const rows = await rowsOf<{ counted: number; levels: string | null }>(reading, dependentsStatement, values)
+  const { counted, levels } = found(rows, type, uuid)
+  const listed = levels === null ? [] : (JSON.parse(levels) as readonly (readonly [number, string, number])[])
+  return { levels: listed.map(([depth, type, count]) => ({ depth, type, count })), isComplete: counted <= dependentsMax }
+}
+
+export async function listTypes(reading: Reading): Promise<DocumentTypeDescription[]> {
+  const rows = await rowsOf<{ name: string; changed_at: string; definition: string }>(reading, typesStatement, {})
+  return rows.map(({ name, changed_at, definition }) => ({
+    name,
+    changedAt: new Date(changed_at),
+    definition: JSON.parse(definition) as Readonly<Record<string, unknown>>,
+  }))
+}
+
+/** In the caller's transaction, or by itself. */
+export async function rowsOf<Row>({ registry, tenant, tx }: Reading, sent: Statement, values: Values): Promise<Row[]> {
+  const given = { tenant, ...values }
+  return tx === undefined ? read<Row>(registry.pool, sent, given) : dbOf(tx).run<Row>(sent, given)
+}
+
+// ---- what a call names
+
+export function checkUuid(verb: string, given: unknown): string {
+  if (typeof given === 'string' && /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i.test(given)) return given
+  throw refused(`documents.${verb}`, `uuid must be the UUID of a document, got ${shown(given)}`)
+}
+
+export function checkAfter(verb: string, after: string | undefined): string {
+  if (after === undefined) return '0'
+  if (/^\d{1,19}$/.test(after) && BigInt(after) <= idMax) return after
+  throw refused(`documents.${verb}`, `after must be \`next\` of the page before, got ${shown(after)}`)
+}
+
+/** Exactly the fields of the type's flat key. */
+function checkKey(verb: string, type: ModelType, given: unknown): Key {
+  const fields = typeof given === 'object' && given !== null ? Object.keys(given) : []
+  const isWhole = fields.length === type.key.length && type.key.every((field) => fields.includes(field))
+  if (!isWhole) throw refused(`documents.${verb}`, `the key of ${type.name} has ${type.key.join(', ')}, got ${shown(given)}`)
+  return Object.fromEntries(type.key.map((field) => [field, checkValue(verb, field, (given as Key)[field])]))
+}
+
+function checkValue(verb: string, field: string, given: unknown): KeyValue {
+  const checked = keyValue(given)
+  if ('value' in checked) return checked.value
+  throw refused(`documents.${verb}`, `${field} ${checked.reason}`)
+}
+
+function isSameKey(a: Key, b: Key): boolean {
+  return Object.keys(a).every((field) => a[field] === b[field])
+}
+
+/** A document's key by the names of a superclass. */
+function keyAs(model: Model, { type, key }: Document, as: ModelType): Key {
+  const { names } = model.get(type)!.identities.find((identity) => identity.type === as.name)!
+  return Object.fromEntries(Object.entries(names).map(([own, called]) => [called, key[own]!]))
+}
+
+/** Itself, and every type that answers to its key. */
+export function typesLiteral(model: Model, type: ModelType): string {
+  const types = [...model.values()].filter(({ identities }) => identities.some((identity) => identity.type === type.name))
+  return textsLiteral(types.map(({ name }) => name))
+}
+
+function target({ registry }: Reading, verb: string, type: ModelType, uuid: string): Values {
+  return { types: typesLiteral(registry.model, type), uuid: checkUuid(verb, uuid) }
+}
+
+function found<Row>([row]: readonly Row[], type: ModelType, uuid: string): Row {
+  if (row !== undefined) return row
+  throw new PawlError('PAWL_NOT_FOUND', `There is no ${type.name} with the UUID ${uuid}.`, { details: { type: type.name, uuid } })
+}
+
+// ---- filters of a list
+
+interface Filters {
+  /** What the body contains, as JSON. Null: anything. */
+  readonly body: string | null
+  readonly references: readonly { readonly reference: Reference; readonly key: Key }[]
+}
+
+function filtersOf(model: Model, type: ModelType, where: Readonly<Record<string, unknown>>): Filters {
+  const references: Filters['references'][number][] = []
+  const scalars: [path: string, value: KeyValue][] = []
+  for (const [path, given] of Object.entries(where)) {
+    const reference = type.references.find((each) => each.path === path)
+    const around = type.references.find((each) => path.startsWith(`${each.path}.`))
+    if (around !== undefined)
+      throw refused('documents.list', `where.${path} is inside of a reference. Name '${around.path}', with its whole key`)
+    if (reference === undefined) scalars.push([path, checkValue('list', `where.${path}`, given)])
+    else references.push({ reference, key: referenceKey(model.get(reference.type)!, path, given) })
+  }
+  return { body: scalars.length === 0 ? null : JSON.stringify(scalars.reduce(contain, {})), references }
+}
+
+/** The whole key, or its only field's value. */
+function referenceKey(type: ModelType, path: string, given: unknown): Key {
+  const [field, ...others] = type.key
+  if (typeof given === 'object') return checkKey(`list: where.${path}`, type, given)
+  if (others.length > 0) throw refused('documents.list', `where.${path} must be an object with ${type.key.join(', ')}`)
+  return { [field!]: checkValue('list', `where.${path}`, given) }
+}
+
+/** 'a.list[].b' = 1 becomes { a: { list: [{ b: 1 }] } }, beside what is there. */
+function contain(body: Record<string, unknown>, [path, value]: readonly [string, KeyValue]): Record<string, unknown> {
+  let at = body
+  const names = path.split('.')
+  for (const [index, part] of names.entries()) {
+    const isMany = part.endsWith('[]')
+    const name = isMany ? part.slice(0, -2) : part
+    const isLast = index === names.length - 1
+    const inner = isLast ? value : {}
+    if (at[name] === undefined) at[name] = isMany ? [inner] : inner
+    else if (isLast || typeof at[name] !== 'object')
+      throw refused('documents.list', `where.${path} is named twice, or as a scalar and as an object`)
+    at = (isMany ? (at[name] as unknown[])[0] : at[name]) as Record<string, unknown>
+  }
+  return body
+}
+
+function referring(model: Model, references: Filters['references']): Values {
+  const nodes = new Nodes(model)
+  const targets = references.map(({ reference, key }) => nodes.add(model.get(reference.type)!, key) + 1)
+  const patterns = references.map(({ reference }) => pathPattern(reference))
+  return { ...nodes.values, targets: numbersLiteral(targets), patterns: textsLiteral(patterns) }
+}
+
+/** A regular expression for its concrete paths, joined by dots: names of segments have none. */
+function pathPattern({ segments }: Reference): string {
+  const parts = segments.map(({ name, isMany }) => `${name.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&')}${isMany ? '\\.\\d+' : ''}`)
+  return `^${parts.join('\\.')}$`
+}
