@@ -326,7 +326,6 @@ create function pawl.refresh_documents(p_tenant text, p_ids bigint[], out onward
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
 set enable_bitmapscan = off as $$
 declare
-  v_held bigint[];
   v_renamed bigint[];
   v_types text[];
   v_uuids text[];
@@ -334,22 +333,9 @@ declare
   v_payloads jsonb[];
   v_headers jsonb[];
 begin
-  -- Never waited for: a transaction that holds one of these rows may wait for another one of them.
-  v_held := array(
-    select d.id
-    from unnest(p_ids) i(id)
-    cross join lateral (
-      select d.id
-      from pawl.document d
-      where d.tenant = p_tenant
-        and d.id = i.id
-      for no key update skip locked
-    ) d
-  );
-  -- A statement of its own: its snapshot is younger than the locks, so a body and its references belong together.
   with given as materialized (
     select d.id, d.uuid, d.type, d.revision, d.keys, s.others, s.body, k.parts || s.inherited as key
-    from unnest(v_held) i(id)
+    from unnest(p_ids) i(id)
     cross join lateral (
       select d.id, d.uuid, d.type, d.revision, d.keys, d.body
       from pawl.document d
@@ -418,37 +404,38 @@ begin
     where g.others > 0
       or g.keys -> g.type is distinct from g.key
   ),
+  -- Never waited for: a transaction that holds one of these rows may wait for another one of them. With the same revision a body has the references
+  -- that were read.
+  held as materialized (
+    select o.id, o.uuid, o.type, o.revision, o.old_key, o.key, o.body, o.keys
+    from other o
+    cross join lateral (
+      select d.id
+      from pawl.document d
+      where d.tenant = p_tenant
+        and d.id = o.id
+        and d.revision = o.revision
+      for no key update skip locked
+    ) d
+  ),
   written as (
     update pawl.document d
-    set body = o.body, keys = o.keys
-    from other o
+    set body = h.body, keys = h.keys
+    from held h
     where d.tenant = p_tenant
-      and d.id = o.id
-      and d.revision = o.revision
-    returning o.id, o.uuid, o.type, o.revision, o.old_key, o.key, o.old_key <> o.key as is_renamed
+      and d.id = h.id
+      and d.revision = h.revision
+    returning h.id, h.uuid, h.type, h.revision, h.old_key, h.key, h.old_key <> h.key as is_renamed
   )
-  select array_agg(w.id) filter (where w.is_renamed), array_agg(w.type), array_agg(w.uuid::text),
-    array_agg(case when w.is_renamed then 'document.key-updated' else 'document.updated' end),
-    array_agg(pawl.cascade_payload(w.type, w.revision, w.old_key, w.key)),
-    array_agg(jsonb_build_object('id', w.id::text))
-  into v_renamed, v_types, v_uuids, v_events, v_payloads, v_headers
+  select array(select o.id from other o except select h.id from held h order by 1), array_agg(w.id) filter (where w.is_renamed), array_agg(w.type),
+    array_agg(w.uuid::text), array_agg(case when w.is_renamed then 'document.key-updated' else 'document.updated' end),
+    array_agg(pawl.cascade_payload(w.type, w.revision, w.old_key, w.key)), array_agg(jsonb_build_object('id', w.id::text))
+  into locked, v_renamed, v_types, v_uuids, v_events, v_payloads, v_headers
   from written w;
   if v_events is not null then
     perform pawl.append_row_events(p_tenant, 'documents', v_types, v_uuids, v_events, v_payloads, v_headers);
   end if;
   onward := pawl.referred_documents(p_tenant, v_renamed);
-  locked := array(
-    select d.id
-    from unnest(p_ids) i(id)
-    cross join lateral (
-      select d.id
-      from pawl.document d
-      where d.tenant = p_tenant
-        and d.id = i.id
-    ) d
-    where cardinality(v_held) < cardinality(p_ids)
-      and d.id <> all (v_held)
-  );
 end
 $$;
 

@@ -126,6 +126,8 @@ test('every function of ours fixes its search path', async () => {
      from pg_proc p
      where p.pronamespace = 'pawl'::regnamespace
        and p.prosqlbody is null
+       -- An aggregate has no body: its functions are checked by themselves.
+       and p.prokind <> 'a'
        and not coalesce('search_path=pg_catalog, pg_temp' = any (p.proconfig), false)
      order by 1`,
   )

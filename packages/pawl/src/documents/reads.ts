@@ -204,7 +204,7 @@ function referring(model: Model, references: Filters['references']): Values {
 }
 
 /** A regular expression for its concrete paths, joined by dots: names of segments have none. */
-function pathPattern({ segments }: Reference): string {
+export function pathPattern({ segments }: Reference): string {
   const parts = segments.map(({ name, isMany }) => `${name.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&')}${isMany ? '\\.\\d+' : ''}`)
   return `^${parts.join('\\.')}$`
 }

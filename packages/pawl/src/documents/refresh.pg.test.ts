@@ -265,7 +265,7 @@ test('[D5] a refresh killed before its commit is done again', async () => {
   expect(await db.query("select from pawl.event where payload ->> 'cause' = 'cascade'")).toHaveLength(2)
 })
 
-test('[D5] of two processes one refreshes at a time, and the later key stays', async () => {
+test('[D5] two processes refresh one after another, and the later key stays', async () => {
   const db = await createSchools()
   const { sessionId, sectionId } = await plantAll(db)
   const hold = deferred()
