@@ -114,7 +114,7 @@ limit :limit::integer
 -- name: inspect
 -- What a watch, and a flush that may have been the last, look at.
 -- Locks: none.
--- Plan: batch_pkey, batch_cursor_pkey, job_pkey; batch_item_pkey from the cursor on.
+-- Plan: batch_pkey, batch_cursor_pkey, job_pkey. In its call, the items from the cursor on.
 -- No row: there is no such batch, or it has another fence.
 select b.state, ceil(extract(epoch from b.deadline - pawl.now()) * 1000)::bigint as left_ms, w.n as waiting, coalesce(w.n - 1, b.total) as ended,
   coalesce(c.upto, 0) as upto,
@@ -122,7 +122,7 @@ select b.state, ceil(extract(epoch from b.deadline - pawl.now()) * 1000)::bigint
 from pawl.batch b
 cross join lateral pawl.first_waiting_item(b.tenant, b.id) w(n)
 left join pawl.batch_cursor c on c.tenant = b.tenant and c.batch_id = b.id
-left join pawl.job j on j.tenant = b.tenant and j.id = b.job_id
+left join lateral (select x.state, x.last_error from pawl.job x where x.tenant = b.tenant and x.id = b.job_id limit 1) j on true
 where b.tenant = :tenant::text
   and b.id = :id::bigint
   and b.fence = :fence::bigint
@@ -146,7 +146,7 @@ where b.tenant = :tenant::text
 select b.tenant, b.id::text as batch, b.fence::text as fence, b.state = 'running' as is_running,
   case when b.state = 'running' then b.deadline <= pawl.now() else coalesce(j.state, 'dead') = 'dead' end as is_due
 from pawl.batch b
-left join pawl.job j on j.tenant = b.tenant and j.id = b.job_id
+left join lateral (select x.state from pawl.job x where x.tenant = b.tenant and x.id = b.job_id limit 1) j on true
 where b.name = any (:names::text[])
   and b.closed_at is null
   and b.state <> 'queued'
