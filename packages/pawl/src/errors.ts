@@ -90,7 +90,8 @@ export function storable(text: string): string {
 
 /** A value in a message: bounded, and without asking the value itself for its text. */
 export function shown(value: unknown): string {
-  if (typeof value === 'string') return `'${storable(value.slice(0, 50))}${value.length > 50 ? '...' : ''}'`
+  if (typeof value === 'string')
+    return value.length <= 50 ? `'${storable(value)}'` : `'${storable(value.slice(0, 50))}...' (${[...value].length} characters)`
   if (typeof value === 'bigint') return `${value}n`
   if (value instanceof Date) return Number.isNaN(value.getTime()) ? 'an invalid Date' : value.toISOString()
   if (Array.isArray(value)) return value.length === 0 ? 'an empty array' : 'an array'

@@ -37,7 +37,7 @@ const imports: readonly Import[] = sources.flatMap(({ file, text }) =>
   })),
 )
 
-/** errors, config <- db <- kernel <- jobs <- events <- projections <- records <- pawl. A file may import from its own rank and below. */
+/** errors, config <- db <- kernel <- jobs <- events <- projections <- records, batches, documents <- pawl. A file may import from its own rank and below. */
 function rankOf(file: string): number {
   const order = [
     /^(errors|config|release)\.ts$/,

@@ -36,6 +36,7 @@ export const allowanceMsMax = 30 * dayMs
 export const itemsMax = 1_000_000
 const policies = ['refuse', 'queue', 'replace'] as const
 
+// The defaults of seed 004; the time of a unit is the median of a record in its portal.
 export const allowanceTable = {
   perItemMs: number({ from: 0, to: allowanceMsMax, default: 10_000, doc: 'Milliseconds for each item.' }),
   perUnitMs: number({ from: 0, to: allowanceMsMax, default: 0.5574226379394531, doc: 'Milliseconds for each unit.' }),

@@ -1,4 +1,4 @@
-// The state machine of a batch, as data. The CHECK constraints of pawl.batch and the diagram in README.md say the same; a test compares them.
+// The state machine of a batch, as data. The CHECK constraints of pawl.batch, the diagrams in README.md and docs/guides/batches.md say the same; a test compares them.
 
 import type { BatchState } from './types.ts'
 

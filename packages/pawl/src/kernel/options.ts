@@ -163,7 +163,7 @@ export function transaction(spec: Spec<undefined>): Option<AnyTx | undefined> {
 /** Kept with an act for a person who asks later; blanks are none. */
 export function reason(doc: string): Option<string> {
   const accepts = (given: unknown) =>
-    typeof given === 'string' && isStorable(given) && given.trim() !== '' && given.length <= 2000
+    typeof given === 'string' && isStorable(given) && given.trim() !== '' && charactersOf(given, 2000) <= 2000
   return required(option<string>('a reason of 1 to 2000 characters', { doc }, accepts))
 }
 
