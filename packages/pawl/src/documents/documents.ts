@@ -6,7 +6,7 @@ import { currentTenant } from '../kernel/handler.ts'
 import { type InTx, resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import { defineType } from './model.ts'
-import { getTable, listTable, referrersTable } from './options.ts'
+import { getTable, listTable, referrersTable, verifyTable } from './options.ts'
 import { countDependents, getDocument, listDocuments, listReferrers, listTypes, type Reading } from './reads.ts'
 import type { Registry } from './registry.ts'
 import type {
@@ -19,7 +19,10 @@ import type {
   Key,
   ListDocumentsOptions,
   Referrers,
+  VerifyOptions,
+  VerifyReport,
 } from './types.ts'
+import { verifyDocuments } from './verify.ts'
 
 const receiptStatement = statement(import.meta.url, 'next-receipt')
 
@@ -76,6 +79,11 @@ export class Documents {
   /** How many documents a rename would reach, by level and type. Counts up to 100,000. */
   async dependents(type: DocumentType | string, uuid: string): Promise<Dependents> {
     return countDependents(this.#reading(undefined), this.#registry.typeOf('dependents', type), uuid)
+  }
+
+  /** Recomputes a page of what is stored and reports what differs. What still waits for its refresh is reported as old. */
+  async verify(options: VerifyOptions = {}): Promise<VerifyReport> {
+    return verifyDocuments(this.#reading(undefined), resolve('documents.verify', verifyTable, options))
   }
 
   /** The types as they are stored. */

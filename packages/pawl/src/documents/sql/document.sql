@@ -76,8 +76,8 @@ from pawl.refresh_documents(:tenant::text, :ids::bigint[]) r
 -- A page of documents, by id, as readers see them, and beside that what is stored.
 -- Locks: none.
 -- Plan: document_by_type.
--- Rows: as for list-documents, with the stored keys, content, identities and references.
-select r.id, r.uuid, r.type, r.revision, r.created_at, r.changed_at, r.body, r.links, s.keys, s.content, s.identities, s.refs
+-- Rows: as for list-documents, with the stored keys, identities and references.
+select r.id, r.uuid, r.type, r.revision, r.created_at, r.changed_at, r.body, r.links, s.keys, s.identities, s.refs
 from pawl.read_documents(:tenant::text, array(
   select p.id
   from unnest(:types::text[]) t(type)
@@ -94,9 +94,9 @@ from pawl.read_documents(:tenant::text, array(
   limit :limit::integer
 )) r
 left join lateral (
-  select d.keys::text as keys, encode(d.content, 'hex') as content,
+  select d.keys::text as keys,
     (
-      select json_agg(json_build_array(k.type, encode(k.hash, 'hex'), k.refs::text[]) order by k.type)::text
+      select json_agg(json_build_array(k.type, encode(k.hash, 'hex'), k.parts, k.refs::text[]) order by k.type)::text
       from pawl.document_key k
       where k.tenant = :tenant::text
         and k.document_id = d.id
