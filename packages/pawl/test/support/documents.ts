@@ -109,7 +109,11 @@ async function store(
     'select pawl.find_documents($1, $2::bytea[], $3::integer[], $4::integer[])::text[] as ids',
     [tenant, own, refs, ends],
   )
-  const ids = targets.map((target) => found!.ids![target] ?? id)
+  const ids = targets.map((target, index) => {
+    const isSelf = links[index]!.reference.type === name
+    if (found!.ids![target] === null && !isSelf) throw new Error(`${name} refers to what does not exist`)
+    return found!.ids![target] ?? id
+  })
   const key: Record<string, KeyValue> = {}
   for (const { name, path } of type.identities[0].scalars) key[name] = at(body, path) as KeyValue
   for (const { reference, key: target } of links)
