@@ -238,7 +238,7 @@ test('[D5] with several writers every body converges and verify is clean', async
   const writer = async (n: number) => {
     const client = await db.pool.connect()
     try {
-      for (let i = 0; i < 30; i++) {
+      for (let i = 0; i < 20; i++) {
         await client.query('begin isolation level read committed')
         try {
           // Renames hold the parent's row until their commit; children are written with the keys that they see.
