@@ -114,7 +114,7 @@ function requiredOf(table: Table): object {
 function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unknown>> {
   const options = given as never
   const scope = pawl.records.in('loads', { organisation: '1', registration: '2' })
-  const { batches, events, jobs, projections, records } = pawl
+  const { batches, documents, events, jobs, projections, records } = pawl
   const event = { type: 'Added', aggregateType: 'wallet', key: 'a' }
   const kind = { name: 'declared', queue: 'default' }
   return {
@@ -153,6 +153,10 @@ function callsWith(pawl: Pawl, given: object): Readonly<Record<string, () => unk
     'pawl.projections.switchTo(name, options)': () => projections.switchTo('p', options),
     'pawl.projections.rollBack(name, options)': () => projections.rollBack('p', options),
     'pawl.projections.retire(name, options)': () => projections.retire('p', options),
+    'pawl.documents.get(type, uuidOrKey, options)': () => documents.get('d', '1', options),
+    'pawl.documents.list(type, options)': () => documents.list('d', options),
+    'pawl.documents.referrers(type, uuid, options)': () => documents.referrers('d', '1', options),
+    'pawl.documents.verify(options)': () => documents.verify(options),
     'pawl.batches.define(name, options)': () => batches.define('b', { item: { run: () => undefined }, ...given } as never),
     'pawl.batches.start(batch, items, options)': () => batches.start('b', [], options),
     'pawl.batches.items(id, options)': () => batches.items('1', options),

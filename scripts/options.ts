@@ -4,6 +4,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import * as batches from '../packages/pawl/src/batches/options.ts'
+import * as documents from '../packages/pawl/src/documents/options.ts'
 import { appendTable } from '../packages/pawl/src/events/append.ts'
 import { eraseTable } from '../packages/pawl/src/events/erase.ts'
 import { ingestTable } from '../packages/pawl/src/events/ingest.ts'
@@ -87,6 +88,14 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'pawl.projections.rollBack(name, options)': projections.generationTable,
     'pawl.projections.retire(name, options)': projections.generationTable,
     'expectRows(result, count)': 'Throws unless a statement changed this many rows.',
+  },
+  Documents: {
+    'pawl.documents.get(type, uuidOrKey, options)': documents.getTable,
+    'pawl.documents.list(type, options)': documents.listTable,
+    'pawl.documents.referrers(type, uuid, options)': documents.referrersTable,
+    'pawl.documents.dependents(type, uuid)': 'Counts the documents that a rename reaches, by level and type.',
+    'pawl.documents.verify(options)': documents.verifyTable,
+    'pawl.documents.types()': 'Returns the types as they are stored.',
   },
   Batches: {
     'pawl.batches.define(name, options)': batches.batchTable,
