@@ -112,3 +112,53 @@ left join lateral (
   where d.tenant = :tenant::text
     and d.id = r.id::bigint
 ) s on true
+
+-- name: find-documents
+-- Draws the receipt of a write, unless it has one, and finds the documents of its nodes.
+-- Locks: none.
+-- Plan: calls.
+-- One row: the receipt, null if the one given was never drawn; the ids by node.
+select case
+    when :receipt::bigint is null then nextval('pawl.document_receipt')
+    when :receipt::bigint <= (select s.last_value from pawl.document_receipt s) then :receipt::bigint
+  end::text as receipt,
+  to_jsonb(pawl.find_documents(:tenant::text, :own::bytea[], :refs::integer[], :ends::integer[], :is_old::boolean)::text[])::text as ids
+
+-- name: insert-documents
+-- Inserts new documents of one type.
+-- Locks: KEY SHARE on their targets; waits for a transaction that holds one of their keys.
+-- Plan: a call.
+-- Rows: what became of each, by its number.
+select i.n, i.outcome, i.uuid::text as uuid, i.holder::text as holder
+from pawl.insert_documents(:tenant::text, :type::text, :shape::text, :docs::jsonb, :targets::bigint[], :nodes::jsonb) i
+
+-- name: write-documents
+-- Writes existing documents, each by itself.
+-- Locks: KEY SHARE on their targets, then the document, then its new key.
+-- Plan: a call each.
+-- Rows: the answers, in the given order.
+select pawl.write_document(:tenant::text, w.write)::text as answer
+from jsonb_array_elements(:writes::jsonb) with ordinality w(write, n)
+order by w.n
+
+-- name: put-documents
+-- Writes existing documents, all or none.
+-- Locks: the documents by id, KEY SHARE on their targets, their new keys by hash.
+-- Plan: a call.
+-- One row: the answers, or the first refusal.
+select pawl.put_documents(:tenant::text, :writes::jsonb)::text as answer
+
+-- name: delete-document
+-- Deletes a document that nothing refers to.
+-- Locks: the document, once nothing refers to it.
+-- Plan: a call.
+-- One row: the answer.
+select pawl.delete_document(:tenant::text, :type::text, :uuid::uuid, :revision::integer)::text as answer
+
+-- name: keep-types
+-- Stores definitions.
+-- Locks: the type's own, exclusive, where its shape changes.
+-- Plan: a call.
+-- Rows: types whose documents were written with another shape.
+select k.name, k.stored::text as stored
+from pawl.keep_document_types(:tenant::text, :types::jsonb) k
