@@ -2,14 +2,18 @@
 
 import type { AnyTx } from '../db/adapters.ts'
 import { statement } from '../db/statement.ts'
+import { assertOutsideTx } from '../events/append.ts'
 import { currentTenant } from '../kernel/handler.ts'
 import { type InTx, resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
+import { deleteDocument } from './delete.ts'
 import { defineType } from './model.ts'
-import { getTable, listTable, referrersTable, verifyTable } from './options.ts'
-import { countDependents, getDocument, listDocuments, listReferrers, listTypes, type Reading } from './reads.ts'
+import { deleteTable, getTable, listTable, manyTable, referrersTable, verifyTable, writeTable } from './options.ts'
+import { checkUuid, countDependents, getDocument, listDocuments, listReferrers, listTypes, type Reading } from './reads.ts'
 import type { Registry } from './registry.ts'
 import type {
+  Change,
+  DeleteOptions,
   Dependents,
   Document,
   DocumentPage,
@@ -18,11 +22,16 @@ import type {
   DocumentTypeOptions,
   Key,
   ListDocumentsOptions,
+  Outcome,
   Referrers,
   VerifyOptions,
   VerifyReport,
+  WriteOptions,
+  Written,
 } from './types.ts'
 import { verifyDocuments } from './verify.ts'
+import { writeDocument } from './write.ts'
+import { postMany, putAll } from './write-many.ts'
 
 const receiptStatement = statement(import.meta.url, 'next-receipt')
 
@@ -50,6 +59,38 @@ export class Documents {
   async receipt(): Promise<string> {
     const [row] = await read<{ receipt: string }>(this.#registry.pool, receiptStatement)
     return row!.receipt
+  }
+
+  /** Writes a document by its key: a new one, or the one that has this key. */
+  async post<Body>(type: DocumentType<Body> | string, body: Body, options: WriteOptions = {}): Promise<Written> {
+    const { tx, ...conditions } = resolve('documents.post', writeTable, options)
+    return writeDocument(this.#writing('post', tx), this.#registry.typeOf('post', type), body, conditions)
+  }
+
+  /** The same for up to 10,000, each by itself: one that is refused is an outcome, and the others are written. */
+  async postMany<Body>(type: DocumentType<Body> | string, bodies: readonly Body[], options: InTx = {}): Promise<Outcome[]> {
+    const { tx } = resolve('documents.postMany', manyTable, options)
+    return postMany(this.#writing('postMany', tx), this.#registry.typeOf('postMany', type), bodies)
+  }
+
+  /** Writes an existing document. What a changed key means is up to its type. */
+  async put<Body>(type: DocumentType<Body> | string, uuid: string, body: Body, options: WriteOptions = {}): Promise<Written> {
+    const { tx, ...conditions } = resolve('documents.put', writeTable, options)
+    const given = { ...conditions, uuid: checkUuid('put', uuid) }
+    return writeDocument(this.#writing('put', tx), this.#registry.typeOf('put', type), body, given)
+  }
+
+  /** Writes up to 100 existing documents, all or none. Their keys may change places; references are by the keys before. */
+  async putAll(changes: readonly Change[], options: InTx = {}): Promise<Written[]> {
+    const { tx } = resolve('documents.putAll', manyTable, options)
+    return putAll(this.#writing('putAll', tx), changes)
+  }
+
+  /** Deletes a document that no other refers to. */
+  async delete(type: DocumentType | string, uuid: string, options: DeleteOptions = {}): Promise<void> {
+    const { tx, ifMatch } = resolve('documents.delete', deleteTable, options)
+    const found = this.#registry.typeOf('delete', type)
+    return deleteDocument(this.#writing('delete', tx), found, checkUuid('delete', uuid), ifMatch)
   }
 
   /** A document by its UUID or by its key, with the current keys of what it refers to. Old keys answer while their type allows it. */
@@ -89,6 +130,11 @@ export class Documents {
   /** The types as they are stored. */
   async types(): Promise<DocumentTypeDescription[]> {
     return listTypes(this.#reading(undefined))
+  }
+
+  #writing(verb: string, tx: AnyTx | undefined): Reading {
+    if (tx === undefined) assertOutsideTx(`documents.${verb}`)
+    return this.#reading(tx)
   }
 
   #reading(tx: AnyTx | undefined): Reading {

@@ -151,7 +151,8 @@ function referenceKey(type: ModelType, target: ModelType, path: readonly string[
   const where = path.join('.')
   if (fields === undefined) throw invalid(type, where, `must be an object with ${target.key.join(', ')}, got ${shown(value)}`)
   const other = Object.keys(fields).find((field) => !target.key.includes(field))
-  if (other !== undefined) throw invalid(type, `${where}.${other}`, `is not a field of the key of ${target.name}: ${target.key.join(', ')}`)
+  if (other !== undefined)
+    throw invalid(type, `${where}.${other}`, `is not a field of the key of ${target.name}: ${target.key.join(', ')}`)
   return Object.fromEntries(target.key.map((field) => [field, partOf(type, `${where}.${field}`, fields[field])]))
 }
 

@@ -13,6 +13,7 @@ import { Nodes } from './nodes.ts'
 import type { listTable } from './options.ts'
 import type { Registry } from './registry.ts'
 import type { Dependents, Document, DocumentPage, DocumentTypeDescription, Key, KeyValue, Referrer, Referrers } from './types.ts'
+import { pathPattern } from './unified.ts'
 
 const byUuidStatement = statement(import.meta.url, 'get-by-uuid')
 const byKeyStatement = statement(import.meta.url, 'get-by-key')
@@ -201,10 +202,4 @@ function referring(model: Model, references: Filters['references']): Values {
   const targets = references.map(({ reference, key }) => nodes.add(model.get(reference.type)!, key) + 1)
   const patterns = references.map(({ reference }) => pathPattern(reference))
   return { ...nodes.values, targets: numbersLiteral(targets), patterns: textsLiteral(patterns) }
-}
-
-/** A regular expression for its concrete paths, joined by dots: names of segments have none. */
-export function pathPattern({ segments }: Reference): string {
-  const parts = segments.map(({ name, isMany }) => `${name.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&')}${isMany ? '\\.\\d+' : ''}`)
-  return `^${parts.join('\\.')}$`
 }

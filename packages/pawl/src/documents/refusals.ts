@@ -8,8 +8,22 @@ import type { Key } from './types.ts'
 /** What pawl.write_document and its kin answer. */
 export interface Answer {
   readonly outcome:
-    | 'created' | 'updated' | 'unchanged' | 'deleted'
-    | 'moved' | 'model' | 'missing' | 'exists' | 'mismatch' | 'stale' | 'refuse' | 'ignore' | 'bound' | 'taken' | 'renamed' | 'referenced'
+    | 'created'
+    | 'updated'
+    | 'unchanged'
+    | 'deleted'
+    | 'moved'
+    | 'model'
+    | 'missing'
+    | 'exists'
+    | 'mismatch'
+    | 'stale'
+    | 'refuse'
+    | 'ignore'
+    | 'bound'
+    | 'taken'
+    | 'renamed'
+    | 'referenced'
   readonly uuid?: string
   readonly revision?: number
   readonly receipt?: string
@@ -36,7 +50,11 @@ export function stale({ name }: ModelType, { uuid, receipt: stored }: Answer, re
 }
 
 /** `ids` are those of the references of the key that was given, by path. */
-export function immutable({ type, identities }: Draft, { uuid, parts = {}, refs = [] }: Answer, ids: readonly (string | null)[]): PawlError {
+export function immutable(
+  { type, identities }: Draft,
+  { uuid, parts = {}, refs = [] }: Answer,
+  ids: readonly (string | null)[],
+): PawlError {
   const [own] = identities
   const scalars = Object.keys(own.parts).filter((name) => own.parts[name] !== parts[name])
   const references = type.identities[0].references.filter((_, index) => ids[index] !== refs[index]).map(({ path }) => path)
@@ -48,16 +66,21 @@ export function immutable({ type, identities }: Draft, { uuid, parts = {}, refs 
 export function taken({ name }: ModelType, key: Key, { outcome, holder }: Answer): PawlError {
   const { type, uuid, key: present } = holder!
   if (outcome === 'renamed')
-    return new PawlError('PAWL_KEY_RENAMED', `${name} ${shownKey(key)} is an old key of ${type} ${uuid}, whose key is ${shownKey(present)}.`, {
-      details: { type: name, key, uuid, newKey: present },
-    })
+    return new PawlError(
+      'PAWL_KEY_RENAMED',
+      `${name} ${shownKey(key)} is an old key of ${type} ${uuid}, whose key is ${shownKey(present)}.`,
+      {
+        details: { type: name, key, uuid, newKey: present },
+      },
+    )
   return new PawlError('PAWL_KEY_TAKEN', `${name} ${shownKey(key)}: ${type} ${uuid} has this key. Nothing was written.`, {
     details: { type: name, key, holder: { type, uuid, key: present } },
   })
 }
 
 export function unified({ name }: ModelType, { uuid, dependents = [] }: Answer): PawlError {
-  const about = dependents.length === 0 ? 'documents that refer to it are being written' : `${dependents.length} or more documents bind it`
+  const about =
+    dependents.length === 0 ? 'documents that refer to it are being written' : `${dependents.length} or more documents bind it`
   const message = `${name} ${uuid}: a reference of its key cannot move, because ${about}. Nothing was written.`
   return new PawlError('PAWL_UNIFIED', message, { details: { type: name, uuid, dependents } })
 }

@@ -31,9 +31,17 @@ export function shapeHash(type: ModelType): string {
 /** Of its own connection, also for a write in a caller's transaction: it holds no lock of a type until that ends. */
 export async function keepTypes(registry: Registry, tenant: string): Promise<void> {
   if (registry.kept.has(tenant)) return
-  const types = [...registry.model.values()].map((type) => ({ name: type.name, shape: shapeHash(type), definition: definitionOf(type) }))
-  const [changed] = await read<{ name: string; stored: string }>(registry.pool, keepStatement, { tenant, types: JSON.stringify(types) })
-  if (changed !== undefined) throw modelChanged(registry.model.get(changed.name)!, JSON.parse(changed.stored) as Record<string, unknown>)
+  const types = [...registry.model.values()].map((type) => ({
+    name: type.name,
+    shape: shapeHash(type),
+    definition: definitionOf(type),
+  }))
+  const [changed] = await read<{ name: string; stored: string }>(registry.pool, keepStatement, {
+    tenant,
+    types: JSON.stringify(types),
+  })
+  if (changed !== undefined)
+    throw modelChanged(registry.model.get(changed.name)!, JSON.parse(changed.stored) as Record<string, unknown>)
   registry.kept.add(tenant)
 }
 
@@ -44,7 +52,9 @@ function definitionOf(type: ModelType) {
 
 function modelChanged(type: ModelType, stored: Readonly<Record<string, unknown>>): PawlError {
   const shape: Readonly<Record<string, unknown>> = shapeOf(type)
-  const changed = Object.keys(shape).filter((name) => JSON.stringify(shape[name], sorted) !== JSON.stringify(stored[name], sorted))
+  const changed = Object.keys(shape).filter(
+    (name) => JSON.stringify(shape[name], sorted) !== JSON.stringify(stored[name], sorted),
+  )
   const message = `${type.name} has documents that were written with other ${changed.join(', ')}. Restore the definition, or delete them first.`
   return new PawlError('PAWL_MODEL_CHANGED', message, { details: { type: type.name, changed, stored } })
 }

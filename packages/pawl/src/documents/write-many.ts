@@ -7,8 +7,8 @@ import { probe } from '../kernel/probe.ts'
 import { checkedBody, type Draft, draftOf } from './draft.ts'
 import type { ModelType } from './model.ts'
 import { Nodes } from './nodes.ts'
-import * as refusals from './refusals.ts'
 import type { Answer } from './refusals.ts'
+import * as refusals from './refusals.ts'
 import { keepTypes } from './stored-types.ts'
 import type { Change, Outcome, Written } from './types.ts'
 import { assertOneOwner } from './unified.ts'
@@ -61,7 +61,13 @@ export async function postMany(writing: Writing, type: ModelType, bodies: readon
 }
 
 /** New documents in one statement, existing ones in another; what lost a race, or names another of the same chunk, follows one by one. */
-async function postChunk(writing: Writing, type: ModelType, nodes: Nodes, chunk: ReadonlyMap<number, Draft>, outcomes: Outcome[]): Promise<void> {
+async function postChunk(
+  writing: Writing,
+  type: ModelType,
+  nodes: Nodes,
+  chunk: ReadonlyMap<number, Draft>,
+  outcomes: Outcome[],
+): Promise<void> {
   const found = await find(writing, nodes, undefined)
   if (probe.on) await probe.hit('documents.found', { type: type.name })
   const fresh = new Map<number, Ready>()
@@ -86,7 +92,9 @@ async function postChunk(writing: Writing, type: ModelType, nodes: Nodes, chunk:
   if (fresh.size > 0) later.push(...(await settle(writing, fresh, await insertAll(writing, type, [...fresh.values()]), outcomes)))
   if (known.size > 0) later.push(...(await settle(writing, known, await writeKnown(writing, known), outcomes)))
   for (const index of later.sort((a, b) => a - b))
-    await outcomeOf(outcomes, index, () => writeDocument(writing, type, JSON.parse(chunk.get(index)!.body), { receipt: found.receipt, isChecked: true }))
+    await outcomeOf(outcomes, index, () =>
+      writeDocument(writing, type, JSON.parse(chunk.get(index)!.body), { receipt: found.receipt, isChecked: true }),
+    )
 }
 
 /** In order of id: two calls that write the same documents do not deadlock. */
@@ -102,7 +110,12 @@ async function writeKnown(writing: Writing, known: ReadonlyMap<number, Ready>): 
 }
 
 /** Returns those that start again. */
-async function settle(writing: Writing, readies: ReadonlyMap<number, Ready>, answers: readonly Answer[], outcomes: Outcome[]): Promise<number[]> {
+async function settle(
+  writing: Writing,
+  readies: ReadonlyMap<number, Ready>,
+  answers: readonly Answer[],
+  outcomes: Outcome[],
+): Promise<number[]> {
   const again: number[] = []
   for (const [position, [index, ready]] of [...readies].entries()) {
     const answer = answers[position]!
@@ -125,7 +138,8 @@ async function outcomeOf(outcomes: Outcome[], index: number, work: () => Promise
 
 export async function putAll(writing: Writing, changes: readonly Change[]): Promise<Written[]> {
   const { registry, tenant } = writing
-  if (!Array.isArray(changes) || changes.length > putMax) throw refused('documents.putAll', `changes must be an array of at most ${putMax}`)
+  if (!Array.isArray(changes) || changes.length > putMax)
+    throw refused('documents.putAll', `changes must be an array of at most ${putMax}`)
   await keepTypes(registry, tenant)
   const all = await Promise.all(
     changes.map(async ({ type: given, body, ...rest }) => {
@@ -133,7 +147,8 @@ export async function putAll(writing: Writing, changes: readonly Change[]): Prom
       return { ...rest, type, given: await checkedBody(type, body) }
     }),
   )
-  if (new Set(all.map(({ uuid }) => uuid.toLowerCase())).size < all.length) throw refused('documents.putAll', 'changes must name each UUID once')
+  if (new Set(all.map(({ uuid }) => uuid.toLowerCase())).size < all.length)
+    throw refused('documents.putAll', 'changes must name each UUID once')
   let receipt: string | undefined
   for (let tried = 1; tried <= triesMax; tried++) {
     const nodes = new Nodes(registry.model)
@@ -146,14 +161,20 @@ export async function putAll(writing: Writing, changes: readonly Change[]): Prom
     for (const draft of drafts) readies.push(await resolve(writing, draft, nodes, found))
     assertDistinct(readies)
     if (probe.on) await probe.hit('documents.found', { type: 'putAll' })
-    const writes = readies.map((ready, index) => writeText(writing, ready, { uuid: all[index]!.uuid, revision: revisions[index]! }))
-    const answer = await send<Answer[] | { readonly n: number; readonly answer: Answer }>(writing, putStatement, { writes: `[${writes.join(',')}]` })
-    if (Array.isArray(answer)) return Promise.all(answer.map((each, index) => writtenOrThrow(writing, readies[index]!, each, all[index]!)))
+    const writes = readies.map((ready, index) =>
+      writeText(writing, ready, { uuid: all[index]!.uuid, revision: revisions[index]! }),
+    )
+    const answer = await send<Answer[] | { readonly n: number; readonly answer: Answer }>(writing, putStatement, {
+      writes: `[${writes.join(',')}]`,
+    })
+    if (Array.isArray(answer))
+      return Promise.all(answer.map((each, index) => writtenOrThrow(writing, readies[index]!, each, all[index]!)))
     const { uuid, ifMatch, type, given } = all[answer.n]!
     if (answer.answer.outcome === 'ignore') {
       const kept = await keepKey(writing, type, given, uuid)
       all[answer.n] = { ...all[answer.n]!, given: kept }
-    } else if (answer.answer.outcome !== 'moved') await writtenOrThrow(writing, readies[answer.n]!, answer.answer, { uuid, ifMatch })
+    } else if (answer.answer.outcome !== 'moved')
+      await writtenOrThrow(writing, readies[answer.n]!, answer.answer, { uuid, ifMatch })
   }
   throw refusals.gaveUp(all[0]!.type, triesMax)
 }
@@ -165,9 +186,13 @@ function assertDistinct(readies: readonly Ready[]): void {
     for (const { hash, type } of ready.identities) {
       const other = seen.get(hash)
       if (other !== undefined)
-        throw new PawlError('PAWL_KEY_TAKEN', `putAll: two documents would have the key ${JSON.stringify(ready.draft.key).slice(0, 200)} of ${type}. Nothing was written.`, {
-          details: { type, key: ready.draft.key },
-        })
+        throw new PawlError(
+          'PAWL_KEY_TAKEN',
+          `putAll: two documents would have the key ${JSON.stringify(ready.draft.key).slice(0, 200)} of ${type}. Nothing was written.`,
+          {
+            details: { type, key: ready.draft.key },
+          },
+        )
       seen.set(hash, ready)
     }
   }

@@ -14,8 +14,8 @@ import { etagOf } from './fill.ts'
 import type { ModelType } from './model.ts'
 import { Nodes } from './nodes.ts'
 import { getDocument } from './reads.ts'
-import * as refusals from './refusals.ts'
 import type { Answer } from './refusals.ts'
+import * as refusals from './refusals.ts'
 import type { Registry } from './registry.ts'
 import { keepTypes, shapeHash } from './stored-types.ts'
 import type { Written } from './types.ts'
@@ -54,7 +54,12 @@ export interface Ready extends Found {
   readonly draft: Draft
   readonly nodes: Nodes
   /** Of the references of each identity, and the ids that its hash is made of. */
-  readonly identities: readonly { readonly type: string; readonly hash: string; readonly parts: object; readonly refs: readonly string[] }[]
+  readonly identities: readonly {
+    readonly type: string
+    readonly hash: string
+    readonly parts: object
+    readonly refs: readonly string[]
+  }[]
   /** By link; null: the document itself. */
   readonly to: readonly (string | null)[]
 }
@@ -84,7 +89,9 @@ export async function writeDocument(
     if (isNew && ifMatch !== undefined) throw refusals.precondition(type, 'there is no such document for ifMatch', null)
     const answer = isNew
       ? await insertOne(writing, ready)
-      : await send<Answer>(writing, writeStatement, { writes: `[${writeText(writing, ready, { ...conditions, revision, own })}]` })
+      : await send<Answer>(writing, writeStatement, {
+          writes: `[${writeText(writing, ready, { ...conditions, revision, own })}]`,
+        })
     if (answer.outcome === 'moved') continue
     if (answer.outcome === 'ignore') given = await keepKey(writing, type, given, answer.uuid!)
     else return await writtenOrThrow(writing, ready, answer, conditions)
@@ -111,8 +118,11 @@ export async function find(writing: Writing, nodes: Nodes, receipt: string | und
   const { registry, tenant, tx } = writing
   const values = { tenant, ...nodes.values, receipt: receipt ?? null, is_old: false }
   type Row = { readonly receipt: string | null; readonly ids: string }
-  const [row] = await (tx === undefined ? read<Row>(registry.pool, findStatement, values) : dbOf(tx).run<Row>(findStatement, values))
-  if (row!.receipt === null) throw refused('documents', `receipt must be one that receipt() returned, got '${receipt}'`, { option: 'receipt' })
+  const [row] = await (tx === undefined
+    ? read<Row>(registry.pool, findStatement, values)
+    : dbOf(tx).run<Row>(findStatement, values))
+  if (row!.receipt === null)
+    throw refused('documents', `receipt must be one that receipt() returned, got '${receipt}'`, { option: 'receipt' })
   return { receipt: row!.receipt, ids: JSON.parse(row!.ids) as (string | null)[] }
 }
 
@@ -170,7 +180,11 @@ function commonText(ready: Ready): string {
   return `{"body":${draft.body},"links":${linksText(ready)},${rest.slice(1)}`
 }
 
-export function writeText({ registry }: Writing, ready: Ready, { uuid, own, revision, ifNoneMatch }: Conditions & { uuid?: string; own?: string | null; revision: number | null }): string {
+export function writeText(
+  { registry }: Writing,
+  ready: Ready,
+  { uuid, own, revision, ifNoneMatch }: Conditions & { uuid?: string; own?: string | null; revision: number | null },
+): string {
   const { type } = ready.draft
   const { keyChange, oldKeys } = type.options
   const isPost = uuid === undefined
@@ -234,7 +248,12 @@ export async function insertAll(writing: Writing, type: ModelType, all: readonly
     targets,
     nodes: nodes === null ? null : JSON.stringify(nodes),
   }
-  type Row = { readonly n: number; readonly outcome: Answer['outcome']; readonly uuid: string | null; readonly holder: string | null }
+  type Row = {
+    readonly n: number
+    readonly outcome: Answer['outcome']
+    readonly uuid: string | null
+    readonly holder: string | null
+  }
   const rows = await runWrite<Row>(writing, insertStatement, values)
   if (rows.some(({ outcome }) => outcome === 'model')) {
     registry.kept.delete(tenant)
@@ -252,7 +271,12 @@ export async function insertAll(writing: Writing, type: ModelType, all: readonly
 
 // ---- what is answered
 
-export async function writtenOrThrow(writing: Writing, ready: Ready, answer: Answer, { uuid, ifMatch }: Conditions & { uuid?: string }): Promise<Written> {
+export async function writtenOrThrow(
+  writing: Writing,
+  ready: Ready,
+  answer: Answer,
+  { uuid, ifMatch }: Conditions & { uuid?: string },
+): Promise<Written> {
   const { type } = ready.draft
   switch (answer.outcome) {
     case 'created':
@@ -265,7 +289,8 @@ export async function writtenOrThrow(writing: Writing, ready: Ready, answer: Ans
     case 'exists':
     case 'mismatch': {
       const document = await getDocument(writing, type, answer.uuid!)
-      const problem = answer.outcome === 'exists' ? 'the document exists already' : 'the document has changed since ifMatch was compared'
+      const problem =
+        answer.outcome === 'exists' ? 'the document exists already' : 'the document has changed since ifMatch was compared'
       throw refusals.precondition(type, problem, document?.etag ?? null)
     }
     default:
@@ -278,7 +303,10 @@ function written({ draft }: Ready, { outcome, uuid, revision, is_key_changed }: 
     uuid: uuid!,
     outcome: outcome as Written['outcome'],
     isKeyChanged: is_key_changed!,
-    etag: etagOf(revision!, draft.links.map(({ path, key }) => [path, key] as const)),
+    etag: etagOf(
+      revision!,
+      draft.links.map(({ path, key }) => [path, key] as const),
+    ),
     key: draft.key,
   }
 }

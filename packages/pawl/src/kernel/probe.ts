@@ -73,6 +73,7 @@ export const probeNames = [
   'batches.end.before',
   'batches.end.after',
   'batches.end.written',
+  'documents.found',
   'documents.refresh.written',
 ] as const
 
