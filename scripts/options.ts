@@ -27,7 +27,7 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'createPawl(options)': pawlTable,
     'pawl.migrate(options)': migrateTable,
     'pawl.alerts(options)': alertsTable,
-    'pawl.for(tenant)': 'The same for one tenant: its jobs, events, projections, records, batches and alerts.',
+    'pawl.for(tenant)': 'The same for one tenant: its jobs, events, projections, records, batches, documents and alerts.',
     'pawl.on(event, listener)':
       'Calls the listener with each event of this process, such as job.failed. Returns a function that ends it.',
     'pawl.close()': 'Stops workers and closes the connections.',
@@ -108,6 +108,22 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'pawl.batches.cancel(id, options)': batches.endTable,
     'pawl.batches.extend(id, options)': batches.extendTable,
     'pawl.batches.rerun(id, options)': batches.rerunTable,
+  },
+  Documents: {
+    'pawl.documents.define(type, options)': documents.typeTable,
+    'pawl.documents.receipt()':
+      'Draws a number for a request that has arrived: of two writes without ifMatch the later one wins.',
+    'pawl.documents.post(type, body, options)': documents.writeTable,
+    'pawl.documents.put(type, uuid, body, options)': documents.writeTable,
+    'pawl.documents.postMany(type, bodies, options)': documents.manyTable,
+    'pawl.documents.putAll(changes, options)': documents.manyTable,
+    'pawl.documents.delete(type, uuid, options)': documents.deleteTable,
+    'pawl.documents.get(type, uuidOrKey, options)': documents.getTable,
+    'pawl.documents.list(type, options)': documents.listTable,
+    'pawl.documents.referrers(type, uuid, options)': documents.referrersTable,
+    'pawl.documents.verify(options)': documents.verifyTable,
+    'pawl.documents.dependents(type, uuid)': 'Counts the documents that a rename would reach, by level and type.',
+    'pawl.documents.types()': 'Returns the types as they are stored.',
   },
   Records: {
     'pawl.records.define(name, options)': records.recordSetTable,

@@ -15,6 +15,7 @@ let waiting: string
 let dead: string
 let validated: Submission
 let batch: string
+let document: string
 let invalid: Submission
 const here = { organisation: '17', registration: '4' }
 const event = { type: 'Placed', aggregateType: 'order', key: 'secret', data: { card: 1 } }
@@ -28,6 +29,7 @@ beforeAll(async () => {
   bolt = pawl.for('bolt')
   defineLoads(pawl)
   pawl.batches.define('reparse', { item: { run: () => undefined } })
+  pawl.documents.define('Secret', { identity: ['secret'], references: { other: 'Secret' }, keyChange: 'cascade' })
   scope = acme.records.in('loads', here)
   pawl.jobs.define('dies', { retry: { attempts: 1 }, run: () => Promise.reject(new Error('secret')) })
   acme.projections.define('totals', {
@@ -57,6 +59,7 @@ beforeAll(async () => {
     (parked) => parked.some(({ key }) => key === event.key),
   )
   await runner.stop()
+  document = (await acme.documents.post('Secret', { secret: 1 })).uuid
   batch = (await acme.batches.start('reparse', [{ key: 'secret' }])).id
 })
 afterAll(() => db.drop())
@@ -127,6 +130,21 @@ const trials: Readonly<Record<string, Trials>> = {
     why: () => missing(() => bolt.records.why(validated.id)),
     ended: () => missing(() => bolt.records.ended(validated.id)),
   },
+  documents: {
+    define: async () => undefinedHere(async () => bolt.documents.define('Late', { identity: ['a'] })),
+    receipt: () => own(() => bolt.documents.receipt()),
+    post: async () => expect(await bolt.documents.post('Secret', { secret: 1 })).toMatchObject({ outcome: 'created' }),
+    postMany: () => own(() => bolt.documents.postMany('Secret', [{ secret: 2 }])),
+    put: () => missing(() => bolt.documents.put('Secret', document, { secret: 3 })),
+    putAll: () => missing(() => bolt.documents.putAll([{ type: 'Secret', uuid: document, body: { secret: 3 } }])),
+    delete: () => missing(() => bolt.documents.delete('Secret', document)),
+    get: async () => expect(await bolt.documents.get('Secret', document)).toBeUndefined(),
+    list: async () => expect((await bolt.documents.list('Secret')).items.map(({ uuid }) => uuid)).not.toContain(document),
+    referrers: () => missing(() => bolt.documents.referrers('Secret', document)),
+    dependents: () => missing(() => bolt.documents.dependents('Secret', document)),
+    types: () => own(() => bolt.documents.types()),
+    verify: async () => expect(await bolt.documents.verify()).toMatchObject({ faults: [] }),
+  },
   batches: {
     define: async () => void bolt.batches.define('of bolt', { item: { run: () => undefined } }),
     start: () => own(() => bolt.batches.start('reparse', [{ key: 'a' }])),
@@ -183,11 +201,21 @@ async function allOf(tenant: string): Promise<unknown> {
 }
 
 test('[K13] a verb that no trial covers fails here', () => {
-  expect(Object.keys(bolt).sort()).toEqual(['alerts', 'batches', 'events', 'jobs', 'projections', 'records', 'tenant'])
+  expect(Object.keys(bolt).sort()).toEqual([
+    'alerts',
+    'batches',
+    'documents',
+    'events',
+    'jobs',
+    'projections',
+    'records',
+    'tenant',
+  ])
   const tried = (capability: string) => Object.keys(trials[capability]!).sort()
   expect(tried('jobs')).toEqual(verbsOf(bolt.jobs).sort())
   expect(tried('events')).toEqual(verbsOf(bolt.events).sort())
   expect(tried('projections')).toEqual(verbsOf(bolt.projections).sort())
+  expect(tried('documents')).toEqual(verbsOf(bolt.documents).sort())
   expect(tried('batches')).toEqual(verbsOf(bolt.batches).sort())
   expect(tried('records')).toEqual(verbsOf(bolt.records).sort())
   expect(tried('scope')).toEqual(verbsOf(theirs()).sort())

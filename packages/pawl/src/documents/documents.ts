@@ -6,7 +6,6 @@ import { assertOutsideTx } from '../events/append.ts'
 import { currentTenant } from '../kernel/handler.ts'
 import { type InTx, resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
-import { deleteDocument } from './delete.ts'
 import { defineType } from './model.ts'
 import { deleteTable, getTable, listTable, manyTable, referrersTable, verifyTable, writeTable } from './options.ts'
 import { checkUuid, countDependents, getDocument, listDocuments, listReferrers, listTypes, type Reading } from './reads.ts'
@@ -30,7 +29,7 @@ import type {
   Written,
 } from './types.ts'
 import { verifyDocuments } from './verify.ts'
-import { writeDocument } from './write.ts'
+import { deleteDocument, writeDocument } from './write.ts'
 import { postMany, putAll } from './write-many.ts'
 
 const receiptStatement = statement(import.meta.url, 'next-receipt')

@@ -3,7 +3,7 @@
 
 import type { PawlError } from '../errors.ts'
 import { check, type Resolved, refused, resolve } from '../kernel/options.ts'
-import { superTable, typeName, typeTable } from './options.ts'
+import { superOptions, typeName, typeTable } from './options.ts'
 import type { DocumentTypeOptions, SuperOptions } from './types.ts'
 
 /** A scalar of the body that is part of the key. */
@@ -75,7 +75,7 @@ export interface DefinedType {
   readonly name: string
   readonly options: TypeOptions
 }
-type TypeOptions = Omit<Resolved<typeof typeTable>, 'extends'> & { readonly extends?: Resolved<typeof superTable> }
+type TypeOptions = Omit<Resolved<typeof typeTable>, 'extends'> & { readonly extends?: Resolved<typeof superOptions> }
 
 const identityDepthMax = 16
 const referencesMax = 1000
@@ -84,7 +84,7 @@ export function defineType(name: string, given: DocumentTypeOptions<never>): Def
   const call = `documents.define('${check('documents.define', 'type', typeName, name)}')`
   const { extends: parent, ...options } = resolve(call, typeTable, given)
   if (options.identity.length === 0) throw refused(call, 'identity must name at least one path')
-  const extended = parent === undefined ? {} : { extends: resolve(`${call}: extends`, superTable, parent as SuperOptions) }
+  const extended = parent === undefined ? {} : { extends: resolve(`${call}: extends`, superOptions, parent as SuperOptions) }
   return { name, options: { ...options, ...extended } }
 }
 
@@ -329,6 +329,12 @@ function segmentsOf(name: string, path: string): Segment[] {
   if (segments.some((segment) => segment.name === '' || /[[\]]/.test(segment.name) || segment.name === '__proto__'))
     throw wrong(name, `'${path}' must be a path such as 'a.b' or 'list[].reference'`)
   return segments
+}
+
+/** A regular expression for its concrete paths, joined by dots: names of segments have none. */
+export function pathPattern({ segments }: Reference): string {
+  const parts = segments.map(({ name, isMany }) => `${name.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&')}${isMany ? '\\.\\d+' : ''}`)
+  return `^${parts.join('\\.')}$`
 }
 
 function clash(type: string, field: string, a: string, b: string): PawlError {

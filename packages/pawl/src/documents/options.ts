@@ -39,7 +39,7 @@ const referenceTable = {
   as: renames("Other names for fields of the target's key in the key of this type."),
 } satisfies TableOf<ReferenceOptions>
 
-const superTable = {
+export const superOptions = {
   type: required(typeText('The superclass.')),
   as: renames("What fields of this type's key are called in the superclass."),
 } satisfies TableOf<SuperOptions>
@@ -75,7 +75,6 @@ export const typeTable = {
   }),
   schema: standardSchema('The schema of the body. What it returns is stored.'),
 } satisfies TableOf<DocumentTypeOptions>
-export { superTable }
 
 const ifMatch = text({ to: 200, doc: "The etag that the document must have, or '*' for any." })
 const receipt = option<string>(

@@ -8,12 +8,11 @@ import { type Resolved, refused } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
 import { keyValue } from './canonical.ts'
 import { type ReadRow, toDocuments } from './fill.ts'
-import type { Model, ModelType, Reference } from './model.ts'
+import { type Model, type ModelType, pathPattern, type Reference } from './model.ts'
 import { Nodes } from './nodes.ts'
 import type { listTable } from './options.ts'
 import type { Registry } from './registry.ts'
 import type { Dependents, Document, DocumentPage, DocumentTypeDescription, Key, KeyValue, Referrer, Referrers } from './types.ts'
-import { pathPattern } from './unified.ts'
 
 const byUuidStatement = statement(import.meta.url, 'get-by-uuid')
 const byKeyStatement = statement(import.meta.url, 'get-by-key')

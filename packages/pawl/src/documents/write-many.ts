@@ -4,14 +4,10 @@ import { statement } from '../db/statement.ts'
 import { isPawlError, PawlError } from '../errors.ts'
 import { refused } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
-import { checkedBody, type Draft, draftOf } from './draft.ts'
 import type { ModelType } from './model.ts'
 import { Nodes } from './nodes.ts'
-import type { Answer } from './refusals.ts'
-import * as refusals from './refusals.ts'
 import { keepTypes } from './stored-types.ts'
 import type { Change, Outcome, Written } from './types.ts'
-import { assertOneOwner } from './unified.ts'
 import {
   find,
   insertAll,
@@ -28,6 +24,10 @@ import {
   writeText,
   writtenOrThrow,
 } from './write.ts'
+import { checkedBody, type Draft, draftOf } from './writes/draft.ts'
+import type { Answer } from './writes/refusals.ts'
+import * as refusals from './writes/refusals.ts'
+import { assertOneOwner } from './writes/unified.ts'
 
 const writeStatement = statement(import.meta.url, 'write-documents')
 const putStatement = statement(import.meta.url, 'put-documents')

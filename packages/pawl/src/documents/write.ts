@@ -9,21 +9,22 @@ import { refused } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import { read, retryingDefinite } from '../kernel/retry.ts'
 import { keyHash } from './canonical.ts'
-import { checkedBody, type Draft, draftOf, type Link, withKeyOf } from './draft.ts'
 import { etagOf } from './fill.ts'
 import type { ModelType } from './model.ts'
 import { Nodes } from './nodes.ts'
 import { getDocument } from './reads.ts'
-import type { Answer } from './refusals.ts'
-import * as refusals from './refusals.ts'
 import type { Registry } from './registry.ts'
 import { keepTypes, shapeHash } from './stored-types.ts'
 import type { Written } from './types.ts'
-import { assertOneOwner, boundOf, isBound } from './unified.ts'
+import { checkedBody, type Draft, draftOf, type Link, withKeyOf } from './writes/draft.ts'
+import type { Answer } from './writes/refusals.ts'
+import * as refusals from './writes/refusals.ts'
+import { assertOneOwner, boundOf, isBound } from './writes/unified.ts'
 
 const findStatement = statement(import.meta.url, 'find-documents')
 const insertStatement = statement(import.meta.url, 'insert-documents')
 const writeStatement = statement(import.meta.url, 'write-documents')
+const deleteStatement = statement(import.meta.url, 'delete-document')
 
 /** A write starts again this often when keys change under it. */
 export const triesMax = 5
@@ -157,6 +158,27 @@ export function readyOf(draft: Draft, nodes: Nodes, found: Found): Ready | { rea
 function isOwn({ identities }: Draft, nodes: Nodes, node: number): boolean {
   const { own, refs } = nodes.list[node]!
   return identities.some((identity) => identity.own.equals(own) && identity.refs.join() === refs.join())
+}
+
+/** Only what nothing refers to. */
+export async function deleteDocument(
+  writing: Writing,
+  type: ModelType,
+  uuid: string,
+  ifMatch: string | undefined,
+): Promise<void> {
+  const revision = await matchedRevision(writing, type, uuid, ifMatch)
+  const answer = await send<Answer>(writing, deleteStatement, { type: type.name, uuid, revision })
+  if (answer.outcome === 'deleted') return
+  if (answer.outcome === 'referenced') throw refusals.referenced(type, uuid, answer)
+  if (answer.outcome === 'missing' && ifMatch === undefined) throw refusals.notFound(type, uuid)
+  throw refusals.precondition(
+    type,
+    answer.outcome === 'missing'
+      ? 'there is no such document for ifMatch'
+      : 'the document has changed since ifMatch was compared',
+    null,
+  )
 }
 
 // ---- what is sent

@@ -120,7 +120,7 @@ left join lateral (
 -- One row: the receipt, null if the one given was never drawn; the ids by node.
 select case
     when :receipt::bigint is null then nextval('pawl.document_receipt')
-    when :receipt::bigint <= (select s.last_value from pawl.document_receipt s) then :receipt::bigint
+    when :receipt::bigint <= coalesce(pg_sequence_last_value('pawl.document_receipt'::regclass), 0) then :receipt::bigint
   end::text as receipt,
   to_jsonb(pawl.find_documents(:tenant::text, :own::bytea[], :refs::integer[], :ends::integer[], :is_old::boolean)::text[])::text as ids
 

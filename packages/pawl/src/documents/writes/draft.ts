@@ -1,12 +1,12 @@
 // A body as it will be written: its key, its references, and what of it is compared. All that can be wrong with a body alone is found here.
 
-import { isPawlError, PawlError, shown } from '../errors.ts'
-import { toJson } from '../kernel/payload.ts'
-import { contentHash, keyValue, ownHash, referenceMark } from './canonical.ts'
-import type { Identity, Leaf, ModelType, Reference } from './model.ts'
-import { keysOf, type Nodes } from './nodes.ts'
-import type { Registry } from './registry.ts'
-import type { Key, KeyValue } from './types.ts'
+import { isPawlError, PawlError, shown } from '../../errors.ts'
+import { toJson } from '../../kernel/payload.ts'
+import { contentHash, keyValue, ownHash, referenceMark } from '../canonical.ts'
+import type { Identity, Leaf, ModelType, Reference } from '../model.ts'
+import { keysOf, type Nodes } from '../nodes.ts'
+import type { Registry } from '../registry.ts'
+import type { Key, KeyValue } from '../types.ts'
 
 /** A reference of this body. */
 export interface Link {

@@ -1,9 +1,9 @@
 // What a refused write says: the code, the sentence and the details of each answer of the database.
 
-import { PawlError } from '../errors.ts'
+import { PawlError } from '../../errors.ts'
+import type { ModelType } from '../model.ts'
+import type { Key } from '../types.ts'
 import type { Draft, Link } from './draft.ts'
-import type { ModelType } from './model.ts'
-import type { Key } from './types.ts'
 
 /** What pawl.write_document and its kin answer. */
 export interface Answer {

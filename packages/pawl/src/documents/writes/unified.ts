@@ -1,9 +1,9 @@
 // Unified keys: values that must come from one document, and the re-points that would part them.
 
-import type { PawlError } from '../errors.ts'
+import type { PawlError } from '../../errors.ts'
+import { type Leaf, type Model, type ModelType, pathPattern } from '../model.ts'
+import type { Nodes } from '../nodes.ts'
 import { type Draft, type Link, refusedBody } from './draft.ts'
-import type { Leaf, Model, ModelType, Reference } from './model.ts'
-import type { Nodes } from './nodes.ts'
 
 /** Whether its writes hold all nodes of their keys: a rule of its own, or of a type that refers to it, depends on them. */
 export function isBound({ rules, bound }: ModelType): boolean {
@@ -55,12 +55,6 @@ function stepsOf(model: Model, type: ModelType, field: string): [number: number,
   if (via === undefined) return []
   const target = model.get(via.reference.type)!
   return [[via.index + 1, target.name], ...stepsOf(model, target, via.field)]
-}
-
-/** A regular expression for its concrete paths, joined by dots: names of segments have none. */
-export function pathPattern({ segments }: Reference): string {
-  const parts = segments.map(({ name, isMany }) => `${name.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&')}${isMany ? '\\.\\d+' : ''}`)
-  return `^${parts.join('\\.')}$`
 }
 
 function twoOwners({ name }: ModelType, a: string, b: string): PawlError {
