@@ -160,7 +160,7 @@ test('[D7] two keys change places in one putAll, all or none', async () => {
   expect(await documents.get('School', { schoolId: 9 })).toBeUndefined()
 })
 
-test('[D7] a type that refuses names the fields, one that ignores keeps its key', async () => {
+test('[D7] a refused key change names the fields, an ignored one keeps them', async () => {
   await documents.post('School', school(1))
   await documents.post('School', school(2))
   const note = await documents.post('Note', { noteId: 1 })
@@ -234,7 +234,7 @@ test('[D10] a referenced document is not deleted; count and referrers are named'
   })
 })
 
-test('[D4] a document may refer to itself, also at its creation, and be deleted', async () => {
+test('[D4] a document may refer to itself at creation, and be deleted', async () => {
   const { uuid } = await documents.post('Employee', { employeeId: 1, manager: 1 })
   expect(await documents.put('Employee', uuid, { employeeId: 2, manager: 2 })).toMatchObject({ isKeyChanged: true })
   expect(await documents.get('Employee', uuid)).toMatchObject({ body: { employeeId: 2, manager: 2 } })
@@ -264,7 +264,7 @@ test('[D4] Fall to Spring: the offering moves, its sections follow', async () =>
   })
 })
 
-test('[D4] a re-point that would part unified references is refused with the dependents', async () => {
+test('[D4] a re-point that parts unified references is refused, naming dependents', async () => {
   for (const id of [1, 2]) await documents.post('School', school(id))
   const fall = await documents.post('Session', session('Fall'))
   await documents.post('Session', session('Other', 2))
@@ -277,7 +277,7 @@ test('[D4] a re-point that would part unified references is refused with the dep
   expect(await documents.put('Session', fall.uuid, session('Fall', 2))).toMatchObject({ isKeyChanged: true })
 })
 
-test('[D7] an old key answers reads, and a POST of it names the new key', async () => {
+test('[D7] an old key answers reads, and its POST names the new', async () => {
   await documents.post('School', school(1))
   const { uuid } = await documents.post('Session', session('Fall'))
   await documents.put('Session', uuid, session('Autumn'))
@@ -316,7 +316,7 @@ test('[D8] postMany writes new, existing, repeated and self-referring bodies', a
   ])
 })
 
-test('in a transaction of the caller a refusal leaves it usable, and a rollback nothing', async () => {
+test("a refusal leaves the caller's transaction usable, a rollback leaves nothing", async () => {
   const client = await db.pool.connect()
   try {
     await client.query('begin')
@@ -332,7 +332,7 @@ test('in a transaction of the caller a refusal leaves it usable, and a rollback 
   expect(await documents.get('School', { schoolId: 1 })).toBeUndefined()
 })
 
-test('a changed identity of a type with documents is refused, other changes are stored', async () => {
+test('a changed identity of a type with documents is refused', async () => {
   await documents.post('Note', { noteId: 1 })
   const other = db.pawl()
   other.documents.define('Note', { identity: ['noteId', 'year'] })
