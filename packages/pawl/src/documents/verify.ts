@@ -5,10 +5,10 @@ import { statement, textsLiteral } from '../db/statement.ts'
 import type { Resolved } from '../kernel/options.ts'
 import { keyHash, ownHash } from './canonical.ts'
 import { fill, Keys, linksOf, type ReadRow } from './fill.ts'
-import type { ModelType } from './model.ts'
+import { type ModelType, pathPattern } from './model.ts'
 import { keysOf } from './nodes.ts'
 import type { verifyTable } from './options.ts'
-import { checkAfter, pathPattern, type Reading, rowsOf, typesLiteral } from './reads.ts'
+import { checkAfter, type Reading, rowsOf, typesLiteral } from './reads.ts'
 import type { Fault, Key, VerifyReport } from './types.ts'
 
 const verifyStatement = statement(import.meta.url, 'verify-documents')
