@@ -89,14 +89,6 @@ export const calls: Readonly<Record<string, Readonly<Record<string, Table | stri
     'pawl.projections.retire(name, options)': projections.generationTable,
     'expectRows(result, count)': 'Throws unless a statement changed this many rows.',
   },
-  Documents: {
-    'pawl.documents.get(type, uuidOrKey, options)': documents.getTable,
-    'pawl.documents.list(type, options)': documents.listTable,
-    'pawl.documents.referrers(type, uuid, options)': documents.referrersTable,
-    'pawl.documents.dependents(type, uuid)': 'Counts the documents that a rename reaches, by level and type.',
-    'pawl.documents.verify(options)': documents.verifyTable,
-    'pawl.documents.types()': 'Returns the types as they are stored.',
-  },
   Batches: {
     'pawl.batches.define(name, options)': batches.batchTable,
     'pawl.batches.start(batch, items, options)': batches.startTable,
