@@ -1,5 +1,5 @@
 import { type BatchOptions, NonRetryable, type Pawl } from 'pawl'
-import { moveClock } from 'pawl/testing'
+import { installProbe, moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { closed, files, startWorker } from '../../test/support/batches.ts'
 import { createDatabase, deferred, type TestDatabase } from '../../test/support/database.ts'
@@ -8,7 +8,10 @@ let db: TestDatabase
 beforeEach(async () => {
   db = await createDatabase()
 })
-afterEach(() => db.drop())
+afterEach(async () => {
+  installProbe(undefined)
+  await db.drop()
+})
 
 const act = { by: 'ada', reason: 'enough' }
 
@@ -258,4 +261,20 @@ test('a cursor beyond its type is refused', async () => {
   await expect(pawl.batches.list({ after: '9999999999999999999' })).rejects.toMatchObject(refusal)
   await expect(pawl.batches.items('1', { after: '9999999999' })).rejects.toMatchObject(refusal)
   await expect(pawl.batches.stuck({ after: '1.9999999999' })).rejects.toMatchObject(refusal)
+})
+
+test('a hundred items that fail together ask for few checks', async () => {
+  const pawl = db.pawl()
+  const fail = () => {
+    throw new NonRetryable('broken')
+  }
+  const reparse = pawl.batches.define('reparse', { item: { run: fail } })
+  let checks = 0
+  installProbe((name) => {
+    if (name === 'batches.watch.lost') checks++
+  })
+  const { id } = await pawl.batches.start(reparse, files(100))
+  await startWorker(pawl, 50)
+  expect(await closed(pawl, id)).toMatchObject({ state: 'finished', counts: { failed: 100 } })
+  expect(checks).toBeLessThan(50)
 })

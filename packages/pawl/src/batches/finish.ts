@@ -67,7 +67,7 @@ interface Inspected {
 export class Finisher {
   /** The numbers of items that run here, by batch. An attempt that hangs after its time-out counts only until the next of its item has ended. */
   readonly #running = new Map<string, Set<number>>()
-  /** Batches that are being inspected; true: once more after that. */
+  /** Batches, and names of them, that are being inspected; true: once more after that. */
   readonly #inspecting = new Map<string, boolean>()
   #isPolling = false
 
@@ -109,29 +109,19 @@ export class Finisher {
     }
   }
 
+  /** Errors are left to the watch. */
   #settled(registry: Registry, ref: BatchRef): void {
     const key = keyOf(ref)
     if (this.#running.has(key)) return
-    const isBusy = this.#inspecting.has(key)
-    this.#inspecting.set(key, isBusy)
-    if (!isBusy) void this.#inspectUntilQuiet(registry, ref, key)
-  }
-
-  /** Errors are left to the watch. */
-  async #inspectUntilQuiet(registry: Registry, ref: BatchRef, key: string): Promise<void> {
-    try {
-      do {
-        this.#inspecting.set(key, false)
-        if (probe.on) await probe.hit('batches.settled', ref)
-        for (let tried = 1; (await this.#inspect(registry, ref, 'finished')) === 'busy' && tried < triesMax; tried++)
-          await sleep(busyMs, undefined, { ref: false })
-      } while (this.#inspecting.get(key))
-    } catch (error) {
+    const inspected = this.#oneAtATime(key, async () => {
+      if (probe.on) await probe.hit('batches.settled', ref)
+      for (let tried = 1; (await this.#inspect(registry, ref, 'finished')) === 'busy' && tried < triesMax; tried++)
+        await sleep(busyMs, undefined, { ref: false })
+    })
+    inspected.catch((error: unknown) => {
       if (!registry.pool.isEnded)
         registry.logger.debug({ batch: ref.batch, error: describeError(error) }, 'the end of a batch is left to its watch')
-    } finally {
-      this.#inspecting.delete(key)
-    }
+    })
   }
 
   /** Polls for due batches until none is open. A watch needs a slot, and items that hang may have all of them. */
@@ -187,10 +177,30 @@ export class Finisher {
     return found === 'busy' ? busyMs : Math.max(1, Math.min(watchMs, found))
   }
 
-  /** What a job of a batch that is dead means for it. A hint: its watch would find the same. */
+  /**
+   * Checks the running batches of a name after one of their jobs died. A hint: their watches would find the same. One round at a time: a
+   * thousand items that fail together ask for two.
+   */
   async tendNamed(registry: Registry, tenant: string, name: string): Promise<void> {
-    const rows = await registry.pool.run<Omit<BatchRef, 'tenant'>>(namedStatement, { tenant, name })
-    for (const row of rows) await this.tend(registry, { tenant, ...row })
+    await this.#oneAtATime(`named ${tenant}/${name}`, async () => {
+      const rows = await registry.pool.run<Omit<BatchRef, 'tenant'>>(namedStatement, { tenant, name })
+      for (const row of rows) await this.tend(registry, { tenant, ...row })
+    })
+  }
+
+  /** Runs it, and once more if it was asked for in the meantime. */
+  async #oneAtATime(key: string, round: () => Promise<void>): Promise<void> {
+    const isBusy = this.#inspecting.has(key)
+    this.#inspecting.set(key, isBusy)
+    if (isBusy) return
+    try {
+      do {
+        this.#inspecting.set(key, false)
+        await round()
+      } while (this.#inspecting.get(key))
+    } finally {
+      this.#inspecting.delete(key)
+    }
   }
 
   /** Milliseconds to its deadline while it runs; 'busy': it should end, and its lock is taken. */
