@@ -8,7 +8,7 @@ import { pawl } from './samples.ts'
 const few = 10
 const small = `${few} items`
 
-/** The pages of a cancel that lets the next batch of the track run. Both batches are in one database, so that its indexes are as high for both. */
+/** The pages of a cancel that lets the next batch of the track run, when all items but the last have ended. Both batches are in one database, so that its indexes are as high for both. */
 export const track: Group = {
   name: 'track',
   measures: ['free the track'],
@@ -42,6 +42,7 @@ function pagesOf(context: Context, items: number): Promise<Sample> {
       withChild(context, database, pawl, async (child) => {
         const occupied = new Map<number, string>()
         for (const count of [sized(context, 100_000, 10_000), few]) occupied.set(count, await child.call('run', 'occupy', count))
+        for (const id of occupied.values()) await child.call('run', 'settle', id)
         await database.query('vacuum analyze')
         // The first call of a connection reads the catalog.
         await child.call('run', 'cancel', await child.call('run', 'occupy', 1))
