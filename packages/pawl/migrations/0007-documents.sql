@@ -104,14 +104,15 @@ begin
 end
 $$;
 
--- ---- reads. Without force_generic_plan each call would be planned again, which costs more than it reads.
+-- ---- reads. Without force_generic_plan each call would be planned again, which costs more than it reads. Without statistics, an index-only scan of
+-- a whole index looks as cheap as a probe of the right one, and a join may begin with the table: `offset 0` keeps its order.
 
 -- Documents as readers see them, in one snapshot. A row per document, in the order of p_ids, with its references as JSON [path, id, type]; then one
 -- without an id, whose links are the keys of the documents, of all that they refer to, and of what those are made of: JSON [id, type, parts, refs].
 create function pawl.read_documents(p_tenant text, p_ids bigint[])
 returns table (id text, uuid text, type text, revision integer, created_at text, changed_at text, body text, links text)
 language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off as $$
+set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off set enable_indexonlyscan = off as $$
 begin
   return query
     with recursive reached(id) as (
@@ -132,6 +133,7 @@ begin
         where k.tenant = p_tenant
           and k.document_id = c.id
           and k.alias_until is null
+        offset 0
       ) x
     )
     select d.id::text, d.uuid::text, d.type, d.revision, d.created_at::text, d.changed_at::text, d.body::text,
@@ -158,6 +160,7 @@ begin
       where k.tenant = p_tenant
         and k.document_id = c.id
         and k.alias_until is null
+      offset 0
     ) k;
 end
 $$;
@@ -179,7 +182,7 @@ create aggregate pawl.join_keys(jsonb) (sfunc = pg_catalog.jsonb_concat, stype =
 
 -- Those of p_ids that others refer to. Mostly none of them is: one probe of their whole range tells that.
 create function pawl.referred_documents(p_tenant text, p_ids bigint[]) returns bigint[]
-language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_indexonlyscan = off as $$
 begin
   if not exists (
     select
@@ -220,7 +223,7 @@ create function pawl.walk_documents(
   out rest bigint[]
 )
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '100ms' set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off set enable_bitmapscan = off as $$
+set enable_mergejoin = off set enable_bitmapscan = off set enable_indexonlyscan = off as $$
 declare
   v_keyed bigint[];
   v_types text[];
@@ -324,7 +327,7 @@ $$;
 -- changed, and that others refer to. Locked: those that another transaction writes; they are left as they are.
 create function pawl.refresh_documents(p_tenant text, p_ids bigint[], out onward bigint[], out locked bigint[])
 language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_bitmapscan = off as $$
+set enable_bitmapscan = off set enable_indexonlyscan = off as $$
 declare
   v_renamed bigint[];
   v_types text[];

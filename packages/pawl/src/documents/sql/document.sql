@@ -13,10 +13,14 @@ select nextval('pawl.document_receipt')::text as receipt
 select r.id, r.uuid, r.type, r.revision, r.created_at, r.changed_at, r.body, r.links
 from pawl.read_documents(:tenant::text, array(
   select d.id
-  from pawl.document d
-  where d.tenant = :tenant::text
-    and d.uuid = :uuid::uuid
-    and d.type = any (:types::text[])
+  from (
+    select d.id, d.type
+    from pawl.document d
+    where d.tenant = :tenant::text
+      and d.uuid = :uuid::uuid
+    offset 0
+  ) d
+  where d.type = any (:types::text[])
 )) r
 
 -- name: get-by-key

@@ -74,7 +74,13 @@ select c.count,
       limit :limit::integer
     ) l
   )::text as items
-from pawl.document t
+from (
+  select t.id, t.type
+  from pawl.document t
+  where t.tenant = :tenant::text
+    and t.uuid = :uuid::uuid
+  offset 0
+) t
 cross join lateral (
   select count(*)::integer as count
   from (
@@ -86,9 +92,7 @@ cross join lateral (
     limit :count_max::integer + 1
   ) l
 ) c
-where t.tenant = :tenant::text
-  and t.uuid = :uuid::uuid
-  and t.type = any (:types::text[])
+where t.type = any (:types::text[])
 
 -- name: dependents
 -- Counts the documents that have the key of a document in their bodies or keys, by level and type. A document counts at its first level.
@@ -97,10 +101,14 @@ where t.tenant = :tenant::text
 -- One row: the levels as JSON, null if there are none, and how many were counted, at most one more than count_max. No row: there is no such document.
 with recursive reached as (
   select t.id, 0 as depth, true as is_in_key
-  from pawl.document t
-  where t.tenant = :tenant::text
-    and t.uuid = :uuid::uuid
-    and t.type = any (:types::text[])
+  from (
+    select t.id, t.type
+    from pawl.document t
+    where t.tenant = :tenant::text
+      and t.uuid = :uuid::uuid
+    offset 0
+  ) t
+  where t.type = any (:types::text[])
   union
   select r.from_id, w.depth + 1, r.in_key
   from reached w
@@ -126,6 +134,8 @@ level as (
     from pawl.document d
     where d.tenant = :tenant::text
       and d.id = c.id
+      -- Without statistics an index-only scan of document_by_type looks as cheap.
+      and d.revision > 0
   ) d
   where c.depth > 0
   group by c.depth, d.type
