@@ -105,7 +105,7 @@ end
 $$;
 
 -- ---- reads. Without force_generic_plan each call would be planned again, which costs more than it reads. Without statistics, an index-only scan of
--- a whole index looks as cheap as a probe of the right one, and a join may begin with the table: `offset 0` keeps its order.
+-- a whole index costs as much as a probe of the right one, and a join may begin with the table: `offset 0` keeps its order.
 
 -- Documents as readers see them, in one snapshot. A row per document, in the order of p_ids, with its references as JSON [path, id, type]; then one
 -- without an id, whose links are the keys of the documents, of all that they refer to, and of what those are made of: JSON [id, type, parts, refs].

@@ -134,7 +134,7 @@ level as (
     from pawl.document d
     where d.tenant = :tenant::text
       and d.id = c.id
-      -- Without statistics an index-only scan of document_by_type looks as cheap.
+      -- Without statistics an index-only scan of document_by_type has the same cost.
       and d.revision > 0
   ) d
   where c.depth > 0
