@@ -10,6 +10,7 @@ import { doctor } from './doctor/doctor.ts'
 import { exitCodes, reportFailure } from './failure.ts'
 import { migrate } from './migrate.ts'
 import { batches } from './nouns/batches.ts'
+import { documents } from './nouns/documents.ts'
 import { jobs } from './nouns/jobs.ts'
 import { records } from './nouns/records.ts'
 import { type Streams, Terminal } from './terminal.ts'
@@ -17,7 +18,7 @@ import { version } from './version.ts'
 import { worker } from './worker/worker.ts'
 
 /** In the order of the help. */
-export const commands: readonly (AnyCommand | Noun)[] = [dev, worker, migrate, doctor, jobs, records, batches, version]
+export const commands: readonly (AnyCommand | Noun)[] = [dev, worker, migrate, doctor, jobs, records, batches, documents, version]
 
 /** The exit code of the command line, once everything that it started has ended. */
 export async function run(argv: readonly string[], streams: Streams = process, table = commands): Promise<number> {

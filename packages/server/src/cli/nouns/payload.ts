@@ -15,7 +15,7 @@ export async function readPayload(given: string, { streams }: Terminal): Promise
     if (error instanceof UsageError) throw error
     throw new UsageError(
       `The payload is not valid JSON: ${(error as Error).message}.`,
-      `quote it for the shell: pawl jobs add <kind> '{"name": "value"}'`,
+      `quote it for the shell: '{"name": "value"}'`,
     )
   }
 }
