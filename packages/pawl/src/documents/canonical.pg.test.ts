@@ -60,7 +60,7 @@ test('[D1] the value hash of TypeScript and of SQL are equal', async () => {
   expect(wrong).toEqual([])
 })
 
-test('[D1] the hash of an identity is the one that find_documents computes', async () => {
+test('[D1] the hash of an identity equals that of SQL', async () => {
   const own = ownHash('T', { a: 'é#=:' })
   const [row] = await db.query<{ hash: Buffer }>('select sha256($1::bytea || int8send(7) || int8send($2::bigint)) as hash', [
     own,

@@ -120,7 +120,7 @@ test('[D7] two renames that cross are refused without a deadlock', async () => {
   await expect(documents.put('School', b.uuid, { schoolId: 1 })).rejects.toMatchObject({ code: 'PAWL_KEY_TAKEN' })
 })
 
-test('[D4] a bound re-point waits for an open child insert, then is refused', async () => {
+test('[D4] a bound re-point waits for an open child, then is refused', async () => {
   for (const schoolId of [1, 2]) await documents.post('School', { schoolId })
   const { uuid } = await documents.post('Session', session('Fall'))
   const client = await begin()
@@ -132,7 +132,7 @@ test('[D4] a bound re-point waits for an open child insert, then is refused', as
   await expect(moved).rejects.toMatchObject({ code: 'PAWL_UNIFIED', details: { dependents: [{ uuid: child.uuid }] } })
 })
 
-test('[D4] a child whose parent was re-pointed since it was found is refused', async () => {
+test('[D4] a child of a parent re-pointed since is refused', async () => {
   for (const schoolId of [1, 2]) await documents.post('School', { schoolId })
   const { uuid } = await documents.post('Session', session('Fall'))
   const write = between(
@@ -152,14 +152,14 @@ test('[D6] a PUT delayed after its receipt loses to the later one', async () => 
   expect(await documents.get('School', uuid)).toMatchObject({ body: { name: 'second' } })
 })
 
-test('many bulk posts of the same keys in other orders do not deadlock', async () => {
+test('bulk posts of the same keys in other orders never deadlock', async () => {
   const bodies = Array.from({ length: 200 }, (_, index) => ({ schoolId: index }))
   const all = await Promise.all([bodies, [...bodies].reverse(), bodies].map((each) => documents.postMany('School', each)))
   expect(all.flat().filter((each) => !each.ok)).toEqual([])
   expect(all.flat().filter((each) => each.ok && each.outcome === 'created')).toHaveLength(200)
 })
 
-test('[D2] [D4] random writes by several connections part no unified key', async () => {
+test('[D2] [D4] random concurrent writes part no unified key', async () => {
   const refused: string[] = []
   const pick = (n: number) => 1 + Math.floor(Math.random() * n)
   const uuids = new Set<string>()
