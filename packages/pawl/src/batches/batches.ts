@@ -3,6 +3,7 @@
 import { sqlState } from '../db/classify.ts'
 import { statement } from '../db/statement.ts'
 import { PawlError } from '../errors.ts'
+import { assertOutsideTx } from '../events/append.ts'
 import { currentTenant } from '../kernel/handler.ts'
 import { resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
@@ -36,6 +37,8 @@ const cancelStatement = statement(import.meta.url, 'cancel-batch')
 const markEndingStatement = statement(import.meta.url, 'mark-ending')
 const extendStatement = statement(import.meta.url, 'extend')
 
+const noTx = 'It takes no { tx }: call it from a run handler, or after the transaction.'
+
 /** What is called for jobs of batches in place of jobs.cancel and jobs.retry. */
 export const batchesVerbs = { prefix: 'pawl.batch.', cancel: 'batches.cancel(id, { by, reason })', retry: 'batches.rerun(id)' }
 
@@ -68,6 +71,7 @@ export class Batches {
   /** Starts a batch, or queues it. With `tx` it is there if and only if your transaction commits, which holds its track until then. */
   async start<Data>(batch: BatchKind<Data> | string, items: Iterable<NewItem>, options: StartOptions = {}): Promise<Started> {
     const resolved = resolve('start', startTable, options)
+    if (resolved.tx === undefined) assertOutsideTx('batches.start')
     return startBatch(this.#registry, this.#tenant, batchOf(this.#registry, batch), items, resolved)
   }
 
@@ -100,6 +104,7 @@ export class Batches {
   /** Ends a batch that runs or waits. Items that still run get their signal, and their results are refused. */
   async cancel(id: string, options: EndOptions): Promise<{ state: BatchState }> {
     const values = { tenant: this.#tenant, id: checkBatchId(id), ...resolve('cancel', endTable, options) }
+    assertOutsideTx('batches.cancel', noTx)
     const { pool } = this.#registry
     const attempt = async () =>
       (await read<{ state: BatchState | 'busy' | null; is_open: boolean }>(pool, cancelStatement, values))[0]!
@@ -118,6 +123,7 @@ export class Batches {
   async extend(id: string, options: ExtendOptions): Promise<{ deadline: Date }> {
     const { for: ms, ...act } = resolve('extend', extendTable, options)
     const values = { tenant: this.#tenant, id: checkBatchId(id), ms, ...act }
+    assertOutsideTx('batches.extend', noTx)
     const [row] = await this.#registry.pool.run<{ deadline: Date }>(extendStatement, values).catch((error: unknown) => {
       throw sqlState(error) === '55P03' ? held(id, 'be extended') : error
     })
@@ -127,7 +133,9 @@ export class Batches {
 
   /** Starts a new batch of those items of an ended one that failed or have not ended. */
   async rerun(id: string, options: RerunOptions = {}): Promise<Started> {
-    return rerunBatch(this.#registry, this.#tenant, checkBatchId(id), resolve('rerun', rerunTable, options))
+    const resolved = resolve('rerun', rerunTable, options)
+    assertOutsideTx('batches.rerun', noTx)
+    return rerunBatch(this.#registry, this.#tenant, checkBatchId(id), resolved)
   }
 }
 

@@ -180,6 +180,33 @@ test("[B7] a start in a caller's transaction commits or rolls back with it", asy
   }
 })
 
+test('a tx handler calls a verb without its transaction: it is refused', async () => {
+  const pawl = db.pawl()
+  const reparse = define(pawl)
+  const act = { by: 'ada', reason: 'test' }
+  const errors: unknown[] = []
+  const next = pawl.batches.define('next', {
+    item: { run: () => undefined },
+    onEnd: async ({ id }, tx) => {
+      const { batches } = pawl
+      const calls = [
+        batches.start(reparse, files(1)),
+        batches.cancel(id, act),
+        batches.extend(id, { ...act, for: 1 }),
+        batches.rerun(id),
+      ]
+      for (const call of calls) errors.push(await call.catch((error: unknown) => error))
+      await batches.start(reparse, files(1), { tx, track: 'started' })
+    },
+  })
+  const { id } = await pawl.batches.start(next, [])
+  await startWorker(pawl)
+  await closed(pawl, id)
+  expect(errors.map((error) => (error as { code: string }).code)).toEqual(Array(4).fill('PAWL_TX_REQUIRED'))
+  expect(String(errors[0])).toMatch(/batches\.start was called inside .* Pass \{ tx \}/)
+  expect((await pawl.batches.list({ name: 'reparse' })).items).toMatchObject([{ track: 'started' }])
+})
+
 test('two items with one key are refused before anything is written', async () => {
   const pawl = db.pawl()
   const reparse = define(pawl)

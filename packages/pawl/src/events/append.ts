@@ -69,12 +69,12 @@ export async function append(
 }
 
 /** A call without its transaction inside a handler would not commit with it, and could wait for the pool that the handler occupies. */
-export function assertOutsideTx(verb: string): void {
+export function assertOutsideTx(verb: string, fix = 'Pass { tx }.'): void {
   const held = txHandler()
   if (held === undefined) return
   throw new PawlError(
     'PAWL_TX_REQUIRED',
-    `${verb} was called inside the handler of '${held.kind}' without its transaction: it would commit separately, and could wait forever for a connection that this handler holds. Pass { tx }.`,
+    `${verb} was called inside the handler of '${held.kind}' without its transaction: it would commit separately, and could wait forever for a connection that this handler holds. ${fix}`,
   )
 }
 
