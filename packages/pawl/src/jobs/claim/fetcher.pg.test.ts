@@ -18,10 +18,12 @@ class WatchedConnection extends Connection {
   readonly claimedFrom: string[] = []
   /** As long as a walk over millions of dead entries. */
   answerMs = 0
+  onClaim = (): void => undefined
   override async run<Row>(statement: Statement, values: Readonly<Record<string, Parameter>> = {}): Promise<Row[]> {
     if (statement.name === 'claim') {
       this.claimedFrom.push(/^\{"?([^"}]*)"?\}$/.exec(String(values.after_dues))![1]!)
       await sleep(this.answerMs)
+      this.onClaim()
     }
     return super.run<Row>(statement, values)
   }
@@ -142,6 +144,20 @@ test('where full scans are slow, claims start at the mark instead', async () => 
   const found = await until('the next full scan finds what lies before the mark', async () => (await claimSlow())[0])
   expect(found.id).toBe(urgent)
   expect(connection.claimedFrom.at(-1)).toBe('-infinity')
+})
+
+test('where every answer is slow, an urgent job is found at once', async () => {
+  const far = new Fetcher(connection, 10_000, 10)
+  const claimFar = async () => (await far.claim(worker, ['default'], kinds, 10)).rows
+  const clock = stopClock()
+  connection.onClaim = () => void clock.mockReturnValue(performance.now() + 40)
+  for (let round = 0; round < 2; round++) {
+    await enqueue(1)
+    expect(await claimFar()).toHaveLength(1)
+  }
+  const [urgent] = await enqueue(1, 50)
+  expect((await claimFar()).map(({ id }) => id)).toEqual([urgent])
+  expect(connection.claimedFrom.slice(2)).toEqual([expect.not.stringMatching('-infinity'), '-infinity'])
 })
 
 test('two claimers share out a queue: each job once', async () => {

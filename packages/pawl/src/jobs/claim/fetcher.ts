@@ -1,6 +1,7 @@
 // Claims: from which queues, and from where in the order of each. A stranger's old snapshot may keep thousands of dead entries in front of what is
 // ready. So under full load, and whenever a scan from the beginning was slow twice in a row (one answer may be late for any reason), a claim
-// starts after the last one's end. A scan from the beginning follows once a second, or less often: slow ones take at most 1/10 of the time.
+// starts after the last one's end. A scan from the beginning follows once a second under full load; else slow ones take at most 1/10 of the
+// time. A claim that is as slow from the mark on shows that the network is slow, not the scan: then the mark is not used.
 
 import type { Connection } from '../../db/driver.ts'
 import { numbersLiteral, statement, textsLiteral } from '../../db/statement.ts'
@@ -17,6 +18,8 @@ const startAloneStatement = statement(home, 'start-alone')
 const releaseUnknownStatement = statement(home, 'release-unknown')
 
 const fullScanEveryMs = 1000
+/** Where a mark is used only because scans are slow, a job before it waits ten times as long as one scan, and no longer. */
+const slowScanEveryMs = 50
 const fullScanEveryMsMax = 60_000
 /** Spend at most 1/10 of the time on scans from the beginning. */
 const fullScanShare = 10
@@ -169,8 +172,7 @@ export class Fetcher {
       if (n <= reached)
         this.#mark(markKey(group, queues[n]!), { from: froms[n], found, isFull: isFull && n === reached, nowMs, tookMs })
     }
-    const partial = froms.filter((from) => from !== undefined)
-    const isQuick = partial.some((from) => !from.isSlow)
+    const isQuick = froms.some((from, n) => from !== undefined && !this.#marks.get(markKey(group, queues[n]!))!.isSlow)
     // After the marks there was nothing: jobs before them are scanned for now, not in a second, unless that is slow.
     if (rows.length === 0 && isQuick) return this.claim(worker, queues, kinds, limit, isApart)
     return {
@@ -195,9 +197,9 @@ export class Fetcher {
     this.#marks.set(key, {
       due: last === undefined ? mark!.due : timeOf(last.dueUs),
       id: last?.id ?? mark!.id,
-      fullScanMs: from?.fullScanMs ?? nextFullScanMs(nowMs, costMs),
+      fullScanMs: from?.fullScanMs ?? nextFullScanMs(nowMs, costMs, isFull),
       isFull,
-      isSlow: from?.isSlow ?? costMs > this.#slowMs,
+      isSlow: from === undefined ? costMs > this.#slowMs : from.isSlow && from.costMs - tookMs > this.#slowMs,
       costMs: from?.costMs ?? tookMs,
       isPartial: from !== undefined,
     })
@@ -288,8 +290,9 @@ function holderParameters({ id, nonce }: Holder): { worker: number; nonce: strin
   return { worker: id, nonce }
 }
 
-function nextFullScanMs(startedMs: number, costMs: number): number {
-  return startedMs + Math.min(fullScanEveryMsMax, Math.max(fullScanEveryMs, costMs * fullScanShare))
+function nextFullScanMs(startedMs: number, costMs: number, isFull: boolean): number {
+  const leastMs = isFull ? fullScanEveryMs : slowScanEveryMs
+  return startedMs + Math.min(fullScanEveryMsMax, Math.max(leastMs, costMs * fullScanShare))
 }
 
 /** Microseconds since 1970 as a time that PostgreSQL reads in any DateStyle. */
