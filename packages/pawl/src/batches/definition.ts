@@ -33,6 +33,7 @@ const stepNames = ['prepare', 'boundary', 'restore', 'onEnd'] as const
 export function defineBatch(name: string, given: BatchOptions<never>): DefinedBatch {
   const call = `batches.define(${shown(name)})`
   check(call, 'name', batchName, name)
+  assertUsers(call, 'name', name)
   const options = resolve(call, batchTable, given)
   const { item, allowance } = options
   if ((item.run === undefined) === (item.tx === undefined)) throw refused(call, 'give item a handler: either run or tx')

@@ -206,7 +206,32 @@ test('[B5] an open guard keeps its batch from ending', async () => {
   await expect(pawl.batches.start(reparse, files(1), { policy: 'replace' })).rejects.toMatchObject({ details: { blocker: id } })
   go.resolve()
   await until('it can end', () => pawl.batches.cancel(id, act).catch(() => undefined))
-  expect(await outcome.promise).toMatchObject({ code: expect.stringMatching(/PAWL_LEASE_LOST|PAWL_CANCELLED/) })
+  expect(await outcome.promise).toMatchObject({ code: 'PAWL_LEASE_LOST' })
+})
+
+test('[B5] guard and complete after the signal reject with PAWL_LEASE_LOST', async () => {
+  const pawl = db.pawl()
+  const started = deferred()
+  const errors = deferred<unknown[]>()
+  const reparse = pawl.batches.define('reparse', {
+    item: {
+      run: async (item, { signal }) => {
+        started.resolve()
+        await new Promise((resolve) => signal.addEventListener('abort', resolve))
+        const client = await db.pool.connect()
+        await client.query('begin')
+        const calls = [item.guard(client), item.complete(client)].map((call) => call.catch((error: unknown) => error))
+        errors.resolve(await Promise.all(calls))
+        await client.query('rollback')
+        client.release()
+      },
+    },
+  })
+  const { id } = await pawl.batches.start(reparse, files(1))
+  await startWorker(pawl)
+  await started.promise
+  await pawl.batches.cancel(id, act)
+  expect(await errors.promise).toMatchObject([{ code: 'PAWL_LEASE_LOST' }, { code: 'PAWL_LEASE_LOST' }])
 })
 
 test.each(['repeatable read', 'serializable'])('[B5] a tx item at %s commits nothing after the end', async (level) => {
@@ -277,9 +302,27 @@ test('[B6] a step that is dead fails the batch', async () => {
   })
   const { id } = await pawl.batches.start(reparse, files(2))
   await startWorker(pawl)
-  expect(await closed(pawl, id)).toMatchObject({ state: 'failed', endReason: expect.stringMatching(/must return numbers/) })
+  expect(await closed(pawl, id)).toMatchObject({
+    state: 'failed',
+    endReason: expect.stringMatching(/The boundary of 'reparse' must return numbers .*: 'records' is NaN/),
+  })
   expect(restored).toEqual(['file-1', 'file-2'])
   expect(await db.query("select from pawl.job where state = 'dead'")).toEqual([])
+})
+
+test.each([
+  [{ records: '5' }, "'records' is '5' (pg gives count(*) as a string: Number(...))."],
+  [{ ok: 1, records: Number.NaN }, "'records' is NaN."],
+  [[1], 'it returned an array.'],
+  [Object.fromEntries(Array.from({ length: 21 }, (_, n) => [`f${n}`, n])), 'it returned 21 names.'],
+])('an item that returns %o fails with its field and value', async (sums, fault) => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', { item: { run: () => sums } })
+  const { id } = await pawl.batches.start(reparse, files(1))
+  await startWorker(pawl)
+  await closed(pawl, id)
+  const { items } = await pawl.batches.items(id)
+  expect(items[0]!.error).toContain(`Item 'file-1' of 'reparse' must return numbers by name, at most 20, or nothing: ${fault}`)
 })
 
 test('[B6] after the boundary nothing is reverted', async () => {

@@ -214,6 +214,24 @@ test('two items with one key are refused before anything is written', async () =
   expect((await pawl.batches.list()).items).toEqual([])
 })
 
+test.each([
+  [
+    { key: 'a', payload: 1 },
+    "start('reparse'): items[0] has no field 'payload'. The fields of an item are key, data, units, before.",
+  ],
+  ['a', "start('reparse'): items[0] must be an object with a key, got 'a'."],
+  [null, "start('reparse'): items[0] must be an object with a key, got null."],
+])('an item that is %o is refused', async (item, message) => {
+  const pawl = db.pawl()
+  await expect(pawl.batches.start(define(pawl), [item as never])).rejects.toMatchObject({ code: 'PAWL_CONFIG', message })
+})
+
+test("a batch whose name begins with 'pawl.' is refused", () => {
+  expect(() => db.pawl().batches.define('pawl.watch', { item: { run: () => undefined } })).toThrow(
+    /name must not begin with 'pawl\.'/,
+  )
+})
+
 test.each(['repeatable read', 'serializable'])('[B7] a start in a %s transaction runs, or is refused', async (level) => {
   const pawl = db.pawl()
   const reparse = define(pawl)

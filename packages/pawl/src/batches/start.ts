@@ -4,7 +4,7 @@
 import type { AnyTx } from '../db/adapters.ts'
 import type { TxDb } from '../db/db.ts'
 import { statement, textsLiteral } from '../db/statement.ts'
-import { PawlError } from '../errors.ts'
+import { PawlError, shown } from '../errors.ts'
 import { check, number, type Resolved, refused, required, text } from '../kernel/options.ts'
 import { atIndex, invalid, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
@@ -31,6 +31,7 @@ export const endTriesMax = 6
 const retryAfterMs = 1000
 
 const itemKey = required(text({ to: 500, doc: 'The key of an item.' }))
+const itemFields = new Set(['key', 'data', 'units', 'before'])
 const itemUnits = number({ from: 0, to: 1e15, doc: 'The units of an item.' })
 
 interface Verdict {
@@ -188,8 +189,9 @@ function readItems({ payloadBytesMax }: Registry, { name }: DefinedBatch, items:
   const call = `start('${name}')`
   for (const item of items) {
     const index = texts.length
-    if (index === itemsMax) throw invalid(`The items of '${name}'`, '', `are more than ${itemsMax}`, ': ')
+    if (index === itemsMax) throw invalid(`The items of '${name}'`, '', `are more than ${itemsMax}`)
     try {
+      checkFields(call, index, item)
       const { key, data = null, before = null } = item
       check(call, `items[${index}].key`, itemKey, key)
       if (keys.has(key)) throw invalid(`The items of '${name}': items`, `[${index}].key`, `repeats '${key}'`, ' ')
@@ -202,6 +204,15 @@ function readItems({ payloadBytesMax }: Registry, { name }: DefinedBatch, items:
     }
   }
   return { chunks: chunksOf(texts), total: texts.length, units }
+}
+
+/** A misspelled field would be dropped in silence. */
+function checkFields(call: string, index: number, item: unknown): void {
+  if (typeof item !== 'object' || item === null)
+    throw refused(call, `items[${index}] must be an object with a key, got ${shown(item)}`)
+  for (const field in item)
+    if (!itemFields.has(field))
+      throw refused(call, `items[${index}] has no field ${shown(field)}. The fields of an item are ${[...itemFields].join(', ')}`)
 }
 
 function chunksOf(texts: readonly string[]): Chunk[] {

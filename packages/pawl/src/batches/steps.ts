@@ -3,7 +3,7 @@
 
 import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
-import { describeError, NonRetryable, shown } from '../errors.ts'
+import { describeError, isPawlError, NonRetryable, PawlError, shown } from '../errors.ts'
 import type { RunContext } from '../jobs/call.ts'
 import { defineOwn } from '../jobs/jobs.ts'
 import type { Job, JobContext, JobTx, KindOptions } from '../jobs/types.ts'
@@ -87,7 +87,7 @@ export function defineKinds(registry: Registry, batch: DefinedBatch): void {
   const answer = async (job: Job<ItemPayload>, context: JobContext, work: () => unknown) => {
     const ended = registry.finisher.running(registry, refOf(job), job.payload.n)
     try {
-      return checkSums(name, await work())
+      return checkSums(subjectOf(name, job), await work())
     } finally {
       ended()
       if ((context as RunContext).isAborted) await noteLate(registry, job)
@@ -136,20 +136,40 @@ function itemOf(name: string, job: Job<ItemPayload>): Item {
     data,
     attempt: job.attempt,
     idempotencyKey: job.idempotencyKey,
-    guard: (tx) => job.guard(tx),
-    complete: async (tx, sums) => job.complete(tx, checkSums(name, sums)),
+    guard: (tx) => job.guard(tx).catch(lost),
+    complete: async (tx, sums) => job.complete(tx, checkSums(subjectOf(name, job), sums)).catch(lost),
   }
 }
 
+/** A worker that knows of the end before the call has the job as cancelled, one that does not learns it from the fence: one code for both. */
+function lost(error: unknown): never {
+  throw isPawlError(error, 'PAWL_CANCELLED')
+    ? new PawlError('PAWL_LEASE_LOST', `${error.message} Its result is refused; stop working on it.`, { cause: error })
+    : error
+}
+
+function subjectOf(name: string, { payload: { key } }: Job<ItemPayload>): string {
+  return `Item ${shown(key)} of '${name}'`
+}
+
 /** Numbers by name, or nothing: what cannot be summed up must not be dropped in silence. */
-function checkSums(name: string, sums: unknown): Sums | undefined {
+function checkSums(subject: string, sums: unknown): Sums | undefined {
   if (sums === undefined || sums === null) return undefined
   const stored = storedSums(sums)
-  const values = [sums, stored].flatMap((each) => (isObject(each) ? Object.values(each) : [undefined]))
-  if (values.length <= 2 * sumsMax && values.every((value) => Number.isFinite(value))) return stored as Sums
-  throw new NonRetryable(
-    `An item or the boundary of '${name}' must return numbers by name, at most ${sumsMax}, or nothing, got ${shown(sums)}.`,
-  )
+  const fault = faultOfSums(sums) ?? faultOfSums(stored)
+  if (fault === undefined) return stored as Sums
+  throw new NonRetryable(`${subject} must return numbers by name, at most ${sumsMax}, or nothing: ${fault}.`)
+}
+
+function faultOfSums(sums: unknown): string | undefined {
+  if (!isObject(sums)) return `it returned ${shown(sums)}`
+  const entries = Object.entries(sums)
+  if (entries.length > sumsMax) return `it returned ${entries.length} names`
+  const [field, value] = entries.find(([, each]) => !Number.isFinite(each)) ?? []
+  if (field === undefined) return undefined
+  const isNumeric = typeof value === 'string' && value.trim() !== '' && Number.isFinite(Number(value))
+  const fix = isNumeric ? ' (pg gives count(*) as a string: Number(...))' : ''
+  return `${shown(field)} is ${shown(value)}${fix}`
 }
 
 /** As the database keeps them: toJSON may turn a number into a string. */
@@ -188,7 +208,7 @@ async function crossAndFeed(batch: DefinedBatch, job: Job<StepPayload>, tx: JobT
   const db = tx as unknown as TxDb
   const [crossed] = await db.run(boundaryStatement, { tenant, id, fence })
   if (crossed !== undefined) {
-    const sums = checkSums(batch.name, await batch.boundary?.(await needBatch(db, tenant, id), tx))
+    const sums = checkSums(`The boundary of '${batch.name}'`, await batch.boundary?.(await needBatch(db, tenant, id), tx))
     await db.run(boundarySumsStatement, { tenant, id, sums: sums === undefined ? null : JSON.stringify(sums) })
     if (probe.on) await probe.hit('batches.boundary.written', { id })
   }

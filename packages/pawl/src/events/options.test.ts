@@ -19,7 +19,7 @@ test('[G2] the event log refuses wrong options', async () => {
     [() => events.ingest(outside, { source: 's', remember: 'long' }), /remember must be a duration/],
     [
       () => events.erase({ aggregateType: 'a', key: 'k' } as never),
-      /^erase: reason must be a reason of 1 to 2000 characters, got undefined/,
+      /^erase: reason must be a string of 1 to 2000 characters, not only spaces, got undefined/,
     ],
     [() => events.erase({ aggregateType: 'a', key: '', reason: 'r' }), /key must be a string of 1 to 500/],
     [() => events.retain({ keepDays: 0 }), /^retain: keepDays must be an integer from 1 to 36500, got 0/],

@@ -164,7 +164,7 @@ export function transaction(spec: Spec<undefined>): Option<AnyTx | undefined> {
 export function reason(doc: string): Option<string> {
   const accepts = (given: unknown) =>
     typeof given === 'string' && isStorable(given) && given.trim() !== '' && charactersOf(given, 2000) <= 2000
-  return required(option<string>('a reason of 1 to 2000 characters', { doc }, accepts))
+  return required(option<string>('a string of 1 to 2000 characters, not only spaces', { doc }, accepts))
 }
 
 export function list<Value>(item: Option<Value>, spec: Spec<undefined>): Option<readonly NonNullable<Value>[] | undefined> {

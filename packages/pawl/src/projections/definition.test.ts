@@ -71,7 +71,7 @@ test('[G2] what is done to projections refuses wrong options', async () => {
   const act = { reason: 'a test' }
   const wrong: [() => Promise<unknown>, RegExp][] = [
     [() => projections.pause('p', undefined as never), /^pause: options must be an object with reason, got undefined/],
-    [() => projections.pause('p', { reason: ' ' }), /reason must be a reason of 1 to 2000 characters, got ' '/],
+    [() => projections.pause('p', { reason: ' ' }), /reason must be a string of 1 to 2000 characters, not only spaces, got ' '/],
     [() => projections.resume('p', { ...act, generation: '2' as never }), /generation must be an integer .*, got '2'/],
     [() => projections.skip('p', { ...act, position: 0 }), /position must be an integer from 1/],
     [() => projections.unpark('p', { ...act, key: 5 as never }), /key must be a string of 1 to 500/],
