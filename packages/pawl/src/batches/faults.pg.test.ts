@@ -1,5 +1,5 @@
 import { type BatchOptions, NonRetryable, type Pawl } from 'pawl'
-import { installProbe, moveClock } from 'pawl/testing'
+import { installProbe, moveClock, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { closed, files, startWorker } from '../../test/support/batches.ts'
 import { createDatabase, deferred, type TestDatabase } from '../../test/support/database.ts'
@@ -277,4 +277,24 @@ test('a hundred items that fail together ask for few checks', async () => {
   await startWorker(pawl, 50)
   expect(await closed(pawl, id)).toMatchObject({ state: 'finished', counts: { failed: 100 } })
   expect(checks).toBeLessThan(50)
+})
+
+test('runAll runs a batch to its onEnd', async () => {
+  const pawl = db.pawl()
+  const ended: string[] = []
+  const onEnd: BatchOptions['onEnd'] = ({ id, state }) => void ended.push(`${id} ${state}`)
+  const fine = pawl.batches.define('fine', { item: { run: () => undefined }, onEnd })
+  const dead = pawl.batches.define('dead', {
+    item: { run: () => undefined },
+    boundary: () => {
+      throw new NonRetryable('broken')
+    },
+    onEnd,
+  })
+  const { id } = await pawl.batches.start(fine, files(3))
+  await runAll(pawl)
+  expect(ended).toEqual([`${id} finished`])
+  const other = await pawl.batches.start(dead, files(3))
+  await runAll(pawl)
+  expect(ended).toEqual([`${id} finished`, `${other.id} failed`])
 })

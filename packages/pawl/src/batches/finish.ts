@@ -92,7 +92,7 @@ export class Finisher {
           const { batch, fence } = payload as ItemPayload
           refs.set(batch, { tenant, batch, fence })
         }
-        for (const ref of refs.values()) this.#settled(registry(), ref)
+        return Promise.all([...refs.values()].map((ref) => this.#settled(registry(), ref)))
       },
     }
   }
@@ -110,7 +110,7 @@ export class Finisher {
   }
 
   /** Errors are left to the watch. */
-  #settled(registry: Registry, ref: BatchRef): void {
+  async #settled(registry: Registry, ref: BatchRef): Promise<void> {
     const key = keyOf(ref)
     if (this.#running.has(key)) return
     const inspected = this.#oneAtATime(key, async () => {
@@ -118,7 +118,7 @@ export class Finisher {
       for (let tried = 1; (await this.#inspect(registry, ref, 'finished')) === 'busy' && tried < triesMax; tried++)
         await sleep(busyMs, undefined, { ref: false })
     })
-    inspected.catch((error: unknown) => {
+    await inspected.catch((error: unknown) => {
       if (!registry.pool.isEnded)
         registry.logger.debug({ batch: ref.batch, error: describeError(error) }, 'the end of a batch is left to its watch')
     })

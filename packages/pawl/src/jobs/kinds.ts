@@ -45,8 +45,8 @@ export interface SettleWith {
   readonly complete: Statement
   readonly guard: Statement
   readonly values: (attempts: readonly { readonly payload: unknown }[]) => Values
-  /** Their settles are committed. */
-  readonly settled: (attempts: readonly { readonly tenant: string; readonly payload: unknown }[]) => void
+  /** Their settles are committed. Resolves, always, when what follows them is enqueued: until then the worker is not idle. */
+  readonly settled: (attempts: readonly { readonly tenant: string; readonly payload: unknown }[]) => Promise<unknown>
 }
 
 export function defineKind(name: string, given: DefineOptions<never>, isPawls = false, settleWith?: SettleWith): DefinedKind {

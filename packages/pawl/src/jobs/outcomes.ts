@@ -6,6 +6,7 @@ import type { Events, EventTable } from '../kernel/events.ts'
 import { runAs } from '../kernel/handler.ts'
 import { leaseStatements } from '../kernel/lease.ts'
 import type { Process } from '../kernel/process.ts'
+import type { Wakeup } from '../kernel/service.ts'
 import { type Attempt, type JobKey, leaseLost } from './attempt.ts'
 import type { Ending } from './endings.ts'
 import type { DefinedKind } from './kinds.ts'
@@ -53,6 +54,7 @@ export interface OutcomesOptions {
   readonly process: Pick<Process, 'config' | 'engine' | 'id' | 'trouble'>
   readonly events: Pick<Events<JobEvents>, 'emit' | 'has'>
   readonly kinds: ReadonlyMap<string, DefinedKind>
+  readonly changed: Wakeup
 }
 
 export class Outcomes {
@@ -63,8 +65,23 @@ export class Outcomes {
   /** Attempts whose refused write is recorded. */
   readonly #recorded = new WeakSet<Attempt>()
 
+  /** Ends here whose follow-up jobs may not be enqueued yet. */
+  #following = 0
+
   constructor(options: OutcomesOptions) {
     this.#options = options
+  }
+
+  get hasFollowing(): boolean {
+    return this.#following > 0
+  }
+
+  #follow(enqueued: Promise<unknown>): void {
+    this.#following++
+    void enqueued.then(() => {
+      this.#following--
+      this.#options.changed.fire()
+    })
   }
 
   started(attempt: Attempt): void {
@@ -77,7 +94,8 @@ export class Outcomes {
   settled(endings: readonly Ending[]): void {
     const { events } = this.#options
     this.counts.settles++
-    endings[0]?.attempt.definition.settleWith?.settled(endings.map(({ attempt }) => attempt))
+    const { settleWith } = endings[0]?.attempt.definition ?? {}
+    if (settleWith !== undefined) this.#follow(settleWith.settled(endings.map(({ attempt }) => attempt)))
     for (const { attempt, failed } of endings) {
       if (failed === undefined) {
         this.counts.done++
@@ -105,9 +123,11 @@ export class Outcomes {
     events.emit('job.dead', job)
     const onDead = kinds.get(job.kind)?.onDead
     if (onDead === undefined) return
-    Promise.resolve()
+    const called = Promise.resolve()
       .then(() => runAs(job.tenant, () => onDead(job)))
       .catch((error: unknown) => process.config.logger.error({ job: job.id, error: describeError(error) }, 'onDead failed'))
+    // A user's hook may never end; ours enqueue jobs.
+    if (job.kind.startsWith('pawl.')) this.#follow(called)
   }
 
   /** Jobs that a sweep took from others. */

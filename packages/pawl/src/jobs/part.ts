@@ -94,7 +94,7 @@ export class JobsPart implements Part {
     this.#events = events
     this.#options = worker
     const { config } = process
-    this.#outcomes = new Outcomes({ process, kinds, events })
+    this.#outcomes = new Outcomes({ process, kinds, events, changed: this.#changed })
     this.#settler = new Settler({
       process,
       batchMax: worker.batchMax,

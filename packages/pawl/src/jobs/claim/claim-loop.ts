@@ -132,7 +132,7 @@ export class ClaimLoop {
     }
     await this.#reconcile(worker)
     // What ended while the claim was in progress may have left follow-up jobs that it could not see: idle is only who was empty before.
-    const wasEmpty = heldBy(this.#options) === 0
+    const wasEmpty = heldBy(this.#options) === 0 && !this.#options.runtime.outcomes.hasFollowing
     // A caller that begins to wait from here on may have enqueued a job that this claim cannot see: the next claim answers it.
     const waiters = [...idleWaiters]
     if (waiters.length > 0 && wasEmpty) this.#expect()
