@@ -131,7 +131,7 @@ export class User extends Caller {
 
   async start(asked: Asked): Promise<Started | undefined> {
     const { key, name, track, items, policy = 'refuse', allowanceMs = 20_000, isDoomed = false, way = 'plain' } = asked
-    const given = items.map((data, index) => ({ key: `${index}`, data, units: allowanceMs / items.length }))
+    const given = items.map((data, index) => ({ key: `${key}/${index}`, data, units: allowanceMs / items.length }))
     const options = { track, policy, meta: { key, isDoomed }, by: this.history.proc }
     const inOwn = (tx: pg.PoolClient) => this.pawl.batches.start(name, given, { ...options, tx })
     const start = () => {

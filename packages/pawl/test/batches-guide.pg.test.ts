@@ -12,9 +12,10 @@ const root = fileURLToPath(new URL('../../..', import.meta.url))
 test("the guide's first batch parses both files and reports once", async () => {
   const guide = await readFile(join(root, 'docs/guides/batches.md'), 'utf8')
   const [, code] = /<!-- example: first-batch -->\n```ts\n([\s\S]*?)```/.exec(guide)!
+  const [, tables] = /<!-- example: first-tables -->\n```sql\n([\s\S]*?)```/.exec(guide)!
   const db = await createDatabase({ isEmpty: true })
   onTestFinished(() => db.drop())
-  await db.query('create table parsed (file text, lines integer); create table report (state text, lines integer)')
+  await db.query(tables!)
   vi.stubEnv('DATABASE_URL', db.url)
   onTestFinished(() => void vi.unstubAllEnvs())
   const folder = join(root, 'packages', 'pawl', 'node_modules', `.guide-${process.pid}`)

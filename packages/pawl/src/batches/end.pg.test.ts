@@ -498,6 +498,33 @@ test('a rerun has the failed and unfinished items', async () => {
   expect((await pawl.batches.items(id)).items).toMatchObject([{ n: 1, key: 'file-2', data: { path: '/2' } }])
 })
 
+test('a second rerun leaves out what a later batch has done', async () => {
+  const pawl = db.pawl()
+  let broken = [1, 2, 3]
+  const reparse = pawl.batches.define('reparse', {
+    item: {
+      retry: { attempts: 1 },
+      run: ({ key }) => {
+        if (broken.some((n) => key === `file-${n}`)) throw new Error('broken')
+      },
+    },
+  })
+  const other = pawl.batches.define('other', { item: { run: () => undefined } })
+  const first = await pawl.batches.start(reparse, files(3, { units: 10 }), { units: 7 })
+  await startWorker(pawl)
+  await closed(pawl, first.id)
+  await closed(pawl, (await pawl.batches.start(other, files(3))).id)
+  broken = [3]
+  expect(await closed(pawl, (await pawl.batches.rerun(first.id)).id)).toMatchObject({ counts: { done: 2, failed: 1 }, units: 37 })
+  broken = []
+  expect(await closed(pawl, (await pawl.batches.rerun(first.id)).id)).toMatchObject({ counts: { total: 1, done: 1 }, units: 17 })
+  await expect(pawl.batches.rerun(first.id)).rejects.toMatchObject({
+    code: 'PAWL_WRONG_STATE',
+    message: expect.stringMatching(/has nothing to run again: it has no failed or unfinished item whose key no later batch/),
+  })
+  expect((await pawl.batches.list({ name: 'reparse' })).items).toHaveLength(3)
+})
+
 test('the last page has no next, also when it is full', async () => {
   const pawl = db.pawl()
   const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })

@@ -12,7 +12,7 @@ import { read, transactIn } from '../kernel/retry.ts'
 import type { DefinedBatch, Registry } from './definition.ts'
 import { itemsMax, type rerunTable, type startTable } from './options.ts'
 import { findBatch, needBatch } from './reads.ts'
-import type { NewItem, Started } from './types.ts'
+import type { BatchReport, NewItem, Started } from './types.ts'
 
 const insertStatement = statement(import.meta.url, 'insert')
 const itemsStatement = statement(import.meta.url, 'insert-items')
@@ -96,21 +96,23 @@ export async function rerunBatch(
   of: string,
   { only, by }: Resolved<typeof rerunTable>,
 ): Promise<Started> {
-  const { state, track } = await needBatch(registry.pool, tenant, of)
+  const batch = await needBatch(registry.pool, tenant, of)
   const outcomes = textsLiteral(only === 'both' ? ['failed', 'unfinished'] : [only])
   return startIn(registry, tenant, undefined, async (db) => {
-    const [row] = await db.run<{ id: string }>(rerunStatement, { tenant, id: of, only: outcomes, by: by ?? null })
-    if (row === undefined)
-      throw new PawlError(
-        'PAWL_WRONG_STATE',
-        `Batch ${of} is ${state}: only a batch that has ended can run again. Cancel it first.`,
-        {
-          details: { id: of, state },
-        },
-      )
-    await db.run(rerunItemsStatement, { tenant, id: row.id, of, only: outcomes })
-    return settleStart(db, { tenant, track, id: row.id, is_own: true })
+    const [row] = await db.run<{ id: string }>(rerunItemsStatement, { tenant, of, only: outcomes })
+    if (row === undefined) throw notAgain(batch, only)
+    await db.run(rerunStatement, { tenant, id: row.id, of, by: by ?? null })
+    return settleStart(db, { tenant, track: batch.track, id: row.id, is_own: true })
   })
+}
+
+function notAgain({ id, name, state, endedAt }: BatchReport, only: Resolved<typeof rerunTable>['only']): PawlError {
+  const which = only === 'both' ? 'failed or unfinished' : only
+  const message =
+    endedAt === null
+      ? `Batch ${id} is ${state}: only a batch that has ended can run again. Cancel it first.`
+      : `Batch ${id} has nothing to run again: it has no ${which} item whose key no later batch of '${name}' has done.`
+  return new PawlError('PAWL_WRONG_STATE', message, { details: { id, state } })
 }
 
 /** A refused start commits: it may have ended an overdue batch and started the next. One that replaces waits for the lock of the running batch. */

@@ -9,26 +9,28 @@ values (:tenant::text, :name::text, :track::text, :queue::text, :policy::text, :
 returning id::text
 
 -- name: insert-rerun
--- Adds a batch like an ended one, for those of its items that :only names. It has their units, and those that were given to the start.
+-- Adds a batch like an ended one, for the items that insert-rerun-items copied. It has their units, and those that were given to the start.
 -- Locks: none but its own new row.
 -- Plan: batch_pkey, batch_item_pkey.
--- No row: there is no such batch, or it has not ended.
-insert into pawl.batch (tenant, name, track, queue, policy, steps, total, units, allowance, allowance_ms, meta, by, rerun_of)
-select b.tenant, b.name, b.track, b.queue, b.policy, b.steps, c.total, c.units, b.allowance, pawl.batch_allowance(c.total, c.units, b.allowance),
-  b.meta, :by::text, b.id
+-- One row: the id.
+insert into pawl.batch (id, tenant, name, track, queue, policy, steps, total, units, allowance, allowance_ms, meta, by, rerun_of)
+select :id::bigint, b.tenant, b.name, b.track, b.queue, b.policy, b.steps, a.total, u.units, b.allowance,
+  pawl.batch_allowance(a.total, u.units, b.allowance), b.meta, :by::text, b.id
 from pawl.batch b
 cross join lateral (
-  select count(*) filter (where a.is_again)::integer as total, b.units - coalesce(sum(a.units) filter (where not a.is_again), 0) as units
-  from (
-    select i.units, coalesce(i.outcome, 'unfinished') = any (:only::text[]) as is_again
-    from pawl.batch_item i
-    where i.tenant = b.tenant
-      and i.batch_id = b.id
-  ) a
-) c
+  select count(*)::integer as total, sum(i.units) as units
+  from pawl.batch_item i
+  where i.tenant = b.tenant
+    and i.batch_id = :id::bigint
+) a
+cross join lateral (
+  select greatest(0, b.units - sum(i.units)) + a.units as units
+  from pawl.batch_item i
+  where i.tenant = b.tenant
+    and i.batch_id = b.id
+) u
 where b.tenant = :tenant::text
-  and b.id = :id::bigint
-  and b.ended_at is not null
+  and b.id = :of::bigint
 returning id::text
 
 -- name: start-batch

@@ -14,21 +14,37 @@ select count(*)::integer as added
 from added
 
 -- name: insert-rerun-items
--- Copies items of an ended batch into the one that runs them again.
+-- Copies items of an ended batch into the one that runs them again, without keys that a later batch of its name has done.
 -- Locks: none but its own new rows.
--- Plan: batch_item_pkey.
--- One row: how many.
-with added as (
+-- Plan: batch_pkey, batch_item_pkey, batch_item_tenant_key_batch_id_key.
+-- No row: it has not ended, or no item is left to run again.
+with new as materialized (
+  select pawl.next_job_id() as id
+),
+added as (
   insert into pawl.batch_item (tenant, batch_id, n, key, data, units, before)
-  select i.tenant, :id::bigint, row_number() over (order by i.n), i.key, i.data, i.units, i.before
-  from pawl.batch_item i
-  where i.tenant = :tenant::text
-    and i.batch_id = :of::bigint
+  select i.tenant, x.id, row_number() over (order by i.n), i.key, i.data, i.units, i.before
+  from new x
+  cross join pawl.batch b
+  join pawl.batch_item i on i.tenant = b.tenant and i.batch_id = b.id
+  where b.tenant = :tenant::text
+    and b.id = :of::bigint
+    and b.ended_at is not null
     and coalesce(i.outcome, 'unfinished') = any (:only::text[])
-  returning 1
+    and not exists (
+      select
+      from pawl.batch_item l
+      join pawl.batch m on m.tenant = l.tenant and m.id = l.batch_id and m.name = b.name
+      where l.tenant = i.tenant
+        and l.key = i.key
+        and l.batch_id > i.batch_id
+        and l.outcome = 'done'
+    )
+  returning batch_id
 )
-select count(*)::integer as added
-from added
+select a.batch_id::text as id
+from added a
+limit 1
 
 -- name: settle-items
 -- Settles a flush of items as done, with their jobs.
