@@ -117,7 +117,7 @@ export const endTable = {
 
 export const extendTable = {
   ...endTable,
-  for: required(duration({ from: 1, to: allowanceMsMax, doc: 'Added to the deadline.' })),
+  for: required(duration({ from: 1, to: allowanceMsMax, doc: 'Added to the deadline, or to now if that has passed.' })),
 } satisfies TableOf<ExtendOptions>
 
 export const rerunTable = {

@@ -179,7 +179,7 @@ export interface EndOptions {
 }
 
 export interface ExtendOptions extends EndOptions {
-  /** How much later: milliseconds, or a string such as '15m'. */
+  /** How much later: milliseconds, or a string such as '15m'. From now, if the deadline has passed. */
   readonly for: number | string
 }
 

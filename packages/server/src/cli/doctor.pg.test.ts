@@ -228,6 +228,20 @@ test('jobs that no worker runs are named with tenant and cancel command', async 
   )
 })
 
+test('jobs of batches that no worker runs are fixed by a deploy', async () => {
+  const db = await healthy()
+  for (const kind of ['pawl.batch.re.parse.item', 'pawl.batch.watch'])
+    await db.query("select pawl.enqueue_many('acme', 'default', $1, '[{}]')", [kind])
+  await db.query("update pawl.job set run_at = run_at - interval '1 minute'")
+  const found = (await faults(db.url)).filter((fault) => fault.startsWith('kinds:')).sort()
+  expect(found).toEqual([
+    expect.stringMatching(
+      /kind pawl\.batch\.re\.parse\.item .* -> deploy a worker that defines the batch 're\.parse' for that queue$/,
+    ),
+    expect.stringMatching(/kind pawl\.batch\.watch .* -> deploy a worker that defines it for that queue$/),
+  ])
+})
+
 test('[S6] doctor finds a clock of Pawl that was moved', async () => {
   const db = await healthy()
   await moveClock(db.pool as never, 3_600_000)

@@ -149,10 +149,18 @@ export const checkKinds: Check = async (patient) => {
     fault(
       'kinds',
       `No worker runs kind ${oneLine(kind)}${ofTenant(tenant)} in queue ${oneLine(queue)}, where it has ${counted(count, 'job')} (the oldest is ${oldest}).`,
-      'deploy a worker that defines the kind for that queue, or cancel them: pawl jobs cancel <id>' +
-        (tenant === '' ? '' : ` --tenant ${oneLine(tenant)}`),
+      fixFor(kind, tenant),
     ),
   )
+}
+
+/** A job of Pawl's own kinds cannot be cancelled by itself. */
+function fixFor(kind: string, tenant: string): string {
+  const [, batch] = /^pawl\.batch\.(.+)\.(?:prepare|step|item|end)$/.exec(kind) ?? []
+  if (batch !== undefined) return `deploy a worker that defines the batch '${oneLine(batch)}' for that queue`
+  if (kind.startsWith('pawl.')) return 'deploy a worker that defines it for that queue'
+  const cancel = `pawl jobs cancel <id>${tenant === '' ? '' : ` --tenant ${oneLine(tenant)}`}`
+  return `deploy a worker that defines the kind for that queue, or cancel them: ${cancel}`
 }
 
 /** A cursor without a holder may be about to be taken; one that no living process defines stays where it is. */

@@ -78,7 +78,11 @@ test('extend moves the deadline and names the person', async () => {
   expect(await db.query('select action, actor, reason from pawl.audit')).toEqual([
     { action: 'batch.extend', actor: 'ada', reason: 'slow disk' },
   ])
-  expect(await batches('extend', id, '--for', 'soon', '--by', 'ada', '--reason', 'x')).toMatchObject({ code: 2 })
+  for (const wrong of ['soon', '40d'])
+    expect(await batches('extend', id, '--for', wrong, '--by', 'ada', '--reason', 'x')).toMatchObject({
+      code: 2,
+      stderr: expect.stringMatching(new RegExp(`for must be a duration from 1ms to 30d: .*, got '${wrong}'`)),
+    })
 })
 
 test('[B1] why names the blocker of a queued batch; cancel frees it', async () => {

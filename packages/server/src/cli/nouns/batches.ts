@@ -1,7 +1,6 @@
 // `pawl batches ...`: list, inspect and change batches.
 
 import type { BatchState } from 'pawl'
-import { durationMs } from 'pawl/admin'
 import { byFlag, pageAnswer, pageFlags } from '../answers.ts'
 import { command, given, type Noun, oneOf, required, text, toggle } from '../command.ts'
 import { withPawl } from '../database.ts'
@@ -93,10 +92,12 @@ const extend = command({
   summary: 'Move the deadline of a running batch.',
   examples: ["pawl batches extend 3752613581234176001 --for 15m --by maria --reason 'a slow disk'"],
   args: idArg,
-  flags: { for: required(text('--for <duration>', 'how much later: 90s, 15m, 2h or 1d')), ...actFlags },
+  flags: {
+    for: required(text('--for <duration>', 'how much later: 90s, 15m, 2h or 1d; from now if it has passed')),
+    ...actFlags,
+  },
   run: async (context, id: string) => {
-    const { for: duration, reason, by } = context.flags
-    const later = durationMs(duration)
+    const { for: later, reason, by } = context.flags
     const { deadline } = await withPawl(context, ({ batches: all }) => all.extend(id, { for: later, reason, by }))
     return changedAnswer({ id, state: 'running', deadline })
   },
@@ -124,7 +125,8 @@ const rerun = command({
 
 const stuck = command({
   name: 'stuck',
-  summary: 'List keys whose latest item has no end: its batch has ended or is overdue, or its job is dead.',
+  summary:
+    'List keys whose latest item has no end: its batch has ended or is overdue, or its job is dead. Failed items have ended: items <id> --outcome failed.',
   examples: ['pawl batches stuck', 'pawl batches stuck --name reparse --older-than 1h'],
   flags: {
     name: text('--name <name>', 'only items of batches of this name'),

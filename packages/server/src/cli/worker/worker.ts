@@ -28,7 +28,7 @@ type WorkerContext = Context<typeof flags>
 export const worker = command({
   name: 'worker',
   summary:
-    'Run the jobs, projections and sinks that your modules define. SIGTERM or Ctrl-C lets running jobs finish; a second one gives them up.',
+    'Run the jobs, batches, projections and sinks that your modules define. SIGTERM or Ctrl-C lets running jobs finish; a second one gives them up.',
   examples: ['pawl worker ./worker.ts', 'pawl worker ./email.js ./reports.js --concurrency 50 --each'],
   args: [moduleArgument('<module...>')],
   flags,
