@@ -1,17 +1,20 @@
 // The examples of docs/guides/documents.md run as they are written there.
 
-import { mkdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { readFileSync } from 'node:fs'
+import { mkdir, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Pawl, Worker } from 'pawl'
+import { errorTable } from 'pawl/admin'
 import type pg from 'pg'
 import { expect, onTestFinished, test, vi } from 'vitest'
 import { createDatabase, type TestDatabase, until } from './support/database.ts'
 
 const root = fileURLToPath(new URL('../../..', import.meta.url))
 
-async function codeOf(example: string): Promise<string> {
-  const guide = await readFile(join(root, 'docs/guides/documents.md'), 'utf8')
+const guide = readFileSync(join(root, 'docs/guides/documents.md'), 'utf8')
+
+function codeOf(example: string): string {
   return new RegExp(`<!-- example: ${example} -->\n\`\`\`ts\n([\\s\\S]*?)\`\`\``).exec(guide)![1]!
 }
 
@@ -38,7 +41,7 @@ test("[D3] the guide's rename shows at the next read and is stored", async () =>
   const log = vi.spyOn(console, 'log').mockReturnValue(undefined)
   onTestFinished(() => log.mockRestore())
   // Exported, so that both can be ended.
-  const text = (await codeOf('first-documents'))
+  const text = codeOf('first-documents')
     .replace('const pawl =', 'export const pawl =')
     .replace('await pawl.worker().start()', 'export const worker = pawl.worker()\nawait worker.start()')
   const { pawl, worker } = await load<{ pawl: Pawl; worker: Worker }>('first', text)
@@ -46,6 +49,10 @@ test("[D3] the guide's rename shows at the next read and is stored", async () =>
     await worker.stop()
     await pawl.close()
   })
+  const sessionReference = { sessionName: 'Winter', schoolId: 1 }
+  const refused = pawl.documents.post('Section', { sectionIdentifier: 'ALG', sessionReference })
+  const message = await refused.then(String, (error: Error) => error.message)
+  expect(/error\.message \/\/ "(.*)"$/m.exec(guide)![1]).toBe(message)
   expect(log.mock.calls).toEqual([[renamed], [{ sectionIdentifier: 'ALG', sessionName: 'Autumn', schoolId: 1 }]])
   await until('it is stored', async () => {
     const [row] = await db.query<{ body: unknown }>("select body from pawl.document where type = 'Section'")
@@ -87,7 +94,7 @@ test("[D5] the guide's search index follows renames and deletes", async () => {
     references: { sessionReference: 'Session' },
   })
   const index = new Index()
-  const text = `export default async (pawl, pool, bulk) => {\n${await codeOf('search-index')}\n}`
+  const text = `export default async (pawl, pool, bulk) => {\n${codeOf('search-index')}\n}`
   type Define = (pawl: Pawl, pool: pg.Pool, bulk: Index['bulk']) => Promise<void>
   await (await load<{ default: Define }>('search', text)).default(pawl, db.pool, index.bulk)
   const session = (sessionName: string) => ({ sessionName, schoolReference: { schoolId: 1 } })
@@ -106,4 +113,10 @@ test("[D5] the guide's search index follows renames and deletes", async () => {
   await until('the dependent has the new key', async () => JSON.stringify(index.bodies.get(section.uuid)).includes('Autumn'))
   expect(index.bodies.get(section.uuid)).toEqual(renamed)
   expect(index.bodies.get(fall.uuid)).toEqual(session('Autumn'))
+})
+
+test("the guide's errors have the statuses that callers get", () => {
+  const rows = [...guide.matchAll(/^\| `(PAWL_\w+)` (\d+) +\|/gm)].map(([, code, status]) => [code, Number(status)])
+  expect(rows).toHaveLength(11)
+  expect(rows).toEqual(rows.map(([code]) => [code, errorTable[code as keyof typeof errorTable].status]))
 })

@@ -1,8 +1,9 @@
 // The types of documents as the database has them, without their schemas: those are code of the application.
 
-import type { DocumentTypeDescription, DocumentTypeOptions, Tenant } from 'pawl'
+import type { DocumentTypeDescription, DocumentTypeOptions, Pawl, Tenant } from 'pawl'
 import type { Context, Flags } from '../command.ts'
 import { withPawl } from '../database.ts'
+import { counted } from '../terminal.ts'
 
 type Documents = Tenant['documents']
 
@@ -13,11 +14,24 @@ export interface Definition
 }
 
 /** A verb needs the definitions: this process takes over the stored ones. */
-export async function withDocuments<T>(context: Context<Flags>, work: (documents: Documents) => Promise<T>): Promise<T> {
-  return withPawl(context, async ({ documents }) => {
+export async function withDocuments<T>(
+  context: Context<Flags>,
+  work: (documents: Documents, pawl: Pawl) => Promise<T>,
+): Promise<T> {
+  return withPawl(context, async ({ documents }, pawl) => {
     for (const { name, definition } of await documents.types()) documents.define(name, definedBy(definition))
-    return work(documents)
+    return work(documents, pawl)
   })
+}
+
+/** For a person who reads faults: stored copies that a rename has not reached yet are among them. */
+export async function refreshNote({ projections }: Pawl): Promise<string[]> {
+  const [refresh] = await projections.status('pawl.documents')
+  if (refresh === undefined) return ['note  No worker has run yet: stored copies are stale after a rename until one does.']
+  const left = refresh.lag + refresh.dirty
+  return left === 0
+    ? []
+    : [`note  The refresh has ${counted(left, 'change')} to go: stale copies are right after it. Run this again then.`]
 }
 
 function definedBy(definition: DocumentTypeDescription['definition']): DocumentTypeOptions {

@@ -1,14 +1,17 @@
 import type { Document, Pawl, Written } from 'pawl'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { createDatabase, type TestDatabase } from '../../../../pawl/test/support/database.ts'
+import { createDatabase, type TestDatabase, until } from '../../../../pawl/test/support/database.ts'
+import { caughtUp, startRunner } from '../../../../pawl/test/support/projections.ts'
 import { pawl as cli, pawlJson } from '../test-support/cli.ts'
 
 let db: TestDatabase
+let pawl: Pawl
 let school: Written
 let fall: Written
 beforeEach(async () => {
   db = await createDatabase()
-  const { documents: all } = define(db.pawl())
+  pawl = define(db.pawl())
+  const { documents: all } = pawl
   school = await all.post('School', { schoolId: 1, name: 'North' })
   fall = await all.post('Session', { sessionName: 'Fall', schoolReference: { schoolId: 1 } })
 })
@@ -99,11 +102,21 @@ test('[D10] delete of a referenced document names the way to its referrers', asy
 
 test('verify exits with 6 where a key, reference or body differs', async () => {
   await json('post', 'Section', section('A'))
+  await startRunner(pawl)
+  await caughtUp(db, 'pawl.documents')
   expect(await documents('verify')).toMatchObject({ code: 0, stdout: '', stderr: '3 documents checked, 0 faults\n' })
   await db.query(`update pawl.document_key set parts = '{"schoolId": 2}' where type = 'School'`)
   const broken = await documents('verify', '--type', 'School')
-  expect(broken).toMatchObject({ code: 6, stderr: expect.stringMatching(/^1 document checked, \d+ faults?\n/) })
+  expect(broken).toMatchObject({ code: 6, stderr: expect.stringMatching(/^1 document checked, \d+ faults?\n$/) })
   expect(broken.stdout).toContain(school.uuid)
+})
+
+test('verify says that stale copies wait for a worker', async () => {
+  await json('post', 'Section', section('A'))
+  await json('put', 'Session', fall.uuid, JSON.stringify({ sessionName: 'Spring', schoolReference: { schoolId: 1 } }))
+  expect(await documents('verify')).toMatchObject({ code: 6, stderr: expect.stringMatching(/\nnote {2}No worker has run yet/) })
+  await startRunner(pawl)
+  await until('the copies followed', async () => (await documents('verify')).code === 0)
 })
 
 test('a wrong type, uuid, body or condition exits with 2', async () => {

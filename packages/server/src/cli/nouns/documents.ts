@@ -6,7 +6,7 @@ import { command, given, type Noun, text, texts, toggle } from '../command.ts'
 import { withPawl } from '../database.ts'
 import { exitCodes, UsageError } from '../failure.ts'
 import { counted } from '../terminal.ts'
-import { withDocuments } from './document-types.ts'
+import { refreshNote, withDocuments } from './document-types.ts'
 import {
   deletedAnswer,
   documentAnswer,
@@ -151,7 +151,7 @@ const verify = command({
     const { type, after } = context.flags
     const faults: Fault[] = []
     let [checked, next] = [0, after ?? null]
-    await withDocuments(context, async (all) => {
+    const notes = await withDocuments(context, async (all, pawl) => {
       do {
         const report = await all.verify({ limit: 500, ...given({ type, after: next ?? undefined }) })
         faults.push(...report.faults)
@@ -159,6 +159,7 @@ const verify = command({
         next = report.next
         context.terminal.status(`${counted(checked, 'document')} checked`)
       } while (next !== null && faults.length < faultsMax)
+      return faults.length === 0 ? [] : refreshNote(pawl)
     })
     context.terminal.status('')
     const more = next === null ? [] : [`There are more documents: --after ${next}`]
@@ -166,7 +167,7 @@ const verify = command({
       json: { checked, faults, next },
       lines: faults,
       show: (terminal) => terminal.table(faultColumns, faults),
-      say: [`${counted(checked, 'document')} checked, ${counted(faults.length, 'fault')}`, ...more],
+      say: [`${counted(checked, 'document')} checked, ${counted(faults.length, 'fault')}`, ...more, ...notes],
       exit: faults.length === 0 ? exitCodes.ok : exitCodes.faultsFound,
     }
   },
