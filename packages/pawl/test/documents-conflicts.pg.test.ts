@@ -57,7 +57,7 @@ async function refreshCleanly(): Promise<void> {
   expect(await documents.verify()).toMatchObject({ next: null, faults: [] })
 }
 
-test('[D5] a child posted with the new key before the refresh is not doubled', async () => {
+test('[D5] a child posted before the refresh with the new key is updated', async () => {
   await rename('Autumn')
   expect(await storedBodies('Section')).toEqual([sectionOf('Fall', 20)])
   expect(await documents.post('Section', sectionOf('Autumn', 25))).toMatchObject({ uuid: section.uuid, outcome: 'updated' })
@@ -93,7 +93,7 @@ test('[D5] a child put during the refresh keeps its fields and the key', async (
   expect(await storedBodies('Grade')).toEqual([storedGrade('Winter')])
 })
 
-test('[D10] a child posted with the old key is refused and names its path', async () => {
+test('[D10] a child posted with the old key is refused, naming it', async () => {
   await rename('Autumn')
   const error = await documents.post('Section', { ...sectionOf('Fall', 20), sectionId: 'B' }).catch((each: unknown) => each)
   expect(isPawlError(error, 'PAWL_REFERENCE_UNRESOLVED') && error.details.references).toEqual([
