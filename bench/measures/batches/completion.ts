@@ -2,7 +2,7 @@ import { sized } from '../../harness/context.ts'
 import { measure } from '../../harness/report/measure.ts'
 import { interleave } from '../../harness/rounds.ts'
 import type { Group } from '../group.ts'
-import { pawl, seed, through } from './samples.ts'
+import { complete, pawl, seed } from './samples.ts'
 
 const connections = 32
 const tx = 'tx items'
@@ -13,7 +13,7 @@ const contenders = [
   { name: seed.name, system: seed, items: 2_000, handler: undefined },
 ] as const
 
-/** Items of one batch that end at once. Pawl's are also fed, claimed and run by a worker with 32 handlers, and are timed from the first handler. */
+/** Items of one batch that end at once. Pawl's have their jobs before; they are claimed and run by a worker with 32 handlers, and timed from the first handler. */
 export const completion: Group = {
   name: 'completion',
   measures: ['completion tx', 'completion'],
@@ -25,7 +25,7 @@ export const completion: Group = {
         name,
         run: async () => {
           const count = sized(context, items, items / 4)
-          const { from, firstAt = from, to } = await through(context, system, count, connections, handler)
+          const { from, firstAt = from, to } = await complete(context, system, count, connections, handler)
           return { value: (count / (to - firstAt)) * 1_000 }
         },
       })),

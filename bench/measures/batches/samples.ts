@@ -22,6 +22,13 @@ export interface Through {
   readonly calledAt?: number
 }
 
+/** The end of all items of a batch whose items have jobs already. */
+export function complete(context: Context, system: System, count: number, ...args: readonly unknown[]): Promise<Through> {
+  return context.server.withDatabase((database) =>
+    withChild(context, database, system, (child) => child.call<Through>('run', 'complete', count, ...args)),
+  )
+}
+
 /** From the start of a batch to its end, with a worker that was idle before. */
 export function through(context: Context, system: System, count: number, ...args: readonly unknown[]): Promise<Through> {
   return context.server.withDatabase((database) =>

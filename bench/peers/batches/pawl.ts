@@ -23,6 +23,7 @@ export const itemsOf = (count: number) =>
 export function open(_started: unknown, variant: string | undefined): Peer {
   let pawl: Pawl
   let pool: pg.Pool
+  let url: string
   let worker: Stoppable | undefined
   let firstAt = 0
 
@@ -61,6 +62,29 @@ export function open(_started: unknown, variant: string | undefined): Peer {
     return { from, startedAt, firstAt, to, calledAt: now() }
   }
 
+  /** As throughBatch, with a worker that starts when all items have jobs: another has fed them, and ran only the first. */
+  async function throughFed(count: number, handler: ItemHandler, concurrency: number) {
+    const feeder = createPawl({ databaseUrl: url })
+    let letGo = () => {}
+    const held = new Promise<void>((resolve) => {
+      letGo = resolve
+    })
+    const kind = feeder.batches.define<Payload>('bench', { allowance, item: { run: () => held, concurrency: 1 } })
+    const feeding = await startWorker(feeder, 'jobs')
+    const from = now()
+    const { id } = await feeder.batches.start(kind, itemsOf(count))
+    const startedAt = now()
+    await until(`exists (select from pawl.batch where id = ${id} and fed = total)`)
+    const stopped = feeding.stop()
+    letGo()
+    await stopped
+    await feeder.close()
+    defineBatch(handler, () => undefined)
+    worker = await startWorker(pawl, 'jobs', concurrency)
+    await until(`exists (select from pawl.batch where id = ${id} and state = 'finished')`)
+    return { from, startedAt, firstAt, to: now() }
+  }
+
   async function throughJobs(count: number, concurrency: number) {
     const kind: Kind<Payload> = pawl.jobs.define<Payload>('bench', { run: handle })
     worker = await startWorker(pawl, 'jobs', concurrency)
@@ -75,6 +99,7 @@ export function open(_started: unknown, variant: string | undefined): Peer {
   const tasks: Readonly<Record<string, (...args: never[]) => Promise<unknown>>> = {
     through: (count: number, concurrency: number, handler: ItemHandler = 'run') =>
       variant === 'jobs' ? throughJobs(count, concurrency) : throughBatch(count, handler, concurrency),
+    complete: (count: number, concurrency: number, handler: ItemHandler) => throughFed(count, handler, concurrency),
     /** Milliseconds of the start, and until all items have jobs. */
     async feed(count: number) {
       const kind = defineBatch('hang', () => undefined)
@@ -109,7 +134,8 @@ export function open(_started: unknown, variant: string | undefined): Peer {
   }
 
   return {
-    async prepare({ url }: Setup) {
+    async prepare(setup: Setup) {
+      url = setup.url
       pawl = createPawl({ databaseUrl: url })
       await pawl.migrate()
       pool = new pg.Pool({ connectionString: url, max: 1 })
