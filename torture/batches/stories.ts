@@ -53,7 +53,7 @@ export const stories: Readonly<Record<string, Story<BatchesTraffic, CheckName>>>
       }
     },
     shows: {
-      'finish-test-outside-the-lock': { caughtBy: 'finished after the last item', functions: { close_batch: testEarly } },
+      'finish-test-outside-the-lock': { caughtBy: 'finished after the last item', functions: { end_locked_batch: testEarly } },
     },
   },
   'ended during a settle': {
@@ -114,7 +114,7 @@ export const stories: Readonly<Record<string, Story<BatchesTraffic, CheckName>>>
       'hook-run-by-both': {
         caughtBy: 'hook once',
         functions: {
-          close_batch: (text) =>
+          end_locked_batch: (text) =>
             swap(
               "if v_was is null or not (v_was = 'running' or v_was = 'queued' and p_state = 'cancelled') then",
               "if v_was is null or p_state <> 'finished' and v_was <> 'running' then",
@@ -147,7 +147,7 @@ export const stories: Readonly<Record<string, Story<BatchesTraffic, CheckName>>>
       },
       'queue-not-advanced': {
         caughtBy: 'all at rest',
-        functions: { end_batch: swap("if v_state not in ('busy', 'running') then", 'if false then') },
+        functions: { end_batch: swap("if state not in ('busy', 'running') then", 'if false then') },
       },
     },
   },
@@ -167,7 +167,7 @@ export const stories: Readonly<Record<string, Story<BatchesTraffic, CheckName>>>
       // An end cancels the job of the step too, and then its fence refuses the boundary: the bug shows only without that.
       'boundary-without-compare': {
         caughtBy: 'boundary or restore',
-        functions: { close_batch: swap("if v_state <> 'finished' then", 'if false then') },
+        functions: { end_locked_batch: swap("if v_state <> 'finished' then", 'if false then') },
         statements: { boundary: swap(/and b\.state = 'running'\s+and b\.boundary_at is null/, 'and b.boundary_at is null') },
       },
     },

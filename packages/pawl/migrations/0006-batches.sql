@@ -82,8 +82,8 @@ create table pawl.batch_cursor (
 comment on table pawl.batch_cursor is 'Items up to this number have ended, and later ones may have. A search for one that has not begins here.';
 
 create view pawl.batch_view as
-select b.tenant, b.id, b.name, b.track, b.queue, b.state, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.started_at, b.ended_at, b.closed_at,
-  b.created_at, b.prepared, b.boundary_sums, b.meta, b.by, b.rerun_of, b.end_reason, b.steps, b.job_id, b.fence, b.boundary_at, b.fed,
+select b.tenant, b.id, b.name, b.track, b.queue, b.policy, b.state, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.started_at, b.ended_at,
+  b.closed_at, b.created_at, b.prepared, b.boundary_sums, b.meta, b.by, b.rerun_of, b.end_reason, b.steps, b.job_id, b.fence, b.boundary_at, b.fed,
   case
     when b.state = 'running' and b.boundary_at is not null then 'items'
     when b.state = 'running' and 'prepare' = any (b.steps) and b.prepared is null then 'prepare'
@@ -143,11 +143,11 @@ language sql stable set search_path = pg_catalog, pg_temp set enable_seqscan = o
   limit 1
 $$;
 
--- Ends one batch, under its exclusive lock. The caller has the track's lock. Returns its state afterwards: 'running' if it was asked to finish, or to
--- time out, and need not; 'busy' if a transaction held the lock for 250 ms. All items have ended: 'finished', whatever was asked for.
+-- Ends one batch, under its exclusive lock. The caller has the track's lock. Returns whether it did, and the state afterwards: 'running' if it was
+-- asked to finish, or to time out, and need not; 'busy' if a transaction held the lock for 250 ms. All items have ended: 'finished', whatever was asked for.
 -- Whatever the number of items, it writes one row, one event and one job, and reads two items: the last one, which mostly ends last, and the first
 -- after the cursor. Items that ended after that, since the cursor was moved, are read too.
-create function pawl.close_batch(p_tenant text, p_id bigint, p_state text, p_reason text default null) returns text
+create function pawl.end_locked_batch(p_tenant text, p_id bigint, p_state text, p_reason text default null, out state text, out is_ended boolean)
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '250ms' set enable_seqscan = off as $$
 declare
   v_was text;
@@ -156,6 +156,7 @@ declare
   v_job bigint;
   v_state text := p_state;
 begin
+  is_ended := false;
   begin
     perform pg_advisory_xact_lock(pawl.batch_lock(p_tenant, p_id));
     -- A new snapshot, taken after the lock: it has every item that settled before.
@@ -164,10 +165,12 @@ begin
     where b.tenant = p_tenant and b.id = p_id
     for no key update;
   exception when lock_not_available then
-    return 'busy';
+    state := 'busy';
+    return;
   end;
+  state := v_was;
   if v_was is null or not (v_was = 'running' or v_was = 'queued' and p_state = 'cancelled') then
-    return v_was;
+    return;
   end if;
   if v_was = 'running'
     and not exists (select from pawl.batch_item i where i.tenant = p_tenant and i.batch_id = p_id and i.n = v_total and i.outcome is null)
@@ -175,7 +178,7 @@ begin
   then
     v_state := 'finished';
   elsif p_state = 'finished' or p_state = 'timed-out' and v_deadline > pawl.now() then
-    return 'running';
+    return;
   end if;
   update pawl.batch b
   set state = v_state,
@@ -188,10 +191,11 @@ begin
   perform pawl.batch_event(p_tenant, p_id, 'batch.' || v_state);
   -- A prepare in progress gets its signal before the items are restored.
   if v_state <> 'finished' then
-    perform from pawl.cancel_jobs(p_tenant, array[v_job], 'its batch has ended', false);
+    perform from pawl.cancel_jobs(p_tenant, array[v_job], 'its batch has ended', p_wait => false);
   end if;
-  perform pawl.step_batch(p_tenant, p_id, 'end', jsonb_build_object('phase', case when v_state = 'finished' then 'end' else 'clear' end, 'after', 0));
-  return v_state;
+  perform pawl.step_batch(p_tenant, p_id, 'end', jsonb_build_object('part', case when v_state = 'finished' then 'hook' else 'clear' end, 'after', 0));
+  state := v_state;
+  is_ended := true;
 end
 $$;
 
@@ -209,7 +213,9 @@ begin
     select b.id, b.deadline <= pawl.now() into v_id, v_is_overdue
     from pawl.batch b
     where b.tenant = p_tenant and b.track = p_track and b.state = 'running';
-    if v_id is not null and (not v_is_overdue or pawl.close_batch(p_tenant, v_id, 'timed-out', 'its deadline has passed') in ('busy', 'running')) then
+    if v_id is not null
+      and (not v_is_overdue or (pawl.end_locked_batch(p_tenant, v_id, 'timed-out', 'its deadline has passed')).state in ('busy', 'running'))
+    then
       return;
     end if;
     update pawl.batch b
@@ -241,33 +247,54 @@ begin
       where b.tenant = p_tenant and b.id = v_id;
       return;
     end if;
-    perform pawl.close_batch(p_tenant, v_id, 'finished');
+    perform pawl.end_locked_batch(p_tenant, v_id, 'finished');
   end loop;
 end
 $$;
 
--- Ends a batch and starts the next of its track, in this order of locks: track, batch. Returns what close_batch does; null: there is no such batch.
-create function pawl.end_batch(p_tenant text, p_id bigint, p_state text, p_reason text default null, p_next bigint default null) returns text
+-- Ends a batch and starts the next of its track, in this order of locks: track, batch. Returns what end_locked_batch does; null: there is no such batch.
+create function pawl.end_batch(p_tenant text, p_id bigint, p_state text, p_reason text default null, p_next bigint default null,
+  out state text, out is_ended boolean)
 language plpgsql set search_path = pg_catalog, pg_temp set lock_timeout = '250ms' as $$
 declare
   v_track text;
-  v_state text;
 begin
+  is_ended := false;
   select b.track into v_track from pawl.batch b where b.tenant = p_tenant and b.id = p_id;
   if not found then
-    return null;
+    return;
   end if;
   begin
     perform pg_advisory_xact_lock(pawl.track_lock(p_tenant, v_track));
   exception when lock_not_available then
-    return 'busy';
+    state := 'busy';
+    return;
   end;
-  v_state := pawl.close_batch(p_tenant, p_id, p_state, p_reason);
-  if v_state not in ('busy', 'running') then
+  select e.state, e.is_ended into state, is_ended from pawl.end_locked_batch(p_tenant, p_id, p_state, p_reason) e;
+  if state not in ('busy', 'running') then
     perform pawl.run_next_batch(p_tenant, v_track, p_next);
   end if;
-  return v_state;
 end
+$$;
+
+-- The sessions that hold the lock of a batch or of its track, such as 'pid 4711 (web)'. Null: none now.
+create function pawl.batch_holders(p_tenant text, p_id bigint) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select string_agg('pid ' || a.pid || coalesce(' (' || nullif(a.application_name, '') || ')', ''), ', ' order by a.pid)
+  from pg_stat_activity a
+  where a.datname = current_database()
+    and a.pid in (
+      select l.pid
+      from pg_locks l
+      where l.locktype = 'advisory'
+        and l.granted
+        and l.objsubid = 1
+        and (l.classid::bigint << 32 | l.objid::bigint) in (
+          select pawl.batch_lock(p_tenant, p_id)
+          union all
+          select pawl.track_lock(b.tenant, b.track) from pawl.batch b where b.tenant = p_tenant and b.id = p_id
+        )
+    )
 $$;
 
 -- A caller's transaction that keeps a batch from ending may idle for 30 s.
@@ -294,7 +321,7 @@ begin
     perform pawl.run_next_batch(p_tenant, v_track, case when v_policy = 'replace' then p_id end);
     select b.id into blocker from pawl.batch b where b.tenant = p_tenant and b.track = v_track and b.state = 'running' and b.id <> p_id;
     if v_policy = 'replace' and blocker is not null
-      and pawl.end_batch(p_tenant, blocker, 'replaced', format('replaced by batch %s', p_id), p_id) <> 'busy'
+      and (pawl.end_batch(p_tenant, blocker, 'replaced', format('replaced by batch %s', p_id), p_id)).state <> 'busy'
     then
       blocker := null;
     end if;
@@ -553,7 +580,7 @@ begin
   lost as (
     select d.n, d.last_error as error from dead d
     union all
-    select g.n, 'Its job was cancelled' from gone g
+    select g.n, 'its job was cancelled' from gone g
   ),
   failed as (
     update pawl.batch_item i
@@ -567,7 +594,7 @@ begin
       and i.outcome is null
     returning i.n
   )
-  select count(f.n), (select count(*) from pawl.cancel_jobs(p_tenant, array(select d.id from dead d), 'its item has failed', false))
+  select count(f.n), (select count(*) from pawl.cancel_jobs(p_tenant, array(select d.id from dead d), 'its item has failed', p_wait => false))
   into v_failed
   from failed f;
   return v_failed;

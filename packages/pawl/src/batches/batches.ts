@@ -7,7 +7,7 @@ import { assertOutsideTx } from '../events/append.ts'
 import { currentTenant } from '../kernel/handler.ts'
 import { resolve } from '../kernel/options.ts'
 import { read } from '../kernel/retry.ts'
-import { batchOf, checkBatchId, defineBatch, noBatch, type Registry } from './definition.ts'
+import { batchOf, callOf, checkBatchId, defineBatch, nameOf, noBatch, type Registry } from './definition.ts'
 import { endTable, extendTable, itemsTable, listTable, rerunTable, startTable, stuckTable } from './options.ts'
 import { type BatchPage, listBatches, listItems, listStuck, needBatch } from './reads.ts'
 import { endTriesMax, rerunBatch, startBatch } from './start.ts'
@@ -36,6 +36,13 @@ import { explainBatch } from './why.ts'
 const cancelStatement = statement(import.meta.url, 'cancel-batch')
 const markEndingStatement = statement(import.meta.url, 'mark-ending')
 const extendStatement = statement(import.meta.url, 'extend')
+const holdersStatement = statement(import.meta.url, 'holders')
+
+interface Cancelled {
+  readonly state: BatchState | 'busy' | null
+  /** By this call. */
+  readonly is_ended: boolean
+}
 
 const noTx = 'It takes no { tx }: call it from a run handler, or after the transaction.'
 
@@ -70,62 +77,64 @@ export class Batches {
 
   /** Starts a batch, or queues it. With `tx` it is there if and only if your transaction commits, which holds its track until then. */
   async start<Data>(batch: BatchKind<Data> | string, items: Iterable<NewItem>, options: StartOptions = {}): Promise<Started> {
-    const resolved = resolve('start', startTable, options)
+    const call = callOf('start', nameOf(batch))
+    const resolved = resolve(call, startTable, options)
     if (resolved.tx === undefined) assertOutsideTx('batches.start')
-    return startBatch(this.#registry, this.#tenant, batchOf(this.#registry, batch), items, resolved)
+    return startBatch(this.#registry, this.#tenant, batchOf(this.#registry, call, batch), items, resolved)
   }
 
   /** A batch with its counts and sums. */
   async get(id: string): Promise<BatchReport> {
-    checkBatchId(id)
-    return needBatch(this.#registry.pool, this.#tenant, id)
+    return needBatch(this.#registry.pool, this.#tenant, checkBatchId(this.#tenant, id))
   }
 
   /** A page of its items, in their order. */
   async items(id: string, options: ListItemsOptions = {}): Promise<BatchPage<BatchItem>> {
-    return listItems(this.#registry, this.#tenant, checkBatchId(id), resolve('items', itemsTable, options))
+    const resolved = resolve(callOf('items', id), itemsTable, options)
+    return listItems(this.#registry, this.#tenant, checkBatchId(this.#tenant, id), resolved)
   }
 
   /** A page of batches, newest first. */
   async list(options: ListBatchesOptions = {}): Promise<BatchPage<Batch>> {
-    return listBatches(this.#registry, this.#tenant, resolve('list', listTable, options))
+    return listBatches(this.#registry, this.#tenant, resolve(callOf('list'), listTable, options))
   }
 
   /** Why a batch is where it is. */
   async why(id: string): Promise<BatchWhy> {
-    return explainBatch(this.#registry, this.#tenant, checkBatchId(id))
+    return explainBatch(this.#registry, this.#tenant, checkBatchId(this.#tenant, id))
   }
 
   /** The latest item of each key that is unfinished in a batch that has ended or is overdue, and items whose jobs are dead. */
   async stuck(options: StuckOptions = {}): Promise<BatchPage<StuckItem>> {
-    return listStuck(this.#registry, this.#tenant, resolve('stuck', stuckTable, options))
+    return listStuck(this.#registry, this.#tenant, resolve(callOf('stuck'), stuckTable, options))
   }
 
   /** Ends a batch that runs or waits. Items that still run get their signal, and their results are refused. */
   async cancel(id: string, options: EndOptions): Promise<{ state: BatchState }> {
-    const values = { tenant: this.#tenant, id: checkBatchId(id), ...resolve('cancel', endTable, options) }
+    const tenant = this.#tenant
+    const values = { tenant, id: checkBatchId(tenant, id), ...resolve(callOf('cancel', id), endTable, options) }
     assertOutsideTx('batches.cancel', noTx)
     const { pool } = this.#registry
-    const attempt = async () =>
-      (await read<{ state: BatchState | 'busy' | null; is_open: boolean }>(pool, cancelStatement, values))[0]!
-    let { state, is_open } = await attempt()
+    const attempt = async () => (await read<Cancelled>(pool, cancelStatement, values))[0]!
+    let { state, is_ended } = await attempt()
     for (let tried = 1; state === 'busy' && tried < endTriesMax; tried++) {
-      await read(pool, markEndingStatement, { tenant: values.tenant, id })
-      ;({ state, is_open } = await attempt())
+      await read(pool, markEndingStatement, { tenant, id })
+      ;({ state, is_ended } = await attempt())
     }
-    if (is_open && (state === 'cancelled' || state === 'finished')) return { state }
-    if (state === null) throw noBatch(id)
-    if (state === 'busy') throw held(id, 'end')
+    if (state === null) throw noBatch(tenant, id)
+    if (state === 'busy') throw await this.#held(tenant, id, 'cancelled')
+    if (is_ended) return { state }
     throw wrongState(id, state, 'cancelled')
   }
 
   /** Moves the deadline of a running batch. */
   async extend(id: string, options: ExtendOptions): Promise<{ deadline: Date }> {
-    const { for: ms, ...act } = resolve('extend', extendTable, options)
-    const values = { tenant: this.#tenant, id: checkBatchId(id), ms, ...act }
+    const tenant = this.#tenant
+    const { for: ms, ...act } = resolve(callOf('extend', id), extendTable, options)
+    const values = { tenant, id: checkBatchId(tenant, id), ms, ...act }
     assertOutsideTx('batches.extend', noTx)
-    const [row] = await this.#registry.pool.run<{ deadline: Date }>(extendStatement, values).catch((error: unknown) => {
-      throw sqlState(error) === '55P03' ? held(id, 'be extended') : error
+    const [row] = await this.#registry.pool.run<{ deadline: Date }>(extendStatement, values).catch(async (error: unknown) => {
+      throw sqlState(error) === '55P03' ? await this.#held(tenant, id, 'extended') : error
     })
     if (row === undefined) throw wrongState(id, (await this.get(id)).state, 'extended')
     return { deadline: row.deadline }
@@ -133,18 +142,27 @@ export class Batches {
 
   /** Starts a new batch of those items of an ended one that failed or have not ended. */
   async rerun(id: string, options: RerunOptions = {}): Promise<Started> {
-    const resolved = resolve('rerun', rerunTable, options)
+    const resolved = resolve(callOf('rerun', id), rerunTable, options)
     assertOutsideTx('batches.rerun', noTx)
-    return rerunBatch(this.#registry, this.#tenant, checkBatchId(id), resolved)
+    return rerunBatch(this.#registry, this.#tenant, checkBatchId(this.#tenant, id), resolved)
+  }
+
+  async #held(tenant: string, id: string, verb: string): Promise<PawlError> {
+    const [row] = await read<{ holders: string | null }>(this.#registry.pool, holdersStatement, { tenant, id })
+    const holders = row?.holders ?? null
+    const by = holders === null ? '' : `: ${holders}`
+    return new PawlError(
+      'PAWL_TRACK_BUSY',
+      `Batch ${id} cannot be ${verb} now, because an open transaction holds it${by}. Try again when it has ended.`,
+      { details: { id, holders, retryAfterMs: 1000 } },
+    )
   }
 }
 
-function held(id: string, verb: string): PawlError {
-  return new PawlError('PAWL_TRACK_BUSY', `Batch ${id} cannot ${verb} now, because an open transaction holds it. Try again.`, {
-    details: { id, retryAfterMs: 1000 },
-  })
-}
-
-function wrongState(id: string, state: BatchState, verb: string): PawlError {
-  return new PawlError('PAWL_WRONG_STATE', `Batch ${id} is ${state} and cannot be ${verb}.`, { details: { id, state } })
+function wrongState(id: string, state: BatchState, verb: 'cancelled' | 'extended'): PawlError {
+  const fix =
+    state === 'queued'
+      ? 'Its deadline is set when it starts to run.'
+      : `Nothing is left to do; ${callOf('rerun', id)} runs the items again that failed or did not end.`
+  return new PawlError('PAWL_WRONG_STATE', `Batch ${id} is ${state} and cannot be ${verb}. ${fix}`, { details: { id, state } })
 }

@@ -27,11 +27,14 @@ export interface Registry {
   readonly payloadBytesMax: number
 }
 
+/** Ended batches are kept this long, with their items. */
+export const keepDays = 30
+
 const batchName = required(text({ to: 100, doc: 'The name of a batch.' }))
 const stepNames = ['prepare', 'boundary', 'restore', 'onEnd'] as const
 
 export function defineBatch(name: string, given: BatchOptions<never>): DefinedBatch {
-  const call = `batches.define(${shown(name)})`
+  const call = callOf('define', name)
   check(call, 'name', batchName, name)
   assertUsers(call, 'name', name)
   const options = resolve(call, batchTable, given)
@@ -44,21 +47,34 @@ export function defineBatch(name: string, given: BatchOptions<never>): DefinedBa
   return { ...options, name, track: options.track ?? name, steps }
 }
 
-/** A handle, or its name. */
-export function batchOf(registry: Registry, kind: unknown): DefinedBatch {
-  const name = typeof kind === 'object' && kind !== null ? (kind as { name?: unknown }).name : kind
+/** A call as messages name it: batches.start('reparse'). */
+export function callOf(verb: string, subject?: unknown): string {
+  return subject === undefined ? `batches.${verb}` : `batches.${verb}(${shown(subject)})`
+}
+
+/** Of a handle, or of its name. */
+export function nameOf(kind: unknown): unknown {
+  return typeof kind === 'object' && kind !== null ? (kind as { name?: unknown }).name : kind
+}
+
+export function batchOf(registry: Registry, call: string, kind: unknown): DefinedBatch {
+  const name = nameOf(kind)
   const defined = registry.batches.get(name as string)
   if (defined === undefined)
-    throw refused('start', `batch must be one that this Pawl defines, got ${shown(name)}. Call batches.define first`)
+    throw refused(call, `batch must be one that this Pawl defines, got ${shown(name)}. Call batches.define first`)
   return defined
 }
 
-export function noBatch(id: string): PawlError {
-  return new PawlError('PAWL_NOT_FOUND', `There is no batch ${shown(id)}.`, { details: { id } })
+export function noBatch(tenant: string, id: string): PawlError {
+  return new PawlError(
+    'PAWL_NOT_FOUND',
+    `There is no batch ${shown(id)} of tenant ${shown(tenant)}. A batch is removed ${keepDays} days after its end.`,
+    { details: { id, tenant } },
+  )
 }
 
 /** A number of JavaScript is refused: it would round a bigint. */
-export function checkBatchId(id: unknown): string {
+export function checkBatchId(tenant: string, id: unknown): string {
   if (typeof id === 'string' && /^\d{1,18}$|^[1-8]\d{18}$/.test(id)) return id
-  throw noBatch(typeof id === 'string' ? id : shown(id))
+  throw noBatch(tenant, typeof id === 'string' ? id : shown(id))
 }

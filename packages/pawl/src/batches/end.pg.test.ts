@@ -184,7 +184,7 @@ test('[B5] an open guard keeps its batch from ending', async () => {
       run: async (item) => {
         const client = await db.pool.connect()
         try {
-          await client.query('begin')
+          await client.query("begin; set local application_name = 'editor'")
           await item.guard(client)
           held.resolve()
           await go.promise
@@ -202,7 +202,11 @@ test('[B5] an open guard keeps its batch from ending', async () => {
   const { id } = await pawl.batches.start(reparse, files(1))
   await startWorker(pawl)
   await held.promise
-  await expect(pawl.batches.cancel(id, act)).rejects.toMatchObject({ code: 'PAWL_TRACK_BUSY', details: { retryAfterMs: 1000 } })
+  await expect(pawl.batches.cancel(id, act)).rejects.toMatchObject({
+    code: 'PAWL_TRACK_BUSY',
+    message: expect.stringMatching(/because an open transaction holds it: pid \d+ \(editor\)\. Try again/),
+    details: { retryAfterMs: 1000 },
+  })
   await expect(pawl.batches.start(reparse, files(1), { policy: 'replace' })).rejects.toMatchObject({ details: { blocker: id } })
   go.resolve()
   await until('it can end', () => pawl.batches.cancel(id, act).catch(() => undefined))
@@ -375,7 +379,7 @@ test('an item whose job SQL cancelled has failed', async () => {
   await db.query("select pawl.cancel_jobs('', array(select id from pawl.job where kind like '%.item'))")
   await moveClock(db.pool, 16_000)
   expect(await closed(pawl, id)).toMatchObject({ state: 'finished', isSuccess: false, counts: { done: 2, failed: 1 } })
-  expect((await pawl.batches.items(id, { outcome: 'failed' })).items).toMatchObject([{ n: 1, error: 'Its job was cancelled' }])
+  expect((await pawl.batches.items(id, { outcome: 'failed' })).items).toMatchObject([{ n: 1, error: 'its job was cancelled' }])
   hang.resolve()
 })
 

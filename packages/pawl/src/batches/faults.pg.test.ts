@@ -2,7 +2,7 @@ import { type BatchOptions, NonRetryable, type Pawl } from 'pawl'
 import { installProbe, moveClock, runAll } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { closed, files, startWorker } from '../../test/support/batches.ts'
-import { createDatabase, deferred, type TestDatabase } from '../../test/support/database.ts'
+import { createDatabase, deferred, type TestDatabase, until } from '../../test/support/database.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
@@ -239,8 +239,60 @@ test('a second cancel is refused, and kept from the audit', async () => {
   const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })
   const { id } = await pawl.batches.start(reparse, files(1))
   await pawl.batches.cancel(id, act)
-  await expect(pawl.batches.cancel(id, act)).rejects.toMatchObject({ code: 'PAWL_WRONG_STATE' })
+  await expect(pawl.batches.cancel(id, act)).rejects.toMatchObject({
+    code: 'PAWL_WRONG_STATE',
+    message: expect.stringContaining(`is cancelled and cannot be cancelled. Nothing is left to do; batches.rerun('${id}')`),
+  })
   expect(await db.query('select from pawl.audit')).toHaveLength(1)
+})
+
+test('a cancel that waited for another one is refused', async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })
+  const { id } = await pawl.batches.start(reparse, files(1))
+  const first = await db.pool.connect()
+  await first.query('begin')
+  await first.query("select pawl.end_batch('', $1, 'cancelled', 'first')", [id])
+  const second = pawl.batches.cancel(id, act).catch((error: unknown) => error)
+  const waiting =
+    "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and wait_event = 'advisory'"
+  await until('it waits', async () => (await db.query(waiting)).length > 0)
+  await first.query('commit')
+  first.release()
+  expect(await second).toMatchObject({ code: 'PAWL_WRONG_STATE', details: { state: 'cancelled' } })
+  expect(await pawl.batches.get(id)).toMatchObject({ endReason: 'first' })
+  expect(await db.query('select from pawl.audit')).toEqual([])
+})
+
+test('a cancel of a batch whose items have ended finishes it', async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })
+  const { id } = await pawl.batches.start(reparse, files(1))
+  await db.query("update pawl.batch_item set outcome = 'done', ended_at = pawl.now()")
+  expect(await pawl.batches.cancel(id, act)).toEqual({ state: 'finished' })
+  expect(await pawl.batches.get(id)).toMatchObject({ state: 'finished', endReason: null })
+  expect((await pawl.batches.why(id)).reasons[0]!.text).toMatch(/^It finished at [^ ]+Z\.$/)
+})
+
+test('why tells how a batch ended, in one sentence', async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', {
+    item: { run: () => undefined },
+    prepare: () => {
+      throw new NonRetryable('The disk is full.')
+    },
+  })
+  const { id } = await pawl.batches.start(reparse, files(1))
+  await startWorker(pawl)
+  expect(await closed(pawl, id)).toMatchObject({
+    endReason: expect.stringMatching(/^a step is dead: NonRetryable: The disk is full/),
+  })
+  expect((await pawl.batches.why(id)).reasons[0]!.text).toMatch(
+    /^It failed at [^ ]+Z: a step is dead: NonRetryable: The disk is full\.$/,
+  )
+  const other = await pawl.batches.start(reparse, files(1))
+  await pawl.batches.cancel(other.id, { by: 'ada', reason: 'The wrong files.' })
+  expect((await pawl.batches.why(other.id)).reasons[0]!.text).toMatch(/^It was cancelled at [^ ]+Z: The wrong files\.$/)
 })
 
 test('an attempt hangs and its retry is done: the batch finishes', async () => {

@@ -203,8 +203,11 @@ export class Finisher {
     }
   }
 
-  /** Milliseconds to its deadline while it runs; 'busy': it should end, and its lock is taken. */
-  async #inspect(registry: Registry, ref: BatchRef, looksFor: 'finished' | 'any'): Promise<number | 'busy' | undefined> {
+  /**
+   * Milliseconds to its deadline while it runs; 'busy': it should end, and its lock is taken.
+   * Only `tend` fails lost items first. A flush ends as 'finished' only: it would time out a batch whose last items are lost, which is finished.
+   */
+  async #inspect(registry: Registry, ref: BatchRef, endsAs: 'finished' | 'any'): Promise<number | 'busy' | undefined> {
     const { tenant, batch: id, fence } = ref
     const { pool } = registry
     const [row] = await retrying(() => pool.run<Inspected>(inspectStatement, { tenant, id, fence }))
@@ -213,7 +216,7 @@ export class Finisher {
     const leftMs = Number(row.left_ms)
     if (upto >= row.upto + cursorItems) await pool.run(moveStatement, { tenant, id, upto })
     const [state, reason = null] = endFor(row, leftMs)
-    if (state === undefined || (looksFor === 'finished' && state !== 'finished')) return leftMs
+    if (state === undefined || (endsAs === 'finished' && state !== 'finished')) return leftMs
     if (probe.on) await probe.hit('batches.end.before', ref)
     const values = { tenant, id, state, reason, step_job }
     const [ended] = await retrying(() => pool.run<{ state: string | null }>(endStatement, values))
@@ -227,7 +230,7 @@ export class Finisher {
 
 function endFor(row: Inspected, leftMs: number): [state?: 'finished' | 'failed' | 'timed-out', reason?: string] {
   if (row.waiting === null) return ['finished']
-  if (row.is_step_lost) return ['failed', `A step of it is dead: ${row.last_error ?? 'its job was cancelled'}`]
+  if (row.is_step_lost) return ['failed', `a step is dead: ${row.last_error ?? 'its job was cancelled'}`]
   return leftMs <= 0 ? ['timed-out', 'its deadline has passed'] : []
 }
 

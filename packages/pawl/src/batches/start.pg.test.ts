@@ -3,6 +3,7 @@ import { moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { closed, eventsOf, files, startWorker } from '../../test/support/batches.ts'
 import { createDatabase, type TestDatabase } from '../../test/support/database.ts'
+import { startTable } from './options.ts'
 
 let db: TestDatabase
 beforeEach(async () => {
@@ -217,10 +218,10 @@ test('two items with one key are refused before anything is written', async () =
 test.each([
   [
     { key: 'a', payload: 1 },
-    "start('reparse'): items[0] has no field 'payload'. The fields of an item are key, data, units, before.",
+    "batches.start('reparse'): items[0] has no field 'payload'. The fields of an item are key, data, units, before.",
   ],
-  ['a', "start('reparse'): items[0] must be an object with a key, got 'a'."],
-  [null, "start('reparse'): items[0] must be an object with a key, got null."],
+  ['a', "batches.start('reparse'): items[0] must be an object with a key, got 'a'."],
+  [null, "batches.start('reparse'): items[0] must be an object with a key, got null."],
 ])('an item that is %o is refused', async (item, message) => {
   const pawl = db.pawl()
   await expect(pawl.batches.start(define(pawl), [item as never])).rejects.toMatchObject({ code: 'PAWL_CONFIG', message })
@@ -269,4 +270,37 @@ test('a track with 1,000 queued batches refuses one more', async () => {
     details: { queued: 1000 },
   })
   expect(await db.query("select count(*)::integer from pawl.batch where state = 'queued'")).toEqual([{ count: 1000 }])
+})
+
+test('every option of a start comes back from get and list', async () => {
+  const pawl = db.pawl()
+  const options = { units: 7, meta: { why: 'x' }, track: 'other', policy: 'queue', by: 'ada' } as const
+  const { tx: _, ...stored } = startTable
+  expect(Object.keys(options).sort()).toEqual(Object.keys(stored).sort())
+  const { id } = await pawl.batches.start(define(pawl), files(1), options)
+  expect(await pawl.batches.get(id)).toMatchObject(options)
+  expect((await pawl.batches.list()).items).toMatchObject([options])
+})
+
+test('a refused call is named with its verb and subject', async () => {
+  const { batches } = db.pawl()
+  const reparse = batches.define('reparse', { item: { run: () => undefined } })
+  const wrong = (value: unknown) => value as never
+  await expect(batches.start(reparse, wrong(7))).rejects.toThrow(
+    "batches.start('reparse'): items must be an array or another iterable of items, got 7.",
+  )
+  await expect(batches.start(reparse, [], { by: wrong(7) })).rejects.toThrow(/^batches\.start\('reparse'\): by /)
+  await expect(batches.start('reprase', [])).rejects.toThrow(/^batches\.start\('reprase'\): batch must be one that /)
+  await expect(batches.start(reparse, [{ key: 'a' }, { key: 'a' }])).rejects.toThrow(
+    "batches.start('reparse'): items[1].key repeats 'a'.",
+  )
+  await expect(batches.start(reparse, [{ key: 'a', data: 1n }])).rejects.toThrow(/^batches\.start\('reparse'\): item/)
+  await expect(batches.items('17', { after: 'x' })).rejects.toThrow(/^batches\.items\('17'\): after must be /)
+  await expect(batches.list({ limit: 0 })).rejects.toThrow(/^batches\.list: limit must be /)
+  await expect(batches.cancel('17', wrong({ by: 'ada' }))).rejects.toThrow(/^batches\.cancel\('17'\): reason must be /)
+})
+
+test('a batch that is not there is named with its tenant', async () => {
+  const message = "There is no batch '17' of tenant 'acme'. A batch is removed 30 days after its end."
+  await expect(db.pawl().for('acme').batches.get('17')).rejects.toThrow(message)
 })

@@ -9,7 +9,7 @@ import { check, number, type Resolved, refused, required, text } from '../kernel
 import { atIndex, invalid, toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
 import { read, transactIn } from '../kernel/retry.ts'
-import type { DefinedBatch, Registry } from './definition.ts'
+import { callOf, type DefinedBatch, type Registry } from './definition.ts'
 import { itemsMax, type rerunTable, type startTable } from './options.ts'
 import { findBatch, needBatch } from './reads.ts'
 import type { BatchReport, NewItem, Started } from './types.ts'
@@ -62,7 +62,8 @@ export async function startBatch(
   items: Iterable<NewItem>,
   options: Resolved<typeof startTable>,
 ): Promise<Started> {
-  const { chunks, total, units } = readItems(registry, batch, items)
+  const call = callOf('start', batch.name)
+  const { chunks, total, units } = readItems(registry, call, items)
   const { track = batch.track, policy = batch.policy, by = null, tx } = options
   const values = {
     tenant,
@@ -75,7 +76,7 @@ export async function startBatch(
     total,
     units: units + options.units,
     allowance: JSON.stringify(batch.allowance),
-    meta: options.meta === undefined ? null : toJson(options.meta, 'meta', { bytesMax: registry.payloadBytesMax }),
+    meta: options.meta === undefined ? null : toJson(options.meta, `${call}: meta`, { bytesMax: registry.payloadBytesMax }),
   }
   return startIn(registry, tenant, tx, async (db) => {
     const [running] = policy === 'refuse' ? await db.run<{ id: string }>(runningStatement, { tenant, track }) : []
@@ -182,25 +183,24 @@ interface Read {
 }
 
 /** Everything is checked before anything is written into a transaction that may be the caller's. */
-function readItems({ payloadBytesMax }: Registry, { name }: DefinedBatch, items: Iterable<NewItem>): Read {
+function readItems({ payloadBytesMax }: Registry, call: string, items: Iterable<NewItem>): Read {
   if (typeof items !== 'object' || items === null || !(Symbol.iterator in items))
-    throw refused('start', 'items must be an array or another iterable of items')
+    throw refused(call, `items must be an array or another iterable of items, got ${shown(items)}`)
   const keys = new Set<string>()
   const texts: string[] = []
   let units = 0
-  const call = `start('${name}')`
   for (const item of items) {
     const index = texts.length
-    if (index === itemsMax) throw invalid(`The items of '${name}'`, '', `are more than ${itemsMax}`)
+    if (index === itemsMax) throw invalid(`${call}: items`, '', `must be at most ${itemsMax}`)
     try {
       checkFields(call, index, item)
       const { key, data = null, before = null } = item
       check(call, `items[${index}].key`, itemKey, key)
-      if (keys.has(key)) throw invalid(`The items of '${name}': items`, `[${index}].key`, `repeats '${key}'`, ' ')
+      if (keys.has(key)) throw invalid(`${call}: items`, `[${index}].key`, `repeats '${key}'`)
       keys.add(key)
       const own = check(call, `items[${index}].units`, itemUnits, item.units) ?? 0
       units += own
-      texts.push(toJson({ key, data, before, units: own }, 'item', { bytesMax: payloadBytesMax }))
+      texts.push(toJson({ key, data, before, units: own }, `${call}: item`, { bytesMax: payloadBytesMax }))
     } catch (error) {
       throw atIndex(error, index)
     }

@@ -1,5 +1,5 @@
-// What a batch runs as jobs: prepare, then the boundary and the feeding of items, items, and its end. Each step enqueues the next in its own
-// transaction, under the fence of the batch.
+// The jobs of a batch: prepare, the boundary with the feed of its items, the items, the end. Each step enqueues the next in its own transaction,
+// under the fence of the batch.
 
 import type { TxDb } from '../db/db.ts'
 import { statement } from '../db/statement.ts'
@@ -10,7 +10,7 @@ import type { Job, JobContext, JobTx, KindOptions } from '../jobs/types.ts'
 import { insideTx } from '../kernel/handler.ts'
 import { toJson } from '../kernel/payload.ts'
 import { probe } from '../kernel/probe.ts'
-import type { DefinedBatch, Registry } from './definition.ts'
+import { type DefinedBatch, keepDays, type Registry } from './definition.ts'
 import type { BatchRef, ItemPayload } from './finish.ts'
 import { needBatch } from './reads.ts'
 import type { Item, ItemToRestore, Sums } from './types.ts'
@@ -29,12 +29,11 @@ const removeItemsStatement = statement(import.meta.url, 'remove-items')
 const removeCursorStatement = statement(import.meta.url, 'remove-cursor')
 const removeStatement = statement(import.meta.url, 'remove')
 
-/** Ended batches are kept this long, with their items. */
-export const keepMs = 30 * 86_400_000
+const keepMs = keepDays * 86_400_000
 const restoreItems = 100
 const removeItems = 5000
 const sumsMax = 20
-/** Neither a watch nor an end gives up: a deploy mends what an `onEnd` throws. */
+/** A watch and an end are retried until they succeed: a deploy can fix an `onEnd` that throws. */
 const forever = { attempts: 1_000_000, crashes: 1000, maxMs: 60_000 }
 const stepRetry = { attempts: 5, maxMs: 10_000 }
 
@@ -44,11 +43,11 @@ interface StepPayload {
 }
 
 interface EndPayload extends StepPayload {
-  readonly phase: 'clear' | 'restore' | 'end'
+  readonly part: 'clear' | 'restore' | 'hook'
   readonly after: number
 }
 
-/** The kinds that any batch needs. */
+/** The kinds that all batches share. */
 export function defineShared(registry: Registry, queue: string): void {
   const jobs = registry.jobs('')
   jobs.define<StepPayload>('pawl.batch.watch', {
@@ -110,19 +109,19 @@ export function defineKinds(registry: Registry, batch: DefinedBatch): void {
   )
 }
 
-/** Its job is cancelled when its batch ends, and then no settle meets the batch. A hint: the refusal is kept as evidence too. */
+/** The end of a batch cancels the jobs of its items, so the settle of a late one never meets its batch. A hint: pawl.refusal has it too. */
 async function noteLate({ pool, logger }: Registry, { tenant, payload: { batch: id, n } }: Job<ItemPayload>): Promise<void> {
   await insideTx
     .exit(() => pool.run(noteLateStatement, { tenant, id, n }))
     .catch((error: unknown) => logger.debug({ batch: id, n, error: describeError(error) }, 'a late answer is not noted'))
 }
 
-/** An end has no other way out than its success, so NonRetryable of a hook is retried like any error. */
+/** An end must succeed, so a NonRetryable of its hook is retried like any other error. */
 function retryable(error: unknown): never {
   throw error instanceof NonRetryable ? new Error(error.message, { cause: error }) : error
 }
 
-/** What the table filled in, without the option that may be missing. */
+/** `when` has no default, and jobs.define refuses undefined. */
 function given({ when, ...retry }: DefinedBatch['item']['retry']): NonNullable<KindOptions<unknown>['retry']> {
   return when === undefined ? retry : { ...retry, when }
 }
@@ -141,7 +140,7 @@ function itemOf(name: string, job: Job<ItemPayload>): Item {
   }
 }
 
-/** A worker that knows of the end before the call has the job as cancelled, one that does not learns it from the fence: one code for both. */
+/** The end of a batch is PAWL_CANCELLED in a worker that has already seen it, and a refused fence in others: one code for both. */
 function lost(error: unknown): never {
   throw isPawlError(error, 'PAWL_CANCELLED')
     ? new PawlError('PAWL_LEASE_LOST', `${error.message} Its result is refused; stop working on it.`, { cause: error })
@@ -152,7 +151,7 @@ function subjectOf(name: string, { payload: { key } }: Job<ItemPayload>): string
   return `Item ${shown(key)} of '${name}'`
 }
 
-/** Numbers by name, or nothing: what cannot be summed up must not be dropped in silence. */
+/** Refuses all but numbers by name, or nothing: the sums would drop other values in silence. */
 function checkSums(subject: string, sums: unknown): Sums | undefined {
   if (sums === undefined || sums === null) return undefined
   const stored = storedSums(sums)
@@ -172,7 +171,7 @@ function faultOfSums(sums: unknown): string | undefined {
   return `${shown(field)} is ${shown(value)}${fix}`
 }
 
-/** As the database keeps them: toJSON may turn a number into a string. */
+/** As the database stores them: toJSON may turn a number into a string. */
 function storedSums(sums: unknown): unknown {
   try {
     return JSON.parse(JSON.stringify(sums))
@@ -216,28 +215,28 @@ async function crossAndFeed(batch: DefinedBatch, job: Job<StepPayload>, tx: JobT
   if (probe.on) await probe.hit('batches.feed.written', { id })
 }
 
-/** One chunk of one phase: clear jobs, restore items, then onEnd. */
+/** One chunk of one part: clears jobs, restores items, or calls onEnd. */
 async function end(batch: DefinedBatch, job: Job<EndPayload>, tx: JobTx): Promise<unknown> {
   const { tenant } = job
-  const { batch: id, phase, after } = job.payload
+  const { batch: id, part, after } = job.payload
   const db = tx as unknown as TxDb
-  const next = (to: EndPayload['phase'], from: number) =>
-    db.run(nextStepStatement, { tenant, id, kind: 'end', payload: JSON.stringify({ phase: to, after: from }) })
-  if (phase === 'clear') {
+  const next = (to: EndPayload['part'], from: number) =>
+    db.run(nextStepStatement, { tenant, id, kind: 'end', payload: JSON.stringify({ part: to, after: from }) })
+  if (part === 'clear') {
     const [row] = await db.run<{ last: number | null; locked: number }>(clearStatement, { tenant, id, after })
-    // A locked job belongs to a transaction in progress. It cannot settle any more, and is cancelled when it is free.
+    // A transaction in progress has locked these jobs. The batch refuses its settle, and the next round cancels them.
     if (row!.locked > 0) return job.snooze(200)
     await (row!.last === null ? next('restore', 0) : next('clear', row!.last))
-  } else if (phase === 'restore') {
+  } else if (part === 'restore') {
     const items = batch.restore === undefined ? [] : await restorable(db, tenant, id, after)
     if (items.length > 0) await batch.restore!(items, tx)
-    await (items.length < restoreItems ? next('end', 0) : next('restore', items.at(-1)!.n))
+    await (items.length < restoreItems ? next('hook', 0) : next('restore', items.at(-1)!.n))
   } else await close(batch, tenant, id, tx)
-  if (probe.on) await probe.hit('batches.end.written', { id, phase })
+  if (probe.on) await probe.hit('batches.end.written', { id, part })
   return undefined
 }
 
-/** Those of a batch that ended before its boundary. */
+/** The next 100 items of a batch that ended before its boundary; none of one that crossed it. */
 async function restorable(db: TxDb, tenant: string, id: string, after: number): Promise<ItemToRestore[]> {
   const [row] = await db.run<{ boundary_at: Date | null }>(stateStatement, { tenant, id })
   if (row === undefined || row.boundary_at !== null) return []

@@ -15,6 +15,7 @@ export interface Batch {
   readonly id: string
   readonly name: string
   readonly track: string
+  readonly policy: TrackPolicy
   readonly state: BatchState
   /** The step that it is at: 'end' until `onEnd` has run. Null: it waits, or nothing is left to do. */
   readonly phase: 'prepare' | 'boundary' | 'items' | 'end' | null
@@ -89,11 +90,15 @@ export interface Item<Data = unknown> {
 export type ItemToRestore = Pick<BatchItem, 'batch' | 'n' | 'key' | 'data' | 'before'>
 
 export interface Allowance {
+  /** Milliseconds for each item. Default 10,000. */
   readonly perItemMs?: number
+  /** Milliseconds for each unit. Default 0.557. */
   readonly perUnitMs?: number
-  /** Multiplies the time for units. */
+  /** Multiplies the time for units. Default 2. */
   readonly safety?: number
+  /** The shortest allowance. Default 1. */
   readonly minMs?: number
+  /** The longest allowance. Default 30 days. */
   readonly maxMs?: number
 }
 
@@ -102,17 +107,24 @@ export interface ItemOptions<Data = never> {
   readonly run?: (item: Item<Data>, context: JobContext) => unknown
   /** Effects and the end of the item in one transaction: exactly once, and not at all once the batch has ended. */
   readonly tx?: (item: Item<Data>, tx: JobTx, context: JobContext) => unknown
+  /** The retry policy. */
   readonly retry?: RetryPolicy
+  /** How long one attempt may run. Default 15m. */
   readonly timeout?: number | string
+  /** How many items of this batch one process runs at once. Default: the worker's concurrency. */
   readonly concurrency?: number
+  /** The queue of its items and steps. Default 'default'. */
   readonly queue?: string
 }
 
 export interface BatchOptions<Data = never> {
+  /** How one item is done. */
   readonly item: ItemOptions<Data>
-  /** The name of the track; batches with the same one never run at once. */
+  /** The name of the track; batches with the same one never run at once. Default: its name. */
   readonly track?: string
+  /** What a start does while another batch of its track runs. Default 'refuse'. */
   readonly policy?: TrackPolicy
+  /** How long a batch may run, by its size. */
   readonly allowance?: Allowance
   /** Before the boundary: reversible, anywhere, at least once. What it returns is kept as `prepared`. */
   readonly prepare?: (batch: BatchReport, context: JobContext) => unknown
@@ -132,10 +144,15 @@ export interface BatchKind<Data = unknown> {
 export interface StartOptions {
   /** Added to the units of the items. */
   readonly units?: number
+  /** Kept with the batch, and with its reruns. */
   readonly meta?: Readonly<Record<string, unknown>>
+  /** The track of this batch. Default: that of its definition. */
   readonly track?: string
+  /** What this start does while another batch runs. Default: that of its definition. */
   readonly policy?: TrackPolicy
+  /** The person who acts. */
   readonly by?: string
+  /** Your own transaction. It holds the track until it ends. */
   readonly tx?: AnyTx
 }
 
@@ -147,21 +164,28 @@ export interface Started {
 }
 
 export interface PageOptions {
+  /** `next` of the page before. */
   readonly after?: string
+  /** The size of a page, 1 to 1000. Default 50. */
   readonly limit?: number
 }
 
 export interface ListBatchesOptions extends PageOptions {
+  /** Only batches of this name. */
   readonly name?: string
+  /** Only batches of this track. */
   readonly track?: string
+  /** Only batches in this state. */
   readonly state?: BatchState
 }
 
 export interface ListItemsOptions extends PageOptions {
+  /** Only items with this outcome. */
   readonly outcome?: ItemOutcome
 }
 
 export interface StuckOptions extends PageOptions {
+  /** Only items of batches of this name. */
   readonly name?: string
   /** Only of batches that ended, or whose deadline passed, this long ago. */
   readonly olderThan?: number | string
@@ -174,7 +198,9 @@ export interface StuckItem extends BatchItem {
 }
 
 export interface EndOptions {
+  /** The person who acts. */
   readonly by: string
+  /** The reason, kept with the batch. */
   readonly reason: string
 }
 
@@ -184,7 +210,9 @@ export interface ExtendOptions extends EndOptions {
 }
 
 export interface RerunOptions {
+  /** The items that the new batch has. Default 'both'. */
   readonly only?: 'failed' | 'unfinished' | 'both'
+  /** The person who acts. */
   readonly by?: string
 }
 

@@ -1,4 +1,4 @@
-// Why a batch is where it is, from the rows that decide it.
+// Explains the state of a batch, from the rows that decide it.
 
 import { statement } from '../db/statement.ts'
 import { read } from '../kernel/retry.ts'
@@ -38,7 +38,10 @@ async function queuedReasons({ pool }: Registry, tenant: string, id: string): Pr
     })
   reasons.push({
     code: 'queued',
-    text: ahead === 0 ? 'It is the next of its track.' : `${ahead} batch(es) of its track wait before it.`,
+    text:
+      ahead === 0
+        ? 'It is the next of its track.'
+        : `Before it ${ahead === 1 ? '1 batch waits' : `${ahead} batches wait`} for its track.`,
   })
   return reasons
 }
@@ -61,15 +64,16 @@ async function runningReasons({ pool }: Registry, tenant: string, batch: BatchRe
 
 function endedReasons({ state, endedAt, endReason, counts }: BatchReport): Reason[] {
   const { total, done, failed, late, waiting } = counts
-  const because = endReason === null ? '' : `: ${endReason}`
+  const because = endReason === null ? '' : `: ${endReason.split('\n')[0]!.replace(/\.$/, '')}`
   const said = late === 0 ? '' : ` The results of ${late} came later and were refused.`
+  const ended = `${state === 'replaced' || state === 'cancelled' ? 'was ' : ''}${state.replace('-', ' ')}`
   return [
-    { code: state, text: `It is ${state} since ${endedAt!.toISOString()}${because}.` },
+    { code: state, text: `It ${ended} at ${endedAt!.toISOString()}${because}.` },
     { code: 'counts', text: `Of ${total} items ${done} are done, ${failed} failed and ${waiting} have not ended.${said}` },
   ]
 }
 
-/** Of the job that its step is. */
+/** Why the job of its current step has not ended. */
 async function stepReasons(registry: Registry, tenant: string, { id, phase }: BatchReport): Promise<Reason[]> {
   const [row] = await read<{ job_id: string | null }>(registry.pool, stateStatement, { tenant, id })
   if (row?.job_id == null) return []

@@ -9,7 +9,7 @@ values (:tenant::text, :name::text, :track::text, :queue::text, :policy::text, :
 returning id::text
 
 -- name: insert-rerun
--- Adds a batch like an ended one, for the items that insert-rerun-items copied. It has their units, and those that were given to the start.
+-- Adds a batch for the items that insert-rerun-items copied, with the name, track, queue, policy, steps, allowance, meta and start's units of the ended one.
 -- Locks: none but its own new row.
 -- Plan: batch_pkey, batch_item_pkey.
 -- One row: the id.
@@ -68,8 +68,8 @@ where b.tenant = :tenant::text
 -- Locks: none.
 -- Plan: batch_pkey, batch_item_pkey.
 -- No row: there is no such batch for this tenant.
-select b.id::text as id, b.name, b.track, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at, b.ended_at,
-  b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of, b.boundary_at, b.steps, c.done, c.failed, c.late,
+select b.id::text as id, b.name, b.track, b.policy, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at,
+  b.ended_at, b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of, b.boundary_at, b.steps, c.done, c.failed, c.late,
   (
     select jsonb_object_agg(t.name, t.total)
     from (
@@ -102,8 +102,8 @@ where b.tenant = :tenant::text
 -- Locks: none.
 -- Plan: batch_pkey backwards.
 -- No row: no such batches beyond :after.
-select b.id::text as id, b.name, b.track, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at, b.ended_at,
-  b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of
+select b.id::text as id, b.name, b.track, b.policy, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at,
+  b.ended_at, b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of
 from pawl.batch_view b
 where b.tenant = :tenant::text
   and b.id < coalesce(:after::bigint, 9223372036854775807)
@@ -156,12 +156,12 @@ order by is_due desc, b.id
 limit 100
 
 -- name: revive-end
--- Enqueues the end of an ended batch again, because its job is dead or gone. Each of its phases skips what is done.
+-- Enqueues the end of an ended batch again, because its job is dead or gone. Each of its parts skips what is done.
 -- Locks: the batch's row; the dead job's row, SKIP LOCKED.
 -- Plan: batch_pkey, job_pkey.
 -- No row: it is closed, or the job of its end waits.
-select pawl.step_batch(b.tenant, b.id, 'end', '{"phase": "clear", "after": 0}')::text as enqueued,
-  (select count(*) from pawl.cancel_jobs(b.tenant, array[b.job_id], 'its end is enqueued again', false))::integer as cancelled
+select pawl.step_batch(b.tenant, b.id, 'end', '{"part": "clear", "after": 0}')::text as enqueued,
+  (select count(*) from pawl.cancel_jobs(b.tenant, array[b.job_id], 'its end is enqueued again', p_wait => false))::integer as cancelled
 from pawl.batch b
 left join pawl.job j on j.tenant = b.tenant and j.id = b.job_id
 where b.tenant = :tenant::text
@@ -176,10 +176,12 @@ where b.tenant = :tenant::text
 -- Plan: a call.
 -- One row: its state now, or 'busy'; null: there is no such batch.
 with ended as materialized (
-  select pawl.end_batch(:tenant::text, :id::bigint, :state::text, :reason::text) as state
+  select r.state from pawl.end_batch(:tenant::text, :id::bigint, :state::text, :reason::text) r
 )
 select e.state,
-  case when e.state = 'failed' then (select count(*) from pawl.cancel_jobs(:tenant::text, array[:step_job::bigint], 'its batch has failed', false)) end as cancelled
+  case
+    when e.state = 'failed' then (select count(*) from pawl.cancel_jobs(:tenant::text, array[:step_job::bigint], 'its batch has failed', p_wait => false))
+  end as cancelled
 from ended e
 
 -- name: cancel-batch
@@ -187,13 +189,9 @@ from ended e
 -- Locks: as end-batch.
 -- Plan: a call.
 -- One row: its state now, or 'busy', and whether this call has ended it; null: there is no such batch.
-with was as materialized (
-  select exists (select from pawl.batch b where b.tenant = :tenant::text and b.id = :id::bigint and b.state in ('queued', 'running')) as is_open
-)
-select e.state, w.is_open,
-  case when w.is_open and e.state = 'cancelled' then pawl.write_audit(:tenant::text, :by::text, 'batch.cancel', :id::text, :reason::text)::text end as audit
-from was w
-cross join lateral pawl.end_batch(:tenant::text, :id::bigint, 'cancelled', case when w.is_open then :reason::text end) e(state)
+select e.state, e.is_ended,
+  case when e.is_ended and e.state = 'cancelled' then pawl.write_audit(:tenant::text, :by::text, 'batch.cancel', :id::text, :reason::text)::text end as audit
+from pawl.end_batch(:tenant::text, :id::bigint, 'cancelled', :reason::text) e
 
 -- name: mark-ending
 -- Keeps new guards from a batch for 10 s, so that an end gets its lock when the present ones have ended.
@@ -215,21 +213,18 @@ where e.deadline is not null
 -- name: blockers
 -- Raises the alert about a batch that cannot end, with the sessions that hold its lock.
 -- Locks: the alert.
--- Plan: pg_locks.
+-- Plan: a call.
 -- One row, without meaning.
 select pawl.raise_alert(:tenant::text, 'batch.blocked', :id::text,
   format('Batch %s is past its deadline and cannot end, because open transactions hold its lock: %s', :id::text,
-    coalesce(string_agg(format('pid %s (%s)', l.pid, a.application_name), ', '), 'none now')), 1, interval '10 minutes')::text as raised
-from pg_locks l
-join pg_stat_activity a on a.pid = l.pid
-where l.locktype = 'advisory'
-  and l.granted
-  and l.objsubid = 1
-  and (l.classid::bigint << 32 | l.objid::bigint) in (
-    select pawl.batch_lock(:tenant::text, :id::bigint)
-    union all
-    select pawl.track_lock(b.tenant, b.track) from pawl.batch b where b.tenant = :tenant::text and b.id = :id::bigint
-  )
+    coalesce(pawl.batch_holders(:tenant::text, :id::bigint), 'none now')), 1, interval '10 minutes')::text as raised
+
+-- name: holders
+-- The sessions that hold the lock of a batch or of its track.
+-- Locks: none.
+-- Plan: a call.
+-- One row: their pids and applications; null: none now.
+select pawl.batch_holders(:tenant::text, :id::bigint) as holders
 
 -- name: prepared
 -- Keeps what prepare returned.

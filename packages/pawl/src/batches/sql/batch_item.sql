@@ -128,7 +128,7 @@ live as materialized (
 )
 select (select max(x.n) from next x) as last,
   (select count(*) from live l)::integer
-    - (select count(*) from pawl.cancel_jobs(:tenant::text, array(select l.id from live l), 'its batch has ended', false))::integer as locked
+    - (select count(*) from pawl.cancel_jobs(:tenant::text, array(select l.id from live l), 'its batch has ended', p_wait => false))::integer as locked
 
 -- name: to-restore
 -- The next 100 items of a batch that ended before its boundary, marked as restored in the transaction that restores them.

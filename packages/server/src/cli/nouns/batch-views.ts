@@ -57,6 +57,7 @@ function showBatch(terminal: Terminal, batch: BatchReport): void {
     ['id', batch.id, 'bold'],
     ['name', oneLine(batch.name)],
     ['track', oneLine(batch.track)],
+    ['policy', batch.policy],
     ['state', batch.state, stateColours[batch.state]],
     ['reason', oneLine(firstLine(batch.endReason))],
     ['phase', batch.phase ?? ''],

@@ -66,7 +66,9 @@ test('a batch that does not exist exits with 3 in every verb', async () => {
   for (const [verb, ...flags] of verbs) {
     const { code, stderr } = await batches(verb!, '17', ...flags)
     expect({ verb, code }).toEqual({ verb, code: 3 })
-    expect(stderr).toMatch(/There is no batch '17'\.\nnext +pawl batches list/)
+    expect(stderr).toMatch(
+      /There is no batch '17' of tenant ''\. A batch is removed 30 days after its end\.\nnext +pawl batches list/,
+    )
   }
 })
 
@@ -102,7 +104,9 @@ test('[B1] why names the blocker of a queued batch; cancel frees it', async () =
   const late = await batches('cancel', next.id, '--reason', 'too late', '--by', 'ada')
   expect(late).toMatchObject({
     code: 4,
-    stderr: expect.stringMatching(/is finished and cannot be cancelled\.\nnext +pawl batches why/),
+    stderr: expect.stringMatching(
+      /is finished and cannot be cancelled\. Nothing is left to do; batches\.rerun\('\d+'\) .*\nnext +pawl batches why/,
+    ),
   })
 })
 
