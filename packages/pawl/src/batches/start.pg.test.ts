@@ -181,6 +181,25 @@ test("[B7] a start in a caller's transaction commits or rolls back with it", asy
   }
 })
 
+test('a start while the transaction of another is open says: try again', async () => {
+  const pawl = db.pawl()
+  const reparse = define(pawl)
+  const client = await db.pool.connect()
+  try {
+    await client.query('begin')
+    await pawl.batches.start(reparse, files(1), { tx: client })
+    await expect(pawl.batches.start(reparse, files(1), { policy: 'queue' })).rejects.toMatchObject({
+      code: 'PAWL_TRACK_BUSY',
+      message:
+        "Track 'reparse' is busy: an open transaction holds it, such as that of another start. Try again when it has ended.",
+      details: { retryAfterMs: 1000 },
+    })
+    await client.query('rollback')
+  } finally {
+    client.release()
+  }
+})
+
 test('a tx handler calls a verb without its transaction: it is refused', async () => {
   const pawl = db.pawl()
   const reparse = define(pawl)

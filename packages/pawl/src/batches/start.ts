@@ -156,18 +156,17 @@ async function trackBusy(db: TxDb, tenant: string, track: string, id: string | n
       details: { track, blocker: id, queued: 1000 },
     })
   const isLocked = verdict === 'busy' || verdict === 'replace'
-  const about =
-    blocker?.deadline == null
-      ? 'another start is in progress on it'
-      : `batch ${blocker.id} ('${blocker.name}') ${isLocked ? 'is being worked on and could not be ended' : 'runs on it'} until ${blocker.deadline.toISOString()} at the latest`
   const { name, counts, startedAt, deadline } = blocker ?? {}
-  return new PawlError(
-    'PAWL_TRACK_BUSY',
-    `Track '${track}' is busy: ${about}. Start later, cancel it, or use the policy queue.`,
-    {
-      details: { track, blocker: id, name, counts, startedAt, deadline, ...(isLocked ? { retryAfterMs } : {}) },
-    },
-  )
+  const until = deadline == null ? '' : ` until ${deadline.toISOString()} at the latest`
+  const [about, fix] =
+    blocker === undefined
+      ? ['an open transaction holds it, such as that of another start', 'Try again when it has ended']
+      : isLocked
+        ? [`batch ${blocker.id} ('${name}') has to end first, and an open transaction holds it`, 'Try again']
+        : [`batch ${blocker.id} ('${name}') runs on it${until}`, 'Start later, cancel it, or use the policy queue']
+  return new PawlError('PAWL_TRACK_BUSY', `Track '${track}' is busy: ${about}. ${fix}.`, {
+    details: { track, blocker: id, name, counts, startedAt, deadline, ...(isLocked ? { retryAfterMs } : {}) },
+  })
 }
 
 interface Chunk {
