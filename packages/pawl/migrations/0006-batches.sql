@@ -189,11 +189,12 @@ begin
     and b.id = p_id
     and b.state = v_was;
   perform pawl.batch_event(p_tenant, p_id, 'batch.' || v_state);
-  -- A prepare in progress gets its signal before the items are restored.
+  -- A prepare in progress gets its signal before the items are restored. One whose job is being settled is left to the end's job.
   if v_state <> 'finished' then
     perform from pawl.cancel_jobs(p_tenant, array[v_job], 'its batch has ended', p_wait => false);
   end if;
-  perform pawl.step_batch(p_tenant, p_id, 'end', jsonb_build_object('part', case when v_state = 'finished' then 'hook' else 'clear' end, 'after', 0));
+  perform pawl.step_batch(p_tenant, p_id, 'end', jsonb_build_object('part', case when v_state = 'finished' then 'hook' else 'clear' end, 'after', 0,
+    'step', v_job::text));
   state := v_state;
   is_ended := true;
 end

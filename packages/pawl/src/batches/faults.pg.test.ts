@@ -350,3 +350,18 @@ test('runAll runs a batch to its onEnd', async () => {
   await runAll(pawl)
   expect(ended).toEqual([`${id} finished`, `${other.id} failed`])
 })
+
+test('a step that dies while its batch is cancelled leaves no job', async () => {
+  const pawl = db.pawl()
+  const reparse = pawl.batches.define('reparse', { item: { run: () => undefined } })
+  const { id } = await pawl.batches.start(reparse, files(1))
+  const settling = await db.pool.connect()
+  await settling.query('begin')
+  await settling.query("update pawl.job set state = 'dead', last_error = 'broken' where kind = 'pawl.batch.reparse.step'")
+  await pawl.batches.cancel(id, act)
+  await settling.query('commit')
+  settling.release()
+  await startWorker(pawl)
+  expect(await closed(pawl, id)).toMatchObject({ state: 'cancelled' })
+  expect(await db.query("select kind from pawl.job where kind <> 'pawl.batch.remove' and kind <> 'pawl.batch.watch'")).toEqual([])
+})

@@ -161,7 +161,7 @@ export class Finisher {
   /** Its end does the same, and may wait for a slot that these items have. */
   async #abortItems({ pool }: Registry, { tenant, batch: id }: BatchRef): Promise<void> {
     for (let after: number | null = 0; after !== null; ) {
-      const [row]: { last: number | null }[] = await pool.run(clearStatement, { tenant, id, after })
+      const [row]: { last: number | null }[] = await pool.run(clearStatement, { tenant, id, after, step: null })
       after = row!.last
     }
   }

@@ -44,6 +44,8 @@ interface StepPayload {
 
 interface EndPayload extends StepPayload {
   readonly part: 'clear' | 'restore' | 'hook'
+  /** Of the first part: the job of the step that the end interrupted. */
+  readonly step?: string | null
   readonly after: number
 }
 
@@ -218,12 +220,12 @@ async function crossAndFeed(batch: DefinedBatch, job: Job<StepPayload>, tx: JobT
 /** One chunk of one part: clears jobs, restores items, or calls onEnd. */
 async function end(batch: DefinedBatch, job: Job<EndPayload>, tx: JobTx): Promise<unknown> {
   const { tenant } = job
-  const { batch: id, part, after } = job.payload
+  const { batch: id, part, after, step = null } = job.payload
   const db = tx as unknown as TxDb
   const next = (to: EndPayload['part'], from: number) =>
     db.run(nextStepStatement, { tenant, id, kind: 'end', payload: JSON.stringify({ part: to, after: from }) })
   if (part === 'clear') {
-    const [row] = await db.run<{ last: number | null; locked: number }>(clearStatement, { tenant, id, after })
+    const [row] = await db.run<{ last: number | null; locked: number }>(clearStatement, { tenant, id, after, step })
     // A transaction in progress has locked these jobs. The batch refuses its settle, and the next round cancels them.
     if (row!.locked > 0) return job.snooze(200)
     await (row!.last === null ? next('restore', 0) : next('clear', row!.last))

@@ -105,7 +105,7 @@ returning i.n
 select pawl.fail_lost_items(:tenant::text, :id::bigint, :fence::bigint) as failed
 
 -- name: clear-items
--- Cancels live jobs of an ended batch, of the next 1,000 items that have not ended.
+-- Cancels jobs of an ended batch: of the next 1,000 items that have not ended, and of the step that its end interrupted.
 -- Locks: the job rows by id, SKIP LOCKED.
 -- Plan: batch_item_pkey, job_pkey.
 -- One row: the last item of them (null: there are no more), and how many jobs were locked.
@@ -125,6 +125,11 @@ live as materialized (
   select j.id
   from next x
   join pawl.job j on j.tenant = :tenant::text and j.id = x.job_id
+  union all
+  select j.id
+  from pawl.job j
+  where j.tenant = :tenant::text
+    and j.id = :step::bigint
 )
 select (select max(x.n) from next x) as last,
   (select count(*) from live l)::integer
