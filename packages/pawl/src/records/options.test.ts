@@ -13,7 +13,7 @@ test('[G2] what reads and writes records refuses wrong options', async () => {
     [() => scope.list({ fliter: {} } as never), /Did you mean 'filter'/],
     [() => scope.get('load', '1', 'now' as never), /^get: at must be one of \{ number \}, .*, got 'now'/],
     [() => scope.history('load', '1', { limit: 'all' as never }), /^history: limit must be an integer/],
-    [() => scope.erase('load', '1', {} as never), /^erase: reason must be a reason/],
+    [() => scope.erase('load', '1', {} as never), /^erase: reason must be a string of 1 to 2000 characters, not only spaces/],
     [() => pawl.records.submit('1', { revision: 'x' as never }), /^submit: revision must be an integer/],
     [() => pawl.records.resume('1', { tx: 5 as never }), /^resume: tx must be your transaction/],
     [
