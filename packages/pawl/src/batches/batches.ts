@@ -79,7 +79,7 @@ export class Batches {
   async start<Data>(batch: BatchKind<Data> | string, items: Iterable<NewItem>, options: StartOptions = {}): Promise<Started> {
     const call = callOf('start', nameOf(batch))
     const resolved = resolve(call, startTable, options)
-    if (resolved.tx === undefined) assertOutsideTx('batches.start')
+    if (resolved.tx === undefined) assertOutsideTx(call)
     return startBatch(this.#registry, this.#tenant, batchOf(this.#registry, call, batch), items, resolved)
   }
 
@@ -113,7 +113,7 @@ export class Batches {
   async cancel(id: string, options: EndOptions): Promise<{ state: BatchState }> {
     const tenant = this.#tenant
     const values = { tenant, id: checkBatchId(tenant, id), ...resolve(callOf('cancel', id), endTable, options) }
-    assertOutsideTx('batches.cancel', noTx)
+    assertOutsideTx(callOf('cancel', id), noTx)
     const { pool } = this.#registry
     const attempt = async () => (await read<Cancelled>(pool, cancelStatement, values))[0]!
     let { state, is_ended } = await attempt()
@@ -132,7 +132,7 @@ export class Batches {
     const tenant = this.#tenant
     const { for: ms, ...act } = resolve(callOf('extend', id), extendTable, options)
     const values = { tenant, id: checkBatchId(tenant, id), ms, ...act }
-    assertOutsideTx('batches.extend', noTx)
+    assertOutsideTx(callOf('extend', id), noTx)
     const [row] = await this.#registry.pool.run<{ deadline: Date }>(extendStatement, values).catch(async (error: unknown) => {
       throw sqlState(error) === '55P03' ? await this.#held(tenant, id, 'extended') : error
     })
@@ -143,7 +143,7 @@ export class Batches {
   /** Starts a new batch of those items of an ended one that failed or have not ended. */
   async rerun(id: string, options: RerunOptions = {}): Promise<Started> {
     const resolved = resolve(callOf('rerun', id), rerunTable, options)
-    assertOutsideTx('batches.rerun', noTx)
+    assertOutsideTx(callOf('rerun', id), noTx)
     return rerunBatch(this.#registry, this.#tenant, checkBatchId(this.#tenant, id), resolved)
   }
 
