@@ -45,7 +45,7 @@ test('[B3] through kills and double deliveries counts are exact, one hook runs',
   const { id } = await pawl.batches.start('reparse', files(1000))
   const batch = await closed(pawl, id, 100_000)
   expect(batch).toMatchObject({ state: 'finished', isSuccess: true, sums: { ones: 1000 } })
-  expect(batch.counts).toEqual({ total: 1000, done: 1000, failed: 0, late: 0, waiting: 0 })
+  expect(batch.counts).toEqual({ total: 1000, done: 1000, failed: 0, late: 0, restored: 0, waiting: 0 })
   expect(await db.query('select batch, waiting from hook')).toEqual([{ batch: id, waiting: 0 }])
   expect(delivered).toBeGreaterThanOrEqual(2000)
 })

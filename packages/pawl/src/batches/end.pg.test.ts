@@ -292,7 +292,8 @@ test('[B6] an end before the boundary restores each item once', async () => {
     { state: 'moved on', restored: 0, count: 1 },
     { state: 'parsed', restored: 1, count: 249 },
   ])
-  expect(seen).toMatchObject([{ state: 'cancelled', counts: { waiting: 250 } }])
+  expect(seen).toMatchObject([{ state: 'cancelled', boundaryAt: null, counts: { waiting: 250, restored: 250 } }])
+  expect((await pawl.batches.why(id)).reasons.at(-1)!.text).toBe('It ended before its boundary; 250 items were restored.')
   expect(await db.query('select count(*)::integer from pawl.batch_item where restored_at is not null')).toEqual([{ count: 250 }])
 })
 
@@ -348,7 +349,16 @@ test('[B6] after the boundary nothing is reverted', async () => {
   await pawl.batches.cancel(id, act)
   hang.resolve()
   const batch = await closed(pawl, id)
-  expect(batch).toMatchObject({ state: 'cancelled', prepared: { backup: 's3://1' }, sums: { deleted: 6 } })
+  expect(batch).toMatchObject({
+    state: 'cancelled',
+    prepared: { backup: 's3://1' },
+    sums: { deleted: 6 },
+    counts: { restored: 0 },
+  })
+  expect((await pawl.batches.why(id)).reasons.at(-1)!.text).toBe(
+    `It crossed its boundary at ${batch.boundaryAt!.toISOString()}; nothing is reverted.`,
+  )
+  expect((await pawl.batches.list()).items).toMatchObject([{ boundaryAt: batch.boundaryAt }])
   expect(restored).toBe(0)
 })
 
@@ -538,6 +548,18 @@ test('the last page has no next, also when it is full', async () => {
   expect(await pawl.batches.list({ limit: 1 })).toMatchObject({ items: [{ id }], next: null })
   await pawl.batches.cancel(id, act)
   expect(await pawl.batches.stuck({ limit: 2 })).toMatchObject({ items: [{ n: 1 }, { n: 2 }], next: null })
+})
+
+test('why of an overdue batch says that its deadline passed', async () => {
+  const [starter, pawl] = [db.pawl(), db.pawl()]
+  const reparse = starter.batches.define('reparse', { item: { run: () => undefined } })
+  const { id, deadline } = await starter.batches.start(reparse, files(1))
+  // It would poll, and end the batch.
+  await starter.close()
+  const text = async () => (await pawl.batches.why(id)).reasons[0]!.text
+  expect(await text()).toBe(`1 of 1 item has not ended. It times out at ${deadline!.toISOString()}.`)
+  await moveClock(db.pool, 60_000)
+  expect(await text()).toContain(`Its deadline passed at ${deadline!.toISOString()}`)
 })
 
 test('an extended batch has more time; who extended it is kept', async () => {

@@ -285,10 +285,10 @@ test('why tells how a batch ended, in one sentence', async () => {
   const { id } = await pawl.batches.start(reparse, files(1))
   await startWorker(pawl)
   expect(await closed(pawl, id)).toMatchObject({
-    endReason: expect.stringMatching(/^a step is dead: NonRetryable: The disk is full/),
+    endReason: expect.stringMatching(/^its step 'prepare' is dead: NonRetryable: The disk is full/),
   })
   expect((await pawl.batches.why(id)).reasons[0]!.text).toMatch(
-    /^It failed at [^ ]+Z: a step is dead: NonRetryable: The disk is full\.$/,
+    /^It failed at [^ ]+Z: its step 'prepare' is dead: NonRetryable: The disk is full\.$/,
   )
   const other = await pawl.batches.start(reparse, files(1))
   await pawl.batches.cancel(other.id, { by: 'ada', reason: 'The wrong files.' })

@@ -60,6 +60,7 @@ interface Inspected {
   readonly ended: number
   readonly upto: number
   readonly is_step_lost: boolean
+  readonly step: 'prepare' | 'boundary' | 'feed'
   readonly step_job: string | null
   readonly last_error: string | null
 }
@@ -230,7 +231,7 @@ export class Finisher {
 
 function endFor(row: Inspected, leftMs: number): [state?: 'finished' | 'failed' | 'timed-out', reason?: string] {
   if (row.waiting === null) return ['finished']
-  if (row.is_step_lost) return ['failed', `a step is dead: ${row.last_error ?? 'its job was cancelled'}`]
+  if (row.is_step_lost) return ['failed', `its step '${row.step}' is dead: ${row.last_error ?? 'its job was cancelled'}`]
   return leftMs <= 0 ? ['timed-out', 'its deadline has passed'] : []
 }
 

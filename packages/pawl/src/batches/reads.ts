@@ -47,6 +47,7 @@ interface BatchRow extends Pick<Batch, AsStored> {
   readonly started_at: Time | null
   readonly ended_at: Time | null
   readonly end_reason: string | null
+  readonly boundary_at: Time | null
   readonly rerun_of: string | null
 }
 
@@ -54,6 +55,7 @@ interface ReportRow extends BatchRow {
   readonly done: number
   readonly failed: number
   readonly late: number
+  readonly restored: number
   readonly sums: Sums | null
 }
 
@@ -69,9 +71,9 @@ type StuckRow = ItemRow & Pick<StuckItem, 'name' | 'state' | 'reason'>
 export async function findBatch(db: Db, tenant: string, id: string): Promise<BatchReport | undefined> {
   const [row] = await db.run<ReportRow>(getStatement, { tenant, id })
   if (row === undefined) return undefined
-  const { done, failed, late, sums } = row
+  const { done, failed, late, restored, sums } = row
   const batch = toBatch(row)
-  const counts = { total: batch.total, done, failed, late, waiting: batch.total - done - failed }
+  const counts = { total: batch.total, done, failed, late, restored, waiting: batch.total - done - failed }
   return { ...batch, isSuccess: batch.state === 'finished' && failed === 0, counts, sums: sums ?? {} }
 }
 
@@ -133,6 +135,7 @@ function toBatch(row: BatchRow): Batch {
     deadline: dateOf(row.deadline),
     createdAt: new Date(row.created_at),
     startedAt: dateOf(row.started_at),
+    boundaryAt: dateOf(row.boundary_at),
     endedAt: dateOf(row.ended_at),
     endReason: row.end_reason,
     rerunOf: row.rerun_of,

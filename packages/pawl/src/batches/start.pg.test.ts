@@ -23,7 +23,7 @@ test('[B4] all items done: finished, successful, sums added up, events in order'
   await startWorker(pawl)
   const batch = await closed(pawl, id)
   expect(batch).toMatchObject({ state: 'finished', isSuccess: true, by: 'ada', meta: { why: 'x' }, sums: { records: 75 } })
-  expect(batch.counts).toEqual({ total: 25, done: 25, failed: 0, late: 0, waiting: 0 })
+  expect(batch.counts).toEqual({ total: 25, done: 25, failed: 0, late: 0, restored: 0, waiting: 0 })
   expect(ends).toEqual(['finished'])
   expect(await eventsOf(db, id)).toEqual(['batch.started', 'batch.boundary', 'batch.finished', 'batch.closed'])
 })

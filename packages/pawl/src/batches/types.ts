@@ -27,6 +27,8 @@ export interface Batch {
   readonly deadline: Date | null
   readonly createdAt: Date
   readonly startedAt: Date | null
+  /** The boundary was crossed: nothing is reverted after it. Null: it was not, and an end before it restores the items. */
+  readonly boundaryAt: Date | null
   readonly endedAt: Date | null
   readonly endReason: string | null
   /** What `prepare` returned. */
@@ -39,8 +41,8 @@ export interface Batch {
 export interface BatchReport extends Batch {
   /** Finished, and no item has failed. */
   readonly isSuccess: boolean
-  /** `late`: those that answered after the end, and were refused. They are among the waiting. */
-  readonly counts: Readonly<Record<'total' | 'done' | 'failed' | 'late' | 'waiting', number>>
+  /** `late`: those that answered after the end, and were refused; `restored`: those that `restore` got. Both are among the waiting. */
+  readonly counts: Readonly<Record<'total' | 'done' | 'failed' | 'late' | 'restored' | 'waiting', number>>
   /** Of the boundary and of all items that are done. */
   readonly sums: Sums
 }

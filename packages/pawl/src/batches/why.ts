@@ -48,29 +48,51 @@ async function queuedReasons({ pool }: Registry, tenant: string, id: string): Pr
 
 async function runningReasons({ pool }: Registry, tenant: string, batch: BatchReport): Promise<Reason[]> {
   const { id, counts, deadline } = batch
+  const [row] = await read<{ is_overdue: boolean }>(pool, stateStatement, { tenant, id })
+  const until = row?.is_overdue
+    ? `Its deadline passed at ${deadline!.toISOString()}, and the next poll of a worker or the next start ends it.`
+    : `It times out at ${deadline!.toISOString()}.`
+  const { waiting, total } = counts
   const reasons = [
-    {
-      code: 'waiting',
-      text: `${counts.waiting} of ${counts.total} items have not ended. It times out at ${deadline!.toISOString()}.`,
-    },
+    { code: 'waiting', text: `${waiting} of ${counted(total, 'item')} ${waiting === 1 ? 'has' : 'have'} not ended. ${until}` },
   ]
   const rows = await read<{ state: string; count: number; error: string | null }>(pool, jobsStatement, { tenant, id })
   for (const { state, count, error } of rows) {
     const last = error === null ? '' : ` The last error: ${error.split('\n')[0]}`
-    reasons.push({ code: `items-${state}`, text: `The jobs of ${count} items are ${state}.${last}` })
+    reasons.push({
+      code: `items-${state}`,
+      text: `The ${count === 1 ? 'job' : 'jobs'} of ${counted(count, 'item')} ${count === 1 ? 'is' : 'are'} ${state}.${last}`,
+    })
   }
   return reasons
 }
 
-function endedReasons({ state, endedAt, endReason, counts }: BatchReport): Reason[] {
-  const { total, done, failed, late, waiting } = counts
+function endedReasons({ state, endedAt, endReason, counts, boundaryAt }: BatchReport): Reason[] {
+  const { total, done, failed, late, restored, waiting } = counts
   const because = endReason === null ? '' : `: ${endReason.split('\n')[0]!.replace(/\.$/, '')}`
-  const said = late === 0 ? '' : ` The results of ${late} came later and were refused.`
+  const said = late === 0 ? '' : ` The ${late === 1 ? 'result' : 'results'} of ${late} came later and ${were(late)} refused.`
   const ended = `${state === 'replaced' || state === 'cancelled' ? 'was ' : ''}${state.replace('-', ' ')}`
-  return [
+  const reasons = [
     { code: state, text: `It ${ended} at ${endedAt!.toISOString()}${because}.` },
-    { code: 'counts', text: `Of ${total} items ${done} are done, ${failed} failed and ${waiting} have not ended.${said}` },
+    {
+      code: 'counts',
+      text: `Of ${counted(total, 'item')} ${done} ${done === 1 ? 'is' : 'are'} done, ${failed} failed and ${waiting} ${waiting === 1 ? 'has' : 'have'} not ended.${said}`,
+    },
   ]
+  if (state === 'finished') return reasons
+  const text =
+    boundaryAt === null
+      ? `It ended before its boundary; ${counted(restored, 'item')} ${were(restored)} restored.`
+      : `It crossed its boundary at ${boundaryAt.toISOString()}; nothing is reverted.`
+  return [...reasons, { code: 'boundary', text }]
+}
+
+function counted(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
+}
+
+function were(count: number): string {
+  return count === 1 ? 'was' : 'were'
 }
 
 /** Why the job of its current step has not ended. */

@@ -60,7 +60,7 @@ test.each(['run', 'tx'] as const)(
       150_000,
     )
     expect(batch).toMatchObject({ state: 'finished', isSuccess: true, sums: { ones: 1000, deleted: 1 } })
-    expect(batch.counts).toEqual({ total: 1000, done: 1000, failed: 0, late: 0, waiting: 0 })
+    expect(batch.counts).toEqual({ total: 1000, done: 1000, failed: 0, late: 0, restored: 0, waiting: 0 })
     const kills = all.filter((each) => each.heard('killing').length > 0)
     expect(kills.map(({ signal }) => signal)).toEqual(Array.from({ length: 20 }, () => 'SIGKILL'))
     // Each but the last of a killed process, and what it held, was settled twice: under the old fence, which is refused, and under the new one.

@@ -46,7 +46,7 @@ from pawl.start_batch(:tenant::text, :id::bigint, :is_own::boolean) s
 -- Locks: none.
 -- Plan: batch_pkey.
 -- No row: there is no such batch.
-select b.state, b.deadline, b.boundary_at, b.job_id::text as job_id
+select b.state, b.deadline, b.deadline <= pawl.now() as is_overdue, b.boundary_at, b.job_id::text as job_id
 from pawl.batch b
 where b.tenant = :tenant::text
   and b.id = :id::bigint
@@ -69,7 +69,7 @@ where b.tenant = :tenant::text
 -- Plan: batch_pkey, batch_item_pkey.
 -- No row: there is no such batch for this tenant.
 select b.id::text as id, b.name, b.track, b.policy, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at,
-  b.ended_at, b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of, b.boundary_at, b.steps, c.done, c.failed, c.late,
+  b.ended_at, b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of, b.boundary_at, b.steps, c.done, c.failed, c.late, c.restored,
   (
     select jsonb_object_agg(t.name, t.total)
     from (
@@ -89,7 +89,7 @@ select b.id::text as id, b.name, b.track, b.policy, b.state, b.phase, b.revision
 from pawl.batch_view b
 cross join lateral (
   select count(*) filter (where i.outcome = 'done')::integer as done, count(*) filter (where i.outcome = 'failed')::integer as failed,
-    count(*) filter (where i.late_at is not null)::integer as late
+    count(*) filter (where i.late_at is not null)::integer as late, count(*) filter (where i.restored_at is not null)::integer as restored
   from pawl.batch_item i
   where i.tenant = b.tenant
     and i.batch_id = b.id
@@ -103,7 +103,7 @@ where b.tenant = :tenant::text
 -- Plan: batch_pkey backwards.
 -- No row: no such batches beyond :after.
 select b.id::text as id, b.name, b.track, b.policy, b.state, b.phase, b.revision, b.total, b.units, b.allowance_ms, b.deadline, b.created_at, b.started_at,
-  b.ended_at, b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of
+  b.ended_at, b.end_reason, b.prepared, b.meta, b.by, b.rerun_of::text as rerun_of, b.boundary_at
 from pawl.batch_view b
 where b.tenant = :tenant::text
   and b.id < coalesce(:after::bigint, 9223372036854775807)
@@ -120,7 +120,9 @@ limit :limit::integer
 -- No row: there is no such batch, or it has another fence.
 select b.state, ceil(extract(epoch from b.deadline - pawl.now()) * 1000)::bigint as left_ms, w.n as waiting, coalesce(w.n - 1, b.total) as ended,
   coalesce(c.upto, 0) as upto,
-  b.fed < b.total and coalesce(j.state, 'gone') in ('dead', 'gone') as is_step_lost, b.job_id::text as step_job, j.last_error
+  b.fed < b.total and coalesce(j.state, 'gone') in ('dead', 'gone') as is_step_lost,
+  case when b.boundary_at is not null then 'feed' when 'prepare' = any (b.steps) and b.prepared is null then 'prepare' else 'boundary' end as step,
+  b.job_id::text as step_job, j.last_error
 from pawl.batch b
 cross join lateral pawl.first_waiting_item(b.tenant, b.id) w(n)
 left join pawl.batch_cursor c on c.tenant = b.tenant and c.batch_id = b.id

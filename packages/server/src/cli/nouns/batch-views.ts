@@ -66,10 +66,15 @@ function showBatch(terminal: Terminal, batch: BatchReport): void {
     ['failed', counts.failed === 0 ? '' : String(counts.failed), 'red'],
     ['waiting', counts.waiting === 0 ? '' : String(counts.waiting)],
     ['late', counts.late === 0 ? '' : `${counts.late} of the waiting; their results were refused`, 'yellow'],
+    ['restored', counts.restored === 0 ? '' : `${counts.restored} of the waiting`],
     ['sums', oneLine(sums.join(', '))],
     ['by', oneLine(batch.by ?? '')],
     ['created', at(batch.createdAt)],
     ['started', at(startedAt)],
+    [
+      'boundary',
+      batch.boundaryAt === null && endedAt !== null && batch.state !== 'finished' ? 'not crossed' : at(batch.boundaryAt),
+    ],
     ['deadline', endedAt === null ? at(batch.deadline) : (batch.deadline?.toISOString() ?? '')],
     ['allowance', shortDuration(batch.allowanceMs)],
     ['ended', at(endedAt)],
@@ -89,6 +94,7 @@ export const itemColumns: readonly Column<BatchItem>[] = [
   { title: 'key', value: ({ key }) => key },
   { title: 'outcome', value: outcomeOf, paint: (item) => outcomeColours[outcomeOf(item)] },
   { title: 'ended', value: ({ endedAt, lateAt }) => relativeTime(endedAt ?? lateAt) },
+  { title: 'restored', value: ({ restoredAt }) => relativeTime(restoredAt) },
   { title: 'job', value: ({ jobId }) => jobId },
   { title: 'sums', value: ({ sums }) => (sums === null ? '' : JSON.stringify(sums)) },
   { title: 'error', value: ({ error }) => firstLine(error) },
@@ -102,6 +108,7 @@ export const stuckColumns: readonly Column<StuckItem>[] = [
   { title: 'reason', value: ({ reason }) => reason, paint: ({ reason }) => outcomeColours[reason] },
   { title: 'job', value: ({ jobId }) => jobId },
   { title: 'late', value: ({ lateAt }) => relativeTime(lateAt) },
+  { title: 'restored', value: ({ restoredAt }) => relativeTime(restoredAt) },
 ]
 
 /** What an act made of a batch. */

@@ -1,4 +1,4 @@
-import type { BatchItem, BatchReport, Item, JobContext, Pawl } from 'pawl'
+import { type BatchItem, type BatchReport, type Item, type JobContext, NonRetryable, type Pawl } from 'pawl'
 import { moveClock } from 'pawl/testing'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { closed, files, startWorker } from '../../../../pawl/test/support/batches.ts'
@@ -58,6 +58,22 @@ test('list and items print pages and tables', async () => {
   ])
   expect((await json<Page<BatchItem>>('items', id, '--after', first.next!)).items).toMatchObject([{ key: 'file-3' }])
   expect((await batches('items', id, '--outcome', 'failed')).stdout).toMatch(/2 +file-2 +failed .* bad file\n$/)
+})
+
+test('[B6] an end before the boundary: get and tables show restored items', async () => {
+  const prepare = () => {
+    throw new NonRetryable('no backup')
+  }
+  pawl.batches.define('reparse', { item: { run: () => undefined }, prepare, restore: () => undefined })
+  const { id } = await pawl.batches.start('reparse', files(2))
+  await startWorker(pawl)
+  await closed(pawl, id)
+  expect((await batches('get', id)).stdout).toMatch(/waiting +2\nrestored +2 of the waiting\n[\s\S]*\nboundary +not crossed\n/)
+  expect((await batches('why', id)).stdout).toMatch(
+    /its step 'prepare' is dead: NonRetryable: no backup\.\n[\s\S]*2 items were restored\.\n/,
+  )
+  for (const table of [await batches('items', id), await batches('stuck')])
+    expect(table.stdout).toMatch(/^.* restored.*\n.* file-1 .* \d+m?s ago/)
 })
 
 test('a batch that does not exist exits with 3 in every verb', async () => {
