@@ -113,8 +113,6 @@ class Compiler {
         name,
         `its identity contains itself: ${chain.slice(from.indexOf(name)).join(' -> ')}. Leave one out of identity`,
       )
-    if (chain.length > identityDepthMax)
-      throw wrong(from[0]!, `its identity is more than ${identityDepthMax} references deep: ${chain.join(' -> ')}`)
     const { options } = this.#defined.get(name)!
     const references = this.#references(name, options)
     const own = this.#identity(name, options, references, chain)
@@ -229,7 +227,8 @@ class Compiler {
 
   /** Rules, and which leaves of which types they pass through. */
   bind(): Model {
-    for (const name of this.#types.keys()) this.#assertAcyclic(name, [])
+    const chains = new Map<string, readonly string[]>()
+    for (const name of this.#types.keys()) this.#longestChain(name, [], chains)
     for (const type of this.#types.values()) {
       const rules = type.rules as Rule[]
       rules.push(...this.#declaredRules(type), ...this.#keyRules(type))
@@ -241,15 +240,27 @@ class Compiler {
     return this.#types
   }
 
-  /** A reference may hold any subclass of its target: through one of those, too, no key may contain itself. */
-  #assertAcyclic(name: string, from: readonly string[]): void {
+  /** The types that its key is made of, by the deepest way. A reference may hold any subclass of its target: no key may contain itself through those. */
+  #longestChain(name: string, from: readonly string[], chains: Map<string, readonly string[]>): readonly string[] {
     if (from.includes(name))
       throw wrong(
         name,
         `its identity contains itself: ${[...from.slice(from.indexOf(name)), name].join(' -> ')}. Leave one out of identity`,
       )
+    const known = chains.get(name)
+    if (known !== undefined) return known
+    let longest: readonly string[] = []
     for (const { type } of this.#types.get(name)!.identities[0].references)
-      for (const each of this.#types.keys()) if (this.#answersTo(each).includes(type)) this.#assertAcyclic(each, [...from, name])
+      for (const each of this.#types.keys()) {
+        if (!this.#answersTo(each).includes(type)) continue
+        const below = this.#longestChain(each, [...from, name], chains)
+        if (below.length > longest.length) longest = below
+      }
+    const chain = [name, ...longest]
+    if (chain.length > identityDepthMax)
+      throw wrong(name, `its identity is more than ${identityDepthMax} types deep: ${chain.join(' -> ')}`)
+    chains.set(name, chain)
+    return chain
   }
 
   #declaredRules({ name, references, options }: ModelType): Rule[] {

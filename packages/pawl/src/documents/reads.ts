@@ -165,10 +165,16 @@ function filtersOf(model: Model, type: ModelType, where: Readonly<Record<string,
     const around = type.references.find((each) => path.startsWith(`${each.path}.`))
     if (around !== undefined)
       throw refused('documents.list', `where.${path} is inside of a reference. Name '${around.path}', with its whole key`)
-    if (reference === undefined) scalars.push([path, checkValue('list', `where.${path}`, given)])
+    if (reference === undefined) scalars.push([path, scalarOf(type, path, given)])
     else references.push({ reference, key: referenceKey(model.get(reference.type)!, path, given) })
   }
   return { body: scalars.length === 0 ? null : JSON.stringify(scalars.reduce(contain, {})), references }
+}
+
+/** A part of the key is stored in its canonical form, any other scalar as it was given. */
+function scalarOf({ identities: [own] }: ModelType, path: string, given: unknown): KeyValue {
+  const value = checkValue('list', `where.${path}`, given)
+  return own.scalars.some((scalar) => scalar.path.join('.') === path) ? value : (given as KeyValue)
 }
 
 /** The whole key, or its only field's value. */

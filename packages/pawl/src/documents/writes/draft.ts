@@ -47,6 +47,8 @@ export function draftOf(registry: Registry, nodes: Nodes, type: ModelType, given
   const body = plainBody(registry, type, given)
   const { links, marks } = linksOf(registry, nodes, type, body)
   const parts = partsOf(type, type.identities[0], body)
+  // In the form of keys: a filter by a part of the key is, too.
+  for (const { name, path } of type.identities[0].scalars) putAt(body, path, parts[name]!)
   assertUnified(type, links)
   const key = flatKey(parts, links)
   const text = JSON.stringify(body)
@@ -83,7 +85,7 @@ function plainBody({ payloadBytesMax }: Registry, { name }: ModelType, body: unk
     if (isObject(copy)) return copy
   } catch (error) {
     if (!isPawlError(error, 'PAWL_INVALID_PAYLOAD')) throw error
-    throw refusedBody(name, String(error.details.path), String(error.details.reason), error)
+    throw refusedBody(name, String(error.details.path).replace(/^\./, ''), String(error.details.reason), error)
   }
   throw refusedBody(name, '', `must be an object, got ${shown(body)}`)
 }
@@ -175,6 +177,12 @@ function scalarAt(type: ModelType, body: Json, path: readonly string[]): unknown
     value = value[name]
   }
   return value
+}
+
+/** Where a scalar was read. */
+function putAt(body: Json, path: readonly string[], value: KeyValue): void {
+  const at = path.slice(0, -1).reduce((inner, name) => inner[name] as Json, body)
+  ;(at as Record<string, unknown>)[path.at(-1)!] = value
 }
 
 function flatKey(parts: Key, links: readonly Link[]): Key {
