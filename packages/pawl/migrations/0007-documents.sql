@@ -701,7 +701,7 @@ begin
 end
 $$;
 
--- Whether a write of an existing document may go on, under its lock: {type, uuid or id, is_post, is_new_only, revision, receipt, policy, content,
+-- Whether a write of an existing document may go on, under its lock: {type, shape, uuid or id, is_post, is_new_only, revision, receipt, policy, content,
 -- identities, links, targets, nodes, bound: [{steps, by: [{type, path}]}]}. The order of the questions is the promise: no-op before stale, so that
 -- equal writes that arrive in any order all succeed. 'write': go on.
 create function pawl.judge_document(p_tenant text, p jsonb) returns jsonb
@@ -726,6 +726,8 @@ begin
   end if;
   if not found or v_doc.type <> p ->> 'type' then
     return jsonb_build_object('outcome', case when (p ->> 'is_post')::boolean then 'moved' else 'missing' end);
+  elsif exists (select from pawl.document_type t where t.tenant = p_tenant and t.name = v_doc.type and t.shape_hash <> p ->> 'shape') then
+    return jsonb_build_object('outcome', 'model');
   end if;
   v_answer := jsonb_build_object('id', v_doc.id, 'uuid', v_doc.uuid, 'revision', v_doc.revision, 'receipt', v_doc.receipt::text);
   select k.hash, k.parts, k.refs into v_own
@@ -948,13 +950,15 @@ begin
       from jsonb_to_recordset(v_changed) c(id bigint, identities jsonb)
       cross join lateral jsonb_array_elements(c.identities) i
     )) then
-      v_n := 0;
-      v_answer := jsonb_build_object('outcome', 'moved');
       select c.n, jsonb_build_object('outcome', 'taken', 'holder', h) into v_n, v_answer
       from jsonb_to_recordset(v_changed) c(n integer, id bigint, identities jsonb)
       cross join lateral pawl.key_holder(p_tenant, c.id, c.identities) h
       where h is not null
       limit 1;
+      if not found then
+        v_n := 0;
+        v_answer := jsonb_build_object('outcome', 'moved');
+      end if;
       raise exception using errcode = 'PW001';
     end if;
     insert into pawl.document_key (tenant, hash, document_id, type, parts, refs)

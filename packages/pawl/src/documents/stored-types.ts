@@ -45,6 +45,12 @@ export async function keepTypes(registry: Registry, tenant: string): Promise<voi
   registry.kept.add(tenant)
 }
 
+/** After a write that met another shape: throws while there are documents of it. */
+export async function keepTypesAgain(registry: Registry, tenant: string): Promise<void> {
+  registry.kept.delete(tenant)
+  await keepTypes(registry, tenant)
+}
+
 function definitionOf(type: ModelType) {
   const { unify = [], abstract, keyChange, oldKeys } = type.options
   return { ...shapeOf(type), unify, abstract, keyChange, oldKeysMs: oldKeys }

@@ -6,7 +6,8 @@ import { refused } from '../kernel/options.ts'
 import { probe } from '../kernel/probe.ts'
 import type { ModelType } from './model.ts'
 import { Nodes } from './nodes.ts'
-import { keepTypes } from './stored-types.ts'
+import { checkUuid } from './reads.ts'
+import { keepTypes, keepTypesAgain } from './stored-types.ts'
 import type { Change, Outcome, Written } from './types.ts'
 import {
   find,
@@ -119,7 +120,7 @@ async function settle(
   const again: number[] = []
   for (const [position, [index, ready]] of [...readies].entries()) {
     const answer = answers[position]!
-    if (answer.outcome === 'moved') again.push(index)
+    if (answer.outcome === 'moved' || answer.outcome === 'model') again.push(index)
     else await outcomeOf(outcomes, index, () => writtenOrThrow(writing, ready, answer, {}))
   }
   return again
@@ -144,7 +145,7 @@ export async function putAll(writing: Writing, changes: readonly Change[]): Prom
   const all = await Promise.all(
     changes.map(async ({ type: given, body, ...rest }) => {
       const type = registry.typeOf('putAll', given)
-      return { ...rest, type, given: await checkedBody(type, body) }
+      return { ...rest, uuid: checkUuid('putAll', rest.uuid), type, given: await checkedBody(type, body) }
     }),
   )
   if (new Set(all.map(({ uuid }) => uuid.toLowerCase())).size < all.length)
@@ -169,12 +170,12 @@ export async function putAll(writing: Writing, changes: readonly Change[]): Prom
     })
     if (Array.isArray(answer))
       return Promise.all(answer.map((each, index) => writtenOrThrow(writing, readies[index]!, each, all[index]!)))
-    const { uuid, ifMatch, type, given } = all[answer.n]!
-    if (answer.answer.outcome === 'ignore') {
-      const kept = await keepKey(writing, type, given, uuid)
-      all[answer.n] = { ...all[answer.n]!, given: kept }
-    } else if (answer.answer.outcome !== 'moved')
-      await writtenOrThrow(writing, readies[answer.n]!, answer.answer, { uuid, ifMatch })
+    const { outcome } = answer.answer
+    if (outcome === 'ignore') {
+      for (const [n, { type, given, uuid }] of all.entries())
+        if (type.options.keyChange === 'ignore') all[n] = { ...all[n]!, given: await keepKey(writing, type, given, uuid) }
+    } else if (outcome === 'model') await keepTypesAgain(registry, tenant)
+    else if (outcome !== 'moved') await writtenOrThrow(writing, readies[answer.n]!, answer.answer, all[answer.n]!)
   }
   throw refusals.gaveUp(all[0]!.type, triesMax)
 }

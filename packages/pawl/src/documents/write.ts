@@ -14,7 +14,7 @@ import type { ModelType } from './model.ts'
 import { Nodes } from './nodes.ts'
 import { getDocument } from './reads.ts'
 import type { Registry } from './registry.ts'
-import { keepTypes, shapeHash } from './stored-types.ts'
+import { keepTypes, keepTypesAgain, shapeHash } from './stored-types.ts'
 import type { Written } from './types.ts'
 import { checkedBody, type Draft, draftOf, type Link, withKeyOf } from './writes/draft.ts'
 import type { Answer } from './writes/refusals.ts'
@@ -93,7 +93,8 @@ export async function writeDocument(
       : await send<Answer>(writing, writeStatement, {
           writes: `[${writeText(writing, ready, { ...conditions, revision, own })}]`,
         })
-    if (answer.outcome === 'moved') continue
+    if (answer.outcome === 'model') await keepTypesAgain(registry, tenant)
+    if (answer.outcome === 'moved' || answer.outcome === 'model') continue
     if (answer.outcome === 'ignore') given = await keepKey(writing, type, given, answer.uuid!)
     else return await writtenOrThrow(writing, ready, answer, conditions)
   }
@@ -212,6 +213,7 @@ export function writeText(
   const isPost = uuid === undefined
   const more = {
     type: type.name,
+    shape: shapeHash(type),
     ...(isPost ? { id: own } : { uuid }),
     is_post: isPost,
     is_new_only: ifNoneMatch === '*',
@@ -277,10 +279,7 @@ export async function insertAll(writing: Writing, type: ModelType, all: readonly
     readonly holder: string | null
   }
   const rows = await runWrite<Row>(writing, insertStatement, values)
-  if (rows.some(({ outcome }) => outcome === 'model')) {
-    registry.kept.delete(tenant)
-    await keepTypes(registry, tenant)
-  }
+  if (rows.some(({ outcome }) => outcome === 'model')) await keepTypesAgain(registry, tenant)
   const answers: Answer[] = []
   for (const { n, outcome, uuid, holder } of rows)
     answers[n - 1] = {
